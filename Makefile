@@ -1,0 +1,93 @@
+# Everything is installed into .venv here; Slurm comes from the distribution's packages.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+FRAMEWORKS := .cache/frameworks
+CONTAINER_PACKAGES := gcc libc6-dev libslurm-dev squashfs-tools curl docker-registry
+SLURM_PACKAGES := slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
+MPI_PACKAGES := openmpi-bin libopenmpi-dev libpmix-dev gcc libc6-dev
+# nodes of the sandbox with a network and an sshd of their own; accounting
+NODE_PACKAGES := openssh-server openssh-client iproute2 libpmix-dev
+ACCOUNTING_PACKAGES := slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
+# promtool for metrics, and what the monitoring suite looks at
+MONITORING_PACKAGES := prometheus prometheus-node-exporter
+# the HTML report is tested in a real browser
+BROWSER_PACKAGES := chromium
+HOROVOD_PACKAGES := cmake g++ libopenmpi-dev
+TEST_PACKAGES := $(CONTAINER_PACKAGES) $(MPI_PACKAGES) $(NODE_PACKAGES) $(ACCOUNTING_PACKAGES) $(MONITORING_PACKAGES) \
+	$(BROWSER_PACKAGES) $(HOROVOD_PACKAGES)
+# The smallest build of torch that the tests have been run with; they need no GPU.
+TORCH ?= torch==2.13.0
+REFRAME ?= ReFrame-HPC==4.10.4
+
+.PHONY: help demo test lint format bench fuzz chaos schema clean slurm packages reframe
+
+help:
+	@echo "make demo    run the acceptance suites against a sandbox: a real Slurm of virtual nodes"
+	@echo "make test    run the project's own tests"
+	@echo "make lint    ruff and mypy"
+	@echo "make fuzz    many random inputs to every reader (FUZZ_EXAMPLES, FUZZ_SECONDS)"
+	@echo "make bench   print the cost ratios; FULL=1: at all sizes"
+	@echo "make chaos   kill runs at random moments, look at what they leave (KILLS=300 SEED=1: about half an hour)"
+
+$(VENV)/.ready: pyproject.toml
+	@./tools/make-venv $(PYTHON) $(VENV)
+	@$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+# the recipe is tools/make-frameworks; about 4 minutes on 2 cores, most of it the wheel of Horovod, which is kept
+$(FRAMEWORKS)/.ready: tools/make-frameworks tools/build-horovod | packages
+	@./tools/make-frameworks $(PYTHON) $(FRAMEWORKS) $(TORCH)
+	@touch $@
+
+slurm:
+	@./tools/install-slurm $(SLURM_PACKAGES)
+
+# tests that need what could not be installed say so
+packages:
+	@./tools/install-missing $(sort $(TEST_PACKAGES)) || true
+
+demo: $(VENV)/.ready
+	@./tools/demo
+
+# the tests mostly wait for Slurm: more of them at once than there are cores
+test: $(VENV)/.ready slurm packages $(FRAMEWORKS)/.ready
+	@$(BIN)/python -m pytest tests -q -n 6 --dist loadfile --no-loadscope-reorder
+
+lint: $(VENV)/.ready
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(VENV)/.ready
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+# FUZZ_EXAMPLES: of hypothesis, a reader; FUZZ_SECONDS: of atheris, a reader (0: leave it out)
+FUZZ_EXAMPLES ?= 2000
+FUZZ_SECONDS ?= 10
+fuzz: $(VENV)/.ready slurm
+	@GPUCLUSTER_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -q tests/test_fuzz_readers.py tests/test_fuzz_config.py \
+	  tests/test_bad_input.py
+	@[ $(FUZZ_SECONDS) = 0 ] || { $(BIN)/pip install -q --disable-pip-version-check 'atheris>=3' && \
+	  $(BIN)/python tools/fuzz.py $(FUZZ_SECONDS); }
+
+# quick: the smallest sizes, a few minutes; FULL=1: all sizes, hours where ReFrame takes part
+bench: $(VENV)/.ready slurm reframe
+	@PATH=$$PATH:/usr/sbin $(BIN)/python benchmarks/all.py $(if $(FULL),--full)
+
+# for the comparison only, in a venv of its own
+reframe: .cache/reframe/.ready
+.cache/reframe/.ready: Makefile
+	@mkdir -p .cache && ./tools/make-venv $(PYTHON) .cache/reframe
+	@.cache/reframe/bin/pip install -q --disable-pip-version-check '$(REFRAME)'
+	@touch $@
+
+KILLS ?= 300
+SEED ?= 1
+chaos: $(VENV)/.ready slurm
+	@$(BIN)/python tools/chaos.py --kills $(KILLS) --seed $(SEED)
+
+clean:
+	@-$(BIN)/gpucluster sandbox down 2>/dev/null
+	@rm -rf $(VENV) .cache reports build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,45 @@
+"""All benchmarks one after another: the smallest sizes, or with --full all of them."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+QUICK: tuple[tuple[str, ...], ...] = (
+    ("rivals.py", "4"),
+    ("suites_cost.py", "4", "--repeats", "1", "--collect", "1000"),
+    ("fleet_channel.py", "--nodes", "4", "--repeats", "1"),
+    ("controller.py", "100"),
+    ("localisation.py", "100"),
+    ("import_cost.py",),
+)
+FULL: tuple[tuple[str, ...], ...] = (
+    ("rivals.py", "4", "16", "64", "256", "--repeats", "3"),
+    ("rivals.py", "4", "16", "64", "256", "--repeats", "3", "--free"),
+    ("suites_cost.py", "4", "16", "64", "256"),
+    ("fleet_channel.py",),
+    ("controller.py", "1000", "10000", "--floor"),
+    ("localisation.py",),
+    ("import_cost.py",),
+)
+
+
+def main() -> int:
+    """Run them; a benchmark that fails does not keep the others from running."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--full", action="store_true")
+    failed = []
+    for script, *options in FULL if parser.parse_args().full else QUICK:
+        print(f"== {script} {' '.join(options)}", flush=True)
+        if subprocess.run([sys.executable, str(HERE / script), *options], check=False).returncode:
+            failed.append(script)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return len(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+#!/bin/sh
+# Hours of load on nodes that come out of a maintenance, in a reservation that keeps users away from them:
+#
+#   burnin-maintenance.sh CLUSTER NODES TIME [pytest options...]
+#   burnin-maintenance.sh prod 'gpu[01-16]' 4h
+#
+# Nodes that fail are drained (--drain=apply); what an earlier run drained and passes now is resumed. The reservation has a
+# name of its own and is deleted however this ends. Run it as Slurm's operator or administrator. The exit status is
+# pytest's: 0 all nodes survived; 1 a node failed or broke; 4 wrong input.
+set -eu
+
+if [ $# -lt 3 ]; then
+  echo "usage: $0 CLUSTER NODES TIME [pytest options...]" >&2
+  exit 4
+fi
+cluster=$1 nodes=$2 time=$3
+shift 3
+number=${time%[hm]}
+case $number in
+  '' | *[!0-9]* | "$time")
+    echo "$0: the time is to be like 30m or 4h, not '$time'" >&2
+    exit 4
+    ;;
+esac
+case $time in
+  *h) minutes=$((number * 60)) ;;
+  *m) minutes=$number ;;
+esac
+
+# The user, since Slurm runs nobody else's jobs in it; more time than the burn-in, since the nodes have to come first.
+name=burnin-$(date +%Y%m%d-%H%M%S)-$$
+trap '' INT TERM HUP # a reservation that is half made would be left
+scontrol create reservation ReservationName="$name" Nodes="$nodes" Users="$(id -un)" \
+  StartTime=now Duration="$((minutes + 60))" Flags=maint,ignore_jobs >&2
+
+run=
+# pytest is ended first: it gives its nodes back, and a reservation with a job in it cannot be deleted.
+finish() {
+  trap '' INT TERM HUP
+  if [ -n "$run" ] && kill -TERM "$run" 2>/dev/null; then
+    wait "$run" || true
+  fi
+  tries=0
+  until scontrol delete ReservationName="$name" >&2; do
+    tries=$((tries + 1))
+    if [ $tries -ge 30 ]; then
+      echo "$0: reservation $name is still there: scontrol delete ReservationName=$name" >&2
+      break
+    fi
+    sleep 2
+  done
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# in the background, so that a signal ends the wait at once
+status=0
+pytest --cluster="$cluster" -m burnin --burnin-time="$time" --nodes="$nodes" --reservation="$name" \
+  --drain=apply --resume-passing --report-dir="reports/$name" "$@" &
+run=$!
+wait "$run" || status=$?
+run=
+exit "$status"

@@ -1,0 +1,99 @@
+"""The suite of a site: pytest --cluster=prod examples/site_suite.
+
+Four ways to judge a node: three from the shortest to the one that reports best, and one that runs a program on it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster.checks.verdict import Action, Finding, Metric, check
+from pytest_gpucluster.errors import ProbeError, StepError
+from pytest_gpucluster.probes.base import Answer, Probe, text_of
+from pytest_gpucluster.slurm.step import StepRequest, run_step
+from pytest_gpucluster.suite import probed
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.checks.verdict import Judgement
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.plugin.expect import Expect
+    from pytest_gpucluster.plugin.session import Node
+    from pytest_gpucluster.slurm.allocation import Allocation
+    from pytest_gpucluster.slurm.step import TaskResult
+
+
+# 1. A stock testinfra test. It runs once a node; each command is asked of the whole fleet in one round trip.
+def test_shell_of_root(host: Any) -> None:
+    """Root has a shell to log in with."""
+    assert host.user("root").shell.endswith("sh")
+
+
+# 2. A number with a bound. The bound may come from `settings` of the cluster file, which is a site's own.
+def test_entropy(host: Any, cluster: Cluster, expect: Expect) -> None:
+    """The kernel has entropy enough for TLS handshakes."""
+    least = cluster.settings.get("min_entropy", 200)
+    available = int(host.check_output("cat /proc/sys/kernel/random/entropy_avail"))
+    expect.at_least("entropy", available, least, "bits", hint="systemctl start rngd")
+
+
+# 3. A probe and a check: both pure, so both can be tested on recorded text.
+def read_open_files(answer: Answer) -> tuple[int, int]:
+    """Return the open files of the host and their maximum, of /proc/sys/fs/file-nr."""
+    match = re.fullmatch(r"(\d+)\s+\d+\s+(\d+)\s*", text_of(answer))
+    if not match:
+        raise ProbeError(f"file-nr: not understood: {answer.out[:40]!r}")
+    return int(match[1]), int(match[2])
+
+
+@check(
+    "site.open_files",
+    cause="a process leaks file descriptors",
+    hint="lsof | awk '{print $1}' | sort | uniq -c | sort -n | tail",
+    action=Action.MONITOR,
+)
+def judge_open_files(counts: tuple[int, int]) -> Judgement:
+    """At most half of the possible files are open."""
+    used, most = counts
+    yield Metric("open_files", used, "files")
+    if used > most / 2:
+        yield Finding("open files", f"{used} of {most}", f"at most {most // 2}")
+
+
+open_files = probed(Probe("open files", "cat /proc/sys/fs/file-nr", read_open_files))
+
+
+def test_open_files(open_files: tuple[int, int], expect: Expect) -> None:
+    """File descriptors do not run out."""
+    expect(judge_open_files(open_files))
+
+
+# 4. A payload: a program that one step runs on all nodes at once. It travels through the step's stdin.
+PAYLOAD = Path(__file__).with_name("copy_speed.py").read_bytes()
+
+
+@pytest.fixture(scope="session")
+def copies(allocation: Allocation) -> dict[str, TaskResult]:
+    """How the payload ended on each node."""
+    request = StepRequest(("python3", "-"), allocation.nodes, ntasks_per_node=1, input=PAYLOAD, timeout=60)
+    return {task.node: task for task in run_step(allocation.slurm, allocation, request).tasks}
+
+
+@pytest.fixture
+def copy_speed(copies: dict[str, TaskResult], node: Node) -> float:
+    """GB/s of a copy within the node's memory; what broke on the way is an error, and no verdict on the node."""
+    task = copies.get(node.name)
+    if task is None or not task.ok:
+        raise StepError(
+            f"{node.name}: copy_speed.py: {task.stderr[-200:] if task else 'no task of the step'}"
+        )
+    return float(json.loads(task.stdout)["gb_per_s"])
+
+
+def test_copy_speed(copy_speed: float, cluster: Cluster, expect: Expect) -> None:
+    """One thread copies memory as fast as the site expects."""
+    expect.at_least("copy_speed", copy_speed, cluster.settings.get("min_copy_speed", 0.2), "GB/s")

@@ -1,0 +1,14 @@
+"""Accept or reject a Slurm GPU cluster with pytest.
+
+Nothing is imported here: every pytest of the machine loads the plugin, and it must cost the others nothing.
+"""
+
+__version__ = "0.1.0"
+
+
+def suites_path() -> str:
+    """Return the folder of the acceptance suites: the package's own, or that of the checkout it runs from."""
+    from pathlib import Path  # noqa: PLC0415 - see above
+
+    packaged = Path(__file__).parent / "suites"
+    return str(packaged if packaged.is_dir() else Path(__file__).parents[2] / "suites")

@@ -1,0 +1,1 @@
+"""Facts held against expectations. Pure."""

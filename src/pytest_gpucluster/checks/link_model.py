@@ -1,0 +1,99 @@
+"""A fabric by simulation: what groups would measure on nodes, GPUs, links and leaf switches of given health. Pure.
+
+A group's bus bandwidth is that of its slowest part: its kind's healthy value times the worst factor among its
+nodes, GPUs, the link between them and their leaves, times log-normal noise. A crashed or hung group takes its
+members out of the rest of the step, as processes that have ended are.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.checks.localise import Measurement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_gpucluster.checks.schedule import Batch, Group, Round
+
+ALONE, WITHIN, ACROSS, RAIL, LOCAL = 365.0, 95.0, 90.0, 47.0, 345.0  # GB/s, of a fabric of 400 Gb/s adapters
+
+
+@dataclass
+class LinkModel:
+    """Health of the parts: 1.0 or absent is healthy, 0.5 is half the bandwidth.
+
+    `network`: {node: factor}, seen in pairs only. `gpus`: {'node:rank': factor}, seen alone too. `adapters`:
+    {'node:rank': factor}, seen in pairs. `links`: {two nodes: factor}. `bad_leaves`: {leaf: factor}, pairs across it.
+    `crashes`, `hangs`: {node: when}, when is 'alone' (always) or 'pair' (only with another node).
+    `noise`: standard deviation of the logarithm.
+    """
+
+    leaves: Mapping[str, str] = field(default_factory=dict)
+    network: dict[str, float] = field(default_factory=dict)
+    gpus: dict[str, float] = field(default_factory=dict)
+    adapters: dict[str, float] = field(default_factory=dict)
+    links: dict[frozenset[str], float] = field(default_factory=dict)
+    bad_leaves: dict[str, float] = field(default_factory=dict)
+    crashes: dict[str, str] = field(default_factory=dict)
+    hangs: dict[str, str] = field(default_factory=dict)
+    noise: float = 0.02
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)  # noqa: S311 - repeatable, nothing secret
+        self.deadlines = 0  # rounds that waited for a hung group
+
+    def run(self, batch: Batch) -> list[Measurement]:
+        """Measure the rounds of one step."""
+        gone: dict[str, str] = {}
+        return [measured for groups in batch for measured in self._round(groups, gone)]
+
+    def _round(self, groups: Round, gone: dict[str, str]) -> Iterator[Measurement]:
+        hung = False
+        fallen: dict[str, str] = {}
+        for members in groups:
+            missing = [member for member in members if gone.keys() & {member, member.partition(":")[0]}]
+            if missing:
+                yield Measurement(members, problem=f"{missing[0]} had ended", skipped=True)
+                continue
+            problem = self._problem(members)
+            hung |= problem.startswith("hung")
+            fallen.update(dict.fromkeys(members, problem) if problem else {})
+            yield Measurement(members, None if problem else self._busbw(members), problem)
+        gone.update(fallen)
+        self.deadlines += hung
+
+    def _problem(self, members: Group) -> str:
+        nodes = {member.partition(":")[0] for member in members}
+        for what, faults in (("crashed", self.crashes), ("hung", self.hangs)):
+            for node in nodes:
+                if node in faults and (faults[node] == "alone" or len(nodes) > 1):
+                    return f"{what}: the group of {' '.join(members)}"
+        return ""
+
+    def _busbw(self, members: Group) -> float:
+        nodes = [member.partition(":")[0] for member in members]
+        healthy, factors = (
+            (ALONE, [1.0]) if len(set(nodes)) == 1 else (self._healthy(nodes), self._way(nodes))
+        )
+        if ":" in members[0]:
+            healthy = LOCAL if len(set(nodes)) == 1 else RAIL
+            parts = set(members)
+        else:
+            parts = {part for part in (*self.gpus, *self.adapters) if part.partition(":")[0] in nodes}
+        factors += [self.gpus.get(part, 1.0) for part in parts]
+        if len(set(nodes)) > 1:
+            factors += [self.adapters.get(part, 1.0) for part in parts]
+        return healthy * min(factors) * self._random.lognormvariate(0.0, self.noise)
+
+    def _healthy(self, nodes: list[str]) -> float:
+        return ACROSS if len({self.leaves.get(node) for node in nodes}) > 1 else WITHIN
+
+    def _way(self, nodes: list[str]) -> list[float]:
+        """Return the factors of what lies between two nodes, the nodes' own network included."""
+        leaves = {self.leaves.get(node, "") for node in nodes}
+        crossed = [self.bad_leaves.get(leaf, 1.0) for leaf in leaves] if len(leaves) > 1 else []
+        return [self.links.get(frozenset(nodes), 1.0), *(self.network.get(n, 1.0) for n in nodes), *crossed]

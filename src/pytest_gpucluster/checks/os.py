@@ -1,0 +1,804 @@
+"""Checks of the operating system. What the cluster file does not state is held against the node's own group."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pytest_gpucluster.checks.directions import NEITHER
+from pytest_gpucluster.checks.fleet import majority
+from pytest_gpucluster.checks.verdict import Action, Finding, Metric, NotApplicable, check
+from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.units import format_duration, format_size, parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_gpucluster.checks.verdict import Judgement
+    from pytest_gpucluster.config.models import Cluster, Group, MountConfig, NodeProfile, OsConfig
+    from pytest_gpucluster.probes.base import Answer
+    from pytest_gpucluster.probes.kernel_log import Event, KernelLog
+    from pytest_gpucluster.probes.os import Clock, Cpus, Load, Memory, Mount
+    from pytest_gpucluster.probes.os_software import Processes, Said, TimeSync
+    from pytest_gpucluster.probes.os_storage import Disk, SharedFolder
+
+T = TypeVar("T")
+
+MEMORY_TOLERANCE = 0.05  # firmware and kernel keep 1 to 3% of what is installed
+PEER_MEMORY_TOLERANCE = 0.02  # one of 32 DIMMs is 3%; nodes alike differ by less than 1%
+ALWAYS = ("/", "/tmp")  # noqa: S108 - judged, not written
+MIN_INODES_FREE = 0.05
+MAX_CLOCK_OFFSET = 1.0  # seconds against the time source
+SHOWN = 160  # characters of a value that a finding quotes
+
+
+@dataclass(frozen=True)
+class Norm:
+    """What most nodes of a group have: `value` on `agree` of `nodes` nodes."""
+
+    value: Any
+    agree: int
+    nodes: int
+
+    @property
+    def absent(self) -> str:
+        """Why there is nothing to compare with; '' where there is."""
+        if self.nodes < 2:  # noqa: PLR2004 - a node can not differ from itself
+            return "not stated in the cluster file, and no other node of the group to compare with"
+        if self.agree * 2 <= self.nodes:
+            return f"not stated in the cluster file, and no majority among {self.nodes} nodes of the group"
+        return ""
+
+
+@dataclass(frozen=True)
+class Peers(Generic[T]):
+    """The facts of all nodes that could tell; gives the norm of a group, worked out once."""
+
+    facts: Mapping[str, T]
+    _norms: dict[tuple[str, str], Norm] = field(default_factory=dict, compare=False)
+
+    def of(self, group: Group, attribute: str = "") -> Norm:
+        """Return what most nodes of the group have, of one attribute of the facts or of the facts themselves."""
+        key = (group.nodes, attribute)
+        if key not in self._norms:
+            values = {name: self.facts[name] for name in group.names if name in self.facts}
+            picked = {
+                name: getattr(value, attribute) if attribute else value for name, value in values.items()
+            }
+            self._norms[key] = norm(picked)
+        return self._norms[key]
+
+
+def norm(values: Mapping[str, Any]) -> Norm:
+    """Return the most frequent value."""
+    if not values:
+        return Norm(None, 0, 0)
+    most = majority(repr(value) for value in values.values())  # repr: not all facts can be hashed
+    text, agree = most.votes[0]
+    return Norm(next(value for value in values.values() if repr(value) == text), agree, most.total)
+
+
+def _alike(part: str, value: object, peers: Norm) -> Judgement:
+    if peers.absent:
+        yield NotApplicable(peers.absent)
+    elif value != peers.value:
+        mine, theirs = _shown(value, peers.value), _shown(peers.value, value)
+        yield Finding(part, mine, f"{theirs}, as on {peers.agree} of {peers.nodes} nodes of its group")
+
+
+def _shown(value: object, other: object) -> str:
+    """Write a value; of two long ones, from the point on where they part."""
+    text, compared = str(value), str(other)
+    if len(text) <= SHOWN:
+        return text or "nothing"
+    same = next((i for i, (a, b) in enumerate(zip(text, compared, strict=False)) if a != b), len(compared))
+    start = max(0, min(same, len(text)) - 20)
+    return ("..." if start else "") + text[start : start + SHOWN] + "..."
+
+
+def _stated_or_alike(part: str, value: object, stated: object | None, peers: Norm) -> Judgement:
+    if stated is None:
+        yield from _alike(part, value, peers)
+    elif value != stated:
+        yield Finding(part, str(value), str(stated))
+
+
+def matches(value: str, stated: str) -> bool:
+    """Compare with an exact text, or with a prefix that ends in *."""
+    return value.startswith(stated[:-1]) if stated.endswith("*") else value == stated
+
+
+@check(
+    "os.responds",
+    cause="the node is down, hangs, or Slurm's step daemon on it was killed",
+    hint="look at the node's console and slurmd's log; power-cycle it; scontrol update nodename=NODE state=resume",
+    action=Action.REBOOT,
+)
+def responds(answer: Answer, lost: str | None = None) -> Judgement:
+    """The node carries out a command. `lost`: why the fleet channel gave it up."""
+    if lost or answer.rc is None:
+        yield Finding("node", lost or answer.problem or "no answer", "carries out the command 'true'")
+    elif answer.rc != 0:
+        yield Finding("node", f"'true' ended with exit status {answer.rc}", "exit status 0")
+
+
+@check(
+    "os.hostname",
+    cause="the node was installed or cloned under another name",
+    hint="hostnamectl set-hostname NAME; correct NodeHostname in slurm.conf where the names differ on purpose",
+)
+def hostname(name: str, node: str) -> Judgement:
+    """The short host name is Slurm's node name."""
+    if name.partition(".")[0].lower() != node.partition(".")[0].lower():
+        yield Finding("host name", name, node)
+
+
+@check(
+    "os.release",
+    cause="the node was missed by, or is ahead of, an upgrade of the system image",
+    hint="cat /etc/os-release; reinstall the node from the current image",
+)
+def release(value: str, stated: str | None, peers: Norm) -> Judgement:
+    """Distribution and version, as stated or as on the other nodes."""
+    yield from _stated_or_alike("release", value, None if stated is None else stated.lower(), peers)
+
+
+@check(
+    "os.kernel",
+    cause="the node has not been rebooted since a kernel update, or was updated alone",
+    hint="uname -r; install the kernel of the image and reboot",
+    action=Action.REBOOT,
+)
+def kernel(value: str, stated: str | None, peers: Norm) -> Judgement:
+    """The running kernel, as stated (a prefix may end in *) or as on the other nodes."""
+    if stated is None:
+        yield from _alike("kernel", value, peers)
+    elif not matches(value, stated):
+        yield Finding("kernel", value, stated)
+
+
+@check(
+    "os.cmdline",
+    cause="boot parameters were changed on this node only",
+    hint="compare /proc/cmdline; mend the boot loader's configuration and reboot",
+    action=Action.REBOOT,
+)
+def cmdline(value: str, peers: Norm) -> Judgement:
+    """The kernel's command line, but for what belongs to one node (root=, UUIDs, ip=), is alike."""
+    if peers.absent or value == peers.value:
+        yield from _alike("kernel command line", value, peers)
+        return
+    mine, theirs = set(value.split()), set(str(peers.value).split())
+    extra, missing = " ".join(sorted(mine - theirs)), " ".join(sorted(theirs - mine))
+    expected = f"as on {peers.agree} of {peers.nodes} nodes of its group"
+    measured = f"has {extra or 'nothing'} more and {missing or 'nothing'} less"
+    yield Finding("kernel command line", measured, expected)
+
+
+@check(
+    "os.architecture",
+    cause="the node is of another kind than its group says",
+    hint="lscpu; move the node to a group of its own in the cluster file",
+)
+def architecture(cpus: Cpus, peers: Norm) -> Judgement:
+    """The machine architecture is alike."""
+    yield from _alike("architecture", cpus.architecture, peers)
+
+
+@check(
+    "os.uptime",
+    cause="the node rebooted lately (power, watchdog, panic), or misses the regular reboot",
+    hint="last -x reboot; ipmitool sel list; journalctl -b -1 -p err",
+    action=Action.MONITOR,
+)
+def uptime(seconds: float, at_least: float | None, at_most: float | None) -> Judgement:
+    """Time since boot within the bounds of the cluster file."""
+    yield Metric("uptime", seconds, "s", better=NEITHER)
+    if at_least is None and at_most is None:
+        yield NotApplicable("the cluster file states neither os.min_uptime nor os.max_uptime")
+    if at_least is not None and seconds < at_least:
+        yield Finding("uptime", format_duration(seconds), f"at least {format_duration(at_least)}")
+    if at_most is not None and seconds > at_most:
+        yield Finding("uptime", format_duration(seconds), f"at most {format_duration(at_most)}")
+
+
+@dataclass(frozen=True)
+class CommonTime:
+    """The fleet's time against the controller's clock, in seconds; `nodes` that it is the median of."""
+
+    offset: float
+    nodes: int
+
+    @classmethod
+    def of(cls, clocks: Mapping[str, Clock]) -> CommonTime:
+        """Take the median of all nodes.
+
+        The controller's own clock has a voice too where it is known: it decides between two nodes.
+        """
+        offsets = [sum(_offsets(clock)) / 2 for clock in clocks.values()]
+        known = all(clock.sent is not None for clock in clocks.values())
+        voices = [*offsets, 0.0] if known and len(offsets) > 1 else offsets
+        return cls(statistics.median(voices) if voices else 0.0, len(offsets))
+
+
+def _offsets(clock: Clock) -> tuple[float, float]:
+    """Return the least and the greatest offset that fit: the clock was read at some time between the two."""
+    if clock.sent is None or clock.received is None:
+        return clock.time, clock.time
+    return clock.time - clock.received, clock.time - clock.sent
+
+
+@check(
+    "os.clock",
+    cause="its time service is off or cannot reach its servers, or the clock was set by hand",
+    hint="date; chronyc tracking; chronyc makestep; timedatectl set-ntp true (munge refuses a skew of minutes)",
+)
+def clock(clock: Clock, common: CommonTime, max_skew: float) -> Judgement:
+    """The clock agrees with the fleet's median, as far as the time of the answer tells."""
+    if common.nodes < 2:  # noqa: PLR2004 - a node can not differ from itself
+        yield NotApplicable("no other node to compare the clock with")
+        return
+    least, greatest = _offsets(clock)
+    skew = max(least - common.offset, 0.0) + min(greatest - common.offset, 0.0)
+    yield Metric("clock_skew", skew, "s", better=NEITHER)  # has a sign
+    if abs(skew) > max_skew:
+        way = "ahead of" if skew > 0 else "behind"
+        measured = f"at least {abs(skew):.3f} s {way} the median of {common.nodes} nodes"
+        yield Finding("clock", measured, f"within {max_skew:g} s")
+
+
+@check(
+    "os.time_sync",
+    cause="no time service runs, or it reaches none of its servers",
+    hint="chronyc sources -v; systemctl enable --now chronyd (or systemd-timesyncd); check UDP port 123",
+)
+def time_sync(sync: TimeSync, max_offset: float = MAX_CLOCK_OFFSET) -> Judgement:
+    """The clock is synchronised, and its offset against the source is small."""
+    if sync.offset is not None:
+        yield Metric("time_offset", sync.offset, "s", better=NEITHER)  # has a sign
+    if not sync.synchronised:
+        yield Finding("time service", f"not synchronised ({sync.source}: {sync.detail})", "synchronised")
+    elif sync.offset is not None and not abs(sync.offset) <= max_offset:
+        yield Finding("time service", f"offset {sync.offset:g} s ({sync.source})", f"within {max_offset:g} s")
+
+
+@check(
+    "os.memory",
+    cause="a DIMM failed or was mapped out by the firmware, or the node is of another kind",
+    hint="dmidecode -t memory; ipmitool sel list; reseat or replace the DIMM",
+    action=Action.VENDOR,
+)
+def memory(memory: Memory, profile: NodeProfile, peers: Norm) -> Judgement:
+    """MemTotal within 5% of the profile, and within 2% of what most nodes of the group have."""
+    yield Metric("memory_total", memory.total / 2**30, "GiB")
+    total = memory.total
+    if profile.memory is not None and abs(total - profile.memory) > MEMORY_TOLERANCE * profile.memory:
+        yield Finding("memory", format_size(total), f"{format_size(profile.memory)} within 5%")
+    elif not peers.value or peers.nodes < 2:  # noqa: PLR2004 - a node can not differ from itself
+        if profile.memory is None:
+            yield NotApplicable("the profile states no memory, and there is no other node to compare with")
+    elif abs(total - peers.value) > PEER_MEMORY_TOLERANCE * peers.value:
+        expected = f"{format_size(peers.value)} within 2%, the group's median"
+        yield Finding("memory", format_size(total), expected)
+
+
+def median_memory(peers: Peers[Memory], group: Group) -> Norm:
+    """Return the median of MemTotal in a group, as a Norm: nodes alike differ by some pages."""
+    totals = sorted(peers.facts[name].total for name in group.names if name in peers.facts)
+    return Norm(statistics.median_high(totals) if totals else 0, len(totals), len(totals))
+
+
+@check(
+    "os.cpus",
+    cause="CPUs were taken offline, hyper-threading differs, or a socket is missing",
+    hint="lscpu; cat /sys/devices/system/cpu/offline; chcpu -e LIST; check SMT in the firmware",
+)
+def cpus(cpus: Cpus, stated: int | None, peers: Norm) -> Judgement:
+    """Online CPUs as the profile states, or as on the other nodes; alone, none may be offline."""
+    yield Metric("cpus_online", cpus.online, "CPUs")
+    off = f" (offline: {cpus.offline})" if cpus.offline else ""
+    if stated is None and peers.absent:
+        if cpus.offline:
+            yield Finding("CPUs", f"{cpus.online} online{off}", "no CPU offline")
+        return
+    expected = stated if stated is not None else peers.value
+    source = "" if stated is not None else f", as on {peers.agree} of {peers.nodes} nodes of its group"
+    if cpus.online != expected:
+        yield Finding("CPUs", f"{cpus.online} online{off}", f"{expected}{source}")
+
+
+@check(
+    "os.cpu_model",
+    cause="the node has other processors than the rest of its group",
+    hint="lscpu; move the node to a group of its own in the cluster file",
+    action=Action.MONITOR,
+)
+def cpu_model(cpus: Cpus, peers: Norm) -> Judgement:
+    """The processor model is alike."""
+    yield from _alike("CPU model", cpus.model, peers)
+
+
+@check(
+    "os.numa",
+    cause="the firmware's NUMA setting (NPS, SNC, node interleaving) differs, or a socket is missing",
+    hint="numactl --hardware; compare the firmware settings",
+)
+def numa(cpus: Cpus, stated: int | None, peers: Norm) -> Judgement:
+    """The number of NUMA nodes, as the profile states or as on the other nodes."""
+    yield from _stated_or_alike("NUMA nodes", cpus.numa_nodes, stated, peers)
+
+
+@check(
+    "os.governor",
+    cause="a CPU frequency governor that saves power slows down launches and collectives",
+    hint="cpupower frequency-set -g performance; tuned-adm profile throughput-performance",
+    action=Action.MONITOR,
+)
+def governor(governors: Mapping[str, int], stated: str | None, peers: Norm) -> Judgement:
+    """The frequency governor of every CPU, as stated or as on the other nodes."""
+    measured = ", ".join(f"{name} on {count} CPUs" for name, count in sorted(governors.items()))
+    if stated is not None:
+        if set(governors) != {stated}:
+            yield Finding("governor", measured or "no frequency scaling", f"{stated} on all CPUs")
+    elif not governors and not peers.value:
+        yield NotApplicable("the kernel offers no CPU frequency scaling here")
+    elif peers.absent or dict(governors) != peers.value:
+        yield from _alike("governor", dict(governors), peers)
+
+
+@check(
+    "os.hugepages",
+    cause="huge pages were reserved on some nodes only, or the memory was too fragmented to reserve them",
+    hint="grep Huge /proc/meminfo; sysctl vm.nr_hugepages; reserve them at boot (hugepages=N)",
+    action=Action.REBOOT,
+)
+def hugepages(memory: Memory, stated: int | None, peers: Norm) -> Judgement:
+    """HugePages_Total, as stated or as on the other nodes."""
+    yield from _stated_or_alike("HugePages_Total", memory.hugepages, stated, peers)
+
+
+@check(
+    "os.transparent_hugepages",
+    cause="the setting was changed on this node only",
+    hint="cat /sys/kernel/mm/transparent_hugepage/enabled; set it in the image or on the kernel command line",
+    action=Action.MONITOR,
+)
+def transparent_hugepages(value: str, peers: Norm) -> Judgement:
+    """The mode of transparent huge pages is alike."""
+    yield from _alike("transparent huge pages", value, peers)
+
+
+@check(
+    "os.swap",
+    cause="swap was switched on or off on this node only",
+    hint="swapon --show; swapoff -a; look at /etc/fstab and systemctl list-units '*.swap'",
+    action=Action.MONITOR,
+)
+def swap(memory: Memory, peers: Norm) -> Judgement:
+    """Whether and how much swap there is is alike."""
+    yield Metric("swap_used", (memory.swap_total - memory.swap_free) / 2**20, "MiB")
+    yield from _alike("swap", memory.swap_total, peers)
+
+
+@check(
+    "os.security_modules",
+    cause="SELinux or AppArmor was switched on or off on this node only",
+    hint="cat /sys/kernel/security/lsm; getenforce; aa-status; set it on the kernel command line",
+    action=Action.MONITOR,
+)
+def security_modules(value: str, peers: Norm) -> Judgement:
+    """The active Linux security modules are alike."""
+    yield from _alike("security modules", value, peers)
+
+
+@check(
+    "os.kernel_settings",
+    cause="a sysctl was changed on this node only",
+    hint="compare `sysctl -a` with a good node; put the value into /etc/sysctl.d of the image",
+    action=Action.MONITOR,
+)
+def kernel_settings(value: str, peers: Norm) -> Judgement:
+    """Common sysctls that the cluster file does not state are alike."""
+    yield from _alike("sysctls", value, peers)
+
+
+@check(
+    "os.sysctls",
+    cause="the setting is missing in /etc/sysctl.d, or something changed it after boot",
+    hint="sysctl NAME; sysctl --system",
+)
+def sysctls(values: Mapping[str, str], stated: Mapping[str, str]) -> Judgement:
+    """Every sysctl of the cluster file has its value."""
+    if not stated:
+        yield NotApplicable("the cluster file states no os.sysctls")
+    for name, expected in stated.items():
+        value = values[name]
+        if value != " ".join(expected.split()):
+            yield Finding(name, value or "unknown to this kernel", expected)
+
+
+# name in limits.conf and ulimit: line of /proc/PID/limits, and the unit of a bare number, as ulimit(1) has it
+LIMITS: dict[str, tuple[str, int]] = {
+    "as": ("Max address space", 1024),
+    "core": ("Max core file size", 1024),
+    "cpu": ("Max cpu time", 1),
+    "data": ("Max data size", 1024),
+    "fsize": ("Max file size", 1024),
+    "locks": ("Max file locks", 1),
+    "memlock": ("Max locked memory", 1024),
+    "msgqueue": ("Max msgqueue size", 1),
+    "nofile": ("Max open files", 1),
+    "nproc": ("Max processes", 1),
+    "rss": ("Max resident set", 1024),
+    "rtprio": ("Max realtime priority", 1),
+    "sigpending": ("Max pending signals", 1),
+    "stack": ("Max stack size", 1024),
+}
+
+
+def wanted_limits(stated: Mapping[str, str]) -> dict[str, float]:
+    """Read os.limits: 'unlimited', a number in ulimit's unit (KiB for memory), or a size like 64G."""
+    wanted: dict[str, float] = {}
+    for name, text in stated.items():
+        if name not in LIMITS:
+            raise ConfigError(f"os.limits: no limit {name!r}; there are {', '.join(LIMITS)}")
+        bare = text.strip().isdecimal()
+        try:
+            value = math.inf if text in ("unlimited", "infinity", "-1") else parse_size(text)
+        except ValueError as error:
+            raise ConfigError(f"os.limits: {name}: {error}, or unlimited") from error
+        wanted[name] = value * LIMITS[name][1] if bare else value
+    return wanted
+
+
+@check(
+    "os.limits",
+    cause="Slurm passes on the limits of the submitting shell or of slurmd, not those of limits.conf",
+    hint="LimitMEMLOCK=infinity in slurmd's unit; PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
+)
+def limits(soft: Mapping[str, float], wanted: Mapping[str, float]) -> Judgement:
+    """The soft limits of a step are at least what the cluster file states (InfiniBand needs locked memory)."""
+    if not wanted:
+        yield NotApplicable("the cluster file states no os.limits")
+    for name, least in wanted.items():
+        line, unit = LIMITS[name]
+        value = soft.get(line)
+        if value is None or value < least:
+            measured = "not listed by the kernel" if value is None else _limit(value, unit)
+            yield Finding(name, measured, f"at least {_limit(least, unit)}")
+
+
+def _limit(value: float, unit: int) -> str:
+    if math.isinf(value):
+        return "unlimited"
+    return format_size(value) if unit == 1024 else f"{value:g}"  # noqa: PLR2004 - KiB: a size
+
+
+@check(
+    "os.mounts",
+    cause="the file server was not reachable at boot, the automounter is off, or fstab differs",
+    hint="findmnt; mount -a; systemctl --failed; showmount -e SERVER",
+)
+def mounts(found: Mapping[str, Mount], stated: Sequence[MountConfig]) -> Judgement:
+    """Every file system of the cluster file is mounted: type, source and options as stated."""
+    if not stated:
+        yield NotApplicable("the cluster file states no os.mounts")
+    for wanted in stated:
+        mount = found.get(_path(wanted.path))
+        if mount is None:
+            yield Finding(wanted.path, "not mounted", "mounted")
+            continue
+        if wanted.fstype is not None and not _same_fstype(mount.fstype, wanted.fstype):
+            yield Finding(wanted.path, f"type {mount.fstype}", f"type {wanted.fstype}")
+        if wanted.source is not None and mount.source.rstrip("/") != wanted.source.rstrip("/"):
+            yield Finding(wanted.path, f"source {mount.source}", f"source {wanted.source}")
+        missing = [option for option in wanted.options if option not in mount.options]
+        if missing:
+            yield Finding(wanted.path, f"options {','.join(mount.options)}", f"with {','.join(missing)}")
+
+
+def _path(path: str) -> str:
+    return path.rstrip("/") or "/"
+
+
+def _same_fstype(found: str, stated: str) -> bool:
+    """'nfs' in a cluster file also stands for what the kernel calls nfs4."""
+    return found == stated or (stated == "nfs" and found == "nfs4")
+
+
+@check(
+    "os.mount_response",
+    cause="the file server is down or unreachable: whoever touches the mount hangs",
+    hint="ping the server; dmesg | grep 'not responding'; umount -f -l PATH; reboot where processes hang in it",
+    action=Action.REBOOT,
+)
+def mount_response(disks: Mapping[str, Disk], found: Mapping[str, Mount]) -> Judgement:
+    """Every file system tells its size within the deadline."""
+    for path, disk in disks.items():
+        mount = found.get(_path(path))
+        source = f" ({mount.fstype} from {mount.source})" if mount else ""
+        if disk.hung or (disk.problem and mount):
+            yield Finding(f"{path}{source}", disk.problem, "df answers")
+
+
+@check(
+    "os.root_writable",
+    cause="the kernel remounted the root file system read-only after an error of its disk",
+    hint="dmesg | grep -iE 'ext4|xfs|I/O error'; smartctl -a DISK; fsck, or replace the disk",
+)
+def root_writable(found: Mapping[str, Mount]) -> Judgement:
+    """The root file system is mounted read-write."""
+    if "ro" in found["/"].options:
+        yield Finding("/", f"mounted {','.join(found['/'].options)}", "rw")
+
+
+def disk_paths(config: OsConfig) -> tuple[str, ...]:
+    """Return the paths that df is asked about: /, /tmp and the mounts of the cluster file."""
+    return tuple(dict.fromkeys((*ALWAYS, *(_path(mount.path) for mount in config.mounts))))
+
+
+@check(
+    "os.free_space",
+    cause="job leftovers, container images or logs fill the file system",
+    hint="df -h; du -xhd1 PATH | sort -h | tail; enroot list; clean up, or extend the file system",
+)
+def free_space(disks: Mapping[str, Disk], found: Mapping[str, Mount], config: OsConfig) -> Judgement:
+    """Free space on /, /tmp and on the stated mounts that have a bound."""
+    bounds = _space_bounds(config)
+    for path, disk in disks.items():
+        if disk.problem or (path not in found and path not in ALWAYS):
+            continue  # os.mounts and os.mount_response say so
+        yield Metric("free_space", disk.free / 2**30, "GiB", path)
+        least, percent = bounds[path]
+        least = max(least, math.ceil(disk.size * percent / 100))
+        if disk.free < least:
+            measured = f"{format_size(disk.free)} free of {format_size(disk.size)}"
+            yield Finding(path, measured, f"at least {format_size(least)} free")
+    silent = [path for path in ALWAYS if disks[path].problem]
+    if silent:
+        yield NotApplicable(f"df says nothing of {', '.join(silent)}: {disks[silent[0]].problem}")
+
+
+def _space_bounds(config: OsConfig) -> dict[str, tuple[int, float]]:
+    """Return {path: (bytes, percent)} that have to be free."""
+    bounds: dict[str, tuple[int, float]] = dict.fromkeys(ALWAYS, (config.min_free_root, 0.0))
+    for mount in config.mounts:
+        least, percent = bounds.get(_path(mount.path), (0, 0.0))
+        bounds[_path(mount.path)] = (mount.min_free or least, mount.min_free_percent or percent)
+    return bounds
+
+
+@check(
+    "os.inodes",
+    cause="very many small files: unpacked containers, caches, core dumps",
+    hint="df -i; du --inodes -xd1 PATH | sort -h | tail",
+)
+def inodes(disks: Mapping[str, Disk]) -> Judgement:
+    """At least 5% of the inodes of / and /tmp are free, where the file system counts them."""
+    counted = False
+    for path in ALWAYS:
+        disk = disks[path]
+        if disk.problem or not disk.inodes:
+            continue
+        counted = True
+        share = disk.inodes_free / disk.inodes
+        yield Metric("free_inodes", 100 * share, "%", path)
+        if share < MIN_INODES_FREE:
+            yield Finding(path, f"{disk.inodes_free} of {disk.inodes} inodes free", "at least 5% free")
+    if not counted:
+        yield NotApplicable("the file systems of / and /tmp count no inodes")
+
+
+@check(
+    "os.shared_storage",
+    cause="the folder is not mounted here, is mounted from elsewhere, or is served from a stale cache",
+    hint="findmnt -T PATH on this node and on the writer; mount -a; compare the servers and export options",
+)
+def shared_storage(folders: Mapping[str, SharedFolder], node: str) -> Judgement:
+    """A file that one node wrote in each shared folder is seen here, as it was written."""
+    if not folders:
+        yield NotApplicable("the cluster file states no os.shared_storage")
+    for path, folder in folders.items():
+        if folder.write_problem:
+            if node == folder.writer:
+                yield Finding(path, f"not writable: {folder.write_problem}", "writable")
+            else:
+                yield NotApplicable(f"{path}: {folder.writer} could not write there: {folder.write_problem}")
+        elif folder.read_problem:
+            yield Finding(path, folder.read_problem, f"the file that {folder.writer} wrote there")
+
+
+@check(
+    "os.zombies",
+    cause="a daemon or a job's parent process does not reap its children",
+    hint="ps -eo pid,ppid,stat,etimes,comm | awk '$3 ~ /^Z/'; restart the parent process",
+    action=Action.MONITOR,
+)
+def zombies(processes: Processes, most: int) -> Judgement:
+    """No more zombies than stated that stay."""
+    found = processes.of_state("Z")
+    yield Metric("zombies", len(found), "processes")
+    if len(found) > most:
+        named = ", ".join(f"{one.command} (pid {one.pid}, parent {one.ppid})" for one in found[:5])
+        yield Finding("processes", f"{len(found)} zombies: {named}", f"at most {most}")
+
+
+@check(
+    "os.dstate",
+    cause="processes wait for a device or a file server that does not answer",
+    hint="cat /proc/PID/stack; dmesg | grep -i 'blocked for more'; check file servers and disks; reboot",
+    action=Action.REBOOT,
+)
+def dstate(processes: Processes) -> Judgement:
+    """No process stays in uninterruptible sleep over three looks, a second apart."""
+    found = processes.of_state("D")
+    yield Metric("dstate", len(found), "processes")
+    for process in found[:5]:
+        age = "" if process.age is None else f", {format_duration(process.age)} old"
+        measured = f"{process.command} of {process.user} in D state{age}"
+        yield Finding(f"pid {process.pid}", measured, "not in D state")
+
+
+@check(
+    "os.load",
+    cause="something runs on a node that should be idle: a leftover of a job, a runaway daemon",
+    hint="top; loginctl list-sessions; squeue -w NODE; end the leftovers",
+    action=Action.MONITOR,
+)
+def load(load: Load, cpus: int, most: float) -> Judgement:
+    """The 1-minute load per CPU of an idle node."""
+    yield Metric("load_per_cpu", load.one / cpus, "")
+    if load.one > most * cpus:
+        yield Finding("load", f"{load.one:g} over 1 minute on {cpus} CPUs", f"at most {most * cpus:g}")
+
+
+MAX_CORRECTED = 100  # lines of corrected memory errors since boot; fewer are ordinary
+_LOG_EXPECTED = {
+    "nvrm": "no error of the NVIDIA driver",
+    "mce": "no machine check",
+    "edac": f"no uncorrected memory error, fewer than {MAX_CORRECTED} lines of corrected ones",
+    "filesystem": "no file system error",
+    "io": "no I/O error",
+    "oom": "memory never ran out",
+    "lockup": "no lockup, hung task or kernel bug",
+    "pcie": "no PCIe error",
+}
+
+
+@check(
+    "os.kernel_log",
+    cause="hardware, a driver or a file system reported an error since boot",
+    hint="dmesg -T (or journalctl -k -b); ipmitool sel list; a reboot clears the log, not the cause",
+)
+def kernel_log(log: KernelLog) -> Judgement:
+    """No error of hardware, drivers or file systems in the kernel log since boot. Xids belong to gpu.xid."""
+    yield Metric("kernel_log_lines", log.lines, "lines")
+    for event in log.of(*_LOG_EXPECTED):
+        if not _harmless(event, log):
+            times = f" ({event.count} times, last {log.when(event.last)})"
+            yield Finding(f"kernel log: {event.kind}", event.text[:SHOWN] + times, _LOG_EXPECTED[event.kind])
+
+
+def _harmless(event: Event, log: KernelLog) -> bool:
+    if event.kind == "edac":
+        return " UE " not in f" {event.text} " and event.count < MAX_CORRECTED
+    if event.kind == "nvrm":  # the driver's words around an Xid: gpu.xid judges them
+        return bool(log.xids)
+    # A job that met the limit of its own cgroup says nothing about the node
+    own = ("Memory cgroup out of memory", "CONSTRAINT_MEMCG")
+    return event.kind == "oom" and any(word in event.text for word in own)
+
+
+@check(
+    "os.packages",
+    cause="the package was not installed, or this node missed or ran ahead of an update",
+    hint="dpkg -l NAME or rpm -q NAME; apt install NAME=VERSION or dnf install NAME-VERSION",
+)
+def packages(found: Mapping[str, str], stated: Mapping[str, str]) -> Judgement:
+    """Every package of the cluster file is installed, in a version that begins as stated."""
+    if not stated:
+        yield NotApplicable("the cluster file states no os.packages")
+    for name, prefix in stated.items():
+        version = found[name]
+        if not version:
+            yield Finding(name, "not installed", prefix or "installed")
+        elif not _version_matches(version, prefix):
+            yield Finding(name, version, f"{prefix.removesuffix('*')}*")
+
+
+def _version_matches(version: str, prefix: str) -> bool:
+    """Compare whole numbers: 5.2 fits 5.2.15, not 5.20. An epoch counts only where the prefix has one."""
+    wanted = prefix.removesuffix("*")
+    told = version if ":" in wanted else version.rpartition(":")[2]
+    rest = told.removeprefix(wanted)
+    return told.startswith(wanted) and not (wanted[-1:].isdigit() and rest[:1].isdigit())
+
+
+@check(
+    "os.services",
+    cause="the service crashed, was stopped, or is not enabled",
+    hint="systemctl status UNIT; journalctl -u UNIT -b; systemctl enable --now UNIT",
+)
+def services(states: Mapping[str, str], stated: Sequence[str]) -> Judgement:
+    """Every service of the cluster file is active."""
+    if not stated:
+        yield NotApplicable("the cluster file states no os.services")
+    for unit in stated:
+        if states[unit] != "active":
+            yield Finding(unit, states[unit], "active")
+
+
+@check(
+    "os.failed_units",
+    cause="a unit failed since boot",
+    hint="systemctl status UNIT; journalctl -u UNIT -b; afterwards systemctl reset-failed UNIT",
+    action=Action.MONITOR,
+)
+def failed_units(failed: Iterable[str], stated: Iterable[str]) -> Judgement:
+    """No systemd unit has failed; those of the cluster file are left to os.services."""
+    own = {unit if "." in unit else f"{unit}.service" for unit in stated}
+    for unit in failed:
+        if unit not in own:
+            yield Finding(unit, "failed", "no failed unit")
+
+
+@check(
+    "os.drift",
+    cause="the node was changed by hand, or missed a change of the image",
+    hint="run the command on this node and on a good one; reinstall, or repeat the configuration run",
+)
+def drift(said: Mapping[str, Said], peers: Mapping[str, Norm]) -> Judgement:
+    """Further commands of the cluster file say the same on all nodes of the group."""
+    if not said:
+        yield NotApplicable("the cluster file states no os.drift")
+    for command, mine in said.items():
+        if peers[command].absent:
+            yield NotApplicable(f"{command}: {peers[command].absent.partition(', and ')[2]}")
+        elif mine != peers[command].value:
+            theirs = peers[command].value
+            ends = f"exit {theirs.rc}" if mine.text == theirs.text else _shown(theirs.text, mine.text)
+            measured = f"exit {mine.rc}" if mine.text == theirs.text else _shown(mine.text, theirs.text)
+            most = f"as on {peers[command].agree} of {peers[command].nodes} nodes"
+            yield Finding(command, measured, f"{ends}, {most}")
+
+
+def some_names(cluster: Cluster, most: int = 4) -> tuple[str, ...]:
+    """Return a handful of node names, spread over the cluster, for the check of name resolution."""
+    names = [name for group in cluster.groups for name in group.names]
+    step = max(1, math.ceil(len(names) / most))
+    return tuple(names[::step])
+
+
+@check(
+    "os.name_resolution",
+    cause="/etc/hosts or the name server differs on this node",
+    hint="getent hosts NAME; compare /etc/hosts, /etc/resolv.conf and /etc/nsswitch.conf with a good node",
+)
+def name_resolution(
+    addresses: Mapping[str, str], node: str, fleet: Mapping[str, Mapping[str, str]]
+) -> Judgement:
+    """The names of other nodes resolve to the addresses that most nodes see."""
+    compared = False
+    for name in (name for name in addresses if name != node):
+        # A node's own name often resolves to 127.0.1.1 there
+        most = norm({other: seen[name] for other, seen in fleet.items() if other != name and name in seen})
+        if most.absent or not most.value:
+            continue
+        compared = True
+        if addresses[name] != most.value:
+            expected = f"{most.value}, as on {most.agree} of {most.nodes} nodes"
+            yield Finding(name, addresses[name] or "does not resolve", expected)
+    if not compared:
+        yield NotApplicable("no name of another node resolves alike on most nodes (Slurm uses NodeAddr then)")
+
+
+@check(
+    "os.user",
+    cause="the directory service (LDAP, SSSD) does not answer here, or local accounts differ",
+    hint="id USER; getent passwd USER; sssctl domain-status; compare /etc/passwd and /etc/group",
+)
+def user(value: str, peers: Norm) -> Judgement:
+    """The user of the run has the same name, uid and groups everywhere."""
+    yield from _alike("id", value, peers)

@@ -1,0 +1,63 @@
+"""Which value of a fleet stands apart: median and MAD, and a least relative distance. Pure.
+
+The modified z-score of Iglewicz and Hoaglin (1993): 0.6745 x distance / MAD, 3.5 and above is an outlier. Its
+estimate of the spread is worth nothing on few values, and a quiet fleet has a MAD near 0, hence the least distance.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["FEWEST", "Outliers", "beyond_spread", "outliers"]
+
+FEWEST = 4
+_Z = 3.5
+_Z_FACTOR = 0.6745
+
+
+@dataclass(frozen=True)
+class Outliers:
+    """`low` and `high` are {name: relative distance from the median}; `note` says what could not be told."""
+
+    median: float
+    mad: float
+    low: Mapping[str, float]
+    high: Mapping[str, float]
+    note: str = ""
+
+
+def beyond_spread(distance: float, mad: float) -> bool:
+    """Tell whether a distance from the median is 3.5 modified z-scores or more."""
+    return _Z_FACTOR * abs(distance) >= _Z * mad
+
+
+def outliers(values: Mapping[str, float], *, min_relative: float = 0.05) -> Outliers:
+    """Name the values that stand apart by 3.5 modified z-scores and by `min_relative` of the median.
+
+    With fewer than 4 values nobody is named, and the note says so. ValueError where there is no value at all.
+    """
+    if not values:
+        raise ValueError("no values: outliers of nothing")
+    median = statistics.median(values.values())
+    mad = statistics.median(abs(value - median) for value in values.values())
+    if len(values) < FEWEST:
+        spread = max(values.values()) - min(values.values())
+        return Outliers(
+            median, mad, {}, {}, f"{len(values)} values are too few to name an outlier (spread {spread:.4g})"
+        )
+    far = {
+        name: (value - median) / median
+        for name, value in values.items()
+        if median and abs(value - median) > min_relative * abs(median)
+        and beyond_spread(value - median, mad)
+    }  # fmt: skip
+    note = "median is 0: no relative distance" if not median else ""
+    return Outliers(
+        median, mad, {name: share for name, share in far.items() if share < 0},
+        {name: share for name, share in far.items() if share > 0}, note,
+    )  # fmt: skip

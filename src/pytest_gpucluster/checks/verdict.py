@@ -1,0 +1,166 @@
+"""A check holds facts against expectations; a verdict is what comes out. Pure.
+
+A check is a function that yields `Finding`s (what deviates) and `Metric`s (what was measured), decorated with
+its cause, hint and action class:
+
+    @check("gpu.count", cause="a GPU fell off the bus", hint="dmesg | grep -i xid; reboot; reseat")
+    def gpu_count(gpus: Sequence[Gpu], profile: GpuProfile) -> Judgement:
+        yield Metric("gpu_count", len(gpus), "GPUs")
+        if len(gpus) != profile.count:
+            yield Finding(part="GPUs", measured=f"{len(gpus)}", expected=f"{profile.count}")
+
+Calling it gives a Verdict.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ParamSpec, Union
+
+P = ParamSpec("P")
+
+
+class Outcome(str, enum.Enum):
+    """How a check ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_APPLICABLE = "not applicable"
+    NOT_CHECKED = "not checked"
+
+
+class Action(str, enum.Enum):
+    """What a failure asks for, from mild to hard."""
+
+    MONITOR = "monitor"
+    RESET_GPU = "reset gpu"
+    REBOOT = "reboot"
+    DRAIN = "drain"
+    VENDOR = "return to vendor"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One deviation: the part (GPU, link, mount, ...), what was measured, what was expected."""
+
+    part: str
+    measured: str
+    expected: str
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One measured number. `device` is the part of the node, '' for the node as a whole.
+
+    `detail`: for the event log and JUnit; the summary table leaves it out. `better`: higher, lower or neither,
+    where that is not what checks/directions.py says of the unit.
+    """
+
+    name: str
+    value: float
+    unit: str
+    device: str = ""
+    detail: bool = False
+    better: str = ""
+
+
+@dataclass(frozen=True)
+class NotApplicable:
+    """The check has no meaning on this hardware or cluster, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class NotChecked:
+    """The facts do not hold what the check would judge, and why. Never a pass."""
+
+    reason: str
+
+
+Judgement = Iterator[Union[Finding, Metric, NotApplicable, NotChecked]]  # noqa: UP007 - evaluated at run time on 3.10
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check says of one node."""
+
+    check: str
+    outcome: Outcome
+    findings: tuple[Finding, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    reason: str = ""
+    cause: str = ""
+    hint: str = ""
+    action: Action = Action.MONITOR
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain types, for events and for xdist."""
+        return {
+            **vars(self),  # asdict copies deeply: four times as slow, once an item
+            "outcome": self.outcome.value,
+            "action": self.action.value,
+            "findings": [dict(vars(finding)) for finding in self.findings],
+            "metrics": [dict(vars(metric)) for metric in self.metrics],
+        }
+
+
+@dataclass(frozen=True)
+class About:
+    """What is said of a check before it runs: what has to hold, why it fails most often, what to do then."""
+
+    holds: str
+    cause: str
+    hint: str
+    action: Action
+
+
+CHECKS: dict[str, About] = {}  # every check of ours that was imported; the reference is made from it
+
+
+def check(
+    name: str, *, cause: str, hint: str, action: Action = Action.DRAIN
+) -> Callable[[Callable[P, Judgement]], Callable[P, Verdict]]:
+    """Make a check of a generator of findings and metrics. `name` is SUITE.WHAT."""
+
+    def decorate(function: Callable[P, Judgement]) -> Callable[P, Verdict]:
+        holds = (function.__doc__ or "").strip().partition("\n")[0]
+        if function.__module__.startswith(f"{__package__}."):
+            CHECKS[name] = About(holds, cause, hint, action)
+
+        @functools.wraps(function)
+        def judged(*args: P.args, **kwargs: P.kwargs) -> Verdict:
+            return conclude(name, function(*args, **kwargs), cause=cause, hint=hint, action=action)
+
+        return judged
+
+    return decorate
+
+
+def conclude(
+    name: str,
+    judgement: Iterable[Finding | Metric | NotApplicable | NotChecked],
+    *,
+    cause: str,
+    hint: str,
+    action: Action,
+) -> Verdict:
+    """Gather what a check yielded into a verdict."""
+    findings: list[Finding] = []
+    metrics: list[Metric] = []
+    reason = unchecked = ""
+    for said in judgement:
+        if isinstance(said, Finding):
+            findings.append(said)
+        elif isinstance(said, Metric):
+            metrics.append(said)
+        elif isinstance(said, NotChecked):
+            unchecked = unchecked or said.reason
+        else:
+            reason = said.reason
+    without = Outcome.NOT_CHECKED if unchecked else Outcome.NOT_APPLICABLE if reason else Outcome.PASSED
+    outcome = Outcome.FAILED if findings else without
+    return Verdict(name, outcome, tuple(findings), tuple(metrics), unchecked or reason, cause, hint, action)

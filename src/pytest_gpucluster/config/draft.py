@@ -1,0 +1,187 @@
+"""Draft a cluster file for people to go on from: valid as it is, and commented."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster import hostlist
+from pytest_gpucluster.config.profile_files import load_profile, profile_names
+from pytest_gpucluster.config.source import clip
+from pytest_gpucluster.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpucluster.config.ansible import Inventory
+
+_GRES = re.compile(r"gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))?(?:\(|,|$)")
+_BARE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./,\[\]-]*")
+
+_NOTES = """
+# What else a site may say; `gpucluster schema --markdown` lists every key.
+#
+# environments:
+#   default:
+#     container_image: nvcr.io#nvidia/pytorch:24.05-py3
+#     container_mounts: [/shared:/shared]
+#     modules: [cuda]
+#     exports: {NCCL_SOCKET_IFNAME: eth0}
+# os:
+#   release: ubuntu 22.04
+#   mounts:
+#     - {path: /home, fstype: nfs4}
+#   shared_storage: [/shared/acceptance]
+# thresholds:
+#   - {collective: all_reduce, nodes: 2, size: 4G, busbw: 180 GB/s, source: "measured on the day of acceptance"}
+# sudo: true  # probes that need root may use `sudo -n`
+"""
+
+
+@dataclass(frozen=True)
+class DraftNode:
+    """What is known of a node: its partition ('' where unknown), and Slurm's gres, like gpu:h200:8(S:0-1)."""
+
+    name: str
+    partition: str = ""
+    gres: str = ""
+
+
+@dataclass(frozen=True)
+class Login:
+    """The login node of a cluster."""
+
+    host: str
+    user: str | None = None
+
+
+def draft(
+    name: str, nodes: Sequence[DraftNode], *, origin: str, login: Login | None = None, conf: str | None = None
+) -> str:
+    """Return the text of a cluster file: nodes grouped by gres and partition, profiles proposed by gres type.
+
+    `origin` is a word on where the nodes are known from, `conf` the path of slurm.conf
+    if it is not the usual one. ConfigError where there are no nodes.
+    """
+    if not nodes:
+        raise ConfigError(f"{origin} names no nodes, so there is nothing to draft")
+    groups: dict[tuple[str, int, str], list[str]] = {}
+    for node in nodes:
+        groups.setdefault((*gpus_of(node.gres), node.partition), []).append(node.name)
+    partitions = {partition for *_gpus, partition in groups}
+    lines = [
+        f"# Drafted from {clip(origin)}. Look it through, above all the profiles.",
+        f"name: {_quoted(name)}",
+    ]
+    lines += [*_transport(login), *_slurm(partitions, conf), "", "groups:"]
+    for (kind, count, partition), names in sorted(groups.items()):
+        lines += _group(kind, count, partition if len(partitions) > 1 else "", names)
+    return "\n".join(lines) + "\n" + _NOTES
+
+
+def from_inventory(inventory: Inventory, *, name: str, origin: str) -> str:
+    """Return a draft from an Ansible inventory in the DeepOps form: groups slurm-node and slurm-master."""
+    names = inventory.hosts("slurm-node")
+    if not names:
+        found = ", ".join(sorted(inventory.groups)) or "none"
+        raise ConfigError(f"{origin}: no hosts in a group 'slurm-node' (groups found: {clip(found, 200)})")
+    masters = inventory.hosts("slurm-master")
+    login = None
+    if masters:
+        host = inventory.variable(masters[0], "ansible_host") or masters[0]
+        login = Login(host, inventory.variable(masters[0], "ansible_user"))
+    return draft(name, [DraftNode(node) for node in names], origin=origin, login=login)
+
+
+def gpus_of(gres: str) -> tuple[str, int]:
+    """Return type and number of GPUs of Slurm's gres text.
+
+    >>> gpus_of("gpu:h200:8(S:0-1)"), gpus_of("shard:4,gpu:2"), gpus_of("(null)")
+    (('h200', 8), ('', 2), ('', 0))
+    """
+    for part in re.split(r",(?![^(]*\))", gres):
+        match = _GRES.match(part)
+        if match:
+            return match[1] or "", int(match[2] or 1)
+    return "", 0
+
+
+def proposals(kind: str, count: int) -> list[str]:
+    """Return the shipped profiles that fit a gres type, best first: right count, plain hardware before clouds."""
+    word = re.compile(rf"(?<![a-z0-9]){re.escape(kind.lower())}(?![a-z0-9])")
+    fitting = []
+    for profile in map(load_profile, profile_names()):
+        if kind and profile.gpu and not profile.simulated and word.search(profile.gpu.name.lower()):
+            cloud = profile.name.startswith(("aws-", "azure-", "gcp-"))
+            fitting.append((profile.gpu.count != count, cloud, profile.name))
+    return [name for *_order, name in sorted(fitting)]
+
+
+def _transport(login: Login | None) -> list[str]:
+    if login is None:
+        return [
+            "",
+            "# Slurm's commands run on this machine; for a login node: {kind: ssh, host: login01}",
+            "transport: {kind: local}",
+        ]
+    lines = [
+        "",
+        "# Slurm's commands run on the login node",
+        "transport:",
+        "  kind: ssh",
+        f"  host: {_quoted(login.host)}",
+    ]
+    return [*lines, f"  user: {_quoted(login.user)}"] if login.user else lines
+
+
+def _slurm(partitions: set[str], conf: str | None) -> list[str]:
+    only = next(iter(partitions)) if len(partitions) == 1 else ""
+    lines = ["", "slurm:"]
+    lines.append(f"  partition: {_quoted(only)}" if only else "  # partition: NAME")
+    if conf:
+        lines.append(f"  conf: {_quoted(conf)}")
+    return [
+        *lines,
+        "  # account, qos, reservation, comment, constraint: as for salloc",
+        "  time: 01:00:00",
+        "  queue_wait: 10m",
+    ]
+
+
+def _group(kind: str, count: int, partition: str, names: list[str]) -> list[str]:
+    lines = [f"  - nodes: {_quoted(hostlist.fold(names))}  # {len(names)}"]
+    if partition:
+        lines.append(f"    partition: {_quoted(partition)}")
+    return [*lines, *_profile(kind, count)]
+
+
+def _profile(kind: str, count: int) -> list[str]:
+    if not count:
+        return [
+            "    # no GPUs are known of these nodes; if they have some, name a profile: gpucluster profiles",
+            "    profile: generic",
+        ]
+    fitting = proposals(kind, count)
+    if not fitting:
+        return [
+            f"    # {count} GPUs of the type {clip(kind) or '(none in gres)'}: no shipped profile is known for it.",
+            "    # Until one is named nothing is demanded of the GPUs: gpucluster profiles",
+            "    profile: generic",
+        ]
+    changes = f"gres_type: {_quoted(kind)}"
+    gpu = load_profile(fitting[0]).gpu
+    if gpu and gpu.count != count:
+        changes += f", count: {count}"
+    others = f"; it may also be {', '.join(fitting[1:6])}" if fitting[1:] else ""
+    return [
+        f"    # proposed for gpu:{kind}:{count}{others}",
+        f"    profile: {{extends: {fitting[0]}, gpu: {{{changes}}}}}",
+    ]
+
+
+def _quoted(text: str) -> str:
+    """Write a text for YAML, in quotes where it could be read as something else."""
+    if _BARE.fullmatch(text) and not re.fullmatch(r"[0-9.]+|true|false|null|yes|no|on|off", text.lower()):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

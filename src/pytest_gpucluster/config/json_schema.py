@@ -1,0 +1,161 @@
+"""JSON Schema of the files that people write, and the reference in Markdown; both made from the models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pytest_gpucluster.config.models import ClusterFile, Profile
+from pytest_gpucluster.config.profile_files import profile_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+# A YAML 1.2 editor reads these where the loader reads the text: driver: 535, NCCL_IB_DISABLE: 1, comment: true
+_TEXT = ["string", "number", "boolean"]
+
+
+def schema(kind: Literal["cluster", "profile"] = "cluster") -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of cluster files, or of profile files.
+
+    >>> sorted(schema()["$defs"]["GroupFile"]["properties"])
+    ['nodes', 'partition', 'profile', 'thresholds']
+    """
+    parts = _profile_schema()
+    definitions = parts.pop("$defs")
+    definitions["Profile"] = parts
+    if kind == "profile":
+        return {
+            "$schema": DIALECT,
+            "$defs": definitions,
+            "$ref": "#/$defs/Profile",
+            "title": "hardware profile",
+        }
+    whole = ClusterFile.model_json_schema()
+    definitions |= whole.pop("$defs")
+    whole["oneOf"] = [{"required": ["nodes"]}, {"required": ["groups"]}]
+    whole["$defs"] = definitions
+    whole = _loosened(whole)
+    for holder in (whole, whole["$defs"]["GroupFile"]):
+        holder["properties"]["profile"] = _profile_reference(holder["properties"]["profile"])
+    return {"$schema": DIALECT, **whole, "title": "cluster file of pytest-gpucluster"}
+
+
+def _profile_schema() -> dict[str, Any]:
+    """Return the schema of a profile that may extend another one: nothing is required in it."""
+    parts = Profile.model_json_schema()
+    parts["properties"]["extends"] = {
+        "type": "string",
+        "description": "the profile whose keys these go before",
+    }
+    for model in (
+        parts,
+        parts["$defs"]["NodeProfile"],
+        parts["$defs"]["GpuProfile"],
+        parts["$defs"]["FabricProfile"],
+    ):
+        model.pop("required", None)
+        for key in model["properties"].values():
+            key.pop("default", None)  # the profile below says what holds where a key is left out
+    loosened: dict[str, Any] = _loosened(parts)
+    return loosened
+
+
+def _profile_reference(described: dict[str, Any]) -> dict[str, Any]:
+    named = {"type": "string", "examples": list(profile_names())}
+    return {"anyOf": [named, {"$ref": "#/$defs/Profile"}], "description": described["description"]}
+
+
+def _loosened(part: Any) -> Any:
+    """Let plain text be written without quotes, as the loader does."""
+    if isinstance(part, list):
+        return [_loosened(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    loose = {key: _loosened(value) for key, value in part.items()}
+    if loose.get("type") == "string" and not {"enum", "const", "pattern"} & loose.keys():
+        loose["type"] = _TEXT
+    return loose
+
+
+def reference() -> str:
+    """Return the keys of cluster and profile files as Markdown tables."""
+    cluster, profile = schema(), schema("profile")
+    lines = ["## Keys of a cluster file", "", *_table(cluster, cluster["$defs"])]
+    for name in _reachable(cluster, cluster["$defs"], stop="Profile"):
+        lines += ["", f"### {name}", "", *_described(cluster["$defs"][name], cluster["$defs"])]
+    lines += [
+        "",
+        "## Keys of a hardware profile",
+        "",
+        *_described(profile["$defs"]["Profile"], profile["$defs"]),
+    ]
+    for name in ("NodeProfile", "GpuProfile", "FabricProfile"):
+        lines += ["", f"### {name}", "", *_described(profile["$defs"][name], profile["$defs"])]
+    return "\n".join(lines) + "\n"
+
+
+def _described(part: dict[str, Any], definitions: dict[str, Any]) -> list[str]:
+    about = part.get("description", "").split("\n\n")[0].replace("\n", " ")
+    return [about, "", *_table(part, definitions)]
+
+
+def _table(part: dict[str, Any], definitions: dict[str, Any]) -> list[str]:
+    lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
+    for key, about in part["properties"].items():
+        needed = key in part.get("required", ())
+        default = "required" if needed else _default(about.get("default"), about)
+        meaning = about.get("description", "").replace("|", "\\|")
+        lines.append(f"| `{key}` | {_kind(about, definitions)} | {default} | {meaning} |")
+    return lines
+
+
+def _default(value: Any, about: dict[str, Any]) -> str:
+    if value in (None, "", [], {}) or "$ref" in about:
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _kind(about: dict[str, Any], definitions: dict[str, Any]) -> str:
+    """Write the type of a value for people."""
+    if "$ref" in about:
+        name = about["$ref"].rsplit("/", 1)[1]
+        return f"[{name}](#{name.lower()})" if name != "Profile" else "[profile](#keys-of-a-hardware-profile)"
+    if "enum" in about:
+        return " or ".join(f"`{choice}`" for choice in about["enum"])
+    if "anyOf" in about:
+        kinds = [_kind(one, definitions) for one in about["anyOf"] if one.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
+    if about.get("type") == "array":
+        return f"list of {_kind(about['items'], definitions)}"
+    if about.get("type") == "object":
+        inner = about.get("additionalProperties")
+        return f"mapping of {_kind(inner, definitions)}" if isinstance(inner, dict) else "mapping"
+    return _scalar(about)
+
+
+def _scalar(about: dict[str, Any]) -> str:
+    kind = about.get("type")
+    if about.get("title") in ("size", "duration", "bandwidth"):
+        return str(about["title"])
+    names = {"integer": "whole number", "number": "number", "boolean": "true or false"}
+    return names.get(kind, "text") if isinstance(kind, str) else "text"
+
+
+def _reachable(part: Any, definitions: dict[str, Any], *, stop: str) -> list[str]:
+    """Return the definitions that a schema refers to, in the order of reading."""
+    found: list[str] = []
+    for name in _references({key: value for key, value in part.items() if key != "$defs"}):
+        if name != stop and name not in found:
+            found += [name, *_reachable(definitions[name], definitions, stop=stop)]
+    return list(dict.fromkeys(found))
+
+
+def _references(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        if "$ref" in part:
+            yield part["$ref"].rsplit("/", 1)[1]
+        part = list(part.values())
+    if isinstance(part, list):
+        for item in part:
+            yield from _references(item)

@@ -1,0 +1,199 @@
+"""Find a cluster file, read it, put the profiles in place."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ClusterShell.NodeSet import NodeSetException
+from pydantic import ValidationError
+
+from pytest_gpucluster import hostlist
+from pytest_gpucluster.config.ansible import Inventory, read_inventory
+from pytest_gpucluster.config.models import (
+    Cluster,
+    ClusterFile,
+    ClusterSettings,
+    GroupFile,
+    HostAddress,
+    Profile,
+    named_nodes,
+)
+from pytest_gpucluster.config.problems import nearest, problems
+from pytest_gpucluster.config.profile_files import and_more, load_profile, profile_of
+from pytest_gpucluster.config.source import Loc, Source, clip, read_source
+from pytest_gpucluster.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+BUILT_IN = Path(__file__).parent / "clusters"
+# The sandbox writes this cluster's file itself when it starts; the plugin knows where.
+GENERATED = "sandbox"
+
+
+def search_path() -> tuple[Path, ...]:
+    """Return the folders in which cluster files are looked for, first match wins."""
+    user = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return (
+        Path("clusters"),
+        user / "pytest-gpucluster" / "clusters",
+        Path("/etc/pytest-gpucluster/clusters"),
+        BUILT_IN,
+    )
+
+
+def cluster_names() -> tuple[str, ...]:
+    """Return the names that `load_cluster` can find, and the generated one, sorted."""
+    found = {
+        path.stem for folder in search_path() for end in ("yaml", "yml") for path in folder.glob(f"*.{end}")
+    }
+    return tuple(sorted(found | {GENERATED}))
+
+
+def find_cluster(name_or_path: str | Path) -> Path:
+    """Return the file of a cluster, by name or path; ConfigError lists what there is and where was looked."""
+    name = str(name_or_path)
+    if not name.strip():
+        raise ConfigError(f"no cluster is named; there are: {', '.join(cluster_names())}")
+    if "/" in name or name.endswith((".yaml", ".yml")):
+        return _existing(Path(name).expanduser())
+    for folder in search_path():
+        for path in (folder / f"{name}.yaml", folder / f"{name}.yml"):
+            if _exists(path):
+                return path
+    if name == GENERATED:
+        raise ConfigError(
+            "the cluster 'sandbox' has no file of its own: it is made by `gpucluster sandbox up`"
+        )
+    known, folders = ", ".join(cluster_names()), ", ".join(map(str, search_path()[:-1]))
+    raise ConfigError(
+        f"no cluster is called '{clip(name)}'{nearest(name, cluster_names())} (there are: {known};"
+        f" looked in {folders} and the built-in ones; a path works too)"
+    )
+
+
+def load_cluster(name_or_path: str | Path, *, profile: str | None = None) -> Cluster:
+    """Return the cluster of a name or path; `profile` (a name, NAME:COUNT or path) replaces every group's.
+
+    ConfigError is one line, `FILE:LINE: key.path: what is wrong; did you mean 'nearest'?`, and says at its
+    end how many more errors the file has.
+    """
+    source = read_source(find_cluster(name_or_path), typed=("settings",))
+    forced = load_profile(profile) if profile else None
+    written = _validated(source)
+    hosts = _inventory_hosts(source, written)
+    if hosts and written.nodes is None and not written.groups:
+        written = written.model_copy(update={"nodes": _folded(source, hosts)})
+    groups = [
+        {
+            "nodes": _this_host(group.nodes, written),
+            "profile": forced or _profile(source, written, group, at),
+            "partition": group.partition,
+            "thresholds": (*group.thresholds, *written.thresholds),
+        }
+        for at, group in _groups(source, written)
+    ]
+    shared = {name: getattr(written, name) for name in ClusterSettings.model_fields}
+    name = written.name or Path(source.label).stem
+    cluster = Cluster(name=name, groups=tuple(groups), hosts=hosts, **shared)
+    _refuse_shared_nodes(source, cluster)
+    return cluster
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that no file system takes
+        return False
+
+
+def _existing(path: Path) -> Path:
+    if not _exists(path):
+        raise ConfigError(f"{clip(path, 200)}: there is no such file")
+    return path
+
+
+def _validated(source: Source) -> ClusterFile:
+    try:
+        return ClusterFile.model_validate(source.data)
+    except ValidationError as error:
+        found = sorted(problems(error, ClusterFile), key=lambda one: source.line(one[0]))
+        loc, problem = found[0]
+        raise source.error(loc, f"{problem}{and_more(len(found))}") from None
+
+
+def _inventory_hosts(source: Source, written: ClusterFile) -> dict[str, HostAddress]:
+    """Return the addresses of the inventory's nodes; {} where the cluster file names no inventory."""
+    if written.inventory is None:
+        return {}
+    path = Path(source.label).parent / Path(written.inventory).expanduser()
+    inventory = read_inventory(_existing(path))
+    group = written.inventory_group or ("slurm-node" if inventory.hosts("slurm-node") else "all")
+    hosts = inventory.hosts(group) or (inventory.every_host() if group == "all" else ())
+    if not hosts:
+        known = ", ".join(sorted(name for name in inventory.groups if inventory.hosts(name)))
+        raise source.error(
+            ("inventory",), f"{path} has no hosts in group {clip(group)} (there are: {clip(known, 200)})"
+        )
+    return {host: _address(inventory, host, path) for host in hosts}
+
+
+def _folded(source: Source, names: Iterable[str]) -> str:
+    try:
+        return named_nodes(hostlist.fold(names))
+    except (ValueError, NodeSetException) as error:
+        raise source.error(("inventory",), f"names no nodes as Slurm does: {clip(error, 200)}") from error
+
+
+def _address(inventory: Inventory, host: str, path: Path) -> HostAddress:
+    """Return where a host is reached, by Ansible's variables for connections."""
+    said = {
+        "host": inventory.variable(host, "ansible_host")
+        or inventory.variable(host, "ansible_ssh_host")
+        or host,
+        "port": inventory.variable(host, "ansible_port") or inventory.variable(host, "ansible_ssh_port"),
+        "user": inventory.variable(host, "ansible_user") or inventory.variable(host, "ansible_ssh_user"),
+        "key_file": inventory.variable(host, "ansible_ssh_private_key_file"),
+    }
+    port = said["port"]
+    if port is not None and not (port.isdecimal() and 0 < int(port) < 1 << 16):
+        raise ConfigError(f"{path}: {clip(host)}: ansible_port is to be a port, not {clip(port)}")
+    return HostAddress.model_validate(said)
+
+
+def _groups(source: Source, written: ClusterFile) -> list[tuple[Loc, GroupFile]]:
+    """Return each group and where it stands; `nodes` at the top is the short form of one group."""
+    if written.nodes is not None:
+        if written.groups:
+            raise source.error(("groups",), "'nodes' at the top is for a single group; use one of the two")
+        return [((), GroupFile(nodes=written.nodes, profile=written.profile))]
+    if not written.groups:
+        raise source.error((), "names no nodes: write `nodes: gpu[01-16]` and `profile: NAME`, or `groups`")
+    return [(("groups", index), group) for index, group in enumerate(written.groups)]
+
+
+def _profile(source: Source, written: ClusterFile, group: GroupFile, at: Loc) -> Profile:
+    if group.profile is not None:
+        return profile_of(group.profile, source, (*at, "profile"))
+    if written.profile is not None:
+        return profile_of(written.profile, source, ("profile",))
+    return load_profile("generic")
+
+
+def _this_host(nodes: str, written: ClusterFile) -> str:
+    """Return the nodes; without a scheduler 'localhost' is this machine under its own name."""
+    if written.slurm.scheduler == "none" and nodes == "localhost":
+        return socket.gethostname().partition(".")[0] or nodes
+    return nodes
+
+
+def _refuse_shared_nodes(source: Source, cluster: Cluster) -> None:
+    seen: dict[str, int] = {}
+    for index, group in enumerate(cluster.groups):
+        for node in group.names:
+            if node in seen:
+                raise source.error(("groups", index, "nodes"), f"{node} is in groups[{seen[node]}] already")
+            seen[node] = index

@@ -1,0 +1,460 @@
+"""What a cluster file and a hardware profile may say: frozen models, Slurm's own names.
+
+`pytest_gpucluster.config.load_cluster` reads a cluster file and puts the profiles into the groups. Sizes are
+given like 81559MiB and held in bytes, durations like 10m and held in seconds,
+bandwidths like 365 GB/s and held
+in GB/s. A key that a model does not know is an error.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
+
+from pytest_gpucluster import hostlist, units
+from pytest_gpucluster.config.burnin import BurninConfig
+from pytest_gpucluster.config.frameworks import (
+    ContainerConfig,
+    DdpConfig,
+    HorovodConfig,
+    MatrixConfig,
+    MpiConfig,
+    RayConfig,
+    SubmititConfig,
+    TensorflowConfig,
+)
+from pytest_gpucluster.config.monitoring import MonitoringConfig
+
+_MEASURED = ["string", "number"]
+Size = Annotated[
+    int,
+    BeforeValidator(units.parse_size),
+    WithJsonSchema({"type": _MEASURED, "title": "size", "examples": ["4G", "81559MiB", "2TB"]}),
+]
+Duration = Annotated[
+    float,
+    BeforeValidator(units.parse_duration),
+    WithJsonSchema({"type": _MEASURED, "title": "duration", "examples": ["90s", "10m", "1-02:00:00"]}),
+]
+Bandwidth = Annotated[
+    float,
+    BeforeValidator(units.parse_bandwidth),
+    WithJsonSchema({"type": _MEASURED, "title": "bandwidth", "examples": ["365 GB/s", "400 Gb/s"]}),
+]
+Count = Annotated[int, Field(ge=0)]
+
+
+def _extends(value: Any) -> Any:
+    return {"extends": value} if isinstance(value, str) else value
+
+
+# The name of a profile, or keys that go before those of the profile which `extends` names.
+ProfilePart = Annotated[dict[str, Any], BeforeValidator(_extends)]
+
+
+class Model(BaseModel):
+    """Frozen, and strict about keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class SshConfig(Model):
+    """How an SSH server is reached. What is not said is OpenSSH's: its configuration, known_hosts, agent and keys."""
+
+    user: str | None = Field(None, description="where it is not that of the SSH configuration")
+    port: int | None = Field(
+        None, ge=1, le=65535, description="where it is not that of the SSH configuration, or 22"
+    )
+    key_file: str | None = Field(None, description="private key; one with a passphrase goes into the agent")
+    jump: str | None = Field(None, description="[USER@]HOST[:PORT] to go through, as ProxyJump")
+    config_file: str | None = Field(None, description="in place of ~/.ssh/config and /etc/ssh/ssh_config")
+    known_hosts: str | None = Field(None, description="host keys, in place of ~/.ssh/known_hosts")
+    connect_timeout: Duration = Field(10, description="for an SSH server to answer")
+    alive: Duration = Field(
+        60, description="a connection that brings nothing for so long is given up, at both ends"
+    )
+
+
+class TransportConfig(SshConfig):
+    """Where Slurm's commands run: this machine, or a login node over SSH."""
+
+    kind: Literal["local", "ssh"] = Field("local", description="local: Slurm's commands are on this machine")
+    host: str | None = Field(None, description="the login node, for ssh")
+    workdir: str | None = Field(None, description="folder there to run in; default: the home folder")
+
+
+class HostAddress(Model):
+    """Where a node is reached over SSH, as an inventory says it."""
+
+    host: str
+    port: int | None = None
+    user: str | None = None
+    key_file: str | None = None
+
+
+class SlurmConfig(Model):
+    """How nodes are asked for. The keys are salloc's options; `queue_wait` bounds the wait in the queue."""
+
+    scheduler: Literal["slurm", "none"] = Field("slurm", description="none: only this machine is tested")
+    partition: str | None = Field(None, description="--partition")
+    account: str | None = Field(None, description="--account")
+    qos: str | None = Field(None, description="--qos")
+    reservation: str | None = Field(None, description="--reservation")
+    comment: str | None = Field(None, description="--comment")
+    constraint: str | None = Field(None, description="--constraint: features of the nodes")
+    time: Duration = Field(3600, description="time limit of the allocation")
+    queue_wait: Duration = Field(600, description="how long to wait for the nodes")
+    exclusive: bool = Field(default=True, description="ask for whole nodes (--exclusive)")
+    extra_args: tuple[str, ...] = Field((), description="further salloc options, as they are")
+    job_start: Duration = Field(60, description="a job of one second has to start within this time")
+    conf: str | None = Field(None, description="path of slurm.conf (SLURM_CONF), where it is not the default")
+    bin: str | None = Field(None, description="folder of Slurm's commands, where they are not on PATH")
+
+
+class EnvironmentConfig(Model):
+    """What surrounds the commands of a step: container, modules, conda, exported variables."""
+
+    container_image: str | None = Field(
+        None, description="--container-image: REGISTRY#IMAGE:TAG or a .sqsh file"
+    )
+    container_mounts: tuple[str, ...] = Field((), description="--container-mounts: SOURCE:TARGET[:FLAGS]")
+    container_name: str | None = Field(None, description="--container-name")
+    container_workdir: str | None = Field(None, description="--container-workdir")
+    container_mount_home: bool | None = Field(None, description="--[no-]container-mount-home")
+    container_remap_root: bool | None = Field(None, description="--[no-]container-remap-root")
+    container_writable: bool | None = Field(None, description="--container-writable or --container-readonly")
+    modules: tuple[str, ...] = Field((), description="names for `module load`, in this order")
+    conda: str | None = Field(None, description="name or prefix of a conda environment")
+    exports: dict[str, str] = Field({}, description="variables that every task gets")
+    python: str = Field("python3", description="the interpreter for payloads")
+    mpi: str | None = Field(None, description="srun --mpi=TYPE")
+    srun_args: tuple[str, ...] = Field((), description="further srun options, as they are")
+
+
+class MountConfig(Model):
+    """A file system that every node must have mounted."""
+
+    path: str = Field(description="where it is mounted")
+    fstype: str | None = Field(None, description="type of the file system, like nfs4")
+    source: str | None = Field(None, description="what is mounted, like nas:/export/home")
+    options: tuple[str, ...] = Field((), description="mount options that must be there, like rw or noatime")
+    min_free: Size | None = Field(None, description="free space")
+    min_free_percent: float | None = Field(None, ge=0, le=100, description="free space, share of the whole")
+
+
+class OsConfig(Model):
+    """What the operating system of every node is to be. What is not said is compared across the fleet."""
+
+    release: str | None = Field(None, description="ID VERSION_ID of os-release, like 'ubuntu 22.04'")
+    kernel: str | None = Field(None, description="uname -r, or a prefix that ends in *")
+    max_uptime: Duration | None = Field(None, description="a node up for longer missed a reboot")
+    min_uptime: Duration | None = Field(None, description="a node up for less has rebooted lately")
+    max_clock_skew: Duration = Field(1.0, description="against the median of the fleet")
+    time_sync: Literal["required", "none"] = Field(
+        "required", description="none: the site keeps no time service"
+    )
+    governor: str | None = Field(None, description="CPU frequency governor, like performance")
+    hugepages: Count | None = Field(None, description="HugePages_Total")
+    limits: dict[str, str] = Field({}, description="ulimit in a step, at least: memlock: unlimited")
+    sysctls: dict[str, str] = Field({}, description="sysctl name: exact value")
+    mounts: tuple[MountConfig, ...] = Field((), description="file systems that every node has mounted")
+    min_free_root: Size = Field(2**30, description="free space on / and /tmp")
+    shared_storage: tuple[str, ...] = Field((), description="writable folders that all nodes share")
+    packages: dict[str, str] = Field({}, description="package: version prefix, or '' for any")
+    services: tuple[str, ...] = Field((), description="systemd units that must be active")
+    max_load_per_cpu: float = Field(1.0, description="1-minute load of an idle node, per CPU")
+    max_zombies: Count = Field(0, description="zombie processes that are still accepted")
+    drift: tuple[str, ...] = Field(
+        (), description="further commands whose output is to be alike on all nodes"
+    )
+
+
+class NcclConfig(Model):
+    """How the nccl suite measures. The keys in brackets are those of the DeepOps slurm-validation playbook."""
+
+    runner: Literal["auto", "nccl-tests", "payload"] = Field(
+        "auto", description="auto: nccl-tests where the nodes have it, else our payload on torch.distributed"
+    )
+    launcher: Literal["srun", "mpirun"] = Field("srun", description="what starts the ranks of nccl-tests")
+    mpi: str | None = Field(None, description="srun --mpi=TYPE, like pmix or pmi2")
+    command: str = Field(
+        "all_reduce_perf -b 1M -e 4G -f 2 -g 1",
+        description="of the all-reduce test; other collectives swap the program's name [allreduce_command]",
+    )
+    collectives: tuple[str, ...] = Field(("all_reduce",), description="all_reduce, all_gather, ...")
+    environment: str | None = Field(None, description="name under `environments` for the steps")
+    base_container: str | None = Field(
+        None, description="image to compile nccl-tests in, with NCCL and MPI [base_container]"
+    )
+    container: str | None = Field(
+        None, description="image with nccl-tests: a .sqsh path or a registry image [nccl_tests_container]"
+    )
+    compile: bool = Field(
+        default=False,
+        description="compile nccl-tests in base_container and save the result as container [compile_nccl_tests]",
+    )
+    source: str | None = Field(
+        None, description="folder of nccl-tests' source, seen by the nodes, for compile"
+    )
+    cleanup: bool = Field(default=False, description="delete the compiled container at the end [cleanup]")
+    gpus_per_node: int | None = Field(
+        None, description="GPUs a node to use; default: the profile's [num_gpus]"
+    )
+    nodes: int | None = Field(None, description="nodes to use; default: all that are allocated [num_nodes]")
+    exports: dict[str, str] = Field({}, description="variables for the ranks, like NCCL_DEBUG [srun_exports]")
+    srun_args: tuple[str, ...] = Field((), description="further srun options [srun_options]")
+    payload: tuple[str, ...] = Field((), description="command in place of `PYTHON our payload`")
+    hostid_from_slurm: bool = Field(
+        default=False, description="NCCL_HOSTID is the node name: virtual nodes of one host use the network"
+    )
+    deadline: Duration = Field(600, description="of one step; what has not ended by then hangs")
+    pair_size: Size = Field(2**28, description="message size of the measurements in pairs")
+    pair_busbw: Bandwidth | None = Field(
+        None, description="GB/s that a pair of nodes has to reach at pair_size"
+    )
+    min_relative: float = Field(0.15, description="a pair this share below the fleet's median is suspect")
+
+
+class JobLimits(Model):
+    """Limits of the partition as the site has set them; what is not said is not checked."""
+
+    max_time: Duration | None = Field(None, description="MaxTime")
+    default_time: Duration | None = Field(None, description="DefaultTime")
+    max_nodes: Count | None = Field(None, description="MaxNodes")
+    state: str | None = Field("UP", description="State")
+
+
+class NodeProfile(Model):
+    """The host around the GPUs. None: only compared across the fleet."""
+
+    cpus: Count | None = Field(None, description="logical CPUs")
+    memory: Size | None = Field(None, description="installed memory; MemTotal may be 5% below")
+    numa_nodes: Count | None = Field(None, description="NUMA nodes")
+
+
+class GpuProfile(Model):
+    """The GPUs of one node, as nvidia-smi names them. None: not applicable, or compared across the fleet."""
+
+    count: Count = Field(description="GPUs a node")
+    counts: tuple[Count, ...] = Field(
+        (), description="other numbers of GPUs that such a node is dealt; NAME:COUNT picks one"
+    )
+    name: str = Field(description="name of nvidia-smi, exact")
+    memory: Size | None = Field(None, description="memory.total of nvidia-smi")
+    gres_type: str | None = Field(None, description="TYPE of Gres=gpu:TYPE:N")
+    driver: str | None = Field(None, description="driver version, or a prefix that ends in *")
+    cuda: str | None = Field(None, description="lowest CUDA version of the driver, like 12.2")
+    vbios: str | None = Field(None, description="VBIOS version")
+    persistence: bool | None = Field(default=True, description="persistence mode")
+    compute_mode: str | None = Field("Default", description="compute mode")
+    mig: bool | None = Field(default=False, description="MIG mode")
+    ecc: bool | None = Field(default=True, description="ECC mode")
+    max_aggregate_sram_uncorrectable: Count = Field(
+        0, description="uncorrectable SRAM errors over the life of the GPU (azurehpc-health-checks: 0)"
+    )
+    max_remapped_uncorrectable: Count = Field(8, description="rows remapped for uncorrectable errors")
+    nvlinks: Count | None = Field(None, description="active NVLinks a GPU")
+    nvlink_speed: Bandwidth | None = Field(
+        None, description="GB/s a link and direction, as nvidia-smi nvlink -s"
+    )
+    pcie_gen: Count | None = Field(None, description="PCIe generation of the link")
+    pcie_width: Count | None = Field(None, description="PCIe lanes of the link")
+    power_limit: float | None = Field(None, description="watts")
+    max_temperature: float = Field(85, description="degrees Celsius, of an idle or lightly used GPU")
+    max_idle_memory: Size = Field(1024 * 2**20, description="memory in use on an idle GPU")
+    topology: str | None = Field(
+        None, description="what nvidia-smi topo -m shows between any two GPUs, like NV18"
+    )
+    nvswitch: bool = Field(default=False, description="the node has NVSwitch, so fabric manager has to run")
+    fabric_state: bool = Field(
+        default=False, description="fabric.state is to be Completed (Hopper and later)"
+    )
+
+
+class FabricProfile(Model):
+    """The network for GPUs. `link_layer` none: no InfiniBand or RoCE; `absent` of the profile says why."""
+
+    hcas: Count = Field(0, description="ports for GPU traffic")
+    link_layer: Literal["InfiniBand", "Ethernet", "none"] = Field(
+        "none", description="Ethernet: RoCE; none: neither"
+    )
+    rate: Bandwidth | None = Field(None, description="of one port; 400 Gb/s is held as 50.0")
+    peer_memory: bool = Field(default=False, description="nv_peer_mem or nvidia_peermem has to be loaded")
+    transport: str | None = Field(
+        None, description="between nodes, as NCCL logs it: NET/IB/GDRDMA, NET/IB, NET/Socket"
+    )
+    mtu: Count | None = Field(None, description="active MTU of a port")
+
+
+class NcclThreshold(Model):
+    """Bus bandwidth (GB/s, out-of-place) of one collective at one message size on so many nodes."""
+
+    collective: Literal[
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "alltoall",
+        "broadcast",
+        "reduce",
+        "sendrecv",
+        "gather",
+        "scatter",
+        "hypercube",
+    ] = "all_reduce"
+    nodes: int = Field(1, ge=1, description="nodes that take part")
+    gpus_per_node: Count | None = Field(None, description="None: however many the node has")
+    size: Size = Field(description="message size")
+    busbw: Bandwidth = Field(gt=0, description="bus bandwidth, out-of-place")
+    tolerance: float = Field(
+        0.05, ge=0, lt=1, description="share below busbw that is still accepted; 0 where busbw is a minimum"
+    )
+    conditions: dict[str, str] = Field(
+        {}, description="what has to hold for this row, like NCCL_NVLS_ENABLE: '0'"
+    )
+    source: str = Field(description="where the figure comes from")
+
+
+class Profile(Model):
+    """One kind of node: what is normal for it, and where that is known from."""
+
+    name: str
+    description: str = Field(description="what it is, for people")
+    source: str = Field(description="where the figures come from")
+    simulated: bool = Field(default=False, description="a model of the sandbox, no real hardware")
+    node: NodeProfile = Field(NodeProfile(), description="the host around the GPUs")
+    gpu: GpuProfile | None = Field(None, description="without it no GPU is expected")
+    fabric: FabricProfile = Field(FabricProfile(), description="the network for GPUs")
+    nccl: tuple[NcclThreshold, ...] = Field((), description="bandwidths to be reached")
+    absent: dict[str, str] = Field(
+        {}, description="check pattern: why it does not apply, like 'gpu.fabric_manager'"
+    )
+    required: tuple[str, ...] = Field((), description="check patterns that must not end as 'not checked'")
+
+
+class Group(Model):
+    """Nodes of one kind of hardware. Where `partition` differs, the group gets its own allocation."""
+
+    nodes: str = Field(description="Slurm hostlist, like gpu[01-16]")
+    profile: Profile
+    partition: str | None = None
+    thresholds: tuple[NcclThreshold, ...] = Field((), description="rows that go before the profile's")
+
+    @field_validator("nodes")
+    @classmethod
+    def _is_hostlist(cls, value: str) -> str:
+        return named_nodes(value)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The node names, sorted."""
+        return hostlist.expand(self.nodes)
+
+
+class ClusterSettings(Model):
+    """What a cluster says beside its nodes."""
+
+    description: str = Field("", description="one line for people")
+    transport: TransportConfig = Field(TransportConfig(), description="where Slurm's commands run")
+    over: Literal["slurm", "ssh"] = Field(
+        "slurm", description="how nodes are reached: in an allocation, or each over SSH, without Slurm"
+    )
+    ssh: SshConfig = Field(SshConfig(), description="how nodes are reached over SSH")
+    slurm: SlurmConfig = Field(SlurmConfig(), description="how nodes are asked for")
+    environments: dict[str, EnvironmentConfig] = Field({}, description="name: what surrounds a step")
+    os: OsConfig = Field(OsConfig(), description="what the operating system of every node is to be")
+    nccl: NcclConfig = Field(NcclConfig(), description="how the nccl suite measures")
+    burnin: BurninConfig = Field(BurninConfig(), description="how the burnin suite loads the nodes")
+    container: ContainerConfig | None = Field(None, description="claims Pyxis and Enroot")
+    mpi: MpiConfig | None = Field(None, description="claims MPI")
+    ddp: DdpConfig | None = Field(None, description="claims torch.distributed")
+    horovod: HorovodConfig | None = Field(None, description="claims Horovod")
+    ray: RayConfig | None = Field(None, description="claims Ray")
+    tensorflow: TensorflowConfig | None = Field(None, description="claims TensorFlow")
+    submitit: SubmititConfig | None = Field(None, description="claims submitit")
+    monitoring: MonitoringConfig | None = Field(None, description="claims Prometheus, Grafana and exporters")
+    matrix: MatrixConfig | None = Field(None, description="asks for the experiment matrix")
+    limits: dict[str, JobLimits] = Field({}, description="partition: its limits")
+    sudo: bool = Field(default=False, description="probes that need root may use `sudo -n`")
+    required: tuple[str, ...] = Field((), description="check patterns that must not end as 'not checked'")
+    not_applicable: dict[str, str] = Field({}, description="check pattern: why the site does without it")
+    sandbox: bool = Field(
+        default=False, description="the nodes are a sandbox's: started when needed, reports say SIMULATED"
+    )
+    history: str | None = Field(None, description="file that keeps the runs, as pytest's --history")
+    settings: dict[str, Any] = Field({}, description="free for a site's own suites")
+
+
+class Cluster(ClusterSettings):
+    """A whole cluster file, profiles put in place."""
+
+    name: str
+    groups: tuple[Group, ...] = Field(min_length=1)
+    hosts: dict[str, HostAddress] = {}
+
+    @property
+    def why_no_slurm(self) -> str:
+        """Why there are no allocations, steps and jobs; '' where there are."""
+        if self.over == "ssh":
+            return "the nodes are reached over SSH, without Slurm (--over=ssh)"
+        return f"cluster {self.name} has no scheduler" if self.slurm.scheduler == "none" else ""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any node shows simulated hardware; reports say so."""
+        return any(group.profile.simulated for group in self.groups)
+
+    def group_of(self, node: str) -> Group:
+        """Return the group of a node; KeyError where no group names it."""
+        return self._owners[node]
+
+    @cached_property
+    def _owners(self) -> dict[str, Group]:
+        return {node: group for group in self.groups for node in group.names}
+
+
+class GroupFile(Model):
+    """One entry of `groups`, as people write it."""
+
+    nodes: str = Field(description="Slurm hostlist, like gpu[01-16]")
+    profile: ProfilePart | None = Field(None, description="a shipped profile, a path, or a mapping")
+    partition: str | None = Field(None, description="where it is not that of slurm.partition")
+    thresholds: tuple[NcclThreshold, ...] = Field((), description="rows that go before the profile's")
+
+    @field_validator("nodes")
+    @classmethod
+    def _is_hostlist(cls, value: str) -> str:
+        return named_nodes(value)
+
+
+class ClusterFile(ClusterSettings):
+    """A cluster file as people write it: `nodes` and `profile` for one kind of node, `groups` for several."""
+
+    name: str | None = Field(None, description="the file's name, where it is not said")
+    nodes: str | None = Field(None, description="Slurm hostlist, where all nodes are alike")
+    inventory: str | None = Field(
+        None, description="Ansible inventory: addresses of the nodes, and the nodes where `nodes` is not said"
+    )
+    inventory_group: str | None = Field(
+        None, description="the inventory's group of nodes; default: slurm-node, else all"
+    )
+    profile: ProfilePart | None = Field(
+        None, description="a shipped profile, a path, or a mapping; for groups without their own"
+    )
+    thresholds: tuple[NcclThreshold, ...] = Field(
+        (), description="rows that go before the profile's, in every group"
+    )
+    groups: tuple[GroupFile, ...] = Field((), description="several kinds of nodes, in place of `nodes`")
+
+    @field_validator("nodes")
+    @classmethod
+    def _is_hostlist(cls, value: str | None) -> str | None:
+        return value if value is None else named_nodes(value)
+
+
+def named_nodes(value: str) -> str:
+    """Return a hostlist that names at least one node; ValueError otherwise."""
+    if not hostlist.expand(value):
+        raise ValueError("names no node")
+    return value

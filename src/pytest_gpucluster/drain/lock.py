@@ -1,0 +1,60 @@
+"""A lock so that two runs of one user do not drain at once. Where no file can be locked there is none.
+
+Slurm has no compare-and-set for nodes. The lock lies below the home folder, which login nodes usually share; runs of
+different users are kept apart by re-reading the node right before the act and again after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.errors import GpuClusterError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PATIENCE = 60.0  # seconds; a drain of one node takes well under one
+
+
+def lock_path(cluster: str) -> Path:
+    """Return the lock's place for a cluster, by Slurm's ClusterName."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return state / "pytest-gpucluster" / "locks" / f"drain-{re.sub(r'[^A-Za-z0-9_.-]', '_', cluster)}.lock"
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, patience: float = PATIENCE) -> Iterator[bool]:
+    """Hold the lock; yield False where there can be none. GpuClusterError where another run keeps it too long."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except (OSError, RuntimeError):  # RuntimeError: a user without a home
+        yield False
+        return
+    try:
+        yield _wait_for(handle, path, patience)
+    finally:
+        os.close(handle)  # frees the lock too
+
+
+def _wait_for(handle: int, path: Path, patience: float) -> bool:
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise GpuClusterError(
+                    f"{path}: another run has been draining for {patience:.0f} s: nothing is drained"
+                ) from None
+            time.sleep(0.1)
+        except OSError:
+            return False  # a file system without locks
+        else:
+            return True

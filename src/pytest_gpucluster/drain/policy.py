@@ -1,0 +1,143 @@
+"""Which nodes may be drained or resumed, and why the others are left alone. Pure.
+
+Only the verdict of a check whose action class reaches the asked one is grounds, and only where the check failed again
+on a fresh attempt. A drain takes nothing from anybody: a node with a reason of somebody else stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.checks.verdict import Action
+from pytest_gpucluster.drain.reason import Reason, read_reason, write_reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_gpucluster.slurm.inventory import NodeInfo
+
+ACTIONS = tuple(Action)  # from mild to hard
+NAMES = {action.value.replace(" ", "-"): action for action in ACTIONS if action is not Action.MONITOR}
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """One failed check of one node. `unconfirmed` says why it may not drain; '' where a fresh attempt failed too."""
+
+    node: str
+    check: str
+    action: Action
+    measured: str
+    expected: str
+    part: str = ""
+    unconfirmed: str = ""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many nodes of a partition may be drained by us at a time: a number, or percent of its nodes."""
+
+    count: int | None = None
+    percent: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """Read '3' or '10%'; ValueError for anything else."""
+        match = re.fullmatch(r"(\d{1,6})|(\d{1,3}(?:\.\d+)?)%", text.strip())
+        if match is None or float(match[2] or 0) > 100:  # noqa: PLR2004 - percent
+            raise ValueError(f"is to be a number of nodes or percent of the partition like 10%, not {text!r}")
+        return cls(int(match[1])) if match[1] else cls(percent=float(match[2]))
+
+    def of(self, nodes: int) -> int:
+        """Return the nodes that may be out by us: percent rounded down, but one, so that small clusters have it."""
+        if self.count is not None:
+            return self.count
+        return max(1, int(nodes * self.percent / 100 + 1e-9)) if self.percent and nodes else 0
+
+    def __str__(self) -> str:
+        return str(self.count) if self.count is not None else f"{self.percent:g}%"
+
+
+def reaches(action: str, least: Action) -> bool:
+    """Return True where an action class (its value) is as hard as `least` or harder; monitor never is grounds."""
+    known = next((one for one in ACTIONS if one.value == action), Action.MONITOR)
+    return known is not Action.MONITOR and ACTIONS.index(known) >= ACTIONS.index(least)
+
+
+def ranked(grounds: Iterable[Grounds]) -> list[tuple[str, tuple[Grounds, ...]]]:
+    """Gather the confirmed grounds by node, the worst first: hardest action, then most checks, then name."""
+    found: dict[str, list[Grounds]] = {}
+    for one in grounds:
+        if not one.unconfirmed:
+            found.setdefault(one.node, []).append(one)
+    rows = [
+        (node, tuple(sorted(mine, key=lambda g: (-ACTIONS.index(g.action), g.check))))
+        for node, mine in found.items()
+    ]
+    return sorted(rows, key=lambda row: (-ACTIONS.index(row[1][0].action), -len(row[1]), row[0]))
+
+
+def reason_for(grounds: Sequence[Grounds], run: str) -> str:
+    """Write the reason for one node from all its grounds, the hardest first."""
+    first = grounds[0]
+    return write_reason([one.check for one in grounds], first.measured, first.expected, run, part=first.part)
+
+
+def ours(info: NodeInfo) -> Reason | None:
+    """Return our reason where we drained the node; None where we did not."""
+    return read_reason(info.reason) if "DRAIN" in info.flags else None
+
+
+def why_not_drain(info: NodeInfo | None) -> str:
+    """Say why a node is left alone; '' where it may be drained."""
+    if info is None:
+        return "Slurm does not know this node"
+    mine = ours(info)
+    if mine is not None:
+        return f"drained by gpucluster already, in run {mine.run}"
+    if info.reason:
+        return f'it has a reason of somebody else: "{info.reason}"{_by(info)}'
+    if "DRAIN" in info.flags:
+        return "drained by somebody who gave no reason"
+    if info.state not in {"IDLE", "ALLOCATED", "MIXED"} or {"FAIL", "REBOOT_REQUESTED"} & info.flags:
+        return f"its state is {info.full_state}: somebody has to look"
+    return ""
+
+
+def why_not_resume(info: NodeInfo | None, reason: str) -> str:
+    """Say why a drained node may not be resumed; '' where it still is as `reason`, one of ours, left it."""
+    if info is None:
+        return "Slurm does not know this node"
+    if "DRAIN" not in info.flags:
+        return "it is not drained any more"
+    if info.reason != reason:
+        return f'its reason is another one now: "{info.reason}"{_by(info)}'
+    return ""
+
+
+def why_not_passed(reason: Reason, outcomes: Mapping[str, Sequence[str]], worse: Iterable[str]) -> str:
+    """Say what keeps a node of ours drained; '' where it passed everything that had drained it.
+
+    `outcomes`: check -> how each of its items on this node ended; `worse`: further checks that failed or broke.
+    """
+    for pattern in reason.checks:
+        ends = [
+            end
+            for check, all_ends in outcomes.items()
+            if Reason((pattern,), "", "").concerns(check)
+            for end in all_ends
+        ]
+        if "*" in pattern:  # stands for several checks, of which some may have no meaning here
+            ends = [end for end in ends if end != "not applicable"]
+        bad = next((end for end in ends if end != "passed"), None)
+        if bad is not None or not ends:
+            return f"{pattern} ended as {bad}" if bad else f"{pattern} did not run"
+    for check in worse:
+        return f"{check} did not pass either"
+    return ""
+
+
+def _by(info: NodeInfo) -> str:
+    return f" by {info.reason_user}" if info.reason_user else ""

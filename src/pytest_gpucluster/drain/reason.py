@@ -1,0 +1,103 @@
+"""The reason that we leave at a node: `gpucluster:CHECK measured<expected unit [also=CHECK,...] run=ID`. Pure.
+
+The check comes first, since `sinfo -R` shows about 20 characters. Everything in it may come from a broken node, so
+each part is reduced to harmless characters and the whole to one line.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+PREFIX = "gpucluster:"
+LIMIT = 255  # slurmdbd keeps a node's reason as TINYTEXT (as_mysql_cluster.c); slurmctld itself sets no limit
+PART = 40  # of what was measured, and of what was expected
+
+_OURS = re.compile(
+    r"gpucluster:(?P<check>[A-Za-z0-9_.*-]+)(?: (?P<detail>[^\n]*?))?"
+    r"(?: also=(?P<also>[A-Za-z0-9_.,*-]+))? run=(?P<run>[A-Za-z0-9_.-]+)"
+)
+_NUMBER = re.compile(
+    r"(?:[<>]=? ?|at least |at most |up to )?(?P<value>-?\d+(?:\.\d+)?)(?: ?(?P<unit>[A-Za-z%].*))?"
+)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A reason of ours, read again. `checks`: everything that drained the node; may hold patterns like 'gpu.*'."""
+
+    checks: tuple[str, ...]
+    detail: str
+    run: str
+
+    def concerns(self, check: str) -> bool:
+        """Return True for a check that drained the node."""
+        return any(fnmatchcase(check, pattern) for pattern in self.checks)
+
+
+def write_reason(checks: Sequence[str], measured: str, expected: str, run: str, *, part: str = "") -> str:
+    """Write the reason for a node that failed these checks; `measured`, `expected`, `part` are the first one's."""
+    first, *others = dict.fromkeys(_name(check) for check in checks)
+    tail = f" run={_name(run)[:64]}"
+    start = f"{PREFIX}{first[:80]} {deviation(measured, expected, part)}"
+    also = next(
+        text for text in _also(others) if len(start) + len(text) + len(tail) <= LIMIT or text == " also=*"
+    )
+    return start + also + tail
+
+
+def read_reason(text: str) -> Reason | None:
+    """Read a reason of ours; None for any other, and for one of ours that somebody has added words to."""
+    match = _OURS.fullmatch(text)
+    if match is None:
+        return None
+    also = tuple(filter(None, (match["also"] or "").split(",")))
+    return Reason((match["check"], *also), match["detail"] or "", match["run"])
+
+
+def deviation(measured: str, expected: str, part: str = "") -> str:
+    """Write 'measured<expected unit'; what are no two numbers of one unit is joined by '!='.
+
+    `part` (GPUs, mount, ...) stands for the unit where there is none.
+
+    >>> deviation("7", "8 GPUs")
+    '7<8 GPUs'
+    >>> deviation("535.1.2", "550.90")
+    '535.1.2!=550.90'
+    """
+    first, second = _NUMBER.fullmatch(measured.strip()), _NUMBER.fullmatch(expected.strip())
+    units = [_unit(match["unit"]) for match in (first, second) if match]
+    if not first or not second or (all(units) and units[0].split()[0] != units[1].split()[0]):
+        return f"{_plain(measured)}!={_plain(expected)}"
+    low, high = float(first["value"]), float(second["value"])
+    sign = "<" if low < high else ">" if low > high else "!="
+    return f"{first['value']}{sign}{second['value']} {_plain(units[1] or units[0] or _unit(part))}".rstrip()
+
+
+def _unit(text: str | None) -> str:
+    return (text or "").partition("(")[0].strip()
+
+
+def _also(others: Sequence[str]) -> Iterable[str]:
+    """Yield ways to name the further checks, from exact to short: a shorter one names more, never less."""
+    if not others:
+        yield ""
+    yield " also=" + ",".join(others)
+    yield " also=" + ",".join(dict.fromkeys(f"{check.partition('.')[0]}.*" for check in others))
+    yield " also=*"
+
+
+def _name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", text) or "_"
+
+
+def _plain(text: str) -> str:
+    """Return printable ASCII without what Slurm, a shell or our own reading could take for more than text."""
+    kept = re.sub(r"[^ -~]", "?", " ".join(text.split()))
+    kept = kept.translate(str.maketrans("=[]", ":()", "\"'`\\|$"))
+    return kept if len(kept) <= PART else kept[: PART - 3] + "..."

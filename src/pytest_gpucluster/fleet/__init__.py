@@ -1,0 +1,1 @@
+"""One channel to every node of an allocation."""

@@ -1,0 +1,63 @@
+"""Several commands in one question. A question costs the agent ten processes a node, a command in a batch one.
+
+The commands run one after another, each in a subshell, under one deadline: a timeout(1) and a shell for each would
+cost as much as the commands themselves. What a batch leaves unanswered (a command hangs, the output was cut) is to be
+asked again alone, under its own deadline.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_gpucluster.probes.base import Answer
+
+_HEAD = 'b() { (eval "$1") </dev/null; printf \'%s %s\\n\' "$m" $?; printf \'%s\\n\' "$m" >&2; }; '
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Commands with their deadlines in seconds."""
+
+    commands: tuple[tuple[str, float], ...]
+
+    @property
+    def mark(self) -> str:
+        """What ends each command's output: the same in every process that asks for the same."""
+        return "\x1e" + hashlib.sha256(repr(self.commands).encode()).hexdigest()[:16]
+
+    @property
+    def command(self) -> str:
+        """The one command."""
+        calls = (f"b {shlex.quote(command)}" for command, _ in self.commands)
+        return f"m={shlex.quote(self.mark)}; {_HEAD}{'; '.join(calls)}; :"
+
+    @property
+    def timeout(self) -> float:
+        """Its deadline: that of its most patient command."""
+        return max(timeout for _, timeout in self.commands)
+
+    def split(self, answer: Answer) -> dict[str, Answer]:
+        """Return the answers by command; those that did not end are left out."""
+        outs = list(_pieces(answer.stdout, self.mark.encode() + rb" (\d{1,3})\n"))
+        errs = list(_pieces(answer.stderr, self.mark.encode() + rb"()\n"))
+        return {
+            command: replace(answer, rc=int(status), stdout=out, stderr=err, problem="", truncated=False)
+            for (command, _), (out, status), (err, _) in zip(self.commands, outs, errs, strict=False)
+        }
+
+
+def _pieces(stream: bytes, mark: bytes) -> Iterator[tuple[bytes, bytes]]:
+    parts = re.split(mark, stream)
+    return zip(parts[::2], parts[1::2], strict=False)
+
+
+def batched(commands: Sequence[tuple[str, float]]) -> Batch | None:
+    """Return the batch of two or more commands; None where there is nothing to put together."""
+    return Batch(tuple(commands)) if len(commands) > 1 else None

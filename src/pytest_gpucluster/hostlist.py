@@ -1,0 +1,81 @@
+"""Slurm's bracket lists: gpu[01-16,20] and back. ClusterShell does the work.
+
+Order: `expand` sorts and drops duplicates. For the rank order of an allocation ask Slurm
+(`scontrol show hostnames`), never this module.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+from ClusterShell.RangeSet import RangeSetException
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Far above any cluster, far below what would fill the memory.
+MAX_NODES = 65_536
+MAX_NAME = 253  # a host name in DNS
+
+# no name begins with - (an option) or . (a path)
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
+_LONG_NUMBER = re.compile(r"\d{19}")
+_BRACKET = re.compile(r"\[([^\]]*)")
+_COMMA = re.compile(r",(?![^\[]*\])")
+
+
+def expand(hostlist: str) -> tuple[str, ...]:
+    """Return the sorted node names of a bracket list; '' gives ().
+
+    Raise ValueError where the text is no hostlist, or names more than 65,536 nodes.
+
+    >>> expand("gpu[09-10],login")
+    ('gpu09', 'gpu10', 'login')
+    """
+    if not hostlist.strip():
+        return ()
+    span = _span(hostlist)
+    if span > MAX_NODES:
+        raise ValueError(f"hostlist {hostlist[:60]!r} names {span} nodes, more than {MAX_NODES}")
+    if _LONG_NUMBER.search(hostlist):
+        raise ValueError(f"not a hostlist: {hostlist[:60]!r}: a number of more than 18 digits")
+    try:
+        # RESOLVER_NOGROUP: '@all' would be read from ClusterShell's own sample configuration
+        nodes = tuple(str(node) for node in NodeSet(hostlist, resolver=RESOLVER_NOGROUP))
+    # digits beside a bracket are part of its range to ClusterShell, which asserts that no range is too large
+    except (NodeSetException, RangeSetException, AssertionError, ArithmeticError, LookupError) as error:
+        raise ValueError(f"not a hostlist: {hostlist[:80]!r} ({error})") from error
+    for node in nodes:
+        if not _NAME.fullmatch(node):
+            raise ValueError(f"not a hostlist: {hostlist[:80]!r} ({node[:40]!r} is no node name)")
+    return nodes
+
+
+def fold(nodes: Iterable[str]) -> str:
+    """Write node names as one bracket list.
+
+    >>> fold(["gpu02", "gpu01"])
+    'gpu[01-02]'
+    """
+    return str(NodeSet.fromlist(list(nodes), resolver=RESOLVER_NOGROUP))
+
+
+def is_name(text: str) -> bool:
+    """Tell whether a text may be the name of a node: it goes into commands, file names and reports."""
+    return len(text) <= MAX_NAME and _NAME.fullmatch(text) is not None
+
+
+def _span(hostlist: str) -> int:
+    """Return an upper bound of the nodes named. ClusterShell would build the whole ranges before it counts."""
+    total = 0
+    for part in _COMMA.split(hostlist):  # gpu[1-8],cpu[1-8] adds up; rack[1-8]gpu[1-8] multiplies
+        product = 1
+        for bracket in _BRACKET.findall(part):
+            ranges = _RANGE.findall(bracket)
+            wide = sum(max(0, int(last) - int(first)) for first, last in ranges)
+            product *= wide + bracket.count(",") + 1
+        total += product
+    return total

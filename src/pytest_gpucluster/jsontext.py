@@ -1,0 +1,24 @@
+"""JSON from elsewhere: whatever is wrong with it is a ValueError."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+_DECODER = json.JSONDecoder()
+
+
+def loads(text: str | bytes) -> Any:
+    """Read one JSON value. ValueError also where it is nested too deeply, which json tells by RecursionError."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def raw_decode(text: str, at: int) -> tuple[Any, int]:
+    """Read the JSON value that begins at `at`: (value, where it ends). ValueError as `loads`."""
+    try:
+        return _DECODER.raw_decode(text, at)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

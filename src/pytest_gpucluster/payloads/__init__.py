@@ -1,0 +1,1 @@
+"""Programs that steps run on the nodes."""

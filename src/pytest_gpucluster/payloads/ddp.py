@@ -1,0 +1,392 @@
+# A broken framework may raise anything (BLE001); it is told in one place.
+# ruff: noqa: BLE001
+"""torch.distributed as users start it: rank variables, process group, all-reduce, a training step, a lost rank.
+
+Runs on the nodes, one process a rank, under the site's python or a container's; it comes in by -c:
+
+    srun --ntasks-per-node=2 python3 -c "$(cat ddp.py)" place
+    srun --ntasks-per-node=2 python3 -c "$(cat ddp.py)" work --backend gloo
+    srun --ntasks-per-node=1 python3 -m torch.distributed.run ... --no-python python3 -c "$(cat ddp.py)" work
+
+`place` needs the standard library only. It tells which of WORLD_SIZE, RANK, LOCAL_RANK, MASTER_ADDR and MASTER_PORT the
+task was given, what MASTER_ADDR resolves to, whether rank 0 can bind the port, the interfaces and whether torch is
+there. `work` fills in from Slurm what was not given, and works; `lose` does so and then kills the last rank.
+
+Each thing told is one line of JSON that starts with {"ddp": . Exit codes: 0 done, 1 failed, 3 port taken, 4 deadline,
+9 a rank was lost and noticed (`lose`).
+"""
+
+import argparse
+import datetime as dt
+import errno
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import Any, Dict, List, Optional, Sequence
+
+EXIT_FAILED, EXIT_PORT, EXIT_DEADLINE, EXIT_LOST = 1, 3, 4, 9
+VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+PERIOD = 31  # ranks so far apart hold the same data
+ELEMENTS = 1 << 20
+STEPS = 3  # of training
+
+
+class PortTaken(Exception):  # noqa: N818 - a state
+    """Another process listens on rank 0's port."""
+
+
+# -- where am I -------------------------------------------------------------------------------------------------
+
+
+def first_of(hostlist: str) -> str:
+    """Return the first name of a Slurm bracket list: 'gpu[01-02,7]' gives gpu01."""
+    match = re.match(r"([^\[,]*)(?:\[(\d+)[^\]]*\])?([^,\[]*)", hostlist)
+    return match.group(1) + (match.group(2) or "") + match.group(3) if match else ""
+
+
+def own_port(env: Dict[str, str]) -> int:
+    """Return a port of this step's own, below 32768, where Linux begins to hand out ports by itself."""
+    step = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or "0"
+    return 20000 + (int(env.get("SLURM_JOB_ID") or "0") * 131 + int(step) * 17) % 12000
+
+
+def from_slurm(env: Dict[str, str], address: str) -> Dict[str, str]:
+    """Return the five variables as Slurm's own variables have them."""
+    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or ""
+    return {
+        "WORLD_SIZE": env.get("SLURM_STEP_NUM_TASKS") or env.get("SLURM_NTASKS", ""),
+        "RANK": env.get("SLURM_PROCID", ""),
+        "LOCAL_RANK": env.get("SLURM_LOCALID", ""),
+        "MASTER_ADDR": address or first_of(nodes) or socket.gethostname(),
+        "MASTER_PORT": str(own_port(env)),
+    }
+
+
+def say(kind: str, **facts: Any) -> None:
+    """Tell one thing, in one write."""
+    rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "")
+    node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
+    told = {"ddp": kind, "rank": int(rank) if rank.isdigit() else -1, "node": node}
+    told.update(facts)
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()
+
+
+def leave(code: int) -> None:
+    """End this process now: threads of a hung collective would keep a normal exit waiting."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def one_line(error: BaseException) -> str:
+    """Return what an exception says, on one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if re.search(r"Last error|ncclSystemError|Duplicate GPU", line)]
+    text = "; ".join((lines[:1] + named[:2]) or [type(error).__name__])
+    return "%s: %s" % (type(error).__name__, text[:400])
+
+
+# -- place ------------------------------------------------------------------------------------------------------
+
+
+def resolve(name: str) -> Dict[str, Any]:
+    """Return {addresses, error} of a host name."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return {"addresses": [], "error": str(error)}
+    return {"addresses": sorted({str(entry[4][0]) for entry in found}), "error": ""}
+
+
+def try_port(addresses: Sequence[str], port: int) -> str:
+    """Return '' where this process could listen there, else 'taken', 'not ours' or the error."""
+    for address in ["", *addresses]:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address, port))
+                probe.listen(1)
+            except (OSError, OverflowError) as error:
+                known = {errno.EADDRINUSE: "taken", errno.EADDRNOTAVAIL: "not ours"}
+                return known.get(getattr(error, "errno", 0) or 0, str(error))
+    return ""
+
+
+def torch_found() -> Dict[str, str]:
+    """Return {version, error} of torch without importing it: that takes seconds, and comes later."""
+    try:
+        if importlib.util.find_spec("torch") is None:
+            return {"version": "", "error": "No module named 'torch' (%s)" % sys.executable}
+        from importlib import metadata  # noqa: PLC0415 - Python 3.6 and 3.7 have none
+
+        return {"version": metadata.version("torch"), "error": ""}
+    except Exception as error:
+        return {"version": "unknown", "error": "" if isinstance(error, ImportError) else one_line(error)}
+
+
+def place(address: str) -> int:
+    """Tell what this task was given and finds."""
+    env = dict(os.environ)
+    own = from_slurm(env, address)
+    given = {name: env[name] for name in VARIABLES if name in env}
+    final = {**own, **given}
+    found = resolve(final["MASTER_ADDR"])
+    port = ""
+    if own["RANK"] == "0":
+        number = final["MASTER_PORT"]
+        port = try_port(found["addresses"], int(number)) if number.isdigit() else "no number"
+    say(
+        "place",
+        task=int(own["RANK"] or -1),
+        host=socket.gethostname(),
+        slurm=own,
+        given=given,
+        pytorch_version=env.get("PYTORCH_VERSION", ""),
+        job=env.get("SLURM_JOB_ID", ""),
+        first=first_of(env.get("SLURM_STEP_NODELIST", "")),
+        master=found,
+        port=port,
+        interfaces=[name for _, name in socket.if_nameindex()],
+        asked={name: env[name] for name in INTERFACES if env.get(name)},
+        torch=torch_found(),
+    )
+    return 0
+
+
+# -- work -------------------------------------------------------------------------------------------------------
+
+
+class Watch:
+    """Ends this process where a phase outlives its deadline."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.phase, self.until = seconds, "start", time.monotonic() + seconds
+        self.began = time.monotonic()
+        threading.Thread(target=self._guard, daemon=True).start()
+
+    def enter(self, phase: str, seconds: Optional[float] = None) -> None:
+        """Begin a phase, with a deadline of its own."""
+        self.phase, self.began = phase, time.monotonic()
+        self.until = self.began + (seconds or self.seconds)
+
+    def took(self) -> float:
+        """Return seconds since the phase began."""
+        return round(time.monotonic() - self.began, 4)
+
+    def _guard(self) -> None:
+        while True:
+            time.sleep(0.2)
+            if time.monotonic() > self.until:
+                say("stuck", phase=self.phase, seconds=self.took())
+                leave(EXIT_DEADLINE)
+
+
+class Worker:
+    """One rank at work."""
+
+    def __init__(self, args: argparse.Namespace, watch: Watch) -> None:
+        self.args, self.watch = args, watch
+        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.local = int(os.environ["LOCAL_RANK"])
+
+    def load(self) -> None:
+        """Import torch and take a device."""
+        self.watch.enter("import torch")
+        import torch  # noqa: PLC0415 - `place` runs without
+
+        self.torch, self.dist = torch, torch.distributed
+        if not self.dist.is_available():
+            raise RuntimeError("torch %s was built without torch.distributed" % torch.__version__)
+        took = self.watch.took()
+        self.device = torch.device("cpu")
+        facts = {"name": "CPU", "uuid": "", "bus": "", "visible": 0}  # type: Dict[str, Any]
+        if self.args.backend == "nccl":
+            self.watch.enter("take a GPU")
+            facts = self._take_gpu()
+        say("loaded", torch=torch.__version__, cuda=torch.version.cuda or "", seconds=took, device=facts)
+
+    def _take_gpu(self) -> Dict[str, Any]:
+        cuda = self.torch.cuda
+        visible = cuda.device_count() if cuda.is_available() else 0
+        if not visible:
+            raise RuntimeError("torch %s sees no GPU" % self.torch.__version__)
+        # with --gpus-per-task each task sees its own GPU only
+        index = 0 if visible == 1 else self.local
+        if index >= visible:
+            raise RuntimeError("LOCAL_RANK is %d, but only %d GPUs are visible" % (index, visible))
+        cuda.set_device(index)
+        self.device = self.torch.device("cuda", index)
+        about = cuda.get_device_properties(index)
+        bus = ""
+        if hasattr(about, "pci_bus_id"):
+            bus = "%04x:%02x:%02x" % (
+                getattr(about, "pci_domain_id", 0),
+                about.pci_bus_id,
+                about.pci_device_id,
+            )
+        return {"name": about.name, "uuid": str(getattr(about, "uuid", "")), "bus": bus, "visible": visible}
+
+    def join(self) -> None:
+        """Form the process group, as users do: init_method env://."""
+        self.watch.enter("process group", self.args.deadline + 15)
+        seconds = self.args.deadline
+        try:
+            timeout = dt.timedelta(seconds=seconds)
+            self.dist.init_process_group(self.args.backend, init_method="env://", timeout=timeout)
+        except Exception as error:
+            if self.rank == 0 and re.search(r"EADDRINUSE|[Aa]ddress already in use", str(error)):
+                raise PortTaken(one_line(error)) from error
+            raise
+        say(
+            "joined",
+            size=self.dist.get_world_size(),
+            group_rank=self.dist.get_rank(),
+            seconds=self.watch.took(),
+        )
+
+    def all_reduce(self) -> None:
+        """Sum data of which the sum is known, and count what is wrong."""
+        self.watch.enter("all_reduce")
+        index = self.torch.arange(ELEMENTS, device=self.device, dtype=self.torch.int64)
+        mine = ((index * 7 + self.rank * 13) % PERIOD).float()
+        total = self.torch.zeros_like(mine)
+        for rank in range(min(self.size, PERIOD)):
+            alike = (self.size - rank + PERIOD - 1) // PERIOD
+            total += ((index * 7 + rank * 13) % PERIOD).float() * alike
+        result = mine.clone()
+        self.dist.all_reduce(result)
+        wrong = int((result != total).sum().item())
+        begin = time.monotonic()
+        for _ in range(3):
+            result.copy_(mine)
+            self.dist.all_reduce(result)
+        float(result[0].item())  # a GPU works on behind our back until something is read
+        each = (time.monotonic() - begin) / 3
+        say("reduced", elements=ELEMENTS, wrong=wrong, seconds=round(each, 6), bytes=ELEMENTS * 4)
+
+    def train(self) -> None:
+        """Train a model of other weights and other data on each rank: DDP has to make the weights one."""
+        self.watch.enter("training step")
+        torch = self.torch
+        torch.manual_seed(1000 + self.rank)
+        model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+        model = model.to(self.device)
+        own = self.digest(model)
+        devices = [self.device.index] if self.device.type == "cuda" else None
+        ddp = torch.nn.parallel.DistributedDataParallel(model, device_ids=devices)
+        synced = self.digest(model)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+        inputs = torch.randn(32, 64).to(self.device)
+        wanted = torch.randint(0, 10, (32,)).to(self.device)
+        losses: List[float] = []
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(ddp(inputs), wanted)
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.item()))
+        say(
+            "trained",
+            own=own,
+            synced=synced,
+            after=self.digest(model),
+            losses=losses,
+            seconds=self.watch.took(),
+        )
+
+    def digest(self, model: Any) -> str:
+        """Return a hash of all parameters, exact to the bit."""
+        values = [p.detach().double().flatten().tolist() for p in model.parameters()]
+        return hashlib.sha256(repr(values).encode()).hexdigest()[:16]
+
+    def part(self) -> None:
+        """Leave the group together."""
+        self.watch.enter("barrier")
+        self.dist.barrier()
+        self.watch.enter("destroy the process group")
+        self.dist.destroy_process_group()
+
+    def lose(self) -> int:
+        """Kill the last rank; the others have to notice. Return the exit code of those that do."""
+        data = self.torch.ones(1024, device=self.device)
+        self.dist.all_reduce(data)
+        float(data[0].item())
+        self.watch.enter("collective with a lost rank", self.args.notice)
+        if self.rank == self.size - 1:
+            say("lost")
+            os.kill(os.getpid(), signal.SIGKILL)
+        begin = time.monotonic()
+        try:
+            while True:
+                self._all_reduce_within(data, max(5, self.args.notice / 3))
+                float(data[0].item())
+                data.fill_(1)
+        except Exception as error:
+            say("noticed", seconds=round(time.monotonic() - begin, 3), reason=one_line(error))
+        return EXIT_LOST
+
+    def _all_reduce_within(self, data: Any, seconds: float) -> None:
+        """Sum, and raise where that takes longer: NCCL learns of a dead peer from a timeout only.
+
+        Without a wait of our own, torch would end the process a minute after the group's timeout (2.11, measured).
+        """
+        if self.args.backend != "nccl":
+            self.dist.all_reduce(data)
+            return
+        self.dist.all_reduce(data, async_op=True).wait(dt.timedelta(seconds=seconds))
+
+
+def work(args: argparse.Namespace) -> int:
+    """Run the phases; return the exit code."""
+    own = from_slurm(dict(os.environ), args.address)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        own = {}
+        say("given", given={name: os.environ.get(name, "") for name in VARIABLES})
+    for name, value in own.items():
+        os.environ.setdefault(name, value)
+    watch = Watch(args.deadline)
+    try:
+        worker = Worker(args, watch)
+        worker.load()
+        worker.join()
+        if args.mode == "lose":
+            return worker.lose()
+        worker.all_reduce()
+        worker.train()
+        worker.part()
+    except PortTaken as error:
+        say("failed", phase=watch.phase, reason=str(error), port=os.environ["MASTER_PORT"])
+        return EXIT_PORT
+    except BaseException as error:
+        say("failed", phase=watch.phase, reason=one_line(error))
+        return EXIT_FAILED
+    say("done")
+    return 0
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Run the payload; return the exit code."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("mode", choices=("place", "work", "lose"))
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
+    parser.add_argument("--address", default="", help="MASTER_ADDR where none is given")
+    parser.add_argument("--deadline", type=float, default=60, help="seconds a phase")
+    parser.add_argument(
+        "--notice", type=float, default=60, help="seconds within which a lost rank is noticed"
+    )
+    args = parser.parse_args(argv)
+    return place(args.address) if args.mode == "place" else work(args)
+
+
+if __name__ == "__main__":
+    leave(main())

@@ -1,0 +1,118 @@
+# An import may raise anything (BLE001); a module is imported where its absence is told (PLC0415); paths are what
+# subprocess takes (PTH).
+# ruff: noqa: BLE001, PLC0415, PTH110, PTH118, PTH120
+"""What one node has of Horovod: its build, its interfaces, and from the first node whether ssh reaches the others.
+
+Runs by `python -c`, one task a node. Prints one JSON line.
+"""
+
+import argparse
+import fcntl
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+from typing import Any, Dict, List
+
+SIOCGIFADDR = 0x8915
+# the options that horovodrun itself uses, and no question to a terminal
+SSH = ("ssh", "-o", "PasswordAuthentication=no", "-o", "StrictHostKeyChecking=no", "-o", "BatchMode=yes")
+SIDE_BY_SIDE = 16
+
+
+def interfaces() -> Dict[str, str]:
+    """Return {interface: IPv4 address} of this node."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # it has no IPv4 address
+            found[name] = socket.inet_ntoa(answer[20:24])
+    return found
+
+
+def build(patience: float) -> Dict[str, Any]:
+    """Return what horovodrun --check-build says, or why it says nothing."""
+    try:
+        import horovod
+    except Exception as error:
+        return {"problem": "Horovod cannot be imported by %s: %s" % (sys.executable, error)}
+    beside = os.path.join(os.path.dirname(sys.executable), "horovodrun")
+    program = beside if os.path.exists(beside) else shutil.which("horovodrun")
+    if program is None:
+        return {"problem": "horovod %s is there, horovodrun is not on PATH" % horovod.__version__}
+    try:
+        done = subprocess.run(
+            [program, "--check-build"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=patience,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"problem": "%s --check-build did not end within %g s" % (program, patience)}
+    except OSError as error:
+        return {"problem": "%s cannot be run: %s" % (program, error)}
+    if done.returncode != 0:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["and said nothing"]
+        return {"problem": "%s --check-build exited %d: %s" % (program, done.returncode, last[0][:300])}
+    return {"text": done.stdout.decode(errors="replace"), "program": program}
+
+
+def ssh_to(nodes: List[str]) -> Dict[str, str]:
+    """Return {node: why ssh does not reach it} of those that it does not reach."""
+    refused = {}
+    if shutil.which("ssh") is None:
+        return dict.fromkeys(nodes, "there is no ssh client on this node")
+    for first in range(0, len(nodes), SIDE_BY_SIDE):
+        started = {
+            node: subprocess.Popen(
+                [*SSH, "-o", "ConnectTimeout=8", node, "true"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+            for node in nodes[first : first + SIDE_BY_SIDE]
+        }
+        for node, process in started.items():
+            try:
+                _, said = process.communicate(timeout=15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                refused[node] = "no answer within 15 s"
+                continue
+            if process.returncode != 0:
+                lines = said.decode(errors="replace").strip().splitlines()
+                refused[node] = lines[-1][:200] if lines else "ssh exited %d" % process.returncode
+    return refused
+
+
+def main(argv: List[str]) -> int:
+    """Tell it all in one line."""
+    parser = argparse.ArgumentParser(prog="horovod_build")
+    parser.add_argument("--ssh", default="", help="nodes that the first task tries to reach, with commas")
+    parser.add_argument("--patience", type=float, default=120.0)
+    asked = parser.parse_args(argv)
+    facts = {
+        "kind": "build",
+        "node": os.environ.get("SLURMD_NODENAME", ""),
+        "host": socket.gethostname(),
+        "python": sys.executable,
+        "interfaces": interfaces(),
+        **build(asked.patience),
+    }
+    if asked.ssh and os.environ.get("SLURM_PROCID") == "0":
+        facts["ssh"] = ssh_to(asked.ssh.split(","))
+    sys.stdout.write(json.dumps(facts) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,432 @@
+# A framework may raise anything (BLE001); frameworks are imported where they are measured (PLC0415); zip(strict=) is
+# of Python 3.10, the nodes' may be older (B905).
+# ruff: noqa: B905, BLE001, PLC0415
+"""One rank of a Horovod job: its place, all-reduce, broadcast and a training step, each checked against closed forms.
+
+Runs by `python -c` straight under srun (gloo: rank 0 holds Horovod's own rendezvous server; MPI: srun --mpi does), or
+under horovodrun, which sets everything itself. Prints one JSON line a rank:
+
+    {"kind": "rank", "node": "gpu01", "rank": 0, "size": 4, "local_rank": 0, ..., "wrong": {"float32": 0}, ...}
+
+or {"kind": "problem", "what": "interface"|"port"|"framework"|"deadline"|..., "stage": ..., "problem": ...}.
+Exit codes: 0 all was measured, 1 see "problem", 4 deadline.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+import urllib.request
+from typing import Any, Dict, List, Optional
+
+SIOCGIFADDR = 0x8915
+ELEMENTS = 10007  # prime: no size of a ring divides it
+TIMED = 4 << 20  # float32 elements of the timed all-reduce: 16 MiB
+ROUNDS = 5
+EXACT_IN_HALF = 2048  # float16 holds whole numbers up to here; the sums of many ranks are larger
+FEATURES, CLASSES, BATCH, RATE = 16, 4, 8, 0.1
+STAGE = ["start"]
+UNDER_HOROVODRUN = "--launcher=horovodrun" in sys.argv
+
+
+class Failure(Exception):  # noqa: N818 - it says what went wrong to people
+    """One line for people, and what kind of fault it is."""
+
+    def __init__(self, what: str, message: str) -> None:
+        super().__init__(message)
+        self.what = what
+
+
+def node_name() -> str:
+    """Return the name of this node; horovodrun carries the first node's variables to all, so there the host's."""
+    slurms = "" if UNDER_HOROVODRUN else os.environ.get("SLURMD_NODENAME", "")
+    return slurms or socket.gethostname()
+
+
+def say(kind: str, **facts: Any) -> None:
+    """Print one JSON line in one piece."""
+    sys.stdout.write(json.dumps({"kind": kind, "node": node_name(), **facts}) + "\n")
+    sys.stdout.flush()
+
+
+def fail(what: str, problem: str, code: int) -> None:
+    """Tell a problem and end now: a hung collective would keep a normal exit waiting."""
+    rank = os.environ.get("SLURM_PROCID") or os.environ.get("HOROVOD_RANK") or "?"
+    say("problem", rank=rank, what=what, stage=STAGE[0], problem=" ".join(problem.split())[:400])
+    sys.stderr.flush()
+    os._exit(code)
+
+
+# -- where am I --------------------------------------------------------------------------------------------------
+
+
+def interfaces() -> Dict[str, str]:
+    """Return {interface: IPv4 address} of this node."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # it has no IPv4 address
+            found[name] = socket.inet_ntoa(answer[20:24])
+    return found
+
+
+def interface_of(wanted: Optional[str], other: str) -> str:
+    """Return the interface asked for, or the one towards another node; nothing is sent."""
+    known = interfaces()
+    if wanted:
+        if wanted not in known:
+            there = ", ".join(sorted(known)) or "none"
+            raise Failure(
+                "interface", "interface %s has no IPv4 address here; there are: %s" % (wanted, there)
+            )
+        return wanted
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((other, 9))
+        own = probe.getsockname()[0]
+    if own.startswith("127."):
+        return "lo"
+    return next((name for name, address in known.items() if address == own), "lo")
+
+
+def rendezvous(hosts: List[str], per_node: int, port: int, nonce: str) -> None:
+    """Start Horovod's rendezvous server in this process, and mark it as ours."""
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+    class Quiet(RendezvousHandler):  # type: ignore[misc] # a class of the framework under test
+        def log_message(self, *_: Any) -> None:
+            """Say nothing: a look for a key that is not there yet is no error."""
+
+    try:
+        server = RendezvousHTTPServer(("", port), Quiet, 0)
+    except OSError as error:
+        raise Failure("port", "port %d for the rendezvous is taken: %s" % (port, error)) from None
+    slots = ",".join("%s:%d" % (host, per_node) for host in hosts)
+    server.init(get_host_assignments(parse_hosts(slots), len(hosts) * per_node))
+    server.cache["gpucluster"] = {"nonce": nonce.encode()}
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
+def find_rendezvous(address: str, port: int, nonce: str, patience: float) -> None:
+    """Wait until OUR rendezvous server answers."""
+    end = time.monotonic() + patience
+    said = "no answer"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while time.monotonic() < end:
+        try:
+            url = "http://%s:%d/gpucluster/nonce" % (address, port)
+            told = opener.open(url, timeout=5).read()
+            if told == nonce.encode():
+                return
+            said = "another program answered"
+        except (OSError, ValueError) as error:
+            said = str(error)
+        time.sleep(0.2)
+    raise Failure(
+        "rendezvous", "rank 0's rendezvous on %s:%d: %s within %g s" % (address, port, said, patience)
+    )
+
+
+def under_gloo(asked: argparse.Namespace) -> str:
+    """Set what horovodrun would set; return the interface."""
+    env = os.environ
+    hosts, per_node = asked.hosts.split(","), asked.per_node
+    rank = int(env["SLURM_PROCID"])
+    place, local = divmod(rank, per_node)
+    nonce = "%s.%s" % (env.get("SLURM_JOB_ID", ""), env.get("SLURM_STEP_ID", ""))
+    other = asked.second if rank < per_node and asked.second else asked.address
+    interface = interface_of(asked.interface, other)
+    STAGE[0] = "rendezvous"
+    if rank == 0:
+        rendezvous(hosts, per_node, asked.port, nonce)
+    find_rendezvous(asked.address, asked.port, nonce, asked.deadline)
+    env.update(
+        HOROVOD_GLOO_RENDEZVOUS_ADDR=socket.gethostbyname(asked.address),
+        HOROVOD_GLOO_RENDEZVOUS_PORT=str(asked.port),
+        HOROVOD_CONTROLLER="gloo",
+        HOROVOD_CPU_OPERATIONS="gloo",
+        HOROVOD_GLOO_IFACE=interface,
+        HOROVOD_GLOO_TIMEOUT_SECONDS=str(int(asked.deadline)),
+        HOROVOD_HOSTNAME=hosts[place],
+        HOROVOD_RANK=str(rank),
+        HOROVOD_SIZE=str(len(hosts) * per_node),
+        HOROVOD_LOCAL_RANK=str(local),
+        HOROVOD_LOCAL_SIZE=str(per_node),
+        HOROVOD_CROSS_RANK=str(place),
+        HOROVOD_CROSS_SIZE=str(len(hosts)),
+    )
+    return interface
+
+
+# -- the frameworks ----------------------------------------------------------------------------------------------
+
+
+class Torch:
+    """PyTorch: arrays in, arrays out; the device is the GPU of the local rank where there is one."""
+
+    types = ("float32", "float64", "int32", "int64", "float16")
+
+    def __init__(self) -> None:
+        import horovod.torch as hvd
+        import torch
+
+        self.hvd, self.torch, self.version = hvd, torch, str(torch.__version__)
+
+    def place(self) -> str:
+        """Choose the device; return what tells it from others."""
+        torch = self.torch
+        self.device = torch.device("cpu")
+        if not torch.cuda.is_available():
+            return "cpu"
+        number = self.hvd.local_rank() % torch.cuda.device_count()
+        torch.cuda.set_device(number)
+        self.device = torch.device("cuda", number)
+        return str(getattr(torch.cuda.get_device_properties(number), "uuid", "") or "cuda:%d" % number)
+
+    def all_reduce(self, kind: str, values: List[int]) -> List[float]:
+        """Return the sum over the ranks."""
+        tensor = self.torch.tensor(values, dtype=getattr(self.torch, kind), device=self.device)
+        return self.hvd.allreduce(tensor, op=self.hvd.Sum, name="sum." + kind).tolist()  # type: ignore[no-any-return]
+
+    def broadcast(self, root: int, values: List[int]) -> List[float]:
+        """Return what the root sent."""
+        tensor = self.torch.tensor(values, dtype=self.torch.int64, device=self.device)
+        return self.hvd.broadcast(tensor, root, name="root.%d" % root).tolist()  # type: ignore[no-any-return]
+
+    def timed(self) -> float:
+        """Return seconds of one all-reduce of 16 MiB, the median of a few."""
+        tensor = self.torch.ones(TIMED, dtype=self.torch.float32, device=self.device)
+        seconds = []
+        for number in range(ROUNDS):
+            begin = time.perf_counter()
+            self.hvd.allreduce(tensor, op=self.hvd.Sum, name="timed.%d" % number).sum().item()
+            seconds.append(time.perf_counter() - begin)
+        return sorted(seconds)[ROUNDS // 2]
+
+    def train(self) -> Dict[str, Any]:
+        """Take one step; return the parameters' hash before and after, and how far they are from the closed form."""
+        torch, hvd = self.torch, self.hvd
+        torch.manual_seed(
+            1000 + hvd.rank()
+        )  # every rank begins elsewhere: the broadcast has to make them equal
+        model = torch.nn.Linear(FEATURES, CLASSES).to(self.device)
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        begin = [parameter.detach().clone() for parameter in model.parameters()]
+        # the mean of the gradients of all ranks, worked out here
+        of_ranks = [self.gradients(begin, rank) for rank in range(hvd.size())]
+        reference = [sum(gradients) / hvd.size() for gradients in zip(*of_ranks)]
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=RATE), named_parameters=model.named_parameters()
+        )
+        self.loss(model, hvd.rank()).backward()
+        optimizer.step()
+        after = [parameter.detach() for parameter in model.parameters()]
+        error = max(
+            float((now - (old - RATE * mean)).abs().max()) for now, old, mean in zip(after, begin, reference)
+        )
+        return {"before": self.digest(begin), "after": self.digest(after), "error": error}
+
+    def loss(self, model: Any, rank: int) -> Any:
+        """Return the loss on the data of a rank."""
+        torch = self.torch
+        made = torch.Generator().manual_seed(rank)
+        inputs = torch.randn(BATCH, FEATURES, generator=made).to(self.device)
+        targets = torch.randint(CLASSES, (BATCH,), generator=made).to(self.device)
+        return torch.nn.functional.cross_entropy(model(inputs), targets)
+
+    def gradients(self, parameters: Any, rank: int) -> Any:
+        """Return the gradients on the data of a rank, by a model of its own."""
+        model = self.torch.nn.Linear(FEATURES, CLASSES).to(self.device)
+        with self.torch.no_grad():
+            for own, given in zip(model.parameters(), parameters):
+                own.copy_(given)
+        return self.torch.autograd.grad(self.loss(model, rank), list(model.parameters()))
+
+    @staticmethod
+    def digest(parameters: Any) -> str:
+        """Return a hash of the parameters' bytes."""
+        joined = b"".join(parameter.cpu().numpy().tobytes() for parameter in parameters)
+        return hashlib.sha256(joined).hexdigest()[:16]
+
+
+class TensorFlow:
+    """TensorFlow 2, eager."""
+
+    types = ("float32", "float64", "int32", "int64")
+
+    def __init__(self) -> None:
+        import horovod.tensorflow as hvd
+        import tensorflow as tf
+
+        self.hvd, self.tf, self.version = hvd, tf, str(tf.__version__)
+
+    def place(self) -> str:
+        """Choose the device; return what tells it from others."""
+        devices = self.tf.config.list_physical_devices("GPU")
+        if not devices:
+            return "cpu"
+        number = self.hvd.local_rank() % len(devices)
+        self.tf.config.set_visible_devices(devices[number], "GPU")
+        return "%s of %s" % (devices[number].name, os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+
+    def all_reduce(self, kind: str, values: List[int]) -> List[float]:
+        """Return the sum over the ranks."""
+        tensor = self.tf.constant(values, dtype=getattr(self.tf, kind))
+        return self.hvd.allreduce(tensor, op=self.hvd.Sum, name="sum." + kind).numpy().tolist()  # type: ignore[no-any-return]
+
+    def broadcast(self, root: int, values: List[int]) -> List[float]:
+        """Return what the root sent."""
+        tensor = self.tf.constant(values, dtype=self.tf.int64)
+        return self.hvd.broadcast(tensor, root, name="root.%d" % root).numpy().tolist()  # type: ignore[no-any-return]
+
+    def timed(self) -> float:
+        """Return seconds of one all-reduce of 16 MiB, the median of a few."""
+        tensor = self.tf.ones((TIMED,), dtype=self.tf.float32)
+        seconds = []
+        for number in range(ROUNDS):
+            begin = time.perf_counter()
+            self.hvd.allreduce(tensor, op=self.hvd.Sum, name="timed.%d" % number).numpy()
+            seconds.append(time.perf_counter() - begin)
+        return sorted(seconds)[ROUNDS // 2]
+
+    def train(self) -> Dict[str, Any]:
+        """Take one step; return the parameters' hash before and after, and how far they are from the closed form."""
+        tf, hvd = self.tf, self.hvd
+        start = tf.random.stateless_normal((FEATURES, CLASSES), seed=(1000 + hvd.rank(), 0))
+        weights = tf.Variable(start)
+        hvd.broadcast_variables([weights], root_rank=0)
+        begin = tf.identity(weights)
+        mean = sum(self.gradient(tf.Variable(begin), rank, None) for rank in range(hvd.size())) / hvd.size()
+        weights.assign_sub(RATE * self.gradient(weights, hvd.rank(), hvd.DistributedGradientTape))
+        error = float(tf.reduce_max(tf.abs(weights - (begin - RATE * mean))))
+        return {"before": self.digest(begin), "after": self.digest(weights), "error": error}
+
+    def gradient(self, weights: Any, rank: int, wrap: Any) -> Any:
+        """Return the gradient on the data of a rank, through Horovod's tape where it is given."""
+        tf = self.tf
+        inputs = tf.random.stateless_normal((BATCH, FEATURES), seed=(rank, 1))
+        targets = tf.random.stateless_uniform((BATCH,), seed=(rank, 2), maxval=CLASSES, dtype=tf.int32)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=inputs @ weights)
+            )
+        return (wrap(tape) if wrap else tape).gradient(loss, [weights])[0]  # Horovod takes lists alone
+
+    @staticmethod
+    def digest(weights: Any) -> str:
+        """Return a hash of the parameters' bytes."""
+        return hashlib.sha256(weights.numpy().tobytes()).hexdigest()[:16]
+
+
+FRAMEWORKS = {"pytorch": Torch, "tensorflow": TensorFlow}
+
+
+# -- the work ----------------------------------------------------------------------------------------------------
+
+
+def pattern(factor: int) -> List[int]:
+    """Return small whole numbers, which every type sums exactly."""
+    return [factor * (index % 3 + 1) for index in range(ELEMENTS)]
+
+
+def differing(values: List[float], expected: List[int]) -> int:
+    """Return how many elements are not as they must be."""
+    return sum(one != other for one, other in zip(values, expected)) + abs(len(values) - len(expected))
+
+
+def measure(framework: Any, interface: str) -> None:
+    """Do all work, and tell it."""
+    hvd = framework.hvd
+    STAGE[0] = "init"
+    hvd.init()
+    device = framework.place()
+    rank, size = hvd.rank(), hvd.size()
+    STAGE[0] = "all-reduce"
+    total = size * (size + 1) // 2
+    types = [kind for kind in framework.types if kind != "float16" or max(pattern(total)) <= EXACT_IN_HALF]
+    wrong = {kind: differing(framework.all_reduce(kind, pattern(rank + 1)), pattern(total)) for kind in types}
+    seconds = framework.timed()
+    STAGE[0] = "broadcast"
+    roots = sorted({0, size - 1})
+    sent = {
+        str(root): differing(framework.broadcast(root, pattern(rank + 7)), pattern(root + 7))
+        for root in roots
+    }
+    STAGE[0] = "training"
+    trained = framework.train()
+    STAGE[0] = "shutdown"
+    say(
+        "rank",
+        rank=rank,
+        size=size,
+        local_rank=hvd.local_rank(),
+        local_size=hvd.local_size(),
+        cross_rank=hvd.cross_rank(),
+        cross_size=hvd.cross_size(),
+        host=socket.gethostname(),
+        procid=os.environ.get("SLURM_PROCID", ""),
+        controller="mpi" if hvd.mpi_enabled() else "gloo" if hvd.gloo_enabled() else "none",
+        interface=interface,
+        device=device,
+        nccl=bool(hvd.nccl_built()),
+        version=framework.version,
+        wrong=wrong,
+        sent=sent,
+        trained=trained,
+        seconds=round(seconds, 5),
+    )
+    hvd.shutdown()
+
+
+def main(argv: List[str]) -> int:
+    """Be one rank."""
+    parser = argparse.ArgumentParser(prog="horovod_world")
+    parser.add_argument("--framework", choices=sorted(FRAMEWORKS), required=True)
+    parser.add_argument("--controller", choices=("gloo", "mpi"), required=True)
+    parser.add_argument("--launcher", choices=("srun", "horovodrun"), required=True)
+    parser.add_argument("--hosts", default="", help="the nodes in rank order, with commas")
+    parser.add_argument("--per-node", type=int, default=1)
+    parser.add_argument("--address", default="", help="of rank 0's node")
+    parser.add_argument("--second", default="", help="address of another node, to find the way between them")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--interface", default=None)
+    parser.add_argument("--deadline", type=float, default=120.0, help="seconds for all")
+    asked = parser.parse_args(argv)
+
+    def late() -> None:
+        fail("deadline", "not done within %g s, in %s" % (asked.deadline, STAGE[0]), 4)
+
+    watch = threading.Timer(asked.deadline, late)
+    watch.daemon = True
+    watch.start()
+    try:
+        STAGE[0] = "import"
+        try:
+            framework = FRAMEWORKS[asked.framework]()
+        except Exception as error:
+            message = "Horovod for %s cannot be imported by %s: %s" % (asked.framework, sys.executable, error)
+            raise Failure("framework", message) from None
+        interface = asked.interface or ""
+        if asked.launcher == "srun" and asked.controller == "gloo":
+            interface = under_gloo(asked)
+        elif asked.launcher == "srun":
+            os.environ.update(HOROVOD_CONTROLLER="mpi", HOROVOD_CPU_OPERATIONS="mpi")
+        measure(framework, interface or os.environ.get("HOROVOD_GLOO_IFACE", ""))
+    except Failure as error:
+        fail(error.what, str(error), 1)
+    except Exception as error:
+        fail("horovod", "%s: %s" % (type(error).__name__, error), 1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

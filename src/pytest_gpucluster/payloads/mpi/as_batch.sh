@@ -1,0 +1,16 @@
+# sh as_batch.sh HOSTLIST NODES TASKS_PER_NODE COMMAND...
+# Runs a command on one node as a batch script of `sbatch -N NODES --ntasks-per-node=TASKS_PER_NODE` would see it:
+# an mpirun takes its hosts and slots from Slurm's variables, and those of a step are of the step.
+hosts=$1 nodes=$2 tasks=$3; shift 3
+for name in $(env | sed -n 's/^\(SLURM_[A-Za-z0-9_]*\|PMI[A-Za-z0-9_]*\)=.*/\1/p'); do
+  case $name in
+    SLURM_JOB*|SLURM_CONF|SLURM_CLUSTER_NAME|SLURM_CPUS_ON_NODE|SLURM_SUBMIT*|SLURM_TOPOLOGY*|SLURM_WORKING_CLUSTER) ;;
+    *) unset "$name";;
+  esac
+done
+export SLURM_NODELIST="$hosts" SLURM_JOB_NODELIST="$hosts" SLURM_NNODES="$nodes" SLURM_JOB_NUM_NODES="$nodes"
+export SLURM_NTASKS=$((nodes * tasks)) SLURM_NPROCS=$((nodes * tasks)) SLURM_TASKS_PER_NODE="$tasks(x$nodes)"
+export SLURM_OVERLAP=1   # the step that mpirun starts shares the nodes with this one
+# whoever starts this as root knows that
+[ "$(id -u)" != 0 ] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+exec "$@"

@@ -1,0 +1,83 @@
+"""One world of mpi4py, told in lines: who the ranks are, where they run, and whether their sums are right.
+
+The lines are those of world.c. `where` initialises no MPI, so it runs on one node without a launcher.
+"""
+
+import json
+import os
+import socket
+import sys
+from typing import Any, Dict
+
+MARK = "gpucluster-mpi "
+COUNT = 1024  # elements of the sum
+SINGLE, FUNNELED, SERIALIZED, MULTIPLE = "single", "funneled", "serialized", "multiple"
+
+
+def say(**fields: Any) -> None:
+    """Print one line in one write, so that ranks do not cut each other's."""
+    os.write(1, (MARK + json.dumps(fields) + "\n").encode())
+
+
+def place() -> Dict[str, str]:
+    """Return host and node."""
+    return {"host": socket.gethostname(), "node": os.environ.get("SLURMD_NODENAME", "")}
+
+
+def library(mpi: Any) -> str:
+    """Return the first line of the library's name for itself."""
+    return str(mpi.Get_library_version()).splitlines()[0].rstrip("\0")
+
+
+def wrong_sums(mpi: Any, rank: int, size: int) -> int:
+    """Return how many elements of an all-reduce differ from size * (size + 1) / 2 * (i + 1)."""
+    got = mpi.COMM_WORLD.allreduce((rank + 1) * COUNT)
+    wrong = int(got != size * (size + 1) // 2 * COUNT)
+    from array import array  # noqa: PLC0415 - `where` has no need of it
+
+    mine = array("q", [(rank + 1) * (i + 1) for i in range(COUNT)])
+    total = array("q", [0] * COUNT)
+    mpi.COMM_WORLD.Allreduce([mine, mpi.INT64_T], [total, mpi.INT64_T], mpi.SUM)
+    return wrong + sum(total[i] != size * (size + 1) // 2 * (i + 1) for i in range(COUNT))
+
+
+def main() -> int:
+    """Tell one line."""
+    import mpi4py  # noqa: PLC0415 - one line for people where it is absent
+
+    mpi4py.rc.initialize = False
+    from mpi4py import MPI  # noqa: PLC0415 - after initialize is said
+
+    if sys.argv[1:] == ["where"]:
+        say(kind="where", library=library(MPI), **place())
+        return 0
+    level = MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    names = {
+        MPI.THREAD_SINGLE: SINGLE,
+        MPI.THREAD_FUNNELED: FUNNELED,
+        MPI.THREAD_SERIALIZED: SERIALIZED,
+        MPI.THREAD_MULTIPLE: MULTIPLE,
+    }
+    rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+    wrong = wrong_sums(MPI, rank, size)
+    say(
+        kind="rank",
+        rank=rank,
+        size=size,
+        pid=os.getpid(),
+        threads=names.get(level, "unknown"),
+        wrong=wrong,
+        of=COUNT,
+        library=library(MPI),
+        **place(),
+    )
+    MPI.Finalize()
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except ImportError as error:  # one line for people instead of a traceback from every rank
+        print("%s: %s" % (sys.executable, error), file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,424 @@
+# A broken library may do anything (BLE001), errors are told in one place (TRY301), Python 3.6 has no strict zip (B905).
+# ruff: noqa: B905, BLE001, TRY301
+"""NCCL's three classic programs, by ctypes on libnccl and the driver: no torch, no compiler, no MPI.
+
+    one-process     one process drives all devices of a node        ncclCommInitAll
+    one-device      one process a device                            ncclCommInitRank
+    many-devices    many devices a process, several processes       ncclCommInitRank in a group
+
+Runs on the nodes under any python3, by -c; srun starts the processes:
+
+    srun --ntasks-per-node=1 --gres=gpu:8    python3 -c "$(cat nccl_examples.py)" one-process
+    srun --ntasks-per-node=8 --gpus-per-task=1 python3 -c "$(cat nccl_examples.py)" one-device
+    srun --ntasks-per-node=1 --gres=gpu:8    python3 -c "$(cat nccl_examples.py)" many-devices
+
+Each sums data of which the sum is known and checks every element of every device. The unique id goes from task 0 to
+the others over a socket of its own. Libraries: libcuda.so.1 of the driver; libnccl.so.2 from the loader's path, from
+NCCL_HOME, or from the python's nvidia-nccl package (torch brings it).
+
+Each thing told is one line of JSON that starts with {"nccl_examples": . Exit codes: 0 done, 1 failed, 2 no libnccl,
+4 deadline, 7 wrong data.
+"""
+
+import argparse
+import array
+import ctypes
+import json
+import os
+import re
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence
+
+EXIT_FAILED, EXIT_NO_LIBRARY, EXIT_DEADLINE, EXIT_WRONG = 1, 2, 4, 7
+FLOAT32, SUM = 7, 0  # ncclDataType_t, ncclRedOp_t
+PERIOD = 31  # ranks so far apart hold the same data
+POISON = -1.0
+LONG_VERSION = 10000  # from 2.9 on 22809 is 2.28.9; before, 2804 was 2.8.4
+ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES
+
+
+class UniqueId(ctypes.Structure):
+    """ncclUniqueId, which goes by value."""
+
+    _fields_ = [("internal", ctypes.c_char * ID_BYTES)]
+
+
+class NoLibrary(Exception):  # noqa: N818 - a state
+    """Neither the loader nor the python has libnccl."""
+
+
+# -- telling ------------------------------------------------------------------------------------------------------
+
+
+def task() -> int:
+    """Return this process's number among all."""
+    return int(os.environ.get("SLURM_PROCID") or 0)
+
+
+def say(kind: str, **facts: Any) -> None:
+    """Tell one thing, in one write."""
+    node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
+    told = {"nccl_examples": kind, "rank": task(), "node": node}
+    told.update(facts)
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()
+
+
+def leave(code: int) -> None:
+    """End this process now: threads of a hung collective would keep a normal exit waiting."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+class Watch:
+    """Ends this process where a phase outlives its deadline."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.phase = seconds, "start"
+        self.until = time.monotonic() + seconds
+        threading.Thread(target=self._guard, daemon=True).start()
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase."""
+        self.phase, self.until = phase, time.monotonic() + self.seconds
+
+    def _guard(self) -> None:
+        while True:
+            time.sleep(0.2)
+            if time.monotonic() > self.until:
+                say("stuck", phase=self.phase, seconds=self.seconds)
+                leave(EXIT_DEADLINE)
+
+
+# -- the libraries ------------------------------------------------------------------------------------------------
+
+
+def candidates() -> List[str]:
+    """Return where libnccl may be, best first."""
+    home = os.environ.get("NCCL_HOME")
+    found = [str(Path(home) / "lib" / "libnccl.so.2")] if home else []
+    found.append("libnccl.so.2")
+    for folder in sys.path:
+        if folder.endswith("-packages"):
+            found += [str(path) for path in sorted(Path(folder).glob("nvidia/*/lib/libnccl.so.2"))]
+    return [*found, "libnccl.so"]
+
+
+def load_nccl() -> Any:
+    """Return libnccl; NoLibrary where there is none."""
+    complaints = []
+    for name in candidates():
+        try:
+            return ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            complaints.append(str(error))
+    raise NoLibrary(complaints[0])
+
+
+class Cuda:
+    """The driver's API: enough to hold data on devices."""
+
+    def __init__(self) -> None:
+        self.lib = ctypes.CDLL("libcuda.so.1")
+        self.check(self.lib.cuInit(0), "cuInit")
+        count = ctypes.c_int()
+        self.check(self.lib.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
+        self.count = count.value
+        self.contexts = {}  # type: Dict[int, ctypes.c_void_p]
+
+    def check(self, code: int, call: str) -> None:
+        """Raise RuntimeError for anything but CUDA_SUCCESS."""
+        if code != 0:
+            text = ctypes.c_char_p()
+            self.lib.cuGetErrorString(code, ctypes.byref(text))
+            raise RuntimeError("%s: %s (%d)" % (call, (text.value or b"unknown").decode(), code))
+
+    def use(self, index: int) -> None:
+        """Make a device's primary context current: the one that NCCL's CUDA runtime uses, too."""
+        if index not in self.contexts:
+            context = ctypes.c_void_p()
+            code = self.lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), self.device(index))
+            self.check(code, "cuDevicePrimaryCtxRetain of device %d" % index)
+            self.contexts[index] = context
+        self.check(self.lib.cuCtxSetCurrent(self.contexts[index]), "cuCtxSetCurrent")
+
+    def device(self, index: int) -> ctypes.c_int:
+        """Return the handle of a device."""
+        handle = ctypes.c_int()
+        self.check(self.lib.cuDeviceGet(ctypes.byref(handle), index), "cuDeviceGet")
+        return handle
+
+    def bus(self, index: int) -> str:
+        """Return the PCI address, which no two devices of a host share."""
+        text = ctypes.create_string_buffer(32)
+        self.check(self.lib.cuDeviceGetPCIBusId(text, 32, self.device(index)), "cuDeviceGetPCIBusId")
+        return text.value.decode().lower()
+
+
+class Nccl:
+    """The calls of NCCL that the three programs make."""
+
+    def __init__(self) -> None:
+        self.lib = load_nccl()
+        self.lib.ncclGetErrorString.restype = ctypes.c_char_p
+        self.lib.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
+        version = ctypes.c_int()
+        self.check(self.lib.ncclGetVersion(ctypes.byref(version)), "ncclGetVersion")
+        major, rest = divmod(version.value, 10000 if version.value >= LONG_VERSION else 1000)
+        self.version = "%d.%d.%d" % (major, rest // 100, rest % 100)
+
+    def check(self, code: int, call: str) -> None:
+        """Raise RuntimeError for anything but ncclSuccess, with NCCL's last words where it has them."""
+        if code == 0:
+            return
+        text = (self.lib.ncclGetErrorString(code) or b"unknown").decode()
+        if hasattr(self.lib, "ncclGetLastError"):
+            self.lib.ncclGetLastError.restype = ctypes.c_char_p
+            last = (self.lib.ncclGetLastError(None) or b"").decode().strip().splitlines()
+            text += "".join(": " + line for line in last[:1])
+        raise RuntimeError("%s: %s (%d)" % (call, text, code))
+
+    def group_start(self) -> None:
+        """Begin calls that only work together."""
+        self.check(self.lib.ncclGroupStart(), "ncclGroupStart")
+
+    def group_end(self) -> None:
+        """Issue them."""
+        self.check(self.lib.ncclGroupEnd(), "ncclGroupEnd")
+
+    def init_all(self, count: int) -> List[ctypes.c_void_p]:
+        """Return the communicators of all devices of this process."""
+        made = (ctypes.c_void_p * count)()
+        devices = (ctypes.c_int * count)(*range(count))
+        self.check(self.lib.ncclCommInitAll(made, count, devices), "ncclCommInitAll")
+        return [ctypes.c_void_p(value) for value in made]
+
+    def unique_id(self) -> bytes:
+        """Return a new unique id."""
+        made = UniqueId()
+        self.check(self.lib.ncclGetUniqueId(ctypes.byref(made)), "ncclGetUniqueId")
+        return ctypes.string_at(ctypes.addressof(made), ID_BYTES)
+
+    def init_rank(self, comm: ctypes.c_void_p, size: int, unique: bytes, rank: int) -> None:
+        """Make the communicator of one rank on the current device."""
+        known = UniqueId()
+        ctypes.memmove(ctypes.addressof(known), unique, ID_BYTES)
+        self.check(self.lib.ncclCommInitRank(ctypes.byref(comm), size, known, rank), "ncclCommInitRank")
+
+    def rank_of(self, comm: ctypes.c_void_p) -> Dict[str, int]:
+        """Return rank and size as the communicator has them."""
+        rank, size = ctypes.c_int(), ctypes.c_int()
+        self.check(self.lib.ncclCommUserRank(comm, ctypes.byref(rank)), "ncclCommUserRank")
+        self.check(self.lib.ncclCommCount(comm, ctypes.byref(size)), "ncclCommCount")
+        return {"rank": rank.value, "size": size.value}
+
+    def all_reduce(self, part: "Part", count: int) -> None:
+        """Sum floats over all ranks, in the stream of this part."""
+        words = (ctypes.c_size_t(count), ctypes.c_int(FLOAT32), ctypes.c_int(SUM))
+        code = self.lib.ncclAllReduce(part.source, part.target, *words, part.comm, part.stream)
+        self.check(code, "ncclAllReduce")
+
+    def destroy(self, comm: ctypes.c_void_p) -> None:
+        """Give a communicator back."""
+        self.check(self.lib.ncclCommDestroy(comm), "ncclCommDestroy")
+
+
+# -- the data -----------------------------------------------------------------------------------------------------
+
+
+def data(rank: int, count: int) -> bytes:
+    """Return one rank's floats: element i is (7 i + 13 rank) mod 31, a pattern that repeats every 31 elements."""
+    pattern = array.array("f", [(7 * i + 13 * rank) % PERIOD for i in range(PERIOD)]).tobytes()
+    return (pattern * (count // PERIOD + 1))[: 4 * count]
+
+
+def summed(size: int, count: int) -> bytes:
+    """Return the sum over all ranks, in closed form; exact in float up to half a million ranks."""
+    sums = []
+    for i in range(PERIOD):
+        alike = ((size - rank + PERIOD - 1) // PERIOD for rank in range(min(size, PERIOD)))
+        sums.append(sum(n * ((7 * i + 13 * rank) % PERIOD) for rank, n in enumerate(alike)))
+    return (array.array("f", sums).tobytes() * (count // PERIOD + 1))[: 4 * count]
+
+
+def wrong_elements(got: bytes, expected: bytes) -> int:
+    """Count the floats that differ."""
+    if got == expected:
+        return 0
+    pairs = zip(memoryview(got).cast("f"), memoryview(expected).cast("f"))
+    return sum(1 for one, other in pairs if one != other)
+
+
+class Part:
+    """One device of this process: buffers, stream, communicator, rank."""
+
+    def __init__(self, cuda: Cuda, index: int, count: int, rank: int) -> None:
+        self.cuda, self.index, self.count, self.rank = cuda, index, count, rank
+        self.comm = ctypes.c_void_p()
+        self.stream = ctypes.c_void_p()
+        self.source, self.target = ctypes.c_uint64(), ctypes.c_uint64()
+        cuda.use(index)
+        for buffer in (self.source, self.target):
+            code = cuda.lib.cuMemAlloc_v2(ctypes.byref(buffer), ctypes.c_size_t(4 * count))
+            cuda.check(code, "cuMemAlloc on device %d" % index)
+        cuda.check(cuda.lib.cuStreamCreate(ctypes.byref(self.stream), 0), "cuStreamCreate")
+        self.put(self.source, data(rank, count))
+        self.put(self.target, array.array("f", [POISON]).tobytes() * count)
+
+    def put(self, buffer: ctypes.c_uint64, content: bytes) -> None:
+        """Copy to the device."""
+        code = self.cuda.lib.cuMemcpyHtoD_v2(buffer, content, ctypes.c_size_t(len(content)))
+        self.cuda.check(code, "cuMemcpyHtoD")
+
+    def result(self) -> bytes:
+        """Wait for the stream and return what lies in the target."""
+        self.cuda.use(self.index)
+        self.cuda.check(self.cuda.lib.cuStreamSynchronize(self.stream), "cuStreamSynchronize")
+        content = ctypes.create_string_buffer(4 * self.count)
+        code = self.cuda.lib.cuMemcpyDtoH_v2(content, self.target, ctypes.c_size_t(4 * self.count))
+        self.cuda.check(code, "cuMemcpyDtoH")
+        return content.raw
+
+
+# -- the unique id ------------------------------------------------------------------------------------------------
+
+
+def own_port(env: Dict[str, str]) -> int:
+    """Return a port of this step's own, below 32768, where Linux begins to hand out ports by itself."""
+    step = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or "0"
+    return 20000 + (int(env.get("SLURM_JOB_ID") or "0") * 131 + int(step) * 17) % 12000
+
+
+def share(address: str, port: int, unique: bytes, others: int, deadline: float) -> None:
+    """Give the unique id to all other tasks."""
+    until = time.monotonic() + deadline
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((address, port))
+        server.listen(min(others, 1024))
+        for number in range(others):
+            server.settimeout(max(0.1, until - time.monotonic()))
+            try:
+                peer, _ = server.accept()
+            except socket.timeout:
+                raise RuntimeError(
+                    "only %d of %d other tasks asked for the unique id" % (number, others)
+                ) from None
+            with peer:
+                peer.sendall(unique)
+
+
+def fetch(address: str, port: int, deadline: float) -> bytes:
+    """Get the unique id from task 0, which may come up later."""
+    until = time.monotonic() + deadline
+    while True:
+        try:
+            with socket.create_connection((address, port), timeout=5) as peer:
+                peer.settimeout(max(0.1, until - time.monotonic()))
+                got = b""
+                while len(got) < ID_BYTES:
+                    piece = peer.recv(ID_BYTES - len(got))
+                    if not piece:
+                        raise OSError("cut off")
+                    got += piece
+                return got
+        except OSError as error:
+            if time.monotonic() > until:
+                raise RuntimeError("no unique id from %s:%d: %s" % (address, port, error)) from error
+            time.sleep(0.1)
+
+
+# -- the programs -------------------------------------------------------------------------------------------------
+
+
+def run(args: argparse.Namespace, watch: Watch) -> int:
+    """Run one of the three programs; return the exit code."""
+    watch.enter("load the libraries")
+    cuda, nccl = Cuda(), Nccl()
+    if not cuda.count:
+        raise RuntimeError("the driver shows no device")
+    local = int(os.environ.get("SLURM_LOCALID") or 0)
+    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS") or 1)
+    if args.program == "one-device":
+        indices = [0 if cuda.count == 1 else local]  # with --gpus-per-task each task sees its own only
+        if indices[0] >= cuda.count:
+            raise RuntimeError("local task %d, but only %d devices are visible" % (local, cuda.count))
+    else:
+        indices = list(range(cuda.count))
+    alone = args.program == "one-process"
+    size = len(indices) if alone else tasks * len(indices)
+    first = 0 if alone else task() * len(indices)
+    say("loaded", nccl=nccl.version, devices=len(indices), buses=[cuda.bus(index) for index in indices])
+    watch.enter("put the data on the devices")
+    parts = [Part(cuda, index, args.elements, first + number) for number, index in enumerate(indices)]
+    watch.enter("make the communicators")
+    begin = time.monotonic()
+    communicate(args, nccl, parts, size)
+    made = time.monotonic() - begin
+    watch.enter("all-reduce")
+    begin = time.monotonic()
+    nccl.group_start()
+    for part in parts:
+        nccl.all_reduce(part, args.elements)
+    nccl.group_end()
+    expected = summed(size, args.elements)
+    wrong = {part.rank: wrong_elements(part.result(), expected) for part in parts}
+    took = time.monotonic() - begin
+    seen = [nccl.rank_of(part.comm) for part in parts]
+    say("reduced", ranks=seen, wrong=list(wrong.values()), elements=args.elements, init=made, seconds=took)
+    watch.enter("destroy the communicators")
+    for part in parts:
+        cuda.use(part.index)
+        nccl.destroy(part.comm)
+    say("done")
+    return EXIT_WRONG if any(wrong.values()) else 0
+
+
+def communicate(args: argparse.Namespace, nccl: Nccl, parts: Sequence[Part], size: int) -> None:
+    """Make the communicators as the program does."""
+    if args.program == "one-process":
+        for part, comm in zip(parts, nccl.init_all(len(parts))):
+            part.comm = comm
+        return
+    tasks = size // len(parts)
+    port = args.port or own_port(dict(os.environ))
+    if task() == 0:
+        unique = nccl.unique_id()
+        share("", port, unique, tasks - 1, args.deadline)
+    else:
+        unique = fetch(args.address, port, args.deadline)
+    nccl.group_start()
+    for part in parts:
+        part.cuda.use(part.index)
+        nccl.init_rank(part.comm, size, unique, part.rank)
+    nccl.group_end()
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Run the payload; return the exit code."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program", choices=("one-process", "one-device", "many-devices"))
+    parser.add_argument("--address", default="127.0.0.1", help="of the first node, for the unique id")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--elements", type=int, default=1 << 20)
+    parser.add_argument("--deadline", type=float, default=60, help="seconds a phase")
+    args = parser.parse_args(argv)
+    watch = Watch(args.deadline)
+    try:
+        return run(args, watch)
+    except NoLibrary as error:
+        say("failed", phase="load libnccl", reason=str(error), library=False)
+        return EXIT_NO_LIBRARY
+    except BaseException as error:
+        reason = re.sub(r"\s+", " ", "%s: %s" % (type(error).__name__, error))
+        say("failed", phase=watch.phase, reason=reason[:400])
+        return EXIT_FAILED
+
+
+if __name__ == "__main__":
+    leave(main())

@@ -1,0 +1,295 @@
+# Ray may raise anything, and each piece of work is told by itself (BLE001); Tune is imported where it is asked for
+# (PLC0415); all work takes the same argument (ARG001). Ray's decorators change what they decorate: mypy cannot see it.
+# ruff: noqa: ARG001, BLE001, PLC0415, PTH103, PTH118
+# mypy: disable-error-code="untyped-decorator, attr-defined, misc, no-redef"
+"""The driver of a Ray cluster under test: nodes, tasks, actors, objects, GPUs, Tune, token; one JSON line each.
+
+Runs by `python -c` next to the head, with one JSON argument:
+
+    {"address": "10.0.0.1:6379", "ip": "10.0.0.1", "nodes": {"gpu01": {"cpus": 2, "gpus": 0}}, "join": 60,
+     "temp": "/tmp/...", "work": ["nodes", "tasks"], "elements": 1048576}
+
+A piece of work that fails tells {"kind": ..., "problem": ...}; the others go on. Exit code 0 wherever it could tell.
+"""
+
+import ctypes
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from typing import Any, Callable, Dict
+
+import ray
+
+PATIENCE = 120.0  # seconds for one piece of work
+QUALITIES = (4, 3, 2, 1)  # of Tune's trials: the first is best by construction
+ITERATIONS = 8
+OUT = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # what Ray and Tune print is not ours
+
+
+def say(kind: str, **facts: Any) -> None:
+    """Print one JSON line in one piece."""
+    facts = {"kind": kind, "node": os.environ.get("SLURMD_NODENAME", ""), **facts}
+    OUT.write(json.dumps(facts) + "\n")
+    OUT.flush()
+
+
+def at(node: str) -> Dict[str, Any]:
+    """Return the options that bind a task or an actor to a node."""
+    return {"resources": {"gpucluster_" + node: 0.01}}
+
+
+def node_here() -> str:
+    """Return Slurm's name of the node that this worker process runs on."""
+    return os.environ.get("SLURMD_NODENAME", "")
+
+
+@ray.remote(num_cpus=1)
+def where() -> Any:
+    """Tell where the task runs."""
+    return node_here(), os.getpid()
+
+
+@ray.remote(num_cpus=0)
+class Counter:
+    """An actor that counts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self) -> Any:
+        """Count one more, and tell where."""
+        self.count += 1
+        return node_here(), self.count
+
+
+@ray.remote(num_cpus=0)
+def digest(data: bytes) -> Any:
+    """Take an object, and tell what arrived where."""
+    return node_here(), hashlib.sha256(data).hexdigest()
+
+
+@ray.remote(num_cpus=0)
+def produce(node: str, size: int) -> bytes:
+    """Make an object of known content on a node."""
+    return content(node, size)
+
+
+@ray.remote(num_cpus=0, num_gpus=1)
+class Holder:
+    """An actor that holds one GPU."""
+
+    def device(self) -> Any:
+        """Tell the node, the number that Ray gave, and the UUID of the one GPU that is visible; '' where unknown."""
+        return node_here(), os.environ.get("CUDA_VISIBLE_DEVICES", ""), visible_uuid()
+
+
+def visible_uuid() -> str:
+    """Return the UUID of the first visible GPU, by the CUDA driver; else by nvidia-smi, which counts all GPUs."""
+    try:
+        cuda, device, raw = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+        done = cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0)
+        done = done or cuda.cuDeviceGetUuid_v2(ctypes.byref(raw), device)
+        if done == 0:
+            return "GPU-%s" % uuid.UUID(bytes=bytes(raw))
+    except (OSError, AttributeError):
+        pass
+    number = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    command = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader", "-i", number]
+    try:
+        answer = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=30, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return answer.stdout.decode().strip() if answer.returncode == 0 else ""
+
+
+def content(node: str, size: int) -> bytes:
+    """Return `size` bytes that only this node would make."""
+    seed = hashlib.sha256(node.encode()).digest()
+    return (seed * (size // len(seed) + 1))[:size]
+
+
+def nodes(asked: Dict[str, Any]) -> None:
+    """Wait until the nodes have joined; tell all that Ray knows."""
+    begin = time.monotonic()
+    while True:
+        alive = {}
+        for node in ray.nodes():
+            if node["Alive"]:
+                names = [
+                    key[len("gpucluster_") :] for key in node["Resources"] if key.startswith("gpucluster_")
+                ]
+                name = names[0] if names else node["NodeManagerAddress"]
+                share = {key.lower(): node["Resources"].get(key, 0) for key in ("CPU", "GPU")}
+                alive[name] = {"address": node["NodeManagerAddress"], **share}
+        if set(asked["nodes"]) <= set(alive) or time.monotonic() - begin > asked["join"]:
+            break
+        time.sleep(0.5)
+    say("nodes", alive=alive, seconds=round(time.monotonic() - begin, 1))
+
+
+def joined() -> list:  # type: ignore[type-arg] # python 3.6
+    """Return the names of the nodes that Ray can use."""
+    found = []
+    for node in ray.nodes():
+        if node["Alive"]:
+            found += [key[len("gpucluster_") :] for key in node["Resources"] if key.startswith("gpucluster_")]
+    return sorted(found)
+
+
+def tasks(asked: Dict[str, Any]) -> None:
+    """Run a task on every node."""
+    begin = time.monotonic()
+    waiting = {node: where.options(**at(node)).remote() for node in joined()}
+    say(
+        "tasks",
+        ran={node: answer(ref, lambda it: it[0]) for node, ref in waiting.items()},
+        seconds=since(begin),
+    )
+
+
+def actors(asked: Dict[str, Any]) -> None:
+    """Keep an actor on every node: it counts to two."""
+    held = {node: Counter.options(**at(node)).remote() for node in joined()}
+    first = {node: actor.add.remote() for node, actor in held.items()}
+    second = {node: actor.add.remote() for node, actor in held.items()}
+    counted = {
+        node: [answer(first[node], lambda it: it[1]), answer(second[node], lambda it: it[1])] for node in held
+    }
+    say("actors", counted=counted, ran={node: answer(ref, lambda it: it[0]) for node, ref in second.items()})
+    for actor in held.values():
+        ray.kill(actor)
+
+
+def objects(asked: Dict[str, Any]) -> None:
+    """Move an object from the driver to every node, and one from every node to the driver."""
+    size = asked["elements"]
+    data = content("driver", size)
+    reference = ray.put(data)
+    good = hashlib.sha256(data).hexdigest()
+    sent, fetched, rates = {}, {}, {}
+    for node in joined():
+        begin = time.monotonic()
+        sent[node] = answer(digest.options(**at(node)).remote(reference), lambda it: it[1] == good)
+        made = produce.options(**at(node)).remote(node, size)
+        fetched[node] = answer(made, lambda it, node=node: it == content(node, size))
+        rates[node] = round(2 * size / max(1e-6, time.monotonic() - begin) / 1e6, 1)
+    say("objects", sent=sent, fetched=fetched, rates=rates, size=size)
+
+
+def gpus(asked: Dict[str, Any]) -> None:
+    """Hold every GPU at once, each by an actor of its own."""
+    count = int(ray.cluster_resources().get("GPU", 0))
+    holders = [Holder.remote() for _ in range(count)]
+    told = [answer(holder.device.remote(), list) for holder in holders]
+    say("gpus", count=count, held=told)
+    for holder in holders:
+        ray.kill(holder)
+
+
+def tune(asked: Dict[str, Any]) -> None:
+    """Run four trials under ASHA: the best is known, and the worst must be stopped early."""
+    os.environ.update(RAY_AIR_NEW_OUTPUT="0", TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1")
+    from ray import tune as library
+    from ray.tune.schedulers import ASHAScheduler
+
+    def trial(config: Dict[str, Any]) -> None:
+        for step in range(1, ITERATIONS + 1):
+            library.report(
+                {"score": config["quality"] * step, "where": os.environ.get("SLURMD_NODENAME", "")}
+            )
+
+    scheduler = ASHAScheduler(
+        metric="score", mode="max", max_t=ITERATIONS, grace_period=1, reduction_factor=2
+    )
+    make_config = getattr(library, "RunConfig", None)
+    if make_config is None:  # Ray before 2.42
+        from ray.air import RunConfig as make_config  # noqa: N813 - a class by another way
+    tuner = library.Tuner(
+        trial,
+        param_space={"quality": library.grid_search(list(QUALITIES))},
+        tune_config=library.TuneConfig(scheduler=scheduler, max_concurrent_trials=2),
+        run_config=make_config(storage_path=os.path.join(asked["temp"], "tune"), verbose=0),
+    )
+    begin = time.monotonic()
+    results = tuner.fit()
+    best = results.get_best_result(metric="score", mode="max")
+    iterations = {str(it.config["quality"]): it.metrics["training_iteration"] for it in results if it.metrics}
+    say(
+        "tune",
+        best=best.config["quality"],
+        iterations=iterations,
+        errors=[str(error)[:200] for error in results.errors],
+        nodes=sorted({it.metrics["where"] for it in results if it.metrics}),
+        seconds=since(begin),
+    )
+
+
+def token(asked: Dict[str, Any]) -> None:
+    """Try to speak to the head without the token."""
+    bare = {key: value for key, value in os.environ.items() if not key.startswith("RAY_AUTH")}
+    home = os.path.join(asked["temp"], "nobody")  # ~/.ray/auth_token of the user would be a token
+    os.makedirs(home, exist_ok=True)
+    command = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address=" + asked["address"]]
+    done = subprocess.run(
+        command,
+        env={**bare, "HOME": home, "RAY_AUTH_MODE": "disabled"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=PATIENCE,
+        check=False,
+    )
+    said = " ".join(done.stdout.decode(errors="replace").split())
+    refused = done.returncode != 0 and "uth" in said
+    say("stranger", refused=refused, rc=done.returncode, said=said[-200:])
+
+
+def answer(reference: Any, take: Callable[[Any], Any]) -> Any:
+    """Return what a task said, or its fault as text."""
+    try:
+        return take(ray.get(reference, timeout=PATIENCE))
+    except Exception as error:
+        return "%s: %s" % (type(error).__name__, " ".join(str(error).split())[:200])
+
+
+def since(begin: float) -> float:
+    """Return seconds, to a hundredth."""
+    return round(time.monotonic() - begin, 2)
+
+
+WORK = {
+    "nodes": nodes,
+    "tasks": tasks,
+    "actors": actors,
+    "objects": objects,
+    "gpus": gpus,
+    "tune": tune,
+    "token": token,
+}
+
+
+def main(asked: Dict[str, Any]) -> int:
+    """Do the work that is asked for, piece by piece."""
+    ray.init(
+        address=asked["address"], _node_ip_address=asked["ip"], log_to_driver=False, logging_level="ERROR"
+    )
+    for name in asked["work"]:
+        try:
+            WORK[name](asked)
+        except Exception as error:
+            problem = " ".join(("%s: %s" % (type(error).__name__, error)).split())
+            say(name, problem=problem[:400])
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(json.loads(sys.argv[1]))
+    OUT.flush()
+    os._exit(code)  # the cluster is ended by the head; a shutdown of the driver would only take time

@@ -1,0 +1,466 @@
+# A broken Ray may raise anything (BLE001); /proc is read by the thousand, as plain strings (PTH).
+# ruff: noqa: BLE001, PTH103, PTH108, PTH110, PTH115, PTH118, PTH123, PTH208
+"""One node of a Ray cluster: starts `ray start --block`, watches it, and leaves nothing behind.
+
+Runs on the nodes by `python -c`, one task a node, under the python that has Ray; nothing else is imported.
+
+    alone   the node is the head of a cluster of its own, ended as an operator would end it
+    head    the first node: runs the driver on all nodes, then is killed, as a lost node would be
+    worker  any other node: joins, and tells how it took the loss of its head
+
+Prints JSON lines {"kind": ..., "node": ...}; what went wrong is in "problem". Every Ray process carries a marker in
+its environment and has files of the node's own temporary folder open: by these they are found and ended, for
+`ray stop` would end the Ray of others, too. A token for Ray's authentication comes in RAY_AUTH_TOKEN and is on no
+command line. Exit code 1: see "problem".
+"""
+
+import argparse
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, Dict, List, Tuple
+
+MARK = "GPUCLUSTER_RAY_TASK"
+PORTS = (
+    "port",
+    "node-manager-port",
+    "object-manager-port",
+    "dashboard-agent-listen-port",
+    "dashboard-agent-grpc-port",
+    "metrics-export-port",
+    "runtime-env-agent-port",
+    "ray-client-server-port",
+)
+HEAD_ONLY = ("port", "ray-client-server-port")
+FIRST_WORKER_PORT = 10  # after the fixed ones
+LAST_PORT = 32767  # above, Linux hands out ports by itself
+TAIL = 3
+SIOCGIFADDR = 0x8915
+OBJECT_STORE = (
+    100 * 1024 * 1024
+)  # bytes; /dev/shm of a container is often 64 MiB, and Ray then uses its folder
+
+
+class Failure(Exception):  # noqa: N818 - it says what went wrong to people
+    """One line for people, and what kind of fault it is: interface, port, ray, head, join, driver, leave."""
+
+    def __init__(self, what: str, message: str) -> None:
+        super().__init__(message)
+        self.what = what
+
+
+def say(kind: str, **facts: Any) -> None:
+    """Print one JSON line in one piece."""
+    sys.stdout.write(json.dumps({"kind": kind, "node": node_name(), **facts}) + "\n")
+    sys.stdout.flush()
+
+
+def node_name() -> str:
+    """Return Slurm's name of this node."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
+
+
+# -- addresses and ports -----------------------------------------------------------------------------------------
+
+
+def interfaces() -> Dict[str, str]:
+    """Return {interface: IPv4 address} of this node."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # it has no IPv4 address
+            found[name] = socket.inet_ntoa(answer[20:24])
+    return found
+
+
+def source_towards(address: str) -> str:
+    """Return the address that this node would use to speak to another; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 9))
+        return str(probe.getsockname()[0])
+
+
+def own_address(plan: Dict[str, Any]) -> str:
+    """Return this node's address for Ray: of the interface asked for, or the one towards the others.
+
+    Nodes that share a host have only loopback between them: each takes an address of its own in 127.0.0.0/8.
+    """
+    names = list(plan["nodes"])
+    number = names.index(node_name())
+    wanted = plan.get("interface")
+    if wanted:
+        known = interfaces()
+        if wanted not in known:
+            there = ", ".join(sorted(known)) or "none"
+            raise Failure(
+                "interface", "interface %s has no IPv4 address here; there are: %s" % (wanted, there)
+            )
+        own = known[wanted]
+    else:
+        other = next((name for name in names if name != node_name()), None)
+        own = source_towards(plan["nodes"][other]["address"]) if other else "127.0.0.1"
+    if own.startswith("127.") and len(names) > 1:
+        return "127.0.%d.%d" % (1 + number // 200, 2 + number % 200)
+    return own
+
+
+def width_of(plan: Dict[str, Any]) -> int:
+    """Return how many ports one node takes."""
+    cpus = max(node["cpus"] + node["gpus"] for node in plan["nodes"].values())
+    return FIRST_WORKER_PORT + 20 + 2 * int(cpus)
+
+
+def block_of(plan: Dict[str, Any], address: str) -> int:
+    """Return the node's first port: nodes that share a host must not share ports."""
+    shift = list(plan["nodes"]).index(node_name()) if address.startswith("127.") else 0
+    first = plan["port"] + shift * width_of(plan)
+    if first + width_of(plan) > LAST_PORT:
+        raise Failure("port", "ports %d and more are above %d: choose a lower ray.port" % (first, LAST_PORT))
+    return int(first)
+
+
+def taken(port: int) -> bool:
+    """Whether another process listens there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return True
+    return False
+
+
+def holder_of(port: int) -> str:
+    """Return ' by PROGRAM (pid N)' for the listener of a port, '' where it cannot be seen."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for row in read(table).decode().splitlines()[1:]:
+            cells = row.split()
+            if cells[3] == "0A" and int(cells[1].rpartition(":")[2], 16) == port:
+                inodes.add("socket:[%s]" % cells[9])
+    for pid in pids():
+        if any(link in inodes for link in open_files(pid)):
+            return " by %s (pid %d)" % (read("/proc/%d/comm" % pid).decode(errors="replace").strip(), pid)
+    return ""
+
+
+def free_ports(plan: Dict[str, Any], address: str) -> int:
+    """Return the node's first port; Failure names the port that is taken and by whom."""
+    first = block_of(plan, address)
+    for number in range(len(PORTS)):
+        if taken(first + number):
+            raise Failure(
+                "port",
+                "port %d (%s) is taken%s" % (first + number, PORTS[number], holder_of(first + number)),
+            )
+    return first
+
+
+# -- processes ---------------------------------------------------------------------------------------------------
+
+
+def read(path: str) -> bytes:
+    """Return what a file of /proc says; b'' where the process is gone or another user's."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def pids() -> List[int]:
+    """Return every process but this one."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+
+
+def open_files(pid: int) -> List[str]:
+    """Return what the descriptors of a process point to."""
+    folder, found = "/proc/%d/fd" % pid, []
+    try:
+        numbers = os.listdir(folder)
+    except OSError:
+        return []
+    for number in numbers:
+        try:
+            found.append(os.readlink("%s/%s" % (folder, number)))
+        except OSError:
+            continue
+    return found
+
+
+class Daemons:
+    """The Ray processes of this task: its folder, its marker, the `ray start --block` that holds them."""
+
+    def __init__(self, plan: Dict[str, Any], role: str) -> None:
+        # short: the path of a socket in there may have 107 characters
+        self.temp = os.path.join(plan["temp"], "r%s%s%s" % (plan["marker"][:6], role[0], node_name()))
+        self.mark = "%s/%s/%s" % (plan["marker"], role, node_name())
+        self.env = {**os.environ, MARK: self.mark, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
+        # a worker asks for its head for a minute by default; the loss of the head has to show before the deadline
+        self.env.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(max(2, int(plan["leave"] / 6))))
+        self.env.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        if self.env.get("RAY_AUTH_TOKEN"):
+            self.env["RAY_AUTH_MODE"] = "token"
+        self.log = self.temp + ".log"
+        self.process = None  # type: Any
+
+    def mine(self) -> List[int]:
+        """Return the living processes of this task.
+
+        Some of Ray's set their title over their environment: those are known by the files that they have open.
+        """
+        mark = ("%s=%s" % (MARK, self.mark)).encode()
+        found = []
+        for pid in pids():
+            inside = any(path.startswith(self.temp + "/") for path in open_files(pid))
+            if inside or mark in read("/proc/%d/environ" % pid).split(b"\0"):
+                found.append(pid)
+        return [pid for pid in found if b") Z " not in read("/proc/%d/stat" % pid)]
+
+    def start(self, words: List[str]) -> None:
+        """Start `ray start --block` with these options."""
+        os.makedirs(self.temp)
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words]
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.env
+            )
+
+    def said(self) -> str:
+        """Return the last lines of `ray start`, in one."""
+        lines = [
+            line.strip() for line in read(self.log).decode(errors="replace").splitlines() if line.strip()
+        ]
+        errors = [line for line in lines if "rror" in line]
+        return " / ".join((errors or lines)[-TAIL:])[-600:]
+
+    def wait_for(self, address: str, port: int, seconds: float) -> None:
+        """Wait until Ray answers on a port; Failure where it ended or took too long."""
+        end = time.monotonic() + seconds
+        while not reachable(address, port):
+            if self.process.poll() is not None:
+                raise Failure("ray", "ray start ended with %s: %s" % (self.process.returncode, self.said()))
+            if time.monotonic() > end:
+                raise Failure("ray", "ray start was not up within %g s: %s" % (seconds, self.said()))
+            time.sleep(0.2)
+
+    def kill(self) -> None:
+        """End all of it at once, as a lost node would."""
+        for pid in self.mine():
+            signal_to(pid, signal.SIGKILL)
+
+    def end(self, patience: float) -> Tuple[int, bool]:
+        """End it in order, then by force: (processes that outlived `ray start`, whether it ended by itself)."""
+        ended = True
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(patience)
+            except subprocess.TimeoutExpired:
+                ended = False
+        return self.clean(), ended
+
+    def clean(self) -> int:
+        """Kill what is left and remove the folder; return how many processes there were."""
+        time.sleep(1)  # agents look every second whether their raylet lives
+        outlived = len(self.mine())
+        for _ in range(50):
+            left = self.mine()
+            if not left:
+                break
+            for pid in left:
+                signal_to(pid, signal.SIGKILL)
+            time.sleep(0.1)
+        shutil.rmtree(self.temp, ignore_errors=True)
+        if os.path.exists(self.log):
+            os.unlink(self.log)
+        return outlived
+
+
+def signal_to(pid: int, number: int) -> None:
+    """Send a signal to a process that may be gone."""
+    with contextlib.suppress(OSError):
+        os.kill(pid, number)
+
+
+def adopt() -> None:
+    """Become the parent of orphans of ours, where Linux lets us, so that the end of the step finds them."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+
+
+def reachable(address: str, port: int) -> bool:
+    """Whether something listens there."""
+    try:
+        socket.create_connection((address, port), 2).close()
+    except OSError:
+        return False
+    return True
+
+
+def exposed(token: str) -> int:
+    """Return how many processes have the token on their command line."""
+    if not token:
+        return 0
+    return sum(token.encode() in read("/proc/%d/cmdline" % pid) for pid in [*pids(), os.getpid()])
+
+
+# -- the three roles ---------------------------------------------------------------------------------------------
+
+
+def options(plan: Dict[str, Any], address: str, first: int, temp: str, *, head: bool) -> List[str]:
+    """Return the words of `ray start`."""
+    name = node_name()
+    share = plan["nodes"][name]
+    words = ["--node-ip-address=" + address, "--temp-dir=" + temp, "--disable-usage-stats"]
+    words += [
+        "--%s=%d" % (option, first + number)
+        for number, option in enumerate(PORTS)
+        if head or option not in HEAD_ONLY
+    ]
+    last = first + width_of(plan) - 1
+    words += ["--min-worker-port=%d" % (first + FIRST_WORKER_PORT), "--max-worker-port=%d" % last]
+    words += ["--num-cpus=%d" % share["cpus"], "--num-gpus=%d" % share["gpus"]]
+    words += ["--object-store-memory=%d" % OBJECT_STORE]
+    words += ["--resources=" + json.dumps({"gpucluster_" + name: 1})]
+    return words + (["--head", "--include-dashboard=false"] if head else [])
+
+
+def versions() -> str:
+    """Return Ray's version; Failure names the python that lacks it."""
+    try:
+        import ray  # noqa: PLC0415 - its absence is told as a fault
+    except Exception as error:
+        raise Failure("ray", "Ray cannot be imported by %s: %s" % (sys.executable, error)) from None
+    return str(ray.__version__)
+
+
+def lead(plan: Dict[str, Any], driver: str, daemons: Daemons, *, alone: bool) -> None:
+    """Be the head: start it, run the driver, end it."""
+    members = {node_name(): plan["nodes"][node_name()]} if alone else plan["nodes"]
+    version = versions()
+    address = own_address(plan)
+    first = free_ports(plan, address)
+    say("place", address=address, port=first, version=version, interfaces=interfaces())
+    daemons.start(options(plan, address, first, daemons.temp, head=True))
+    daemons.wait_for(address, first, plan["join"])
+    say("up", address=address)
+    asked = {
+        "address": "%s:%d" % (address, first),
+        "ip": address,
+        "nodes": members,
+        "join": plan["join"],
+        "temp": daemons.temp,
+        "work": ["nodes", "tasks", "actors"] if alone else plan["work"],
+        "elements": plan["elements"],
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", driver, json.dumps(asked)],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=daemons.env,
+    )
+    try:
+        _, errors = process.communicate(timeout=plan["work_deadline"])
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise Failure("driver", "the driver had not ended within %g s" % plan["work_deadline"]) from None
+    if process.returncode != 0:
+        last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["and said nothing"]
+        raise Failure("driver", "the driver ended with %d: %s" % (process.returncode, last[0][-400:]))
+    if daemons.process.poll() is not None:
+        raise Failure("head", "ray start of the head ended by itself: %s" % daemons.said())
+    say(
+        "token",
+        set=bool(os.environ.get("RAY_AUTH_TOKEN")),
+        exposed=exposed(os.environ.get("RAY_AUTH_TOKEN", "")),
+    )
+    if not alone:
+        daemons.kill()
+        say("killed")
+
+
+def follow(plan: Dict[str, Any], daemons: Daemons) -> None:
+    """Be a worker: join the head, wait until it is lost, and tell how long Ray took to leave."""
+    versions()
+    address = own_address(plan)
+    first = free_ports(plan, address)
+    head, port = plan["head"]
+    end = time.monotonic() + plan["join"]
+    while not reachable(head, port):
+        if time.monotonic() > end:
+            raise Failure("head", "no head answered on %s:%d within %g s" % (head, port, plan["join"]))
+        time.sleep(0.3)
+    words = options(plan, address, first, daemons.temp, head=False)
+    daemons.start(["--address=%s:%d" % (head, port), *words])
+    started = time.monotonic()
+    while reachable(head, port):
+        if daemons.process.poll() is not None:
+            raise Failure("ray", "ray start ended with %s: %s" % (daemons.process.returncode, daemons.said()))
+        if time.monotonic() - started > plan["join"] + plan["work_deadline"]:
+            raise Failure("head", "the head was still there when this worker's time was over")
+        time.sleep(0.5)
+    lost = time.monotonic()
+    count = exposed(os.environ.get("RAY_AUTH_TOKEN", ""))
+    say("token", set=bool(os.environ.get("RAY_AUTH_TOKEN")), exposed=count)
+    try:
+        daemons.process.wait(plan["leave"])
+    except subprocess.TimeoutExpired:
+        raise Failure("leave", "Ray still ran %g s after the head was lost" % plan["leave"]) from None
+    say("left", seconds=round(time.monotonic() - lost, 1), said=daemons.said()[:200])
+
+
+def main(argv: List[str]) -> int:
+    """Run one role; say what went wrong."""
+    parser = argparse.ArgumentParser(prog="ray_node")
+    parser.add_argument("role", choices=("alone", "head", "worker"))
+    parser.add_argument("plan", help="JSON: marker, temp, nodes, port, head, interface, deadlines in seconds")
+    parser.add_argument("driver", nargs="?", default="", help="source of the driver")
+    asked = parser.parse_args(argv)
+    plan = json.loads(asked.plan)
+    daemons = Daemons(plan, asked.role)
+    adopt()
+
+    def leave(*_: Any) -> None:
+        daemons.kill()
+        daemons.clean()
+        os._exit(3)
+
+    signal.signal(signal.SIGTERM, leave)
+    # last resort, where a call of Ray's hangs: before Slurm kills the step, and with the folder removed
+    watch = threading.Timer(plan["join"] + plan["work_deadline"] + plan["leave"] + 20, leave)
+    watch.daemon = True
+    watch.start()
+    code = 0
+    try:
+        if asked.role == "worker":
+            follow(plan, daemons)
+        else:
+            lead(plan, asked.driver, daemons, alone=asked.role == "alone")
+    except Failure as error:
+        say("problem", what=error.what, problem=" ".join(str(error).split()))
+        code = 1
+    except Exception as error:
+        say("problem", what="ray", problem=" ".join(("%s: %s" % (type(error).__name__, error)).split())[:400])
+        code = 1
+    finally:
+        outlived, ended = daemons.end(plan["leave"])
+        say("ended", outlived=outlived, ended=ended)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,204 @@
+# A broken framework may raise anything (BLE001); functions for jobs import for themselves: they travel alone (PLC0415).
+# ruff: noqa: BLE001, PLC0415
+"""submitit as users have it: functions submitted as Slurm jobs, their results, an exception, a cancellation.
+
+Runs where pytest runs, under the python that the cluster file names; it comes in by -c, with its parameters as JSON:
+
+    python3 -c "$(cat submitit_driver.py)" '{"folder": "/shared/x", "parameters": {"slurm_partition": "batch"}}'
+
+It submits, says the ids of the jobs, waits for them, cancels the one that lingers once it runs, tells the results and
+removes its folder. When its stdin closes it cancels all of its jobs and ends.
+
+Each thing told is one line of JSON that starts with {"submitit": .
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Sequence
+
+TASKS = 3
+ARRAY = ((1, 10), (2, 20), (3, 30))
+SETTLE = 30.0  # seconds within which a cancelled job is known to be over
+_lock = threading.Lock()
+
+
+def add(one: int, other: int) -> int:
+    """Return the sum: runs in a job."""
+    return one + other
+
+
+def place() -> Dict[str, Any]:
+    """Return where this task runs: runs in a job."""
+    import os
+
+    import submitit
+
+    known = submitit.JobEnvironment()
+    return {
+        "rank": known.global_rank,
+        "tasks": known.num_tasks,
+        "slurm": int(os.environ["SLURM_PROCID"]),
+        "node": os.environ.get("SLURMD_NODENAME", ""),
+    }
+
+
+def fail() -> None:
+    """Raise: runs in a job."""
+    raise ValueError("gpucluster: told to fail")
+
+
+def linger(mark: str) -> str:
+    """Say that it runs, and wait to be cancelled: runs in a job."""
+    import time
+    from pathlib import Path
+
+    Path(mark).write_text("runs")
+    time.sleep(600)
+    return "never cancelled"
+
+
+def say(kind: str, **facts: Any) -> None:
+    """Tell one thing, in one write."""
+    with _lock:
+        sys.stdout.write(json.dumps(dict({"submitit": kind}, **facts)) + "\n")
+        sys.stdout.flush()
+
+
+class Driver:
+    """The jobs of one run. `wait` is how long (s) they may take altogether."""
+
+    def __init__(self, folder: str, parameters: Dict[str, Any], wait: float, *, accounting: bool) -> None:
+        self.folder = Path(folder)
+        self.mark = self.folder / "linger.runs"
+        self.parameters, self.until = parameters, time.monotonic() + wait
+        self.accounting = accounting
+        self.jobs: Dict[str, List[Any]] = {}
+
+    def submit(self) -> None:
+        """Submit everything; an array is one submission."""
+        import submitit
+
+        executor = submitit.AutoExecutor(folder=str(self.folder / "%j"), cluster="slurm")
+        executor.update_parameters(timeout_min=5, **self.parameters)
+        self.jobs["add"] = [executor.submit(add, 5, 7)]
+        self.jobs["failure"] = [executor.submit(fail)]
+        self.jobs["array"] = executor.map_array(add, [one for one, _ in ARRAY], [other for _, other in ARRAY])
+        executor.update_parameters(tasks_per_node=TASKS)
+        self.jobs["multitask"] = [executor.submit(place)]
+        executor.update_parameters(tasks_per_node=1)
+        self.jobs["cancel"] = [executor.submit(linger, str(self.mark))]
+        say("submitted", version=submitit.__version__, jobs=self.ids())
+
+    def ids(self) -> List[str]:
+        """Return the ids of all jobs, arrays as a whole."""
+        return sorted({str(job.job_id).split("_")[0] for jobs in self.jobs.values() for job in jobs})
+
+    def collect(self) -> None:
+        """Tell how each ended."""
+        self.cancel()
+        for name, jobs in self.jobs.items():
+            if name != "cancel":
+                self.tell(name, jobs)
+
+    def tell(self, name: str, jobs: Sequence[Any]) -> None:
+        """Tell the results of one submission, or the exception."""
+        if not self.wait_for(lambda: all(job.done() for job in jobs), self.until):
+            say("result", name=name, error="late", text=self.squeue(jobs[0]))
+            return
+        try:
+            # every task's own: a job of several tasks has a list
+            value = [found for job in jobs for found in job.results()]
+            say("result", name=name, value=value, state=str(jobs[0].state))
+        except Exception as error:
+            say(
+                "result",
+                name=name,
+                error=type(error).__name__,
+                text=str(error)[-800:],
+                state=str(jobs[0].state),
+            )
+
+    def cancel(self) -> None:
+        """Cancel the job that lingers, once it runs."""
+        (job,) = self.jobs["cancel"]
+        if not self.wait_for(self.mark.exists, self.until):
+            say("result", name="cancel", error="late", text=self.squeue(job))
+            job.cancel(check=False)
+            return
+        begin = time.monotonic()
+        job.cancel()
+        over = self.wait_for(lambda: self.squeue(job) in ("", "CANCELLED"), begin + SETTLE)
+        seconds = round(time.monotonic() - begin, 2)
+        known = (
+            over
+            and self.accounting
+            and self.wait_for(lambda: job.watcher.is_done(job.job_id, mode="force"), begin + SETTLE / 3)
+        )
+        say(
+            "result",
+            name="cancel",
+            over=over,
+            slurm=self.squeue(job),
+            known=known,
+            state=str(job.state),
+            seconds=seconds,
+        )
+
+    def squeue(self, job: Any) -> str:
+        """Return Slurm's state of a job, '' where Slurm has forgotten it."""
+        words = ["squeue", "-h", "-a", "-t", "all", "-j", str(job.job_id), "-o", "%T"]
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=60)
+        return done.stdout.decode().split("\n")[0].strip()
+
+    def wait_for(self, true: Any, until: float) -> bool:
+        """Wait for something to become true; False where the time comes first."""
+        while not true():
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.3)
+        return True
+
+    def clear(self) -> None:
+        """Cancel what is left, and remove the folder."""
+        if self.jobs:
+            with contextlib.suppress(OSError):
+                subprocess.call(["scancel", "--quiet", *self.ids()], stderr=subprocess.DEVNULL)
+        shutil.rmtree(str(self.folder), ignore_errors=True)
+
+
+def watch_over(driver: Driver) -> None:
+    """End with whoever started us."""
+    sys.stdin.read()
+    driver.clear()
+    os._exit(1)
+
+
+def main(text: str) -> int:
+    """Run the driver; return the exit code."""
+    given = json.loads(text)
+    driver = Driver(given["folder"], given["parameters"], given["wait"], accounting=given["accounting"])
+    threading.Thread(target=watch_over, args=(driver,), daemon=True).start()
+    phase = "submit"
+    try:
+        driver.folder.mkdir(mode=0o700)
+        driver.submit()
+        phase = "collect"
+        driver.collect()
+        say("done")
+    except BaseException as error:
+        say("failed", phase=phase, error=type(error).__name__, text=" ".join(str(error).split())[:400])
+        return 1
+    finally:
+        driver.clear()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,265 @@
+# A broken framework may raise anything (BLE001); it is told in one place.
+# ruff: noqa: BLE001
+"""TensorFlow's distribution strategies, with a loop of our own: Keras 3's fit() does not know them.
+
+Runs on the nodes, under the site's python or a container's; it comes in by -c:
+
+    srun --ntasks-per-node=1 python3 -c "$(cat tensorflow_strategies.py)" mirrored
+    srun --ntasks-per-node=2 python3 -c "$(cat tensorflow_strategies.py)" workers --hosts gpu01=10.0.0.1,gpu02=10.0.0.2
+
+`find` tells whether tensorflow is there, without importing it. `mirrored` uses all devices of one process (two
+logical CPUs where there is no GPU). `workers` makes TF_CONFIG from the allocation: a worker a task, in rank order, at
+the address of its node, its port drawn from job and step.
+
+Each thing told is one line of JSON that starts with {"tensorflow": . Exit codes: 0 done, 1 failed, SIGKILL deadline.
+"""
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any, Dict, List, Optional, Sequence
+
+EXIT_FAILED = 1
+FIRST_PORT, PORTS = 20000, 12000  # below 32768, where Linux begins to hand out ports by itself
+ELEMENTS = 1 << 16
+STEPS = 3  # of training
+
+
+def say(kind: str, **facts: Any) -> None:
+    """Tell one thing, in one write."""
+    node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
+    told = {"tensorflow": kind, "rank": int(os.environ.get("SLURM_PROCID") or 0), "node": node}
+    told.update(facts)
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()
+
+
+def leave(code: int) -> None:
+    """End this process now: threads of a hung collective would keep a normal exit waiting."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+class Watch:
+    """Ends this process where a phase outlives its deadline: TensorFlow waits for a missing worker without end.
+
+    It waits holding the interpreter's lock, so no thread could do this: a child does, which ends with us.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.phase, self.began = seconds, "start", time.monotonic()
+        listen, self._write = os.pipe()
+        us = os.getpid()
+        if os.fork() == 0:
+            os.close(self._write)
+            self._guard(listen, us)
+        os.close(listen)
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase."""
+        self.phase, self.began = phase, time.monotonic()
+        os.write(self._write, (phase + "\n").encode())
+
+    def took(self) -> float:
+        """Return seconds since the phase began."""
+        return round(time.monotonic() - self.began, 4)
+
+    def _guard(self, listen: int, us: int) -> None:
+        phase, until = "start", time.monotonic() + self.seconds
+        while True:
+            ready, _, _ = select.select([listen], [], [], max(0.0, until - time.monotonic()))
+            told = os.read(listen, 4096) if ready else b""
+            if ready and not told:
+                os._exit(0)
+            if not ready:
+                say("stuck", phase=phase, seconds=self.seconds)
+                os.kill(us, signal.SIGKILL)
+                os._exit(0)
+            phase, until = told.decode().split("\n")[-2], time.monotonic() + self.seconds
+
+
+def find() -> int:
+    """Tell whether tensorflow is there."""
+    version, error = "", ""
+    try:
+        if importlib.util.find_spec("tensorflow") is None:
+            error = "No module named 'tensorflow' (%s)" % sys.executable
+        else:
+            from importlib import metadata  # noqa: PLC0415 - Python 3.6 and 3.7 have none
+
+            known = {
+                name.lower().replace("_", "-") for name in ("tensorflow", "tensorflow-cpu", "tensorflow_gpu")
+            }
+            names = [d.metadata["Name"] for d in metadata.distributions() if d.metadata["Name"]]
+            found = sorted(name for name in names if name.lower().replace("_", "-") in known)
+            version = metadata.version(found[0]) if found else "unknown"
+    except Exception as problem:
+        version, error = "unknown", "" if isinstance(problem, ImportError) else str(problem)
+    say("found", version=version, error=error)
+    return 0
+
+
+def cluster(hosts: str, ports: int, env: Dict[str, str]) -> Dict[str, Any]:
+    """Return TF_CONFIG for this task: one worker a task, in rank order. `hosts` is NODE=ADDRESS, in rank order."""
+    tasks, rank = int(env["SLURM_STEP_NUM_TASKS"]), int(env["SLURM_PROCID"])
+    addresses = [entry.partition("=")[2] for entry in hosts.split(",")]
+    per_node = tasks // len(addresses)
+    workers = ["%s:%d" % (addresses[task // per_node], ports + task) for task in range(tasks)]
+    return {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+
+
+def first_port(env: Dict[str, str]) -> int:
+    """Return the port of worker 0; the others follow."""
+    step = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or "0"
+    tasks = int(env.get("SLURM_STEP_NUM_TASKS") or 1)
+    return FIRST_PORT + (int(env.get("SLURM_JOB_ID") or "0") * 131 + int(step) * 17) % max(1, PORTS - tasks)
+
+
+class Work:
+    """One process under a strategy."""
+
+    def __init__(self, tf: Any, strategy: Any, watch: Watch) -> None:
+        self.tf, self.strategy, self.watch = tf, strategy, watch
+
+    def all_reduce(self) -> None:
+        """Sum data of which the sum is known, over all replicas of all workers."""
+        tf, strategy = self.tf, self.strategy
+        self.watch.enter("all_reduce")
+        size = strategy.num_replicas_in_sync
+
+        @tf.function  # type: ignore[untyped-decorator] # tensorflow is not there where types are checked
+        def summed() -> Any:
+            def replica() -> Any:
+                context = tf.distribute.get_replica_context()
+                number = tf.cast(context.replica_id_in_sync_group, tf.float32)
+                values = tf.cast(tf.range(ELEMENTS) % 31, tf.float32) + number
+                return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
+
+            return strategy.experimental_local_results(strategy.run(replica))
+
+        expected = tf.cast(tf.range(ELEMENTS) % 31, tf.float32) * size + size * (size - 1) / 2
+        results = summed()
+        wrong = sum(int(tf.reduce_sum(tf.cast(got != expected, tf.int32))) for got in results)
+        took = self.watch.took()
+        say("reduced", replicas=size, local=len(results), elements=ELEMENTS, wrong=wrong, seconds=took)
+
+    def train(self, seed: int) -> None:
+        """Train on other data in each replica: afterwards all have the same, other weights."""
+        tf, strategy = self.tf, self.strategy
+        self.watch.enter("training step")
+        with strategy.scope():
+            first = tf.random.stateless_uniform((16, 4), seed=(1, 2), minval=-0.5, maxval=0.5)
+            weights = tf.Variable(first)
+            bias = tf.Variable(tf.zeros((4,)))
+        before = self.digest(weights, bias)
+        size = strategy.num_replicas_in_sync
+
+        @tf.function  # type: ignore[untyped-decorator] # tensorflow is not there where types are checked
+        def step(number: Any) -> Any:
+            def replica() -> Any:
+                context = tf.distribute.get_replica_context()
+                seeds = tf.stack([context.replica_id_in_sync_group + seed, number])
+                inputs = tf.random.stateless_normal((8, 16), seed=seeds)
+                wanted = tf.random.stateless_normal((8, 4), seed=seeds + 7)
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(inputs @ weights + bias - wanted))
+                gradients = tape.gradient(loss, [weights, bias])
+                mean = [context.all_reduce(tf.distribute.ReduceOp.SUM, g) / size for g in gradients]
+                return loss, mean
+
+            losses, means = strategy.run(replica)
+            return strategy.reduce(tf.distribute.ReduceOp.MEAN, losses, axis=None), means
+
+        losses: List[float] = []
+        for number in range(STEPS):
+            loss, means = step(tf.constant(number))
+            losses.append(float(loss))
+            for variable, gradient in zip((weights, bias), means):  # noqa: B905 - Python 3.6 has no strict zip
+                one = strategy.experimental_local_results(gradient)[0]
+                variable.assign(variable.read_value() - 0.1 * one)
+        after, took = self.digest(weights, bias), self.watch.took()
+        say("trained", before=before, after=after, losses=losses, seconds=took)
+
+    def digest(self, *variables: Any) -> str:
+        """Return a hash of all replicas' values here, '' where they differ among themselves."""
+        hashes = set()
+        copies = [self.strategy.experimental_local_results(variable) for variable in variables]
+        for replica in range(len(copies[0])):
+            values = [copy[replica].numpy().tobytes() for copy in copies]
+            hashes.add(hashlib.sha256(b"".join(values)).hexdigest()[:16])
+        return hashes.pop() if len(hashes) == 1 else ""
+
+
+def work(args: argparse.Namespace, watch: Watch) -> int:
+    """Run the phases; return the exit code."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if args.mode == "workers":
+        given = os.environ.get("TF_CONFIG", "")
+        made = cluster(args.hosts, first_port(dict(os.environ)), dict(os.environ))
+        os.environ["TF_CONFIG"] = json.dumps(made)
+        say("config", config=made, given=given)
+    watch.enter("import tensorflow")
+    import tensorflow as tf  # noqa: PLC0415 - `find` runs without
+
+    say(
+        "loaded",
+        version=tf.__version__,
+        seconds=watch.took(),
+        gpus=len(tf.config.list_physical_devices("GPU")),
+    )
+    watch.enter("strategy")
+    if args.mode == "workers":
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    else:
+        strategy = tf.distribute.MirroredStrategy(devices(tf))
+    say("joined", replicas=strategy.num_replicas_in_sync, seconds=watch.took())
+    job = Work(tf, strategy, watch)
+    job.all_reduce()
+    job.train(seed=100)
+    watch.enter("last all-reduce")
+    job.all_reduce()  # nobody leaves before all are done
+    say("done")
+    return 0
+
+
+def devices(tf: Any) -> List[str]:
+    """Return the devices of this process; without GPUs two logical CPUs, so that there is something to mirror."""
+    gpus = tf.config.list_logical_devices("GPU") if tf.config.list_physical_devices("GPU") else []
+    if gpus:
+        return [device.name for device in gpus]
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(2)]
+    )
+    return [device.name for device in tf.config.list_logical_devices("CPU")]
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Run the payload; return the exit code."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("mode", choices=("find", "mirrored", "workers"))
+    parser.add_argument("--hosts", default="", help="NODE=ADDRESS,... in rank order, for `workers`")
+    parser.add_argument("--deadline", type=float, default=90, help="seconds a phase")
+    args = parser.parse_args(argv)
+    if args.mode == "find":
+        return find()
+    watch = Watch(args.deadline)
+    try:
+        return work(args, watch)
+    except BaseException as error:
+        reason = re.sub(r"\s+", " ", "%s: %s" % (type(error).__name__, error))
+        say("failed", phase=watch.phase, reason=reason[:400])
+        return EXIT_FAILED
+
+
+if __name__ == "__main__":
+    leave(main())

@@ -1,0 +1,166 @@
+"""The pytest plugin: the only room that imports pytest.
+
+This file is what every pytest of the machine loads, so it imports nothing of ours before --cluster asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Add = Callable[..., None]
+
+MARKERS = (
+    "os: the operating system of the nodes",
+    "slurm: Slurm's view of the nodes, steps and jobs",
+    "gpu: the GPUs of the nodes",
+    "fabric: peer memory, InfiniBand and the way from GPU to NIC",
+    "nccl: collectives, judged against thresholds, and the bad node named",
+    "container: Pyxis and Enroot on every node",
+    "mpi: MPI programs by mpirun and srun",
+    "matrix: launchers by workloads, a table at the end",
+    "horovod: Horovod starts, finds its ranks and trains",
+    "gloo: runs over the gloo controller",
+    "ray: Ray starts on each node and as a cluster",
+    "ddp: torch.distributed starts, finds its ranks and trains",
+    "tensorflow: TensorFlow's distribution strategies",
+    "submitit: functions as Slurm jobs, by submitit",
+    "nccl_examples: NCCL's three classic programs, one or many devices a process",
+    "monitoring: Prometheus, Grafana and the exporters of the nodes",
+    "burnin: hours of load on all parts of the nodes; runs with -m burnin or --burnin-time",
+    "inventory: the test reads Slurm's inventory only; it runs for nodes that cannot be allocated too",
+    "judges_node: the test judges whether the node answers; it runs for nodes that were lost too",
+    "lane: the test has its node for itself; with -n it runs in the lane of the node",
+    "exclusive: the test has all nodes for itself; with -n it runs alone",
+    "slow: the test takes a minute or more; it runs with --slow",
+)
+
+NEED_CLUSTER = (
+    *("nodes", "exclude_nodes", "partition", "reservation", "account", "profile", "time_limit"),
+    *("baseline", "history", "metrics", "drain", "resume_passing", "over"),
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the plugin; the names are Slurm's where Slurm has one."""
+    add = parser.getgroup("gpucluster", "acceptance of a GPU cluster").addoption
+    _add_selection(add)
+    _add_run(add)
+    _add_drain(add)
+
+
+def _add_selection(add: Add) -> None:
+    add(
+        "--cluster", metavar="NAME|PATH", help="the cluster to accept: sandbox, local, a name, or a YAML file"
+    )
+    add("--nodes", metavar="HOSTLIST", help="test these nodes only, like gpu[01-16]; waits for busy ones")
+    add("--exclude-nodes", metavar="HOSTLIST", help="leave these nodes out")
+    add("--partition", metavar="NAME", help="partition to allocate from, instead of the cluster file's")
+    add("--reservation", metavar="NAME", help="reservation to allocate in")
+    add("--account", metavar="NAME", help="account to allocate under")
+    add(
+        "--over",
+        choices=("slurm", "ssh"),
+        help="how nodes are reached: in an allocation (slurm), or each over SSH, also where Slurm gives it to nobody",
+    )
+    add("--profile", metavar="NAME|PATH", help="hardware profile of all nodes, instead of the cluster file's")
+
+
+def _add_run(add: Add) -> None:
+    add(
+        "--time",
+        metavar="TIME",
+        dest="time_limit",
+        help="time limit of the allocation: 90s, 10m, 4h, 01:30:00",
+    )
+    add(
+        "--report-dir",
+        metavar="DIR",
+        default="reports",
+        help="folder of what a run leaves: events.jsonl, junit.xml, report.html, metrics.prom, steps/ (%(default)s)",
+    )
+    add(
+        "--baseline",
+        metavar="record|FILE",
+        help="record measured bandwidths as the cluster's own thresholds, or judge against a recorded file",
+    )
+    add(
+        "--history",
+        metavar="FILE",
+        help="keep the run in this SQLite file, and name what got worse since earlier runs (cluster file: history)",
+    )
+    add(
+        "--metrics",
+        metavar="FILE.prom",
+        help="write the metrics there too: a file for the textfile collector of node_exporter",
+    )
+    add("--burnin-time", metavar="TIME", help="run the burnin suite for so long: 30m, 4h")
+    add(
+        "--burnin-resume",
+        metavar="EVENTS",
+        help="go on with the burn-in whose events.jsonl this is: the time that was left, without nodes that are out",
+    )
+    add("--slow", action="store_true", help="run the tests marked slow as well")
+
+
+def _add_drain(add: Add) -> None:
+    add(
+        "--drain",
+        choices=("off", "dry-run", "apply"),
+        help="drain nodes that fail a check which is grounds for it, twice; dry-run prints the commands (off)",
+    )
+    add(
+        "--drain-max",
+        metavar="N|P%",
+        default="10%",
+        help="nodes of a partition that may be drained by gpucluster at a time, in number or percent (10%%)",
+    )
+    add(
+        "--drain-confirm",
+        type=int,
+        metavar="N",
+        default=1,
+        help="fresh attempts that have to fail as well before a node is drained (%(default)s)",
+    )
+    add(
+        "--drain-from",
+        choices=("reset-gpu", "reboot", "drain", "return-to-vendor"),
+        default="drain",
+        help="the mildest action class of a check that drains (%(default)s)",
+    )
+    add(
+        "--resume-passing",
+        action="store_true",
+        default=None,
+        help="resume nodes that gpucluster drained and that pass now; with --reservation they are tested for it",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Say the markers; bring the rest in where a cluster is asked for."""
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    option = config.option
+    if option.showfixtures or option.show_fixtures_per_test:
+        from pytest_gpucluster.plugin import fixtures  # noqa: PLC0415 - only where it is asked for
+
+        config.pluginmanager.register(fixtures, "gpucluster-fixtures")
+    elif option.cluster is None:
+        _refuse_without_cluster(option)
+    else:
+        from pytest_gpucluster.plugin import start  # noqa: PLC0415 - only where it is asked for
+
+        start.register(config)
+
+
+def _refuse_without_cluster(option: Any) -> None:
+    """Do not let a run without --cluster pass for one on the nodes that were asked for."""
+    given = [name for name in NEED_CLUSTER if getattr(option, name) is not None]
+    if given:
+        names = ", ".join("--" + {"time_limit": "time"}.get(name, name.replace("_", "-")) for name in given)
+        raise pytest.UsageError(f"{names}: needs --cluster: which cluster is to be accepted?")

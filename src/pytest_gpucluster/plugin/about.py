@@ -1,0 +1,110 @@
+"""What the `start` event says of a run, so that its reports can be made from the log alone."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.probes.fabric_manager import FabricManager
+from pytest_gpucluster.probes.nvidia_smi import Gpus
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_gpucluster.plugin.session import Session
+
+DISTRIBUTIONS = (
+    "pytest-gpucluster",
+    "pytest",
+    "pytest-xdist",
+    "pytest-testinfra",
+    "pydantic",
+    "ClusterShell",
+)
+_PLAIN = {"kernel": "kernel", "release": "operating system"}  # probes whose facts are a version
+SCOPE = ("nodes", "exclude_nodes", "partition", "reservation", "account", "profile", "baseline")
+
+
+def about(config: pytest.Config, session: Session) -> dict[str, Any]:
+    """Return who runs what from where, on which hardware, judged against what."""
+    cluster = session.cluster
+    return {
+        "description": cluster.description,
+        "versions": versions(),
+        "host": platform.node(),
+        "system": platform.platform(),
+        "user": user(),
+        "folder": str(config.invocation_params.dir),
+        "groups": [
+            {
+                "nodes": group.nodes,
+                "partition": group.partition or cluster.slurm.partition,
+                "profile": group.profile.name,
+                "description": group.profile.description,
+                "source": group.profile.source,
+                "simulated": group.profile.simulated,
+            }
+            for group in cluster.groups
+        ],
+        "slurmd": slurmds(session),
+        "scope": scope(config),
+        "required": list(cluster.required),
+        "not_applicable": dict(cluster.not_applicable),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what judges; a package that is run from a checkout has none of its own."""
+    found = {"Python": platform.python_version()}
+    for name in DISTRIBUTIONS:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def seen(probe: str, facts: Any) -> dict[str, str]:
+    """Return the versions that the facts of a probe tell of a node: what -> version; of several parts all of them."""
+    if probe in _PLAIN and isinstance(facts, str):
+        return {_PLAIN[probe]: facts}
+    if isinstance(facts, Gpus):
+        gpus = facts.devices
+        found = {
+            "GPUs": {gpu.name for gpu in gpus},
+            "NVIDIA driver": {gpu.driver for gpu in gpus},
+            "VBIOS": {gpu.vbios for gpu in gpus},
+            "CUDA of the driver": {facts.cuda},
+        }
+        return {what: ", ".join(sorted(filter(None, told))) for what, told in found.items() if any(told)}
+    if isinstance(facts, FabricManager) and facts.version:
+        return {"fabric manager": facts.version}
+    return {}
+
+
+def slurmds(session: Session) -> dict[str, list[str]]:
+    """Return version of slurmd -> nodes, as Slurm's inventory has it."""
+    found: dict[str, list[str]] = {}
+    for node in session.plan.selected:
+        info = session.inventory.get(node)
+        if info is not None and info.version:
+            found.setdefault(info.version, []).append(node)
+    return found
+
+
+def scope(config: pytest.Config) -> dict[str, str]:
+    """Return the options that narrow a run down, those that were given."""
+    option = config.option
+    said = {"-m": option.markexpr, "-k": option.keyword}
+    said |= {f"--{name.replace('_', '-')}": getattr(option, name) for name in SCOPE}
+    said["--slow"] = "yes" if option.slow else ""
+    return {name: str(value) for name, value in said.items() if value}
+
+
+def user() -> str:
+    """Return the name of whoever runs this, '' where the system does not know."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""

@@ -1,0 +1,379 @@
+"""--drain and --resume-passing: what failed is tried afresh, then the controller drains or resumes nodes.
+
+It happens after the last test, while the nodes are still held: a node that is drained then finishes our job as
+DRAINING, and nobody gets it in between. Every act has a deadline, so that giving the nodes back is never kept waiting
+for long. A run that was stopped early drains and resumes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster import drain, hostlist
+from pytest_gpucluster.checks.verdict import Action, Outcome
+from pytest_gpucluster.drain import policy
+from pytest_gpucluster.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.plugin import reporting
+from pytest_gpucluster.plugin.afresh import NOT_REPEATABLE, run_again
+from pytest_gpucluster.plugin.expect import CheckFailed
+from pytest_gpucluster.plugin.record import clean
+from pytest_gpucluster.plugin.session import Controller
+from pytest_gpucluster.plugin.tally import classify
+from pytest_gpucluster.slurm.client import Slurm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping, Sequence
+
+    from pytest_gpucluster.plugin.session import Session
+    from pytest_gpucluster.report.events import EventLog
+    from pytest_gpucluster.slurm.inventory import NodeInfo
+
+PATIENCE, TIMEOUT = 5.0, 20.0  # seconds, for a controller that does not answer, and for one command
+MODES = ("off", "dry-run", "apply")
+MAX_CONFIRM = 10
+CONFIRMED = "gpucluster_confirmed"  # key of xdist's workeroutput
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says about drain and resume."""
+
+    mode: str
+    confirm: int
+    budget: policy.Budget
+    least: Action
+    resume: bool
+
+    @property
+    def wanted(self) -> bool:
+        """Anything at all is asked for."""
+        return self.mode != "off" or self.resume
+
+    @property
+    def dry(self) -> bool:
+        """Nothing may be touched."""
+        return self.mode == "dry-run"
+
+    @classmethod
+    def read(cls, option: Any) -> Options:
+        """Read the options; ConfigError for wrong values."""
+        try:
+            budget = policy.Budget.parse(option.drain_max)
+        except ValueError as error:
+            raise ConfigError(f"--drain-max {error}") from error
+        if not 1 <= option.drain_confirm <= MAX_CONFIRM:
+            raise ConfigError(
+                f"--drain-confirm is to be 1 to {MAX_CONFIRM}, not {option.drain_confirm}: "
+                "a node is drained only after it failed again"
+            )
+        return cls(
+            mode=option.drain or "off",
+            confirm=option.drain_confirm,
+            budget=budget,
+            least=policy.NAMES[option.drain_from],
+            resume=bool(option.resume_passing),
+        )
+
+
+def little_patience(slurm: Slurm) -> Slurm:
+    """Return a client that gives up soon: nodes wait to be given back."""
+    return Slurm(slurm.transport, retry_for=PATIENCE, timeout=TIMEOUT)
+
+
+def durable(log: EventLog) -> Callable[..., None]:
+    """Return a writer of events that raises where the log cannot hold them: no act without its event."""
+
+    def write(event: str, **fields: Any) -> None:
+        log.write(event, **fields)
+        if log.failed:
+            raise GpuClusterError(f"the event log is not whole: {log.failed}: no node is touched")
+
+    return write
+
+
+def trial_reasons(
+    options: Options, inventory: Mapping[str, NodeInfo], reserved: frozenset[str] | None
+) -> dict[str, str]:
+    """Return the drained nodes of ours that a run may undrain for its tests, with their reasons."""
+    if not options.resume or options.dry or reserved is None:
+        return {}
+    return {
+        node: info.reason
+        for node, info in inventory.items()
+        if node in reserved and drain.fit_for_trial(info)
+    }
+
+
+class Drainage:
+    """Registered where --drain or --resume-passing is given, in the controller and in every xdist worker."""
+
+    def __init__(
+        self, config: pytest.Config, session: Session, log: EventLog | None, options: Options
+    ) -> None:
+        self.config, self.session, self.log, self.options = config, session, log, options
+        self.lines: list[str] = []
+        self._items: dict[str, pytest.Item] = {}  # here: failed with grounds
+        self._confirmed: dict[str, str] = {}  # nodeid -> why it is not confirmed, '' where it is
+        self._failed: dict[str, dict[str, Any]] = {}  # in the controller: nodeid -> record
+        self._ends: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        self._worse: dict[str, list[str]] = defaultdict(list)
+        self._trouble = False
+        if log is not None:  # now the controller is known to answer, and has answered both
+            assert session.slurm is not None  # start refuses the options for a cluster without a scheduler
+            partitions = session.slurm.partitions()
+            self._default = next((name for name, info in partitions.items() if info.default), "")
+            self._lock = drain.lock_path(session.slurm.config().get("ClusterName", ""))
+
+    # --- one item
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Remember the item of a verdict that is grounds to drain."""
+        report = yield
+        failed = report.when == "call" and report.failed and call.excinfo is not None
+        if failed and isinstance(call.excinfo and call.excinfo.value, CheckFailed) and self._grounds(report):
+            self._items.setdefault(item.nodeid, item)
+        return report
+
+    def _grounds(self, report: pytest.TestReport) -> bool:
+        record = getattr(report, "gpucluster", {})
+        return bool(record.get("node") and self._deciding(record))
+
+    def _deciding(self, record: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the failed verdict of a record that is grounds to drain."""
+        for verdict in record.get("verdicts", ()):
+            if verdict["outcome"] == Outcome.FAILED.value and policy.reaches(
+                verdict["action"], self.options.least
+            ):
+                found: dict[str, Any] = verdict
+                return found
+        return None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Gather, in the controller, how every check of every node ended."""
+        record = getattr(report, "gpucluster", None)
+        end = classify(report.when, report.outcome, reporting.message_of(report))
+        if self.log is None or end is None or not record or not record["node"]:
+            return
+        node, check = record["node"], record["check"]
+        self._ends[node][check].append(end)
+        if end == "error" or (end == "failed" and not _to_monitor(record)):
+            self._worse[node].append(check)
+        if end == "failed" and report.when == "call" and self._deciding(record):
+            self._failed[report.nodeid] = record
+
+    # --- the end of the tests
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Try again what failed, where the items are; then act, where the log is."""
+        try:
+            result = yield
+            if session.items and not session.config.option.collectonly:  # under xdist the controller has none
+                session._setupstate.teardown_exact(None)  # noqa: SLF001 - what is left of fixtures is not fresh
+                self._confirm()
+        except BaseException as error:
+            self._stopped_early(error)
+            raise
+        if self.log is not None:
+            self._act(self.log)
+        return result
+
+    def _stopped_early(self, error: BaseException) -> None:
+        if self.log is not None:
+            self.log.write("drain_skipped", why=f"the run was stopped early ({type(error).__name__})")
+            self.lines.append("the run was stopped early: nothing is drained or resumed")
+
+    def _confirm(self) -> None:
+        """Run the failed items again, --drain-confirm times, each time afresh."""
+        waiting = []
+        for nodeid, item in self._items.items() if self.options.mode != "off" else ():
+            if NOT_REPEATABLE & set(getattr(item, "fixturenames", ())):
+                self._confirmed[nodeid] = "its jobs went before the allocation and cannot be sent again"
+            else:
+                waiting.append(item)
+        for attempt in range(1, self.options.confirm + 1):
+            ends = run_again(waiting, self.session, attempt) if waiting else {}
+            for nodeid, (end, record) in ends.items():
+                if end == "failed" and self._deciding(record):
+                    self._confirmed[nodeid] = ""
+                else:
+                    self._confirmed[nodeid] = f"fresh attempt {attempt} ended as {end}"
+            waiting = [item for item in waiting if not self._confirmed[item.nodeid]]
+        output = getattr(self.config, "workeroutput", None)
+        if output is not None:
+            output[CONFIRMED] = json.dumps(self._confirmed)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:  # noqa: ARG002 - xdist's own names
+        """Take what an xdist worker has tried again."""
+        said = getattr(node, "workeroutput", {}).get(CONFIRMED)
+        self._confirmed.update(json.loads(said) if said else {})
+
+    # --- the acts
+
+    def _act(self, log: EventLog) -> None:
+        slurm = self.session.slurm
+        assert slurm is not None  # as in __init__
+        assert isinstance(self.session, Controller)  # who has the log
+        write = durable(log)
+        actor = drain.Actor(little_patience(slurm), write, log.run, dry=self.options.dry, shown=self._command)
+        try:
+            grounds = self._all_grounds(write)
+            with drain.locked(self._lock) as alone:
+                if not alone:
+                    write("drain_unlocked", why="no file can be locked below the home folder")
+                if grounds:
+                    actor.drain(grounds, self._limits(), spared=self._spared(grounds))
+                if self.options.resume:
+                    self._resume(actor, self.session)
+        except Exception as error:  # noqa: BLE001 - whatever it is: reports are written, nodes given back
+            self._loud(f"drain: {clean(str(error))}")
+        self._say(actor, log)
+
+    def _all_grounds(self, write: Callable[..., None]) -> list[policy.Grounds]:
+        if self.options.mode == "off":
+            return []
+        found = []
+        for nodeid, record in self._failed.items():
+            verdict = self._deciding(record)
+            assert verdict is not None  # _failed holds no others
+            finding = verdict["findings"][0]
+            why = self._confirmed.get(nodeid, "it was not tried again: its process has died")
+            grounds = policy.Grounds(
+                node=record["node"],
+                check=record["check"],
+                action=Action(verdict["action"]),
+                measured=finding["measured"],
+                expected=finding["expected"],
+                part=finding["part"],
+                unconfirmed=why,
+            )
+            write(
+                "drain_confirm",
+                node=grounds.node,
+                check=grounds.check,
+                attempts=self.options.confirm,
+                confirmed=not why,
+                why=why,
+            )
+            found.append(grounds)
+        return found
+
+    def _spared(self, grounds: Sequence[policy.Grounds]) -> dict[str, str]:
+        """Say which nodes are left alone whatever they failed: lost ones, and those on trial."""
+        spared = {}
+        assert isinstance(self.session, Controller)  # who has the log
+        on_trial = self.session.trial.running if self.session.trial else ()
+        for node in {one.node for one in grounds}:
+            problem = self.session.problem(node)
+            if node in on_trial:
+                spared[node] = "it was on trial: it goes back to drained with the reason that it had"
+            elif problem is not None:
+                spared[node] = f"it could not be tested to the end: {problem.text}"
+        return spared
+
+    def _limits(self) -> drain.Limits:
+        cluster = self.session.cluster
+        places = {
+            node: cluster.group_of(node).partition or cluster.slurm.partition or self._default
+            for node in self.session.plan.selected
+        }
+        return drain.Limits(self.options.budget, places)
+
+    def _resume(self, actor: drain.Actor, session: Controller) -> None:
+        trial = session.trial
+        for node in session.plan.selected:
+            info = session.drained_by_us.get(node)
+            reason = drain.read_reason(info) if info is not None else None
+            if info is None or reason is None:
+                continue
+            why = self._not_passed(node, reason)
+            if trial is not None and node in trial.running:
+                self._end_trial(actor, trial, node, info, why)
+            elif why:
+                actor.decide_resume(node, why, info)
+                self.lines.append(f"{node} stays drained: {why}")
+            elif actor.resume(node, info):
+                self.lines.append(f"{node} is resumed: it passed {', '.join(reason.checks)}")
+
+    def _not_passed(self, node: str, reason: drain.Reason) -> str:
+        problem = self.session.problem(node)
+        if problem is not None:
+            hint = "" if self.session.cluster.slurm.reservation else "; --reservation lets it be tested"
+            return f"it was not tested: {problem.text}{hint}"
+        return policy.why_not_passed(reason, self._ends.get(node, {}), self._worse.get(node, ()))
+
+    def _end_trial(self, actor: drain.Actor, trial: drain.Trial, node: str, reason: str, why: str) -> None:
+        """Leave a node that has passed undrained; the others are drained again when the session closes."""
+        now = None if why else actor.look(node)
+        if now is not None and "DRAIN" in now.flags:
+            why = f'it was drained during its trial: "{now.reason}"'
+        elif not why and now is None:
+            why = "its state cannot be read"
+        actor.decide_resume(node, why, reason)
+        if why:
+            self.lines.append(f"{node} goes back to drained: {why}")
+            return
+        trial.keep(node)
+        actor.write("node_result", node=node, result="resumed", problem="", state=now and now.full_state)
+        self.lines.append(f"{node} is resumed: it passed everything that had drained it")
+
+    # --- what people see
+
+    def _command(self, argv: Sequence[str]) -> str:
+        """Return the command as it is typed on a login node."""
+        asked = self.session.cluster.slurm
+        program = f"{asked.bin}/{argv[0]}" if asked.bin else argv[0]
+        conf = ("env", f"SLURM_CONF={asked.conf}") if asked.conf else ()
+        return shlex.join([*conf, program, *argv[1:]])
+
+    def _loud(self, message: str) -> None:
+        self._trouble = True
+        self.session.messages.append(message)
+
+    def _say(self, actor: drain.Actor, log: EventLog) -> None:
+        word = "would be drained" if self.options.dry else "drained"
+        if actor.drained:
+            self.lines.append(f"{word}: {hostlist.fold(actor.drained)}")
+        self.lines += [f"dry run, nothing was touched: {command}" for command in actor.commands]
+        self.lines += actor.spared_lines
+        for problem in actor.problems:
+            self._loud(f"drain: {clean(problem)}")
+        if actor.over_budget:
+            text = (
+                f"THE FAULT LOOKS SYSTEMIC: {len(actor.over_budget)} more nodes failed than --drain-max="
+                f"{self.options.budget} lets be drained; left in service: {hostlist.fold(actor.over_budget)}. "
+                "Look at what they share (driver, fabric, storage, the profile) before you drain by hand"
+            )
+            log.write("drain_systemic", nodes=actor.over_budget, budget=str(self.options.budget))
+            self._loud(text)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """An act that did not work is no success."""
+        if self._trouble and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say what was drained, resumed and left alone, and why."""
+        if self.log is None or not self.lines:
+            return
+        terminalreporter.section("drain and resume")
+        for line in self.lines:
+            terminalreporter.write_line(clean(line))
+
+
+def _to_monitor(record: Mapping[str, Any]) -> bool:
+    """Return True for a failure by verdicts that all ask for no more than to be watched."""
+    failed = [verdict for verdict in record["verdicts"] if verdict["outcome"] == Outcome.FAILED.value]
+    return bool(failed) and all(verdict["action"] == Action.MONITOR.value for verdict in failed)

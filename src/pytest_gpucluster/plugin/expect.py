@@ -1,0 +1,132 @@
+"""`expect` and `measure`: where a verdict becomes pytest's outcome."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+from tabulate import tabulate
+
+from pytest_gpucluster.checks.directions import HIGHER, LOWER
+from pytest_gpucluster.checks.verdict import Action, Finding, Metric, Outcome, Verdict
+from pytest_gpucluster.errors import NotAvailable
+from pytest_gpucluster.plugin.record import NOT_APPLICABLE, NOT_CHECKED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpucluster.plugin.record import Record
+    from pytest_gpucluster.plugin.session import Session
+
+
+class CheckFailed(AssertionError):  # noqa: N818 - reads as what it is
+    """A verdict says that the node, GPU or link is not as it has to be."""
+
+
+class Expect:
+    """Judge the running item's node: by a Verdict of a check, or by a number of one's own.
+
+    >>> expect(gpu.count(gpus, gpu_profile))                                 # doctest: +SKIP
+    >>> expect.at_least("scratch_free", free, 500, "GiB", hint="clean /scratch")  # doctest: +SKIP
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def _record(self) -> Record:
+        return self._session.record
+
+    def __call__(self, verdict: Verdict) -> None:
+        """Pass, fail with the findings, or skip as not applicable. Metrics are recorded in every case."""
+        self._record.add(verdict)
+        if verdict.outcome is Outcome.NOT_APPLICABLE:
+            self.not_applicable(verdict.reason)
+        if verdict.outcome is Outcome.NOT_CHECKED:
+            self.not_checked(verdict.reason)
+        if verdict.outcome is Outcome.FAILED:
+            raise CheckFailed(describe(verdict, self._record.check, self._record.node))
+
+    def not_applicable(self, reason: str) -> NoReturn:
+        """End the item: the check has no meaning here, and why."""
+        pytest.skip(NOT_APPLICABLE + reason)
+
+    def not_checked(self, reason: str) -> NoReturn:
+        """End the item: the check could not be made, and why. An error where the check is required."""
+        if self._session.requires(self._record):
+            raise NotAvailable(f"{self._record.check} is required and could not be checked: {reason}")
+        pytest.skip(NOT_CHECKED + reason)
+
+    def at_least(
+        self,
+        name: str,
+        value: float,
+        bound: float,
+        unit: str,
+        *,
+        device: str = "",
+        cause: str = "",
+        hint: str = "",
+    ) -> None:
+        """Judge a number against a lower bound."""
+        metric = Metric(name, value, unit, device, better=HIGHER)
+        self._bound(metric, value >= bound, f">= {bound:g} {unit}", cause, hint)
+
+    def at_most(
+        self,
+        name: str,
+        value: float,
+        bound: float,
+        unit: str,
+        *,
+        device: str = "",
+        cause: str = "",
+        hint: str = "",
+    ) -> None:
+        """Judge a number against an upper bound."""
+        metric = Metric(name, value, unit, device, better=LOWER)
+        self._bound(metric, value <= bound, f"<= {bound:g} {unit}", cause, hint)
+
+    def _bound(self, metric: Metric, good: bool, expected: str, cause: str, hint: str) -> None:  # noqa: FBT001
+        finding = Finding(metric.device or metric.name, f"{metric.value:g} {metric.unit}", expected)
+        outcome = Outcome.PASSED if good else Outcome.FAILED  # NaN compares false: it fails
+        findings = () if good else (finding,)
+        self(
+            Verdict(
+                self._record.check,
+                outcome,
+                findings,
+                (metric,),
+                cause=cause,
+                hint=hint,
+                action=Action.MONITOR,
+            )
+        )
+
+
+def describe(verdict: Verdict, name: str, node: str) -> str:
+    """Write a failed verdict of the check `name`: the first line says it all, the others what to do."""
+    first, where = verdict.findings[0], f" on {node}" if node else ""
+    more = f" (and {len(verdict.findings) - 1} more)" if len(verdict.findings) > 1 else ""
+    lines = [
+        f"{name}{where}: {first.part}: measured {first.measured}, expected {first.expected}{more}",
+        *_table(verdict.findings),
+    ]
+    if verdict.cause:
+        lines.append(f"likely cause: {verdict.cause}")
+    if verdict.hint:
+        lines.append(f"what to do:   {verdict.hint}")
+    lines.append(f"action:       {verdict.action.value}")
+    return "\n".join(lines)
+
+
+def _table(findings: Sequence[Finding]) -> list[str]:
+    if len(findings) == 1:
+        return []
+    shown = [(finding.part, finding.measured, finding.expected) for finding in findings[:MAX_SHOWN]]
+    table = tabulate(shown, headers=("part", "measured", "expected"), disable_numparse=True).splitlines()
+    rest = len(findings) - MAX_SHOWN
+    return [*table, f"... and {rest} more"] if rest > 0 else table
+
+
+MAX_SHOWN = 20

@@ -1,0 +1,230 @@
+"""The fixtures for suites. `pytest --fixtures` prints these docstrings.
+
+None of those that every item uses asks for `request`, of which pytest makes a definition anew each time, and what needs
+only the running item's record lives as long as the session: together a sixth of the time of a run in profiles.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster.checks.verdict import Metric
+from pytest_gpucluster.errors import AllocationError
+from pytest_gpucluster.plugin.burnin import LiveLine
+from pytest_gpucluster.plugin.expect import Expect
+from pytest_gpucluster.plugin.record import NOT_APPLICABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pytest_gpucluster.config.models import Cluster, GpuProfile, Profile
+    from pytest_gpucluster.fleet.channel import Channel
+    from pytest_gpucluster.plugin.session import Node, Session
+    from pytest_gpucluster.probes.nccl_tests import Run
+    from pytest_gpucluster.slurm.allocation import Allocation
+    from pytest_gpucluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.slurm.step import StepResult
+    from pytest_gpucluster.suite import AnyProbe
+
+SESSION: pytest.StashKey[Session] = pytest.StashKey()
+
+
+def session_plugin(session: Session) -> ModuleType:
+    """Return a plugin with the one fixture that all others are made of."""
+
+    @pytest.fixture(scope="session")
+    def gpucluster_session() -> Session:
+        """The running session of the plugin; own suites have no need of it."""
+        return session
+
+    plugin = ModuleType("gpucluster_session")  # pytest looks for fixtures of any scope in modules only
+    vars(plugin)["gpucluster_session"] = gpucluster_session
+    return plugin
+
+
+@pytest.fixture(scope="session")
+def cluster(gpucluster_session: Session) -> Cluster:
+    """The cluster file as a frozen model: `cluster.slurm.partition`, `cluster.os.mounts`, ..."""
+    return gpucluster_session.cluster
+
+
+@pytest.fixture(scope="session")
+def inventory(gpucluster_session: Session) -> Mapping[str, NodeInfo]:
+    """Slurm's entry of every node it knows, by name: state, flags, gres, reason, who set it and when."""
+    return gpucluster_session.inventory
+
+
+@pytest.fixture(scope="session")
+def nodes(gpucluster_session: Session) -> tuple[str, ...]:
+    """The names of the nodes that are really under test, in the order of the cluster file."""
+    session = gpucluster_session
+    return tuple(node for node in session.plan.testable if session.problem(node) is None)
+
+
+@pytest.fixture
+def lane_nodes(gpucluster_session: Session) -> tuple[str, ...]:
+    """The nodes that the item has for itself: with -n those of its node's lane, else all that are under test."""
+    session = gpucluster_session
+    lane = session.lane_of(session.record.node) if session.record.node else session.plan.testable
+    return tuple(node for node in lane if session.problem(node) is None)
+
+
+@pytest.fixture
+def node(gpucluster_session: Session) -> Node:
+    """The node of this item: `.name`, `.profile`, `.group`, `.info`. A test that asks for it runs once a node."""
+    return gpucluster_session.nodes[gpucluster_session.record.node]
+
+
+@pytest.fixture
+def profile(node: Node) -> Profile:
+    """The hardware profile of this item's node."""
+    return node.profile
+
+
+@pytest.fixture
+def gpu_profile(node: Node) -> GpuProfile:
+    """The GPUs of this item's node as the profile has them; without GPUs the item is not applicable."""
+    if node.profile.gpu is None:
+        pytest.skip(f"{NOT_APPLICABLE}profile {node.profile.name} has no GPUs")
+    return node.profile.gpu
+
+
+@pytest.fixture(scope="session")
+def allocation(gpucluster_session: Session) -> Allocation:
+    """The allocation that all steps run in (the first, where partitions differ): `.job_id`, `.nodes`, `.slurm`."""
+    session = gpucluster_session
+    if session.slurm is None:
+        pytest.skip(f"{NOT_APPLICABLE}{session.cluster.why_no_slurm}")
+    if not session.allocations:
+        raise AllocationError("no node is allocated: this test cannot run")
+    return session.allocations[0]
+
+
+@pytest.fixture(scope="session")
+def fleet(gpucluster_session: Session) -> Channel:
+    """The channel to every node: `fleet.ask("uname -r")` asks all at once and remembers the answers."""
+    return gpucluster_session.need_channel()
+
+
+@pytest.fixture
+def host(node: Node, gpucluster_session: Session) -> Any:
+    """A testinfra Host of this item's node: `host.file("/etc/os-release")`, `host.package("slurmd")`, ..."""
+    return gpucluster_session.host(node.name)
+
+
+@pytest.fixture
+def facts(
+    node: Node,  # noqa: ARG001 - makes an item a node
+    gpucluster_session: Session,
+) -> Callable[[AnyProbe], Any]:
+    """A function: Probe -> facts of this item's node. What the node could not tell ends as 'not checked: why'."""
+    return gpucluster_session.facts_of_item
+
+
+@pytest.fixture(scope="session")
+def fleet_facts(gpucluster_session: Session) -> Callable[[AnyProbe], dict[str, Any]]:
+    """A function: Probe -> {node: facts} of all nodes that could tell."""
+    return gpucluster_session.fleet_facts
+
+
+@pytest.fixture(scope="session")
+def expect(gpucluster_session: Session) -> Expect:
+    """Judge: `expect(verdict)`, or `expect.at_least(name, value, bound, unit)` and `.at_most(...)` of one's own."""
+    return Expect(gpucluster_session)
+
+
+@pytest.fixture(scope="session")
+def measure(gpucluster_session: Session) -> Callable[..., float]:
+    """Record a metric: `measure("latency", 4.1, "us", device="mlx5_0")`; returns the value.
+
+    `better` says which way is good, higher, lower or neither, where that is not what the unit says.
+    """
+    session = gpucluster_session
+
+    def keep(name: str, value: float, unit: str, *, device: str = "", better: str = "") -> float:
+        session.record.metrics.append(Metric(name, float(value), unit, device, better=better))
+        return value
+
+    return keep
+
+
+@pytest.fixture
+def curve(gpucluster_session: Session) -> Callable[[str, Iterable[Run]], None]:
+    """Keep the bandwidth curves of runs for the report: `curve("all_reduce, 4 nodes", runs)`."""
+    record = gpucluster_session.record
+
+    def keep(title: str, runs: Iterable[Run]) -> None:
+        for run in runs:
+            points = [
+                [row.size, row.out_of_place.busbw] for row in run.rows if row.out_of_place.busbw is not None
+            ]
+            record.curves.append({"title": title, "points": points})
+
+    return keep
+
+
+@pytest.fixture(scope="session")
+def event(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Write an event into events.jsonl: `event("burnin", what="begin")`. An xdist worker has no log."""
+    hooks = request.config.pluginmanager.get_plugin("gpucluster-hooks")
+    log = hooks.log if hooks is not None else None
+
+    def write(kind: str, **fields: Any) -> None:
+        if log is not None:
+            log.write(kind, **fields)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def live_line(request: pytest.FixtureRequest) -> LiveLine:
+    """A line of progress: rewritten on a terminal, once a minute elsewhere. `live_line.show("3 of 7")`."""
+    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
+    quiet = request.config.option.verbose < -1
+    capture = request.config.pluginmanager.get_plugin("capturemanager")
+    return LiveLine(
+        None if quiet else reporter,
+        terminal=bool(reporter and reporter.isatty),
+        uncaptured=capture.global_and_fixture_disabled if capture is not None else nullcontext,
+    )
+
+
+@pytest.fixture
+def table(gpucluster_session: Session) -> Callable[..., None]:
+    """Put a cell into a table of the summary: `table("matrix", "srun", "MPI", "fails", note="no PMI support")`.
+
+    `place` is (row, column) as numbers: items may end in any order.
+    """
+    record = gpucluster_session.record
+
+    def keep(
+        title: str, row: str, column: str, text: str, *, note: str = "", place: tuple[int, int] = (0, 0)
+    ) -> None:
+        put = {"title": title, "row": row, "column": column, "text": text, "note": note, "place": list(place)}
+        record.cells.append(put)
+
+    return keep
+
+
+@pytest.fixture
+def srun(gpucluster_session: Session) -> Callable[..., StepResult]:
+    """Run a step: `srun(["hostname"], nodes=("gpu01",), ntasks_per_node=2, environment="pytorch")`.
+
+    Takes the fields of StepRequest; `environment` is a name of the cluster file. Without `nodes` the step runs on the
+    item's node, or on all nodes where the item has none. Returns a StepResult: `.rc`, `.tasks`, `.command`.
+    """
+    session, record = gpucluster_session, gpucluster_session.record
+
+    def run(
+        argv: Sequence[str], *, nodes: Sequence[str] = (), environment: str | None = None, **options: Any
+    ) -> StepResult:
+        asked = tuple(nodes) or ((record.node,) if record.node else ())
+        result = session.run_step(argv, nodes=asked, environment=environment, **options)
+        record.commands.append(result.command)
+        return result
+
+    return run

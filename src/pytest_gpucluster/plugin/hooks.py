@@ -1,0 +1,456 @@
+"""The hooks of a run: one item a node, setup problems said once, records into reports, nodes given back."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster import hostlist, redact
+from pytest_gpucluster.errors import GpuClusterError, TransportError
+from pytest_gpucluster.plugin import burnin, reporting, signals
+from pytest_gpucluster.plugin.about import about
+from pytest_gpucluster.plugin.lanes import PLACE, place_of
+from pytest_gpucluster.plugin.plan import Kind
+from pytest_gpucluster.plugin.record import (
+    NOT_APPLICABLE,
+    NOT_CHECKED,
+    NOT_TESTED,
+    check_of,
+    clean,
+    matches,
+    node_of,
+    one_line,
+    record_of,
+)
+from pytest_gpucluster.plugin.session import Controller, Session, Worker
+from pytest_gpucluster.plugin.tally import Tally, classify
+from pytest_gpucluster.report.curve import draw
+from pytest_gpucluster.suite import asked_by
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from pytest_gpucluster.probes.base import Probe
+    from pytest_gpucluster.report.events import EventLog
+
+MAX_CURVES = 8
+NEEDS_NODES = {"node", "nodes", "allocation", "fleet", "fleet_facts", "host", "facts", "srun", "lane_nodes"}
+
+
+class NodeNotTested(GpuClusterError):  # noqa: N818 - a state, not a mistake
+    """A node that should be tested cannot be; raised in setup, so that it is an error and never a failure."""
+
+
+class Hooks:
+    """Registered with pytest once a session is open, in the controller and in every xdist worker."""
+
+    def __init__(self, config: pytest.Config, session: Session, log: EventLog | None) -> None:
+        self.config, self.session, self.log = config, session, log
+        self.tally = Tally()
+        self.judged: dict[str, set[Kind]] = {}
+        self._refused = False  # Slurm gave no nodes
+        self._stopped: int | None = None  # exit code of a run that was stopped
+        self._finished = False
+        self._speaker: dict[str, str] = {}  # node -> the item that says why the node is not tested
+        self._lost_logged: set[str] = set()
+        self._reruns: dict[str, list[dict[str, Any]]] = {}  # item -> its attempts that did not decide
+        # made once: pytest would make and check them anew for every test
+        self._node_params = [pytest.param(node, id=node) for node in session.plan.selected]
+        if log is not None:
+            self._log_start(log)
+
+    def _log_start(self, log: EventLog) -> None:
+        session = self.session
+        log.write(
+            "start",
+            cluster=session.cluster.name,
+            simulated=session.cluster.simulated,
+            arguments=redact.words(map(str, self.config.invocation_params.args)),
+            slurm=session.slurm.version if session.slurm else None,
+            **about(self.config, session),
+        )
+        log.write(
+            "nodes",
+            selected=list(session.plan.selected),
+            not_tested={node: [p.kind.value, p.text] for node, p in session.plan.problems.items()},
+            slurm={
+                node: {"state": info.state, "reason": info.reason or ""}
+                for node in session.plan.selected
+                if (info := session.inventory.get(node)) is not None
+            },
+        )
+
+    # --- collection
+
+    def pytest_sessionstart(self) -> None:
+        """Name testcases for Jenkins."""
+        reporting.name_testcases(self.config, self._reruns)
+
+    def pytest_report_header(self) -> list[str]:
+        """Say what is under test, and what is not."""
+        session, plan = self.session, self.session.plan
+        label = "SIMULATED hardware, real Slurm; " if session.cluster.simulated else ""
+        lines = [
+            f"cluster: {session.cluster.name}: {label}{len(plan.testable)} of {len(plan.selected)} nodes"
+        ]
+        lines += [
+            f"not tested: {node}: {clean(problem.text)}" for node, problem in list(plan.problems.items())[:10]
+        ]
+        if len(plan.problems) > 10:  # noqa: PLR2004
+            lines.append(f"not tested: {len(plan.problems) - 10} more, listed at the end")
+        return lines
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Make one item a node of every test that asks for `node`, `host` or facts."""
+        if "node" in metafunc.fixturenames:
+            metafunc.parametrize("node", self._node_params, indirect=True)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
+        """Keep the garbage collector off the items: it would look through all of them again and again."""
+        gc.disable()
+        try:
+            return (yield)
+        finally:
+            gc.collect()  # items that were made and not chosen, which freeze() would keep for ever
+            gc.freeze()
+            gc.enable()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Skip what the cluster or profile says does not apply, and what takes minutes unless it is asked for."""
+        burnin.deselect(self.config, items)
+        slow_asked = self.config.option.slow or "slow" in self.config.option.markexpr
+        known: dict[tuple[int, ...], set[str]] = {}
+        for item in items:
+            node = node_of(item)
+            key = (id(item.parent), *map(id, item.own_markers))  # the items of one test share their marks
+            marks = known.get(key)
+            if marks is None:
+                marks = known[key] = {mark.name for mark in item.iter_markers()}
+            self._skip_by_rule(item, node, slow="slow" in marks and not slow_asked)
+            if node and "judges_node" in marks:
+                kinds = {Kind.UNAVAILABLE, Kind.BUSY} if "inventory" in marks else {Kind.LOST}
+                self.judged.setdefault(node, set()).update(kinds)
+        troubled = self.session.plan.problems or self.session.lost()
+        for item in (
+            items if troubled else ()
+        ):  # after the marks are known; the same choice in every xdist worker
+            node = node_of(item)
+            problem = self.session.problem(node) if node else None
+            if problem is not None and not may_run(item, problem.kind):
+                self._speaker.setdefault(node, item.nodeid)
+
+    def _skip_by_rule(self, item: pytest.Item, node: str, *, slow: bool) -> None:
+        rules: Mapping[str, str] = self.session.cluster.not_applicable
+        if node and (absent := self.session.nodes[node].profile.absent):
+            rules = {**rules, **absent}
+        pattern = matches(check_of(item), rules) if rules else None
+        if pattern is not None:
+            item.add_marker(pytest.mark.skip(reason=NOT_APPLICABLE + rules[pattern]))
+        elif slow:
+            item.add_marker(
+                pytest.mark.skip(reason=f"{NOT_CHECKED}takes a minute or more: ask for it with --slow")
+            )
+
+    # --- the nodes
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        """Get the nodes before the first test, and ask them all that the tests will want to know."""
+        if session.config.option.collectonly:
+            return
+        runs_here = bool(session.items)  # under xdist the controller has no items
+        if runs_here and any(needs_nodes(item) for item in session.items):
+            used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+            self._get_nodes(with_jobs="jobs" in used, with_submitit="submitted" in used)
+            if self.session.channel is not None:
+                self.session.prefetch(self._wanted_probes(session.items))
+            if "examined" in used and self.session.allocations and isinstance(self.session, Controller):
+                self.session.examine()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Hand the session over to an xdist worker."""
+        if not self.config.option.collectonly:
+            marks = self.config.option.markexpr  # the controller of xdist collects nothing itself
+            self._get_nodes(
+                with_jobs=not marks or "slurm" in marks, with_submitit=not marks or "submitit" in marks
+            )
+        if isinstance(self.session, Controller):
+            node.workerinput["gpucluster"] = self.session.hand_over(node.workerinput["workercount"])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """In an xdist worker: find the place of every item, and tell the controller before the items are."""
+        worker = self.session
+        if not isinstance(worker, Worker) or worker.relay is None:
+            return
+        places = [item.stash.setdefault(PLACE, place_of(item, worker)) for item in session.items]
+        worker.orderly = any(place.load for place in places)
+        worker.relay.call("places", [place.lane for place in places])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        """Give loads to the lanes that own the nodes."""
+        from pytest_gpucluster.plugin.scheduling import LaneScheduling  # noqa: PLC0415 - only runs with xdist
+
+        controller = self.session
+        return LaneScheduling(config, log, lambda: getattr(controller, "places", None))
+
+    def _get_nodes(self, *, with_jobs: bool, with_submitit: bool) -> None:
+        if not isinstance(self.session, Controller) or self.session.channel is not None:
+            return
+        try:
+            self.session.allocate(self._say, with_jobs=with_jobs, with_submitit=with_submitit)
+        except GpuClusterError as error:
+            if self.log is not None:
+                self.log.write("error", message=str(error))
+            self.session.close()
+            self._refused = True
+            self.session.messages.append(f"no nodes: {clean(str(error))}")
+            pytest.exit(
+                f"no nodes: {clean(one_line(error))}", returncode=4
+            )  # where it comes too early for a summary
+        if self.log is not None:
+            for held in self.session.allocations:
+                self.log.write("allocation", job=held.job_id, nodes=list(held.nodes))
+
+    def _say(self, message: str) -> None:
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(clean(message))
+
+    def _wanted_probes(self, items: list[pytest.Item]) -> list[Probe[Any]]:
+        wanted: dict[str, Probe[Any]] = {}
+        for fixtureinfo in {
+            id(info): info for item in items if (info := getattr(item, "_fixtureinfo", None))
+        }.values():
+            for definitions in fixtureinfo.name2fixturedefs.values():
+                for probe in asked_by(definitions[-1].func, self.session.cluster):
+                    wanted[probe.command] = probe
+        return list(wanted.values())
+
+    # --- one item
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Have the item's nodes from its setup to its teardown."""
+        with self.session.turn(item.stash.get(PLACE, None)):
+            return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Do not run an item on a node that cannot be tested; say so once as an error, then as skips."""
+        self.session.record = record_of(item)
+        if self.session.stopped and not item.get_closest_marker(burnin.MARK):
+            raise KeyboardInterrupt(self.session.stopped)
+        if self.session.turn_problem:
+            raise TransportError(self.session.turn_problem)
+        node = node_of(item)
+        problem = self.session.problem(node) if node else None
+        if problem is None or may_run(item, problem.kind):
+            return
+        if (
+            problem.kind is not Kind.BUSY
+            and problem.kind not in self.judged.get(node, ())
+            and self._speaker.setdefault(node, item.nodeid) == item.nodeid
+        ):
+            raise NodeNotTested(f"{node} is not tested: {problem.text}")
+        pytest.skip(f"{NOT_TESTED}{node}: {problem.text}")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Put record and annotation into the report."""
+        report = yield
+        reporting.enrich(item, call, report, self.session)
+        if report.when == "call" and report.passed and judges_loss(item):
+            # it passed: a node that is lost later must be said by another item
+            self.judged.get(node_of(item), set()).discard(Kind.LOST)
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count the item, and write its event. Runs in the controller for all workers."""
+        if self.log is None:
+            return
+        message = reporting.message_of(report)
+        if str(report.outcome) == "rerun":  # pytest-rerunfailures: it failed, and is tried again
+            attempt = reporting.result_event(report, "rerun", message)
+            self._reruns.setdefault(report.nodeid, []).append(attempt)
+            self.log.write("rerun", **attempt)
+            return
+        outcome = classify(report.when, report.outcome, message)
+        if outcome is None:
+            return
+        if not hasattr(report, "gpucluster"):  # xdist's own report of an item whose worker crashed
+            report.__dict__["gpucluster"] = reporting.record_of_nodeid(report.nodeid, self.session)
+        self.tally.add(report.gpucluster, outcome, message)
+        self.log.write("result", **reporting.result_event(report, outcome, message))
+        self._log_lost()
+
+    def _log_lost(self) -> None:
+        lost = self.session.lost()
+        if self.log is not None and len(lost) > len(self._lost_logged):
+            for node in set(lost) - self._lost_logged:
+                self._lost_logged.add(node)
+                self.log.write("lost", node=node, why=lost[node])
+
+    # --- the end
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Nothing is green by absence: no test executed, or a node lost unsaid, is not a success."""
+        signals.ignore()
+        if self.session.stopped:
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
+            self.session.messages.append(self.session.stopped)
+        if session.exitstatus == pytest.ExitCode.INTERRUPTED and session.config.pluginmanager.has_plugin(
+            "dsession"
+        ):
+            self.session.close()  # first: xdist gives its workers 10 s to end
+        if self.log is None or session.config.option.collectonly:
+            return
+        complaints = []
+        if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            complaints = self._complaints()
+            if complaints:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+                self.session.messages.extend(complaints)
+        elif session.exitstatus != pytest.ExitCode.TESTS_FAILED:
+            status = int(session.exitstatus)
+            complaints = [f"the run was stopped (exit {status}): what it had not come to is not tested"]
+        reporting.end_junit(self.config, self.session, self.log.run, complaints)
+        self._log_finish(self.log, int(session.exitstatus), complaints)
+
+    @pytest.hookimpl(wrapper=True, trylast=True, specname="pytest_sessionfinish")
+    def pytest_sessionfinish_reports(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Let a JUnit file that cannot be written, as on a full disk, cost neither the summary nor the exit code."""
+        try:
+            return (yield)
+        except OSError as error:
+            message = f"{error.filename or self.config.option.xmlpath}: cannot be written ({error.strerror})"
+            self.session.messages.append(message)
+            if session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            return None
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Remember how a run was stopped: before its first test pytest has no pytest_sessionfinish for it."""
+        code = getattr(excinfo.value, "returncode", None)
+        self._stopped = int(pytest.ExitCode.INTERRUPTED if code is None else code)
+
+    def _log_finish(self, log: EventLog, code: int, complaints: list[str]) -> None:
+        self._finished = True
+        log.write(
+            "finish",
+            exit=code,
+            complaints=complaints,
+            processes=dict(self.session.slurm.transport.started) if self.session.slurm else {},
+            **{
+                kind: self.tally.total(kind)
+                for kind in ("passed", "failed", "error", "not checked", "not tested")
+            },
+        )
+
+    def _complaints(self) -> list[str]:
+        complaints = []
+        if not self.tally.total("passed", "failed", "error"):
+            complaints.append("no check was executed: this run says nothing about the cluster")
+        elif self.tally.total("not tested") and not self.session.plan.testable:
+            complaints.append("no node was tested: this run says nothing about the cluster's nodes")
+        for node, why in self.session.lost().items():
+            if not self.tally.is_red(node):
+                complaints.append(f"{node} was lost: {clean(why)}")
+        for node, problem in self.session.plan.problems.items():
+            # whatever was selected to judge such a node may not have done so
+            if problem.kind is Kind.UNAVAILABLE and not self.tally.is_red(node):
+                complaints.append(f"{node} is not tested: {clean(problem.text)}")
+        if self.log is not None and self.log.failed:
+            complaints.append(f"the event log is not whole: {self.log.failed}")
+        return complaints
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """End with nodes by suites, the metrics, what was not covered, and what was not tested."""
+        if self.log is None or self.config.option.collectonly:
+            return
+        session = self.session
+
+        def write(line: str) -> None:
+            terminalreporter.write_line(clean(line))
+
+        terminalreporter.section(
+            f"cluster {session.cluster.name}" + (" (SIMULATED)" if session.cluster.simulated else "")
+        )
+        verbose = self.config.get_verbosity() > 0
+        tables = (
+            self.tally.node_table(),
+            self.tally.metric_table(constant=verbose),
+            *self.tally.suite_tables(),
+        )
+        for table in () if self._refused else tables:
+            for line in table:
+                write(line)
+            write("")
+        for curve in self.tally.curves[:MAX_CURVES]:
+            width = min(100, terminalreporter._tw.fullwidth)  # noqa: SLF001 - pytest has no other door to it
+            for line in draw(curve["points"], width=width, title=f"{curve['title']}: bus bandwidth, GB/s"):
+                write(line)
+            write("")
+        for line in (
+            *(self.tally.unjudged_lines("not applicable") if verbose else ()),
+            *self.tally.unjudged_lines("not checked")[:20],
+        ):
+            write(line)
+        self._write_problems(write)
+        tested = sum(session.problem(node) is None and not self._refused for node in session.plan.selected)
+        write(self.tally.coverage(tested, len(session.plan.selected)))
+        write(f"reports: {self.log.path}, {self.config.option.xmlpath}")
+        for message in session.messages:
+            terminalreporter.write_line(clean(f"ERROR: {message}"), red=True)
+
+    def _write_problems(self, write: Any) -> None:
+        by_text: dict[str, list[str]] = {}
+        for node in self.session.plan.selected:
+            problem = self.session.problem(node)
+            if problem is not None:
+                by_text.setdefault(problem.text, []).append(node)
+        for text, names in by_text.items():
+            write(f"not tested: {hostlist.fold(names)}: {text}")
+
+    def pytest_unconfigure(self) -> None:
+        """Give the nodes back, whatever happened."""
+        signals.ignore()  # a run that is stopped before its first test has had no pytest_sessionfinish
+        self.session.close()
+        for message in getattr(self.session, "left_behind", ()):
+            self._say(f"ERROR: {message}")
+            if self.log is not None:
+                self.log.write("error", message=message)
+        if self.log is not None:
+            if self._stopped is not None and not self._finished:
+                why = f"the run was stopped (exit {self._stopped}): nothing is tested"
+                self._log_finish(self.log, self._stopped, [why])
+            self.log.close()
+
+
+def needs_nodes(item: pytest.Item) -> bool:
+    """Return True where an item needs an allocation: it uses nodes, and is not about the inventory only."""
+    names = set(getattr(item, "fixturenames", ()))
+    return bool(names & NEEDS_NODES) and not item.get_closest_marker("inventory")
+
+
+def judges_loss(item: pytest.Item) -> bool:
+    """Return True for an item that judges whether the node still answers (Slurm's inventory does not tell)."""
+    return bool(item.get_closest_marker("judges_node")) and not item.get_closest_marker("inventory")
+
+
+def may_run(item: pytest.Item, problem: Kind) -> bool:
+    """Return True for an item that judges just this: why the node cannot be tested."""
+    if item.get_closest_marker("inventory"):
+        return True
+    return problem is Kind.LOST and item.get_closest_marker("judges_node") is not None

@@ -1,0 +1,77 @@
+"""--history: the run is kept in the history at its end, and what got worse since earlier runs is named."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster.errors import GpuClusterError
+from pytest_gpucluster.plugin.record import one_line
+from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.recorded import recorded
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.report.events import EventLog
+    from pytest_gpucluster.report.trend import Comparison
+
+
+class Memory:
+    """Registered in the controller of a run with a history. `comparison` is None until the run is kept."""
+
+    def __init__(self, path: Path, log: EventLog) -> None:
+        self.path, self.log = path, log
+        self.comparison: Comparison | None = None
+        self.problem = ""
+        with contextlib.closing(History(path, create=True)):
+            pass  # a wrong file is told before nodes are taken
+
+    def keep(self) -> None:
+        """Store the run from its event log, once; what hinders it is kept in `problem`."""
+        if self.comparison is not None or self.problem:
+            return
+        if self.log.failed:  # a run with holes would pass for a whole one
+            self.problem = f"the event log is not whole: {self.log.failed}"
+            return
+        try:
+            run = recorded(read_events(self.log.path), str(self.log.path))
+            with contextlib.closing(History(self.path, create=True)) as history:
+                history.add(run)
+                self.comparison = history.compare(history.find(run.cluster, run.run))
+        except (GpuClusterError, OSError) as error:
+            self.problem = one_line(error)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Keep the run; one that was asked to be kept and is not is no success."""
+        self.keep()
+        if self.problem and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """End with each metric beside its past, and name what got worse: nearest to the prompt."""
+        write, found = terminalreporter.write_line, self.comparison
+        terminalreporter.section("history")
+        if found is not None:
+            verbose = terminalreporter.verbosity > 0
+            for line in (found.head, *(["", *found.table(constant=verbose), ""] if found.against else [])):
+                write(line)
+            for line in found.lines():
+                terminalreporter.write_line(line, yellow=True)
+            write(found.verdict())
+        if self.problem:
+            terminalreporter.write_line(f"ERROR: the run is not in the history: {self.problem}", red=True)
+
+
+def history_path(option: str | None, key: str | None) -> Path | None:
+    """Return the file of --history, else the cluster file's `history`; None where neither is given."""
+    chosen = option if option is not None else key
+    if chosen is None:
+        return None
+    if not chosen.strip():
+        raise GpuClusterError("--history: names no file")
+    return Path(chosen).expanduser()

@@ -1,0 +1,59 @@
+"""Writes report.html into --report-dir at the end of a run, when everything that it shows is in the event log."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster.errors import GpuClusterError
+from pytest_gpucluster.report.events import read_events
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.report.compared import Comparison
+    from pytest_gpucluster.report.events import EventLog
+
+
+class Pages:
+    """Registered in the controller. The page is made from the log, as `gpucluster report` makes it again."""
+
+    def __init__(self, config: pytest.Config, log: EventLog) -> None:
+        self.config, self.log = config, log
+        self.path = Path(config.option.report_dir) / "report.html"
+        with contextlib.suppress(OSError):  # that it cannot be written is said at the end
+            self.path.unlink()  # that of an earlier run would pass for this one's
+        self._done = False
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Write the page; it is no verdict on the cluster where that fails, so the exit status stays."""
+        problem = self.write()
+        if problem:
+            terminalreporter.write_line(f"ERROR: no HTML report: {problem}", red=True)
+        elif self._done:
+            terminalreporter.write_line(f"HTML: {self.path}")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_unconfigure(self) -> None:
+        """Write the page where there was no terminal to say so."""
+        self.write()
+
+    def write(self) -> str:
+        """Write the page, once; return what hindered it."""
+        if self._done or not self.log.path.exists():
+            return ""
+        self._done = True
+        from pytest_gpucluster.report import html  # noqa: PLC0415 - the start of a run needs no templates
+
+        try:
+            html.write(read_events(self.log.path), self.path, comparison=self._comparison())
+        except (GpuClusterError, OSError) as error:
+            return str(error)
+        return ""
+
+    def _comparison(self) -> Comparison | None:
+        memory = self.config.pluginmanager.get_plugin("gpucluster-history")
+        found = getattr(memory, "comparison", None)
+        return found.for_html() if found is not None else None

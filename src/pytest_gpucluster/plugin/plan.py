@@ -1,0 +1,152 @@
+"""Which nodes are under test, which are not, and why. Pure: cluster file + Slurm's inventory + options -> plan."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster import hostlist
+from pytest_gpucluster.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.slurm.inventory import NodeInfo
+
+
+class Kind(str, enum.Enum):
+    """Why a node is not tested."""
+
+    UNAVAILABLE = "unavailable"  # drained, down, unknown to Slurm: somebody has to look
+    BUSY = "busy"  # at work for others: nothing is wrong
+    LOST = "lost"  # went away during the run
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why one node is not tested, in one line."""
+
+    kind: Kind
+    text: str
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the options say about nodes. None: the option was not given."""
+
+    nodes: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, nodes: str | None, exclude: str | None) -> Selection:
+        """Expand the hostlists of --nodes and --exclude-nodes; ConfigError where one is none."""
+        return cls(
+            nodes=None if nodes is None else _expand("--nodes", nodes),
+            exclude=() if exclude is None else _expand("--exclude-nodes", exclude),
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`selected`: every node that this run is to judge. `problems`: those of them that cannot be tested."""
+
+    selected: tuple[str, ...]
+    problems: Mapping[str, Problem] = field(default_factory=dict)
+
+    @property
+    def testable(self) -> tuple[str, ...]:
+        """The nodes to allocate, in the order of the cluster file."""
+        return tuple(node for node in self.selected if node not in self.problems)
+
+
+def make_plan(
+    cluster: Cluster,
+    inventory: Mapping[str, NodeInfo],
+    selection: Selection,
+    *,
+    reserved: Collection[str] | None = None,
+    on_trial: Collection[str] = (),
+) -> Plan:
+    """Choose the nodes; ConfigError where none is left or one is asked for that the cluster does not have.
+
+    `reserved`: the nodes of the reservation that is asked for (None: no reservation, or one without nodes of its
+    own); without --nodes they are all that is under test. `on_trial`: drained nodes that will be undrained for it.
+    """
+    expected = tuple(node for group in cluster.groups for node in group.names)
+    asked = expected if selection.nodes is None else selection.nodes
+    if selection.nodes is None and reserved is not None:
+        asked = tuple(node for node in expected if node in reserved)
+        if not asked:
+            raise ConfigError(
+                f"reservation {cluster.slurm.reservation} holds no node of cluster {cluster.name}, "
+                f"which has {hostlist.fold(expected)}"
+            )
+    _refuse_unknown("--nodes", asked, expected, cluster.name)
+    _refuse_unknown("--exclude-nodes", selection.exclude, expected, cluster.name)
+    excluded = set(selection.exclude)
+    selected = tuple(node for node in asked if node not in excluded)
+    if not selected:
+        raise ConfigError(f"--exclude-nodes leaves no node of {hostlist.fold(asked)} to test")
+    if cluster.why_no_slurm:
+        return Plan(selected)
+    wait = selection.nodes is not None
+    problems = {
+        node: problem
+        for node in selected
+        if node not in on_trial and (problem := judge_node(node, inventory, wait=wait))
+    }
+    outside = set(selected) - problems.keys() - set(selected if reserved is None else reserved)
+    why = f"not in reservation {cluster.slurm.reservation}"
+    return Plan(selected, {**problems, **{node: Problem(Kind.UNAVAILABLE, why) for node in outside}})
+
+
+def judge_node(node: str, inventory: Mapping[str, NodeInfo], *, wait: bool) -> Problem | None:
+    """Say why Slurm would not give us this node now. `wait`: a busy node is waited for."""
+    info = inventory.get(node)
+    if info is None:
+        return Problem(
+            Kind.UNAVAILABLE, "Slurm does not know this node: add it to slurm.conf, or correct the file"
+        )
+    at_work = info.busy and info.schedulable  # one that drains is busy too, but will not come
+    if info.available or (wait and at_work):
+        return None
+    return Problem(Kind.BUSY if at_work else Kind.UNAVAILABLE, info.why_unavailable())
+
+
+def shares(
+    cluster: Cluster, inventory: Mapping[str, NodeInfo], nodes: tuple[str, ...]
+) -> dict[tuple[str | None, int], tuple[str, ...]]:
+    """Sort nodes by (partition, GPUs that Slurm counts there): one allocation each.
+
+    The GPUs have to be asked for by number: a step without gres of its own gets those that the allocation named,
+    and with none named it would see no GPU where cgroups constrain devices.
+    """
+    chosen = set(nodes)
+    found: dict[tuple[str | None, int], tuple[str, ...]] = {}
+    for group in cluster.groups:
+        partition = group.partition or cluster.slurm.partition
+        for node in group.names:
+            if node in chosen:
+                key = (partition, inventory[node].gpus)
+                found[key] = (*found.get(key, ()), node)
+    return found
+
+
+def _refuse_unknown(option: str, asked: tuple[str, ...], expected: tuple[str, ...], cluster: str) -> None:
+    unknown = set(asked) - set(expected)
+    if unknown:
+        raise ConfigError(
+            f"{option}: {hostlist.fold(unknown)} not in cluster {cluster}, which has {hostlist.fold(expected)}"
+        )
+
+
+def _expand(option: str, text: str) -> tuple[str, ...]:
+    try:
+        nodes = hostlist.expand(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from error
+    if not nodes:
+        raise ConfigError(f"{option}: names no node")
+    return nodes

@@ -1,0 +1,104 @@
+"""What one item found out, gathered while it runs and sent on in plain types with its report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster import printable, redact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytest_gpucluster.checks.verdict import Metric, Verdict
+    from pytest_gpucluster.probes.base import Probe
+
+NOT_CHECKED, NOT_APPLICABLE, NOT_TESTED = "not checked: ", "not applicable: ", "not tested: "
+
+
+@dataclass
+class Record:
+    """Suite, check and node of an item; what it measured; what it asked."""
+
+    suite: str
+    check: str
+    node: str
+    verdicts: list[Verdict] = field(default_factory=list)
+    metrics: list[Metric] = field(default_factory=list)
+    probes: list[Probe[Any]] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
+    curves: list[dict[str, Any]] = field(default_factory=list)
+    cells: list[dict[str, Any]] = field(default_factory=list)
+    logs: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def add(self, verdict: Verdict) -> None:
+        """Keep a verdict and its metrics."""
+        self.verdicts.append(verdict)
+        self.metrics.extend(verdict.metrics)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain types without control characters: suite, check, node, verdicts, metrics, curves, cells, logs."""
+        plain = {
+            "suite": self.suite,
+            "check": self.check,
+            "node": self.node,
+            "verdicts": [verdict.as_dict() for verdict in self.verdicts],
+            "metrics": [dict(vars(metric)) for metric in self.metrics],
+            "curves": self.curves,
+            "cells": self.cells,
+            "logs": self.logs,
+            **({"versions": self.versions} if self.versions else {}),
+        }
+        cleaned: dict[str, Any] = clean_all(plain)
+        return cleaned
+
+
+RECORD: pytest.StashKey[Record] = pytest.StashKey()
+
+
+def record_of(item: pytest.Item) -> Record:
+    """Return the record of an item, made at the first call. Its check is SUITE.WHAT of test_SUITE.py::test_WHAT."""
+    found = item.stash.get(RECORD, None)
+    if found is None:
+        found = item.stash[RECORD] = Record(suite_of(item), check_of(item), node_of(item))
+    return found
+
+
+def suite_of(item: pytest.Item) -> str:
+    """Return the suite of an item: SUITE of test_SUITE.py."""
+    return item.path.stem.removeprefix("test_")
+
+
+def check_of(item: pytest.Item) -> str:
+    """Return the check of an item, without making its record: half a million of them would fill the memory."""
+    return f"{suite_of(item)}.{getattr(item, 'originalname', item.name).removeprefix('test_')}"
+
+
+def node_of(item: pytest.Item) -> str:
+    """Return the node that an item is parametrised for, '' for an item about the whole cluster."""
+    callspec = getattr(item, "callspec", None)
+    return str(callspec.params.get("node", "")) if callspec else ""
+
+
+def clean(text: str) -> str:
+    """Take out secrets, and control characters: XML cannot hold them, and a terminal would obey them."""
+    return printable.clean(redact.text(text))
+
+
+def clean_all(data: Any) -> Any:
+    """Return plain data with every text in it cleaned."""
+    return printable.clean_all(redact.everything(data))
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's message on one line."""
+    return " ".join(str(error).split())
+
+
+def matches(check: str, patterns: Iterable[str]) -> str | None:
+    """Return the first pattern (fnmatch, like 'gpu.*') that a check's name matches."""
+    return next((pattern for pattern in patterns if fnmatchcase(check, pattern)), None)

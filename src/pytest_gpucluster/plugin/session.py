@@ -1,0 +1,629 @@
+"""What one run holds: the cluster, Slurm's inventory, the plan, the allocations and the channel to the nodes.
+
+The controller owns the allocations and the channel. An xdist worker has the same view of them, made from the plain
+data that the controller hands over, and owns nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import pickle
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from pytest_gpucluster import hostlist
+from pytest_gpucluster.checks.topology import parse_slurm_topology
+from pytest_gpucluster.errors import (
+    AllocationError,
+    ConfigError,
+    GpuClusterError,
+    NotAvailable,
+    ProbeError,
+    StepError,
+    TransportError,
+)
+from pytest_gpucluster.fleet.batch import batched
+from pytest_gpucluster.fleet.channel import Fleet
+from pytest_gpucluster.fleet.join import JoinedChannel
+from pytest_gpucluster.fleet.relay import FleetClient, FleetServer
+from pytest_gpucluster.fleet.testinfra_backend import host_of
+from pytest_gpucluster.plugin.about import seen
+from pytest_gpucluster.plugin.lanes import Lanes, Place, make_lanes
+from pytest_gpucluster.plugin.plan import Kind, Plan, Problem, judge_node, shares
+from pytest_gpucluster.plugin.record import NOT_APPLICABLE, NOT_CHECKED, Record, clean, matches
+from pytest_gpucluster.probes.base import Answer, Probe, with_root
+from pytest_gpucluster.runners.submitit import SubmititDriver
+from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.slurm.exam import read_jobs, run_exam, submit_jobs
+from pytest_gpucluster.slurm.guard import JobGuard
+from pytest_gpucluster.slurm.inventory import seen_from_inside
+from pytest_gpucluster.slurm.step import StepRequest, run_step
+from pytest_gpucluster.suite import probe_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pytest_gpucluster.checks.submitit import SubmititTold
+    from pytest_gpucluster.config.models import Cluster, Profile, SlurmConfig
+    from pytest_gpucluster.drain import Trial
+    from pytest_gpucluster.fleet.batch import Batch
+    from pytest_gpucluster.fleet.channel import Channel
+    from pytest_gpucluster.report.steps import StepLogs
+    from pytest_gpucluster.slurm.client import Slurm
+    from pytest_gpucluster.slurm.exam import JobFacts, Jobs, NodeExam
+    from pytest_gpucluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.slurm.step import StepResult
+    from pytest_gpucluster.suite import AnyProbe
+
+T = TypeVar("T")
+
+LOOK_AFTER = 15.0  # seconds until the batch jobs are looked at, where nobody has asked for them earlier
+FRESH_STARTS = 3  # further allocations where nodes fall out as they start
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node under test: its name, hardware profile, group of the cluster file, and Slurm's entry (if any)."""
+
+    name: str
+    profile: Profile
+    group: Any
+    info: NodeInfo | None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Session:
+    """One run. `channel` is None until nodes are had; `record` is of the item that runs."""
+
+    def __init__(
+        self, cluster: Cluster, inventory: Mapping[str, NodeInfo], plan: Plan, slurm: Slurm | None
+    ) -> None:
+        self.cluster, self.inventory, self.plan, self.slurm = cluster, inventory, plan, slurm
+        self.nodes = {name: self._node(name) for name in plan.selected}
+        self.allocations: tuple[Allocation, ...] = ()
+        self.channel: Channel | None = None
+        self.record = Record("", "", "")
+        self.jobs: Jobs | None = None
+        self._job_facts: JobFacts | None = None
+        self._jobs_lock = threading.Lock()
+        self._exam: Future[dict[str, NodeExam]] | None = None
+        self._prefetched: list[tuple[str, float]] = []
+        self._batch: Batch | None = None
+        self._split: dict[str, dict[str, Answer]] = {}
+        self.messages: list[str] = []
+        self.step_logs: StepLogs | None = None
+        self._seen: set[tuple[str, str]] = set()
+        self.stopped = ""  # why the run was stopped, where what it has is judged before it ends
+        self._facts: dict[tuple[str, str, str], Any] = {}
+        self._probes: dict[AnyProbe, Probe[Any]] = {}
+        self._lost_at_end: Mapping[str, str] | None = None
+        self._hosts: dict[str, Any] = {}
+        self.lanes: Lanes = (plan.testable,)
+        self.turn_problem = ""  # why the item could not have its nodes
+
+    def turn(self, place: Place | None) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002 - a worker's
+        """Have the nodes of an item while it runs; a single process always has them."""
+        return contextlib.nullcontext()
+
+    def lane_of(self, node: str) -> tuple[str, ...]:
+        """Return the nodes of a node's lane; all that are tested, where no lane has it."""
+        return next((lane for lane in self.lanes if node in lane), self.plan.testable)
+
+    def _node(self, name: str) -> Node:
+        group = self.cluster.group_of(name)
+        return Node(name, group.profile, group, self.inventory.get(name))
+
+    def lost(self) -> Mapping[str, str]:
+        """Return the nodes that went away during the run, and why; after close(), as it was then."""
+        if self._lost_at_end is not None:
+            return self._lost_at_end
+        return self.channel.lost if self.channel is not None else {}
+
+    def problem(self, node: str) -> Problem | None:
+        """Say why a node cannot be tested, None where it can."""
+        lost = self.lost()
+        if node in lost:
+            return Problem(Kind.LOST, clean(lost[node]))
+        planned = self.plan.problems.get(node)
+        return planned and Problem(planned.kind, clean(planned.text))
+
+    def allocation_of(self, node: str) -> Allocation | None:
+        """Return the allocation that holds a node."""
+        return next((held for held in self.allocations if node in held.nodes), None)
+
+    def need_channel(self) -> Channel:
+        """Return the channel; GpuClusterError where no node was had."""
+        if self.channel is None:
+            raise GpuClusterError("no node is allocated: this test cannot run")
+        return self.channel
+
+    def facts(self, node: str, probe: Probe[T]) -> T:
+        """Return the facts of one node. The command is asked of all nodes at once and remembered.
+
+        Raise NotAvailable where the command could not do its work there, ProbeError where its answer is not
+        understood or never came.
+        """
+        key = (node, probe.name, probe.command)
+        if key not in self._facts:
+            self._facts[key] = self._read(node, probe)
+        found = self._facts[key]
+        if isinstance(found, ProbeError):
+            raise found
+        return found  # type: ignore[no-any-return] # the key holds the probe that made it
+
+    def answer(self, node: str, probe: Probe[Any]) -> Answer:
+        """Return what one node answered to a probe's command, as it came."""
+        return self._ask(node, self.command(probe), probe.timeout)
+
+    def probe(self, asked: AnyProbe) -> Probe[Any]:
+        """Return a probe, made for this cluster once where it is a function of it."""
+        if isinstance(asked, Probe):
+            return asked
+        if asked not in self._probes:
+            self._probes[asked] = probe_for(asked, self.cluster)
+        return self._probes[asked]
+
+    def requires(self, record: Record) -> bool:
+        """Return True where the cluster file or the node's profile requires an item's check."""
+        profile = self.nodes[record.node].profile.required if record.node else ()
+        return matches(record.check, (*self.cluster.required, *profile)) is not None
+
+    def facts_of_item(self, asked: AnyProbe) -> Any:
+        """Return the facts of the running item's node; what it could not tell ends the item as 'not checked'."""
+        probe, record = self.probe(asked), self.record
+        if probe not in record.probes:
+            record.probes.append(probe)
+        try:
+            facts = self.facts(record.node, probe)
+            if (record.node, probe.name) not in self._seen:  # said once a node
+                self._seen.add((record.node, probe.name))
+                record.versions |= seen(probe.name, facts)
+            return facts  # noqa: TRY300 - the except is of facts()
+        except NotAvailable as error:
+            if self.requires(record):
+                raise
+            pytest.skip(f"{NOT_CHECKED}{probe.name}: {error}")
+
+    def fleet_facts(self, asked: AnyProbe) -> dict[str, Any]:
+        """Return the facts of all nodes that could tell; the others speak for themselves in their own items."""
+        probe, told = self.probe(asked), {}
+        for node in self.need_channel().nodes:
+            try:
+                told[node] = self.facts(node, probe)
+            except ProbeError:
+                continue
+        return told
+
+    def _read(self, node: str, probe: Probe[Any]) -> Any:
+        try:
+            answer = self._ask(node, self.command(probe), probe.timeout)
+        except (KeyError, ValueError):
+            return ProbeError(f"{probe.name}: {node} is not among the nodes of the channel")
+        if answer.rc is None:
+            return ProbeError(f"{probe.name} on {node}: {answer.problem}")
+        try:
+            return probe.parse(answer)
+        except NotAvailable as error:
+            return error
+        except ProbeError as error:
+            return ProbeError(f"{probe.name} on {node}: {error}")
+
+    def _ask(self, node: str, command: str, timeout: float) -> Answer:
+        channel, batch = self.need_channel(), self._batch
+        if batch is not None and any(command == known for known, _ in batch.commands):
+            if node not in self._split:
+                whole = channel.ask_node(node, batch.command, timeout=batch.timeout)
+                self._split[node] = batch.split(whole)
+            if command in self._split[node]:
+                return self._split[node][command]
+        return channel.ask_node(node, command, timeout=timeout)
+
+    def command(self, probe: Probe[Any]) -> str:
+        """Return the command as it is sent: through `sudo -n` where it needs root and the cluster file allows it."""
+        return self.rooted(probe, probe.command)
+
+    def rooted(self, probe: Probe[Any], command: str) -> str:
+        """Return a command of a probe, its own or its short form, with sudo where that applies."""
+        return with_root(command) if probe.root and self.cluster.sudo else command
+
+    def prefetch(self, probes: Sequence[Probe[Any]]) -> None:
+        """Send the commands of probes in one go; later facts() finds them answered."""
+        alone = [(self.command(probe), probe.timeout) for probe in probes if probe.alone]
+        others = [(self.command(probe), probe.timeout) for probe in probes if not probe.alone]
+        self._batch = batched(others)
+        self._prefetched = [
+            *alone,
+            *([(self._batch.command, self._batch.timeout)] if self._batch else others),
+        ]
+        self.need_channel().prefetch(self._prefetched)
+
+    def examine(self) -> Future[dict[str, NodeExam]]:
+        """Start the exam's step on all nodes of every allocation, once; it runs while answers are judged."""
+        if self._exam is None:
+            self._exam = Future()
+            threading.Thread(target=self._run_exam, args=(self._exam,), name="exam", daemon=True).start()
+        return self._exam
+
+    def _run_exam(self, exam: Future[dict[str, NodeExam]]) -> None:
+        found: dict[str, NodeExam] = {}
+        try:
+            for command, timeout in self._prefetched:  # first: the exam is judged last
+                self.need_channel().ask(command, timeout=timeout)
+            for held in self.allocations:
+                assert self.slurm is not None  # who has an allocation has a scheduler
+                found |= run_exam(self.slurm, held, self.inventory, without=self.lost())
+            exam.set_result(found)
+        except BaseException as error:  # noqa: BLE001 - raised in the test that asks for the result
+            exam.set_exception(error)
+
+    def host(self, node: str) -> Any:
+        """Return the testinfra Host of a node, made once."""
+        if node not in self._hosts:
+            self._hosts[node] = host_of(self.need_channel(), node, sudo=self.cluster.sudo)
+        return self._hosts[node]
+
+    def run_step(
+        self, argv: Sequence[str], *, nodes: Sequence[str], environment: str | None, **options: Any
+    ) -> StepResult:
+        """Run a step on these nodes (none: all of the first allocation), in an environment of the cluster file."""
+        if self.slurm is None:
+            pytest.skip(f"{NOT_APPLICABLE}{self.cluster.why_no_slurm}")
+        held = self.allocation_of(nodes[0]) if nodes else (self.allocations or (None,))[0]
+        if held is None:
+            raise StepError(f"no allocation holds {', '.join(nodes) or 'any node'}: the step cannot run")
+        known = self.cluster.environments
+        if environment is not None and environment not in known:
+            names = ", ".join(sorted(known)) or "none"
+            raise ConfigError(
+                f"environment {environment!r} is not in cluster {self.cluster.name}; it has: {names}"
+            )
+        chosen = known[environment] if environment else None
+        request = StepRequest(
+            argv=tuple(argv), nodes=tuple(nodes) or held.nodes, environment=chosen, **options
+        )
+        return run_step(self.slurm, held, request)
+
+    def keep_steps(self, logs: StepLogs) -> None:
+        """Write a log of every step from now on, and tell the item that runs then."""
+        self.step_logs = logs
+        if self.slurm is not None:
+            self.slurm.on_step = self._keep_step
+
+    def _keep_step(self, result: StepResult) -> None:
+        assert self.step_logs is not None  # it is what made this the listener
+        own = threading.current_thread() is threading.main_thread()  # the exam runs beside the items
+        path = self.step_logs.keep(self.record.check if own else "", result)
+        if own and path:
+            self.record.logs.append(path)
+
+    def jobs_told(self) -> JobFacts | None:
+        """Return what became of the batch jobs, None without any; slurmctld forgets them after a while (MinJobAge)."""
+        if self.jobs is None or self.slurm is None:
+            return None
+        with self._jobs_lock:
+            if self._job_facts is None or not self._job_facts.ended:
+                before = self._job_facts.records if self._job_facts is not None else {}
+                now = read_jobs(self.slurm, self.jobs)
+                self._job_facts = replace(now, records={**before, **now.records})
+            return self._job_facts
+
+    def submitit_told(self) -> SubmititTold | None:
+        """Return what became of submitit's jobs; None where none were submitted in time."""
+        return None
+
+    def forget(self, channel: Channel) -> None:
+        """Forget every answer, and ask through this channel from now on."""
+        self.channel, self._batch, self._exam = channel, None, None
+        for answers in (self._facts, self._split, self._hosts, self._prefetched):
+            answers.clear()
+
+    def close(self) -> None:
+        """Let go of everything that this run holds."""
+
+
+class Controller(Session):
+    """The session that owns the allocations."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._server: FleetServer | None = None
+        self._parts: list[Fleet] = []
+        self._look: threading.Timer | None = None
+        self._job_guard: JobGuard | None = None
+        self._submitit: SubmititDriver | ConfigError | None = None
+        self._lock = threading.Lock()
+        self.places: list[str] | None = None  # the lane of every item, as an xdist worker tells it
+        self.reserved: frozenset[str] = frozenset()  # the nodes of the reservation that we allocate in
+        self.drained_by_us: dict[str, str] = {}  # node -> the reason of ours that it had at the start
+        self.trial: Trial | None = None
+        self.left_behind: list[str] = []  # what could not be given back, and what to do about it
+
+    def read_inventory(self, slurm: Slurm) -> Mapping[str, NodeInfo]:
+        """Ask Slurm for its nodes anew, as a job of our reservation sees them."""
+        slurm.refresh()
+        return seen_from_inside(slurm.nodes(), self.reserved)
+
+    def allocate(self, say: Callable[[str], None], *, with_jobs: bool, with_submitit: bool = False) -> None:
+        """Get the nodes and open the channel; AllocationError where there are none.
+
+        `with_jobs`: the batch jobs of the slurm suite go first, since they could not start beside an allocation of
+        all nodes; `with_submitit`: so do those of submitit.
+        """
+        if self.channel is not None or not self.plan.testable:
+            return
+        if self.cluster.over == "ssh":
+            self.channel = open_over_ssh(self.cluster, self.plan.testable)
+            return
+        if self.slurm is None:
+            self.channel = Fleet.local(self.plan.testable[0])
+            return
+        if self.trial is not None:
+            self._begin_trial(self.slurm, self.trial, say)
+        if with_jobs:
+            self._job_guard = JobGuard(self.slurm)
+            self.jobs = submit_jobs(self.slurm, self.cluster.slurm, name=self._job_guard.name)
+        dependency = self.jobs.dependency if self.jobs is not None else None
+        if with_submitit and (ids := self._submit()):
+            dependency = ":".join((dependency or "afterany", *ids))
+        self._open(self.slurm, dependency, say)
+        # they end about now, and may be forgotten (MinJobAge) before the suite asks
+        self._look = threading.Timer(LOOK_AFTER, self.jobs_told)
+        self._look.daemon = True
+        self._look.start()
+        for _ in range(FRESH_STARTS):
+            if not self._left_out_fallen(self.slurm, say):
+                return
+            self._open(self.slurm, None, say)
+
+    def _begin_trial(self, slurm: Slurm, trial: Trial, say: Callable[[str], None]) -> None:
+        """Undrain the nodes on trial; one that does not come is not tested."""
+        trial.begin()
+        inventory = self.read_inventory(slurm)
+        problems = {node: Problem(Kind.UNAVAILABLE, why) for node, why in trial.refused.items()}
+        for node, problem in problems.items():
+            say(f"{node} is not on trial: {clean(problem.text)}")
+        self._replan(inventory, problems)
+
+    def _replan(self, inventory: Mapping[str, NodeInfo], problems: Mapping[str, Problem]) -> None:
+        self.inventory = inventory
+        self.plan = replace(self.plan, problems={**self.plan.problems, **problems})
+        self.nodes = {name: self._node(name) for name in self.plan.selected}
+
+    def _open(self, slurm: Slurm, dependency: str | None, say: Callable[[str], None]) -> None:
+        """Allocate the testable nodes, and start an agent on each."""
+        parts = self._parts = []
+        for (partition, gpus), nodes in shares(self.cluster, self.inventory, self.plan.testable).items():
+            request = make_request(self.cluster.slurm, partition, gpus, nodes)
+            request = replace(request, dependency=dependency)
+            held = Allocation.request(slurm, request, say=say)
+            self.allocations += (held,)
+            parts.append(Fleet.over_slurm(slurm, held))
+        if parts:
+            self.channel = parts[0] if len(parts) == 1 else JoinedChannel(parts)
+        for part in parts:
+            part.wait_started()
+
+    def _left_out_fallen(self, slurm: Slurm, say: Callable[[str], None]) -> bool:
+        """Where the agents of all nodes went with the first, leave out the nodes at fault; True: start afresh.
+
+        A prolog that fails on one node drains it and ends the whole job, and a slurmd that takes no task ends the
+        whole step; the other nodes are not to blame.
+        """
+        stillborn = {node: why for part in self._parts for node, why in part.stillborn.items()}
+        if self.channel is None or not self.channel.lost:
+            return False
+        if not stillborn and all(held.alive for held in self.allocations):
+            return False
+        inventory = self.read_inventory(slurm)
+        fallen = {node: Problem(Kind.LOST, why) for node, why in stillborn.items()}
+        for node in self.plan.testable:
+            if (problem := judge_node(node, inventory, wait=True)) is not None:
+                fallen[node] = problem
+        if not fallen:
+            return False
+        for node, problem in fallen.items():
+            say(f"{node} fell out as it started: {clean(problem.text)}; asking for the others again")
+        self._let_go()
+        self.channel, self.allocations = None, ()
+        self._replan(inventory, fallen)
+        return True
+
+    def _submit(self) -> tuple[str, ...]:
+        """Start submitit's driver; what the cluster file lacks for it is said by its own items."""
+        claim = self.cluster.submitit
+        if claim is None or self.slurm is None:
+            return ()
+        try:
+            self._submitit = SubmititDriver(self.slurm, self.cluster, claim)
+        except ConfigError as error:
+            self._submitit = error
+            return ()
+        return self._submitit.submitted()
+
+    def submitit_told(self) -> SubmititTold | None:
+        """Return what became of submitit's jobs; they are submitted now where no node is held."""
+        if self._submitit is None and not self.allocations:
+            self._submit()
+        if isinstance(self._submitit, ConfigError):
+            raise self._submitit
+        return self._submitit.told() if self._submitit else None
+
+    def hand_over(self, workers: int) -> str:
+        """Return what one of so many workers needs to see the same, as plain text for xdist."""
+        address: tuple[Any, ...] | None = None
+        if self.channel is not None:
+            with self._lock:
+                if self._server is None:
+                    self.lanes = make_lanes(self.channel.nodes, workers, self._leaves())
+                    also: dict[str, Callable[..., Any]] = {
+                        "places": self._take_places,
+                        "jobs_told": self.jobs_told,
+                    }
+                    self._server = FleetServer(self.channel, also, self._cancel_steps)
+            address = self._server.address
+        jobs = [(held.job_id, held.nodes) for held in self.allocations]
+        submitit = self.submitit_told() if isinstance(self._submitit, SubmititDriver) else self._submitit
+        data = (self.cluster, dict(self.inventory), self.plan, jobs, self.jobs, submitit, address, self.lanes)
+        return base64.b64encode(pickle.dumps(data)).decode()
+
+    def _take_places(self, places: list[str]) -> None:
+        self.places = places
+
+    def _leaves(self) -> Mapping[str, str]:
+        """Return {node: leaf switch} where Slurm knows its topology."""
+        if self.slurm is None or "tree" not in self.slurm.config().get("TopologyPlugin", ""):
+            return {}
+        try:
+            return parse_slurm_topology(self.slurm.run("scontrol", "show", "topology", "-o"))
+        except GpuClusterError:
+            return {}  # lanes in Slurm's order are right too
+
+    def _cancel_steps(self, nodes: frozenset[str]) -> None:
+        """End the steps that a dead worker has left on these nodes; step 0 of a job is the channel."""
+        if self.slurm is None:
+            return
+        for held in self.allocations:
+            if not nodes & set(held.nodes):
+                continue
+            listed = self.slurm.run("squeue", "-s", "-h", "-j", str(held.job_id), "-o", "%i %N").splitlines()
+            for step, _, where in (line.partition(" ") for line in listed):
+                number = step.rpartition(".")[2]
+                if number.isdigit() and int(number) > 0 and nodes & set(hostlist.expand(where.strip())):
+                    self.slurm.run("scancel", step)
+
+    def _let_go(self) -> None:
+        if self.channel is not None:
+            self.channel.close()
+        for held in self.allocations:
+            try:
+                held.release()
+            except AllocationError as error:
+                self.left_behind.append(str(error))
+
+    def close(self) -> None:
+        """Close the channel and give the nodes back; again and again is harmless."""
+        self._lost_at_end = self.lost()
+        if self._look is not None:
+            self._look.cancel()
+        if self._server is not None:
+            self._server.close()
+        if self.trial is not None:
+            self.trial.end()  # while we hold them, nobody else gets them in between
+        self._let_go()
+        if isinstance(self._submitit, SubmititDriver):
+            self._submitit.close()
+        if self._job_guard is not None:
+            self._job_guard.release()
+        if self.slurm is not None:
+            self.slurm.transport.close()
+
+
+class Worker(Session):
+    """The view of an xdist worker on the controller's session."""
+
+    submitit: SubmititTold | ConfigError | None = None
+    relay: FleetClient | None = None
+    orderly = False  # some item loads nodes: who reads them takes turns with it
+    _has: Place | None = None
+
+    def turn(self, place: Place | None) -> contextlib.AbstractContextManager[None]:
+        """Have the nodes of an item while it runs."""
+        return self._turn(place) if place is not None and self.relay is not None else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _turn(self, place: Place) -> Iterator[None]:
+        assert self.relay is not None  # turn() has looked
+        self._has, self.turn_problem = place, ""
+        taken = place.load or (self.orderly and bool(place.nodes))
+        try:
+            if taken:
+                self.relay.take(place.nodes, load=place.load)
+        except TransportError as error:
+            self.turn_problem = str(error)
+        try:
+            yield
+        finally:
+            if taken or self._has is not place:
+                with contextlib.suppress(TransportError):  # then nobody waits for the nodes either
+                    self.relay.leave()
+            self._has = None
+
+    def run_step(
+        self, argv: Sequence[str], *, nodes: Sequence[str], environment: str | None, **options: Any
+    ) -> StepResult:
+        """Run a step as Session does; the nodes that it takes beyond those of the item are waited for."""
+        held = self.allocations[0].nodes if self.allocations else ()
+        self._widen(frozenset(nodes or held))
+        return super().run_step(argv, nodes=nodes, environment=environment, **options)
+
+    def _widen(self, nodes: frozenset[str]) -> None:
+        has = self._has
+        mine = has.nodes if has is not None and has.load else frozenset()
+        if has is not None and self.relay is not None and not nodes <= mine:
+            self._has = replace(has, nodes=nodes | mine, load=True)
+            self.relay.take(nodes | mine, load=True)
+
+    def jobs_told(self) -> JobFacts | None:
+        """Ask the controller, which has looked before Slurm forgot."""
+        return self.relay.call("jobs_told") if self.relay is not None else super().jobs_told()
+
+    def submitit_told(self) -> SubmititTold | None:
+        """Return what the controller's driver told."""
+        if isinstance(self.submitit, ConfigError):
+            raise self.submitit
+        return self.submitit
+
+    @classmethod
+    def take_over(cls, text: str, make_slurm: Callable[[Cluster], Slurm | None]) -> Worker:
+        """Make the session from what the controller handed over."""
+        data = pickle.loads(base64.b64decode(text))  # noqa: S301 - our own
+        cluster, inventory, plan, held, jobs, submitit, address, lanes = data
+        worker = cls(cluster, inventory, plan, make_slurm(cluster))
+        worker.jobs, worker.lanes = jobs, lanes
+        worker.submitit = submitit
+        if worker.slurm is not None:
+            worker.allocations = tuple(Allocation.attach(worker.slurm, job, nodes) for job, nodes in held)
+        if address is not None:
+            worker.channel = worker.relay = FleetClient(*address)
+        return worker
+
+    def close(self) -> None:
+        """Leave the controller's channel."""
+        if self.channel is not None:
+            self.channel.close()
+        if self.slurm is not None:
+            self.slurm.transport.close()
+
+
+def open_over_ssh(cluster: Cluster, nodes: tuple[str, ...]) -> Fleet:
+    """Open a channel to nodes by one SSH connection each."""
+    from pytest_gpucluster.fleet.over_ssh import fleet_over_ssh  # noqa: PLC0415 - Fabric takes 0.2 s to import
+
+    return fleet_over_ssh(nodes, cluster.ssh, cluster.hosts)
+
+
+def make_request(
+    slurm: SlurmConfig, partition: str | None, gpus: int, nodes: tuple[str, ...]
+) -> AllocationRequest:
+    """Put the cluster file's `slurm:` section into salloc's words."""
+    return AllocationRequest(
+        nodes=nodes,
+        partition=partition,
+        account=slurm.account,
+        qos=slurm.qos,
+        reservation=slurm.reservation,
+        comment=slurm.comment,
+        constraint=slurm.constraint,
+        time=slurm.time,
+        queue_wait=slurm.queue_wait,
+        exclusive=slurm.exclusive,
+        gpus_per_node=gpus or None,
+        extra_args=slurm.extra_args,
+    )

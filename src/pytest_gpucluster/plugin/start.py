@@ -1,0 +1,236 @@
+"""Open a session for --cluster: cluster file, inventory, plan; bad input ends here in one line and exit code 4."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster import suites_path
+from pytest_gpucluster.config import baseline, load_cluster
+from pytest_gpucluster.drain import Trial, lock_path
+from pytest_gpucluster.drain.policy import ours
+from pytest_gpucluster.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.plugin import burnin, fixtures, signals
+from pytest_gpucluster.plugin.drain import Drainage, Options, durable, little_patience, trial_reasons
+from pytest_gpucluster.plugin.gauges import Gauges
+from pytest_gpucluster.plugin.hooks import Hooks
+from pytest_gpucluster.plugin.memory import Memory, history_path
+from pytest_gpucluster.plugin.pages import Pages
+from pytest_gpucluster.plugin.plan import Selection, make_plan
+from pytest_gpucluster.plugin.record import clean, one_line
+from pytest_gpucluster.plugin.session import Controller, Session, Worker
+from pytest_gpucluster.report import steps
+from pytest_gpucluster.report.events import EventLog
+from pytest_gpucluster.slurm.client import Slurm
+from pytest_gpucluster.slurm.inventory import seen_from_inside
+from pytest_gpucluster.transport.local import LocalTransport
+from pytest_gpucluster.units import parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.slurm.inventory import NodeInfo
+
+
+NOT_OVER_SSH = {"os.limits": "the limits are those of a step; over SSH there is none"}
+FIRST_PATIENCE = 5.0  # seconds; a client of a dead controller tries for 9 by itself (22.05)
+
+
+def register(config: pytest.Config) -> None:
+    """Open the session and register the hooks and fixtures that need one."""
+    if config.option.help or config.option.version or config.option.markers:
+        return
+    if getattr(config.option, "dist", "no") == "each":
+        raise pytest.UsageError(
+            "--dist=each: runs every test in every worker, on the same nodes: leave it out"
+        )
+    signals.catch()
+    try:
+        session, log = open_session(config)
+        if not config.option.collectonly:
+            keep_logs(config, session, own=log is not None)
+        hooks = Hooks(config, session, log)
+        options = Options.read(config.option)
+        memory = make_memory(config, session, log)
+        gauges = Gauges(config, log) if log is not None else None
+    except GpuClusterError as error:
+        raise pytest.UsageError(clean(one_line(error))) from error
+    config.stash[fixtures.SESSION] = session
+    config.pluginmanager.register(fixtures, "gpucluster-fixtures")
+    config.pluginmanager.register(fixtures.session_plugin(session), "gpucluster-session")
+    config.pluginmanager.register(hooks, "gpucluster-hooks")
+    if options.wanted:
+        config.pluginmanager.register(Drainage(config, session, log, options), "gpucluster-drain")
+    if memory is not None:
+        config.pluginmanager.register(memory, "gpucluster-history")
+    if log is not None:
+        config.pluginmanager.register(Pages(config, log), "gpucluster-pages")
+        config.pluginmanager.register(gauges, "gpucluster-metrics")
+    if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
+        config.args = [str(suites_path())]  # away from a checkout the suites of the package are meant
+
+
+def open_session(config: pytest.Config) -> tuple[Session, EventLog | None]:
+    """Return the controller's session and event log, or an xdist worker's view."""
+    handed = getattr(config, "workerinput", {}).get("gpucluster")
+    if handed is not None:
+        return Worker.take_over(handed, make_slurm), None
+    option = config.option
+    if option.baseline and option.baseline != "record":
+        baseline.load(Path(option.baseline))  # a wrong file is told before nodes are taken
+    if burnin.asked(option):
+        option.burnin_before = burnin.before(option)  # before our own log takes the place of the old one
+    cluster = with_options(find_cluster(option.cluster, option.profile), option)
+    selection = Selection.parse(option.nodes, option.exclude_nodes)
+    slurm = make_slurm(cluster)
+    options = Options.read(option)
+    if options.wanted and slurm is None:
+        raise ConfigError(f"--drain and --resume-passing: cluster {cluster.name} has no scheduler")
+    inventory = first_contact(cluster, slurm) if slurm else {}
+    reserved = reserved_nodes(cluster, slurm) if slurm else None
+    inventory = seen_from_inside(inventory, reserved or ())
+    on_trial = trial_reasons(options, inventory, reserved)
+    plan = make_plan(cluster, inventory, selection, reserved=reserved, on_trial=on_trial)
+    run = time.strftime("%Y%m%dT%H%M%S") + f"-{os.getpid()}"
+    log = None
+    if not option.collectonly:
+        log = EventLog(Path(option.report_dir) / "events.jsonl", run)
+        option.xmlpath = option.xmlpath or str(Path(option.report_dir) / "junit.xml")
+        with contextlib.suppress(
+            OSError
+        ):  # that of an earlier run would pass for this one's, were this killed
+            Path(option.xmlpath).unlink()
+    session = Controller(cluster, inventory, plan, slurm)
+    session.reserved = reserved or frozenset()
+    session.drained_by_us = {
+        node: inventory[node].reason for node in plan.selected if is_ours(inventory, node)
+    }
+    on_trial = {node: reason for node, reason in on_trial.items() if node in plan.selected}
+    if on_trial and slurm is not None and log is not None:
+        session.trial = Trial(little_patience(slurm), on_trial, durable(log), lock_of(slurm))
+    return session, log
+
+
+def lock_of(slurm: Slurm) -> Path:
+    """Return the lock of runs that drain or resume nodes of this Slurm."""
+    return lock_path(slurm.config().get("ClusterName", ""))
+
+
+def is_ours(inventory: Mapping[str, NodeInfo], node: str) -> bool:
+    """Return True for a node that gpucluster has drained."""
+    return node in inventory and ours(inventory[node]) is not None
+
+
+def reserved_nodes(cluster: Cluster, slurm: Slurm) -> frozenset[str] | None:
+    """Return the nodes of the reservation that is asked for; None: none is, it has no nodes, or salloc will say."""
+    if cluster.slurm.reservation is None:
+        return None
+    found = slurm.reservations().get(cluster.slurm.reservation)
+    return frozenset(found.nodes) or None if found else None
+
+
+def keep_logs(config: pytest.Config, session: Session, *, own: bool) -> None:
+    """Let the logs of steps be written to --report-dir; the controller clears away those of an earlier run."""
+    folder = Path(config.option.report_dir)
+    if own:
+        steps.clear(folder)
+    worker = getattr(config, "workerinput", {}).get("workerid", "")
+    session.keep_steps(steps.StepLogs(folder, worker))
+
+
+def make_memory(config: pytest.Config, session: Session, log: EventLog | None) -> Memory | None:
+    """Open the history where one is kept; a file that is none is told here, before nodes are taken."""
+    path = history_path(config.option.history, session.cluster.history)
+    return Memory(path, log) if path is not None and log is not None else None
+
+
+def find_cluster(name: str, profile: str | None) -> Cluster:
+    """Load the cluster file; `sandbox` is started where it does not run."""
+    if name != "sandbox":
+        return load_cluster(name, profile=profile)
+    from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415 - real clusters have no need of it
+
+    sandbox = Sandbox()
+    if not sandbox.running:
+        sandbox.up()
+    return load_cluster(str(sandbox.cluster_file), profile=profile)
+
+
+def with_options(cluster: Cluster, option: Any) -> Cluster:
+    """Let the command line go before the cluster file."""
+    said: dict[str, Any] = {
+        key: value
+        for key in ("partition", "reservation", "account")
+        if (value := getattr(option, key)) is not None
+    }
+    if option.time_limit is not None:
+        try:
+            said["time"] = parse_duration(option.time_limit)
+        except ValueError as error:
+            raise ConfigError(f"--time: {error}") from error
+    if burnin.asked(option):
+        seconds = burnin.seconds(option, cluster.burnin)
+        cluster = cluster.model_copy(update={"burnin": cluster.burnin.model_copy(update={"time": seconds})})
+        if "time" not in said:  # the allocation has to last as long
+            said["time"] = max(cluster.slurm.time, seconds + burnin.AROUND)
+    update: dict[str, Any] = {"slurm": cluster.slurm.model_copy(update=said)}
+    if option.over is not None:
+        update["over"] = option.over
+    if (option.over or cluster.over) == "ssh":
+        update["not_applicable"] = {**NOT_OVER_SSH, **cluster.not_applicable}
+    if "partition" in said:
+        update["groups"] = tuple(
+            group.model_copy(update={"partition": said["partition"]}) for group in cluster.groups
+        )
+    return cluster.model_copy(update=update)
+
+
+def make_slurm(cluster: Cluster) -> Slurm | None:
+    """Return the client for the cluster's Slurm, None where it has none."""
+    if cluster.why_no_slurm:
+        return None
+    environment = {"SLURM_CONF": cluster.slurm.conf} if cluster.slurm.conf else {}
+    if cluster.transport.kind == "ssh":
+        from pytest_gpucluster.transport.ssh import SshTransport  # noqa: PLC0415 - Fabric takes 0.2 s to import
+
+        return Slurm(SshTransport(cluster.transport, environment, path=cluster.slurm.bin))
+    if cluster.slurm.bin:
+        environment["PATH"] = os.pathsep.join([cluster.slurm.bin, os.environ.get("PATH", os.defpath)])
+    return Slurm(LocalTransport(environment))
+
+
+def first_contact(cluster: Cluster, slurm: Slurm) -> dict[str, NodeInfo]:
+    """Read what Slurm has: nodes, partitions, version. At the start an operator waits: little patience."""
+    patience, slurm.retry_for = slurm.retry_for, FIRST_PATIENCE
+    try:
+        inventory = slurm.nodes()
+        check_partitions(cluster, slurm)
+        slurm.config()
+    finally:
+        slurm.retry_for = patience
+    return inventory
+
+
+def check_partitions(cluster: Cluster, slurm: Slurm) -> None:
+    """Raise ConfigError for a partition that Slurm does not have, before anything is started."""
+    there = slurm.partitions()
+    asked = {group.partition or cluster.slurm.partition for group in cluster.groups} - {None}
+    for partition in sorted(name for name in asked if name):
+        for name in partition.split(","):
+            if name not in there:
+                known = ", ".join(sorted(there))
+                raise ConfigError(
+                    f"cluster {cluster.name}: partition {name!r} does not exist; Slurm has {known}"
+                )
+
+
+def local_name() -> str:
+    """Return this machine's short host name, as Slurm would call it."""
+    return socket.gethostname().partition(".")[0]

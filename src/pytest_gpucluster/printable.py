@@ -1,0 +1,65 @@
+"""Text from nodes and from Slurm, made harmless for terminals, XML and logs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+# CSI and OSC sequences, and the two-character ones: ECMA-48
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])|\x9b[0-?]*[ -/]*[@-~]"
+)
+_MARK = "\N{REPLACEMENT CHARACTER}"
+
+
+def clean(text: str) -> str:
+    """Replace control characters by '?', line ends and tabs excepted.
+
+    XML cannot hold them and a terminal would obey them; so are characters that turn the direction of writing, halves of
+    surrogate pairs and code points that stand for nothing.
+    """
+    if text.isprintable():  # nearly every text: the loop is for the others
+        return text
+    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
+
+
+def clean_all(data: Any) -> Any:
+    """Return plain data with every text in it cleaned, keys too."""
+    if isinstance(data, str):
+        return clean(data)
+    if isinstance(data, dict):
+        return {clean(key) if isinstance(key, str) else key: clean_all(value) for key, value in data.items()}
+    return [clean_all(value) for value in data] if isinstance(data, (list, tuple)) else data
+
+
+def one_line(text: object, width: int = 200) -> str:
+    """Write a text of anybody on one line of at most `width` characters."""
+    words = clean(" ".join(str(text)[: 20 * width].split()))
+    return words if len(words) <= width else f"{words[: width - 3]}..."
+
+
+def printable(value: Any) -> str:
+    r"""Return text without terminal escapes; other characters that do not print become U+FFFD.
+
+    Bidirectional overrides and surrogates do not print either. Newline and tab stay.
+
+    >>> printable("\x1b[31mred\x1b[0m")
+    'red'
+    """
+    text = value if isinstance(value, str) else "" if value is None else str(value)
+    if text.isprintable():  # nearly every text
+        return text
+    text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
+    return "".join(char if char.isprintable() or char in "\n\t" else _MARK for char in text)
+
+
+def cut(text: str, limit: int) -> str:
+    """Keep both ends of a text longer than `limit` characters, and say how much is left out.
+
+    >>> cut("a" * 100, 40)
+    'aaaaaaaaaaaaaaaaaaaa [... 60 characters left out ...] aaaaaaaaaaaaaaaaaaaa'
+    """
+    if len(text) <= limit:
+        return text
+    half, gap = limit // 2, "\n" if "\n" in text else " "
+    return f"{text[:half]}{gap}[... {len(text) - 2 * half} characters left out ...]{gap}{text[-half:]}"

@@ -1,0 +1,1 @@
+"""Text of one command into facts. Pure."""

@@ -1,0 +1,307 @@
+"""The network for GPU traffic: adapters and ports from /sys/class/infiniband, modules, interfaces, IOMMU and ACS.
+
+Formats: Documentation/ABI/stable/sysfs-class-infiniband of the Linux kernel, ibv_devinfo(1), lspci(8). Files are read
+with one `cat` an adapter, which prints one line a file; a file that is not there shows as an error of cat.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.errors import NotAvailable, ProbeError
+from pytest_gpucluster.probes.base import Answer, Probe, last_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CANNOT = "cannot be read"
+COUNTERS = (
+    "symbol_error",
+    "link_error_recovery",
+    "link_downed",
+    "port_rcv_errors",
+    "port_rcv_remote_physical_errors",
+    "port_xmit_discards",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "VL15_dropped",
+)
+_OF_DEVICE = ("fw_ver", "hca_type", "board_id")
+_OF_PORT = ("state", "phys_state", "rate", "link_layer", *(f"counters/{name}" for name in COUNTERS))
+
+_ADAPTERS = " ".join(
+    (
+        "d=/sys/class/infiniband; echo uptime $(cat /proc/uptime);",
+        "for a in $(ls $d 2>/dev/null); do for p in $(ls $d/$a/ports 2>/dev/null); do",
+        "echo port $a $p; set --; for f in " + " ".join(_OF_DEVICE) + '; do set -- "$@" $d/$a/$f; done;',
+        "for f in " + " ".join(_OF_PORT) + '; do set -- "$@" $d/$a/ports/$p/$f; done; cat "$@" 2>&1;',
+        "for n in $(ls $d/$a/device/net 2>/dev/null); do echo net $n $(cat $d/$a/device/net/$n/mtu 2>/dev/null); done;",
+        "done; done; echo mtus; ibv_devinfo 2>&1 | grep -e hca_id: -e port: -e active_mtu:; echo end",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Port:
+    """One port. `rate` in GB/s (400 Gb/sec is 50.0); `mtu` is the active MTU of InfiniBand, from ibv_devinfo.
+
+    `counters` holds those that could be read; `unread` says why another value is missing.
+    """
+
+    device: str
+    number: int
+    firmware: str | None = None
+    hca_type: str | None = None
+    board: str | None = None
+    state: str | None = None
+    phys_state: str | None = None
+    rate: float | None = None
+    link_layer: str | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
+    interfaces: Mapping[str, int | None] = field(default_factory=dict)
+    mtu: int | None = None
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """The name of the part: mlx5_0 port 1."""
+        return f"{self.device} port {self.number}"
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """All ports of a node, and for how long the node is up (seconds)."""
+
+    ports: tuple[Port, ...]
+    uptime: float | None
+
+
+def parse_adapters(answer: Answer) -> Adapters:
+    """Read the ports; none is a fact, an answer without its end is not."""
+    lines = answer.out.splitlines()
+    if "end" not in lines or answer.truncated:
+        raise ProbeError("/sys/class/infiniband: the answer ended early")
+    mtus = _active_mtus(lines[lines.index("mtus") :])
+    blocks: list[list[str]] = []
+    for line in lines[: lines.index("mtus")]:
+        if line.startswith("port "):
+            blocks.append([])
+        if blocks:
+            blocks[-1].append(line)
+    uptime = re.search(r"^uptime (\d+(?:\.\d+)?)", answer.out, re.MULTILINE)
+    return Adapters(tuple(_port(block, mtus) for block in blocks), float(uptime[1]) if uptime else None)
+
+
+def _port(block: list[str], mtus: Mapping[tuple[str, int], int]) -> Port:
+    _, device, number = block[0].split()
+    values, absent = _values(device, block[1:])
+    rate = re.match(r"(\d+(?:\.\d+)?) Gb/sec", values.get("rate", ""))
+    counters = {name: values[f"counters/{name}"] for name in COUNTERS if f"counters/{name}" in values}
+    interfaces = [line.split() for line in block if line.startswith("net ")]
+    return Port(
+        device,
+        int(number),
+        values.get("fw_ver"),
+        values.get("hca_type"),
+        values.get("board_id"),
+        _after_colon(values.get("state")),
+        _after_colon(values.get("phys_state")),
+        float(rate[1]) / 8 if rate else None,
+        values.get("link_layer"),
+        {name: int(text) for name, text in counters.items() if text.isdecimal()},
+        {words[1]: int(words[2]) if words[2:] and words[2].isdecimal() else None for words in interfaces},
+        mtus.get((device, int(number))),
+        {
+            **dict.fromkeys(absent, CANNOT),
+            **{
+                f"counters/{name}": repr(text[:40]) for name, text in counters.items() if not text.isdecimal()
+            },
+        },
+    )
+
+
+def _values(device: str, lines: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Pair the lines of cat with its files: those that cat complains about have none."""
+    files = [*_OF_DEVICE, *_OF_PORT]
+    said = [line for line in lines if not line.startswith("net ")]
+    complaints = [line for line in said if line.startswith("cat: ")]
+    absent = [
+        name for name in files if any(f"/{name}:" in line or f"/{name}'" in line for line in complaints)
+    ]
+    present, texts = (
+        [name for name in files if name not in absent],
+        [line for line in said if line not in complaints],
+    )
+    if len(present) != len(texts):
+        raise ProbeError(f"/sys/class/infiniband/{device}: {len(texts)} lines of {len(present)} files")
+    return {name: text.strip() for name, text in zip(present, texts, strict=True)}, absent
+
+
+def _after_colon(text: str | None) -> str | None:
+    """Read '4: ACTIVE'."""
+    return text.partition(": ")[2] or None if text is not None else None
+
+
+def _active_mtus(lines: list[str]) -> dict[tuple[str, int], int]:
+    """Read 'hca_id:', 'port:' and 'active_mtu:' of ibv_devinfo."""
+    found, device, port = {}, "", 0
+    for line in lines:
+        name, _, text = (part.strip() for part in line.partition(":"))
+        if name == "hca_id":
+            device = text
+        elif name == "port" and text.isdecimal():
+            port = int(text)
+        elif name == "active_mtu" and (match := re.match(r"\d+", text)):
+            found[device, port] = int(match[0])
+    return found
+
+
+# --- modules, interfaces -----------------------------------------------------------------------------------------
+
+
+def parse_modules(answer: Answer) -> frozenset[str]:
+    """Read the names of the loaded modules; NotAvailable where neither /proc/modules nor lsmod could be read."""
+    names = frozenset(line.split()[0] for line in answer.out.splitlines() if line.split())
+    if answer.rc != 0 or not names:
+        raise NotAvailable(f"cat /proc/modules: {last_line(answer.err) or 'no module is listed'}")
+    return names - {"Module"}
+
+
+@dataclass(frozen=True)
+class Interfaces:
+    """Names in /sys/class/net and /sys/class/infiniband; IPv4 addresses by name, None where `ip` is absent."""
+
+    names: frozenset[str]
+    devices: frozenset[str]
+    addresses: Mapping[str, tuple[ipaddress.IPv4Interface, ...]] | None
+
+
+def parse_interfaces(answer: Answer) -> Interfaces:
+    """Read the listing; NotAvailable where /sys/class/net could not be listed (it always has lo)."""
+    rows = [line.split() for line in answer.out.splitlines()]
+    names = frozenset(row[1] for row in rows if row[:1] == ["net"] and row[1:])
+    devices = frozenset(row[1] for row in rows if row[:1] == ["hca"] and row[1:])
+    if not names or ["end"] not in rows:
+        raise NotAvailable(f"ls /sys/class/net: {last_line(answer.err) or 'no answer'}")
+    found: dict[str, tuple[ipaddress.IPv4Interface, ...]] = {}
+    for row in rows:
+        if row[0].rstrip(":").isdecimal() and len(row) > 3 and row[2] == "inet":  # noqa: PLR2004 - N: eth0 inet A/N
+            found[row[1]] = (*found.get(row[1], ()), ipaddress.IPv4Interface(row[3]))
+    return Interfaces(names, devices, found or None)
+
+
+# --- GIDs of RoCE ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GidPort:
+    """One port and its GID table: {index: type}, as 'RoCE v2' or 'IB/RoCE v1'; unused indices have no type."""
+
+    device: str
+    number: int
+    link_layer: str | None
+    types: Mapping[int, str]
+
+    def __str__(self) -> str:
+        """The name of the part: mlx5_0 port 1."""
+        return f"{self.device} port {self.number}"
+
+
+def parse_gids(answer: Answer) -> tuple[GidPort, ...]:
+    """Read the GID types of all ports; none is a fact, an answer without its end is not."""
+    lines = answer.out.splitlines()
+    if "end" not in lines or answer.truncated:
+        raise ProbeError("/sys/class/infiniband/*/ports/*/gid_attrs: the answer ended early")
+    found: list[tuple[str, int, str | None, dict[int, str]]] = []
+    for line in lines[: lines.index("end")]:
+        words = line.split()
+        if words[:1] == ["port"] and len(words) > 2 and words[2].isdecimal():  # noqa: PLR2004 - port mlx5_0 1 Ethernet
+            found.append((words[1], int(words[2]), words[3] if words[3:] else None, {}))
+            continue
+        path, colon, kind = line.partition(":")
+        index = path.rpartition("/")[2]
+        if not colon or not index.isdecimal() or not found:
+            raise ProbeError(f"/sys/class/infiniband/*/ports/*/gid_attrs: unexpected line {line[:80]!r}")
+        found[-1][3][int(index)] = kind.strip()
+    return tuple(GidPort(*port) for port in found)
+
+
+# --- what stands between GPU and adapter -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Iommu:
+    """The kernel's command line and the IOMMUs that it drives."""
+
+    cmdline: tuple[str, ...]
+    units: tuple[str, ...]
+
+
+def parse_iommu(answer: Answer) -> Iommu:
+    """Read /proc/cmdline and /sys/class/iommu."""
+    lines = answer.out.splitlines()
+    if not lines or lines[-1] != "end" or not lines[0].strip():
+        raise NotAvailable(f"cat /proc/cmdline: {last_line(answer.err) or 'no answer'}")
+    return Iommu(tuple(lines[0].split()), tuple(line.strip() for line in lines[1:-1] if line.strip()))
+
+
+@dataclass(frozen=True)
+class Acs:
+    """PCIe bridges that have Access Control Services, and those of them that redirect requests."""
+
+    bridges: int
+    redirecting: tuple[str, ...]
+
+
+def parse_acs(answer: Answer) -> Acs:
+    """Read the folded lspci -vvv; NotAvailable without lspci or without the right to read capabilities."""
+    rows = [line.split(maxsplit=2) for line in answer.out.splitlines()]
+    ends = [row for row in rows if row[:1] == ["end"] and len(row) == 3]  # noqa: PLR2004 - end, devices, denied
+    if not ends or not ends[0][1].isdecimal() or ends[0][1] == "0":
+        raise NotAvailable(f"lspci -vvv: {last_line(answer.err) or 'no device'}")
+    on = [row[1] for row in rows if row[:1] == ["acs"] and "SrcValid+" in " ".join(row)]
+    bridges = sum(row[:1] == ["acs"] for row in rows)
+    if not bridges and ends[0][2] != "0":
+        raise NotAvailable("lspci -vvv: capabilities are hidden: root is needed")
+    return Acs(bridges, tuple(on))
+
+
+ADAPTERS = Probe("network adapters", _ADAPTERS, parse_adapters, by_hand="ibstat; ls /sys/class/infiniband")
+MODULES = Probe(
+    "kernel modules",
+    "cat /proc/modules || lsmod",
+    parse_modules,
+    by_hand="lsmod | grep -e peermem -e peer_mem",
+)
+INTERFACES = Probe(
+    "network interfaces",
+    "for n in $(ls /sys/class/net); do echo net $n; done; for n in $(ls /sys/class/infiniband 2>/dev/null); do "
+    "echo hca $n; done; ip -o -4 addr show 2>/dev/null; echo end",
+    parse_interfaces,
+    by_hand="ip -o addr; ls /sys/class/infiniband",
+)
+# reading an unused index is an error of the kernel (EINVAL), which grep passes over
+GIDS = Probe(
+    "GID types",
+    "d=/sys/class/infiniband; for a in $(ls $d 2>/dev/null); do for p in $(ls $d/$a/ports 2>/dev/null); do "
+    "echo port $a $p $(cat $d/$a/ports/$p/link_layer 2>/dev/null); "
+    "grep -H . $d/$a/ports/$p/gid_attrs/types/* 2>/dev/null; done; done; echo end",
+    parse_gids,
+    by_hand="grep . /sys/class/infiniband/*/ports/*/gid_attrs/types/*",
+)
+IOMMU = Probe(
+    "IOMMU",
+    "cat /proc/cmdline; ls /sys/class/iommu 2>/dev/null; echo end",
+    parse_iommu,
+    by_hand="cat /proc/cmdline; ls /sys/class/iommu",
+)
+ACS = Probe(
+    "PCIe access control",
+    'lspci -vvv | awk \'/^[0-9a-f]/{d=$1;n++} /access denied/{x++} /ACSCtl:/{print "acs",d,$0} '
+    'END{print "end",n+0,x+0}\'',
+    parse_acs,
+    root=True,
+    by_hand="lspci -vvv | grep -e '^[0-9a-f]' -e ACSCtl",
+)

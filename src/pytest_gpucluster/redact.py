@@ -1,0 +1,132 @@
+"""Secrets out of everything that is written down: command lines, environments, what nodes print.
+
+A secret is known by the name of its variable, key or option, or by the shape of its value. What is written by hand
+elsewhere (a password as the third word of a sentence) cannot be known.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+REDACTED = "<redacted>"
+
+# --- one variable, name and value apart: strict, for nobody has to read these
+
+_SECRET_NAME = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE|COOKIE|AUTH|SESSION|JWT|SIGNATURE|APIKEY|"
+    r"(?:^|_)(?:KEY|PASS|PWD_?HASH|PAT|DSN)(?:$|_)|(?:ACCESS|API|SSH|GPG)_?KEY|CONNECTION_?STRING|WEBHOOK",
+    re.IGNORECASE,
+)
+_SHAPES = (
+    r"gh[opsur]_|github_pat_|glpat-|xox[abprs]-|sk-|pk-|hf_|nvapi-|AKIA|ASIA|AIza|ya29\.|npm_|pypi-|dop_v1_"
+)
+_SECRET_VALUE = re.compile(
+    rf"-----BEGIN|://[^/\s:@]*:[^/\s@]+@|(?:^|[\s=:,;\"'])(?:{_SHAPES}|eyJ[\w-]+\.)|Bearer\s|Basic\s|"
+    r"(?:token|secret|passw(?:or)?d|api_?key|credential)\w*['\"]?\s*[=:]",
+    re.IGNORECASE,
+)
+# A long run of letters and digits mixed, as keys are: no path, no number, no hostlist.
+_RUN = re.compile(r"[A-Za-z0-9+_=-]{32,}")
+_HEX = re.compile(r"(?<![0-9A-Fa-f])[0-9A-Fa-f]{32,}")
+_LONGEST = 1 << 16  # of a value that is looked at; a longer one is no setting and is not written down
+
+# --- text for people: what it says has to stay readable
+
+# not TOKENIZERS_PARALLELISM, not Slurm's AuthType; every quantifier is bounded: nodes choose what stands here
+_WORD = (
+    r"(?:TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|JWT(?![A-Za-z])|COOKIE|WEBHOOK|CONNECTION[_-]?STRING|"
+    r"(?:ACCESS|API|SSH|GPG|PRIVATE|AUTH|SESSION|SIGNING|ENCRYPTION|LICEN[CS]E)[_-]?KEY|"
+    r"_(?:KEY|PASS|PAT|DSN|AUTH|PWD)(?![A-Za-z0-9_]))"
+)
+_NAME = rf"(?<![A-Za-z0-9_])[A-Za-z0-9_]{{0,80}}?{_WORD}[A-Za-z0-9_-]{{0,80}}"
+_HARMLESS = r"(?!(?:true|false|yes|no|on|off|none|null|0|1|<redacted>)(?:$|[\s\"',;)}\]]))"
+_VALUE = rf"{_HARMLESS}(?:\"[^\"\n]*\"?|'[^'\n]*'?|[^\s\"',;)}}\]]+)"
+_PEM = r"-----{} [A-Z ]{{0,40}}PRIVATE KEY-----"
+_OPTION = r"--[\w-]{0,80}?(?:password|passwd|token|secret|api-?key|access-?key)[\w-]{0,80} +"
+_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (
+        re.compile(rf"{_PEM.format('BEGIN')}.*?(?:{_PEM.format('END')}|\Z)", re.DOTALL),
+        REDACTED,
+    ),
+    (re.compile(r"(\bAuthorization[\"']?\s{0,9}[:=]\s{0,9})[^\n]+", re.IGNORECASE), rf"\1{REDACTED}"),
+    (re.compile(r"(\bBearer\s{1,9})[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{REDACTED}"),
+    (re.compile(r"(://[^/\s:@]{0,200}):[^/\s@]{1,500}@"), rf"\1:{REDACTED}@"),
+    (re.compile(rf"(?P<quote>['\"])({_NAME}=)[^'\"\n]*(?P=quote)", re.IGNORECASE), rf"\g<quote>\2{REDACTED}\g<quote>"),
+    (re.compile(rf"({_NAME}[\"']?\s{{0,9}}[=:]\s{{0,9}}){_VALUE}", re.IGNORECASE), rf"\1{REDACTED}"),
+    (
+        re.compile(rf"({_OPTION})(?!-){_VALUE}"),
+        rf"\1{REDACTED}",
+    ),
+    (
+        re.compile(
+            r"(?<![A-Za-z0-9_-])(?:(?:gh[opsur]_|github_pat_|glpat-|xox[abprs]-|sk-|hf_|nvapi-|ya29\.|npm_|pypi-|dop_v1_)"
+            r"[\w-]{16,}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?)"
+        ),
+        REDACTED,
+    ),
+)  # fmt: skip
+# Nearly no text holds any of these: one search tells.
+_ANY = re.compile(
+    r"token|secret|passw|passphrase|credential|jwt|cookie|webhook|string|key|_pass|_pat|_dsn|_auth|_pwd|bearer|authoriz|"
+    r"://[^/\s]{0,200}:|gh[opsur]_|glpat-|xox|sk-|hf_|nvapi-|ya29|npm_|pypi-|dop_v1|akia|asia|aiza|eyj",
+    re.IGNORECASE,
+)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Tell whether a variable holds a secret, by its name or by the shape of its value."""
+    if len(value) > _LONGEST or _SECRET_NAME.search(name):
+        return True
+    return bool(_SECRET_VALUE.search(value) or _HEX.search(value) or any(map(_is_dense, _RUN.findall(value))))
+
+
+def _is_dense(run: str) -> bool:
+    return all(any(test(char) for char in run) for test in (str.isupper, str.islower, str.isdigit))
+
+
+def variables(given: Iterable[str]) -> dict[str, str]:
+    """Return {name: value} of NAME=value strings, secrets replaced: by their name, or by the shape of the value."""
+    found: dict[str, str] = {}
+    for variable in given:
+        name, _, value = variable.partition("=")
+        found[name] = REDACTED if is_secret(name, value) else value
+    return found
+
+
+def text(given: str) -> str:
+    """Return a text without the secrets in it: NAME=value, 'name: value', --name value, URLs, tokens, private keys."""
+    if not _ANY.search(given):
+        return given
+    for pattern, instead in _PATTERNS:
+        given = pattern.sub(instead, given)
+    return given
+
+
+def words(argv: Iterable[str]) -> list[str]:
+    """Return a command line without the secrets in it; also a word that follows an option like --password."""
+    found: list[str] = []
+    for word in argv:
+        both = text(f"{found[-1]} {word}") if found and found[-1].startswith("--") else ""
+        found.append(
+            REDACTED if both.endswith(REDACTED) and not text(word).endswith(REDACTED) else text(word)
+        )
+    return found
+
+
+def everything(data: Any) -> Any:
+    """Return plain data with the secrets out of every text in it, and out of what stands under a secret's name."""
+    if isinstance(data, str):
+        return text(data)
+    if isinstance(data, dict):
+        return {key: _under(str(key), value) for key, value in data.items()}
+    return [everything(value) for value in data] if isinstance(data, (list, tuple)) else data
+
+
+def _under(key: str, value: Any) -> Any:
+    if isinstance(value, str) and value and text(f"{key}={value}").endswith(REDACTED):
+        return REDACTED
+    return everything(value)

@@ -1,0 +1,88 @@
+"""The event log: one JSON object a line, flushed, so that it is whole up to the last line even after SIGKILL.
+
+Every event has `time` (seconds since the epoch), `run` (id of the run) and `event`. The events: `start`, `nodes`,
+`allocation`, `result` (one item), `lost` (a node), `burnin` (runners/burnin.py), `finish`. Those of drain and
+resume are in docs/drain.md. What a field means stands where it is written.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster import jsontext, redact
+from pytest_gpucluster.errors import GpuClusterError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class EventLog:
+    """Appends events to one file. Safe to use from several threads."""
+
+    def __init__(self, path: Path, run: str) -> None:
+        self.path, self.run = path, run
+        self._lock = threading.Lock()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("wb", buffering=0)  # nothing of a failed write is kept back for later
+        except OSError as error:
+            raise GpuClusterError(f"cannot write the event log {path}: {error.strerror}") from error
+        self.failed = ""
+        self._cut = False  # the last line is not whole
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Append one event. A full disk is remembered in `failed`, and never ends the run."""
+        plain = redact.everything(fields)
+        line = strict_json({"time": round(time.time(), 3), "run": self.run, "event": event, **plain})
+        with self._lock:
+            try:
+                if not self._file.closed:
+                    self._append(line.encode() + b"\n")
+            except OSError as error:
+                self.failed = f"{self.path}: {error.strerror}"
+
+    def _append(self, line: bytes) -> None:
+        """Write a line of its own: what a full disk has cut before stays a line that readers leave out."""
+        data = b"\n" + line if self._cut else line
+        while data:
+            written = self._file.write(data) or 0
+            self._cut, data = True, data[written:]
+        self._cut = False
+
+    def close(self) -> None:
+        """Close the file; later events are dropped."""
+        with self._lock:
+            try:
+                self._file.close()
+            except OSError as error:
+                self.failed = f"{self.path}: {error.strerror}"
+
+
+def strict_json(data: dict[str, Any]) -> str:
+    """Write JSON that every reader takes: a number that is none becomes the text 'NaN' or 'Infinity'."""
+    try:
+        return json.dumps(data, allow_nan=False)
+    except ValueError:
+        return json.dumps(json.loads(json.dumps(data), parse_constant=str))
+
+
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of a log; a last line that was cut by SIGKILL is left out.
+
+    OSError where it cannot be read, or is a device, which may never end.
+    """
+    if path.is_char_device():
+        raise OSError(errno.EINVAL, "a device is no event log", str(path))
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            try:
+                event = jsontext.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict):
+                yield event

@@ -1,0 +1,681 @@
+"""The history: runs in one SQLite file, with metrics and verdicts of every node, for runs to come.
+
+Several runs may write at once: a run is one transaction, begun with the write lock in hand, and a writer waits up to
+BUSY seconds for it. What was killed in between is rolled back by whoever opens the file next. The rollback journal is
+used, not WAL, which cannot work where the writers are on several hosts (https://sqlite.org/wal.html); on NFS the
+server's locks have to work. The schema has a version: older files are upgraded, newer ones refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import statistics
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.checks.directions import LOWER, NEITHER, Judged, judge, kind_of
+from pytest_gpucluster.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.report.recorded import PAIRED, RED, Measure, Recorded
+from pytest_gpucluster.report.trend import Change, Comparison, Fleet, Past, Turn, changed, fleet_key, when
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+__all__ = ["LAST", "LAST_GOOD", "WINDOW", "History"]
+
+BUSY = 60.0  # seconds; a run of 1,000 nodes is written in a few
+WINDOW = 10  # earlier good runs of a node that make its baseline: two weeks of working nights
+LAST, LAST_GOOD = "last", "last-good"
+EVERY_NODE = "*"  # accepted for the whole cluster; no node can be called so
+APPLICATION = 0x67_70_75_63  # 'gpuc', in the file's header: no other program's database is taken for ours
+
+# A list of steps; a file at version N has had the first N. Steps that were released are never changed.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE runs (id INTEGER PRIMARY KEY, run TEXT NOT NULL, cluster TEXT NOT NULL,
+            simulated INTEGER NOT NULL, started REAL NOT NULL, finished REAL NOT NULL, complete INTEGER NOT NULL,
+            good INTEGER NOT NULL, exit INTEGER, arguments TEXT NOT NULL, passed INTEGER NOT NULL,
+            failed INTEGER NOT NULL, error INTEGER NOT NULL, unjudged INTEGER NOT NULL, nodes INTEGER NOT NULL,
+            UNIQUE (cluster, run))""",
+        "CREATE INDEX runs_started ON runs (cluster, simulated, started)",
+        """CREATE TABLE nodes (id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, simulated INTEGER NOT NULL,
+            name TEXT NOT NULL, UNIQUE (cluster, simulated, name))""",
+        """CREATE TABLE node_runs (node INTEGER, started REAL, run INTEGER, good INTEGER NOT NULL,
+            passed INTEGER NOT NULL, failed INTEGER NOT NULL, error INTEGER NOT NULL, unjudged INTEGER NOT NULL,
+            PRIMARY KEY (node, started, run)) WITHOUT ROWID""",
+        "CREATE INDEX node_runs_run ON node_runs (run)",
+        """CREATE TABLE items (id INTEGER PRIMARY KEY, node INTEGER NOT NULL, "check" TEXT NOT NULL,
+            UNIQUE (node, "check"))""",
+        """CREATE TABLE verdicts (item INTEGER, started REAL, run INTEGER, outcome TEXT NOT NULL,
+            message TEXT NOT NULL, action TEXT NOT NULL, PRIMARY KEY (item, started, run)) WITHOUT ROWID""",
+        "CREATE INDEX verdicts_run ON verdicts (run)",
+        """CREATE TABLE findings (run INTEGER NOT NULL, item INTEGER NOT NULL, part TEXT NOT NULL,
+            measured TEXT NOT NULL, expected TEXT NOT NULL)""",
+        "CREATE INDEX findings_run ON findings (run, item)",
+        """CREATE TABLE series (id INTEGER PRIMARY KEY, node INTEGER NOT NULL, "check" TEXT NOT NULL,
+            name TEXT NOT NULL, unit TEXT NOT NULL, device TEXT NOT NULL, better TEXT NOT NULL,
+            detail INTEGER NOT NULL, UNIQUE (node, "check", name, unit, device))""",
+        # fit: may serve as a baseline (the node was good, and the value was not worse than its own baseline)
+        """CREATE TABLE metrics (series INTEGER, started REAL, run INTEGER, value REAL, fit INTEGER NOT NULL,
+            PRIMARY KEY (series, started, run)) WITHOUT ROWID""",
+        "CREATE INDEX metrics_run ON metrics (run)",
+        """CREATE TABLE fleet (run INTEGER, "check" TEXT, name TEXT, unit TEXT, device TEXT, median REAL NOT NULL,
+            PRIMARY KEY (run, "check", name, unit, device)) WITHOUT ROWID""",
+        """CREATE TABLE accepted (cluster TEXT, simulated INTEGER, node TEXT, started REAL NOT NULL,
+            PRIMARY KEY (cluster, simulated, node)) WITHOUT ROWID""",
+    ),
+)
+_OF_RUN = ("metrics", "verdicts", "findings", "fleet", "node_runs")
+# the fields of Past
+_PAST = "run, cluster, simulated, started, complete, good, exit, passed, failed, error, unjudged, nodes"
+
+
+class History:
+    """An open history file. ConfigError: it is none, or of a newer version; GpuClusterError: it cannot be written."""
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        self.path = path
+        if not create and not path.exists():
+            raise ConfigError(f"history {path}: no such file; a run with --history={path} makes it")
+        with self._told():
+            if create:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=BUSY, isolation_level=None)
+        try:
+            with self._told():
+                self._db.execute("PRAGMA cache_size = -65536")
+                self._check()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    # --- the file
+
+    def _check(self) -> None:
+        """Refuse what is not ours or is newer; upgrade what is older."""
+        if self._number("application_id") != APPLICATION and self._tables():
+            raise ConfigError(
+                f"history {self.path}: an SQLite file of something else; name another file with --history"
+            )
+        version = self._number("user_version")
+        if version > len(MIGRATIONS):
+            raise ConfigError(
+                f"history {self.path}: written by a newer pytest-gpucluster (schema {version}, this one knows "
+                f"{len(MIGRATIONS)}); upgrade, or name another file"
+            )
+        if version < len(MIGRATIONS):
+            self._upgrade()
+
+    def _upgrade(self) -> None:
+        with self._transaction():
+            for step in MIGRATIONS[self._number("user_version") :]:  # read again: another may have been first
+                for statement in step:
+                    self._db.execute(statement)
+            self._db.execute(f"PRAGMA application_id = {APPLICATION}")
+            self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+    def _number(self, pragma: str) -> int:
+        return int(self._db.execute(f"PRAGMA {pragma}").fetchone()[0])
+
+    def _tables(self) -> bool:
+        return self._db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Hold the write lock; all or nothing."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):  # a full disk has rolled back by itself
+                self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn SQLite's errors into one line: what, where, what to do."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error) or "busy" in str(error):
+                raise GpuClusterError(
+                    f"history {self.path}: another writer has held it for {BUSY:g} s; import the run later with "
+                    "`gpucluster history --import EVENTS`"
+                ) from error
+            raise GpuClusterError(f"history {self.path}: {error}") from error
+        except sqlite3.DatabaseError as error:
+            raise ConfigError(
+                f"history {self.path}: damaged, or no SQLite file ({error}); move it away, or name another file"
+            ) from error
+        except OSError as error:
+            raise ConfigError(f"history {self.path}: {error.strerror}") from error
+
+    # --- writing
+
+    def add(self, run: Recorded) -> bool:
+        """Store a run in one transaction. False: it is there already; one that was incomplete is replaced by more."""
+        with self._told(), self._transaction():
+            there = self._db.execute(
+                "SELECT id, complete FROM runs WHERE cluster = ? AND run = ?", (run.cluster, run.run)
+            ).fetchone()
+            if there is not None:
+                if there[1] or not run.complete:
+                    return False
+                self._delete([there[0]])
+            number = self._insert_run(run)
+            nodes = self._insert_nodes(run, number)
+            self._insert_items(run, number, nodes)
+            self._insert_metrics(run, number, nodes)
+            past = self._past("id = ?", (number,))[0]
+            worse = [it for it in self._changes(number, past, None) if it.trend == "worse"]
+            self._mark(number, nodes, (it.measure for it in worse))
+        return True
+
+    def _insert_run(self, run: Recorded) -> int:
+        ends = Counter(item.outcome for item in run.items)
+        unjudged = sum(ends.values()) - ends["passed"] - ends["failed"] - ends["error"]
+        nodes = len({item.node for item in run.items} - {""})
+        # fmt: off
+        values = (
+            run.run, run.cluster, run.simulated, run.started, run.finished, run.complete, run.good, run.exit,
+            run.arguments, ends["passed"], ends["failed"], ends["error"], unjudged, nodes,
+        )
+        # fmt: on
+        return int(
+            self._db.execute(
+                "INSERT INTO runs (run, cluster, simulated, started, finished, complete, good, exit, arguments, "
+                "passed, failed, error, unjudged, nodes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                values,
+            ).lastrowid
+            or 0
+        )
+
+    def _insert_nodes(self, run: Recorded, number: int) -> dict[str, int]:
+        """Count each node's items. A node is good where the run was complete, something passed and nothing was red."""
+        ends: dict[str, Counter[str]] = defaultdict(Counter)
+        for item in run.items:
+            ends[item.node][item.outcome] += 1
+        for measure in run.measures:
+            _ = ends[measure.node]
+        self._db.executemany(
+            "INSERT OR IGNORE INTO nodes (cluster, simulated, name) VALUES (?, ?, ?)",
+            [(run.cluster, run.simulated, node) for node in ends],
+        )
+        known = self._node_ids(run.cluster, simulated=run.simulated)
+        rows = []
+        for node, count in ends.items():
+            red = sum(count[outcome] for outcome in RED)
+            good = run.complete and count["passed"] > 0 and not red
+            unjudged = sum(count.values()) - count["passed"] - red
+            rows.append(
+                (
+                    known[node],
+                    run.started,
+                    number,
+                    good,
+                    count["passed"],
+                    count["failed"],
+                    count["error"],
+                    unjudged,
+                )
+            )
+        self._db.executemany("INSERT INTO node_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        return known
+
+    def _node_ids(self, cluster: str, *, simulated: bool) -> dict[str, int]:
+        return dict(
+            self._db.execute(
+                "SELECT name, id FROM nodes WHERE cluster = ? AND simulated = ?", (cluster, simulated)
+            )
+        )
+
+    def _insert_items(self, run: Recorded, number: int, nodes: dict[str, int]) -> None:
+        self._db.executemany(
+            'INSERT OR IGNORE INTO items (node, "check") VALUES (?, ?)',
+            [(nodes[item.node], item.check) for item in run.items],
+        )
+        known = self._items(run.cluster, simulated=run.simulated)
+        ids = [known[nodes[item.node], item.check] for item in run.items]
+        self._db.executemany(
+            "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?)",
+            [
+                (key, run.started, number, item.outcome, item.message, item.action)
+                for key, item in zip(ids, run.items, strict=True)
+            ],
+        )
+        self._db.executemany(
+            "INSERT INTO findings VALUES (?, ?, ?, ?, ?)",
+            [
+                (number, key, it.part, it.measured, it.expected)
+                for key, item in zip(ids, run.items, strict=True)
+                for it in item.findings
+            ],
+        )
+
+    def _items(self, cluster: str, *, simulated: bool) -> dict[tuple[int, str], int]:
+        rows = self._db.execute(
+            'SELECT i.node, i."check", i.id FROM items i JOIN nodes n ON n.id = i.node '
+            "WHERE n.cluster = ? AND n.simulated = ?",
+            (cluster, simulated),
+        )
+        return {(node, check): key for node, check, key in rows}
+
+    def _insert_metrics(self, run: Recorded, number: int, nodes: dict[str, int]) -> None:
+        keys = [(nodes[it.node], it.check, it.name, it.unit, it.device) for it in run.measures]
+        self._db.executemany(
+            'INSERT INTO series (node, "check", name, unit, device, better, detail) VALUES (?, ?, ?, ?, ?, ?, ?) '
+            'ON CONFLICT (node, "check", name, unit, device) DO UPDATE SET better = excluded.better, '
+            "detail = excluded.detail WHERE better != excluded.better OR detail != excluded.detail",
+            [(*key, it.better, it.detail) for key, it in zip(keys, run.measures, strict=True)],
+        )
+        rows = self._db.execute(
+            'SELECT s.node, s."check", s.name, s.unit, s.device, s.id FROM series s JOIN nodes n ON n.id = s.node '
+            "WHERE n.cluster = ? AND n.simulated = ?",
+            (run.cluster, run.simulated),
+        )
+        known = {tuple(row[:5]): row[5] for row in rows}
+        good = {
+            node
+            for (node,) in self._db.execute("SELECT node FROM node_runs WHERE run = ? AND good", (number,))
+        }
+        self._db.executemany(
+            "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?)",
+            [
+                (known[key], run.started, number, it.value, it.value is not None and key[0] in good)
+                for key, it in zip(keys, run.measures, strict=True)
+            ],
+        )
+        self._insert_fleet(run, number)
+
+    def _insert_fleet(self, run: Recorded, number: int) -> None:
+        values: dict[tuple[str, ...], list[float]] = defaultdict(list)
+        for it in run.measures:
+            if it.value is not None and not it.detail and it.node:
+                values[fleet_key(it)].append(it.value)
+        self._db.executemany(
+            "INSERT INTO fleet VALUES (?, ?, ?, ?, ?, ?)",
+            [(number, *key, statistics.median(found)) for key, found in values.items()],
+        )
+
+    def _mark(self, number: int, nodes: dict[str, int], worse: Iterable[Measure]) -> None:
+        """Keep what got worse out of the baseline: else it would become the norm within a few nights."""
+        self._db.executemany(
+            "UPDATE metrics SET fit = 0 WHERE run = ? AND series = (SELECT id FROM series WHERE node = ? "
+            'AND "check" = ? AND name = ? AND unit = ? AND device = ?)',
+            [(number, nodes[it.node], it.check, it.name, it.unit, it.device) for it in worse],
+        )
+
+    def accept(self, past: Past, node: str | None = None) -> None:
+        """Let the baseline of a node (None: of all) begin with this run: what got worse is the norm from here on."""
+        if not past.complete:
+            raise ConfigError(f"run {past.run} is incomplete: it cannot be a baseline")
+        with self._told(), self._transaction():
+            self._db.execute(
+                "UPDATE metrics SET fit = 1 WHERE run = ? AND value IS NOT NULL AND series IN (SELECT s.id "
+                "FROM node_runs r JOIN nodes n ON n.id = r.node JOIN series s ON s.node = n.id "
+                "WHERE r.run = ? AND r.good AND (? IS NULL OR n.name = ? OR s.device = ?))",
+                (self._id(past), self._id(past), node, node, f"{PAIRED}{node}"),
+            )
+            self._db.execute(
+                "INSERT OR REPLACE INTO accepted VALUES (?, ?, ?, ?)",
+                (past.cluster, past.simulated, EVERY_NODE if node is None else node, past.started),
+            )
+
+    def keep(self, count: int) -> int:
+        """Delete all but the newest runs of each cluster, and the last good one; return how many went."""
+        with self._told():
+            with self._transaction():
+                rows = self._db.execute(
+                    "SELECT id, good, ROW_NUMBER() OVER (PARTITION BY cluster, simulated ORDER BY started DESC, id "
+                    "DESC), ROW_NUMBER() OVER (PARTITION BY cluster, simulated, good ORDER BY started DESC, id DESC) "
+                    "FROM runs"
+                ).fetchall()
+                old = [key for key, good, place, among in rows if place > count and not (good and among == 1)]
+                self._delete(old)
+                for table, rows_in, column in (
+                    ("series", "metrics", "series"),
+                    ("items", "verdicts", "item"),
+                ):
+                    self._db.execute(
+                        f"DELETE FROM {table} WHERE NOT EXISTS "  # noqa: S608 - our own names
+                        f"(SELECT 1 FROM {rows_in} WHERE {column} = {table}.id)"
+                    )
+            if old:
+                self._db.execute("VACUUM")
+        return len(old)
+
+    def _delete(self, runs: Sequence[int]) -> None:
+        for table in _OF_RUN:
+            self._db.executemany(f"DELETE FROM {table} WHERE run = ?", [(run,) for run in runs])  # noqa: S608 - our own names
+        self._db.executemany("DELETE FROM runs WHERE id = ?", [(run,) for run in runs])
+
+    # --- reading
+
+    def clusters(self) -> tuple[str, ...]:
+        """Return the names of the clusters that have runs here."""
+        with self._told():
+            return tuple(
+                name for (name,) in self._db.execute("SELECT DISTINCT cluster FROM runs ORDER BY cluster")
+            )
+
+    def nodes(self, cluster: str) -> tuple[str, ...]:
+        """Return the names of a cluster's nodes; '' is what is about no single node."""
+        with self._told():
+            rows = self._db.execute(
+                "SELECT DISTINCT name FROM nodes WHERE cluster = ? ORDER BY name", (cluster,)
+            )
+            return tuple(name for (name,) in rows)
+
+    def runs(self, cluster: str, count: int = 20) -> tuple[Past, ...]:
+        """Return the last runs of a cluster, newest first."""
+        with self._told():
+            return self._past("cluster = ?", (cluster,), count)
+
+    def find(self, cluster: str, name: str, *, before: Past | None = None) -> Past:
+        """Return a run by its id, the beginning of its id, 'last' or 'last-good'; ConfigError where there is none.
+
+        `before`: 'last' and 'last-good' are of the time before this run, and of its kind (real or simulated).
+        """
+        where, values = "cluster = ?", [cluster]
+        if name in (LAST, LAST_GOOD):
+            where += " AND good" if name == LAST_GOOD else ""
+            if before is not None:
+                where += " AND simulated = ? AND (started, run) < (?, ?)"
+                values += [before.simulated, before.started, before.run]  # type: ignore[list-item] # SQL's values
+            count = 1
+        else:
+            where, count = f"{where} AND substr(run, 1, ?) = ?", 3
+            values += [len(name), name]  # type: ignore[list-item] # SQL's values
+        with self._told():
+            found = self._past(where, tuple(values), count)
+        exact = [past for past in found if past.run == name]
+        if len(exact or found) == 1:
+            return (exact or found)[0]
+        if found:
+            raise ConfigError(f"history {self.path}: {name!r} begins several runs: {_listed(found)}")
+        known = self.runs(cluster, 5)
+        what = {LAST: "no run", LAST_GOOD: "no good run"}.get(name, f"no run {name!r}")
+        earlier = f" before {before.run}" if before is not None and name in (LAST, LAST_GOOD) else ""
+        has = (
+            f"the last are {_listed(known)}"
+            if known
+            else f"it has clusters: {', '.join(self.clusters()) or 'none'}"
+        )
+        raise ConfigError(f"history {self.path}: {what} of cluster {cluster}{earlier}; {has}")
+
+    def compare(self, past: Past, against: Past | None = None) -> Comparison:
+        """Hold a stored run against one other run, or against each node's last good runs."""
+        if against is not None and against.simulated != past.simulated:
+            real, other = (against, past) if past.simulated else (past, against)
+            raise ConfigError(f"run {other.run} is simulated and {real.run} is real: they cannot be compared")
+        with self._told():
+            number = self._id(past)
+            if against is None:
+                earlier = self._earlier(past)
+                good = self._past(
+                    "cluster = ? AND simulated = ? AND good AND (started, run) < (?, ?)",
+                    (past.cluster, past.simulated, past.started, past.run),
+                    1,
+                )
+                last_good = good[0] if good else None
+            else:
+                earlier, last_good = (against,), against if against.good else None
+            return Comparison(
+                past,
+                earlier,
+                last_good,
+                tuple(self._changes(number, past, against)),
+                tuple(self._turned(number, past, against)),
+                str(self.path),
+            )
+
+    def node_runs(self, cluster: str, node: str, count: int = 20) -> list[tuple[Past, dict[str, int]]]:
+        """Return the last runs with a node, newest first, and how its items ended in each."""
+        with self._told():
+            rows = self._db.execute(
+                f"SELECT {_prefixed('r')}, n.good, n.passed, n.failed, n.error, n.unjudged FROM node_runs n "  # noqa: S608 - our own names
+                "JOIN runs r ON r.id = n.run JOIN nodes d ON d.id = n.node WHERE d.cluster = ? AND d.name = ? "
+                "ORDER BY n.started DESC, n.run DESC LIMIT ?",
+                (cluster, node, count),
+            ).fetchall()
+        keys = ("good", "passed", "failed", "error", "unjudged")
+        return [(_made(row), dict(zip(keys, row[-len(keys) :], strict=True))) for row in rows]
+
+    def node_red(self, cluster: str, node: str, runs: Iterable[str]) -> list[tuple[str, str, str, str]]:
+        """Return (run, check, outcome, message) of what was red on a node in these runs, newest first."""
+        wanted = list(runs)
+        with self._told():
+            return self._db.execute(
+                'SELECT r.run, i."check", v.outcome, v.message FROM items i JOIN nodes d ON d.id = i.node '  # noqa: S608 - our own names
+                "JOIN verdicts v ON v.item = i.id JOIN runs r ON r.id = v.run WHERE d.cluster = ? AND d.name = ? "
+                f"AND v.outcome IN ('failed', 'error') AND r.run IN ({', '.join('?' * len(wanted))}) "
+                'ORDER BY v.started DESC, i."check"',
+                (cluster, node, *wanted),
+            ).fetchall()
+
+    def node_values(
+        self, cluster: str, node: str, *, simulated: bool, count: int = 20
+    ) -> dict[Measure, list[tuple[float | None, bool]]]:
+        """Return {metric: (value, may serve as a baseline) of the last runs, oldest first} of a node."""
+        with self._told():
+            series = self._db.execute(
+                'SELECT s.id, s."check", s.name, s.unit, s.device, s.better FROM series s '
+                "JOIN nodes d ON d.id = s.node WHERE d.cluster = ? AND d.simulated = ? AND d.name = ? "
+                'AND NOT s.detail ORDER BY s."check", s.name, s.device',
+                (cluster, simulated, node),
+            ).fetchall()
+            return {
+                Measure(node, *row): [
+                    (value, bool(fit))
+                    for value, fit in self._db.execute(
+                        "SELECT value, fit FROM metrics WHERE series = ? ORDER BY started DESC, run DESC LIMIT ?",
+                        (key, count),
+                    )
+                ][::-1]
+                for key, *row in series
+            }
+
+    def _id(self, past: Past) -> int:
+        row = self._db.execute(
+            "SELECT id FROM runs WHERE cluster = ? AND run = ?", (past.cluster, past.run)
+        ).fetchone()
+        if row is None:
+            raise ConfigError(f"history {self.path}: no run {past.run!r} of cluster {past.cluster}")
+        return int(row[0])
+
+    def _past(self, where: str, values: Sequence[Any], count: int = -1) -> tuple[Past, ...]:
+        rows = self._db.execute(
+            f"SELECT {_PAST} FROM runs WHERE {where} ORDER BY started DESC, id DESC LIMIT ?",  # noqa: S608 - our own words
+            (*values, count),
+        )
+        return tuple(_made(row) for row in rows)
+
+    def _earlier(self, past: Past) -> tuple[Past, ...]:
+        """Return the last complete runs before this one, of the same cluster and kind."""
+        return self._past(
+            "cluster = ? AND simulated = ? AND complete AND (started, run) < (?, ?)",
+            (past.cluster, past.simulated, past.started, past.run),
+            WINDOW,
+        )
+
+    # --- comparing
+
+    def _changes(self, number: int, past: Past, against: Past | None) -> Iterator[Change]:
+        earlier_runs = self._earlier(past) if against is None else (against,)
+        fleet, base = self._fleet(number, earlier_runs), against.run if against else ""
+        last = self._values(self._id(earlier_runs[0])) if earlier_runs else {}
+        floor = self._floors(past)
+        other = None if against is None else last
+        rows = self._db.execute(
+            'SELECT s.id, n.id, n.name, s."check", s.name, s.unit, s.device, s.better, s.detail, m.value '
+            "FROM metrics m JOIN series s ON s.id = m.series JOIN nodes n ON n.id = s.node "
+            "WHERE m.run = ? AND NOT s.detail",
+            (number,),
+        ).fetchall()
+        for series, node_id, node, *fields in rows:
+            measure = Measure(node, *fields)
+            if other is not None:
+                earlier = [other[series]] if other.get(series) is not None else []
+            else:
+                ends = [EVERY_NODE, node]
+                if measure.device.startswith(PAIRED):
+                    ends.append(measure.device.removeprefix(PAIRED))
+                least = max(floor.get(end, 0.0) for end in ends)
+                earlier = self._baseline(series, past, number, least)
+            if not earlier and self._was_zero(measure, node_id, past, against):
+                earlier = [0.0]
+            known = [value for value in earlier if value is not None]
+            judged = judge(measure.value, known, kind_of(measure.unit, measure.better))
+            yield changed(measure, judged, fleet, previous=last.get(series), base=base)
+        yield from self._gone(number, past, against, {row[0] for row in rows}, fleet)
+
+    def _values(self, number: int) -> dict[int, float | None]:
+        return dict(self._db.execute("SELECT series, value FROM metrics WHERE run = ?", (number,)))
+
+    def _baseline(self, series: int, past: Past, number: int, least: float) -> list[float | None]:
+        """Return the last values of a series that may serve as a baseline, oldest first."""
+        rows = self._db.execute(
+            "SELECT value FROM metrics WHERE series = ? AND (started, run) < (?, ?) AND started >= ? AND fit "
+            "ORDER BY started DESC, run DESC LIMIT ?",
+            (series, past.started, number, least, WINDOW),
+        ).fetchall()
+        return [value for (value,) in reversed(rows)]
+
+    def _was_zero(self, measure: Measure, node: int, past: Past, against: Past | None) -> bool:
+        """Tell whether errors that appear now were looked for before, and there were none to record."""
+        kind = kind_of(measure.unit, measure.better)
+        if not (kind.counted and kind.better == LOWER):
+            return False
+        return self._before(node, measure.check, past, against) == "passed"
+
+    def _before(self, node: int, check: str, past: Past, against: Past | None) -> str | None:
+        """Return how an item ended in the other run, or in the node's last good run that has it."""
+        item = self._db.execute(
+            'SELECT id FROM items WHERE node = ? AND "check" = ?', (node, check)
+        ).fetchone()
+        if item is None:
+            return None
+        if against is not None:
+            where, values = "v.run = ?", [self._id(against)]
+        else:
+            where, values = "v.started < ? AND r.good", [past.started]  # type: ignore[list-item] # SQL's values
+        row = self._db.execute(
+            "SELECT v.outcome FROM verdicts v JOIN node_runs r ON r.node = ? AND r.started = v.started AND "  # noqa: S608 - our own words
+            f"r.run = v.run WHERE v.item = ? AND {where} ORDER BY v.started DESC LIMIT 1",
+            (node, item[0], *values),
+        ).fetchone()
+        return None if row is None else str(row[0])
+
+    def _floors(self, past: Past) -> dict[str, float]:
+        return dict(
+            self._db.execute(
+                "SELECT node, started FROM accepted WHERE cluster = ? AND simulated = ? AND started <= ?",
+                (past.cluster, past.simulated, past.started),
+            )
+        )
+
+    def _fleet(self, number: int, earlier: Sequence[Past]) -> dict[tuple[str, ...], Fleet]:
+        medians: dict[tuple[str, ...], list[float]] = defaultdict(list)
+        columns = '"check", name, unit, device, median'
+        for past in earlier:
+            for *key, median in self._db.execute(
+                f"SELECT {columns} FROM fleet WHERE run = ?",  # noqa: S608 - our own names
+                (self._id(past),),
+            ):
+                medians[tuple(key)].append(median)
+        now = {
+            tuple(key): median
+            for *key, median in self._db.execute(f"SELECT {columns} FROM fleet WHERE run = ?", (number,))  # noqa: S608 - our own names
+        }
+        return {
+            key: Fleet(
+                now.get(key),
+                statistics.median(medians[key]) if key in medians else None,
+                len(medians.get(key, ())),
+            )
+            for key in {*now, *medians}
+        }
+
+    def _gone(
+        self,
+        number: int,
+        past: Past,
+        against: Past | None,
+        there: set[int],
+        fleet: dict[tuple[str, ...], Fleet],
+    ) -> Iterator[Change]:
+        """Yield the metrics that a node's last good run has and this one lacks, though their check passed."""
+        passed = {
+            (node, check)
+            for node, check in self._db.execute(
+                'SELECT i.node, i."check" FROM verdicts v JOIN items i ON i.id = v.item '
+                "WHERE v.run = ? AND v.outcome = 'passed'",
+                (number,),
+            )
+        }
+        for run, nodes in self._last_good({node for node, _ in passed}, past, against).items():
+            rows = self._db.execute(
+                'SELECT s.id, n.id, m.value, n.name, s."check", s.name, s.unit, s.device, s.better FROM metrics m '
+                "JOIN series s ON s.id = m.series JOIN nodes n ON n.id = s.node "
+                "WHERE m.run = ? AND m.value IS NOT NULL AND NOT s.detail",
+                (run,),
+            )
+            for series, node, value, *fields in rows:
+                measure = Measure(*fields)
+                kind = kind_of(measure.unit, measure.better)
+                absent = node in nodes and series not in there and (node, measure.check) in passed
+                silent = kind.counted and kind.better == LOWER  # no errors, nothing to record
+                if absent and kind.better != NEITHER and not silent and not measure.device.startswith(PAIRED):
+                    gone = Judged("gone", value, runs=1)
+                    yield changed(measure, gone, fleet, base=against.run if against else "")
+
+    def _last_good(self, nodes: set[int], past: Past, against: Past | None) -> dict[int, set[int]]:
+        """Return {run: nodes whose last good run it is}."""
+        if against is not None:
+            return {self._id(against): nodes}
+        found: dict[int, set[int]] = defaultdict(set)
+        for node in nodes:
+            row = self._db.execute(
+                "SELECT run FROM node_runs WHERE node = ? AND started < ? AND good ORDER BY started DESC LIMIT 1",
+                (node, past.started),
+            ).fetchone()
+            if row is not None:
+                found[row[0]].add(node)
+        return found
+
+    def _turned(self, number: int, past: Past, against: Past | None) -> Iterator[Turn]:
+        """Yield what passed before and did not now; a node that was not tested is one turn, not one a check."""
+        rows = self._db.execute(
+            'SELECT n.id, n.name, i."check", v.outcome FROM verdicts v JOIN items i ON i.id = v.item '
+            "JOIN nodes n ON n.id = i.node WHERE v.run = ? "
+            "AND v.outcome IN ('failed', 'error', 'not checked', 'not tested')",
+            (number,),
+        ).fetchall()
+        untested: set[int] = set()
+        for node, name, check, outcome in rows:
+            if node in untested and outcome == "not tested":
+                continue
+            if self._before(node, check, past, against) == "passed":
+                whole = outcome == "not tested"
+                untested.update({node} if whole else ())
+                yield Turn(name, "" if whole else check, outcome, against.run if against else "")
+
+
+def _made(row: Sequence[Any]) -> Past:
+    run, cluster, simulated, started, complete, good, *rest = row[:12]
+    return Past(run, cluster, bool(simulated), started, bool(complete), bool(good), *rest)
+
+
+def _prefixed(table: str) -> str:
+    return ", ".join(f"{table}.{column.strip()}" for column in _PAST.split(","))
+
+
+def _listed(runs: Iterable[Past]) -> str:
+    return ", ".join(f"{past.run} ({when(past.started)}, {past.outcome})" for past in runs)

@@ -1,0 +1,708 @@
+"""The HTML report: one file, no network, made from the events of a run alone, so also of one that was killed.
+
+    write(read_events(path), Path("report.html"))
+
+What nodes say is escaped by jinja2, freed of control characters and cut; the page's policy lets nothing but its own
+script run. A thousand nodes that fail alike are one section with a folded node list.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import hashlib
+import re
+import shlex
+import statistics
+from collections import Counter, defaultdict
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from pytest_gpucluster import hostlist
+from pytest_gpucluster.checks.outliers import outliers
+from pytest_gpucluster.printable import cut, printable
+from pytest_gpucluster.report import svg
+from pytest_gpucluster.report.compared import Compared, Comparison
+from pytest_gpucluster.report.files import write_whole
+from pytest_gpucluster.report.run import ACTIONS, CLUSTER, RED, STATES, read_run
+from pytest_gpucluster.units import format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from pytest_gpucluster.report.run import Group, Row, Run, Series
+
+__all__ = ["render", "write"]
+
+_Held = TypeVar("_Held", Compared, Comparison)
+
+STOPPED = 2  # pytest's exit status of a run that was interrupted
+MAX_GROUPS = 250  # sections of failures; the others become one line each
+MAX_LINES = 1000  # of those lines
+MAX_ROWS = 2_000  # findings in all sections together
+OPEN_ROWS = 12  # findings of a section that are seen at once
+MAX_SERIES = 150
+MAX_COMPARED = 500
+MAX_ACTS = 1_000
+MAX_NOTE = 4_000  # characters of a text of the history
+SMALL_FLEET = 40  # nodes up to here get a row each, and a line each in the curves
+MAX_PATTERNS = 80
+MAX_MARKED = 8  # curves of nodes that stand apart
+FEW_BINS = 8  # values from here on get a histogram
+LONG_LIST = 160  # characters of a folded node list that stand open
+_MARK = Markup(
+    '<svg class="mark {}" viewBox="0 0 10 10" aria-hidden="true"><path fill-rule="evenodd" d="{}"/></svg>'
+)
+_SHOWN = ("time", "run", "event", "node", "nodes")  # have columns of their own
+_LARGE = 1 << 20  # a bandwidth below this size says little about a link
+
+
+def write(events: Iterable[dict[str, Any]], path: Path, *, comparison: Comparison | None = None) -> None:
+    """Write the report of one run to `path`, whole or not at all. GpuClusterError where that cannot be."""
+    write_whole(path, render(events, comparison=comparison).encode())
+
+
+def render(events: Iterable[dict[str, Any]], *, comparison: Comparison | None = None) -> str:
+    """Return the report as text."""
+    run = read_run(events)
+    anchors = {id(group): f"g{number}" for number, group in enumerate(_ordered(run), 1)}
+    style, script = _resource("report.css"), _resource("report.js")
+    page = _template().render(
+        run=run,
+        verdict=judge(run),
+        record=_record(run),
+        work=_work(run, anchors),
+        map=_map(run, anchors),
+        **_failures(run, anchors),
+        bandwidth=_bandwidth(run),
+        numbers=_numbers(run),
+        comparison=_comparison(comparison),
+        acts=_acts(run)[:MAX_ACTS],
+        gaps=_gaps(run),
+        tables=[_suite_table(title, cells) for title, cells in run.cells.items()],
+        environment=_environment(run),
+        style=Markup(style),  # noqa: S704 - our own file
+        script=Markup(script),  # noqa: S704 - our own file
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+    return str(page.encode(errors="replace").decode())
+
+
+@lru_cache(maxsize=1)
+def _template() -> Any:
+    environment = Environment(
+        loader=PackageLoader("pytest_gpucluster.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "nodes": folded,
+        "counted": counted,
+        "number": number,
+        "clock": clock,
+        "mark": mark,
+    }
+    return environment.get_template("report.html.j2")
+
+
+def _resource(name: str) -> str:
+    return (files("pytest_gpucluster.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+# --- words and numbers
+
+
+def folded(nodes: Iterable[str]) -> str:
+    """Write node names as Slurm does; what stands for the whole cluster keeps its name."""
+    names = list(dict.fromkeys(nodes))
+    real = [name for name in names if name != CLUSTER]
+    parts = [_fold(tuple(real))] if real else []
+    return " ".join(parts + ([CLUSTER] if len(real) < len(names) else []))
+
+
+def counted(nodes: Iterable[str]) -> str:
+    """Count node names: '12 nodes'; what stands for the whole cluster is no node."""
+    names = set(nodes)
+    return _count(len(names - {CLUSTER}), "node")
+
+
+@lru_cache(maxsize=4096)
+def _fold(names: tuple[str, ...]) -> str:
+    if len(names) == 1:
+        return names[0]
+    try:
+        return hostlist.fold(names)
+    except Exception:  # noqa: BLE001 - ClusterShell has many errors for what is no node name
+        return ", ".join(names)
+
+
+def number(value: float | None) -> str:
+    """Write a number with four significant digits, whole numbers whole."""
+    if value is None:
+        return "–"  # noqa: RUF001 - a dash for people
+    return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"  # noqa: PLR2004
+
+
+def clock(time: Any) -> str:
+    """Write a time of an event in this machine's zone: 2026-11-21 02:00:13 +0100."""
+    if not isinstance(time, (int, float)):
+        return "not known"
+    try:
+        return dt.datetime.fromtimestamp(time, dt.timezone.utc).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+    except (OverflowError, ValueError, OSError):
+        return "not known"
+
+
+def mark(state: str) -> Markup:
+    """Draw a state's shape; its name is for readers who do not see it."""
+    kind, shape = svg.SHAPES.get(state, svg.SHAPES[""])
+    return _MARK.format(kind, shape)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+# --- the verdict
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The result of a run. `kind`: accepted, exceptions, rejected or none."""
+
+    kind: str
+    title: str
+    sentences: tuple[str, ...]
+    exceptions: tuple[str, ...]
+    fit: tuple[str, ...]
+    unfit: tuple[str, ...]
+
+
+def judge(run: Run) -> Judged:
+    """Say in one word what the run says of the cluster. Nothing is accepted by absence."""
+    states = {node: run.state(node) for node in run.selected}
+    unfit = tuple(node for node, state in states.items() if state == "failed")
+    fit = tuple(
+        node for node, state in states.items() if state not in (*RED, "not tested", "") and _passed(run, node)
+    )
+    kind, title, first = _result(run, unfit)
+    exceptions = tuple(_exceptions(run))
+    if kind == "accepted" and exceptions:
+        kind, title = "exceptions", "Accepted, with exceptions"
+    return Judged(kind, title, (first, *_more(run)), exceptions, fit, unfit)
+
+
+def _passed(run: Run, node: str) -> bool:
+    return any(counter["passed"] for counter in run.counts.get(node, {}).values())
+
+
+def _result(run: Run, unfit: tuple[str, ...]) -> tuple[str, str, str]:
+    status = run.finish.get("exit") if run.finish else None
+    if run.totals["failed"]:
+        told = f"{len(unfit):,} of {_count(len(run.selected), 'node')} failed at least one check."
+        return "rejected", "Not accepted", told if unfit else "A check of the whole cluster failed."
+    if unsaid := _no_verdict(run, status):
+        return "none", "No verdict", unsaid
+    if run.totals["error"]:
+        return (
+            "rejected",
+            "Not accepted",
+            "No check failed, but not everything could be judged: see the errors.",
+        )
+    if status == 0:
+        return "accepted", "Accepted", "Every check that was judged passed."
+    return "rejected", "Not accepted", f"The run ended with status {status}: see its errors."
+
+
+def _no_verdict(run: Run, status: Any) -> str:
+    if run.finish is None:
+        return f"The run did not end; its log stops at {clock(run.ended)}."
+    if not run.executed:
+        return "No check was executed: this run says nothing about the cluster."
+    return "The run was stopped before its end." if status == STOPPED else ""
+
+
+def _more(run: Run) -> Iterable[str]:
+    if run.finish is None and run.totals["failed"]:
+        yield f"The run did not end: its log stops at {clock(run.ended)}."
+    if run.finish is not None and run.finish.get("exit") == STOPPED and run.totals["failed"]:
+        yield "The run was stopped before its end."
+    if run.totals["error"] and run.totals["failed"]:
+        yield f"{_count(run.totals['error'], 'check')} could not be judged because something broke."
+    if any("systemic" in str(act.get("event")) for act in run.acts):
+        yield "The fault looks systemic: more nodes were to be drained than the budget allows."
+    if run.simulated:
+        yield "SIMULATED hardware: this run says nothing about real GPUs."
+
+
+def _exceptions(run: Run) -> Iterable[str]:
+    if run.finish is None:
+        yield "the run did not end: what was to follow was not checked"
+    untested = run.untested
+    if untested:
+        yield f"{_count(len(untested), 'node')} not tested: {folded(untested)}"
+    if run.silent:
+        yield f"{_count(len(run.silent), 'node')} without any result: {folded(run.silent)}"
+    flaky = sorted({one["check"] for one in run.retried.values() if one["outcome"] == "passed"})
+    if flaky:
+        yield f"{_count(len(flaky), 'check')} passed only when tried again: {_some(flaky)}"
+    for outcome in ("not checked", "skipped"):
+        if run.totals[outcome]:
+            checks = sorted({check for why in run.unjudged[outcome].values() for check in why})
+            yield f"{_count(run.totals[outcome], 'check')} {outcome}: {_some(checks)}"
+
+
+def _some(names: Sequence[str], most: int = 6) -> str:
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+# --- the record
+
+
+def _record(run: Run) -> dict[str, Any]:
+    start = run.start
+    groups = [group for group in _list(start.get("groups")) if isinstance(group, dict)]
+    seconds = (run.ended or 0) - (run.began or 0)
+    return {
+        "cluster": _text(start.get("cluster")) or "unknown cluster",
+        "description": _text(start.get("description")),
+        "date": clock(run.began),
+        "duration": format_duration(round(seconds)) if seconds >= 1 else "under 1 s",
+        "run": run.run,
+        "by": "@".join(part for part in (_text(start.get("user")), _text(start.get("host"))) if part),
+        "nodes": run.selected,
+        "suites": run.suites,
+        "options": shlex.join(
+            word for pair in _dict(start.get("scope")).items() for word in map(_text, pair)
+        ),
+        "criteria": [
+            {key: _text(group.get(key)) for key in ("nodes", "profile", "description", "source", "partition")}
+            for group in groups
+        ],
+        "waived": {_text(key): _text(why) for key, why in _dict(start.get("not_applicable")).items()},
+        "version": _text(_dict(start.get("versions")).get("pytest-gpucluster")),
+    }
+
+
+def _environment(run: Run) -> list[tuple[str, str]]:
+    start = run.start
+    rows = [("Slurm", _text(start.get("slurm")) or "none")]
+    rows += [(_text(name), _text(told)) for name, told in _dict(start.get("versions")).items()]
+    rows += [("system", _text(start.get("system"))), ("started on", _text(start.get("host")))]
+    rows += [("in folder", _text(start.get("folder")))]
+    rows.append(("arguments", shlex.join(_text(one) for one in _list(start.get("arguments")))))
+    rows += [
+        (f"allocation {_text(job.get('job'))}", folded(_text(node) for node in _list(job.get("nodes"))))
+        for job in run.jobs
+    ]
+    finish = run.finish or {}
+    processes = ", ".join(f"{_text(k)} {_text(v)}" for k, v in _dict(finish.get("processes")).items())
+    rows += [
+        ("processes started", processes),
+        ("exit status", _text(finish.get("exit", "the run did not end"))),
+    ]
+    return [(name, told) for name, told in rows if told]
+
+
+# --- what to do
+
+
+def _work(run: Run, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Sort the bad nodes by the hardest action that any of their failures asks for."""
+    hardest: dict[str, str] = {}
+    checks: dict[str, dict[str, str]] = defaultdict(dict)
+    for action in ACTIONS:
+        for group in run.groups.values():
+            if group.outcome == "failed" and (group.action or "monitor") == action:
+                for node in group.nodes:
+                    hardest.setdefault(node, action)
+    for group in _ordered(run):
+        if group.outcome == "failed":
+            for action in {hardest[node] for node in group.nodes if node in hardest}:
+                checks[action].setdefault(group.check, anchors[id(group)])
+    rows = [
+        {
+            "action": action,
+            "nodes": [node for node, own in hardest.items() if own == action],
+            "checks": checks[action],
+        }
+        for action in ACTIONS
+        if action in checks
+    ]
+    broken = dict.fromkeys(
+        node for group in run.groups.values() if group.outcome == "error" for node in group.nodes
+    )
+    if broken:
+        errors = {g.check: anchors[id(g)] for g in _ordered(run) if g.outcome == "error"}
+        rows.append({"action": "look: could not be judged", "nodes": list(broken), "checks": errors})
+    return rows
+
+
+# --- the map
+
+
+def _map(run: Run, anchors: Mapping[int, str]) -> dict[str, Any]:
+    where: dict[tuple[str, str], str] = {}
+    for group in _ordered(run):
+        for node in group.nodes:
+            where.setdefault((node, group.suite), f"#{anchors[id(group)]}")
+            where.setdefault((node, ""), f"#{anchors[id(group)]}")
+    small = len(run.selected) <= SMALL_FLEET
+    found: dict[str, Any] = {
+        "small": small,
+        "patterns": _patterns(run, where),
+        "suites": run.suites,
+        "tiles": [],
+    }
+    if not small:
+        for suite in ("", *run.suites):
+            states = {node: run.state(node, suite or None) for node in run.selected}
+            if any(states.values()):
+                found["tiles"].append(
+                    (suite or "all suites", _tally(states), _tiles(run, states, where, suite))
+                )
+    return found
+
+
+def _tiles(run: Run, states: dict[str, str], where: dict[tuple[str, str], str], suite: str) -> Markup:
+    return svg.node_map(run.selected, states.__getitem__, link=lambda node: where.get((node, suite), ""))
+
+
+def _tally(states: Mapping[str, str]) -> list[tuple[str, int]]:
+    counts = Counter(states.values())
+    return [(state, counts[state]) for state in STATES if counts[state]]
+
+
+def _patterns(run: Run, where: Mapping[tuple[str, str], str]) -> list[dict[str, Any]]:
+    """Return rows of nodes whose suites ended alike: by counts where that makes few rows, else by states."""
+    names = [*run.selected, *(node for node in run.counts if node not in set(run.selected))]
+    one_each = len(names) <= SMALL_FLEET + 1
+    exact: dict[Any, list[str]] = defaultdict(list)
+    rough: dict[Any, list[str]] = defaultdict(list)
+    for node in names:
+        row = run.counts.get(node, {})
+        key = tuple(tuple(sorted(row[suite].items())) if suite in row else () for suite in run.suites)
+        exact[(node, key) if one_each else key].append(node)
+        rough[tuple(run.state(node, suite) for suite in run.suites)].append(node)
+    chosen = exact if len(exact) <= MAX_PATTERNS else rough
+    rows = [_pattern(run, nodes, where) for nodes in chosen.values()]
+    if not one_each:
+        rows.sort(key=lambda row: STATES.index(row["state"]) if row["state"] in STATES else len(STATES))
+    return rows[:MAX_PATTERNS]
+
+
+def _pattern(run: Run, nodes: list[str], where: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+    cells = []
+    for suite in run.suites:
+        counts: Counter[str] = sum(
+            (run.counts[n][suite] for n in nodes if suite in run.counts.get(n, {})), Counter()
+        )
+        state = run.state(nodes[0], suite)
+        shown = [f"{counts[one]:,} {one}" for one in STATES if counts[one] and one != "not applicable"]
+        link = where.get((nodes[0], suite), "")
+        cells.append({"suite": suite, "state": state, "text": shown, "link": link})
+    return {"nodes": nodes, "cells": cells, "state": run.state(nodes[0])}
+
+
+# --- failures
+
+
+def _ordered(run: Run) -> list[Group]:
+    """Return failures before errors, hard actions before mild, many nodes before few."""
+    ranks = {action: rank for rank, action in enumerate(ACTIONS)}
+    return sorted(
+        run.groups.values(),
+        key=lambda g: (g.outcome != "failed", ranks.get(g.action, len(ACTIONS)), -len(g.nodes), g.check),
+    )
+
+
+def _failures(run: Run, anchors: Mapping[int, str]) -> dict[str, Any]:
+    ordered, room = _ordered(run), MAX_ROWS
+    sections = []
+    for group in ordered[:MAX_GROUPS]:
+        rows = sorted(group.rows.values(), key=lambda row: -len(row.nodes))
+        kept = rows[: max(OPEN_ROWS, min(room, len(rows)))]
+        room = max(0, room - len(kept))
+        sections.append(_section(run, group, anchors[id(group)], kept, len(rows) - len(kept)))
+    retried: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for one in run.retried.values():
+        like = one["message"].replace(one["node"], "NODE") if one["node"] else one["message"]
+        retried[one["check"], one["outcome"], like].append(one["node"] or CLUSTER)
+    rest = ordered[MAX_GROUPS:]
+    tried = sorted(retried.items())[:MAX_LINES]
+    return {
+        "failures": sections,
+        "retried": tried,
+        "brief": rest[:MAX_LINES],
+        "dropped": max(0, len(rest) - MAX_LINES),
+    }
+
+
+def _section(run: Run, group: Group, anchor: str, rows: list[Row], left_out: int) -> dict[str, Any]:
+    slurm = [(told, nodes) for told, nodes in sorted(group.slurm.items(), key=lambda pair: -len(pair[1]))]
+    return {
+        "group": group,
+        "anchor": anchor,
+        "rows": rows[:OPEN_ROWS],
+        "more": rows[OPEN_ROWS:],
+        "left_out": left_out,
+        "slurm": slurm[:OPEN_ROWS],
+        "slurm_more": len(slurm) - OPEN_ROWS,
+        "logs": _logs(run, group)[:OPEN_ROWS],
+        "plain": all(not row.part and not row.expected for row in rows),
+    }
+
+
+def _logs(run: Run, group: Group) -> list[str]:
+    """Return the group's own step logs, else those of its check on other nodes, else those of its suite."""
+    suite = run.logs.get(group.suite, {})
+    return list(group.logs) or [log for log, check in suite.items() if check == group.check] or list(suite)
+
+
+# --- bandwidth
+
+
+def _bandwidth(run: Run) -> list[dict[str, Any]]:
+    found = [_fleet_curves(run, collective, nodes) for collective, nodes in sorted(run.node_curves.items())]
+    by_title: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for curve in run.curves:
+        by_title[curve["title"]].append(curve)
+    for title, drawn in by_title.items():
+        bounds = _bounds_of(run, title)
+        shown = [
+            svg.Curve("" if len(drawn) == 1 else curve["node"], curve["points"])
+            for curve in drawn[:SMALL_FLEET]
+        ]
+        picture = svg.curves(shown, title=f"{title}: bus bandwidth by size", bounds=bounds)
+        low = [size for curve in drawn for size, value in curve["points"] if value < bounds.get(size, value)]
+        note = "" if not low else f"{_count(len(low), 'point')} below its bound."
+        found.append({"title": title, "svg": picture, "note": note, "apart": [], "bounds": bool(bounds)})
+    return [one for one in found if one["svg"]]
+
+
+def _bounds_of(run: Run, title: str) -> dict[int, float]:
+    """Return the bounds of a whole run: 'all_reduce, 3 nodes x 8 GPUs' is judged by 'all_reduce SIZE 3 nodes'."""
+    collective, _, shape = title.partition(", ")
+    scope = shape.partition(" x ")[0]
+    return run.bounds.get((collective, scope)) or run.bounds.get((collective, "")) or {}
+
+
+def _fleet_curves(run: Run, collective: str, nodes: dict[str, dict[int, float]]) -> dict[str, Any]:
+    by_size: dict[int, list[float]] = defaultdict(list)
+    for points in nodes.values():
+        for size, value in points.items():
+            by_size[size].append(value)
+    middle = {size: statistics.median(values) for size, values in by_size.items()}
+    share = _shares(nodes, middle)
+    told = outliers(share) if share else None
+    apart = {} if told is None else {**told.low, **told.high}
+    marked = sorted(apart, key=lambda node: share[node])[:MAX_MARKED]
+    shown = [svg.Curve(node, sorted(nodes[node].items()), mark=True) for node in marked]
+    band: list[tuple[int, float, float]] = []
+    if len(nodes) <= MAX_MARKED:
+        shown += [
+            svg.Curve(node, sorted(points.items())) for node, points in nodes.items() if node not in marked
+        ]
+    else:
+        usual = [points for node, points in nodes.items() if node not in apart]
+        band = [(size, *_ends([p[size] for p in usual if size in p])) for size in sorted(by_size)]
+        shown.append(svg.Curve(f"median of {len(nodes):,}", sorted(middle.items())))
+    bounds = run.bounds.get((collective, "alone"), {})
+    title = f"{collective}, each of {_count(len(nodes), 'node')} alone"
+    picture = svg.curves(shown, title=f"{title}: bus bandwidth by size", bounds=bounds, band=band)
+    note = (
+        ""
+        if told is None or not told.note
+        else "Too few nodes to name one that stands apart from the others."
+    )
+    named = [
+        (node, f"{share[node]:.0%} of the median") for node in sorted(apart, key=lambda node: share[node])
+    ]
+    return {"title": title, "svg": picture, "note": note, "apart": named, "bounds": bool(bounds)}
+
+
+def _ends(values: list[float]) -> tuple[float, float]:
+    return (min(values), max(values)) if values else (0.0, 0.0)
+
+
+def _shares(nodes: Mapping[str, Mapping[int, float]], middle: Mapping[int, float]) -> dict[str, float]:
+    """Return node -> its bandwidth as a share of the fleet's median, at the median of its large sizes."""
+    found = {}
+    for node, points in nodes.items():
+        ratios = [value / middle[size] for size, value in points.items() if size >= _LARGE and middle[size]]
+        if ratios:
+            found[node] = statistics.median(ratios)
+    return found
+
+
+# --- numbers
+
+
+def _numbers(run: Run) -> dict[str, Any]:
+    varying, same, single = [], [], []
+    for series in sorted(_parted(run.series.values()), key=lambda one: (not one.bounds, one.name)):
+        values = [value for value, *_ in series.values]
+        if not values:
+            continue
+        if len(values) == 1 and not series.bounds:
+            single.append(
+                (series.name, f"{number(values[0])} {series.unit}".strip(), _place(series.values[0]))
+            )
+        elif min(values) == max(values) and not series.bounds:
+            same.append((series.name, f"{number(values[0])} {series.unit}".strip(), len(values)))
+        else:
+            varying.append(_distribution(series))
+    rest = max(0, len(varying) - MAX_SERIES)
+    return {"rows": varying[:MAX_SERIES], "same": same, "single": single, "left_out": rest}
+
+
+def _parted(found: Iterable[Series]) -> Iterable[Series]:
+    """Keep what was measured of the whole cluster away from what was measured of nodes."""
+    for series in found:
+        whole = [value for value in series.values if value[1] == CLUSTER]
+        if 0 < len(whole) < len(series.values):
+            yield replace(series, name=f"{series.name}, whole cluster", values=whole)
+            yield replace(series, values=[value for value in series.values if value[1] != CLUSTER])
+        else:
+            yield series
+
+
+def _place(one: tuple[float, str, str]) -> str:
+    return f"{one[1]} {one[2]}".strip()
+
+
+def _distribution(series: Series) -> dict[str, Any]:
+    places = {_place(one): one[0] for one in series.values}
+    values = list(places.values())
+    low, high = min(places, key=places.__getitem__), max(places, key=places.__getitem__)
+    told = outliers(places)
+    apart = {**told.low, **told.high}
+    far = [places[place] for place in apart]
+    # a judged figure of many nodes is worth a picture of its own
+    large = bool(series.bounds) and len(values) >= FEW_BINS
+    title = f"{series.name}: {len(values)} values"
+    named = sorted(apart, key=lambda place: places[place])
+    return {
+        "name": series.name,
+        "unit": series.unit,
+        "n": len(values),
+        "low": (number(places[low]), low),
+        "median": number(statistics.median(values)),
+        "high": (number(places[high]), high),
+        "bounds": [number(bound) for bound in series.bounds],
+        "strip": svg.strip(values, far, series.bounds, title=title)
+        if len(values) > 1 or series.bounds
+        else "",
+        "histogram": svg.histogram(values, far, series.bounds, unit=series.unit, title=title)
+        if large
+        else "",
+        "apart": [f"{place} ({number(places[place])})" for place in named[:MAX_MARKED]],
+        "apart_more": max(0, len(named) - MAX_MARKED),
+    }
+
+
+# --- history, acts, gaps
+
+
+def _comparison(comparison: Comparison | None) -> dict[str, Any] | None:
+    if comparison is None:
+        return None
+    worse = [row for row in comparison.rows if row.worse]
+    others = [row for row in comparison.rows if not row.worse]
+    return {
+        "of": _printed(comparison),
+        "worse": [_compared(_printed(row)) for row in worse[:MAX_COMPARED]],
+        "others": [_compared(_printed(row)) for row in others[:MAX_COMPARED]],
+        "left_out": max(0, len(worse) - MAX_COMPARED) + max(0, len(others) - MAX_COMPARED),
+    }
+
+
+def _printed(held: _Held) -> _Held:
+    """Return a dataclass with every text in it fit to be shown."""
+    found: dict[str, Any] = {one.name: getattr(held, one.name) for one in fields(held)}
+    texts = {name: cut(printable(value), MAX_NOTE) for name, value in found.items() if isinstance(value, str)}
+    return type(held)(**(found | texts))
+
+
+def _compared(row: Compared) -> dict[str, Any]:
+    base = row.last_good if row.last_good is not None else row.previous
+    change = f"{(row.now - base) / abs(base):+.1%}" if base else ""
+    return {"row": row, "change": change, "where": f"{row.node} {row.device}".strip()}
+
+
+def _acts(run: Run) -> list[dict[str, Any]]:
+    """Return what drain and resume did; the same act on many nodes is one row, at the time of the first."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for event in run.acts:
+        named = event.get("nodes") if isinstance(event.get("nodes"), list) else [event.get("node")]
+        nodes = [_text(node) for node in named or () if node]
+        fields = [
+            f"{_text(k)}: {_said(v)}" for k, v in event.items() if k not in _SHOWN and v not in ("", None, [])
+        ]
+        told = "; ".join(fields)
+        kind, like = _text(event.get("event")), told
+        for node in nodes:
+            like = re.sub(rf"\b{re.escape(node)}\b", "NODE", like)
+        row = rows.setdefault(
+            (kind, like), {"time": clock(event.get("time")), "act": kind, "told": told, "nodes": []}
+        )
+        if row["nodes"]:
+            row["told"] = like
+        row["nodes"] += nodes
+    return list(rows.values())
+
+
+def _said(value: Any) -> str:
+    return ", ".join(map(_text, value)) if isinstance(value, list) else _text(value)
+
+
+def _gaps(run: Run) -> dict[str, Any]:
+    nodes: dict[str, list[str]] = defaultdict(list)
+    for node, why in run.untested.items():
+        nodes[why].append(node)
+    if run.silent:
+        nodes["the run ended before any check of them"] = run.silent
+    order = dict.fromkeys(("not checked", "skipped", "not applicable", *run.unjudged))
+    checks = {
+        outcome: [
+            (why, sorted(found), sorted(set().union(*found.values())))
+            for why, found in sorted(run.unjudged[outcome].items())
+        ]
+        for outcome in order
+        if outcome in run.unjudged
+    }
+    return {"nodes": sorted(nodes.items()), "checks": checks}
+
+
+def _suite_table(title: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
+    def order(at: int) -> Callable[[dict[str, Any]], Any]:
+        return lambda put: (*_list(put.get("place")), 0, 0)[at]
+
+    rows = list(dict.fromkeys(_text(put.get("row")) for put in sorted(cells, key=order(0))))
+    columns = list(dict.fromkeys(_text(put.get("column")) for put in sorted(cells, key=order(1))))
+    texts = {
+        (_text(put.get("row")), _text(put.get("column"))): (_text(put.get("text")), _text(put.get("note")))
+        for put in cells
+    }
+    return {"title": title, "rows": rows, "columns": columns, "texts": texts}
+
+
+def _text(value: Any) -> str:
+    return cut(printable(value), 600)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _dict(value: Any) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}

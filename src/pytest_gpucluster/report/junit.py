@@ -1,0 +1,234 @@
+"""JUnit in the xunit2 flavour, as Jenkins and GitLab read it: the names, the properties, and a file from events. Pure.
+
+While a run lives, pytest writes junit.xml at its end; `write` makes the same file from the events of a run that was
+killed. Both take names, properties and annotation from here. A testcase is called
+
+    classname gpucluster.SUITE.NODE (NODE is `cluster` for an item about no single node), name TEST[PARAMETERS]
+
+without job ids or measured values, so that Jenkins finds it again night after night. What is no testcase of a suite
+but has to be red is `gpucluster.run.cluster` `test_finished`: the run was stopped, or tested nothing. An item that was
+run again (pytest-rerunfailures) keeps its earlier attempts, as flakyFailure where it passed at last.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster import hostlist
+from pytest_gpucluster.report.files import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+SUITE_NAME = "pytest"  # what pytest calls it where nobody sets junit_suite_name
+RUN_CASE = ("gpucluster.run.cluster", "test_finished")
+RED = ("failed", "error")
+MAX_FINDINGS = 20
+_ILLEGAL = re.compile("[^\t\n\r -~\x80-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_TAGS = {"failed": "failure", "error": "error"}
+
+
+def classname(suite: str, node: str) -> str:
+    """Return gpucluster.SUITE.NODE.
+
+    >>> classname("gpu", "gpu03"), classname("nccl", "")
+    ('gpucluster.gpu.gpu03', 'gpucluster.nccl.cluster')
+    """
+    return f"gpucluster.{suite}.{node or 'cluster'}"
+
+
+def name(nodeid: str, node: str) -> str:
+    """Return the test's name without the node in its brackets.
+
+    >>> name("suites/test_gpu.py::test_count[gpu03]", "gpu03")
+    'test_count'
+    >>> name("suites/test_nccl.py::test_busbw[gpu03-4GiB]", "gpu03")
+    'test_busbw[4GiB]'
+    >>> name("site/test_site.py::TestDisk::test_busbw[sda-gpu03]", "gpu03")
+    'TestDisk::test_busbw[sda]'
+    """
+    test = nodeid.partition("::")[2] or nodeid
+    base, bracket, inside = test.partition("[")
+    if not bracket or not node:
+        return test
+    rest = f"-{inside.removesuffix(']')}-".replace(f"-{node}-", "-", 1)[1:-1]
+    return f"{base}[{rest}]" if rest else base
+
+
+def properties(
+    result: Mapping[str, Any], *, state: str = "", reason: str = "", simulated: bool = False
+) -> list[tuple[str, str]]:
+    """Return the properties of an item from the plain types of its record: stable names, plain text.
+
+    `state` and `reason` are Slurm's of the item's node.
+    """
+    found = [("suite", result["suite"]), ("check", result["check"])]
+    optional = [("node", result["node"]), ("slurm_state", state), ("slurm_reason", reason)]
+    found += [(key, value) for key, value in optional if value]
+    if simulated:
+        found.append(("simulated", "true"))
+    for verdict in result.get("verdicts", ()):
+        findings = verdict["findings"]
+        if findings:
+            found.append(("action", verdict["action"]))
+        found += [
+            ("finding", f"{finding['part']}: measured {finding['measured']}, expected {finding['expected']}")
+            for finding in findings[:MAX_FINDINGS]
+        ]
+    for metric in result.get("metrics", ()):
+        device = f"[{metric['device']}]" if metric["device"] else ""
+        found.append((f"metric {metric['name']}{device}", f"{_number(metric['value'])} {metric['unit']}"))
+    return found
+
+
+def _number(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"  # the event log writes NaN as a text
+
+
+def run_properties(run: str, cluster: str, nodes: Iterable[str], *, simulated: bool) -> list[tuple[str, str]]:
+    """Return the properties of the whole file. `nodes` is the scope of items that are about no single node."""
+    found = [("run", run), ("cluster", cluster), ("nodes", hostlist.fold(nodes))]
+    return [*found, ("simulated", "true")] if simulated else found
+
+
+def write(events: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Write the JUnit file of a run's events (report.events.read_events), also of a run that was killed.
+
+    A run without a `finish` event, or one that finished with complaints, has a testcase in error that says so.
+    GpuClusterError where the file cannot be written.
+    """
+    root = tree(list(events))
+    ET.indent(root, " ")
+    write_whole(path, ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")
+
+
+def tree(events: Iterable[Mapping[str, Any]]) -> ET.Element:
+    """Return the `testsuites` element of a run's events."""
+    run = _Run(list(events))
+    cases = [*run.cases(), *run.troubles()]
+    count = {
+        "errors": sum(case.find("error") is not None for case in cases),
+        "failures": sum(case.find("failure") is not None for case in cases),
+        "skipped": sum(case.find("skipped") is not None for case in cases),
+        "tests": len(cases),
+    }
+    root = ET.Element("testsuites", name="pytest tests")
+    attributes = {
+        "name": SUITE_NAME,
+        **{key: str(number) for key, number in count.items()},
+        "time": f"{run.seconds:.3f}",
+        "timestamp": dt.datetime.fromtimestamp(run.began, tz=dt.timezone.utc).isoformat(),
+    }
+    suite = ET.SubElement(root, "testsuite", attributes)
+    if run.properties:
+        suite.append(_properties(run.properties))
+    suite.extend(cases)
+    return root
+
+
+class _Run:
+    """The events of one run, put in order."""
+
+    def __init__(self, events: list[Mapping[str, Any]]) -> None:
+        by_kind: dict[str, list[Mapping[str, Any]]] = {}
+        for event in events:
+            by_kind.setdefault(str(event.get("event")), []).append(event)
+        times: list[float] = [
+            event["time"] for event in events if isinstance(event.get("time"), (int, float))
+        ]
+        self.began = float(min(times, default=0.0))
+        self.seconds = float(max(times, default=0.0)) - self.began
+        self.results = by_kind.get("result", [])
+        self.reruns: dict[str, list[Mapping[str, Any]]] = {}
+        for event in by_kind.get("rerun", ()):
+            self.reruns.setdefault(event["nodeid"], []).append(event)
+        self.finish: Mapping[str, Any] | None = next(iter(by_kind.get("finish", ())), None)
+        start = (by_kind.get("start") or [{}])[0]
+        nodes = (by_kind.get("nodes") or [{}])[0]
+        self.simulated = bool(start.get("simulated"))
+        self.slurm: Mapping[str, Any] = nodes.get("slurm") or {}
+        self.properties = (
+            run_properties(
+                str(start.get("run", "")),
+                str(start.get("cluster", "")),
+                nodes.get("selected", ()),
+                simulated=self.simulated,
+            )
+            if start
+            else []
+        )
+
+    def cases(self) -> Iterator[ET.Element]:
+        red = {result["nodeid"] for result in self.results if result["outcome"] in RED}
+        for result in self.results:
+            if result["outcome"] not in RED and result["nodeid"] in red:
+                continue  # it passed, then its teardown broke: one testcase, and that is red
+            yield self._case(result)
+
+    def _case(self, result: Mapping[str, Any]) -> ET.Element:
+        node, outcome, message = result["node"], result["outcome"], str(result["message"])
+        case = _testcase(classname(result["suite"], node), name(result["nodeid"], node), result["seconds"])
+        known = self.slurm.get(node) or {}
+        pairs = properties(
+            result,
+            state=known.get("state", ""),
+            reason=known.get("reason", ""),
+            simulated=self.simulated,
+        )
+        case.append(_properties([*result.get("properties", ()), *pairs]))
+        if annotation := result.get("annotation"):
+            case.append(_text("system-out", "\n".join(annotation)))
+        case.extend(interim(event, red=outcome in RED) for event in self.reruns.pop(result["nodeid"], ()))
+        if outcome in RED:
+            told = message if outcome == "failed" else f'failed on {result["phase"]} with "{message}"'
+            case.append(_text(_TAGS[outcome], result.get("text") or message, message=told))
+        elif outcome != "passed":
+            case.append(_text("skipped", message, type="pytest.skip", message=message))
+        return case
+
+    def troubles(self) -> Iterator[ET.Element]:
+        """Yield the testcase that says why the run as a whole is no success; nothing where it is one."""
+        if self.finish is None:
+            told = ["the run did not finish: it was killed, and what it had not come to is not tested"]
+        else:
+            told = [str(complaint) for complaint in self.finish.get("complaints", ())]
+        if told:
+            case = _testcase(*RUN_CASE, 0.0)
+            case.append(_text("error", "\n".join(told), message=told[0]))
+            yield case
+
+
+def interim(rerun: Mapping[str, Any], *, red: bool) -> ET.Element:
+    """Return the element of an attempt that does not decide, from its `rerun` event. `red`: the last one is red."""
+    kind = "Failure" if rerun["phase"] == "call" else "Error"
+    element = _text(f"{'rerun' if red else 'flaky'}{kind}", "", message=str(rerun["message"]), type="rerun")
+    element.append(_text("stackTrace", str(rerun["text"])))
+    if annotation := rerun.get("annotation"):
+        element.append(_text("system-out", "\n".join(annotation)))
+    return element
+
+
+def _testcase(of: str, called: str, seconds: float) -> ET.Element:
+    return ET.Element("testcase", classname=xml_text(of), name=xml_text(called), time=f"{seconds:.3f}")
+
+
+def _properties(pairs: Iterable[Iterable[Any]]) -> ET.Element:
+    element = ET.Element("properties")
+    for key, value in pairs:
+        ET.SubElement(element, "property", name=xml_text(str(key)), value=xml_text(str(value)))
+    return element
+
+
+def _text(tag: str, text: str, **attributes: str) -> ET.Element:
+    element = ET.Element(tag, {key: xml_text(value) for key, value in attributes.items()})
+    element.text = xml_text(text)
+    return element
+
+
+def xml_text(text: str) -> str:
+    """Replace what no XML 1.0 file may hold, not even escaped."""
+    return _ILLEGAL.sub("?", text)

@@ -1,0 +1,315 @@
+"""Inline SVG for the HTML report: the map of nodes, bandwidth curves, distributions. Pure; text is escaped.
+
+Colours come from the page's style sheet by class, so that dark mode and print need no second drawing. No state is
+told by colour alone: each has a shape of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup, escape
+
+from pytest_gpucluster.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+__all__ = ["Curve", "curves", "histogram", "node_map", "strip"]
+
+_CROSSED = (
+    "M0 0h10v10h-10zM2.2 3.4l1.6 1.6l-1.6 1.6l1.2 1.2l1.6-1.6l1.6 1.6l1.2-1.2"
+    "l-1.6-1.6l1.6-1.6l-1.2-1.2l-1.6 1.6l-1.6-1.6z"
+)
+# state -> (class, path of its shape in a tile of 10 x 10)
+SHAPES = {
+    "passed": ("ok", "M2 2h6v6h-6z"),
+    "failed": ("bad", _CROSSED),
+    "error": ("err", "M5 0l5 10h-10z"),
+    "not tested": ("untested", "M1 1h8v8h-8zM2.4 2.4v5.2h5.2v-5.2z"),
+    "not checked": ("unchecked", "M5 2a3 3 0 1 0 .01 0z"),
+    "skipped": ("unchecked", "M5 2a3 3 0 1 0 .01 0z"),
+    "not applicable": ("na", "M2 4.4h6v1.2h-6z"),
+    "accepted": ("ok", "M5 0a5 5 0 1 0 .01 0zM4.3 7.6l-2.3-2.3l1-1l1.3 1.3l2.9-2.9l1 1z"),
+    "": ("na", "M4.4 4.4h1.2v1.2h-1.2z"),
+}  # fmt: skip
+MANY = 400  # nodes from here on stand 100 in a row
+TILE = 12  # pixels from tile to tile
+_WIDTH, _HEIGHT = 760, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 130, 24, 30
+_BINS = 60
+_LABEL_GAP = 13  # pixels between two labels at the end of curves
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points (size in bytes, GB/s) with a name; `mark` for one that stands apart."""
+
+    name: str
+    points: Sequence[tuple[int, float]]
+    mark: bool = False
+
+
+@dataclass
+class _Plane:
+    """From data to pixels: sizes by their logarithm, bandwidths from 0."""
+
+    first: float
+    last: float
+    top: float
+    width: int = _WIDTH
+    height: int = _HEIGHT
+    parts: list[str] = field(default_factory=list)
+
+    def x(self, size: float) -> float:
+        span = self.last - self.first
+        share = (math.log2(size) - self.first) / span if span else 0.5
+        return round(_LEFT + share * (self.width - _LEFT - _RIGHT), 1)
+
+    def y(self, value: float) -> float:
+        share = min(1.0, max(0.0, value / self.top))
+        return round(self.height - _BOTTOM - share * (self.height - _TOP - _BOTTOM), 1)
+
+
+# --- the map
+
+
+def node_map(nodes: Sequence[str], state: Callable[[str], str], *, link: Callable[[str], str]) -> Markup:
+    """Draw one tile a node in the order given; rows are labelled by their first node; red tiles link and are named."""
+    columns = 100 if len(nodes) > MANY else 50
+    rows = [nodes[at : at + columns] for at in range(0, len(nodes), columns)]
+    gutter = 10 + 7.5 * max((len(row[0]) for row in rows), default=0)
+    paths: dict[str, list[str]] = {}
+    named: list[str] = []
+    labels: list[str] = []
+    for line, row in enumerate(rows):
+        labels.append(
+            f'<text x="{gutter - 8:.0f}" y="{line * TILE + 10}" class="t name end">{escape(row[0])}</text>'
+        )
+        for column, node in enumerate(row):
+            told = state(node)
+            place = (round(gutter + column * TILE + 1), line * TILE + 1)
+            shape = SHAPES.get(told, SHAPES[""])[1]
+            if told in ("failed", "error", "not tested"):
+                named.append(_tile(node, told, place, link(node)))
+            else:
+                paths.setdefault(told, []).append(f"M{place[0]} {place[1]}" + _relative(shape))
+    plain = "".join(
+        f'<path class="{SHAPES.get(told, SHAPES[""])[0]}" d="{"".join(found)}"/>'
+        for told, found in paths.items()
+    )
+    width = gutter + min(columns, max(1, len(nodes))) * TILE
+    return _svg(width, len(rows) * TILE + 2, f"map of {len(nodes)} nodes", [*labels, plain, *named])
+
+
+def _tile(node: str, told: str, place: tuple[int, int], href: str) -> str:
+    kind, shape = SHAPES[told]
+    path = (
+        f'<path class="{kind}" transform="translate({place[0]} {place[1]})" fill-rule="evenodd" d="{shape}">'
+        f"<title>{escape(node)}: {escape(told)}</title></path>"
+    )
+    return f'<a href="{escape(href)}">{path}</a>' if href else path
+
+
+def _relative(shape: str) -> str:
+    """Begin a shape where the pen is: M2 2h6 -> m2 2h6."""
+    return f"m{shape[1:]}"
+
+
+# --- curves
+
+
+def curves(
+    shown: Sequence[Curve],
+    *,
+    title: str,
+    bounds: Mapping[int, float] | None = None,
+    band: Sequence[tuple[int, float, float]] = (),
+) -> Markup:
+    """Draw bandwidth by size. `band` is (size, low, high) of the fleet; a bound is a bar at its size."""
+    bounds = {size: value for size, value in (bounds or {}).items() if size > 0}
+    kept = [Curve(one.name, [p for p in one.points if p[0] > 0], one.mark) for one in shown]
+    kept = [one for one in kept if one.points]
+    sizes = [size for one in kept for size, _ in one.points] + [size for size, *_ in band if size > 0]
+    if not sizes:
+        return Markup()
+    values = [v for one in kept for _, v in one.points] + [high for *_, high in band] + [*bounds.values()]
+    plane = _Plane(math.log2(min(sizes)), math.log2(max(sizes)), _round_up(max(values)))
+    parts = [*_axes(plane, sorted(set(sizes)))]
+    if band:
+        edge = [(plane.x(s), plane.y(high)) for s, _, high in band]
+        edge += [(plane.x(s), plane.y(low)) for s, low, _ in reversed(band)]
+        parts.append(f'<path class="band" d="M{" L".join(f"{x} {y}" for x, y in edge)}z"/>')
+    parts += [line for one in sorted(kept, key=lambda one: one.mark) for line in _line(plane, one, bounds)]
+    for size, bound in bounds.items():
+        if min(sizes) <= size <= max(sizes):
+            x, y = plane.x(size), plane.y(bound)
+            parts.append(
+                f'<path class="bound" d="M{x - 9} {y}h18"><title>bound {bound:.4g} GB/s at {format_size(size)}'
+                "</title></path>"
+            )
+    parts += _names(plane, kept)
+    return _svg(plane.width, plane.height, title, parts)
+
+
+def _line(plane: _Plane, one: Curve, bounds: Mapping[int, float]) -> Iterable[str]:
+    path = " L".join(f"{plane.x(size)} {plane.y(value)}" for size, value in one.points)
+    yield f'<path class="{"line mark" if one.mark else "line"}" d="M{path}"><title>{escape(one.name)}</title></path>'
+    for size, value in one.points:
+        low = size in bounds and value < bounds[size]
+        if low or len(one.points) == 1:
+            x, y = plane.x(size), plane.y(value)
+            shape = f"M{x} {y + 5}l-5 -9h10z" if low else f"M{x - 2} {y - 2}h4v4h-4z"
+            said = f"{escape(one.name)}: {value:.4g} GB/s at {format_size(size)}"
+            said += f", below {bounds[size]:.4g}" if low else ""
+            yield f'<path class="{"low" if low else "dot"}" d="{shape}"><title>{said}</title></path>'
+
+
+def _names(plane: _Plane, kept: Sequence[Curve]) -> Iterable[str]:
+    """Name curves at their right end, apart from each other; what finds no room keeps its tooltip."""
+    floor = plane.height - _BOTTOM + 8.0
+    taken: list[float] = []
+    for one in sorted(kept, key=lambda one: (not one.mark, -one.points[-1][1])):
+        if not one.name:
+            continue
+        size, value = one.points[-1]
+        y = plane.y(value) + 4
+        while any(abs(y - other) < _LABEL_GAP for other in taken) and y < floor:
+            y += 2
+        if y >= floor:
+            continue
+        taken.append(y)
+        kind = "t mark" if one.mark else "t"
+        yield f'<text x="{plane.x(size) + 7}" y="{y:.0f}" class="{kind}">{escape(one.name[:24])}</text>'
+
+
+def _axes(plane: _Plane, sizes: Sequence[int]) -> Iterable[str]:
+    for step in range(5):
+        value = plane.top * step / 4
+        y = plane.y(value)
+        yield f'<path class="grid" d="M{_LEFT} {y}H{plane.width - _RIGHT}"/>'
+        yield f'<text x="{_LEFT - 6}" y="{y + 4}" class="t end">{value:.4g}</text>'
+    yield f'<text x="{_LEFT - 6}" y="10" class="t end">GB/s</text>'
+    last = -math.inf
+    for size in sizes:
+        x = plane.x(size)
+        if x - last >= 64:  # noqa: PLR2004 - room for a label
+            yield f'<text x="{x}" y="{plane.height - 10}" class="t mid">{format_size(size)}</text>'
+            last = x
+
+
+# --- distributions
+
+
+def strip(
+    values: Sequence[float], outliers: Sequence[float] = (), bounds: Sequence[float] = (), *, title: str = ""
+) -> Markup:
+    """Draw a distribution in one line: range, middle half, median, bounds, and what stands apart as diamonds."""
+    ends = [*values, *bounds]
+    low, span = min(ends), max(ends) - min(ends)
+    width, middle = 200, 9
+
+    def x(value: float) -> float:
+        return round(6 + ((value - low) / span if span else 0.5) * (width - 12), 1)
+
+    inside = sorted(values)
+    parts = [f'<path class="range" d="M{x(inside[0])} {middle}H{x(inside[-1])}"/>']
+    if len(inside) >= 4:  # noqa: PLR2004 - quartiles of fewer say nothing
+        first, _, third = statistics.quantiles(inside, n=4, method="inclusive")
+        box = max(1.0, x(third) - x(first))
+        parts.append(f'<rect class="box" x="{x(first)}" y="{middle - 5}" width="{box:.1f}" height="10"/>')
+    else:
+        parts += [f'<circle class="dot" cx="{x(value)}" cy="{middle}" r="2.5"/>' for value in inside]
+    parts.append(f'<path class="median" d="M{x(statistics.median(inside))} {middle - 7}v14"/>')
+    parts += [f'<path class="bound" d="M{x(bound)} {middle - 8}v16"/>' for bound in bounds]
+    places = dict.fromkeys(x(value) for value in outliers)
+    parts += [f'<path class="low" d="M{place - 4} {middle}l4 -4l4 4l-4 4z"/>' for place in places]
+    return _svg(width, 2 * middle, title, parts)
+
+
+@dataclass
+class _Bins:
+    """Values sorted into bins of one width, so that no bin reaches over the bound."""
+
+    low: float
+    wide: float
+    counts: list[int]
+    apart: list[int]
+
+    @classmethod
+    def of(cls, values: Sequence[float], outliers: Sequence[float], bounds: Sequence[float]) -> _Bins:
+        ends = [*values, *bounds]
+        low, high = min(ends), max(ends)
+        wide = (high - low) / _BINS
+        if bounds:
+            low = bounds[0] - math.ceil((bounds[0] - low) / wide - 1e-9) * wide
+        number = math.floor((high - low) / wide + 1e-9) + 1
+        bins = cls(low, wide, [0] * number, [0] * number)
+        for into, found in ((bins.counts, values), (bins.apart, outliers)):
+            for value in found:
+                into[min(number - 1, max(0, math.floor((value - low) / wide + 1e-9)))] += 1
+        return bins
+
+    @property
+    def high(self) -> float:
+        return self.low + len(self.counts) * self.wide
+
+
+def histogram(
+    values: Sequence[float], outliers: Sequence[float], bounds: Sequence[float], *, unit: str, title: str
+) -> Markup:
+    """Draw how many nodes measured what. Over bars with outliers stands a diamond, beside their colour."""
+    if min(*values, *bounds) == max(*values, *bounds):
+        return Markup()
+    bins = _Bins.of(values, outliers, bounds)
+    width, height, left, foot = _WIDTH - 100, 130, 44, 24
+
+    def across(value: float) -> float:
+        return round(left + (value - bins.low) / (bins.high - bins.low) * (width - left - 10), 1)
+
+    parts = [
+        f'<path class="grid" d="M{left} {height - foot}H{width - 10}"/>',
+        f'<text x="{left - 6}" y="14" class="t end">{max(bins.counts)}</text>',
+        f'<text x="{left - 6}" y="{height - foot + 4}" class="t end">0</text>',
+    ]
+    for index, count in enumerate(bins.counts):
+        if count:
+            begin = bins.low + index * bins.wide
+            bar = max(2.0, count / max(bins.counts) * (height - foot - 14))
+            said = escape(f"{count} from {begin:.4g} to {begin + bins.wide:.4g} {unit}")
+            parts += _bar(
+                across(begin), across(begin + bins.wide), height - foot, bar, apart=bins.apart[index] > 0, said=said
+            )  # fmt: skip
+    parts += [f'<path class="bound" d="M{across(bound)} 6V{height - foot}"/>' for bound in bounds]
+    for share, anchor in ((0, ""), (0.25, " mid"), (0.5, " mid"), (0.75, " mid"), (1, " end")):
+        value = bins.low + (bins.high - bins.low) * share
+        shown = f"{value:.4g} {escape(unit)}" if share == 1 else f"{value:.4g}"
+        parts.append(f'<text x="{across(value):.0f}" y="{height - 8}" class="t{anchor}">{shown}</text>')
+    return _svg(width, height, title, parts)
+
+
+def _bar(begin: float, end: float, floor: float, bar: float, *, apart: bool, said: str) -> Iterable[str]:
+    kind = "bar apart" if apart else "bar"
+    size = f'width="{max(1.0, end - begin - 1):.1f}" height="{bar:.1f}"'
+    yield f'<rect class="{kind}" x="{begin}" y="{floor - bar:.1f}" {size}><title>{said}</title></rect>'
+    if apart:
+        yield f'<path class="low" d="M{(begin + end) / 2 - 4:.1f} {floor - bar - 7:.1f}l4 -4l4 4l-4 4z"/>'
+
+
+def _svg(width: float, height: float, title: str, parts: Iterable[str]) -> Markup:
+    head = (
+        f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" role="img" '
+        f'aria-label="{escape(title)}">'
+    )
+    return Markup(head + "".join(parts) + "</svg>")  # noqa: S704 - every text in it went through escape()
+
+
+def _round_up(value: float) -> float:
+    if not math.isfinite(value) or value < 1e-300:  # noqa: PLR2004 - subnormal: no power of ten is near it
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    steps = (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10)
+    return next(step * power for step in steps if step * power >= value * 0.999_999)

@@ -1,0 +1,1 @@
+"""What runs a measurement on the nodes: which program, started how, read into facts."""

@@ -1,0 +1,286 @@
+"""Images as named containers: imported once a node, re-used by name, removed at the end.
+
+The name holds a digest of the image's path and, for a .sqsh file, of its size and time: an image that was made anew
+has another name, and the outdated container goes. A step that pins no nodes must not use such a name, since a name is
+a node's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import itertools
+import os
+import re
+import shlex
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster import hostlist, units
+from pytest_gpucluster.errors import NotAvailable, StepError, StepTimeout
+from pytest_gpucluster.probes import enroot
+from pytest_gpucluster.probes.container import Imported
+from pytest_gpucluster.slurm.pyxis import PyxisOptions, explain
+from pytest_gpucluster.slurm.step import StepRequest, StepResult, run_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pytest_gpucluster.fleet.channel import Channel
+    from pytest_gpucluster.probes.base import Answer
+    from pytest_gpucluster.slurm.allocation import Allocation
+    from pytest_gpucluster.slurm.client import Slurm
+
+PREFIX = "gpucluster"
+PROGRESS = 15.0  # seconds between two lines of progress
+_UPTIME = "read -r up _ < /proc/uptime; echo up $up"
+_EXISTS = re.compile(r"\[ERROR\].*File (?:already )?exists")
+
+
+class Containers:
+    """The images of one allocation. `say` is told of the progress; `keep` leaves the containers on the nodes."""
+
+    def __init__(
+        self,
+        slurm: Slurm,
+        allocation: Allocation,
+        channel: Channel,
+        *,
+        deadline: float = 600.0,
+        keep: bool = False,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self._slurm, self._allocation, self._channel = slurm, allocation, channel
+        self._deadline, self._keep = deadline, keep
+        self._say = say or (lambda _line: None)
+        self._known: dict[str, Imported] = {}
+        self._count = itertools.count()
+
+    # -- what is on the nodes -----------------------------------------------------------------------------------
+
+    def ask(self, command: str, nodes: Iterable[str], *, timeout: float = 60.0) -> dict[str, Answer]:
+        """Ask nodes anew: the channel remembers answers, and containers come and go."""
+        wanted = set(nodes)
+        told = self._channel.ask(f"{command}\n# {os.getpid()}.{next(self._count)}", timeout=timeout)
+        return {node: answer for node, answer in told.items() if node in wanted}
+
+    def listed(self, nodes: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
+        """Return Enroot's names on each node; None where Enroot does not tell."""
+        return {node: _names(answer) for node, answer in self.ask(enroot.NAMES.command, nodes).items()}
+
+    def remove(self, name: str, nodes: Sequence[str]) -> dict[str, str]:
+        """Remove a container by Pyxis's name; return why it failed, by node."""
+        problems = {}
+        for node, names in self.listed(nodes).items():
+            own = enroot.own_names(names or (), name)
+            if not own:
+                continue
+            answer = self._channel.ask_node(node, enroot.remove_command(own), timeout=120.0, fresh=True)
+            if answer.rc != 0:
+                problems[node] = answer.problem or answer.err.strip().splitlines()[-1:][0]
+        return problems
+
+    # -- import -------------------------------------------------------------------------------------------------
+
+    def ensure(self, image: str, nodes: Sequence[str] | None = None) -> Imported:
+        """Have the image on these nodes (default: all), importing where it is missing; again, it costs nothing."""
+        wanted = tuple(nodes or self._allocation.nodes)
+        known = self._known.get(image)
+        if known is None or not set(wanted) <= {*known.nodes, *known.failed}:
+            with _shared(self._share(image)) as users:
+                self._known[image] = self._ensure(image, wanted)
+                users.add(os.getpid())
+        return self._known[image]
+
+    def options(self, image: str) -> PyxisOptions:
+        """Return the options of a step that re-uses an image that ensure() has brought."""
+        return PyxisOptions(name=f"{self._known[image].name}:no_exec")
+
+    def _ensure(self, image: str, nodes: tuple[str, ...]) -> Imported:
+        look = f"{_stat(image)}; {_UPTIME}; enroot list 2>/dev/null"
+        told = self.ask(look, nodes)
+        stamps = {stamp for answer in told.values() if (stamp := _stamp(answer.out))}
+        name = f"{PREFIX}-{_digest(image)}-{_digest(*sorted(stamps)) if stamps else 'registry'}"
+        there = tuple(node for node, answer in told.items() if enroot.own_names(_lines(answer.out), name))
+        replaced = self._drop_outdated(image, name, told)
+        missing = tuple(node for node in nodes if node not in there)
+        sizes = {
+            node: int(stamp.split()[0]) for node, answer in told.items() if (stamp := _stamp(answer.out))
+        }
+        if not missing:
+            return Imported(image, name, size=sizes, reused=there, replaced=replaced)
+        result, problem = self._import(image, name, missing)
+        before = {node: _uptime(answer.out) for node, answer in told.items()}
+        seconds, failed = _outcome(result, missing, before, problem)
+        lost_race = [node for node in failed if result and _EXISTS.search(said_of(result, node))]
+        won = {
+            node: 0.0
+            for node, names in (self.listed(lost_race).items() if lost_race else ())
+            if enroot.own_names(names or (), name)
+        }
+        failed = {node: why for node, why in failed.items() if node not in won}
+        return Imported(
+            image, name, seconds, sizes, (*there, *won), replaced, failed, result.command if result else ""
+        )
+
+    def _drop_outdated(self, image: str, name: str, told: Mapping[str, Answer]) -> tuple[str, ...]:
+        """Remove what was imported from an older file of this path; return the nodes that had it."""
+        pattern = re.compile(rf"pyxis_(?:\d+_)?({PREFIX}-{_digest(image)}-[^-]+)")
+        outdated: dict[str, list[str]] = {}
+        for node, answer in told.items():
+            for line in _lines(answer.out):
+                match = pattern.fullmatch(line)
+                if match and match[1] != name:
+                    outdated.setdefault(match[1], []).append(node)
+        for old, nodes in outdated.items():
+            self._say(f"{old} on {hostlist.fold(nodes)} is outdated: removed")
+            self.remove(old, nodes)
+        return tuple(dict.fromkeys(node for nodes in outdated.values() for node in nodes))
+
+    def _import(self, image: str, name: str, nodes: tuple[str, ...]) -> tuple[StepResult | None, str]:
+        request = StepRequest(
+            argv=("sh", "-c", _UPTIME),
+            nodes=nodes,
+            ntasks_per_node=1,
+            pyxis=PyxisOptions(image=image, name=name),
+            timeout=self._deadline,
+        )
+        begin = time.monotonic()
+        with self._progress(f"importing {image} on {hostlist.fold(nodes)}"):
+            try:
+                result = run_step(self._slurm, self._allocation, request)
+            except StepTimeout as error:
+                late = error.result if isinstance(error.result, StepResult) else None
+                return late, f"not imported within {units.format_duration(self._deadline)}"
+            except StepError as error:
+                # no task began anywhere: what Slurm and Pyxis said is the answer of every node
+                return StepResult(error.rc or 1, (), error.stderr, 0.0, " ".join(error.argv)), str(error)
+        self._say(
+            f"imported {image} on {sum(t.ok for t in result.tasks)} of {len(nodes)} nodes: "
+            f"{time.monotonic() - begin:.1f} s"
+        )
+        return result, ""
+
+    @contextlib.contextmanager
+    def _progress(self, what: str) -> Iterator[None]:
+        done, begin = threading.Event(), time.monotonic()
+
+        def tell() -> None:
+            while not done.wait(PROGRESS):
+                self._say(f"{what}: {time.monotonic() - begin:.0f} s so far")
+
+        self._say(what)
+        thread = threading.Thread(target=tell, name="import", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _share(self, image: str) -> str:
+        return f"{self._allocation.job_id}-{_digest(image)}"
+
+    def close(self) -> None:
+        """Remove what was imported, unless it is to be kept, or another process of this run still uses it."""
+        for image, imported in self._known.items():
+            with _shared(self._share(image)) as users:
+                users.discard(os.getpid())
+                if not users and not self._keep:
+                    self.remove(imported.name, self._allocation.nodes)
+        self._known.clear()
+
+
+def why_failed(result: StepResult, node: str) -> str:
+    """Return in one line why a step failed on a node, from what srun, slurmstepd and Pyxis said."""
+    own = said_of(result, node)
+    hint = explain(own)
+    if hint:
+        return hint
+    errors = [line.split("error: ", 1)[-1].strip() for line in own.splitlines() if "error: " in line]
+    return errors[0] if errors else ""
+
+
+def said_of(result: StepResult, node: str) -> str:
+    """Return what was said of one node: by its tasks, by its slurmstepd and by srun; what names no node is of all."""
+    own = [task.stderr for task in result.of_node(node)]
+    others = re.compile(r"slurmstepd-(\S+?):|srun: error: (\S+?): tasks? ")
+    for line in result.stderr.splitlines():
+        match = others.match(line)
+        if match is None or match[1] == node or node in hostlist.expand(match[2] or ""):
+            own.append(line)
+    return "\n".join(own)
+
+
+def _outcome(
+    result: StepResult | None, nodes: Sequence[str], before: Mapping[str, float | None], problem: str
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Return seconds of the nodes that imported, and why the others did not."""
+    seconds: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for node in nodes:
+        tasks = result.of_node(node) if result else ()
+        if tasks and all(task.ok for task in tasks):
+            begin, end = before.get(node), _uptime(tasks[0].stdout)
+            seconds[node] = max(0.0, end - begin) if begin is not None and end is not None else 0.0
+        else:
+            told = why_failed(result, node) if result else ""
+            failed[node] = told or problem or "the import ended without a word"
+    return seconds, failed
+
+
+def _stat(image: str) -> str:
+    """Return the sh command that tells size and time of a .sqsh; a name without a leading / or . is a registry's."""
+    if not image.startswith(("/", ".")):
+        return "echo stat registry"
+    return f"stat -L -c 'stat %s %Y' {shlex.quote(image)} 2>/dev/null || echo stat missing"
+
+
+def _stamp(text: str) -> str:
+    match = re.search(r"^stat (\d+ \d+)$", text, re.MULTILINE)
+    return match[1] if match else ""
+
+
+def _uptime(text: str) -> float | None:
+    match = re.search(r"^up ([\d.]+)", text, re.MULTILINE)
+    return float(match[1]) if match else None
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in text.splitlines())
+
+
+def _names(answer: Answer) -> tuple[str, ...] | None:
+    try:
+        return enroot.read_names(answer) if answer.rc is not None else None
+    except NotAvailable:
+        return None
+
+
+def _digest(*words: str) -> str:
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
+
+
+@contextlib.contextmanager
+def _shared(name: str) -> Iterator[set[int]]:
+    """Yield the processes of this machine that use an image; one of them at a time.
+
+    Two first uses of a name on one node race in Enroot, and what one xdist worker has done with another may still use.
+    """
+    path = Path(tempfile.gettempdir()) / f"{PREFIX}-{os.getuid()}-{name}.users"
+    handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        text = os.pread(handle, 1 << 16, 0).decode(errors="replace")
+        users = {int(word) for word in text.split() if word.isdigit() and Path("/proc", word).exists()}
+        yield users
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, " ".join(map(str, sorted(users))).encode(), 0)
+        if not users:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(handle)

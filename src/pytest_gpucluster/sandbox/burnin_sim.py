@@ -1,0 +1,281 @@
+"""What the burn-in's payload finds on a simulated node: a worker in place of those of GPUs, and dcgmi.
+
+The sandbox copies this file and the real payload into its state folder. SIMULATED: rates follow the cards' peaks and
+the node's faults; counters, temperatures and the kernel log change in the files that the simulated nvidia-smi and
+dmesg print from. The worker of the host is the payload's own and really loads this machine; a fault of memory or
+storage changes what it reads back. Standard library alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# Healthy H200: shares of the peak that cuBLAS reaches, GB/s of memory, PCIe and NVLink
+TFLOPS = {
+    "fp64": 58.0,
+    "fp32": 51.0,
+    "tf32": 370.0,
+    "fp16": 720.0,
+    "bf16": 730.0,
+    "fp8": 1270.0,
+    "int8": 1300.0,
+}
+HBM, H2D, D2H, PEER, BUSBW = 4250.0, 54.0, 55.0, 370.0, 345.0
+NOISE = 0.004
+WARM, WATTS, MHZ = 61, 690, 1830
+THERMAL = 0x40  # hw_thermal_slowdown (nvml.h)
+
+
+class Shown:
+    """The files of one node that the simulated tools print from."""
+
+    def __init__(self, folder: Path, base: Path, node: str) -> None:
+        self.folder, self.base = folder / node, base
+
+    def read(self, name: str) -> str:
+        """Return a file of the node, else that of healthy nodes."""
+        own = self.folder / name
+        return (own if own.exists() else self.base / name).read_text()
+
+    def write(self, name: str, text: str) -> None:
+        """Replace a file at once: a tool may be reading the old one."""
+        new = self.folder / f"{name}.burnin"
+        new.write_text(text)
+        new.replace(self.folder / name)
+
+    def change(self, change: Callable[[dict[str, list[str]]], None]) -> None:
+        """Change fields of the GPUs: `change` gets {field: one value a GPU}."""
+        rows = [line.split("\t") for line in self.read("gpus").splitlines()]
+        table = {row[0]: row[2:] for row in rows}
+        before = json.dumps(table)
+        change(table)
+        if json.dumps(table) != before:
+            lines = ("\t".join([row[0], row[1], *table[row[0]]]) for row in rows)
+            self.write("gpus", "".join(f"{line}\n" for line in lines))
+
+
+class Gpus:
+    """All GPUs of the node as one worker."""
+
+    def __init__(self, shown: Shown, node: str, count: int) -> None:
+        self.shown, self.node = shown, node
+        self.fault: dict[str, Any] = json.loads(shown.read("burnin.json"))
+        self.network: dict[str, Any] = json.loads(shown.read("network.json"))
+        rows = {line.split("\t")[0]: line.split("\t")[2:] for line in shown.read("gpus").splitlines()}
+        self.uuids, self.names = rows["uuid"][:count], rows["name"]
+        self.buses = [bus[4:].lower() for bus in rows["pci.bus_id"]]
+        self.noise = random.Random(f"{node}/{os.getpid()}")  # noqa: S311 - nothing secret
+        self.done = 0
+
+    def about(self) -> list[dict[str, Any]]:
+        """Return what the worker is."""
+        return [
+            {
+                "gpu": index,
+                "uuid": uuid,
+                "bus": self.buses[index],
+                "name": self.names[index],
+                "alike": "simulated",
+                "dtypes": list(TFLOPS),
+                "simulated": True,
+            }
+            for index, uuid in enumerate(self.uuids)
+        ]
+
+    def of(self, kind: str, gpu: int, healthy: float = 1.0) -> float:
+        """Return what a fault sets for a GPU."""
+        return float(self.fault.get(kind, {}).get(str(gpu), healthy))
+
+    def rate(self, healthy: float, factor: float = 1.0) -> float:
+        """Return a rate with a little noise."""
+        return healthy * factor * self.noise.lognormvariate(0.0, NOISE)
+
+    def loads(self, command: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield the results of a load after its time."""
+        load, seconds = command["load"], float(command["seconds"])
+        self.fault = json.loads(self.shown.read("burnin.json"))
+        self.shown.change(self.heat)
+        time.sleep(seconds)
+        self.shown.change(self.count)
+        self.xids()
+        self.shown.change(self.cool)
+        self.done += 1
+        if self.fault.get("die_after") and self.done >= self.fault["die_after"]:
+            os.kill(os.getppid(), signal.SIGKILL)  # the agent: the node's task is gone
+        for gpu, uuid in enumerate(self.uuids):
+            base = {"load": load, "gpu": gpu, "uuid": uuid, "simulated": True}
+            for found in self.results(load, gpu, command):
+                yield {**base, **found}
+
+    def results(self, load: str, gpu: int, command: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield what one GPU measures."""
+        if load == "matmul":
+            for dtype in command["dtypes"]:
+                key = f"{dtype}/8192/{command['seed']}/simulated"
+                lie = str(self.of("corrupt", gpu, 0.0)) if self.of("corrupt", gpu, 0.0) else ""
+                yield {
+                    "dtype": dtype,
+                    "key": key,
+                    "hash": hashlib.sha256((key + lie).encode()).hexdigest()[:32],
+                    "wrong": 0,
+                    "checked": 100,
+                    "tflops": self.rate(TFLOPS[dtype], self.of("slow", gpu)),
+                }
+        elif load == "hbm":
+            yield {"gbs": self.rate(HBM, self.of("hbm", gpu)), "wrong": 0}
+        elif load == "copies":
+            yield {"h2d": self.rate(H2D), "d2h": self.rate(D2H), "wrong": 0}
+        elif load == "peer":
+            partner = dict(map(tuple, command["pairs"])).get(gpu)
+            yield (
+                {"gbs": self.rate(PEER), "partner": partner, "wrong": 0}
+                if partner is not None
+                else {"skip": "no partner in this round"}
+            )
+        elif load == "nccl":
+            rank, size = command["first"] + gpu, command["size"]
+            if size < 2:  # noqa: PLR2004 - a pair
+                yield {"skip": "one GPU alone has nothing to reduce with"}
+                return
+            wrong = self.network["wrong"]
+            yield {
+                "members": command["members"],
+                "rank": rank,
+                "wrong": wrong,
+                "ranks": size,
+                "busbw": self.rate(BUSBW, self.network["speed"]),
+            }
+
+    def heat(self, table: dict[str, list[str]]) -> None:
+        """Show the GPUs at work."""
+        for gpu in range(len(self.uuids)):
+            hot = self.of("hot", gpu, 0.0)
+            table["temperature.gpu"][gpu] = f"{hot or WARM + gpu % 4:.0f}"
+            table["power.draw"][gpu] = f"{WATTS - gpu:.2f}"
+            table["clocks.current.sm"][gpu] = f"{MHZ * (0.5 if hot else self.of('slow', gpu)):.0f}"
+            table["clocks_event_reasons.active"][gpu] = f"0x{THERMAL if hot else 0:016x}"
+
+    def cool(self, table: dict[str, list[str]]) -> None:
+        """Show them idle."""
+        for gpu in range(len(self.uuids)):
+            table["temperature.gpu"][gpu], table["power.draw"][gpu] = str(33 + gpu % 4), "78.10"
+            table["clocks.current.sm"][gpu] = "345"
+            table["clocks_event_reasons.active"][gpu] = f"0x{1:016x}"
+
+    def count(self, table: dict[str, list[str]]) -> None:
+        """Let the counters of faulty GPUs rise, each load."""
+        for kind, field in (
+            ("ecc", "ecc.errors.uncorrected.volatile.dram"),
+            ("ecc", "ecc.errors.uncorrected.volatile.total"),
+            ("replay", "q.replay"),
+        ):
+            for gpu, count in self.fault.get(kind, {}).items():
+                row = table[field]
+                row[int(gpu)] = str(int(row[int(gpu)]) + int(count))
+
+    def xids(self) -> None:
+        """Let the driver report Xids of faulty GPUs, each load."""
+        for gpu, number in self.fault.get("xid", {}).items():
+            bus = self.buses[int(gpu)].rpartition(".")[0]
+            line = f"[1903300.{self.done:06d}] NVRM: Xid (PCI:{bus}): {number}, pid='<unknown>', name=<unknown>\n"
+            self.shown.write("dmesg", self.shown.read("dmesg") + line)
+
+
+def payload_of(base: Path) -> types.ModuleType:
+    """Return the real payload."""
+    module = types.ModuleType("burnin")
+    exec(compile((base / "burnin_payload.py").read_text(), "burnin.py", "exec"), module.__dict__)  # noqa: S102 - our own
+    return module
+
+
+def host(payload: Any, shown: Shown, options: dict[str, Any]) -> None:
+    """Serve as the payload's own worker of the host, with faults in what it reads back."""
+    fault = json.loads(shown.read("burnin.json"))
+    if fault.get("storage"):
+        true_read = payload.read_block
+        payload.read_block = lambda handle, size: _flipped(true_read(handle, size))
+    if fault.get("memory"):
+        true_look = payload.look
+        payload.look = lambda view, at: _flipped(bytes(true_look(view, at)))
+    payload.say(ready=[])
+    payload.serve(payload.Host(options))
+
+
+def _flipped(data: bytes) -> bytes:
+    """Return data with one bit changed."""
+    return data[:100] + bytes([data[100] ^ 4]) + data[101:]
+
+
+def dcgmi(shown: Shown, argv: list[str]) -> int:
+    """Print what `dcgmi diag -r N -j` of DCGM 3 prints (jsoncpp's styled text); exit status 226 where a test fails."""
+    if argv[:1] != ["diag"] or "-j" not in argv:
+        sys.stderr.write("simulated dcgmi: only `diag -r LEVEL -j` is simulated\n")
+        return 1
+    sys.stderr.write("dcgmi: SIMULATED by the sandbox\n")
+    fault = json.loads(shown.read("burnin.json")).get("dcgm", {})
+    level = int(argv[argv.index("-r") + 1]) if "-r" in argv else 1
+    count = len(shown.read("gpus").splitlines()[0].split("\t")) - 2
+    software = (
+        *("Denylist", "NVML Library", "CUDA Main Library", "Permissions and OS-related Blocks"),
+        *(
+            "Persistence Mode",
+            "Environmental Variables",
+            "Page Retirement/Row Remap",
+            "Graphics Processes",
+            "Inforom",
+        ),
+    )
+    categories = [
+        {
+            "category": "Deployment",
+            "tests": [{"name": name, "results": [{"status": "Pass"}]} for name in software],
+        }
+    ]
+    further = [("Integration", "PCIe"), ("Hardware", "GPU Memory")] if level > 1 else []
+    further += [("Hardware", "Diagnostic"), ("Stress", "Targeted Stress")] if level > 2 else []  # noqa: PLR2004
+    for category, name in further or ([("Hardware", "GPU Memory")] if fault else []):
+        results: list[dict[str, Any]] = []
+        for gpu in range(count):
+            warning = fault.get(str(gpu)) if name == "GPU Memory" else None
+            result: dict[str, Any] = {"gpu_id": str(gpu), "status": "Fail" if warning else "Pass"}
+            results.append(
+                {**result, **({"warnings": [{"error_id": 44, "warning": warning}]} if warning else {})}
+            )
+        categories.append({"category": category, "tests": [{"name": name, "results": results}]})
+    root = {"DCGM GPU Diagnostic": {"test_categories": categories, "version": "3.3.9"}}
+    sys.stdout.write(json.dumps(root, indent="\t", separators=(",", " : ")) + "\n")
+    return 226 if fault else 0
+
+
+def main(argv: list[str]) -> int:
+    """Run as `NODES BASE gpu all OPTIONS`, `... host OPTIONS` or `... dcgmi ARGUMENTS`."""
+    node = os.environ.get("SLURMD_NODENAME", "none")
+    shown, base = Shown(Path(argv[0]), Path(argv[1]), node), Path(argv[1])
+    if argv[2] == "dcgmi":
+        return dcgmi(shown, argv[3:])
+    payload: Any = payload_of(base)
+    options = json.loads(argv[-1])
+    if argv[2] == "host":
+        host(payload, shown, options)
+        return 0
+    visible = [word for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word]
+    worker = Gpus(shown, node, len(visible) or int(options.get("gpus") or 0))
+    payload.say(ready=worker.about())
+    payload.serve(worker)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,183 @@
+"""The cluster file of a running sandbox: what its nodes are to be, from the same model that they show."""
+
+from __future__ import annotations
+
+import platform
+import resource
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from pytest_gpucluster import config, hostlist
+from pytest_gpucluster.sandbox import slurmconf
+from pytest_gpucluster.sandbox.collectives import Health, World, busbw
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pytest_gpucluster.sandbox.devices import Dealt
+    from pytest_gpucluster.sandbox.hardware import Model, Node
+    from pytest_gpucluster.sandbox.slurmconf import Shape
+
+_TOLERANCE = 0.05
+_SHARED_HOST = {
+    "os.hostname": "virtual nodes share the name of this machine",
+    "nccl.whole_bandwidth": "virtual nodes of one machine: no profile has a figure for the GPUs of several",
+}
+# sim-collective stands for our payload, whose torch and GPUs the sandbox does not have
+_NCCL = {"mpi": "pmi2", "runner": "nccl-tests", "deadline": "120s", "payload": ["sim-collective"]}
+# GPUs are a model; the host's loads are real, and small: all nodes share this machine
+_BURNIN = {
+    "payload": ["sim-burnin"],
+    "time": "1m",
+    "memory": "32M",
+    "cpus": 1,
+    "storage_size": "16M",
+    "beat": "1s",
+    "sample": "1s",
+}
+_LIMITS = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC, "core": resource.RLIMIT_CORE}
+
+
+def text(
+    conf: Path,
+    shape: Shape,
+    profile: dict[str, Any] | str,
+    expected: dict[str, Any],
+    about: str,
+    *,
+    simulated_gpus: bool,
+    commands: Path | None = None,
+    claims: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the YAML text of the cluster file.
+
+    `commands` is the folder of Slurm's, where they need one; `claims` are the frameworks' sections.
+    """
+    own_names = commands is not None
+    not_applicable = {
+        name: why for name, why in _SHARED_HOST.items() if name != "os.hostname" or not own_names
+    }
+    content = {
+        "name": "sandbox",
+        "description": about,
+        "sandbox": True,
+        "slurm": {
+            "partition": slurmconf.PARTITION,
+            "conf": str(conf),
+            **({"bin": str(commands)} if commands else {}),
+            "job_start": "20s",
+            "queue_wait": "60s",
+        },
+        "nodes": hostlist.fold(shape.nodes),
+        "profile": profile,
+        "os": expected,
+        "limits": _limits(len(shape.nodes)),
+        "sudo": True,
+        **({} if simulated_gpus else {"not_applicable": not_applicable}),
+        **(_nccl(len(shape.nodes), shape.gpus_per_node) if simulated_gpus and shape.gpus_per_node else {}),
+        **(claims or {}),
+    }
+    head = "# Written by `gpucluster sandbox up`; goes with `gpucluster sandbox down`.\n"
+    return head + yaml.safe_dump(content, sort_keys=False, width=110)
+
+
+def simulated(node: Node, spec: Model, shared: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return profile and `os` of a healthy simulated node."""
+    profile: dict[str, Any] = {
+        "extends": spec.profile,
+        "gpu": {"count": len(node.gpus)},
+        "node": {"cpus": node.cpus, "numa_nodes": node.numa_nodes, "memory": f"{node.mem_total_kb}KiB"},
+        "fabric": {"hcas": len(node.hcas), "mtu": node.hcas[0].mtu if node.hcas else None},
+    }
+    if not node.gpus:
+        profile = {"extends": "generic", "simulated": True, "node": profile["node"]}
+    release = node.os_release
+    expected = {
+        "release": f"{release['ID']} {release['VERSION_ID']}",
+        "kernel": node.kernel,
+        "min_uptime": "10m",
+        "governor": node.governor,
+        "hugepages": node.hugepages,
+        "limits": _host_limits(),
+        "sysctls": dict(node.sysctls),
+        "mounts": [
+            {"path": m.path, "fstype": m.fstype, "source": m.source, "options": m.options.split(",")[:1]}
+            | ({"min_free": "1TiB"} if m.size_kb > 4 * 2**30 else {})
+            for m in node.mounts
+            if m.path != "/dev/shm"  # noqa: S108 - a mount point
+        ],
+        "shared_storage": [shared],
+        "packages": {
+            "nvidia-driver-580-server-open": "580.159.04",
+            "datacenter-gpu-manager-4-core": "",
+            "munge": "",
+        },
+        "services": ["nvidia-persistenced", "slurmd", "munge", "chrony"],
+    }
+    return profile, expected
+
+
+def real(dealt: Dealt, gpus_per_node: int, shared: str) -> tuple[dict[str, Any] | str, dict[str, Any]]:
+    """Return profile and `os` of virtual nodes that share this host and its real GPUs."""
+    name = config.match_profile(dealt.gpu_name, gpus_per_node)
+    profile = {"extends": name} if name else "generic"
+    expected = {
+        "kernel": platform.release(),
+        "limits": _host_limits(),
+        "time_sync": "none",
+        "shared_storage": [shared],
+    }
+    return profile, expected
+
+
+def _nccl(nodes: int, gpus: int) -> dict[str, Any]:
+    return {"thresholds": _thresholds(nodes, gpus), "nccl": _NCCL, "burnin": _BURNIN}
+
+
+def _thresholds(nodes: int, gpus: int) -> list[dict[str, Any]]:
+    """Return rows for every number of nodes, from the link model: some may be out of service."""
+    rows = []
+    for count in range(1 if gpus > 1 else 2, nodes + 1):
+        world = World({str(number): Health(hcas=gpus) for number in range(count)}, gpus)
+        rows.append(
+            {
+                "nodes": count,
+                "gpus_per_node": gpus,
+                "size": "1G",
+                "busbw": round(busbw(world, "all_reduce", 2**30), 1),
+                "tolerance": _TOLERANCE,
+                "source": "link model of the sandbox",
+            }
+        )
+    return rows
+
+
+def _host_limits() -> dict[str, str]:
+    """Return the soft limits of this process, which Slurm carries over to the steps."""
+    limits = {}
+    for name, number in _LIMITS.items():
+        soft, _ = resource.getrlimit(number)
+        limits[name] = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
+    return limits
+
+
+def _limits(nodes: int) -> dict[str, Any]:
+    return {
+        slurmconf.PARTITION: {
+            "max_time": f"{slurmconf.MAX_MINUTES}m",
+            "default_time": f"{slurmconf.DEFAULT_MINUTES}m",
+            "state": "UP",
+        },
+        slurmconf.SMALL_PARTITION: {
+            "max_time": f"{slurmconf.SMALL_MAX_MINUTES}m",
+            "max_nodes": min(nodes, slurmconf.SMALL_MAX_NODES),
+            "state": "UP",
+        },
+    }
+
+
+def shared_folder(root: Path) -> Path:
+    """Return the folder that all nodes of a sandbox really share."""
+    return root / "shared"

@@ -1,0 +1,448 @@
+"""The link model of the sandbox, and nccl-tests 2.19 as it would print on it. Standard library alone.
+
+The sandbox copies this file into its state folder and runs it as all_reduce_perf and its like, on rank 0 of a step;
+the other ranks only log (simbin/all_reduce_perf). The curve follows recordings of 8 H200: t = t0 + S / B.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import re
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+NVLS = {
+    1: 0.0,
+    2: 345.0,
+    4: 455.0,
+    8: 478.0,
+}  # GB/s bus bandwidth of all_reduce within a node, with multicast
+RING = {1: 0.0, 2: 345.0, 4: 363.0, 8: 365.0}  # without it (NCCL_NVLS_ENABLE=0), recorded
+LOCAL = 2150.0  # GB/s of a copy within one GPU, recorded
+HCA = 50.0 * 0.94  # GB/s of one 400 Gb/s port, as far as NCCL gets
+NO_GDR = 0.45  # share that is left where data go through host memory
+SOCKET = 3.1  # GB/s over TCP, recorded: 1.9 to 3.8
+START_US, NODE_US = 42.0, 9.0  # latency of the first bytes, and what each doubling of the nodes adds
+NOISE = 0.004
+PAIR = 2
+SHARES = {"all_reduce": 1.0, "all_gather": 0.93, "reduce_scatter": 0.94, "broadcast": 0.92, "sendrecv": 0.8}
+# -g and its like take a value; these do not
+_VALUED = "bBefigtnwcmodrzGpTaCRYxDNSJ"
+_LONG = {
+    "minbytes": "b", "maxbytes": "e", "stepbytes": "i", "stepfactor": "f", "ngpus": "g", "nthreads": "t",
+    "iters": "n", "warmup_iters": "w", "check": "c", "op": "o", "datatype": "d", "root": "r",
+}  # fmt: skip
+_TYPES = {"float": 4, "half": 2, "bfloat16": 2, "double": 8, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
+
+
+def factor_of(collective: str, ranks: int) -> float:
+    """Return bus bandwidth by algorithm bandwidth, as doc/PERFORMANCE.md of nccl-tests defines it."""
+    if collective == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if collective in ("all_gather", "reduce_scatter", "alltoall") else 1.0
+
+
+@dataclass(frozen=True)
+class Health:
+    """How one node takes part; see hardware.Network."""
+
+    speed: float = 1.0
+    links: dict[str, float] = field(default_factory=dict)
+    gdr: bool = True
+    infiniband: bool = True
+    wrong: int = 0
+    hang: bool = False
+    crash: bool = False
+    swap_ranks: bool = False
+    leaf: list[str] = field(default_factory=list)
+    uplink: float = 1.0
+    crowd: float = 1.0
+    hcas: int = 8
+
+
+@dataclass(frozen=True)
+class World:
+    """Who takes part: nodes in rank order with their health, GPUs that each node uses."""
+
+    nodes: dict[str, Health]
+    gpus: int
+    nvls: bool = True
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return len(self.nodes) * self.gpus
+
+
+def busbw(world: World, collective: str, size: int) -> float:
+    """Return the bus bandwidth in GB/s at a message size in bytes, without noise; 0 for one rank."""
+    if world.ranks < 2:  # noqa: PLR2004 - one rank moves nothing
+        return 0.0
+    algbw = _peak(world) * SHARES.get(collective, 0.6) / factor_of(collective, world.ranks)
+    start = START_US + NODE_US * math.log2(max(1, len(world.nodes)))
+    return size / (start * 1e3 + size / algbw) * factor_of(collective, world.ranks)
+
+
+def _peak(world: World) -> float:
+    """Return what the slowest part carries, in GB/s."""
+    table = NVLS if world.nvls else RING
+    within = table.get(world.gpus, table[8] if world.gpus > 4 else table[4])  # noqa: PLR2004 - of 8
+    health = list(world.nodes.values())
+    slowest = min(node.speed for node in health)
+    if len(health) == 1:
+        return within * slowest
+    between = min(_network(node, world.gpus) for node in health)
+    peak = min(within, between) if world.gpus > 1 else between
+    return peak * slowest * min(_links(world), default=1.0)
+
+
+def _network(node: Health, gpus: int) -> float:
+    if not node.infiniband:
+        return SOCKET
+    return min(node.hcas, gpus) * HCA * (1.0 if node.gdr else NO_GDR)
+
+
+def _links(world: World) -> list[float]:
+    found = [
+        factor for node in world.nodes.values() for peer, factor in node.links.items() if peer in world.nodes
+    ]
+    found += [
+        node.uplink for node in world.nodes.values() if node.leaf and not world.nodes.keys() <= {*node.leaf}
+    ]
+    return found + ([node.crowd for node in world.nodes.values()] if len(world.nodes) > PAIR else [])
+
+
+# -- nccl-tests ----------------------------------------------------------------------------------------------
+
+
+def expand(hostlist: str) -> list[str]:
+    """Expand Slurm's gpu[01-03,07]; the sandbox's names have one bracket at most."""
+    match = re.fullmatch(r"([^\[]*)\[([^\]]*)\]", hostlist)
+    if not match:
+        return hostlist.split(",")
+    names = []
+    for part in match[2].split(","):
+        first, _, last = part.partition("-")
+        names += [f"{match[1]}{n:0{len(first)}}" for n in range(int(first), int(last or first) + 1)]
+    return names
+
+
+def size_of(text: str) -> int:
+    """Return bytes: 8, 1M, 4G."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGkmg]?)B?", text)
+    if not match:
+        raise ValueError(text)
+    return int(float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " "))
+
+
+def number(value: float, width: int) -> str:
+    """Write a number as nccl-tests does: as many digits as the column holds."""
+    for digits in (2, 1, 0):
+        text = f"{value:.{digits}f}"
+        if len(text) <= width - (1 if digits else 0):
+            return text
+    return f"{value:.0e}"
+
+
+def options(argv: list[str]) -> dict[str, str] | None:
+    """Read the command line; None where nccl-tests would print its usage."""
+    found = {"b": "32M", "e": "32M", "i": "1M", "f": "1", "g": "1", "t": "1", "n": "20", "w": "1", "c": "1"}
+    found |= {"o": "sum", "d": "float", "r": "0", "z": "0", "G": "0", "a": "1"}
+    words = iter(argv)
+    for word in words:
+        name, joined, value = word.lstrip("-").partition("=")
+        if word.startswith("--"):
+            name = _LONG.get(name, "")
+        elif word.startswith("-") and len(word) > 2:  # noqa: PLR2004 - -b8M
+            name, joined, value = word[1], "=", word[2:]
+        if not word.startswith("-") or len(name) != 1 or name not in _VALUED:
+            return None
+        found[name] = value if joined else next(words, "")
+    return found
+
+
+def sizes(chosen: dict[str, str]) -> list[int]:
+    """Return the message sizes of -b, -e and -f or -i."""
+    size, last, factor = size_of(chosen["b"]), size_of(chosen["e"]), int(chosen["f"])
+    found = []
+    while size <= last:
+        found.append(size)
+        size = size * factor if factor > 1 else size + size_of(chosen["i"])
+    return found
+
+
+def say(text: str = "") -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main(program: str, argv: list[str], folder: Path, base: Path) -> int:
+    """Run as rank 0 of a step, or alone. Returns nccl-tests' exit status."""
+    chosen = options(argv)
+    if chosen is None or not chosen["g"].isdecimal():
+        say(
+            f"USAGE: {program} \n\t[-t,--nthreads <num threads>] \n\t[-g,--ngpus <gpus per thread>] \n\t[-h,--help]"
+        )
+        return 0
+    collective = program.removesuffix("_perf")
+    me = os.environ.get("SLURMD_NODENAME", "localhost")
+    joined = any(os.environ.get(name) for name in ("PMI_RANK", "PMI_FD", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"))
+    size = os.environ.get("OMPI_COMM_WORLD_SIZE") or os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+    tasks = int(size) if joined else 1
+    nodes = expand(os.environ.get("SLURM_STEP_NODELIST", me)) if joined and tasks > 1 else [me]
+    per_task = int(chosen["g"])
+    tasks_a_node = max(1, tasks // len(nodes))
+    health = {node: _health(folder, base, node) for node in nodes}
+    world = World(health, tasks_a_node * per_task, os.environ.get("NCCL_NVLS_ENABLE", "1") != "0")
+    _heading(program, chosen)
+    gpus = {node: _gpus(folder, base, node) for node in nodes}
+    short = next((node for node in nodes if len(gpus[node]) < world.gpus), None)
+    if short:
+        say(f"Invalid number of GPUs: {world.gpus} requested but only {len(gpus[short])} were found.")
+        say("Please check the number of processes and GPUs per process.")
+        say(f" .. {short} pid {os.getpid()}: Test failure common.cu:1454")
+        return 5
+    _devices(world, gpus)
+    if os.environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
+        for gpu in range(per_task):
+            _log(world, gpu, me)
+    return _run(world, collective, program, chosen, me, folder)
+
+
+def _frozen(folder: Path, node: str) -> bool:
+    return (folder / node / "fault.hang").exists()
+
+
+def _run(  # noqa: PLR0917 - private, called once
+    world: World, collective: str, program: str, chosen: dict[str, str], me: str, folder: Path
+) -> int:
+    if any(node.crash for node in world.nodes.values()):
+        cause = (
+            "unhandled system error"
+            if world.nodes[me].crash
+            else "remote process exited or there was a network error"
+        )
+        say(f"{me}: Test NCCL failure common.cu:303 '{cause} / '")
+        say(f" .. {me} pid {os.getpid()}: Test failure common.cu:1454")
+        return 3
+    _columns()
+    if any(node.hang for node in world.nodes.values()):
+        time.sleep(86_400)
+    wrong = sum(node.wrong for node in world.nodes.values()) if chosen["c"] != "0" else 0
+    noise = random.Random(  # noqa: S311 - repeatable, nothing secret
+        "/".join([*world.nodes, os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", "")])
+    )
+    measured = []
+    for size in sizes(chosen):
+        while any(_frozen(folder, node) for node in world.nodes):
+            time.sleep(0.2)  # a node that hangs keeps all waiting
+        halves = [_half(world, collective, size, noise) for _ in range(2)]
+        measured += [half[2] for half in halves]
+        say(_row(world, collective, size, chosen, halves=halves, wrong=wrong))
+    rows = len(measured) // 2
+    say(f"# Out of bounds values : {rows * 2 if wrong else 0} {'FAILED' if wrong else 'OK'}")
+    say(f"# Avg bus bandwidth    : {sum(measured) / max(1, len(measured)):g} ")
+    say(f"#\n# Collective test concluded: {program}\n#\n")
+    return 7 if wrong else 0
+
+
+def _half(world: World, collective: str, size: int, noise: random.Random) -> tuple[float, float, float]:
+    """Return (microseconds, algorithm bandwidth, bus bandwidth) of one measurement."""
+    bus = busbw(world, collective, size) * noise.lognormvariate(0.0, NOISE)
+    alg = bus / factor_of(collective, world.ranks) if world.ranks > 1 else LOCAL * size / (size + 8e6)
+    return size / alg / 1e3, alg, bus
+
+
+def _row(
+    world: World,
+    collective: str,
+    size: int,
+    chosen: dict[str, str],
+    *,
+    halves: list[tuple[float, float, float]],
+    wrong: int,
+) -> str:
+    count = size // _TYPES.get(chosen["d"], 4)
+    if collective in ("all_gather", "reduce_scatter", "alltoall"):
+        count //= world.ranks
+    reduces = collective in ("all_reduce", "reduce_scatter")
+    root = chosen["r"] if collective == "broadcast" else "-1"
+    text = f"{size:>12}  {count:>12}  {chosen['d']:>8}  {chosen['o'] if reduces else 'none':>6}  {root:>6}"
+    checked = str(wrong) if chosen["c"] != "0" else "N/A"
+    for us, alg, bus in halves:
+        text += f"  {number(us, 8):>7}  {number(alg, 7):>6}  {number(bus, 7):>6}  {checked:>6}"
+    return text
+
+
+def _heading(program: str, chosen: dict[str, str]) -> None:
+    factor = int(chosen["f"])
+    step = f"{factor}(factor)" if factor > 1 else f"{size_of(chosen['i'])}(bytes)"
+    say("# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809")
+    say(f"# Collective test starting: {program}")
+    say(
+        f"# nThread {chosen['t']} nGpus {chosen['g']} minBytes {size_of(chosen['b'])} maxBytes {size_of(chosen['e'])} "
+        f"step: {step} warmup iters: {chosen['w']} iters: {chosen['n']} agg iters: {chosen['a']} "
+        f"validation: {chosen['c']} graph: {chosen['G']} unalign: 0"
+    )
+    say("#\n# Using devices")
+
+
+def _devices(world: World, gpus: dict[str, list[tuple[str, str]]]) -> None:
+    rank = 0
+    for number_of_node, (node, health) in enumerate(world.nodes.items()):
+        for gpu in range(world.gpus):
+            device = 0 if health.swap_ranks and gpu == 1 else gpu
+            name, bus = gpus[node][device]
+            say(
+                f"#  Rank {rank:>2} Group  0 Pid {4000 + number_of_node * 16 + gpu:>6} on {node:>10} "
+                f"device {device:>2} [{bus}] {name}"
+            )
+            rank += 1
+
+
+def _columns() -> None:
+    names, units = "    time   algbw   busbw  #wrong ", "    (us)  (GB/s)  (GB/s)         "
+    say("#")
+    say("#" + " " * 62 + "out-of-place" + " " * 23 + "in-place          ")
+    say("#       size         count      type   redop    root " + names + names)
+    say("#        (B)    (elements)                           " + units + units)
+
+
+def _log(world: World, gpu: int, me: str) -> None:
+    """Print what rank `gpu` of this first node logs with NCCL_DEBUG=INFO."""
+    head = f"{me}:{os.getpid()}:{os.getpid()} [{gpu}] NCCL INFO"
+    health = world.nodes[me]
+    net = _net(health)
+    if gpu == 0:
+        say(f"{head} NCCL version 2.28.9+cuda13.0")
+        say(
+            f"{head} NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eno1:10.1.0.1<0>"
+            if health.infiniband
+            else f"{head} NET/IB : No device found."
+        )
+    say(f"{head} Using network {net.split('/')[0]}")
+    say(
+        f"{head} ncclCommInitRankConfig comm 0x55f716{gpu:06x} rank {gpu} nranks {world.ranks} "
+        f"cudaDev {gpu} nvmlDev {gpu} busId {gpu:x}0 commId 0xc1ddbf9b406d02b6 - Init START"
+    )
+    for line in channels(gpu, world.ranks, world.gpus, net):
+        say(f"{head} {line}")
+    if world.nvls and world.gpus > 1:
+        say(f"{head} NVLS multicast support is available on dev {gpu} (NVLS_NCHANNELS 16)")
+
+
+def channels(rank: int, ranks: int, per_node: int, net: str) -> list[str]:
+    """Return the ring's connections of one rank, as that rank logs them."""
+    if ranks < 2:  # noqa: PLR2004 - one rank has nobody to talk to
+        return []
+    after, before = (rank + 1) % ranks, (rank - 1) % ranks
+    lines = []
+    if before // per_node != rank // per_node:
+        lines.append(
+            f"Channel 00/0 : {before}[{before % per_node}] -> {rank}[{rank % per_node}] [receive] via NET/{net}"
+        )
+    same = after // per_node == rank // per_node
+    way = "via P2P/CUMEM" if same else f"[send] via NET/{net}"
+    return [*lines, f"Channel 00/0 : {rank}[{rank % per_node}] -> {after}[{after % per_node}] {way}"]
+
+
+def _net(health: Health) -> str:
+    return "Socket/0" if not health.infiniband else "IB/0/GDRDMA" if health.gdr else "IB/0"
+
+
+def _read(folder: Path, base: Path, node: str, name: str) -> str:
+    own = folder / node / name
+    return (own if own.exists() else base / name).read_text()
+
+
+def _health(folder: Path, base: Path, node: str) -> Health:
+    plain: dict[str, Any] = json.loads(_read(folder, base, node, "network.json"))
+    return Health(**plain)
+
+
+def _gpus(folder: Path, base: Path, node: str) -> list[tuple[str, str]]:
+    """Return (name, bus id as nccl-tests writes it) of every GPU of a node."""
+    rows = {
+        line.split("\t")[0]: line.split("\t")[2:] for line in _read(folder, base, node, "gpus").splitlines()
+    }
+    return [
+        (name, bus[4:].lower().partition(".")[0])
+        for name, bus in zip(rows["name"], rows["pci.bus_id"], strict=False)
+    ]
+
+
+# -- rounds of groups, as the payload on torch.distributed measures them -------------------------------------
+
+
+def rounds(argv: list[str], folder: Path, base: Path) -> int:
+    """Measure a schedule of groups (JSON on stdin) round by round on the link model; one JSON line a group.
+
+    A member is a node, or one GPU of it, 'node:index'. A group that hangs costs its round's deadline once; whoever
+    was in it takes no further part.
+    """
+    told = dict(zip(argv[::2], argv[1::2], strict=False))
+    size, deadline = int(told["-s"]), float(told.get("--deadline", "120"))
+    nodes = expand(os.environ["SLURM_STEP_NODELIST"])
+    gpus = int(os.environ["SLURM_STEP_NUM_TASKS"]) // len(nodes)
+    health = {node: _health(folder, base, node) for node in nodes}
+    noise = random.Random(  # noqa: S311 - repeatable, nothing secret
+        "/".join([*nodes, os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", "")])
+    )
+    gone: set[str] = set()
+    for number, groups in enumerate(json.load(sys.stdin)):
+        hung = False
+        health = {node: replace(was, hang=was.hang or _frozen(folder, node)) for node, was in health.items()}
+        for members in groups:
+            said = _group(members, health, gpus, size=size, noise=noise, gone=gone)
+            hung |= said.pop("hung", False)
+            say(json.dumps({"round": number, "members": members, "size": size, "simulated": True, **said}))
+        if hung:
+            time.sleep(deadline)
+    return 0
+
+
+def _group(
+    members: list[str],
+    health: dict[str, Health],
+    gpus: int,
+    *,
+    size: int,
+    noise: random.Random,
+    gone: set[str],
+) -> dict[str, Any]:
+    names = [member.partition(":")[0] for member in members]
+    world = World({name: health[name] for name in names}, 1 if ":" in members[0] else gpus)
+    if gone & set(names):
+        return {"skipped": True, "problem": "a process of the group left in an earlier round"}
+    if any(node.hang for node in world.nodes.values()):
+        gone.update(names)
+        return {"hung": True, "problem": "hung: no answer within the deadline of the round"}
+    if any(node.crash for node in world.nodes.values()):
+        gone.update(names)
+        return {"problem": "NCCL error: unhandled system error"}
+    ranks = len(members) * world.gpus if ":" not in members[0] else len(members)
+    if ranks < 2:  # noqa: PLR2004 - one rank moves nothing
+        return {"problem": "one rank alone has no bus bandwidth"}
+    if len(world.nodes) == 1 and ":" in members[0]:
+        world = World(world.nodes, 2)
+    wrong = sum(node.wrong for node in world.nodes.values())
+    value = busbw(world, "all_reduce", size) * noise.lognormvariate(0.0, NOISE)
+    return {
+        "busbw": round(value, 3),
+        "wrong": wrong,
+        "problem": f"wrong data: {wrong} elements" if wrong else "",
+    }
+
+
+if __name__ == "__main__":
+    nodes_at, base_at, called, *words = sys.argv[1:]
+    if called == "sim-collective":
+        sys.exit(rounds(words[1:], Path(nodes_at), Path(base_at)))
+    sys.exit(main(called, words, Path(nodes_at), Path(base_at)))

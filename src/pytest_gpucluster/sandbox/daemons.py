@@ -1,0 +1,226 @@
+"""munged, slurmctld and one slurmd a node: found, started, watched, stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.errors import SandboxError, TransportError
+from pytest_gpucluster.sandbox import processes, slurmconf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_gpucluster.sandbox.layout import Layout
+    from pytest_gpucluster.sandbox.namespaces import Namespaces
+    from pytest_gpucluster.sandbox.processes import Process
+    from pytest_gpucluster.transport import Completed, Transport
+
+_SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_CLIENTS = ("srun", "salloc", "sbatch", "sinfo", "squeue", "scancel", "scontrol")
+_FURTHER_CLIENTS = ("sacct", "sacctmgr", "sattach", "sbcast", "sdiag", "sprio", "sreport", "sshare", "sstat")
+_PACKAGES = {"munged": "munge", "slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "slurmstepd": "slurm-wlm"}
+_STARTERS = 4  # slurmd's start is mostly waiting; more at once only adds load
+_SOCKET_PATH_LIMIT = 107  # sun_path of unix(7), less the final NUL
+_LOG_LINES = 3
+
+
+def search_path() -> str:
+    """Return PATH with the folders of system daemons, which ordinary users often lack."""
+    entries = [entry for entry in os.environ.get("PATH", "").split(os.pathsep) if entry]
+    return os.pathsep.join(dict.fromkeys([*entries, *_SYSTEM_PATH]))
+
+
+def find_programs() -> dict[str, Path]:
+    """Return the daemons; SandboxError names the packages of those that are absent."""
+    found, absent = {}, []
+    for name in (*_PACKAGES, *_CLIENTS):
+        path = shutil.which(name, path=search_path()) or shutil.which(f"{name}-wlm", path=search_path())
+        if path:
+            found[name] = Path(path)
+        else:
+            absent.append(name)
+    if absent:
+        packages = sorted({_PACKAGES.get(name, "slurm-wlm") for name in absent}, reverse=True)
+        raise SandboxError(
+            f"the sandbox needs {', '.join(absent)}: apt-get install --no-install-recommends {' '.join(packages)}"
+        )
+    return found
+
+
+def client_programs(programs: dict[str, Path]) -> dict[str, Path]:
+    """Return Slurm's commands: those that the sandbox needs, and what else is there."""
+    further = {name: shutil.which(name, path=search_path()) for name in _FURTHER_CLIENTS}
+    there = {name: Path(path) for name, path in further.items() if path}
+    return {name: programs[name] for name in _CLIENTS} | there
+
+
+class Daemons:
+    """The daemons of one sandbox. `programs` comes from find_programs; `namespaces` has the nodes' own ones."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        transport: Transport,
+        programs: dict[str, Path],
+        namespaces: Namespaces | None = None,
+    ) -> None:
+        self._layout = layout
+        self._transport = transport
+        self._programs = programs
+        self._namespaces = namespaces
+        self._sbin = layout.root / "sbin"
+
+    def version(self) -> tuple[int, int]:
+        """Return Slurm's version, as (22, 5)."""
+        return slurmconf.parse_version(
+            self._run([str(self._programs["slurmctld"]), "-V"], "slurmctld").stdout
+        )
+
+    def start_munged(self) -> None:
+        """Start munged with a key of its own."""
+        layout = self._layout
+        if len(str(layout.munge_socket)) > _SOCKET_PATH_LIMIT:
+            raise SandboxError(
+                f"state folder {layout.root}: the path is too long for a socket, choose a shorter one"
+            )
+        key = layout.etc / "munge.key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(1024))
+        argv = [
+            str(self._programs["munged"]),
+            f"--socket={layout.munge_socket}",
+            f"--key-file={key}",
+            f"--pid-file={layout.pid_file('munged')}",
+            f"--log-file={layout.log_file('munged')}",
+            f"--seed-file={layout.run / 'munged.seed'}",
+            "--force",  # state folders may lie below a group-writable one
+        ]
+        self._run(argv, "munged")
+
+    def start_slurmctld(self) -> None:
+        """Start slurmctld with a clean state."""
+        self._link_programs()
+        conf = str(self._layout.conf)
+        where = self._namespaces.on_login() if self._namespaces else []
+        self._run([str(self._sbin / "slurmctld"), "-c", "-f", conf], "slurmctld", where)
+
+    def start_slurmds(self, nodes: Sequence[str]) -> None:
+        """Start one slurmd a node, a few at a time."""
+        with ThreadPoolExecutor(_STARTERS) as pool:
+            list(pool.map(self.start_slurmd, nodes))
+
+    def start_slurmd(self, node: str, conf: Path | None = None) -> None:
+        """Start the slurmd of one node; `conf` is a slurm.conf of its own."""
+        stepd = str(self._sbin / "slurmstepd")
+        argv = [str(self._sbin / "slurmd"), "-N", node, "-d", stepd, "-f", str(conf or self._layout.conf)]
+        self._run(argv, f"slurmd-{node}", self._namespaces.on_node(node) if self._namespaces else [])
+
+    def wait_idle(self, nodes: Sequence[str], *, patience: float) -> None:
+        """Wait until Slurm calls all nodes idle; SandboxError shows the log of what did not come up."""
+        deadline = time.monotonic() + patience
+        states: dict[str, str] = {}
+        while time.monotonic() < deadline:
+            states = self.states()
+            if states and all(states.get(node) == "idle" for node in nodes):
+                return
+            time.sleep(0.1)
+        late = next((node for node in nodes if states.get(node) != "idle"), nodes[0])
+        daemon = f"slurmd-{late}" if states else "slurmctld"
+        what = f"node {late} is {states[late]}" if late in states else "slurmctld does not answer"
+        raise SandboxError(
+            f"the sandbox did not come up in {patience:.0f} s: {what}: {self.last_log(daemon)}"
+        )
+
+    def states(self) -> dict[str, str]:
+        """Return node: short state (idle, alloc, down*, ...); {} while slurmctld does not answer."""
+        try:
+            done = self.client("sinfo", "-N", "-h", "-p", slurmconf.PARTITION, "-o", "%N %t")
+        except TransportError:
+            return {}
+        return dict(line.split()[:2] for line in done.stdout.splitlines()) if done.rc == 0 else {}
+
+    def cancel_jobs(self, *, patience: float) -> None:
+        """End all jobs: an srun whose job just vanishes with Slurm waits for it long."""
+        deadline = time.monotonic() + patience
+        with contextlib.suppress(TransportError):
+            # no job may begin behind the last scancel
+            for name in (slurmconf.PARTITION, slurmconf.SMALL_PARTITION):
+                closed = f"PartitionName={name}", "State=INACTIVE"
+                self.client("scontrol", "update", *closed, timeout=patience)
+            while time.monotonic() < deadline:
+                jobs = self.client("squeue", "-h", "-o", "%A", timeout=patience).stdout.split()
+                if not jobs:
+                    return
+                self.client("scancel", *jobs, timeout=patience)
+                time.sleep(0.1)
+
+    def client(self, *argv: str, timeout: float = 30.0) -> Completed:
+        """Run one of Slurm's commands against this sandbox."""
+        program = self._layout.bin / argv[0] if self._namespaces else self._programs[argv[0]]
+        return self._transport.run(
+            [str(program), *argv[1:]],
+            timeout=timeout,
+            env={"SLURM_CONF": str(self._layout.conf)},
+        )
+
+    def last_log(self, daemon: str) -> str:
+        """Return the last lines of a daemon's log, in one line."""
+        path = self._layout.log_file(daemon)
+        try:
+            lines = path.read_text(errors="replace").splitlines()
+        except OSError:
+            return f"no log at {path}"
+        return " | ".join(line.strip() for line in lines[-_LOG_LINES:]) or f"empty log at {path}"
+
+    def find(self, daemon: str) -> Process | None:
+        """Return the running process of munged, slurmctld or slurmd-NODE."""
+        pid_file = self._layout.pid_file(daemon)
+        if self._namespaces is not None and daemon.startswith("slurmd-"):
+            return self._namespaces.find(daemon.removeprefix("slurmd-"), pid_file)
+        return processes.from_pid_file(pid_file, str(self._layout.root))
+
+    def wait_for(self, daemons: Iterable[str], *, patience: float = 10.0) -> dict[str, Process]:
+        """Return the processes; daemons write their pid files shortly after they went to the background."""
+        deadline = time.monotonic() + patience
+        found: dict[str, Process] = {}
+        for daemon in daemons:
+            process = self.find(daemon)
+            while process is None and time.monotonic() < deadline:
+                time.sleep(0.02)
+                process = self.find(daemon)
+            if process is None:
+                raise SandboxError(f"{daemon} ended at once: {self.last_log(daemon)}")
+            found[daemon] = process
+        return found
+
+    def _link_programs(self) -> None:
+        # Slurm's daemons look at their own names: one started as slurmctld-wlm ignores Gres on node lines.
+        self._sbin.mkdir(exist_ok=True)
+        for name in ("slurmctld", "slurmd", "slurmstepd"):
+            (self._sbin / name).symlink_to(self._programs[name].resolve())
+
+    def _run(self, argv: Sequence[str], daemon: str, where: Sequence[str] = ()) -> Completed:
+        # env -i: what the caller has set for Slurm or munge must not reach the sandbox's daemons
+        clean = [
+            "env",
+            "-i",
+            f"PATH={self._layout.enroot / 'bin' / daemon.removeprefix('slurmd-')}:{search_path()}",
+            f"HOME={Path.home()}",
+            f"SLURM_CONF={self._layout.conf}",
+        ]
+        try:
+            done = self._transport.run([*where, *clean, *argv], timeout=60.0)
+        except TransportError as error:
+            raise SandboxError(f"{daemon} could not be started: {error}") from error
+        if done.rc != 0:
+            said = done.stderr.strip().splitlines()
+            why = said[-1] if said else self.last_log(daemon)
+            raise SandboxError(f"{daemon} could not be started (exit {done.rc}): {why}")
+        return done

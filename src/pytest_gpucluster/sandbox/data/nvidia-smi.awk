@@ -1,0 +1,241 @@
+# The answers of nvidia-smi from a node's tables. Files in this order, each after what=NAME:
+# aliases (alias, name), gpus (name, unit, one value a GPU), links (GPU, link, GB/s or "-", replay, recovery, CRC),
+# apps (GPU, pid, name, MiB), template (of nvidia-smi -q or -q -x).
+BEGIN { FS = "\t"; whole = mode == "query" || mode == "xml" || mode == "table" }
+what == "aliases" { alias[$1] = $2; next }
+what == "gpus" {
+  if (FNR == 1) wish()
+  unit[$1] = $2
+  if (NF - 2 > count) count = NF - 2
+  if (whole || $1 in wished) for (i = 3; i <= NF; i++) value[$1, i - 3] = $i
+  next
+}
+what == "links" {
+  if (!(($1, "n") in links)) links[$1, "n"] = 0
+  k = links[$1, "n"]++
+  links[$1, k] = $2; speed[$1, k] = $3; replay[$1, k] = $4; recovery[$1, k] = $5; crc[$1, k] = $6
+  next
+}
+what == "apps" { k = apps++; app_gpu[k] = $1; app_pid[k] = $2; app_name[k] = $3; app_memory[k] = $4; next }
+what == "template" { template[lines++] = $0; next }
+
+# what of a GPU the answer needs: its name, and what the list asks for
+function wish(   n, i, names) {
+  n = split("uuid,name,pci.bus_id," list, names, ",")
+  for (i = 1; i <= n; i++) {
+    gsub(/^ +| +$/, "", names[i])
+    wished[names[i] in alias ? alias[names[i]] : names[i]]
+  }
+}
+function plain(text) { gsub(/^\[|\]$/, "", text); return text }
+function get(name, gpu) { return value[name, gpu] }
+function cell(name, gpu,   text) {
+  text = value[name, gpu]
+  return (unit[name] == "" || nounits || text ~ /^\[/) ? text : text " " unit[name]
+}
+function title(name) { return unit[name] == "" ? name : name " [" unit[name] "]" }
+function selected(gpu,   parts, n, i) {
+  if (ids == "") return 1
+  n = split(ids, parts, ",")
+  for (i = 1; i <= n; i++)
+    if (parts[i] == gpu || parts[i] == get("uuid", gpu) || tolower(parts[i]) == tolower(get("pci.bus_id", gpu)))
+      return 1
+  return 0
+}
+function canonical(name) { return name in unit && name !~ /^q\./ ? name : (name in alias ? alias[name] : "") }
+function invalid(name) { printf "Field \"%s\" is not a valid field to query.\n\n", name; exit 2 }
+function head_line(gpu) { printf "GPU %d: %s (UUID: %s)\n", gpu, get("name", gpu), get("uuid", gpu) }
+
+function query_gpu(   n, i, g, row) {
+  n = split(list, asked, ",")
+  for (i = 1; i <= n; i++) {
+    gsub(/^ +| +$/, "", asked[i])
+    if (canonical(asked[i]) == "") invalid(asked[i])
+    asked[i] = canonical(asked[i])
+  }
+  if (!noheader) {
+    row = ""
+    for (i = 1; i <= n; i++) row = row (i > 1 ? ", " : "") title(asked[i])
+    print row
+  }
+  for (g = 0; g < count; g++) {
+    if (!selected(g)) continue
+    row = ""
+    for (i = 1; i <= n; i++) row = row (i > 1 ? ", " : "") cell(asked[i], g)
+    print row
+  }
+}
+function query_remap(   n, i, g, row, name) {
+  n = split(list, asked, ",")
+  for (i = 1; i <= n; i++) {
+    gsub(/^ +| +$/, "", asked[i])
+    if (asked[i] !~ /^(gpu_name|gpu_bus_id|gpu_serial|gpu_uuid|remapped_rows\..*)$/ || canonical(asked[i]) == "")
+      invalid(asked[i])
+  }
+  if (!noheader) {
+    row = ""
+    for (i = 1; i <= n; i++) row = row (i > 1 ? ", " : "") asked[i]
+    print row
+  }
+  for (g = 0; g < count; g++) {
+    if (!selected(g)) continue
+    row = ""
+    for (i = 1; i <= n; i++) row = row (i > 1 ? ", " : "") cell(canonical(asked[i]), g)
+    print row
+  }
+}
+function app_cell(name, k,   g) {
+  g = app_gpu[k]
+  if (name == "pid") return app_pid[k]
+  if (name == "process_name" || name == "name") return app_name[k]
+  if (name ~ /^used_(gpu_)?memory$/) return app_memory[k] (nounits ? "" : " MiB")
+  return cell(canonical(name), g)
+}
+function query_apps(   n, i, k, row) {
+  n = split(list, asked, ",")
+  for (i = 1; i <= n; i++) {
+    gsub(/^ +| +$/, "", asked[i])
+    if (asked[i] !~ /^(timestamp|gpu_name|gpu_bus_id|gpu_serial|gpu_uuid|pid|process_name|name|used_memory|used_gpu_memory)$/)
+      invalid(asked[i])
+  }
+  if (!noheader) {
+    row = ""
+    for (i = 1; i <= n; i++)
+      row = row (i > 1 ? ", " : "") (asked[i] ~ /^used_/ ? "used_gpu_memory [MiB]" : asked[i])
+    print row
+  }
+  for (k = 0; k < apps; k++) {
+    if (!selected(app_gpu[k])) continue
+    row = ""
+    for (i = 1; i <= n; i++) row = row (i > 1 ? ", " : "") app_cell(asked[i], k)
+    print row
+  }
+}
+function nvlink(   g, k, l, s, text) {
+  for (g = 0; g < count; g++) {
+    if (!selected(g)) continue
+    head_line(g)
+    for (k = 0; k < links[g, "n"]; k++) {
+      l = links[g, k]; s = speed[g, k]
+      if (sub_mode == "s") {
+        if (s == "-") printf "\t Link %d: <inactive>\n", l
+        else printf "\t Link %d: %s GB/s\n", l, s
+      } else if (s == "-") {
+        continue
+      } else if (sub_mode == "e") {
+        printf "\t Link %d: Replay Errors: %s\n\t Link %d: Recovery Errors: %s\n\t Link %d: CRC Errors: %s\n\n", \
+          l, replay[g, k], l, recovery[g, k], l, crc[g, k]
+      } else {
+        text = "\t Link " l ", "
+        printf "%sP2P is supported: true\n%sAccess to system memory supported: true\n", text, text
+        printf "%sP2P atomics supported: true\n%sSystem memory atomics supported: true\n", text, text
+        printf "%sSLI is supported: true\n%sLink is supported: true\n", text, text
+      }
+    }
+  }
+}
+function substitute(line, g,   key, start, rest, out) {
+  out = ""
+  while ((start = match(line, /\{[@a-zA-Z_.0-9]+~?\}/)) > 0) {
+    key = substr(line, RSTART + 1, RLENGTH - 2)
+    out = out substr(line, 1, RSTART - 1)
+    line = substr(line, RSTART + RLENGTH)
+    if (key == "@processes") out = out (has_apps(g) ? "" : "None")
+    else if (key == "@xprocesses") out = out xml_apps(g)
+    else if (key ~ /~$/) { sub(/~$/, "", key); rest = get(key, g); sub(/^0x/, "", rest); out = out rest }
+    else out = out plain(get(key, g))
+  }
+  return out line
+}
+function has_apps(g,   k) { for (k = 0; k < apps; k++) if (app_gpu[k] == g) return 1; return 0 }
+function xml_apps(g,   k, text) {
+  text = ""
+  for (k = 0; k < apps; k++)
+    if (app_gpu[k] == g)
+      text = text "\n\t\t\t<process_info>\n\t\t\t\t<gpu_instance_id>N/A</gpu_instance_id>\n" \
+        "\t\t\t\t<compute_instance_id>N/A</compute_instance_id>\n\t\t\t\t<pid>" app_pid[k] "</pid>\n" \
+        "\t\t\t\t<type>C</type>\n\t\t\t\t<process_name>" app_name[k] "</process_name>\n" \
+        "\t\t\t\t<used_memory>" app_memory[k] " MiB</used_memory>\n\t\t\t</process_info>"
+  return text
+}
+function text_apps(g,   k) {
+  print "    Processes"
+  for (k = 0; k < apps; k++) {
+    if (app_gpu[k] != g) continue
+    printf "        %-47s: N/A\n        %-47s: N/A\n", "GPU instance ID", "Compute instance ID"
+    printf "        %-47s: %s\n            %-43s: C\n", "Process ID", app_pid[k], "Type"
+    printf "            %-43s: %s\n            %-43s: %s MiB\n", "Name", app_name[k], "Used GPU Memory", app_memory[k]
+  }
+}
+function query(   g, i, line) {
+  printf "\n==============NVSMI LOG==============\n\n%-55s: %s\n", "Timestamp", now
+  printf "%-55s: %s\n%-55s: %s\n\n%-55s: %d\n", "Driver Version", get("driver_version", 0), \
+    "CUDA Version", get("q.cuda", 0), "Attached GPUs", count
+  for (g = 0; g < count; g++) {
+    if (!selected(g)) continue
+    for (i = 0; i < lines; i++) {
+      if (template[i] ~ /\{@processes\}/ && has_apps(g)) { text_apps(g); continue }
+      print template[i] ~ /\{/ ? substitute(template[i], g) : template[i]
+    }
+    print ""
+  }
+}
+function query_xml(   g, i) {
+  print "<?xml version=\"1.0\" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM \"nvsmi_device_v13.dtd\">\n<nvidia_smi_log>"
+  printf "\t<timestamp>%s</timestamp>\n\t<driver_version>%s</driver_version>\n", now, get("driver_version", 0)
+  printf "\t<cuda_version>%s</cuda_version>\n\t<attached_gpus>%d</attached_gpus>\n", get("q.cuda", 0), count
+  for (g = 0; g < count; g++) {
+    if (!selected(g)) continue
+    for (i = 0; i < lines; i++) print template[i] ~ /\{/ ? substitute(template[i], g) : template[i]
+    print ""
+  }
+  print "</nvidia_smi_log>"
+}
+function table(   g, k, rule, ecc, mig, mode) {
+  rule = "+-----------------------------------------+------------------------+----------------------+"
+  print now
+  print "+-----------------------------------------------------------------------------------------+"
+  printf "| NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %-8s |\n", \
+    get("driver_version", 0), get("driver_version", 0), get("q.cuda", 0)
+  print rule
+  print "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |"
+  print "| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |"
+  print "|                                         |                        |               MIG M. |"
+  print "|=========================================+========================+======================|"
+  for (g = 0; g < count; g++) {
+    if (!selected(g)) continue
+    ecc = get("ecc.mode.current", g) == "Enabled" ? get("ecc.errors.uncorrected.volatile.total", g) : "Off"
+    mode = get("compute_mode", g) == "Exclusive_Process" ? "E. Process" : get("compute_mode", g)
+    printf "|%4d  %-28s %4s  | %18s %-4s|%21s |\n", g, get("name", g), \
+      get("persistence_mode", g) == "Enabled" ? "On" : "Off", get("pci.bus_id", g), "Off", ecc
+    printf "| %3s %4sC %5s %14.0fW /%5.0fW |%8dMiB / %6dMiB |%7s%% %12s |\n", "N/A", get("temperature.gpu", g), \
+      get("pstate", g), get("power.draw", g), get("power.limit", g), get("memory.used", g), \
+      get("memory.total", g), get("utilization.gpu", g), mode
+    printf "|%40s |%23s |%21s |\n%s\n", "", "", get("mig.mode.current", g), rule
+  }
+  print ""
+  print "+-----------------------------------------------------------------------------------------+"
+  print "| Processes:                                                                              |"
+  print "|  GPU   GI   CI              PID   Type   Process name                        GPU Memory |"
+  print "|        ID   ID                                                               Usage      |"
+  print "|=========================================================================================|"
+  for (k = 0; k < apps; k++)
+    if (selected(app_gpu[k]))
+      printf "|%5d   N/A  N/A %15d      C   %-35s %8dMiB |\n", app_gpu[k], app_pid[k], substr(app_name[k], 1, 35), \
+        app_memory[k]
+  if (!apps) print "|  No running processes found                                                             |"
+  print "+-----------------------------------------------------------------------------------------+"
+}
+END {
+  found = 0
+  for (g = 0; g < count; g++) found += selected(g)
+  if (!found) { print "No devices were found"; exit 6 }
+  if (mode == "list") for (g = 0; g < count; g++) { if (selected(g)) head_line(g) }
+  else if (mode == "gpu") query_gpu()
+  else if (mode == "remap") query_remap()
+  else if (mode == "apps") query_apps()
+  else if (mode == "nvlink") nvlink()
+  else if (mode == "query") query()
+  else if (mode == "xml") query_xml()
+  else table()
+}

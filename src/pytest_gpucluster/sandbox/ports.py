@@ -1,0 +1,57 @@
+"""Free ports on loopback, without clashes between sandboxes that start at the same moment."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import socket
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.errors import SandboxError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Above the well-known services, below the ports that Linux gives to outgoing connections (from 32768).
+FIRST, LAST = 10_000, 32_000
+_TRIES = 200
+
+
+@contextlib.contextmanager
+def reserve(count: int) -> Iterator[int]:
+    """Yield the first of `count` free consecutive ports; no other sandbox of this user picks meanwhile.
+
+    Hold it until the daemons listen. The start is random, so that a daemon which is down for a while seldom
+    finds its port taken.
+    """
+    lock = Path(tempfile.gettempdir()) / f"pytest-gpucluster-ports-{os.getuid()}.lock"
+    handle = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield _free_block(count)
+    finally:
+        os.close(handle)
+
+
+def _free_block(count: int) -> int:
+    for _ in range(_TRIES):
+        first = random.randrange(FIRST, LAST - count)  # noqa: S311 - no secret
+        if all(_is_free(port) for port in range(first, first + count)):
+            return first
+    raise SandboxError(
+        f"no {count} consecutive free ports on 127.0.0.1 between {FIRST} and {LAST}: stop what holds them"
+    )
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,534 @@
+"""The sandbox itself: up, down, status, faults."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import pwd
+import shutil
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster import hostlist
+from pytest_gpucluster.errors import SandboxError
+from pytest_gpucluster.sandbox import (
+    acts,
+    clusterfile,
+    daemons,
+    dbd,
+    devices,
+    faults,
+    hardware,
+    namespaces,
+    ports,
+    processes,
+    render,
+    slurmconf,
+    spank,
+)
+from pytest_gpucluster.sandbox.layout import Layout, default_state_dir
+from pytest_gpucluster.sandbox.processes import Process
+from pytest_gpucluster.transport import LocalTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pytest_gpucluster.transport import Transport
+
+MAX_NODES = 256
+KINDS = ("plain", "namespaced", "auto")
+_PATIENCE = 60.0  # seconds for the daemons to come up, on top of what the nodes take
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What a running sandbox is; kept in sandbox.json of its state folder."""
+
+    nodes: tuple[str, ...]
+    gpus_per_node: int
+    model: str
+    gpus: str  # 'real' or 'simulated'
+    first_port: int
+    boot_id: str
+    since: float
+    processes: dict[str, Process] = dataclasses.field(default_factory=dict)
+    faults: tuple[faults.Injected, ...] = ()
+    kind: str = "plain"  # or 'namespaced'
+    accounting: bool = False
+    why_plain: str = ""  # why `auto` became plain
+    pyxis: str = spank.AUTO  # or 'off', or the path of the site's spank_pyxis.so
+
+    @classmethod
+    def load(cls, path: Path) -> State | None:
+        """Read sandbox.json; None where there is none that can be read."""
+        try:
+            plain = json.loads(path.read_text())
+            plain["nodes"] = tuple(plain["nodes"])
+            plain["processes"] = {name: Process(*pair) for name, pair in plain["processes"].items()}
+            plain["faults"] = tuple(faults.Injected(**fault) for fault in plain["faults"])
+            return cls(**plain)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def save(self, path: Path) -> None:
+        """Write sandbox.json in one step."""
+        plain = dataclasses.asdict(self)
+        plain["processes"] = {name: [p.pid, p.started] for name, p in self.processes.items()}
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(plain))
+        new.replace(path)
+
+
+class Sandbox:
+    """A real Slurm of virtual nodes on this machine, in one state folder, reachable over loopback only.
+
+    >>> sandbox = Sandbox(tmp_path)                                   # doctest: +SKIP
+    >>> sandbox.up(nodes=4)                                           # doctest: +SKIP
+    >>> sandbox.fault("gpu_missing", "gpu03", gpu=5)                  # doctest: +SKIP
+    >>> sandbox.heal(); sandbox.down()                                # doctest: +SKIP
+    """
+
+    def __init__(self, state_dir: Path | None = None, transport: Transport | None = None) -> None:
+        self.layout = Layout(Path(state_dir).absolute() if state_dir else default_state_dir())
+        self._transport = transport or LocalTransport()
+
+    # -- what it is ------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        """Whether its slurmctld runs."""
+        state = self._state()
+        return state is not None and _controller_lives(state)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What Slurm's commands need to reach this sandbox."""
+        path = daemons.search_path()
+        if self.layout.bin.exists():  # it comes into being with the namespaces
+            path = os.pathsep.join([str(self.layout.bin), path])
+        return {"SLURM_CONF": str(self.layout.conf), "PATH": path}
+
+    @property
+    def cluster_file(self) -> Path:
+        """The cluster file of the running sandbox."""
+        return self.layout.root / "cluster.yaml"
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The node names; () where it does not run."""
+        state = self._state()
+        return state.nodes if state else ()
+
+    def status(self) -> dict[str, Any]:
+        """Return plain facts: running, nodes and their Slurm states, GPUs real or simulated, faults."""
+        state = self._state()
+        if state is None or not _controller_lives(state):
+            return {"running": False, "state_dir": str(self.layout.root)}
+        return {
+            "running": True,
+            "state_dir": str(self.layout.root),
+            "cluster_file": str(self.cluster_file),
+            "slurm_conf": str(self.layout.conf),
+            "since": state.since,
+            "kind": state.kind,
+            "accounting": state.accounting,
+            **({"why_plain": state.why_plain} if state.why_plain else {}),
+            "model": state.model,
+            "gpus_per_node": state.gpus_per_node,
+            "gpus": state.gpus,
+            "nodes": self._daemons(state).states(),
+            "faults": [dataclasses.asdict(fault) for fault in state.faults],
+        }
+
+    # -- up and down -----------------------------------------------------------------------------------------
+
+    def up(
+        self,
+        nodes: int = 4,
+        gpus_per_node: int = 8,
+        model: str = "h200",
+        gpus: str = "auto",
+        *,
+        kind: str = "plain",
+        accounting: bool = False,
+        share: Sequence[Path] = (),
+        pyxis: str = spank.AUTO,
+    ) -> None:
+        """Start it, and return when Slurm calls every node idle.
+
+        `gpus`: real, simulated, or auto (real where the host has them). `kind`: plain (all nodes on 127.0.0.1),
+        namespaced (each with a network, processes, /tmp and sshd of its own), or auto (namespaced where this
+        machine allows it). `accounting`: slurmdbd with a MariaDB of its own. `share`: folders
+        below /tmp or /run that namespaced nodes are to see. `pyxis`: the site's spank_pyxis.so (with its Enroot on
+        PATH), auto (our own where it can be compiled), or off. Nothing happens if it already runs in this shape;
+        SandboxError if it runs in another one, if packages are absent, or if a daemon fails.
+        """
+        if not 1 <= nodes <= MAX_NODES:
+            raise SandboxError(f"a sandbox has 1 to {MAX_NODES} nodes, not {nodes}")
+        kind, why_plain = self._kind(kind, nodes)
+        spec = hardware.model(model)
+        dealt = devices.deal(gpus, nodes, gpus_per_node, self._transport)
+        names = node_names(nodes)
+        with self._locked():
+            present = self._state()
+            if present is not None and _controller_lives(present):
+                wanted = (names, gpus_per_node, model, dealt.kind, kind, accounting)
+                self._same_shape_or_error(present, wanted)
+                return
+            programs = daemons.find_programs()
+            if accounting:
+                dbd.find_programs(daemons.search_path())
+            self._clear()
+            try:
+                state = State(
+                    nodes=names,
+                    gpus_per_node=gpus_per_node,
+                    model=spec.name,
+                    gpus=dealt.kind,
+                    first_port=0,
+                    boot_id=processes.boot_id(),
+                    since=time.time(),
+                    kind=kind,
+                    accounting=accounting,
+                    why_plain=why_plain,
+                    pyxis=pyxis,
+                )
+                self._start(state, spec, dealt, programs, share)
+            except BaseException:
+                self._clear()
+                raise
+
+    def down(self) -> None:
+        """Stop every process of it and remove the state folder. Nothing happens if there is none."""
+        with self._locked():
+            self._clear()
+
+    def _kind(self, asked: str, nodes: int) -> tuple[str, str]:
+        """Return the kind of nodes that is meant, and why `auto` became plain."""
+        if asked not in KINDS:
+            raise SandboxError(f"nodes are {', '.join(KINDS)}, not {asked!r}")
+        if asked == "plain":
+            return "plain", ""
+        if nodes > namespaces.MAX_NODES:
+            why = f"there are at most {namespaces.MAX_NODES} namespaced nodes, not {nodes}"
+        else:
+            why = namespaces.why_not(self._transport, daemons.search_path())
+        if why and asked == "namespaced":
+            raise SandboxError(why)
+        return ("plain", why) if why else ("namespaced", "")
+
+    def _start(
+        self,
+        state: State,
+        spec: hardware.Model,
+        dealt: devices.Dealt,
+        programs: dict[str, Path],
+        share: Sequence[Path],
+    ) -> None:
+        layout, names = self.layout, state.nodes
+        for folder in (layout.etc, layout.run, layout.log, layout.nodes, layout.root / "ctld"):
+            folder.mkdir(parents=True, mode=0o755)
+        daemon = self._daemons(state)
+        own = self._namespaces(state)
+        with contextlib.ExitStack() as stack:
+            if own is None:
+                first_port = stack.enter_context(ports.reserve(len(names) + 2))
+                state = dataclasses.replace(state, first_port=first_port)
+            state.save(layout.state)
+            self._configure(state, spec, dealt, daemon.version())
+            if own is not None:
+                own.prepare(names, share)
+                own.start(names, patience=_PATIENCE + len(names))
+                own.write_commands(daemons.client_programs(programs))
+            daemon.start_munged()
+            accounting = self._accounting(state)
+            if accounting is not None:
+                accounting.start(own.on_login() if own else namespaces.as_localhost())
+            daemon.start_slurmctld()
+            daemon.start_slurmds(names)
+            further = ["mariadbd", "slurmdbd"] if state.accounting else []
+            running = daemon.wait_for(
+                ["munged", *further, "slurmctld", *(f"slurmd-{name}" for name in names)]
+            )
+            dataclasses.replace(state, processes=running).save(layout.state)
+            daemon.wait_idle(names, patience=_PATIENCE + len(names) / 4)
+
+    def _configure(
+        self, state: State, spec: hardware.Model, dealt: devices.Dealt, version: tuple[int, int]
+    ) -> None:
+        layout = self.layout
+        shape = slurmconf.Shape(
+            nodes=state.nodes,
+            gpus_per_node=state.gpus_per_node,
+            gpu_type=dealt.gpu_type or spec.gres_type,
+            cpus=dealt.cpus or spec.cpus,
+            sockets=1 if dealt.cpus else spec.numa_nodes,
+            memory=dealt.memory_mib or spec.memory_mib,
+        )
+        files = dealt.devices or devices.null_devices(layout.root / "dev", state.gpus_per_node)
+        user = pwd.getpwuid(os.getuid()).pw_name
+        layout.conf.write_text(slurmconf.slurm_conf(layout, shape, self._wiring(state), user=user))
+        (layout.etc / "gres.conf").write_text(slurmconf.gres_conf(shape, files))
+        accounting = self._accounting(state)
+        if accounting is not None:
+            accounting.configure()
+        (layout.etc / "topology.conf").write_text(slurmconf.topology_conf(state.nodes))
+        (layout.etc / "cgroup.conf").write_text(slurmconf.cgroup_conf(version))
+        for name, text in (
+            ("prolog", slurmconf.prolog(layout)),
+            ("epilog", slurmconf.epilog(layout)),
+            ("task_prolog", slurmconf.task_prolog(layout, real_gpus=state.gpus == "real")),
+        ):
+            script = layout.etc / name
+            script.write_text(text)
+            script.chmod(0o755)
+        for node in state.nodes:
+            layout.node(node).mkdir()
+            (layout.root / "spool" / node).mkdir(parents=True)
+            (layout.root / "tmp" / node).mkdir(parents=True)
+        clusterfile.shared_folder(layout.root).mkdir()
+        containers = spank.install(
+            layout,
+            self._transport,
+            state.nodes,
+            pyxis=state.pyxis,
+            simulated_gpus=state.gpus == "simulated",
+            gpus=state.gpus_per_node,
+        )
+        self._equip(state, spec, dealt, shape, containers)
+
+    def _wiring(self, state: State) -> slurmconf.Wiring:
+        if state.kind == "namespaced":
+            addresses = [namespaces.address(number) for number in range(1, len(state.nodes) + 1)]
+            wiring = slurmconf.own_hosts(_short_hostname(), namespaces.LOGIN_ADDRESS, addresses)
+        else:
+            wiring = slurmconf.shared_host(self.layout, state.nodes, _short_hostname(), state.first_port)
+        accounting = self._accounting(state)
+        if accounting is None:
+            return wiring
+        lines = dbd.slurm_conf(self.layout, accounting.address, accounting.port)
+        return dataclasses.replace(wiring, accounting=lines)
+
+    def _accounting(self, state: State) -> dbd.Accounting | None:
+        if not state.accounting:
+            return None
+        if state.kind == "namespaced":
+            where = namespaces.LOGIN_ADDRESS, slurmconf.DBD_PORT
+        else:
+            where = dbd.LOOPBACK, state.first_port + len(state.nodes) + 1
+        return dbd.Accounting(self.layout, self._transport, daemons.search_path(), *where)
+
+    def _equip(
+        self,
+        state: State,
+        spec: hardware.Model,
+        dealt: devices.Dealt,
+        shape: slurmconf.Shape,
+        containers: spank.Containers,
+    ) -> None:
+        """Write the nodes' tools, what they show, and the cluster file."""
+        layout = self.layout
+        shared = str(clusterfile.shared_folder(layout.root))
+        if state.gpus == "real":
+            count = state.gpus_per_node
+            slices = {node: tuple(range(i * count, (i + 1) * count)) for i, node in enumerate(state.nodes)}
+            render.real_tools(layout, slices)
+            profile, expected = clusterfile.real(dealt, count, shared)
+            about = f"virtual nodes of one host with {dealt.gpu_name}"
+        else:
+            render.tools(layout)
+            self._show(state, state.nodes)
+            pattern = hardware.healthy("none", 0, state.gpus_per_node, spec, shared)
+            profile, expected = clusterfile.simulated(pattern, spec, shared)
+            about = f"virtual nodes, SIMULATED {spec.name}"
+        spank.show_tool(layout)
+        simulated = state.gpus == "simulated"
+        commands = layout.bin if state.kind == "namespaced" else None
+        text = clusterfile.text(
+            layout.conf,
+            shape,
+            profile,
+            expected,
+            about,
+            simulated_gpus=simulated,
+            commands=commands,
+            claims=containers.claim(),
+        )
+        self.cluster_file.write_text(text)
+
+    def _show(self, state: State, names: Iterable[str]) -> None:
+        """Write what these nodes show, their faults included."""
+        spec = hardware.model(state.model)
+        shared = str(clusterfile.shared_folder(self.layout.root))
+        base = render.files(hardware.healthy("none", 0, state.gpus_per_node, spec, shared))
+        render.write_base(self.layout, base)
+        for name in names:
+            node = hardware.healthy(name, state.nodes.index(name), state.gpus_per_node, spec, shared)
+            for injected in state.faults:
+                if injected.node == name:
+                    faults.apply(node, injected)
+            render.write_node(self.layout, node, base)
+
+    # -- faults ----------------------------------------------------------------------------------------------
+
+    def fault(self, kind: str, node: str, **options: Any) -> None:
+        """Put a fault into a node; SandboxError where the kind, the node or an option is unknown.
+
+        `faults.FAULTS` has all kinds with their options and the check that finds each.
+        """
+        fault = faults.find(kind)
+        injected = faults.Injected(kind, node, faults.chosen(fault, options))
+        with self._locked():
+            state = self._running_state()
+            if node not in state.nodes:
+                raise SandboxError(f"the sandbox has no node {node!r}: it has {hostlist.fold(state.nodes)}")
+            if fault.change is not None and state.gpus == "real":
+                raise SandboxError(
+                    f"fault {kind} needs simulated GPUs: gpucluster sandbox up --gpus simulated"
+                )
+            others = tuple(old for old in state.faults if (old.kind, old.node) != (kind, node))
+            changed = dataclasses.replace(state, faults=(*others, injected))
+            if fault.change is not None:
+                self._show(changed, [node])
+            else:
+                acts.ACTS[fault.act].put(self._ground(), injected)
+                changed = self._with_daemons_of_now(changed)
+            changed.save(self.layout.state)
+
+    def heal(self, node: str | None = None, kind: str | None = None) -> None:
+        """Take out the faults of this node and kind; None means all of them."""
+        with self._locked():
+            state = self._running_state()
+            gone = [old for old in state.faults if node in (None, old.node) and kind in (None, old.kind)]
+            left = tuple(old for old in state.faults if old not in gone)
+            changed = dataclasses.replace(state, faults=left)
+            if state.gpus != "real":
+                shown = {old.node for old in gone if faults.find(old.kind).change is not None}
+                if shown:
+                    self._show(changed, sorted(shown))
+            for old in gone:
+                if faults.find(old.kind).change is None:
+                    acts.ACTS[faults.find(old.kind).act].heal(self._ground(), old)
+                    changed = self._with_daemons_of_now(changed)
+            changed.save(self.layout.state)
+
+    def _with_daemons_of_now(self, state: State) -> State:
+        """Return the state with the processes of daemons that an act has started anew."""
+        daemon = self._daemons(state)
+        now = {name: daemon.find(name) or process for name, process in state.processes.items()}
+        return dataclasses.replace(state, processes=now)
+
+    def _ground(self) -> acts.Ground:
+        return acts.Ground(self.layout, self._daemons(self._running_state()))
+
+    def _clear(self) -> None:
+        """Stop what runs and remove the state folder; also after a crash, a SIGKILL or a reboot."""
+        layout = self.layout
+        if not layout.root.exists():
+            return
+        known = layout.state.exists() or not any(layout.root.iterdir())
+        if not known:
+            raise SandboxError(f"{layout.root} is no state folder of a sandbox: choose another, or remove it")
+        self._stop_processes()
+        shutil.rmtree(layout.root)
+
+    def _stop_processes(self) -> None:
+        state = self._state()
+        root = str(self.layout.root)
+        if state is not None and _controller_lives(state):
+            with contextlib.suppress(
+                SandboxError
+            ):  # packages may have gone; the processes have to go all the same
+                self._daemons(state).cancel_jobs(patience=5.0)
+        namespaces.Namespaces(self.layout, self._transport, daemons.search_path()).stop()
+        known = dict(state.processes) if state is not None and state.boot_id == processes.boot_id() else {}
+        for path in self.layout.run.glob("*.pid"):
+            process = processes.from_pid_file(path, root)
+            if process is not None:
+                known[path.stem] = process
+        # slurmds first: one that has a job to report waits long for a controller that is gone
+        processes.stop((p for name, p in known.items() if name.startswith("slurmd-")), patience=1.0)
+        processes.stop(known.values(), patience=2.0)
+        # slurmstepd overwrites its environment, and would tell the controller for hours that a step has ended
+        daemons_of_steps = processes.of_folder(self.layout.root, "slurmstepd")
+        steps = processes.of_environment(f"SLURM_CONF={self.layout.conf}", "SLURMD_NODENAME=")
+        processes.stop([*daemons_of_steps, *steps], patience=2.0)
+
+    # -- helpers ---------------------------------------------------------------------------------------------
+
+    def _state(self) -> State | None:
+        return State.load(self.layout.state)
+
+    def _running_state(self) -> State:
+        state = self._state()
+        if state is None or not _controller_lives(state):
+            raise SandboxError(f"no sandbox runs in {self.layout.root}: gpucluster sandbox up")
+        return state
+
+    def _daemons(self, state: State) -> daemons.Daemons:
+        programs = daemons.find_programs()
+        return daemons.Daemons(self.layout, self._transport, programs, self._namespaces(state))
+
+    def _namespaces(self, state: State) -> namespaces.Namespaces | None:
+        if state.kind != "namespaced":
+            return None
+        return namespaces.Namespaces(self.layout, self._transport, daemons.search_path())
+
+    def _same_shape_or_error(
+        self, present: State, wanted: tuple[tuple[str, ...], int, str, str, str, bool]
+    ) -> None:
+        shape = (
+            *(present.nodes, present.gpus_per_node, present.model),
+            *(present.gpus, present.kind, present.accounting),
+        )
+        if shape != wanted:
+            kind = f"{present.kind}, accounting" if present.accounting else present.kind
+            raise SandboxError(
+                f"a sandbox of {len(present.nodes)} nodes ({kind}) with {present.gpus_per_node} "
+                f"{present.gpus} GPUs ({present.model}) already runs in {self.layout.root}: gpucluster sandbox down"
+            )
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        handle = _take_lock(self.layout.lock)
+        try:
+            yield
+        finally:
+            if not self.layout.root.exists():
+                self.layout.lock.unlink(missing_ok=True)  # still held: who waits for it sees that it is gone
+            os.close(handle)
+
+
+def _take_lock(path: Path) -> int:
+    """Lock a file that its holders may remove: the lock counts only if the path still names it."""
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise SandboxError(f"cannot write beside the state folder: {error}") from error
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(path.stat(), os.fstat(handle)):
+                return handle
+        os.close(handle)
+
+
+def node_names(count: int) -> tuple[str, ...]:
+    """Return gpu01, gpu02, ...; three digits from 100 nodes on."""
+    width = max(2, len(str(count)))
+    return tuple(f"gpu{number:0{width}}" for number in range(1, count + 1))
+
+
+def _controller_lives(state: State) -> bool:
+    controller = state.processes.get("slurmctld")
+    return state.boot_id == processes.boot_id() and controller is not None and controller.alive
+
+
+def _short_hostname() -> str:
+    return socket.gethostname().split(".")[0]

@@ -1,0 +1,182 @@
+"""Containers in the sandbox: Slurm's SPANK plugin for them, a store of images a node, and a small image for tests.
+
+With the site's own Pyxis and Enroot where a path is given; else with a small plugin of ours (C, compiled here), which
+knows Pyxis's options, messages and exit codes.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.errors import SandboxError
+from pytest_gpucluster.sandbox.daemons import search_path
+from pytest_gpucluster.sandbox.spank import image
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpucluster.sandbox.layout import Layout
+    from pytest_gpucluster.transport import Transport
+
+HERE = Path(__file__).parent
+LIBRARY = "spank_pyxis.so"  # Slurm names the file in its messages: the same name as the real one
+_SOURCES = ("options.c", "container.c", "plugin.c")
+_FLAGS = ("-std=gnu11", "-O1", "-Wall", "-fpic", "-shared")
+_HEADER = "slurm/spank.h"
+OFF, AUTO = "off", "auto"
+
+
+@dataclass(frozen=True)
+class Containers:
+    """What a sandbox has of containers. `absent`: why it has none; `image`: a .sqsh for tests."""
+
+    absent: str = ""
+    image: Path | None = None
+
+    def claim(self) -> dict[str, Any]:
+        """Return what the sandbox's cluster file says of containers."""
+        if self.image is None:
+            return {}
+        return {
+            "container": {
+                "image": str(self.image),
+                "release": f"{image.ID} {image.VERSION}",
+                "entrypoint_sets": "GPUCLUSTER_ENTRYPOINT",
+                "min_free": "16MiB",
+                "deadline": "60s",
+            }
+        }
+
+
+def lacking() -> str:
+    """Say what the machine lacks for our own plugin and image; '' where all is there."""
+    tools = {"cc": "gcc", "unsquashfs": "squashfs-tools", "mksquashfs": "squashfs-tools", "ldd": "libc-bin"}
+    packages = [package for tool, package in tools.items() if shutil.which(tool, path=search_path()) is None]
+    if not any((folder / _HEADER).exists() for folder in map(Path, ("/usr/include", "/usr/local/include"))):
+        packages.append("libslurm-dev")
+    return " ".join(dict.fromkeys(packages))
+
+
+def install(
+    layout: Layout,
+    transport: Transport,
+    nodes: Sequence[str],
+    *,
+    pyxis: str,
+    simulated_gpus: bool,
+    gpus: int,
+) -> Containers:
+    """Put plugin, store and image into a sandbox that has not been started; SandboxError where that fails.
+
+    `pyxis`: 'off', 'auto' (our plugin, where it can be compiled) or the path of the site's spank_pyxis.so.
+    """
+    if pyxis == OFF:
+        return Containers("the sandbox was started without containers")
+    packages = lacking()
+    if packages and pyxis == AUTO:
+        return Containers(f"the sandbox has no containers: apt-get install {packages}")
+    if packages:
+        raise SandboxError(f"containers in the sandbox need: apt-get install {packages}")
+    folder = layout.enroot
+    for name in ("bin", "hooks.d", "config/mounts.d"):
+        (folder / name).mkdir(parents=True)
+    if pyxis == AUTO:
+        _compile(folder / LIBRARY, transport)
+        _own_tool(layout)
+        line = f"required {folder / LIBRARY}"
+    else:
+        library = _site_library(pyxis)
+        _site_tool(layout)
+        runtime = layout.run / "pyxis"
+        runtime.mkdir()
+        line = f"required {library} runtime_path={runtime}"
+    _node_tools(layout, nodes)
+    if gpus:
+        _driver(layout, simulated=simulated_gpus)
+    (layout.etc / "plugstack.conf").write_text(line + "\n")
+    made = layout.root / "images" / "sandbox.sqsh"
+    made.parent.mkdir()
+    image.build(made, transport)
+    return Containers(image=made)
+
+
+def show_tool(layout: Layout) -> None:
+    """Put `enroot` on the PATH of the tasks, after their other tools have been written."""
+    tool = layout.enroot / "enroot"
+    if tool.exists():
+        (layout.simbin / "enroot").symlink_to(tool)
+
+
+def _compile(library: Path, transport: Transport) -> None:
+    argv = ["cc", *_FLAGS, *(str(HERE / name) for name in _SOURCES), "-o", str(library)]
+    done = transport.run(argv, timeout=120)
+    if done.rc != 0:
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())
+        raise SandboxError(f"the container plugin does not compile: {first} (sandbox up --pyxis off)")
+
+
+def _site_library(path: str) -> Path:
+    library = Path(path).absolute()
+    if not library.is_file():
+        raise SandboxError(f"no Pyxis at {path}: give the path of spank_pyxis.so")
+    return library
+
+
+def _own_tool(layout: Layout) -> None:
+    folder = layout.enroot
+    reader = {"PYTHON": shlex.quote(sys.executable), "REGISTRY": shlex.quote(str(HERE / "registry.py"))}
+    _script("enroot", folder / "enroot", layout, **reader)
+    _script("pytorch-hook.sh", folder / "hooks.d" / "50-slurm-pytorch.sh", layout)
+
+
+def _site_tool(layout: Layout) -> None:
+    real = shutil.which("enroot", path=search_path())
+    if real is None:
+        raise SandboxError("the site's Pyxis needs its Enroot: put enroot on PATH")
+    _script("enroot-wrapper", layout.enroot / "enroot", layout, ENROOT=shlex.quote(real))
+    prolog = layout.etc / "task_prolog"  # Slurm runs it after the root has changed
+    mounts = layout.enroot / "config" / "mounts.d" / "50-sandbox.fstab"
+    mounts.write_text(f"{prolog} {prolog} none x-create=file,bind,ro,nosuid,nodev 0 -1\n")
+
+
+def _node_tools(layout: Layout, nodes: Sequence[str]) -> None:
+    """Write `enroot` once a node: Pyxis calls it with the daemon's PATH and nothing else that names the node."""
+    for node in nodes:
+        folder = layout.enroot / "bin" / node
+        folder.mkdir()
+        tool = folder / "enroot"
+        tool.write_text(
+            f'#!/bin/sh\nSLURMD_NODENAME={node} exec {shlex.quote(str(layout.enroot / "enroot"))} "$@"\n'
+        )
+        tool.chmod(0o755)
+
+
+def _driver(layout: Layout, *, simulated: bool) -> None:
+    """Write what brings the driver's files into a container, simulated or real."""
+    real = None if simulated else shutil.which("nvidia-smi", path=search_path())
+    folder = layout.enroot
+    if not simulated and shutil.which("nvidia-container-cli", path=search_path()):
+        return
+    _script(
+        "nvidia-container-cli",
+        folder / "bin" / "nvidia-container-cli",
+        layout,
+        NVIDIA_SMI=shlex.quote(real or ""),
+    )
+    shown = folder / "nvidia-smi"
+    # not under its own path: Slurm's TaskProlog must see that it is in a container
+    shown.write_text('#!/bin/sh\nexec /run/gpucluster/simbin/nvidia-smi "$@"\n')
+    shown.chmod(0o755)
+
+
+def _script(name: str, target: Path, layout: Layout, **places: str) -> None:
+    text = (HERE / name).read_text()
+    for mark, value in {"STATE": shlex.quote(str(layout.root)), **places}.items():
+        text = text.replace(f"@{mark}@", value)
+    target.write_text(text)
+    target.chmod(0o755)

@@ -1,0 +1,97 @@
+"""A small container image for tests, made of this machine's own programs and packed as squashfs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.errors import SandboxError
+from pytest_gpucluster.sandbox.daemons import search_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytest_gpucluster.transport import Transport
+
+ID, VERSION = "gpucluster-image", "1"
+PROGRAMS = (
+    *("sh", "awk", "base64", "basename", "cat", "chmod", "cp", "cut", "date", "dd", "df", "dirname", "echo"),
+    *("env", "expr", "false", "find", "getent", "grep", "head", "hostname", "id", "ls", "mkdir", "mktemp"),
+    *(
+        "mount",
+        "mv",
+        "nproc",
+        "printf",
+        "ps",
+        "pwd",
+        "readlink",
+        "rm",
+        "rmdir",
+        "sed",
+        "seq",
+        "sleep",
+        "sort",
+    ),
+    *("stat", "tail", "tee", "test", "touch", "tr", "true", "uname", "wc", "xargs"),
+)
+_FOLDERS = ("dev", "etc", "home", "proc", "root", "run", "srv", "sys", "tmp", "usr/bin", "var/tmp", "mnt")
+_FILES = {
+    "etc/os-release": f'ID={ID}\nVERSION_ID="{VERSION}"\nPRETTY_NAME="image of the sandbox"\n',
+    "etc/environment": "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nGPUCLUSTER_IMAGE=1\n",
+    # as `enroot import` writes it: rc.local may step in before the entrypoint
+    "etc/rc": '[ ! -s /etc/rc.local ] || . /etc/rc.local\nexport GPUCLUSTER_ENTRYPOINT=1\nexec "$@"\n',
+    "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
+    "etc/group": "root:x:0:\nnogroup:x:65534:\n",
+}
+
+
+def build(target: Path, transport: Transport) -> None:
+    """Write the image; SandboxError where mksquashfs fails. Not compressed: it is made anew for each sandbox."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        root = Path(folder) / "root"
+        fill(root, transport)
+        done = transport.run(
+            [
+                "mksquashfs",
+                str(root),
+                str(target),
+                "-all-root",
+                "-noappend",
+                "-no-progress",
+                "-quiet",
+                "-noD",
+                "-noF",
+            ],
+            timeout=120,
+        )
+    if done.rc != 0:
+        raise SandboxError(f"the image for tests could not be packed: {done.stderr.strip()}")
+    target.chmod(0o644)
+
+
+def fill(root: Path, transport: Transport, programs: Iterable[str] = PROGRAMS) -> None:
+    """Lay out a root file system: programs, their libraries, and the few files that mark it as an image."""
+    for folder in _FOLDERS:
+        (root / folder).mkdir(parents=True)
+    for link in ("bin", "sbin", "lib", "lib64"):  # as the host has them
+        if Path("/", link).is_symlink():
+            (root / link).symlink_to(Path("/", link).readlink())
+            (root / Path("/", link).readlink()).mkdir(parents=True, exist_ok=True)
+        else:
+            (root / link).mkdir(exist_ok=True)
+    for name, text in _FILES.items():
+        (root / name).write_text(text)
+    found = [path for name in programs if (path := shutil.which(name, path=search_path()))]
+    for path in (*found, *_libraries(found, transport)):
+        copy = root / path.lstrip("/")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if not copy.exists():
+            shutil.copy(path, copy)  # what a link leads to, under the link's name
+
+
+def _libraries(programs: list[str], transport: Transport) -> list[str]:
+    done = transport.run(["ldd", *programs], timeout=60)
+    return list(dict.fromkeys(re.findall(r"(?:=> |^\s+)(/\S+) \(0x", done.stdout, re.MULTILINE)))

@@ -1,0 +1,1 @@
+"""Slurm's commands: inventory, allocation, steps, Pyxis."""

@@ -1,0 +1,372 @@
+"""One allocation that cannot leak.
+
+A guard shell starts `salloc ... sh -c HOLDER`; the holder and the guard both read a pipe that we hold. When it
+closes, however we died, the holder ends and Slurm takes the nodes back; a request that still waits in the
+queue is withdrawn by the guard. `salloc --no-shell` would leak instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import re
+import secrets
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster import hostlist, units
+from pytest_gpucluster.errors import AllocationError, SlurmError
+from pytest_gpucluster.slurm.client import outage, said
+from pytest_gpucluster.transport import kill_group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from pytest_gpucluster.slurm.client import Slurm
+
+PROMPT = 3.0  # seconds; salloc ends within one where all is well
+# The holder's end alone makes salloc give the nodes back. SIGTERM is for a request that still waits, and comes
+# later: at the same moment as the holder's end it made salloc hang now and then (seen on 22.05.8).
+_GUARD = """
+exec 3<&0
+salloc "$@" <&3 3<&- &
+s=$!
+{ read -r _ <&3; exec 3<&-; sleep 1; while kill -TERM $s; do kill -CONT $s; sleep 2; done; } >/dev/null 2>&1 &
+w=$!
+exec 3<&- </dev/null
+wait $s; rc=$?
+kill $w 2>/dev/null
+exit $rc
+"""
+# Where salloc was killed before the pipe closed, nobody else gives the nodes back.
+_HOLDER = """
+scontrol show hostnames; echo "$0 $SLURM_JOB_ID $SLURM_JOB_PARTITION"
+cat >/dev/null
+kill -0 $PPID 2>/dev/null && ! grep -q "^State:.*Z" /proc/$PPID/status || exec scancel --quiet "$SLURM_JOB_ID"
+"""
+_JOB = re.compile(r"(?:Pending|Granted) job allocation (\d+)")
+
+# salloc's words (slurm_errno.c) and what to do about them
+_ADVICE = (
+    ("Invalid partition name", "name one of `sinfo -s` as partition"),
+    (
+        "Invalid account or account/partition",
+        "name an account of `sacctmgr show assoc user=$USER`, or its QOS",
+    ),
+    ("Invalid qos", "name a QOS of `sacctmgr show qos`"),
+    ("Requested reservation is invalid", "name one of `scontrol show reservation`"),
+    ("Requested reservation not usable now", "wait for its start time or leave the reservation away"),
+    ("Access/permission denied", "ask for access to the partition, account or reservation"),
+    ("Invalid node name", "a node of the cluster file is unknown to Slurm: compare `sinfo -N`"),
+    ("Invalid feature specification", "no node has that constraint: compare `sinfo -o '%N %f'`"),
+    ("Requested node configuration is not available", "no such node has the CPUs, memory or gres asked for"),
+    ("Requested time limit is invalid", "ask for less time, or for another partition"),
+    (
+        "violates accounting/QOS policy",
+        "a limit of the account or QOS is reached: ask for fewer nodes or less time",
+    ),
+    ("Node count specification invalid", "the partition has fewer nodes than were asked for"),
+    ("More processors requested than permitted", "fewer nodes are there than were asked for"),
+    ("are not in this partition", "name the partition of these nodes"),
+    ("Unable to contact slurm controller", "is slurmctld running and SLURM_CONF right? (scontrol ping)"),
+)
+_PENDING = {
+    "Resources": "the nodes are busy",
+    "Priority": "other jobs go first",
+    "ReqNodeNotAvail": "nodes asked for are drained, down or reserved",
+    "PartitionNodeLimit": "more nodes than the partition allows or has",
+    "PartitionTimeLimit": "more time than the partition allows",
+    "PartitionDown": "the partition is down",
+    "Dependency": "jobs that go before have not ended",
+    "ReservationDeleted": "the reservation is gone",
+    "AssociationJobLimit": "the account's limit of jobs is reached",
+}
+# Waiting does not help against these
+_HOPELESS = ("PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "ReservationDeleted", "JobHeld")
+
+
+@dataclass(frozen=True)
+class AllocationRequest:
+    """What is asked of salloc, in its own words. `nodes` by name, else `count` of any; times in seconds.
+
+    `exclusive` alone gives whole nodes with every CPU and every GPU, also where nodes differ (tried on 22.05.8):
+    steps with `--overlap --gpus-per-task=1` or `--gres=gpu:8` run beside a step without gres. A step
+    without gres sees no GPU then.
+    """
+
+    nodes: tuple[str, ...] = ()
+    count: int | None = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    comment: str | None = None
+    constraint: str | None = None
+    time: float = 3600
+    queue_wait: float = 600
+    exclusive: bool = True
+    gpus_per_node: int | None = None
+    job_name: str = "gpucluster"
+    dependency: str | None = field(default=None, metadata={"example": "afterany:12:13"})
+    extra_args: tuple[str, ...] = ()
+
+    def argv(self) -> list[str]:
+        """Return salloc's options."""
+        options: dict[str, object] = {
+            "nodelist": hostlist.fold(self.nodes) if self.nodes else None,
+            "nodes": len(self.nodes) or self.count,
+            "partition": self.partition,
+            "account": self.account,
+            "qos": self.qos,
+            "reservation": self.reservation,
+            "comment": self.comment,
+            "constraint": self.constraint,
+            "time": max(1, math.ceil(self.time / 60)),  # Slurm counts minutes
+            "gpus-per-node": self.gpus_per_node,
+            "job-name": self.job_name,
+            "dependency": self.dependency,
+        }
+        flags = ["--no-kill", "--kill-command=TERM"]  # without -K a cancelled job leaves its holder alive
+        if self.exclusive:
+            flags.append("--exclusive")
+        given = [f"--{key}={value}" for key, value in options.items() if value is not None]
+        return [*flags, *given, *self.extra_args]
+
+
+class Allocation:
+    """Nodes that Slurm has given to us: `job_id`, `nodes` in Slurm's (rank) order.
+
+    A worker process attaches to one by plain data; only the one who asked for it releases it.
+    """
+
+    def __init__(
+        self,
+        slurm: Slurm,
+        job_id: int,
+        nodes: Sequence[str],
+        *,
+        request: AllocationRequest | None = None,
+        holder: _Holder | None = None,
+        waited: float = 0.0,
+    ) -> None:
+        self.slurm = slurm
+        self.job_id = job_id
+        self.nodes = tuple(nodes)
+        self.asked = request or AllocationRequest(nodes=self.nodes)
+        self.waited = waited
+        self.env = {"SLURM_JOB_ID": str(job_id)}
+        self._holder = holder
+
+    @classmethod
+    def request(
+        cls, slurm: Slurm, request: AllocationRequest, *, say: Callable[[str], None] | None = None
+    ) -> Allocation:
+        """Ask for nodes and wait up to `queue_wait` seconds; `say` is told what is waited for.
+
+        Raise AllocationError with one line where Slurm refuses or the wait is over; nothing is left behind then.
+        """
+        begin = time.monotonic()
+        holder = _Holder(slurm, request)
+        try:
+            job_id, nodes = holder.wait(say or (lambda _line: None))
+        except BaseException:
+            holder.end()
+            raise
+        return cls(slurm, job_id, nodes, request=request, holder=holder, waited=time.monotonic() - begin)
+
+    @classmethod
+    def attach(cls, slurm: Slurm, job_id: int, nodes: Sequence[str]) -> Allocation:
+        """Use an allocation that another process owns: steps run in it, it is never released from here."""
+        return cls(slurm, job_id, nodes)
+
+    @property
+    def owned(self) -> bool:
+        """This object holds the allocation."""
+        return self._holder is not None
+
+    @property
+    def alive(self) -> bool:
+        """The allocation is still held; for an attached one this cannot be known without asking: True."""
+        return self._holder is None or self._holder.running
+
+    @property
+    def ended(self) -> str:
+        """Why salloc ended, in its words; '' while it runs."""
+        return "" if self._holder is None or self._holder.running else self._holder.last_words()
+
+    def release(self) -> None:
+        """Give the nodes back; again and again is harmless, and an attached allocation is left alone.
+
+        Raise AllocationError, in one line, where Slurm could not be told: it may still hold the nodes for us.
+        """
+        holder, self._holder = self._holder, None
+        if holder is not None:
+            holder.end(self.job_id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class _Holder:
+    """The guard shell with salloc under it."""
+
+    def __init__(self, slurm: Slurm, request: AllocationRequest) -> None:
+        self.slurm, self.asked = slurm, request
+        self.forgotten = False
+        self.nonce = f"held-{secrets.token_hex(8)}"
+        self.argv = ("salloc", *request.argv(), "sh", "-c", _HOLDER, self.nonce)
+        self.lines: queue.Queue[str | None] = queue.Queue()
+        self.errors: list[str] = []
+        self.process = slurm.transport.spawn(("sh", "-c", _GUARD, "guard", *self.argv[1:]), env=slurm.env)
+        slurm.transport.count("salloc")
+        self._threads = [
+            threading.Thread(target=self._read_out, daemon=True),
+            threading.Thread(target=self._read_err, daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def wait(self, say: Callable[[str], None]) -> tuple[int, tuple[str, ...]]:
+        """Return job id and nodes once they are granted."""
+        deadline = time.monotonic() + self.asked.queue_wait
+        nodes: list[str] = []
+        pause = 5.0 if self.asked.dependency else 2.0  # jobs that go first end within seconds
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise self._error(
+                    f"no nodes within {units.format_duration(self.asked.queue_wait)}: {self._waits_for()}"
+                )
+            try:
+                line = self.lines.get(timeout=min(left, pause))
+            except queue.Empty:
+                pause = min(pause * 1.5, 15.0)
+                why = self._waits_for()
+                say(f"waiting for job {self._job() or '?'}: {why}")
+                self._give_up_if_hopeless(why)
+                continue
+            if line is None:
+                raise self._refused()
+            if line.startswith(self.nonce + " "):
+                self.slurm.transport.count("scontrol")  # the holder's own
+                return int(line.split()[1]), tuple(nodes)
+            nodes.append(line)
+
+    def end(self, job_id: int | None = None) -> None:
+        """Close the pipe and see salloc end; cancel the job where it does not do so by itself."""
+        with contextlib.suppress(OSError):
+            if self.process.stdin:
+                self.process.stdin.close()
+        job_id = job_id or self._job()
+        said, begin = len(self.errors), time.monotonic()
+        try:
+            code = self.process.wait(15)
+            killed = code > 128 or code < 0  # noqa: PLR2004 - by a signal
+        except subprocess.TimeoutExpired:
+            killed = True
+        # a controller that was away meanwhile may have forgotten that salloc gave the nodes back
+        unsure = killed or time.monotonic() - begin > PROMPT or outage("\n".join(self.errors[said:]))
+        try:
+            if unsure and job_id:
+                self._cancel(job_id)
+        finally:
+            kill_group(self.process)
+            for thread in self._threads:
+                thread.join(5)
+
+    def _cancel(self, job_id: int) -> None:
+        try:
+            self.slurm.run("scancel", str(job_id))
+        except SlurmError as error:
+            if "Invalid job id" in error.stderr or "already completing" in error.stderr:
+                return
+            raise self._error(
+                f"job {job_id} may still hold them: {error}: run scancel {job_id} once Slurm answers"
+            ) from error
+
+    def last_words(self) -> str:
+        """Return what salloc said last."""
+        return said("\n".join(self.errors[-20:]))
+
+    def _job(self) -> int | None:
+        found = [int(match[1]) for line in list(self.errors) if (match := _JOB.search(line))]
+        return found[-1] if found else None
+
+    def _waits_for(self) -> str:
+        job = self._job()
+        if job is None:
+            return self.last_words() or "salloc has said nothing yet"
+        try:
+            answer = self.slurm.run("squeue", "-h", "-j", str(job), "-o", "%r").strip()
+        except SlurmError as error:
+            return f"unknown, squeue failed: {error}"
+        key = re.split(r"[^A-Za-z]", answer, maxsplit=1)[0]
+        return f"{answer or 'unknown'}" + (f" ({_PENDING[key]})" if key in _PENDING else "")
+
+    def _give_up_if_hopeless(self, why: str) -> None:
+        forgotten = "Invalid job id" in why
+        if forgotten and self.forgotten:  # twice: the first may have met a job that was just granted
+            raise self._error(
+                "Slurm no longer knows the request: slurmctld has lost its latest state, or the job was cancelled"
+            )
+        self.forgotten = forgotten
+        if why.startswith(_HOPELESS):
+            raise self._error(f"Slurm will not give these nodes: {why}")
+        if why.startswith("ReqNodeNotAvail"):
+            self.slurm.refresh()
+            known = self.slurm.nodes()
+            bad = [n for n in self.asked.nodes if n in known and not known[n].schedulable]
+            if bad:
+                reasons = "; ".join(f"{n}: {known[n].why_unavailable()}" for n in bad)
+                raise self._error(f"nodes cannot be allocated: {reasons}")
+
+    def _refused(self) -> AllocationError:
+        self.process.wait()
+        for thread in self._threads:
+            thread.join(5)
+        words = self.last_words() or f"salloc ended with exit {self.process.returncode}"
+        advice = next((hint for text, hint in _ADVICE if text in "\n".join(self.errors)), "")
+        return self._error(words + (f": {advice}" if advice else ""))
+
+    def _error(self, message: str) -> AllocationError:
+        asked = self.asked
+        what = f"{hostlist.fold(asked.nodes)}" if asked.nodes else f"{asked.count or 1} nodes"
+        where = f" in partition {asked.partition}" if asked.partition else ""
+        return AllocationError(
+            f"salloc of {what}{where}: {message}",
+            argv=self.argv,
+            rc=self.process.poll(),
+            stderr="\n".join(self.errors),
+        )
+
+    def _read_out(self) -> None:
+        assert self.process.stdout is not None
+        with contextlib.suppress(ValueError, OSError):
+            for raw in self.process.stdout:
+                self.lines.put(raw.decode(errors="replace").strip())
+        self.lines.put(None)
+
+    def _read_err(self) -> None:
+        assert self.process.stderr is not None
+        with contextlib.suppress(ValueError, OSError):
+            for raw in self.process.stderr:
+                self.errors.append(raw.decode(errors="replace").rstrip())

@@ -1,0 +1,175 @@
+"""Slurm's commands, with deadlines, and short controller outages ridden out."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from pytest_gpucluster import redact
+from pytest_gpucluster.errors import SlurmError, TransportError
+from pytest_gpucluster.printable import one_line
+from pytest_gpucluster.slurm import inventory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pytest_gpucluster.slurm.inventory import NodeInfo, PartitionInfo, ReservationInfo
+    from pytest_gpucluster.slurm.step import StepResult
+    from pytest_gpucluster.transport import Transport
+
+_T = TypeVar("_T")
+
+# Slurm's words for a controller that is away for a moment: slurm_errno.c
+_OUTAGE = re.compile(
+    r"Unable to contact slurm controller|Socket timed out|Connection refused|Connection reset"
+    r"|Connection timed out|Slurm backup controller in standby mode|Transport endpoint is not connected"
+    r"|Unable to connect to slurmctld|slurm_receive_msg: (?:Zero Bytes|No response)|Zero Bytes were transmitted"
+    r"|Slurm controller is not responding|Transaction timed out|Communication connection failure"
+    r"|Communication shutdown failure|Message receive failure|Message send failure",
+    re.IGNORECASE,
+)
+# What a surrounding job or a user's shell would put into our commands
+_FOREIGN = re.compile(r"(?:SLURM|SALLOC|SBATCH|SCANCEL|SINFO|SQUEUE|SRUN)_")
+_OURS = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS", "SLURM_SACK_SOCKET"})
+
+
+def outage(text: str) -> bool:
+    """Say whether the text is about a controller that cannot be reached for the moment."""
+    return bool(_OUTAGE.search(text))
+
+
+def clean_env(names: Iterable[str] | None = None) -> dict[str, str | None]:
+    """Return what has to be changed in an environment before Slurm's commands see it.
+
+    `names` are those of its variables; None: this process's.
+    """
+    found = os.environ if names is None else names
+    env: dict[str, str | None] = {name: None for name in found if _FOREIGN.match(name) and name not in _OURS}
+    env["SLURM_TIME_FORMAT"] = "standard"
+    return env
+
+
+class Slurm:
+    """Slurm's commands over a transport.
+
+    `retry_for`: how long (s) an unreachable controller is asked again; `timeout`: for one command (s).
+    Answers of `nodes`, `partitions` and `config` are remembered until `refresh`.
+    """
+
+    def __init__(self, transport: Transport, *, retry_for: float = 60.0, timeout: float = 30.0) -> None:
+        self.transport = transport
+        self.retry_for = retry_for
+        self.timeout = timeout
+        self._lock = threading.RLock()
+        self._answers: dict[str, object] = {}
+        self.on_step: Callable[[StepResult], None] | None = None  # is told of every step that ended
+
+    @cached_property
+    def env(self) -> dict[str, str | None]:
+        """What is changed in the environment of Slurm's commands, so that no surrounding job is seen by them."""
+        return clean_env(self.transport.names())
+
+    def run(
+        self,
+        *argv: str,
+        timeout: float | None = None,
+        input: str | None = None,  # noqa: A002 - subprocess's own word
+        env: Mapping[str, str | None] | None = None,
+    ) -> str:
+        """Run a Slurm command and return its standard output.
+
+        Raise SlurmError with one line: the command, its exit status and what it said. A controller that
+        cannot be reached is asked again for `retry_for` seconds.
+        """
+        begin = time.monotonic()
+        pause = 0.5
+        while True:
+            error = None
+            try:
+                done = self.transport.run(
+                    argv, timeout=timeout or self.timeout, input=input, env={**self.env, **(env or {})}
+                )
+            except TransportError as problem:
+                raise SlurmError(str(problem), argv=argv) from problem
+            if done.rc == 0:
+                return done.stdout
+            error = SlurmError(
+                f"{argv[0]}: {said(done.stderr) or said(done.stdout) or 'no message'} "
+                f"(exit {done.rc}: {' '.join(redact.words(argv))[:120]})",
+                argv=argv,
+                rc=done.rc,
+                stderr=done.stderr,
+            )
+            if not outage(done.stderr):
+                raise error
+            waited = time.monotonic() - begin
+            if waited + pause > self.retry_for:
+                raise SlurmError(
+                    f"{argv[0]}: the Slurm controller did not answer for {waited:.0f} s: {said(done.stderr)}: "
+                    "is slurmctld running and SLURM_CONF right? (scontrol ping)",
+                    argv=argv,
+                    rc=done.rc,
+                    stderr=done.stderr,
+                )
+            time.sleep(pause)
+            pause = min(pause * 2, 5.0)
+
+    def nodes(self) -> dict[str, NodeInfo]:
+        """Return every node that Slurm knows: one process, remembered."""
+        return self._remembered(
+            "nodes", lambda: self._parsed(inventory.parse_nodes, "scontrol", "show", "node", "-o", "-a")
+        )
+
+    def partitions(self) -> dict[str, PartitionInfo]:
+        """Return every partition: one process, remembered."""
+        return self._remembered(
+            "partitions",
+            lambda: self._parsed(inventory.parse_partitions, "scontrol", "show", "partition", "-o", "-a"),
+        )
+
+    def reservations(self) -> dict[str, ReservationInfo]:
+        """Return every reservation: one process, not remembered, for they come and go."""
+        return self._parsed(inventory.parse_reservations, "scontrol", "show", "reservation", "-o")
+
+    def config(self) -> dict[str, str]:
+        """Return slurmctld's configuration in force: one process, remembered."""
+        return self._remembered(
+            "config", lambda: self._parsed(inventory.parse_config, "scontrol", "show", "config")
+        )
+
+    @property
+    def version(self) -> str:
+        """Slurm's version as the controller says it, like 22.05.8."""
+        return self.config().get("SLURM_VERSION", "")
+
+    def refresh(self) -> None:
+        """Forget what was remembered."""
+        with self._lock:
+            self._answers.clear()
+
+    def _parsed(self, parse: Callable[[str], _T], *argv: str) -> _T:
+        text = self.run(*argv)
+        try:
+            return parse(text)
+        except (ValueError, KeyError) as error:
+            raise SlurmError(
+                f"{' '.join(argv)}: not understood: {one_line(error)}", argv=argv, rc=0
+            ) from error
+
+    def _remembered(self, key: str, ask: Callable[[], _T]) -> _T:
+        with self._lock:
+            if key not in self._answers:
+                self._answers[key] = ask()
+            return self._answers[key]  # type: ignore[return-value]  # stored under the key of its own type
+
+
+def said(stderr: str) -> str:
+    """Return the line of a Slurm command's stderr that says most: its first error, bare."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    telling = (line for line in lines if "error:" in line or "unrecognized option" in line)
+    chosen = next(telling, lines[-1] if lines else "")
+    return re.sub(r"^\w+: (?:fatal: |error: )*", "", chosen)

@@ -1,0 +1,344 @@
+"""What a few steps and jobs show of Slurm, for many checks at once.
+
+`run_exam`: one step on all nodes of an allocation (one for each count of GPUs a node): its tasks tell what they
+see and end in known ways. `submit_jobs`: three short batch jobs (an array with --begin of which one element
+requeues itself, and one that depends on the other), submitted BEFORE the nodes are allocated: while we hold the
+nodes no job could start. The allocation waits for them through Slurm (`Jobs.dependency`), nobody polls.
+`read_jobs` then asks squeue once.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.errors import SlurmError, StepError
+from pytest_gpucluster.slurm.step import StepRequest, StepResult, by_hand, run_step
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from pytest_gpucluster.config.models import SlurmConfig
+    from pytest_gpucluster.slurm.allocation import Allocation
+    from pytest_gpucluster.slurm.client import Slurm
+    from pytest_gpucluster.slurm.inventory import NodeInfo
+
+EXIT_CODE, KILLED = 7, 9
+ARRAY_EXIT, DEPENDENT_EXIT = 3, 5
+_PAYLOAD = Path(__file__).parent.parent / "payloads" / "exam.sh"
+_FIELDS = 9
+_ARRAY = """#!/bin/sh
+if [ "$SLURM_ARRAY_TASK_ID" = 0 ] && [ "${SLURM_RESTART_COUNT:-0}" = 0 ]; then
+    # Slurm would run it again after 2 minutes; the guard of the jobs takes it out of the queue (slurm/guard.py)
+    scontrol requeue "$SLURM_JOB_ID" || exit 9
+    sleep 20
+fi
+[ "$SLURM_ARRAY_TASK_ID" = 1 ] && exit 3
+exit 0
+"""
+_DEPENDENT = "#!/bin/sh\nexit 5\n"
+_COLUMNS = (
+    "JobArrayID:30,State:20,Reason:40,RestartCnt:10,SubmitTime:25,EligibleTime:25,StartTime:25,EndTime:25,"
+    "exit_code:12,NodeList:80"
+)
+
+
+@dataclass(frozen=True)
+class ExamTask:
+    """What one task told and how it ended. `rc`/`signal` are as srun reported them."""
+
+    rank: int
+    local_id: int
+    ntasks: int
+    visible: str
+    step_gpus: str
+    openable: tuple[str, ...]
+    token: str
+    stderr_arrived: bool
+    rc: int
+    signal: int | None
+
+
+@dataclass(frozen=True)
+class NodeExam:
+    """The exam of one node. `gpus_asked` is the GPUs of the step on the node; `shared`: all tasks use one GPU.
+
+    `problem` says why no task told anything; `state_after` is then what Slurm says of the node since.
+    """
+
+    node: str
+    tasks_asked: int
+    gpus_asked: int
+    shared: bool
+    token: str
+    tasks: tuple[ExamTask, ...]
+    seconds: float
+    command: str
+    problem: str = ""
+    state_after: str = ""
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """One job as squeue shows it. Times are '' where there is none; `exit_code` is the exit status."""
+
+    job: str
+    state: str
+    reason: str = ""
+    restarts: int = 0
+    submitted: str = ""
+    eligible: str = ""
+    started: str = ""
+    ended: str = ""
+    exit_code: int | None = None
+    node: str = ""
+
+    def waited(self) -> float | None:
+        """Return the seconds from being eligible to the start; None where it has not started."""
+        if not self.started or not self.eligible:
+            return None
+        return max(0.0, (_when(self.started) - _when(self.eligible)).total_seconds())
+
+
+_ENDED = {
+    "COMPLETED",
+    "FAILED",
+    "CANCELLED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "BOOT_FAIL",
+    "DEADLINE",
+}
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """The jobs of an exam, as plain data that a worker process may be given."""
+
+    array: str
+    dependent: str
+    begin_after: int
+    problem: str = ""
+
+    @property
+    def dependency(self) -> str | None:
+        """What the allocation has to wait for, in salloc's words."""
+        return None if self.problem else f"afterany:{self.array}_1:{self.dependent}"
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What became of the jobs. `problem` says why nothing is known."""
+
+    jobs: Jobs
+    records: Mapping[str, JobRecord] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more can be learnt: element and dependent have ended, the other element was requeued."""
+        over = all(job is not None and job.state in _ENDED for job in (self.element, self.dependent))
+        return over and self.requeued is not None and self.requeued.restarts > 0
+
+    @property
+    def requeued(self) -> JobRecord | None:
+        """The element that asks to be requeued."""
+        return self.records.get(f"{self.jobs.array}_0")
+
+    @property
+    def element(self) -> JobRecord | None:
+        """The element that ends with a known exit status."""
+        return self.records.get(f"{self.jobs.array}_1")
+
+    @property
+    def dependent(self) -> JobRecord | None:
+        """The job that waits for `element`."""
+        return self.records.get(self.jobs.dependent)
+
+
+def run_exam(
+    slurm: Slurm,
+    allocation: Allocation,
+    inventory: Mapping[str, NodeInfo],
+    *,
+    without: Collection[str] = (),
+    timeout: float = 60.0,
+) -> dict[str, NodeExam]:
+    """Run the exam on the nodes of an allocation: {node: exam}; a node that told nothing has a `problem`.
+
+    `without`: nodes that are known to hang, for which the step would wait until its deadline.
+    """
+    groups: dict[int, list[str]] = {}
+    for node in (name for name in allocation.nodes if name not in without):
+        groups.setdefault(inventory[node].gpus if node in inventory else 0, []).append(node)
+    exams: dict[str, NodeExam] = {}
+    for gpus, nodes in groups.items():
+        exams |= _run_group(slurm, allocation, tuple(nodes), gpus, timeout)
+    if any(exam.problem for exam in exams.values()):
+        exams = _with_state(slurm, exams)
+    return exams
+
+
+def exam_request(nodes: tuple[str, ...], gpus: int, token: str, timeout: float) -> StepRequest:
+    """Return the step for nodes of `gpus` GPUs: a task a GPU; two tasks where there are fewer than two."""
+    return StepRequest(
+        argv=("sh", "-c", _PAYLOAD.read_text(), "exam"),
+        nodes=nodes,
+        ntasks_per_node=max(2, gpus),
+        gpus_per_task=1 if gpus > 1 else None,
+        gpus_per_node=1 if gpus == 1 else None,
+        env={"GPUCLUSTER_EXAM": token},
+        wrap=False,  # srun's own word on exit codes and signals is what is judged
+        timeout=timeout,
+        cap=1 << 16,
+    )
+
+
+def judge_step(
+    result: StepResult, request: StepRequest, gpus: int, token: str, problem: str = ""
+) -> dict[str, NodeExam]:
+    """Take a step's result apart by node."""
+    told: dict[str, list[ExamTask]] = {node: [] for node in request.nodes}
+    for task in result.tasks:
+        fields = next((x for x in task.stdout.splitlines() if x.startswith("exam|")), "").split("|")
+        if len(fields) < _FIELDS + 1 or fields[-1] != "end" or fields[2] not in told:
+            continue
+        told[fields[2]].append(
+            ExamTask(
+                rank=int(fields[1]),
+                local_id=int(fields[3]),
+                ntasks=int(fields[4]),
+                visible=fields[5],
+                step_gpus=fields[6],
+                openable=tuple(filter(None, fields[7].split(","))),
+                token="|".join(fields[8:-1]),
+                stderr_arrived=f"exam-err|{fields[1]}|end" in task.stderr,
+                rc=task.rc or 0,
+                signal=task.signal,
+            )
+        )
+    why = problem.partition(" (repeat: ")[0] or result.hint  # the exam's command is too long to be read
+    silent = "no task of the step told anything" + (f": {why}" if why else "")
+    tasks = request.ntasks_per_node or 1
+    return {
+        node: NodeExam(
+            node,
+            tasks,
+            gpus,
+            shared=gpus == 1,
+            token=token,
+            tasks=tuple(sorted(seen, key=lambda one: one.rank)),
+            seconds=result.seconds,
+            command=result.command,
+            problem="" if seen else silent,
+        )
+        for node, seen in told.items()
+    }
+
+
+def submit_jobs(
+    slurm: Slurm, asked: SlurmConfig, *, partition: str | None = None, name: str = "gpucluster-exam"
+) -> Jobs:
+    """Submit the jobs under a name; two processes. What Slurm refuses is kept as `problem`: the session goes on."""
+    where = {
+        "partition": partition or asked.partition,
+        "account": asked.account,
+        "qos": asked.qos,
+        "reservation": asked.reservation,
+        "comment": asked.comment,
+    }
+    common = [
+        "sbatch",
+        "--parsable",
+        "--nodes=1",
+        "--ntasks=1",
+        "--time=1",
+        "--output=/dev/null",
+        f"--job-name={name}",
+        *(f"--{key}={value}" for key, value in where.items() if value),
+    ]
+    try:
+        array = slurm.run(*common, "--array=0-1", "--begin=now+1", "--requeue", input=_ARRAY)
+        array = array.strip().split(";")[0]
+        dependent = slurm.run(
+            *common, f"--dependency=afternotok:{array}_1", "--kill-on-invalid-dep=yes", input=_DEPENDENT
+        )
+    except SlurmError as error:
+        return Jobs("", "", 1, problem=str(error))
+    return Jobs(array, dependent.strip().split(";")[0], 1)
+
+
+def read_jobs(slurm: Slurm, jobs: Jobs) -> JobFacts:
+    """Ask squeue once what became of the jobs; slurmctld forgets them after MinJobAge (300 s by default)."""
+    if jobs.problem:
+        return JobFacts(jobs, problem=jobs.problem)
+    try:
+        text = slurm.run(
+            "squeue", "-h", "-a", "-r", "-t", "all", "-j", f"{jobs.array},{jobs.dependent}", "-O", _COLUMNS
+        )
+    except SlurmError as error:
+        return JobFacts(jobs, problem=str(error))
+    return JobFacts(jobs, parse_squeue(text))
+
+
+def parse_squeue(text: str) -> dict[str, JobRecord]:
+    """Read squeue's fixed columns as asked for here; `exit_code` is a wait status there."""
+    widths = [int(column.rsplit(":", 1)[1]) for column in _COLUMNS.split(",")]
+    records = {}
+    for line in text.splitlines():
+        values, at = [], 0
+        for width in widths:
+            values.append(line[at : at + width].strip())
+            at += width
+        if not values[0]:
+            continue
+        times = ["" if value in {"N/A", "NONE"} else value for value in values[4:8]]
+        status = int(values[8]) if values[8].isdigit() else None
+        records[values[0]] = JobRecord(
+            values[0],
+            values[1],
+            values[2],
+            int(values[3]) if values[3].isdigit() else 0,
+            times[0],
+            times[1],
+            times[2],
+            times[3],
+            exit_code=None if status is None else (status >> 8) & 0xFF,
+            node=values[9],
+        )
+    return records
+
+
+def _run_group(
+    slurm: Slurm, allocation: Allocation, nodes: tuple[str, ...], gpus: int, timeout: float
+) -> dict[str, NodeExam]:
+    token = f'{secrets.token_hex(4)}, it\'s="quoted" $HOME'
+    request = exam_request(nodes, gpus, token, timeout)
+    try:
+        return judge_step(run_step(slurm, allocation, request), request, gpus, token)
+    except StepError as error:
+        result = getattr(error, "result", None)
+        if not isinstance(result, StepResult):
+            result = StepResult(-1, (), error.stderr, 0.0, by_hand(allocation, request))
+        return judge_step(result, request, gpus, token, problem=str(error))
+
+
+def _with_state(slurm: Slurm, exams: dict[str, NodeExam]) -> dict[str, NodeExam]:
+    # a prolog that fails drains its node after the inventory was read
+    slurm.refresh()
+    try:
+        now = slurm.nodes()
+    except SlurmError:
+        return exams
+    return {
+        node: replace(exam, state_after=now[node].why_unavailable()) if exam.problem and node in now else exam
+        for node, exam in exams.items()
+    }
+
+
+def _when(text: str) -> datetime:
+    return datetime.fromisoformat(text)

@@ -1,0 +1,48 @@
+"""Batch jobs that cannot outlive us: a shell that reads a pipe of ours, and cancels them when it closes."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import subprocess
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.errors import SlurmError
+from pytest_gpucluster.slurm.client import Slurm
+from pytest_gpucluster.transport import kill_group
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.transport import FarProcess
+
+RETRY_FOR = 10.0  # seconds
+_CANCEL = 'read -r _; exec scancel --quiet --name="$0"'
+
+
+class JobGuard:
+    """Give jobs `name` (sbatch --job-name) before the first is submitted; however we die, they are cancelled."""
+
+    def __init__(self, slurm: Slurm) -> None:
+        self.name = f"gpucluster-exam-{secrets.token_hex(4)}"
+        self._slurm = slurm
+        self._process: subprocess.Popen[bytes] | FarProcess | None = slurm.transport.spawn(
+            ("sh", "-c", _CANCEL, self.name), env=slurm.env
+        )
+
+    def release(self) -> None:
+        """Cancel what is left of the jobs; again and again is harmless."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        self._slurm.transport.count("scancel")
+        with contextlib.suppress(OSError):
+            if process.stdin:
+                process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(15)
+        ended = process.poll()
+        kill_group(process)
+        if ended != 0:  # the shell was killed, or its scancel found no controller
+            with contextlib.suppress(SlurmError):  # their time limit ends them in a minute
+                Slurm(self._slurm.transport, retry_for=RETRY_FOR).run(
+                    "scancel", "--quiet", f"--name={self.name}"
+                )

@@ -1,0 +1,122 @@
+# ruff: noqa: E501 - a message and its meaning are read together, on one line
+"""Pyxis's options of srun, and what its messages mean (read off Pyxis 0.24.0 and Enroot 4.1.2)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PyxisOptions:
+    """Options of a step in a container, named as Pyxis names them; None leaves Pyxis's (or the site's) default.
+
+    `name` may carry Pyxis's mode: 'nccl:exec'. `env` names variables whose value outside wins over the image's.
+    """
+
+    image: str | None = None
+    mounts: tuple[str, ...] = ()
+    workdir: str | None = None
+    name: str | None = None
+    save: str | None = None
+    mount_home: bool | None = None
+    remap_root: bool | None = None
+    entrypoint: bool | None = None
+    entrypoint_log: bool = False
+    writable: bool | None = None
+    env: tuple[str, ...] = ()
+    unshare: tuple[str, ...] = ()
+    image_mode: str | None = None
+
+    def argv(self) -> list[str]:
+        """Return srun's options."""
+        options = {
+            "container-image": self.image,
+            "container-mounts": ",".join(self.mounts) or None,
+            "container-workdir": self.workdir,
+            "container-name": self.name,
+            "container-save": self.save,
+            "container-env": ",".join(self.env) or None,
+            "container-unshare": ",".join(self.unshare) or None,
+            "container-image-mode": self.image_mode,
+        }
+        switches = {
+            "container-mount-home": self.mount_home,
+            "container-remap-root": self.remap_root,
+            "container-entrypoint": self.entrypoint,
+        }
+        argv = [f"--{key}={value}" for key, value in options.items() if value is not None]
+        argv += [f"--{key}" if on else f"--no-{key}" for key, on in switches.items() if on is not None]
+        if self.writable is not None:
+            argv.append("--container-writable" if self.writable else "--container-readonly")
+        if self.entrypoint_log:
+            argv.append("--container-entrypoint-log")
+        return argv
+
+
+# The first that is found wins: causes before consequences
+_EXPLANATIONS = (
+    (r"failed to import docker image: ([^/\s]+\.sqsh)\b", r"{0} was taken for a registry image: a file needs a path with a slash, like ./{0}"),
+    (r"[Tt]ask_?[Pp]rolog can not be executed \((\S+)\)", r"Slurm runs TaskProlog {0} inside of the container, where it is not: mount it (a fstab in Enroot's mounts.d)"),
+    (r"Could not resolve host: (\S+)", r"the node cannot resolve {0}: import the image to a .sqsh where there is a network (enroot import), or mend DNS or the proxy"),
+    (r"\[ERROR\] Invalid image format: (\S+)", r"{0} is no squashfs image: make it anew with enroot import"),
+    (r"\[ERROR\] No such file or directory: (\S+)", r"{0} does not exist on the node: put the image on storage that every node mounts"),
+    (r"nvidia-container-cli", r"the node lacks libnvidia-container: install nvidia-container-cli, or unset NVIDIA_VISIBLE_DEVICES in the image"),
+    (r"\[ERROR\].*File (?:already )?exists", r"two steps made one container name on one node at the same moment: give each its own name, or let one go first"),
+    (r'container with name "(?:pyxis_)?([^"]+)" does not exist', r"no container named {0} on the node: the name was made in another job or on other nodes; give container_image too"),
+    (r"--container-mounts: source path does not exist: (\S+)", r"mount source {0} does not exist on the node: create it or mend container_mounts"),
+    (r"Invalid --container-mounts argument: (\S+)", r"malformed mount {0}: write /SOURCE:/TARGET[:FLAGS]"),
+    (r"both --container-remap-root and --no-container-remap-root", r"container_remap_root is given twice, on and off: leave one away"),
+    (r"both --([\w-]+) and --([\w-]+) were specified", r"--{0} and --{1} contradict each other (PYXIS_CONTAINER_* counts too): leave one away"),
+    (r"pyxis: --([\w-]+) specified multiple times", r"--{0} is given twice with different values, perhaps by salloc or sbatch too: leave one away"),
+    (r"\"create\" flag was passed to --container-name", r"the container is there already: leave :create away, or remove it first (enroot remove -f)"),
+    (r"\"exec\" flag was passed to --container-name", r"no step runs in the container now: leave :exec away"),
+    (r"--container-name: flag must be", r"the part after the colon of container_name is auto, create, exec or no_exec"),
+    (r"failed to create user namespace|couldn't join user namespace|\[ERROR\] unshare", r"the node grants no user namespace: sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns"),
+    (r"ignoring --(\S+) because neither", r"--{0} has no effect without container_image or container_name"),
+    (r"couldn't chdir to ([^:\s]+)", r"container_workdir {0} does not exist in the container: mount it or name another"),
+    (r"curl: \(\d+\) (.*)", r"the image could not be fetched ({0}): check the registry, credentials and the node's network"),
+    (r"\[ERROR\] URL.*returned error code: (\d+)", r"the registry answered {0}: check the image's name, tag and credentials in enroot's .credentials"),
+    (r"failed to import docker image: (\S+)", r"image {0} could not be imported: a file needs a path with a slash (./image.sqsh), a registry image its name (registry#image:tag)"),
+    (r"\[ERROR\].*No space left on device", r"no room to unpack the image: free ENROOT_DATA_PATH or ENROOT_TEMP_PATH on the node"),
+    (r"unrecognized option '(--(?:no-)?container-[^'=]+)", r"srun does not know {0}: Pyxis is not loaded on the submitting host (plugstack.conf), or is too old"),
+    (r"failed to create container filesystem for image: (\S+)", r"no root filesystem could be made from {0}: see enroot's log above, and the room in ENROOT_DATA_PATH"),
+    (r"couldn't create enroot start configuration script", r"Pyxis could not write enroot's start configuration: check the mounts and /run/pyxis on the node"),
+    (r"unusual entrypoint", r"the image's entrypoint does not exec its arguments: try --no-container-entrypoint"),
+    (r"container exited too soon", r"the container ended before the task began: the image needs a working sh"),
+    (r"failed to export container (\S+) to (\S+)", r"{0} could not be saved as {1}: check room, rights and mksquashfs on the node"),
+    (r"spank_pyxis\.so: task_init\(\) failed", r"Pyxis could not start the container: see the lines before"),
+    (r"orte_ess_init failed|not built with SLURM's PMI|PMI support", r"the MPI program was built without this PMI: try --mpi=pmix or pmi2 (srun --mpi=list), or mpirun"),
+    (r"execve\(\): ([^:]+): No such file or directory", r"{0} is not found on the node or in the container: check the name and PATH"),
+    (r"execve\(\): ([^:]+): Permission denied", r"{0} is not executable: chmod +x, or a noexec mount"),
+    (r"Prolog (?:launch failure|error)", r"the prolog failed there: see slurmd's log on the node"),
+)  # fmt: skip
+
+
+def explain(stderr: str) -> str | None:
+    """Return in one line what a step's stderr means and what to do; None where nothing is known of it."""
+    for pattern, meaning in _EXPLANATIONS:
+        match = re.search(pattern, stderr)
+        if match:
+            return meaning.format(*match.groups())
+    return None
+
+
+# What srun exits with where nobody says more; a task's own code passes through
+_EXITS = {
+    1: "the container did not start, or the task ended with 1: see what was said before",
+    2: "the command is not found in the container (execve: ENOENT), or the task ended with 2",
+    13: "the command is not executable in the container (execve: EACCES), or the task ended with 13",
+    126: "the shell found the command, but may not execute it",
+    127: "the shell does not find the command: check PATH, which comes from the image",
+    134: "the task aborted (SIGABRT)",
+    137: "the task was killed (SIGKILL): out of memory, scancel, or a lost node",
+    139: "the task crashed (SIGSEGV)",
+    143: "the task was ended (SIGTERM): time limit or scancel",
+    255: "srun refused its options, or could not reach the controller",
+}
+
+
+def explain_exit(rc: int) -> str | None:
+    """Return what an exit status of srun means by itself, in one line; None for a task's own."""
+    return _EXITS.get(rc)

@@ -1,0 +1,79 @@
+"""What a suite file needs besides pytest: fixtures made of probes.
+
+    from pytest_gpucluster.suite import fleet_probed, probed
+
+    gpus = probed(nvidia_smi.GPUS)                               # facts of the item's node
+    uuid_owners = fleet_probed(nvidia_smi.GPUS, gpu.uuid_owners)  # made once from the facts of all nodes
+
+A probe that depends on the cluster file is given as a function of the cluster: `probed(lambda cluster: ...)`.
+The commands of all such fixtures are sent to the nodes in one go before the first test.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from pytest_gpucluster.probes.base import Probe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.plugin.session import Node, Session
+
+    AnyProbe = Probe[Any] | Callable[[Cluster], Probe[Any]]
+    Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def probe_for(probe: AnyProbe, cluster: Cluster) -> Probe[Any]:
+    """Return the probe itself, made for this cluster where it is a function of it."""
+    return probe if isinstance(probe, Probe) else probe(cluster)
+
+
+def asks(probes: Callable[[Cluster], Iterable[Probe[Any]]]) -> Callable[[Function], Function]:
+    """Say which probes a fixture function will ask for: their commands go with the others before the first test.
+
+    It stands below `@pytest.fixture`. A fixture that does not say so works too; its question goes on its own then.
+    """
+
+    def mark(function: Function) -> Function:
+        function.gpucluster_asks = probes  # type: ignore[attr-defined] # read by the plugin's prefetch
+        return function
+
+    return mark
+
+
+def asked_by(function: Any, cluster: Cluster) -> tuple[Probe[Any], ...]:
+    """Return the probes that a fixture function is known to ask for."""
+    made_of, said = getattr(function, "gpucluster_probe", None), getattr(function, "gpucluster_asks", None)
+    return (
+        *(() if made_of is None else (probe_for(made_of, cluster),)),
+        *(() if said is None else said(cluster)),
+    )
+
+
+def probed(probe: AnyProbe) -> Any:
+    """Make a fixture that gives the facts of the item's node.
+
+    Where the node could not tell, the item ends as 'not checked: why'; where its answer is not understood, as
+    an error.
+    """
+
+    def facts_of_node(node: Node, gpucluster_session: Session) -> Any:  # noqa: ARG001 - makes an item a node
+        return gpucluster_session.facts_of_item(probe)  # not by way of `facts`: each fixture costs an item
+
+    facts_of_node.gpucluster_probe = probe  # type: ignore[attr-defined] # read by the plugin's prefetch
+    return pytest.fixture(facts_of_node)
+
+
+def fleet_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any] | None = None) -> Any:
+    """Make a session fixture of the facts of all nodes that could tell: {node: facts}, or reduce(that)."""
+
+    def facts_of_fleet(fleet_facts: Callable[[AnyProbe], dict[str, Any]]) -> Any:
+        told = fleet_facts(probe)
+        return told if reduce is None else reduce(told)
+
+    facts_of_fleet.gpucluster_probe = probe  # type: ignore[attr-defined] # read by the plugin's prefetch
+    return pytest.fixture(scope="session")(facts_of_fleet)

@@ -1,0 +1,116 @@
+"""Sizes, durations and bandwidths as people and Slurm write them.
+
+Sizes are bytes (int), durations are seconds (float), bandwidths are GB/s (float, 1 GB = 10**9 B).
+All functions raise ValueError with the forms that they accept.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+_BINARY = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
+_DECIMAL = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_LONGEST = 60  # characters of a value with its unit
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)(B?)\s*", re.IGNORECASE)
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|sec|m|min|h|hours?|d|days?)\s*", re.IGNORECASE)
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(B|b|bit)(?:/s|ps)?\s*")
+
+
+def parse_size(text: str | int) -> int:
+    """Return bytes: '81559MiB', '4G' (binary, as Slurm and nccl-tests write), '2 TB' (decimal), or a number.
+
+    >>> parse_size("4G"), parse_size("1 TB"), parse_size(512)
+    (4294967296, 1000000000000, 512)
+    """
+    if isinstance(text, int):
+        return text
+    match = _SIZE.fullmatch(text)
+    if not match:
+        raise ValueError(f"not a size: {text!r} (write it like 512, 4G, 81559MiB or 2TB)")
+    number, prefix, binary, byte = match.groups()
+    factors = _DECIMAL if byte and prefix and not binary else _BINARY
+    size = float(number) * factors[prefix.upper()]
+    if not math.isfinite(size):
+        raise ValueError(f"not a size: {text[:40]!r}: too large")
+    return int(size)
+
+
+def format_size(size: float) -> str:
+    """Write bytes with a binary unit: 4294967296 becomes '4 GiB'."""
+    power = min(5, max(0, (int(abs(size)).bit_length() - 1) // 10))
+    return f"{size / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}"
+
+
+def parse_duration(text: str | float) -> float:
+    """Return seconds: '90s', '10m', '4h', '250ms', Slurm's '1-02:00:00' and '01:30:00', or a number.
+
+    A bare Slurm number would be minutes; here a number is always seconds.
+
+    >>> parse_duration("01:30:00"), parse_duration("10m"), parse_duration("90")
+    (5400.0, 600.0, 90.0)
+    """
+    if isinstance(text, (int, float)):
+        return float(text)
+    if len(text) > _LONGEST:  # so many digits are infinite
+        raise ValueError(f"not a duration: {text[:40]!r}...: too long")
+    match = _DURATION.fullmatch(text)
+    if match:
+        number, unit = match.groups()
+        unit = unit.lower()
+        return float(number) * _SECONDS["ms" if unit == "ms" else unit[0]]
+    if re.fullmatch(r"\d+(\.\d+)?", text.strip()):
+        return float(text)
+    match = _SLURM_TIME.fullmatch(text.strip())
+    if not match or (match[1] is None and match[3] is None):
+        raise ValueError(f"not a duration: {text!r} (write it like 90s, 10m, 4h or Slurm's 1-02:00:00)")
+    days, first, second, third = (int(part or 0) for part in match.groups())
+    if match[1] is not None:  # D-HH[:MM[:SS]]
+        return float(days * 86400 + first * 3600 + second * 60 + third)
+    if match[4] is not None:  # HH:MM:SS
+        return float(first * 3600 + second * 60 + third)
+    return float(first * 60 + second)  # MM:SS
+
+
+def format_duration(seconds: float) -> str:
+    """Write seconds for people: 0.25 s, 12 s, 3 min 5 s, 2 h 10 min, 4 d 3 h."""
+    if seconds < 10:  # noqa: PLR2004
+        return f"{seconds:.2g} s"
+    whole = round(seconds)
+    for size, unit, small, small_unit in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // small
+            return f"{whole // size} {unit}" + (f" {rest} {small_unit}" if rest else "")
+    return f"{whole} s"
+
+
+def slurm_time(seconds: float) -> str:
+    """Write seconds as Slurm's D-HH:MM:SS."""
+    whole = round(seconds)
+    return f"{whole // 86400}-{whole % 86400 // 3600:02}:{whole % 3600 // 60:02}:{whole % 60:02}"
+
+
+def parse_bandwidth(text: str | float) -> float:
+    """Return GB/s (10**9 bytes a second): '26.562 GB/s', '400 Gb/s' (50.0), '100Gbps', or a number.
+
+    >>> parse_bandwidth("400 Gb/s"), parse_bandwidth("365 GB/s"), parse_bandwidth("365")
+    (50.0, 365.0, 365.0)
+    """
+    if isinstance(text, (int, float)):
+        return float(text)
+    if len(text) > _LONGEST:
+        raise ValueError(f"not a bandwidth: {text[:40]!r}...: too long")
+    if re.fullmatch(r"\s*\d+(\.\d+)?\s*", text):
+        return float(text)
+    match = _RATE.fullmatch(text)
+    if not match:
+        raise ValueError(f"not a bandwidth: {text!r} (write it like 365 GB/s or 400 Gb/s)")
+    number, prefix, what = match.groups()
+    factor = _DECIMAL[prefix] if prefix else 1
+    return float(number) * factor / 1e9 / (1 if what == "B" else 8)

@@ -1,0 +1,347 @@
+"""The operating system of every node: what the cluster file states under `os`, and what most nodes agree on."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import pytest
+
+from pytest_gpucluster.checks import os
+from pytest_gpucluster.errors import NotAvailable
+from pytest_gpucluster.probes import os as basics
+from pytest_gpucluster.probes import os_software, os_storage
+from pytest_gpucluster.probes.base import RESPONDS
+from pytest_gpucluster.probes.kernel_log import KERNEL_LOG
+from pytest_gpucluster.suite import asks, fleet_probed, probed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpucluster.config.models import Cluster, Profile
+    from pytest_gpucluster.fleet.channel import Channel
+    from pytest_gpucluster.plugin.expect import Expect
+    from pytest_gpucluster.plugin.session import Node, Session
+    from pytest_gpucluster.probes.base import Answer, Probe
+    from pytest_gpucluster.probes.kernel_log import KernelLog
+    from pytest_gpucluster.probes.os import Clock, Cpus, Load, Memory, Mount
+    from pytest_gpucluster.probes.os_software import Processes, Said, TimeSync
+    from pytest_gpucluster.probes.os_storage import Disk, SharedFolder
+
+    T = TypeVar("T")
+
+    class Facts(Protocol):
+        """The fixture `facts`."""
+
+        def __call__(self, probe: Probe[T]) -> T:
+            """Return the facts of the item's node."""
+
+    class FleetFacts(Protocol):
+        """The fixture `fleet_facts`."""
+
+        def __call__(self, probe: Probe[T]) -> dict[str, T]:
+            """Return the facts of all nodes that could tell."""
+
+
+pytestmark = pytest.mark.os
+
+hostname = probed(basics.HOSTNAME)
+release = probed(basics.RELEASE)
+releases = fleet_probed(basics.RELEASE, os.Peers)
+kernel = probed(basics.KERNEL)
+kernels = fleet_probed(basics.KERNEL, os.Peers)
+cmdline = probed(basics.CMDLINE)
+cmdlines = fleet_probed(basics.CMDLINE, os.Peers)
+uptime = probed(basics.UPTIME)
+clock = probed(basics.CLOCK)
+common_time = fleet_probed(basics.CLOCK, os.CommonTime.of)
+memory = probed(basics.MEMORY)
+memories = fleet_probed(basics.MEMORY, os.Peers)
+cpus = probed(basics.CPUS)
+all_cpus = fleet_probed(basics.CPUS, os.Peers)
+governors = probed(basics.GOVERNORS)
+all_governors = fleet_probed(basics.GOVERNORS, os.Peers)
+thp = probed(basics.THP)
+thps = fleet_probed(basics.THP, os.Peers)
+lsm = probed(basics.LSM)
+lsms = fleet_probed(basics.LSM, os.Peers)
+settings = probed(basics.KERNEL_SETTINGS)
+all_settings = fleet_probed(basics.KERNEL_SETTINGS, os.Peers)
+user = probed(basics.USER)
+users = fleet_probed(basics.USER, os.Peers)
+load = probed(basics.LOAD)
+soft_limits = probed(basics.LIMITS)
+mounts = probed(basics.MOUNTS)
+disks = probed(lambda cluster: os_storage.disks(os.disk_paths(cluster.os)))
+processes = probed(os_software.PROCESSES)
+failed_units = probed(os_software.FAILED_UNITS)
+kernel_log = probed(KERNEL_LOG)
+sysctls = probed(lambda cluster: os_software.sysctls(cluster.os.sysctls))
+packages = probed(lambda cluster: os_software.packages(cluster.os.packages))
+services = probed(lambda cluster: os_software.services(cluster.os.services))
+addresses = probed(lambda cluster: os_software.resolution(os.some_names(cluster)))
+all_addresses = fleet_probed(lambda cluster: os_software.resolution(os.some_names(cluster)))
+
+
+def drift_probes(cluster: Cluster) -> list[Probe[Said]]:
+    """The further commands of the cluster file."""
+    return [os_software.command_output(command) for command in cluster.os.drift]
+
+
+@pytest.fixture
+@asks(lambda cluster: [] if cluster.os.time_sync == "none" else [os_software.TIME_SYNC])
+def time_sync(cluster: Cluster, facts: Facts, expect: Expect) -> TimeSync:
+    """What the node's time service says, unless the site keeps none."""
+    if cluster.os.time_sync == "none":
+        expect.not_applicable("the cluster file says os.time_sync: none")
+    return facts(os_software.TIME_SYNC)
+
+
+@pytest.fixture
+def wanted_limits(cluster: Cluster) -> dict[str, float]:
+    """The limits of the cluster file, in the kernel's units."""
+    return os.wanted_limits(cluster.os.limits)
+
+
+@pytest.fixture
+@asks(drift_probes)
+def said(cluster: Cluster, facts: Facts) -> dict[str, Said]:
+    """What this node says to the further commands of the cluster file."""
+    return {command: facts(os_software.command_output(command)) for command in cluster.os.drift}
+
+
+@pytest.fixture(scope="session")
+def all_said(cluster: Cluster, fleet_facts: FleetFacts) -> dict[str, os.Peers[Said]]:
+    """What the fleet says to them."""
+    return {
+        command: os.Peers(fleet_facts(os_software.command_output(command))) for command in cluster.os.drift
+    }
+
+
+@pytest.fixture(scope="session")
+def shared_files(cluster: Cluster, fleet: Channel) -> Iterator[os_storage.SharedResult]:
+    """One file in every shared folder: written by one node, read by all, removed by its writer."""
+    files = os_storage.SharedFiles(cluster.os.shared_storage, secrets.token_hex(8))
+    writer, written = os_storage.write(fleet, files)
+    yield os_storage.read(fleet, files, writer, written)
+    os_storage.remove(fleet, files, writer, written)
+
+
+@pytest.fixture
+def shared_folders(
+    node: Node, shared_files: os_storage.SharedResult, expect: Expect
+) -> dict[str, SharedFolder]:
+    """What became of the shared files on this node."""
+    try:
+        return shared_files.on(node.name)
+    except NotAvailable as error:
+        expect.not_checked(str(error))
+
+
+@pytest.fixture
+@asks(lambda _: [RESPONDS])
+def answer(node: Node, gpucluster_session: Session) -> Answer:
+    """The node's answer to the least of all commands."""
+    return gpucluster_session.answer(node.name, RESPONDS)
+
+
+@pytest.mark.judges_node
+def test_responds(node: Node, fleet: Channel, answer: Answer, expect: Expect) -> None:
+    """The node carries out a command; a node lost during the run fails here, with why."""
+    expect(os.responds(answer, fleet.lost.get(node.name)))
+
+
+def test_hostname(node: Node, hostname: str, expect: Expect) -> None:
+    """The short host name is Slurm's node name."""
+    expect(os.hostname(hostname, node.name))
+
+
+def test_release(node: Node, release: str, releases: os.Peers[str], cluster: Cluster, expect: Expect) -> None:
+    """Distribution and version are as stated, or as on most nodes."""
+    expect(os.release(release, cluster.os.release, releases.of(node.group)))
+
+
+def test_kernel(node: Node, kernel: str, kernels: os.Peers[str], cluster: Cluster, expect: Expect) -> None:
+    """The running kernel is as stated, or as on most nodes."""
+    expect(os.kernel(kernel, cluster.os.kernel, kernels.of(node.group)))
+
+
+def test_cmdline(node: Node, cmdline: str, cmdlines: os.Peers[str], expect: Expect) -> None:
+    """The kernel's boot parameters are as on most nodes."""
+    expect(os.cmdline(cmdline, cmdlines.of(node.group)))
+
+
+def test_architecture(node: Node, cpus: Cpus, all_cpus: os.Peers[Cpus], expect: Expect) -> None:
+    """The machine architecture is as on most nodes."""
+    expect(os.architecture(cpus, all_cpus.of(node.group, "architecture")))
+
+
+def test_uptime(uptime: float, cluster: Cluster, expect: Expect) -> None:
+    """The node has been up as long as stated, and no longer."""
+    expect(os.uptime(uptime, cluster.os.min_uptime, cluster.os.max_uptime))
+
+
+def test_clock(clock: Clock, common_time: os.CommonTime, cluster: Cluster, expect: Expect) -> None:
+    """The clock agrees with the median of the fleet."""
+    expect(os.clock(clock, common_time, cluster.os.max_clock_skew))
+
+
+def test_time_sync(time_sync: TimeSync, expect: Expect) -> None:
+    """The clock is synchronised by a time service."""
+    expect(os.time_sync(time_sync))
+
+
+def test_memory(
+    node: Node, memory: Memory, memories: os.Peers[Memory], profile: Profile, expect: Expect
+) -> None:
+    """The memory of the profile is there, and as much as on most nodes."""
+    expect(os.memory(memory, profile.node, os.median_memory(memories, node.group)))
+
+
+def test_cpus(node: Node, cpus: Cpus, all_cpus: os.Peers[Cpus], profile: Profile, expect: Expect) -> None:
+    """The CPUs of the profile are online, or as many as on most nodes."""
+    expect(os.cpus(cpus, profile.node.cpus, all_cpus.of(node.group, "online")))
+
+
+def test_cpu_model(node: Node, cpus: Cpus, all_cpus: os.Peers[Cpus], expect: Expect) -> None:
+    """The processor model is that of most nodes."""
+    expect(os.cpu_model(cpus, all_cpus.of(node.group, "model")))
+
+
+def test_numa(node: Node, cpus: Cpus, all_cpus: os.Peers[Cpus], profile: Profile, expect: Expect) -> None:
+    """There are as many NUMA nodes as the profile states, or as on most nodes."""
+    expect(os.numa(cpus, profile.node.numa_nodes, all_cpus.of(node.group, "numa_nodes")))
+
+
+def test_governor(
+    node: Node,
+    governors: dict[str, int],
+    all_governors: os.Peers[dict[str, int]],
+    cluster: Cluster,
+    expect: Expect,
+) -> None:
+    """Every CPU has the frequency governor that is stated, or that of most nodes."""
+    expect(os.governor(governors, cluster.os.governor, all_governors.of(node.group)))
+
+
+def test_hugepages(
+    node: Node, memory: Memory, memories: os.Peers[Memory], cluster: Cluster, expect: Expect
+) -> None:
+    """As many huge pages are reserved as stated, or as on most nodes."""
+    expect(os.hugepages(memory, cluster.os.hugepages, memories.of(node.group, "hugepages")))
+
+
+def test_transparent_hugepages(node: Node, thp: str, thps: os.Peers[str], expect: Expect) -> None:
+    """Transparent huge pages are set as on most nodes."""
+    expect(os.transparent_hugepages(thp, thps.of(node.group)))
+
+
+def test_swap(node: Node, memory: Memory, memories: os.Peers[Memory], expect: Expect) -> None:
+    """There is as much swap as on most nodes."""
+    expect(os.swap(memory, memories.of(node.group, "swap_total")))
+
+
+def test_security_modules(node: Node, lsm: str, lsms: os.Peers[str], expect: Expect) -> None:
+    """SELinux, AppArmor and others are on or off as on most nodes."""
+    expect(os.security_modules(lsm, lsms.of(node.group)))
+
+
+def test_kernel_settings(node: Node, settings: str, all_settings: os.Peers[str], expect: Expect) -> None:
+    """Common sysctls are as on most nodes."""
+    expect(os.kernel_settings(settings, all_settings.of(node.group)))
+
+
+def test_sysctls(sysctls: dict[str, str], cluster: Cluster, expect: Expect) -> None:
+    """Every sysctl of the cluster file has its value."""
+    expect(os.sysctls(sysctls, cluster.os.sysctls))
+
+
+def test_limits(soft_limits: dict[str, float], wanted_limits: dict[str, float], expect: Expect) -> None:
+    """The limits in a step are at least those of the cluster file."""
+    expect(os.limits(soft_limits, wanted_limits))
+
+
+def test_mounts(mounts: dict[str, Mount], cluster: Cluster, expect: Expect) -> None:
+    """Every file system of the cluster file is mounted as stated."""
+    expect(os.mounts(mounts, cluster.os.mounts))
+
+
+def test_mount_response(disks: dict[str, Disk], mounts: dict[str, Mount], expect: Expect) -> None:
+    """No file system hangs."""
+    expect(os.mount_response(disks, mounts))
+
+
+def test_root_writable(mounts: dict[str, Mount], expect: Expect) -> None:
+    """The root file system is not read-only."""
+    expect(os.root_writable(mounts))
+
+
+def test_free_space(
+    disks: dict[str, Disk], mounts: dict[str, Mount], cluster: Cluster, expect: Expect
+) -> None:
+    """There is free space on /, /tmp and the stated mounts."""
+    expect(os.free_space(disks, mounts, cluster.os))
+
+
+def test_inodes(disks: dict[str, Disk], expect: Expect) -> None:
+    """There are free inodes on / and /tmp."""
+    expect(os.inodes(disks))
+
+
+def test_shared_storage(node: Node, shared_folders: dict[str, SharedFolder], expect: Expect) -> None:
+    """A file that one node wrote to shared storage is seen here."""
+    expect(os.shared_storage(shared_folders, node.name))
+
+
+def test_zombies(processes: Processes, cluster: Cluster, expect: Expect) -> None:
+    """No zombie processes stay."""
+    expect(os.zombies(processes, cluster.os.max_zombies))
+
+
+def test_dstate(processes: Processes, expect: Expect) -> None:
+    """No process is stuck in uninterruptible sleep."""
+    expect(os.dstate(processes))
+
+
+def test_load(load: Load, cpus: Cpus, cluster: Cluster, expect: Expect) -> None:
+    """An idle node has little load."""
+    expect(os.load(load, cpus.online, cluster.os.max_load_per_cpu))
+
+
+def test_kernel_log(kernel_log: KernelLog, expect: Expect) -> None:
+    """The kernel log holds no error of hardware, drivers or file systems."""
+    expect(os.kernel_log(kernel_log))
+
+
+def test_packages(packages: dict[str, str], cluster: Cluster, expect: Expect) -> None:
+    """Every package of the cluster file is installed in its version."""
+    expect(os.packages(packages, cluster.os.packages))
+
+
+def test_services(services: dict[str, str], cluster: Cluster, expect: Expect) -> None:
+    """Every service of the cluster file is active."""
+    expect(os.services(services, cluster.os.services))
+
+
+def test_failed_units(failed_units: tuple[str, ...], cluster: Cluster, expect: Expect) -> None:
+    """No systemd unit has failed."""
+    expect(os.failed_units(failed_units, cluster.os.services))
+
+
+def test_drift(
+    node: Node, said: dict[str, Said], all_said: dict[str, os.Peers[Said]], expect: Expect
+) -> None:
+    """Further commands of the cluster file say the same as on most nodes."""
+    expect(os.drift(said, {command: peers.of(node.group) for command, peers in all_said.items()}))
+
+
+def test_name_resolution(
+    node: Node, addresses: dict[str, str], all_addresses: dict[str, dict[str, str]], expect: Expect
+) -> None:
+    """The names of other nodes resolve as on most nodes."""
+    expect(os.name_resolution(addresses, node.name, all_addresses))
+
+
+def test_user(node: Node, user: str, users: os.Peers[str], expect: Expect) -> None:
+    """The user of the run has the same name, uid and groups as on most nodes."""
+    expect(os.user(user, users.of(node.group)))

@@ -1,0 +1,52 @@
+"""Fixtures that several of our own tests use."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+SANDBOX_NODES = 4
+# what takes longest goes to the workers first, so that none of it is left for the end
+LONGEST = (
+    "test_horovod_suite", "test_ray_suite", "test_nccl_suite", "test_plugin_reports", "test_drain_sandbox",
+    "test_payload_collective", "test_plugin_untestable", "test_submitit_suite", "test_tensorflow_suite",
+    "test_ddp_suite", "test_fault_matrix", "test_plugin_signals", "test_plugin_selection", "test_sandbox_namespaced",
+    "test_plugin_xdist", "test_burnin_suite", "test_examples_ci", "test_mpi_suite", "test_docs", "test_localise",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+
+@pytest.fixture(scope="session")
+def _session_sandbox() -> Iterator[Sandbox]:
+    from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415 - pure tests need no sandbox
+
+    folder = Path(tempfile.mkdtemp(prefix="sbx-"))  # short: a munge socket's path has at most 107 characters
+    sandbox = Sandbox(folder / "s")
+    try:
+        sandbox.up(nodes=SANDBOX_NODES)
+        yield sandbox
+    finally:
+        sandbox.down()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def sandbox(_session_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
+    """A running sandbox of 4 nodes with 8 simulated H200 each, healthy, reachable through SLURM_CONF."""
+    _session_sandbox.heal()
+    for name, value in _session_sandbox.env.items():
+        monkeypatch.setenv(name, value)
+    yield _session_sandbox
+    _session_sandbox.heal()

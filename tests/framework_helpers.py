@@ -1,0 +1,92 @@
+"""What the tests of framework suites share: the interpreter with the frameworks, and runs of one suite."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from plugin_helpers import Run, cluster_file, run_pytest
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.sandbox import Sandbox
+
+ROOT = Path(__file__).parents[1]
+FRAMEWORKS = ROOT / ".cache" / "frameworks" / "bin" / "python"
+DEADLINE = 400  # seconds; a run takes a tenth of it on a quiet machine
+
+
+def framework_python() -> Path:
+    """Return the interpreter that has the frameworks; the test fails where it is not there."""
+    if not FRAMEWORKS.exists():
+        pytest.fail(f"{FRAMEWORKS} is missing: make .cache/frameworks/.ready")
+    return FRAMEWORKS
+
+
+def deviant_python(folder: Path, cases: str) -> Path:
+    """Write an interpreter that does as `cases` says on some nodes: branches of sh's `case "$SLURMD_NODENAME $3"`.
+
+    $3 is the first word of a payload: python -c SOURCE WORD ...
+    """
+    path = folder / "python"
+    text = f'#!/bin/sh\ncase "$SLURMD_NODENAME $3" in\n{cases}\nesac\nexec {framework_python()} "$@"\n'
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def run_suite(
+    sandbox: Sandbox, folder: Path, suite: str, *words: str, python: Path | None = None, **keys: Any
+) -> Run:
+    """Run a suite of the product on a sandbox, with these sections in the cluster file."""
+    exports = {"OMP_NUM_THREADS": "1"}
+    environment = {"python": str(python or framework_python()), "exports": exports}
+    path = cluster_file(sandbox, folder, environments={"frameworks": environment}, **keys)
+    suites = str(ROOT / "suites" / suite)
+    env = {
+        **sandbox.env,
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
+    }
+    return run_pytest(
+        folder,
+        f"--cluster={path}",
+        "-c",
+        ROOT / "pyproject.toml",
+        "-p",
+        "no:cacheprovider",
+        "-rs",
+        *words,
+        where=[suites],
+        env=env,
+        timeout=DEADLINE,
+    )
+
+
+def ends(run: Run) -> dict[str, str]:
+    """Return {item without its file: outcome}."""
+    return {nodeid.rpartition("::")[2]: end for nodeid, end in run.outcomes.items()}
+
+
+def message(run: Run, item: str) -> str:
+    """Return what an item said of its end."""
+    (found,) = (
+        event for event in run.events if event["event"] == "result" and event["nodeid"].endswith(f"::{item}")
+    )
+    verdicts = "; ".join(
+        f"{finding['part']}: {finding['measured']}" for it in found["verdicts"] for finding in it["findings"]
+    )
+    return verdicts or str(found)
+
+
+def imported(path: Path) -> set[str]:
+    """Return what a payload imports, its syntax read as Python 3.6's."""
+    tree = ast.parse(path.read_text(), feature_version=(3, 6))
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add((node.module or "").split(".")[0])
+    return names

@@ -1,0 +1,436 @@
+# ruff: noqa: E501, ISC004 - texts stand here as the tools print them
+"""Every reader of text from nodes, from Slurm and from files, with what it is fuzzed from.
+
+A corpus is made of recordings (tests/data) and of short texts in the reader's own format. `readers_in_the_package`
+finds the readers by their names: tests/test_fuzz_readers.py fails for one that is in no corpus here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+import signal
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest_gpucluster
+from pytest_gpucluster import hostlist, jsontext, units
+from pytest_gpucluster.checks import told, topology
+from pytest_gpucluster.checks.burnin_told import NodeTold
+from pytest_gpucluster.checks.localise import Measurement
+from pytest_gpucluster.drain.policy import Budget
+from pytest_gpucluster.drain.reason import read_reason
+from pytest_gpucluster.errors import GpuClusterError
+from pytest_gpucluster.fleet import protocol
+from pytest_gpucluster.fleet.batch import Batch
+from pytest_gpucluster.probes import (
+    container,
+    dcgm,
+    horovod_build,
+    monitoring,
+    mpi,
+    mpi_errors,
+    nccl_json,
+    nccl_log,
+    nccl_tests,
+    os_software,
+    os_storage,
+)
+from pytest_gpucluster.probes.base import Answer, Probe
+from pytest_gpucluster.report.run import read_run
+from pytest_gpucluster.runners import nccl
+from pytest_gpucluster.slurm import exam, inventory, pyxis, step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+DATA = Path(__file__).parent / "data"
+TOO_LONG = 20  # seconds that no reader may take for 100 kB, on the slowest machine
+LISTED = re.compile(
+    r"(read|parse|explain|srun_endings|task_numbers|unlabel|ending|expand|cpu_list|version_of|json_of|loads|sections|matrix)"
+    r"(_|$)"
+)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One reader of bytes, and texts that it was made for. `strict`: a text that was cut gives no other numbers."""
+
+    name: str
+    read: Callable[[bytes], Any]
+    seeds: tuple[bytes, ...]
+    typed: tuple[type[Exception], ...] = (GpuClusterError,)
+    strict: bool = False
+
+
+def recorded(*names: str) -> tuple[bytes, ...]:
+    return tuple((DATA / name).read_bytes() for name in names)
+
+
+def _in(folder: str, pattern: str, most: int = 6) -> tuple[bytes, ...]:
+    return tuple(path.read_bytes() for path in sorted((DATA / folder).glob(pattern))[:most])
+
+
+def _survey() -> bytes:
+    parts = {
+        "gpus": "query-gpu",
+        "rows": "query-remap",
+        "apps": "query-apps",
+        "header": "nvidia-smi",
+        "nvlink": "nvlink-s",
+        "topology": "topo",
+        "p2p": "topo-p2p",
+    }
+    survey = b"@@ errors 0\nGPU 0: NVIDIA H200 (UUID: GPU-5ec84d8d-0000-0000-0000-000000000000)\nzero 54\n"
+    for name, file in parts.items():
+        lines = recorded(f"h200x8/{file}.txt")[0].splitlines()
+        text = b"\n".join(line for line in lines if not line.startswith((b"$ ", b"rc=")))
+        survey += f"@@ {name} 0\n".encode() + text + b"\n"
+    return survey
+
+
+BASICS, SURVEY = recorded("os/debian12-basics.txt")[0], _survey()
+_SECTION = b"\x1e%s\n%s\x1e=0\n"
+# by name of the constant or of the function that makes the probe
+PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
+    "probes.base": (b"",),
+    "probes.os": (BASICS,),
+    "probes.nvidia_smi": (SURVEY,),
+    "probes.nvidia_smi.DEVICE_FILES": (b"nvidia0\nnvidiactl\nentries 2\n",),
+    "probes.enroot.PYXIS": (
+        b"so /usr/lib/slurm/spank_pyxis.so\npyxis: version v0.20.0\n",
+        b"no plugstack.conf\n",
+    ),
+    "probes.enroot.ROOM": (b"data 1234 4096 rw /var/lib/enroot\ncache 99 4096 ro /x\n",),
+    "probes.enroot.NAMES": (b"pyxis_12_nccl\npyxis_7.0\n",),
+    "probes.fabric_manager": (b"state active\nversion Fabric Manager version is : 580.82.07\n",),
+    "probes.infiniband.ADAPTERS": (
+        b"uptime 12.5 100\nport mlx5_0 1\n28.39.1002\nMT4129\nMT_0000000838\n4: ACTIVE\n5: LinkUp\n400 Gb/sec (4X NDR)\n"
+        b"InfiniBand\n"
+        + b"0\n" * 12
+        + b"net ib0 2044\nmtus\nhca_id: mlx5_0\nport: 1\nactive_mtu: 4096 (5)\nend\n",
+        b"uptime 12.5 100\nmtus\nend\n",
+    ),
+    "probes.infiniband.MODULES": recorded("h200x8/lsmod.txt"),
+    "probes.infiniband.INTERFACES": (
+        b"net lo\nnet eth0\nhca mlx5_0\n2: eth0 inet 10.0.0.1/24 brd 10.0.0.255\nend\n",
+    ),
+    "probes.infiniband.GIDS": (
+        b"port mlx5_0 1 Ethernet\n/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/3:RoCE v2\nend\n",
+    ),
+    "probes.infiniband.IOMMU": (b"BOOT_IMAGE=/vmlinuz iommu=pt\ndmar0\nend\n",),
+    "probes.infiniband.ACS": (b"acs 00:01.0 ACSCtl: SrcValid+ TransBlk-\nend 20 0\n",),
+    "probes.kernel_log": (
+        b"source dmesg\nclock 1700000000 100.5 1\nfrom\t[    0.000000] Linux\n"
+        b"seen\t3\t[  10.500000]\t[  12.250000] NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.\nend\t900\t0\n",
+    ),
+    "probes.mpi": recorded("mpi/mpi-list-22.05.txt"),
+    "probes.os_software.PROCESSES": (
+        b"12 1 D 99 root nfsd\nprocesses 211\n12 1 D 100 root nfsd\nprocesses 212\n",
+    ),
+    "probes.os_software.TIME_SYNC": (
+        _SECTION % (b"chronyc", b"C0,ntp,2,1.5,0.000012,0,0,0,0,0,0,0,16,Normal\n"),
+        _SECTION % (b"ntpq", b"leap_none, offset=-0.25\n"),
+    ),
+    "probes.os_software.FAILED_UNITS": (b"nvidia-persistenced.service loaded failed failed NVIDIA\n",),
+    "probes.os_software.services": (b"active\ninactive\n",),
+    "probes.os_software.packages": (
+        b"slurmd\t22.05.8-4\tinstall ok installed\nno packages found matching munge\n",
+    ),
+    "probes.os_software.sysctls": (_SECTION % (b"all", b"1\n60\n"), _SECTION % (b"vm.swappiness", b"60\n")),
+    "probes.os_software.command_output": (b"nofile 1048576\n",),
+    "probes.os_software.resolution": (_SECTION % (b"gpu01", b"10.0.0.1 gpu01\n"),),
+    "probes.os_storage.disks": (
+        _SECTION
+        % (
+            b"/",
+            b"Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/vda 100 20 80 20% /\n"
+            b"Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/vda 900 10 890 2% /\n",
+        ),
+    ),
+}
+MADE: dict[str, Callable[[], Probe[Any]]] = {
+    "services": lambda: os_software.services(["slurmd", "munge"]),
+    "packages": lambda: os_software.packages(["slurmd", "munge"]),
+    "sysctls": lambda: os_software.sysctls(["kernel.pid_max", "vm.swappiness"]),
+    "command_output": lambda: os_software.command_output("ulimit -n"),
+    "resolution": lambda: os_software.resolution(["gpu01"]),
+    "disks": lambda: os_storage.disks(["/"]),
+}
+_NODES = (
+    b"NodeName=gpu01 Arch=x86_64 CoresPerSocket=1 CPUAlloc=0 CPUTot=4 Gres=gpu:h200:8(S:0-1) NodeAddr=127.0.0.1 "
+    b"NodeHostName=gpu01 Version=22.05.8 OS=Linux RealMemory=1000 State=IDLE+DRAIN Partitions=batch,debug "
+    b"BootTime=2026-11-20T10:00:00 Reason=bad cable [root@2026-11-20T10:00:00]\n",
+)
+_SRUN = (
+    b"srun: error: gpu01: task 0: Exited with exit code 1\nsrun: error: gpu[01-02]: tasks 0-3,5: Killed\n"
+    b"srun: error: Node failure on gpu03\nsrun: error: task 7 launch failed: Unspecified error\n"
+    b"srun: error: Task launch for StepId=12.0 failed on node gpu01: Invalid job credential\n",
+)
+_WORLD = (
+    b'gpucluster-mpi {"kind": "rank", "rank": 0, "size": 2, "host": "a", "node": "gpu01", "threads": "x", "wrong": 0, '
+    b'"of": 9, "library": "Open MPI v4.1.4"}\ngpucluster-mpi {"kind": "pair", "ranks": [0, 1], "latency": 1e-6, '
+    b'"bandwidth": 2e9}\n',
+)
+_DCGM = (
+    b'warming up\n{"DCGM Diagnostic": {"version": "4.2", "test_categories": [{"category": "Hardware", "tests": [{"name": '
+    b'"memory", "results": [{"entity_group": "GPU", "entity_id": 3, "status": "Fail", "warnings": [{"warning": "x"}]}]}]}]}}',
+)
+_BURNIN = (
+    b'{"load": "matmul", "results": [{"gpu": 0, "uuid": "GPU-1", "dtype": "bf16", "tflops": 700.5, "wrong": 0, "checked": 2, '
+    b'"key": "matmul/bf16", "hash": "ab"}], "deltas": {"GPU-1": {"ecc": 1}}, "sensors": {"GPU-1": {"samples": 3, "slow": '
+    b'{"thermal": 0.5}, "sm_mhz": 1900}}, "unread": {}}',
+)
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
+def _both(function: Callable[[str], Any]) -> Callable[[bytes], Any]:
+    return lambda data: function(_text(data))
+
+
+def _generated(function: Callable[[str], Any]) -> Callable[[bytes], Any]:
+    return lambda data: list(function(_text(data)))
+
+
+def _stream(data: bytes) -> object:
+    stream = protocol.Stream()
+    for line in data.split(b"\n"):
+        frame = protocol.parse(line, b"n")
+        if frame is not None and frame.kind in "oO":
+            (stream.add(frame, 1 << 16) if frame.kind == "o" else stream.end(frame))
+    return stream.data(protocol.BASE64, 1 << 16)
+
+
+def _batch(data: bytes) -> object:
+    batch = Batch((("true", 1.0), ("false", 1.0)))
+    return batch.split(Answer("gpu01", 0, data.replace(b"MARK", batch.mark.encode()), data))
+
+
+def _told_burnin(data: bytes) -> object:
+    line = jsontext.loads(_text(data))
+    node = NodeTold("gpu01")
+    node.add(line)
+    return NodeTold.from_dict(node.as_dict())
+
+
+def _run(data: bytes) -> object:
+    """Read a log as `gpucluster report` does: lines that are no events are left out by read_events."""
+    lines = []
+    for line in _text(data).splitlines():
+        with suppress(ValueError):
+            lines.append(jsontext.loads(line))
+    return read_run(line for line in lines if isinstance(line, dict))
+
+
+_TARGETS = (
+    b'{"status": "success", "data": {"activeTargets": [{"labels": {"job": "node", "instance": "gpu01:9100"}, '
+    b'"discoveredLabels": {"__address__": "gpu01:9100"}, "scrapeUrl": "http://gpu01:9100/metrics", "health": "up", '
+    b'"lastError": "", "lastScrape": "2026-11-21T01:02:03.5Z", "scrapeInterval": "15s"}]}}',
+)
+_EVENTS = (
+    b'{"event": "start", "run": "r", "time": 1.0, "cluster": "c"}\n{"event": "nodes", "selected": ["gpu01"]}\n'
+    b'{"event": "result", "nodeid": "test_gpu.py::test_count[gpu01]", "outcome": "passed", "suite": "gpu", '
+    b'"check": "gpu.count", "node": "gpu01", "verdicts": [], "metrics": []}\n{"event": "finish", "exit": 0}\n',
+)
+
+VALUE = (GpuClusterError, ValueError)  # who calls these tells where: SlurmError, ConfigError
+# told by tasks of our own payloads, behind a door that takes these (runners)
+DOOR = (*VALUE, KeyError, TypeError, AttributeError, OverflowError)
+OTHERS: dict[str, Reader] = {
+    reader.name: reader
+    for reader in (
+        Reader("checks.told.read_facts", lambda data: told.read_facts(_text(data), "ddp"), (
+            b'{"ddp": "rank", "rank": 0, "node": "gpu01"}\nnoise {"ddp": "x"}\n',)),
+        Reader("checks.topology.parse_slurm_topology", _both(topology.parse_slurm_topology), (
+            b"SwitchName=s0 Level=0 LinkSpeed=1 Nodes=gpu[01-04]\nSwitchName=s1 Level=1 Switches=s[0-3]\n",), VALUE),
+        Reader("checks.topology.parse_ibnetdiscover", _both(topology.parse_ibnetdiscover), (
+            b'Switch 64 "S-b8" # "leaf1" base port 0 lid 1 lmc 0\n[1] "H-e8"[1](e8) # "gpu01 mlx5_0" lid 7 4xNDR\n',)),
+        Reader("checks.localise.Measurement.from_dict", lambda data: Measurement.from_dict(jsontext.loads(_text(data))), (
+            b'{"members": ["gpu01", "gpu02"], "busbw": 1.5, "collective": "all_reduce", "size": 4, "round": 1}',), DOOR),
+        Reader("checks.burnin_told.NodeTold.from_dict", _told_burnin, _BURNIN, DOOR),
+        Reader("drain.policy.Budget.parse", _both(Budget.parse), (b"10%", b"3"), VALUE),
+        Reader("drain.reason.read_reason", _both(read_reason), (
+            b"gpucluster:gpu.count 1<2 GPUs run=20261121T010203-42", b"gpucluster:gpu.count,os.mounts x run=r")),
+        Reader("probes.monitoring.read_targets", monitoring.read_targets, _TARGETS),
+        Reader("probes.monitoring.read_alerts", monitoring.read_alerts, (
+            b'{"status": "success", "data": {"alerts": [{"labels": {"alertname": "Down"}, "annotations": {}, "state": "firing", '
+            b'"activeAt": "2026-11-21T01:02:03.5Z", "value": "1e+00"}]}}',)),
+        Reader("probes.monitoring.read_version", monitoring.read_version, (
+            b'{"status": "success", "data": {"version": "2.42.0"}}',)),
+        Reader("probes.monitoring.read_grafana", monitoring.read_grafana, (b'{"database": "ok", "version": "11.0"}',)),
+        Reader("probes.monitoring.read_time", _both(monitoring.read_time), (
+            b"2026-11-21T01:02:03.123456789Z", b"0001-01-01T00:00:00Z"), VALUE),
+        Reader("report.run.read_run", _run, _EVENTS),
+        Reader("slurm.inventory.parse_reservations", _both(inventory.parse_reservations), (
+            b"ReservationName=maint State=ACTIVE Nodes=gpu[01-02] Flags=MAINT,IGNORE_JOBS\n",
+            b"No reservations in the system\n"), VALUE),
+        Reader("fleet.batch.Batch.split", _batch, (b"hello\nMARK 0\nx\nMARK 1\n",)),
+        Reader("fleet.protocol.unlabel", protocol.unlabel, (b"12: n 1 P", b"no label")),
+        Reader("fleet.protocol.parse", lambda data: protocol.parse(data, b"n"), (
+            b"n 1 o 0 4 YWJj", b"n 0 H 1 b 5.1", b"n 1 X 0", b"n 1 O 1 0"), (protocol.FrameError,)),
+        Reader("fleet.protocol.Stream", _stream, (b"n 1 o 0 4 YWJj\nn 1 O 1 0\n",), (protocol.FrameError,)),
+        Reader("fleet.protocol.ending", _both(protocol.ending), _SRUN),
+        Reader("fleet.protocol.task_numbers", _both(protocol.task_numbers), (b"0-3,5", b"7")),
+        Reader("hostlist.expand", _both(hostlist.expand), (b"gpu[01-16,20],login", b"rack[1-3]gpu[01-08]"), VALUE),
+        Reader("jsontext.loads", _both(jsontext.loads), (b'{"a": [1, 2.5, null]}',), (ValueError,)),
+        Reader("probes.container.read_facts", _both(container.read_facts), (b"c|root|8:1\nc|env|a|b\n",)),
+        Reader("probes.dcgm.read", lambda data: dcgm.read(0, _text(data)), _DCGM, strict=True),
+        Reader("probes.horovod_build.read", _both(horovod_build.read), _in("horovod", "*.txt")),
+        Reader("probes.mpi.version_of", _both(mpi.version_of), (b"mpirun (Open MPI) 4.1.4", b"MPICH Version: 4.2.1")),
+        Reader("probes.mpi.read_installed", lambda data: mpi.read_installed("gpu01", _text(data)), _in("mpi", "prepare*")),
+        Reader("probes.mpi.read_world", _both(mpi.read_world), _WORLD),
+        Reader("probes.mpi_errors.explain", _both(mpi_errors.explain), (*_in("nccl", "mpi-*.txt"), *_SRUN)),
+        Reader("probes.nccl_json.read", _both(nccl_json.read), recorded("nccl/nccl-json.json"), strict=True),
+        Reader("probes.nccl_log.read", _both(nccl_log.read), recorded("nccl/nccl-debug-info.txt")),
+        Reader("probes.nccl_tests.read", _both(nccl_tests.read), (
+            *_in("nccl", "nccl-*.txt"), *_in("nccl", "derived-2.1*-all_reduce.txt"))),
+        Reader("probes.nccl_tests.read_tasks", lambda data: nccl_tests.read_tasks({"0": _text(data)}, stderr=_text(data)), (
+            *_in("nccl", "per-node*.txt"), *_in("nccl", "torch-*.txt"))),
+
+        Reader("runners.nccl.read_rounds", _generated(nccl.read_rounds), (
+            b'{"round": 1, "members": ["gpu01", "gpu02"], "busbw": 1.5}\n',)),
+        Reader("slurm.exam.parse_squeue", _both(exam.parse_squeue), (
+            b"12_0                12        COMPLETED           1  \n",), VALUE),
+        Reader("slurm.inventory.parse_nodes", _both(inventory.parse_nodes), _NODES, VALUE),
+        Reader("slurm.inventory.parse_partitions", _both(inventory.parse_partitions), (
+            b"PartitionName=batch Default=YES MaxTime=1-00:00:00 Nodes=gpu[01-04] State=UP OverSubscribe=NO\n",), VALUE),
+        Reader("slurm.inventory.parse_config", _both(inventory.parse_config), (b"SLURM_VERSION           = 22.05.8\n",), VALUE),
+        Reader("slurm.inventory.parse_state", _both(inventory.parse_state), (b"IDLE+DRAIN*", b"mixed~"), VALUE),
+        Reader("slurm.inventory.parse_gres", _both(inventory.parse_gres), (b"gpu:h200:8(S:0-1),shard:32",), VALUE),
+        Reader("slurm.pyxis.explain", _both(pyxis.explain), (
+            b"slurmstepd: error: pyxis: couldn't chdir to /x: No such file\n", b"curl: (6) Could not resolve host: nvcr.io")),
+        Reader("slurm.step.srun_endings", _both(step.srun_endings), _SRUN),
+        Reader("units.parse_size", _both(units.parse_size), (b"81559MiB", b"2 TB"), VALUE),
+        Reader("units.parse_duration", _both(units.parse_duration), (b"1-02:00:00", b"250ms"), VALUE),
+        Reader("units.parse_bandwidth", _both(units.parse_bandwidth), (b"400 Gb/s",), VALUE),
+    )
+}  # fmt: skip
+
+# Readers that need no corpus of their own, and why.
+ELSEWHERE = {
+    "checks.os.load": "a check",
+    "checks.told.TaskTold": "words for people",
+    "config.": "files: tests/test_fuzz_config.py",
+    "probes.nccl_tests.explain_rc": "reads a number",
+    "slurm.pyxis.explain_exit": "reads a number",
+    "slurm.exam.read_jobs": "asks Slurm; parse_squeue reads",
+    "probes.os_storage.read": "asks the nodes; read_written and read_seen read",
+    "probes.os_storage.SharedFiles": "writes a command",
+    "report.events.read_events": "a file: tests/test_bad_input.py",
+    "runners.burnin.Before": "a file: tests/test_bad_input.py",
+    "runners.nccl.Sweep.parse": "an option of the cluster file",
+    "plugin.": "ours",
+    "sandbox.": "ours",
+    "suite.": "ours",
+    "transport.": "files of ssh, read by paramiko",
+    "fleet.over_ssh": "the frames are read by fleet.protocol",
+}
+# readers behind a probe: fuzzed as the probe's parse
+_OF_PROBES = (
+    "enroot", "fabric_manager", "infiniband", "kernel_log", "nvidia_smi", "os", "os_software", "os_storage",
+)  # fmt: skip
+
+
+def probes() -> dict[str, Probe[Any]]:
+    """Return every probe of the package by name; those made by functions are made for two names."""
+    found: dict[str, Probe[Any]] = {}
+    for module in _modules():
+        short = module.__name__.removeprefix("pytest_gpucluster.")
+        for name, value in vars(module).items():
+            if isinstance(value, Probe) and short.startswith("probes."):
+                found[f"{short}.{name}"] = value
+            elif (
+                _makes_probe(value, module.__name__)
+                and not name.startswith("_")
+                and short.startswith("probes.")
+            ):
+                found[f"{short}.{name}"] = MADE[name]()
+    return found
+
+
+def probe_readers() -> list[Reader]:
+    """Return a reader a probe; its seeds are found by its own name or its module's."""
+    made = []
+    for name, probe in probes().items():
+        module = name.rpartition(".")[0]
+        seeds = PROBE_SEEDS.get(name) or PROBE_SEEDS[module]
+        made.append(Reader(name, lambda data, probe=probe: probe.parse(Answer("gpu01", 0, data)), seeds))  # type: ignore[misc]
+    return made
+
+
+def unknown_readers() -> list[str]:
+    """Return the readers of the package that no corpus here names."""
+    return [name for name in readers_in_the_package() if not _is_known(name)]
+
+
+def _is_known(name: str) -> bool:
+    module = name.split(".")[1] if name.startswith("probes.") else ""
+    return (
+        name in OTHERS
+        or name.startswith(tuple(ELSEWHERE))
+        or module in _OF_PROBES
+        or name == "probes.mpi.read_mpi_list"
+    )
+
+
+def readers_in_the_package() -> Iterator[str]:
+    """Yield functions and class methods whose names say that they read."""
+    for module in _modules():
+        short = module.__name__.removeprefix("pytest_gpucluster.")
+        for name, value in vars(module).items():
+            if getattr(value, "__module__", "") != module.__name__:
+                continue
+            if inspect.isfunction(value) and LISTED.match(name):
+                yield f"{short}.{name}"
+            elif inspect.isclass(value):
+                methods = (key for key in vars(value) if LISTED.match(key) or key in ("from_dict", "split"))
+                yield from (f"{short}.{name}.{key}" for key in methods if callable(getattr(value, key)))
+
+
+def _modules() -> Iterator[Any]:
+    for info in pkgutil.walk_packages(pytest_gpucluster.__path__, "pytest_gpucluster."):
+        if "payloads" not in info.name and "__main__" not in info.name:
+            yield importlib.import_module(info.name)
+
+
+def _makes_probe(value: object, module: str) -> bool:
+    return (
+        inspect.isfunction(value)
+        and value.__module__ == module
+        and "Probe[" in str(value.__annotations__.get("return", ""))
+    )
+
+
+ALL = [*probe_readers(), *OTHERS.values()]
+
+
+@contextmanager
+def deadline(seconds: int = TOO_LONG) -> Iterator[None]:
+    """Fail, in place of hanging for ever."""
+
+    def stop(*_: object) -> None:
+        raise AssertionError(f"no end after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def typed(reader: Reader, data: bytes) -> Any:
+    """Return the facts, or the error of the types that the reader may raise; every other one is a bug."""
+    with deadline():
+        try:
+            return reader.read(data)
+        except reader.typed as error:
+            return error

@@ -1,0 +1,256 @@
+"""Run the plugin as operators do: pytest in a process of its own, in a folder of its own, on tiny suites."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from junitparser import JUnitXml, TestCase
+
+from pytest_gpucluster.report.events import read_events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+DEADLINE = 120  # seconds; a run of a tiny suite takes 2
+
+TINY = """
+def test_named(node):
+    assert node.name
+
+
+def test_release(host):
+    assert host.file("/etc/os-release").exists
+
+
+def test_whole(cluster):
+    assert cluster.name
+"""
+
+# One item of each end: passed, failed by a verdict, by an assert, broken, not checked, not applicable.
+ENDS = """
+import pytest
+
+from pytest_gpucluster.checks.verdict import Finding, Metric, check
+from pytest_gpucluster.probes.base import Probe, text_of
+from pytest_gpucluster.suite import probed
+
+
+@check("ends.count", cause="a GPU fell off the bus", hint="reseat it")
+def judge(shown, expected):
+    yield Metric("shown", float(shown), "GPUs")
+    if int(shown) != expected:
+        yield Finding("GPUs", shown, str(expected))
+
+
+shown = probed(Probe("shown", "nvidia-smi -L | wc -l", lambda answer: text_of(answer).strip()))
+absent = probed(Probe("absent", "no-such-tool", text_of))
+garbled = probed(Probe("garbled", "echo 12x", lambda answer: int(text_of(answer))))
+
+
+def test_good(shown, expect):
+    expect(judge(shown, 8))
+
+
+def test_count(shown, expect):
+    expect(judge(shown, 9))
+
+
+def test_assert(host, measure):
+    measure("latency", 4.5, "us", device="mlx5_0")
+    assert host.file("/etc/os-release").size == 1
+
+
+def test_broken(node):
+    raise OSError("not of ours")
+
+
+def test_no_answer(srun):
+    srun(["true"], nodes=("gpu01",), environment="no-such-environment")
+
+
+def test_absent(absent, expect):
+    pytest.fail("never reached")
+
+
+def test_fabric(node, expect):
+    expect.not_applicable("there is none")
+
+
+@pytest.fixture
+def broken(node):
+    raise RuntimeError("a fixture breaks")
+
+
+def test_in_setup(broken):
+    pass
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one pytest left: exit code, both streams, and its reports."""
+
+    rc: int
+    out: str
+    err: str
+    folder: Path
+
+    @property
+    def errors(self) -> list[str]:
+        """The lines that say ERROR: to the operator."""
+        return [line for line in (self.out + self.err).splitlines() if line.startswith("ERROR:")]
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return list(read_events(self.folder / "reports" / "events.jsonl"))
+
+    def event(self, kind: str) -> dict[str, Any]:
+        """Return the only event of a kind."""
+        (found,) = (event for event in self.events if event["event"] == kind)
+        return found
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """Item -> outcome; an item that appears twice breaks it."""
+        results = [event for event in self.events if event["event"] == "result"]
+        found = {event["nodeid"]: event["outcome"] for event in results}
+        assert len(found) == len(results), "an item has two results"
+        return found
+
+    @property
+    def cases(self) -> dict[str, TestCase]:
+        """'classname name' -> testcase of junit.xml."""
+        return cases(self.folder / "reports" / "junit.xml")
+
+
+def cases(path: Path) -> dict[str, TestCase]:
+    """Read a JUnit file: 'classname name' -> testcase."""
+    found: dict[str, TestCase] = {}
+    for suite in JUnitXml.fromfile(str(path)):
+        for case in suite:
+            key = f"{case.classname} {case.name}"
+            assert key not in found, f"two testcases are called {key}"
+            found[key] = case
+    return found
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Return an environment without what the pytest around us has put there."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
+    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "120", **changes}
+
+
+def write_suites(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).write_text(text)
+
+
+def run_pytest(
+    folder: Path,
+    *args: object,
+    files: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = DEADLINE,
+    where: Sequence[str] = (".",),
+) -> Run:
+    """Run pytest in a folder on the tests `where`, with these files written into it first."""
+    write_suites(folder, files or {})
+    done = subprocess.run(
+        command(*args, *where),
+        cwd=folder,
+        env=environment(**(env or {})),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+        check=False,
+    )
+    return Run(done.returncode, done.stdout, done.stderr, folder)
+
+
+def command(*args: object) -> list[str]:
+    return [sys.executable, "-m", "pytest", *map(str, args)]
+
+
+def on(sandbox: Sandbox) -> str:
+    """Return the option that names the sandbox's cluster file."""
+    return f"--cluster={sandbox.cluster_file}"
+
+
+def cluster_file(sandbox: Sandbox, folder: Path, **keys: Any) -> Path:
+    """Write a cluster file for the sandbox's nodes, with these keys beside or instead of the short ones."""
+    plain: dict[str, Any] = {
+        "name": "tiny",
+        "nodes": "gpu[01-04]",
+        "sandbox": True,
+        "slurm": {"partition": "batch", "conf": sandbox.env["SLURM_CONF"]},
+        **keys,
+    }
+    path = folder / "tiny.yaml"
+    path.write_text(json.dumps(plain))  # JSON is YAML
+    return path
+
+
+def slurm(sandbox: Sandbox, *argv: str) -> str:
+    """Run a Slurm command of the sandbox's and return its stdout."""
+    env = environment(**sandbox.env)
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+@contextlib.contextmanager
+def out_of_service(sandbox: Sandbox, node: str, state: str, reason: str) -> Iterator[None]:
+    """Take a node away as an administrator does, into a state that Slurm does not leave by itself."""
+    slurm(sandbox, "scontrol", "update", f"NodeName={node}", f"State={state}", f"Reason={reason}")
+    try:
+        yield
+    finally:
+        slurm(sandbox, "scontrol", "update", f"NodeName={node}", "State=RESUME")
+        show = ("sinfo", "-h", "-n", node, "-p", "batch", "-o", "%T")
+        wait_for(lambda: slurm(sandbox, *show).strip() == "idle", f"{node} is idle again")
+
+
+def queue(sandbox: Sandbox) -> list[str]:
+    """Return the jobs that are not over: 'ID NAME STATE'."""
+    return slurm(sandbox, "squeue", "-h", "-a", "-o", "%i %j %T").splitlines()
+
+
+def jobs_so_far(sandbox: Sandbox) -> int:
+    """Return the number of the next job, which counts every job there ever was."""
+    text = slurm(sandbox, "scontrol", "show", "config")
+    (line,) = (line for line in text.splitlines() if line.startswith("NEXT_JOB_ID"))
+    return int(line.split("=")[1])
+
+
+def wait_for(true: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+    """Return what becomes true; fail where it does not."""
+    deadline = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.05)
+    return found
+
+
+def processes(mark: str) -> Iterator[tuple[int, str]]:
+    """Yield pid and command line of every process that has `mark` in its environment."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if mark.encode() in (entry / "environ").read_bytes():
+                    yield int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+
+
+def names(results: Mapping[str, str], outcome: str) -> Sequence[str]:
+    """Return the items of one outcome, without their file, sorted."""
+    return sorted(nodeid.rpartition("::")[2] for nodeid, end in results.items() if end == outcome)

@@ -1,0 +1,88 @@
+"""Events of made-up runs, in the shape of report/events.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+FINDING = {"part": "GPU 4 (GPU-c12b, 0000:9d:00.0)", "measured": "17 active links", "expected": "18"}
+
+
+def event(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"time": 1795250370.0, "run": "20261121T020000-1", "event": kind, **fields}
+
+
+def a_run(
+    results: Iterable[dict[str, Any]],
+    *,
+    nodes: Sequence[str] = ("gpu01", "gpu02"),
+    not_tested: Mapping[str, list[str]] | None = None,
+    start: Mapping[str, Any] | None = None,
+    finish: int | None = 0,
+) -> list[dict[str, Any]]:
+    """Return the events of a run of cluster prod; `finish` None: it was killed."""
+    fields: dict[str, Any] = {"cluster": "prod", "simulated": False, "arguments": [], "slurm": "22.05.8"}
+    begun = event("start", **(fields | dict(start or {})))
+    chosen = event("nodes", selected=list(nodes), not_tested=dict(not_tested or {}))
+    return [begun, chosen, *results, *([event("finish", exit=finish)] if finish is not None else [])]
+
+
+def result(
+    node: str, outcome: str, *, check: str = "gpu.nvlink_state", suite: str = "", **fields: Any
+) -> dict[str, Any]:
+    suite = suite or check.partition(".")[0]
+    plain = {
+        "nodeid": f"suites/test_{suite}.py::test_{check.partition('.')[2]}[{node}]",
+        "outcome": outcome,
+        "phase": "call",
+        "seconds": 0.001,
+        "message": "",
+        "suite": suite,
+        "check": check,
+        "node": node,
+        "verdicts": [],
+        "metrics": [],
+        "curves": [],
+        "cells": [],
+        "logs": [],
+    }
+    return event("result", **(plain | fields))
+
+
+def passing(node: str, **fields: Any) -> dict[str, Any]:
+    return result(node, "passed", **fields)
+
+
+def unjudged(node: str, outcome: str, **fields: Any) -> dict[str, Any]:
+    return result(node, outcome, **({"message": f"{outcome}: because"} | fields))
+
+
+def failing(
+    node: str,
+    *,
+    outcome: str = "failed",
+    check: str = "gpu.nvlink_state",
+    findings: list[dict[str, Any]] | None = None,
+    cause: str = "an NVLink is down",
+    hint: str = "reseat the GPU",
+    action: str = "drain",
+    **fields: Any,
+) -> dict[str, Any]:
+    """Return a failed item; `part`, `measured` and `expected` change its only finding."""
+    own = {key: fields.pop(key) for key in FINDING if key in fields}
+    found = [FINDING | own] if findings is None else findings
+    verdict = {
+        "check": check,
+        "outcome": "failed",
+        "findings": found,
+        "cause": cause,
+        "hint": hint,
+        "action": action,
+    }
+    return result(
+        node,
+        outcome,
+        **({"check": check, "verdicts": [verdict], "message": f"{check} on {node}: bad"} | fields),
+    )

@@ -1,0 +1,142 @@
+"""Allocations on a real Slurm: had, explained, given back, and never leaked."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster.errors import AllocationError
+from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.slurm.client import Slurm
+from pytest_gpucluster.transport import LocalTransport
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.sandbox import Sandbox
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+OWNER = """
+import sys, time
+from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.slurm.client import Slurm
+from pytest_gpucluster.transport import LocalTransport
+print("begin", flush=True)
+held = Allocation.request(Slurm(LocalTransport()), AllocationRequest(nodes=("gpu01", "gpu02")))
+time.sleep(300)
+"""
+
+
+@pytest.fixture
+def slurm(sandbox: Sandbox) -> Slurm:
+    return Slurm(LocalTransport(sandbox.env))
+
+
+def test_nodes_are_had_and_given_back(slurm: Slurm) -> None:
+    with Allocation.request(slurm, AllocationRequest(nodes=("gpu03", "gpu01"))) as held:
+        assert held.nodes == ("gpu01", "gpu03")
+        assert held.alive
+        assert _queue(slurm) == [f"{held.job_id} RUNNING"]
+    assert not _left(slurm)
+    held.release()
+
+
+def test_an_attached_allocation_is_left_alone(slurm: Slurm) -> None:
+    with Allocation.request(slurm, AllocationRequest(nodes=("gpu01",))) as held:
+        with Allocation.attach(slurm, held.job_id, held.nodes) as attached:
+            assert not attached.owned
+        assert _queue(slurm) == [f"{held.job_id} RUNNING"]
+
+
+def test_a_cancelled_job_is_noticed(slurm: Slurm) -> None:
+    held = Allocation.request(slurm, AllocationRequest(nodes=("gpu01",)))
+    slurm.run("scancel", str(held.job_id))
+    for _ in range(100):
+        if not held.alive:
+            break
+        time.sleep(0.1)
+    assert not held.alive
+    end = time.monotonic() + 20
+    while "revoked" not in (held.ended or "") and time.monotonic() < end:
+        time.sleep(0.1)  # salloc says so a moment later
+    assert "revoked" in held.ended
+    held.release()
+
+
+def test_the_wait_has_an_end_and_says_what_for(slurm: Slurm) -> None:
+    heard: list[str] = []
+    with Allocation.request(slurm, AllocationRequest(nodes=("gpu01",))) as held:
+        with pytest.raises(AllocationError, match=r"no nodes within 4 s: .*(Resources|Priority)"):
+            Allocation.request(slurm, AllocationRequest(nodes=("gpu01",), queue_wait=4), say=heard.append)
+        assert _queue(slurm) == [f"{held.job_id} RUNNING"]
+    assert any("waiting for job" in line for line in heard)
+
+
+@pytest.mark.parametrize(
+    ("request_", "telling"),
+    [
+        (AllocationRequest(partition="nosuch", count=1), "invalid partition specified: nosuch"),
+        (AllocationRequest(nodes=("nosuch1",)), "Invalid node name"),
+        (AllocationRequest(count=999), "PartitionNodeLimit|fewer nodes"),
+        (AllocationRequest(count=1, reservation="nosuch"), "reservation is invalid"),
+        (AllocationRequest(count=1, constraint="nosuch"), "Invalid feature"),
+        (AllocationRequest(count=1, extra_args=("--bogus",)), "unrecognized option '--bogus'"),
+    ],
+)
+def test_a_refusal_is_one_clear_line(slurm: Slurm, request_: AllocationRequest, telling: str) -> None:
+    with pytest.raises(AllocationError, match=telling) as caught:
+        Allocation.request(slurm, request_)
+    assert "\n" not in str(caught.value)
+    assert not _left(slurm)
+
+
+def test_a_drained_node_is_named_with_its_reason(slurm: Slurm) -> None:
+    slurm.run("scontrol", "update", "NodeName=gpu02", "State=DRAIN", "Reason=bad cable")
+    try:
+        with pytest.raises(AllocationError, match='gpu02: DRAINED: "bad cable" by'):
+            Allocation.request(slurm, AllocationRequest(nodes=("gpu01", "gpu02"), queue_wait=60))
+    finally:
+        slurm.run("scontrol", "update", "NodeName=gpu02", "State=RESUME")
+    assert not _left(slurm)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_sigkill_leaves_nothing(slurm: Slurm, waits: bool) -> None:  # noqa: FBT001
+    blocker = Allocation.request(slurm, AllocationRequest(nodes=("gpu02",))) if waits else None
+    for _ in range(4):
+        owner = subprocess.Popen(
+            [sys.executable, "-c", OWNER], env={**os.environ, "PYTHONPATH": "src"}, stdout=subprocess.PIPE
+        )
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"begin\n"
+        time.sleep(random.uniform(0, 0.5))
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+        owner.stdout.close()
+        if blocker is None:
+            assert not _left(slurm)
+        else:
+            assert not _left(slurm, besides=f"{blocker.job_id} RUNNING")
+    if blocker is not None:
+        blocker.release()
+
+
+def _queue(slurm: Slurm) -> list[str]:
+    return slurm.run("squeue", "-h", "-o", "%i %T").splitlines()
+
+
+def _left(slurm: Slurm, besides: str = "") -> list[str]:
+    """Return what is still queued after 10 s at most."""
+    left = [""]
+    for _ in range(100):
+        left = [line for line in _queue(slurm) if line != besides]
+        if not left:
+            break
+        time.sleep(0.1)
+    return left

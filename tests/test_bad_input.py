@@ -1,0 +1,420 @@
+# ruff: noqa: E501, PT012 - tables of texts
+"""Hostile nodes and hostile arguments: what is shown stays harmless, memory bounded, shells read nothing in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shlex
+import subprocess
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from plugin_helpers import Run, run_pytest
+
+from pytest_gpucluster import printable, redact
+from pytest_gpucluster.cli import main
+from pytest_gpucluster.config.models import EnvironmentConfig
+from pytest_gpucluster.errors import SlurmError, TransportError
+from pytest_gpucluster.fleet.channel import Fleet
+from pytest_gpucluster.fleet.protocol import BASE64, FrameError, Stream, parse
+from pytest_gpucluster.probes.base import with_root
+from pytest_gpucluster.report.events import EventLog, read_events
+from pytest_gpucluster.runners.burnin import Before
+from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.slurm.client import Slurm
+from pytest_gpucluster.slurm.inventory import parse_nodes
+from pytest_gpucluster.slurm.step import (
+    LEAST_CAP,
+    STEP_CAP,
+    StepRequest,
+    environment_request,
+    fair_cap,
+    run_step,
+)
+from pytest_gpucluster.transport import LocalTransport, local
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+MIB = 1 << 20
+EXAMPLES = int(os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES", "25"))
+CAMPAIGN = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize="GPUCLUSTER_FUZZ_EXAMPLES" not in os.environ,
+)
+SECRET = "s3cr3t-h7Kq"
+HOSTILE = "\x1b[2J\x1b]0;owned\x07<b>&amp;]]>\x00\x08\u202e\ufffe'\"`$(touch owned)"
+
+SUITE = f"""
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from pytest_gpucluster.checks.verdict import Finding, check
+from pytest_gpucluster.errors import StepError
+from pytest_gpucluster.probes.base import Probe, text_of
+from pytest_gpucluster.suite import probed
+
+HOSTILE = {HOSTILE!r}
+SECRET = {SECRET!r}
+shown = probed(Probe("shown", r"printf '\\033[31m%s\\033[0m\\000 <x>]]> MY_TOKEN={SECRET} end' red", text_of))
+flood = probed(Probe("flood", "head -c 104857600 /dev/zero", text_of, timeout=120))
+endless = probed(Probe("endless", "yes {SECRET}", text_of, timeout=2))
+garbled = probed(Probe("garbled", "printf '\\377\\376'; exit 0", lambda answer: int(text_of(answer))))
+
+
+@check("hostile.shown", cause=HOSTILE, hint=f"export DB_PASSWORD={{SECRET}}")
+def judge(text):
+    yield Finding(HOSTILE, text, f"https://me:{{SECRET}}@host/x")
+
+
+def test_shown(shown, expect):
+    expect(judge(shown))
+
+
+def test_flood(flood):
+    raise RuntimeError("100 MiB were read")
+
+
+def test_endless(endless):
+    raise RuntimeError("no end was read")
+
+
+def test_garbled(garbled):
+    pass
+
+
+def run(env, command):
+    raise StepError(f"srun --password {{SECRET}}: {{command}}")
+
+
+def step(env):
+    raise ValueError(HOSTILE)
+
+
+def test_step(node):
+    run({{"WANDB_API_KEY": SECRET}}, f"env HF_TOKEN={{SECRET}} srun")
+
+
+def test_locals(node):
+    step({{"WANDB_API_KEY": SECRET}})
+
+
+def test_printed(node):
+    print(HOSTILE, f"AWS_SECRET_ACCESS_KEY={{SECRET}}")
+    assert not node.name, f"token: {{SECRET}}"
+
+
+def test_memory(node):
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("peak").write_text(str(peak))
+"""
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One run against a node that prints all this."""
+    folder = tmp_path_factory.mktemp("hostile")
+    return run_pytest(
+        folder,
+        "--cluster=local",
+        "-v",
+        "-l",
+        "--junitxml=reports/junit.xml",
+        files={"test_hostile.py": SUITE},
+    )
+
+
+def reports(run: Run) -> dict[str, str]:
+    files = {name: (run.folder / "reports" / name).read_text() for name in ("events.jsonl", "junit.xml")}
+    return {"terminal": run.out + run.err, **files}
+
+
+def test_every_hostile_item_has_its_outcome(hostile: Run) -> None:
+    found = {name.rpartition("::")[2].partition("[")[0]: kind for name, kind in hostile.outcomes.items()}
+    assert found == {
+        "test_shown": "failed",
+        "test_flood": "not checked",
+        "test_endless": "not checked",
+        "test_garbled": "error",
+        "test_step": "error",
+        "test_locals": "failed",
+        "test_printed": "failed",
+        "test_memory": "passed",
+    }
+
+
+def test_no_control_character_reaches_terminal_or_reports(hostile: Run) -> None:
+    for name, text in reports(hostile).items():
+        found = {char for char in text if not char.isprintable() and char not in "\n\t"}
+        assert not found, (name, found)
+    ET.fromstring(reports(hostile)["junit.xml"])
+    assert all(json.loads(line) for line in reports(hostile)["events.jsonl"].splitlines())
+    assert not (hostile.folder / "owned").exists()
+
+
+def test_no_secret_reaches_terminal_or_reports(hostile: Run) -> None:
+    source = {
+        line.strip() for line in SUITE.splitlines() if SECRET in line
+    }  # pytest shows source: that is the site's
+    for name, text in reports(hostile).items():
+        lines = [
+            line for line in text.splitlines() if SECRET in line and not any(one in line for one in source)
+        ]
+        assert not lines, (name, lines)
+        assert redact.REDACTED in text or "&lt;redacted&gt;" in text, name
+
+
+def test_a_flood_does_not_fill_the_memory(hostile: Run) -> None:
+    peak = int((hostile.folder / "peak").read_text()) / 1024
+    assert peak < 250, (
+        f"{peak:.0f} MiB"
+    )  # 100 MiB and an endless output were printed; python and pytest have 80
+
+
+# --- control commands
+
+
+@pytest.mark.parametrize("endless", ["yes", "yes >&2", "cat /dev/zero"])
+def test_endless_output_of_a_control_command_is_an_error(
+    endless: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "MAX_OUTPUT", 4 * MIB)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(TransportError, match="printed more than 4 MiB"):
+        LocalTransport().run(["sh", "-c", endless], timeout=60)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
+
+
+def test_much_input_and_much_output_go_together() -> None:
+    text = "0123456789abcdef" * (MIB // 8)
+    assert LocalTransport().run(["cat"], timeout=60, input=text).stdout == text
+    assert LocalTransport().run(["true"], timeout=60, input=text).rc == 0, "nobody read it"
+
+
+@pytest.mark.parametrize(
+    "name", ["--help", "..", "a b", "a/b", "\x1b[31mgpu", "g" * 300, "é", "$(id)", "a;b", "'"]
+)
+def test_a_hostile_node_name_is_refused_at_the_door(name: str) -> None:
+    with pytest.raises(ValueError, match=r"no name of a node|no node in"):
+        parse_nodes(f"NodeName={name} State=IDLE\n".replace("a b", "a%b"))
+
+
+def test_a_slurm_that_prints_rubbish_is_one_harmless_line(tmp_path: Path) -> None:
+    tool = tmp_path / "scontrol"
+    tool.write_text("#!/bin/sh\nprintf 'NodeName=\\033[31mgpu01 State=IDLE\\n'\n")
+    tool.chmod(0o755)
+    slurm = Slurm(LocalTransport({"PATH": f"{tmp_path}:{os.environ['PATH']}"}))
+    with pytest.raises(SlurmError, match="not understood") as caught:
+        slurm.nodes()
+    assert printable.clean(str(caught.value)) == str(caught.value)
+
+
+def test_the_command_line_tool_prints_no_escape(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profiles", "show", "\x1b[31mDB_PASSWORD=x9x9"]) == 4
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert "x9x9" not in said
+
+
+# --- the channel
+
+
+def test_an_agent_that_sends_without_end_is_cut() -> None:
+    stream = Stream()
+    for number in range(2000):
+        frame = parse(b"n 1 o %d 1024 " % number + b"A" * 1024, b"n")
+        assert frame is not None
+        stream.add(frame, 1000)
+    assert "more than the 1000 bytes" in stream.damage
+    assert sum(map(len, stream.pieces)) < 100_000
+    end = parse(b"n 1 O 2000 0", b"n")
+    assert end is not None
+    stream.end(end)
+    assert stream.damage
+    assert stream.data(BASE64, 1000) == b""
+
+
+@pytest.mark.parametrize("line", [b"n %s P" % (b"9" * 5000), b"n 1 X %s" % (b"9" * 5000)])
+def test_a_number_without_end_is_a_damaged_frame(line: bytes) -> None:
+    with pytest.raises(FrameError):
+        frame = parse(line, b"n")
+        assert frame is not None
+        frame.integer(0)
+
+
+def test_a_step_of_many_tasks_keeps_a_bounded_part_of_each() -> None:
+    assert fair_cap(StepRequest(("true",), ntasks=8)) == 4 * MIB
+    many = StepRequest(("true",), ntasks=1024)
+    assert fair_cap(many) >= LEAST_CAP
+    assert 2 * 1024 * fair_cap(many) <= STEP_CAP
+
+
+# --- quoting
+
+WORDS = st.lists(
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+    | st.sampled_from(["$(touch owned)", "`id`", "a'b", 'a"b', "\\", "\n", "-n", "--", "*", "~", "a;b|c&d", "{x}", "%s", "é\x1b"]),
+    min_size=1,
+    max_size=4,
+)  # fmt: skip
+
+
+@CAMPAIGN
+@given(WORDS)
+def test_words_reach_a_program_as_they_are(words: list[str]) -> None:
+    done = LocalTransport().run(["printf", "%s\\0", *words], timeout=60)
+    assert done.stdout.split("\0")[:-1] == words
+
+
+@pytest.fixture(scope="module")
+def channel() -> Iterator[Fleet]:
+    with Fleet.local("here") as fleet:
+        yield fleet
+
+
+@CAMPAIGN
+@given(words=WORDS)
+@example(words=["'", '"', "\\", "\n|"])
+def test_words_reach_a_node_as_they_are(channel: Fleet, words: list[str]) -> None:
+    command = f"printf '%s\\0' {shlex.join(words)}"
+    for line in (command, with_root(command)):
+        answer = channel.ask_node("here", line, fresh=True)
+        assert answer.stdout.split(b"\0")[:-1] == [word.encode() for word in words], answer
+
+
+@pytest.mark.parametrize("kind", ["modules", "conda"])
+def test_names_of_the_cluster_file_run_nothing(tmp_path: Path, kind: str) -> None:
+    name = "x$(touch owned)`touch owned`\"; touch owned; '"
+    chosen = {"modules": (name,)} if kind == "modules" else {"conda": name}
+    environment = EnvironmentConfig.model_construct(**{**EnvironmentConfig().__dict__, **chosen})
+    request = environment_request(environment, StepRequest(("true",)))
+    bash = subprocess.run(
+        ["bash", "-c", f"module() {{ :; }}; {request.prelude}"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "LOADEDMODULES": "", "CONDA_EXE": "false"},
+    )  # fmt: skip
+    assert bash.returncode == 1, bash.stderr
+    assert name in bash.stderr
+    assert not (tmp_path / "owned").exists()
+
+
+def test_words_reach_a_task_as_they_are(sandbox: Sandbox) -> None:
+    words = ["$(touch owned)", "a'b", 'a"b', "\\", "", "-n", "* ~", "a;b|c&d {x} %s", "é\x1b", "x,y=z"]
+    env = {"HOSTILE": "a,b=c 'd' $(id)", "MY_TOKEN": SECRET}
+    slurm = Slurm(LocalTransport(dict(sandbox.env)))
+    with Allocation.request(slurm, AllocationRequest(nodes=("gpu01",), partition="batch")) as held:
+        argv = ("sh", "-c", 'printf "%s|" "$@" "$HOSTILE" "$MY_TOKEN"', "sh", *words)
+        result = run_step(slurm, held, StepRequest(argv, env=env))
+    assert result.tasks[0].stdout == "".join(f"{word}|" for word in (*words, *env.values())) + "\n"
+    assert SECRET not in result.command
+    assert shlex.split(result.command)[2] == f"MY_TOKEN={redact.REDACTED}"
+
+
+# --- secrets
+
+LEAKS = {
+    "name": f"WANDB_API_KEY={SECRET} srun",
+    "quoted word": f"env 'HF_TOKEN={SECRET} {SECRET}' srun",
+    "quoted value": f'export DB_PASSWORD="{SECRET} {SECRET}"',
+    "yaml": f"password: {SECRET}",
+    "json": json.dumps({"secret": SECRET}),
+    "option": f"curl --token {SECRET} x",
+    "option with =": f"curl --api-key={SECRET}",
+    "url": f"docker://me:{SECRET}@registry.example/image",
+    "header": f"Authorization: Basic {SECRET}",
+    "bearer": f"sent Bearer {SECRET}",
+    "private key": f"-----BEGIN OPENSSH PRIVATE KEY-----\n{SECRET}\n-----END OPENSSH PRIVATE KEY-----",
+    "private key that was cut": f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n",
+    "by shape": "ghp_" + SECRET.replace("-", "") * 3,
+}
+HARMLESS = (
+    "TOKENIZERS_PARALLELISM=false",
+    "AuthType=auth/munge AuthInfo=(null)",
+    "NCCL_DEBUG=INFO MASTER_ADDR=gpu01",
+    "GPU 3 (GPU-5ec84d8d-1111-2222-3333-444444444444, 0000:1b:00.0)",
+    "pkey: 0x8001, monkey=3, keyboard: us",
+    "/images/pytorch.sqsh:/x sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    "http://gpu01:8080/metrics",
+)
+
+
+@pytest.mark.parametrize("kind", LEAKS)
+def test_a_secret_is_taken_out(kind: str) -> None:
+    assert SECRET not in redact.text(LEAKS[kind])
+    assert SECRET.replace("-", "") not in redact.text(LEAKS[kind])
+    assert redact.REDACTED in redact.text(LEAKS[kind])
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert redact.text(text) == text
+
+
+def test_secrets_in_argv_and_in_data_are_taken_out() -> None:
+    assert redact.words(["curl", "--password", SECRET, "-v"]) == ["curl", "--password", redact.REDACTED, "-v"]
+    plain = redact.everything({"password": SECRET, "said": [f"A_TOKEN={SECRET}"], "nodes": ["gpu01"]})
+    assert plain == {"password": redact.REDACTED, "said": [f"A_TOKEN={redact.REDACTED}"], "nodes": ["gpu01"]}
+
+
+def test_commands_in_error_messages_have_no_secrets() -> None:
+    for argv in (
+        ["sh", "-c", "exit 3", f"--comment=MY_TOKEN={SECRET}"],
+        ["sleep", "60", f"A_TOKEN={SECRET}"],
+    ):
+        with pytest.raises(SlurmError) as caught:
+            Slurm(LocalTransport()).run(*argv, timeout=0.5)
+        assert SECRET not in str(caught.value)
+
+
+@CAMPAIGN
+@given(st.text() | st.sampled_from(list(LEAKS.values())))
+def test_redaction_is_final_and_clean_text_is_xml(text: str) -> None:
+    once = redact.text(text)
+    assert redact.text(once) == once
+    cleaned = printable.clean(text)
+    assert not re.search("[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\ud800-\\udfff\\ufffe\\uffff]", cleaned)
+    assert len(cleaned) == len(text)
+
+
+# --- the event log
+
+
+def test_a_damaged_event_log_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path, "run")
+    log.write("result", message=HOSTILE + "\ud800", number=float("nan"), MY_TOKEN=SECRET)
+    log.close()
+    with path.open("ab") as file:
+        file.write(b"[" * 100_000 + b"\n\xff\xfe\n12\n" + b"9" * 5000 + b"\n" + b'{"event": "cut')
+    events = list(read_events(path))
+    assert [event["event"] for event in events] == ["result"]
+    assert SECRET not in path.read_text(errors="replace")
+
+
+def test_a_log_of_anything_is_no_traceback_for_the_burnin(tmp_path: Path) -> None:
+    for wrong in (
+        '{"event": "burnin"}',
+        '{"event": "burnin", "what": 3}',
+        '{"event": 5}',
+        '{"event": "burnin", "what": "round"}',
+    ):
+        path = tmp_path / "events.jsonl"
+        path.write_text(wrong + "\n")
+        try:
+            Before.read(read_events(path))
+        except (KeyError, TypeError, ValueError):
+            continue  # --burnin-resume says so in one line

@@ -1,0 +1,922 @@
+"""Burn-in without a cluster: readers, loads, sums, verdicts, figures, dcgmi's JSON, the live line, options."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from framework_helpers import framework_python, imported
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpucluster.checks import burnin as checks
+from pytest_gpucluster.checks.burnin_figures import KNOWN, figures_of, floor_of
+from pytest_gpucluster.checks.burnin_told import NodeTold, Told
+from pytest_gpucluster.checks.verdict import Outcome, Verdict
+from pytest_gpucluster.config.burnin import BurninConfig
+from pytest_gpucluster.config.models import EnvironmentConfig
+from pytest_gpucluster.errors import ConfigError, ProbeError
+from pytest_gpucluster.payloads import burnin as payload
+from pytest_gpucluster.plugin import burnin as plugin
+from pytest_gpucluster.probes import dcgm
+from pytest_gpucluster.runners.burnin import Before, Burnin, Progress, _pairs
+
+DATA = Path(__file__).parent / "data"
+SOURCE = Path(payload.__file__)
+NAME = "NVIDIA H200"
+CONFIG = BurninConfig()
+MIB = payload.MIB
+
+
+# --- what the payload reads ----------------------------------------------------------------------------------------
+
+
+def recorded_xml() -> str:
+    text = (DATA / "sandbox" / "nvidia-smi-q-x-of-one-gpu.xml").read_text()
+    return text if "<nvidia_smi_log" in text else f"<nvidia_smi_log>{text}</nvidia_smi_log>"
+
+
+def test_xml_of_nvidia_smi_gives_counters_names_and_limits() -> None:
+    (gpu,) = payload.read_xml(recorded_xml())
+    assert gpu["uuid"].startswith("GPU-")
+    assert gpu["bus"].count(":") == 2
+    assert gpu["name"] == NAME
+    assert (gpu["pcie_gen"], gpu["pcie_width"]) == (5, 16)
+    assert gpu["counters"] == {
+        **dict.fromkeys(
+            ("ecc_uncorrected_volatile", "ecc_corrected_volatile", "ecc_uncorrected_aggregate"), 0
+        ),
+        **dict.fromkeys(("ecc_corrected_aggregate", "remapped_uncorrectable", "remapped_correctable"), 0),
+        **dict.fromkeys(("pcie_replay", "remapped_pending", "remapped_failure"), 0),
+        **dict.fromkeys(("throttled_hw_thermal_us", "throttled_hw_power_us"), 0),
+    }
+
+
+def test_what_nvidia_smi_does_not_tell_is_no_counter() -> None:
+    text = recorded_xml().replace("<replay_counter>0<", "<replay_counter>N/A<")
+    assert "pcie_replay" not in payload.read_xml(text)[0]["counters"]
+
+
+def test_nvlink_errors_are_summed_over_the_links() -> None:
+    found = payload.read_nvlink((DATA / "h200x8" / "nvlink-e.txt").read_text())
+    assert len(found) == 8
+    assert all(set(counts.values()) == {0} for counts in found.values())
+    text = "GPU 0: NVIDIA H200 (UUID: GPU-a)\n\t Link 0: Replay Errors: 3\n\t Link 1: Replay Errors: 4\n"
+    assert payload.read_nvlink(text) == {"GPU-a": {"nvlink_replay_errors": 7}}
+
+
+def snapshot(counters: dict[str, int] | None, xids: dict[str, int] | None) -> dict[str, Any]:
+    gpus = [] if counters is None else [{"uuid": "GPU-a", "bus": "0000:1b:00.0"}]
+    other = {"GPU-b": {"pcie_replay": 1}}
+    return {"gpus": gpus or [{"uuid": "GPU-b", "bus": "-"}], "kernel": xids, "parts": {
+        **other, **({} if counters is None else {"GPU-a": counters})}}  # fmt: skip
+
+
+def test_only_what_rose_between_two_snapshots_counts() -> None:
+    before = snapshot({"ecc": 5, "replay": 7, "same": 1}, {"xid 48 0000:1b:00": 1})
+    after = snapshot({"ecc": 6, "replay": 2, "same": 1}, {"xid 48 0000:1b:00": 2, "xid 79 0000:ff:00": 1})
+    # a counter that fell was reset; an Xid of a GPU that is not this node's is not this node's fault
+    assert payload.deltas(before, after) == {"GPU-a": {"ecc": 1, "replay": 2, "xid_48": 1}}
+    assert payload.deltas(before, before) == {}
+
+
+def test_a_gpu_that_vanishes_is_told_and_a_silent_nvidia_smi_accuses_nobody() -> None:
+    before = snapshot({"ecc": 5}, None)
+    assert payload.deltas(before, snapshot(None, None)) == {"GPU-a": {"gone": 1}}
+    assert payload.deltas(before, {"gpus": [], "parts": {}, "kernel": None}) == {}
+
+
+def test_xids_of_the_kernel_log_are_counted_by_gpu() -> None:
+    line = "[1.0] NVRM: Xid (PCI:0000:1B:00): 79, pid=1, name=x, GPU has fallen off the bus.\n"
+    log = line * 2 + "[2.0] nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal\n[3.0] usb: hello\n"
+    assert payload.read_kernel_log(log) == {"xid 79 0000:1b:00": 2, "sxid 20034 nvidia-nvswitch0": 1}
+
+
+@given(st.text(max_size=300))
+def test_no_text_breaks_the_readers(text: str) -> None:
+    payload.read_nvlink(text)
+    payload.read_kernel_log(text)
+    payload.number(text)
+
+
+# --- the host's loads ----------------------------------------------------------------------------------------------
+
+
+def test_memory_is_read_back_and_a_changed_bit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = payload.burn_memory(0.01, 1, 2 * MIB)
+    assert (good["wrong"], good["first"]) == (0, None)
+    assert good["passes"] >= 4
+    true_look = payload.look
+    monkeypatch.setattr(
+        payload,
+        "look",
+        lambda view, at: true_look(view, at) if at != MIB else b"\0" + bytes(true_look(view, at))[1:],
+    )
+    bad = payload.burn_memory(0.01, 1, 2 * MIB)
+    assert bad["wrong"] >= 3  # every pattern that does not begin with 0 anyway
+    assert bad["first"] == MIB
+
+
+def test_storage_is_read_back_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = payload.burn_storage(str(tmp_path), 8 * MIB, 5.0, 1)
+    assert (found["bytes"], found["wrong"]) == (8 * MIB, 0)
+    assert list(tmp_path.iterdir()) == []
+    true_read = payload.read_block
+    monkeypatch.setattr(payload, "read_block", lambda handle, size: true_read(handle, size)[:-1] + b"?")
+    assert payload.burn_storage(str(tmp_path), 8 * MIB, 5.0, 1)["wrong"] == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_storage_without_room_is_left_alone(tmp_path: Path) -> None:
+    found = payload.burn_storage(str(tmp_path), 1 << 60, 1.0, 1)
+    assert "MiB free" in found["skip"]
+
+
+def test_cpu_work_gives_the_same_everywhere() -> None:
+    assert payload.cpu_unit(1) == payload.cpu_unit(1) != payload.cpu_unit(2)
+    found = payload.spread(2, lambda index: {"index": index})
+    assert found == [{"index": 0}, {"index": 1}]
+    assert "ZeroDivisionError" in payload.spread(1, lambda _: {"x": 1 // 0})[0]["problem"]
+
+
+def test_payload_needs_the_standard_library_of_3_6_and_torch_alone() -> None:
+    assert not {
+        name for name in imported(SOURCE) if name.startswith("pytest") or name in {"numpy", "dataclasses"}
+    }
+
+
+ON_CPU = """
+import os, sys, types
+module = types.ModuleType("burnin")
+exec(compile(open(sys.argv[1]).read(), "burnin.py", "exec"), module.__dict__)
+import time, torch
+torch.set_num_threads(1)
+torch.cuda.synchronize = torch.cuda.empty_cache = lambda *a: None
+torch.cuda.mem_get_info = lambda device: (48 << 20, 1 << 30)
+class Event:
+    def __init__(self, enable_timing): pass
+    def record(self): self.at = time.perf_counter()
+    def synchronize(self): pass
+    def elapsed_time(self, other): return (other.at - self.at) * 1e3
+torch.cuda.Event = Event
+gpu = module.Gpu.__new__(module.Gpu)
+gpu.torch, gpu.index, gpu.device, gpu.uuid, gpu.alike = torch, 0, torch.device("cpu"), "GPU-a", "cpu"
+gpu.capability = (9, 0)
+for lie in (False, True):
+    if lie:
+        true, calls = gpu.product, []
+        def product(dtype, a, b):
+            multiply = true(dtype, a, b)
+            def sometimes():
+                out = multiply()
+                calls.append(1)
+                if len(calls) % 50 == 0:
+                    out.view(-1)[7] += 1
+                return out
+            return sometimes
+        gpu.product = product
+    for found in gpu.loads({"load": "matmul", "dtypes": ["fp64", "fp32", "int8"], "seconds": 0.3, "seed": 3, "n": 64}):
+        module.say(lie=lie, **found)
+module.say(lie=False, **list(gpu.loads({"load": "hbm", "seconds": 0.05, "seed": 1}))[0])
+module.say(lie=False, **list(gpu.loads({"load": "nonsense", "seconds": 0.05}))[0])
+"""
+
+
+def test_products_are_compared_bit_by_bit() -> None:
+    """The worker of a GPU, on torch's CPU: the arithmetic of its inputs, digests and comparisons."""
+    done = subprocess.run(
+        [framework_python(), "-c", ON_CPU, str(SOURCE)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    honest = [it for it in found if it.get("load") == "matmul" and not it["lie"]]
+    assert [it["dtype"] for it in honest] == ["fp64", "fp32", "int8"], done.stderr
+    assert all(it["wrong"] == 0 and it["checked"] > 0 and it["tflops"] > 0 for it in honest)
+    lying = [it for it in found if it.get("load") == "matmul" and it["lie"]]
+    assert any(it["wrong"] > 0 for it in lying)
+    assert {it["hash"] for it in honest} == {it["hash"] for it in lying}, "the first product is right in both"
+    assert found[-2]["wrong"] == 0
+    assert found[-2]["gbs"] > 0
+    assert "AttributeError" in found[-1]["problem"]
+
+
+# --- sums ----------------------------------------------------------------------------------------------------------
+
+
+def gpu_of(node: str, index: int) -> str:
+    return f"GPU-{node}-{index}"
+
+
+def hello(node: str, gpus: int = 4, **more: Any) -> dict[str, Any]:
+    about: list[dict[str, Any]] = [
+        {"index": i, "uuid": gpu_of(node, i), "bus": f"0000:{i}0:00.0", "name": NAME, "pcie_gen": 5.0,
+         "pcie_width": 16.0, "slow_celsius": None, "processes": []}
+        for i in range(gpus)
+    ]  # fmt: skip
+    devices = [{"gpu": i, "uuid": gpu_of(node, i)} for i in range(gpus)]
+    return {"gpus": about, "devices": devices, "counted": ["pcie_replay"], "kernel": True, "unread": {}, "broken": [],
+            "cpus": 64, **more}  # fmt: skip
+
+
+def load(node: str, kind: str, gpus: int = 4, **fields: Any) -> dict[str, Any]:
+    """A line of kind `load`: healthy results of every GPU, changed by `fields` ({GPU index: {...}})."""
+    healthy: dict[str, dict[str, Any]] = {
+        "matmul": {
+            "dtype": "bf16",
+            "key": "bf16/8192/1/x",
+            "hash": "aa",
+            "wrong": 0,
+            "checked": 9,
+            "tflops": 700.0,
+        },
+        "hbm": {"gbs": 4200.0, "wrong": 0},
+        "copies": {"h2d": 54.0, "d2h": 55.0, "wrong": 0},
+        "peer": {"gbs": 380.0, "wrong": 0},
+    }
+    own = fields.pop("own", {})
+    results = [
+        {"load": kind, "gpu": i, "uuid": gpu_of(node, i), **healthy[kind], **own.get(i, {})}
+        for i in range(gpus)
+    ]
+    return {"load": kind, "results": results, "sensors": {}, "deltas": {}, "unread": {}, **fields}
+
+
+def fleet(nodes: int = 2, **lines: list[dict[str, Any]]) -> Told:
+    """A burn-in of healthy nodes a, b, ...; `lines` are further lines of a node in place of its healthy ones."""
+    names = "abcdefgh"[:nodes]
+    told = Told({name: NodeTold(name, hello=hello(name)) for name in names}, 3600, 4, seconds=3600, rounds=1)
+    for name in names:
+        told.nodes[name].rounds = 1
+        for line in lines.get(name) or [load(name, kind) for kind in ("matmul", "hbm", "copies")]:
+            told.nodes[name].add(line)
+    return told
+
+
+def failed(verdict: Verdict) -> list[str]:
+    return [f"{finding.part}: {finding.measured}" for finding in verdict.findings]
+
+
+def test_sums_survive_the_event_log_and_add_up() -> None:
+    one, two = NodeTold("a", hello=hello("a")), NodeTold("a")
+    sensors = {gpu_of("a", 0): {"samples": 10, "celsius": 70, "slow": {"hw_slowdown": 0.3}, "sm_mhz": 1800}}
+    one.add(load("a", "matmul", deltas={gpu_of("a", 0): {"pcie_replay": 3}}, sensors=sensors))
+    two.add(load("a", "hbm", deltas={gpu_of("a", 0): {"pcie_replay": 4}}, sensors=sensors))
+    two.add({"load": "nccl", "results": [{"load": "nccl", "problem": "hung", "members": ["a", "b"]}]})
+    one.rounds = two.rounds = 1
+    both = NodeTold("a")
+    for told in (one, two):
+        both.merge(NodeTold.from_dict(json.loads(json.dumps(told.as_dict()))))
+    at_once = NodeTold("a")
+    for told in (one, two):
+        at_once.merge(told)
+    assert both.as_dict() == at_once.as_dict()
+    assert both.rose == {gpu_of("a", 0): {"pcie_replay": 7}}
+    assert both.rose_in == {f"{gpu_of('a', 0)} pcie_replay": ["matmul", "hbm"]}
+    assert both.peaks[gpu_of("a", 0)].samples == 20
+    assert both.peaks[gpu_of("a", 0)].slow == {"hw_slowdown": 6}
+    assert both.problems == [("nccl", "", "hung (a b)")]
+
+
+# --- verdicts ------------------------------------------------------------------------------------------------------
+
+
+def test_a_healthy_node_passes() -> None:
+    whole = fleet()
+    for verdict in (
+        checks.survived(whole, "a"),
+        checks.corruption(whole, "a"),
+        checks.matmul(whole, "a", CONFIG),
+        checks.memory_bandwidth(whole, "a", CONFIG),
+        checks.copies(whole, "a", CONFIG),
+        checks.counters(whole, "a", CONFIG),
+        checks.xid(whole, "a"),
+        checks.stragglers(whole, "a", CONFIG),
+    ):
+        assert verdict.outcome is Outcome.PASSED, verdict
+
+
+def test_what_was_never_run_is_never_a_pass() -> None:
+    whole = Told({"a": NodeTold("a", lost="silent for 60 s"), "b": NodeTold("b", hello=hello("b"))}, 60, 4)
+    for node in whole.nodes:
+        for judge in (checks.corruption, checks.xid, checks.survived):
+            assert judge(whole, node).outcome is not Outcome.PASSED or (judge, node) == (checks.xid, "b")
+        for check in (
+            checks.matmul,
+            checks.memory_bandwidth,
+            checks.copies,
+            checks.peer,
+            checks.nccl,
+            checks.cpu,
+            checks.memory,
+            checks.storage,
+            checks.counters,
+            checks.temperature,
+            checks.dcgm,
+            checks.stragglers,
+        ):
+            assert check(whole, node, CONFIG).outcome is Outcome.NOT_CHECKED, check
+    assert "silent for 60 s" in checks.matmul(whole, "a", CONFIG).reason
+
+
+def test_a_load_that_was_not_asked_for_does_not_apply() -> None:
+    whole, config = fleet(1), BurninConfig(loads=("matmul",))
+    assert checks.matmul(whole, "a", config).outcome is Outcome.PASSED
+    for check in (checks.peer, checks.nccl, checks.cpu, checks.memory, checks.storage, checks.dcgm):
+        assert check(whole, "a", config).outcome is Outcome.NOT_APPLICABLE, check
+
+
+def test_the_gpu_whose_result_differs_is_named_and_the_others_are_not() -> None:
+    whole = fleet(2, b=[load("b", "matmul", own={2: {"hash": "bb"}})])
+    assert failed(checks.corruption(whole, "b")) == [
+        "GPU 2 (GPU-b-2, 0000:20:00.0): bf16: another result than 7 others"
+    ]
+    assert failed(checks.corruption(whole, "a")) == []
+    assert list(checks.lying(whole)) == ["b"]
+
+
+def test_two_that_differ_accuse_both_and_neither_has_to_leave() -> None:
+    whole = fleet(2, a=[load("a", "matmul", 1)], b=[load("b", "matmul", 1, own={0: {"hash": "bb"}})])
+    assert all("too few to tell" in failed(checks.corruption(whole, node))[0] for node in "ab")
+    assert checks.lying(whole) == {}
+
+
+def test_a_gpu_that_contradicts_itself_needs_no_majority() -> None:
+    whole = fleet(1, a=[load("a", "matmul", 1), load("a", "matmul", 1, own={0: {"hash": "bb"}})])
+    assert "2 different results" in failed(checks.corruption(whole, "a"))[0]
+
+
+def test_results_of_unlike_hardware_are_not_compared() -> None:
+    other = load("b", "matmul", own={i: {"hash": "bb", "key": "bf16/8192/1/y"} for i in range(4)})
+    assert fleet(2, b=[other]).liars() == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "check", "what"),
+    [
+        ("matmul", {"tflops": 340.0}, checks.matmul, "bf16 340 TFLOP/s"),
+        ("hbm", {"gbs": 2000.0}, checks.memory_bandwidth, "hbm 2000 GB/s"),
+        ("copies", {"d2h": 5.0}, checks.copies, "d2h 5 GB/s"),
+    ],
+)
+def test_a_slow_gpu_is_below_the_floor_of_its_card(
+    kind: str, own: dict[str, float], check: Any, what: str
+) -> None:
+    whole = fleet(2, a=[load("a", kind, own={1: own})], b=[load("b", kind)])
+    (finding,) = failed(check(whole, "a", CONFIG))
+    assert finding.startswith("GPU 1 ")
+    assert what in finding
+    assert failed(check(whole, "b", CONFIG)) == []
+    assert failed(checks.stragglers(whole, "a", CONFIG)) == [], "one fault, one verdict"
+
+
+def test_the_process_that_was_there_before_us_is_named() -> None:
+    whole = fleet(1, a=[load("a", "matmul", own={1: {"tflops": 340.0}})])
+    told = whole.nodes["a"]
+    assert told.hello is not None
+    told.hello["gpus"][1]["processes"] = [{"pid": 7, "name": "python3"}]
+    assert "before us on it: python3 (pid 7)" in failed(checks.matmul(whole, "a", CONFIG))[0]
+
+
+def test_a_straggler_above_the_floor_is_named_by_median_and_mad() -> None:
+    whole = fleet(2, a=[load("a", "matmul", own={3: {"tflops": 560.0}})])
+    assert failed(checks.stragglers(whole, "a", CONFIG)) == [
+        "GPU 3 (GPU-a-3, 0000:30:00.0): bf16 560 TFLOP/s, 20% below"
+    ]
+    assert failed(checks.stragglers(whole, "b", CONFIG)) == []
+    near = fleet(2, a=[load("a", "matmul", own={3: {"tflops": 650.0}})])
+    assert failed(checks.stragglers(near, "a", CONFIG)) == [], "7% are within the least distance"
+
+
+def test_of_two_gpus_that_copy_to_each_other_neither_is_accused_alone() -> None:
+    names = "abcd"
+    told = {name: NodeTold(name, hello=hello(name, gpus=2), rounds=1) for name in names}
+    whole = Told(told, 3600, 4, seconds=3600, rounds=1)
+    for name in names:
+        slow = {0: {"gbs": 100.0}} if name == "a" else {}
+        told[name].add(load(name, "peer", gpus=2, own=slow))
+    (said,) = failed(checks.stragglers(whole, "a", CONFIG))
+    assert "or its partner: peer 100 GB/s" in said
+
+
+def test_a_card_that_nobody_knows_is_not_checked_and_the_cluster_file_helps() -> None:
+    whole = fleet(1)
+    told = whole.nodes["a"]
+    assert told.hello is not None
+    for gpu in told.hello["gpus"]:
+        gpu["name"] = "NVIDIA Q9000"
+    assert checks.matmul(whole, "a", CONFIG).outcome is Outcome.NOT_CHECKED
+    assert checks.matmul(whole, "a", BurninConfig(expect={"bf16": 600})).outcome is Outcome.PASSED
+    assert checks.matmul(whole, "a", BurninConfig(expect={"bf16": 800})).outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize(
+    ("counter", "count", "bad"),
+    [
+        ("ecc_uncorrected_volatile", 1, True),
+        ("ecc_corrected_volatile", 100, False),
+        ("ecc_corrected_volatile", 101, True),
+        ("pcie_replay", 480, False),  # an hour
+        ("pcie_replay", 481, True),
+        ("nvlink_replay_errors", 1, True),
+        ("nvlink_crc_errors", 99, False),
+        ("nvlink_crc_errors", 100, True),
+        ("remapped_pending", 1, True),
+        ("gone", 1, True),
+        ("link_downed", 1, True),
+        ("throttled_hw_power_us", 999, False),
+    ],
+)
+def test_counters_are_judged_by_how_much_they_rose(counter: str, count: int, bad: bool) -> None:  # noqa: FBT001
+    whole = fleet(1, a=[load("a", "hbm", deltas={gpu_of("a", 2): {counter: count}})])
+    found = failed(checks.counters(whole, "a", CONFIG))
+    assert bool(found) is bad
+    assert all(text.startswith("GPU 2 ") and text.endswith("during hbm") for text in found)
+
+
+def test_no_counter_that_could_be_read_is_never_a_pass() -> None:
+    whole = fleet(1)
+    whole.nodes["a"].hello = hello("a", counted=[], unread={"gpu": "exit 9"})
+    assert checks.counters(whole, "a", CONFIG).reason == "no counter could be read: gpu: exit 9"
+    whole.nodes["a"].hello = hello("a", kernel=False, unread={"xid": "dmesg: Operation not permitted"})
+    assert "Operation not permitted" in checks.xid(whole, "a").reason
+
+
+@pytest.mark.parametrize(("number", "bad"), [(48, True), (79, True), (31, False), (63, False), (99999, True)])
+def test_xids_of_the_hardware_fail_the_gpu(number: int, bad: bool) -> None:  # noqa: FBT001
+    whole = fleet(1, a=[load("a", "matmul", deltas={gpu_of("a", 1): {f"xid_{number}": 2}})])
+    found = failed(checks.xid(whole, "a"))
+    assert bool(found) is bad
+    assert bool(checks.fatal(whole.nodes["a"])) is bad
+    assert all("Xid" in text and "2 times during matmul" in text for text in found)
+
+
+def test_heat_is_judged_by_limit_and_by_what_it_slows() -> None:
+    seen = {"samples": 10, "celsius": 91.0, "slow": {"sw_thermal_slowdown": 0.5}}
+    whole = fleet(1, a=[load("a", "matmul", sensors={gpu_of("a", 0): seen})])
+    assert failed(checks.temperature(whole, "a", CONFIG)) == [
+        "GPU 0 (GPU-a-0, 0000:00:00.0): sw_thermal_slowdown in 5 of 10 samples, up to 91 C"
+    ]
+    limit = BurninConfig(max_temperature=90, max_throttled=0.5)
+    assert failed(checks.temperature(whole, "a", limit)) == ["GPU 0 (GPU-a-0, 0000:00:00.0): 91 C under load"]
+
+
+def nccl_line(node: str, **result: Any) -> dict[str, Any]:
+    base = {"load": "nccl", "gpu": 0, "uuid": gpu_of(node, 0)}
+    return {"load": "nccl", "results": [{**base, **result}]}
+
+
+def test_a_failed_pair_is_blamed_on_the_partner_that_is_bad_anyway() -> None:
+    bad = {"problem": "DistStoreError: timed out", "members": ["a", "b"]}
+    lines = {name: [load(name, "matmul"), nccl_line(name, **bad)] for name in "ab"}
+    assert failed(checks.nccl(fleet(3, **lines), "a", CONFIG))
+    whole = fleet(3, **lines)
+    whole.nodes["b"].lost = "silent for 60 s"
+    assert failed(checks.nccl(whole, "a", CONFIG)) == []
+
+
+def test_wrong_sums_of_a_node_alone_are_its_own() -> None:
+    good = nccl_line("a", members=["a"], busbw=300.0, wrong=0, rank=0)
+    assert checks.nccl(fleet(2, a=[good]), "a", CONFIG).outcome is Outcome.PASSED
+    bad = nccl_line("a", members=["a"], busbw=300.0, wrong=5, rank=0)
+    assert "5 wrong elements" in failed(checks.nccl(fleet(2, a=[bad]), "a", CONFIG))[0]
+
+
+def test_a_gpu_without_its_worker_is_missed() -> None:
+    whole = fleet(1)
+    told = whole.nodes["a"]
+    assert told.hello is not None
+    told.hello["devices"].pop()
+    told.hello["broken"] = ["RuntimeError: CUDA error: out of memory"]
+    assert failed(checks.survived(whole, "a")) == [
+        "GPUs: 3 took part: RuntimeError: CUDA error: out of memory"
+    ]
+
+
+def test_processes_that_die_again_and_again_make_the_node_leave() -> None:
+    told = NodeTold("a", hello=hello("a"))
+    for _ in range(checks.DEATHS):
+        assert not checks.fatal(told)
+        told.add({"load": "hbm", "results": [{"load": "hbm", "problem": "the load ended by signal 11"}]})
+    assert "3 processes" in checks.fatal(told)
+
+
+def test_cpus_that_disagree_are_found() -> None:
+    cpu = {"load": "cpu", "key": "cpu/1", "hashes": ["aa"], "wrong": 0, "rate": 5.0}
+    lines: dict[str, Any] = {name: [{"load": "cpu", "results": [dict(cpu)]}] for name in "abc"}
+    lines["c"][0]["results"][0]["hashes"] = ["cc"]
+    whole = fleet(3, **lines)
+    assert failed(checks.cpu(whole, "c", CONFIG)) == ["CPUs: cpu: another result than 2 others"]
+    assert checks.cpu(whole, "a", CONFIG).outcome is Outcome.PASSED
+
+
+# --- figures -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "bf16"),
+    [("NVIDIA H200", 989.5), ("NVIDIA H100 80GB HBM3", 989.5), ("NVIDIA H100 PCIe", 756), ("H200 NVL", 835.5),
+     ("NVIDIA A100-SXM4-80GB", 312), ("NVIDIA L40S", 362)],
+)  # fmt: skip
+def test_known_cards_are_found_by_their_names(name: str, bf16: float) -> None:
+    figures = figures_of(name)
+    assert figures is not None
+    assert figures.tflops["bf16"] == bf16
+
+
+def test_no_card_is_hidden_by_a_shorter_name_before_it() -> None:
+    for position, (name, _) in enumerate(KNOWN):
+        assert not any(name.startswith(earlier) for earlier, _ in KNOWN[:position]), name
+
+
+def test_floors_say_where_they_come_from() -> None:
+    floor = floor_of("hbm", NAME, {})
+    assert floor is not None
+    assert floor.rate == pytest.approx(3360)
+    assert floor.unit == "GB/s"
+    assert "data sheet" in floor.why
+    assert floor_of("fp8", "Tesla V100-SXM2-32GB", {}) is None
+    assert floor_of("h2d", NAME, {}, gen=5, width=16).rate == pytest.approx(15.75, 0.01)  # type: ignore[union-attr]
+    assert floor_of("h2d", NAME, {}, gen=None, width=16) is None
+
+
+# --- dcgmi ---------------------------------------------------------------------------------------------------------
+
+DCGM_3 = """Successfully ran diagnostic for group.
+{
+	"DCGM GPU Diagnostic" :
+	{
+		"test_categories" :
+		[
+			{"category" : "Deployment", "tests" : [{"name" : "Denylist", "results" : [{"status" : "Pass"}]}, null]},
+			{"category" : "Integration", "tests" : [{"name" : "PCIe", "results" : [
+				{"gpu_id" : "0", "status" : "Pass"},
+				{"gpu_ids" : "1,2", "status" : "FAIL", "warnings" : [{"error_id" : 1, "warning" : "slow"}, "link"]},
+				{"gpu_id" : "3", "status" : "Skip"}]}]}
+		],
+		"version" : "3.3.9"
+	}
+}
+"""
+DCGM_4 = {
+    "DCGM Diagnostic": {
+        "metadata": {"DCGM Version": "4.2.3"},
+        "test_categories": [
+            {
+                "category": "Hardware",
+                "tests": [
+                    {
+                        "name": "memory",
+                        "results": [
+                            {"entity_group": "GPU", "entity_id": 0, "status": "Pass"},
+                            {
+                                "entity_group": "GPU",
+                                "entity_id": 1,
+                                "status": "Fail",
+                                "warnings": [{"warning": "ECC"}],
+                            },
+                        ],
+                        "test_summary": {"status": "Fail"},
+                    }
+                ],
+            }
+        ],
+    }
+}
+
+
+def test_dcgm_3_and_4_are_read() -> None:
+    found = dcgm.read(226, DCGM_3)
+    assert found.version == "3.3.9"
+    assert [(r.test, r.where, r.status, r.warning) for r in found.results] == [
+        ("Denylist", "", "pass", ""),
+        ("PCIe", "GPU 0", "pass", ""),
+        ("PCIe", "GPU 1", "fail", "slow; link"),
+        ("PCIe", "GPU 2", "fail", "slow; link"),
+        ("PCIe", "GPU 3", "skip", ""),
+    ]
+    four = dcgm.read(1, json.dumps(DCGM_4))
+    assert [(r.where, r.failed, r.warning) for r in four.results] == [
+        ("GPU 0", False, ""),
+        ("GPU 1", True, "ECC"),
+    ]
+    assert four.version == "4.2.3"
+
+
+@pytest.mark.parametrize(
+    "out", ["", "Error: Unable to connect to host engine.", "{}", '{"DCGM Diagnostic": {}}', "[1]"]
+)
+def test_dcgm_that_says_nothing_is_not_understood(out: str) -> None:
+    with pytest.raises(ProbeError):
+        dcgm.read(1, out)
+    whole = fleet(1)
+    whole.nodes["a"].dcgm = {"rc": 1, "out": out}
+    assert checks.dcgm(whole, "a", CONFIG).outcome is Outcome.NOT_CHECKED
+
+
+def test_dcgm_is_judged_test_by_test() -> None:
+    whole = fleet(1)
+    whole.nodes["a"].dcgm = {"rc": 1, "out": json.dumps(DCGM_4)}
+    assert failed(checks.dcgm(whole, "a", CONFIG)) == ["GPU 1: memory (Hardware): fail: ECC"]
+    whole.nodes["a"].dcgm = None
+    whole.nodes["a"].skips["dcgm"] = "dcgmi is not installed on the node"
+    verdict = checks.dcgm(whole, "a", CONFIG)
+    assert (verdict.outcome, verdict.reason) == (Outcome.NOT_APPLICABLE, "dcgmi is not installed on the node")
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda inner: (
+    st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["test_categories", "tests", "results", "status", "name"]), inner, max_size=4)
+), max_leaves=12))  # fmt: skip
+def test_any_json_under_the_root_is_read_or_refused(inner: Any) -> None:
+    with contextlib.suppress(ProbeError):
+        dcgm.read(0, json.dumps({"DCGM Diagnostic": inner}))
+
+
+# --- rounds, progress, options -------------------------------------------------------------------------------------
+
+
+class FakeSlurm:
+    """What the runner asks of Slurm before it starts."""
+
+    def __init__(self, left: str) -> None:
+        self.left = left
+
+    def run(self, *argv: str) -> str:
+        assert argv[0] == "squeue"
+        return self.left + "\n"
+
+
+def burnin_of(
+    nodes: int, gpus: int = 4, seconds: float = 3600.0, left: str = "UNLIMITED", **config: Any
+) -> Burnin:
+    cluster: Any = types.SimpleNamespace(burnin=BurninConfig(**config), sudo=False, environments={})
+    held: Any = types.SimpleNamespace(job_id=7)
+    made = Burnin(
+        FakeSlurm(left),  # type: ignore[arg-type]
+        held,
+        cluster,
+        {},
+        nodes=[f"n{i}" for i in range(nodes)],
+        gpus=gpus,
+        seconds=seconds,
+    )
+    for name, told in made.told.nodes.items():
+        told.hello = hello(name, gpus)
+    return made
+
+
+def test_every_round_has_every_load_and_partners_change() -> None:
+    burnin = burnin_of(4)
+    first, second = burnin._loads(0), burnin._loads(1)
+    assert [one["load"] for one in first] == ["dcgm", "matmul", "hbm", "copies", "peer", "memory", "storage"]
+    assert [one["load"] for one in second] == ["matmul", "hbm", "copies", "peer", "memory", "storage"]
+    assert first[1]["beside"][0]["load"] == "cpu"
+    met = set()
+    for number in range(3):
+        alone, pairs = burnin._collectives(number)
+        assert [group["members"] for group in alone["groups"]] == [["n0"], ["n1"], ["n2"], ["n3"]]
+        assert all(group["ranks"] == [4, 4] for group in pairs["groups"])
+        met |= {frozenset(group["members"]) for group in pairs["groups"]}
+    assert len(met) == 6, "in three rounds each of four has met every other"
+
+
+def test_inputs_come_again_so_that_rounds_can_be_compared() -> None:
+    burnin = burnin_of(1)
+    seeds = [burnin._loads(number)[-1]["seed"] for number in range(1, 9)]
+    assert seeds == [1, 2, 3, 0, 1, 2, 3, 0]
+
+
+def test_a_node_that_lacks_a_gpu_is_in_no_collective() -> None:
+    burnin = burnin_of(3)
+    lacking = burnin.told.nodes["n1"].hello
+    assert lacking is not None
+    lacking["devices"].pop()
+    (alone, pairs) = burnin._collectives(0)
+    assert [group["members"] for group in alone["groups"]] == [["n0"], ["n2"]]
+    assert [group["members"] for group in pairs["groups"]] == [["n0", "n2"]]
+
+
+def test_without_gpus_the_host_is_loaded() -> None:
+    burnin = burnin_of(2, gpus=0)
+    assert [one["load"] for one in burnin._loads(1)] == ["memory", "storage", "cpu"]
+    assert burnin._collectives(1) == []
+
+
+@pytest.mark.parametrize(("gpus", "rounds"), [(2, 1), (4, 3), (8, 7), (5, 5)])
+def test_peers_change_until_every_pair_has_met(gpus: int, rounds: int) -> None:
+    ways = {way for number in range(rounds) for way in _pairs(gpus, number)}
+    assert ways == {(a, b) for a in range(gpus) for b in range(gpus) if a != b}
+
+
+def test_three_rounds_fit_into_a_short_time() -> None:
+    assert BurninConfig(load=10).load_seconds(14400) == 10
+    assert BurninConfig(load=10).load_seconds(240) == 6
+
+
+def test_it_ends_before_slurm_takes_the_nodes_back() -> None:
+    burnin = burnin_of(1, seconds=3600, left="10:00")
+    burnin.end = burnin.started + 3600
+    assert "time limit of the allocation" in burnin._bound_by_allocation()
+    assert burnin.end - burnin.started < 560
+    burnin = burnin_of(1, seconds=3600, left="2:00:00")
+    burnin.end = burnin.started + 3600
+    assert burnin._bound_by_allocation() == "the time is up"
+
+
+def test_the_step_is_in_the_containers_environment_and_ends_with_no_node() -> None:
+    started: list[list[str]] = []
+
+    def spawn(argv: list[str], *, env: dict[str, str]) -> subprocess.Popen[bytes]:
+        started.append([*argv, f"PYTHONHASHSEED={env.get('PYTHONHASHSEED')}"])
+        pipe = subprocess.PIPE
+        return subprocess.Popen(["true"], stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+
+    burnin = burnin_of(2)
+    burnin.environment = EnvironmentConfig(
+        container_image="nvcr.io#nvidia/pytorch:25.10-py3",
+        python="python3.12",
+        exports={"PYTHONHASHSEED": "1"},
+    )
+    burnin._slurm = types.SimpleNamespace(transport=types.SimpleNamespace(spawn=spawn), env={})  # type: ignore[assignment]
+    burnin._start().stop()
+    (argv,) = started
+    words = ["--container-image=nvcr.io#nvidia/pytorch:25.10-py3", "--no-kill", "--wait=0", "--gres=gpu:4"]
+    words += [
+        "--kill-on-bad-exit=0",
+        "--ntasks-per-node=1",
+        "--nodelist=n[0-1]",
+        "PYTHONHASHSEED=1",
+        "python3.12",
+    ]
+    assert [word for word in words if word not in argv] == []
+    assert max(len(word) for word in argv) < 1 << 17, "Linux: MAX_ARG_STRLEN"
+    assert sum(len(word) for word in argv) < 1 << 16, "the whole command has to fit into one over SSH"
+
+
+def test_a_log_gives_what_was_done_and_who_is_out() -> None:
+    events: list[dict[str, Any]] = [
+        {"event": "start"},
+        {"event": "burnin", "what": "begin", "asked": 600.0, "seconds": 0.0, "rounds": 0},
+        {
+            "event": "burnin",
+            "what": "told",
+            "told": {"node": "a", "rounds": 1},
+            "seconds": 100.0,
+            "rounds": 1,
+        },
+        {
+            "event": "burnin",
+            "what": "told",
+            "told": {"node": "b", "out": "wrong data"},
+            "seconds": 120.0,
+            "rounds": 1,
+        },
+        {
+            "event": "burnin",
+            "what": "told",
+            "told": {"node": "a", "rounds": 1},
+            "seconds": 200.0,
+            "rounds": 2,
+        },
+    ]
+    before = Before.read(events)
+    assert (before.asked, before.seconds, before.rounds) == (600.0, 200.0, 2)
+    assert (before.nodes["a"].rounds, before.nodes["b"].out) == (2, "wrong data")
+
+
+def test_progress_says_all_that_matters_in_a_line() -> None:
+    text = str(Progress(elapsed=3725, total=14400, rounds=13, well=15, suspect=1, lost=2))
+    assert text == "burn-in 1 h 2 min of 4 h, round 14: 15 well, 1 suspect, 2 lost, 2 h 57 min left"
+
+
+class Screen:
+    """A terminal reporter that remembers."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+
+    def rewrite(self, line: str, **_: bool) -> None:
+        self.calls.append(("rewrite", line))
+
+    def write_line(self, line: str | bytes, **_: bool) -> None:
+        self.calls.append(("line", str(line)))
+
+    def ensure_newline(self) -> None:
+        pass
+
+
+def test_off_a_terminal_there_is_one_line_a_minute() -> None:
+    screen, now = Screen(), [0.0]
+    live = plugin.LiveLine(screen, terminal=False, clock=lambda: now[0])
+    for second in range(150):
+        now[0] = float(second)
+        live.show(f"at {second}")
+    assert screen.calls == [("line", "at 0"), ("line", "at 60"), ("line", "at 120")]
+
+
+def test_on_a_terminal_the_line_is_rewritten() -> None:
+    screen = Screen()
+    live = plugin.LiveLine(screen, terminal=True)
+    for text in ("one", "one", "two"):
+        live.show(text)
+    live.close()
+    assert screen.calls == [("rewrite", "one"), ("rewrite", "two"), ("line", "")]
+
+
+def options(**given: Any) -> Any:
+    return types.SimpleNamespace(**{"burnin_time": None, "burnin_resume": None, "markexpr": "", **given})
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "events.jsonl"
+    begin = {"event": "burnin", "what": "begin", "asked": 100.0, "seconds": 0.0, "rounds": 0}
+    told = {"event": "burnin", "what": "told", "told": {"node": "a"}, "seconds": 40.0, "rounds": 2}
+    path.write_text("".join(json.dumps(event) + "\n" for event in (begin, told)) + '{"event": "cut')
+    return path
+
+
+def test_options_say_how_long(log: Path) -> None:
+    assert plugin.seconds(options(burnin_time="4h"), CONFIG) == 14400
+    assert plugin.seconds(options(), CONFIG) == CONFIG.time
+    resumed = options(burnin_resume=str(log))
+    resumed.burnin_before = plugin.before(resumed)
+    assert plugin.seconds(resumed, CONFIG) == 100
+    resumed.burnin_time = "30s"
+    with pytest.raises(ConfigError, match="over: 40 s of 30 s"):
+        plugin.seconds(resumed, CONFIG)
+
+
+def test_wrong_options_are_told_in_a_line(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text('{"event": "start"}\n')
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"event": "burnin"}\n')
+    for wrong, what in (
+        ({"burnin_resume": str(tmp_path / "absent")}, "No such file"),
+        ({"burnin_resume": str(empty)}, "no burn-in is in this event log"),
+        ({"burnin_resume": str(broken)}, "not an event log of this release"),
+        ({"burnin_time": "1h", "numprocesses": 2}, "leave -n away"),
+    ):
+        with pytest.raises(ConfigError, match=what):
+            plugin.before(options(**wrong))
+    with pytest.raises(ConfigError, match="--burnin-time"):
+        plugin.seconds(options(burnin_time="soon"), CONFIG)
+
+
+def test_hours_of_load_never_come_unasked() -> None:
+    assert not plugin.asked(options())
+    assert not plugin.asked(options(markexpr="gpu or nccl"))
+    assert plugin.asked(options(markexpr="burnin"))
+    assert plugin.asked(options(burnin_time="1h"))
+
+
+def test_the_agent_ends_with_its_input_and_leaves_nothing(tmp_path: Path) -> None:
+    """The real agent on this machine, without GPUs: one round of CPU, memory and storage."""
+    wanted = {
+        "gpus": 0,
+        "beat": 0.2,
+        "storage": str(tmp_path),
+        "storage_bytes": 4 * MIB,
+        "memory_bytes": MIB,
+        "cpus": 1,
+    }
+    loads = [{"load": kind, "seconds": 0.2, "seed": 1} for kind in ("cpu", "memory", "storage", "hbm")]
+    command = json.dumps({"do": "round", "id": 1, "round": 0, "loads": loads}) + "\n"
+    path = os.pathsep.join(["/usr/bin", "/bin"])
+    said = []
+    with subprocess.Popen(
+        ["python3", "-c", payload.BOOT, payload.packed(SOURCE.read_text()), "agent", json.dumps(wanted), ""],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PATH": path, "SLURMD_NODENAME": "n1", "CUDA_VISIBLE_DEVICES": ""},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(command)
+        process.stdin.flush()
+        for line in process.stdout:
+            said.append(json.loads(line))
+            if said[-1]["burnin"] == "done":
+                process.stdin.close()
+    assert process.returncode == 0
+    told = NodeTold("n1")
+    for one in said:
+        if one["burnin"] == "load":
+            told.add(one)
+    assert {one["node"] for one in said} == {"n1"}
+    assert said[-1]["burnin"] == "bye"
+    assert (told.ran["cpu"], told.ran["memory"], told.ran["storage"]) == (1, 1, 1)
+    assert told.problems == []
+    assert told.skips["hbm"] == "nothing to do on this node"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,275 @@
+"""Runs that meet trouble leave nothing behind and blame nobody wrongly: the campaign of `make chaos` in small."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from plugin_helpers import queue, run_pytest, wait_for
+
+from pytest_gpucluster.errors import AllocationError, SlurmError
+from pytest_gpucluster.report.events import EventLog, read_events
+from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest, _Holder
+from pytest_gpucluster.slurm.client import Slurm
+from pytest_gpucluster.slurm.step import StepRequest, StepResult, ended_from_outside, run_step
+from pytest_gpucluster.transport import LocalTransport
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+import chaos
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.sandbox import Sandbox
+
+
+# --- the campaign
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [
+        *(("signal", number) for number in (3, 6, 12, 17, 27)),  # holder, srun, pytest -n2, agent, pytest
+        ("slurmd", 5),
+        ("full", 6),
+        ("clock", 7),
+    ],
+)
+def test_a_run_that_meets_trouble(sandbox: Sandbox, tmp_path: Path, kind: str, number: int) -> None:
+    sandbox.fault("gpu_missing", chaos.FAULTY, gpu=1)
+    campaign = chaos.Campaign(sandbox, tmp_path, 20261, (kind,), gpus=8)
+    told = campaign.once(number, print)
+    assert told.faults == []
+
+
+def test_the_figure_of_a_campaign() -> None:
+    figure = chaos.figure([chaos.Told(1, "signal", "KILL"), chaos.Told(2, "full", "x", [("lost", "y")])], 3)
+    assert figure == "chaos: 2 runs, seed 3 (1 signal, 1 full): leaked 0, lost 1, wrong 0"
+
+
+def result(item: str, outcome: str, message: str = "") -> dict[str, Any]:
+    return {"event": "result", "nodeid": f"test_x.py::{item}", "outcome": outcome, "message": message}
+
+
+@pytest.mark.parametrize(
+    ("event", "fine"),
+    [
+        (result("test_quick[gpu01]", "passed"), True),
+        (result("test_quick[gpu01]", "failed", "GPUs"), False),
+        (result("test_quick[gpu01]", "error", "srun ended"), True),
+        (result("test_quick[gpu01]", "error"), False),
+        (result("test_count[gpu03]", "failed", "GPUs"), True),
+        (result("test_count[gpu03]", "passed"), False),
+        (result("test_count[gpu03]", "not tested", "lost"), True),
+    ],
+)
+def test_what_the_campaign_calls_wrong(event: dict[str, Any], fine: bool) -> None:  # noqa: FBT001 - a table
+    assert (chaos.wrong_verdict(event) == "") == fine
+
+
+def test_what_the_campaign_calls_lost(sandbox: Sandbox, tmp_path: Path) -> None:
+    campaign = chaos.Campaign(sandbox, tmp_path, 1, ("signal",))
+    (tmp_path / "reports").mkdir()
+    start = {"event": "start"}
+    passed = result("test_quick[gpu01]", "passed")
+    text = "\n".join((json.dumps(start), '{"event": "resu', json.dumps(passed), '{"cut'))
+    (tmp_path / "reports" / "events.jsonl").write_text(text)
+    (tmp_path / "witness").write_text('"test_x.py::test_quick[gpu01]"\n"test_x.py::test_quick[gpu02]"\n')
+    (tmp_path / "out").write_text("INTERNALERROR> x")
+    told = chaos.Told(1, "signal", "x", rc=0)
+    with subprocess.Popen(["true"], text=True) as process:
+        process.wait()
+        campaign._judge_events(chaos.Running(process, "X=1", tmp_path, False, 0.0), told)  # noqa: FBT003
+    assert [kind for kind, _ in told.faults] == ["lost", "lost", "wrong", "wrong", "lost"]
+    assert "line 2 cannot be read" in told.faults[0][1]
+    assert "test_quick[gpu02] has ended" in told.faults[1][1]
+
+
+# --- what it has found
+
+
+def test_an_event_log_goes_on_after_a_full_disk(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl", "run")
+    log.write("start", text="x" * 500)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (700, hard))
+        log.write("cut", text="y" * 500)
+        log.write("dropped")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.strerror(errno.EFBIG) in log.failed
+    log.write("finish")
+    log.close()
+    assert [event["event"] for event in read_events(log.path)] == ["start", "finish"]
+
+
+def test_a_junit_file_that_cannot_be_written_costs_no_summary(tmp_path: Path) -> None:
+    (tmp_path / "reports" / "junit.xml").mkdir(parents=True)
+    code = "def test_whole(cluster):\n    assert cluster.name\n"
+    run = run_pytest(tmp_path, "--cluster=local", files={"test_x.py": code})
+    assert run.rc == 1, run.out
+    assert "junit.xml: cannot be written (Is a directory)" in run.out
+    assert "coverage: 1 of 1 checks judged" in run.out
+    assert "Traceback" not in run.out + run.err
+
+
+def test_a_run_that_is_stopped_before_its_first_test_says_so_in_its_log(tmp_path: Path) -> None:
+    conftest = (
+        "import os, signal\ndef pytest_sessionstart(session):\n    os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    run = run_pytest(
+        tmp_path, "--cluster=local", files={"conftest.py": conftest, "test_x.py": "def test_x(node): pass\n"}
+    )
+    assert run.rc == 2, run.out
+    finish = run.event("finish")
+    assert finish["exit"] == 2
+    assert finish["complaints"] == ["the run was stopped (exit 2): nothing is tested"]
+
+
+def test_the_relay_of_a_killed_controller_leaves_no_folder(tmp_path: Path) -> None:
+    code = """
+import os, signal
+from pytest_gpucluster.fleet.relay import FleetServer
+server = FleetServer(None)
+print(os.path.dirname(server.address[0]), os.path.exists(server.address[0]))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    folder, there = done.stdout.split()
+    assert there == "True"
+    assert Path(folder).parent == tmp_path
+    wait_for(lambda: not list(tmp_path.iterdir()), "the folder is gone")
+
+
+def test_nodes_are_given_back_when_salloc_is_killed_and_then_we_are(sandbox: Sandbox) -> None:
+    code = """
+import os, signal, sys
+from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.slurm.client import Slurm
+from pytest_gpucluster.transport import LocalTransport
+held = Allocation.request(Slurm(LocalTransport()), AllocationRequest(count=1))
+guard = held._holder.process.pid
+salloc = [int(p) for p in open(f"/proc/{guard}/task/{guard}/children").read().split()]
+for pid in salloc:
+    try:
+        if open(f"/proc/{pid}/comm").read().strip() == "salloc":
+            os.kill(pid, signal.SIGKILL)
+    except FileNotFoundError:  # one of the guard's short-lived children
+        pass
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    env = {**os.environ, **sandbox.env}
+    done = subprocess.run([sys.executable, "-c", code], env=env, check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    wait_for(lambda: not queue(sandbox), "the nodes are back", 25)
+
+
+def test_a_step_that_is_cancelled_blames_no_node(sandbox: Sandbox) -> None:
+    slurm = Slurm(LocalTransport(sandbox.env))
+    with Allocation.request(slurm, AllocationRequest(count=1)) as held:
+        script = f"scancel {held.job_id}.$SLURM_STEP_ID; sleep 60"
+        with pytest.raises(SlurmError, match="the step was ended from outside"):
+            run_step(slurm, held, StepRequest(("sh", "-c", script), timeout=50))
+
+
+@pytest.mark.parametrize(
+    ("rc", "stderr", "why"),
+    [
+        (143, "srun: Job step aborted: Waiting up to 4 seconds\nsrun: error: gpu02: task 0: Terminated", "aborted"),
+        (-9, "", "killed by signal 9"),
+        (1, "slurmstepd: error: *** STEP 3.1 ON gpu01 CANCELLED AT 2026-11-21T10:00 DUE TO TIME LIMIT ***", "STEP 3"),
+        (1, "slurmstepd: error: *** STEP 3.1 ON gpu01 CANCELLED AT 2026-11-21T10:00 DUE TO TASK FAILURE ***", ""),
+        (1, "srun: error: task 0 launch failed: x\nsrun: Job step aborted", ""),
+        (137, "srun: error: gpu02: task 0: Killed", ""),
+        (7, "srun: error: gpu02: task 0: Exited with exit code 7", ""),
+    ],
+)  # fmt: skip
+def test_what_has_ended_a_step(rc: int, stderr: str, why: str) -> None:
+    found = ended_from_outside(StepResult(rc, (), stderr, 1.0, "srun", ""), StepRequest(("true",)))
+    assert why in found
+    assert bool(why) == bool(found)
+
+
+FAKE_SALLOC = """#!/bin/sh
+echo "salloc: Granted job allocation 7" >&2
+eval "n=\\${$#}"
+echo gpu01
+echo "$n 7 batch"
+cat >/dev/null
+kill -9 $$
+"""
+
+
+@pytest.fixture
+def fake_slurm(tmp_path: Path) -> Slurm:
+    """A salloc that grants, and is killed when the pipe closes; a scancel that is refused."""
+    for name, text in {"salloc": FAKE_SALLOC, "scancel": "#!/bin/sh\necho no >&2\nexit 1\n"}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    return Slurm(LocalTransport({"PATH": f"{tmp_path}:{os.environ['PATH']}"}), retry_for=1)
+
+
+def test_an_allocation_that_cannot_be_given_back_is_told(fake_slurm: Slurm) -> None:
+    held = Allocation.request(fake_slurm, AllocationRequest(count=1))
+    with pytest.raises(
+        AllocationError, match=r"job 7 may still hold them: scancel: no .*: run scancel 7 once"
+    ) as told:
+        held.release()
+    assert "\n" not in str(told.value)
+    held.release()
+
+
+def test_a_request_that_slurm_has_forgotten_is_not_waited_for(fake_slurm: Slurm) -> None:
+    holder = _Holder(fake_slurm, AllocationRequest(count=1))
+    try:
+        holder._give_up_if_hopeless("unknown, squeue failed: squeue: Invalid job id specified")
+        holder._give_up_if_hopeless("Resources")
+        holder._give_up_if_hopeless("unknown, squeue failed: squeue: Invalid job id specified")
+        with pytest.raises(AllocationError, match="no longer knows the request"):
+            holder._give_up_if_hopeless("unknown, squeue failed: squeue: Invalid job id specified")
+    finally:
+        with pytest.raises(AllocationError):
+            holder.end(7)
+
+
+def test_a_stopped_salloc_ends_all_the_same(sandbox: Sandbox) -> None:
+    slurm = Slurm(LocalTransport(sandbox.env))
+    held = Allocation.request(slurm, AllocationRequest(count=1))
+    assert held._holder is not None
+    guard = held._holder.process.pid
+    for pid in Path(f"/proc/{guard}/task/{guard}/children").read_text().split():
+        if Path(f"/proc/{pid}/comm").read_text().strip() == "salloc":
+            os.kill(int(pid), signal.SIGSTOP)
+    held.release()
+    wait_for(lambda: not queue(sandbox), "the nodes are back", 25)
+
+
+def test_nothing_waits_by_the_wall_clock() -> None:
+    """A deadline by time.time() moves when the clock is set; the places that tell the time of day are known."""
+    known = {
+        "sandbox/sandbox.py": 1,
+        "report/events.py": 1,
+        "fleet/channel.py": 3,
+        "runners/monitoring.py": 2,
+    }
+    src = Path(chaos.__file__).parents[1] / "src" / "pytest_gpucluster"
+    found = {
+        str(path.relative_to(src)): count
+        for path in src.rglob("*.py")
+        if (
+            count := sum("time.time()" in line and "``" not in line for line in path.read_text().splitlines())
+        )
+    }
+    found.pop("probes/base.py", None)  # a docstring
+    assert found == known

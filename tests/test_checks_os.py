@@ -1,0 +1,368 @@
+from __future__ import annotations
+
+import ast
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster.checks import os
+from pytest_gpucluster.checks.verdict import Outcome, Verdict
+from pytest_gpucluster.config.models import Group, MountConfig, NodeProfile, OsConfig, Profile
+from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.probes.base import Answer
+from pytest_gpucluster.probes.kernel_log import Event, KernelLog
+from pytest_gpucluster.probes.os import Clock, Cpus, Load, Memory, Mount
+from pytest_gpucluster.probes.os_software import Process, Processes, Said, TimeSync
+from pytest_gpucluster.probes.os_storage import Disk, SharedFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GROUP = Group(nodes="n[1-4]", profile=Profile(name="p", description="", source="test"))
+ALONE = os.norm({"n1": "x"})
+CPUS = Cpus(8, "", 2, "2", "2", "EPYC", "x86_64")
+MEMORY = Memory(64 * 2**30, 60 * 2**30, 0, 0, 0, 2**21)
+DISK = Disk(100 * 2**30, 50 * 2**30, 1000, 900)
+ROOT = Mount("/dev/sda1", "/", "ext4", ("rw", "relatime"))
+HOME = Mount("fs1:/home", "/home", "nfs4", ("rw", "hard"))
+CONFIG = OsConfig()
+
+
+def peers(odd: object, usual: object) -> os.Norm:
+    return os.norm({"n1": odd, "n2": usual, "n3": usual, "n4": usual})
+
+
+def failed(verdict: Verdict, *parts: str) -> str:
+    assert verdict.outcome is Outcome.FAILED
+    assert [finding.part for finding in verdict.findings] == list(parts)
+    assert verdict.cause
+    assert verdict.hint
+    return f"{verdict.findings[0].measured} | {verdict.findings[0].expected}"
+
+
+def passed(verdict: Verdict) -> None:
+    assert (verdict.outcome, verdict.findings, verdict.reason) == (Outcome.PASSED, (), "")
+
+
+def not_applicable(verdict: Verdict) -> str:
+    assert verdict.outcome is Outcome.NOT_APPLICABLE
+    return verdict.reason
+
+
+def test_a_node_that_answers_not_fails_with_why() -> None:
+    passed(os.responds(Answer("n1", 0)))
+    assert "timed out" in failed(os.responds(Answer("n1", None, problem="timed out after 30 s")), "node")
+    assert "slurmd died" in failed(os.responds(Answer("n1", 0), "slurmd died"), "node")
+    failed(os.responds(Answer("n1", 137)), "node")
+
+
+def test_hostname_is_compared_short() -> None:
+    passed(os.hostname("gpu01.cluster.example.com", "gpu01"))
+    failed(os.hostname("localhost", "gpu01"), "host name")
+
+
+def test_norm_needs_another_node_and_a_majority() -> None:
+    assert "no other node" in not_applicable(os.swap(MEMORY, ALONE))
+    split = os.norm({"n1": 1, "n2": 1, "n3": 2, "n4": 2})
+    assert "no majority" in not_applicable(os.swap(MEMORY, split))
+
+
+def test_peers_are_those_of_the_group() -> None:
+    facts = {"n1": CPUS, "n2": replace(CPUS, online=4), "n3": CPUS, "other": replace(CPUS, online=1)}
+    norm = os.Peers(facts).of(GROUP, "online")
+    assert (norm.value, norm.agree, norm.nodes) == (8, 2, 3)
+
+
+def test_release_as_stated_or_alike() -> None:
+    passed(os.release("ubuntu 22.04", "Ubuntu 22.04", ALONE))
+    failed(os.release("ubuntu 20.04", "ubuntu 22.04", ALONE), "release")
+    odd = peers("ubuntu 20.04", "ubuntu 22.04")
+    assert "3 of 4" in failed(os.release("ubuntu 20.04", None, odd), "release")
+    passed(os.release("ubuntu 22.04", None, odd))
+
+
+def test_kernel_takes_a_prefix() -> None:
+    passed(os.kernel("6.8.0-51-generic", "6.8.0-*", ALONE))
+    failed(os.kernel("6.8.0-51-generic", "6.8.0", ALONE), "kernel")
+    failed(os.kernel("5.15.0", None, peers("5.15.0", "6.8.0")), "kernel")
+
+
+def test_cmdline_names_the_words() -> None:
+    said = failed(os.cmdline("quiet nosmt", peers("quiet nosmt", "quiet iommu=pt")), "kernel command line")
+    assert "nosmt more and iommu=pt less" in said
+    passed(os.cmdline("quiet", peers("x", "quiet")))
+
+
+def test_uptime_bounds() -> None:
+    passed(os.uptime(7200, 3600, 86400))
+    failed(os.uptime(60, 3600, None), "uptime")
+    failed(os.uptime(90000, None, 86400), "uptime")
+    verdict = os.uptime(60, None, None)
+    assert not_applicable(verdict)
+    assert verdict.metrics[0].value == 60
+
+
+def clocks(**seconds: float) -> Mapping[str, Clock]:
+    return {name: Clock(1000 + value, 1000.0, 1000.5) for name, value in seconds.items()}
+
+
+def test_clock_skew_is_what_the_window_of_the_answer_can_not_explain() -> None:
+    fleet = clocks(n1=0.1, n2=0.3, n3=120, n4=0.2)
+    common = os.CommonTime.of(fleet)
+    for name in ("n1", "n2", "n4"):
+        passed(os.clock(fleet[name], common, 1.0))
+    assert "ahead" in failed(os.clock(fleet["n3"], common, 1.0), "clock")
+    late = Clock(1009.0, 1000.0, 1009.5)  # an answer that took long is no skew
+    passed(os.clock(late, common, 1.0))
+    behind = Clock(900, 1000.0, 1000.5)
+    assert "behind" in failed(os.clock(behind, common, 1.0), "clock")
+
+
+def test_between_two_clocks_the_controller_decides() -> None:
+    fleet = clocks(n1=0.2, n2=-300)
+    common = os.CommonTime.of(fleet)
+    passed(os.clock(fleet["n1"], common, 1.0))
+    failed(os.clock(fleet["n2"], common, 1.0), "clock")
+
+
+def test_a_fleet_that_differs_from_the_controller_is_no_skew() -> None:
+    fleet = clocks(n1=50, n2=50.2, n3=50.1)
+    for clock in fleet.values():
+        passed(os.clock(clock, os.CommonTime.of(fleet), 1.0))
+
+
+def test_clocks_without_windows_and_alone() -> None:
+    bare = {"n1": Clock(100.0), "n2": Clock(100.3), "n3": Clock(160.0)}
+    passed(os.clock(bare["n1"], os.CommonTime.of(bare), 1.0))
+    failed(os.clock(bare["n3"], os.CommonTime.of(bare), 1.0), "clock")
+    one = {"n1": Clock(100.0, 1.0, 2.0)}
+    assert not_applicable(os.clock(one["n1"], os.CommonTime.of(one), 1.0))
+
+
+def test_time_sync() -> None:
+    passed(os.time_sync(TimeSync(synchronised=True, source="chronyc", offset=0.001)))
+    failed(os.time_sync(TimeSync(synchronised=False, source="timedatectl")), "time service")
+    failed(os.time_sync(TimeSync(synchronised=True, source="ntpq", offset=-3.0)), "time service")
+    failed(os.time_sync(TimeSync(synchronised=True, source="ntpq", offset=math.nan)), "time service")
+
+
+def test_memory_against_profile_and_peers() -> None:
+    many = os.Peers({"n1": MEMORY, "n2": MEMORY, "n3": replace(MEMORY, total=60 * 2**30)})
+    norm = os.median_memory(many, GROUP)
+    passed(os.memory(MEMORY, NodeProfile(memory=66 * 2**30), norm))
+    failed(os.memory(MEMORY, NodeProfile(memory=128 * 2**30), norm), "memory")
+    failed(os.memory(many.facts["n3"], NodeProfile(), norm), "memory")
+    passed(os.memory(MEMORY, NodeProfile(), norm))
+    single = os.median_memory(os.Peers({"n1": MEMORY}), GROUP)
+    assert not_applicable(os.memory(MEMORY, NodeProfile(), single))
+    passed(os.memory(MEMORY, NodeProfile(memory=64 * 2**30), single))
+
+
+def test_cpus_and_numa() -> None:
+    off = replace(CPUS, online=6, offline="6-7")
+    passed(os.cpus(CPUS, 8, ALONE))
+    assert "offline: 6-7" in failed(os.cpus(off, 8, ALONE), "CPUs")
+    failed(os.cpus(off, None, peers(6, 8)), "CPUs")
+    failed(os.cpus(off, None, ALONE), "CPUs")
+    passed(os.cpus(off, None, peers(8, 6)))  # SMT is off everywhere
+    passed(os.cpus(CPUS, None, ALONE))
+    failed(os.numa(CPUS, 8, ALONE), "NUMA nodes")
+    passed(os.numa(CPUS, None, peers(1, 2)))
+    failed(os.cpu_model(CPUS, peers("EPYC", "Xeon")), "CPU model")
+    failed(os.architecture(CPUS, peers("x86_64", "aarch64")), "architecture")
+
+
+def test_governor() -> None:
+    passed(os.governor({"performance": 8}, "performance", ALONE))
+    failed(os.governor({"performance": 7, "powersave": 1}, "performance", ALONE), "governor")
+    failed(os.governor({}, "performance", ALONE), "governor")
+    assert "no CPU frequency scaling" in not_applicable(os.governor({}, None, peers({}, {})))
+    failed(os.governor({"powersave": 8}, None, peers({"powersave": 8}, {"performance": 8})), "governor")
+    failed(os.governor({}, None, peers({}, {"performance": 8})), "governor")
+
+
+def test_what_is_alike() -> None:
+    failed(os.hugepages(MEMORY, 1024, ALONE), "HugePages_Total")
+    passed(os.hugepages(MEMORY, 0, ALONE))
+    failed(os.hugepages(MEMORY, None, peers(0, 512)), "HugePages_Total")
+    failed(os.swap(MEMORY, peers(0, 2**30)), "swap")
+    failed(os.transparent_hugepages("never", peers("never", "always")), "transparent huge pages")
+    failed(os.security_modules("none", peers("none", "apparmor")), "security modules")
+    failed(os.kernel_settings("a=1", peers("a=1", "a=2")), "sysctls")
+    failed(os.user("uid=1000", peers("uid=1000", "uid=1000(ada)")), "id")
+
+
+def test_long_values_are_shown_from_where_they_part() -> None:
+    common = "x" * 500
+    said = failed(os.user(common + "mine", peers(common + "mine", common + "theirs")), "id")
+    assert "mine" in said
+    assert "theirs" in said
+    assert len(said) < 500
+
+
+def test_sysctls() -> None:
+    passed(os.sysctls({"a.b": "1 2"}, {"a.b": "1\t2"}))
+    failed(os.sysctls({"a.b": "1", "c.d": ""}, {"a.b": "2", "c.d": "1"}), "a.b", "c.d")
+    assert not_applicable(os.sysctls({}, {}))
+
+
+def test_limits_are_read_in_ulimits_units() -> None:
+    wanted = os.wanted_limits({"memlock": "65536", "nofile": "4096", "stack": "unlimited", "as": "1G"})
+    assert wanted == {"memlock": 65536 * 1024, "nofile": 4096, "stack": math.inf, "as": 2**30}
+    soft = {"Max locked memory": 65536.0, "Max open files": 8192.0, "Max stack size": math.inf}
+    assert "64 KiB | at least 64 MiB" in failed(os.limits(soft, wanted), "memlock", "as")
+    passed(os.limits({"Max locked memory": math.inf}, {"memlock": math.inf}))
+    for bad in ({"memlokc": "1"}, {"memlock": "much"}):
+        with pytest.raises(ConfigError):
+            os.wanted_limits(bad)
+
+
+def test_mounts() -> None:
+    found = {"/": ROOT, "/home": HOME}
+    passed(os.mounts(found, [MountConfig(path="/home/", fstype="nfs", source="fs1:/home", options=("rw",))]))
+    failed(os.mounts(found, [MountConfig(path="/scratch")]), "/scratch")
+    wrong = MountConfig(path="/home", fstype="lustre", source="fs2:/home", options=("noatime",))
+    failed(os.mounts(found, [wrong]), "/home", "/home", "/home")
+    assert not_applicable(os.mounts(found, []))
+    passed(os.root_writable(found))
+    failed(os.root_writable({"/": replace(ROOT, options=("ro", "relatime"))}), "/")
+
+
+def test_a_hung_mount_fails_one_check_and_names_the_server() -> None:
+    found = {"/": ROOT, "/home": HOME}
+    disks = {"/": DISK, "/tmp": DISK, "/home": Disk(problem="no answer within 8 s", hung=True)}
+    failed(os.mount_response(disks, found), "/home (nfs4 from fs1:/home)")
+    config = OsConfig(mounts=(MountConfig(path="/home", min_free=2**40),))
+    passed(os.free_space(disks, found, config))
+    passed(os.mount_response({"/": DISK, "/tmp": DISK, "/gone": Disk(problem="No such file")}, found))
+
+
+def test_free_space_and_inodes() -> None:
+    found = {"/": ROOT, "/home": HOME}
+    disks = {"/": DISK, "/tmp": DISK, "/home": replace(DISK, free=2**30)}
+    config = OsConfig(mounts=(MountConfig(path="/home", min_free_percent=5),))
+    assert os.disk_paths(config) == ("/", "/tmp", "/home")
+    assert "5 GiB" in failed(os.free_space(disks, found, config), "/home")
+    passed(os.free_space(disks, found, CONFIG.model_copy(update={"mounts": (MountConfig(path="/home"),)})))
+    full = {"/": replace(DISK, free=2**20), "/tmp": DISK}
+    failed(os.free_space(full, found, CONFIG), "/")
+    silent = {"/": Disk(problem="hung"), "/tmp": DISK}
+    assert not_applicable(os.free_space(silent, found, CONFIG))
+    passed(os.inodes(disks))
+    failed(os.inodes({"/": replace(DISK, inodes_free=10), "/tmp": DISK}), "/")
+    assert not_applicable(os.inodes({"/": replace(DISK, inodes=0), "/tmp": replace(DISK, inodes=0)}))
+
+
+def test_shared_storage_blames_the_node_that_does_not_see_it() -> None:
+    passed(os.shared_storage({"/s": SharedFolder("n1")}, "n2"))
+    failed(os.shared_storage({"/s": SharedFolder("n1", read_problem="No such file")}, "n2"), "/s")
+    broken = {"/s": SharedFolder("n1", write_problem="Read-only file system", read_problem="No such file")}
+    failed(os.shared_storage(broken, "n1"), "/s")
+    assert "n1" in not_applicable(os.shared_storage(broken, "n2"))
+    assert not_applicable(os.shared_storage({}, "n2"))
+
+
+def test_processes() -> None:
+    zombie, stuck = Process(7, 1, "Z", 9, "root", "sh"), Process(9, 1, "D", 400, "ada", "dd")
+    both = Processes(90, (zombie, stuck))
+    assert "parent 1" in failed(os.zombies(both, 0), "processes")
+    passed(os.zombies(both, 1))
+    assert "dd of ada" in failed(os.dstate(both), "pid 9")
+    passed(os.dstate(Processes(90, (zombie,))))
+    failed(os.load(Load(9, 1, 1), 8, 1.0), "load")
+    passed(os.load(Load(7, 9, 9), 8, 1.0))
+
+
+def log(*events: tuple[str, str, int]) -> KernelLog:
+    said = tuple(Event(kind, count, 1.0, 2.0, text) for kind, text, count in events)
+    return KernelLog("dmesg", 900, 0.0, None, said)
+
+
+XID = ("xid", "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.", 1)
+NVRM = ("nvrm", "NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.", 1)
+
+
+def test_kernel_log_leaves_xids_to_gpu_xid() -> None:
+    passed(os.kernel_log(log()))
+    passed(os.kernel_log(log(XID, NVRM)))
+    failed(os.kernel_log(log(NVRM)), "kernel log: nvrm")
+    failed(os.kernel_log(log(XID, ("mce", "mce: [Hardware Error]: Machine check", 1))), "kernel log: mce")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "count", "bad"),
+    [
+        ("edac", "EDAC MC0: 1 CE memory read error on CPU_SrcID", 3, False),
+        ("edac", "EDAC MC0: 1 CE memory read error on CPU_SrcID", 500, True),
+        ("edac", "EDAC MC0: 1 UE memory read error on CPU_SrcID", 1, True),
+        ("oom", "Memory cgroup out of memory: Killed process 7 (python)", 1, False),
+        ("oom", "Out of memory: Killed process 7 (python)", 1, True),
+        ("filesystem", "EXT4-fs error (device sda1): ext4_find_entry", 1, True),
+        ("lockup", "INFO: task dd:7 blocked for more than 120 seconds.", 1, True),
+        ("io", "blk_update_request: I/O error, dev sda", 1, True),
+    ],
+)
+def test_kernel_log_kinds(kind: str, text: str, count: int, bad: bool) -> None:  # noqa: FBT001 - a table
+    verdict = os.kernel_log(log((kind, text, count)))
+    assert verdict.outcome is (Outcome.FAILED if bad else Outcome.PASSED)
+
+
+def test_packages() -> None:
+    found = {"slurm": "22.05.8-4", "munge": "", "docker": "5:27.1"}
+    passed(os.packages(found, {"slurm": "22.05", "docker": "27"}))
+    failed(os.packages(found, {"slurm": "22.05.80", "munge": "", "docker": "4:"}), "slurm", "munge", "docker")
+    failed(os.packages({"bash": "5.20"}, {"bash": "5.2"}), "bash")
+    passed(os.packages({"bash": "5.2.1"}, {"bash": "5.2*"}))
+    assert not_applicable(os.packages({}, {}))
+
+
+def test_services_and_failed_units_do_not_both_fail() -> None:
+    failed(os.services({"munge": "failed", "sssd": "active"}, ("munge", "sssd")), "munge")
+    passed(os.failed_units(("munge.service",), ("munge",)))
+    failed(os.failed_units(("x.mount",), ("munge",)), "x.mount")
+    assert not_applicable(os.services({}, ()))
+
+
+def test_drift_of_further_commands() -> None:
+    mine, theirs = Said("a", 0), Said("b", 0)
+    failed(os.drift({"cmd": mine}, {"cmd": peers(mine, theirs)}), "cmd")
+    assert "exit 1" in failed(os.drift({"cmd": Said("b", 1)}, {"cmd": peers(Said("b", 1), theirs)}), "cmd")
+    passed(os.drift({"cmd": theirs}, {"cmd": peers(mine, theirs)}))
+    assert not_applicable(os.drift({"cmd": mine}, {"cmd": os.norm({"n1": mine})}))
+    assert not_applicable(os.drift({}, {}))
+
+
+def test_name_resolution_leaves_out_the_own_name() -> None:
+    good = {"n1": "10.0.0.1", "n2": "10.0.0.2"}
+    fleet = {"n1": {**good, "n1": "127.0.1.1"}, "n2": {**good, "n2": "127.0.1.1"}, "n3": good, "n4": good}
+    passed(os.name_resolution(fleet["n1"], "n1", fleet))
+    odd = {**fleet, "n4": {"n1": "10.0.0.9", "n2": ""}}
+    failed(os.name_resolution(odd["n4"], "n4", odd), "n1", "n2")
+    passed(os.name_resolution(odd["n3"], "n3", odd))
+    nothing = {name: {"n1": "", "n2": ""} for name in fleet}
+    assert not_applicable(os.name_resolution(nothing["n1"], "n1", nothing))
+
+
+def test_every_check_has_a_test_in_the_suite_of_the_same_name() -> None:
+    root = Path(__file__).parents[1]
+    checks = ast.parse((root / "src/pytest_gpucluster/checks/os.py").read_text())
+    named = {
+        decorator.args[0].value
+        for function in checks.body
+        if isinstance(function, ast.FunctionDef)
+        for decorator in function.decorator_list
+        if isinstance(decorator, ast.Call) and isinstance(decorator.args[0], ast.Constant)
+    }
+    suite = ast.parse((root / "suites/test_os.py").read_text())
+    tests = {
+        f"os.{function.name.removeprefix('test_')}"
+        for function in suite.body
+        if isinstance(function, ast.FunctionDef) and function.name.startswith("test_")
+    }
+    assert named == tests
+    assert len(named) > 30
+    documented = (root / "docs/suites/os.md").read_text()
+    assert [name for name in sorted(tests) if f"`{name}`" not in documented] == []

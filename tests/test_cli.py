@@ -1,0 +1,230 @@
+"""The command gpucluster: what it prints, what it writes, how it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_gpucluster import cli, config
+from pytest_gpucluster.errors import SandboxError
+from pytest_gpucluster.slurm import client
+
+INVENTORY = "[slurm-master]\nmgmt01\n[slurm-node]\ngpu[01:04]\n"
+
+
+@pytest.fixture(autouse=True)
+def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("inventory").write_text(INVENTORY)
+
+
+def test_init_writes_a_file_that_loads(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["init", "--inventory", "inventory", "--name", "prod"]) == 0
+    assert "clusters/prod.yaml: 4 nodes in 1 groups" in capsys.readouterr().out
+    assert config.load_cluster("prod").groups[0].nodes == "gpu[01-04]"
+
+
+def test_init_never_overwrites_without_force(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.yaml").write_text("nodes: mine\n")
+    init = ["init", "--inventory", "inventory", "--output", "mine.yaml"]
+    assert cli.main(init) == 4
+    assert capsys.readouterr().err == (
+        "gpucluster: error: mine.yaml: is there already; --force overwrites it, --output names another file\n"
+    )
+    assert Path("mine.yaml").read_text() == "nodes: mine\n"
+    assert cli.main([*init, "--force"]) == 0
+    assert config.load_cluster("mine.yaml").groups[0].nodes == "gpu[01-04]"
+
+
+def test_init_to_standard_output_writes_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["init", "--inventory", "inventory", "--output", "-"]) == 0
+    assert "nodes: gpu[01-04]" in capsys.readouterr().out
+    assert not Path("clusters").exists()
+
+
+NODES = """\
+NodeName=gpu01 Arch=x86_64 CPUTot=4 Gres=gpu:h200:8(S:0-1) RealMemory=1000 State=IDLE Partitions=batch,debug
+NodeName=gpu02 Arch=x86_64 CPUTot=4 Gres=gpu:h200:8(S:0-1) RealMemory=1000 State=IDLE Partitions=batch,debug
+NodeName=cpu01 Arch=x86_64 CPUTot=4 Gres=(null) RealMemory=1000 State=IDLE Partitions=debug
+"""
+PARTITIONS = """\
+PartitionName=batch Default=YES State=UP MaxTime=1-00:00:00 Nodes=gpu[01-02]
+PartitionName=debug Default=NO State=UP MaxTime=1:00:00 Nodes=gpu[01-02],cpu01
+"""
+
+
+def test_init_from_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(_self: object, *argv: str, **_options: object) -> str:
+        return NODES if "node" in argv else PARTITIONS if "partition" in argv else "ClusterName = lab\n"
+
+    monkeypatch.setattr(client.Slurm, "run", answer)
+    monkeypatch.setenv("SLURM_CONF", "/srv/lab/slurm.conf")
+    assert cli.main(["init"]) == 0
+    cluster = config.load_cluster("lab")
+    assert cluster.slurm.conf == "/srv/lab/slurm.conf"
+    groups = {group.nodes: (group.partition, group.profile.name) for group in cluster.groups}
+    assert groups == {"gpu[01-02]": ("batch", "h200-8"), "cpu01": ("debug", "generic")}
+
+
+def test_init_without_slurm_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert cli.main(["init"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("gpucluster: error: ")
+    assert "--inventory FILE" in error
+    assert error.count("\n") == 1
+
+
+def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == config.schema()
+    assert cli.main(["schema", "profile", "--output", "p.json"]) == 0
+    assert json.loads(Path("p.json").read_text()) == config.schema("profile")
+    assert cli.main(["schema", "--markdown"]) == 0
+    assert capsys.readouterr().out == config.reference()
+
+
+def test_profiles(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["profiles"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert listed == list(config.profile_names())
+    assert cli.main(["profiles", "show", "h200-vm:2"]) == 0
+    assert "name: NVIDIA H200\n" in capsys.readouterr().out
+    assert cli.main(["profiles", "show", "h200vm"]) == 4
+    assert "did you mean 'h200-vm'?" in capsys.readouterr().err
+
+
+PLAIN = {"kind": "plain", "accounting": False, "share": [], "pyxis": "auto"}
+NAMESPACED = {
+    "kind": "namespaced",
+    "accounting": True,
+    "share": [Path("/tmp/a"), Path("/tmp/b")],
+    "pyxis": "off",
+}
+
+
+class FakeSandbox:
+    """Notes what it is asked to do."""
+
+    asked: list[Any]
+
+    def __init__(self, state_dir: Path | None = None) -> None:
+        FakeSandbox.asked = [state_dir]
+
+    def up(self, **options: Any) -> None:
+        self.asked.append(("up", options))
+
+    def down(self) -> None:
+        raise SandboxError("nothing runs;\nstart it with up")
+
+    def status(self) -> dict[str, Any]:
+        return {"running": True, "kind": "plain", "why_plain": "no namespaces here"}
+
+    def fault(self, kind: str, node: str, **options: str) -> None:
+        self.asked.append((kind, node, options))
+
+    def heal(self, node: str | None = None, kind: str | None = None) -> None:
+        self.asked.append((node, kind))
+
+
+@pytest.fixture
+def sandbox_module(monkeypatch: pytest.MonkeyPatch) -> type[FakeSandbox]:
+    """Put a recorder in the place of the sandbox: this file is about words on a command line."""
+    room, faults = ModuleType("pytest_gpucluster.sandbox"), ModuleType("pytest_gpucluster.sandbox.faults")
+    vars(room)["Sandbox"] = FakeSandbox
+    vars(faults)["FAULTS"] = {"xid": SimpleNamespace(name="xid", description="an Xid", check="gpu.xid")}
+    monkeypatch.setitem(sys.modules, room.__name__, room)
+    monkeypatch.setitem(sys.modules, faults.__name__, faults)
+    return FakeSandbox
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ("up", [None, ("up", {"nodes": 4, "gpus_per_node": 8, **PLAIN})]),
+        (
+            "up --nodes 2 --gpus 1 --state-dir box",
+            [Path("box"), ("up", {"nodes": 2, "gpus_per_node": 1, **PLAIN})],
+        ),
+        (
+            "up --kind namespaced --accounting --share /tmp/a --share /tmp/b --pyxis off",
+            [None, ("up", {"nodes": 4, "gpus_per_node": 8, **NAMESPACED})],
+        ),
+        ("fault gpu_missing gpu02 index=3", [None, ("gpu_missing", "gpu02", {"index": "3"})]),
+        ("fault slow gpu02", [None, ("slow", "gpu02", {})]),
+        ("heal", [None, (None, None)]),
+        ("heal gpu02 --kind xid", [None, ("gpu02", "xid")]),
+    ],
+)
+def test_sandbox(sandbox_module: type[FakeSandbox], words: str, asked: list[Any]) -> None:
+    assert cli.main(["sandbox", *words.split()]) == 0
+    assert sandbox_module.asked == asked
+
+
+@pytest.mark.usefixtures("sandbox_module")
+def test_sandbox_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sandbox", "fault", "--list"]) == 0
+    assert "gpu.xid" in capsys.readouterr().out
+    assert cli.main(["sandbox", "status"]) == 0
+    assert json.loads(capsys.readouterr().out)["running"] is True
+    assert cli.main(["sandbox", "up", "--kind", "auto"]) == 0
+    assert "The nodes are plain: no namespaces here" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("sandbox_module")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("down", "nothing runs; start it with up"),
+        ("fault xid", "which fault in which node?"),
+        ("fault xid gpu01 index", "an option of a fault is written key=value, not 'index'"),
+    ],
+)
+def test_an_error_of_the_sandbox_is_one_line(
+    capsys: pytest.CaptureFixture[str], words: str, said: str
+) -> None:
+    assert cli.main(["sandbox", *words.split()]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"gpucluster: error: {said}")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words", ["", "nonsense", "sandbox", "sandbox up --nodes 257", "sandbox up --gpus x"]
+)
+def test_wrong_usage_is_exit_2(words: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(words.split())
+    assert caught.value.code == 2
+
+
+def test_interrupt_has_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(config, "reference", interrupted)
+    assert cli.main(["schema", "--markdown"]) == 130
+    assert capsys.readouterr().err == "gpucluster: error: interrupted\n"
+
+
+def test_a_closed_pipe_has_no_traceback() -> None:
+    command = f"set -o pipefail; '{sys.executable}' -m pytest_gpucluster.cli schema | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("gpucluster ")

@@ -1,0 +1,213 @@
+"""The container suite on real Slurm with our plugin, and with the Pyxis that GPUCLUSTER_TEST_PYXIS names, if any."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from plugin_helpers import on, run_pytest
+
+from pytest_gpucluster.checks import container as checks
+from pytest_gpucluster.checks.verdict import Outcome
+from pytest_gpucluster.config.frameworks import ContainerConfig
+from pytest_gpucluster.fleet.channel import Fleet
+from pytest_gpucluster.probes.container import MOUNTED, PASSED, Found, Imported, Seen
+from pytest_gpucluster.runners.containers import Containers
+from pytest_gpucluster.sandbox import Sandbox
+from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.slurm.client import Slurm
+from pytest_gpucluster.transport import LocalTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from plugin_helpers import Run
+
+SUITE = Path(__file__).parent.parent / "suites" / "test_container.py"
+FAULTS = {
+    "image_missing": "container.import",
+    "image_corrupt": "container.import",
+    "mount_source_missing": "container.mounts",
+    "pyxis_missing": "container.plugin",
+    "container_left": "container.leftovers",
+}
+
+
+@pytest.fixture(scope="module")
+def faulty() -> Iterator[tuple[Sandbox, dict[str, str]]]:
+    folder = Path(tempfile.mkdtemp(prefix="sbx-"))
+    sandbox = Sandbox(folder / "s")
+    try:
+        sandbox.up(nodes=len(FAULTS) + 1, gpus_per_node=2)
+        node_of = dict(zip(FAULTS, sandbox.nodes, strict=False))
+        for kind, node in node_of.items():
+            sandbox.fault(kind, node)
+        yield sandbox, node_of
+    finally:
+        sandbox.down()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def run(faulty: tuple[Sandbox, dict[str, str]], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run_pytest(tmp_path_factory.mktemp("run"), on(faulty[0]), where=[str(SUITE)])
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_fault_has_its_own_verdict(run: Run, faulty: tuple[Sandbox, dict[str, str]], kind: str) -> None:
+    node = faulty[1][kind]
+    failed = {
+        event["check"]
+        for event in run.events
+        if event.get("outcome") == "failed" and event.get("node") == node
+    }
+    assert failed == {FAULTS[kind]}, run.out[-3000:]
+
+
+def test_healthy_node_passes_everything(run: Run, faulty: tuple[Sandbox, dict[str, str]]) -> None:
+    healthy = faulty[0].nodes[-1]
+    ends = {
+        event["check"]: event["outcome"]
+        for event in run.events
+        if event.get("node") == healthy and "check" in event
+    }
+    assert len(ends) == 19
+    assert set(ends.values()) == {"passed"}, ends
+    left = (faulty[0].layout.node(healthy) / "enroot").glob("pyxis*")
+    assert list(left) == []
+
+
+@pytest.mark.skipif("GPUCLUSTER_TEST_PYXIS" not in os.environ, reason="no Pyxis of a site is named")
+def test_with_the_site_s_pyxis(tmp_path: Path) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="sbx-"))
+    sandbox = Sandbox(folder / "s")
+    try:
+        sandbox.up(nodes=2, gpus_per_node=2, pyxis=os.environ["GPUCLUSTER_TEST_PYXIS"])
+        done = run_pytest(tmp_path, on(sandbox), where=[str(SUITE)])
+        assert done.rc == 0, done.out[-3000:]
+    finally:
+        sandbox.down()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# -- images by name ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(sandbox: Sandbox) -> Iterator[Containers]:
+    slurm = Slurm(LocalTransport(sandbox.env))
+    request = AllocationRequest(nodes=("gpu01", "gpu02"))
+    with Allocation.request(slurm, request) as held, Fleet.over_slurm(slurm, held) as fleet:
+        made = Containers(slurm, held, fleet, deadline=60)
+        yield made
+        made.close()
+
+
+def test_one_import_for_many_and_removed_at_the_end(
+    store: Containers, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    image = tmp_path / "image.sqsh"
+    shutil.copy(sandbox.layout.root / "images" / "sandbox.sqsh", image)
+    nodes = ("gpu01", "gpu02")
+    first = store.ensure(str(image))
+    assert set(first.seconds) == set(nodes)
+    assert store.ensure(str(image)) is first
+    assert store.remove(first.name, ["gpu01"]) == {}
+    store._known.clear()  # as another run would start
+    again = store.ensure(str(image))
+    assert (set(again.seconds), again.reused) == ({"gpu01"}, ("gpu02",))
+    os.utime(image, (1, 1))  # made anew
+    store._known.clear()
+    newer = store.ensure(str(image))
+    assert newer.name != first.name
+    assert set(newer.replaced) == set(nodes)
+    assert all(names == (f"pyxis_{newer.name}",) for names in store.listed(nodes).values())
+    store.close()
+    assert store.listed(nodes) == {"gpu01": (), "gpu02": ()}
+
+
+def test_image_that_is_not_there(store: Containers) -> None:
+    failed = store.ensure("/nonexistent.sqsh").failed
+    assert set(failed) == {"gpu01", "gpu02"}
+    assert "/nonexistent.sqsh does not exist on the node" in failed["gpu01"]
+
+
+# -- pure checks ------------------------------------------------------------------------------------------------
+
+
+def good(**changes: dict[str, str]) -> Found:
+    """Facts of a node where all is well; a change replaces facts of one step."""
+    outside = {
+        "root": "8:1 /",
+        "release": "debian 12",
+        "uid": "1000",
+        "memlock": "unlimited",
+        "shm": "10 4096",
+    }
+    outside |= {"devices": "2", "gpu.GPU-1": "1", "gpu.GPU-2": "1"}
+    inside = {**outside, "root": "8:1 /data/pyxis_x", "release": "ubuntu 24.04", "mark": "yes"}
+    steps = {
+        "outside": outside,
+        "plain": {**inside, "env.GPUCLUSTER_PASSED": PASSED, "image.V": "own", "rc": "yes"},
+        "readonly": {**inside, "writable": "no", "env.V": "own"},
+        "gpus": inside,
+        "turned": {**inside, "uid": "0", "at_home": "yes", "marked": "yes", "env.V": "gpucluster-outside"},
+        "entrypoint": inside,
+        "mounts": {**inside, "token": "t", "wrote": "yes", "ro_writable": "no", "workdir": MOUNTED},
+        "back": inside,
+        "saved": inside,
+    }
+    seen = {name: Seen(({**facts, **changes.get(name, {})},)) for name, facts in steps.items()}
+    ranks = [
+        {
+            "env.SLURM_PROCID": str(n),
+            "env.SLURM_LOCALID": str(n),
+            "env.RANK": str(n),
+            "env.LOCAL_RANK": str(n),
+        }
+        for n in range(2)
+    ]
+    seen["ranks"] = Seen(tuple({**facts, **changes.get("ranks", {})} for facts in ranks))
+    imports = (Imported("/i.sqsh", "n", {"gpu01": 2.0}, {"gpu01": 10_000_000}),)
+    return Found("gpu01", ContainerConfig(), imports, seen, gpus=2, override="V", token="t", token_back=True)
+
+
+PURE = {
+    "container.root": (checks.root, {"readonly": {"writable": "yes"}}),
+    "container.mounts": (checks.mounts, {"mounts": {"token": "other"}}),
+    "container.workdir": (checks.workdir, {"mounts": {"workdir": "/"}}),
+    "container.home": (checks.home, {"plain": {"at_home": "yes"}}),
+    "container.remap_root": (checks.remap_root, {"back": {"uid": "0"}}),
+    "container.environment": (checks.environment, {"readonly": {"env.V": "gpucluster-outside"}}),
+    "container.reuse": (checks.reuse, {"back": {"mark": "no"}}),
+    "container.save": (checks.save, {"saved": {"mark": "no"}}),
+    "container.gpus": (checks.gpus, {"gpus": {"devices": "1"}}),
+    "container.ranks": (checks.ranks, {"ranks": {"env.LOCAL_RANK": "7"}}),
+    "container.memlock": (checks.memlock, {"plain": {"memlock": "64"}}),
+    "container.shm": (checks.shm, {"plain": {"shm": "1 4096"}}),
+}
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_check_finds_what_is_wrong(name: str) -> None:
+    function, change = PURE[name]
+    assert function(good()).outcome is Outcome.PASSED
+    bad = function(good(**change))
+    assert (bad.check, bad.outcome) == (name, Outcome.FAILED)
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_nothing_known_is_never_a_pass(name: str) -> None:
+    unknown = Found("gpu01", ContainerConfig(), (Imported("/i.sqsh", "n"),), {}, gpus=2)
+    assert PURE[name][0](unknown).outcome is not Outcome.PASSED
+
+
+def test_a_task_outside_is_the_plugin_s_fault() -> None:
+    same = {"root": "8:1 /", "release": "debian 12"}
+    found = good(plain=same)
+    assert checks.plugin(found, "").outcome is Outcome.FAILED
+    assert checks.imported(found).outcome is Outcome.NOT_CHECKED

@@ -1,0 +1,467 @@
+"""The ddp suite: verdicts on plain facts, and the real torch over gloo on virtual nodes, healthy and with faults."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from plugin_helpers import Run, cluster_file, names, run_pytest
+
+from pytest_gpucluster.checks import ddp
+from pytest_gpucluster.checks.told import StepTold, TaskTold, read_facts
+from pytest_gpucluster.checks.verdict import Outcome, Verdict
+from pytest_gpucluster.payloads import ddp as payload
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.sandbox import Sandbox
+
+ROOT = Path(__file__).parents[1]
+SUITE = ROOT / "suites" / "test_ddp.py"
+PATIENCE = 400  # seconds; a run takes a tenth of it on a quiet machine
+PYTHON = ROOT / ".cache" / "frameworks" / "bin" / "python"
+NODES = ("gpu01", "gpu02")
+
+
+# -- verdicts on plain facts --------------------------------------------------------------------------------------
+
+
+def placed(**changes: Any) -> StepTold:
+    """Return four healthy tasks on two nodes; `task2={...}` changes the facts of one."""
+    tasks = []
+    for number in range(4):
+        node, local = NODES[number // 2], number % 2
+        fact = {
+            "ddp": "place",
+            "rank": number,
+            "task": number,
+            "node": node,
+            "host": node,
+            "slurm": {
+                "WORLD_SIZE": "4",
+                "RANK": str(number),
+                "LOCAL_RANK": str(local),
+                "MASTER_ADDR": "gpu01",
+                "MASTER_PORT": "20100",
+            },
+            "given": {},
+            "pytorch_version": "",
+            "job": "7",
+            "first": "gpu01",
+            "master": {"addresses": ["10.0.0.1"], "error": ""},
+            "port": "",
+            "interfaces": ["lo", "eth0"],
+            "asked": {},
+            "torch": {"version": "2.13.0", "error": ""},
+            **changes.get(f"task{number}", {}),
+        }
+        tasks.append(TaskTold(number, node, 0, None, (fact,)))
+    return StepTold("ddp", NODES, 4, tuple(tasks))
+
+
+def worked(**changes: list[dict[str, Any]]) -> StepTold:
+    """Return four ranks that did all; `rank3=[...]` gives one rank other facts."""
+    tasks = []
+    for rank in range(4):
+        node = NODES[rank // 2]
+        common = {"rank": rank, "node": node}
+        facts: list[dict[str, Any]] = [
+            {"ddp": "loaded", "seconds": 1.0, "device": {"uuid": f"GPU-{rank}", "bus": ""}},
+            {"ddp": "joined", "size": 4, "group_rank": rank, "seconds": 0.1},
+            {"ddp": "reduced", "elements": 10, "wrong": 0, "seconds": 0.01},
+            {
+                "ddp": "trained",
+                "own": str(rank),
+                "synced": "a",
+                "after": "b",
+                "losses": [2.0, 1.0],
+                "seconds": 1,
+            },
+            {"ddp": "done"},
+        ]
+        facts = changes.get(f"rank{rank}", facts)
+        tasks.append(TaskTold(rank, node, 0, None, tuple({**common, **fact} for fact in facts)))
+    return StepTold("ddp", NODES, 4, tuple(tasks))
+
+
+def found(verdict: Verdict) -> str:
+    return " | ".join(f"{x.part}: {x.measured}" for x in verdict.findings)
+
+
+def test_healthy_facts_pass() -> None:
+    told, done = placed(), worked()
+    for node in NODES:
+        assert ddp.framework(node, told).outcome is Outcome.PASSED
+        assert ddp.environment(node, told, ddp.Setters()).outcome is Outcome.PASSED
+        assert ddp.master_addr(node, told).outcome is Outcome.PASSED
+        assert ddp.interface(node, told).outcome is Outcome.PASSED
+        assert ddp.devices(node, done).outcome is Outcome.PASSED
+    for verdict in (ddp.master_port(told), ddp.group(done), ddp.all_reduce(done), ddp.training(done)):
+        assert verdict.outcome is Outcome.PASSED
+
+
+def test_a_wrong_rank_is_named_with_who_set_it() -> None:
+    told = placed(task3={"given": {"RANK": "2"}, "pytorch_version": "2.13.0"})
+    verdict = ddp.environment("gpu02", told, ddp.Setters(contained=True))
+    assert found(verdict) == "RANK of task 3: 2 (set by Pyxis)"
+    assert ddp.environment("gpu01", told, ddp.Setters()).outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize(
+    ("name", "fact", "setters", "who"),
+    [
+        ("RANK", {}, ddp.Setters(), "this suite, from Slurm's variables"),
+        ("RANK", {"given": {"RANK": "1"}}, ddp.Setters({"RANK": "1"}), "exports of the environment"),
+        ("RANK", {"given": {"RANK": "1"}}, ddp.Setters(shell={"RANK": "1"}), "the shell that runs pytest"),
+        (
+            "MASTER_ADDR",
+            {"given": {"MASTER_ADDR": "gpu01", "MASTER_PORT": "61007"}, "pytorch_version": "2.13.0"},
+            ddp.Setters(contained=True),
+            "Enroot's hook 50-slurm-pytorch.sh",
+        ),
+        ("RANK", {"given": {"RANK": "1"}}, ddp.Setters(), "a task prolog"),
+    ],
+)
+def test_who_set_a_variable(name: str, fact: dict[str, Any], setters: ddp.Setters, who: str) -> None:
+    (first, *_rest) = placed(task0=fact).facts("place")
+    assert ddp.who_set(name, first, setters).startswith(who)
+
+
+def test_a_duplicate_local_rank_is_named() -> None:
+    told = placed(task2={"given": {"LOCAL_RANK": "0"}}, task3={"given": {"LOCAL_RANK": "0"}})
+    said = found(ddp.environment("gpu02", told, ddp.Setters()))
+    assert "LOCAL_RANK of task 3: 0" in said
+    assert "LOCAL_RANK 0: tasks 2, 3" in said
+
+
+def test_a_promised_variable_has_to_be_there() -> None:
+    verdict = ddp.environment("gpu01", placed(), ddp.Setters(), ("RANK",))
+    assert found(verdict) == "RANK of task 0: not set | RANK of task 1: not set"
+
+
+def test_a_node_that_resolves_otherwise_is_named() -> None:
+    other = {"master": {"addresses": ["10.9.9.9"], "error": ""}}
+    told = placed(task2=other, task3=other)
+    wide = replace(
+        told,
+        tasks=(
+            *told.tasks,
+            *(
+                replace(t, task=t.task + 4, node=n, facts=({**t.facts[0], "node": n, "task": t.task + 4},))
+                for n in ("gpu03", "gpu04", "gpu05")
+                for t in placed().tasks[:2]
+            ),
+        ),
+    )
+    assert "resolves to 10.9.9.9" in found(ddp.master_addr("gpu02", wide))
+    assert ddp.master_addr("gpu03", wide).outcome is Outcome.PASSED
+
+
+def test_an_address_that_is_the_node_itself_is_named() -> None:
+    loop = {"master": {"addresses": ["127.0.1.1"], "error": ""}}
+    told = placed(task0=loop, task1=loop, task2=loop, task3=loop)
+    assert ddp.master_addr("gpu01", told).outcome is Outcome.PASSED  # its own name
+    assert "this node itself" in found(ddp.master_addr("gpu02", told))
+
+
+def test_an_address_that_does_not_resolve_is_named() -> None:
+    lost = {"master": {"addresses": [], "error": "Name or service not known"}}
+    assert "does not resolve" in found(ddp.master_addr("gpu02", placed(task2=lost)))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"port": "taken", "given": {"MASTER_PORT": "23456"}}, "MASTER_PORT 23456 on gpu01: taken"),
+        ({"port": "not ours"}, "MASTER_ADDR gpu01: 10.0.0.1: not of gpu01"),
+        ({"given": {"MASTER_PORT": "many"}}, "MASTER_PORT on gpu01: many"),
+    ],
+)
+def test_a_port_that_rank_0_cannot_have(change: dict[str, Any], said: str) -> None:
+    assert said in found(ddp.master_port(placed(task0=change)))
+
+
+def test_different_ports_are_named() -> None:
+    told = placed(task3={"given": {"MASTER_PORT": "1234"}})
+    assert "MASTER_PORT of task 3 on gpu02: 1234" in found(ddp.master_port(told))
+
+
+def test_only_a_port_of_our_own_is_drawn_again() -> None:
+    assert ddp.own_port_taken(placed(task0={"port": "taken"}))
+    assert not ddp.own_port_taken(placed(task0={"port": "taken", "given": {"MASTER_PORT": "23456"}}))
+    assert ddp.own_port_taken(
+        worked(rank0=[{"ddp": "failed", "phase": "x", "reason": "in use", "port": "20100"}])
+    )
+    assert not ddp.own_port_taken(worked())
+
+
+@pytest.mark.parametrize(
+    ("asked", "lacking"),
+    [
+        ({"GLOO_SOCKET_IFNAME": "eth0"}, False),
+        ({"GLOO_SOCKET_IFNAME": "eth0,ib0"}, True),
+        ({"NCCL_SOCKET_IFNAME": "eth"}, False),
+        ({"NCCL_SOCKET_IFNAME": "=eth"}, True),
+        ({"NCCL_SOCKET_IFNAME": "^lo,docker"}, False),
+        ({"NCCL_SOCKET_IFNAME": "^lo,eth"}, True),
+        ({"NCCL_SOCKET_IFNAME": "ib"}, True),
+    ],
+)
+def test_interfaces(asked: dict[str, str], lacking: bool) -> None:  # noqa: FBT001 - a table of cases
+    verdict = ddp.interface("gpu01", placed(task0={"asked": asked}))
+    assert (verdict.outcome is Outcome.FAILED) is lacking
+
+
+def test_torch_absent_or_of_another_version() -> None:
+    none = {"torch": {"version": "", "error": "No module named 'torch'"}}
+    assert "No module named" in found(ddp.framework("gpu02", placed(task2=none, task3=none)))
+    other = {"torch": {"version": "1.13.0", "error": ""}}
+    assert "1.13.0" in found(ddp.framework("gpu02", _mixed(other)))
+
+
+def _mixed(other: dict[str, Any]) -> StepTold:
+    told = placed(task2=other, task3=other)
+    more = (replace(t, node="gpu03", facts=({**t.facts[0], "node": "gpu03"},)) for t in told.tasks[:2])
+    return replace(told, tasks=(*told.tasks, *more))
+
+
+def test_silent_nodes_are_failures_not_passes() -> None:
+    told = placed()
+    silent = replace(told, tasks=(*told.tasks[:2], TaskTold(2, "gpu02", 127, None, (), "python: not found")))
+    assert found(ddp.framework("gpu02", silent)) == "tasks: task 2: exit status 127: python: not found"
+    assert ddp.environment("gpu02", silent, ddp.Setters()).outcome is Outcome.NOT_CHECKED
+
+
+def test_two_ranks_on_one_device() -> None:
+    facts = [{"ddp": "loaded", "seconds": 1.0, "device": {"uuid": "GPU-0", "bus": ""}}]
+    assert found(ddp.devices("gpu02", worked(rank2=facts))) == "GPU GPU-0: ranks 0 (gpu01), 2 (gpu02)"
+
+
+def test_a_killed_rank_comes_before_those_that_felt_it() -> None:
+    told = worked(
+        rank0=[
+            {"ddp": "joined", "size": 4, "group_rank": 0, "seconds": 1},
+            {"ddp": "failed", "phase": "all_reduce", "reason": "Connection closed by peer"},
+        ],
+        rank3=[{"ddp": "joined", "size": 4, "group_rank": 3, "seconds": 1}],
+    )
+    killed = replace(told.tasks[3], rc=137, signal=9)
+    told = replace(told, tasks=(replace(told.tasks[0], rc=1), *told.tasks[1:3], killed))
+    verdict = ddp.all_reduce(told)
+    assert verdict.findings[0].part == "rank 3 (gpu02)"
+    assert verdict.findings[0].measured == "ended by signal 9 (SIGKILL)"
+    assert verdict.findings[1].part == "rank 0 (gpu01)"
+
+
+def test_wrong_sums_and_unequal_parameters_fail() -> None:
+    base = list(worked().tasks[1].facts)
+    bad = [dict(fact, wrong=3) if fact["ddp"] == "reduced" else dict(fact) for fact in base]
+    assert "3 of 10 elements wrong" in found(ddp.all_reduce(worked(rank1=bad)))
+    apart = [dict(fact, after="c") if fact["ddp"] == "trained" else dict(fact) for fact in base]
+    assert found(ddp.training(worked(rank1=apart))) == "rank 1 (gpu01): parameters after training: c"
+    still = [dict(fact, after="a") if fact["ddp"] == "trained" else dict(fact) for fact in base]
+    assert "changed no parameter" in found(ddp.training(worked(rank1=still)))
+    nan = [dict(fact, losses=[float("nan")]) if fact["ddp"] == "trained" else dict(fact) for fact in base]
+    assert "losses nan" in found(ddp.training(worked(rank1=nan)))
+
+
+def test_a_lost_rank_that_nobody_notices_fails() -> None:
+    told = worked(
+        rank0=[{"ddp": "stuck", "phase": "collective with a lost rank", "seconds": 20.0}],
+        rank1=[{"ddp": "noticed", "seconds": 0.1, "reason": "closed"}],
+        rank2=[],
+        rank3=[{"ddp": "lost"}],
+    )
+    codes = {0: 4, 1: 9, 2: 0, 3: 137}
+    told = replace(told, rc=137, tasks=tuple(replace(task, rc=codes[task.task]) for task in told.tasks))
+    said = found(ddp.lost_rank(told, 20))
+    assert said == "rank 0 (gpu01): still waits after 20 s | rank 2 (gpu02): exit status 0"
+    assert ddp.lost_rank(worked(), 20).outcome is Outcome.NOT_CHECKED
+
+
+def test_torchrun_numbers_every_rank_once() -> None:
+    told = worked()
+    tasks = []
+    for agent, node in enumerate(NODES):
+        facts = []
+        for local in range(2):
+            rank = agent * 2 + local
+            given = {
+                "WORLD_SIZE": "4",
+                "RANK": str(rank),
+                "LOCAL_RANK": str(local),
+                "MASTER_ADDR": "gpu01",
+                "MASTER_PORT": "1",
+            }
+            facts += [
+                {"ddp": "given", "rank": rank, "node": node, "given": given},
+                *told.tasks[rank].facts,
+            ]
+        tasks.append(TaskTold(agent, node, 0, None, tuple(facts)))
+    whole = StepTold("ddp", NODES, 2, tuple(tasks))
+    assert ddp.torchrun(whole, 2).outcome is Outcome.PASSED
+    half = replace(whole, tasks=(tasks[0], replace(tasks[1], facts=(), rc=1, words="no route to host")))
+    assert "agent on gpu02: exit status 1: no route to host" in found(ddp.torchrun(half, 2))
+
+
+def test_nothing_fit_is_never_a_pass() -> None:
+    empty = StepTold("ddp", (), 0)
+    for verdict in (ddp.group(empty), ddp.all_reduce(empty), ddp.training(empty), ddp.torchrun(empty, 2)):
+        assert verdict.outcome is Outcome.NOT_CHECKED
+
+
+def test_facts_are_read_between_chatter() -> None:
+    text = 'W1121 torch says\n[rank0] {"ddp": "done", "rank": 0}\n{"ddp": cut\n{"other": 1}\n'
+    assert read_facts(text, "ddp") == ({"ddp": "done", "rank": 0},)
+
+
+# -- pure parts of the payload ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("folded", "first"),
+    [
+        ("gpu[01-02,7]", "gpu01"),
+        ("gpu7", "gpu7"),
+        ("a1,b2", "a1"),
+        ("rack[3-4]-n", "rack3-n"),
+        ("", ""),
+    ],
+)
+def test_the_first_host_of_a_list(folded: str, first: str) -> None:
+    assert payload.first_of(folded) == first
+
+
+def test_ports_are_below_those_that_linux_hands_out() -> None:
+    ports = {payload.own_port({"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": "3"}) for job in range(0, 90000, 7)}
+    assert min(ports) >= 20000
+    assert max(ports) < 32768
+    assert len(ports) > 10000
+
+
+def test_a_port_that_is_taken_is_seen() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen(1)
+        port = other.getsockname()[1]
+        assert payload.try_port(["127.0.0.1"], port) == "taken"
+    assert payload.try_port(["127.0.0.1"], port) == ""
+    assert payload.try_port(["192.0.2.1"], port) == "not ours"
+
+
+# -- the real torch on virtual nodes ------------------------------------------------------------------------------
+
+
+def claimed(
+    sandbox: Sandbox, folder: Path, exports: dict[str, str] | None = None, *, python: Path = PYTHON
+) -> Path:
+    """Write a cluster file that claims ddp on two nodes."""
+    if not PYTHON.exists():
+        pytest.fail(f"{PYTHON} is missing: make .cache/frameworks (torch for the CPU)")
+    environment = {"python": str(python), "exports": {"GLOO_SOCKET_IFNAME": "lo", **(exports or {})}}
+    return cluster_file(
+        sandbox,
+        folder,
+        nodes="gpu[01-02]",
+        environments={"torch": environment},
+        ddp={"environment": "torch", "deadline": "90s", "lost_rank": "20s"},
+    )
+
+
+def run_suite(path: Path, *args: str) -> Run:
+    return run_pytest(
+        path.parent,
+        f"--cluster={path}",
+        "-p",
+        "no:cacheprovider",
+        *args,
+        timeout=PATIENCE,
+        where=(str(SUITE),),
+    )
+
+
+def wrapper(folder: Path, body: str) -> Path:
+    """Write an interpreter that does something of its own on one node or rank first."""
+    path = folder / "python"
+    path.write_text(f'#!/bin/sh\n{body}\nexec {PYTHON} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def test_a_healthy_cluster_passes(sandbox: Sandbox, tmp_path: Path) -> None:
+    done = run_suite(claimed(sandbox, tmp_path))
+    assert done.rc == 0, done.out
+    assert len(names(done.outcomes, "passed")) == 14
+    assert set(done.outcomes.values()) == {"passed", "not applicable"}
+    assert all("nccl" in name or "devices" in name for name in names(done.outcomes, "not applicable"))
+
+
+def test_what_is_not_claimed_is_not_applicable(sandbox: Sandbox, tmp_path: Path) -> None:
+    done = run_pytest(
+        tmp_path,
+        f"--cluster={cluster_file(sandbox, tmp_path, nodes='gpu01')}",
+        "-p",
+        "no:cacheprovider",
+        "-v",
+        where=(str(SUITE),),
+    )
+    assert set(done.outcomes.values()) == {"not applicable"}
+    assert "does not claim torch.distributed (add `ddp:`)" in done.out
+
+
+@pytest.mark.parametrize(
+    ("exports", "failing", "said"),
+    [
+        (
+            {"RANK": "1"},
+            "test_environment",
+            "RANK of task 0: measured 1 (set by exports of the environment in the cluster file), expected 0",
+        ),
+        ({"LOCAL_RANK": "0"}, "test_environment", "LOCAL_RANK 0"),
+        ({"MASTER_ADDR": "nosuchhost.invalid"}, "test_master_addr", "does not resolve"),
+        ({"GLOO_SOCKET_IFNAME": "ib7"}, "test_interface", "ib7: no such interface"),
+    ],
+)
+def test_faults_of_the_environment(
+    sandbox: Sandbox, tmp_path: Path, exports: dict[str, str], failing: str, said: str
+) -> None:
+    path = claimed(sandbox, tmp_path, exports)
+    done = run_suite(path)
+    failed = names(done.outcomes, "failed")
+    assert [f"{failing}[gpu01]", f"{failing}[gpu02]"] == failed, done.out
+    assert said in done.out
+    assert "test_group[gloo]" in names(done.outcomes, "not checked")
+
+
+def test_a_port_that_is_taken(sandbox: Sandbox, tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen(1)
+        port = other.getsockname()[1]
+        done = run_suite(claimed(sandbox, tmp_path, {"MASTER_PORT": str(port)}))
+    assert names(done.outcomes, "failed") == ["test_master_port"], done.out
+    assert f"MASTER_PORT {port} on gpu01: measured taken by another process" in done.out
+
+
+def test_torch_absent_on_one_node(sandbox: Sandbox, tmp_path: Path) -> None:
+    python = wrapper(tmp_path, f'[ "$SLURMD_NODENAME" = gpu02 ] && exec {os.path.realpath(PYTHON)} -I "$@"')
+    done = run_suite(claimed(sandbox, tmp_path, python=python), "-k", "framework or group or training")
+    assert names(done.outcomes, "failed") == ["test_framework[gpu02]"], done.out
+    assert "No module named 'torch'" in done.out
+    # the others go on without that node
+    assert {"test_framework[gpu01]", "test_group[gloo]", "test_training[gloo]"} <= set(
+        names(done.outcomes, "passed")
+    )
+
+
+def test_a_killed_rank_is_named(sandbox: Sandbox, tmp_path: Path) -> None:
+    # it dies while it imports torch; the others wait for it in vain
+    body = 'case "$3" in work) [ "$SLURM_PROCID" = 3 ] && { (sleep 0.3; kill -9 $$) & } ;; esac'
+    path = claimed(sandbox, tmp_path, python=wrapper(tmp_path, body))
+    path.write_text(path.read_text().replace('"deadline": "90s"', '"deadline": "60s"'))
+    done = run_suite(path, "-k", "group")
+    assert names(done.outcomes, "failed") == ["test_group[gloo]"], done.out
+    assert "rank 3 (gpu02): measured ended by signal 9 (SIGKILL)" in done.out

@@ -1,0 +1,403 @@
+"""Every command of the documentation is run or held against the real parsers; code compiles, links lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from docs_helpers import PAGES, ROOT, Block, Command, anchors, blocks, commands, lines, links, name_of
+from plugin_helpers import environment, slurm, wait_for
+
+from pytest_gpucluster import cli, cli_reference, config
+from pytest_gpucluster.config.models import ClusterFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+DEADLINE = 180
+TUTORIAL = "docs/tutorial.md"
+
+# What is not run, and why. A word that no page uses any more fails.
+NOT_RUN = {
+    "pip install": "would change the environment of the tests; `make test` installs the same way",
+    "python3 -m venv": "as above",
+    "/opt/gpucluster/bin/pip install": "as above",
+    "apt-get install": "would change the machine; the packages are those of `make slurm`",
+    "systemctl enable": "would change the machine; the unit's commands are run in test_examples_ci.py",
+    "cp examples/systemd": "as above",
+    "prometheus-node-exporter": "serves without end; test_prom.py gives promtool the same file",
+    "scontrol create reservation": "run by test_examples_maintenance.py, in the script of examples/",
+    "examples/burnin-maintenance.sh": "run by test_examples_maintenance.py",
+    "PYTHONPATH=src python benchmarks/": "takes minutes: that is what `make bench` is for",
+    "python benchmarks/": "as above",
+}
+STAND_IN = {"NAME": "prod", "gpu[01-16]": "gpu[01-02]", "gpu[07,12]": "gpu[01,02]", "gpu07": "gpu01"}
+PLAIN = str.maketrans("", "", "[]")
+
+# need what a command before them has left, so that collecting alone ends with 4; run elsewhere
+RUN_IN_TURN = {
+    "pytest --cluster=prod -m nccl --baseline=prod.baseline.yaml",  # test_the_tutorial_runs_as_it_stands
+    "pytest --cluster=prod -m burnin --burnin-resume=reports/events.jsonl    # goes on where that one stopped",
+}  # the latter by test_burnin_suite.py
+
+
+def reason_not_run(command: Command) -> str | None:
+    return next((why for start, why in NOT_RUN.items() if command.text.startswith(start)), None)
+
+
+def stood_in(text: str) -> str:
+    """Return a command with nodes and names that the sandbox has."""
+    for word, ours in STAND_IN.items():
+        text = text.replace(word, ours)
+    return text
+
+
+ALL = list(commands())
+OF_PYTEST = sorted({stood_in(one.text) for one in ALL if one.words[0] == "pytest"})
+assert set(OF_PYTEST) >= RUN_IN_TURN
+OF_GPUCLUSTER = sorted({one.text for one in ALL if one.words[0] == "gpucluster"})
+OF_MAKE = sorted({one.text for one in ALL if one.words[0] == "make"})
+
+
+def test_every_command_is_tried_or_excused() -> None:
+    tried = {"pytest", "gpucluster", "make"}
+    others = [
+        f"{one.page}: {one.text}" for one in ALL if one.words[0] not in tried and not reason_not_run(one)
+    ]
+    assert [other for other in others if not other.startswith(TUTORIAL)] == []  # that one is run as a whole
+    assert [start for start in NOT_RUN if not any(one.text.startswith(start) for one in ALL)] == []
+    assert len(OF_PYTEST) > 25
+    assert len(OF_GPUCLUSTER) > 15
+
+
+def test_commands_stand_in_shell_blocks_only() -> None:
+    """What looks like a command and stands elsewhere would not be tried."""
+    loose = [
+        f"{block.page}: {line}"
+        for block in blocks()
+        if block.language != "sh"
+        for line in block.text.splitlines()
+        if re.match(r"(pytest|gpucluster|make|pip|srun|scontrol) [-a-z]", line)
+    ]
+    loose += [
+        f"{name_of(page)}: {line.strip()}"
+        for page in PAGES
+        for line in page.read_text().splitlines()
+        if re.match(r" {4,}(pytest|gpucluster|make|pip) [-a-z]", line)
+    ]
+    assert loose == []
+
+
+def command_environment(folder: Path, sandbox: Sandbox) -> dict[str, str]:
+    """Return an environment in which the sandbox is the cluster `prod`, and pytest and gpucluster are on PATH."""
+    for name, module in (("pytest", "pytest"), ("gpucluster", "pytest_gpucluster.cli")):
+        path = folder / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {module} "$@"\n')
+        path.chmod(0o755)
+    return environment(
+        **{
+            **sandbox.env,
+            "PATH": os.pathsep.join([str(folder / "bin"), sandbox.env.get("PATH", os.environ["PATH"])]),
+            "XDG_CONFIG_HOME": str(folder / "config"),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "GPUCLUSTER_SANDBOX": str(sandbox.cluster_file.parent),
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
+        }
+    )
+
+
+def checkout(folder: Path) -> Path:
+    """Return a folder that looks like the root of the project to who types a command there."""
+    for name in ("suites", "examples", "pyproject.toml", "conftest.py", "src"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+def test_every_pytest_command_collects_items(sandbox: Sandbox, tmp_path: Path) -> None:
+    env = command_environment(tmp_path, sandbox)
+    clusters = tmp_path / "config" / "pytest-gpucluster" / "clusters"
+    clusters.mkdir(parents=True)
+    (clusters / "prod.yaml").write_text(sandbox.cluster_file.read_text())
+    words = [shlex.split(text, comments=True)[1:] for text in OF_PYTEST]
+    words.append(["--cluster=prod", "--no-such-option"])
+    words.append(["--cluster=prod", "-m", "no_such_marker"])
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "collect_many.py")],
+        input=json.dumps(words),
+        cwd=checkout(tmp_path),
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=True,
+    )
+    *found, unknown, unmarked = json.loads(done.stdout)
+    assert (unknown[0], unmarked[0]) == (4, 4)
+    pairs = zip(OF_PYTEST, found, strict=True)
+    assert [
+        f"{text}: {status}: {said}" for text, (status, said) in pairs if status and text not in RUN_IN_TURN
+    ] == []
+
+
+def test_every_gpucluster_command_parses(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = cli._parser()
+    refused = []
+    for text in OF_GPUCLUSTER:
+        words = shlex.split(text.translate(PLAIN).replace("EVENTS...", "EVENTS"), comments=True)[1:]
+        try:
+            parser.parse_args(["3" if word == "N" else word for word in words])
+        except SystemExit as left:  # --version leaves with 0
+            if left.code:
+                refused.append(f"{text}: {capsys.readouterr().err[-300:]}")
+    assert refused == []
+    with pytest.raises(SystemExit):
+        parser.parse_args(["history", "--no-such-option"])
+
+
+def test_every_make_target_is_there() -> None:
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert phony
+    asked = {word for text in OF_MAKE for word in shlex.split(text, comments=True)[1:] if "=" not in word}
+    assert asked <= set(phony[1].split())
+    assert asked
+
+
+def test_every_named_program_is_there() -> None:
+    """What is excused from being run exists at least."""
+    named = {
+        word for one in ALL for word in one.words if word.startswith(("benchmarks/", "examples/", "tools/"))
+    }
+    assert [name for name in named if not list(ROOT.glob(name))] == []
+    assert named
+
+
+# --- the tutorial
+
+
+def test_the_tutorial_runs_as_it_stands(sandbox: Sandbox, tmp_path: Path) -> None:
+    """All of its commands in turn, in one shell, on a login node of the sandbox."""
+    env = command_environment(tmp_path, sandbox)
+    left_out = (
+        *("python3 -m venv", "/opt/gpucluster/bin/pip", "export PATH="),  # command_environment() has done it
+        *("install -D", "useradd", "cp ", "systemctl"),  # would change the machine
+    )
+    typed = [line for block in blocks("sh", TUTORIAL) for line in lines(block.text)]
+    kept = [line for line in typed if not line.startswith(left_out)]
+    assert len(kept) > 14
+    assert len(typed) - len(kept) == len(left_out)
+    done = subprocess.run(
+        ["sh", "-ex", "-c", "\n".join(kept)],
+        cwd=checkout(tmp_path),
+        env={**env, "PYTEST_ADDOPTS": "-p no:cacheprovider"},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert (tmp_path / "reports" / "report.html").exists()
+    assert (tmp_path / "prod.baseline.yaml").exists()
+    assert "No node is drained" in done.stdout
+    wait_for(lambda: not slurm(sandbox, "squeue", "-h"), "the nodes are back")
+
+
+def test_the_shown_failure_is_what_a_run_prints(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.fault("nvlink_down", "gpu03", gpu=4, link=7)
+    sandbox.fault("drained", "gpu04")
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            f"--cluster={sandbox.cluster_file}",
+            "-m",
+            "gpu",
+        ],
+        cwd=checkout(tmp_path),
+        env=command_environment(tmp_path, sandbox),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert run.returncode == 1
+    said = run.stdout.replace(f"env SLURM_CONF={sandbox.env['SLURM_CONF']} ", "")
+    said = said.replace(f"--cluster={sandbox.cluster_file}", "--cluster=prod")
+    printed = {undated(line) for line in said.splitlines()}
+    shown = [block for block in blocks("") if block.text.startswith("gpu.nvlink_state on gpu03")]
+    assert {block.page for block in shown} == {"README.md", TUTORIAL}
+    for block in shown:
+        assert [line for line in block.text.splitlines() if undated(line) not in printed] == [], said
+
+
+def undated(line: str) -> str:
+    return re.sub(r"\d{4}-\d\d-\d\dT[\d:]+", "DATE", line).rstrip()
+
+
+# --- code in the pages
+
+
+@pytest.mark.parametrize("page", sorted({block.page for block in blocks("python")}))
+def test_python_in_pages_is_python(page: str) -> None:
+    for block in blocks("python", page):
+        ast.parse(block.text)
+
+
+def keys_of_cluster_files() -> set[str]:
+    return {field.alias or name for name, field in ClusterFile.model_fields.items()}
+
+
+@pytest.mark.parametrize("page", sorted({block.page for block in blocks("yaml")}))
+def test_yaml_in_pages_is_a_cluster_file(page: str, tmp_path: Path) -> None:
+    known = keys_of_cluster_files()
+    for number, block in enumerate(blocks("yaml", page)):
+        plain = yaml.safe_load(block.text)
+        if not isinstance(plain, dict) or not set(plain) & known:
+            continue  # rules of Prometheus
+        assert set(plain) <= known, (page, set(plain) - known)
+        load_completed(plain, block, tmp_path / f"c{number}.yaml")
+
+
+def load_completed(plain: dict[str, Any], block: Block, path: Path) -> None:
+    """Load the part of a cluster file that a page shows, with what it leaves out."""
+    text = block.text
+    if not {"nodes", "groups", "inventory"} & set(plain):
+        text += "\nnodes: gpu[01-16]\n"
+    if "inventory" in plain:
+        path.with_name("inventory").write_text("[slurm-node]\ngpu01\n")
+        text = text.replace(plain["inventory"], "inventory")
+    missing = {
+        name for name in re.findall(r"environment: (\w+)", text) if name not in plain.get("environments", {})
+    }
+    if missing and "environments" not in plain:
+        text += (
+            "\nenvironments: {"
+            + ", ".join(f"{name}: {{modules: [cuda]}}" for name in sorted(missing))
+            + "}\n"
+        )
+    path.write_text(text)
+    config.load_cluster(path)
+
+
+def test_the_suite_of_a_site_is_what_the_page_shows(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The pieces of docs/writing-checks.md, put together, run on every node as examples/site_suite does."""
+    heads = """
+import json, re
+from pathlib import Path
+import pytest
+from pytest_gpucluster.checks.verdict import Finding, Metric, check
+from pytest_gpucluster.errors import ProbeError, StepError
+from pytest_gpucluster.probes.base import Probe, text_of
+from pytest_gpucluster.slurm.step import StepRequest, run_step
+from pytest_gpucluster.suite import probed
+from site_parts import *
+"""
+    shown = "\n\n".join(block.text for block in blocks("python", "docs/writing-checks.md"))
+    (tmp_path / "test_page.py").write_text(heads + shown)
+    site = (ROOT / "examples" / "site_suite" / "test_site.py").read_text()
+    path = str(ROOT / "examples" / "site_suite" / "copy_speed.py")
+    parts = site[: site.index("open_files = probed")].replace("def test_", "def example_")
+    (tmp_path / "site_parts.py").write_text(f"{parts}\nPAYLOAD = Path({path!r}).read_bytes()\n")
+    run = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--cluster={sandbox.cluster_file}"),
+            *("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "--nodes=gpu[01-02]"),
+            *(
+                "--report-dir",
+                str(tmp_path / "reports"),
+                str(tmp_path),
+                str(ROOT / "examples" / "site_suite"),
+            ),
+        ],
+        cwd=tmp_path,
+        env=command_environment(tmp_path, sandbox),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-1000:]
+    assert "16 passed" in run.stdout  # four tests of each, on two nodes
+    assert "copy_speed" in run.stdout
+
+
+# --- the pages themselves
+
+
+def test_the_reference_is_up_to_date() -> None:
+    made = cli_reference.reference(cli._parser()).rstrip("\n")
+    assert (ROOT / "docs" / "reference.md").read_text().rstrip("\n") == made, (
+        "docs/reference.md is behind the code: gpucluster schema --reference --output docs/reference.md"
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in links(page):
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), f"{name_of(page)}: {target}"
+        assert not anchor or anchor in anchors(there), f"{name_of(page)}: {target}: no such heading"
+
+
+def test_every_page_is_linked() -> None:
+    """From the README, over any number of pages."""
+    seen, queue = set(), [ROOT / "README.md"]
+    while queue:
+        page = queue.pop()
+        seen.add(page)
+        there = [(page.parent / target.partition("#")[0]).resolve() for target in links(page)]
+        queue += [path for path in there if path.suffix == ".md" and path not in seen]
+    assert [name_of(page) for page in PAGES if page not in seen] == []
+
+
+SUITES = sorted((ROOT / "suites").glob("test_*.py"))
+
+
+def page_of(suite: Path) -> str:
+    name = suite.stem.removeprefix("test_").replace("_", "-")
+    return (ROOT / "docs" / "suites" / f"{name}.md").read_text()
+
+
+@pytest.mark.parametrize("suite", SUITES, ids=lambda path: path.stem)
+def test_every_suite_has_a_page_that_names_its_checks(suite: Path) -> None:
+    name, text = suite.stem.removeprefix("test_"), page_of(suite)
+    tests = [
+        node.name.removeprefix("test_")
+        for node in ast.walk(ast.parse(suite.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+    assert tests
+    assert [one for one in tests if not re.search(rf"`({name}\.)?{one}[`\[]", text)] == []
+    assert re.search(rf"pytest --cluster=\w+ -m \"?{name}\b", text), "how to run it"
+    assert f"reference.md#checks-of-{name}" in text, "how to repair"
+
+
+# --- examples
+
+
+def test_the_profile_of_the_examples_loads(tmp_path: Path) -> None:
+    profile = ROOT / "examples" / "profile-h100-custom.yaml"
+    (tmp_path / "c.yaml").write_text(f"nodes: gpu[01-04]\nprofile: {profile}\n")
+    (group,) = config.load_cluster(tmp_path / "c.yaml").groups
+    assert group.profile.gpu is not None
+    assert group.profile.gpu.count == 8
+
+
+def test_every_example_is_named_in_a_page() -> None:
+    text = "".join(page.read_text() for page in PAGES)
+    names = [path.name for path in (ROOT / "examples").iterdir() if not path.name.startswith((".", "_"))]
+    assert [name for name in names if f"examples/{name}" not in text] == []

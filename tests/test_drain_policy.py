@@ -1,0 +1,305 @@
+"""What may be drained or resumed, and what stands in the reason: pure."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_gpucluster.checks.verdict import Action
+from pytest_gpucluster.drain import Budget, Grounds, fit_for_trial, listed, read_reason, write_reason
+from pytest_gpucluster.drain.policy import (
+    ranked,
+    reaches,
+    why_not_drain,
+    why_not_passed,
+    why_not_resume,
+)
+from pytest_gpucluster.drain.reason import LIMIT, deviation
+from pytest_gpucluster.slurm.inventory import NodeInfo, parse_nodes, parse_reservations, seen_from_inside
+
+RUN = "20261121T020000-4711"
+OURS = f"gpucluster:gpu.count 7<8 GPUs run={RUN}"
+
+
+def node(state: str = "IDLE", *flags: str, reason: str = "", name: str = "gpu01", user: str = "") -> NodeInfo:
+    return NodeInfo(name, state, frozenset(flags), reason=reason, reason_user=user, partitions=("batch",))
+
+
+# --- the reason
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected", "part", "text"),
+    [
+        ("7", "8 GPUs", "", "7<8 GPUs"),
+        ("7", "8", "GPUs", "7<8 GPUs"),
+        ("17 active links (inactive: link 7)", "18", "GPU 4 (GPU-c12)", "17<18 active links"),
+        ("91 C", "<= 85 C", "", "91>85 C"),
+        ("12.5 GB/s", "at least 48 GB/s", "", "12.5<48 GB/s"),
+        ("535.1.2", "550.90", "", "535.1.2!=550.90"),
+        ("8 GiB", "512 MiB", "", "8 GiB!=512 MiB"),
+        ("off", "on", "ECC", "off!=on"),
+        ("", "a driver", "", "!=a driver"),
+    ],
+)
+def test_the_deviation_in_short(measured: str, expected: str, part: str, text: str) -> None:
+    assert deviation(measured, expected, part) == text
+
+
+def test_a_reason_has_its_check_first_and_is_read_again() -> None:
+    text = write_reason(["gpu.count", "gpu.names", "gpu.count"], "7", "8", RUN, part="GPUs")
+    assert text == f"gpucluster:gpu.count 7<8 GPUs also=gpu.names run={RUN}"
+    found = read_reason(text)
+    assert found is not None
+    assert (found.checks, found.detail, found.run) == (("gpu.count", "gpu.names"), "7<8 GPUs", RUN)
+    assert found.concerns("gpu.names")
+    assert not found.concerns("gpu.memory")
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "7\nNodeName=ALL State=RESUME",
+        "7 run=of-another also=nothing",
+        "\x1b[31m7\x07\x00",
+        "7\u202e\u2028",
+        "'; rm -rf / #\"`$(id)`",
+        "7 [root@2026-11-21T08:00:00]",
+        "x" * 100_000,
+    ],
+)
+def test_nothing_that_a_node_says_breaks_the_reason(hostile: str) -> None:
+    text = write_reason(["gpu.count"], hostile, hostile, RUN)
+    assert text.isascii()
+    assert text.isprintable()
+    assert len(text) <= LIMIT
+    assert not set("\"'`\\|$[]") & set(text)
+    found = read_reason(text)
+    assert found is not None
+    assert (found.checks, found.run) == (("gpu.count",), RUN)
+    shown = (
+        f"NodeName=gpu01 State=IDLE+DRAIN Partitions=batch \n   Reason={text} [root@2026-11-21T08:53:55]\n"
+    )
+    assert parse_nodes(shown)["gpu01"].reason == text
+
+
+def test_a_long_list_of_checks_is_shortened_to_one_that_asks_for_more() -> None:
+    many = [f"gpu.check_number_{number}" for number in range(20)]
+    text = write_reason(["os.memory", *many], "1", "2", RUN)
+    assert len(text) <= LIMIT
+    found = read_reason(text)
+    assert found is not None
+    assert found.checks == ("os.memory", "gpu.*")
+    everywhere = read_reason(write_reason([f"suite{n}_of_long_name.what" for n in range(40)], "1", "2", RUN))
+    assert everywhere is not None
+    assert everywhere.checks[1:] == ("*",)
+    assert len(write_reason(["x" * 500], "y" * 500, "z" * 500, "r" * 500)) <= LIMIT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "bad cable, ticket 4711",
+        f"not gpucluster:gpu.count 7<8 run={RUN}",
+        f"{OURS} - bob: keep out, ticket 4711",
+        "gpucluster:gpu.count",
+        f"GPUCLUSTER:gpu.count 7<8 run={RUN}",
+        f"gpucluster: gpu.count 7<8 run={RUN}",
+        f"gpucluster:gpu.count 7<8\nrun={RUN}",
+    ],
+)
+def test_a_reason_that_is_not_ours_or_not_ours_alone_is_never_ours(text: str) -> None:
+    assert read_reason(text) is None
+
+
+# --- drain
+
+
+@pytest.mark.parametrize("state", ["IDLE", "ALLOCATED", "MIXED"])
+def test_a_node_in_service_may_be_drained(state: str) -> None:
+    assert why_not_drain(node(state)) == ""
+
+
+@pytest.mark.parametrize(
+    ("info", "why"),
+    [
+        (None, "does not know"),
+        (node("IDLE", "DRAIN", reason="bad cable", user="bob"), 'somebody else: "bad cable" by bob'),
+        (node("ALLOCATED", "DRAIN", reason="bad cable"), "somebody else"),
+        (node("IDLE", reason="a note of the night shift"), "somebody else"),
+        (node("IDLE", "DRAIN"), "gave no reason"),
+        (node("IDLE", "DRAIN", reason=OURS), f"already, in run {RUN}"),
+        (node("IDLE", "DRAIN", reason=OURS + " keep out"), "somebody else"),
+        (node("DOWN", "NOT_RESPONDING"), "state is DOWN"),
+        (node("DOWN", reason="Not responding"), "somebody else"),
+        (node("UNKNOWN"), "state is UNKNOWN"),
+        (node("FUTURE"), "state is FUTURE"),
+        (node("IDLE", "FAIL"), "state is IDLE+FAIL"),
+        (node("MIXED", "REBOOT_REQUESTED"), "REBOOT_REQUESTED"),
+    ],
+)
+def test_every_other_node_is_left_alone(info: NodeInfo | None, why: str) -> None:
+    assert why in why_not_drain(info)
+    assert why_not_drain(info)
+
+
+@pytest.mark.parametrize(
+    ("action", "least", "grounds"),
+    [
+        ("drain", Action.DRAIN, True),
+        ("return to vendor", Action.DRAIN, True),
+        ("reboot", Action.DRAIN, False),
+        ("reset gpu", Action.DRAIN, False),
+        ("monitor", Action.DRAIN, False),
+        ("monitor", Action.MONITOR, False),
+        ("reset gpu", Action.RESET_GPU, True),
+        ("drain", Action.VENDOR, False),
+        ("explode", Action.RESET_GPU, False),
+    ],
+)
+def test_the_action_class_decides_what_is_grounds(action: str, least: Action, grounds: bool) -> None:  # noqa: FBT001 - a table
+    assert reaches(action, least) is grounds
+
+
+def test_the_worst_go_first_and_the_unconfirmed_not_at_all() -> None:
+    def of(name: str, check: str, action: Action = Action.DRAIN, unconfirmed: str = "") -> Grounds:
+        return Grounds(name, check, action, "1", "2", unconfirmed=unconfirmed)
+
+    rows = ranked(
+        [
+            of("gpu05", "gpu.count", unconfirmed="passed afresh"),
+            of("gpu03", "gpu.names"),
+            of("gpu03", "gpu.count"),
+            of("gpu02", "gpu.count"),
+            of("gpu01", "gpu.count"),
+            of("gpu04", "gpu.memory", Action.VENDOR),
+        ]
+    )
+    assert [name for name, _ in rows] == ["gpu04", "gpu03", "gpu01", "gpu02"]
+    assert [one.check for one in rows[1][1]] == ["gpu.count", "gpu.names"]
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "allowed"),
+    [
+        ("10%", 10, 1),
+        ("10%", 19, 1),
+        ("10%", 1000, 100),
+        ("10%", 4, 1),
+        ("10%", 0, 0),
+        ("0%", 10, 0),
+        ("0", 10, 0),
+        ("3", 10, 3),
+        ("2.5%", 200, 5),
+        ("29%", 100, 29),  # 0.29 * 100 is below 29 in floating point
+        ("100%", 7, 7),
+    ],
+)
+def test_the_budget(text: str, nodes: int, allowed: int) -> None:
+    assert Budget.parse(text).of(nodes) == allowed
+    assert str(Budget.parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "-1", "ten", "10 %", "101%", "1e3", "10%%", "nan%"])
+def test_a_wrong_budget_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="number of nodes or percent"):
+        Budget.parse(text)
+
+
+# --- resume
+
+
+@pytest.mark.parametrize(
+    ("info", "why"),
+    [
+        (node("IDLE", "DRAIN", reason=OURS), ""),
+        (None, "does not know"),
+        (node("IDLE"), "not drained any more"),
+        (node("IDLE", "DRAIN", reason="bad cable", user="bob"), '"bad cable" by bob'),
+        (node("IDLE", "DRAIN", reason=OURS + " and a bad cable"), "another one now"),
+        (node("IDLE", "DRAIN", reason=OURS.replace("4711", "4712")), "another one now"),
+    ],
+)
+def test_only_what_our_reason_left_is_resumed(info: NodeInfo | None, why: str) -> None:
+    assert why in why_not_resume(info, OURS)
+    assert bool(why) == bool(why_not_resume(info, OURS))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "worse", "why"),
+    [
+        ({"gpu.count": ["passed"], "gpu.names": ["passed"]}, [], ""),
+        ({"gpu.count": ["passed"]}, [], "gpu.names did not run"),
+        ({}, [], "gpu.count did not run"),
+        ({"gpu.count": ["passed", "failed"], "gpu.names": ["passed"]}, [], "gpu.count ended as failed"),
+        ({"gpu.count": ["not checked"], "gpu.names": ["passed"]}, [], "gpu.count ended as not checked"),
+        ({"gpu.count": ["not applicable"], "gpu.names": ["passed"]}, [], "ended as not applicable"),
+        ({"gpu.count": ["error"], "gpu.names": ["passed"]}, [], "gpu.count ended as error"),
+        ({"gpu.count": ["passed"], "gpu.names": ["passed"]}, ["os.memory"], "os.memory did not pass either"),
+    ],
+)
+def test_a_node_has_to_pass_everything_that_drained_it(
+    outcomes: dict[str, list[str]], worse: list[str], why: str
+) -> None:
+    reason = read_reason(f"gpucluster:gpu.count 7<8 GPUs also=gpu.names run={RUN}")
+    assert reason is not None
+    assert why in why_not_passed(reason, outcomes, worse)
+    assert bool(why) == bool(why_not_passed(reason, outcomes, worse))
+
+
+def test_a_shortened_list_asks_for_the_whole_suite() -> None:
+    reason = read_reason(f"gpucluster:os.memory 1<2 also=gpu.* run={RUN}")
+    assert reason is not None
+    good = {"os.memory": ["passed"], "gpu.count": ["passed"], "gpu.mig": ["not applicable"]}
+    assert why_not_passed(reason, good, ()) == ""
+    assert why_not_passed(reason, {"os.memory": ["passed"]}, ()) == "gpu.* did not run"
+    assert "not checked" in why_not_passed(reason, {**good, "gpu.names": ["not checked"]}, ())
+
+
+@pytest.mark.parametrize(
+    ("info", "fit"),
+    [
+        (node("IDLE", "DRAIN", reason=OURS), True),
+        (node("IDLE", "DRAIN", "MAINTENANCE", "RESERVED", reason=OURS), True),
+        (node("ALLOCATED", "DRAIN", reason=OURS), False),
+        (node("DOWN", "DRAIN", reason=OURS), False),
+        (node("IDLE", reason=OURS), False),
+        (node("IDLE", "DRAIN", reason="bad cable"), False),
+    ],
+)
+def test_only_a_quiet_node_of_ours_goes_on_trial(info: NodeInfo, fit: bool) -> None:  # noqa: FBT001 - a table
+    assert fit_for_trial(info) is fit
+
+
+# --- listing and reservations
+
+
+def test_the_list_of_drains_has_ours_alone() -> None:
+    nodes = [
+        node("IDLE", "DRAIN", reason="bad cable", name="gpu03"),
+        node("ALLOCATED", "DRAIN", reason=OURS, name="gpu02"),
+        node("IDLE", reason=OURS, name="gpu05"),
+        node("IDLE", "DRAIN", reason=f"{OURS} - see ticket", name="gpu01"),
+    ]
+    rows = listed(nodes, {RUN: "reports/events.jsonl"})
+    assert [(row["node"], row["run"], row["log"]) for row in rows] == [
+        ("gpu01", "", ""),
+        ("gpu02", RUN, "reports/events.jsonl"),
+    ]
+    assert rows[0]["checks"] == "(edited)"
+
+
+def test_reservations_are_read_and_its_members_seen_from_inside() -> None:
+    text = (  # 22.05.8
+        "ReservationName=rr StartTime=2026-11-21T08:44:14 EndTime=2026-11-21T09:44:14 Duration=01:00:00 "
+        "Nodes=gpu[01-02] NodeCnt=2 CoreCnt=256 Features=(null) PartitionName=(null) "
+        "Flags=MAINT,IGNORE_JOBS,SPEC_NODES TRES=cpu=256 Users=root Groups=(null) Accounts=(null) "
+        "Licenses=(null) State=ACTIVE BurstBuffer=(null) Watts=n/a MaxStartDelay=(null)\n"
+    )
+    found = parse_reservations(text)["rr"]
+    assert (found.state, found.nodes) == ("ACTIVE", ("gpu01", "gpu02"))
+    assert "MAINT" in found.flags
+    assert parse_reservations("No reservations in the system\n") == {}
+    nodes = {name: node("IDLE", "MAINTENANCE", "RESERVED", name=name) for name in ("gpu01", "gpu02", "gpu03")}
+    inside = seen_from_inside(nodes, found.nodes)
+    assert [name for name, info in inside.items() if info.available] == ["gpu01", "gpu02"]

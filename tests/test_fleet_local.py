@@ -1,0 +1,390 @@
+"""The fleet channel over one real agent on this machine, under each shell that is here."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpucluster.fleet.channel import Fleet, new_nonce
+from pytest_gpucluster.fleet.protocol import agent_argv
+from pytest_gpucluster.transport import LocalTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytest_gpucluster.probes.base import Answer
+
+CANDIDATES = {"sh": ("sh",), "dash": ("dash",), "bash": ("bash", "--posix"), "busybox": ("busybox", "sh")}
+# one of each: /bin/sh is a link to one of the others on most systems
+FOUND = {Path(found).resolve(): name for name, argv in CANDIDATES.items() if (found := shutil.which(argv[0]))}
+SHELLS = {name: CANDIDATES[name] for name in FOUND.values()}
+PATIENCE = 30.0
+
+
+@pytest.fixture(scope="module", params=SHELLS)
+def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
+    with Fleet.local("here", shell=SHELLS[request.param]) as channel:
+        yield channel
+
+
+@pytest.fixture
+def own() -> Iterator[Fleet]:
+    """A channel that a test may break."""
+    with Fleet.local("here", ping_timeout=1.5, grace=1.0, launch_timeout=20.0) as channel:
+        yield channel
+
+
+def ask(fleet: Fleet, command: str, timeout: float = PATIENCE, cap: int = 1 << 20) -> Answer:
+    return fleet.ask_node("here", command, timeout=timeout, cap=cap, fresh=True)
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.05)
+
+
+def running(mark: str) -> list[int]:
+    """Pids of living processes whose command line holds the mark."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (entry / "cmdline").read_bytes() and int(entry.name) != os.getpid():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def agent_of(fleet: Fleet) -> int:
+    return fleet._popen.pid
+
+
+def test_streams_apart_and_status(fleet: Fleet) -> None:
+    answer = ask(fleet, "echo out; echo err >&2; exit 3")
+    assert (answer.rc, answer.stdout, answer.stderr, answer.problem) == (3, b"out\n", b"err\n", "")
+    assert answer.sent is not None
+    assert answer.received is not None
+    assert answer.sent <= answer.received
+
+
+@pytest.mark.parametrize("name", ["KILL", "TERM", "SEGV"])
+def test_signal_is_128_and_its_number(fleet: Fleet, name: str) -> None:
+    assert ask(fleet, f"kill -{name} $$").rc == 128 + getattr(signal, f"SIG{name}")
+
+
+def test_nothing_said(fleet: Fleet) -> None:
+    assert ask(fleet, "true") == ask(fleet, ":") or ask(fleet, "true").stdout == b""
+    assert ask(fleet, "true").rc == 0
+    assert ask(fleet, "").rc == 0
+
+
+def test_command_not_found(fleet: Fleet) -> None:
+    answer = ask(fleet, "no-such-tool-anywhere")
+    assert answer.rc == 127
+    assert "no-such-tool-anywhere" in answer.err
+
+
+def test_stdin_is_empty(fleet: Fleet) -> None:
+    assert ask(fleet, "cat; echo end").stdout == b"end\n"
+    assert ask(fleet, "echo still here").stdout == b"still here\n"
+
+
+def test_commands_do_not_see_each_other(fleet: Fleet) -> None:
+    ask(fleet, "x=1; cd /; N=; id=; exec 3>&-; trap '' TERM")
+    assert ask(fleet, 'echo "$x$N$id"').stdout == b"\n"
+
+
+def test_only_three_descriptors(fleet: Fleet) -> None:
+    assert ask(fleet, "ls /proc/$$/fd").out.split() == ["0", "1", "2"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    text=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=200),
+    out=st.binary(max_size=2000),
+    err=st.binary(max_size=2000),
+    rc=st.integers(0, 255),
+)
+def test_any_bytes_in_and_out(fleet: Fleet, text: str, out: bytes, err: bytes, rc: int) -> None:
+    words = [base64.b64encode(data).decode() for data in (out, err)]
+    command = f"echo {words[0]} | base64 -d; echo {words[1]} | base64 -d >&2; printf %s {shlex.quote(text)}; exit {rc}"
+    answer = ask(fleet, command)
+    assert (answer.rc, answer.stderr, answer.problem) == (rc, err, "")
+    assert answer.stdout == out + text.encode()
+
+
+def test_undecodable_command_bytes(fleet: Fleet) -> None:
+    assert (
+        ask(fleet, "printf %s '" + b"\xff\x81\xfe".decode(errors="surrogateescape") + "'").stdout
+        == b"\xff\x81\xfe"
+    )
+
+
+def test_long_command(fleet: Fleet) -> None:
+    assert ask(fleet, "echo " + "x" * 60_000).stdout == b"x" * 60_000 + b"\n"
+
+
+def test_nul_is_refused(fleet: Fleet) -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        fleet.ask("echo \0")
+
+
+@pytest.mark.parametrize("size", [1, 524, 525, 526, 1050, 5_000_000])
+def test_sizes(fleet: Fleet, size: int) -> None:
+    answer = ask(fleet, f"head -c {size} /dev/zero", cap=5_000_000)
+    assert (len(answer.stdout), answer.truncated, answer.rc) == (size, False, 0)
+
+
+@pytest.mark.parametrize("cap", [0, 1, 700, 100_000])
+def test_endless_output_is_cut(fleet: Fleet, cap: int) -> None:
+    answer = ask(fleet, "yes", cap=cap)
+    assert (len(answer.stdout), answer.truncated, answer.rc) == (cap, True, 128 + signal.SIGPIPE)
+    answer = ask(fleet, "yes >&2", cap=cap)
+    assert (len(answer.stderr), answer.truncated) == (cap, True)
+
+
+def test_exactly_the_cap_is_not_cut(fleet: Fleet) -> None:
+    answer = ask(fleet, "printf 123456789", cap=9)
+    assert (answer.stdout, answer.truncated) == (b"123456789", False)
+
+
+def test_deadline(fleet: Fleet) -> None:
+    answer = ask(fleet, "echo before; sleep 61.5", timeout=1)
+    assert (answer.rc, answer.stdout, answer.problem) == (None, b"before\n", "timed out after 1 s")
+    wait_for(lambda: not running("sleep\x0061.5"))
+
+
+def test_status_124_of_its_own_is_no_timeout(fleet: Fleet) -> None:
+    assert ask(fleet, "exit 124").rc == 124
+
+
+def test_deaf_to_term(fleet: Fleet) -> None:
+    answer = ask(fleet, "trap '' TERM; while :; do sleep 0.2; done", timeout=1)
+    assert (answer.rc, answer.problem) == (None, "timed out after 1 s")
+
+
+def test_children_left_behind_end_with_the_command(fleet: Fleet) -> None:
+    answer = ask(fleet, "sleep 62.5 & echo started")
+    assert (answer.rc, answer.stdout) == (0, b"started\n")
+    wait_for(lambda: not running("sleep\x0062.5"))
+
+
+def test_slow_command_delays_no_other(fleet: Fleet) -> None:
+    slow = threading.Thread(target=ask, args=(fleet, "sleep 3"))
+    slow.start()
+    assert ask(fleet, "echo quick").stdout == b"quick\n"
+    assert slow.is_alive()
+    slow.join()
+
+
+def test_many_at_once_from_many_threads(fleet: Fleet) -> None:
+    wrong: list[Answer] = []
+
+    def work(worker: int) -> None:
+        for number in range(10):
+            answer = ask(
+                fleet, f"seq {worker * 1000 + number} {worker * 1000 + number + 400}; echo {worker} >&2"
+            )
+            lines = "".join(f"{n}\n" for n in range(worker * 1000 + number, worker * 1000 + number + 401))
+            if (answer.out, answer.err) != (lines, f"{worker}\n"):
+                wrong.append(answer)
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_asked_once_and_remembered(own: Fleet, tmp_path: Path) -> None:
+    command = f"echo x >>{tmp_path}/count; wc -l <{tmp_path}/count"
+    assert own.ask(command)["here"].out.strip() == "1"
+    assert own.ask(command)["here"].out.strip() == "1"
+    assert own.ask_node("here", command).out.strip() == "1"
+    assert own.ask_node("here", command, fresh=True).out.strip() == "2"
+
+
+def test_prefetched_is_asked_once(own: Fleet, tmp_path: Path) -> None:
+    commands = [f"echo x >>{tmp_path}/{number}; wc -l <{tmp_path}/{number}" for number in range(20)]
+    own.prefetch([(command, PATIENCE) for command in commands])
+    assert {own.ask(command)["here"].out.strip() for command in commands} == {"1"}
+
+
+def test_unknown_node(own: Fleet) -> None:
+    with pytest.raises(ValueError, match="gpu99 is no node of this channel"):
+        own.ask_node("gpu99", "true")
+
+
+def test_agent_killed(own: Fleet) -> None:
+    assert ask(own, "true").rc == 0
+    os.kill(agent_of(own), signal.SIGKILL)
+    answer = ask(own, "true")
+    assert answer.rc is None
+    assert answer.problem.startswith("node lost: the agent ended (exit -9)")
+    assert list(own.lost) == ["here"]
+
+
+def test_agent_stopped_costs_one_deadline(own: Fleet) -> None:
+    assert ask(own, "true").rc == 0
+    os.kill(agent_of(own), signal.SIGSTOP)
+    assert ask(own, "true", timeout=600).problem.startswith("node lost: silent for 1.5 s")
+    before = own._count
+    assert all(ask(own, f"echo {number}", timeout=600).rc is None for number in range(100))
+    assert own._count == before, "a lost node is not asked again"
+
+
+def test_closing_ends_what_runs() -> None:
+    fleet = Fleet.local("here")
+    answers: list[Answer] = []
+    waiting = threading.Thread(target=lambda: answers.append(ask(fleet, "sleep 63.5", timeout=600)))
+    waiting.start()
+    wait_for(lambda: bool(running("sleep\x0063.5")))
+    fleet.close()
+    waiting.join(PATIENCE)
+    assert answers[0].problem == "node lost: the channel is closed"
+    wait_for(lambda: not running("sleep\x0063.5"))
+    assert ask(fleet, "true").problem == "node lost: the channel is closed"
+    fleet.close()
+
+
+CONTROLLER = """
+import sys
+from pytest_gpucluster.fleet.channel import Fleet
+fleet = Fleet.local("here", shell=tuple(sys.argv[1:]))
+fleet.prefetch([("sleep 64.5", 600.0)])
+print(fleet._popen.pid, fleet._nonce.decode(), flush=True)
+fleet.ask("sleep 65.5", timeout=600)
+"""
+
+
+@pytest.mark.parametrize("shell", SHELLS.values(), ids=" ".join)
+def test_controller_killed(shell: tuple[str, ...]) -> None:
+    argv = [sys.executable, "-c", CONTROLLER, *shell]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as controller:
+        assert controller.stdout is not None
+        nonce = controller.stdout.readline().split()[1]
+        wait_for(lambda: bool(running("sleep\x0064.5")) and bool(running("sleep\x0065.5")))
+        controller.kill()
+    wait_for(lambda: not running(nonce))
+    wait_for(lambda: not running("sleep\x0064.5") and not running("sleep\x0065.5"))
+
+
+def impostor(script: str, **options: float) -> Fleet:
+    """A channel whose agent is another program; $1 is the nonce."""
+    nonce = new_nonce()
+    popen = LocalTransport().spawn(["sh", "-c", script, "impostor", nonce])
+    return Fleet(popen, ("here",), nonce, labelled=False, **options)  # type: ignore[arg-type] # seconds only
+
+
+def test_rubbish_instead_of_an_agent() -> None:
+    with impostor("head -c 200000 /dev/urandom; echo; echo login:; cat", launch_timeout=1.0) as fleet:
+        answer = ask(fleet, "true")
+        assert answer.problem.startswith("node lost: no agent started within 1 s; it printed ")
+        assert fleet.noise["here"] > 0
+
+
+def test_what_a_task_said_last_is_part_of_why_its_node_is_lost() -> None:
+    said = "0: slurmstepd-here: error: TaskProlog failed status=1"
+    ended = "srun: error: here: task 0: Exited with exit code 1"
+    popen = LocalTransport().spawn(["sh", "-c", f"echo '{said}' >&2; echo '{ended}' >&2; cat"])
+    with Fleet(popen, ("here",), new_nonce()) as fleet:
+        assert (
+            "Exited with exit code 1 (slurmstepd-here: error: TaskProlog failed status=1)"
+            in ask(fleet, "true").problem
+        )
+
+
+def test_endless_rubbish_without_lines_fills_no_memory() -> None:
+    with impostor("cat /dev/zero", launch_timeout=1.0) as fleet:
+        assert ask(fleet, "true").problem.startswith("node lost: no agent started within 1 s")
+
+
+def test_noise_between_frames_is_ignored() -> None:
+    agent = agent_argv("unused")[2]
+    with impostor(f"echo motd; echo; {agent}") as fleet:
+        assert ask(fleet, "echo fine").stdout == b"fine\n"
+        assert fleet.noise["here"] == 2
+
+
+GARBLER = r"""
+printf '%s 0 H 0 b here\n' "$1"
+while read -r id rest; do
+  [ "$id" = 0 ] && continue
+  printf '%s %s o 0 9 YWJj\n%s %s O 1 0\n%s %s E 0 0\n%s %s X 0\n' "$1" "$id" "$1" "$id" "$1" "$id" "$1" "$id"
+done
+"""
+
+
+def test_garbage_is_never_an_answer_and_then_the_node_is_lost() -> None:
+    with impostor(GARBLER) as fleet:
+        first = ask(fleet, "true")
+        assert (first.rc, first.stdout) == (None, b"")
+        assert first.problem.startswith("answer damaged on its way")
+        assert not fleet.lost
+        ask(fleet, "true")
+        ask(fleet, "true")
+        assert "answers garbage" in fleet.lost["here"]
+
+
+def test_agent_that_dies_at_once_is_explained() -> None:
+    with impostor(
+        "echo 'srun: error: Unable to create step for job 5: Job/step already completing' >&2; exit 1"
+    ) as fleet:
+        assert "Unable to create step for job 5" in ask(fleet, "true").problem
+
+
+def test_agent_that_reads_nothing_does_not_block_the_controller() -> None:
+    with impostor("sleep 600", launch_timeout=2.0) as fleet:
+        fleet.prefetch([("echo " + "x" * 60_000 + str(number), 1.0) for number in range(20)])
+        assert "no agent started" in ask(fleet, "true").problem
+
+
+@pytest.mark.parametrize(
+    "hidden", [["base64"], ["base64", "openssl"], ["timeout"], ["timeout", "setsid"]], ids=" ".join
+)
+def test_nodes_that_lack_a_tool(hidden: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("/usr/bin", "/bin"):
+        for tool in Path(folder).iterdir():
+            if tool.name not in hidden and not (tmp_path / tool.name).exists():
+                (tmp_path / tool.name).symlink_to(tool)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with Fleet.local("here") as fleet:
+        answer = ask(fleet, r"printf 'a\0b\377'; seq 300; echo err >&2; exit 4")
+        assert answer.stdout == b"a\0b\xff" + b"".join(b"%d\n" % number for number in range(1, 301))
+        assert (answer.stderr, answer.rc) == (b"err\n", 4)
+        assert ask(fleet, "exec sleep 66.5", timeout=1).problem == "timed out after 1 s"
+        assert ask(fleet, "yes", cap=1000).truncated
+    wait_for(lambda: not running("sleep\x0066.5"))
+
+
+def test_agent_leaves_no_zombies_when_idle(own: Fleet) -> None:
+    for number in range(5):
+        ask(own, f"echo {number}")
+
+    def zombies() -> int:
+        listed = subprocess.run(
+            ["ps", "--no-headers", "-o", "stat=", "--ppid", str(agent_of(own))],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return listed.stdout.count("Z")
+
+    time.sleep(1.5)  # all have ended, and the line that wakes an idle agent has come
+    assert zombies() == 0

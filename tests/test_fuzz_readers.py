@@ -1,0 +1,121 @@
+# ruff: noqa: E501, RUF005 - a table of texts
+"""Whatever stands in an answer, a reader gives facts or its own error: no other one, and not for ever."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+from fuzz_readers import ALL, OTHERS, Reader, probes, typed, unknown_readers
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpucluster.errors import NotAvailable, ProbeError
+from pytest_gpucluster.probes.base import Answer
+
+# `make fuzz` asks for many
+EXAMPLES = int(os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES", "12"))
+CAMPAIGN = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize="GPUCLUSTER_FUZZ_EXAMPLES" not in os.environ,
+)
+LONG = 20_000
+NASTY = tuple(
+    text.encode("utf-8", "surrogatepass")
+    for text in (
+        "", "\0", "\x1b[2J\x1b[31m", "\x1e", "\n", "\r\n", "\t", " ", ",", "|", "-", ":", "=", "0", "-1", "nan", "inf",
+        "1e999", "9" * 5000, "²", "٣", "\ud800", "\u202e", "<b>&amp;]]>", "0-99999999999", "[" * LONG,
+        "{" * LONG,
+        '{"a":' * LONG, "gpu[1-", "%s{0}", "a" * LONG, "\\" * 200, "null", "true", "[]", "{}", '"', "'", "$(id)", "1" * 19,
+    )
+) + (b"\xff\xfe", b"\x80" * 9)  # fmt: skip
+
+
+@st.composite
+def damaged(draw: st.DrawFn, seeds: tuple[bytes, ...]) -> bytes:
+    """Draw a text of the corpus with pieces cut out, doubled, or put in."""
+    data = draw(st.sampled_from(seeds))
+    for _ in range(draw(st.integers(0, 4))):
+        start = draw(st.integers(0, len(data)))
+        end = draw(st.integers(start, min(len(data), start + 80)))
+        put = draw(st.sampled_from(NASTY) | st.binary(max_size=8) | st.just(data[start:end] * 2))
+        data = data[:start] + put + data[end:]
+    return data[: draw(st.integers(0, len(data)))] if draw(st.booleans()) else data
+
+
+def names(reader: Reader) -> str:
+    return reader.name
+
+
+def test_no_reader_is_forgotten() -> None:
+    assert unknown_readers() == []
+    assert len(probes()) > 40
+
+
+@pytest.mark.parametrize("reader", ALL, ids=names)
+def test_the_corpus_is_understood(reader: Reader) -> None:
+    read = [typed(reader, seed) for seed in reader.seeds]
+    assert any(not isinstance(facts, Exception) for facts in read), read
+
+
+@pytest.mark.parametrize("reader", ALL, ids=names)
+def test_any_text_gives_facts_or_a_typed_error(reader: Reader) -> None:
+    @CAMPAIGN
+    @given(damaged(reader.seeds))
+    @example(b"")
+    def check(data: bytes) -> None:
+        typed(reader, data)
+
+    check()
+    for nasty in NASTY:
+        typed(reader, nasty)
+        for seed in reader.seeds[:1]:  # in place of the first number
+            digits = next((at for at, byte in enumerate(seed) if chr(byte).isdigit()), 0)
+            typed(reader, seed[:digits] + nasty + seed[digits + 1 :])
+
+
+@pytest.mark.parametrize("name", sorted(probes()))
+def test_what_was_cut_or_did_not_end_is_never_read(name: str) -> None:
+    probe = probes()[name]
+    with pytest.raises(NotAvailable, match="cut at the cap"):
+        probe.parse(Answer("gpu01", 0, b"1\n", truncated=True))
+    with pytest.raises(ProbeError, match="timed out"):
+        probe.parse(Answer("gpu01", None, b"1\n", problem="timed out after 30 s"))
+
+
+def numbers(facts: object) -> set[float]:
+    """Return all numbers in facts, however deep."""
+    if isinstance(facts, bool) or facts is None or isinstance(facts, str):
+        return set()
+    if isinstance(facts, (int, float)):
+        return {float(facts)}
+    if isinstance(facts, dict):
+        return {number for value in facts.values() for number in numbers(value)}
+    if isinstance(facts, (list, tuple, set, frozenset)):
+        return {number for value in facts for number in numbers(value)}
+    return numbers(vars(facts)) if hasattr(facts, "__dict__") else set()
+
+
+STRICT = [reader for reader in ALL if reader.strict or reader.name.startswith("probes.")]
+
+
+@pytest.mark.parametrize("reader", STRICT, ids=names)
+def test_a_cut_text_gives_no_other_numbers(reader: Reader) -> None:
+    whole = reader.seeds[0]
+    written = {float(number) for number in re.findall(rb"(?<![\w.])-?\d+(?:\.\d+)?(?![\w.])", whole)}
+    known = numbers(typed(reader, whole)) | written | {0.0, -1.0}
+    step = max(1, len(whole) // (EXAMPLES * 10))
+    for end in range(0, len(whole), step):
+        facts = typed(reader, whole[:end])
+        if not isinstance(facts, Exception):
+            assert numbers(facts) <= known, (end, whole[max(0, end - 60) : end])
+
+
+def test_the_fuzzer_finds_what_it_looks_for() -> None:
+    careless = Reader("careless", lambda data: int(data or b"0"), (b"12",), (ProbeError,))
+    with pytest.raises(ValueError, match="invalid literal"):
+        test_any_text_gives_facts_or_a_typed_error(careless)
+    assert "hostlist.expand" in OTHERS

@@ -1,0 +1,477 @@
+"""JUnit: the live file and the one from the event log are alike, valid, and named alike night after night; merging."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import xmlschema
+from junitparser import xunit2
+from plugin_helpers import ENDS, Run, cases, command, environment, on, out_of_service, run_pytest, wait_for
+
+from pytest_gpucluster import cli
+from pytest_gpucluster.errors import GpuClusterError
+from pytest_gpucluster.report import junit
+from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.junit_merge import Merged, merge
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.sandbox import Sandbox
+
+SCHEMAS = {
+    name: xmlschema.XMLSchema(str(Path(__file__).parent / "data" / "junit" / f"{name}.xsd"))
+    for name in ("xunit2", "jenkins")
+}
+MORE = """
+import pytest
+
+
+@pytest.mark.parametrize("size", ["1MiB", "4GiB"])
+def test_sizes(node, size, record_property):
+    record_property("site", "east <1>")
+
+
+class TestDisk:
+    def test_sizes(self, node):
+        pass
+
+
+def test_teardown(node, breaks):
+    pass
+
+
+def test_both(node, breaks):
+    assert node.name == "no"
+
+
+@pytest.fixture
+def breaks():
+    yield
+    raise OSError("teardown <breaks> & \\x00")
+"""
+
+
+def assert_valid(path: Path) -> None:
+    """Check a file as Jenkins' junit step reads it, and without testcases' properties as xunit2."""
+    assert [error.reason for error in SCHEMAS["jenkins"].iter_errors(str(path))] == []
+    tree = ET.parse(path)
+    for case in tree.iter("testcase"):
+        for properties in case.findall("properties"):
+            case.remove(properties)
+    assert [error.reason for error in SCHEMAS["xunit2"].iter_errors(tree)] == []
+
+
+def said(path: Path) -> list[tuple[Any, ...]]:
+    """Return all that two files of one run are to agree on, of every testcase."""
+    found = []
+    for case in ET.parse(path).iter("testcase"):
+        results = [
+            (child.tag, child.get("message", "").partition("\n")[0], child.get("type"))
+            for child in case
+            if child.tag in ("failure", "error", "skipped")
+        ]
+        pairs = sorted((p.get("name"), p.get("value")) for p in case.iter("property"))
+        found.append((case.get("classname"), case.get("name"), results, pairs, case.findtext("system-out")))
+    return sorted(found, key=str)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("junit")
+
+
+@pytest.fixture
+def night(sandbox: Sandbox, folder: Path) -> Run:
+    """One run with every kind of end, a drained node among them, made once."""
+    if not (folder / "reports").exists():
+        with out_of_service(sandbox, "gpu03", "DRAIN", 'bad "cable" <4711>'):
+            run = run_pytest(
+                folder, on(sandbox), "--nodes=gpu[01-03]", files={"test_ends.py": ENDS, "test_more.py": MORE}
+            )
+        assert run.rc == 1
+    return Run(1, "", "", folder)
+
+
+def test_the_live_file_is_valid(night: Run) -> None:
+    assert_valid(folder_of(night) / "junit.xml")
+
+
+def folder_of(run: Run) -> Path:
+    return run.folder / "reports"
+
+
+def test_the_schemas_refuse_what_is_wrong(night: Run) -> None:
+    tree = ET.parse(folder_of(night) / "junit.xml")
+    assert not SCHEMAS["xunit2"].is_valid(tree)  # a testcase has properties
+    for case in tree.iter("testcase"):
+        case.set("file", "test_x.py")  # xunit1
+    assert not SCHEMAS["jenkins"].is_valid(tree)
+
+
+def test_a_file_from_the_log_says_what_the_live_one_says(night: Run, tmp_path: Path) -> None:
+    again = tmp_path / "again.xml"
+    junit.write(read_events(folder_of(night) / "events.jsonl"), again)
+    assert_valid(again)
+    assert said(again) == said(folder_of(night) / "junit.xml")
+    counts = [
+        {
+            key: next(ET.parse(path).iter("testsuite")).get(key)
+            for key in ("tests", "failures", "errors", "skipped")
+        }
+        for path in (again, folder_of(night) / "junit.xml")
+    ]
+    assert counts[0] == counts[1]
+
+
+def test_names_have_no_node_and_classes_have_it(night: Run) -> None:
+    names = {(row[0], row[1]) for row in said(folder_of(night) / "junit.xml")}
+    assert {
+        ("gpucluster.more.gpu01", "test_sizes[1MiB]"),
+        ("gpucluster.more.gpu02", "test_sizes[4GiB]"),
+        ("gpucluster.more.gpu02", "TestDisk::test_sizes"),
+        ("gpucluster.ends.cluster", "test_no_answer"),
+    } <= names
+    twice = [
+        row for row in said(folder_of(night) / "junit.xml") if row[1] == "test_both" and "gpu01" in row[0]
+    ]
+    assert [row[2][0][0] for row in twice] == [
+        "error",
+        "failure",
+    ]  # pytest writes two where teardown breaks too
+
+
+def test_system_out_has_the_annotation(night: Run) -> None:
+    found = {(row[0], row[1]): row[4] for row in said(folder_of(night) / "junit.xml")}
+    assert "Slurm state: IDLE" in found["gpucluster.ends.gpu01", "test_count"]
+    assert "by hand:" in found["gpucluster.ends.gpu01", "test_count"]
+    assert found["gpucluster.ends.gpu01", "test_good"] is None
+    (drained,) = {told for (name, _), told in found.items() if "gpu03" in name and told}
+    assert 'reason: "bad "cable" <4711>" by root' in drained
+
+
+def test_the_second_night_has_the_same_names(night: Run, sandbox: Sandbox, folder: Path) -> None:
+    with out_of_service(sandbox, "gpu03", "DRAIN", "another reason"):
+        run_pytest(folder, on(sandbox), "--nodes=gpu[01-03]", "--report-dir=second", "-n", "2")
+    first, second = ({row[:2] for row in said(folder / name / "junit.xml")} for name in ("reports", "second"))
+    assert first == second
+
+
+def test_a_run_that_was_killed_is_red(sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "test_long.py").write_text(
+        "import time\n\ndef test_a(node):\n    pass\n\ndef test_b(node):\n    time.sleep(600)\n"
+    )
+    process = subprocess.Popen(
+        command(on(sandbox), "--nodes=gpu01", "."),
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    log = tmp_path / "reports" / "events.jsonl"
+    try:
+        wait_for(lambda: log.exists() and '"result"' in log.read_text(), "the first result")
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert not (tmp_path / "reports" / "junit.xml").exists()
+    junit.write(read_events(log), tmp_path / "junit.xml")
+    assert_valid(tmp_path / "junit.xml")
+    found = cases(tmp_path / "junit.xml")
+    assert found["gpucluster.long.gpu01 test_a"].is_passed
+    (error,) = found["gpucluster.run.cluster test_finished"].result
+    assert "killed" in error.message
+
+
+def test_a_run_that_executed_nothing_is_red(sandbox: Sandbox, tmp_path: Path) -> None:
+    files = {"test_none.py": "import pytest\n\n@pytest.mark.skip(reason='no')\ndef test_a(node):\n    pass\n"}
+    run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu01", files=files)
+    assert run.rc == 1
+    (error,) = run.cases["gpucluster.run.cluster test_finished"].result
+    assert error.message == "no check was executed: this run says nothing about the cluster"
+    junit.write(run.events, tmp_path / "again.xml")
+    assert said(tmp_path / "again.xml") == said(tmp_path / "reports" / "junit.xml")
+
+
+def result(
+    test: str, outcome: str = "passed", *, node: str = "gpu01", message: str = "", **fields: Any
+) -> dict[str, Any]:
+    nodeid = f"suites/test_gpu.py::{test}" + (f"[{node}]" if node else "")
+    known = {"suite": "gpu", "check": f"gpu.{test.removeprefix('test_')}", "node": node, "phase": "call"}
+    return {
+        "event": "result",
+        "time": 1.5,
+        "nodeid": nodeid,
+        "outcome": outcome,
+        "seconds": 0.5,
+        "message": message,
+        **known,
+        **fields,
+    }
+
+
+def shard(
+    path: Path, results: list[dict[str, Any]], *, began: float, nodes: tuple[str, ...] = ("gpu01",)
+) -> Path:
+    """Write the JUnit file of a finished run."""
+    start = {"event": "start", "time": began, "run": f"run{began:g}", "cluster": "prod", "simulated": False}
+    about = {"event": "nodes", "time": began, "selected": list(nodes)}
+    finish = {"event": "finish", "time": began + 1, "complaints": []}
+    junit.write([start, about, *({**told, "time": began} for told in results), finish], path)
+    return path
+
+
+def test_hostile_text_makes_a_valid_file(tmp_path: Path) -> None:
+    bad = "\x00\x1b[31m ]]> <a b='&\"'> \ud800 \ufffe \x85"
+    hostile = result("test_x", "failed", message=bad, annotation=[bad], properties=[[bad, bad]], text=bad)
+    path = shard(tmp_path / "a.xml", [hostile], began=1)
+    assert_valid(path)
+    (case,) = cases(path).values()
+    assert case.result[0].text.startswith("??[31m ]]> <a b='&\"'> ?")
+
+
+def test_metrics_and_findings_are_properties() -> None:
+    verdict = {"findings": [{"part": "GPU 4", "measured": "17", "expected": "18"}], "action": "drain"}
+    metrics = [
+        {"name": "busbw", "value": 361.25, "unit": "GB/s", "device": ""},
+        {"name": "temperature", "value": "NaN", "unit": "C", "device": "GPU 4"},
+    ]
+    told = result("test_x", "failed", verdicts=[verdict], metrics=metrics)
+    assert junit.properties(told, state="IDLE", reason="r", simulated=True) == [
+        ("suite", "gpu"),
+        ("check", "gpu.x"),
+        ("node", "gpu01"),
+        ("slurm_state", "IDLE"),
+        ("slurm_reason", "r"),
+        ("simulated", "true"),
+        ("action", "drain"),
+        ("finding", "GPU 4: measured 17, expected 18"),
+        ("metric busbw", "361.25 GB/s"),
+        ("metric temperature[GPU 4]", "NaN C"),
+    ]
+
+
+# The part of pytest-rerunfailures that other plugins see: a report of a failed attempt has the outcome `rerun`.
+RERUNS = """
+import pytest
+from _pytest.runner import runtestprotocol
+
+
+def pytest_runtest_protocol(item, nextitem):
+    for attempt in (1, 2, 3):
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        for report in reports:
+            if report.failed and attempt < 3:
+                report.outcome = "rerun"
+                item.ihook.pytest_runtest_logreport(report=report)
+                break
+            item.ihook.pytest_runtest_logreport(report=report)
+        else:
+            return True
+"""
+UNSTEADY = """
+count = {}
+
+
+def test_unsteady(node):
+    count[node.name] = count.get(node.name, 0) + 1
+    assert count[node.name] == 2, "the first <time>"
+
+
+def test_bad(node):
+    assert not node, "ever"
+
+
+def test_good(node):
+    pass
+"""
+
+
+def test_an_item_that_was_run_again_shows_its_earlier_attempts(sandbox: Sandbox, tmp_path: Path) -> None:
+    files = {"conftest.py": RERUNS, "test_unsteady.py": UNSTEADY}
+    run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu01", files=files)
+    assert sorted(run.outcomes.values()) == ["failed", "passed", "passed"]  # each counts once
+    assert_valid(tmp_path / "reports" / "junit.xml")
+    junit.write(run.events, tmp_path / "again.xml")
+    for path in (tmp_path / "reports" / "junit.xml", tmp_path / "again.xml"):
+        read: Any = xunit2.JUnitXml.fromfile(str(path))
+        found = {case.name: attempts(case)[:2] for suite in read for case in suite}
+        assert found == {
+            "test_unsteady": ([], ["FlakyFailure"]),
+            "test_bad": (["Failure"], ["RerunFailure", "RerunFailure"]),
+            "test_good": ([], []),
+        }
+        (flaky,) = (
+            case.interim_result[0] for suite in read for case in suite if case.name == "test_unsteady"
+        )
+        assert "the first <time>" in flaky.stack_trace
+    assert said(tmp_path / "again.xml") == said(tmp_path / "reports" / "junit.xml")
+
+
+# --- merging
+
+
+def attempts(case: Any) -> tuple[list[str], list[str], str]:
+    """Return what decides a testcase, its other attempts, and how it says they ended."""
+    told = {found.name: found.value for found in case.properties()}
+    return (
+        [type(end).__name__ for end in case.result],
+        [type(interim).__name__ for interim in case.interim_result],
+        told.get("attempts", ""),
+    )
+
+
+def merged(
+    tmp_path: Path, *runs: list[dict[str, Any]], nodes: tuple[tuple[str, ...], ...] = ()
+) -> dict[str, Any]:
+    """Merge runs, given to the merge in reverse, and return 'classname name' -> testcase."""
+    scopes = nodes or (("gpu01",),) * len(runs)
+    paths = [shard(tmp_path / f"{n}.xml", run, began=n, nodes=scopes[n - 1]) for n, run in enumerate(runs, 1)]
+    merge(paths[::-1], tmp_path / "out.xml")
+    assert_valid(tmp_path / "out.xml")
+    read = xunit2.JUnitXml.fromfile(str(tmp_path / "out.xml"))
+    return {f"{case.classname} {case.name}": case for suite in read for case in suite}
+
+
+FAILED = ("failed", "7 GPUs, expected 8")
+ERROR = ("error", "no answer")
+SKIPPED = ("not tested", "not tested: gpu01: drained")
+PASSED = ("passed", "")
+
+
+@pytest.mark.parametrize(
+    ("ends", "decided", "others", "listed"),
+    [
+        ([PASSED], [], [], ""),
+        ([FAILED, PASSED], [], ["FlakyFailure"], "failed, passed"),
+        ([ERROR, FAILED, PASSED], [], ["FlakyError", "FlakyFailure"], "error, failed, passed"),
+        ([FAILED, FAILED], ["Failure"], ["RerunFailure"], "failed, failed"),
+        ([PASSED, FAILED], ["Failure"], [], "passed, failed"),
+        ([ERROR, FAILED], ["Failure"], ["RerunError"], "error, failed"),
+        ([FAILED, SKIPPED], ["Failure"], [], "failed, skipped"),
+        ([SKIPPED, PASSED], [], [], "skipped, passed"),
+        ([SKIPPED, SKIPPED], ["Skipped"], [], "skipped, skipped"),
+    ],
+)
+def test_what_was_once_red_stays_visible(
+    tmp_path: Path, ends: list[tuple[str, str]], decided: list[str], others: list[str], listed: str
+) -> None:
+    runs = [[result("test_count", end, message=message, text="the text")] for end, message in ends]
+    (case,) = merged(tmp_path, *runs).values()
+    assert attempts(case) == (decided, others, listed)
+    for interim in case.interim_result:
+        assert interim.stack_trace == "the text"
+        assert interim.message
+
+
+def test_shards_on_other_nodes_are_no_second_attempts(tmp_path: Path) -> None:
+    runs = [
+        [result("test_pairs", "failed", node="", message="gpu02 is slow", text="gpu02 is slow")],
+        [result("test_pairs", "passed", node="")],
+        [result("test_pairs", "failed", node="", message="gpu05 is slow", text="gpu05 is slow")],
+    ]
+    nodes = (("gpu01", "gpu02"), ("gpu03",), ("gpu04", "gpu05"))
+    (case,) = merged(tmp_path, *runs, nodes=nodes).values()
+    assert attempts(case)[:2] == (["Failure"], [])
+    (failure,) = case.result
+    assert failure.text == "gpu02 is slow\n--- nodes gpu[04-05]\ngpu05 is slow"
+    told = {found.name: found.value for found in case.properties()}
+    assert told["scopes"] == "gpu[01-02]: failed; gpu03: passed; gpu[04-05]: failed"
+
+
+def test_a_repeat_on_one_node_does_not_clear_the_whole_cluster(tmp_path: Path) -> None:
+    runs = [
+        [result("test_pairs", "failed", node="", message="gpu01 is slow"), result("test_count", *FAILED[:1])],
+        [result("test_pairs", "passed", node=""), result("test_count", "passed")],
+    ]
+    found = merged(tmp_path, *runs, nodes=(("gpu01", "gpu02"), ("gpu01",)))
+    assert found["gpucluster.gpu.cluster test_pairs"].is_failure
+    assert found["gpucluster.gpu.gpu01 test_count"].is_flaky
+
+
+def test_shards_lie_side_by_side_and_a_merged_file_can_be_merged(tmp_path: Path) -> None:
+    one = shard(tmp_path / "1.xml", [result("test_count", "failed", message="7")], began=1)
+    two = shard(tmp_path / "2.xml", [result("test_count", node="gpu02")], began=2, nodes=("gpu02",))
+    three = shard(tmp_path / "3.xml", [result("test_count")], began=3)
+    assert merge([one, two], tmp_path / "out.xml") == Merged(2, 1, 1, 0, 0, 0)
+    assert merge([tmp_path / "out.xml", three], tmp_path / "out.xml") == Merged(2, 2, 0, 0, 0, 1)
+    assert_valid(tmp_path / "out.xml")
+    suite: Any = next(iter(xunit2.JUnitXml.fromfile(str(tmp_path / "out.xml"))))
+    assert {found.value for found in suite.properties() if found.name == "run"} == {"run1", "run2", "run3"}
+    assert (suite.tests, suite.failures, suite.name) == (2, 0, "pytest")
+
+
+def test_a_live_run_merged_with_itself_hides_nothing(night: Run, tmp_path: Path) -> None:
+    path = folder_of(night) / "junit.xml"
+    done = merge([path, path], tmp_path / "out.xml")
+    assert_valid(tmp_path / "out.xml")
+    red = {row[:2] for row in said(path) if any(end[0] in ("failure", "error") for end in row[2])}
+    still = {
+        row[:2] for row in said(tmp_path / "out.xml") if any(end[0] in ("failure", "error") for end in row[2])
+    }
+    assert red == still
+    assert (done.failed + done.errors, done.flaky) == (len(red), 0)
+    both = cases(tmp_path / "out.xml")["gpucluster.more.gpu01 test_both"]
+    assert "teardown <breaks>" in both.result[0].text  # beside the failure of the test itself
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            "<testsuites><testsuite name='x' tests='0' failures='0' errors='0'/></testsuites>",
+            "holds no testcase",
+        ),
+        ("<testsuites><testsuite><testcase name='a'", "is not JUnit"),
+        ("<html/>", "is not JUnit"),
+        (None, "cannot be read"),
+    ],
+)
+def test_what_cannot_be_merged_is_said_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, complaint: str
+) -> None:
+    good = shard(tmp_path / "good.xml", [result("test_count")], began=1)
+    bad = tmp_path / "bad.xml"
+    if text is not None:
+        bad.write_text(text)
+    with pytest.raises(GpuClusterError, match=complaint):
+        merge([good, bad], tmp_path / "out.xml")
+    assert cli.main(["junit", "merge", str(tmp_path / "out.xml"), str(good), str(bad)]) == cli.FAILED
+    told = capsys.readouterr().err
+    assert told.startswith(f"gpucluster: error: {bad}: ")
+    assert told.count("\n") == 1
+    assert not (tmp_path / "out.xml").exists()
+
+
+def test_the_command_says_what_it_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = shard(tmp_path / "1.xml", [result("test_count", "failed", message="7")], began=1)
+    two = shard(tmp_path / "2.xml", [result("test_count")], began=2)
+    out = tmp_path / "sub" / "out.xml"
+    assert cli.main(["junit", "merge", str(out), str(one), str(two)]) == cli.OK
+    assert capsys.readouterr().out == (
+        f"{out}: 1 testcases of 2 files: 1 passed (1 of them flaky), 0 failed, 0 errors, 0 skipped\n"
+    )
+    assert out.stat().st_mode & 0o777 == 0o666 & ~umask()
+
+
+def umask() -> int:
+    now = os.umask(0)
+    os.umask(now)
+    return now
+
+
+def test_a_large_run_is_written_and_read(tmp_path: Path) -> None:
+    results = [
+        result(f"test_{check}", "failed" if check == node else "passed", node=f"gpu{node:04}", message="m")
+        for node in range(200)
+        for check in range(50)
+    ]
+    path = shard(tmp_path / "large.xml", results, began=1)
+    done = merge([path, path], tmp_path / "out.xml")
+    assert (done.passed, done.failed) == (9950, 50)
+    assert io.BytesIO((tmp_path / "out.xml").read_bytes()).read(5) == b"<?xml"

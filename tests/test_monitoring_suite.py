@@ -1,0 +1,573 @@
+"""The monitoring suite on Debian's real Prometheus and node-exporter, on loopback; Grafana's answer is a recorded one.
+
+Every node has an address of its own, 127.0.0.N, so that exporters share a port as on real nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.server
+import json
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from plugin_helpers import Run, cluster_file, jobs_so_far, out_of_service, run_pytest, wait_for
+
+from pytest_gpucluster.checks import monitoring as checks
+from pytest_gpucluster.checks.verdict import Outcome, Verdict
+from pytest_gpucluster.config.monitoring import MonitoringConfig
+from pytest_gpucluster.errors import ProbeError, TransportError
+from pytest_gpucluster.probes import monitoring as probe
+from pytest_gpucluster.probes.monitoring import Alert, Monitored, Service, Target
+from pytest_gpucluster.runners.monitoring import look, names
+from pytest_gpucluster.slurm.inventory import NodeInfo
+from pytest_gpucluster.transport.http import get
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+ROOT = Path(__file__).parents[1]
+# The form of /api/health as Grafana's HTTP API reference documents it; Debian has no Grafana to run.
+GRAFANA = {"database": "ok", "version": "11.2.0", "commit": "a1b2c3d4e5"}
+RULES = """
+groups:
+- name: test
+  rules:
+  - {alert: Watchdog, expr: vector(1)}
+  - alert: NodeHot
+    expr: up{node="gpu02", job="node"} == 1
+    labels: {severity: critical}
+    annotations: {summary: '<hot> & "high"'}
+  - {alert: QueueStuck, expr: vector(1), labels: {severity: warning}}
+"""
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    with socket.socket() as door:
+        door.bind((address, 0))
+        return int(door.getsockname()[1])
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as reply:
+            return bool(reply.status == 200)
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def process(*argv: str, log: Path) -> Iterator[None]:
+    tool = shutil.which(argv[0])
+    if tool is None:
+        pytest.fail(
+            f"{argv[0]} is missing: make packages (Debian's packages prometheus, prometheus-node-exporter)"
+        )
+    with log.open("wb") as out:
+        started = subprocess.Popen([tool, *argv[1:]], stdout=out, stderr=out)
+        try:
+            yield
+        finally:
+            started.terminate()
+            try:
+                started.wait(30)
+            except subprocess.TimeoutExpired:
+                started.kill()
+                started.wait()
+
+
+class Answers(http.server.ThreadingHTTPServer):
+    """Serves fixed answers: path -> (status, body); a body of None hangs, a list is sent drop by drop."""
+
+    daemon_threads = True
+
+    def __init__(self, fixed: dict[str, tuple[int, Any]]) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.fixed, self.asked, self.over = fixed, [""], threading.Event()
+        self.headers: list[Any] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Answers
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        self.server.headers.append(self.headers)
+        status, body = self.server.fixed.get(self.path, (404, b"no such page"))
+        if body is None:
+            self.server.over.wait(30)
+            return
+        self.send_response(status)
+        drops = body if isinstance(body, list) else [body]
+        self.send_header("Content-Length", str(sum(map(len, drops)) + (9 if status == 299 else 0)))
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for drop in drops:
+                self.wfile.write(drop)
+                if len(drops) > 1:
+                    self.server.over.wait(0.2)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def serving(fixed: dict[str, tuple[int, Any]]) -> Iterator[Answers]:
+    with Answers(fixed) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.over.set()
+            server.shutdown()
+            thread.join()
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """A Prometheus that scrapes exporters on 127.0.0.2 (gpu01), .3 (gpu02), nothing on .4 (gpu03); gpu04 is unknown."""
+
+    prometheus: str
+    port: int
+    grafana: str
+    slurm: int
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("prometheus")
+    port, mine, slurm = free_port(), free_port(), free_port()
+    jobs = [
+        {
+            "job_name": "node",
+            "static_configs": [
+                {"targets": [f"127.0.0.{n + 1}:{port}"], "labels": {"node": f"gpu0{n}"}} for n in (1, 2, 3)
+            ],
+        },
+        {"job_name": "slurm", "static_configs": [{"targets": [f"127.0.0.1:{slurm}"]}]},
+    ]
+    settings = {"global": {"scrape_interval": "1s", "evaluation_interval": "1s"}, "rule_files": ["rules.yml"]}
+    (folder / "prometheus.yml").write_text(json.dumps({**settings, "scrape_configs": jobs}))
+    (folder / "rules.yml").write_text(RULES)
+    grafana = {"/api/health": (200, json.dumps(GRAFANA).encode())}
+    with contextlib.ExitStack() as stack:
+        for address, at in (("127.0.0.2", port), ("127.0.0.3", port), ("127.0.0.1", slurm)):
+            stack.enter_context(
+                process(
+                    "prometheus-node-exporter",
+                    f"--web.listen-address={address}:{at}",
+                    "--collector.disable-defaults",
+                    "--collector.loadavg",
+                    log=folder / f"exporter-{address}.log",
+                )
+            )
+        stack.enter_context(
+            process(
+                "prometheus",
+                f"--config.file={folder}/prometheus.yml",
+                f"--storage.tsdb.path={folder}/data",
+                f"--web.listen-address=127.0.0.1:{mine}",
+                log=folder / "prometheus.log",
+            )
+        )
+        made = World(f"http://127.0.0.1:{mine}", port, stack.enter_context(serving(grafana)).url, slurm)
+        wait_for(lambda: answers(f"{made.prometheus}/-/ready"), "Prometheus is ready")
+        wait_for(lambda: settled(made), "every target was scraped and the alerts fire")
+        yield made
+
+
+def settled(world: World) -> bool:
+    claim = MonitoringConfig(prometheus=world.prometheus, grafana=None)
+    seen = look(claim, ("gpu01", "gpu02", "gpu03"), {})
+    healths = [one.health for found in seen.targets.values() for one in found]
+    firing = {one.name for found in seen.alerts.values() for one in found if one.state == "firing"}
+    return "unknown" not in healths and len(healths) == 4 and firing == {"Watchdog", "NodeHot", "QueueStuck"}
+
+
+def claims(world: World, **changes: Any) -> dict[str, Any]:
+    return {
+        "prometheus": world.prometheus,
+        "grafana": world.grafana,
+        "exporters": {"node_exporter": world.port},
+        "cluster_exporters": {"slurm_exporter": world.slurm},
+        "ignored_alerts": ["Watchdog", "Queue*"],
+        **changes,
+    }
+
+
+def accept(folder: Path, monitoring: dict[str, Any] | None, *words: str) -> Run:
+    """Run the suite on four nodes that no Slurm knows: it asks Prometheus alone."""
+    plain = {"name": "prod", "nodes": "gpu[01-04]", "slurm": {"scheduler": "none"}, "monitoring": monitoring}
+    (folder / "prod.yaml").write_text(json.dumps(plain))
+    return run_suite(folder, folder / "prod.yaml", *words)
+
+
+def run_suite(folder: Path, cluster: Path, *words: str) -> Run:
+    return run_pytest(
+        folder,
+        f"--cluster={cluster}",
+        *words,
+        "-c",
+        ROOT / "pyproject.toml",
+        "-p",
+        "no:cacheprovider",
+        where=[str(ROOT / "suites" / "test_monitoring.py")],
+    )
+
+
+def ends(run: Run) -> dict[str, str]:
+    assert run.rc in (0, 1), run.out + run.err
+    return {nodeid.rpartition("::test_")[2]: end for nodeid, end in run.outcomes.items()}
+
+
+def message(run: Run, item: str) -> str:
+    (found,) = (e for e in run.events if e["event"] == "result" and e["nodeid"].endswith(f"::test_{item}"))
+    return str(found["message"])
+
+
+@pytest.fixture(scope="module")
+def accepted(world: World, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return accept(tmp_path_factory.mktemp("accepted"), claims(world))
+
+
+def test_every_node_is_judged_by_what_prometheus_really_sees(accepted: Run) -> None:
+    assert ends(accepted) == {
+        "prometheus": "passed",
+        "grafana": "passed",
+        "exporters": "passed",
+        "cluster_alerts": "passed",
+        "target[gpu01]": "passed",
+        "target[gpu02]": "passed",
+        "target[gpu03]": "passed",
+        "target[gpu04]": "failed",
+        "up[gpu01]": "passed",
+        "up[gpu02]": "passed",
+        "up[gpu03]": "failed",
+        "up[gpu04]": "not checked",
+        "scrape_age[gpu01]": "passed",
+        "scrape_age[gpu02]": "passed",
+        "scrape_age[gpu03]": "passed",
+        "scrape_age[gpu04]": "not checked",
+        "alerts[gpu01]": "passed",
+        "alerts[gpu02]": "failed",
+        "alerts[gpu03]": "passed",
+        "alerts[gpu04]": "passed",
+    }, accepted.out
+    assert accepted.rc == 1
+
+
+def test_a_failure_names_node_job_and_last_error(accepted: Run, world: World) -> None:
+    assert message(accepted, "up[gpu03]").startswith(
+        f"monitoring.up on gpu03: job node, http://127.0.0.4:{world.port}/metrics: measured down: Get "
+    )
+    assert "connection refused" in message(accepted, "up[gpu03]")
+    assert message(accepted, "target[gpu04]") == (
+        f"monitoring.target on gpu04: node_exporter on port {world.port}: measured no target of Prometheus, "
+        "expected a target"
+    )
+    assert message(accepted, "alerts[gpu02]") == (
+        'monitoring.alerts on gpu02: alert NodeHot: measured critical firing: <hot> & "high", expected no firing alert'
+    )
+    assert message(accepted, "up[gpu04]") == "not checked: Prometheus has no target on the node"
+
+
+def test_what_is_not_as_claimed_fails(world: World, tmp_path: Path) -> None:
+    other = free_port()
+    run = accept(
+        tmp_path,
+        claims(
+            world,
+            prometheus_version="1.",
+            grafana_version="10.",
+            exporters={"dcgm_exporter": other},
+            cluster_exporters={"slurm_exporter": other, "node3": world.port},
+            ignored_alerts=[],
+        ),
+    )
+    found = ends(run)
+    assert {found[name] for name in ("prometheus", "grafana", "exporters", "cluster_alerts")} == {"failed"}
+    assert "version of Prometheus: measured 2." in message(run, "prometheus")
+    assert message(run, "grafana").endswith("version of Grafana: measured 11.2.0, expected 10.")
+    assert f"slurm_exporter on port {other}: measured no target" in message(run, "exporters")
+    assert "(the node has node on port" in message(run, "target[gpu01]")
+    assert {"Watchdog", "QueueStuck"} == {
+        finding["part"].removeprefix("alert ")
+        for event in run.events
+        if event.get("check") == "monitoring.cluster_alerts"
+        for finding in event["verdicts"][0]["findings"]
+    }
+
+
+def test_a_prometheus_that_is_not_there_is_red_and_the_rest_is_not_checked(
+    world: World, tmp_path: Path
+) -> None:
+    away = f"http://127.0.0.1:{free_port()}"
+    run = accept(tmp_path, claims(world, prometheus=away, grafana=away))
+    assert run.rc == 1
+    found = ends(run)
+    assert {name for name, end in found.items() if end == "failed"} == {"prometheus", "grafana"}
+    assert set(found.values()) == {"failed", "not checked"}
+    assert "Connection refused" in message(run, "prometheus")
+    assert message(run, "target[gpu01]").startswith(f"not checked: {away}/api/v1/targets?state=active: ")
+
+
+@pytest.mark.parametrize(("monitoring", "rest"), [(None, "not applicable"), ({"grafana": None}, "failed")])
+def test_what_is_not_claimed_is_not_applicable(
+    tmp_path: Path, monitoring: dict[str, Any] | None, rest: str
+) -> None:
+    claimed = monitoring and {**monitoring, "prometheus": f"http://127.0.0.1:{free_port()}"}
+    run = accept(tmp_path, claimed, "-k", "grafana or prometheus")
+    assert ends(run) == {"grafana": "not applicable", "prometheus": rest}
+    assert run.rc == 1  # nothing executed, or Prometheus down
+    said = "does not claim monitoring" if monitoring is None else "there is no Grafana"
+    assert said in message(run, "grafana")
+
+
+def test_wrong_claims_are_refused(tmp_path: Path) -> None:
+    for monitoring in (
+        {"prometheus": "localhost:9090"},
+        {"exporters": {"node": 99999}},
+        {"promtheus": "http://x"},
+    ):
+        run = accept(tmp_path, monitoring)
+        assert run.rc == 4
+        assert len(run.errors) == 1
+
+
+def test_a_drained_node_is_judged_too_and_no_node_is_allocated(
+    world: World, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    path = cluster_file(
+        sandbox, tmp_path, monitoring=claims(world, gpu_exporters={"dcgm_exporter": world.port})
+    )
+    before = jobs_so_far(sandbox)
+    with out_of_service(sandbox, "gpu03", "DRAIN", "bad cable"):
+        run = run_suite(tmp_path, path)
+    found = ends(run)
+    assert {found[f"up[gpu0{n}]"] for n in (1, 2)} == {"passed"}
+    assert found["up[gpu03]"] == "failed"
+    assert "not tested" not in found.values()
+    assert jobs_so_far(sandbox) == before
+
+
+# --- one request for all nodes
+
+
+def targets(count: int) -> bytes:
+    active = [
+        {
+            "discoveredLabels": {"__address__": f"gpu{n:04}:9100"},
+            "labels": {"instance": f"gpu{n:04}:9100", "job": "node"},
+            "scrapeUrl": f"http://gpu{n:04}:9100/metrics",
+            "health": "up",
+            "lastError": "",
+            "lastScrape": "2026-11-21T08:00:00.123456789Z",
+        }
+        for n in range(count)
+    ]
+    return json.dumps({"status": "success", "data": {"activeTargets": active}}).encode()
+
+
+def test_prometheus_is_asked_once_for_1000_nodes() -> None:
+    fixed = {
+        probe.TARGETS: (200, targets(1000)),
+        probe.ALERTS: (200, b'{"status": "success", "data": {"alerts": []}}'),
+        probe.BUILD: (200, b'{"status": "success", "data": {"version": "3.1.0"}}'),
+        probe.HEALTHY: (200, b"Prometheus Server is Healthy.\n"),
+    }
+    with serving(fixed) as server:
+        claim = MonitoringConfig(prometheus=server.url, grafana=None)
+        seen = look(claim, [f"gpu{n:04}" for n in range(1000)], {})
+        assert sorted(server.asked[1:]) == sorted(fixed)
+    assert len(seen.targets) == 1000
+    assert seen.prometheus == Service("Prometheus", server.url, "3.1.0")
+
+
+# --- HTTP
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "complaint"),
+    [
+        (200, None, "no whole answer within 0.5 s"),
+        (200, [b"x"] * 30, "no whole answer within 0.5 s"),
+        (299, b"cut", "is no whole HTTP answer"),
+        (503, b"starting\n up", r"HTTP status 503 \(starting up\)"),
+        (200, b"x" * 2000, "is larger than 1000 bytes"),
+    ],
+)
+def test_every_http_trouble_is_one_line_and_has_an_end(status: int, body: Any, complaint: str) -> None:
+    with serving({"/": (status, body)}) as server:
+        with pytest.raises(TransportError, match=complaint) as caught:
+            get(server.url.replace("//", "//me:secret@") + "/", timeout=0.5, cap=1000)
+        assert "\n" not in str(caught.value)
+        assert "secret" not in str(caught.value)
+        assert str(caught.value).startswith(server.url)
+
+
+def test_what_is_no_http_at_all_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        url = f"http://127.0.0.1:{door.getsockname()[1]}/"
+
+        def speak() -> None:
+            line, _ = door.accept()
+            with line:
+                line.recv(1000)
+                line.sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+
+        thread = threading.Thread(target=speak)
+        thread.start()
+        with pytest.raises(TransportError, match="is no whole HTTP answer"):
+            get(url, timeout=10)
+        thread.join()
+    with pytest.raises(TransportError, match="Connection refused"):
+        get(url, timeout=10)
+    with pytest.raises(TransportError, match="no-such-host"):
+        get("http://no-such-host.invalid/", timeout=10)
+
+
+def test_a_password_is_sent_and_proxies_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    with serving({"/": (200, b"well")}) as server:
+        reply = get(server.url.replace("//", "//me:a%40b@") + "/", timeout=10)
+        assert reply.body == b"well"
+        assert reply.date == pytest.approx(time.time(), abs=60)
+        assert server.headers[0]["Authorization"] == "Basic bWU6YUBi"  # me:a@b
+
+
+# --- readers and verdicts
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>login</html>",
+        b"[]",
+        b'{"status": "error", "error": "overloaded"}',
+        b'{"status": "success", "data": {}}',
+        b'{"status": "success", "data": {"activeTargets": [{}], "alerts": [{}]}}',
+        b'{"status": "success", "data": {"activeTargets": [7], "alerts": [7]}}',
+    ],
+)
+def test_an_answer_that_is_not_understood_is_no_fact(body: bytes) -> None:
+    for read in (probe.read_targets, probe.read_alerts, probe.read_version, probe.read_grafana):
+        with pytest.raises(ProbeError) as caught:
+            read(body)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("2026-11-21T08:00:00.123456789Z", 1795248000.123456),
+        ("2026-11-21T09:00:00.5+01:00", 1795248000.5),
+        ("2026-11-21T08:00:00Z", 1795248000.0),
+        ("0001-01-01T00:00:00Z", None),
+    ],
+)
+def test_times_of_go_are_read(text: str, time: float | None) -> None:
+    assert probe.read_time(text) == time
+
+
+@pytest.mark.parametrize(
+    ("hosts", "node"),
+    [
+        (("gpu01",), "gpu01"),
+        (("gpu01.example.org",), "gpu01"),
+        (("10.0.0.2",), "gpu02"),
+        (("10.0.0.9", "gpu01"), "gpu01"),
+        (("gpu02", "gpu01"), "gpu02"),
+        (("10.0.0.7",), ""),
+        (("gpu011", ""), ""),
+        (("shared",), ""),
+    ],
+)
+def test_a_target_belongs_to_the_node_that_it_names(hosts: tuple[str, ...], node: str) -> None:
+    inventory = {
+        "gpu01": NodeInfo("gpu01", "IDLE", address="shared"),
+        "gpu02": NodeInfo("gpu02", "IDLE", address="10.0.0.2"),
+        "gpu03": NodeInfo("gpu03", "IDLE", address="shared"),
+        "gpu10": NodeInfo("gpu10", "IDLE", address="10"),
+    }
+    assert probe.owner(hosts, names(inventory, inventory)) == node
+
+
+def seen(**changes: Any) -> Monitored:
+    good = Target("node", "http://gpu01:9100/metrics", 9100, "up", last_scrape=1000.0, hosts=("gpu01",))
+    known: dict[str, Any] = {
+        "prometheus": Service("Prometheus", "http://localhost:9090", "3.1.0"),
+        "grafana": Service("Grafana", "http://localhost:3000", "11.2.0"),
+        "targets": {"gpu01": (good,)},
+        "now": 1010.0,
+        **changes,
+    }
+    return Monitored(**known)
+
+
+def parts(verdict: Verdict) -> list[tuple[str, str]]:
+    assert (verdict.outcome is Outcome.FAILED) == bool(verdict.findings)
+    return [(finding.part, finding.measured) for finding in verdict.findings]
+
+
+def test_ages_are_those_of_the_clock_that_answered() -> None:
+    claim = MonitoringConfig()
+    assert checks.scrape_age(seen(), "gpu01", claim).metrics[0].value == 10.0
+    assert checks.scrape_age(seen(now=999.5), "gpu01", claim).metrics[0].value == 0.0
+    assert parts(checks.scrape_age(seen(now=1121.0), "gpu01", claim)) == [
+        ("job node, http://gpu01:9100/metrics", "121 s ago")
+    ]
+    never = Target("node", "u", 9100, "unknown", last_scrape=None)
+    assert parts(checks.scrape_age(seen(targets={"gpu01": (never,)}), "gpu01", claim)) == [
+        ("job node, u", "never scraped")
+    ]
+    assert parts(checks.up(seen(targets={"gpu01": (never,)}), "gpu01")) == [("job node, u", "unknown")]
+
+
+def test_pending_alerts_do_not_fail() -> None:
+    claim = MonitoringConfig()
+    told = {
+        "gpu01": (Alert("A", "pending"), Alert("B", "firing", "", "x")),
+        "": (Alert("Watchdog", "firing"),),
+    }
+    assert parts(checks.alerts(seen(alerts=told), "gpu01", claim)) == [("alert B", "firing: x")]
+    assert checks.alerts(seen(alerts=told), "", claim).outcome is Outcome.PASSED
+    assert checks.alerts(seen(alerts_problem="no answer"), "", claim).outcome is Outcome.NOT_CHECKED
+    off = MonitoringConfig(alerts=False)
+    assert checks.alerts(seen(alerts=told), "gpu01", off).outcome is Outcome.NOT_APPLICABLE
+
+
+def test_nothing_is_green_by_absence() -> None:
+    nothing, claim = seen(targets={}), MonitoringConfig()
+    assert checks.up(nothing, "gpu01").outcome is Outcome.NOT_CHECKED
+    assert checks.scrape_age(nothing, "gpu01", claim).outcome is Outcome.NOT_CHECKED
+    assert checks.target(nothing, "gpu01", {"node_exporter": 9100}).outcome is Outcome.FAILED
+    assert checks.exporters(nothing, claim).outcome is Outcome.FAILED
+    assert parts(checks.prometheus(seen(targets_problem="no answer"), claim)) == [
+        ("targets of Prometheus", "no answer")
+    ]
+    sick = Service("Grafana", "http://localhost:3000", "11", "its database is failing")
+    assert parts(checks.grafana(seen(grafana=sick), claim)) == [("Grafana", "its database is failing")]
+
+
+def test_one_of_several_cluster_exporters_is_enough() -> None:
+    up, down = (Target("slurm", f"http://s{n}:8080", 8080, health) for n, health in enumerate(("up", "down")))
+    claim = MonitoringConfig()
+    assert checks.exporters(seen(targets={"": (down, up)}), claim).outcome is Outcome.PASSED
+    assert parts(checks.exporters(seen(targets={"": (down,)}), claim)) == [
+        ("job slurm, http://s1:8080", "down")
+    ]

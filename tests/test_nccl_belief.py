@@ -1,0 +1,262 @@
+# ruff: noqa: E501 - tables of cases read better unbroken
+"""Belief before judgement: each recording and each lie gets its own verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster.checks.nccl import Asked, believe, believe_nodes, metrics
+from pytest_gpucluster.checks.verdict import Metric, Outcome
+from pytest_gpucluster.config.models import FabricProfile, GpuProfile, Profile
+from pytest_gpucluster.probes import mpi_errors, nccl_log
+from pytest_gpucluster.probes.nccl_tests import Half, Output, RankLine, Row, Run, read
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.checks.verdict import Verdict
+
+DATA = Path(__file__).parent / "data" / "nccl"
+NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
+TASKS = {str(task): node for task, node in enumerate(NODES)}
+IB = Profile(
+    name="ib", description="", source="", gpu=GpuProfile(count=2, name="H200", nvlinks=18),
+    fabric=FabricProfile(hcas=8, link_layer="InfiniBand", transport="NET/IB/GDRDMA"),
+)  # fmt: skip
+
+
+def text_of(name: str) -> str:
+    return (DATA / name).read_text()
+
+
+def run_of(nodes: int = 2, gpus: int = 2, **change: object) -> Run:
+    ranks = tuple(
+        RankLine(
+            n * gpus + g, 0, 100 + n, f"gpu{n + 1:02}.cluster.local", g, f"0000:{g + 6:02x}:00", "NVIDIA H200"
+        )
+        for n in range(nodes)
+        for g in range(gpus)
+    )
+    half = Half(100.0, 10.0, 15.0, 0)
+    rows = (
+        Row(8, 2, "float", "sum", -1, Half(20.5, 0.0, 0.0, 0), half),
+        Row(2**20, 2**18, "float", "sum", -1, half, half),
+    )
+    run = Run("2.19.6", "all_reduce", ranks, rows, 0, 7.5, complete=True, world=nodes * gpus, validation=True)
+    return replace(run, **change)  # type: ignore[arg-type]
+
+
+def judged(run: Run, **change: object) -> Verdict:
+    asked = replace(Asked(("gpu01", "gpu02"), 2, "all_reduce", (2**20,)), **change)  # type: ignore[arg-type]
+    return believe(Output((run,)), asked)
+
+
+def told(verdict: Verdict) -> str:
+    return "; ".join(f"{found.part}: {found.measured} / {found.expected}" for found in verdict.findings)
+
+
+def with_rank(run: Run, which: int, **change: object) -> Run:
+    ranks = tuple(replace(line, **change) if line.rank == which else line for line in run.ranks)  # type: ignore[arg-type]
+    return replace(run, ranks=ranks)
+
+
+def test_a_good_run_is_believed_and_measured() -> None:
+    verdict = judged(run_of())
+    assert verdict.outcome is Outcome.PASSED, told(verdict)
+    assert Metric("busbw", 15.0, "GB/s", "all_reduce 1 MiB", detail=True) in verdict.metrics
+    assert Metric("latency", 20.5, "us", "all_reduce 8 B") in verdict.metrics
+
+
+def test_eight_gpus_of_a_recording() -> None:
+    output = read(text_of("nccl-allreduce-g8.txt"), rc=0)
+    verdict = believe(output, Asked(("vm",), 8, "all_reduce", (2**30, 2**32)))
+    assert verdict.outcome is Outcome.PASSED, told(verdict)
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (replace(run_of(), ranks=run_of().ranks[:3]), "ranks 3: missing"),
+        (run_of(gpus=3, world=6), "ranks 4, 5: too many"),
+        (with_rank(run_of(), 1, rank=0), "ranks 0: more than once"),
+        (with_rank(run_of(), 1, bus_id="0000:06:00"), "GPU 0000:06:00 of gpu01: ranks 0, 1 / one rank a GPU"),
+        (with_rank(with_rank(run_of(), 1, bus_id="-"), 0, bus_id="-"), "ranks 0, 1: no GPU named / a GPU each"),
+        (with_rank(run_of(), 3, host="gpu09"), "nodes: ranks on gpu[01-02,09] / ranks on gpu[01-02]"),
+        (with_rank(run_of(), 3, host="gpu01", bus_id="x"), "gpu01: 3 ranks / 2 ranks"),
+        (run_of(out_of_bounds=3), "data: 3 values out of bounds"),
+        (run_of(validation=False), "data: not checked"),
+        (run_of(collective="all_gather"), "collective: all_gather / all_reduce"),
+        (run_of(rows=run_of().rows[:1]), "size 1 MiB: not measured"),
+        (run_of(reasons=("line 7: row refused",), complete=False), "table: line 7: row refused"),
+        (run_of(failures=(mpi_errors.Failure("timeout", "gpu02", "Test timeout", "pairs"),)), "gpu02: timeout: Test timeout"),
+    ],
+)  # fmt: skip
+def test_each_lie_has_its_finding(run: Run, words: str) -> None:
+    verdict = judged(run)
+    assert verdict.outcome is Outcome.FAILED
+    assert words in told(verdict)
+    assert not verdict.metrics
+    assert verdict.cause
+
+
+def test_wrong_elements_fail_in_place_too() -> None:
+    bad = Half(100.0, 10.0, 15.0, 5)
+    run = run_of(rows=(replace(run_of().rows[1], in_place=bad),))
+    assert "all_reduce 1 MiB in-place: 5 wrong elements" in told(judged(run))
+
+
+def test_unchecked_out_of_place_data_fails_in_place_may_be() -> None:
+    row = run_of().rows[1]
+    assert "not checked (1 of 1 sizes)" in told(
+        judged(run_of(rows=(replace(row, out_of_place=Half(100.0, 10.0, 15.0, None)),)))
+    )
+    inside = replace(row, in_place=Half(100.0, 10.0, 15.0, None))  # alltoall cannot check in-place
+    assert judged(run_of(rows=(inside,))).outcome is Outcome.PASSED
+
+
+def test_old_error_column_counts_as_checked() -> None:
+    row = replace(run_of().rows[1], out_of_place=Half(100.0, 10.0, 15.0, None, 1e-6))
+    assert judged(run_of(rows=(row,), validation=True)).outcome is Outcome.PASSED
+
+
+def test_virtual_nodes_need_slurms_word() -> None:
+    run = run_of()
+    one_host = replace(run, ranks=tuple(
+        replace(line, host="vm", bus_id=f"0000:{line.rank + 6:02x}:00") for line in run.ranks))  # fmt: skip
+    assert "ranks on vm" in told(judged(one_host))
+    where = {0: "gpu01", 1: "gpu01", 2: "gpu02", 3: "gpu02"}
+    assert judged(one_host, node_of_rank=where).outcome is Outcome.PASSED
+    assert "gpu01: 3 ranks" in told(judged(one_host, node_of_rank={**where, 2: "gpu01"}))
+
+
+def test_all_tasks_on_one_asked_node_are_no_virtual_nodes() -> None:
+    run = replace(run_of(), ranks=tuple(
+        replace(line, host="gpu01", bus_id=f"0000:{line.rank + 6:02x}:00") for line in run_of().ranks))  # fmt: skip
+    verdict = judged(run, node_of_rank={0: "gpu01", 1: "gpu01", 2: "gpu02", 3: "gpu02"})
+    assert "rank 2: on gpu01 / on gpu02" in told(verdict)
+
+
+# --- recordings -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "mpi", "part", "words", "hint"),
+    [
+        ("mpi-none.txt", "", "gpu[01-04]", "built for PMIx 3 (ext3x_client.c); the step ran without --mpi", "srun --mpi=pmix"),
+        ("mpi-pmi2.txt", "pmi2", "gpu[01-04]", "the step ran with --mpi=pmi2", "srun --mpi=pmix"),
+        ("mpi-pmix.txt", "pmix", "run", "step launch failed: launch_p_step_launch: StepId=6.0", "slurmd's log"),
+        ("torch-duplicate-gpu.txt", None, "gpu[01-04]",
+         "ranks 0 (gpu01), 2 (gpu02), 4 (gpu03), 6 (gpu04) share the GPU at bus id 60", "a GPU of its own"),
+        ("nccl-toomany.txt", None, "run", "9 requested but only 8 were found", "--gpus-per-node"),
+    ],
+)  # fmt: skip
+def test_each_recorded_failure_has_its_own_verdict(
+    name: str, mpi: str | None, part: str, words: str, hint: str
+) -> None:
+    verdict = believe(read(text_of(name), rc=1, mpi=mpi), Asked(NODES, 2))
+    assert verdict.outcome is Outcome.FAILED
+    assert verdict.findings[0].part == part
+    assert words in verdict.findings[0].measured
+    assert hint in verdict.hint
+    assert len(verdict.findings) == 1
+
+
+def test_per_node_runs_are_believed_one_by_one() -> None:
+    verdicts = believe_nodes(
+        read(text_of("per-node.txt"), rc=0), TASKS, Asked(NODES, 2, "all_reduce", (2**30,))
+    )
+    assert [verdict.outcome for verdict in verdicts.values()] == [Outcome.PASSED] * 4
+    assert verdicts["gpu02"].metrics == (Metric("busbw", 328.72, "GB/s", "all_reduce 1 GiB", detail=True),)
+
+
+def test_nodes_that_share_gpus_are_not_believed() -> None:
+    verdicts = believe_nodes(read(text_of("per-node-wrong-gpus.txt"), rc=0), TASKS, Asked(NODES, 2))
+    for node, verdict in verdicts.items():
+        assert verdict.outcome is Outcome.FAILED
+        assert verdict.findings[0].part == "GPU 0000:00:06 of vm"
+        assert verdict.findings[0].expected == f"used by {node} alone"
+        assert "TaskProlog" in verdict.hint
+
+
+def test_same_bus_ids_on_different_hosts_are_no_fault() -> None:
+    output = read(text_of("per-node-wrong-gpus.txt"))
+    runs = tuple(
+        replace(run, ranks=tuple(replace(line, host=TASKS[run.label]) for line in run.ranks))
+        for run in output.runs
+    )
+    verdicts = believe_nodes(Output(runs), TASKS, Asked(NODES, 2))
+    assert {verdict.outcome for verdict in verdicts.values()} == {Outcome.PASSED}
+
+
+def test_a_node_without_a_table_is_named_alone() -> None:
+    lines = [line for line in text_of("per-node.txt").split("\n") if not line.startswith("2: ")]
+    verdicts = believe_nodes(read("\n".join(lines)), TASKS, Asked(NODES, 2))
+    assert [node for node, verdict in verdicts.items() if verdict.outcome is Outcome.FAILED] == ["gpu03"]
+    assert "gpu03: 0 tables" in told(verdicts["gpu03"])
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_singletons_are_caught(labelled: bool) -> None:  # noqa: FBT001 - parametrize gives it by name
+    text = text_of("nccl-allreduce-g1.txt").replace("rc=0\n", "")
+    tags = [f"{task}: " if labelled else "" for task in range(4)]
+    both = "".join(f"{tag}{line}\n" for line in text.splitlines() for tag in tags)
+    verdict = believe(read(both, rc=0), Asked(NODES, 1))
+    assert verdict.outcome is Outcome.FAILED
+    assert "rank 0 alone, 4 times / 1 run of 4 ranks" in told(verdict)
+    assert "--mpi=pmix" in verdict.hint
+
+
+def test_one_gpu_has_no_bus_bandwidth() -> None:
+    (run,) = read(text_of("nccl-allreduce-g1.txt")).runs
+    assert not [metric for metric in metrics(run) if metric.name == "busbw"]
+
+
+# --- transports -------------------------------------------------------------------------------------------
+
+
+def test_socket_between_nodes_of_an_infiniband_profile() -> None:
+    log = nccl_log.read(text_of("torch-net-socket-debug.txt"))
+    where = {rank: NODES[rank // 2] for rank in range(8)}
+    run = run_of(nodes=4, world=8)
+    asked = Asked(NODES, 2, node_of_rank=where, log=log)
+    verdict = believe(Output((run,)), asked, IB)
+    assert "NET/Socket between nodes / NET/IB/GDRDMA" in told(verdict)
+    assert "no InfiniBand device" in verdict.hint
+    socket = IB.model_copy(update={"fabric": FabricProfile(transport="NET/Socket")})
+    assert believe(Output((run,)), asked, socket).outcome is Outcome.PASSED
+
+
+def line(path: str, source: int = 1, target: int = 2, tag: str = "[send] ") -> str:
+    ranks = "".join(
+        f"gpu0{r // 2 + 1}:1:1 [0] NCCL INFO comm 0x1 rank {r} nRanks 4 nNodes 2 localRanks 2\n"
+        for r in range(4)
+    )
+    return ranks + f"gpu01:1:1 [0] NCCL INFO Channel 00/0 : {source}[1] -> {target}[0] {tag}via {path}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (line("NET/IB/0/GDRDMA"), ""),
+        (line("NET/IB/0(3)/GDRDMA(PCI)/Shared"), ""),
+        (line("NET/IB/0"), "gpu[01-02]: ranks 1->2: NET/IB between nodes"),
+        (
+            line("NET/IB/0/GDRDMA") + line("SHM/direct/direct", 0, 1, ""),
+            "gpu01: ranks 0->1: SHM within a node",
+        ),
+        (line("NET/IB/0/GDRDMA") + line("NET/IB/0", 0, 1), "NET/IB within a node"),
+        (line("P2P/CUMEM", 0, 1, ""), "no connection between nodes was logged"),
+        ("", "no connection between nodes was logged"),
+    ],
+)
+def test_transports_are_held_against_the_profile(text: str, words: str) -> None:
+    verdict = believe(Output((run_of(),)), Asked(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), IB)
+    assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
+    assert words in told(verdict)
+
+
+def test_missing_peer_memory_is_hinted() -> None:
+    asked = Asked(("gpu01", "gpu02"), 2, log=nccl_log.read(line("NET/IB/0")))
+    assert "nvidia_peermem" in believe(Output((run_of(),)), asked, IB).hint

@@ -1,0 +1,426 @@
+"""How the nccl runner starts its steps: every option of the cluster file in srun's words, and on a real Slurm."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster.checks import nccl as beliefs
+from pytest_gpucluster.checks.verdict import Outcome
+from pytest_gpucluster.config.models import Cluster, EnvironmentConfig, Group, NcclConfig, Profile
+from pytest_gpucluster.errors import ConfigError, NotAvailable, StepError, StepTimeout
+from pytest_gpucluster.probes.base import Answer
+from pytest_gpucluster.runners import nccl as runners
+from pytest_gpucluster.runners.nccl import Nccl, Sweep
+from pytest_gpucluster.sandbox import acts, processes
+from pytest_gpucluster.sandbox.faults import Injected
+from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.slurm.client import Slurm
+from pytest_gpucluster.slurm.step import StepRequest, StepResult, TaskResult
+from pytest_gpucluster.transport import LocalTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_gpucluster.checks.localise import Measurement
+    from pytest_gpucluster.sandbox import Sandbox
+
+NODES = ("gpu01", "gpu02")
+COMMAND = "all_reduce_perf -b 1M -e 1M -f 2 -g 1"
+
+
+def cluster(environments: Mapping[str, EnvironmentConfig] | None = None, **nccl: Any) -> Cluster:
+    profile = Profile(name="p", description="", source="")
+    return Cluster(
+        name="prod",
+        groups=(Group(nodes="gpu[01-02]", profile=profile),),
+        environments=dict(environments or {}),
+        nccl=NcclConfig(command=COMMAND, **nccl),
+    )
+
+
+@dataclass
+class Channel:
+    """Answers commands as a node would: `there` are words of commands that succeed."""
+
+    there: tuple[str, ...] = ()
+    asked: list[str] = field(default_factory=list)
+    lost: dict[str, str] = field(default_factory=dict)
+
+    def ask(self, command: str, **_: Any) -> dict[str, Answer]:
+        return {node: self.ask_node(node, command) for node in NODES}
+
+    def ask_node(self, node: str, command: str, **_: Any) -> Answer:
+        self.asked.append(command)
+        return Answer(node, 0 if any(word in command for word in self.there) else 1, b"")
+
+
+@dataclass
+class Held:
+    """An allocation as far as the runner looks at it."""
+
+    nodes: tuple[str, ...] = NODES
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[StepRequest]:
+    """Record the steps instead of running them; each ends well and says nothing."""
+    asked: list[StepRequest] = []
+
+    def run(_: Any, __: Any, request: StepRequest) -> StepResult:
+        asked.append(request)
+        tasks = tuple(TaskResult(rank, node, 0) for rank, node in enumerate(request.nodes))
+        return StepResult(0, tasks, "", 0.1, "srun")
+
+    monkeypatch.setattr(runners, "run_step", run)
+    return asked
+
+
+def runner(there: tuple[str, ...] = (), *, gpus: int = 8, of: Cluster | None = None, **nccl: Any) -> Nccl:
+    made: Any = Nccl(None, Held(), of or cluster(**nccl), Channel(there), {}, gpus_per_node=gpus)  # type: ignore[arg-type]
+    return made  # type: ignore[no-any-return]
+
+
+def line(request: StepRequest) -> str:
+    """Return the step as one line: options and command."""
+    return shlex.join([*request.options(), *request.argv])
+
+
+# --- nccl-tests under srun
+
+
+@pytest.mark.parametrize("mpi", ["pmix", "pmi2"])
+def test_under_srun_one_rank_a_gpu_with_the_mpi_that_is_asked_for(steps: list[StepRequest], mpi: str) -> None:
+    runner(runner="nccl-tests", mpi=mpi).whole(NODES)
+    (step,) = steps
+    assert f"--mpi={mpi}" in step.options()
+    assert {"--ntasks-per-node=8", "--gpus-per-task=1", "--nodes=2"} <= set(step.options())
+    assert step.argv == ("all_reduce_perf", "-b", "8", "-e", "1048576", "-f", "2", "-g", "1")
+
+
+def test_alone_is_one_process_a_node_with_all_gpus(steps: list[StepRequest]) -> None:
+    runner(runner="nccl-tests", mpi="pmix").alone(NODES)
+    (step,) = steps
+    assert {"--ntasks-per-node=1", "--gres=gpu:8", "--mpi=none"} <= set(step.options())
+    assert step.argv[-2:] == ("-g", "8")
+    assert "unset" in step.argv[2]  # PMI and Slurm are hidden: else an MPI build would join the nodes
+
+
+@pytest.mark.parametrize(
+    "collective", ["all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv"]
+)
+def test_each_collective_has_its_program_and_its_payload(steps: list[StepRequest], collective: str) -> None:
+    runner(runner="nccl-tests", mpi="pmix").whole(NODES, collective)
+    runner(runner="payload").whole(NODES, collective)
+    tests, payload = steps
+    assert tests.argv[0] == f"{collective}_perf"
+    begin = "8" if collective in ("all_reduce", "broadcast", "sendrecv") else str(2**20)
+    assert tests.argv[2] == begin
+    assert payload.argv[payload.argv.index("-c", 2) + 1] == collective
+
+
+def test_a_folder_of_the_command_stays(steps: list[StepRequest]) -> None:
+    of = cluster().model_copy(
+        update={
+            "nccl": NcclConfig(
+                runner="nccl-tests", command="/opt/nt/build/all_reduce_perf -b 8 -e 8 -c 1 -n 5"
+            )
+        }
+    )
+    runner(of=of).whole(NODES, "alltoall")
+    assert steps[0].argv[0] == "/opt/nt/build/alltoall_perf"
+    assert steps[0].argv[-4:] == ("-c", "1", "-n", "5")  # what is no size is passed on
+
+
+def test_exports_further_options_deadline_and_gpus(steps: list[StepRequest]) -> None:
+    runner(
+        runner="nccl-tests",
+        mpi="pmi2",
+        exports={"NCCL_IB_HCA": "mlx5", "OMPI_MCA_pml": "^ucx"},
+        srun_args=("--exclusive", "--comment=x y"),
+        gpus_per_node=4,
+        deadline=77.0,
+        hostid_from_slurm=True,
+    ).whole(NODES)
+    (step,) = steps
+    assert step.env == {"NCCL_DEBUG": "INFO", "NCCL_IB_HCA": "mlx5", "OMPI_MCA_pml": "^ucx"}
+    assert step.options()[-2:] == ["--exclusive", "--comment=x y"]
+    assert "--ntasks-per-node=4" in step.options()
+    assert step.timeout == 77.0
+    assert "NCCL_HOSTID" in step.prelude
+
+
+# --- mpirun, containers
+
+
+def test_under_mpirun_the_step_is_one_task_that_starts_all_ranks(steps: list[StepRequest]) -> None:
+    runner(runner="nccl-tests", launcher="mpirun", exports={"NCCL_IB_HCA": "mlx5"}).whole(NODES)
+    (step,) = steps
+    assert (step.nodes, step.ntasks_per_node, step.mpi) == (("gpu01",), 1, "none")
+    assert "SLURM_NODELIST='gpu[01-02]'" in step.prelude
+    assert "SLURM_TASKS_PER_NODE='8(x2)'" in step.prelude
+    assert shlex.join(step.argv).startswith(
+        "mpirun -np 16 --host gpu01:8,gpu02:8 --tag-output -x NCCL_DEBUG -x NCCL_IB_HCA all_reduce_perf -b 8"
+    )
+
+
+def test_a_container_of_nccl_tests_has_the_environment_s_mounts(steps: list[StepRequest]) -> None:
+    environments = {"nccl": EnvironmentConfig(container_mounts=("/raid:/raid",), container_remap_root=False)}
+    of = cluster(environments, environment="nccl", container="/shared/nccl.sqsh", mpi="pmix")
+    runner(of=of).whole(NODES)  # `auto`: with a container it is nccl-tests
+    assert (
+        "--container-image=/shared/nccl.sqsh --container-mounts=/raid:/raid --container-env=NCCL_DEBUG"
+        " --no-container-remap-root"
+    ) in line(steps[0])
+
+
+COMPILE: dict[str, Any] = {
+    "compile": True,
+    "base_container": "base#pt:1",
+    "container": "/s/nt.sqsh",
+    "source": "/s/nccl-tests",
+}
+
+
+def test_nccl_tests_is_compiled_once_saved_and_used_again(steps: list[StepRequest]) -> None:
+    made = runner(**COMPILE)
+    assert "compiled" in made.prepare_image()
+    (build,) = steps
+    assert build.nodes == ("gpu01",)
+    assert (
+        "--container-image=base#pt:1 --container-mounts=/s/nccl-tests:/nccl-tests:ro --container-save=/s/nt.sqsh"
+        " --container-remap-root --container-writable"
+    ) in line(build).replace("'", "")
+    assert "make -C /opt/nccl-tests" in build.argv[2]
+    assert "re-used" in runner(("test -s /s/nt.sqsh",), **COMPILE).prepare_image()
+    assert len(steps) == 1
+
+
+@pytest.mark.parametrize(("cleanup", "removed"), [(True, True), (False, False)])
+def test_clean_up_deletes_what_was_compiled_if_asked(cleanup: bool, removed: bool) -> None:  # noqa: FBT001 - columns
+    made: Any = runner(**COMPILE, cleanup=cleanup)
+    made.clean_up()
+    assert ("rm -f -- /s/nt.sqsh" in made._channel.asked) is removed
+
+
+def test_an_image_that_was_not_compiled_here_is_never_deleted() -> None:
+    made: Any = runner(container="/s/nt.sqsh", cleanup=True)
+    assert made.prepare_image() == ""
+    made.clean_up()
+    assert made._channel.asked == []
+
+
+def test_a_failed_build_is_an_error_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = TaskResult(0, "gpu01", 2, stderr="mpi.h: No such file or directory\n")
+    monkeypatch.setattr(runners, "run_step", lambda *_: StepResult(2, (task,), "", 1.0, "srun ..."))
+    with pytest.raises(StepError, match=r"compiling nccl-tests in base#pt:1 failed: mpi\.h: No such file"):
+        runner(**COMPILE).prepare_image()
+
+
+def test_compile_needs_an_image_and_the_source() -> None:
+    with pytest.raises(ConfigError, match=r"nccl\.base_container and nccl\.source"):
+        runner(compile=True, container="/s/nt.sqsh").prepare_image()
+
+
+# --- which program, and the payload
+
+
+@pytest.mark.parametrize(
+    ("there", "program"),
+    [(("all_reduce_perf", "torch"), "nccl-tests"), (("torch",), "payload")],
+)
+def test_auto_takes_nccl_tests_else_the_payload(there: tuple[str, ...], program: str) -> None:
+    assert runner(there).runner == program
+
+
+def test_neither_is_not_checked_and_names_the_nodes() -> None:
+    with pytest.raises(NotAvailable, match="neither all_reduce_perf nor torch on gpu01, gpu02: install"):
+        _ = runner().runner
+
+
+def test_the_payload_travels_on_the_command_line(steps: list[StepRequest]) -> None:
+    environments = {"pt": EnvironmentConfig(python="/opt/pt/bin/python3", container_image="/s/pt.sqsh")}
+    of = cluster(environments, environment="pt", runner="payload", mpi="pmix")
+    runner(of=of).whole(NODES)
+    (step,) = steps
+    python, flag, source, *words = step.argv
+    assert (python, flag, words[0]) == ("/opt/pt/bin/python3", "-c", "sweep")
+    compile(source, "payload", "exec")
+    assert step.mpi is None  # rank and rendezvous are Slurm's
+    assert "--mpi" not in line(step)
+
+
+def test_rounds_go_to_the_payload_in_one_step_and_without_it_pair_by_pair(steps: list[StepRequest]) -> None:
+    batch = ((("gpu01", "gpu02"),), (("gpu01:0", "gpu02:0"),))
+    found = runner(runner="payload").rounds(NODES, batch)
+    (step,) = steps
+    assert step.input == b'[[["gpu01", "gpu02"]], [["gpu01:0", "gpu02:0"]]]'
+    assert [it.members for it in found] == [("gpu01", "gpu02"), ("gpu01:0", "gpu02:0")]
+    assert all(it.problem for it in found)  # a step that says nothing measured nothing
+    steps.clear()
+    found = runner(runner="nccl-tests").rounds(NODES, batch)
+    assert [step.nodes for step in steps] == [NODES]
+    assert found[1].skipped
+
+
+def test_a_command_that_cannot_be_read_is_a_mistake_of_the_cluster_file() -> None:
+    with pytest.raises(ConfigError, match=r"nccl\.command 'all_reduce_perf -b 1Q'"):
+        Sweep.parse("all_reduce_perf -b 1Q")
+    with pytest.raises(ConfigError, match="empty"):
+        Sweep.parse(" ")
+
+
+def test_the_sweep_starts_at_8_bytes_only_where_its_steps_meet_the_asked_begin() -> None:
+    assert Sweep.parse("x -b 1M -e 1G -f 2").with_latency("all_reduce").begin == 8
+    assert Sweep.parse("x -b 3M -e 1G -f 2").with_latency("all_reduce").begin == 3 << 20
+    assert Sweep.parse("x -b 4 -e 1G -f 2").with_latency("all_reduce").begin == 4
+    assert Sweep.parse("x -b 1M -e 1G -f 2").with_latency("all_gather").begin == 1 << 20
+    assert Sweep.parse("x -b 1M -e 1G").reaching([2**32]).end == 2**32
+
+
+FOUR = ("gpu01", "gpu02", "gpu03", "gpu04")
+ENDED = tuple(TaskResult(rank, node, 0) for rank, node in enumerate(FOUR))
+
+
+@pytest.mark.parametrize(
+    ("unstarted", "unended", "tasks", "fallen"),
+    [
+        (("gpu03",), {0: "gpu01"}, ENDED[:2], {"gpu03"}),  # the first task waits for the one that never came
+        ((), {2: "gpu03"}, ENDED, {"gpu03"}),
+        ((), {0: "gpu01", 2: "gpu03"}, ENDED, set()),  # the group of the two hangs: which of them, pairs tell
+        ((), dict(enumerate(FOUR)), ENDED, set()),  # a collective that hangs keeps all
+        (
+            (),
+            {1: "gpu02", 2: "gpu03"},
+            (TaskResult(0, "gpu01", 3), *ENDED[1:]),
+            set(),
+        ),  # they wait for a dead one
+    ],
+)
+def test_only_nodes_that_alone_keep_a_step_from_ending_are_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+    unstarted: tuple[str, ...],
+    unended: dict[int, str],
+    tasks: tuple[TaskResult, ...],
+    fallen: set[str],
+) -> None:
+    def hang(*_: object) -> StepResult:
+        error = StepTimeout("srun: cancelled")
+        error.result = StepResult(-1, tasks, "", 33.0, "srun")
+        error.unstarted, error.unended = unstarted, unended
+        raise error
+
+    monkeypatch.setattr(runners, "run_step", hang)
+    made = runner(payload=("sim-collective",))
+    found = made.rounds(FOUR, [[FOUR[:2], FOUR[2:]]])
+    assert made.fallen.keys() == fallen
+    assert all("33 s" in why for why in made.fallen.values())
+    assert [it.problem.startswith("gpu03 is lost") for it in found] == [False, bool(fallen)]
+
+
+def test_rounds_are_complete_when_every_group_has_been_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[StepRequest] = []
+
+    def note(_slurm: object, _held: object, request: StepRequest) -> StepResult:
+        asked.append(request)
+        return StepResult(0, (), "", 1.0, "srun")
+
+    monkeypatch.setattr(runners, "run_step", note)
+    runner(payload=("sim-collective",)).rounds(FOUR, [[FOUR[:2], FOUR[2:]]])
+    (request,) = asked
+    assert request.enough is not None
+    lines = [
+        f'{{"round": 0, "members": ["{one}", "{other}"], "busbw": 9.5}}'
+        for one, other in (FOUR[:2], FOUR[2:])
+    ]
+    assert not request.enough(lines[0])
+    assert request.enough("\n".join(lines))
+
+
+# --- on a real Slurm
+
+
+def on_slurm(
+    sandbox: Sandbox, run: Callable[[Nccl], Any], nodes: tuple[str, ...] = NODES, **nccl: Any
+) -> Any:
+    slurm = Slurm(LocalTransport(sandbox.env))
+    with Allocation.request(slurm, AllocationRequest(nodes=nodes)) as held:
+        return run(
+            Nccl(slurm, held, cluster(**nccl), Channel(), slurm.nodes(), gpus_per_node=2)  # type: ignore[arg-type]
+        )
+
+
+def test_a_node_whose_slurmd_dies_costs_itself_and_no_other(sandbox: Sandbox) -> None:
+    ground, nodes = sandbox._ground(), ("gpu01", "gpu02", "gpu03", "gpu04")
+
+    def die_and_measure(made: Nccl) -> tuple[list[Measurement], dict[str, str]]:
+        daemon = ground.daemons.find("slurmd-gpu03")
+        assert daemon is not None
+        processes.stop([daemon], patience=5.0)
+        return made.rounds(nodes, [[nodes[:2], nodes[2:]]]), made.fallen
+
+    try:
+        found, fallen = on_slurm(
+            sandbox, die_and_measure, nodes, runner="nccl-tests", payload=("sim-collective",), deadline=60.0
+        )
+    finally:
+        acts.ACTS["slurmd_dead"].heal(ground, Injected("slurmd_dead", "gpu03"))
+    assert [it.members for it in found] == [("gpu01", "gpu02"), ("gpu03", "gpu04")]
+    assert found[0].busbw
+    assert found[1].problem.startswith("gpu03 is lost: srun: ")
+    assert fallen.keys() == {"gpu03"}
+
+
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="needs Open MPI: apt-get install openmpi-bin")
+def test_mpirun_starts_all_ranks_inside_the_allocation(sandbox: Sandbox) -> None:
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    found = on_slurm(
+        sandbox,
+        lambda made: made.whole(NODES),
+        runner="nccl-tests",
+        launcher="mpirun",
+        exports={**as_root, "OMPI_MCA_btl_tcp_if_include": "lo"},
+        deadline=60.0,
+    )
+    assert found.problem == "", found.text
+    (run,) = found.output.runs
+    assert [(line.rank, line.host) for line in run.ranks] == [
+        (0, "gpu01"),
+        (1, "gpu01"),
+        (2, "gpu02"),
+        (3, "gpu02"),
+    ]
+    assert beliefs.believe(found.output, beliefs.Asked(NODES, 2, "all_reduce")).outcome is Outcome.PASSED
+    assert set(found.log.hosts.values()) == set(NODES)
+
+
+PYTHON = Path(__file__).parents[1] / ".cache" / "frameworks" / "bin" / "python"
+
+
+@pytest.mark.skipif(not PYTHON.exists(), reason="needs a python with torch: make frameworks")
+def test_our_payload_runs_through_the_runner_on_cpus(sandbox: Sandbox, tmp_path: Path) -> None:
+    script = tmp_path / "python"  # python -c SOURCE MODE ..., with one word more
+    script.write_text(f'#!/bin/sh\nc=$1 s=$2 m=$3; shift 3; exec {PYTHON} "$c" "$s" "$m" --device cpu "$@"\n')
+    script.chmod(0o755)
+    found = on_slurm(
+        sandbox,
+        lambda made: (made.whole(NODES), made.rounds(NODES, [[NODES]])),
+        environments={"pt": EnvironmentConfig(python=str(script), exports={"OMP_NUM_THREADS": "1"})},
+        environment="pt",
+        runner="payload",
+        deadline=120.0,
+        pair_size=2**16,
+    )
+    whole, rounds = found
+    assert whole.problem == ""
+    (run,) = whole.output.runs
+    assert (run.collective, run.world, run.rows[0].size, run.rows[-1].size) == ("all_reduce", 4, 8, 2**20)
+    assert all(row.out_of_place.wrong == 0 for row in run.rows)
+    assert whole.node_of_rank == {0: "gpu01", 1: "gpu01", 2: "gpu02", 3: "gpu02"}
+    assert [(it.members, it.problem) for it in rounds] == [(NODES, "")]
+    assert rounds[0].busbw

@@ -1,0 +1,131 @@
+"""Which nodes a run is to judge, and why some cannot be: pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_gpucluster.config.models import Cluster, Group, Profile, SlurmConfig
+from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.plugin.plan import Kind, Plan, Problem, Selection, judge_node, make_plan, shares
+from pytest_gpucluster.slurm.inventory import NodeInfo, parse_nodes
+
+PLAIN = Profile(name="plain", description="of a test", source="none")
+
+
+def _cluster(*groups: tuple[str, str | None], **slurm: Any) -> Cluster:
+    made = tuple(Group(nodes=nodes, profile=PLAIN, partition=partition) for nodes, partition in groups)
+    return Cluster(name="lab", groups=made, slurm=SlurmConfig(**slurm))
+
+
+def _nodes(**states: str) -> dict[str, NodeInfo]:
+    lines = [
+        f"NodeName={name} CPUTot=4 Gres=gpu:h200:8 State={state} Partitions=batch"
+        for name, state in states.items()
+    ]
+    return parse_nodes("\n".join(lines))
+
+
+LAB = _cluster(("gpu[01-03]", None))
+IDLE = _nodes(gpu01="IDLE", gpu02="IDLE", gpu03="IDLE")
+
+
+def test_all_nodes_of_the_file_are_selected_in_its_order() -> None:
+    plan = make_plan(_cluster(("gpu[02-03]", None), ("gpu01", None)), IDLE, Selection())
+    assert plan == Plan(("gpu02", "gpu03", "gpu01"))
+    assert plan.testable == plan.selected
+
+
+def test_nodes_that_slurm_does_not_have_are_problems_and_stay_selected() -> None:
+    plan = make_plan(LAB, _nodes(gpu01="IDLE", gpu02="IDLE"), Selection())
+    assert plan.selected == ("gpu01", "gpu02", "gpu03")
+    assert plan.testable == ("gpu01", "gpu02")
+    assert plan.problems["gpu03"].kind is Kind.UNAVAILABLE
+    assert "slurm.conf" in plan.problems["gpu03"].text
+
+
+@pytest.mark.parametrize(
+    "state", ["IDLE+DRAIN", "DOWN", "DOWN*", "IDLE+NOT_RESPONDING", "IDLE+FAIL", "ERROR"]
+)
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_bad_node_is_never_waited_for(state: str, *, wait: bool) -> None:
+    problem = judge_node("gpu01", _nodes(gpu01=state), wait=wait)
+    assert problem is not None
+    assert problem.kind is Kind.UNAVAILABLE
+
+
+@pytest.mark.parametrize("state", ["ALLOCATED", "MIXED", "IDLE+COMPLETING"])
+def test_a_busy_node_is_left_out_unless_it_was_asked_for(state: str) -> None:
+    busy = _nodes(gpu01=state)
+    problem = judge_node("gpu01", busy, wait=False)
+    assert problem is not None
+    assert problem.kind is Kind.BUSY
+    assert judge_node("gpu01", busy, wait=True) is None
+    assert make_plan(LAB, IDLE | busy, Selection(nodes=("gpu01",))).testable == ("gpu01",)
+    assert make_plan(LAB, IDLE | busy, Selection()).testable == ("gpu02", "gpu03")
+
+
+def test_a_draining_node_that_still_works_is_a_bad_one() -> None:
+    problem = judge_node("gpu01", _nodes(gpu01="ALLOCATED+DRAIN"), wait=True)
+    assert problem is not None
+    assert "DRAINING" in problem.text
+
+
+def test_the_problem_says_state_reason_who_and_when() -> None:
+    text = (
+        "NodeName=gpu01 CPUTot=4 State=IDLE+DRAIN Partitions=batch "
+        "Reason=bad cable, ticket 4711 [root@2026-11-20T10:00:00]"
+    )
+    assert judge_node("gpu01", parse_nodes(text), wait=False) == Problem(
+        Kind.UNAVAILABLE, 'DRAINED: "bad cable, ticket 4711" by root since 2026-11-20T10:00:00'
+    )
+
+
+@pytest.mark.parametrize(
+    ("selection", "said"),
+    [
+        (Selection(nodes=("gpu01", "gpu07")), "--nodes: gpu07 not in cluster lab, which has gpu[01-03]"),
+        (
+            Selection(exclude=("gpu01", "gpu02", "gpu03")),
+            "--exclude-nodes leaves no node of gpu[01-03] to test",
+        ),
+        (
+            Selection(nodes=("gpu01",), exclude=("gpu01",)),
+            "--exclude-nodes leaves no node of gpu01 to test",
+        ),
+        (Selection(exclude=("gpu07",)), "--exclude-nodes: gpu07 not in cluster lab, which has gpu[01-03]"),
+    ],
+)
+def test_a_selection_that_makes_no_sense_is_refused(selection: Selection, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_plan(LAB, IDLE, selection)
+    assert str(caught.value) == said
+
+
+def test_selection_reads_hostlists() -> None:
+    assert Selection.parse("gpu[03,01]", "gpu02") == Selection(("gpu01", "gpu03"), ("gpu02",))
+    assert Selection.parse(None, None) == Selection()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "exclude", "option"),
+    [("gpu[1-", None, "--nodes"), ("", None, "--nodes"), (None, "gpu[", "--exclude-nodes")],
+)
+def test_selection_names_the_option_that_is_wrong(
+    nodes: str | None, exclude: str | None, option: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{option}: "):
+        Selection.parse(nodes, exclude)
+
+
+def test_without_a_scheduler_slurm_is_not_asked() -> None:
+    assert make_plan(_cluster(("gpu01", None), scheduler="none"), {}, Selection()) == Plan(("gpu01",))
+
+
+def test_groups_share_an_allocation_where_partition_and_gpus_are_the_same() -> None:
+    cluster = _cluster(("gpu01", None), ("gpu02", "big"), ("gpu03", None), partition="batch")
+    found = shares(cluster, IDLE, ("gpu01", "gpu02", "gpu03"))
+    assert found == {("batch", 8): ("gpu01", "gpu03"), ("big", 8): ("gpu02",)}
+    fewer = IDLE | parse_nodes("NodeName=gpu03 CPUTot=4 Gres=gpu:h200:4 State=IDLE Partitions=batch")
+    assert shares(cluster, fewer, ("gpu01", "gpu03")) == {("batch", 8): ("gpu01",), ("batch", 4): ("gpu03",)}

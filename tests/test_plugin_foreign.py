@@ -1,0 +1,108 @@
+"""Other people's pytest: nothing of ours is loaded and nothing changes for them before --cluster asks for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from plugin_helpers import environment, run_pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOREIGN = """
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def host():
+    return "a host of mine"
+
+
+@pytest.fixture
+def node():
+    return "a node of mine"
+
+
+@pytest.fixture(params=["a", "b"])
+def expect(request):
+    return request.param
+
+
+def test_fixtures(host, node, expect):
+    assert (host, node) == ("a host of mine", "a node of mine")
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_parameters(nodes):
+    assert nodes
+
+
+def test_nothing_of_ours_is_there():
+    ours = {name for name in sys.modules if name.startswith("pytest_gpucluster")}
+    assert ours == {"pytest_gpucluster", "pytest_gpucluster.plugin"}
+    assert not {"pydantic", "yaml", "ClusterShell", "tabulate", "junitparser"} & set(sys.modules)
+"""
+
+
+def test_importing_the_plugin_brings_in_pytest_and_nothing_else() -> None:
+    code = (
+        "import pytest, sys; before = set(sys.modules)\n"
+        "import pytest_gpucluster.plugin, json\n"
+        "print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment()
+    )
+    new = [name for name in json.loads(done.stdout) if not name.startswith("json")]
+    assert new == ["pytest_gpucluster", "pytest_gpucluster.plugin"]
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)])
+def test_foreign_suites_run_as_ever(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    run = run_pytest(tmp_path, "-p", "no:testinfra", *workers, files={"test_foreign.py": FOREIGN})
+    assert run.rc == 0, run.out
+    assert "5 passed" in run.out
+    assert "cluster:" not in run.out
+    assert not (tmp_path / "reports").exists()
+
+
+def test_signals_are_left_alone_without_a_cluster(tmp_path: Path) -> None:
+    code = """
+import signal
+
+def test_default():
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGHUP) in (signal.SIG_DFL, signal.SIG_IGN)
+"""
+    assert run_pytest(tmp_path, files={"test_signals.py": code}).rc == 0
+
+
+def test_a_suite_of_ours_without_a_cluster_says_what_is_missing(tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, files={"test_own.py": "def test_gpus(expect):\n    pass\n"})
+    assert run.rc == 1
+    assert "fixture 'expect' not found" in run.out
+
+
+def test_help_markers_and_fixtures_describe_the_plugin(tmp_path: Path) -> None:
+    options = run_pytest(tmp_path, "--help").out
+    names = "cluster nodes exclude-nodes partition reservation account profile time report-dir slow"
+    for name in names.split():
+        assert f"--{name}" in options
+    markers = run_pytest(tmp_path, "--markers", "--cluster=local").out
+    for name in ("os", "slurm", "gpu", "fabric", "nccl", "inventory", "slow"):
+        assert f"@pytest.mark.{name}:" in markers
+    shown = run_pytest(tmp_path, "--fixtures", "--cluster=local").out
+    names = "cluster inventory allocation nodes node host srun expect measure profile gpu_profile fleet facts"
+    for name in names.split():
+        lines = shown.splitlines()
+        (place,) = (
+            at for at, line in enumerate(lines) if line.split(" ")[0] == name and "plugin/fixtures.py" in line
+        )
+        assert lines[place + 1].strip() not in ("", "no docstring available"), name
+    assert not (tmp_path / "reports").exists()

@@ -1,0 +1,335 @@
+"""How an item ends, and what terminal, JUnit and event log say of it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING
+
+import pytest
+from junitparser import JUnitXml
+from plugin_helpers import ENDS, Run, cluster_file, environment, names, on, out_of_service, run_pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+SUITE = {"test_ends.py": ENDS}
+HOSTILE = "bad \x1b[31mcable\x1b[0m <tag attr='&\"> ]]> \x00\x08\x7f\x85\u202e\ufffe \ud800".encode(
+    "utf-8", "surrogatepass"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ends")
+
+
+@pytest.fixture
+def ends(sandbox: Sandbox, folder: Path) -> Run:
+    """One run of a suite with every kind of end, made once."""
+    if (folder / "reports").exists():
+        return Run(1, (folder / "out").read_text(), "", folder)
+    run = run_pytest(folder, on(sandbox), "--nodes=gpu[01-02]", files=SUITE)
+    (folder / "out").write_text(run.out)
+    assert run.rc == 1
+    return run
+
+
+def test_a_verdict_fails_and_broken_infrastructure_is_an_error(ends: Run) -> None:
+    outcomes = ends.outcomes
+    per_node = {
+        "passed": ["good"],
+        "failed": ["assert", "broken", "count"],
+        "error": ["in_setup"],
+        "not checked": ["absent"],
+        "not applicable": ["fabric"],
+    }
+    for outcome, tests in per_node.items():
+        found = [name for name in names(outcomes, outcome) if "[" in name]
+        assert found == [f"test_{test}[gpu0{n}]" for test in tests for n in (1, 2)], outcome
+    assert names(outcomes, "error")[-1] == "test_no_answer"
+    assert ends.event("finish")["failed"] == 6
+    assert (
+        "coverage: 8 of 15 checks judged, 2 not applicable, 2 not checked, 3 error; 2 of 2 nodes tested"
+        in ends.out
+    )
+
+
+def test_junit_says_failure_error_and_skipped(ends: Run) -> None:
+    kinds = {
+        key: [type(result).__name__ for result in case.result]
+        for key, case in ends.cases.items()
+        if ".gpu02" in key or ".cluster" in key
+    }
+    assert kinds == {
+        "gpucluster.ends.gpu02 test_good": [],
+        "gpucluster.ends.gpu02 test_count": ["Failure"],
+        "gpucluster.ends.gpu02 test_assert": ["Failure"],
+        "gpucluster.ends.gpu02 test_broken": ["Failure"],
+        "gpucluster.ends.gpu02 test_absent": ["Skipped"],
+        "gpucluster.ends.gpu02 test_fabric": ["Skipped"],
+        "gpucluster.ends.gpu02 test_in_setup": ["Error"],
+        "gpucluster.ends.cluster test_no_answer": ["Error"],
+    }
+
+
+def test_junit_is_what_jenkins_reads(ends: Run) -> None:
+    path = ends.folder / "reports" / "junit.xml"
+    root = ET.parse(path).getroot()
+    assert root.tag == "testsuites"
+    (suite,) = root
+    count = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
+    assert count == {"tests": 15, "failures": 6, "errors": 3, "skipped": 4}
+    for case in suite.iter("testcase"):
+        assert set(case.attrib) == {"classname", "name", "time"}  # xunit2 knows no others
+        assert {child.tag for child in case} <= {
+            "properties",
+            "failure",
+            "error",
+            "skipped",
+            "system-out",
+            "system-err",
+        }
+        assert float(case.attrib["time"]) >= 0
+        assert sum(child.tag in ("failure", "error", "skipped") for child in case) <= 1
+        for told in case.iter("failure"):
+            assert told.attrib["message"]
+            assert told.text
+    parsed = JUnitXml.fromfile(str(path))
+    assert (sum(suite.tests for suite in parsed), sum(suite.failures for suite in parsed)) == (15, 6)
+
+
+def test_a_failed_check_says_everything_in_all_three_places(ends: Run) -> None:
+    first = "ends.count on gpu02: GPUs: measured 8, expected 9"
+    lines = [
+        first,
+        "likely cause: a GPU fell off the bus",
+        "what to do:   reseat it",
+        "Slurm state: IDLE",
+        "again:        pytest",
+        "note:         SIMULATED",
+    ]
+    case = ends.cases["gpucluster.ends.gpu02 test_count"]
+    (failure,) = case.result
+    for line in lines:
+        assert line in ends.out
+        assert line in failure.text
+    assert failure.message == first
+    properties = {(prop.get("name"), prop.get("value")) for prop in case._elem.iter("property")}
+    assert {
+        ("suite", "ends"),
+        ("check", "ends.count"),
+        ("node", "gpu02"),
+        ("simulated", "true"),
+        ("action", "drain"),
+        ("finding", "GPUs: measured 8, expected 9"),
+        ("metric shown", "8 GPUs"),
+    } <= properties
+    (event,) = (e for e in ends.events if e.get("nodeid", "").endswith("test_count[gpu02]"))
+    assert (event["outcome"], event["phase"], event["check"], event["node"]) == (
+        "failed",
+        "call",
+        "ends.count",
+        "gpu02",
+    )
+    assert event["message"] == first
+    assert event["verdicts"][0]["findings"] == [{"part": "GPUs", "measured": "8", "expected": "9"}]
+    (metric,) = event["metrics"]
+    assert (metric["name"], metric["value"], metric["unit"], metric["device"]) == ("shown", 8.0, "GPUs", "")
+    assert any(line.startswith("by hand:") for line in event["annotation"])
+
+
+def test_a_plain_assert_has_the_annotation_too(ends: Run) -> None:
+    (failure,) = ends.cases["gpucluster.ends.gpu01 test_assert"].result
+    assert "node gpu01" in failure.text
+    assert "Slurm state: IDLE" in failure.text
+    assert ".size == 1" in failure.text  # and pytest's own explanation
+    assert "Slurm state: IDLE" in ends.out.partition("test_assert[gpu01]")[2]
+
+
+def test_the_command_by_hand_runs(ends: Run, sandbox: Sandbox) -> None:
+    (event,) = (e for e in ends.events if e.get("nodeid", "").endswith("test_count[gpu02]"))
+    (line,) = (line for line in event["annotation"] if line.startswith("by hand:"))
+    words = shlex.split(line.removeprefix("by hand:"))
+    assert "-w gpu02" in line
+    env = environment()
+    env.pop("SLURM_CONF", None)  # a fresh prompt knows nothing of the sandbox
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "8"
+
+
+def test_the_summary_has_nodes_by_suites_and_metrics(ends: Run) -> None:
+    after = ends.out.partition("cluster sandbox (SIMULATED)")[2].splitlines()
+    assert after[1].split() == ["nodes", "ends"]
+    (row,) = (line for line in after if line.startswith("gpu[01-02]"))
+    assert row.split(None, 1)[1] == "1 ok, 3 FAILED, 1 ERROR, 1 not checked"
+    assert any(line.split()[:3] == ["latency", "us", "2"] or "same everywhere" in line for line in after)
+    assert "not checked: ends.absent on gpu[01-02]: absent: " in ends.out
+    assert "no-such-tool" in ends.out
+
+
+def test_again_repeats_the_item(ends: Run, sandbox: Sandbox) -> None:
+    (event,) = (e for e in ends.events if e.get("nodeid", "").endswith("test_count[gpu02]"))
+    (line,) = (line for line in event["annotation"] if line.startswith("again:"))
+    words = shlex.split(line.removeprefix("again:"))
+    assert words[0] == "pytest"
+    assert words[1] == on(sandbox)
+    run = run_pytest(ends.folder, "--report-dir=again", *words[1:-1], where=words[-1:])
+    assert run.rc == 1
+    assert "1 failed" in run.out
+
+
+@pytest.mark.parametrize("where", ["cluster", "profile"])
+def test_what_is_required_and_not_checked_is_an_error(sandbox: Sandbox, tmp_path: Path, where: str) -> None:
+    required = ["ends.abs*"]
+    keys = (
+        {"required": required}
+        if where == "cluster"
+        else {"profile": {"extends": "generic", "required": required}}
+    )
+    path = cluster_file(sandbox, tmp_path, nodes="gpu01", **keys)
+    run = run_pytest(tmp_path, f"--cluster={path}", "-k", "absent", files=SUITE)
+    assert run.rc == 1
+    assert list(run.outcomes.values()) == ["error"]
+    (error,) = run.cases["gpucluster.ends.gpu01 test_absent"].result
+    assert type(error).__name__ == "Error"
+    assert "no-such-tool" in error.text
+
+
+def test_a_verdict_not_checked_is_an_error_where_required(sandbox: Sandbox, tmp_path: Path) -> None:
+    code = "def test_a(node, expect):\n    expect.not_checked('dmesg: no permission')\n"
+    loose = cluster_file(sandbox, tmp_path, nodes="gpu01")
+    run = run_pytest(tmp_path, f"--cluster={loose}", files={"test_r.py": code})
+    assert list(run.outcomes.values()) == ["not checked"]
+    assert run.rc == 1  # nothing was executed
+    strict = cluster_file(sandbox, tmp_path, nodes="gpu01", required=["r.a"])
+    run = run_pytest(tmp_path, f"--cluster={strict}", files={"test_r.py": code})
+    assert run.rc == 1
+    (error,) = run.cases["gpucluster.r.gpu01 test_a"].result
+    assert (type(error).__name__, "dmesg: no permission" in error.text) == ("Error", True)
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "said"),
+    [
+        ("", (), "no check was executed"),
+        ("def test_a(node): pass\n", ("-k", "nothing"), "no check was executed"),
+        ("def test_a(node, expect):\n    expect.not_applicable('none')\n", (), "no check was executed"),
+        (
+            "import pytest\n@pytest.mark.skip(reason='mine')\ndef test_a(node): pass\n",
+            (),
+            "no check was executed",
+        ),
+    ],
+)
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_nothing_executed_is_never_a_success(
+    tmp_path: Path, code: str, options: tuple[str, ...], said: str, workers: str
+) -> None:
+    run = run_pytest(tmp_path, "--cluster=local", workers, *options, files={"test_none.py": code})
+    assert run.rc != 0
+    assert [said in line for line in run.errors] == [True], run.out
+    assert run.event("finish")["exit"] == run.rc
+
+
+def test_a_full_disk_is_no_success(tmp_path: Path) -> None:
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "events.jsonl").symlink_to("/dev/full")
+    run = run_pytest(tmp_path, "--cluster=local", files={"test_a.py": "def test_a(node): pass\n"})
+    assert run.rc == 1
+    assert "ERROR: the event log is not whole: reports/events.jsonl: No space left on device" in run.errors
+
+
+def test_not_applicable_by_the_cluster_file(tmp_path: Path) -> None:
+    text = (
+        "name: l\nnodes: localhost\nslurm: {scheduler: none}\nnot_applicable: {site.a: this site has none}\n"
+    )
+    code = "def test_a(node):\n    assert 0\ndef test_b(node): pass\n"
+    run = run_pytest(tmp_path, "--cluster=l.yaml", "-v", files={"test_site.py": code, "l.yaml": text})
+    assert run.rc == 0
+    assert sorted(run.outcomes.values()) == ["not applicable", "passed"]
+    assert "this site has none" in run.out
+
+
+def test_a_stock_testinfra_suite_runs_on_every_node(sandbox: Sandbox, tmp_path: Path) -> None:
+    code = """
+def test_passwd_file(host):
+    passwd = host.file("/etc/passwd")
+    assert passwd.contains("root")
+    assert passwd.user == "root"
+    assert passwd.group == "root"
+    assert passwd.mode == 0o644
+
+
+def test_user(host):
+    assert host.user("root").uid == 0
+    assert host.run("echo 'a b'; exit 3").rc == 3
+"""
+    run = run_pytest(tmp_path, on(sandbox), files={"test_stock.py": code})
+    assert run.rc == 0, run.out
+    assert len(names(run.outcomes, "passed")) == 8
+    assert run.event("finish")["processes"]["srun"] == 1
+
+
+def test_hostile_text_reaches_no_terminal_and_breaks_no_report(sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "hostile").write_bytes(HOSTILE.replace(b"\x00", b""))
+    code = f"""
+import pytest
+from pytest_gpucluster.checks.verdict import Finding, Metric, check
+from pytest_gpucluster.errors import GpuClusterError
+from pytest_gpucluster.probes.base import Probe, text_of
+from pytest_gpucluster.suite import probed
+
+FILE = "{tmp_path}/hostile"
+text = probed(Probe("text", f"head -c 200 {{FILE}}", text_of, by_hand="printf '\\033[31m'"))
+refuses = probed(Probe("refuses", f"head -c 200 {{FILE}} >&2; exit 5", text_of))
+
+
+@check("hostile.finding", cause="c", hint="h")
+def judge(text):
+    yield Metric("m" + text, float("nan"), text, text)
+    yield Finding(text, text, text)
+
+
+def test_finding(text, expect):
+    expect(judge(text))
+
+
+def test_refused(refuses):
+    pass
+
+
+def test_error(text):
+    raise GpuClusterError("told: " + text)
+
+
+def test_skip(text, expect):
+    expect.not_applicable(text)
+
+
+def test_property(text, record_property):
+    record_property("mine", text)
+    assert text == ""
+
+
+@pytest.mark.parametrize("value", ["<&>\\x1b]0;title\\x07"])
+def test_parameter(node, value):
+    assert 0, "plain"
+"""
+    with out_of_service(sandbox, "gpu02", "DRAIN", "\x1b[31mred\x1b[0m <b>&\x08"):
+        run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu[01-02]", "-rA", files={"test_hostile.py": code})
+    assert run.rc == 1
+    assert not {char for char in run.out if ord(char) < 32 and char not in "\n\t"}, "control characters"
+    assert "\u202e" not in run.out
+    assert "red" in run.out
+    assert len(run.cases) == 12  # junit.xml is well-formed
+    lines = (tmp_path / "reports" / "events.jsonl").read_text().splitlines()
+    for line in lines:  # strict JSON, one event a line
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    (event,) = (e for e in run.events if e.get("nodeid", "").endswith("test_finding[gpu01]"))
+    assert "cable" in event["message"]
+    assert not {char for char in json.dumps(event, ensure_ascii=False) if ord(char) < 32}

@@ -1,0 +1,297 @@
+"""Nodes that cannot be tested are named with the reason, who set it and when; never dropped in silence."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from plugin_helpers import (
+    TINY,
+    Run,
+    cluster_file,
+    command,
+    environment,
+    names,
+    on,
+    out_of_service,
+    processes,
+    queue,
+    run_pytest,
+    slurm,
+    wait_for,
+    write_suites,
+)
+
+from pytest_gpucluster.sandbox import acts
+from pytest_gpucluster.sandbox.faults import Injected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+SUITE = {"test_tiny.py": TINY}
+SLURM_SUITE = Path(__file__).parent.parent / "suites" / "test_slurm.py"
+
+
+@pytest.fixture
+def drained(sandbox: Sandbox) -> Iterator[None]:
+    """gpu02 is drained by hand, gpu03 is set failing: states that Slurm does not leave by itself."""
+    with (
+        out_of_service(sandbox, "gpu02", "DRAIN", "bad cable, ticket 4711"),
+        out_of_service(sandbox, "gpu03", "FAIL", "smells"),
+    ):
+        yield
+
+
+@pytest.fixture
+def busy(sandbox: Sandbox) -> Iterator[str]:
+    """A job of somebody else on gpu04; its number."""
+    job = slurm(
+        sandbox, "sbatch", "--parsable", "-w", "gpu04", "-o", "/dev/null", "--wrap", "sleep 300"
+    ).strip()
+    wait_for(lambda: any("RUNNING" in line for line in queue(sandbox)), "the job runs")
+    yield job
+    slurm(sandbox, "scancel", job)
+    wait_for(lambda: not queue(sandbox), "the queue is empty")
+
+
+@pytest.mark.usefixtures("drained")
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_drained_and_failing_nodes_are_an_error_each_and_then_not_tested(
+    sandbox: Sandbox, tmp_path: Path, workers: str
+) -> None:
+    run = run_pytest(tmp_path, on(sandbox), workers, files=SUITE)
+    assert run.rc == 1
+    outcomes = run.outcomes
+    assert names(outcomes, "error") == ["test_named[gpu02]", "test_named[gpu03]"]
+    assert names(outcomes, "not tested") == ["test_release[gpu02]", "test_release[gpu03]"]
+    assert len(names(outcomes, "passed")) == 5
+    told = re.compile(
+        r'gpu02: DRAINED: "bad cable, ticket 4711" by root since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d'
+    )
+    header, _, rest = run.out.partition("collected" if workers == "-n0" else "workers [")
+    assert told.search(header)
+    assert told.search(rest)
+    assert "2 of 4 nodes" in header
+    assert "2 of 4 nodes tested" in run.out
+    assert run.event("allocation")["nodes"] == ["gpu01", "gpu04"]
+    kind, text = run.event("nodes")["not_tested"]["gpu03"]
+    assert kind == "unavailable"
+    assert "smells" in text
+    case = run.cases["gpucluster.tiny.gpu02 test_named"]
+    (error,) = case.result
+    assert type(error).__name__ == "Error"
+    assert told.search(error.message.replace(" is not tested", ""))
+    properties = {prop.get("name"): prop.get("value") for prop in case._elem.iter("property")}
+    assert properties["slurm_reason"] == "bad cable, ticket 4711"
+    (skipped,) = run.cases["gpucluster.tiny.gpu02 test_release"].result
+    assert skipped.message.startswith("not tested: gpu02: DRAINED")
+
+
+def test_a_node_that_slurm_does_not_know_is_named(sandbox: Sandbox, tmp_path: Path) -> None:
+    path = cluster_file(sandbox, tmp_path, nodes="gpu[01-02,77]")
+    run = run_pytest(tmp_path, f"--cluster={path}", files=SUITE)
+    assert run.rc == 1
+    assert names(run.outcomes, "error") == ["test_named[gpu77]"]
+    assert "gpu77: Slurm does not know this node" in run.out
+    assert len(names(run.outcomes, "passed")) == 5
+
+
+@pytest.mark.usefixtures("drained")
+def test_no_node_at_all_is_an_error_and_starts_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu[02-03]", files=SUITE)
+    assert run.rc == 1
+    assert "0 of 2 nodes tested" in run.out
+    assert not [event for event in run.events if event["event"] == "allocation"]
+    assert len(names(run.outcomes, "error")) == 2
+
+
+@pytest.mark.usefixtures("drained")
+def test_a_check_of_the_inventory_judges_the_drained_node_itself(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(
+        tmp_path, on(sandbox), "--nodes=gpu[01-02]", "-k", "schedulable or step", where=[str(SLURM_SUITE)]
+    )
+    outcomes = run.outcomes
+    assert names(outcomes, "failed") == ["test_schedulable[gpu02]"]
+    assert names(outcomes, "passed") == ["test_schedulable[gpu01]", "test_step[gpu01]"]
+    assert names(outcomes, "not tested") == ["test_step[gpu02]"]
+    (failure,) = run.cases["gpucluster.slurm.gpu02 test_schedulable"].result
+    for words in ("bad cable, ticket 4711", "root", "gpu02"):
+        assert words in failure.message + failure.text
+
+
+def test_busy_nodes_are_left_out_and_said(sandbox: Sandbox, tmp_path: Path, busy: str) -> None:
+    run = run_pytest(tmp_path, on(sandbox), files=SUITE)
+    assert run.rc == 0, run.out
+    assert names(run.outcomes, "not tested") == ["test_named[gpu04]", "test_release[gpu04]"]
+    assert run.out.count("not tested: gpu04: ") >= 2  # in the header and at the end
+    assert "in use by other jobs" in run.out
+    assert "3 of 4 nodes tested" in run.out
+
+
+def test_only_busy_nodes_is_no_success_even_where_the_inventory_is_fine(
+    sandbox: Sandbox, tmp_path: Path, busy: str
+) -> None:
+    code = """
+import pytest
+
+@pytest.mark.inventory
+def test_known(node):
+    assert node.info
+
+def test_more(host):
+    assert host.exists("sh")
+"""
+    path = cluster_file(sandbox, tmp_path, nodes="gpu04")
+    run = run_pytest(tmp_path, f"--cluster={path}", files={"test_inv.py": code})
+    assert names(run.outcomes, "passed") == ["test_known[gpu04]"]
+    assert names(run.outcomes, "not tested") == ["test_more[gpu04]"]
+    assert run.rc == 1
+    assert run.errors == ["ERROR: no node was tested: this run says nothing about the cluster's nodes"]
+
+
+def test_busy_nodes_that_are_asked_for_are_waited_for(sandbox: Sandbox, tmp_path: Path, busy: str) -> None:
+    write_suites(tmp_path, SUITE)
+    run = subprocess.Popen(
+        command(on(sandbox), "--nodes=gpu04", "."),
+        cwd=tmp_path,
+        env=environment(PYTHONUNBUFFERED="1"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stdout is not None
+    try:
+        waiting = next(line for line in run.stdout if line.startswith("waiting for job"))
+        assert re.match(r"waiting for job \d+: (Resources|Priority) \(", waiting)
+        slurm(sandbox, "scancel", busy)
+        out, _ = run.communicate(timeout=90)
+    finally:
+        run.kill()
+    assert run.returncode == 0, out
+    assert "1 of 1 nodes tested" in out
+
+
+def test_waiting_has_an_end(sandbox: Sandbox, tmp_path: Path, busy: str) -> None:
+    slurm_keys = {"conf": sandbox.env["SLURM_CONF"], "partition": "batch", "queue_wait": "3s"}
+    path = cluster_file(sandbox, tmp_path, slurm=slurm_keys)
+    run = run_pytest(tmp_path, f"--cluster={path}", "--nodes=gpu[03-04]", files=SUITE)
+    assert run.rc == 4
+    assert "no nodes within 3 s" in run.out
+    assert [line.split()[0] for line in queue(sandbox)] == [busy]
+
+
+LOSING = """
+import os, time
+
+import pytest
+
+
+def test_before(host):
+    assert host.run("true").rc == 0
+
+
+def test_kill(node, cluster, host):
+    if node.name == "gpu01":
+        open("go", "w").close()
+        deadline = time.time() + 60
+        while not os.path.exists("gone"):
+            assert time.time() < deadline
+            time.sleep(0.05)
+
+
+def test_after(host):
+    assert host.run("echo after").stdout == "after\\n"
+
+
+def test_more(host):
+    assert host.run("echo more").stdout == "more\\n"
+"""
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_a_node_lost_in_the_middle_is_named_and_the_others_go_on(
+    sandbox: Sandbox, tmp_path: Path, workers: str
+) -> None:
+    write_suites(tmp_path, {"test_losing.py": LOSING})
+    run = subprocess.Popen(
+        command(on(sandbox), "--nodes=gpu[01-02]", workers, "--dist=loadfile", "."),
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_for((tmp_path / "go").exists, "the test runs")
+        marks = f"SLURM_CONF={sandbox.env['SLURM_CONF']}", "SLURMD_NODENAME=gpu02"
+        agents = set(processes(marks[0])) & set(processes(marks[1]))
+        assert agents
+        for pid, _ in agents:
+            os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not [1 for pid, _ in agents if Path(f"/proc/{pid}").exists()], "the agent is gone")
+        (tmp_path / "gone").touch()
+        out, _ = run.communicate(timeout=90)
+    finally:
+        run.kill()
+    done = Run(run.returncode, out, "", tmp_path)
+    assert done.rc == 1, out
+    outcomes = done.outcomes
+    assert names(outcomes, "passed") == [
+        "test_after[gpu01]", "test_before[gpu01]", "test_before[gpu02]", "test_kill[gpu01]", "test_more[gpu01]",
+    ]  # fmt: skip
+    assert names(outcomes, "failed") == []  # a lost node is broken infrastructure, no verdict
+    errors = names(outcomes, "error")
+    assert len(errors) == 1
+    assert errors[0].endswith("[gpu02]")
+    assert "2 of 2" not in out.rpartition("coverage:")[2]
+    lost = done.event("lost")
+    assert lost["node"] == "gpu02"
+    assert lost["why"]
+    assert "gpu02" in out.partition("not tested:")[2]
+    assert queue(sandbox) == []
+
+
+# from the task down: whoever is left would end this very command
+KILL_AGENT = """
+[ $SLURMD_NODENAME = gpu02 ] || exit 0
+p=$PPID
+while read -r _ name _ up _ </proc/$p/stat; case $name in *slurmstep*) false ;; esac; do all="$p $all"; p=$up; done
+kill -9 $all
+"""
+
+
+def test_a_node_lost_where_no_item_says_so_is_still_no_success(sandbox: Sandbox, tmp_path: Path) -> None:
+    code = f"""
+def test_last(fleet):
+    fleet.ask({KILL_AGENT!r})  # a dying agent may still answer this
+    answers = fleet.ask("echo again")
+    assert answers["gpu01"].rc == 0
+"""
+    run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu[01-02]", files={"test_last.py": code})
+    assert names(run.outcomes, "passed") == ["test_last"]
+    assert run.rc == 1
+    assert len(run.errors) == 1
+    assert run.errors[0].startswith("ERROR: gpu02 was lost: ")
+
+
+def test_a_slurmd_that_died_unnoticed_costs_its_own_node_alone(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Slurm still takes the node for idle: srun then ends the agents of all nodes."""
+    ground = sandbox._ground()
+    daemon = ground.daemons.find("slurmd-gpu03")
+    assert daemon is not None
+    daemon.send(signal.SIGKILL)
+    try:
+        run = run_pytest(tmp_path, on(sandbox), files={"test_tiny.py": TINY})
+    finally:
+        acts.ACTS["slurmd_dead"].heal(ground, Injected("slurmd_dead", "gpu03"))
+    assert run.rc == 1
+    tested = {name[-6:-1] for name in names(run.outcomes, "passed") if name.endswith("]")}
+    assert tested == {"gpu01", "gpu02", "gpu04"}
+    # by our own look, or by Slurm's where that came first
+    why = run.out.partition("not tested:")[2]
+    assert "gpu03: its slurmd starts no task (" in why or "NOT_RESPONDING" in why

@@ -1,0 +1,375 @@
+"""The ray suite: its checks on told facts, the real Ray on virtual nodes, and faults."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from framework_helpers import deviant_python, ends, imported, message, run_suite
+from plugin_helpers import wait_for
+
+from pytest_gpucluster.checks import ray as checks
+from pytest_gpucluster.checks.ray import ClusterFacts, NodeFacts, Share
+from pytest_gpucluster.checks.verdict import Outcome
+from pytest_gpucluster.payloads import ray_node
+from pytest_gpucluster.runners.ray import left_command, remove_command
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.checks.verdict import Verdict
+    from pytest_gpucluster.sandbox import Sandbox
+
+NODES = ("gpu01", "gpu02", "gpu03")
+SHARES = dict.fromkeys(NODES, Share(2, 1))
+DRIVER = Path(ray_node.__file__).with_name("ray_driver.py")
+
+
+def told(verdict: Verdict) -> str:
+    return "; ".join(f"{found.part}: {found.measured} / {found.expected}" for found in verdict.findings)
+
+
+# --- checks on facts
+
+
+def lone(**change: Any) -> NodeFacts:
+    facts: dict[str, Any] = {
+        "nodes": {"alive": {"gpu01": {"address": "10.0.0.1", "cpu": 2.0, "gpu": 1.0}}},
+        "tasks": {"ran": {"gpu01": "gpu01"}},
+        "actors": {"ran": {"gpu01": "gpu01"}},
+        "ended": {"outlived": 0, "ended": True},
+    }
+    return NodeFacts({**facts, **change})
+
+
+def formed(**change: Any) -> ClusterFacts:
+    driver: dict[str, Any] = {
+        "nodes": {"alive": {node: {"cpu": 2.0, "gpu": 1.0} for node in NODES}, "seconds": 2.0},
+        "tasks": {"ran": {node: node for node in NODES}},
+        "actors": {"ran": {node: node for node in NODES}, "counted": {node: [1, 2] for node in NODES}},
+        "objects": {"sent": dict.fromkeys(NODES, True), "fetched": dict.fromkeys(NODES, True), "rates": {}},
+        "gpus": {"held": [[node, "0", f"GPU-{node}"] for node in NODES]},
+        "tune": {"best": 4, "iterations": {"4": 8, "3": 2, "2": 1, "1": 1}, "errors": [], "seconds": 5.0},
+        "stranger": {"refused": True, "rc": 1, "said": "AuthenticationError"},
+    }
+    token = {"set": True, "exposed": 0}
+    head = NodeFacts({"killed": {}, "ended": {}, "token": token})
+    worker = NodeFacts({"left": {"seconds": 5.0}, "ended": {"outlived": 1}, "token": token})
+    nodes = {"gpu01": head, "gpu02": worker, "gpu03": worker}
+    return ClusterFacts(SHARES, "gpu01", nodes, {**driver, **change}, "2.60.0")
+
+
+def judged(facts: ClusterFacts) -> dict[str, Verdict]:
+    return {
+        "nodes": checks.nodes(facts),
+        "tasks": checks.tasks("gpu02", facts),
+        "actors": checks.actors("gpu02", facts),
+        "objects": checks.objects("gpu02", facts),
+        "gpus": checks.gpus(facts),
+        "tune": checks.tune(facts, claimed=True),
+        "token": checks.token(facts, claimed=True),
+        "head_lost": checks.head_lost("gpu02", facts),
+    }
+
+
+def test_a_good_cluster_passes_all_checks() -> None:
+    assert {name: verdict.outcome for name, verdict in judged(formed()).items()} == dict.fromkeys(
+        judged(formed()), Outcome.PASSED
+    )
+    assert checks.alone("gpu01", lone(), Share(2, 1)).outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"nodes": {"alive": {"gpu01": {"cpu": 4.0, "gpu": 1.0}}}}, "CPUs of gpu01: 4 / 2"),
+        ({"nodes": {"alive": {"gpu01": {"cpu": 2.0, "gpu": 0}}}}, "GPUs of gpu01: 0 / 1"),
+        ({"nodes": {"alive": {"gpu07": {"cpu": 2.0, "gpu": 1.0}}}}, "nodes: gpu07 / gpu01"),
+        ({"tasks": {"problem": "GetTimeoutError"}}, "task: GetTimeoutError"),
+        ({"actors": {"ran": {}}}, "actor: did not run"),
+        ({"ended": {"outlived": 0, "ended": False}}, "did not end when it was told to"),
+        (
+            {"problem": {"what": "port", "problem": "port 6379 (port) is taken by redis"}},
+            "port: port 6379 (port)",
+        ),
+        (
+            {"problem": {"what": "interface", "problem": "interface ib9 has no"}},
+            "network interface: interface ib9",
+        ),
+    ],
+)
+def test_each_fault_of_a_node_alone_has_its_words(change: dict[str, Any], words: str) -> None:
+    verdict = checks.alone("gpu01", lone(**change), Share(2, 1))
+    assert verdict.outcome is Outcome.FAILED
+    assert words in told(verdict)
+
+
+@pytest.mark.parametrize(
+    ("check", "change", "words"),
+    [
+        ("tasks", {"tasks": {"ran": {"gpu02": "gpu03"}}}, "task: gpu03 / runs on gpu02"),
+        ("actors", {"actors": {"ran": {"gpu02": "gpu02"}, "counted": {"gpu02": [1, 1]}}}, "counts: [1, 1]"),
+        (
+            "objects",
+            {"objects": {"sent": {"gpu02": False}, "fetched": {"gpu02": True}}},
+            "head to node: other content",
+        ),
+        ("objects", {"objects": {"sent": {"gpu02": True}, "fetched": {}}}, "node to head: nothing arrived"),
+        ("objects", {"objects": {"problem": "OutOfMemory"}}, "driver: OutOfMemory"),
+        (
+            "gpus",
+            {"gpus": {"held": [[node, "0", "GPU-1"] for node in NODES]}},
+            "GPU GPU-1: held by 3 actors at once",
+        ),
+        ("gpus", {"gpus": {"held": [["gpu01", "0", "GPU-1"], "timeout"]}}, "actor with one GPU: timeout"),
+        ("gpus", {"gpus": {"held": [["gpu01", "0", "GPU-1"]]}}, "gpu02: 0 actors with a GPU / 1"),
+        ("tune", {"tune": {"problem": "No module named 'pandas'"}}, "No module named 'pandas'"),
+        (
+            "tune",
+            {"tune": {"best": 3, "iterations": {"4": 1, "3": 8}, "errors": [], "seconds": 1}},
+            "best trial: 3",
+        ),
+        (
+            "tune",
+            {"tune": {"best": 4, "iterations": {"4": 8, "3": 8}, "errors": [], "seconds": 1}},
+            "no trial early",
+        ),
+        (
+            "token",
+            {"stranger": {"refused": False, "rc": 0, "said": "ok"}},
+            "a client without token: was let in",
+        ),
+        ("token", {"stranger": {}}, "driver: the driver told nothing of it"),
+    ],
+)
+def test_each_fault_of_a_cluster_has_its_words(check: str, change: dict[str, Any], words: str) -> None:
+    verdict = judged(formed(**change))[check]
+    assert verdict.outcome is Outcome.FAILED
+    assert words in told(verdict)
+
+
+def test_devices_that_cannot_be_told_apart_are_no_pass() -> None:
+    held = [[node, "0", "" if node == "gpu03" else f"GPU-{node}"] for node in NODES]
+    verdict = judged(formed(gpus={"held": held}))["gpus"]
+    assert verdict.outcome is Outcome.NOT_CHECKED
+    assert "gpu03" in verdict.reason
+
+
+def with_node(facts: ClusterFacts, node: str, here: NodeFacts, *alive: str) -> ClusterFacts:
+    known = {name: {"cpu": 2.0, "gpu": 1.0} for name in alive}
+    driver = {**facts.driver, "nodes": {"alive": known}}
+    return replace(facts, nodes={**facts.nodes, node: here}, driver=driver)
+
+
+def test_a_worker_that_did_not_come_is_named_with_its_reason() -> None:
+    late = NodeFacts(silent="its task told nothing")
+    absent = NodeFacts({"problem": {"what": "ray", "problem": "Ray cannot be imported"}})
+    facts = with_node(with_node(formed(), "gpu02", late), "gpu03", absent, "gpu01")
+    verdict = checks.nodes(facts)
+    assert "gpu02: missing: its task told nothing" in told(verdict)
+    assert "gpu03: missing: Ray cannot be imported" in told(verdict)
+    assert checks.tasks("gpu02", facts).outcome is Outcome.NOT_APPLICABLE
+
+
+def test_a_dead_head_is_one_fault_and_not_its_workers() -> None:
+    waited = NodeFacts({"problem": {"what": "head", "problem": "no head answered"}})
+    facts = formed()
+    for node in ("gpu02", "gpu03"):
+        facts = with_node(facts, node, waited)
+    facts = with_node(facts, "gpu01", NodeFacts(silent="exit status 137: Killed"))
+    assert (
+        told(checks.nodes(facts))
+        == "head on gpu01: exit status 137: Killed / a head that the workers can join"
+    )
+
+
+def test_a_stranger_among_the_nodes_is_found() -> None:
+    facts = with_node(formed(), "gpu02", formed().nodes["gpu02"], *NODES, "login1")
+    assert "also alive: login1" in told(checks.nodes(facts))
+
+
+def test_a_token_on_a_command_line_is_found() -> None:
+    seen = NodeFacts({"token": {"set": True, "exposed": 2}})
+    facts = with_node(formed(), "gpu03", seen, *NODES)
+    assert "gpu03: the token is on 2 command lines" in told(checks.token(facts, claimed=True))
+    assert checks.token(replace(facts, version="2.49.1"), claimed=True).outcome is Outcome.NOT_APPLICABLE
+
+
+def test_a_worker_that_stays_is_found() -> None:
+    stays = NodeFacts({"problem": {"what": "leave", "problem": "Ray still ran 60 s after the head was lost"}})
+    assert "Ray still ran" in told(checks.head_lost("gpu03", with_node(formed(), "gpu03", stays, *NODES)))
+    assert checks.head_lost("gpu01", formed()).outcome is Outcome.NOT_APPLICABLE
+
+
+def test_what_is_left_is_told_and_no_answer_is_no_pass() -> None:
+    assert told(checks.left("process 12 raylet")) == "left behind: process 12 raylet / nothing"
+    assert checks.left("").outcome is Outcome.PASSED
+    assert checks.left(None).outcome is Outcome.NOT_CHECKED
+
+
+# --- payloads
+
+
+@pytest.mark.parametrize("path", [Path(ray_node.__file__), DRIVER], ids=lambda path: path.stem)
+def test_payloads_are_python_3_6_and_need_only_what_they_test(path: Path) -> None:
+    assert imported(path) <= sys.stdlib_module_names | {"ray"}
+
+
+def plan(**change: Any) -> dict[str, Any]:
+    nodes = {node: {"address": "127.0.0.1", "cpus": 2, "gpus": 0} for node in NODES}
+    return {
+        "nodes": nodes,
+        "port": 20000,
+        "interface": None,
+        "marker": "ab12cd34",
+        "temp": "/tmp",
+        "leave": 60,
+        **change,
+    }
+
+
+def test_nodes_of_one_host_share_neither_address_nor_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses, ports = set(), set()
+    for node in NODES:
+        monkeypatch.setenv("SLURMD_NODENAME", node)
+        address = ray_node.own_address(plan())
+        first = ray_node.block_of(plan(), address)
+        addresses.add(address)
+        ports |= set(range(first, first + ray_node.width_of(plan())))
+    assert len(addresses) == 3
+    assert len(ports) == 3 * ray_node.width_of(plan())
+    assert max(ports) <= ray_node.LAST_PORT
+
+
+def test_an_interface_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURMD_NODENAME", "gpu01")
+    with pytest.raises(
+        ray_node.Failure, match=r"interface ib9 has no IPv4 address here; there are: .*lo"
+    ) as caught:
+        ray_node.own_address(plan(interface="ib9"))
+    assert caught.value.what == "interface"
+
+
+def test_a_port_that_is_taken_is_named_with_its_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURMD_NODENAME", "gpu01")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        program = f"import socket, time; s = socket.create_server(('127.0.0.1', {port + 1})); print(); time.sleep(60)"
+        with subprocess.Popen([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline()
+            monkeypatch.setattr(ray_node, "LAST_PORT", 65535)
+            with pytest.raises(ray_node.Failure) as caught:
+                ray_node.free_ports(plan(port=port + 1), "10.0.0.1")
+            holder.kill()
+    assert caught.value.what == "port"
+    assert f"port {port + 1} (port) is taken by python" in str(caught.value)
+    assert f"(pid {holder.pid})" in str(caught.value)
+
+
+def test_processes_and_folders_that_are_left_are_found_and_removed(tmp_path: Path) -> None:
+    stem = f"{tmp_path}/r4071cc"
+    folder = Path(stem + "hgpu01")
+    folder.mkdir()
+    marked = {**os.environ, ray_node.MARK: "4071ccab12cd/head/gpu01"}
+    one = subprocess.Popen(["sleep", "60"], env=marked)
+    other = subprocess.Popen(["sh", "-c", 'exec sleep 60 >"$0"', f"{folder}/log"])
+    try:
+        wait_for((folder / "log").exists, "the second one runs")
+        found = set(shell(left_command("4071ccab12cd", stem)).splitlines())
+        assert found == {f"process {one.pid} sleep 60 ", f"process {other.pid} sleep 60 ", f"folder {folder}"}
+        shell(remove_command((one.pid, other.pid), stem))
+        assert (one.wait(10), other.wait(10)) == (-9, -9)
+    finally:
+        one.kill()
+        other.kill()
+    assert shell(left_command("4071ccab12cd", stem)) == ""
+
+
+def shell(command: str) -> str:
+    return subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False).stdout
+
+
+# --- the real thing
+
+
+def leftovers() -> list[str]:
+    """Return the processes and folders that any run of ours has left."""
+    ask = "grep -la GPUCLUSTER_RAY_TASK /proc/[0-9]*/environ 2>/dev/null; ls -d /tmp/r??????[ahw]gpu* 2>/dev/null"
+    return subprocess.run(["sh", "-c", ask], capture_output=True, text=True, check=False).stdout.splitlines()
+
+
+def test_ray_runs_over_two_nodes_and_leaves_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
+    claim = {"environment": "frameworks", "cpus": 2, "gpus": 2}
+    run = run_suite(sandbox, tmp_path, "test_ray.py", nodes="gpu[01-02]", ray=claim)
+    found = ends(run)
+    apart = {"test_head_lost[gpu01]": "not applicable"}  # the head
+    assert {item: end for item, end in found.items() if end != "passed"} == apart, run.out[-4000:]
+    assert len(found) == 16
+    metrics = {metric["name"]: metric["value"] for event in run.events for metric in event.get("metrics", ())}
+    assert metrics["gpus"] == 4
+    assert leftovers() == []
+    reports = "".join(path.read_text() for path in (tmp_path / "reports").rglob("*") if path.is_file())
+    assert not re.search(r"RAY_AUTH_TOKEN=\S", reports)
+
+
+def test_faults_of_single_nodes_have_their_own_verdicts(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Of four nodes: one lacks Ray, one starts its worker late, one has a port taken."""
+    late = '"gpu03 worker"*) exec sleep 32;;'
+    python = deviant_python(tmp_path, f'"gpu02 "*) exec {sys.executable} "$@";;\n{late}')
+    claim: dict[str, Any] = {"environment": "frameworks", "cpus": 1, "gpus": 0, "tune": False, "token": False}
+    claim |= {"join": "20s", "leave": "20s", "port": 23000}
+    width = ray_node.width_of({"nodes": {"gpu01": {"cpus": 1, "gpus": 0}}})
+    with socket.create_server(("0.0.0.0", 23000 + 3 * width)):
+        run = run_suite(sandbox, tmp_path, "test_ray.py", python=python, ray=claim)
+    found = ends(run)
+    assert found["test_alone[gpu01]"] == found["test_alone[gpu03]"] == "passed", run.out[-4000:]
+    assert "Ray: Ray cannot be imported by" in message(run, "test_alone[gpu02]")
+    assert f"port: port {23000 + 3 * width} (port) is taken" in message(run, "test_alone[gpu04]")
+    said = message(run, "test_nodes")
+    assert "gpu02: missing: Ray cannot be imported" in said
+    assert "gpu03: missing: its task told nothing" in said
+    assert "gpu04: missing: port" in said
+    assert found["test_tasks[gpu01]"] == "passed"
+    assert found["test_tasks[gpu03]"] == "not applicable"
+    assert leftovers() == []
+
+
+def test_a_dead_head_and_what_it_leaves_are_found(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The head's task is killed in the middle of its work, so that it cannot tidy up."""
+    python = deviant_python(tmp_path, f'"gpu01 head"*) exec timeout -s KILL 9 {deviant(tmp_path)} "$@";;')
+    claim = {"environment": "frameworks", "cpus": 1, "gpus": 0, "join": "40s", "leave": "20s"}
+    run = run_suite(sandbox, tmp_path, "test_ray.py", python=python, nodes="gpu[01-02]", ray=claim)
+    said = message(run, "test_nodes")
+    assert "head on gpu01: exit status 137" in said, run.out[-4000:]
+    assert ends(run)["test_left[gpu01]"] == "failed", run.out[-4000:]
+    assert "left behind: folder /tmp/r" in message(run, "test_left[gpu01]")
+    assert leftovers() == []
+
+
+def deviant(folder: Path) -> str:
+    """Return an interpreter without deviations."""
+    inner = folder / "inner"
+    inner.mkdir(exist_ok=True)
+    return str(deviant_python(inner, "none) ;;"))
+
+
+def test_a_wrong_interface_has_its_own_verdict(sandbox: Sandbox, tmp_path: Path) -> None:
+    claim = {"environment": "frameworks", "cpus": 1, "gpus": 0, "interface": "ib9"}
+    run = run_suite(sandbox, tmp_path, "test_ray.py", nodes="gpu[01-02]", ray=claim)
+    for node in ("gpu01", "gpu02"):
+        assert "network interface: interface ib9 has no IPv4 address here" in message(
+            run, f"test_alone[{node}]"
+        )
+    assert ends(run)["test_nodes"] == "failed"
+
+
+def test_what_is_not_claimed_is_not_applicable(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_suite(sandbox, tmp_path, "test_ray.py", nodes="gpu[01-02]")
+    assert set(ends(run).values()) == {"not applicable"}
+    assert "cluster file does not claim Ray (add `ray:`)" in run.out

@@ -1,0 +1,306 @@
+"""The sandbox's daemons: a real Slurm, on loopback only, that leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster import config
+from pytest_gpucluster.errors import SandboxError
+from pytest_gpucluster.sandbox import Sandbox, processes
+from pytest_gpucluster.sandbox.sandbox import node_names
+from pytest_gpucluster.transport import LocalTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SRC = Path(__file__).parents[1] / "src"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: a munge socket's has at most 107 characters."""
+    path = Path(tempfile.mkdtemp(prefix="sbx-"))
+    yield path
+    Sandbox(path / "s").down()
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def run(sandbox: Sandbox, *argv: str, timeout: float = 60.0) -> str:
+    done = LocalTransport(sandbox.env).run(argv, timeout=timeout)
+    assert done.rc == 0, done.stderr
+    return done.stdout
+
+
+def of_sandbox(folder: Path) -> list[str]:
+    """Return the command lines of all processes that name the folder."""
+    lines = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in text and int(entry.name) != os.getpid():
+            lines.append(text)
+    return lines
+
+
+def test_tasks_run_on_every_node_under_its_name(sandbox: Sandbox) -> None:
+    assert sorted(run(sandbox, "srun", "-N4", "hostname").split()) == ["gpu01", "gpu02", "gpu03", "gpu04"]
+
+
+def test_slurm_hands_out_gpus(sandbox: Sandbox) -> None:
+    out = run(sandbox, "srun", "-N1", "--gpus-per-node=3", "sh", "-c", "echo $SLURM_STEP_GPUS")
+    assert out.strip() == "0,1,2"
+
+
+def test_listens_on_loopback_only(sandbox: Sandbox) -> None:
+    pids = {int(path.read_text()) for path in sandbox.layout.run.glob("*.pid")}
+    end = time.monotonic() + 20
+    while True:  # a slurmd that was just started listens a moment later
+        rows = subprocess.run(
+            ["ss", "-ltnpH"], capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        own = [row for row in rows if any(f"pid={pid}," in row for pid in pids)]
+        if len(own) == 5 or time.monotonic() > end:
+            break
+        time.sleep(0.2)
+    assert len(own) == 5  # slurmctld and four slurmds
+    assert {row.split()[3].rpartition(":")[0] for row in own} == {"127.0.0.1"}
+
+
+def test_cluster_file_loads_and_states_the_model(sandbox: Sandbox) -> None:
+    cluster = config.load_cluster(sandbox.cluster_file)
+    (group,) = cluster.groups
+    assert group.names == sandbox.nodes
+    assert group.profile.simulated
+    assert group.profile.gpu is not None
+    assert group.profile.gpu.count == 8
+    assert cluster.os.shared_storage == (str(sandbox.layout.root / "shared"),)
+    assert [row.nodes for row in group.thresholds] == [1, 2, 3, 4]
+
+
+def test_status_says_that_gpus_are_simulated(sandbox: Sandbox) -> None:
+    status = sandbox.status()
+    assert status["running"]
+    assert status["gpus"] == "simulated"
+    assert set(status["nodes"]) == set(sandbox.nodes)
+
+
+def test_up_again_in_another_shape_is_refused(sandbox: Sandbox) -> None:
+    sandbox.up(nodes=4)
+    with pytest.raises(SandboxError, match=r"a sandbox of 4 nodes .* already runs"):
+        sandbox.up(nodes=5)
+
+
+def test_down_leaves_nothing(folder: Path) -> None:
+    sandbox = Sandbox(folder / "s")
+    sandbox.up(nodes=2)
+    hung = subprocess.Popen(["srun", "-N2", "sleep", "600"], env={**os.environ, **sandbox.env})
+    assert len(of_sandbox(folder)) >= 4
+    while not run(sandbox, "squeue", "-h", "-t", "R") and hung.poll() is None:
+        time.sleep(0.05)
+    sandbox.down()
+    hung.wait(timeout=120)  # srun may look for its controller a while
+    assert of_sandbox(folder) == []
+    assert list(folder.iterdir()) == []
+    assert not sandbox.running
+
+
+def test_steps_whose_slurm_was_killed_go_too(folder: Path) -> None:
+    sandbox = Sandbox(folder / "s")
+    sandbox.up(nodes=2)
+    hung = subprocess.Popen(["srun", "-N2", "sleep", "600"], env={**os.environ, **sandbox.env})
+    while not run(sandbox, "squeue", "-h", "-t", "R"):
+        time.sleep(0.05)
+    steps = list(processes.of_folder(sandbox.layout.root, "slurmstepd"))
+    assert steps
+    known = json.loads(sandbox.layout.state.read_text())["processes"]
+    for process in (processes.Process(*pair) for name, pair in known.items() if name.startswith("slurm")):
+        process.send(signal.SIGKILL)
+    sandbox.down()
+    hung.kill()  # it would look for its controller a while
+    hung.wait()
+    assert not [process for process in steps if process.alive]
+
+
+def test_daemons_that_a_fault_has_started_anew_are_known(sandbox: Sandbox) -> None:
+    sandbox.fault("wrong_gres", "gpu02", count=4)
+    sandbox.heal()
+    known = json.loads(sandbox.layout.state.read_text())["processes"]
+    assert all(processes.Process(*pair).alive for pair in known.values())
+
+
+def test_state_of_a_killed_sandbox_is_recovered(folder: Path) -> None:
+    sandbox = Sandbox(folder / "s")
+    sandbox.up(nodes=2)
+    before = json.loads(sandbox.layout.state.read_text())["processes"]
+    os.kill(before["slurmctld"][0], signal.SIGKILL)
+    processes.stop([processes.Process(*before["slurmctld"])], patience=5)
+    assert not sandbox.status()["running"]
+    sandbox.up(nodes=2)  # stops the slurmds that were left
+    after = json.loads(sandbox.layout.state.read_text())["processes"]
+    assert sandbox.status()["running"]
+    assert not processes.Process(*before["slurmd-gpu01"]).alive
+    assert before["slurmd-gpu01"] != after["slurmd-gpu01"]
+
+
+def test_pids_of_an_earlier_boot_are_left_alone(folder: Path) -> None:
+    bystander = subprocess.Popen(["sleep", "600"])
+    try:
+        sandbox = Sandbox(folder / "s")
+        sandbox.up(nodes=1)
+        state = json.loads(sandbox.layout.state.read_text())
+        me = processes.identify(bystander.pid)
+        assert me is not None
+        sandbox.down()
+        sandbox.layout.root.mkdir()
+        state["boot_id"] = "another boot"
+        state["processes"] = {"slurmctld": [me.pid, me.started], "slurmd-gpu01": [me.pid, me.started - 1]}
+        sandbox.layout.state.write_text(json.dumps(state))
+        assert not sandbox.running
+        sandbox.down()
+        assert bystander.poll() is None
+        assert not sandbox.layout.root.exists()
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_a_pid_that_was_given_away_is_not_killed() -> None:
+    bystander = subprocess.Popen(["sleep", "600"])
+    try:
+        now = processes.identify(bystander.pid)
+        assert now is not None
+        processes.stop([processes.Process(now.pid, now.started - 1)], patience=0.1)
+        assert bystander.poll() is None
+        processes.stop([now], patience=5)
+        assert bystander.wait(timeout=5) == -signal.SIGTERM
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_a_foreign_folder_is_never_removed(folder: Path) -> None:
+    (folder / "s").mkdir()
+    precious = folder / "s" / "thesis.tex"
+    precious.touch()
+    with pytest.raises(SandboxError, match="is no state folder of a sandbox"):
+        Sandbox(folder / "s").up(nodes=1)
+    assert precious.exists()
+    precious.unlink()
+
+
+def test_two_at_the_same_moment(folder: Path) -> None:
+    boxes = [Sandbox(folder / name) for name in ("a", "b", "a")]
+    errors: list[BaseException] = []
+
+    def up(box: Sandbox) -> None:
+        try:
+            box.up(nodes=2)
+        except BaseException as error:  # noqa: BLE001 - shown by the assertion below
+            errors.append(error)
+
+    threads = [threading.Thread(target=up, args=(box,)) for box in boxes]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=120)
+        assert errors == []
+        assert [run(box, "srun", "-N2", "hostname").count("gpu") for box in boxes[:2]] == [2, 2]
+    finally:
+        for box in boxes:
+            box.down()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_as_an_ordinary_user() -> None:
+    nobody = pwd.getpwnam("nobody")
+    python = shutil.which("python3", path="/usr/bin") or sys.executable
+    modules = [path for path in sys.path if path.endswith("site-packages")]
+    with tempfile.TemporaryDirectory(prefix="sbx-") as home:
+        os.chown(home, nobody.pw_uid, nobody.pw_gid)
+        code = (
+            "from pathlib import Path; from pytest_gpucluster.sandbox import Sandbox;"
+            "from pytest_gpucluster.transport import LocalTransport;"
+            f"s = Sandbox(Path({home!r}) / 's'); s.up(nodes=2);"
+            "argv = ['srun', '-N2', 'sh', '-c', 'id -un; nvidia-smi -L | wc -l'];"
+            "print(LocalTransport(s.env).run(argv, timeout=60).stdout); s.down()"
+        )
+        path = os.pathsep.join([str(SRC), *modules])
+        done = subprocess.run(
+            [python, "-B", "-c", code],
+            env={"PATH": os.environ["PATH"], "HOME": home, "PYTHONPATH": path},
+            user=nobody.pw_uid,
+            group=nobody.pw_gid,
+            extra_groups=[],
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if "No module named" in done.stderr or "Permission denied" in done.stderr:
+            pytest.skip(f"the checkout or its interpreter cannot be read by nobody: {done.stderr[-200:]}")
+        assert done.returncode == 0, done.stderr
+        assert sorted(done.stdout.split()) == ["8", "8", "nobody", "nobody"]
+
+
+def test_missing_packages_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_gpucluster.sandbox.daemons.search_path", lambda: str(folder))
+    with pytest.raises(SandboxError, match=r"apt-get install .*slurm-wlm munge"):
+        Sandbox(folder / "s").up(nodes=1)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_daemon_that_fails_shows_its_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "pytest_gpucluster.sandbox.slurmconf.gres_conf", lambda *_: "NodeName=gpu01 Name=nonsense\n"
+    )
+    monkeypatch.setattr("pytest_gpucluster.sandbox.sandbox._PATIENCE", 4.0)
+    with pytest.raises(SandboxError, match=r"nonsense|gres|INVAL|inval"):
+        Sandbox(folder / "s").up(nodes=1)
+    assert of_sandbox(folder) == []
+
+
+@pytest.mark.parametrize("count", [0, -1, 257])
+def test_impossible_sizes(folder: Path, count: int) -> None:
+    with pytest.raises(SandboxError, match="1 to 256 nodes"):
+        Sandbox(folder / "s").up(nodes=count)
+
+
+def test_node_names() -> None:
+    assert node_names(2) == ("gpu01", "gpu02")
+    assert node_names(100)[0] == "gpu001"
+
+
+def test_prolog_and_epilog_run(sandbox: Sandbox) -> None:
+    seen = run(
+        sandbox, "srun", "-N1", "-w", "gpu02", "sh", "-c", f"ls {sandbox.layout.node('gpu02')}/prolog.*"
+    )
+    assert "prolog." in seen
+
+
+def test_a_batch_job_starts_soon_and_leaves_its_output(sandbox: Sandbox, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(sandbox, "sbatch", "-W", "-o", str(out), "--begin=now+1", "--wrap", "hostname")
+    assert out.read_text().startswith("gpu0")
+
+
+def test_jobs_beyond_the_limits_are_refused(sandbox: Sandbox) -> None:
+    done = LocalTransport(sandbox.env).run(["srun", "-p", "debug", "-N3", "true"], timeout=30)
+    assert done.rc != 0
+    assert "node count" in done.stderr.lower() or "Node" in done.stderr

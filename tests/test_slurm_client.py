@@ -1,0 +1,139 @@
+"""Slurm's commands: one clear line, and outages ridden out. The commands here are small real programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster.errors import SlurmError
+from pytest_gpucluster.slurm.client import Slurm, said
+from pytest_gpucluster.slurm.pyxis import PyxisOptions, explain
+from pytest_gpucluster.transport import LocalTransport
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _program(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_an_outage_is_ridden_out(tmp_path: Path) -> None:
+    text = f"""
+    echo x >> {tmp_path}/calls
+    [ $(wc -l < {tmp_path}/calls) -lt 3 ] && {{
+      echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1; }}
+    echo fine"""
+    program = _program(tmp_path, "sinfo", text)
+    slurm = Slurm(LocalTransport(), retry_for=60)
+    assert slurm.run(program) == "fine\n"
+    assert slurm.transport.started == {"sinfo": 3}
+
+
+def test_a_long_outage_ends_in_one_line(tmp_path: Path) -> None:
+    program = _program(tmp_path, "sinfo", "echo 'error: Socket timed out on send/recv' >&2; exit 1")
+    with pytest.raises(SlurmError, match="controller did not answer") as caught:
+        Slurm(LocalTransport(), retry_for=1).run(program)
+    assert "\n" not in str(caught.value)
+    assert "scontrol ping" in str(caught.value)
+
+
+def test_another_failure_is_not_repeated(tmp_path: Path) -> None:
+    program = _program(tmp_path, "sinfo", "echo 'sinfo: error: no such thing' >&2; exit 4")
+    slurm = Slurm(LocalTransport())
+    with pytest.raises(SlurmError, match="no such thing") as caught:
+        slurm.run(program)
+    assert caught.value.rc == 4
+    assert slurm.transport.started == {"sinfo": 1}
+
+
+def test_a_hanging_command_has_a_deadline(tmp_path: Path) -> None:
+    program = _program(tmp_path, "sinfo", "sleep 300")
+    with pytest.raises(SlurmError, match="no end after 1 s"):
+        Slurm(LocalTransport(), timeout=1).run(program)
+
+
+def test_a_surrounding_job_does_not_leak_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("SBATCH_PARTITION", "other")
+    monkeypatch.setenv("SLURM_CONF", "/kept")
+    out = Slurm(LocalTransport()).run("env")
+    assert "SLURM_JOB_ID" not in out
+    assert "SBATCH_PARTITION" not in out
+    assert "SLURM_CONF=/kept" in out
+
+
+@pytest.mark.parametrize(
+    ("stderr", "line"),
+    [
+        ("salloc: error: Job submit/allocate failed: Bad\nsalloc: hm\n", "Job submit/allocate failed: Bad"),
+        ("salloc: unrecognized option '--bogus'\nTry it\n", "unrecognized option '--bogus'"),
+        ("", ""),
+    ],
+)
+def test_the_telling_line(stderr: str, line: str) -> None:
+    assert said(stderr) == line
+
+
+def test_pyxis_options() -> None:
+    options = PyxisOptions(
+        image="./a.sqsh",
+        mounts=("/a:/a", "/b:/b:ro"),
+        name="n:exec",
+        remap_root=False,
+        mount_home=True,
+        writable=False,
+        env=("A", "B"),
+    )
+    assert options.argv() == [
+        "--container-image=./a.sqsh",
+        "--container-mounts=/a:/a,/b:/b:ro",
+        "--container-name=n:exec",
+        "--container-env=A,B",
+        "--container-mount-home",
+        "--no-container-remap-root",
+        "--container-readonly",
+    ]
+
+
+E = "slurmstepd-gpu01: error: pyxis: "
+
+
+@pytest.mark.parametrize(
+    ("stderr", "telling"),
+    [
+        (f"{E}    [ERROR] No such file or directory: /x/missing.sqsh", "/x/missing.sqsh does not exist"),
+        (f"{E}    [ERROR] Invalid image format: /x/a.sqsh", "/x/a.sqsh is no squashfs"),
+        (
+            f"{E}failed to import docker image: docker://alpine:3\n{E} curl: (6) Could not resolve host: registry",
+            "cannot resolve registry",
+        ),
+        (f"{E}failed to import docker image: image.sqsh", "./image.sqsh"),
+        (
+            f'{E}error: a container with name "pyxis_nosuch" does not exist, and --container-image is not set',
+            "no container named nosuch",
+        ),
+        (f"{E}--container-mounts: source path does not exist: /nonexistent", "mount source /nonexistent"),
+        ("Invalid --container-mounts argument: rel:/data", "malformed mount rel:/data"),
+        ("slurmstepd-n: error: execve(): nosuch: No such file or directory", "nosuch is not found"),
+        ("slurmstepd-n: error: execve(): /x: Permission denied", "/x is not executable"),
+        (
+            "srun: error: pyxis: both --container-remap-root and --no-container-remap-root were specified",
+            "given twice",
+        ),
+        (f"{E}couldn't chdir to /nosuchdir: No such file", "container_workdir /nosuchdir"),
+        ("[ERROR] Command not found: nvidia-container-cli, see", "libnvidia-container"),
+        (f"{E}    [ERROR] /x: File exists", "same moment"),
+        ("srun: unrecognized option '--container-image=x'", "Pyxis is not loaded"),
+    ],
+)
+def test_messages_are_explained(stderr: str, telling: str) -> None:
+    assert telling in (explain(stderr) or "")
+
+
+def test_what_is_unknown_is_not_explained() -> None:
+    assert explain("srun: error: gpu01: task 0: Exited with exit code 1") is None

@@ -1,0 +1,129 @@
+"""Reading scontrol: states, gres, hostile reasons; seen on Slurm 22.05.8."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_gpucluster.slurm import inventory
+
+NODE = (
+    "NodeName=gpu03 Arch=x86_64 CoresPerSocket=1  CPUAlloc=0 CPUEfctv=16 CPUTot=16 CPULoad=0.00 "
+    "AvailableFeatures=(null) ActiveFeatures=a,b Gres=gpu:h200:8(S:0-1),shard:32 NodeAddr=127.0.0.1 "
+    "NodeHostName=vm Port=27823 Version=22.05.8 OS=Linux 6.1 #1 SMP State=FAKE  RealMemory=20000 AllocMem=0 "
+    "Sockets=16 State={state} ThreadsPerCore=1 Partitions=batch,limited  BootTime=2026-11-21T05:22:43 "
+    "ExtSensorsTemp=n/s{reason}\n"
+)
+
+
+def _node(state: str = "IDLE", reason: str = "") -> inventory.NodeInfo:
+    text = NODE.replace(" State=FAKE", "").format(state=state, reason=reason)
+    return inventory.parse_nodes(text)["gpu03"]
+
+
+def test_values() -> None:
+    node = _node()
+    assert (node.cpus, node.memory, node.gpus) == (16, 20000 * 2**20, 8)
+    assert node.gres == {"gpu:h200": 8, "shard": 32}
+    assert node.partitions == ("batch", "limited")
+    assert node.features == {"a", "b"}
+    assert node.available
+    assert node.why_unavailable() == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (" Reason=bad cable [root@2026-11-20T10:00:00]", "bad cable"),
+        (
+            " Reason=a = [yes] State=IDLE x [root@2026-11-20T10:00:00] Comment=my Reason=x",
+            "a = [yes] State=IDLE x",
+        ),
+        (
+            " Reason=one [a@b] [root@2026-11-20T10:00:00]        line\ttwo \x1b[31m Comment=c Extra=e",
+            "one [a@b] line two [31m",
+        ),
+        (" Reason=x [bob@2020-01-01T00:00:00] y [root@2026-11-20T10:00:00]", "x [bob@2020-01-01T00:00:00] y"),
+    ],
+)
+def test_hostile_reasons(said: str, reason: str) -> None:
+    node = _node("IDLE+DRAIN", said)
+    assert node.reason == reason
+    assert (node.reason_user, node.reason_time) == ("root", "2026-11-20T10:00:00")
+    assert node.base_state == "IDLE"
+    assert node.why_unavailable() == f'DRAINED: "{reason}" by root since 2026-11-20T10:00:00'
+    assert any(reason in line for line in node.annotation())
+
+
+@pytest.mark.parametrize(
+    ("text", "base", "flag"),
+    [
+        ("IDLE+DRAIN", "IDLE", "DRAIN"),
+        ("DOWN*+DRAIN", "DOWN", "NOT_RESPONDING"),
+        ("idle*", "IDLE", "NOT_RESPONDING"),
+        ("idle~", "IDLE", "POWERED_DOWN"),
+        ("idle#", "IDLE", "POWERING_UP"),
+        ("idle%", "IDLE", "POWERING_DOWN"),
+        ("idle$", "IDLE", "MAINTENANCE"),
+        ("idle@", "IDLE", "REBOOT_REQUESTED"),
+        ("idle^", "IDLE", "REBOOT_ISSUED"),
+        ("idle-", "IDLE", "PLANNED"),
+        ("idle!", "IDLE", "POWER_DOWN"),
+    ],
+)
+def test_states(text: str, base: str, flag: str) -> None:
+    assert inventory.parse_state(text)[0] == base
+    assert flag in inventory.parse_state(text)[1]
+
+
+@pytest.mark.parametrize(
+    ("state", "available", "schedulable", "responding"),
+    [
+        ("IDLE", True, True, True),
+        ("IDLE+PLANNED", True, True, True),
+        ("ALLOCATED", False, True, True),
+        ("MIXED", False, True, True),
+        ("IDLE+COMPLETING", False, True, True),
+        ("ALLOCATED+DRAIN", False, False, True),
+        ("IDLE*", False, False, False),
+        ("DOWN*", False, False, False),
+        ("DOWN", False, False, True),
+        ("INVAL", False, False, True),
+        ("IDLE+MAINTENANCE", False, False, True),
+    ],
+)
+def test_what_a_state_means(state: str, available: bool, schedulable: bool, responding: bool) -> None:  # noqa: FBT001
+    node = _node(state)
+    assert (node.available, node.schedulable, node.responding) == (available, schedulable, responding)
+    assert bool(node.why_unavailable()) is not available
+
+
+def test_rubbish_is_no_empty_cluster() -> None:
+    with pytest.raises(ValueError, match="no node"):
+        inventory.parse_nodes("\x00\x01 rubbish")
+
+
+def test_partitions() -> None:
+    text = (
+        "PartitionName=limited Default=NO DefaultTime=00:10:00 MaxNodes=1 MaxTime=02:00:00 Nodes=gpu[01-02] State=UP\n"
+        "PartitionName=batch Default=YES DefaultTime=NONE MaxNodes=UNLIMITED "
+        "MaxTime=UNLIMITED Nodes=(null) State=DOWN\n"
+    )
+    found = inventory.parse_partitions(text)
+    assert found["limited"].max_time == 7200
+    assert found["limited"].default_time == 600
+    assert found["limited"].nodes == ("gpu01", "gpu02")
+    assert found["batch"].default
+    assert found["batch"].max_time is None
+    assert found["batch"].state == "DOWN"
+
+
+def test_config() -> None:
+    text = (
+        "Configuration data as of X\nProlog                  = (null)\nKillWait = 30 sec\nCgroup Support:\n"
+    )
+    assert inventory.parse_config(text) == {"Prolog": "", "KillWait": "30 sec"}
+
+
+@pytest.mark.parametrize("state", ["IDLE+RESERVED", "IDLE+MAINTENANCE+RESERVED"])
+def test_a_reservation_is_the_reason_where_no_other_is_given(state: str) -> None:
+    assert "held by a reservation (scontrol show reservation)" in _node(state).why_unavailable()

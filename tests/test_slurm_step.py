@@ -1,0 +1,215 @@
+"""Steps, the exam and its checks on a real Slurm, and what the checks say of bad facts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster.checks import slurm as checks
+from pytest_gpucluster.checks.verdict import Outcome
+from pytest_gpucluster.config.models import EnvironmentConfig, JobLimits, SlurmConfig
+from pytest_gpucluster.errors import StepError, StepTimeout
+from pytest_gpucluster.slurm import exam, step
+from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.slurm.client import Slurm
+from pytest_gpucluster.slurm.inventory import PartitionInfo
+from pytest_gpucluster.slurm.step import StepRequest, StepResult, run_step, srun_endings
+from pytest_gpucluster.transport import LocalTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytest_gpucluster.checks.verdict import Verdict
+    from pytest_gpucluster.sandbox import Sandbox
+
+NODES = ("gpu01", "gpu02")
+
+
+@pytest.fixture
+def held(sandbox: Sandbox) -> Iterator[Allocation]:
+    slurm = Slurm(LocalTransport(sandbox.env))
+    with Allocation.request(slurm, AllocationRequest(nodes=NODES)) as allocation:
+        yield allocation
+
+
+def _run(held: Allocation, script: str, **options: object) -> StepResult:
+    return run_step(held.slurm, held, StepRequest(("sh", "-c", script), **options))  # type: ignore[arg-type]
+
+
+def test_every_task_is_told_apart(held: Allocation) -> None:
+    script = """
+    echo out $SLURM_PROCID "$V"; printf open; echo err >&2; printf e >&2
+    [ $SLURM_PROCID = 1 ] && exit 42; [ $SLURM_PROCID = 2 ] && kill -SEGV $$; exit 0"""
+    result = _run(held, script, ntasks_per_node=2, env={"V": "a,b c'd\"$X"})
+    assert [(t.rank, t.node, t.rc, t.signal) for t in result.tasks] == [
+        (0, "gpu01", 0, None),
+        (1, "gpu01", 42, None),
+        (2, "gpu02", 139, 11),
+        (3, "gpu02", 0, None),
+    ]
+    assert result.tasks[3].stdout == "out 3 a,b c'd\"$X\nopen\n"
+    assert result.tasks[3].stderr == "err\ne"
+    assert not result.ok
+    assert "--nodelist=gpu[01-02]" in result.command
+    assert "--jobid" not in result.command
+
+
+def test_long_lines_stay_whole(held: Allocation) -> None:
+    sizes = (1023, 1024, 1025, 2048, 5000)
+    script = "".join(f"head -c {size} /dev/zero | tr '\\0' x; echo; " for size in sizes)
+    for task in _run(held, script).tasks:
+        assert tuple(map(len, task.stdout.splitlines())) == sizes
+
+
+def test_input_reaches_every_task_and_output_is_capped(held: Allocation) -> None:
+    result = _run(held, "cat; head -c 9000 /dev/zero | tr '\\0' x", input=b"hello\n", cap=2000)
+    assert [task.stdout[:6] for task in result.tasks] == ["hello\n"] * 2
+    assert all(task.truncated and len(task.stdout) == 2000 and task.rc == 0 for task in result.tasks)
+
+
+def test_a_deadline_names_who_had_not_ended(held: Allocation) -> None:
+    script = 'trap "" TERM; echo partial; [ $SLURM_PROCID = 1 ] && sleep 300; exit 0'
+    with pytest.raises(StepTimeout, match=r"1 of 2 tasks had not ended, on gpu02: task 1") as caught:
+        _run(held, script, timeout=3)
+    assert isinstance(caught.value.result, StepResult)
+    assert caught.value.result.tasks[1].stdout == "partial\n"
+    assert _run(held, "true").ok  # the nodes are free again
+
+
+def test_a_node_that_starts_no_task_is_not_waited_for_as_long_as_the_step_may_take(
+    held: Allocation, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step, "STRAGGLER", 2.0)
+    sandbox.fault("node_hanging", "gpu02")
+    with pytest.raises(StepTimeout, match=r"no task had started on gpu02 \(") as caught:
+        _run(held, "true", timeout=900)
+    assert caught.value.unstarted == ("gpu02",)
+    assert caught.value.unended == {}
+
+
+def test_a_step_that_has_said_enough_is_not_waited_for(
+    held: Allocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step, "ENOUGH_GRACE", 1.0)
+    script = "echo part$SLURM_PROCID; [ $SLURM_PROCID = 1 ] && sleep 900; exit 0"
+    with pytest.raises(StepTimeout, match="on gpu02: task 1") as caught:
+        _run(held, script, timeout=900, enough=lambda text: "part0" in text and "part1" in text)
+    assert caught.value.unended == {1: "gpu02"}
+
+
+def test_a_step_that_cannot_start_is_one_line(held: Allocation) -> None:
+    with pytest.raises(StepError, match=r"no task started.*mpi/nosuch") as caught:
+        _run(held, "true", mpi="nosuch")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_module_ends_the_task(held: Allocation) -> None:
+    result = _run(held, "echo ran", environment=EnvironmentConfig(modules=("nosuch/1.0",)))
+    assert [task.rc for task in result.tasks] == [1, 1]
+    assert "ran" not in result.tasks[0].stdout
+    assert "module load nosuch/1.0: failed" in result.tasks[0].stderr
+
+
+def test_the_environment_of_the_cluster_file(held: Allocation) -> None:
+    environment = EnvironmentConfig(exports={"A": "1,2", "B": "x"})
+    result = _run(held, "echo $A $B", environment=environment, env={"B": "mine"})
+    assert [task.stdout for task in result.tasks] == ["1,2 mine\n"] * 2
+
+
+def test_what_srun_says_of_endings() -> None:
+    text = (
+        "srun: error: gpu01: task 0: Exited with exit code 7\n"
+        "srun: error: gpu[01-02]: tasks 1,3-4: Killed\nsrun: error: gpu02: task 5: Segmentation fault (core dumped)\n"
+    )
+    assert srun_endings(text) == [
+        ("gpu01", 0, 7, None),
+        ("", 1, 137, 9),
+        ("", 3, 137, 9),
+        ("", 4, 137, 9),
+        ("gpu02", 5, 139, 11),
+    ]
+
+
+def test_exam_and_jobs(sandbox: Sandbox) -> None:
+    slurm = Slurm(LocalTransport(sandbox.env))
+    jobs = exam.submit_jobs(slurm, SlurmConfig())
+    request = AllocationRequest(nodes=NODES, dependency=jobs.dependency)
+    try:
+        with Allocation.request(slurm, request) as held:
+            found = exam.run_exam(slurm, held, slurm.nodes())
+            facts = exam.read_jobs(slurm, jobs)
+        started = sum(count for name, count in slurm.transport.started.items() if name != "sh")
+    finally:
+        slurm.run("scancel", "--quiet", jobs.array, jobs.dependent)  # requeued, it would wait for minutes
+    assert sorted(found) == list(NODES)
+    for one in found.values():
+        assert len(one.tasks) == 8
+        for judge in EXAM_CHECKS:
+            verdict = judge(one)
+            assert verdict.outcome is Outcome.PASSED, verdict
+    for judge_jobs in (checks.array, checks.dependency, checks.requeue, checks.begin):
+        assert judge_jobs(facts).outcome is Outcome.PASSED, facts
+    assert checks.job_start(facts, 60).outcome is Outcome.PASSED
+    assert facts.ended
+    assert not replace(facts, records={}).ended
+    assert started <= 8, slurm.transport.started
+
+
+EXAM_CHECKS: tuple[Callable[[exam.NodeExam], Verdict], ...] = (
+    checks.step,
+    checks.output,
+    checks.environment,
+    checks.exit_code,
+    checks.signal,
+    checks.gpu_binding,
+)
+TASKS = tuple(
+    exam.ExamTask(i, i, 4, str(i), str(i), (), "tok", stderr_arrived=True, rc=rc, signal=sig)
+    for i, (rc, sig) in enumerate(((7, None), (137, 9), (0, None), (0, None)))
+)
+GOOD = exam.NodeExam("gpu01", 4, 4, shared=False, token="tok", tasks=TASKS, seconds=0.1, command="srun")
+
+
+def _with(index: int, **change: object) -> exam.NodeExam:
+    tasks = list(TASKS)
+    tasks[index] = replace(tasks[index], **change)  # type: ignore[arg-type]
+    return replace(GOOD, tasks=tuple(tasks))
+
+
+@pytest.mark.parametrize(
+    ("bad", "name"),
+    [
+        (replace(GOOD, tasks=TASKS[:3]), {"slurm.step", "slurm.output"}),
+        (_with(2, stderr_arrived=False), {"slurm.output"}),
+        (_with(2, token="other"), {"slurm.environment"}),
+        (_with(0, rc=0), {"slurm.exit_code"}),
+        (_with(3, rc=1), {"slurm.exit_code"}),
+        (_with(1, signal=None), {"slurm.signal"}),
+        (_with(3, visible="2"), {"slurm.gpu_binding"}),
+        (_with(3, visible="0,1,2,3"), {"slurm.gpu_binding"}),
+        (_with(3, visible="unset"), {"slurm.gpu_binding"}),
+        (GOOD, set()),
+    ],
+)
+def test_each_deviation_is_found_by_its_check(bad: exam.NodeExam, name: set[str]) -> None:
+    failed = {v.check for judge in EXAM_CHECKS if (v := judge(bad)).outcome is Outcome.FAILED}
+    assert failed == name
+
+
+def test_hidden_devices_are_told_by_what_opens() -> None:
+    tasks = tuple(replace(task, visible="0", openable=(str(task.rank),)) for task in TASKS)
+    assert checks.gpu_binding(replace(GOOD, tasks=tasks)).outcome is Outcome.PASSED
+
+
+def test_limits() -> None:
+    there = {"batch": PartitionInfo("batch", "UP", max_time=7200, max_nodes=None)}
+    assert checks.limits(there, {}).outcome is Outcome.NOT_APPLICABLE
+    assert checks.limits(there, {"batch": JobLimits(max_time=7200)}).outcome is Outcome.PASSED
+    verdict = checks.limits(there, {"batch": JobLimits(max_time=3600, max_nodes=4), "x": JobLimits()})
+    assert [finding.part for finding in verdict.findings] == [
+        "MaxTime of partition batch",
+        "MaxNodes of partition batch",
+        "partition x",
+    ]

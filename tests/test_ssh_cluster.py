@@ -1,0 +1,257 @@
+"""A cluster over SSH: the same verdicts as on its login node, and nothing left when the connection or we die."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from plugin_helpers import (
+    DEADLINE,
+    TINY,
+    Run,
+    command,
+    environment,
+    names,
+    on,
+    queue,
+    run_pytest,
+    slurm,
+    wait_for,
+    write_suites,
+)
+from ssh_helpers import WHY_NOT, Sshd, sshd
+
+from pytest_gpucluster import suites_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+SUITES = (str(suites_path()),)
+# of a machine without Slurm; what sshd gives to its sessions is another matter
+NO_SLURM = {"PATH": "/no/such/folder", "SLURM_CONF": "/no/such/slurm.conf"}
+
+STEPS = """
+def test_named(node, srun):
+    done = srun(["printenv", "SLURMD_NODENAME", "WORD"], nodes=(node.name,), env={"WORD": "it's \\"a\\" $word"})
+    assert done.tasks[0].stdout == node.name + "\\n" + "it's \\"a\\" $word\\n"
+
+
+def test_signal(node, srun):
+    assert srun(["sh", "-c", "kill -9 $$"], nodes=(node.name,)).tasks[0].signal == 9
+
+
+def test_release(host):
+    assert host.file("/etc/os-release").exists
+"""
+IMPATIENT = "from pytest_gpucluster.transport import ssh\n\nssh.AGAIN_PATIENCE = 2\n"
+LONG = """
+import pathlib
+
+
+def test_long(host):
+    pathlib.Path("began").touch()
+    assert host.run("sleep 100").rc == 0
+"""
+
+
+@pytest.fixture(scope="module")
+def login() -> Iterator[Sshd]:
+    folder = Path(tempfile.mkdtemp(prefix="ssh-"))
+    with sshd(folder / "d") as server:
+        yield server
+    shutil.rmtree(folder)
+
+
+def far_file(sandbox: Sandbox, server: Sshd, folder: Path, **keys: Any) -> Path:
+    """Write the sandbox's cluster file with a login node in it."""
+    data = yaml.safe_load(sandbox.cluster_file.read_text())
+    path = folder / "far.yaml"
+    path.write_text(json.dumps({**data, "transport": server.keys(), **keys}))  # JSON is YAML
+    return path
+
+
+def over(sandbox: Sandbox, server: Sshd, folder: Path, *args: object, **options: Any) -> Run:
+    """Run pytest as on a machine without Slurm."""
+    cluster = far_file(sandbox, server, folder)
+    return run_pytest(folder, f"--cluster={cluster}", *args, env=NO_SLURM, **options)
+
+
+def begun(sandbox: Sandbox, server: Sshd, folder: Path) -> subprocess.Popen[str]:
+    """Start pytest on a test that takes long, and return when it runs."""
+    write_suites(folder, {"test_long.py": LONG})
+    process = subprocess.Popen(
+        command(f"--cluster={far_file(sandbox, server, folder)}", "."),
+        cwd=folder,
+        env=environment(**NO_SLURM),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    wait_for((folder / "began").exists, "the long test runs", DEADLINE)
+    assert queue(sandbox)
+    return process
+
+
+def released(sandbox: Sandbox) -> None:
+    wait_for(lambda: not queue(sandbox), "the allocation is given back", 30)
+    idle = ("sinfo", "-h", "-p", "batch", "-o", "%T")
+    wait_for(lambda: slurm(sandbox, *idle).split() == ["idle"], "all nodes are idle")
+
+
+# --- verdicts
+
+
+@pytest.fixture(scope="module")
+def both(
+    _session_sandbox: Sandbox, login: Sshd, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Run, Run]]:
+    """The suites slurm, os and gpu with faults in two nodes, here and over SSH."""
+    sandbox = _session_sandbox
+    sandbox.heal()
+    here, there = (tmp_path_factory.mktemp(name) for name in ("here", "there"))
+    sandbox.fault("gpu_missing", "gpu02")
+    sandbox.fault("sysctl", "gpu03")
+    suites = ("-m", "slurm or os or gpu")
+    local = run_pytest(here, on(sandbox), *suites, env=sandbox.env, where=SUITES)
+    yield local, over(sandbox, login, there, *suites, where=SUITES)
+    sandbox.heal()
+
+
+def test_the_verdicts_are_those_of_the_login_node(both: tuple[Run, Run]) -> None:
+    here, there = both
+    # judged on the nodes that the short jobs of a run happened to get
+    mine, theirs = ({k: v for k, v in run.outcomes.items() if "test_epilog" not in k} for run in both)
+    assert len(mine) > 300
+    assert theirs == mine
+    assert names(there.outcomes, "failed")
+    assert not names(there.outcomes, "error")
+    assert (there.rc, here.rc) == (1, 1)
+
+
+def test_the_reasons_are_the_same(both: tuple[Run, Run]) -> None:
+    here, there = (
+        {name: [r.message for r in case.result] for name, case in run.cases.items()} for run in both
+    )
+    failed = {name for name, results in here.items() if results and "epilog" not in name}
+    assert {name: there[name] for name in failed} == {name: here[name] for name in failed}
+
+
+def test_as_many_processes_of_slurm_are_started(both: tuple[Run, Run]) -> None:
+    here, there = (run.event("finish")["processes"] for run in both)
+    assert there == {**here, "env": 1}
+
+
+def test_steps_words_and_signals_come_through(sandbox: Sandbox, login: Sshd, tmp_path: Path) -> None:
+    run = over(sandbox, login, tmp_path, files={"test_steps.py": STEPS})
+    assert (run.rc, set(run.outcomes.values()), len(run.outcomes)) == (0, {"passed"}, 12), run.out
+    released(sandbox)
+
+
+def test_workers_of_xdist_share_channel_and_allocation(sandbox: Sandbox, login: Sshd, tmp_path: Path) -> None:
+    run = over(sandbox, login, tmp_path, "-n2", files={"test_steps.py": STEPS, "test_tiny.py": TINY})
+    assert (run.rc, set(run.outcomes.values()), len(run.outcomes)) == (0, {"passed"}, 21), run.out
+    assert [event["event"] for event in run.events].count("allocation") == 1
+    released(sandbox)
+    wait_for(lambda: not login.sessions(), "no connection is left")
+
+
+# --- ends
+
+
+def test_a_killed_connection_gives_the_nodes_back(sandbox: Sandbox, login: Sshd, tmp_path: Path) -> None:
+    process = begun(sandbox, login, tmp_path)
+    login.hang_up()
+    released(sandbox)
+    out, _ = process.communicate(timeout=DEADLINE)
+    run = Run(process.returncode, out, "", tmp_path)
+    assert run.rc == 1
+    assert set(run.outcomes.values()) <= {"error", "not tested"}
+    assert f"the SSH connection to 127.0.0.1:{login.port} was lost" in out
+    assert run.event("finish")["passed"] == 0
+
+
+def test_our_sudden_death_gives_the_nodes_back(sandbox: Sandbox, login: Sshd, tmp_path: Path) -> None:
+    process = begun(sandbox, login, tmp_path)
+    process.kill()
+    process.communicate()
+    released(sandbox)
+
+
+def test_interrupted_it_gives_the_nodes_back(sandbox: Sandbox, login: Sshd, tmp_path: Path) -> None:
+    process = begun(sandbox, login, tmp_path)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 2, out
+    assert not queue(sandbox)
+
+
+def test_a_server_that_goes_for_good_ends_the_run(sandbox: Sandbox, tmp_path: Path) -> None:
+    write_suites(tmp_path, {"conftest.py": IMPATIENT})
+    with sshd(tmp_path / "d") as server:
+        process = begun(sandbox, server, tmp_path)
+        server.stop()
+        released(sandbox)
+        out, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 1
+    assert "was lost" in out
+    assert "Traceback" not in out
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"known_hosts": "/dev/null"}, "its host key is not in /dev/null"),
+        ({"key_file": "/no/key"}, "there is no such file"),
+        ({"host": None}, "which login node?"),
+        ({"port": 1}, "no SSH server answers"),
+    ],
+)
+def test_a_login_that_fails_is_one_line(
+    sandbox: Sandbox, login: Sshd, tmp_path: Path, keys: dict[str, Any], words: str
+) -> None:
+    cluster = far_file(sandbox, login, tmp_path, transport=login.keys(**keys))
+    run = run_pytest(tmp_path, f"--cluster={cluster}", files={"test_tiny.py": TINY}, env=NO_SLURM)
+    assert run.rc == 4
+    (line,) = run.errors
+    assert words in line
+    assert not queue(sandbox)
+
+
+def test_slurm_that_is_not_on_the_login_node_is_named(sandbox: Sandbox, tmp_path: Path) -> None:
+    with sshd(tmp_path / "d", set_env={"PATH": "/bin-without-slurm"}) as server:
+        run = over(sandbox, server, tmp_path, files={"test_tiny.py": TINY})
+    assert run.rc == 4
+    assert "scontrol: not found on 127.0.0.1" in run.errors[0]
+    assert "slurm.bin" in run.errors[0]
+
+
+def test_a_job_around_the_login_session_is_not_ours_and_no_secret_is_written(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    around = {
+        "SLURM_JOB_ID": "999999",
+        "SINFO_FORMAT": "%N",
+        "SQUEUE_FORMAT": "%i",
+        "SALLOC_PARTITION": "nowhere",
+    }
+    with sshd(tmp_path / "d", set_env=around) as server:
+        loud = ("-vv", "--log-level=DEBUG", "-rA")
+        run = over(sandbox, server, tmp_path, *loud, files={"test_tiny.py": TINY})
+        private = (server.folder / "id_ed25519").read_text().splitlines()[1:-1]
+    assert (run.rc, set(run.outcomes.values())) == (0, {"passed"}), run.out
+    written = run.out + run.err + "".join(p.read_text() for p in (tmp_path / "reports").iterdir())
+    assert len(private) > 3
+    assert not [line for line in private if line in written]

@@ -1,0 +1,185 @@
+"""The tensorflow suite: verdicts on plain facts, and the real TensorFlow on virtual nodes, healthy and with faults."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from plugin_helpers import Run, cluster_file, names, run_pytest
+
+from pytest_gpucluster.checks import tensorflow as checks
+from pytest_gpucluster.checks.told import StepTold, TaskTold
+from pytest_gpucluster.checks.verdict import Outcome, Verdict
+from pytest_gpucluster.payloads import tensorflow_strategies as payload
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.sandbox import Sandbox
+
+ROOT = Path(__file__).parents[1]
+SUITE = ROOT / "suites" / "test_tensorflow.py"
+PATIENCE = 400  # seconds; a run takes a tenth of it on a quiet machine
+PYTHON = ROOT / ".cache" / "frameworks" / "bin" / "python"
+NODES = ("gpu01", "gpu02")
+
+
+def worked(size: int = 4, **changes: dict[str, dict[str, Any]]) -> StepTold:
+    """Return healthy workers, two a node; `worker3={kind: facts}` changes one."""
+    tasks = []
+    for rank in range(size):
+        common = {"rank": rank, "node": NODES[rank // 2]}
+        workers = ["a:1", "a:2", "b:3", "b:4"]
+        config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+        facts: dict[str, dict[str, Any]] = {
+            "config": {"config": config, "given": ""},
+            "loaded": {"seconds": 1.0},
+            "joined": {"replicas": size, "seconds": 0.1},
+            "reduced": {"wrong": 0},
+            "trained": {"before": "a", "after": "b", "losses": [2.0, 1.0]},
+            "done": {},
+        }
+        for kind, change in changes.get(f"worker{rank}", {}).items():
+            facts[kind] = {**facts.get(kind, {}), **change}
+        told = tuple({"tensorflow": kind, **common, **fact} for kind, fact in facts.items())
+        tasks.append(TaskTold(rank, NODES[rank // 2], 0, None, told))
+    return StepTold("tensorflow", NODES, size, tuple(tasks))
+
+
+def found(verdict: Verdict) -> str:
+    return " | ".join(f"{x.part}: {x.measured}" for x in verdict.findings)
+
+
+def test_healthy_facts_pass() -> None:
+    told = worked()
+    for verdict in (checks.config(told), checks.workers(told, 1), checks.equal(told)):
+        assert verdict.outcome is Outcome.PASSED
+
+
+def test_wrong_sums_and_unequal_weights_fail() -> None:
+    assert "3 elements of the sum wrong" in found(
+        checks.workers(worked(worker2={"reduced": {"wrong": 3}}), 1)
+    )
+    assert found(checks.equal(worked(worker2={"trained": {"after": "c"}}))) == (
+        "worker 2 (gpu02): weights after training: c"
+    )
+    assert "replicas differ" in found(checks.equal(worked(worker2={"trained": {"after": ""}})))
+    assert "changed no weight" in found(checks.equal(worked(worker1={"trained": {"after": "a"}})))
+    assert "losses nan" in found(checks.equal(worked(worker1={"trained": {"losses": [float("nan")]}})))
+    assert "2 replicas" in found(checks.workers(worked(worker0={"joined": {"replicas": 2}}), 1))
+
+
+def test_a_config_that_the_site_sets_is_named() -> None:
+    told = worked(worker1={"config": {"given": '{"cluster": {}}'}})
+    assert found(checks.config(told)) == 'TF_CONFIG of task 1 on gpu01: {"cluster": {}}'
+    assert "task.index" in found(checks.config(replace(told, tasks=told.tasks[:3])))
+
+
+def test_a_worker_that_died_comes_before_those_that_wait_for_it() -> None:
+    told = worked()
+    waits = {"tensorflow": "stuck", "rank": 0, "node": "gpu01", "phase": "strategy", "seconds": 30.0}
+    tasks = [replace(task, rc=137, signal=9, facts=({**waits, "rank": task.task},)) for task in told.tasks]
+    tasks[3] = replace(tasks[3], rc=137, signal=9, facts=())
+    verdict = checks.workers(replace(told, tasks=tuple(tasks)), 1)
+    assert verdict.findings[0].part == "worker 3 (gpu02)"
+    assert verdict.findings[0].measured == "ended by signal 9 (SIGKILL)"
+    assert "strategy: no end after 30 s" in verdict.findings[1].measured
+
+
+def test_nothing_fit_is_never_a_pass() -> None:
+    empty = StepTold("tensorflow", (), 0)
+    verdicts = (
+        checks.config(empty),
+        checks.workers(empty, 1),
+        checks.equal(empty),
+        checks.mirrored("a", empty, 0),
+    )
+    assert {verdict.outcome for verdict in verdicts} == {Outcome.NOT_CHECKED}
+
+
+def test_tf_config_is_made_from_the_allocation() -> None:
+    env = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"}
+    made = payload.cluster("n1=10.0.0.1,n2=10.0.0.2", 20000, env)
+    assert made["task"] == {"type": "worker", "index": 2}
+    assert made["cluster"]["worker"] == [
+        "10.0.0.1:20000",
+        "10.0.0.1:20001",
+        "10.0.0.2:20002",
+        "10.0.0.2:20003",
+    ]
+
+
+def test_ports_are_below_those_that_linux_hands_out() -> None:
+    env = {"SLURM_STEP_NUM_TASKS": "2000", "SLURM_STEP_ID": "1"}
+    ports = [payload.first_port({**env, "SLURM_JOB_ID": str(job)}) for job in range(0, 50000, 11)]
+    assert min(ports) >= 20000
+    assert max(ports) + 2000 < 32768
+
+
+# -- the real TensorFlow on virtual nodes -------------------------------------------------------------------------
+
+
+def claimed(
+    sandbox: Sandbox, folder: Path, *, python: Path = PYTHON, deadline: str = "120s", **exports: str
+) -> Path:
+    """Write a cluster file that claims TensorFlow on two nodes."""
+    if not PYTHON.exists():
+        pytest.fail(f"{PYTHON} is missing: make .cache/frameworks")
+    return cluster_file(
+        sandbox,
+        folder,
+        nodes="gpu[01-02]",
+        environments={"tf": {"python": str(python), "exports": exports}},
+        tensorflow={"environment": "tf", "deadline": deadline},
+    )
+
+
+def run_suite(path: Path, *args: str) -> Run:
+    return run_pytest(
+        path.parent,
+        f"--cluster={path}",
+        "-p",
+        "no:cacheprovider",
+        *args,
+        timeout=PATIENCE,
+        where=(str(SUITE),),
+    )
+
+
+def wrapper(folder: Path, body: str) -> Path:
+    """Write an interpreter that does something of its own on one node or rank first."""
+    path = folder / "python"
+    path.write_text(f'#!/bin/sh\n{body}\nexec {PYTHON} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def test_a_healthy_cluster_passes(sandbox: Sandbox, tmp_path: Path) -> None:
+    done = run_suite(claimed(sandbox, tmp_path))
+    assert done.rc == 0, done.out
+    assert set(done.outcomes.values()) == {"passed"}
+    assert len(done.outcomes) == 7
+
+
+def test_what_is_not_claimed_is_not_applicable(sandbox: Sandbox, tmp_path: Path) -> None:
+    done = run_suite(cluster_file(sandbox, tmp_path, nodes="gpu01"), "-v")
+    assert set(done.outcomes.values()) == {"not applicable"}
+    assert "does not claim TensorFlow (add `tensorflow:`)" in done.out
+
+
+def test_tensorflow_absent_on_one_node(sandbox: Sandbox, tmp_path: Path) -> None:
+    python = wrapper(tmp_path, f'[ "$SLURMD_NODENAME" = gpu02 ] && exec {os.path.realpath(PYTHON)} -I "$@"')
+    done = run_suite(claimed(sandbox, tmp_path, python=python), "-k", "framework or mirrored")
+    assert names(done.outcomes, "failed") == ["test_framework[gpu02]"], done.out
+    assert names(done.outcomes, "passed") == ["test_framework[gpu01]", "test_mirrored[gpu01]"]
+    assert "No module named 'tensorflow'" in done.out
+
+
+def test_a_killed_worker_is_named(sandbox: Sandbox, tmp_path: Path) -> None:
+    body = 'case "$3" in workers) [ "$SLURM_PROCID" = 3 ] && { (sleep 0.3; kill -9 $$) & } ;; esac'
+    path = claimed(sandbox, tmp_path, python=wrapper(tmp_path, body), deadline="90s")
+    done = run_suite(path, "-k", "workers or equal")
+    assert names(done.outcomes, "failed") == ["test_workers"], done.out
+    assert "worker 3 (gpu02): measured ended by signal 9 (SIGKILL)" in done.out
+    assert names(done.outcomes, "not checked") == ["test_equal"]

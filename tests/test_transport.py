@@ -1,0 +1,86 @@
+"""The local transport: deadlines, process groups, counts, and one-line errors."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster.errors import TransportError
+from pytest_gpucluster.transport import LocalTransport, kill_group
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_run_returns_what_came_out() -> None:
+    transport = LocalTransport({"GIVEN": "a b"})
+    done = transport.run(
+        ["sh", "-c", 'cat; echo "$GIVEN $MORE"; echo bad >&2; exit 3'],
+        timeout=20,
+        input="in\n",
+        env={"MORE": "x,y"},
+    )
+    assert (done.rc, done.stdout, done.stderr) == (3, "in\na b x,y\n", "bad\n")
+
+
+def test_none_takes_a_variable_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_NTASKS", "7")
+    done = LocalTransport().run(
+        ["sh", "-c", "echo ${SLURM_NTASKS-gone}"], timeout=20, env={"SLURM_NTASKS": None}
+    )
+    assert done.stdout == "gone\n"
+
+
+def test_no_shell_reads_the_words() -> None:
+    done = LocalTransport().run(["printf", "%s|", "$HOME", "a;b", "* 'q'"], timeout=20)
+    assert done.stdout == "$HOME|a;b|* 'q'|"
+
+
+def test_a_missing_slurm_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TransportError) as caught:
+        LocalTransport().run(["srun", "true"], timeout=20)
+    assert str(caught.value) == (
+        "srun: not found on this machine: install Slurm's client tools, "
+        "or name a login node under transport in the cluster file"
+    )
+
+
+def test_a_program_without_permission_is_named(tmp_path: Path) -> None:
+    program = tmp_path / "sinfo"
+    program.write_text("no program")
+    with pytest.raises(TransportError, match="may not be executed"):
+        LocalTransport().spawn([str(program)])
+
+
+def test_the_whole_group_dies_at_the_deadline(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    with pytest.raises(TransportError, match="no end after 1 s"):
+        LocalTransport().run(["sh", "-c", f"sleep 300 & echo $! > {pid_file}; wait"], timeout=1)
+    pid = int(pid_file.read_text())
+    for _ in range(100):
+        if not _alive(pid):
+            return
+        time.sleep(0.1)
+    pytest.fail("the grandchild outlived the deadline")
+
+
+def test_starts_are_counted_by_basename() -> None:
+    transport = LocalTransport()
+    transport.run(["/bin/true"], timeout=20)
+    process = transport.spawn(["true"])
+    process.wait(20)
+    kill_group(process)
+    assert transport.started == {"true": 2}
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123 - a zombie that nobody reaps is dead
+        return stat.read().rsplit(")", 1)[1].split()[0] != "Z"

@@ -1,0 +1,685 @@
+"""Kill runs at random moments and look at what they leave. docs/safety.md says what is promised.
+
+    make chaos                                  300 troubles on a sandbox of 4 nodes, one run each
+    .venv/bin/python tools/chaos.py --kills 50 --seed 7 --kinds signal,slurmd
+
+Each run is judged afterwards: `leaked` (an allocation, a step, a process, a temporary file, a node that is out of
+service), `lost` (a result that was told and is not in events.jsonl, an item without an end), `wrong` (a verdict
+that blames the wrong node or none, a run that ends green or breaks). Exit status 1 where there is any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_gpucluster.sandbox import Sandbox, processes
+from pytest_gpucluster.sandbox.processes import Process
+
+NODES = 4
+FAULTY = "gpu03"  # has lost a GPU: whatever happens, it must not pass, and no other node may fail
+TESTS = ("asked", "count", "quick", "step")
+
+# Every item's end is also told to a file of its own, behind the plugin's back.
+WITNESS = """
+import json, os
+import pytest
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report):
+    folder = os.environ.get("CHAOS_WITNESS")
+    if folder and "PYTEST_XDIST_WORKER" not in os.environ and (report.when == "call" or report.outcome != "passed"):
+        with open(folder, "a") as file:
+            file.write(json.dumps(report.nodeid) + "\\n")
+"""
+SUITE = """
+from pytest_gpucluster.checks.verdict import Finding, check
+from pytest_gpucluster.probes.base import Probe, text_of
+from pytest_gpucluster.suite import probed
+
+shown = probed(Probe("shown", "nvidia-smi -L | wc -l", lambda answer: int(text_of(answer))))
+
+
+@check("chaos.count", cause="a GPU fell off the bus", hint="reseat it")
+def judge(shown):
+    if shown != GPUS:
+        yield Finding("GPUs", str(shown), "GPUS")
+
+
+def test_quick(host):
+    assert host.run("true").rc == 0
+
+
+def test_count(shown, expect):
+    expect(judge(shown))
+
+
+def test_asked(host, node):
+    assert host.check_output("sleep 0.1; echo $SLURMD_NODENAME-" + node.name) == node.name + "-" + node.name
+
+
+def test_step(srun, node):
+    assert srun(["sleep", "0.1"]).ok
+"""
+SIGNALS = ("KILL", "TERM", "HUP", "STOP+CONT", "STOP")
+ROLES = ("pytest", "pytest", "worker", "salloc", "guard", "holder", "srun", "agent")
+COMMANDS = ("scontrol", "squeue", "scancel", "salloc", "srun")
+# The wall clock of all Python of a run, before anything else is imported. Not libfaketime: it breaks time.sleep(),
+# which waits on the monotonic clock, also where that is left alone (0.9.10).
+CLOCK = """
+import os, time
+real, jump = time.time, os.environ.get("CHAOS_CLOCK")
+def jumping():
+    try:
+        with open(jump) as file:
+            return real() + float(file.read() or 0)
+    except (OSError, ValueError):
+        return real()
+if jump:
+    time.time, time.time_ns = jumping, lambda: int(jumping() * 1e9)
+"""
+
+
+@dataclass
+class Told:
+    """What came of one run: the trouble, and what is wrong with it."""
+
+    number: int
+    kind: str
+    what: str
+    faults: list[tuple[str, str]] = field(default_factory=list)  # (leaked|lost|wrong, what)
+    seconds: float = 0.0
+    rc: int | None = None
+
+    def fault(self, kind: str, what: str) -> None:
+        self.faults.append((kind, what))
+
+
+@dataclass
+class Running:
+    """One pytest under way. `killed`: by SIGKILL; `stopped`: told to end; `strict`: nothing may differ."""
+
+    process: subprocess.Popen[str]
+    mark: str
+    folder: Path
+    workers: bool
+    began: float
+    killed: bool = False
+    strict: bool = False
+    uncancelled: bool = False  # scancel hangs: jobs of the exam end by themselves, after minutes
+    patience: float = 45.0
+    grace: float = 20.0  # seconds for nodes and processes to be back afterwards
+
+    def own(self) -> list[Process]:
+        return list(processes.of_environment(self.mark))
+
+    def victims(self, role: str) -> list[Process]:
+        return [one for one in self.own() if role_of(one, self.process.pid) == role]
+
+
+def role_of(process: Process, main: int) -> str:  # noqa: PLR0911 - a table
+    """Tell what a process of a run is."""
+    try:
+        words = Path(f"/proc/{process.pid}/cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return ""
+    name, text = process.command, " ".join(words)
+    if process.pid == main:
+        return "pytest"
+    if name in {"salloc", "srun"}:
+        return name
+    if "exec 3<&0" in text:
+        return "guard"
+    if "scontrol show hostnames" in text or words[:1] == ["cat"]:
+        return "holder"
+    if "gpucluster-agent" in words:
+        return "agent"
+    if "sys.stdin.readline" in text:
+        return "worker"
+    return ""
+
+
+class Campaign:
+    """Runs on one sandbox, each with one trouble."""
+
+    def __init__(
+        self, sandbox: Sandbox, folder: Path, seed: int, kinds: tuple[str, ...], *, gpus: int = 2
+    ) -> None:
+        self.sandbox, self.folder, self.seed, self.kinds = sandbox, folder, seed, kinds
+        self.usual = {
+            False: 3.0,
+            True: 5.0,
+        }  # seconds that an undisturbed run takes, without and with workers
+        self.told: list[Told] = []
+        self.files = folder / "suite"
+        self.files.mkdir()
+        (self.files / "test_chaos_suite.py").write_text(SUITE.replace("GPUS", str(gpus)))
+        (self.files / "conftest.py").write_text(WITNESS)
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        (self.bin / "sitecustomize.py").write_text(CLOCK)
+        for name in COMMANDS:
+            self._wrap(name)
+
+    def _wrap(self, name: str) -> None:
+        path = shutil.which(name, path=self.sandbox.env["PATH"])
+        assert path, name
+        wrapper = self.bin / name
+        wrapper.write_text(f'#!/bin/sh\n[ -e "$CHAOS_HANGS/{name}" ] && exec sleep 1000\nexec {path} "$@"\n')
+        wrapper.chmod(0o755)
+
+    # --- one run
+
+    def once(self, number: int, say: Callable[[str], None]) -> Told:
+        """Run once with a trouble chosen by seed and number, and judge what is left."""
+        rng = random.Random(f"{self.seed}-{number}")
+        kind = rng.choice(self.kinds)
+        if kind == "slurmctld":
+            time.sleep(6)  # by then it has saved the end of the run before, which a kill would have it forget
+        workers = rng.random() < 0.3
+        told = Told(number, kind, "")
+        folder = self.folder / f"run{number}"
+        folder.mkdir()
+        with self._started(folder, workers, *before(kind, rng, folder)) as run:
+            try:
+                told.what = TROUBLES[kind](self, run, rng)
+                self._wait(run, told)
+            finally:
+                run.process.kill() if run.process.poll() is None else None
+        told.rc, told.seconds = run.process.returncode, time.monotonic() - run.began
+        try:
+            self._judge(run, told)
+        finally:
+            if (folder / "reports").is_mount():
+                subprocess.run(["umount", str(folder / "reports")], check=True)
+        self.told.append(told)
+        say(line_of(told))
+        if not told.faults:
+            shutil.rmtree(folder)
+        return told
+
+    def learn(self) -> None:
+        """Take the time of undisturbed runs, and see that they are judged right."""
+        for workers in (False, True):
+            folder = self.folder / f"undisturbed{workers}"
+            folder.mkdir()
+            told = Told(0, "none", "undisturbed")
+            with self._started(folder, workers) as run:
+                run.strict = True
+                self._wait(run, told)
+            told.rc, told.seconds = run.process.returncode, time.monotonic() - run.began
+            self.usual[workers] = told.seconds
+            self._judge(run, told)
+            if told.faults:
+                raise SystemExit(f"an undisturbed run is judged {told.faults}: see {folder}")
+            shutil.rmtree(folder)
+
+    @contextlib.contextmanager
+    def _started(self, folder: Path, workers: bool, *prefix: str) -> Any:
+        mark = f"CHAOS_MARK={uuid.uuid4()}"
+        (folder / "tmp").mkdir()
+        (folder / "hangs").mkdir()
+        args = [
+            f"--cluster={self.sandbox.cluster_file}",
+            "-n2" if workers else "-n0",
+            f"--report-dir={folder / 'reports'}",
+        ]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
+        variables = dict(word.split("=", 1) for word in prefix if "=" in word and not word.startswith("-"))
+        words = [word for word in prefix if "=" not in word or word.startswith("-")]
+        # through cat: a limit on files is not to hit what is printed
+        cat = subprocess.Popen(
+            ["sh", "-c", 'exec cat > "$0"', str(folder / "out")],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        out = cat.stdin
+        assert out is not None
+        process = subprocess.Popen(
+            # whoever started us in the background may have us ignore signals
+            [
+                "env",
+                "--default-signal=HUP,INT,TERM",
+                *words,
+                sys.executable,
+                "-m",
+                "pytest",
+                "-p",
+                "no:cacheprovider",
+                *args,
+                str(self.files),
+            ],
+            cwd=folder,
+            env={
+                **kept,
+                **self.sandbox.env,
+                "PATH": f"{self.bin}:{self.sandbox.env['PATH']}",
+                "PYTHONPATH": os.pathsep.join([str(self.bin), *filter(None, [os.environ.get("PYTHONPATH")])]),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "TMPDIR": str(folder / "tmp"),
+                "CHAOS_HANGS": str(folder / "hangs"),
+                "CHAOS_WITNESS": str(folder / "witness"),
+                **dict([mark.split("=")]),
+                **variables,
+            },
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        out.close()
+        run = Running(process, mark, folder, workers, time.monotonic())
+        try:
+            yield run
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                cat.wait(5)
+
+    def _wait(self, run: Running, told: Told) -> None:
+        """Wait for its end; an operator loses patience after a while and sends SIGTERM, which has to do."""
+        try:
+            run.process.wait(run.patience)
+            return
+        except subprocess.TimeoutExpired:
+            told.what += "; SIGTERM"
+            run.strict = False
+            run.process.send_signal(signal.SIGCONT)
+            run.process.terminate()
+        try:
+            run.process.wait(90)
+        except subprocess.TimeoutExpired:
+            told.fault("wrong", "does not end 90 s after SIGTERM")
+            run.killed = True
+
+    # --- what is left
+
+    def _judge(self, run: Running, told: Told) -> None:
+        for text in self._left(run):
+            told.fault("leaked", text)
+        self._judge_events(run, told)
+
+    def _left(self, run: Running) -> list[str]:
+        """Return what is left behind once the grace is over, and take it away."""
+        deadline = time.monotonic() + run.grace
+        while True:
+            jobs = self.client("squeue", "-h", "-o", "%i:%j:%T:%r")
+            exam = [job for job in jobs or [] if ":gpucluster-exam" in job]
+            if run.uncancelled and exam and exam == jobs:
+                self.client("scancel", *(job.split(":")[0] for job in exam))
+            alive = [f"{p.pid} {role_of(p, run.process.pid) or p.command}" for p in run.own()]
+            states = dict(
+                s.split() for s in self.client("sinfo", "-N", "-h", "-p", "batch", "-o", "%N %t") or ["? ?"]
+            )
+            away = [f"{node} is {state}" for node, state in states.items() if state != "idle"]
+            if not (jobs or alive or away) or time.monotonic() > deadline:
+                break
+            time.sleep(0.15)
+        temporary = [
+            str(path) for path in (run.folder / "tmp").iterdir() if not path.name.startswith("pytest-of-")
+        ]
+        temporary += (
+            [str(p) for p in (run.folder / "reports").glob("**/.*")]
+            if (run.folder / "reports").exists()
+            else []
+        )
+        if jobs:
+            self.client("scancel", *(job.split(":")[0] for job in (jobs or [])))
+        for process in run.own():
+            process.send(signal.SIGKILL)
+        if away:
+            self._mend()
+        found = [f"job {job}" for job in jobs or []]
+        return [*found, *(f"process {p}" for p in alive), *(f"file {t}" for t in temporary), *away]
+
+    def client(self, *argv: str) -> list[str] | None:
+        """Run a command of Slurm; None where the controller does not answer."""
+        done = subprocess.run(
+            argv,
+            env={**os.environ, **self.sandbox.env},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        return done.stdout.split("\n")[:-1] if done.returncode == 0 else ["? controller-down"]
+
+    def _mend(self) -> None:
+        """Put nodes back into service, for the next run."""
+        time.sleep(2)
+        for node in self.sandbox.nodes:
+            state = (self.client("sinfo", "-h", "-n", node, "-p", "batch", "-o", "%t") or [""])[0]
+            if state.startswith(("drain", "drng")):
+                self.client("scontrol", "update", f"NodeName={node}", "State=UNDRAIN")
+            elif state.startswith("down"):
+                self.client("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and set(
+            self.client("sinfo", "-h", "-N", "-p", "batch", "-o", "%t") or []
+        ) != {"idle"}:
+            time.sleep(0.5)
+
+    # --- what is told
+
+    def _judge_events(self, run: Running, told: Told) -> None:
+        lines = read_lines(run.folder / "reports" / "events.jsonl")
+        events = []
+        for index, line in enumerate(lines):
+            try:
+                events.append(json.loads(line))
+            except ValueError:
+                if index < len(lines) - 1:
+                    told.fault("lost", f"events.jsonl: line {index + 1} cannot be read: {line[:80]!r}")
+        results = [event for event in events if event["event"] == "result"]
+        full = "full" in told.kind
+        for event in results:
+            if problem := wrong_verdict(event):
+                told.fault("wrong", problem)
+        known = [event["nodeid"] for event in results]
+        for item, count in Counter(known).items():
+            if count > 1:
+                told.fault("wrong", f"{item} has {count} results")
+        witnessed = {json.loads(line) for line in read_lines(run.folder / "witness") if line.endswith('"')}
+        if not full:
+            for item in sorted(witnessed - set(known)):
+                told.fault("lost", f"{item} has ended and is not in events.jsonl")
+        self._judge_end(run, told, events, results)
+
+    def _judge_end(self, run: Running, told: Told, events: list[Any], results: list[Any]) -> None:
+        out = (run.folder / "out").read_text(errors="replace")
+        if run.killed:
+            return
+        for word in ("INTERNALERROR", "Traceback (most recent"):
+            if word in out:
+                told.fault("wrong", f"{word} in what it printed")
+        if told.rc == 0:
+            told.fault("wrong", "ends green")
+        if (
+            told.rc is not None and told.rc < 0 and events
+        ):  # before it holds anything a signal may just end it
+            told.fault("wrong", f"ended by signal {-told.rc}")
+        if told.kind == "full":
+            return
+        finish = [event for event in events if event["event"] == "finish"]
+        begun = any(event["event"] == "start" for event in events)
+        if begun and (len(finish) != 1 or finish[0]["exit"] != told.rc):
+            if told.rc != 4 or len(finish) > 1:  # no nodes: pytest.exit
+                told.fault("lost", f"{len(finish)} finish events, exit {told.rc}")
+        if told.rc == 1 and len(results) != NODES * len(TESTS):
+            told.fault("lost", f"{len(results)} of {NODES * len(TESTS)} items have an end")
+        if run.strict and not (
+            told.rc == 1 and sum(e["outcome"] == "passed" for e in results) == NODES * len(TESTS) - 1
+        ):
+            bad = [
+                (e["nodeid"].split("::")[1], e["outcome"], e.get("message", "")[:100])
+                for e in results
+                if e["outcome"] != "passed"
+            ]
+            told.fault("wrong", f"exit {told.rc}, other verdicts than undisturbed: {bad}")
+
+
+def wrong_verdict(event: dict[str, Any]) -> str:
+    """Say what is wrong with one result, '' where it is right: healthy passes, faulty fails, or it says why not."""
+    outcome, item = event["outcome"], event["nodeid"].rpartition("::")[2]
+    faulty = item == f"test_count[{FAULTY}]"
+    if outcome == ("failed" if faulty else "passed"):
+        return ""
+    if outcome in {"error", "not tested", "not checked"}:
+        return "" if event.get("message") else f"{item}: {outcome} without a reason"
+    return f"{item}: {outcome}: {str(event.get('message', ''))[:200]}"
+
+
+def read_lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+# --- troubles
+
+
+def mount_small(folder: Path, kib: int) -> bool:
+    """Make a file system of so many KiB there; only root may."""
+    folder.mkdir()
+    options = ["-t", "tmpfs", "-o", f"size={kib}k", "tmpfs"]
+    done = subprocess.run(["mount", *options, str(folder)], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def before(kind: str, rng: random.Random, folder: Path) -> list[str]:
+    """Return words that go before pytest's command line."""
+    if kind == "full" and rng.random() < 0.5 and mount_small(folder / "reports", rng.choice([4, 8, 12, 20])):
+        return []
+    if kind == "full":
+        return ["CHAOS_WITNESS=", "prlimit", f"--fsize={rng.choice([0, 1, 500, 2000, 4000, 8000, 12000])}"]
+    if kind == "clock":
+        (folder / "clock").write_text("0")
+        return [f"CHAOS_CLOCK={folder / 'clock'}"]
+    return []
+
+
+def moment(campaign: Campaign, run: Running, rng: random.Random) -> float:
+    """Wait for a random moment of the run; return it."""
+    at = rng.uniform(0.1, campaign.usual[run.workers] * 1.05)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        run.process.wait(max(0.0, run.began + at - time.monotonic()))
+    return at
+
+
+def signalled(campaign: Campaign, run: Running, rng: random.Random) -> str:
+    """Send a signal to one process of the run."""
+    role, name = rng.choice(ROLES), rng.choice(SIGNALS)
+    if role == "worker" and not run.workers:
+        role = "srun"
+    at = moment(campaign, run, rng)
+    found: list[Process] = []
+    while run.process.poll() is None and not (found := run.victims(role)):
+        time.sleep(0.02)
+    if not found:
+        return f"{name} {role} at {at:.1f}: it was over"
+    victim = rng.choice(found)
+    first, _, then = name.partition("+")
+    victim.send(signal.Signals[f"SIG{first}"])
+    if role == "pytest" and first == "KILL":
+        run.killed = True
+    if name == "STOP":
+        run.patience = 12.0
+        if role == "pytest":  # the operator ends it for good
+            time.sleep(1)
+            run.process.kill()
+            run.killed = True
+    if then:
+        time.sleep(rng.uniform(0.2, 2.0))
+        victim.send(signal.SIGCONT)
+        run.strict = True
+    return f"{name} {role} at {at:.1f}{' -n2' if run.workers else ''}"
+
+
+def slurmd(campaign: Campaign, run: Running, rng: random.Random) -> str:
+    """Kill a slurmd, and start it again, as systemd would."""
+    at, node = moment(campaign, run, rng), rng.choice(campaign.sandbox.nodes)
+    daemons = campaign.sandbox._daemons(campaign.sandbox._running_state())
+    process = daemons.find(f"slurmd-{node}")
+    assert process is not None, node
+    processes.kill([process], patience=5)
+    time.sleep(rng.uniform(0.1, 2.0))
+    daemons.start_slurmd(node)
+    daemons.wait_for([f"slurmd-{node}"])
+    note_daemons(campaign.sandbox)
+    run.grace = 40
+    return f"slurmd of {node} restarted at {at:.1f}"
+
+
+def slurmctld(campaign: Campaign, run: Running, rng: random.Random) -> str:
+    """Stop or kill slurmctld, and start it again on the state it has left."""
+    at, number = moment(campaign, run, rng), rng.choice([signal.SIGKILL, signal.SIGTERM])
+    if run.process.poll() is not None:
+        number = (
+            signal.SIGTERM
+        )  # killed now it would forget that the nodes were given back: see docs/safety.md
+    sandbox = campaign.sandbox
+    daemons = sandbox._daemons(sandbox._running_state())
+    process = daemons.find("slurmctld")
+    assert process is not None
+    process.send(number)
+    deadline = time.monotonic() + 30
+    while process.alive and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(rng.uniform(0.1, 6.0))
+    where = daemons._namespaces.on_login() if daemons._namespaces else []
+    daemons._run([str(daemons._sbin / "slurmctld"), "-f", str(sandbox.layout.conf)], "slurmctld", where)
+    while (now := daemons.find("slurmctld")) is None or not now.alive:
+        time.sleep(0.05)
+    note_daemons(sandbox)
+    run.grace = 60
+    return f"slurmctld restarted after {number.name} at {at:.1f}"
+
+
+def note_daemons(sandbox: Sandbox) -> None:
+    """Tell the sandbox of daemons that were started anew."""
+    with sandbox._locked():
+        state = sandbox._state()
+        assert state is not None
+        sandbox._with_daemons_of_now(state).save(sandbox.layout.state)
+
+
+def full(_campaign: Campaign, _run: Running, _rng: random.Random) -> str:
+    """No file may grow beyond a limit, as on a full disk; before() has set it."""
+    return "files cannot grow"
+
+
+def clock(campaign: Campaign, run: Running, rng: random.Random) -> str:
+    """Let the wall clock of the run jump."""
+    at, jump = moment(campaign, run, rng), rng.choice([-86400, -3600, -30, 30, 3600, 86400])
+    (run.folder / "clock").write_text(str(jump))
+    run.strict = True
+    return f"clock jumps by {jump} s at {at:.1f}"
+
+
+def hang(campaign: Campaign, run: Running, rng: random.Random) -> str:
+    """From a moment on a command of Slurm hangs for the run."""
+    name = rng.choice(COMMANDS)
+    at = moment(campaign, run, rng)
+    (run.folder / "hangs" / name).touch()
+    run.patience = 15.0
+    run.uncancelled = name == "scancel"
+    return f"{name} hangs from {at:.1f}"
+
+
+def network(campaign: Campaign, run: Running, rng: random.Random) -> str:
+    """Cut a node off the network, for good as far as the run knows; needs nodes with networks of their own."""
+    at, node = moment(campaign, run, rng), rng.choice([n for n in campaign.sandbox.nodes if n != FAULTY])
+    own = campaign.sandbox._namespaces(campaign.sandbox._running_state())
+    assert own is not None, "--nodes=namespaced"
+    link = [*own.on_node(node), "ip", "link", "set", "eth0"]
+    subprocess.run([*link, "down"], check=True)
+    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            run.process.wait(100)
+    finally:
+        subprocess.run([*link, "up"], check=True)
+    run.grace = 60
+    return f"{node} cut off at {at:.1f}"
+
+
+TROUBLES: dict[str, Callable[[Campaign, Running, random.Random], str]] = {
+    "signal": signalled,
+    "slurmd": slurmd,
+    "slurmctld": slurmctld,
+    "full": full,
+    "clock": clock,
+    "hang": hang,
+    "network": network,
+}
+USUAL = ("signal",) * 14 + ("slurmd", "slurmctld", "full", "full", "clock", "hang")
+
+
+def line_of(told: Told) -> str:
+    end = "; ".join(f"{kind.upper()}: {what}" for kind, what in told.faults) or "well"
+    return f"{told.number:4} {told.kind:9} {told.what} (exit {told.rc}, {told.seconds:.0f} s): {end}"
+
+
+def figure(told: list[Told], seed: int) -> str:
+    """Return the figure of a campaign."""
+    kinds = Counter(one.kind for one in told)
+    count = {
+        kind: sum(any(k == kind for k, _ in one.faults) for one in told)
+        for kind in ("leaked", "lost", "wrong")
+    }
+    return (
+        f"chaos: {len(told)} runs, seed {seed} ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())}): "
+        + ", ".join(f"{kind} {number}" for kind, number in count.items())
+    )
+
+
+@contextlib.contextmanager
+def campaign_on_sandbox(seed: int, kinds: tuple[str, ...], kind: str = "plain") -> Any:
+    """Open a sandbox of its own with one faulty node."""
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+    sandbox = Sandbox(folder / "s")
+    kept = False
+    try:
+        sandbox.up(nodes=NODES, gpus_per_node=2, kind=kind, share=(folder,) if kind != "plain" else ())
+        sandbox.fault("gpu_missing", FAULTY, gpu=1)
+        campaign = Campaign(sandbox, folder, seed, kinds)
+        yield campaign
+        kept = any(one.faults for one in campaign.told)
+    finally:
+        sandbox.down()
+        if not kept:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            print(f"what the runs with faults have left: {folder}")
+
+
+def main() -> int:
+    """Run a campaign and print its figure."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=300, help="runs, one trouble each (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="the same seed, the same troubles (%(default)s)")
+    parser.add_argument("--first", type=int, default=1, help="number of the first run (%(default)s)")
+    parser.add_argument(
+        "--kinds", help=f"of {', '.join(TROUBLES)}, separated by commas (all but network, mostly signal)"
+    )
+    parser.add_argument(
+        "--nodes", choices=("plain", "namespaced"), default="plain", help="what network needs: namespaced"
+    )
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # also where a shell has started us in the background
+    kinds = tuple(options.kinds.split(",")) if options.kinds else USUAL
+    with campaign_on_sandbox(options.seed, kinds, options.nodes) as campaign:
+        campaign.learn()
+        try:
+            for number in range(options.first, options.first + options.kills):
+                campaign.once(number, lambda line: print(line, flush=True))
+        except KeyboardInterrupt:
+            print("stopped")
+        print(figure(campaign.told, options.seed))
+        return int(any(one.faults for one in campaign.told))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
