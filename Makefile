@@ -52,7 +52,7 @@ demo: $(VENV)/.ready
 
 # the tests mostly wait for Slurm: more of them at once than there are cores
 test: $(VENV)/.ready slurm packages $(FRAMEWORKS)/.ready
-	@$(BIN)/python -m pytest tests -q -n 6 --dist loadfile --no-loadscope-reorder
+	@./tools/run-tests $(BIN)/python
 
 lint: $(VENV)/.ready
 	@$(BIN)/ruff check .

@@ -138,6 +138,8 @@ def cases(path: Path) -> dict[str, TestCase]:
     found: dict[str, TestCase] = {}
     for suite in JUnitXml.fromfile(str(path)):
         for case in suite:
+            assert case.classname, f"a testcase has no class: {case.name}"
+            assert case.name, "a testcase has no name"
             key = f"{case.classname} {case.name}"
             assert key not in found, f"two testcases are called {key}"
             found[key] = case

@@ -34,19 +34,32 @@ if TYPE_CHECKING:
 PROMPT = 3.0  # seconds; salloc ends within one where all is well
 # The holder's end alone makes salloc give the nodes back. SIGTERM is for a request that still waits, and comes
 # later: at the same moment as the holder's end it made salloc hang now and then (seen on 22.05.8).
+# Nodes of a salloc that was killed are given back by its parent, which alone knows for sure how it ended. It says
+# nothing: a shell that tells of a killed process where nobody reads any more is killed itself.
 _GUARD = """
-exec 3<&0
-salloc "$@" <&3 3<&- &
-s=$!
-{ read -r _ <&3; exec 3<&-; sleep 1; while kill -TERM $s; do kill -CONT $s; sleep 2; done; } >/dev/null 2>&1 &
-w=$!
-exec 3<&- </dev/null
-wait $s; rc=$?
-kill $w 2>/dev/null
-exit $rc
+exec 3<&0 4>&1
+{
+  salloc "$@" <&3 3<&- 5>&1 >&4 4>&- &
+  s=$!
+  { read -r _ <&3; exec 3<&-; sleep 1; while kill -TERM $s; do kill -CONT $s; sleep 2; done; } >/dev/null 2>&1 4>&- &
+  w=$!
+  exec 3<&- 4>&- </dev/null 2>/dev/null
+  wait $s; rc=$?
+  kill $w
+  echo "ended $rc"
+} | {
+  exec 3<&- 4>&- 2>/dev/null
+  while read -r what value; do
+    case $what in
+      job) job=$value ;;
+      ended) [ "$value" -lt 128 ] || [ -z "$job" ] || scancel --quiet "$job"; exit "$value" ;;
+    esac
+  done
+}
 """
-# Where salloc was killed before the pipe closed, nobody else gives the nodes back.
+# ... and by the holder, where that parent was killed too.
 _HOLDER = """
+{ echo "job $SLURM_JOB_ID" >&5; exec 5>&-; } 2>/dev/null
 scontrol show hostnames; echo "$0 $SLURM_JOB_ID $SLURM_JOB_PARTITION"
 cat >/dev/null
 kill -0 $PPID 2>/dev/null && ! grep -q "^State:.*Z" /proc/$PPID/status || exec scancel --quiet "$SLURM_JOB_ID"
