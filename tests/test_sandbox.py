@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from plugin_helpers import wait_for
 
 from pytest_gpucluster import config
 from pytest_gpucluster.errors import SandboxError
@@ -119,20 +120,25 @@ def test_down_leaves_nothing(folder: Path) -> None:
     assert not sandbox.running
 
 
+def steps_of(sandbox: Sandbox) -> list[processes.Process]:
+    return list(processes.of_folder(sandbox.layout.root, "slurmstepd"))
+
+
 def test_steps_whose_slurm_was_killed_go_too(folder: Path) -> None:
     sandbox = Sandbox(folder / "s")
     sandbox.up(nodes=2)
-    hung = subprocess.Popen(["srun", "-N2", "sleep", "600"], env={**os.environ, **sandbox.env})
-    while not run(sandbox, "squeue", "-h", "-t", "R"):
-        time.sleep(0.05)
-    steps = list(processes.of_folder(sandbox.layout.root, "slurmstepd"))
-    assert steps
-    known = json.loads(sandbox.layout.state.read_text())["processes"]
-    for process in (processes.Process(*pair) for name, pair in known.items() if name.startswith("slurm")):
-        process.send(signal.SIGKILL)
-    sandbox.down()
-    hung.kill()  # it would look for its controller a while
-    hung.wait()
+    with subprocess.Popen(["srun", "-N2", "sleep", "600"], env={**os.environ, **sandbox.env}) as hung:
+        try:
+            wait_for(lambda: len(steps_of(sandbox)) >= 2, "both steps run")
+            steps = steps_of(sandbox)
+            known = json.loads(sandbox.layout.state.read_text())["processes"]
+            for process in (
+                processes.Process(*pair) for name, pair in known.items() if name.startswith("slurm")
+            ):
+                process.send(signal.SIGKILL)
+            sandbox.down()
+        finally:
+            hung.kill()  # it would look for its controller a while
     assert not [process for process in steps if process.alive]
 
 

@@ -33,6 +33,7 @@ NETWORK, PREFIX = "10.1.0", 16  # the simulated getent tells the same addresses
 LOGIN_ADDRESS = "10.1.255.254"
 MAX_NODES = 254  # one byte of the address
 _SCRIPTS = Path(__file__).parent / "data" / "namespaced"
+_MISSED = 3  # looks at a process in a row, 20 ms apart
 _PACKAGES = {
     "unshare": "util-linux",
     "nsenter": "util-linux",
@@ -192,9 +193,11 @@ class Namespaces:
     def _wait(self, name: str, deadline: float) -> None:
         pid_file, ready = self.layout.pid_file(name), self.layout.run / f"{name}.ready"
         grace = time.monotonic() + 10.0  # for the pid file to be there
+        missed = 0  # once: the number is not yet in its file, or the process is about to run another program
         while not ready.exists():
             gone = pid_file.exists() and processes.from_pid_file(pid_file, str(self._root)) is None
-            if (gone and not ready.exists()) or time.monotonic() > max(deadline, grace):
+            missed = missed + 1 if gone else 0
+            if (missed > _MISSED and not ready.exists()) or time.monotonic() > max(deadline, grace):
                 said = _text(self.layout.log_file(name)).strip().splitlines()
                 why = " | ".join(said[-3:]) or "no message"
                 raise SandboxError(f"namespaces of {name.removeprefix('node-')} could not be made: {why}")
