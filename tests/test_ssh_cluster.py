@@ -203,7 +203,7 @@ def test_a_server_that_goes_for_good_ends_the_run(sandbox: Sandbox, tmp_path: Pa
         released(sandbox)
         out, _ = process.communicate(timeout=DEADLINE)
     assert process.returncode == 1
-    assert "was lost" in out
+    assert "was lost" in out, out
     assert "Traceback" not in out
 
 

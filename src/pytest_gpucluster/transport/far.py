@@ -234,7 +234,8 @@ class RemoteProcess:
         if getattr(self._channel, "ending", None) is not None or self._killed:
             return False
         wire = self._channel.get_transport()
-        return wire is None or not wire.is_active()
+        # paramiko ends the channels of a broken connection a moment before it calls itself inactive
+        return wire is None or not wire.is_active() or wire.saved_exception is not None
 
     def poll(self) -> int | None:
         """Return `returncode`."""
