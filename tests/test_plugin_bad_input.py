@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from plugin_helpers import TINY, Run, cluster_file, jobs_so_far, on, run_pytest
+from plugin_helpers import TINY, Run, cluster_file, environment, jobs_so_far, on, run_pytest, write_suites
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,11 +92,44 @@ def test_a_bad_option_is_one_line(
         ("--cluster=", "no cluster is named"),
         ("--nodes=gpu01", "--nodes"),
         ("--time=3m", "--time: needs --cluster"),
+        ("--slow", "--slow: needs --cluster"),
     ],
 )
 def test_a_forgotten_cluster_is_no_green_run_on_this_machine(tmp_path: Path, option: str, said: str) -> None:
     stock = "def test_stock(host):\n    assert host.user('root').exists\n"
     refused(run_pytest(tmp_path, option, files={"test_stock.py": stock}), said)
+
+
+OTHERS = """
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", default="theirs")
+    parser.addoption("--profile", dest="prof", action="store_true")
+
+
+def test_theirs(pytestconfig):
+    assert pytestconfig.getoption("slow") is True
+    assert pytestconfig.getoption("prof") is True
+"""
+
+
+def test_options_of_another_project_are_left_to_it(tmp_path: Path) -> None:
+    write_suites(tmp_path, {"conftest.py": OTHERS, "test_theirs.py": "from conftest import test_theirs\n"})
+    argv = [sys.executable, "-m", "pytest", "-q", "--slow", "--profile"]
+    done = subprocess.run(argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout + done.stderr
+    help_ = subprocess.run(
+        [*argv, "--help"], cwd=tmp_path, env=environment(), capture_output=True, check=False
+    )
+    assert (help_.returncode, b"--cluster" in help_.stdout) == (0, True)
+
+
+def test_an_option_that_another_has_too_is_one_line(tmp_path: Path) -> None:
+    files = {"conftest.py": OTHERS, **SUITE}
+    refused(
+        run_pytest(tmp_path, "--cluster=local", files=files),
+        "--slow",
+        "another plugin or a conftest.py has it",
+    )
 
 
 def test_a_partition_of_the_file_that_is_not_there_is_one_line(sandbox: Sandbox, tmp_path: Path) -> None:

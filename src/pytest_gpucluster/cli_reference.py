@@ -54,19 +54,17 @@ def _options() -> Iterator[str]:
     from pytest_gpucluster import plugin  # noqa: PLC0415 - only the reference needs pytest
 
     recorder = _Recorder()
-    plugin.pytest_addoption(recorder)  # type: ignore[arg-type] # the part of a parser that is used
+    for add in (plugin.pytest_addoption, plugin.add_options):
+        add(recorder)  # type: ignore[arg-type] # the part of a parser that is used
     yield from ("## Options of pytest", "", "| option | default | meaning |", "|---|---|---|")
     for names, attributes in recorder.added:
         yield _row(
             _written(names, attributes), _default(attributes.get("default")), _help(attributes["help"])
         )
     yield ""
-    needing = ", ".join(f"`--{_OPTION_OF.get(name, name.replace('_', '-'))}`" for name in plugin.NEED_CLUSTER)
-    yield f"Without `--cluster` these end the run with exit status 4: {needing}. pytest's own options work as ever."
+    yield "The others are there beside `--cluster` only, which leaves their names to other projects; a run that names"
+    yield "one without it ends with exit status 4. pytest's own options work as ever."
     yield ""
-
-
-_OPTION_OF = {"time_limit": "time"}
 
 
 def _written(names: Iterable[str], attributes: dict[str, Any]) -> str:

@@ -5,12 +5,13 @@ This file is what every pytest of the machine loads, so it imports nothing of ou
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import argparse
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     Add = Callable[..., None]
 
@@ -39,24 +40,57 @@ MARKERS = (
     "slow: the test takes a minute or more; it runs with --slow",
 )
 
-NEED_CLUSTER = (
-    *("nodes", "exclude_nodes", "partition", "reservation", "account", "profile", "time_limit"),
-    *("baseline", "history", "metrics", "drain", "resume_passing", "over"),
-)
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the plugin; the names are Slurm's where Slurm has one."""
-    add = parser.getgroup("gpucluster", "acceptance of a GPU cluster").addoption
+    """One option; the others come with it, so that no other project's --slow or --profile meets ours."""
+    _group(parser).addoption(
+        "--cluster",
+        metavar="NAME|PATH",
+        help="the cluster to accept: sandbox, local, a name, or a YAML file; its options: --cluster=local --help",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, object, object]:
+    """Add the other options where --cluster is among the words of the command line or of addopts."""
+    known = early_config.known_args_namespace
+    asked = known.cluster is not None
+    try:
+        if asked:
+            add_options(parser)
+            known.file_or_dir = parser.parse_known_args(
+                args
+            ).file_or_dir  # some seemed to be files, and are values
+        loaded = yield
+        parser.parse_known_args([])  # older pytests meet a name that is taken only here
+    except (argparse.ArgumentError, ValueError) as error:
+        if not asked or "option" not in str(error):
+            raise
+        why = "another plugin or a conftest.py has it too: leave that out (-p no:NAME), or rename its option"
+        raise pytest.UsageError(f"{error}: {why}") from None
+    if not asked:
+        _refuse_without_cluster(parser, args)
+    return loaded
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Add the options beside --cluster; the names are Slurm's where Slurm has one."""
+    _add_all(_group(parser).addoption)
+
+
+def _add_all(add: Add) -> None:
     _add_selection(add)
     _add_run(add)
     _add_drain(add)
 
 
+def _group(parser: pytest.Parser) -> pytest.OptionGroup:
+    return parser.getgroup("gpucluster", "acceptance of a GPU cluster")
+
+
 def _add_selection(add: Add) -> None:
-    add(
-        "--cluster", metavar="NAME|PATH", help="the cluster to accept: sandbox, local, a name, or a YAML file"
-    )
     add("--nodes", metavar="HOSTLIST", help="test these nodes only, like gpu[01-16]; waits for busy ones")
     add("--exclude-nodes", metavar="HOSTLIST", help="leave these nodes out")
     add("--partition", metavar="NAME", help="partition to allocate from, instead of the cluster file's")
@@ -150,17 +184,21 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_gpucluster.plugin import fixtures  # noqa: PLC0415 - only where it is asked for
 
         config.pluginmanager.register(fixtures, "gpucluster-fixtures")
-    elif option.cluster is None:
-        _refuse_without_cluster(option)
-    else:
+    elif option.cluster is not None:
+        if not hasattr(option, "nodes"):
+            raise pytest.UsageError(
+                "--cluster: load the plugin by -p pytest_gpucluster.plugin, not from a conftest.py"
+            )
         from pytest_gpucluster.plugin import start  # noqa: PLC0415 - only where it is asked for
 
         start.register(config)
 
 
-def _refuse_without_cluster(option: Any) -> None:
-    """Do not let a run without --cluster pass for one on the nodes that were asked for."""
-    given = [name for name in NEED_CLUSTER if getattr(option, name) is not None]
+def _refuse_without_cluster(parser: pytest.Parser, args: list[str]) -> None:
+    """Do not leave --nodes and the like, which are ours, without a hint where --cluster was forgotten."""
+    _, unknown = parser.parse_known_and_unknown_args(args)
+    ours: list[str] = []
+    _add_all(lambda *names, **_: ours.extend(names))
+    given = [word for word in (word.partition("=")[0] for word in unknown) if word in ours]
     if given:
-        names = ", ".join("--" + {"time_limit": "time"}.get(name, name.replace("_", "-")) for name in given)
-        raise pytest.UsageError(f"{names}: needs --cluster: which cluster is to be accepted?")
+        raise pytest.UsageError(f"{', '.join(given)}: needs --cluster: which cluster is to be accepted?")
