@@ -6,7 +6,8 @@ This file is what every pytest of the machine loads, so it imports nothing of ou
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import contextlib
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     _group(parser).addoption(
         "--cluster",
         metavar="NAME|PATH",
-        help="the cluster to accept: sandbox, local, a name, or a YAML file; its options: --cluster=local --help",
+        help="the cluster to accept: sandbox, local, a name, or a YAML file",
     )
 
 
@@ -70,7 +71,9 @@ def pytest_load_initial_conftests(
             raise
         why = "another plugin or a conftest.py has it too: leave that out (-p no:NAME), or rename its option"
         raise pytest.UsageError(f"{error}: {why}") from None
-    if not asked:
+    if known.help and not asked:
+        _add_free(parser)
+    elif not asked:
         _refuse_without_cluster(parser, args)
     return loaded
 
@@ -78,6 +81,20 @@ def pytest_load_initial_conftests(
 def add_options(parser: pytest.Parser) -> None:
     """Add the options beside --cluster; the names are Slurm's where Slurm has one."""
     _add_all(_group(parser).addoption)
+
+
+def _add_free(parser: pytest.Parser) -> None:
+    """Add, for --help, the options whose names nobody else has."""
+    group = _group(parser)
+
+    def add(name: str, **attributes: Any) -> None:
+        with contextlib.suppress(
+            pytest.UsageError, ValueError
+        ):  # another's that wants a value, or its attribute
+            if name in parser.parse_known_and_unknown_args([name])[1]:
+                group.addoption(name, **attributes)
+
+    _add_all(add)
 
 
 def _add_all(add: Add) -> None:
