@@ -193,10 +193,10 @@ class Namespaces:
     def _wait(self, name: str, deadline: float) -> None:
         pid_file, ready = self.layout.pid_file(name), self.layout.run / f"{name}.ready"
         grace = time.monotonic() + 10.0  # for the pid file to be there
-        missed = 0  # once: the number is not yet in its file, or the process is about to run another program
+        missed = 0  # once: the process is about to run another program
         while not ready.exists():
-            gone = pid_file.exists() and processes.from_pid_file(pid_file, str(self._root)) is None
-            missed = missed + 1 if gone else 0
+            begun = bool(_text(pid_file).strip())  # a number that is being written is no death
+            missed = missed + 1 if begun and not processes.from_pid_file(pid_file, str(self._root)) else 0
             if (missed > _MISSED and not ready.exists()) or time.monotonic() > max(deadline, grace):
                 said = _text(self.layout.log_file(name)).strip().splitlines()
                 why = " | ".join(said[-3:]) or "no message"
