@@ -101,6 +101,13 @@ def test_a_single_partition_stands_with_slurm(tmp_path: Path) -> None:
     assert (gpu.name, gpu.gres_type) == ("Tesla T4", "t4")
 
 
+def test_simulated_gpus_are_called_so(tmp_path: Path) -> None:
+    nodes = [DraftNode("a", "batch", "gpu:h200:8"), DraftNode("b", "batch", "")]
+    assert not loaded(draft("p", nodes, origin="sinfo"), tmp_path).simulated
+    cluster = loaded(draft("p", nodes, origin="sinfo", simulated=True), tmp_path)
+    assert [group.profile.simulated for group in cluster.groups] == [True, True]
+
+
 def test_odd_names_stay_what_they_are(tmp_path: Path) -> None:
     login = Login('log"in: #1', "no")
     cluster = loaded(draft("no", [DraftNode("a", "my part: #1")], origin="a\nb: c", login=login), tmp_path)

@@ -20,7 +20,7 @@ from plugin_helpers import wait_for
 
 from pytest_gpucluster import config
 from pytest_gpucluster.errors import SandboxError
-from pytest_gpucluster.sandbox import Sandbox, processes
+from pytest_gpucluster.sandbox import Sandbox, faults, processes
 from pytest_gpucluster.sandbox.sandbox import node_names
 from pytest_gpucluster.transport import LocalTransport
 
@@ -310,3 +310,10 @@ def test_jobs_beyond_the_limits_are_refused(sandbox: Sandbox) -> None:
     done = LocalTransport(sandbox.env).run(["srun", "-p", "debug", "-N3", "true"], timeout=30)
     assert done.rc != 0
     assert "node count" in done.stderr.lower() or "Node" in done.stderr
+
+
+def test_the_default_gpu_of_a_fault_is_one_that_the_nodes_have() -> None:
+    missing = faults.find("gpu_missing")
+    assert faults.chosen(missing, {}, 8)["gpu"] == 5
+    assert faults.chosen(missing, {}, 4)["gpu"] == 3
+    assert faults.chosen(missing, {"gpu": 6}, 4)["gpu"] == 6  # asked for: the node will say that it has none

@@ -138,7 +138,15 @@ def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, str]:
     except GpuClusterError as error:
         raise GpuClusterError(f"{error}; run init where sinfo works, or give --inventory FILE") from error
     name = args.name or _file_name(slurm.config().get("ClusterName", "cluster"))
-    return name, draft(name, nodes, origin="sinfo", conf=os.environ.get("SLURM_CONF"))
+    conf = os.environ.get("SLURM_CONF")
+    return name, draft(name, nodes, origin="sinfo", conf=conf, simulated=_of_simulated_sandbox(conf))
+
+
+def _of_simulated_sandbox(conf: str | None) -> bool:
+    from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415 - only init needs it
+
+    root = Path(conf or "/etc/slurm/slurm.conf").absolute().parent.parent
+    return Sandbox(root).status().get("gpus") == "simulated"
 
 
 def _gres(counts: dict[str, int]) -> str:

@@ -57,12 +57,18 @@ class Login:
 
 
 def draft(
-    name: str, nodes: Sequence[DraftNode], *, origin: str, login: Login | None = None, conf: str | None = None
+    name: str,
+    nodes: Sequence[DraftNode],
+    *,
+    origin: str,
+    login: Login | None = None,
+    conf: str | None = None,
+    simulated: bool = False,
 ) -> str:
     """Return the text of a cluster file: nodes grouped by gres and partition, profiles proposed by gres type.
 
     `origin` is a word on where the nodes are known from, `conf` the path of slurm.conf
-    if it is not the usual one. ConfigError where there are no nodes.
+    if it is not the usual one; `simulated`: its GPUs are a sandbox's. ConfigError where there are no nodes.
     """
     if not nodes:
         raise ConfigError(f"{origin} names no nodes, so there is nothing to draft")
@@ -76,7 +82,8 @@ def draft(
     ]
     lines += [*_transport(login), *_slurm(partitions, conf), "", "groups:"]
     for (kind, count, partition), names in sorted(groups.items()):
-        lines += _group(kind, count, partition if len(partitions) > 1 else "", names)
+        lines += _group(partition if len(partitions) > 1 else "", names)
+        lines += _profile(kind, count, simulated=simulated)
     return "\n".join(lines) + "\n" + _NOTES
 
 
@@ -149,35 +156,33 @@ def _slurm(partitions: set[str], conf: str | None) -> list[str]:
     ]
 
 
-def _group(kind: str, count: int, partition: str, names: list[str]) -> list[str]:
+def _group(partition: str, names: list[str]) -> list[str]:
     lines = [f"  - nodes: {_quoted(hostlist.fold(names))}  # {len(names)}"]
-    if partition:
-        lines.append(f"    partition: {_quoted(partition)}")
-    return [*lines, *_profile(kind, count)]
+    return [*lines, f"    partition: {_quoted(partition)}"] if partition else lines
 
 
-def _profile(kind: str, count: int) -> list[str]:
-    if not count:
-        return [
-            "    # no GPUs are known of these nodes; if they have some, name a profile: gpucluster profiles",
-            "    profile: generic",
+def _profile(kind: str, count: int, *, simulated: bool) -> list[str]:
+    fitting = proposals(kind, count) if count else []
+    if fitting:
+        others = f"; it may also be {', '.join(fitting[1:6])}" if fitting[1:] else ""
+        comments = [f"proposed for gpu:{kind}:{count}{others}"]
+    elif count:
+        comments = [
+            f"{count} GPUs of the type {clip(kind) or '(none in gres)'}: no shipped profile is known for it.",
+            "Until one is named nothing is demanded of the GPUs: gpucluster profiles",
         ]
-    fitting = proposals(kind, count)
-    if not fitting:
-        return [
-            f"    # {count} GPUs of the type {clip(kind) or '(none in gres)'}: no shipped profile is known for it.",
-            "    # Until one is named nothing is demanded of the GPUs: gpucluster profiles",
-            "    profile: generic",
+    else:
+        comments = [
+            "no GPUs are known of these nodes; if they have some, name a profile: gpucluster profiles"
         ]
-    changes = f"gres_type: {_quoted(kind)}"
-    gpu = load_profile(fitting[0]).gpu
-    if gpu and gpu.count != count:
-        changes += f", count: {count}"
-    others = f"; it may also be {', '.join(fitting[1:6])}" if fitting[1:] else ""
-    return [
-        f"    # proposed for gpu:{kind}:{count}{others}",
-        f"    profile: {{extends: {fitting[0]}, gpu: {{{changes}}}}}",
-    ]
+    profile = fitting[0] if fitting else "generic"
+    changes = ["simulated: true"] if simulated else []
+    if fitting:
+        gpu = load_profile(profile).gpu
+        number = f", count: {count}" if gpu and gpu.count != count else ""
+        changes.append(f"gpu: {{gres_type: {_quoted(kind)}{number}}}")
+    shown = f"{{extends: {profile}, {', '.join(changes)}}}" if changes else profile
+    return [*(f"    # {comment}" for comment in comments), f"    profile: {shown}"]
 
 
 def _quoted(text: str) -> str:

@@ -68,13 +68,16 @@ def find(kind: str) -> Fault:
     return FAULTS[kind]
 
 
-def chosen(fault: Fault, options: Options) -> Options:
-    """Return the options with their defaults; SandboxError names those that the fault has."""
+def chosen(fault: Fault, options: Options, gpus: int | None = None) -> Options:
+    """Return the options with their defaults, on nodes of `gpus` GPUs; SandboxError names those that the fault has."""
     unknown = sorted(options.keys() - fault.options.keys())
     if unknown:
         known = ", ".join(sorted(fault.options)) or "none"
         raise SandboxError(f"fault {fault.name} has no option {', '.join(unknown)} (options: {known})")
-    return {**fault.options, **options}
+    defaults = dict(fault.options)
+    if gpus and isinstance(defaults.get("gpu"), int):
+        defaults["gpu"] = min(defaults["gpu"], gpus - 1)
+    return {**defaults, **options}
 
 
 def apply(node: Node, injected: Injected) -> None:
@@ -87,7 +90,7 @@ def apply(node: Node, injected: Injected) -> None:
 def _gpu(node: Node, options: Options) -> Gpu:
     index = int(options["gpu"])
     if not 0 <= index < len(node.gpus):
-        raise SandboxError(f"{node.name} has no GPU {index}: it has {len(node.gpus)}")
+        raise SandboxError(f"{node.name} has no GPU {index}: it has 0 to {len(node.gpus) - 1}")
     return node.gpus[index]
 
 

@@ -382,9 +382,9 @@ class Sandbox:
         `faults.FAULTS` has all kinds with their options and the check that finds each.
         """
         fault = faults.find(kind)
-        injected = faults.Injected(kind, node, faults.chosen(fault, options))
         with self._locked():
             state = self._running_state()
+            injected = faults.Injected(kind, node, faults.chosen(fault, options, state.gpus_per_node))
             if node not in state.nodes:
                 raise SandboxError(f"the sandbox has no node {node!r}: it has {hostlist.fold(state.nodes)}")
             if fault.change is not None and state.gpus == "real":
