@@ -263,6 +263,26 @@ def test_horovod_runs_over_two_nodes_of_two_tasks(sandbox: Sandbox, tmp_path: Pa
     assert "needs ssh between nodes; gpu01 to gpu02: ssh: Could not resolve" in run.out
 
 
+def test_horovod_runs_for_tensorflow(sandbox: Sandbox, tmp_path: Path) -> None:
+    if "tensorflow" not in read(built()).frameworks:
+        pytest.skip(
+            "Horovod is built for PyTorch alone: HOROVOD_WITH_TENSORFLOW=1 make .cache/frameworks/.ready"
+        )
+    claim = {"environment": "frameworks", "ntasks_per_node": 2, "frameworks": ["tensorflow"]}
+    claim |= {"controllers": ["gloo"], "launchers": ["srun"]}
+    run = run_suite(sandbox, tmp_path, "test_horovod.py", nodes="gpu[01-02]", horovod=claim)
+    good = {
+        f"test_{judged}[tensorflow-gloo-srun]" for judged in ("ranks", "all_reduce", "broadcast", "training")
+    }
+    assert good <= {item for item, end in ends(run).items() if end == "passed"}, run.out[-4000:]
+
+
+def built() -> str:
+    """Return what `horovodrun --check-build` says of the Horovod that the tests have."""
+    argv = [str(framework_python()), "-m", "horovod.runner.launch", "--check-build"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
 def test_horovodrun_over_ssh_and_the_mpi_controller_on_nodes_like_real_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
