@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from plugin_helpers import Run, command, environment, names, queue, run_pytest
+from plugin_helpers import Run, command, environment, left_in_queue, names, run_pytest
 
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.sandbox.faults import FAULTS
@@ -229,7 +229,7 @@ def test_a_node_that_fails_leaves_and_the_others_go_on(faulty: Run) -> None:
 
 def test_reports_say_simulated_and_nothing_is_left(faulty: Run, sandbox: Sandbox) -> None:
     assert "(SIMULATED)" in faulty.out
-    assert queue(sandbox) == []
+    assert left_in_queue(sandbox) == []
 
 
 def test_off_a_terminal_the_progress_is_a_line_of_its_own(faulty: Run) -> None:
@@ -255,7 +255,7 @@ def test_ctrl_c_ends_it_and_what_was_found_is_judged(stopped: Run, sandbox: Sand
     assert failed(stopped) == expected(STOPPED)
     assert {"test_survived[gpu01]", "test_corruption[gpu01]"} <= set(names(stopped.outcomes, "passed"))
     assert len(stopped.outcomes) == 60, "every item has its verdict"
-    assert queue(sandbox) == []
+    assert left_in_queue(sandbox) == []
 
 
 def test_on_a_terminal_the_line_is_rewritten(stopped: Run) -> None:

@@ -16,6 +16,7 @@ from plugin_helpers import (
     cluster_file,
     command,
     environment,
+    left_in_queue,
     names,
     on,
     out_of_service,
@@ -253,7 +254,7 @@ def test_a_node_lost_in_the_middle_is_named_and_the_others_go_on(
     assert lost["node"] == "gpu02"
     assert lost["why"]
     assert "gpu02" in out.partition("not tested:")[2]
-    assert queue(sandbox) == []
+    assert left_in_queue(sandbox) == []
 
 
 # from the task down: whoever is left would end this very command

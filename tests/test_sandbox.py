@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from plugin_helpers import wait_for
+from plugin_helpers import left_behind, wait_for
 
 from pytest_gpucluster import config
 from pytest_gpucluster.errors import SandboxError
@@ -317,3 +317,15 @@ def test_the_default_gpu_of_a_fault_is_one_that_the_nodes_have() -> None:
     assert faults.chosen(missing, {}, 8)["gpu"] == 5
     assert faults.chosen(missing, {}, 4)["gpu"] == 3
     assert faults.chosen(missing, {"gpu": 6}, 4)["gpu"] == 6  # asked for: the node will say that it has none
+
+
+def test_what_a_test_leaves_is_named_and_taken_away(sandbox: Sandbox) -> None:
+    words = ("sbatch", "--parsable", "-N1", "-o", "/dev/null", "--wrap", "sleep 300")
+    kept, left = (run(sandbox, *words, "-J", name).strip() for name in ("kept", "left"))
+    (told,) = left_behind(sandbox, [f"{kept} kept RUNNING"], patience=1)
+    assert told.startswith(f"job {left} left ")
+    run(sandbox, "scancel", kept)
+    assert left_behind(sandbox, []) == []
+    run(sandbox, "scontrol", "update", "NodeName=gpu02", "State=DRAIN", "Reason=bad cable")
+    assert left_behind(sandbox, [], patience=1) == ["node gpu02 drained"]
+    assert run(sandbox, "sinfo", "-h", "-o", "%T", "-p", "batch").split() == ["idle"]
