@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from junitparser import JUnitXml, TestCase
 
 from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.sandbox.ports import reserve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -270,6 +271,16 @@ def wait_for(true: Callable[[], Any], what: str, seconds: float = 60) -> Any:
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         time.sleep(0.05)
     return found
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on.
+
+    Not one that Linux gives to outgoing connections: Slurm's commands of the tests beside us take those by the dozen,
+    and who tries again and again to connect to such a port may in the end be connected to itself.
+    """
+    with reserve(1) as port:
+        return port
 
 
 def processes(mark: str) -> Iterator[tuple[int, str]]:

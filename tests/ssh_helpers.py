@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plugin_helpers import wait_for
+
 from pytest_gpucluster.config.models import TransportConfig
 from pytest_gpucluster.sandbox.daemons import search_path
 from pytest_gpucluster.sandbox.ports import reserve
@@ -148,12 +150,9 @@ class Sshd:
             return
         self.hang_up()
         self.process.terminate()
-        self.process.wait(10)
-        self.hang_up_left()
+        self.process.wait(30)
         self.process = None
-
-    def hang_up_left(self) -> None:
-        """Nothing of it is to be left."""
+        wait_for(lambda: not self._listens(), "its last child has closed the door too")
 
 
 def children(pid: int) -> list[int]:

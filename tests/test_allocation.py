@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from plugin_helpers import wait_for
 
 from pytest_gpucluster.errors import AllocationError
 from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
@@ -57,15 +58,8 @@ def test_an_attached_allocation_is_left_alone(slurm: Slurm) -> None:
 def test_a_cancelled_job_is_noticed(slurm: Slurm) -> None:
     held = Allocation.request(slurm, AllocationRequest(nodes=("gpu01",)))
     slurm.run("scancel", str(held.job_id))
-    for _ in range(100):
-        if not held.alive:
-            break
-        time.sleep(0.1)
-    assert not held.alive
-    end = time.monotonic() + 20
-    while "revoked" not in (held.ended or "") and time.monotonic() < end:
-        time.sleep(0.1)  # salloc says so a moment later
-    assert "revoked" in held.ended
+    wait_for(lambda: not held.alive, "salloc has ended")
+    wait_for(lambda: "revoked" in held.ended, "what salloc said is read")
     held.release()
 
 

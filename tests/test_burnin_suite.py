@@ -123,13 +123,16 @@ class Watched:
         code = self.process.returncode
         return Run(-1 if code is None else code, self.text, "", self.folder)
 
-    def read(self, seconds: float) -> None:
+    def read(self, seconds: float) -> bool:
+        """Take what was written meanwhile; False where nothing was, or the other end of the terminal is closed."""
+        before = len(self.text)
         if self.master < 0:
             time.sleep(seconds)
             self.text = (self.folder / "out").read_text()
         elif select.select([self.master], [], [], seconds)[0]:
             with contextlib.suppress(OSError):  # Linux: the other end is closed
                 self.text += os.read(self.master, 1 << 16).decode(errors="replace")
+        return len(self.text) > before
 
     def until_gone(self, nodes: set[str], rounds: int) -> None:
         """Wait until these nodes are out or lost and so many rounds were done after that."""
@@ -153,7 +156,8 @@ class Watched:
         while self.process.poll() is None:
             self.read(0.2)
             assert time.monotonic() < end, self.text[-2000:]
-        self.read(0.5)
+        while self.read(0.5):  # a terminal gives 4 KiB at a time
+            pass
         return self.run
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plugin_helpers import Run, cluster_file, jobs_so_far, out_of_service, run_pytest, wait_for
+from plugin_helpers import Run, cluster_file, free_port, jobs_so_far, out_of_service, run_pytest, wait_for
 
 from pytest_gpucluster.checks import monitoring as checks
 from pytest_gpucluster.checks.verdict import Outcome, Verdict
@@ -50,12 +50,6 @@ groups:
     annotations: {summary: '<hot> & "high"'}
   - {alert: QueueStuck, expr: vector(1), labels: {severity: warning}}
 """
-
-
-def free_port(address: str = "127.0.0.1") -> int:
-    with socket.socket() as door:
-        door.bind((address, 0))
-        return int(door.getsockname()[1])
 
 
 def answers(url: str) -> bool:

@@ -68,17 +68,15 @@ def test_slurm_hands_out_gpus(sandbox: Sandbox) -> None:
 
 
 def test_listens_on_loopback_only(sandbox: Sandbox) -> None:
-    pids = {int(path.read_text()) for path in sandbox.layout.run.glob("*.pid")}
-    end = time.monotonic() + 20
-    while True:  # a slurmd that was just started listens a moment later
-        rows = subprocess.run(
-            ["ss", "-ltnpH"], capture_output=True, text=True, check=True
-        ).stdout.splitlines()
-        own = [row for row in rows if any(f"pid={pid}," in row for pid in pids)]
-        if len(own) == 5 or time.monotonic() > end:
-            break
-        time.sleep(0.2)
-    assert len(own) == 5  # slurmctld and four slurmds
+    known = json.loads(sandbox.layout.state.read_text())["processes"]
+
+    def rows() -> list[str]:
+        listed = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True, check=True).stdout
+        return [row for row in listed.splitlines() if any(f"pid={pid}," in row for pid, _ in known.values())]
+
+    # a slurmd that was just started listens a moment later
+    own = wait_for(lambda: found if len(found := rows()) >= 5 else None, "slurmctld and four slurmds listen")
+    assert len(own) == 5
     assert {row.split()[3].rpartition(":")[0] for row in own} == {"127.0.0.1"}
 
 
