@@ -83,6 +83,7 @@ class Sshd:
                 assert self.process.poll() is None, (self.folder / "sshd.log").read_text()
                 assert time.monotonic() < deadline, "sshd does not listen"
                 time.sleep(0.02)
+            wait_for(lambda: not self.sessions(), "the look at the port is no session any more")
         return self
 
     @property

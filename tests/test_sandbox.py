@@ -12,8 +12,9 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from plugin_helpers import left_behind, wait_for
@@ -21,6 +22,7 @@ from plugin_helpers import left_behind, wait_for
 from pytest_gpucluster import config
 from pytest_gpucluster.errors import SandboxError
 from pytest_gpucluster.sandbox import Sandbox, faults, processes
+from pytest_gpucluster.sandbox.daemons import Daemons
 from pytest_gpucluster.sandbox.sandbox import node_names
 from pytest_gpucluster.transport import LocalTransport
 
@@ -140,11 +142,20 @@ def test_steps_whose_slurm_was_killed_go_too(folder: Path) -> None:
     assert not [process for process in steps if process.alive]
 
 
-def test_daemons_that_a_fault_has_started_anew_are_known(sandbox: Sandbox) -> None:
-    sandbox.fault("wrong_gres", "gpu02", count=4)
-    sandbox.heal()
-    known = json.loads(sandbox.layout.state.read_text())["processes"]
-    assert all(processes.Process(*pair).alive for pair in known.values())
+@pytest.mark.parametrize("kind", ["wrong_gres", "pyxis_missing"])
+def test_daemons_that_a_fault_has_started_anew_are_known(
+    sandbox: Sandbox, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Daemons.start_slurmd
+
+    def late(*words: Any) -> None:  # as on a loaded machine: it is in the background before it runs
+        threading.Timer(1.0, start, words).start()
+
+    monkeypatch.setattr(Daemons, "start_slurmd", late)
+    for act in (partial(sandbox.fault, kind, "gpu02"), sandbox.heal):
+        act()
+        known = json.loads(sandbox.layout.state.read_text())["processes"]
+        assert all(processes.Process(*pair).alive for pair in known.values())
 
 
 def test_state_of_a_killed_sandbox_is_recovered(folder: Path) -> None:
