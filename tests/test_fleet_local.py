@@ -278,9 +278,11 @@ def test_controller_killed(shell: tuple[str, ...]) -> None:
     argv = [sys.executable, "-c", CONTROLLER, *shell]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as controller:
         assert controller.stdout is not None
-        nonce = controller.stdout.readline().split()[1]
-        wait_for(lambda: bool(running("sleep\x0064.5")) and bool(running("sleep\x0065.5")))
-        controller.kill()
+        try:
+            nonce = controller.stdout.readline().split()[1]
+            wait_for(lambda: bool(running("sleep\x0064.5")) and bool(running("sleep\x0065.5")))
+        finally:  # else a failure would wait for its end
+            controller.kill()
     wait_for(lambda: not running(nonce))
     wait_for(lambda: not running("sleep\x0064.5") and not running("sleep\x0065.5"))
 

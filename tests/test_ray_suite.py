@@ -260,12 +260,14 @@ def test_a_port_that_is_taken_is_named_with_its_holder(monkeypatch: pytest.Monke
     port = free_port()
     program = f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); print(); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline()
-        monkeypatch.setattr(ray_node, "LAST_PORT", 65535)
-        with pytest.raises(ray_node.Failure) as caught:
-            ray_node.free_ports(plan(port=port), "10.0.0.1")
-        holder.kill()
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline()
+            monkeypatch.setattr(ray_node, "LAST_PORT", 65535)
+            with pytest.raises(ray_node.Failure) as caught:
+                ray_node.free_ports(plan(port=port), "10.0.0.1")
+        finally:  # else a failure would wait for its end
+            holder.kill()
     assert caught.value.what == "port"
     assert f"port {port} (port) is taken by python" in str(caught.value)
     assert f"(pid {holder.pid})" in str(caught.value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -263,8 +262,10 @@ def test_no_job_outlives_us(sandbox: Sandbox, tmp_path: Path) -> None:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         ) as process:
-            wait_for(lambda: len(queue(sandbox)) >= 5, "the jobs are submitted")
-            process.send_signal(signal.SIGKILL)
+            try:
+                wait_for(lambda: len(queue(sandbox)) >= 5, "the jobs are submitted")
+            finally:  # else a failure would wait for its end
+                process.kill()
         wait_for(lambda: not queue(sandbox), "the jobs are cancelled")
         wait_for(lambda: not list((tmp_path / "shared").iterdir()), "the folder is removed")
     finally:
