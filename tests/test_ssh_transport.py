@@ -375,6 +375,26 @@ def test_a_submission_is_never_repeated(own: Sshd, tmp_path: Path) -> None:
     assert count.read_text() == "x\n"
 
 
+def test_a_submission_that_may_have_begun_says_so(tmp_path: Path) -> None:
+    shell, there = (
+        tmp_path / "shell",
+        tmp_path / "there",
+    )  # it has the command, and is slow to say that it begins
+    shell.write_text(f"#!/bin/sh\nread -r line\ntouch {there}\nsleep 20\n")
+    shell.chmod(0o755)
+    with sshd(tmp_path / "d", options=(f"ForceCommand {shell}",)) as server:
+
+        def break_it() -> None:
+            wait_for(there.exists, "the command has arrived")
+            server.hang_up()
+
+        threading.Thread(target=break_it, daemon=True).start()
+        transport = SshTransport(server.settings())
+        with pytest.raises(TransportError, match="whether it did its work is not known: look before"):
+            transport.run(["sbatch"], timeout=LONG)
+        transport.close()
+
+
 def test_a_server_that_restarts_is_waited_for(own: Sshd) -> None:
     transport = SshTransport(own.settings())
     transport.run(["true"], timeout=LONG)
