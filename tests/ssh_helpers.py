@@ -134,14 +134,16 @@ class Sshd:
         }
 
     def sessions(self) -> list[int]:
-        """Return the pids of the server's processes for connections, the user's own where they are apart."""
+        """Return the pids of the server's processes for connections, one each."""
         assert self.process is not None
-        found = children(self.process.pid)
-        return [inner for pid in found for inner in (children_named(pid, "sshd") or [pid])]
+        return children(self.process.pid)
 
     def hang_up(self) -> None:
         """Kill every connection, as a crash of the login node's sshd would."""
-        for pid in self.sessions():
+        assert self.process is not None
+        found = children(self.process.pid)
+        # the inner ones alone will not do: one may be sshd on its way to becoming a command
+        for pid in [*(inner for one in found for inner in children_named(one, "sshd")), *found]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
