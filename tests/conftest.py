@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from plugin_helpers import left_behind, queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,9 +45,15 @@ def _session_sandbox() -> Iterator[Sandbox]:
 
 @pytest.fixture
 def sandbox(_session_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
-    """A running sandbox of 4 nodes with 8 simulated H200 each, healthy, reachable through SLURM_CONF."""
+    """A running sandbox of 4 nodes with 8 simulated H200 each, healthy, reachable through SLURM_CONF.
+
+    What a test leaves in it fails that test, and is taken away before the next one.
+    """
     _session_sandbox.heal()
     for name, value in _session_sandbox.env.items():
         monkeypatch.setenv(name, value)
+    before = frozenset(queue(_session_sandbox))
     yield _session_sandbox
     _session_sandbox.heal()
+    if left := left_behind(_session_sandbox, before):
+        pytest.fail(f"the test has left in the sandbox: {', '.join(left)}")

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 from junitparser import JUnitXml, TestCase
 
 from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.sandbox.ports import reserve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.sandbox import Sandbox
 
 DEADLINE = 120  # seconds; a run of a tiny suite takes 2
+GOES_BY_ITSELF = 30  # seconds for a job that was given back and a node that was healed
 
 TINY = """
 def test_named(node):
@@ -226,6 +228,35 @@ def queue(sandbox: Sandbox) -> list[str]:
     return slurm(sandbox, "squeue", "-h", "-a", "-o", "%i %j %T").splitlines()
 
 
+def left_in_queue(sandbox: Sandbox) -> list[str]:
+    """Return what is queued of a run that has ended; of a job that was given back the epilog may still run."""
+    wait_for(lambda: not any(line.endswith("COMPLETING") for line in queue(sandbox)), "all epilogs have run")
+    return queue(sandbox)
+
+
+def not_as_before(sandbox: Sandbox, before: Collection[str]) -> tuple[list[str], list[str]]:
+    """Return the jobs beside those of `before`, and the nodes out of service."""
+    known = {line.split()[0] for line in before}
+    jobs = [line for line in queue(sandbox) if line.split()[0] not in known]
+    listed = slurm(sandbox, "sinfo", "-h", "-N", "-p", "batch", "-o", "%N %T").splitlines()
+    return jobs, [] if jobs or known else [line for line in listed if not line.endswith(" idle")]
+
+
+def left_behind(sandbox: Sandbox, before: Collection[str], patience: float = GOES_BY_ITSELF) -> list[str]:
+    """Return jobs beside those of `before`, and nodes out of service, that do not go by themselves; take them away."""
+    deadline = time.monotonic() + patience
+    while any(left := not_as_before(sandbox, before)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    jobs, nodes = left
+    for job in jobs:
+        slurm(sandbox, "scancel", job.split()[0])
+    for node in nodes:
+        slurm(sandbox, "scontrol", "update", f"NodeName={node.split()[0]}", "State=RESUME")
+    if jobs or nodes:
+        wait_for(lambda: not any(not_as_before(sandbox, before)), "all is as before")
+    return [*(f"job {job}" for job in jobs), *(f"node {node}" for node in nodes)]
+
+
 def jobs_so_far(sandbox: Sandbox) -> int:
     """Return the number of the next job, which counts every job there ever was."""
     text = slurm(sandbox, "scontrol", "show", "config")
@@ -240,6 +271,16 @@ def wait_for(true: Callable[[], Any], what: str, seconds: float = 60) -> Any:
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         time.sleep(0.05)
     return found
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on.
+
+    Not one that Linux gives to outgoing connections: Slurm's commands of the tests beside us take those by the dozen,
+    and who tries again and again to connect to such a port may in the end be connected to itself.
+    """
+    with reserve(1) as port:
+        return port
 
 
 def processes(mark: str) -> Iterator[tuple[int, str]]:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plugin_helpers import wait_for
+
 from pytest_gpucluster.config.models import TransportConfig
 from pytest_gpucluster.sandbox.daemons import search_path
 from pytest_gpucluster.sandbox.ports import reserve
@@ -81,6 +83,7 @@ class Sshd:
                 assert self.process.poll() is None, (self.folder / "sshd.log").read_text()
                 assert time.monotonic() < deadline, "sshd does not listen"
                 time.sleep(0.02)
+            wait_for(lambda: not self.sessions(), "the look at the port is no session any more")
         return self
 
     @property
@@ -131,14 +134,16 @@ class Sshd:
         }
 
     def sessions(self) -> list[int]:
-        """Return the pids of the server's processes for connections, the user's own where they are apart."""
+        """Return the pids of the server's processes for connections, one each."""
         assert self.process is not None
-        found = children(self.process.pid)
-        return [inner for pid in found for inner in (children_named(pid, "sshd") or [pid])]
+        return children(self.process.pid)
 
     def hang_up(self) -> None:
         """Kill every connection, as a crash of the login node's sshd would."""
-        for pid in self.sessions():
+        assert self.process is not None
+        found = children(self.process.pid)
+        # the inner ones alone will not do: one may be sshd on its way to becoming a command
+        for pid in [*(inner for one in found for inner in children_named(one, "sshd")), *found]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -148,12 +153,9 @@ class Sshd:
             return
         self.hang_up()
         self.process.terminate()
-        self.process.wait(10)
-        self.hang_up_left()
+        self.process.wait(30)
         self.process = None
-
-    def hang_up_left(self) -> None:
-        """Nothing of it is to be left."""
+        wait_for(lambda: not self._listens(), "its last child has closed the door too")
 
 
 def children(pid: int) -> list[int]:

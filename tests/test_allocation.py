@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from plugin_helpers import wait_for
 
 from pytest_gpucluster.errors import AllocationError
 from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
@@ -57,23 +58,16 @@ def test_an_attached_allocation_is_left_alone(slurm: Slurm) -> None:
 def test_a_cancelled_job_is_noticed(slurm: Slurm) -> None:
     held = Allocation.request(slurm, AllocationRequest(nodes=("gpu01",)))
     slurm.run("scancel", str(held.job_id))
-    for _ in range(100):
-        if not held.alive:
-            break
-        time.sleep(0.1)
-    assert not held.alive
-    end = time.monotonic() + 20
-    while "revoked" not in (held.ended or "") and time.monotonic() < end:
-        time.sleep(0.1)  # salloc says so a moment later
-    assert "revoked" in held.ended
+    wait_for(lambda: not held.alive, "salloc has ended")
+    wait_for(lambda: "revoked" in held.ended, "what salloc said is read")
     held.release()
 
 
 def test_the_wait_has_an_end_and_says_what_for(slurm: Slurm) -> None:
     heard: list[str] = []
     with Allocation.request(slurm, AllocationRequest(nodes=("gpu01",))) as held:
-        with pytest.raises(AllocationError, match=r"no nodes within 4 s: .*(Resources|Priority)"):
-            Allocation.request(slurm, AllocationRequest(nodes=("gpu01",), queue_wait=4), say=heard.append)
+        with pytest.raises(AllocationError, match=r"no nodes within 12 s: .*(Resources|Priority)"):
+            Allocation.request(slurm, AllocationRequest(nodes=("gpu01",), queue_wait=12), say=heard.append)
         assert _queue(slurm) == [f"{held.job_id} RUNNING"]
     assert any("waiting for job" in line for line in heard)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from plugin_helpers import Run, command, environment, names, queue, run_pytest
+from plugin_helpers import Run, command, environment, left_in_queue, names, run_pytest
 
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.sandbox.faults import FAULTS
@@ -123,13 +123,16 @@ class Watched:
         code = self.process.returncode
         return Run(-1 if code is None else code, self.text, "", self.folder)
 
-    def read(self, seconds: float) -> None:
+    def read(self, seconds: float) -> bool:
+        """Take what was written meanwhile; False where nothing was, or the other end of the terminal is closed."""
+        before = len(self.text)
         if self.master < 0:
             time.sleep(seconds)
             self.text = (self.folder / "out").read_text()
         elif select.select([self.master], [], [], seconds)[0]:
             with contextlib.suppress(OSError):  # Linux: the other end is closed
                 self.text += os.read(self.master, 1 << 16).decode(errors="replace")
+        return len(self.text) > before
 
     def until_gone(self, nodes: set[str], rounds: int) -> None:
         """Wait until these nodes are out or lost and so many rounds were done after that."""
@@ -153,7 +156,8 @@ class Watched:
         while self.process.poll() is None:
             self.read(0.2)
             assert time.monotonic() < end, self.text[-2000:]
-        self.read(0.5)
+        while self.read(0.5):  # a terminal gives 4 KiB at a time
+            pass
         return self.run
 
     def close(self) -> None:
@@ -229,7 +233,7 @@ def test_a_node_that_fails_leaves_and_the_others_go_on(faulty: Run) -> None:
 
 def test_reports_say_simulated_and_nothing_is_left(faulty: Run, sandbox: Sandbox) -> None:
     assert "(SIMULATED)" in faulty.out
-    assert queue(sandbox) == []
+    assert left_in_queue(sandbox) == []
 
 
 def test_off_a_terminal_the_progress_is_a_line_of_its_own(faulty: Run) -> None:
@@ -255,7 +259,7 @@ def test_ctrl_c_ends_it_and_what_was_found_is_judged(stopped: Run, sandbox: Sand
     assert failed(stopped) == expected(STOPPED)
     assert {"test_survived[gpu01]", "test_corruption[gpu01]"} <= set(names(stopped.outcomes, "passed"))
     assert len(stopped.outcomes) == 60, "every item has its verdict"
-    assert queue(sandbox) == []
+    assert left_in_queue(sandbox) == []
 
 
 def test_on_a_terminal_the_line_is_rewritten(stopped: Run) -> None:

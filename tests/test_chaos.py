@@ -178,6 +178,23 @@ def test_a_step_that_is_cancelled_blames_no_node(sandbox: Sandbox) -> None:
             run_step(slurm, held, StepRequest(("sh", "-c", script), timeout=50))
 
 
+SRUN_OF_AN_ENDED_JOB = """#!/bin/sh
+echo "srun: Job step aborted: Waiting up to 4 seconds for job step to finish." >&2
+echo "0: slurmstepd-gpu03: error: *** STEP 78.3 ON gpu03 FAILED (non-zero exit code or other failure mode) ***" >&2
+echo "srun: error: gpu03: task 0: Terminated" >&2
+exit 143
+"""
+
+
+def test_a_step_that_is_ended_before_its_task_has_begun_blames_no_node(tmp_path: Path) -> None:
+    """What srun said when the holder of the allocation was killed at that moment."""
+    (tmp_path / "srun").write_text(SRUN_OF_AN_ENDED_JOB)
+    (tmp_path / "srun").chmod(0o755)
+    slurm = Slurm(LocalTransport({"PATH": f"{tmp_path}:{os.environ['PATH']}"}))
+    with pytest.raises(SlurmError, match="the step was ended from outside"):
+        run_step(slurm, Allocation.attach(slurm, 78, ("gpu03",)), StepRequest(("true",)))
+
+
 @pytest.mark.parametrize(
     ("rc", "stderr", "why"),
     [

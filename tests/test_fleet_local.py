@@ -43,7 +43,7 @@ def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
 @pytest.fixture
 def own() -> Iterator[Fleet]:
     """A channel that a test may break."""
-    with Fleet.local("here", ping_timeout=1.5, grace=1.0, launch_timeout=20.0) as channel:
+    with Fleet.local("here", ping_timeout=5.0, grace=1.0, launch_timeout=60.0) as channel:
         yield channel
 
 
@@ -164,8 +164,8 @@ def test_exactly_the_cap_is_not_cut(fleet: Fleet) -> None:
 
 
 def test_deadline(fleet: Fleet) -> None:
-    answer = ask(fleet, "echo before; sleep 61.5", timeout=1)
-    assert (answer.rc, answer.stdout, answer.problem) == (None, b"before\n", "timed out after 1 s")
+    answer = ask(fleet, "echo before; sleep 61.5", timeout=3)
+    assert (answer.rc, answer.stdout, answer.problem) == (None, b"before\n", "timed out after 3 s")
     wait_for(lambda: not running("sleep\x0061.5"))
 
 
@@ -243,7 +243,7 @@ def test_agent_killed(own: Fleet) -> None:
 def test_agent_stopped_costs_one_deadline(own: Fleet) -> None:
     assert ask(own, "true").rc == 0
     os.kill(agent_of(own), signal.SIGSTOP)
-    assert ask(own, "true", timeout=600).problem.startswith("node lost: silent for 1.5 s")
+    assert ask(own, "true", timeout=600).problem.startswith("node lost: silent for 5 s")
     before = own._count
     assert all(ask(own, f"echo {number}", timeout=600).rc is None for number in range(100))
     assert own._count == before, "a lost node is not asked again"
@@ -278,9 +278,11 @@ def test_controller_killed(shell: tuple[str, ...]) -> None:
     argv = [sys.executable, "-c", CONTROLLER, *shell]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as controller:
         assert controller.stdout is not None
-        nonce = controller.stdout.readline().split()[1]
-        wait_for(lambda: bool(running("sleep\x0064.5")) and bool(running("sleep\x0065.5")))
-        controller.kill()
+        try:
+            nonce = controller.stdout.readline().split()[1]
+            wait_for(lambda: bool(running("sleep\x0064.5")) and bool(running("sleep\x0065.5")))
+        finally:  # else a failure would wait for its end
+            controller.kill()
     wait_for(lambda: not running(nonce))
     wait_for(lambda: not running("sleep\x0064.5") and not running("sleep\x0065.5"))
 
@@ -293,9 +295,9 @@ def impostor(script: str, **options: float) -> Fleet:
 
 
 def test_rubbish_instead_of_an_agent() -> None:
-    with impostor("head -c 200000 /dev/urandom; echo; echo login:; cat", launch_timeout=1.0) as fleet:
+    with impostor("head -c 200000 /dev/urandom; echo; echo login:; cat", launch_timeout=5.0) as fleet:
         answer = ask(fleet, "true")
-        assert answer.problem.startswith("node lost: no agent started within 1 s; it printed ")
+        assert answer.problem.startswith("node lost: no agent started within 5 s; it printed ")
         assert fleet.noise["here"] > 0
 
 
@@ -386,5 +388,5 @@ def test_agent_leaves_no_zombies_when_idle(own: Fleet) -> None:
         )
         return listed.stdout.count("Z")
 
-    time.sleep(1.5)  # all have ended, and the line that wakes an idle agent has come
-    assert zombies() == 0
+    # all have ended; the line that wakes an idle agent comes a moment later
+    wait_for(lambda: zombies() == 0)

@@ -74,7 +74,7 @@ def cluster() -> Cluster:
 
 @pytest.fixture
 def fleet(cluster: Cluster, held: Held) -> Iterator[Fleet]:
-    with Fleet.over_slurm(cluster, held, ping_timeout=2.0, grace=1.0) as channel:
+    with Fleet.over_slurm(cluster, held, ping_timeout=6.0, grace=1.0) as channel:
         yield channel
 
 
@@ -122,8 +122,8 @@ def test_steps_run_beside_the_channel(fleet: Fleet, held: Held) -> None:
 
 def test_a_slow_node_answers_late_and_alone(fleet: Fleet, held: Held) -> None:
     slow = held.nodes[1]
-    answers = fleet.ask(f"[ $SLURMD_NODENAME = {slow} ] && sleep 60; echo done", timeout=1)
-    assert answers[slow].problem == "timed out after 1 s"
+    answers = fleet.ask(f"[ $SLURMD_NODENAME = {slow} ] && sleep 60; echo done", timeout=4)
+    assert answers[slow].problem == "timed out after 4 s"
     assert {answer.out for node, answer in answers.items() if node != slow} == {"done\n"}
     assert not fleet.lost
     assert fleet.ask("echo again")[slow].out == "again\n"
@@ -143,7 +143,7 @@ def test_a_hung_agent_costs_one_deadline(fleet: Fleet, held: Held) -> None:
     pid = agents(fleet)[hung]
     os.kill(pid, signal.SIGSTOP)
     answers = fleet.ask("echo one", timeout=600)
-    assert answers[hung].problem.startswith("node lost: silent for 2 s")
+    assert answers[hung].problem.startswith("node lost: silent for 6 s")
     assert {answer.out for node, answer in answers.items() if node != hung} == {"one\n"}
     for number in range(20):
         assert fleet.ask(f"echo {number}", timeout=600)[hung].rc is None
@@ -185,6 +185,5 @@ def test_agents_end_with_the_channel(cluster: Cluster, held: Held) -> None:
         pids = agents(fleet).values()
         fleet.prefetch([("sleep 600", 600.0)])
     wait_for(lambda: not any(alive(pid) for pid in pids))
-    assert not run("squeue", "--noheader", "--steps", f"--jobs={held.job_id}", "--format=%j").count(
-        "gpucluster-fleet"
-    )
+    steps = ("squeue", "--noheader", "--steps", f"--jobs={held.job_id}", "--format=%j")
+    wait_for(lambda: "gpucluster-fleet" not in run(*steps))  # slurmctld hears of the end a moment later

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import signal
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -228,8 +226,12 @@ def test_a_run_that_was_killed_is_imported_as_incomplete(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as killed:
-        wait_for(lambda: events.exists() and events.read_text().count('"event": "result"') == 4, "4 results")
-        os.kill(killed.pid, signal.SIGKILL)
+        try:
+            wait_for(
+                lambda: events.exists() and events.read_text().count('"event": "result"') == 4, "4 results"
+            )
+        finally:  # else a failure would wait for its end
+            killed.kill()
     wait_for(lambda: not queue(sandbox), "Slurm has the nodes back")
     with contextlib.closing(History(history)) as kept:
         assert kept.runs("sandbox") == ()  # no half run

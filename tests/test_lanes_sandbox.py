@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plugin_helpers import ENDS, Run, jobs_so_far, names, on, queue, run_pytest
+from plugin_helpers import ENDS, Run, jobs_so_far, left_in_queue, names, on, run_pytest
 
 if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
@@ -159,7 +159,7 @@ def test_loads_never_overlap_on_a_node(sandbox: Sandbox, tmp_path: Path, words: 
     owners = {worker for of_node in found.values() for kind, *_, worker in of_node if kind == "lane"}
     assert len(owners) == int(words[0][2:]), "the lanes are run beside each other"
     assert jobs_so_far(sandbox) == before + 1
-    assert queue(sandbox) == []
+    assert left_in_queue(sandbox) == []
 
 
 def test_a_crash_loses_the_verdict_of_no_other_item(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_crash_loses_the_verdict_of_no_other_item(sandbox: Sandbox, tmp_path: 
     for event in run.events:
         if event.get("outcome") == "error":
             assert "crashed" in event["message"] + event["text"]
-    assert queue(sandbox) == []
+    assert left_in_queue(sandbox) == []
 
 
 def judged(run: Run) -> dict[str, dict[str, Any]]:
@@ -243,7 +243,7 @@ def test_stopped_at_the_first_failure_gives_the_nodes_back(sandbox: Sandbox, tmp
     )
     assert run.rc in (1, 2)
     assert "INTERNALERROR" not in run.out + run.err
-    assert queue(sandbox) == []
+    assert left_in_queue(sandbox) == []
     again = run_pytest(tmp_path, on(sandbox), "-n2", "--lf", *NO_JOBS, files={"test_stamps.py": STAMPS})
     assert again.rc == 1, again.out
     assert names(again.outcomes, "passed") == []
@@ -254,4 +254,4 @@ def test_every_test_in_every_worker_is_refused(sandbox: Sandbox, tmp_path: Path)
     run = run_pytest(tmp_path, on(sandbox), "-n2", "--dist=each", files={"test_stamps.py": STAMPS})
     assert run.rc == 4
     assert "--dist=each" in run.err
-    assert queue(sandbox) == []
+    assert left_in_queue(sandbox) == []

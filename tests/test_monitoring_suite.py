@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plugin_helpers import Run, cluster_file, jobs_so_far, out_of_service, run_pytest, wait_for
+from plugin_helpers import Run, cluster_file, free_port, jobs_so_far, out_of_service, run_pytest, wait_for
 
 from pytest_gpucluster.checks import monitoring as checks
 from pytest_gpucluster.checks.verdict import Outcome, Verdict
@@ -50,12 +50,6 @@ groups:
     annotations: {summary: '<hot> & "high"'}
   - {alert: QueueStuck, expr: vector(1), labels: {severity: warning}}
 """
-
-
-def free_port(address: str = "127.0.0.1") -> int:
-    with socket.socket() as door:
-        door.bind((address, 0))
-        return int(door.getsockname()[1])
 
 
 def answers(url: str) -> bool:
@@ -402,19 +396,21 @@ def test_prometheus_is_asked_once_for_1000_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "complaint"),
+    ("status", "body", "timeout", "complaint"),
     [
-        (200, None, "no whole answer within 0.5 s"),
-        (200, [b"x"] * 30, "no whole answer within 0.5 s"),
-        (299, b"cut", "is no whole HTTP answer"),
-        (503, b"starting\n up", r"HTTP status 503 \(starting up\)"),
-        (200, b"x" * 2000, "is larger than 1000 bytes"),
+        (200, None, 0.5, "no whole answer within 0.5 s"),
+        (200, [b"x"] * 30, 0.5, "no whole answer within 0.5 s"),
+        (299, b"cut", 20, "is no whole HTTP answer"),
+        (503, b"starting\n up", 20, r"HTTP status 503 \(starting up\)"),
+        (200, b"x" * 2000, 20, "is larger than 1000 bytes"),
     ],
 )
-def test_every_http_trouble_is_one_line_and_has_an_end(status: int, body: Any, complaint: str) -> None:
+def test_every_http_trouble_is_one_line_and_has_an_end(
+    status: int, body: Any, timeout: float, complaint: str
+) -> None:
     with serving({"/": (status, body)}) as server:
         with pytest.raises(TransportError, match=complaint) as caught:
-            get(server.url.replace("//", "//me:secret@") + "/", timeout=0.5, cap=1000)
+            get(server.url.replace("//", "//me:secret@") + "/", timeout=timeout, cap=1000)
         assert "\n" not in str(caught.value)
         assert "secret" not in str(caught.value)
         assert str(caught.value).startswith(server.url)

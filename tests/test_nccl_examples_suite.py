@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import ctypes
 import json
-import socket
 import subprocess
 import sys
 import threading
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plugin_helpers import on, run_pytest
+from plugin_helpers import free_port, on, run_pytest
 
 from pytest_gpucluster.checks import nccl_examples as checks
 from pytest_gpucluster.checks.told import StepTold, TaskTold
@@ -50,9 +49,7 @@ def test_every_wrong_element_is_counted() -> None:
 
 def test_the_unique_id_reaches_every_task_that_asks() -> None:
     unique = bytes(range(payload.ID_BYTES))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     got: list[bytes] = []
     asking = [
         threading.Thread(target=lambda: got.append(payload.fetch("127.0.0.1", port, 20))) for _ in range(3)
@@ -66,9 +63,7 @@ def test_the_unique_id_reaches_every_task_that_asks() -> None:
 
 
 def test_a_task_that_never_asks_is_counted() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with pytest.raises(RuntimeError, match="only 0 of 2 other tasks"):
         payload.share("127.0.0.1", port, b"", 2, 0.3)
 

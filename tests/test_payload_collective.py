@@ -6,12 +6,12 @@ import ast
 import json
 import os
 import re
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from plugin_helpers import free_port
 
 from pytest_gpucluster.checks.localise import Measurement
 from pytest_gpucluster.payloads import collective
@@ -34,12 +34,6 @@ def python() -> Path:
     if not PYTHON.exists():
         pytest.fail(f"{PYTHON} is missing: make .cache/frameworks (torch for the CPU)")
     return PYTHON
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Result:

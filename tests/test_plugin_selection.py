@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from plugin_helpers import TINY, cluster_file, environment, jobs_so_far, names, on, queue, run_pytest
+from plugin_helpers import (
+    TINY,
+    cluster_file,
+    environment,
+    jobs_so_far,
+    left_in_queue,
+    names,
+    on,
+    run_pytest,
+)
 
 if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
@@ -30,7 +39,7 @@ def test_one_item_a_node(sandbox: Sandbox, tmp_path: Path) -> None:
     finish = run.event("finish")
     assert (finish["exit"], finish["passed"], finish["failed"]) == (0, 9, 0)
     assert "coverage: 9 of 9 checks judged; 4 of 4 nodes tested" in run.out
-    assert queue(sandbox) == []
+    assert left_in_queue(sandbox) == []
 
 
 def test_collecting_starts_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -88,7 +97,7 @@ def test_last_failed_runs_the_failed_nodes_again(sandbox: Sandbox, tmp_path: Pat
     assert names(stopped.outcomes, "failed") == ["test_odd[gpu02]"]
     assert len(stopped.outcomes) == 2
     assert stopped.event("finish")["failed"] == 1
-    assert queue(sandbox) == []
+    assert left_in_queue(sandbox) == []
 
 
 def test_what_salloc_is_told(sandbox: Sandbox, tmp_path: Path) -> None:

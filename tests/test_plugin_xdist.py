@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plugin_helpers import ENDS, TINY, Run, jobs_so_far, names, on, out_of_service, queue, run_pytest
+from plugin_helpers import (
+    ENDS,
+    TINY,
+    Run,
+    jobs_so_far,
+    left_in_queue,
+    names,
+    on,
+    out_of_service,
+    run_pytest,
+)
 
 if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
@@ -60,7 +70,7 @@ def test_workers_say_the_same_as_one_process(sandbox: Sandbox, tmp_path: Path, d
         one.out.rpartition("coverage:")[2].splitlines()[0]
         == two.out.rpartition("coverage:")[2].splitlines()[0]
     )
-    assert queue(sandbox) == []
+    assert left_in_queue(sandbox) == []
 
 
 def test_the_real_suites_say_the_same(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -70,7 +80,7 @@ def test_the_real_suites_say_the_same(sandbox: Sandbox, tmp_path: Path) -> None:
         folder.mkdir()
         run = run_pytest(folder, on(sandbox), workers, "-m", "os or slurm or gpu", where=[str(SUITES)])
         assert run.rc == 0, run.out
-        assert queue(sandbox) == []
+        assert left_in_queue(sandbox) == []
         found.append(({node_id(name): end for name, end in run.outcomes.items()}, set(run.cases)))
     (outcomes, alone), (others, shared) = found
     both = outcomes.keys() | others.keys()
@@ -111,7 +121,7 @@ def test_z(host):
     (event,) = (e for e in run.events if e.get("nodeid", "").endswith("test_crash[gpu02]"))
     assert (event["node"], event["check"], event["suite"]) == ("gpu02", "crash.crash", "crash")
     assert jobs_so_far(sandbox) == before + 1, "one allocation, however many workers"
-    assert queue(sandbox) == []
+    assert left_in_queue(sandbox) == []
 
 
 def test_a_step_of_a_worker_runs_in_the_controllers_allocation(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -132,4 +142,4 @@ def test_without_nodes_workers_and_controller_say_one_line(sandbox: Sandbox, tmp
     assert "no nodes: salloc of gpu[01-04]" in run.out
     assert "Traceback" not in run.out + run.err
     assert "INTERNALERROR" not in run.out + run.err
-    assert queue(sandbox) == []
+    assert left_in_queue(sandbox) == []

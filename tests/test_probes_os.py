@@ -208,7 +208,7 @@ def test_a_hung_file_system_is_named_within_one_deadline(
         '#!/bin/sh\ncase "$2" in /hung*) echo $$ >>"$0s"; exec sleep 30;; esac\nexec /bin/df "$@"\n'
     )
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(os_storage, "DISK_SECONDS", 1)
+    monkeypatch.setattr(os_storage, "DISK_SECONDS", 5)
     probe = os_storage.disks(["/hung1", "/", "/hung2"])
     disks = probe.parse(run(probe.command, PATH=f"{tmp_path}:{os.environ['PATH']}"))
     assert [disk.hung for disk in disks.values()] == [True, False, True]

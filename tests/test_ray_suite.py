@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from framework_helpers import deviant_python, ends, imported, message, run_suite
-from plugin_helpers import wait_for
+from plugin_helpers import free_port, wait_for
 
 from pytest_gpucluster.checks import ray as checks
 from pytest_gpucluster.checks.ray import ClusterFacts, NodeFacts, Share
@@ -257,18 +257,19 @@ def test_an_interface_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch
 
 def test_a_port_that_is_taken_is_named_with_its_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURMD_NODENAME", "gpu01")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        program = f"import socket, time; s = socket.create_server(('127.0.0.1', {port + 1})); print(); time.sleep(60)"
-        with subprocess.Popen([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE) as holder:
+    port = free_port()
+    program = f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); print(); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE) as holder:
+        try:
             assert holder.stdout is not None
             assert holder.stdout.readline()
             monkeypatch.setattr(ray_node, "LAST_PORT", 65535)
             with pytest.raises(ray_node.Failure) as caught:
-                ray_node.free_ports(plan(port=port + 1), "10.0.0.1")
+                ray_node.free_ports(plan(port=port), "10.0.0.1")
+        finally:  # else a failure would wait for its end
             holder.kill()
     assert caught.value.what == "port"
-    assert f"port {port + 1} (port) is taken by python" in str(caught.value)
+    assert f"port {port} (port) is taken by python" in str(caught.value)
     assert f"(pid {holder.pid})" in str(caught.value)
 
 

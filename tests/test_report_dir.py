@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import signal
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -97,8 +95,10 @@ def test_a_killed_run_gets_its_reports_from_the_log(
     log = tmp_path / "reports" / "events.jsonl"
     argv = command(on(sandbox), "--nodes=gpu[01-02]", "test_mine.py")
     with subprocess.Popen(argv, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) as process:
-        wait_for(lambda: log.exists() and log.read_text().count('"result"') == 2, "two results")
-        os.kill(process.pid, signal.SIGKILL)
+        try:
+            wait_for(lambda: log.exists() and log.read_text().count('"result"') == 2, "two results")
+        finally:  # else a failure would wait for its end
+            process.kill()
     wait_for(lambda: not queue(sandbox), "the nodes are given back")
     assert not (tmp_path / "reports" / "report.html").exists()
     assert cli.main(["report", str(tmp_path / "reports")]) == 0

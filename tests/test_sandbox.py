@@ -12,15 +12,17 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from plugin_helpers import wait_for
+from plugin_helpers import left_behind, wait_for
 
 from pytest_gpucluster import config
 from pytest_gpucluster.errors import SandboxError
 from pytest_gpucluster.sandbox import Sandbox, faults, processes
+from pytest_gpucluster.sandbox.daemons import Daemons
 from pytest_gpucluster.sandbox.sandbox import node_names
 from pytest_gpucluster.transport import LocalTransport
 
@@ -68,17 +70,15 @@ def test_slurm_hands_out_gpus(sandbox: Sandbox) -> None:
 
 
 def test_listens_on_loopback_only(sandbox: Sandbox) -> None:
-    pids = {int(path.read_text()) for path in sandbox.layout.run.glob("*.pid")}
-    end = time.monotonic() + 20
-    while True:  # a slurmd that was just started listens a moment later
-        rows = subprocess.run(
-            ["ss", "-ltnpH"], capture_output=True, text=True, check=True
-        ).stdout.splitlines()
-        own = [row for row in rows if any(f"pid={pid}," in row for pid in pids)]
-        if len(own) == 5 or time.monotonic() > end:
-            break
-        time.sleep(0.2)
-    assert len(own) == 5  # slurmctld and four slurmds
+    known = json.loads(sandbox.layout.state.read_text())["processes"]
+
+    def rows() -> list[str]:
+        listed = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True, check=True).stdout
+        return [row for row in listed.splitlines() if any(f"pid={pid}," in row for pid, _ in known.values())]
+
+    # a slurmd that was just started listens a moment later
+    own = wait_for(lambda: found if len(found := rows()) >= 5 else None, "slurmctld and four slurmds listen")
+    assert len(own) == 5
     assert {row.split()[3].rpartition(":")[0] for row in own} == {"127.0.0.1"}
 
 
@@ -142,11 +142,20 @@ def test_steps_whose_slurm_was_killed_go_too(folder: Path) -> None:
     assert not [process for process in steps if process.alive]
 
 
-def test_daemons_that_a_fault_has_started_anew_are_known(sandbox: Sandbox) -> None:
-    sandbox.fault("wrong_gres", "gpu02", count=4)
-    sandbox.heal()
-    known = json.loads(sandbox.layout.state.read_text())["processes"]
-    assert all(processes.Process(*pair).alive for pair in known.values())
+@pytest.mark.parametrize("kind", ["wrong_gres", "pyxis_missing"])
+def test_daemons_that_a_fault_has_started_anew_are_known(
+    sandbox: Sandbox, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Daemons.start_slurmd
+
+    def late(*words: Any) -> None:  # as on a loaded machine: it is in the background before it runs
+        threading.Timer(1.0, start, words).start()
+
+    monkeypatch.setattr(Daemons, "start_slurmd", late)
+    for act in (partial(sandbox.fault, kind, "gpu02"), sandbox.heal):
+        act()
+        known = json.loads(sandbox.layout.state.read_text())["processes"]
+        assert all(processes.Process(*pair).alive for pair in known.values())
 
 
 def test_state_of_a_killed_sandbox_is_recovered(folder: Path) -> None:
@@ -317,3 +326,15 @@ def test_the_default_gpu_of_a_fault_is_one_that_the_nodes_have() -> None:
     assert faults.chosen(missing, {}, 8)["gpu"] == 5
     assert faults.chosen(missing, {}, 4)["gpu"] == 3
     assert faults.chosen(missing, {"gpu": 6}, 4)["gpu"] == 6  # asked for: the node will say that it has none
+
+
+def test_what_a_test_leaves_is_named_and_taken_away(sandbox: Sandbox) -> None:
+    words = ("sbatch", "--parsable", "-N1", "-o", "/dev/null", "--wrap", "sleep 300")
+    kept, left = (run(sandbox, *words, "-J", name).strip() for name in ("kept", "left"))
+    (told,) = left_behind(sandbox, [f"{kept} kept RUNNING"], patience=1)
+    assert told.startswith(f"job {left} left ")
+    run(sandbox, "scancel", kept)
+    assert left_behind(sandbox, []) == []
+    run(sandbox, "scontrol", "update", "NodeName=gpu02", "State=DRAIN", "Reason=bad cable")
+    assert left_behind(sandbox, [], patience=1) == ["node gpu02 drained"]
+    assert run(sandbox, "sinfo", "-h", "-o", "%T", "-p", "batch").split() == ["idle"]

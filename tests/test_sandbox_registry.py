@@ -8,7 +8,6 @@ import io
 import json
 import platform
 import shutil
-import socket
 import subprocess
 import tarfile
 import time
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from plugin_helpers import environment, run_pytest
+from plugin_helpers import environment, free_port, run_pytest
 
 from pytest_gpucluster.sandbox.spank import image, registry
 from pytest_gpucluster.transport import LocalTransport
@@ -113,8 +112,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     if program is None:
         pytest.skip("no registry here: apt-get install docker-registry")
     folder = tmp_path_factory.mktemp("registry")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     (folder / "config.yml").write_text(
         f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {folder}/blobs}}}}\n"
         f"http: {{addr: 127.0.0.1:{port}}}\n"

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from plugin_helpers import wait_for
 
 from pytest_gpucluster.errors import SandboxError
 from pytest_gpucluster.sandbox import Sandbox, collectives, faults, hardware, render
@@ -146,7 +147,8 @@ def test_drained_for_real(sandbox: Sandbox) -> None:
 def test_prolog_failing_drains_the_node(sandbox: Sandbox) -> None:
     sandbox.fault("prolog_failing", "gpu03")
     LocalTransport(sandbox.env).run(["srun", "-Q", "-t1", "-w", "gpu03", "--immediate=5", "true"], timeout=60)
-    assert sandbox.status()["nodes"]["gpu03"].startswith(("drain", "drng"))
+    # slurmd tells srun first, and then slurmctld
+    wait_for(lambda: sandbox.status()["nodes"]["gpu03"].startswith(("drain", "drng")), "gpu03 is drained")
     sandbox.heal()
     assert on(sandbox, "gpu03", "echo well")[1] == "well\n"
 

@@ -18,6 +18,7 @@ from plugin_helpers import (
     Run,
     command,
     environment,
+    left_in_queue,
     names,
     on,
     queue,
@@ -192,7 +193,7 @@ def test_interrupted_it_gives_the_nodes_back(sandbox: Sandbox, login: Sshd, tmp_
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=DEADLINE)
     assert process.returncode == 2, out
-    assert not queue(sandbox)
+    assert not left_in_queue(sandbox)
 
 
 def test_a_server_that_goes_for_good_ends_the_run(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -227,7 +228,7 @@ def test_a_login_that_fails_is_one_line(
     assert run.rc == 4
     (line,) = run.errors
     assert words in line
-    assert not queue(sandbox)
+    assert not left_in_queue(sandbox)
 
 
 def test_slurm_that_is_not_on_the_login_node_is_named(sandbox: Sandbox, tmp_path: Path) -> None:

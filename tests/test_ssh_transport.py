@@ -271,8 +271,8 @@ def test_every_login_shell_starts_the_same_command(shell: str, tmp_path: Path) -
 
 def test_the_whole_far_group_dies_at_the_deadline(far: SshTransport, tmp_path: Path) -> None:
     file = tmp_path / "pid"
-    with pytest.raises(TransportError, match=r"sh: no end after 1 s on "):
-        far.run(["sh", "-c", f"sleep 300 & echo $! > {file}; wait"], timeout=1)
+    with pytest.raises(TransportError, match=r"sh: no end after 5 s on "):
+        far.run(["sh", "-c", f"sleep 300 & echo $! > {file}; wait"], timeout=5)
     wait_for(lambda: not alive(read_pid(file)), "the grandchild outlived the deadline")
 
 
@@ -373,6 +373,26 @@ def test_a_submission_is_never_repeated(own: Sshd, tmp_path: Path) -> None:
     transport.run(["true"], timeout=LONG)  # the connection is made anew
     transport.close()
     assert count.read_text() == "x\n"
+
+
+def test_a_submission_that_may_have_begun_says_so(tmp_path: Path) -> None:
+    shell, there = (
+        tmp_path / "shell",
+        tmp_path / "there",
+    )  # it has the command, and is slow to say that it begins
+    shell.write_text(f"#!/bin/sh\nread -r line\ntouch {there}\nsleep 20\n")
+    shell.chmod(0o755)
+    with sshd(tmp_path / "d", options=(f"ForceCommand {shell}",)) as server:
+
+        def break_it() -> None:
+            wait_for(there.exists, "the command has arrived")
+            server.hang_up()
+
+        threading.Thread(target=break_it, daemon=True).start()
+        transport = SshTransport(server.settings())
+        with pytest.raises(TransportError, match="whether it did its work is not known: look before"):
+            transport.run(["sbatch"], timeout=LONG)
+        transport.close()
 
 
 def test_a_server_that_restarts_is_waited_for(own: Sshd) -> None:
@@ -487,8 +507,9 @@ def test_a_key_of_the_agent_opens(own: Sshd, monkeypatch: pytest.MonkeyPatch) ->
     sock = own.folder / "agent"
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", sock], stdout=subprocess.DEVNULL)
     try:
-        wait_for(sock.exists, "the agent listens")
         monkeypatch.setenv("SSH_AUTH_SOCK", str(sock))
+        ask = ["ssh-add", "-l"]  # 2: there is no agent
+        wait_for(lambda: subprocess.run(ask, capture_output=True, check=False).returncode != 2, "it listens")
         locked = own.folder / "locked"
         shutil.copy(own.folder / "id_ed25519", locked)
         locked.chmod(0o600)
@@ -515,11 +536,11 @@ def test_a_jump_host_leads_there_and_is_checked_too(
     (own.folder / "known_hosts").write_text(both)
     (own.folder / "authorized_keys").write_text((server.folder / "id_ed25519.pub").read_text())
     keys = {"key_file": str(server.folder / "id_ed25519"), "jump": f"{HOST}:{server.port}"}
-    before = len(server.sessions())
+    before = set(server.sessions())  # of tests before this one: they may be on their way out
     transport = SshTransport(own.settings(**keys))
     done = transport.run(["sh", "-c", "echo $SSH_CONNECTION"], timeout=LONG)
     assert done.stdout.split()[3] == str(own.port)
-    assert len(server.sessions()) == before + 1
+    assert len(set(server.sessions()) - before) == 1
     transport.close()
     (own.folder / "known_hosts").write_text(f"[{HOST}]:{own.port} {own.host_key}\n")
     with pytest.raises(TransportError, match=rf"ssh to {HOST}:{server.port}: its host key is not in"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -16,6 +15,7 @@ from plugin_helpers import (
     command,
     environment,
     jobs_so_far,
+    left_in_queue,
     names,
     queue,
     run_pytest,
@@ -169,7 +169,7 @@ def test_a_healthy_cluster_passes(sandbox: Sandbox, tmp_path: Path) -> None:
     assert len(names(done.outcomes, "passed")) == 6
     assert names(done.outcomes, "not applicable") == ["test_accounting"]
     assert not list((tmp_path / "shared").iterdir())
-    assert queue(sandbox) == []
+    assert left_in_queue(sandbox) == []
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
@@ -181,7 +181,7 @@ def test_the_jobs_go_before_the_nodes_are_held(sandbox: Sandbox, tmp_path: Path,
     done = run_suite(path, "-n", workers, where=(str(SUITE), "test_held.py"))
     assert done.rc == 0, done.out
     assert len(names(done.outcomes, "passed")) == 6 + 4
-    assert queue(sandbox) == []
+    assert left_in_queue(sandbox) == []
 
 
 def test_what_is_not_claimed_is_not_applicable(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -262,8 +262,10 @@ def test_no_job_outlives_us(sandbox: Sandbox, tmp_path: Path) -> None:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         ) as process:
-            wait_for(lambda: len(queue(sandbox)) >= 5, "the jobs are submitted")
-            process.send_signal(signal.SIGKILL)
+            try:
+                wait_for(lambda: len(queue(sandbox)) >= 5, "the jobs are submitted")
+            finally:  # else a failure would wait for its end
+                process.kill()
         wait_for(lambda: not queue(sandbox), "the jobs are cancelled")
         wait_for(lambda: not list((tmp_path / "shared").iterdir()), "the folder is removed")
     finally:

@@ -44,13 +44,17 @@ def _drain(ground: Ground, injected: Injected) -> None:
 
 
 def _resume(ground: Ground, injected: Injected) -> None:
-    """Give the node back, whatever Slurm made of the fault."""
-    state = _state(ground, injected.node)
-    if state.startswith(("drain", "drng")):
-        _update(ground, injected.node, "State=UNDRAIN")
-    elif state.startswith(("down", "fail", "inval")):
-        _update(ground, injected.node, "State=RESUME")
-    _wait(ground, injected.node, lambda now: now in ("idle", "mix", "alloc"))
+    """Give the node back, whatever Slurm makes of the fault, also a moment later."""
+    _wait(ground, injected.node, lambda now: _asked_back(ground, injected.node, now))
+
+
+def _asked_back(ground: Ground, node: str, now: str) -> bool:
+    """Return whether the node is in service; ask for it where it is not."""
+    new = "UNDRAIN" if now.startswith(("drain", "drng")) else "RESUME"
+    if new == "UNDRAIN" or now.startswith(("down", "fail", "inval")):
+        # refused where the node has come back by itself since we looked
+        ground.daemons.client("scontrol", "update", f"NodeName={node}", f"State={new}")
+    return now in ("idle", "mix", "alloc")
 
 
 def _kill_slurmd(ground: Ground, injected: Injected) -> None:
@@ -64,7 +68,7 @@ def _kill_slurmd(ground: Ground, injected: Injected) -> None:
 
 def _start_slurmd(ground: Ground, injected: Injected) -> None:
     if ground.daemons.find(f"slurmd-{injected.node}") is None:
-        ground.daemons.start_slurmd(injected.node)
+        _start_again(ground, injected.node)
     _wait(ground, injected.node, lambda now: now in ("idle", "down", "drain"))
     _resume(ground, injected)
 
@@ -102,7 +106,7 @@ def _with_plugin(ground: Ground, injected: Injected) -> None:
 def _restart(ground: Ground, node: str) -> None:
     own = ground.layout.root / f"etc.{node}" / "slurm.conf"
     _stop_slurmd(ground, node)
-    ground.daemons.start_slurmd(node, own if own.exists() else None)
+    _start_again(ground, node, own if own.exists() else None)
     _wait(ground, node, lambda now: now == "idle")
 
 
@@ -150,14 +154,14 @@ def _fewer_gres(ground: Ground, injected: Injected) -> None:
         _cut((etc / "gres.conf").read_text(), node, int(injected.options["count"]))
     )
     _stop_slurmd(ground, node)
-    ground.daemons.start_slurmd(node, own / "slurm.conf")
+    _start_again(ground, node, own / "slurm.conf")
     _wait(ground, node, lambda now: now.startswith(("inval", "drain")))
 
 
 def _all_gres(ground: Ground, injected: Injected) -> None:
     shutil.rmtree(ground.layout.root / f"etc.{injected.node}", ignore_errors=True)
     _stop_slurmd(ground, injected.node)
-    ground.daemons.start_slurmd(injected.node)
+    _start_again(ground, injected.node)
     _wait(ground, injected.node, lambda now: not now.startswith("inval"))
     _resume(ground, injected)
 
@@ -178,6 +182,12 @@ def _stop_slurmd(ground: Ground, node: str) -> None:
         processes.stop([process], patience=2.0)
 
 
+def _start_again(ground: Ground, node: str, conf: Path | None = None) -> None:
+    """Start the node's slurmd and wait until it runs: Slurm may not even have noticed that the old one has gone."""
+    ground.daemons.start_slurmd(node, conf)
+    ground.daemons.wait_for([f"slurmd-{node}"])
+
+
 def _update(ground: Ground, node: str, *settings: str) -> None:
     done = ground.daemons.client("scontrol", "update", f"NodeName={node}", *settings)
     if done.rc != 0:
@@ -190,7 +200,7 @@ def _state(ground: Ground, node: str) -> str:
 
 def _wait(ground: Ground, node: str, reached: Callable[[str], bool]) -> None:
     deadline = time.monotonic() + _PATIENCE
-    while not reached(state := _state(ground, node)):
+    while not ((state := _state(ground, node)) and reached(state)):  # none: slurmctld does not answer
         if time.monotonic() > deadline:
             raise SandboxError(
                 f"{node} is still {state} after {_PATIENCE:.0f} s: {ground.daemons.last_log('slurmctld')}"

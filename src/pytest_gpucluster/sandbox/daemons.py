@@ -186,7 +186,7 @@ class Daemons:
             return self._namespaces.find(daemon.removeprefix("slurmd-"), pid_file)
         return processes.from_pid_file(pid_file, str(self._layout.root))
 
-    def wait_for(self, daemons: Iterable[str], *, patience: float = 10.0) -> dict[str, Process]:
+    def wait_for(self, daemons: Iterable[str], *, patience: float = 30.0) -> dict[str, Process]:
         """Return the processes; daemons write their pid files shortly after they went to the background."""
         deadline = time.monotonic() + patience
         found: dict[str, Process] = {}

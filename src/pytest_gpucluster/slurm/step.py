@@ -233,7 +233,9 @@ def run_step(slurm: Slurm, allocation: Allocation, request: StepRequest) -> Step
             rc=result.rc,
             stderr=result.stderr,
         )
-    if reader.began and (why := ended_from_outside(result, request)):
+    if why := ended_from_outside(
+        result, request
+    ):  # also a task that was ended before it could say that it began
         error = StepError(
             f"srun: the step was ended from outside: {why} (repeat: {_shorten(result.command)})",
             argv=argv,

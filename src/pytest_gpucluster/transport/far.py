@@ -191,11 +191,17 @@ class RemoteProcess:
                 raise TransportError(
                     f"{self.args[0]}: the login shell of {self.where} did not begin it within {timeout:g} s"
                 ) from error
-            raise ConnectionLost(
-                f"{self.args[0]}: the SSH connection to {self.where} broke as it was to begin", begun=sent
-            ) from error
+            raise self._broken(begun=sent) from error
         self.close()
         raise TransportError(_why_not(self.args[0], self.where, words[1:], workdir))
+
+    def _broken(self, *, begun: bool) -> ConnectionLost:
+        what = (
+            "broke as it began; whether it did its work is not known: look before it is repeated"
+            if begun
+            else "broke as it was to begin"
+        )
+        return ConnectionLost(f"{self.args[0]}: the SSH connection to {self.where} {what}", begun=begun)
 
     def _skip_to(self, stream: io.BufferedReader, nonce: str, *, numbered: bool = False) -> list[str]:
         """Return the words of the line with the nonce; what login shells print before it is dropped."""
@@ -210,9 +216,7 @@ class RemoteProcess:
                     return words
             seen, last = seen + len(text), text.strip() or last
         if self.lost:
-            raise ConnectionLost(
-                f"{self.args[0]}: the SSH connection to {self.where} broke as it was to begin", begun=True
-            )
+            raise self._broken(begun=True)
         said = f": it says {last[:120]!r}" if last else ""
         raise TransportError(f"{self.args[0]}: the login shell of {self.where} runs no commands{said}")
 
