@@ -57,10 +57,16 @@ watch() {
   kill -9 "-$1" 2>/dev/null || kill -9 "$1" 2>/dev/null
 }
 
+# A signal may come after the fork and before `pid` is set, when $! has it already, or before it leads its group.
+end_command() {
+  pid=${pid:-$!}
+  [ "$pid" = "$before" ] || kill -9 "-$pid" 2>/dev/null || kill -9 "$pid" 2>/dev/null
+}
+
 # Run the command: stdout to 1, stderr to 5, status to 3. What it leaves in its group ends with it.
 work() {
-  pid= watcher=
-  trap '[ -n "$pid" ] && kill -9 "-$pid" 2>/dev/null; exit' TERM HUP INT
+  pid= watcher= before=$!
+  trap 'end_command; exit' TERM HUP INT
   if [ "$how" = b ]; then code=$(printf '%b|' "$code"); code=${code%|}; fi
   if [ -n "$keeper" ]; then
     $keeper "$seconds" sh -c "$code" </dev/null 2>&5 3>&- 5>&- 6>&- &
