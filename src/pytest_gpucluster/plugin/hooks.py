@@ -281,7 +281,8 @@ class Hooks:
             return
         message = reporting.message_of(report)
         if str(report.outcome) == "rerun":  # pytest-rerunfailures: it failed, and is tried again
-            attempt = reporting.result_event(report, "rerun", message)
+            record = getattr(report, "gpucluster", {})
+            attempt = {**reporting.result_event(report, "rerun", message), **record}
             self._reruns.setdefault(report.nodeid, []).append(attempt)
             self.log.write("rerun", **attempt)
             return
@@ -291,7 +292,7 @@ class Hooks:
         if not hasattr(report, "gpucluster"):  # xdist's own report of an item whose worker crashed
             report.__dict__["gpucluster"] = reporting.record_of_nodeid(report.nodeid, self.session)
         self.tally.add(report.gpucluster, outcome, message)
-        self.log.write("result", **reporting.result_event(report, outcome, message))
+        self.log.write("result", report.gpucluster, **reporting.result_event(report, outcome, message))
         self._log_lost()
 
     def _log_lost(self) -> None:

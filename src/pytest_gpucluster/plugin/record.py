@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from pytest_gpucluster import printable, redact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from pytest_gpucluster.checks.verdict import Metric, Verdict
     from pytest_gpucluster.probes.base import Probe
@@ -42,19 +43,42 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types without control characters: suite, check, node, verdicts, metrics, curves, cells, logs."""
-        plain = {
-            "suite": self.suite,
-            "check": self.check,
-            "node": self.node,
-            "verdicts": [verdict.as_dict() for verdict in self.verdicts],
-            "metrics": [dict(vars(metric)) for metric in self.metrics],
-            "curves": self.curves,
-            "cells": self.cells,
-            "logs": self.logs,
-            **({"versions": self.versions} if self.versions else {}),
+        return {
+            "suite": clean(self.suite),
+            "check": clean(self.check),
+            "node": clean(self.node),
+            "verdicts": [_clean_verdict(verdict) for verdict in self.verdicts],
+            "metrics": [_clean_flat(vars(metric)) for metric in self.metrics],
+            "curves": clean_all(self.curves) if self.curves else [],
+            "cells": clean_all(self.cells) if self.cells else [],
+            "logs": clean_all(self.logs) if self.logs else [],
+            **({"versions": clean_all(self.versions)} if self.versions else {}),
         }
-        cleaned: dict[str, Any] = clean_all(plain)
-        return cleaned
+
+
+def _clean_verdict(verdict: Verdict) -> dict[str, Any]:
+    """Clean a verdict as clean_all does. Most of its text is the same for every node: it is remembered as clean."""
+    plain = verdict.as_dict()
+    metrics, findings = plain.pop("metrics"), plain.pop("findings")
+    cleaned = _clean_flat(plain)
+    return {
+        **{key: cleaned.get(key) for key in verdict.__dataclass_fields__},  # in the order of the fields
+        "findings": clean_all(findings) if findings else [],
+        "metrics": [_clean_flat(metric) for metric in metrics],
+    }
+
+
+def _clean_flat(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Clean plain data without depth; keys that are names of fields are clean."""
+    if all(value.__class__ is not str or _is_clean(value) for value in plain.values()):
+        return dict(plain)
+    cleaned: dict[str, Any] = clean_all(dict(plain))
+    return cleaned
+
+
+@lru_cache(1 << 17)  # names, units, devices of many nodes; long texts are rare
+def _is_clean(text: str) -> bool:
+    return text.isprintable() and not redact.is_suspect(text) and not text.endswith(redact.REDACTED)
 
 
 RECORD: pytest.StashKey[Record] = pytest.StashKey()
@@ -86,7 +110,7 @@ def node_of(item: pytest.Item) -> str:
 
 def clean(text: str) -> str:
     """Take out secrets, and control characters: XML cannot hold them, and a terminal would obey them."""
-    return printable.clean(redact.text(text))
+    return text if _is_clean(text) else printable.clean(redact.text(text))
 
 
 def clean_all(data: Any) -> Any:

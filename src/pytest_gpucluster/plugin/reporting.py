@@ -243,7 +243,7 @@ def run_properties(session: Session, run: str) -> list[tuple[str, str]]:
 
 
 def result_event(report: pytest.TestReport, outcome: str, message: str) -> dict[str, Any]:
-    """Return the fields of a `result` event."""
+    """Return the fields of a `result` event, without those of the item's record."""
     fields: dict[str, Any] = {
         "nodeid": report.nodeid,
         "outcome": outcome,
@@ -258,7 +258,7 @@ def result_event(report: pytest.TestReport, outcome: str, message: str) -> dict[
         fields["output"] = shortened(clean("\n".join(text for _, text in report.sections if text)))
     if foreign := [[name, clean(str(it))] for name, it in report.user_properties if not is_ours(name)]:
         fields["properties"] = foreign
-    return fields | getattr(report, "gpucluster", {})
+    return fields
 
 
 def shortened(text: str) -> str:

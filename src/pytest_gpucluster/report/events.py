@@ -17,7 +17,7 @@ from pytest_gpucluster import jsontext, redact
 from pytest_gpucluster.errors import GpuClusterError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 
@@ -35,9 +35,12 @@ class EventLog:
         self.failed = ""
         self._cut = False  # the last line is not whole
 
-    def write(self, event: str, **fields: Any) -> None:
-        """Append one event. A full disk is remembered in `failed`, and never ends the run."""
-        plain = redact.everything(fields)
+    def write(self, event: str, record: Mapping[str, Any] | None = None, **fields: Any) -> None:
+        """Append one event. A full disk is remembered in `failed`, and never ends the run.
+
+        `record`: further fields, which hold no secret any more (plugin.record cleans them).
+        """
+        plain = {**redact.everything(fields), **(record or {})}
         line = strict_json({"time": round(time.time(), 3), "run": self.run, "event": event, **plain})
         with self._lock:
             try:
