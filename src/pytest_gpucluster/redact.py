@@ -77,7 +77,7 @@ _WORDS = (
 )
 _ANY, _ANY_LOWER = re.compile(_WORDS, re.IGNORECASE), re.compile(_WORDS)
 _SHORT = 200  # characters of a text that is worth to be remembered: names, units, devices, causes
-_REMEMBERED = 1 << 17
+_REMEMBERED = 1 << 14
 
 
 def is_secret(name: str, value: str) -> bool:
@@ -100,25 +100,25 @@ def variables(given: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _search(given: str) -> bool:
-    found = _ANY_LOWER.search(given.lower()) if given.isascii() else _ANY.search(given)
-    return found is not None
-
-
-_remembered = lru_cache(_REMEMBERED)(_search)
-
-
 def is_suspect(given: str) -> bool:
     """Tell whether a text may hold a secret: what `text` leaves as it is in no case is not.
 
     No word that makes it suspect spans the `=` between a key and its value.
     """
-    return _remembered(given) if len(given) <= _SHORT else _search(given)
+    found = _ANY_LOWER.search(given.lower()) if given.isascii() else _ANY.search(given)
+    return found is not None
+
+
+_remembered = lru_cache(_REMEMBERED)(is_suspect)
+
+
+def _is_suspect(given: str) -> bool:
+    return _remembered(given) if len(given) <= _SHORT else is_suspect(given)
 
 
 def text(given: str) -> str:
     """Return a text without the secrets in it: NAME=value, 'name: value', --name value, URLs, tokens, private keys."""
-    if not is_suspect(given):
+    if not _is_suspect(given):
         return given
     for pattern, instead in _PATTERNS:
         given = pattern.sub(instead, given)
@@ -148,6 +148,6 @@ def everything(data: Any) -> Any:
 def _under(key: str, value: Any) -> Any:
     if not isinstance(value, str):
         return everything(value)
-    if not value or not (is_suspect(value) or is_suspect(key) or value.endswith(REDACTED)):
+    if not value or not (_is_suspect(value) or _is_suspect(key) or value.endswith(REDACTED)):
         return value
     return REDACTED if text(f"{key}={value}").endswith(REDACTED) else text(value)

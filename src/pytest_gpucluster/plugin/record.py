@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpucluster import printable, redact
+from pytest_gpucluster.plugin.node_items import NodeItem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from pytest_gpucluster.checks.verdict import Metric, Verdict
     from pytest_gpucluster.probes.base import Probe
@@ -94,16 +95,20 @@ def record_of(item: pytest.Item) -> Record:
 
 def suite_of(item: pytest.Item) -> str:
     """Return the suite of an item: SUITE of test_SUITE.py."""
-    return item.path.stem.removeprefix("test_")
+    return item.suite if type(item) is NodeItem else item.path.stem.removeprefix("test_")
 
 
 def check_of(item: pytest.Item) -> str:
     """Return the check of an item, without making its record: half a million of them would fill the memory."""
+    if type(item) is NodeItem:
+        return item.check
     return f"{suite_of(item)}.{getattr(item, 'originalname', item.name).removeprefix('test_')}"
 
 
 def node_of(item: pytest.Item) -> str:
     """Return the node that an item is parametrised for, '' for an item about the whole cluster."""
+    if type(item) is NodeItem:
+        return item.node_name
     callspec = getattr(item, "callspec", None)
     return str(callspec.params.get("node", "")) if callspec else ""
 
@@ -123,6 +128,7 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def matches(check: str, patterns: Iterable[str]) -> str | None:
+@lru_cache(1 << 12)  # the same for all nodes
+def matches(check: str, patterns: tuple[str, ...]) -> str | None:
     """Return the first pattern (fnmatch, like 'gpu.*') that a check's name matches."""
     return next((pattern for pattern in patterns if fnmatchcase(check, pattern)), None)

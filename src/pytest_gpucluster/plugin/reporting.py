@@ -19,6 +19,7 @@ from pytest_gpucluster.errors import GpuClusterError
 from pytest_gpucluster.plugin.expect import CheckFailed
 from pytest_gpucluster.plugin.record import Record, clean, record_of
 from pytest_gpucluster.plugin.tally import CLUSTER
+from pytest_gpucluster.plugin.testcases import Testcases
 from pytest_gpucluster.report import junit
 
 if TYPE_CHECKING:
@@ -185,8 +186,8 @@ def record_of_nodeid(nodeid: str, session: Session) -> dict[str, Any]:
     return Record(suite, f"{suite}.{name.removeprefix('test_')}", node).as_dict()
 
 
-def name_testcases(config: pytest.Config, reruns: dict[str, list[dict[str, Any]]]) -> None:
-    """Give every testcase its stable Jenkins name, and the annotation as its output.
+def name_testcases(config: pytest.Config, reruns: dict[str, list[dict[str, Any]]]) -> Testcases | None:
+    """Give every testcase its stable Jenkins name, and the annotation as its output; None where there is no JUnit.
 
     pytest opens a second testcase where a failed test's teardown breaks too, and freezes both before any hook sees
     them: so the names are given where testcases are opened. `reruns` are the earlier attempts of items by their id.
@@ -195,7 +196,7 @@ def name_testcases(config: pytest.Config, reruns: dict[str, list[dict[str, Any]]
 
     xml: Any = config.stash.get(xml_key, None)
     if xml is None:
-        return
+        return None
     opened = xml._opentestcase  # noqa: SLF001 - pytest has no other door to it
 
     def named(report: pytest.TestReport) -> Any:
@@ -214,6 +215,7 @@ def name_testcases(config: pytest.Config, reruns: dict[str, list[dict[str, Any]]
         return reporter
 
     xml._opentestcase = named  # noqa: SLF001
+    return Testcases(xml)
 
 
 def end_junit(config: pytest.Config, session: Session, run: str, complaints: list[str]) -> None:
@@ -223,9 +225,6 @@ def end_junit(config: pytest.Config, session: Session, run: str, complaints: lis
     xml = config.stash.get(xml_key, None)
     if xml is None:
         return
-    # a test that was stopped between its set-up and its end has a duration only, and no name
-    ordered = xml.node_reporters_ordered
-    ordered[:] = [it for it in ordered if "name" in vars(it).get("attrs", ("name", "of a finished one"))]
     for name, value in run_properties(session, run):
         xml.add_global_property(name, value)
     if complaints:

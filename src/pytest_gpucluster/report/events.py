@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+_ENCODER = json.JSONEncoder(allow_nan=False)  # json.dumps makes a new one each time
+
+
 class EventLog:
     """Appends events to one file. Safe to use from several threads."""
 
@@ -69,7 +72,7 @@ class EventLog:
 def strict_json(data: dict[str, Any]) -> str:
     """Write JSON that every reader takes: a number that is none becomes the text 'NaN' or 'Infinity'."""
     try:
-        return json.dumps(data, allow_nan=False)
+        return _ENCODER.encode(data)
     except ValueError:
         return json.dumps(json.loads(json.dumps(data), parse_constant=str))
 
