@@ -229,6 +229,8 @@ class Fleet:
     @property
     def lost(self) -> dict[str, str]:
         """Nodes that no longer answer, and why."""
+        if not self._lost:  # as nearly always, and every item asks
+            return {}
         with self._changed:
             return dict(self._lost)
 

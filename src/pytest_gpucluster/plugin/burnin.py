@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.plugin.node_items import marks_of
 from pytest_gpucluster.plugin.record import clean
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.runners.burnin import Before
@@ -76,10 +77,12 @@ def refuse_workers(option: Any) -> None:
 
 def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the burn-in's items out of a run that did not ask for it, be it by naming nothing else."""
-    gone = [item for item in items if item.get_closest_marker(MARK)]
-    if gone and len(gone) < len(items) and not asked(config.option):
+    if asked(config.option):
+        return
+    gone = [item for item in items if MARK in marks_of(item)]
+    if gone and len(gone) < len(items):
         config.hook.pytest_deselected(items=gone)
-        items[:] = [item for item in items if not item.get_closest_marker(MARK)]
+        items[:] = [item for item in items if MARK not in marks_of(item)]
 
 
 class Screen(Protocol):

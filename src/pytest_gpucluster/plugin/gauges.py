@@ -34,20 +34,22 @@ class Gauges:
         """Write the files; one that was asked for and is not there is no success."""
         from pytest_gpucluster.report import prom  # noqa: PLC0415 - the start of a run has no need of it
 
-        try:
-            events = list(read_events(self.log.path))
-        except OSError as error:
-            self.problems.append(
-                f"{self.log.path}: cannot be read ({error.strerror}): no metrics are written"
-            )
-            events = []
-        for path in self.paths if events else ():
+        for path in self.paths if self._has_events() else ():
             try:
-                prom.write(events, path)
+                prom.write(read_events(self.log.path), path)
             except GpuClusterError as error:
                 self.problems.append(one_line(error))
         if self.problems and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _has_events(self) -> bool:
+        try:
+            return any(True for _ in read_events(self.log.path))
+        except OSError as error:
+            self.problems.append(
+                f"{self.log.path}: cannot be read ({error.strerror}): no metrics are written"
+            )
+            return False
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -12,6 +12,7 @@ from pytest_gpucluster.errors import GpuClusterError, TransportError
 from pytest_gpucluster.plugin import burnin, reporting, signals
 from pytest_gpucluster.plugin.about import about
 from pytest_gpucluster.plugin.lanes import PLACE, place_of
+from pytest_gpucluster.plugin.node_items import Maker, kinds, marks_of, pays
 from pytest_gpucluster.plugin.plan import Kind
 from pytest_gpucluster.plugin.record import (
     NOT_APPLICABLE,
@@ -25,6 +26,7 @@ from pytest_gpucluster.plugin.record import (
     record_of,
 )
 from pytest_gpucluster.plugin.session import Controller, Session, Worker
+from pytest_gpucluster.plugin.swift import Swift
 from pytest_gpucluster.plugin.tally import Tally, classify
 from pytest_gpucluster.report.curve import draw
 from pytest_gpucluster.suite import asked_by
@@ -32,6 +34,7 @@ from pytest_gpucluster.suite import asked_by
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
+    from pytest_gpucluster.plugin.testcases import Testcases
     from pytest_gpucluster.probes.base import Probe
     from pytest_gpucluster.report.events import EventLog
 
@@ -58,6 +61,9 @@ class Hooks:
         self._reruns: dict[str, list[dict[str, Any]]] = {}  # item -> its attempts that did not decide
         # made once: pytest would make and check them anew for every test
         self._node_params = [pytest.param(node, id=node) for node in session.plan.selected]
+        self._testcases: Testcases | None = None
+        self._maker = Maker(config, session.plan.selected)
+        self._swift = Swift(config, self.pytest_runtest_setup, self._enrich)
         if log is not None:
             self._log_start(log)
 
@@ -86,7 +92,10 @@ class Hooks:
 
     def pytest_sessionstart(self) -> None:
         """Name testcases for Jenkins."""
-        reporting.name_testcases(self.config, self._reruns)
+        self._testcases = reporting.name_testcases(
+            self.config, self._reruns, at_scale=pays(self.session.plan.selected)
+        )
+        self._swift.testcases = self._testcases
 
     def pytest_report_header(self) -> list[str]:
         """Say what is under test, and what is not."""
@@ -105,7 +114,17 @@ class Hooks:
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Make one item a node of every test that asks for `node`, `host` or facts."""
         if "node" in metafunc.fixturenames:
-            metafunc.parametrize("node", self._node_params, indirect=True)
+            self._maker.parametrize(metafunc, self._node_params)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_pycollect_makeitem(self) -> Generator[None, Any, Any]:
+        """Give a test the items of all its nodes."""
+        self._maker.begin()
+        return self._maker.items((yield))
+
+    def pytest_plugin_registered(self) -> None:
+        """Look again at who has a say in how items run."""
+        self._swift.look_again()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Generator[None, object, object]:
@@ -123,13 +142,8 @@ class Hooks:
         """Skip what the cluster or profile says does not apply, and what takes minutes unless it is asked for."""
         burnin.deselect(self.config, items)
         slow_asked = self.config.option.slow or "slow" in self.config.option.markexpr
-        known: dict[tuple[int, ...], set[str]] = {}
         for item in items:
-            node = node_of(item)
-            key = (id(item.parent), *map(id, item.own_markers))  # the items of one test share their marks
-            marks = known.get(key)
-            if marks is None:
-                marks = known[key] = {mark.name for mark in item.iter_markers()}
+            node, marks = node_of(item), marks_of(item)
             self._skip_by_rule(item, node, slow="slow" in marks and not slow_asked)
             if node and "judges_node" in marks:
                 kinds = {Kind.UNAVAILABLE, Kind.BUSY} if "inventory" in marks else {Kind.LOST}
@@ -147,7 +161,7 @@ class Hooks:
         rules: Mapping[str, str] = self.session.cluster.not_applicable
         if node and (absent := self.session.nodes[node].profile.absent):
             rules = {**rules, **absent}
-        pattern = matches(check_of(item), rules) if rules else None
+        pattern = matches(check_of(item), tuple(rules)) if rules else None
         if pattern is not None:
             item.add_marker(pytest.mark.skip(reason=NOT_APPLICABLE + rules[pattern]))
         elif slow:
@@ -163,8 +177,8 @@ class Hooks:
         if session.config.option.collectonly:
             return
         runs_here = bool(session.items)  # under xdist the controller has no items
-        if runs_here and any(needs_nodes(item) for item in session.items):
-            used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+        if runs_here and any(map(needs_nodes, kinds(session.items))):
+            used = {name for item in kinds(session.items) for name in getattr(item, "fixturenames", ())}
             self._get_nodes(with_jobs="jobs" in used, with_submitit="submitted" in used)
             if self.session.channel is not None:
                 self.session.prefetch(self._wanted_probes(session.items))
@@ -227,7 +241,7 @@ class Hooks:
     def _wanted_probes(self, items: list[pytest.Item]) -> list[Probe[Any]]:
         wanted: dict[str, Probe[Any]] = {}
         for fixtureinfo in {
-            id(info): info for item in items if (info := getattr(item, "_fixtureinfo", None))
+            id(info): info for item in kinds(items) if (info := getattr(item, "_fixtureinfo", None))
         }.values():
             for definitions in fixtureinfo.name2fixturedefs.values():
                 for probe in asked_by(definitions[-1].func, self.session.cluster):
@@ -241,6 +255,11 @@ class Hooks:
         """Have the item's nodes from its setup to its teardown."""
         with self.session.turn(item.stash.get(PLACE, None)):
             return (yield)
+
+    @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_protocol")
+    def pytest_runtest_protocol_swift(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Run an item of ours without the machinery that has nothing to do for it."""
+        return self._swift.run(item, nextitem) or None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -268,11 +287,14 @@ class Hooks:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Put record and annotation into the report."""
         report = yield
+        self._enrich(item, call, report)
+        return report
+
+    def _enrich(self, item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
         reporting.enrich(item, call, report, self.session)
         if report.when == "call" and report.passed and judges_loss(item):
             # it passed: a node that is lost later must be said by another item
             self.judged.get(node_of(item), set()).discard(Kind.LOST)
-        return report
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -281,7 +303,8 @@ class Hooks:
             return
         message = reporting.message_of(report)
         if str(report.outcome) == "rerun":  # pytest-rerunfailures: it failed, and is tried again
-            attempt = reporting.result_event(report, "rerun", message)
+            record = getattr(report, "gpucluster", {})
+            attempt = {**reporting.result_event(report, "rerun", message), **record}
             self._reruns.setdefault(report.nodeid, []).append(attempt)
             self.log.write("rerun", **attempt)
             return
@@ -291,7 +314,7 @@ class Hooks:
         if not hasattr(report, "gpucluster"):  # xdist's own report of an item whose worker crashed
             report.__dict__["gpucluster"] = reporting.record_of_nodeid(report.nodeid, self.session)
         self.tally.add(report.gpucluster, outcome, message)
-        self.log.write("result", **reporting.result_event(report, outcome, message))
+        self.log.write("result", report.gpucluster, **reporting.result_event(report, outcome, message))
         self._log_lost()
 
     def _log_lost(self) -> None:
@@ -307,6 +330,7 @@ class Hooks:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Nothing is green by absence: no test executed, or a node lost unsaid, is not a success."""
         signals.ignore()
+        self.session.forget_answers()  # all is judged, and reports need memory
         if self.session.stopped:
             session.exitstatus = pytest.ExitCode.INTERRUPTED
             self.session.messages.append(self.session.stopped)
@@ -327,12 +351,20 @@ class Hooks:
             complaints = [f"the run was stopped (exit {status}): what it had not come to is not tested"]
         reporting.end_junit(self.config, self.session, self.log.run, complaints)
         self._log_finish(self.log, int(session.exitstatus), complaints)
+        if self._testcases is not None:
+            self._testcases.set_mark()
 
     @pytest.hookimpl(wrapper=True, trylast=True, specname="pytest_sessionfinish")
     def pytest_sessionfinish_reports(self, session: pytest.Session) -> Generator[None, object, object]:
         """Let a JUnit file that cannot be written, as on a full disk, cost neither the summary nor the exit code."""
         try:
-            return (yield)
+            try:
+                result = yield
+            finally:
+                text = self._testcases.take_mark() if self._testcases is not None else ""
+            if self._testcases is not None:
+                self._testcases.fill(text)
+            return result  # noqa: TRY300 - the except is of all of it
         except OSError as error:
             message = f"{error.filename or self.config.option.xmlpath}: cannot be written ({error.strerror})"
             self.session.messages.append(message)
@@ -352,7 +384,7 @@ class Hooks:
             exit=code,
             complaints=complaints,
             processes=dict(self.session.slurm.transport.started) if self.session.slurm else {},
-            **{
+            record={
                 kind: self.tally.total(kind)
                 for kind in ("passed", "failed", "error", "not checked", "not tested")
             },
@@ -427,6 +459,8 @@ class Hooks:
         """Give the nodes back, whatever happened."""
         signals.ignore()  # a run that is stopped before its first test has had no pytest_sessionfinish
         self.session.close()
+        if self._testcases is not None:
+            self._testcases.close()
         for message in getattr(self.session, "left_behind", ()):
             self._say(f"ERROR: {message}")
             if self.log is not None:

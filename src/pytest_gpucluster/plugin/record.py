@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpucluster import printable, redact
+from pytest_gpucluster.plugin.node_items import NodeItem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
 
     from pytest_gpucluster.checks.verdict import Metric, Verdict
     from pytest_gpucluster.probes.base import Probe
@@ -42,19 +44,42 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types without control characters: suite, check, node, verdicts, metrics, curves, cells, logs."""
-        plain = {
-            "suite": self.suite,
-            "check": self.check,
-            "node": self.node,
-            "verdicts": [verdict.as_dict() for verdict in self.verdicts],
-            "metrics": [dict(vars(metric)) for metric in self.metrics],
-            "curves": self.curves,
-            "cells": self.cells,
-            "logs": self.logs,
-            **({"versions": self.versions} if self.versions else {}),
+        return {
+            "suite": clean(self.suite),
+            "check": clean(self.check),
+            "node": clean(self.node),
+            "verdicts": [_clean_verdict(verdict) for verdict in self.verdicts],
+            "metrics": [_clean_flat(vars(metric)) for metric in self.metrics],
+            "curves": clean_all(self.curves) if self.curves else [],
+            "cells": clean_all(self.cells) if self.cells else [],
+            "logs": clean_all(self.logs) if self.logs else [],
+            **({"versions": clean_all(self.versions)} if self.versions else {}),
         }
-        cleaned: dict[str, Any] = clean_all(plain)
-        return cleaned
+
+
+def _clean_verdict(verdict: Verdict) -> dict[str, Any]:
+    """Clean a verdict as clean_all does. Most of its text is the same for every node: it is remembered as clean."""
+    plain = verdict.as_dict()
+    metrics, findings = plain.pop("metrics"), plain.pop("findings")
+    cleaned = _clean_flat(plain)
+    return {
+        **{key: cleaned.get(key) for key in verdict.__dataclass_fields__},  # in the order of the fields
+        "findings": clean_all(findings) if findings else [],
+        "metrics": [_clean_flat(metric) for metric in metrics],
+    }
+
+
+def _clean_flat(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Clean plain data without depth; keys that are names of fields are clean."""
+    if all(value.__class__ is not str or _is_clean(value) for value in plain.values()):
+        return dict(plain)
+    cleaned: dict[str, Any] = clean_all(dict(plain))
+    return cleaned
+
+
+@lru_cache(1 << 17)  # names, units, devices of many nodes; long texts are rare
+def _is_clean(text: str) -> bool:
+    return text.isprintable() and not redact.is_suspect(text) and not text.endswith(redact.REDACTED)
 
 
 RECORD: pytest.StashKey[Record] = pytest.StashKey()
@@ -70,23 +95,27 @@ def record_of(item: pytest.Item) -> Record:
 
 def suite_of(item: pytest.Item) -> str:
     """Return the suite of an item: SUITE of test_SUITE.py."""
-    return item.path.stem.removeprefix("test_")
+    return item.suite if type(item) is NodeItem else item.path.stem.removeprefix("test_")
 
 
 def check_of(item: pytest.Item) -> str:
     """Return the check of an item, without making its record: half a million of them would fill the memory."""
+    if type(item) is NodeItem:
+        return item.check
     return f"{suite_of(item)}.{getattr(item, 'originalname', item.name).removeprefix('test_')}"
 
 
 def node_of(item: pytest.Item) -> str:
     """Return the node that an item is parametrised for, '' for an item about the whole cluster."""
+    if type(item) is NodeItem:
+        return item.node_name
     callspec = getattr(item, "callspec", None)
     return str(callspec.params.get("node", "")) if callspec else ""
 
 
 def clean(text: str) -> str:
     """Take out secrets, and control characters: XML cannot hold them, and a terminal would obey them."""
-    return printable.clean(redact.text(text))
+    return text if _is_clean(text) else printable.clean(redact.text(text))
 
 
 def clean_all(data: Any) -> Any:
@@ -99,6 +128,7 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def matches(check: str, patterns: Iterable[str]) -> str | None:
+@lru_cache(1 << 12)  # the same for all nodes
+def matches(check: str, patterns: tuple[str, ...]) -> str | None:
     """Return the first pattern (fnmatch, like 'gpu.*') that a check's name matches."""
     return next((pattern for pattern in patterns if fnmatchcase(check, pattern)), None)

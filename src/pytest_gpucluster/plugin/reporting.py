@@ -19,6 +19,7 @@ from pytest_gpucluster.errors import GpuClusterError
 from pytest_gpucluster.plugin.expect import CheckFailed
 from pytest_gpucluster.plugin.record import Record, clean, record_of
 from pytest_gpucluster.plugin.tally import CLUSTER
+from pytest_gpucluster.plugin.testcases import Testcases, has_name
 from pytest_gpucluster.report import junit
 
 if TYPE_CHECKING:
@@ -185,8 +186,12 @@ def record_of_nodeid(nodeid: str, session: Session) -> dict[str, Any]:
     return Record(suite, f"{suite}.{name.removeprefix('test_')}", node).as_dict()
 
 
-def name_testcases(config: pytest.Config, reruns: dict[str, list[dict[str, Any]]]) -> None:
+def name_testcases(
+    config: pytest.Config, reruns: dict[str, list[dict[str, Any]]], *, at_scale: bool
+) -> Testcases | None:
     """Give every testcase its stable Jenkins name, and the annotation as its output.
+
+    `at_scale`: write them out as they end; None where not, or where there is no JUnit.
 
     pytest opens a second testcase where a failed test's teardown breaks too, and freezes both before any hook sees
     them: so the names are given where testcases are opened. `reruns` are the earlier attempts of items by their id.
@@ -195,7 +200,7 @@ def name_testcases(config: pytest.Config, reruns: dict[str, list[dict[str, Any]]
 
     xml: Any = config.stash.get(xml_key, None)
     if xml is None:
-        return
+        return None
     opened = xml._opentestcase  # noqa: SLF001 - pytest has no other door to it
 
     def named(report: pytest.TestReport) -> Any:
@@ -214,6 +219,7 @@ def name_testcases(config: pytest.Config, reruns: dict[str, list[dict[str, Any]]
         return reporter
 
     xml._opentestcase = named  # noqa: SLF001
+    return Testcases(xml) if at_scale else None
 
 
 def end_junit(config: pytest.Config, session: Session, run: str, complaints: list[str]) -> None:
@@ -225,7 +231,7 @@ def end_junit(config: pytest.Config, session: Session, run: str, complaints: lis
         return
     # a test that was stopped between its set-up and its end has a duration only, and no name
     ordered = xml.node_reporters_ordered
-    ordered[:] = [it for it in ordered if "name" in vars(it).get("attrs", ("name", "of a finished one"))]
+    ordered[:] = [it for it in ordered if has_name(it)]
     for name, value in run_properties(session, run):
         xml.add_global_property(name, value)
     if complaints:
@@ -243,7 +249,7 @@ def run_properties(session: Session, run: str) -> list[tuple[str, str]]:
 
 
 def result_event(report: pytest.TestReport, outcome: str, message: str) -> dict[str, Any]:
-    """Return the fields of a `result` event."""
+    """Return the fields of a `result` event, without those of the item's record."""
     fields: dict[str, Any] = {
         "nodeid": report.nodeid,
         "outcome": outcome,
@@ -258,7 +264,7 @@ def result_event(report: pytest.TestReport, outcome: str, message: str) -> dict[
         fields["output"] = shortened(clean("\n".join(text for _, text in report.sections if text)))
     if foreign := [[name, clean(str(it))] for name, it in report.user_properties if not is_ours(name)]:
         fields["properties"] = foreign
-    return fields | getattr(report, "gpucluster", {})
+    return fields
 
 
 def shortened(text: str) -> str:

@@ -321,6 +321,10 @@ class Session:
     def forget(self, channel: Channel) -> None:
         """Forget every answer, and ask through this channel from now on."""
         self.channel, self._batch, self._exam = channel, None, None
+        self.forget_answers()
+
+    def forget_answers(self) -> None:
+        """Let go of the facts of all nodes, which are hundreds of megabytes where nodes are thousands."""
         for answers in (self._facts, self._split, self._hosts, self._prefetched):
             answers.clear()
 

@@ -312,7 +312,7 @@ def _value(row: Mapping[str, tuple[str, str]], column: str, read: Reader) -> tup
 # --- the GPUs ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # there may be a hundred thousand
 class Gpu:
     """One GPU. Memory in bytes, clocks in MHz, power in watts, temperature in degrees Celsius.
 
@@ -460,7 +460,7 @@ def _cuda(header: Section | None) -> str | None:
 # --- row remapping, processes ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Remapped:
     """The row remapping of one GPU (Ampere and later). None: no value; `unread` has what was printed."""
 

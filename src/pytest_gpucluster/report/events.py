@@ -17,8 +17,11 @@ from pytest_gpucluster import jsontext, redact
 from pytest_gpucluster.errors import GpuClusterError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False)  # json.dumps makes a new one each time
 
 
 class EventLog:
@@ -35,9 +38,12 @@ class EventLog:
         self.failed = ""
         self._cut = False  # the last line is not whole
 
-    def write(self, event: str, **fields: Any) -> None:
-        """Append one event. A full disk is remembered in `failed`, and never ends the run."""
-        plain = redact.everything(fields)
+    def write(self, event: str, record: Mapping[str, Any] | None = None, **fields: Any) -> None:
+        """Append one event. A full disk is remembered in `failed`, and never ends the run.
+
+        `record`: further fields, which hold no secret any more (plugin.record cleans them).
+        """
+        plain = {**redact.everything(fields), **(record or {})}
         line = strict_json({"time": round(time.time(), 3), "run": self.run, "event": event, **plain})
         with self._lock:
             try:
@@ -66,7 +72,7 @@ class EventLog:
 def strict_json(data: dict[str, Any]) -> str:
     """Write JSON that every reader takes: a number that is none becomes the text 'NaN' or 'Infinity'."""
     try:
-        return json.dumps(data, allow_nan=False)
+        return _ENCODER.encode(data)
     except ValueError:
         return json.dumps(json.loads(json.dumps(data), parse_constant=str))
 

@@ -6,12 +6,18 @@ import contextlib
 import os
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_gpucluster.errors import GpuClusterError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-def write_whole(path: Path, data: bytes) -> None:
+
+def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Write a file so that a reader sees the old content or all of the new; GpuClusterError where it cannot.
+
+    `data` may come in pieces, where it is too much to be had at once.
 
     The file gets the mode that open() would give: another user's collector has to read it.
     """
@@ -21,7 +27,7 @@ def write_whole(path: Path, data: bytes) -> None:
         # the leading dot and the suffix keep it from collectors that read *.prom or *.xml
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).chmod(0o666 & ~_umask())

@@ -11,6 +11,7 @@ import contextlib
 import math
 import re
 from collections import Counter, defaultdict
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.report.files import write_whole
@@ -76,7 +77,8 @@ def write(events: Iterable[Mapping[str, Any]], path: Path) -> None:
 
     GpuClusterError where the file cannot be written.
     """
-    write_whole(path, render(events, before=_read(path)).encode("utf-8", "replace"))
+    lines = _lines(events, _read(path))
+    write_whole(path, (f"{line}\n".encode("utf-8", "replace") for line in lines))
 
 
 def _read(path: Path) -> str:
@@ -87,24 +89,50 @@ def _read(path: Path) -> str:
 
 def render(events: Iterable[Mapping[str, Any]], *, before: str = "") -> str:
     """Return the metrics of a run in Prometheus' text format. `before` is the page of the run before."""
-    by_kind: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    return "\n".join(_lines(events, before)) + "\n"
+
+
+def _lines(events: Iterable[Mapping[str, Any]], before: str) -> Iterator[str]:
+    """Read the events in one pass, keeping no more of them than samples: they may be half a million."""
+    known: dict[str, Mapping[str, Any]] = {}  # the first of a kind
+    checks, lost = _Checks(), set()
+    measured: _Page | None = None
     first = last = 0.0
     for event in events:
-        by_kind[str(event["event"])].append(event)
+        kind = str(event["event"])
         first, last = first or event["time"], event["time"]
-    start: Mapping[str, Any] = next(iter(by_kind["start"]), {})
+        if kind == "result":
+            measured = measured or _Page(str(known.get("start", {}).get("cluster", "")))
+            checks.count(event)
+            _failures(measured, event)
+            for metric in event["metrics"]:
+                if not metric.get("detail"):
+                    _measured(measured, event, metric)
+        elif kind == "lost":
+            lost.add(event["node"])
+        else:
+            known.setdefault(kind, event)
+    start = known.get("start", {})
     page = _Page(str(start.get("cluster", "")))
-    results, finish = by_kind["result"], next(iter(by_kind["finish"]), None)
-    _run(page, start, finish, (first, last), before)
-    nodes = next(iter(by_kind["nodes"]), {}).get("selected", ())
-    lost = {event["node"] for event in by_kind["lost"]}
-    _verdicts(page, results, nodes, lost)
-    for result in results:
-        _failures(page, result)
-        for metric in result["metrics"]:
-            if not metric.get("detail"):
-                _measured(page, result, metric)
-    return "\n".join(page.lines()) + "\n"
+    _run(page, start, known.get("finish"), (first, last), before)
+    _verdicts(page, checks, known.get("nodes", {}).get("selected", ()), lost)
+    yield from page.lines()
+    if measured is not None:
+        yield from measured.lines()
+
+
+class _Checks:
+    """How the checks of a run ended: all of them, and those of each node."""
+
+    def __init__(self) -> None:
+        self.whole: Counter[str] = Counter()
+        self.by_node: dict[str, Counter[str]] = defaultdict(Counter)
+
+    def count(self, result: Mapping[str, Any]) -> None:
+        """Take in a result."""
+        self.whole[result["outcome"]] += 1
+        if result["node"]:
+            self.by_node[result["node"]][result["outcome"]] += 1
 
 
 def _run(
@@ -137,15 +165,9 @@ def _last_success(before: str, cluster: str) -> float | None:
     return None
 
 
-def _verdicts(
-    page: _Page, results: Iterable[Mapping[str, Any]], nodes: Iterable[str], lost: set[str]
-) -> None:
-    whole: Counter[str] = Counter()
-    by_node: dict[str, Counter[str]] = {node: Counter() for node in nodes}
-    for result in results:
-        whole[result["outcome"]] += 1
-        if result["node"]:
-            by_node.setdefault(result["node"], Counter())[result["outcome"]] += 1
+def _verdicts(page: _Page, checks: _Checks, nodes: Iterable[str], lost: set[str]) -> None:
+    whole = checks.whole
+    by_node: dict[str, Counter[str]] = {node: Counter() for node in nodes} | checks.by_node
     for outcome in OUTCOMES:
         page.gauge(
             "gpucluster_checks", "Checks of the run, by how they ended.", whole[outcome], outcome=outcome
@@ -182,18 +204,12 @@ def _failures(page: _Page, result: Mapping[str, Any]) -> None:
 
 
 def _measured(page: _Page, result: Mapping[str, Any], metric: Mapping[str, Any]) -> None:
-    word, _, of = str(metric["name"]).partition(" ")  # 'busbw all_reduce 4 nodes, 4 GiB': the rest is a label
-    unit = str(metric["unit"])
-    suffix, factor = UNITS.get(unit, ("", 1.0))
-    name = "_".join(filter(None, ("gpucluster_measured", _NO_NAME.sub("_", word.lower()).strip("_"), suffix)))
-    if name.endswith(RESERVED):
-        name += "_value"
+    name, about, of, factor = _series(str(metric["name"]), str(metric["unit"]))
     device = str(metric["device"])
     gpu = _gpu(device)
     page.gauge(
         name,
-        f"{word} as the last run measured it"
-        + (f", in {suffix.replace('_', ' ')}." if suffix else f" ({unit})."),
+        about,
         _plain(metric["value"]) * factor,
         node=result["node"],
         check=result["check"],
@@ -202,6 +218,18 @@ def _measured(page: _Page, result: Mapping[str, Any], metric: Mapping[str, Any])
         device="" if gpu else device,
         parameters=_parameters(result),
     )
+
+
+@lru_cache(4096)
+def _series(metric: str, unit: str) -> tuple[str, str, str, float]:
+    """Return the name of a metric's series, what it is about, its label `of`, and the factor of its unit."""
+    word, _, of = metric.partition(" ")  # 'busbw all_reduce 4 nodes, 4 GiB': the rest is a label
+    suffix, factor = UNITS.get(unit, ("", 1.0))
+    name = "_".join(filter(None, ("gpucluster_measured", _NO_NAME.sub("_", word.lower()).strip("_"), suffix)))
+    if name.endswith(RESERVED):
+        name += "_value"
+    in_what = f", in {suffix.replace('_', ' ')}." if suffix else f" ({unit})."
+    return name, f"{word} as the last run measured it{in_what}", of, factor
 
 
 def _parameters(result: Mapping[str, Any]) -> str:
@@ -232,6 +260,7 @@ def _labels(labels: Mapping[str, str]) -> str:
     return f"{{{told}}}" if told else ""
 
 
+@lru_cache(1 << 15)
 def _escaped(text: str, *, quotes: bool = True) -> str:
     """Escape as the text format asks: backslash and line feed, and quotes in label values."""
     text = _CONTROL.sub("?", text).replace("\\", "\\\\").replace("\n", "\\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import units
@@ -24,6 +25,7 @@ RED = ("failed", "error")
 STATES = ("failed", "error", "not tested", "not checked", "skipped", "passed", "not applicable")
 ACTIONS = ("return to vendor", "drain", "reboot", "reset gpu", "monitor")
 _MAX_FIELD = 600  # characters of a measured value, a reason, a hint
+_SHORT = 200
 _MAX_TEXT = 8_000  # characters of a failure's log
 _INSTANCE = re.compile(r"(?:(?:GPU|NIC|HCA|port|link|NVLink|device|rank) ?\d|mlx\d|with )", re.IGNORECASE)
 _SIZED = re.compile(r"(?P<collective>[a-z_]+) (?P<size>[\d.]+ ?[KMGT]?i?B)(?: (?P<scope>.+))?")
@@ -364,7 +366,14 @@ def _point(point: Any) -> tuple[int, float] | None:
 
 
 def _line(value: Any) -> str:
+    if value.__class__ is str and len(value) < _SHORT:
+        return _short_line(value)
     return cut(" ".join(printable(value).split()) if value is not None else "", _MAX_FIELD)
+
+
+@lru_cache(1 << 17)  # names and devices of all nodes are in thousands of results
+def _short_line(value: str) -> str:
+    return cut(" ".join(printable(value).split()), _MAX_FIELD)
 
 
 def _list(value: Any) -> list[Any]:

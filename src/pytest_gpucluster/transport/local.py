@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import fcntl
 import os
 import select
 import selectors
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.transport.base import FarProcess
 
 _CHUNK = 1 << 16
+_PIPE_SIZE = 1 << 20  # a reader beside a busy thread waits 5 ms for every piece: few large ones
 _SLURM = frozenset({"salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"})
 _Bytes = TypeVar("_Bytes", str, bytes)
 
@@ -88,6 +90,7 @@ class LocalTransport:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                bufsize=_PIPE_SIZE,
                 env=self._environment(env or {}),
                 start_new_session=True,
             )
@@ -99,6 +102,9 @@ class LocalTransport:
             ) from None
         except (OSError, ValueError) as error:
             raise TransportError(f"{argv[0]}: could not be started here: {error}") from error
+        assert process.stdout is not None
+        with contextlib.suppress(OSError):  # the user has as many as Linux allows
+            fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
         self.count(argv[0])
         return process
 
