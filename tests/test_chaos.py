@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,6 +169,30 @@ os.kill(os.getpid(), signal.SIGKILL)
         done = subprocess.run([sys.executable, "-c", code], env=env, check=False, timeout=60)
         assert done.returncode == -signal.SIGKILL
         wait_for(lambda: not queue(sandbox), "the nodes are back", 25)
+
+
+def test_a_submission_that_outlives_us_is_cancelled_too(sandbox: Sandbox) -> None:
+    code = """
+import os, signal, subprocess
+from pytest_gpucluster.slurm.client import Slurm
+from pytest_gpucluster.slurm.guard import JobGuard
+from pytest_gpucluster.transport import LocalTransport
+guard = JobGuard(Slurm(LocalTransport()))
+late = f"sleep 1.5; sbatch --job-name={guard.name} --begin=now+600 -o /dev/null --wrap true"
+subprocess.Popen(["sh", "-c", late], start_new_session=True, stdout=subprocess.DEVNULL)
+print(guard.name, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    env = {**os.environ, **sandbox.env}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert "gpucluster-exam-" in done.stdout
+    time.sleep(2)  # it has been submitted by then, or is about to be
+    wait_for(lambda: not queue(sandbox), "the job is cancelled", 20)
+    time.sleep(2)
+    assert not queue(sandbox)
 
 
 def test_a_step_that_is_cancelled_blames_no_node(sandbox: Sandbox) -> None:

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from pytest_gpucluster.transport import FarProcess
 
 RETRY_FOR = 10.0  # seconds
-_CANCEL = 'read -r _; exec scancel --quiet --name="$0"'
+# A line is our release. Without one we have died, and an sbatch of ours may still be on its way.
+_CANCEL = """
+read -r _ || for _ in 1 2 3 4 5; do scancel --quiet --name="$0"; sleep 1; done
+exec scancel --quiet --name="$0"
+"""
 
 
 class JobGuard:
@@ -36,6 +40,7 @@ class JobGuard:
         self._slurm.transport.count("scancel")
         with contextlib.suppress(OSError):
             if process.stdin:
+                process.stdin.write(b"\n")
                 process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(15)
