@@ -61,9 +61,8 @@ def pytest_load_initial_conftests(
     try:
         if asked:
             add_options(parser)
-            known.file_or_dir = parser.parse_known_args(
-                args
-            ).file_or_dir  # some seemed to be files, and are values
+            # what seemed to be files may have been values
+            known.file_or_dir = parser.parse_known_args(args).file_or_dir
         loaded = yield
         parser.parse_known_args([])  # older pytests meet a name that is taken only here
     except (argparse.ArgumentError, ValueError) as error:
@@ -88,9 +87,8 @@ def _add_free(parser: pytest.Parser) -> None:
     group = _group(parser)
 
     def add(name: str, **attributes: Any) -> None:
-        with contextlib.suppress(
-            pytest.UsageError, ValueError
-        ):  # another's that wants a value, or its attribute
+        # errors: it is another's that wants a value, or its attribute is another's
+        with contextlib.suppress(pytest.UsageError, ValueError):
             if name in parser.parse_known_and_unknown_args([name])[1]:
                 group.addoption(name, **attributes)
 

@@ -160,9 +160,8 @@ class Maker:
 
     def __init__(self, config: pytest.Config, nodes: Sequence[str]) -> None:
         self._config, self._nodes = config, nodes
-        self._specs: dict[
-            tuple[Any, ...], list[Any]
-        ] = {}  # the items of one node share what parametrises them
+        # the items of one node share what parametrises them
+        self._specs: dict[tuple[Any, ...], list[Any]] = {}
         self._one = False
 
     def parametrize(self, metafunc: pytest.Metafunc, params: Sequence[Any]) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 OURS = {"gpucluster-hooks", "gpucluster-drain"}
 STOPS = {"skip", "skipif", "xfail"}
+NO_PLAIN_FUNCTIONS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 # (plugin, wrapper or not) of every hook that we leave out: what each does is done here, or is nothing for a NodeItem
 KNOWN: dict[str, set[tuple[str, bool]]] = {
     "pytest_runtest_setup": {
@@ -83,9 +84,8 @@ class Recipe:
             return True
         found = self._definitions.get(name, ())
         one = found[-1] if found else None
-        if (
-            one is None or one.params is not None or name in one.argnames
-        ):  # it builds on the one that it replaces
+        # the last: it builds on the one that it replaces
+        if one is None or one.params is not None or name in one.argnames:
             return False
         if not all(self._add(asked) for asked in one.argnames):
             return False
@@ -93,10 +93,7 @@ class Recipe:
             self.wide[name] = one
             return True
         self.steps.append((name, one.func, one.argnames))
-        plain = inspect.isfunction(one.func) and not inspect.iscoroutinefunction(one.func)
-        return (
-            plain and not inspect.isgeneratorfunction(one.func) and not inspect.isasyncgenfunction(one.func)
-        )
+        return inspect.isfunction(one.func) and not any(is_kind(one.func) for is_kind in NO_PLAIN_FUNCTIONS)
 
     def is_ready(self) -> bool:
         """Return True where every fixture of a wider scope is there."""
@@ -192,10 +189,8 @@ class Swift:
             if not (impl.wrapper or impl.hookwrapper)
         }
         manager = self._config.pluginmanager
-        self._capture, self._logging = (
-            manager.get_plugin("capturemanager"),
-            manager.get_plugin("logging-plugin"),
-        )
+        self._capture = manager.get_plugin("capturemanager")
+        self._logging = manager.get_plugin("logging-plugin")
         self._terminal = manager.get_plugin("terminalreporter")
         self._reraise = get_reraise_exceptions(self._config)
         self._watchers = [  # exceptions that nobody caught, in threads and in __del__
@@ -228,9 +223,8 @@ class Swift:
             for call in calls:
                 self._report(item, call, location)
             session = item.session
-            last = (
-                session.shouldfail or session.shouldstop
-            )  # then all is taken down, and what breaks is the item's
+            # of the run: then all is taken down, and what breaks is the item's
+            last = session.shouldfail or session.shouldstop
             down = (lambda: session._setupstate.teardown_exact(None)) if last else _nothing  # noqa: SLF001 - as runner
             self._report(item, pytest.CallInfo.from_call(down, "teardown", self._reraise), location)
         hook.pytest_runtest_logfinish(nodeid=nodeid, location=location)

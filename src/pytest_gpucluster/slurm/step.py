@@ -233,9 +233,8 @@ def run_step(slurm: Slurm, allocation: Allocation, request: StepRequest) -> Step
             rc=result.rc,
             stderr=result.stderr,
         )
-    if why := ended_from_outside(
-        result, request
-    ):  # also a task that was ended before it could say that it began
+    # also where a task was ended before it could say that it began
+    if why := ended_from_outside(result, request):
         error = StepError(
             f"srun: the step was ended from outside: {why} (repeat: {_shorten(result.command)})",
             argv=argv,
