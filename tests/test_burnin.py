@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import subprocess
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 from pytest_gpucluster.checks import burnin as checks
 from pytest_gpucluster.checks.burnin_figures import KNOWN, figures_of, floor_of
 from pytest_gpucluster.checks.burnin_told import NodeTold, Told
-from pytest_gpucluster.checks.verdict import Outcome, Verdict
+from pytest_gpucluster.checks.verdict import Action, Outcome, Verdict
 from pytest_gpucluster.config.burnin import BurninConfig
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.errors import ConfigError, ProbeError
@@ -108,8 +110,16 @@ def test_no_text_breaks_the_readers(text: str) -> None:
 # --- the host's loads ----------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that goes on by a second a look at it."""
+    now = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
+
+
+@pytest.mark.usefixtures("ticking")
 def test_memory_is_read_back_and_a_changed_bit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = payload.burn_memory(0.01, 1, 2 * MIB)
+    good = payload.burn_memory(80.0, 1, 2 * MIB)
     assert (good["wrong"], good["first"]) == (0, None)
     assert good["passes"] >= 4
     true_look = payload.look
@@ -118,9 +128,16 @@ def test_memory_is_read_back_and_a_changed_bit_is_found(monkeypatch: pytest.Monk
         "look",
         lambda view, at: true_look(view, at) if at != MIB else b"\0" + bytes(true_look(view, at))[1:],
     )
-    bad = payload.burn_memory(0.01, 1, 2 * MIB)
+    bad = payload.burn_memory(80.0, 1, 2 * MIB)
     assert bad["wrong"] >= 3  # every pattern that does not begin with 0 anyway
     assert bad["first"] == MIB
+
+
+@pytest.mark.usefixtures("ticking")
+def test_memory_that_does_not_fit_into_the_time_is_tested_in_part() -> None:
+    found = payload.burn_memory(80.0, 1, 64 * MIB)
+    assert found["bytes"] == 11 * MIB  # what an eighth of the time wrote: four patterns are written and read
+    assert found["passes"] >= 4
 
 
 def test_storage_is_read_back_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -920,3 +937,55 @@ def test_the_agent_ends_with_its_input_and_leaves_nothing(tmp_path: Path) -> Non
     assert told.problems == []
     assert told.skips["hbm"] == "nothing to do on this node"
     assert list(tmp_path.iterdir()) == []
+
+
+def worker(index: int, ended: int | None) -> payload.Worker:
+    """A worker of one GPU without its process; `ended` is the last load that it has done."""
+    made = object.__new__(payload.Worker)
+    made.name, made.about, made.ended = f"gpu{index}", [{"gpu": index, "uuid": f"GPU-{index}"}], ended
+    return made
+
+
+def test_a_load_that_hangs_when_the_burn_in_ends_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that was stopped, or waits for its GPU for ever: its load is told although it was cut short."""
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(payload, "say", lambda **fields: said.append(fields))
+    monkeypatch.setattr(time, "monotonic", lambda: 150.0)
+    agent = payload.Agent({"gpus": 3}, "")
+    load = {"id": 7, "load": "hbm", "seconds": 10.0}
+    # GPU 0 hangs, GPU 1 has done its part, and GPU 2 has only begun
+    agent.waiting = [(worker(0, 6), load, 50.0), (worker(1, 7), load, 50.0), (worker(2, 6), load, 140.0)]
+    agent.stop()
+    (line,) = said
+    told = NodeTold("n1", hello={"devices": [{"gpu": i, "uuid": f"GPU-{i}"} for i in range(3)], "cpus": 1})
+    told.add(line)
+    whole = Told({"n1": told}, asked=1.0, gpus=3)
+    assert failed(checks.survived(whole, "n1")) == [
+        "GPU 0 (GPU-0): hbm: the load had not ended after 100 s instead of 10 s"
+    ]
+    verdict = checks.memory_bandwidth(whole, "n1", CONFIG)
+    assert verdict.outcome is Outcome.NOT_CHECKED
+    assert verdict.reason == "hbm did not run to its end: see burnin.survived"
+
+
+def test_a_process_that_hung_says_nothing_of_the_memory() -> None:
+    told = NodeTold("n1", hello={"devices": [], "cpus": 1})
+    told.add(
+        {"load": "memory", "results": [{"load": "memory", "problem": "the load did not answer in time"}]}
+    )
+    whole = Told({"n1": told}, asked=1.0)
+    assert failed(checks.survived(whole, "n1")) == ["node: memory: the load did not answer in time"]
+    assert checks.memory(whole, "n1", CONFIG).outcome is Outcome.NOT_CHECKED
+
+
+@pytest.mark.parametrize("foreign", [(), ("python3",)])
+def test_a_gpu_that_others_use_is_not_sent_back(foreign: tuple[str, ...]) -> None:
+    told = NodeTold("a", hello=hello("a", 1))
+    assert told.hello
+    told.hello["gpus"][0]["processes"] = [{"name": name, "pid": 42} for name in foreign]
+    told.add({"load": "hbm", "results": [{"load": "hbm", "uuid": gpu_of("a", 0), "gbs": 1000.0}]})
+    verdict = checks.memory_bandwidth(Told({"a": told}, asked=1.0), "a", CONFIG)
+    assert verdict.outcome is Outcome.FAILED
+    expected = "others work on the GPU: python3 (pid 42)" if foreign else "a GPU's memory is slow"
+    assert verdict.cause.startswith(expected)
+    assert (verdict.action is Action.MONITOR) == bool(foreign)

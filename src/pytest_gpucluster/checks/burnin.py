@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from pytest_gpucluster.checks.burnin_figures import floor_of
 from pytest_gpucluster.checks.burnin_told import HOST, UNDECIDED, unit_of
@@ -15,11 +17,13 @@ from pytest_gpucluster.probes import xid as xids
 from pytest_gpucluster.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pytest_gpucluster.checks.burnin_told import NodeTold, Told
-    from pytest_gpucluster.checks.verdict import Judgement
+    from pytest_gpucluster.checks.verdict import Judgement, Verdict
     from pytest_gpucluster.config.burnin import BurninConfig
+
+P = ParamSpec("P")
 
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 GPU_LOADS = ("matmul", "hbm", "copies", "peer", "nccl")
@@ -64,6 +68,7 @@ LIMITS = {
 }
 REPLAYS_A_MINUTE = 8  # DCGM: DCGM_LIMIT_MAX_PCIREPLAY_RATE
 PARTNERS = 3
+_END_THEM = "ps -o pid,user,lstart,cmd -p PID on the node; end it, look at Slurm's epilog, and repeat"
 DEATHS = 3  # processes of loads that may die until the node has to leave
 # After these the node's results cannot be trusted, or it may take others down: it leaves the burn-in at once
 FATAL = (
@@ -132,7 +137,7 @@ def _hardware(counter: str) -> bool:
 
 def _problems(told: NodeTold, *loads: str) -> Iterator[Finding]:
     for load, part, text in told.problems:
-        if load in loads:
+        if load in loads and not _process_ended(load, text):
             yield Finding(told.part(part), f"{load}: {text}", "the load runs to its end")
 
 
@@ -152,6 +157,8 @@ def _unmeasured(told: NodeTold, *loads: str, config: BurninConfig | None = None)
             yield NotChecked(f"no worker on the GPUs: {broken[0]}")
         else:
             yield NotApplicable("the node has no GPU in this step")
+    elif any(load in loads and _process_ended(load, text) for load, _, text in told.problems):
+        yield NotChecked(f"{loads[0]} did not run to its end: see burnin.survived")
     elif not any(load in loads for load, _, _ in told.problems):
         why = told.lost or told.out
         yield NotChecked(f"{loads[0]} was not run" + (f": {why}" if why else " in the time there was"))
@@ -186,12 +193,37 @@ def _rates(whole: Told, node: str, metrics: tuple[str, ...], config: BurninConfi
         )
 
 
+def _minding_others(
+    judge: Callable[Concatenate[Told, str, P], Verdict],
+) -> Callable[Concatenate[Told, str, P], Verdict]:
+    """Where others were at work on the slow GPUs, say that instead: their hardware was not measured."""
+
+    @functools.wraps(judge)
+    def judged(whole: Told, node: str, /, *args: P.args, **kwargs: P.kwargs) -> Verdict:
+        verdict = judge(whole, node, *args, **kwargs)
+        foreign = {str(gpu): gpu.foreign for gpu in whole.nodes[node].gpus.values()}
+        theirs = [foreign.get(finding.part, ()) for finding in verdict.findings]
+        if not theirs or not all(theirs):
+            return verdict
+        names = ", ".join(sorted({name for names in theirs for name in names}))
+        return replace(
+            verdict, cause=f"others work on the GPU: {names}", hint=_END_THEM, action=Action.MONITOR
+        )
+
+    return judged
+
+
+def _process_ended(load: str, text: str) -> bool:
+    """Tell whether a load's process died or hung, which burnin.survived judges: it says nothing of right or fast."""
+    return text.startswith("the load ") and load != "nccl"  # of collectives another node may be the cause
+
+
 def _died(told: NodeTold) -> list[Finding]:
-    """Return the loads whose process died or hung; of collectives another node may be the cause."""
+    """Return the loads whose process died or hung."""
     return [
         Finding(told.part(part), f"{load}: {text}", "the load runs to its end")
         for load, part, text in told.problems
-        if text.startswith("the load ") and load != "nccl"
+        if _process_ended(load, text)
     ]
 
 
@@ -252,6 +284,7 @@ def corruption(whole: Told, node: str) -> Judgement:
     yield Metric("burnin_products_checked", checked, "products")
 
 
+@_minding_others
 @check(
     "burnin.matmul",
     cause="a GPU that is slow: clocks held down by heat, power or settings, or another process on it",
@@ -265,6 +298,7 @@ def matmul(whole: Told, node: str, config: BurninConfig) -> Judgement:
     yield from _rates(whole, node, DTYPES, config, "TFLOP/s")
 
 
+@_minding_others
 @check(
     "burnin.memory_bandwidth",
     cause="a GPU's memory is slow: lower memory clock, a stack that trains badly, row remapping at work",
@@ -279,6 +313,7 @@ def memory_bandwidth(whole: Told, node: str, config: BurninConfig) -> Judgement:
     yield from _rates(whole, node, ("hbm",), config, "memory bandwidth")
 
 
+@_minding_others
 @check(
     "burnin.copies",
     cause="the way between host and GPU is slow: fewer PCIe lanes, an older generation, wrong NUMA node",

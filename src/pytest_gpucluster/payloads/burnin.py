@@ -50,6 +50,7 @@ MIB = 1 << 20
 CHUNK = 1 << 24  # elements that are filled or summed at once
 SIZES = {"fp64": 4096, "fp32": 8192, "tf32": 8192, "fp16": 8192, "bf16": 8192, "fp8": 8192, "int8": 8192}
 SLACK = 90.0  # seconds beyond its own time after which a load hangs: the first one loads libraries
+LATE = 30.0  # seconds beyond twice its own time after which the end of the burn-in no longer excuses a load
 START = 240.0  # seconds for a worker to come up; torch from a slow file system takes its time
 RESTARTS = 3
 
@@ -384,6 +385,7 @@ class Worker:
         self.name, self.argv, self.env = name, list(argv), dict(env)
         self.about = []  # type: List[Dict[str, Any]]
         self.broken, self.restarts = "", -1
+        self.ended = None  # type: Optional[int] # the last load that it has done
         self.start()
 
     def start(self) -> None:
@@ -409,6 +411,7 @@ class Worker:
                 continue  # chatter of a library
             if isinstance(found, dict):
                 lines.put(found)
+                self.ended = found.get("id") if "end" in found else self.ended
         lines.put(None)
 
     def wait_ready(self, end: float) -> None:
@@ -445,6 +448,11 @@ class Worker:
             return "did not answer in time"
         return "ended by signal %d" % -rc if rc < 0 else "ended with %d" % rc
 
+    def part(self) -> Dict[str, Any]:
+        """Return what its results are told of: its GPU, if it has but one."""
+        about = self.about[0] if len(self.about) == 1 else {}
+        return {"worker": self.name, **{key: about[key] for key in ("gpu", "uuid") if key in about}}
+
     def kill(self) -> None:
         """End it and its children."""
         with contextlib.suppress(OSError):
@@ -458,7 +466,7 @@ class Worker:
             if said is None:
                 why = self.ending()
                 self.kill()
-                yield {"worker": self.name, "load": command["load"], "problem": "the load %s" % why}
+                yield dict(self.part(), load=command["load"], problem="the load %s" % why)
                 if self.restarts >= RESTARTS:
                     self.broken = "%s was started %d times and %s" % (self.name, self.restarts + 1, why)
                 else:
@@ -502,6 +510,7 @@ class Agent:
         self.host = None  # type: Optional[Worker]
         self.before = {}  # type: Dict[str, Any]
         self.diag = None  # type: Any
+        self.waiting = []  # type: List[Tuple[Worker, Mapping[str, Any], float]]
 
     def tell(self, kind: str, **fields: Any) -> None:
         """Print a line about this node."""
@@ -531,9 +540,22 @@ class Agent:
 
     def stop(self) -> None:
         """End all loads now."""
+        if not self.stopped.is_set():
+            self._tell_late()
         self.stopped.set()
         self._kill_workers()
         self.commands.put(None)
+
+    def _tell_late(self) -> None:
+        """Tell of loads that should have ended long before: of what is cut short nothing else is told."""
+        late = []
+        for worker, load, began in self.waiting:
+            took, own = time.monotonic() - began, float(load["seconds"])
+            if took > 2 * own + LATE and worker.ended != load["id"]:
+                problem = "the load had not ended after %.0f s instead of %.0f s" % (took, own)
+                late.append(dict(worker.part(), load=load["load"], problem=problem))
+        if late:
+            self.tell("load", load=late[0]["load"], results=late)
 
     def _kill_workers(self) -> None:
         if self.diag is not None:
@@ -650,9 +672,11 @@ class Agent:
             for worker in able:
                 worker.send(mine or {})
                 asked.append((worker, mine))
+        self.waiting = [(worker, mine, time.monotonic()) for worker, mine in asked]
         for worker, mine in asked:
             end = time.monotonic() + float(load["seconds"]) * 2 + float(load.get("slack", SLACK))
             found += list(worker.results(mine, end))
+        self.waiting = []
         return found
 
     def _of(self, load: str) -> List[Worker]:
@@ -746,16 +770,24 @@ def burn_cpu(seconds: float, seed: int) -> Dict[str, Any]:
 
 
 def burn_memory(seconds: float, seed: int, size: int) -> Dict[str, Any]:
-    """Write patterns over `size` bytes and read them back, again and again, at least once each."""
+    """Write patterns over `size` bytes and read them back, at least once each, until the time is up.
+
+    Where that is more than fits into the time (a host may have terabytes), the first part of it; `bytes` says how much.
+    """
     size = max(MIB, size // MIB * MIB)
     memory = bytearray(size)
     view = memoryview(memory)
     random = random_block(seed, MIB)
     patterns = [random, bytes(255 - byte for byte in random), b"\x55" * MIB, b"\xaa" * MIB]
     begin, moved, wrong, first, turn = time.monotonic(), 0, 0, None, 0
+    # all patterns are written and read within the time, and the first writing is the slowest: it takes the pages
+    share = seconds / (2 * len(patterns))
     while turn < len(patterns) or time.monotonic() - begin < seconds:
         pattern = patterns[turn % len(patterns)]
         for at in range(0, size, MIB):
+            if not turn and at and time.monotonic() - begin > share:
+                size = at
+                break
             view[at : at + MIB] = pattern
         for at in range(0, size, MIB):
             if look(view, at) != pattern:
