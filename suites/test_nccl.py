@@ -72,8 +72,6 @@ def proof(proofs: list[NcclProof], node: Node) -> NcclProof:
     found = next((proof for proof in proofs if node.name in proof.nodes), None)
     if found is None:
         pytest.skip("not applicable: the node has no GPUs")
-    if found.runner.gpus < 2:  # noqa: PLR2004 - one GPU has nothing to reduce with
-        pytest.skip("not applicable: one GPU alone has no bus bandwidth")
     return found
 
 
@@ -100,12 +98,20 @@ def test_alone(proof: NcclProof, node: Node, expect: Expect) -> None:
     expect(proof.alone.belief[node.name])
 
 
-@pytest.mark.usefixtures("judged")
+@pytest.fixture
+def several(proof: NcclProof) -> None:
+    """The node has something to reduce with."""
+    if proof.runner.gpus < 2:  # noqa: PLR2004 - one GPU
+        pytest.skip("not applicable: one GPU alone has no bus bandwidth")
+
+
+@pytest.mark.usefixtures("judged", "several")
 def test_alone_bandwidth(believed: NcclProof, node: Node, expect: Expect) -> None:
     """Within the node: bus bandwidth at every size that a threshold names."""
     expect(believed.alone_bandwidth(node.name))
 
 
+@pytest.mark.usefixtures("several")
 def test_outlier(believed: NcclProof, node: Node, expect: Expect) -> None:
     """The node's bandwidth is that of its fleet, also where it is above the threshold."""
     values, what = believed.alone_values()

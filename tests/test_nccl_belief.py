@@ -163,6 +163,54 @@ def test_each_recorded_failure_has_its_own_verdict(
     assert len(verdict.findings) == 1
 
 
+OUT_OF_MEMORY = (
+    "collective: rank 1 on n01 (GPU 0000:00:07): OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB. "
+    "GPU 0 has a total capacity of 139.80 GiB of which 527.56 MiB is free. Process 1142 has 136.86 GiB memory in use."
+)
+NO_DEVICE = "torch finds no CUDA device (torch 2.11.0+cu130, CUDA_VISIBLE_DEVICES=4; check --gpus-per-task)"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "cause", "words"),
+    [
+        (
+            OUT_OF_MEMORY,
+            "out of memory",
+            "rank 1 (GPU 0000:00:07): OutOfMemoryError: CUDA out of memory. Tried",
+        ),
+        (f"collective: rank 1 on n01: {NO_DEVICE}", "no GPU", f"rank 1: {NO_DEVICE}"),
+        ("collective: rank 1 on n01: RuntimeError: odd", "a rank failed", "rank 1: RuntimeError: odd"),
+    ],
+)
+def test_what_a_rank_of_our_payload_says_is_the_cause(stderr: str, cause: str, words: str) -> None:
+    """Recorded on 4 H200: a GPU whose memory another process held, and a device file without a GPU."""
+    follower = "collective: rank 0 on n01: ranks 1 never came to the rendezvous"
+    verdict = believe(
+        read(f"{follower}\n{stderr}\n{stderr.replace('rank 1', 'rank 3')}\n", rc=137), Asked(("n01",), 4)
+    )
+    assert verdict.cause == cause
+    assert verdict.findings[0].part == "n01"
+    assert words in verdict.findings[0].measured
+    assert len(verdict.findings) == 1  # alike on rank 3, and rank 0 only waited
+
+
+def test_a_run_that_was_cut_says_first_why() -> None:
+    """Recorded on 4 H200 with NCCL_P2P_DISABLE and NCCL_SHM_DISABLE: too slow for the deadline."""
+    log = nccl_log.read(
+        "vm:1:1 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1\n"
+        "vm:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via NET/Socket/0\n"
+    )
+    cut = replace(run_of(1), reasons=("3 rows for 4 sizes: rows are missing",))
+    failures = (mpi_errors.Failure("exit code", "", "exit 137: killed by signal 9", ""),)
+    verdict = believe(
+        Output((cut,), failures),
+        Asked(("gpu01",), 2, "all_reduce", log=log, node_of_rank=dict.fromkeys(range(2), "gpu01")),
+        IB,
+    )
+    assert verdict.findings[0].measured == "NET/Socket within a node"
+    assert verdict.cause == "set in the environment: NCCL_P2P_DISABLE=1; GPUs of one node do not use NVLink"
+
+
 def test_per_node_runs_are_believed_one_by_one() -> None:
     verdicts = believe_nodes(
         read(text_of("per-node.txt"), rc=0), TASKS, Asked(NODES, 2, "all_reduce", (2**30,))

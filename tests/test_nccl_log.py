@@ -87,3 +87,20 @@ def test_a_cut_line_does_not_count() -> None:
 
 def test_nothing_logged() -> None:
     assert read("").summary() == "no connection was logged"
+
+
+def test_settings_from_outside_are_read() -> None:
+    """As NCCL 2.28.9 logged them on 4 H200: some lines end with a stop, some do not."""
+    text = "".join(
+        f"vm:1:1 [0] NCCL INFO {said}\n"
+        for said in (
+            "NCCL_PROTO set by environment to LL",
+            "NCCL_MAX_NCHANNELS set by environment to 2.",
+            "NCCL_DEBUG set by environment to INFO",
+        )
+    )
+    log = read(text)
+    assert log.settings["NCCL_PROTO"] == "LL"
+    assert log.set_by == "set in the environment: NCCL_MAX_NCHANNELS=2, NCCL_PROTO=LL"
+    assert log.summary().endswith(log.set_by)
+    assert read("").set_by == ""

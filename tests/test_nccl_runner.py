@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import shutil
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from pytest_gpucluster.checks import nccl as beliefs
 from pytest_gpucluster.checks.verdict import Outcome
 from pytest_gpucluster.config.models import Cluster, EnvironmentConfig, Group, NcclConfig, Profile
 from pytest_gpucluster.errors import ConfigError, NotAvailable, StepError, StepTimeout
+from pytest_gpucluster.payloads.collective import CONCLUDED, GIVEN_UP
 from pytest_gpucluster.probes.base import Answer
 from pytest_gpucluster.runners import nccl as runners
 from pytest_gpucluster.runners.nccl import Nccl, Sweep
@@ -253,6 +255,32 @@ def test_the_payload_travels_on_the_command_line(steps: list[StepRequest]) -> No
     compile(source, "payload", "exec")
     assert step.mpi is None  # rank and rendezvous are Slurm's
     assert "--mpi" not in line(step)
+
+
+@pytest.mark.parametrize(("deadline", "patience"), [(600, "120"), (60, "30")])
+def test_the_payload_gives_up_before_the_step_does(
+    steps: list[StepRequest], deadline: int, patience: str
+) -> None:
+    made = runner(runner="payload", deadline=deadline)
+    made.alone(NODES)
+    made.whole(NODES)
+    for step in steps:
+        words = dict(itertools.pairwise(step.argv))
+        assert (words["--deadline"], words["--rendezvous"]) == (patience, patience)
+
+
+def test_a_sweep_that_was_given_up_is_not_waited_for(steps: list[StepRequest]) -> None:
+    """A stopped process never ends: what is to be had has been said when all other worlds have ended."""
+    made = runner(runner="payload")
+    made.alone(NODES)
+    made.whole(NODES)
+    alone, whole = (step.enough for step in steps)
+    assert alone
+    assert whole
+    assert not whole(CONCLUDED)  # a sound step ends by itself
+    assert whole(GIVEN_UP)
+    assert not alone(GIVEN_UP)
+    assert alone(f"{GIVEN_UP}\n{CONCLUDED}")
 
 
 def test_rounds_go_to_the_payload_in_one_step_and_without_it_pair_by_pair(steps: list[StepRequest]) -> None:

@@ -249,6 +249,67 @@ def test_a_sweep_that_hangs_names_the_size(python: Path) -> None:
     assert "gpu01: Test timeout (2s) all_reduce at 4096 bytes" in result.stdout
 
 
+def test_a_rank_that_fails_ends_the_sweep_for_all(python: Path) -> None:
+    """Nobody waits for it until the deadline, and what it says is not drowned."""
+    patch = """
+collective.BEAT = 0.1
+measure = collective.Job.measure
+def fail(self, *args):
+    if self.rank == 1: raise RuntimeError("CUDA out of memory. Process 42 has 9 GiB. Of the allocated memory much")
+    return measure(self, *args)
+collective.Job.measure = fail
+"""
+    result = launch(python, 3, "sweep", "-b", "4K", "-e", "4K", patch=patch)
+    assert result.codes == [collective.EXIT_FAILED] * 3, result.stderr
+    said = [line for line in result.stderr.splitlines() if line.startswith("collective:")]
+    assert "collective: rank 1 on gpu02: RuntimeError: CUDA out of memory. Process 42 has 9 GiB." in said
+    assert result.stdout.count(collective.GIVEN_UP) == 1
+
+
+STOPPED = """
+import os, signal
+collective.BEAT, collective.SILENT = 0.1, 1.0
+measure, leave = collective.Job.measure, collective.leave
+def stop(self, *args):
+    if self.rank == %d: os.kill(os.getpid(), signal.SIGSTOP)
+    return measure(self, *args)
+collective.Job.measure = stop
+class Vigil(collective.Vigil):
+    def accuse(self, rank):
+        pid = self.about[rank]["pid"]
+        collective.leave = lambda code: (os.kill(pid, signal.SIGKILL), leave(code))  # the test waits for its end
+        super().accuse(rank)
+collective.Vigil = Vigil
+"""
+
+
+@pytest.mark.parametrize(("stopped", "accuser"), [(1, 0), (0, 1)])
+def test_a_stopped_rank_is_named(python: Path, stopped: int, accuser: int) -> None:
+    args = ("sweep", "-b", "4K", "-e", "4K", "--deadline", "3")
+    result = launch(python, 3, *args, patch=STOPPED % stopped)
+    assert result.codes[stopped] == -9
+    assert result.codes[accuser] == collective.EXIT_DEADLINE, result.stderr
+    accused = f"collective: rank {stopped} on gpu0{stopped + 1}: no sign of life for 1 s"
+    assert result.stderr.count(accused) == 1
+    assert result.stdout.count(collective.GIVEN_UP) == 1
+
+
+def test_a_rank_without_a_gpu_keeps_nobody_waiting(python: Path) -> None:
+    patch = """
+collective.BEAT = 0.1
+device_of = collective.device_of
+def lacking(torch, place, wanted):
+    if place.rank == {rank}: raise collective.Failure("torch finds no CUDA device", collective.EXIT_NO_GPU)
+    return device_of(torch, place, wanted)
+collective.device_of = lacking
+"""
+    for rank in (0, 1):
+        result = launch(python, 2, "sweep", "-b", "4K", "-e", "4K", patch=patch.replace("{rank}", str(rank)))
+        assert result.codes[rank] == collective.EXIT_NO_GPU
+        assert result.codes[1 - rank] == collective.EXIT_RENDEZVOUS, result.stderr
+        assert f"ranks {rank} never came to the rendezvous" in result.stderr
+
+
 # -- rounds -----------------------------------------------------------------------------------------------------
 
 SCHEDULE = [

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from pytest_gpucluster.probes.nccl_log import Log
     from pytest_gpucluster.probes.nccl_tests import Half, Output, RankLine, Run
 
-__all__ = ["Asked", "aligned", "believe", "believe_nodes", "metrics"]
+__all__ = ["Asked", "aligned", "believe", "believe_nodes", "follows", "metrics"]
 
 # From bad to good: a better transport than the profile expects is no fault.
 _NET = ("NET/Socket", "NET/IB", "NET/IB/GDRDMA")
 _SHOWN = 4
 _NO_BUS = "-"
+_CUT = ("table", "tables", "output")
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ def believe_nodes(
     virtual = len(hosts) == 1 and not hosts & {_short(node) for node in asked.nodes}
     for node in asked.nodes:
         found[node] += _of_node(tables.get(node, []), node, asked, virtual=virtual)
-        alone = replace(asked, nodes=(node,), log=(logs or {}).get(node), node_of_rank=None)
+        here = dict.fromkeys(range(asked.gpus_per_node), node)  # each node counts its ranks from 0
+        alone = replace(asked, nodes=(node,), log=(logs or {}).get(node), node_of_rank=here)
         found[node] += _transports(alone, profile)
     for node, doubt in _shared_across({node: tables.get(node, []) for node in asked.nodes}):
         found[node].append(doubt)
@@ -138,12 +140,16 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def _verdict(doubts: Sequence[_Doubt], found: Sequence[Metric]) -> Verdict:
-    doubts = sorted(
-        doubts, key=lambda doubt: doubt.finding.measured.startswith("exit code")
-    )  # it only repeats
+    doubts = sorted(doubts, key=lambda doubt: follows(doubt.finding))
     cause, hint = (doubts[0].cause, doubts[0].hint) if doubts else ("", "")
     judgement: Judgement = iter([*(doubt.finding for doubt in doubts), *found])
     return conclude("nccl.belief", judgement, cause=cause, hint=hint, action=Action.MONITOR)
+
+
+def follows(finding: Finding) -> bool:
+    """Tell whether a finding only says that the run did not come to its end: other findings say why."""
+    cut = finding.part in _CUT or finding.measured.endswith(" tables")
+    return cut or finding.measured.startswith("exit code")
 
 
 def _doubt(part: str, measured: str, expected: str, cause: str, hint: str) -> _Doubt:
@@ -358,15 +364,20 @@ def _transports(asked: Asked, profile: Profile | None) -> Iterator[_Doubt]:
                 pairs = paths.pairs[f"between {kind}"]
                 yield _doubt(
                     _pairs(pairs, asked.node_of_rank or log.hosts), f"{kind} between nodes",
-                    wanted, "traffic between nodes does not take the fabric of the profile", HINTS.get(kind, ""),
+                    wanted, _with_settings("traffic between nodes does not take the fabric of the profile", log),
+                    HINTS.get(kind, ""),
                 )  # fmt: skip
     linked = profile.gpu is not None and bool(profile.gpu.nvlinks)
     for kind in sorted(paths.within):
         if linked and not kind.startswith(("P2P", "NVLS")):
             yield _doubt(
                 _pairs(paths.pairs[f"within {kind}"], asked.node_of_rank or log.hosts), f"{kind} within a node",
-                "P2P or NVLS", "GPUs of one node do not use NVLink", HINTS["SHM"],
+                "P2P or NVLS", _with_settings("GPUs of one node do not use NVLink", log), HINTS["SHM"],
             )  # fmt: skip
+
+
+def _with_settings(cause: str, log: Log) -> str:
+    return "; ".join(filter(None, (log.set_by, cause)))
 
 
 def _worse(kind: str, wanted: str) -> bool:

@@ -19,6 +19,7 @@ round, each group a communicator of its own, and prints a JSON line a group and 
      "problem": "", "skipped": false, "ranks": [{"rank": 0, "node": "gpu01", "host": ..., "device": ..., "uuid": ...}]}
 
 A group that hangs is given up after --deadline seconds a round: its processes leave, the others go on without them.
+A sweep is given up by all as soon as one rank fails, and names a rank that has fallen silent (killed, stopped).
 Exit codes: 0 all measured, 1 something else failed, 2 usage, 3 NCCL, 4 deadline, 5 no GPU, 6 rendezvous, 7 wrong data.
 """
 
@@ -53,7 +54,10 @@ SPREAD = ("all_gather", "reduce_scatter", "alltoall")
 # sums of at most 3 a rank that a type holds exactly; ranks beyond add zeros to the checked data
 EXACT_RANKS = {"bfloat16": 85, "half": 682}
 PERIOD, POISON = 31, 119
+BEAT = 5.0  # seconds between signs of life of the ranks of a sweep
+SILENT = 30.0  # seconds without one after which a rank was killed or stopped: one in a hung collective still gives them
 GRACE = 15.0  # seconds beyond the deadline after which a rank that says nothing is taken for dead
+CONCLUDED, GIVEN_UP = "# Collective test concluded", "# Collective test given up"
 CHUNK = 1 << 24  # elements checked at once, so that a check of 16 GiB needs no second 16 GiB
 
 
@@ -116,6 +120,12 @@ class Place:
         self.at = "rank %d on %s" % (self.rank, self.node)
 
 
+def named(about: Mapping[str, Any]) -> str:
+    """Write a rank for people: 'rank 3 on gpu01 (GPU 0000:9d:00)'."""
+    gpu = " (GPU %s)" % about["bus"] if about["bus"] != "-" else ""
+    return "rank %d on %s%s" % (about["rank"], about["node"], gpu)
+
+
 def say(text: str) -> None:
     """Print a line at once, in one piece."""
     sys.stdout.write(text + "\n")
@@ -149,6 +159,7 @@ def reason_of(error: BaseException) -> Tuple[str, int]:
         named = [line for line in lines if re.match(r"nccl[A-Z]\w+", line)]
         return "NCCL error: " + (after or named or lines)[0], EXIT_NCCL
     first = lines[0] if lines else type(error).__name__
+    first = first.partition(" Of the allocated memory")[0]  # of torch's advice on memory only who holds it
     return "%s: %s" % (type(error).__name__, first), EXIT_FAILED
 
 
@@ -183,7 +194,8 @@ class Cuda:
     def __init__(self, torch: Any, place: Place) -> None:
         if not torch.cuda.is_available():
             raise Failure(
-                "torch finds no CUDA device (torch %s; check --gpus-per-task)" % torch.__version__,
+                "torch finds no CUDA device (torch %s, CUDA_VISIBLE_DEVICES=%s; check --gpus-per-task)"
+                % (torch.__version__, os.environ.get("CUDA_VISIBLE_DEVICES", "")),
                 EXIT_NO_GPU,
             )
         count = torch.cuda.device_count()
@@ -452,9 +464,10 @@ class Sweep:
     """All sizes and types of the asked collectives, over all ranks; rank 0 prints."""
 
     def __init__(
-        self, args: Any, torch: Any, device: Any, place: Place, ranks: Sequence[Mapping[str, Any]]
+        self, args: Any, torch: Any, device: Any, place: Place, ranks: Sequence[Mapping[str, Any]], vigil: Any
     ) -> None:
         self.args, self.torch, self.device, self.place, self.ranks = args, torch, device, place, ranks
+        self.vigil = vigil
 
     def run(self) -> int:
         """Return the exit code."""
@@ -479,7 +492,7 @@ class Sweep:
                 busbw += rates
         self.print("# Out of bounds values : %d %s" % (bad, "FAILED" if bad else "OK"))
         self.print("# Avg bus bandwidth    : %g " % (sum(busbw) / len(busbw) if busbw else 0.0))
-        self.print("#\n# Collective test concluded: %s_perf\n#" % collective)
+        self.print("#\n%s: %s_perf\n#" % (CONCLUDED, collective))
         return EXIT_WRONG if bad else 0
 
     def row(self, collective: str, nbytes: int, dtype: str, factor: float) -> Tuple[int, str, List[float]]:
@@ -502,6 +515,7 @@ class Sweep:
 
     def late(self, collective: str, nbytes: int) -> None:
         """Say which size hung, in nccl-tests' words, and leave."""
+        self.vigil.accuse_host()
         say(
             "%s: Test timeout (%ds) %s at %d bytes"
             % (self.place.node, self.args.deadline, collective, nbytes)
@@ -556,18 +570,31 @@ class Meeting:
     def introduce(self, about: Mapping[str, Any], timeout: float) -> List[Dict[str, Any]]:
         """Exchange what each rank says of itself; ranks that did not come within `timeout` seconds are missing."""
         self.control.set("about/%d" % self.place.rank, json.dumps(about))
-        if self.place.rank == 0:
-            found, end = [], time.monotonic() + timeout
-            for rank in range(self.place.size):
-                while not self.control.check(["about/%d" % rank]) and time.monotonic() < end:
-                    time.sleep(0.01)
-                if self.control.check(["about/%d" % rank]):
-                    found.append(json.loads(self.control.get("about/%d" % rank).decode()))
-            self.control.set("everyone", json.dumps(found))
+        self.gather(timeout)
         self.control.wait(["everyone"], dt.timedelta(seconds=timeout + 30))
         everyone = json.loads(self.control.get("everyone").decode())  # type: List[Dict[str, Any]]
         self.arrived = [it["rank"] for it in everyone]
         return everyone
+
+    def gather(self, timeout: float) -> None:
+        """On rank 0: wait for what the others say of themselves, and tell it to all."""
+        if self.place.rank:
+            return
+        found, end = [], time.monotonic() + timeout
+        for rank in range(self.place.size):
+            about = "about/%d" % rank
+            while not (self.control.check([about]) or self.has_left(rank)) and time.monotonic() < end:
+                time.sleep(0.01)
+            if self.control.check([about]):
+                found.append(json.loads(self.control.get(about).decode()))
+        self.control.set("everyone", json.dumps(found))
+
+    def miss(self, timeout: float) -> None:
+        """Tell the others not to wait for this rank: it will not introduce itself."""
+        self.control.set("gone/%d" % self.place.rank, "did not come")
+        self.gather(timeout)
+        if self.place.rank == 0:
+            time.sleep(BEAT)  # the others read it meanwhile
 
     def over(self, point: str) -> bool:
         """Tell whether all ranks have reached a point or left."""
@@ -616,6 +643,93 @@ class Meeting:
         end = time.monotonic() + patience
         while self.place.rank == 0 and not self.over("bye") and time.monotonic() < end:
             time.sleep(0.05)
+
+
+class Vigil:
+    """Sees to it that no rank of a sweep waits long for one that failed, was killed or stopped.
+
+    Every rank gives signs of life by the control connection, from a thread of its own; rank 0 watches them.
+    """
+
+    def __init__(self, meeting: Meeting, ranks: Sequence[Mapping[str, Any]]) -> None:
+        self.control, self.meeting, self.place = meeting.control, meeting, meeting.place
+        self.about = {it["rank"]: it for it in ranks}
+        self.heard = {}  # type: Dict[int, Tuple[int, int]] # how many signs, and for how many looks no further one
+        self.answered = time.monotonic()
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.watch, daemon=True)
+
+    def __enter__(self) -> "Vigil":  # noqa: PYI034 - Python 3.6 has no Self
+        self.thread.start()
+        return self
+
+    def __exit__(self, kind: object, *unused: object) -> None:
+        self.over.set()
+        self.thread.join(BEAT)
+        if kind is not None:
+            self.give_up()
+
+    def watch(self) -> None:
+        """Beat, and look at the others, until it is over."""
+        while not self.over.wait(BEAT):
+            try:
+                self.control.add("beat/%d" % self.place.rank, 1)
+                doomed = self.control.check(["doomed"])
+                self.answered = time.monotonic()
+                silent = self.silent() if self.place.rank == 0 else None
+            except Exception:  # rank 0 took the store with it: it has said why, or was killed
+                doomed, silent = True, None
+            if self.over.is_set():
+                return
+            if silent is not None:
+                self.accuse(silent)
+            if doomed:
+                self.leave(EXIT_FAILED)
+
+    def silent(self) -> Optional[int]:
+        """Return a rank that has given no sign of life for too long, None where all have."""
+        for rank in self.about:
+            signs, looks = self.control.add("beat/%d" % rank, 0), 0
+            known, before = self.heard.get(rank, (-1, 0))
+            if signs == known:
+                looks = before + 1  # not by the clock: where all were suspended for a while, none is to blame
+            self.heard[rank] = (signs, looks)
+            if looks * BEAT >= SILENT:
+                return int(rank)
+        return None
+
+    def accuse_host(self) -> None:
+        """Accuse rank 0 where it is that which keeps all waiting: with it the store has fallen silent."""
+        if self.place.rank == 1 and time.monotonic() - self.answered > SILENT:
+            self.accuse(0)
+
+    def accuse(self, rank: int) -> None:
+        """Name a silent rank in place of itself, and leave."""
+        why = "no sign of life for %g s: its process was killed or stopped, or its node hangs" % SILENT
+        sys.stderr.write("collective: %s: %s\n" % (named(self.about[rank]), why))
+        if rank == 0:
+            say(GIVEN_UP)
+            leave(EXIT_DEADLINE)
+        self.give_up()
+        leave(EXIT_DEADLINE)
+
+    def give_up(self) -> None:
+        """Tell the others to leave; rank 0 keeps the store until they have."""
+        try:
+            if self.control.add("doomed", 1) == 1:
+                say(GIVEN_UP)
+            self.meeting.part("sweep", "left")
+            self.meeting.linger(2 * BEAT)
+        except Exception:
+            say(GIVEN_UP)  # rank 0 is gone
+
+    def leave(self, code: int) -> None:
+        """Leave since another rank has failed; that one has said why."""
+        try:
+            self.meeting.part("sweep", "left")
+            self.meeting.linger(2 * BEAT)
+        finally:
+            leave(code)
 
 
 def join(torch: Any, device: Any, store: Any, rank: int, size: int, timeout: float) -> None:
@@ -878,8 +992,12 @@ def work(args: Any, place: Place) -> int:
         import torch.distributed  # noqa: PLC0415
     except ImportError as error:
         raise Failure("%s: give the environment a python that has torch" % error, EXIT_USAGE) from None
-    device = device_of(torch, place, args.device)
     meeting = Meeting(torch, place, args.rendezvous)
+    try:
+        device = device_of(torch, place, args.device)
+    except Exception:  # whatever it is: nobody needs to wait for this rank
+        meeting.miss(args.rendezvous)
+        raise
     about = {
         "rank": place.rank,
         "local": place.local,
@@ -888,23 +1006,19 @@ def work(args: Any, place: Place) -> int:
         "pid": os.getpid(),
     }
     about.update(device=device.index, name=device.name, bus=device.bus, uuid=device.uuid)
+    place.at = named(about)
     ranks = meeting.introduce(about, args.rendezvous)
     if args.mode == "rounds":
         return Rounds(args, torch, device, place, meeting).run(schedule, ranks)
     missing = sorted(set(range(place.size)) - {it["rank"] for it in ranks})
     if missing:
         raise Failure("ranks %s never came to the rendezvous" % " ".join(map(str, missing)), EXIT_RENDEZVOUS)
-    with Deadline(args.deadline, lambda: hung_at_start(place, args.deadline)):
-        join(
-            torch,
-            device,
-            torch.distributed.PrefixStore("sweep", meeting.groups),
-            place.rank,
-            place.size,
-            2 * args.deadline,
-        )
-    code = Sweep(args, torch, device, place, ranks).run()
-    torch.distributed.destroy_process_group()
+    with Vigil(meeting, ranks) as vigil:
+        groups = torch.distributed.PrefixStore("sweep", meeting.groups)
+        with Deadline(args.deadline, lambda: hung_at_start(place, args.deadline)):
+            join(torch, device, groups, place.rank, place.size, 2 * args.deadline)
+        code = Sweep(args, torch, device, place, ranks, vigil).run()
+        torch.distributed.destroy_process_group()
     meeting.close(args.deadline)
     return code
 

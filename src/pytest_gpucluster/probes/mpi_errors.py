@@ -99,14 +99,20 @@ _KNOWN = (
     ),
     _Known(
         "NCCL",
-        re.compile(r"(?:torch\.distributed\.DistBackendError: )?NCCL error in: .*|ncclUnhandledCudaError.*|"
+        re.compile(r"(?:torch\.distributed\.DistBackendError: )?NCCL error(?: in)?: .*|ncclUnhandledCudaError.*|"
                    r"ncclSystemError.*|ncclRemoteError.*|ncclInternalError.*"),
         "set NCCL_DEBUG=INFO and repeat; the first rank that complains is the cause, the others follow",
     ),
     _Known(
         "out of memory",
-        re.compile(r"CUDA error: out of memory|torch\.\S*OutOfMemoryError.*|[Oo]ut [Oo]f [Mm]emory.*oom.kill.*"),
+        re.compile(r"CUDA error: out of memory|\S*OutOfMemoryError.*|[Oo]ut [Oo]f [Mm]emory.*oom.kill.*"),
         "another process holds the memory (nvidia-smi), or the largest size is too large",
+    ),
+    _Known(
+        "no GPU",
+        re.compile(r"torch finds no CUDA device.*"),
+        "the step deals out a GPU that is not there: hold CUDA_VISIBLE_DEVICES against nvidia-smi -L, gres.conf and "
+        "the task prolog; or torch is a CPU build, or the driver too old for it",
     ),
     _Known(
         "library missing",

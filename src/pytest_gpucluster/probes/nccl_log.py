@@ -37,6 +37,8 @@ _RANK = re.compile(r"comm 0x[0-9a-f]+ rank (\d{1,18}) n[rR]anks (\d{1,18})(?: nN
 _NETWORK = re.compile(r"Using network (\S+)|Assigned NET plugin (\S+) to comm")
 _INTERFACE = re.compile(r"NET/(\w+) : Using (.*)")
 _VERSION = re.compile(r"NCCL version (\S+)")
+_SETTING = re.compile(r"(NCCL_\w{1,80}) set by environment to (.{0,200}?)\.?\s*$")
+_OURS = ("NCCL_DEBUG", "NCCL_HOSTID")  # settings that change nothing of how data travel within a node
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,10 @@ class Paths:
 
 @dataclass(frozen=True)
 class Log:
-    """What NCCL logged. `labels` is {rank: task label}, `hosts` {rank: host}, `nodes` NCCL's own count of nodes."""
+    """What NCCL logged. `labels` is {rank: task label}, `hosts` {rank: host}, `nodes` NCCL's own count of nodes.
+
+    `settings` are the variables that NCCL found in its environment, or in nccl.conf.
+    """
 
     version: str = ""
     channels: frozenset[Channel] = frozenset()
@@ -76,6 +81,13 @@ class Log:
     nvls: bool = False
     collnet: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def set_by(self) -> str:
+        """What was set from outside, in words: 'set in the environment: NCCL_PROTO=LL'; '' where nothing was."""
+        words = [f"{name}={value}" for name, value in self.settings.items() if not name.startswith(_OURS)]
+        return f"set in the environment: {', '.join(sorted(words))}" if words else ""
 
     def paths(self, node_of_rank: Mapping[int, str] | None = None) -> Paths:
         """Part the connections by place. `node_of_rank` is Slurm's; without it NCCL's own hosts are used."""
@@ -93,13 +105,15 @@ class Log:
     def summary(self, node_of_rank: Mapping[int, str] | None = None) -> str:
         """Say in one line what carries the traffic: 'between nodes: NET/Socket (eth0); within: P2P/CUMEM'."""
         paths = self.paths(node_of_rank)
-        device = f" ({', '.join(self.interfaces)})" if self.interfaces else ""
+        network = any(kind.startswith("NET") for kind in paths.between)
+        device = f" ({', '.join(self.interfaces)})" if self.interfaces and network else ""
         parts = [f"between nodes: {', '.join(sorted(paths.between))}{device}"] if paths.between else []
         parts += [f"within nodes: {', '.join(sorted(paths.within))}"] if paths.within else []
         parts += [f"unplaced: {', '.join(sorted(paths.unplaced))}"] if paths.unplaced else []
         parts += ["NVLS"] if self.nvls else []
         hints = [HINTS[kind] for kind in sorted(paths.between) if kind in HINTS]
-        return "; ".join(parts or ["no connection was logged"]) + (f" ({hints[0]})" if hints else "")
+        said = "; ".join(parts or ["no connection was logged"]) + (f" ({hints[0]})" if hints else "")
+        return "; ".join(filter(None, (said, self.set_by)))
 
 
 @dataclass
@@ -117,6 +131,7 @@ class _Reading:
     nvls: bool = False
     collnet: Counter[str] = field(default_factory=Counter)
     warnings: dict[str, None] = field(default_factory=dict)
+    settings: dict[str, set[str]] = field(default_factory=dict)
 
 
 def read(text: str, *, label: str | None = None) -> Log:
@@ -138,6 +153,7 @@ def read(text: str, *, label: str | None = None) -> Log:
         reading.version, frozenset(reading.channels), reading.hosts, reading.labels, reading.ranks, reading.nodes,
         ", ".join(networks), tuple(reading.interfaces), reading.no_ib, all(reading.gdr) if reading.gdr else None,
         reading.nvls, reading.collnet, tuple(reading.warnings),
+        {name: " or ".join(sorted(values)) for name, values in sorted(reading.settings.items())},
     )  # fmt: skip
 
 
@@ -179,6 +195,8 @@ def _take_setup(reading: _Reading, said: str) -> None:
         reading.nvls = True
     elif match := _VERSION.match(said):
         reading.version = match[1]
+    elif match := _SETTING.match(said):
+        reading.settings.setdefault(match[1], set()).add(match[2])
 
 
 def _kind(path: str, rest: str) -> str:

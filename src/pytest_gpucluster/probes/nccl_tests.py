@@ -243,8 +243,9 @@ def _read(
     if len(tables) == 1:  # version 1.0: each process prints its own Rank lines
         tables[0].ranks += orphans
     runs = tuple(_conclude(table, collective) for table in tables)
-    failures = [failure for reader in readers.values() for failure in reader.failures]
-    failures += mpi_errors.explain(text, mpi=mpi)
+    failures = _of_ranks([failure for reader in readers.values() for failure in reader.failures])
+    told = {failure.kind for failure in failures}
+    failures += [failure for failure in mpi_errors.explain(text, mpi=mpi) if failure.kind not in told]
     reasons = [f"cut: line {place} is not terminated: {_show(line)}" for place, line in unterminated]
     reasons += [] if len(tables) == 1 else [f"line {n}: Rank line without a table" for n, _ in orphans[:3]]
     if rc is not None and rc != 0:
@@ -581,7 +582,42 @@ _FAILURES = (
 )  # fmt: skip
 
 
+# What our payload says of a rank that failed. Others then have nobody to meet, and only say so.
+_RANK_FAILED = re.compile(
+    r"collective: (?P<rank>rank \d+) on (?P<host>\S+)(?P<gpu> \(GPU \S+\))?: (?P<what>.*)"
+)
+_FORLORN = re.compile(
+    r"never came to the rendezvous|rendezvous unreachable|[Cc]onnection (?:closed|reset|refused)"
+)
+
+
+def _rank_failure(match: re.Match[str]) -> Failure:
+    text = f"{match['rank']}{match['gpu'] or ''}: {match['what']}"
+    if _FORLORN.search(match["what"]):
+        return Failure("relayed", match["host"], text, "another rank failed before")
+    known = mpi_errors.explain(match["what"])
+    if known:
+        return Failure(known[0].kind, match["host"], text, known[0].hint)
+    return Failure("a rank failed", match["host"], text, "look at dmesg and nvidia-smi of the node")
+
+
+def _of_ranks(failures: Sequence[Failure]) -> list[Failure]:
+    """Leave out what is told of each of many ranks alike, and shared GPUs, which are told once for all ranks."""
+    found: dict[tuple[str, str], Failure] = {}
+    for number, failure in enumerate(failures):
+        rank, _, what = failure.text.partition(": ")
+        alike = (failure.kind, what) if rank.startswith("rank ") else (failure.kind, str(number))
+        found.setdefault(alike, failure)
+    return [
+        failure
+        for failure in found.values()
+        if not failure.text.partition(": ")[2].startswith("duplicate GPU")
+    ]
+
+
 def _failure(line: str) -> Failure | None:
+    if ranks := _RANK_FAILED.search(line[:_MAX_SAID]):
+        return _rank_failure(ranks)
     for kind, pattern, hint in _FAILURES:
         match = pattern.search(line[:_MAX_SAID])
         if match:

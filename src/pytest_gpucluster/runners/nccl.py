@@ -21,15 +21,17 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster import hostlist, jsontext, units
 from pytest_gpucluster.checks.localise import Measurement
 from pytest_gpucluster.errors import ConfigError, NotAvailable, SlurmError, StepError, StepTimeout
-from pytest_gpucluster.probes import nccl_log, nccl_tests
+from pytest_gpucluster.payloads.collective import CONCLUDED, GIVEN_UP
+from pytest_gpucluster.probes import nccl_log, nccl_tests, nvidia_smi
 from pytest_gpucluster.slurm.pyxis import PyxisOptions
 from pytest_gpucluster.slurm.step import StepRequest, StepResult, TaskResult, run_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpucluster.config.models import Cluster, EnvironmentConfig, NcclConfig
     from pytest_gpucluster.fleet.channel import Channel
+    from pytest_gpucluster.probes.base import Answer
     from pytest_gpucluster.slurm.allocation import Allocation
     from pytest_gpucluster.slurm.client import Slurm
     from pytest_gpucluster.slurm.inventory import NodeInfo
@@ -38,6 +40,7 @@ SUFFIX = "_perf"
 LATENCY_SIZE = 8
 UNDEALT = ("all_reduce", "broadcast", "sendrecv")  # collectives whose message is not dealt out to the ranks
 SIDE_BY_SIDE = 8  # steps of single pairs at once, where nccl-tests has to be started anew for each
+PATIENCE = 120.0  # seconds for one size of the payload, and for all its ranks to come
 FIRST_PORT = (
     21000  # rendezvous of the nodes that are measured alone; below 32768, where Linux gives out its own
 )
@@ -188,6 +191,10 @@ class Nccl:
     def _lacking(self, command: str) -> list[str]:
         return [node for node, answer in self._channel.ask(command).items() if answer.rc != 0]
 
+    def survey(self, node: str) -> Answer:
+        """Ask a node's nvidia-smi anew."""
+        return self._channel.ask_node(node, nvidia_smi.SURVEY, timeout=nvidia_smi.GPUS.timeout, fresh=True)
+
     @cached_property
     def environment(self) -> EnvironmentConfig | None:
         """The environment of the cluster file that the steps run in."""
@@ -220,9 +227,10 @@ class Nccl:
             request = replace(request, mpi="none")
         else:
             script = _ALONE.replace("{gpus}", str(self.gpus)).replace("{port}", str(FIRST_PORT))
-            inner = self._payload("sweep", "-c", "all_reduce", *sweep.words())
+            inner = self._payload("sweep", "-c", "all_reduce", *sweep.words(), *self._patient())
             argv = ("sh", "-c", script, "sh", *inner)
             request = self._request(nodes, argv, ntasks_per_node=self.gpus, gpus_per_task=1)
+            request = replace(request, enough=_all_told(len(nodes)))
         return self._measure(request, "all_reduce", apart=True)
 
     def whole(
@@ -231,13 +239,16 @@ class Nccl:
         """Measure one collective over all the nodes together."""
         sweep = self.sweep.reaching(sizes).with_latency(collective)
         if self.runner == "payload":
-            argv = self._payload("sweep", "-c", collective, *sweep.words(), *self._rendezvous(nodes))
+            words = (*sweep.words(), *self._patient(), *self._rendezvous(nodes))
+            argv = self._payload("sweep", "-c", collective, *words)
         else:
             argv = (self._program(collective), *sweep.words(), "-g", "1", *sweep.rest)
             if self.config.launcher == "mpirun":
                 # Slurm knows the task of mpirun alone: the ranks tell their hosts by themselves
                 return replace(self._measure(self._under_mpirun(nodes, argv), collective), node_of_rank={})
         request = self._request(nodes, argv, ntasks_per_node=self.gpus, gpus_per_task=1)
+        if self.runner == "payload":
+            request = replace(request, enough=_all_told(1))
         return self._measure(request, collective)
 
     def rounds(self, nodes: Sequence[str], batch: Sequence[Sequence[Sequence[str]]]) -> list[Measurement]:
@@ -360,6 +371,11 @@ class Nccl:
         source = resources.files("pytest_gpucluster.payloads").joinpath("collective.py").read_text()
         python = self.environment.python if self.environment else "python3"
         return (python, "-c", source, *words)
+
+    def _patient(self) -> tuple[str, ...]:
+        """Have the payload give up before the step is cancelled: it knows the rank or the size that hangs."""
+        seconds = f"{min(PATIENCE, self.config.deadline / 2):g}"
+        return ("--deadline", seconds, "--rendezvous", seconds)
 
     def _rendezvous(self, nodes: Sequence[str]) -> tuple[str, ...]:
         # Slurm knows the address of a node even where its name does not resolve
@@ -504,6 +520,11 @@ class Nccl:
         if self.config.compile and self.config.cleanup and self.config.container:
             remove = f"rm -f -- {shlex.quote(self.config.container)}"
             self._channel.ask_node(self._allocation.nodes[0], remove, fresh=True)
+
+
+def _all_told(worlds: int) -> Callable[[str], bool]:
+    """Return what tells that so many sweeps of the payload are over, and not all of them well: who is left hangs."""
+    return lambda text: GIVEN_UP in text and text.count(CONCLUDED) + text.count(GIVEN_UP) >= worlds
 
 
 def labelled(tasks: Iterable[TaskResult], stream: str = "stdout") -> str:

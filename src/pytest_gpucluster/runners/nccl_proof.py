@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster import hostlist
 from pytest_gpucluster.checks import nccl as beliefs
 from pytest_gpucluster.checks import nccl_bandwidth, nccl_fleet
+from pytest_gpucluster.checks.gpu import stray_processes
 from pytest_gpucluster.checks.localise import Kind, Localisation, Localiser
 from pytest_gpucluster.checks.nccl_fleet import STANDS_APART
 from pytest_gpucluster.checks.schedule import circle
@@ -21,6 +22,7 @@ from pytest_gpucluster.checks.topology import parse_slurm_topology
 from pytest_gpucluster.checks.verdict import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.config.baseline import Key
 from pytest_gpucluster.errors import GpuClusterError, ProbeError, SlurmError
+from pytest_gpucluster.probes import nvidia_smi
 from pytest_gpucluster.probes.nccl_tests import Output
 from pytest_gpucluster.runners.nccl import log_of, output_of
 from pytest_gpucluster.units import format_size
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 PAIR = 2
 REPEATS = 5  # of a baseline
 CANCELLED = (signal.SIGKILL, signal.SIGTERM)  # how Slurm ends the tasks of a step that is cancelled
+MAX_STRANGERS = 4
 MAX_ROUNDS = 63  # of further pairs: all of 64 nodes, and some minutes on more
 ALONE = "all_reduce"
 
@@ -151,8 +154,23 @@ class NcclProof:
         )
 
     def alone_bandwidth(self, node: str) -> Verdict:
-        """Judge one node's own bandwidth at the sizes of its thresholds."""
-        return self._bandwidth(self.alone.runs[node], nodes=1)
+        """Judge one node's own bandwidth at the sizes of its thresholds; where it is slow, say what may be why."""
+        verdict = self._bandwidth(self.alone.runs[node], nodes=1)
+        if verdict.outcome is not Outcome.FAILED:
+            return verdict
+        log = log_of(_of_node(self.alone.measured, node))
+        said = log.summary(dict.fromkeys(log.hosts, node)) if log.channels else ""
+        return _because(verdict, self._strangers(node), said)
+
+    def _strangers(self, node: str) -> str:
+        """Say who else is at work on the node's GPUs, now that our processes have ended; '' where nobody is seen."""
+        answer = self.runner.survey(node)
+        try:
+            found = stray_processes(nvidia_smi.GPUS.parse(answer), nvidia_smi.APPS.parse(answer)).findings
+        except GpuClusterError:
+            return ""
+        who = "; ".join(f"{finding.part}: {finding.measured}" for finding in found[:MAX_STRANGERS])
+        return f"others are at work on GPUs of {node}: {who}" if who else ""
 
     def alone_values(self) -> tuple[dict[str, float], str]:
         """Return {node: GB/s} of all believed nodes at the largest size, and what that is."""
@@ -313,7 +331,7 @@ class NcclProof:
         where = nccl_fleet.whereabouts(found, measured, self.usable)
         if lost := [f"{node} is lost: {why}" for node, why in self.runner.fallen.items()]:
             where = "; ".join(lost) + ("" if found.clean else f"; {where}")  # pairs are fine without it
-        return replace(verdict, cause=f"{where}; {verdict.cause}")
+        return _because(verdict, where, *map(self._strangers, found.bad_nodes[:MAX_STRANGERS]))
 
     def _judge_whole(self, collective: str) -> Verdict:
         """Judge a believed whole; thresholds are those of the number of nodes that were to be used."""
@@ -322,8 +340,7 @@ class NcclProof:
         verdict = self._bandwidth(stage.runs[""], nodes=nodes)
         if verdict.outcome is not Outcome.FAILED or not stage.measured.log.channels:
             return verdict
-        said = stage.measured.log.summary(stage.measured.node_of_rank)
-        return replace(verdict, cause=f"{said}; {verdict.cause}")
+        return _because(verdict, stage.measured.log.summary(stage.measured.node_of_rank))
 
     # --- thresholds and baselines
 
@@ -362,6 +379,11 @@ class NcclProof:
         return self.repeats
 
 
+def _because(verdict: Verdict, *reasons: str) -> Verdict:
+    """Put what is known of a failure before its usual cause."""
+    return replace(verdict, cause="; ".join(filter(None, (*reasons, verdict.cause))))
+
+
 def _of_node(measured: Measured, node: str) -> list[TaskResult]:
     return [task for task in measured.tasks if task.node == node]
 
@@ -373,21 +395,29 @@ def _ended(measured: Measured) -> set[str]:
 
 
 def _with_problem(verdict: Verdict, measured: Measured, node: str) -> Verdict:
-    """Where a step had to be cancelled, say that first of every node ('': of the whole) that had not ended by then."""
+    """Where a step had to be cancelled, say so of every node ('': of the whole) that had not ended by then.
+
+    It comes first, unless it is known why: a rank that failed, or a slow transport, keeps the others waiting.
+    """
     tasks = _of_node(measured, node) if node else measured.tasks
     still = [task for task in tasks if task.rc is None or task.signal in CANCELLED]
     if not measured.problem or (tasks and not still):
         return verdict
     where = sorted({task.node for task in still if task.node})
     what = f"{len(still)} of {len(tasks)} tasks never ended" if still else measured.problem
+    hang = Finding(node or hostlist.fold(where) or "step", f"hangs: {what}", "every task ends by itself")
+    if any(_explains(finding) for finding in verdict.findings[:1]):
+        return replace(verdict, findings=(*verdict.findings, hang))
     return Verdict(
         verdict.check,
         Outcome.FAILED,
-        (
-            Finding(node or hostlist.fold(where) or "step", f"hangs: {what}", "every task ends by itself"),
-            *verdict.findings,
-        ),
+        (hang, *verdict.findings),
         cause="a GPU, a link or a peer does not answer, or a rank died",
         hint="look at dmesg and nvidia-smi of the node, and test it alone",
         action=verdict.action,
     )
+
+
+def _explains(finding: Finding) -> bool:
+    """Tell whether a finding says why a step did not end, and not only that it did not."""
+    return not beliefs.follows(finding) and not finding.measured.startswith("timeout:")
