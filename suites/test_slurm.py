@@ -135,6 +135,13 @@ def test_gpu_binding(exam: NodeExam, expect: Expect) -> None:
     expect(checks.gpu_binding(exam))
 
 
+def test_cpu_affinity(exam: NodeExam, cluster: Cluster, expect: Expect) -> None:
+    """The tasks of a step may run on a CPU each."""
+    if cluster.sandbox:
+        expect.not_applicable("virtual nodes share the CPUs of their host")
+    expect(checks.cpu_affinity(exam))
+
+
 @pytest.mark.inventory
 @pytest.mark.exclusive  # it may ask for the exam's step
 def test_prolog(

@@ -302,6 +302,13 @@ def test_kernel_log_leaves_xids_to_gpu_xid() -> None:
         ("oom", "Out of memory: Killed process 7 (python)", 1, True),
         ("filesystem", "EXT4-fs error (device sda1): ext4_find_entry", 1, True),
         ("lockup", "INFO: task dd:7 blocked for more than 120 seconds.", 1, True),
+        (
+            "nvrm",
+            "NVRM: nvAssertOkFailedNoLog: Assertion failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051)",
+            1,
+            False,
+        ),
+        ("nvrm", "NVRM: ctxBufPoolReserve: Failed to reserve memory. trimming all pools", 1, False),
         ("io", "blk_update_request: I/O error, dev sda", 1, True),
     ],
 )

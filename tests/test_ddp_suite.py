@@ -103,6 +103,19 @@ def test_healthy_facts_pass() -> None:
         assert verdict.outcome is Outcome.PASSED
 
 
+def test_a_rank_that_was_stopped_is_told_from_those_that_waited_for_it() -> None:
+    """Recorded on 2 H200: SIGSTOP to rank 1 in the training step; rank 0 ended by its own deadline."""
+    done = worked()
+    first, second, *others = done.tasks
+    stuck = {"ddp": "stuck", "rank": 0, "phase": "training step", "seconds": 20.0}
+    waited = replace(first, rc=4, facts=(*first.facts[:3], stuck))
+    stopped = replace(second, rc=137, signal=9, facts=second.facts[:3])
+    told = replace(done, tasks=(waited, stopped, *others), problem="srun: cancelled after 1 min")
+    assert found(ddp.training(told)) == (
+        f"rank 1 (gpu01): {ddp.STILL} | rank 0 (gpu01): training step: no end after 20 s"
+    )
+
+
 def test_a_wrong_rank_is_named_with_who_set_it() -> None:
     told = placed(task3={"given": {"RANK": "2"}, "pytorch_version": "2.13.0"})
     verdict = ddp.environment("gpu02", told, ddp.Setters(contained=True))

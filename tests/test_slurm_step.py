@@ -164,9 +164,23 @@ EXAM_CHECKS: tuple[Callable[[exam.NodeExam], Verdict], ...] = (
     checks.exit_code,
     checks.signal,
     checks.gpu_binding,
+    checks.cpu_affinity,
 )
 TASKS = tuple(
-    exam.ExamTask(i, i, 4, str(i), str(i), (), "tok", stderr_arrived=True, rc=rc, signal=sig)
+    exam.ExamTask(
+        i,
+        i,
+        4,
+        str(i),
+        str(i),
+        (),
+        "tok",
+        stderr_arrived=True,
+        rc=rc,
+        signal=sig,
+        cpus=exam.cpu_list(str(i)),
+        online=64,
+    )
     for i, (rc, sig) in enumerate(((7, None), (137, 9), (0, None), (0, None)))
 )
 GOOD = exam.NodeExam("gpu01", 4, 4, shared=False, token="tok", tasks=TASKS, seconds=0.1, command="srun")
@@ -190,12 +204,31 @@ def _with(index: int, **change: object) -> exam.NodeExam:
         (_with(3, visible="2"), {"slurm.gpu_binding"}),
         (_with(3, visible="0,1,2,3"), {"slurm.gpu_binding"}),
         (_with(3, visible="unset"), {"slurm.gpu_binding"}),
+        (_with(3, cpus=exam.cpu_list("0")), {"slurm.cpu_affinity"}),
         (GOOD, set()),
     ],
 )
 def test_each_deviation_is_found_by_its_check(bad: exam.NodeExam, name: set[str]) -> None:
     failed = {v.check for judge in EXAM_CHECKS if (v := judge(bad)).outcome is Outcome.FAILED}
     assert failed == name
+
+
+def test_tasks_share_cpus_only_where_there_are_too_few() -> None:
+    def sharing(text: str, online: int) -> exam.NodeExam:
+        return replace(
+            GOOD, tasks=tuple(replace(task, cpus=exam.cpu_list(text), online=online) for task in TASKS)
+        )
+
+    (finding,) = checks.cpu_affinity(sharing("0", 64)).findings
+    assert (finding.part, finding.measured) == ("CPUs of 4 tasks", "1 (CPU 0)")
+    for text, online in (("0-63", 64), ("0-1", 2), ("2,8-10", 64)):
+        assert checks.cpu_affinity(sharing(text, online)).outcome is Outcome.PASSED
+    assert checks.cpu_affinity(sharing("", 64)).outcome is Outcome.NOT_CHECKED
+
+
+def test_a_payload_s_source_stays_out_of_messages() -> None:
+    assert step._shorten("srun python3 -c '# one\n# two'") == "srun python3 -c '# one..."
+    assert step._shorten("srun true") == "srun true"
 
 
 def test_hidden_devices_are_told_by_what_opens() -> None:

@@ -200,8 +200,10 @@ def interface(node: str, placed: StepTold) -> Judgement:
 
 @check(
     "ddp.devices",
-    cause="tasks share GPUs, or torch cannot use them: no --gpus-per-task, a CPU build of torch, an old driver",
-    hint="srun --ntasks-per-node=N --gpus-per-task=1 nvidia-smi -L; is torch a CUDA build (torch.version.cuda)?",
+    cause="tasks share GPUs, or torch cannot use them: no --gpus-per-task, a GPU that is not there, memory that "
+    "another process holds, a CPU build of torch, an old driver",
+    hint="srun --ntasks-per-node=N --gpus-per-task=1 sh -c 'echo $CUDA_VISIBLE_DEVICES; nvidia-smi'; gres.conf; is "
+    "torch a CUDA build (torch.version.cuda)?",
 )
 def devices(node: str, worked: StepTold) -> Judgement:
     """Judge that every rank of the node took a GPU, and that no other rank of the fleet has the same."""
@@ -225,7 +227,7 @@ def devices(node: str, worked: StepTold) -> Judgement:
     for key, ranks in sorted(owners.items()):
         if len(ranks) > 1 and any(where == node for _, where in ranks):
             users = ", ".join(f"{rank} ({where})" for rank, where in ranks)
-            yield Finding(f"GPU {key}", f"ranks {users}", "one rank")
+            yield Finding(key if key.startswith("GPU-") else f"GPU {key}", f"ranks {users}", "one rank")
 
 
 @check(
@@ -391,6 +393,11 @@ def lost_rank(lost: StepTold, deadline: float) -> Judgement:
 # -- what ranks did not get to --------------------------------------------------------------------------------------
 
 
+STILL = (
+    "had not ended when the step's time was up, nor told of a deadline of its own: it was stopped, or hangs"
+)
+
+
 def why(task: TaskTold, told: StepTold) -> str:
     """Say why a task did not get further, in its own words where it has any."""
     for fact in task.facts:
@@ -399,6 +406,8 @@ def why(task: TaskTold, told: StepTold) -> str:
         if fact.get(told.key) == "stuck":
             return f"{fact['phase']}: no end after {fact['seconds']:g} s"
     if task.signal is not None and told.problem:
+        if any(other.signal is None for other in told.tasks):
+            return STILL  # the others have ended by themselves
         return told.problem  # Slurm ended all tasks: whose death was the first is not known
     return task.ending() if task.rc != 0 or task.rc is None else "ended without a word"
 

@@ -133,9 +133,10 @@ def _launcher(facts: Installed) -> str:
 
 @check(
     "mpi.pmi",
-    cause="Slurm was built without this type, or its plugin's library is not installed",
-    hint="srun --mpi=list; install libpmix and Slurm's mpi_pmix plugin on every node, or claim a type that is there "
-    "(mpi.launchers)",
+    cause="Slurm was built without this type, or its plugin's library is not installed; or the MPI was built "
+    "without it",
+    hint="srun --mpi=list; install libpmix and Slurm's mpi_pmix plugin on every node, or claim a type that Slurm and "
+    "the MPI have (mpi.launchers)",
 )
 def pmi(types: Sequence[str], claimed: Sequence[str], facts: Installed | None) -> Judgement:
     """Judge that Slurm on the node has the claimed types of --mpi, and that the MPI understands them."""

@@ -63,8 +63,8 @@ def _why(facts: tuple[Fact, ...], key: str) -> str:
     return ""
 
 
-_CAUSE = "a GPU, an NVLink or the way between nodes is broken, or the driver does not fit libnccl"
-_HINT = "NCCL_DEBUG=INFO; each node alone, then pairs: the nccl suite names the part"
+_CAUSE = "a GPU, an NVLink or the way between nodes is broken, ranks share a GPU, or the driver does not fit libnccl"
+_HINT = "`Duplicate GPU`: see slurm.gpu_binding; else NCCL_DEBUG=INFO, and each node alone, then pairs: the nccl suite"
 
 
 @check("nccl_examples.one_process", cause=_CAUSE, hint=_HINT)

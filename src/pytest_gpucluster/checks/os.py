@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -681,11 +682,15 @@ def kernel_log(log: KernelLog) -> Judgement:
             yield Finding(f"kernel log: {event.kind}", event.text[:SHOWN] + times, _LOG_EXPECTED[event.kind])
 
 
+# The driver asserts where an application asks for more memory than its GPU has left (580.159, seen on a sound H200)
+_GPU_FULL = re.compile(r"NV_ERR_NO_MEMORY|ctxBufPoolReserve: Failed to reserve memory")
+
+
 def _harmless(event: Event, log: KernelLog) -> bool:
     if event.kind == "edac":
         return " UE " not in f" {event.text} " and event.count < MAX_CORRECTED
     if event.kind == "nvrm":  # the driver's words around an Xid: gpu.xid judges them
-        return bool(log.xids)
+        return bool(log.xids) or bool(_GPU_FULL.search(event.text))
     # A job that met the limit of its own cgroup says nothing about the node
     own = ("Memory cgroup out of memory", "CONSTRAINT_MEMCG")
     return event.kind == "oom" and any(word in event.text for word in own)

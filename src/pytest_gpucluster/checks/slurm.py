@@ -243,6 +243,26 @@ def gpu_binding(exam: NodeExam) -> Judgement:
 
 
 @check(
+    "slurm.cpu_affinity",
+    cause="slurmd itself is confined to a few CPUs (CPUAffinity= or AllowedCPUs= of systemd, taskset, a cpuset), or "
+    "binds tasks wrongly",
+    hint="srun -w NODE grep Cpus_allowed_list /proc/self/status; taskset -cp $(pidof slurmd); TaskPlugin of slurm.conf",
+)
+def cpu_affinity(exam: NodeExam) -> Judgement:
+    """Judge that the tasks of a step may run on a CPU each, as far as the node has so many."""
+    told = [task for task in exam.tasks if task.cpus and task.online]
+    if exam.problem or not told:
+        yield NotChecked(exam.problem or "the tasks could not tell the CPUs that they may run on")
+        return
+    together = frozenset[int]().union(*(task.cpus for task in told))
+    least = min(len(told), max(task.online for task in told))
+    yield Metric("step_cpus", len(together), "CPUs")
+    if len(together) < least:
+        shown = ", ".join(map(str, sorted(together)))
+        yield Finding(f"CPUs of {len(told)} tasks", f"{len(together)} (CPU {shown})", f"at least {least}")
+
+
+@check(
     "slurm.prolog",
     cause="the prolog failed or hangs on this node",
     hint="slurmd's log on the node; run the Prolog of `scontrol show config` there by hand",

@@ -219,7 +219,10 @@ class Worker:
         cuda = self.torch.cuda
         visible = cuda.device_count() if cuda.is_available() else 0
         if not visible:
-            raise RuntimeError("torch %s sees no GPU" % self.torch.__version__)
+            shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+            raise RuntimeError(
+                "torch %s sees no GPU (CUDA_VISIBLE_DEVICES=%s)" % (self.torch.__version__, shown)
+            )
         # with --gpus-per-task each task sees its own GPU only
         index = 0 if visible == 1 else self.local
         if index >= visible:
@@ -234,7 +237,10 @@ class Worker:
                 about.pci_bus_id,
                 about.pci_device_id,
             )
-        return {"name": about.name, "uuid": str(getattr(about, "uuid", "")), "bus": bus, "visible": visible}
+        uuid = str(getattr(about, "uuid", ""))
+        if uuid and not uuid.startswith("GPU-"):  # as nvidia-smi writes it
+            uuid = "GPU-" + uuid
+        return {"name": about.name, "uuid": uuid, "bus": bus, "visible": visible}
 
     def join(self) -> None:
         """Form the process group, as users do: init_method env://."""

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from pytest_gpucluster.slurm.inventory import NodeInfo
 
 EXIT_CODE, KILLED = 7, 9
+MAX_DIGITS = 5  # of the number of a CPU
 ARRAY_EXIT, DEPENDENT_EXIT = 3, 5
 _PAYLOAD = Path(__file__).parent.parent / "payloads" / "exam.sh"
-_FIELDS = 9
+_FIELDS = 11
 _ARRAY = """#!/bin/sh
 if [ "$SLURM_ARRAY_TASK_ID" = 0 ] && [ "${SLURM_RESTART_COUNT:-0}" = 0 ]; then
     # Slurm would run it again after 2 minutes; the guard of the jobs takes it out of the queue (slurm/guard.py)
@@ -48,7 +49,10 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class ExamTask:
-    """What one task told and how it ended. `rc`/`signal` are as srun reported them."""
+    """What one task told and how it ended. `rc`/`signal` are as srun reported them.
+
+    `cpus` are those that it may run on, of `online` that the machine has; empty where it could not tell.
+    """
 
     rank: int
     local_id: int
@@ -60,6 +64,8 @@ class ExamTask:
     stderr_arrived: bool
     rc: int
     signal: int | None
+    cpus: frozenset[int] = frozenset()
+    online: int = 0
 
 
 @dataclass(frozen=True)
@@ -215,10 +221,12 @@ def judge_step(
                 visible=fields[5],
                 step_gpus=fields[6],
                 openable=tuple(filter(None, fields[7].split(","))),
-                token="|".join(fields[8:-1]),
+                token="|".join(fields[10:-1]),
                 stderr_arrived=f"exam-err|{fields[1]}|end" in task.stderr,
                 rc=task.rc or 0,
                 signal=task.signal,
+                cpus=cpu_list(fields[8]),
+                online=int(fields[9]) if fields[9].isdecimal() else 0,
             )
         )
     why = problem.partition(" (repeat: ")[0] or result.hint  # the exam's command is too long to be read
@@ -238,6 +246,20 @@ def judge_step(
         )
         for node, seen in told.items()
     }
+
+
+def cpu_list(text: str) -> frozenset[int]:
+    """Read the kernel's list of CPUs.
+
+    >>> sorted(cpu_list("0-2,8"))
+    [0, 1, 2, 8]
+    """
+    cpus: set[int] = set()
+    for span in text.split(","):
+        first, _, last = span.partition("-")
+        if first.isdecimal() and len(first) <= MAX_DIGITS >= len(last):
+            cpus.update(range(int(first), int(last if last.isdecimal() else first) + 1))
+    return frozenset(cpus)
 
 
 def submit_jobs(

@@ -597,4 +597,5 @@ def _timeout(
 
 
 def _shorten(command: str) -> str:
-    return command if len(command) <= 300 else command[:297] + "..."  # noqa: PLR2004 - a few terminal lines
+    line, _, more = command.partition("\n")  # a payload's source
+    return line if len(line) <= 300 and not more else line[:297] + "..."  # noqa: PLR2004 - a few terminal lines
