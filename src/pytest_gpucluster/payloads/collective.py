@@ -700,7 +700,7 @@ class Vigil:
 
     def accuse_host(self) -> None:
         """Accuse rank 0 where it is that which keeps all waiting: with it the store has fallen silent."""
-        if self.place.rank == 1 and time.monotonic() - self.answered > SILENT:
+        if self.place.rank == 1 and time.monotonic() - self.answered > 3 * BEAT:
             self.accuse(0)
 
     def accuse(self, rank: int) -> None:
