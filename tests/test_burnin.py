@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import subprocess
+import sys
 import time
 import types
 from pathlib import Path
@@ -939,10 +940,10 @@ def test_the_agent_ends_with_its_input_and_leaves_nothing(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def worker(index: int, ended: int | None) -> payload.Worker:
-    """A worker of one GPU without its process; `ended` is the last load that it has done."""
+def worker(index: int, *, busy: bool) -> payload.Worker:
+    """A worker of one GPU without its process."""
     made = object.__new__(payload.Worker)
-    made.name, made.about, made.ended = f"gpu{index}", [{"gpu": index, "uuid": f"GPU-{index}"}], ended
+    made.name, made.about, made.busy = f"gpu{index}", [{"gpu": index, "uuid": f"GPU-{index}"}], busy
     return made
 
 
@@ -954,7 +955,11 @@ def test_a_load_that_hangs_when_the_burn_in_ends_is_no_pass(monkeypatch: pytest.
     agent = payload.Agent({"gpus": 3}, "")
     load = {"id": 7, "load": "hbm", "seconds": 10.0}
     # GPU 0 hangs, GPU 1 has done its part, and GPU 2 has only begun
-    agent.waiting = [(worker(0, 6), load, 50.0), (worker(1, 7), load, 50.0), (worker(2, 6), load, 140.0)]
+    agent.waiting = [
+        (worker(0, busy=True), load, 50.0),
+        (worker(1, busy=False), load, 50.0),
+        (worker(2, busy=True), load, 140.0),
+    ]
     agent.stop()
     (line,) = said
     told = NodeTold("n1", hello={"devices": [{"gpu": i, "uuid": f"GPU-{i}"} for i in range(3)], "cpus": 1})
@@ -989,3 +994,39 @@ def test_a_gpu_that_others_use_is_not_sent_back(foreign: tuple[str, ...]) -> Non
     expected = "others work on the GPU: python3 (pid 42)" if foreign else "a GPU's memory is slow"
     assert verdict.cause.startswith(expected)
     assert (verdict.action is Action.MONITOR) == bool(foreign)
+
+
+def test_the_end_of_the_burn_in_finds_the_worker_that_hangs(tmp_path: Path) -> None:
+    """A real agent: its GPU's worker does the first load of a round and hangs in the second."""
+    script = tmp_path / "worker.py"
+    script.write_text(
+        "import json, sys, time\n"
+        "print(json.dumps({'ready': [{'gpu': 0, 'uuid': 'GPU-0'}] if sys.argv[1] == 'gpu' else []}), flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    asked = json.loads(line)\n"
+        "    time.sleep(600 if asked['load'] == 'copies' else 0)\n"
+        "    print(json.dumps({'id': asked['id'], 'end': True}), flush=True)\n"
+    )
+    source = SOURCE.read_text().replace("LATE = 30.0", "LATE = 0.0")
+    options = {"gpus": 1, "worker": [sys.executable, str(script)], "beat": 0.1}
+    loads = [{"load": kind, "seconds": 0} for kind in ("hbm", "copies")]
+    said = []
+    with subprocess.Popen(
+        [sys.executable, "-c", payload.BOOT, payload.packed(source), "agent", json.dumps(options), ""],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", "SLURMD_NODENAME": "n1", "CUDA_VISIBLE_DEVICES": "0"},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps({"do": "round", "id": 1, "round": 0, "loads": loads}) + "\n")
+        process.stdin.flush()
+        for line in process.stdout:
+            said.append(json.loads(line))
+            beats = [one for one in said if one.get("at") == "round 0 copies"]
+            if len(beats) > 2 and not process.stdin.closed:
+                process.stdin.close()
+    (late,) = said[-1]["results"] if said[-1]["burnin"] == "load" else said[-2]["results"]
+    assert (late["load"], late["uuid"]) == ("copies", "GPU-0")
+    assert late["problem"].startswith("the load had not ended after")

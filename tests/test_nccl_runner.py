@@ -452,3 +452,39 @@ def test_our_payload_runs_through_the_runner_on_cpus(sandbox: Sandbox, tmp_path:
     assert whole.node_of_rank == {0: "gpu01", 1: "gpu01", 2: "gpu02", 3: "gpu02"}
     assert [(it.members, it.problem) for it in rounds] == [(NODES, "")]
     assert rounds[0].busbw
+
+
+def measured(*tasks: TaskResult, problem: str = "") -> Measured:
+    return Measured(Output(()), nccl_log.Log(), {}, "srun", 1.0, problem=problem, tasks=tasks)
+
+
+def failing(*findings: tuple[str, str]) -> Verdict:
+    made = tuple(Finding(part, said, "good") for part, said in findings)
+    return Verdict("nccl.belief", Outcome.FAILED, made, cause="as it is", hint="look")
+
+
+def test_exit_codes_alone_are_told_task_by_task() -> None:
+    """Recorded on 2 H200: rank 1 was killed, and rank 0 crashed for it; the highest exit code is not the cause."""
+    tasks = (TaskResult(0, "n02", 139, 11), TaskResult(1, "n02", 137, 9), TaskResult(2, "n03", 0))
+    verdict = proofs._with_endings(failing(("run", "exit code: exit 139: killed by signal 11")), tasks)
+    assert [(finding.part, finding.measured) for finding in verdict.findings] == [
+        ("task 0 on n02", "ended by signal 11 (SIGSEGV)"),
+        ("task 1 on n02", "ended by signal 9 (SIGKILL)"),
+    ]
+    known = failing(("n02", "out of memory: rank 1"), ("run", "exit code: exit 137"))
+    assert proofs._with_endings(known, tasks) is known
+
+
+@pytest.mark.parametrize(
+    ("said", "first"),
+    [
+        (("n02", "out of memory: rank 1"), "out of memory: rank 1"),
+        (("table", "2 rows for 4 sizes"), "hangs: 1 of 2 tasks never ended"),
+        (("n02", "timeout: n02: Test timeout (30s)"), "hangs: 1 of 2 tasks never ended"),
+    ],
+)
+def test_a_hang_is_told_after_its_reason(said: tuple[str, str], first: str) -> None:
+    step = measured(TaskResult(0, "n02", 137, 9), TaskResult(1, "n02", 1), problem="srun: cancelled")
+    verdict = proofs._with_problem(failing(said), step, "n02")
+    assert verdict.findings[0].measured == first
+    assert len(verdict.findings) == 2

@@ -268,28 +268,32 @@ collective.Job.measure = fail
 
 STOPPED = """
 import os, signal
-collective.BEAT, collective.SILENT = 0.1, 1.0
+collective.BEAT, collective.SILENT = 0.1, %s
 measure, leave = collective.Job.measure, collective.leave
 def stop(self, *args):
     if self.rank == %d: os.kill(os.getpid(), signal.SIGSTOP)
     return measure(self, *args)
 collective.Job.measure = stop
 class Vigil(collective.Vigil):
-    def accuse(self, rank):
+    def accuse(self, rank, what):
         pid = self.about[rank]["pid"]
         collective.leave = lambda code: (os.kill(pid, signal.SIGKILL), leave(code))  # the test waits for its end
-        super().accuse(rank)
+        super().accuse(rank, what)
 collective.Vigil = Vigil
 """
 
 
-@pytest.mark.parametrize(("stopped", "accuser"), [(1, 0), (0, 1)])
-def test_a_stopped_rank_is_named(python: Path, stopped: int, accuser: int) -> None:
-    args = ("sweep", "-b", "4K", "-e", "4K", "--deadline", "3")
-    result = launch(python, 3, *args, patch=STOPPED % stopped)
+# a deadline may be shorter than a silence; and with rank 0 the store falls silent
+@pytest.mark.parametrize(
+    ("stopped", "accuser", "silent", "words"),
+    [(1, 0, "1.0", "for 1 s"), (1, 0, "60.0", "when the deadline"), (0, 1, "1.0", "when the deadline")],
+)
+def test_a_stopped_rank_is_named(python: Path, stopped: int, accuser: int, silent: str, words: str) -> None:
+    args = ("sweep", "-b", "4K", "-e", "4K", "--deadline", "4")
+    result = launch(python, 3, *args, patch=STOPPED % (silent, stopped))
     assert result.codes[stopped] == -9
     assert result.codes[accuser] == collective.EXIT_DEADLINE, result.stderr
-    accused = f"collective: rank {stopped} on gpu0{stopped + 1}: no sign of life for 1 s"
+    accused = f"collective: rank {stopped} on gpu0{stopped + 1}: no sign of life {words}"
     assert result.stderr.count(accused) == 1
     assert result.stdout.count(collective.GIVEN_UP) == 1
 

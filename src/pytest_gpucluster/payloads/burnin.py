@@ -385,7 +385,7 @@ class Worker:
         self.name, self.argv, self.env = name, list(argv), dict(env)
         self.about = []  # type: List[Dict[str, Any]]
         self.broken, self.restarts = "", -1
-        self.ended = None  # type: Optional[int] # the last load that it has done
+        self.busy = False  # with a load that it was given
         self.start()
 
     def start(self) -> None:
@@ -411,7 +411,7 @@ class Worker:
                 continue  # chatter of a library
             if isinstance(found, dict):
                 lines.put(found)
-                self.ended = found.get("id") if "end" in found else self.ended
+                self.busy = self.busy and "end" not in found
         lines.put(None)
 
     def wait_ready(self, end: float) -> None:
@@ -436,6 +436,7 @@ class Worker:
     def send(self, command: Mapping[str, Any]) -> None:
         """Give it a load."""
         assert self.process.stdin is not None
+        self.busy = True
         with contextlib.suppress(OSError):  # its end is seen by who waits for its results
             self.process.stdin.write((json.dumps(command) + "\n").encode())
             self.process.stdin.flush()
@@ -551,7 +552,7 @@ class Agent:
         late = []
         for worker, load, began in self.waiting:
             took, own = time.monotonic() - began, float(load["seconds"])
-            if took > 2 * own + LATE and worker.ended != load["id"]:
+            if took > 2 * own + LATE and worker.busy:
                 problem = "the load had not ended after %.0f s instead of %.0f s" % (took, own)
                 late.append(dict(worker.part(), load=load["load"], problem=problem))
         if late:

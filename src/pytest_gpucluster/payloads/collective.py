@@ -56,6 +56,7 @@ EXACT_RANKS = {"bfloat16": 85, "half": 682}
 PERIOD, POISON = 31, 119
 BEAT = 5.0  # seconds between signs of life of the ranks of a sweep
 SILENT = 30.0  # seconds without one after which a rank was killed or stopped: one in a hung collective still gives them
+MISSED = 3  # signs of life, after which a rank is the likely cause of a deadline that has passed
 GRACE = 15.0  # seconds beyond the deadline after which a rank that says nothing is taken for dead
 CONCLUDED, GIVEN_UP = "# Collective test concluded", "# Collective test given up"
 CHUNK = 1 << 24  # elements checked at once, so that a check of 16 GiB needs no second 16 GiB
@@ -515,7 +516,7 @@ class Sweep:
 
     def late(self, collective: str, nbytes: int) -> None:
         """Say which size hung, in nccl-tests' words, and leave."""
-        self.vigil.accuse_host()
+        self.vigil.accuse_silent()
         say(
             "%s: Test timeout (%ds) %s at %d bytes"
             % (self.place.node, self.args.deadline, collective, nbytes)
@@ -682,7 +683,7 @@ class Vigil:
             if self.over.is_set():
                 return
             if silent is not None:
-                self.accuse(silent)
+                self.accuse(silent, "no sign of life for %g s" % SILENT)
             if doomed:
                 self.leave(EXIT_FAILED)
 
@@ -698,14 +699,21 @@ class Vigil:
                 return int(rank)
         return None
 
-    def accuse_host(self) -> None:
-        """Accuse rank 0 where it is that which keeps all waiting: with it the store has fallen silent."""
-        if self.place.rank == 1 and time.monotonic() - self.answered > 3 * BEAT:
-            self.accuse(0)
+    def accuse_silent(self) -> None:
+        """Once a deadline has passed: accuse who gave no sign of life lately, for that is who keeps all waiting."""
+        if self.place.rank == 0:
+            found = next((rank for rank, (_, looks) in self.heard.items() if looks >= MISSED), None)
+        elif self.place.rank == 1 and time.monotonic() - self.answered > MISSED * BEAT:
+            found = 0  # with it the store has fallen silent
+        else:
+            return
+        if found is not None:
+            self.accuse(found, "no sign of life when the deadline had passed")
 
-    def accuse(self, rank: int) -> None:
+    def accuse(self, rank: int, what: str) -> None:
         """Name a silent rank in place of itself, and leave."""
-        why = "no sign of life for %g s: its process was killed or stopped, or its node hangs" % SILENT
+        self.over.set()
+        why = what + ": its process was killed or stopped, or its node hangs"
         sys.stderr.write("collective: %s: %s\n" % (named(self.about[rank]), why))
         if rank == 0:
             say(GIVEN_UP)
@@ -1015,7 +1023,7 @@ def work(args: Any, place: Place) -> int:
         raise Failure("ranks %s never came to the rendezvous" % " ".join(map(str, missing)), EXIT_RENDEZVOUS)
     with Vigil(meeting, ranks) as vigil:
         groups = torch.distributed.PrefixStore("sweep", meeting.groups)
-        with Deadline(args.deadline, lambda: hung_at_start(place, args.deadline)):
+        with Deadline(args.deadline, lambda: hung_at_start(place, args.deadline, vigil)):
             join(torch, device, groups, place.rank, place.size, 2 * args.deadline)
         code = Sweep(args, torch, device, place, ranks, vigil).run()
         torch.distributed.destroy_process_group()
@@ -1023,8 +1031,9 @@ def work(args: Any, place: Place) -> int:
     return code
 
 
-def hung_at_start(place: Place, seconds: float) -> None:
+def hung_at_start(place: Place, seconds: float, vigil: Vigil) -> None:
     """Say that the communicator never came up, and leave."""
+    vigil.accuse_silent()
     complain(place, "the communicator of all ranks did not come up within %g s" % seconds)
     leave(EXIT_DEADLINE)
 

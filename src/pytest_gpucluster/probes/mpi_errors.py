@@ -98,6 +98,11 @@ _KNOWN = (
         "from SLURM_LOCALID; nodes that share one host need each their own slice",
     ),
     _Known(
+        "shared memory is full",
+        re.compile(r"Error while creating shared memory segment .*No space left on device.*"),
+        "df -h /dev/shm; ls -l /dev/shm/nccl-*; mount -o remount,size=50% /dev/shm, or give the container more of it",
+    ),
+    _Known(
         "NCCL",
         re.compile(r"(?:torch\.distributed\.DistBackendError: )?NCCL error(?: in)?: .*|ncclUnhandledCudaError.*|"
                    r"ncclSystemError.*|ncclRemoteError.*|ncclInternalError.*"),

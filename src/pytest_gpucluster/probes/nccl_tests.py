@@ -586,6 +586,7 @@ _FAILURES = (
 _RANK_FAILED = re.compile(
     r"collective: (?P<rank>rank \d+) on (?P<host>\S+)(?P<gpu> \(GPU \S+\))?: (?P<what>.*)"
 )
+_SILENT = "no sign of life"
 _FORLORN = re.compile(
     r"never came to the rendezvous|rendezvous unreachable|[Cc]onnection (?:closed|reset|refused)"
 )
@@ -603,6 +604,10 @@ def _rank_failure(match: re.Match[str]) -> Failure:
 
 def _of_ranks(failures: Sequence[Failure]) -> list[Failure]:
     """Leave out what is told of each of many ranks alike, and shared GPUs, which are told once for all ranks."""
+    if any(
+        _SILENT in failure.text for failure in failures
+    ):  # then all deadlines have passed for want of that rank
+        failures = [failure for failure in failures if failure.kind != "timeout"]
     found: dict[tuple[str, str], Failure] = {}
     for number, failure in enumerate(failures):
         rank, _, what = failure.text.partition(": ")

@@ -41,9 +41,6 @@ LATENCY_SIZE = 8
 UNDEALT = ("all_reduce", "broadcast", "sendrecv")  # collectives whose message is not dealt out to the ranks
 SIDE_BY_SIDE = 8  # steps of single pairs at once, where nccl-tests has to be started anew for each
 PATIENCE = 120.0  # seconds for one size of the payload, and for all its ranks to come
-FIRST_PORT = (
-    21000  # rendezvous of the nodes that are measured alone; below 32768, where Linux gives out its own
-)
 
 # srun's words for a node that went away, as 22.05 writes them
 _FALLEN = re.compile(r"srun: error: (?:Task launch for \S+ failed on node (\S+): (.+)|Node failure on (\S+))")
@@ -52,7 +49,9 @@ _FEWER = re.compile(r"Only allocated \d+ nodes asked for \d+")  # Slurm has take
 # Each node is a world of its own: its tasks count from 0, and its first task is the rendezvous.
 _ALONE = (
     "export SLURM_PROCID=$SLURM_LOCALID SLURM_STEP_NUM_TASKS={gpus} SLURM_NTASKS={gpus}; "
-    'exec "$@" --address 127.0.0.1 --port $(({port} + SLURM_NODEID))'
+    # a port of this step's own, below 32768, where Linux gives out its own
+    'exec "$@" --address 127.0.0.1 --port '
+    "$((20000 + (SLURM_JOB_ID * 131 + ${SLURM_STEP_ID:-$SLURM_STEPID} * 17 + SLURM_NODEID) % 12000))"
 )
 
 # A binary built with MPI would join the tasks of all nodes: without the words of Slurm and PMI it is a singleton
@@ -226,7 +225,7 @@ class Nccl:
             request = self._request(nodes, argv, ntasks_per_node=1, gpus_per_node=self.gpus)
             request = replace(request, mpi="none")
         else:
-            script = _ALONE.replace("{gpus}", str(self.gpus)).replace("{port}", str(FIRST_PORT))
+            script = _ALONE.replace("{gpus}", str(self.gpus))
             inner = self._payload("sweep", "-c", "all_reduce", *sweep.words(), *self._patient())
             argv = ("sh", "-c", script, "sh", *inner)
             request = self._request(nodes, argv, ntasks_per_node=self.gpus, gpus_per_task=1)

@@ -18,6 +18,7 @@ from pytest_gpucluster.checks.gpu import stray_processes
 from pytest_gpucluster.checks.localise import Kind, Localisation, Localiser
 from pytest_gpucluster.checks.nccl_fleet import STANDS_APART
 from pytest_gpucluster.checks.schedule import circle
+from pytest_gpucluster.checks.told import signal_name
 from pytest_gpucluster.checks.topology import parse_slurm_topology
 from pytest_gpucluster.checks.verdict import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.config.baseline import Key
@@ -41,6 +42,7 @@ PAIR = 2
 REPEATS = 5  # of a baseline
 CANCELLED = (signal.SIGKILL, signal.SIGTERM)  # how Slurm ends the tasks of a step that is cancelled
 MAX_STRANGERS = 4
+MAX_SHOWN = 8
 MAX_ROUNDS = 63  # of further pairs: all of 64 nodes, and some minutes on more
 ALONE = "all_reduce"
 
@@ -105,7 +107,8 @@ class NcclProof:
             if output.problems:
                 own = replace(asked, nodes=(node,), log=logs[node])
                 belief[node] = beliefs.believe(output, own, self.profile)
-            belief[node] = self.with_loss(_with_problem(belief[node], measured, node), (node,))
+            told = _with_endings(belief[node], _of_node(measured, node))
+            belief[node] = self.with_loss(_with_problem(told, measured, node), (node,))
         runs = {
             node: outputs[node].runs[0]
             for node, verdict in belief.items()
@@ -202,6 +205,14 @@ class NcclProof:
             found = self._localise()
             if len(self.runner.fallen) == before or len(self.usable) < PAIR:
                 return found
+
+    def pairs(self, node: str) -> Verdict:
+        """Judge a node by its measurements with partners; where it is bad, say what may be why."""
+        found, measured = self.localised
+        verdict = nccl_fleet.pairs(node, found, measured, self.runner.config.pair_size)
+        if verdict.outcome is Outcome.FAILED:
+            verdict = _because(verdict, self._strangers(node))
+        return self.with_loss(verdict, (node,))
 
     def _localise(self) -> tuple[Localisation, tuple[Measurement, ...]]:
         if len(self.usable) < PAIR:
@@ -309,7 +320,8 @@ class NcclProof:
             node_of_rank=measured.node_of_rank or None,
             log=measured.log if self.runner.logs_transports else None,
         )
-        belief = _with_problem(beliefs.believe(measured.output, asked, self.profile), measured, "")
+        belief = _with_endings(beliefs.believe(measured.output, asked, self.profile), measured.tasks)
+        belief = _with_problem(belief, measured, "")
         runs = {"": measured.output.runs[0]} if belief.outcome is Outcome.PASSED else {}
         self._keep(collective, len(nodes), runs.values())
         return Stage(measured, {"": self.with_loss(belief, asked_for)}, runs)
@@ -392,6 +404,28 @@ def _ended(measured: Measured) -> set[str]:
     """Return the nodes all of whose tasks ended by themselves."""
     still = {task.node for task in measured.tasks if task.rc is None or task.signal in CANCELLED}
     return {task.node for task in measured.tasks} - still
+
+
+def _with_endings(verdict: Verdict, tasks: Iterable[TaskResult]) -> Verdict:
+    """Where nothing but exit statuses is known, tell that of each task: one was killed, and the others followed."""
+    bad = [task for task in tasks if task.rc not in (0, None)]
+    if not bad or not all(finding.measured.startswith("exit code") for finding in verdict.findings):
+        return verdict
+    findings = tuple(
+        Finding(f"task {task.rank} on {task.node}", _ending(task), "ends with 0") for task in bad[:MAX_SHOWN]
+    )
+    return replace(
+        verdict,
+        findings=findings,
+        cause="a process was killed or crashed, and those that waited for it ended with it",
+        hint="dmesg -T | grep -i -e oom -e segfault -e xid on the node; the log of the step has their last words",
+    )
+
+
+def _ending(task: TaskResult) -> str:
+    if task.signal is None:
+        return f"exit status {task.rc}"
+    return f"ended by signal {task.signal} ({signal_name(task.signal)})"
 
 
 def _with_problem(verdict: Verdict, measured: Measured, node: str) -> Verdict:
