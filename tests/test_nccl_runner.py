@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpucluster.checks import nccl as beliefs
-from pytest_gpucluster.checks.verdict import Outcome
+from pytest_gpucluster.checks.verdict import Finding, Outcome, Verdict
 from pytest_gpucluster.config.models import Cluster, EnvironmentConfig, Group, NcclConfig, Profile
 from pytest_gpucluster.errors import ConfigError, NotAvailable, StepError, StepTimeout
 from pytest_gpucluster.payloads.collective import CONCLUDED, GIVEN_UP
+from pytest_gpucluster.probes import nccl_log
 from pytest_gpucluster.probes.base import Answer
+from pytest_gpucluster.probes.nccl_tests import Output
 from pytest_gpucluster.runners import nccl as runners
-from pytest_gpucluster.runners.nccl import Nccl, Sweep
+from pytest_gpucluster.runners import nccl_proof as proofs
+from pytest_gpucluster.runners.nccl import Measured, Nccl, Sweep
 from pytest_gpucluster.sandbox import acts, processes
 from pytest_gpucluster.sandbox.faults import Injected
 from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
@@ -466,13 +469,16 @@ def failing(*findings: tuple[str, str]) -> Verdict:
 def test_exit_codes_alone_are_told_task_by_task() -> None:
     """Recorded on 2 H200: rank 1 was killed, and rank 0 crashed for it; the highest exit code is not the cause."""
     tasks = (TaskResult(0, "n02", 139, 11), TaskResult(1, "n02", 137, 9), TaskResult(2, "n03", 0))
-    verdict = proofs._with_endings(failing(("run", "exit code: exit 139: killed by signal 11")), tasks)
+    only = failing(("run", "exit code: exit 139: killed by signal 11"))
+    verdict = proofs._with_endings(only, measured(*tasks), "")
     assert [(finding.part, finding.measured) for finding in verdict.findings] == [
         ("task 0 on n02", "ended by signal 11 (SIGSEGV)"),
         ("task 1 on n02", "ended by signal 9 (SIGKILL)"),
     ]
     known = failing(("n02", "out of memory: rank 1"), ("run", "exit code: exit 137"))
-    assert proofs._with_endings(known, tasks) is known
+    assert proofs._with_endings(known, measured(*tasks), "n02") is known
+    cancelled = measured(*tasks[1:], problem="srun: cancelled")  # then we have killed it
+    assert proofs._with_endings(only, cancelled, "n02") is only
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ class NcclProof:
             if output.problems:
                 own = replace(asked, nodes=(node,), log=logs[node])
                 belief[node] = beliefs.believe(output, own, self.profile)
-            told = _with_endings(belief[node], _of_node(measured, node))
+            told = _with_endings(belief[node], measured, node)
             belief[node] = self.with_loss(_with_problem(told, measured, node), (node,))
         runs = {
             node: outputs[node].runs[0]
@@ -320,7 +320,7 @@ class NcclProof:
             node_of_rank=measured.node_of_rank or None,
             log=measured.log if self.runner.logs_transports else None,
         )
-        belief = _with_endings(beliefs.believe(measured.output, asked, self.profile), measured.tasks)
+        belief = _with_endings(beliefs.believe(measured.output, asked, self.profile), measured, "")
         belief = _with_problem(belief, measured, "")
         runs = {"": measured.output.runs[0]} if belief.outcome is Outcome.PASSED else {}
         self._keep(collective, len(nodes), runs.values())
@@ -406,9 +406,11 @@ def _ended(measured: Measured) -> set[str]:
     return {task.node for task in measured.tasks} - still
 
 
-def _with_endings(verdict: Verdict, tasks: Iterable[TaskResult]) -> Verdict:
+def _with_endings(verdict: Verdict, measured: Measured, node: str) -> Verdict:
     """Where nothing but exit statuses is known, tell that of each task: one was killed, and the others followed."""
-    bad = [task for task in tasks if task.rc not in (0, None)]
+    tasks = _of_node(measured, node) if node else measured.tasks
+    ours = CANCELLED if measured.problem else ()
+    bad = [task for task in tasks if task.rc not in (0, None) and task.signal not in ours]
     if not bad or not all(finding.measured.startswith("exit code") for finding in verdict.findings):
         return verdict
     findings = tuple(
