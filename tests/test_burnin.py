@@ -141,6 +141,18 @@ def test_memory_that_does_not_fit_into_the_time_is_tested_in_part() -> None:
     assert found["passes"] >= 4
 
 
+def test_memory_is_not_taken_before_it_is_written() -> None:
+    """The first touch of 64 GiB takes longer than a load may: recorded on a host of 500 GB, 40 s in place of 4 s."""
+    program = (
+        "import resource, sys; exec(compile(sys.stdin.read(), 'burnin.py', 'exec'), module := {'__name__': 'burnin'}); "
+        "module['burn_memory'](0.001, 1, 4 << 30); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=SOURCE.read_text(), capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 1 << 20  # KiB
+
+
 def test_storage_is_read_back_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = payload.burn_storage(str(tmp_path), 8 * MIB, 5.0, 1)
     assert (found["bytes"], found["wrong"]) == (8 * MIB, 0)
@@ -1007,7 +1019,7 @@ def test_the_end_of_the_burn_in_finds_the_worker_that_hangs(tmp_path: Path) -> N
         "    time.sleep(600 if asked['load'] == 'copies' else 0)\n"
         "    print(json.dumps({'id': asked['id'], 'end': True}), flush=True)\n"
     )
-    source = SOURCE.read_text().replace("LATE = 30.0", "LATE = 0.0")
+    source = SOURCE.read_text().replace('"copies": 30.0', '"copies": 0.0')
     options = {"gpus": 1, "worker": [sys.executable, str(script)], "beat": 0.1}
     loads = [{"load": kind, "seconds": 0} for kind in ("hbm", "copies")]
     said = []

@@ -201,7 +201,10 @@ def test_a_run_that_was_cut_says_first_why() -> None:
         "vm:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via NET/Socket/0\n"
     )
     cut = replace(run_of(1), reasons=("3 rows for 4 sizes: rows are missing",))
-    failures = (mpi_errors.Failure("exit code", "", "exit 137: killed by signal 9", ""),)
+    failures = (
+        mpi_errors.Failure("timeout", "vm", "vm: Test timeout (30s) all_reduce at 4294967296 bytes", ""),
+        mpi_errors.Failure("exit code", "", "exit 137: killed by signal 9", ""),
+    )
     verdict = believe(
         Output((cut,), failures),
         Asked(("gpu01",), 2, "all_reduce", log=log, node_of_rank=dict.fromkeys(range(2), "gpu01")),

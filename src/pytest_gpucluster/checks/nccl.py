@@ -140,7 +140,8 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def _verdict(doubts: Sequence[_Doubt], found: Sequence[Metric]) -> Verdict:
-    doubts = sorted(doubts, key=lambda doubt: follows(doubt.finding))
+    # a deadline that has passed, and a table that was cut, have reasons: the others
+    doubts = sorted(doubts, key=lambda it: (follows(it.finding), it.finding.measured.startswith("timeout:")))
     cause, hint = (doubts[0].cause, doubts[0].hint) if doubts else ("", "")
     judgement: Judgement = iter([*(doubt.finding for doubt in doubts), *found])
     return conclude("nccl.belief", judgement, cause=cause, hint=hint, action=Action.MONITOR)
@@ -160,7 +161,8 @@ def _doubt(part: str, measured: str, expected: str, cause: str, hint: str) -> _D
 
 
 def _failures(output: Output) -> Iterator[_Doubt]:
-    yield from _failures_of([*output.failures, *(failure for run in output.runs for failure in run.failures)])
+    of_runs = (failure for run in output.runs for failure in run.failures)
+    yield from _failures_of([*dict.fromkeys((*output.failures, *of_runs))])  # ranks of a node say the same
 
 
 def _failures_of(failures: Sequence[Failure]) -> Iterator[_Doubt]:

@@ -27,6 +27,7 @@ import ctypes
 import hashlib
 import json
 import math
+import mmap
 import os
 import queue
 import re
@@ -50,7 +51,11 @@ MIB = 1 << 20
 CHUNK = 1 << 24  # elements that are filled or summed at once
 SIZES = {"fp64": 4096, "fp32": 8192, "tf32": 8192, "fp16": 8192, "bf16": 8192, "fp8": 8192, "int8": 8192}
 SLACK = 90.0  # seconds beyond its own time after which a load hangs: the first one loads libraries
-LATE = 30.0  # seconds beyond twice its own time after which the end of the burn-in no longer excuses a load
+LATE = {
+    "hbm": 30.0,
+    "copies": 30.0,
+    "peer": 30.0,
+}  # SLACK of loads that load no library, disk or partner can hold up
 START = 240.0  # seconds for a worker to come up; torch from a slow file system takes its time
 RESTARTS = 3
 
@@ -552,7 +557,7 @@ class Agent:
         late = []
         for worker, load, began in self.waiting:
             took, own = time.monotonic() - began, float(load["seconds"])
-            if took > 2 * own + LATE and worker.busy:
+            if took > 2 * own + LATE.get(load["load"], SLACK) and worker.busy:
                 problem = "the load had not ended after %.0f s instead of %.0f s" % (took, own)
                 late.append(dict(worker.part(), load=load["load"], problem=problem))
         if late:
@@ -776,8 +781,7 @@ def burn_memory(seconds: float, seed: int, size: int) -> Dict[str, Any]:
     Where that is more than fits into the time (a host may have terabytes), the first part of it; `bytes` says how much.
     """
     size = max(MIB, size // MIB * MIB)
-    memory = bytearray(size)
-    view = memoryview(memory)
+    view = memoryview(mmap.mmap(-1, size))  # unlike a bytearray it takes no page before it is written
     random = random_block(seed, MIB)
     patterns = [random, bytes(255 - byte for byte in random), b"\x55" * MIB, b"\xaa" * MIB]
     begin, moved, wrong, first, turn = time.monotonic(), 0, 0, None, 0

@@ -609,10 +609,9 @@ def _of_ranks(failures: Sequence[Failure]) -> list[Failure]:
     ):  # then all deadlines have passed for want of that rank
         failures = [failure for failure in failures if failure.kind != "timeout"]
     found: dict[tuple[str, str], Failure] = {}
-    for number, failure in enumerate(failures):
+    for failure in failures:
         rank, _, what = failure.text.partition(": ")
-        alike = (failure.kind, what) if rank.startswith("rank ") else (failure.kind, str(number))
-        found.setdefault(alike, failure)
+        found.setdefault((failure.kind, what if rank.startswith("rank ") else failure.text), failure)
     return [
         failure
         for failure in found.values()

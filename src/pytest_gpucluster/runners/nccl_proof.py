@@ -105,7 +105,8 @@ class NcclProof:
         belief = beliefs.believe_nodes(together, label, asked, self.profile, logs)
         for node, output in outputs.items():
             if output.problems:
-                own = replace(asked, nodes=(node,), log=logs[node])
+                here = dict.fromkeys(range(self.runner.gpus), node)  # each node counts its ranks from 0
+                own = replace(asked, nodes=(node,), log=logs[node], node_of_rank=here)
                 belief[node] = beliefs.believe(output, own, self.profile)
             told = _with_endings(belief[node], measured, node)
             belief[node] = self.with_loss(_with_problem(told, measured, node), (node,))
