@@ -211,8 +211,9 @@ class NcclProof:
         """Judge a node by its measurements with partners; where it is bad, say what may be why."""
         found, measured = self.localised
         verdict = nccl_fleet.pairs(node, found, measured, self.runner.config.pair_size)
-        if verdict.outcome is Outcome.FAILED:
-            verdict = _because(verdict, self._strangers(node))
+        who = self._strangers(node) if verdict.outcome is Outcome.FAILED else ""
+        if who:  # its hardware was not measured
+            verdict = replace(_because(verdict, who), action=Action.MONITOR)
         return self.with_loss(verdict, (node,))
 
     def _localise(self) -> tuple[Localisation, tuple[Measurement, ...]]:
