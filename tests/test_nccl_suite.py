@@ -44,11 +44,11 @@ class Case:
     failed: dict[tuple[str, str], tuple[str, str]]
 
 
-def up(nodes: int) -> Iterator[Sandbox]:
+def up(nodes: int, gpus_per_node: int = 8) -> Iterator[Sandbox]:
     folder = Path(tempfile.mkdtemp(prefix="sbx-"))  # short: a munge socket's path has at most 107 characters
     sandbox = Sandbox(folder / "s")
     try:
-        sandbox.up(nodes=nodes)
+        sandbox.up(nodes=nodes, gpus_per_node=gpus_per_node)
         yield sandbox
     finally:
         sandbox.down()
@@ -63,6 +63,11 @@ def eight() -> Iterator[Sandbox]:
 @pytest.fixture(scope="module")
 def sixty_four() -> Iterator[Sandbox]:
     yield from up(64)
+
+
+@pytest.fixture
+def single() -> Iterator[Sandbox]:
+    yield from up(4, gpus_per_node=1)
 
 
 def cluster_with(sandbox: Sandbox, folder: Path, tolerance: float | None = None, **nccl: Any) -> Path:
@@ -212,6 +217,16 @@ def test_healthy_nodes_pass_everything_and_their_figures_are_told(eight: Sandbox
     assert ("gpu01", "with gpu02") in pairs
     assert {node for node, _ in pairs} == set(eight.nodes)
     assert ("gpu05", "link model of the sandbox") in metrics(run, "bound all_reduce 1 GiB alone")
+
+
+def test_nodes_of_one_gpu_are_judged_too(single: Sandbox, tmp_path: Path) -> None:
+    """Alone they have no bus bandwidth; but one that fails would be left out of the whole without a word."""
+    run = accept(single, tmp_path, faults=(Fault("nccl_crash", "gpu02"),))
+    assert failures(run).keys() == {("nccl.alone", "gpu02")}, run.out[:6000]
+    outcomes = {(it["check"], it["node"]): it["outcome"] for it in results(run)}
+    assert outcomes["nccl.alone", "gpu03"] == "passed"
+    assert outcomes["nccl.pairs", "gpu03"] == "passed"
+    assert outcomes["nccl.alone_bandwidth", "gpu03"] == "not applicable"
 
 
 def test_figures_reach_junit_and_the_summary(eight: Sandbox, tmp_path: Path) -> None:
