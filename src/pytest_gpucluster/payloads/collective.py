@@ -1026,7 +1026,7 @@ def work(args: Any, place: Place) -> int:
         with Deadline(args.deadline, lambda: hung_at_start(place, args.deadline, vigil)):
             join(torch, device, groups, place.rank, place.size, 2 * args.deadline)
         code = Sweep(args, torch, device, place, ranks, vigil).run()
-        torch.distributed.destroy_process_group()
+    torch.distributed.destroy_process_group()
     meeting.close(args.deadline)
     return code
 
