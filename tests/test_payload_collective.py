@@ -268,7 +268,7 @@ collective.Job.measure = fail
 
 STOPPED = """
 import os, signal
-collective.BEAT, collective.SILENT = 0.1, %s
+collective.BEAT, collective.SILENT = 0.5, %s
 measure, leave = collective.Job.measure, collective.leave
 def stop(self, *args):
     if self.rank == %d: os.kill(os.getpid(), signal.SIGSTOP)
@@ -286,10 +286,10 @@ collective.Vigil = Vigil
 # a deadline may be shorter than a silence; and with rank 0 the store falls silent
 @pytest.mark.parametrize(
     ("stopped", "accuser", "silent", "words"),
-    [(1, 0, "1.0", "for 1 s"), (1, 0, "60.0", "when the deadline"), (0, 1, "1.0", "when the deadline")],
+    [(1, 0, "4.0", "for 4 s"), (1, 0, "600.0", "when the deadline"), (0, 1, "4.0", "when the deadline")],
 )
 def test_a_stopped_rank_is_named(python: Path, stopped: int, accuser: int, silent: str, words: str) -> None:
-    args = ("sweep", "-b", "4K", "-e", "4K", "--deadline", "4")
+    args = ("sweep", "-b", "4K", "-e", "4K", "--deadline", "60" if words == "for 4 s" else "12")
     result = launch(python, 3, *args, patch=STOPPED % (silent, stopped))
     assert result.codes[stopped] == -9
     assert result.codes[accuser] == collective.EXIT_DEADLINE, result.stderr
