@@ -250,7 +250,7 @@ def test_silent_nodes_are_failures_not_passes() -> None:
 
 def test_two_ranks_on_one_device() -> None:
     facts = [{"ddp": "loaded", "seconds": 1.0, "device": {"uuid": "GPU-0", "bus": ""}}]
-    assert found(ddp.devices("gpu02", worked(rank2=facts))) == "GPU GPU-0: ranks 0 (gpu01), 2 (gpu02)"
+    assert found(ddp.devices("gpu02", worked(rank2=facts))) == "GPU-0: ranks 0 (gpu01), 2 (gpu02)"
 
 
 def test_a_killed_rank_comes_before_those_that_felt_it() -> None:
