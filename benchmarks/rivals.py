@@ -3,10 +3,10 @@
     python benchmarks/rivals.py [4 16] [--checks 40] [--repeats 1] [--sides gpucluster reframe ...] [--limit 300]
 
 Every side asks the commands of sides/questions.py and judges by the same patterns; a side that judges fewer checks than
-there are, or one of them otherwise than the others, stops the benchmark. In every round the sides run in turn on
-the same machine; ratios are of one round, and the medians of the rounds are printed. What would take a side longer
-than `--limit` seconds is run with fewer checks a node and with half of these, and a line through both tells what all
-take: such figures bear a `~`.
+there are stops the benchmark; one that judges any otherwise than is right is named after the table, and the benchmark
+fails. In every round the sides run in turn on the same machine; ratios are of one round, and the medians of the rounds
+are printed. What would take a side longer than `--limit` seconds is run with fewer checks a node and with half of
+these, and a line through both tells what all take: such figures bear a `~`.
 The nodes of a sandbox share one machine's CPUs, so what the checks' commands cost is in all figures; with `--free`
 every check is an `echo` of the node's shell, and what is left is what the sides cost. `make reframe` installs ReFrame
 (from PyPI) into .cache/reframe.
@@ -465,18 +465,19 @@ def compare(count: int, sides: Sequence[str], options: argparse.Namespace, known
                         print(f"  {count} nodes, {side}: {run}", file=sys.stderr, flush=True)
         finally:
             sandbox.down()
-    agree(found, int(options.fault))
     for side, runs in found.runs.items():
         known[side] = statistics.median(run.seconds / (options.checks * count) for run in runs)
     return found
 
 
-def agree(found: Found, wrong: int) -> None:
-    """Stop where a side's verdicts are not those of the others: it would not be the same work."""
-    for side, runs in found.runs.items():
-        for run in runs:
-            if side != "floor" and run.failed != wrong:
-                raise SystemExit(f"{side} found {run.failed} checks wrong, there are {wrong}")
+def disagreeing(found: Found, wrong: int) -> list[str]:
+    """Return who judged otherwise than is right: it was not the same work."""
+    return [
+        f"{side} found {run.failed} checks wrong, there are {wrong}"
+        for side, runs in found.runs.items()
+        for run in runs
+        if side != "floor" and run.failed != wrong
+    ]
 
 
 def main() -> None:
@@ -502,11 +503,15 @@ def main() -> None:
         print("ReFrame is left away: `make reframe` installs it", file=sys.stderr)
         sides.remove("ReFrame")
     known: dict[str, float] = {}
-    rows = []
+    rows, void = [], []
     for count in options.nodes:
-        rows += compare(count, sides, options, known).rows(count, options.checks)
+        found = compare(count, sides, options, known)
+        rows += found.rows(count, options.checks)
+        void += disagreeing(found, int(options.fault))
     print(tabulate(rows, headers=HEAD, disable_numparse=True))
     print(f"{os.cpu_count()} CPUs; ~: extrapolated from runs with fewer checks a node")
+    if void:
+        raise SystemExit("not the same work, the ratios are void: " + "; ".join(void))
 
 
 if __name__ == "__main__":

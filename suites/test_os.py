@@ -54,7 +54,7 @@ cmdline = probed(basics.CMDLINE)
 cmdlines = fleet_probed(basics.CMDLINE, os.Peers)
 uptime = probed(basics.UPTIME)
 clock = probed(basics.CLOCK)
-common_time = fleet_probed(basics.CLOCK, os.CommonTime.of)
+clocks = fleet_probed(basics.CLOCK)
 memory = probed(basics.MEMORY)
 memories = fleet_probed(basics.MEMORY, os.Peers)
 cpus = probed(basics.CPUS)
@@ -81,6 +81,12 @@ packages = probed(lambda cluster: os_software.packages(cluster.os.packages))
 services = probed(lambda cluster: os_software.services(cluster.os.services))
 addresses = probed(lambda cluster: os_software.resolution(os.some_names(cluster)))
 all_addresses = fleet_probed(lambda cluster: os_software.resolution(os.some_names(cluster)))
+
+
+@pytest.fixture(scope="session")
+def common_time(clocks: dict[str, Clock], cluster: Cluster) -> os.CommonTime:
+    """The time that most nodes share."""
+    return os.CommonTime.of(clocks, cluster.os.max_clock_skew)
 
 
 def drift_probes(cluster: Cluster) -> list[Probe[Said]]:
@@ -182,7 +188,7 @@ def test_uptime(uptime: float, cluster: Cluster, expect: Expect) -> None:
 
 
 def test_clock(clock: Clock, common_time: os.CommonTime, cluster: Cluster, expect: Expect) -> None:
-    """The clock agrees with the median of the fleet."""
+    """The clock agrees with most of the fleet."""
     expect(os.clock(clock, common_time, cluster.os.max_clock_skew))
 
 

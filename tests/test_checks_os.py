@@ -111,7 +111,7 @@ def clocks(**seconds: float) -> Mapping[str, Clock]:
 
 def test_clock_skew_is_what_the_window_of_the_answer_can_not_explain() -> None:
     fleet = clocks(n1=0.1, n2=0.3, n3=120, n4=0.2)
-    common = os.CommonTime.of(fleet)
+    common = os.CommonTime.of(fleet, 1.0)
     for name in ("n1", "n2", "n4"):
         passed(os.clock(fleet[name], common, 1.0))
     assert "ahead" in failed(os.clock(fleet["n3"], common, 1.0), "clock")
@@ -121,25 +121,50 @@ def test_clock_skew_is_what_the_window_of_the_answer_can_not_explain() -> None:
     assert "behind" in failed(os.clock(behind, common, 1.0), "clock")
 
 
+def test_answers_of_very_different_length_make_no_skew() -> None:
+    """A wide fleet starts over seconds: the windows differ, and all of them hold the one time."""
+    ends = [
+        (0.0, 9.0),
+        (0.1, 8.0),
+        (5.0, 5.1),
+        (6.0, 6.1),
+        (7.9, 9.5),
+        (8.9, 9.0),
+    ]  # asked at 0, answered at 9 and so on
+    fleet = {f"n{place}": Clock(read, 0.0, received) for place, (read, received) in enumerate(ends)}
+    for clock in fleet.values():
+        passed(os.clock(clock, os.CommonTime.of(fleet, 1.0), 1.0))
+    fleet["n0"] = Clock(60.0, 0.0, 9.0)
+    assert "at least 51.000 s ahead of the time that 6 of 7 clocks share" in failed(
+        os.clock(fleet["n0"], os.CommonTime.of(fleet, 1.0), 1.0), "clock"
+    )
+
+
 def test_between_two_clocks_the_controller_decides() -> None:
     fleet = clocks(n1=0.2, n2=-300)
-    common = os.CommonTime.of(fleet)
+    common = os.CommonTime.of(fleet, 1.0)
     passed(os.clock(fleet["n1"], common, 1.0))
     failed(os.clock(fleet["n2"], common, 1.0), "clock")
+
+
+def test_two_halves_of_a_fleet_accuse_nobody() -> None:
+    bare = {"n1": Clock(100.0), "n2": Clock(100.3), "n3": Clock(160.0), "n4": Clock(160.2)}
+    for clock in bare.values():
+        passed(os.clock(clock, os.CommonTime.of(bare, 1.0), 1.0))
 
 
 def test_a_fleet_that_differs_from_the_controller_is_no_skew() -> None:
     fleet = clocks(n1=50, n2=50.2, n3=50.1)
     for clock in fleet.values():
-        passed(os.clock(clock, os.CommonTime.of(fleet), 1.0))
+        passed(os.clock(clock, os.CommonTime.of(fleet, 1.0), 1.0))
 
 
 def test_clocks_without_windows_and_alone() -> None:
     bare = {"n1": Clock(100.0), "n2": Clock(100.3), "n3": Clock(160.0)}
-    passed(os.clock(bare["n1"], os.CommonTime.of(bare), 1.0))
-    failed(os.clock(bare["n3"], os.CommonTime.of(bare), 1.0), "clock")
+    passed(os.clock(bare["n1"], os.CommonTime.of(bare, 1.0), 1.0))
+    failed(os.clock(bare["n3"], os.CommonTime.of(bare, 1.0), 1.0), "clock")
     one = {"n1": Clock(100.0, 1.0, 2.0)}
-    assert not_applicable(os.clock(one["n1"], os.CommonTime.of(one), 1.0))
+    assert not_applicable(os.clock(one["n1"], os.CommonTime.of(one, 1.0), 1.0))
 
 
 def test_time_sync() -> None:

@@ -226,6 +226,37 @@ def test_prefetched_is_asked_once(own: Fleet, tmp_path: Path) -> None:
     assert {own.ask(command)["here"].out.strip() for command in commands} == {"1"}
 
 
+def held_and_next(own: Fleet, folder: Path) -> str:
+    """Ask two commands ahead: one that lasts until there is a file `go`, and one that tells whether it was there."""
+    held = f"cd {folder}; touch begun; until [ -e go ]; do sleep 0.05; done"
+    following = f"cd {folder}; if [ -e go ]; then echo after; else echo before; fi; touch told"
+    own.prefetch([(held, PATIENCE), (following, PATIENCE)])
+    wait_for((folder / "begun").exists)
+    return following
+
+
+def test_what_is_asked_ahead_goes_one_after_another(own: Fleet, tmp_path: Path) -> None:
+    following = held_and_next(own, tmp_path)
+    assert ask(own, "echo between").out == "between\n"
+    (tmp_path / "go").touch()
+    assert own.ask(following)["here"].out == "after\n"
+
+
+def test_what_somebody_waits_for_goes_at_once(own: Fleet, tmp_path: Path) -> None:
+    following = held_and_next(own, tmp_path)
+    assert own.ask(following)["here"].out == "before\n"
+    (tmp_path / "go").touch()
+
+
+def test_a_slow_command_holds_up_what_was_asked_ahead_for_seconds_only(
+    own: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_gpucluster.fleet.channel.AHEAD", 0.2)
+    held_and_next(own, tmp_path)
+    wait_for((tmp_path / "told").exists)
+    (tmp_path / "go").touch()
+
+
 def test_unknown_node(own: Fleet) -> None:
     with pytest.raises(ValueError, match="gpu99 is no node of this channel"):
         own.ask_node("gpu99", "true")

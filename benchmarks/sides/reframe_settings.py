@@ -1,4 +1,7 @@
-"""ReFrame as fast as it gets here: squeue scheduler, srun launcher, all jobs at once, ten polls a second."""
+"""ReFrame as fast as it gets here: squeue scheduler, srun launcher, all jobs at once, ten polls a second.
+
+A node with a job that ends is `ReqNodeNotAvail` to Slurm for a moment: ReFrame would cancel the next job there.
+"""
 
 site_configuration = {
     "systems": [
@@ -12,7 +15,7 @@ site_configuration = {
                     "launcher": "srun",
                     "environs": ["builtin"],
                     "max_jobs": 1000,
-                    "sched_options": {"use_nodes_option": False},
+                    "sched_options": {"use_nodes_option": False, "ignore_reqnodenotavail": True},
                 }
             ],
         }

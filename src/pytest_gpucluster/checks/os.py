@@ -207,21 +207,54 @@ def uptime(seconds: float, at_least: float | None, at_most: float | None) -> Jud
 
 @dataclass(frozen=True)
 class CommonTime:
-    """The fleet's time against the controller's clock, in seconds; `nodes` that it is the median of."""
+    """The fleet's time against the controller's clock: between `least` and `greatest` seconds.
 
-    offset: float
+    `agreeing` of `nodes` clocks may show it (the controller's own, where it has a voice, is one more of both).
+    """
+
+    least: float
+    greatest: float
+    agreeing: int
     nodes: int
 
     @classmethod
-    def of(cls, clocks: Mapping[str, Clock]) -> CommonTime:
-        """Take the median of all nodes.
+    def of(cls, clocks: Mapping[str, Clock], max_skew: float) -> CommonTime:
+        """Take the time that most clocks may show, as NTP selects its servers (Marzullo's algorithm).
 
-        The controller's own clock has a voice too where it is known: it decides between two nodes.
+        An answer that took long leaves its clock a wide window: it is no skew, and moves nobody else's. The
+        controller's own clock has a voice where it is known: it decides between two nodes.
         """
-        offsets = [sum(_offsets(clock)) / 2 for clock in clocks.values()]
-        known = all(clock.sent is not None for clock in clocks.values())
-        voices = [*offsets, 0.0] if known and len(offsets) > 1 else offsets
-        return cls(statistics.median(voices) if voices else 0.0, len(offsets))
+        windows = [_offsets(clock) for clock in clocks.values()]
+        if len(windows) > 1 and all(clock.sent is not None for clock in clocks.values()):
+            windows.append((0.0, 0.0))
+        least, greatest, agreeing = _shared(windows or [(0.0, 0.0)], max_skew / 2)
+        return cls(least, greatest, agreeing, len(windows))
+
+
+def _shared(windows: Sequence[tuple[float, float]], slack: float) -> tuple[float, float, int]:
+    """Return from where to where most windows overlap, each wider by `slack` on both sides, and how many do.
+
+    Two places that equally many share are both in what is returned: neither is the better one.
+    """
+    ends = sorted(
+        (end, closing)
+        for window in windows
+        for closing, end in enumerate((window[0] - slack, window[1] + slack))
+    )
+    open_now = most = 0
+    first = last = 0.0
+    for end, closing in ends:
+        if closing:
+            last = end if open_now == most else last
+            open_now -= 1
+        else:
+            open_now += 1
+            if open_now > most:
+                most, first = open_now, end
+    least, greatest = first + slack, last - slack
+    if least > greatest:  # no window of theirs has all of it: the middle is at most `slack` from each
+        least = greatest = (least + greatest) / 2
+    return least, greatest, most
 
 
 def _offsets(clock: Clock) -> tuple[float, float]:
@@ -237,16 +270,18 @@ def _offsets(clock: Clock) -> tuple[float, float]:
     hint="date; chronyc tracking; chronyc makestep; timedatectl set-ntp true (munge refuses a skew of minutes)",
 )
 def clock(clock: Clock, common: CommonTime, max_skew: float) -> Judgement:
-    """The clock agrees with the fleet's median, as far as the time of the answer tells."""
+    """The clock agrees with most of the fleet, as far as the time of the answer tells."""
     if common.nodes < 2:  # noqa: PLR2004 - a node can not differ from itself
         yield NotApplicable("no other node to compare the clock with")
         return
     least, greatest = _offsets(clock)
-    skew = max(least - common.offset, 0.0) + min(greatest - common.offset, 0.0)
+    skew = max(least - common.greatest, 0.0) + min(greatest - common.least, 0.0)
     yield Metric("clock_skew", skew, "s", better=NEITHER)  # has a sign
     if abs(skew) > max_skew:
         way = "ahead of" if skew > 0 else "behind"
-        measured = f"at least {abs(skew):.3f} s {way} the median of {common.nodes} nodes"
+        measured = (
+            f"at least {abs(skew):.3f} s {way} the time that {common.agreeing} of {common.nodes} clocks share"
+        )
         yield Finding("clock", measured, f"within {max_skew:g} s")
 
 

@@ -51,6 +51,7 @@ PING_AFTER = 1.0  # seconds that a command may take before its nodes are asked f
 PING_TIMEOUT = 15.0  # seconds without one until a node counts as lost; a sign needs no fork on the node
 STRAGGLER, STRAGGLER_FACTOR = 20.0, 5.0  # seconds, and times what half of the agents needed to start
 LAUNCH_TIMEOUT = 180.0  # a prolog runs before the first agent
+AHEAD = 10.0  # seconds until the next question goes ahead while a tenth of the nodes still owe the one before
 GARBAGE_LIMIT = 3
 _KILL_AFTER = 2.0  # of the agent: from TERM to KILL
 _TICK = 0.1
@@ -141,6 +142,7 @@ class _Question:
     timeout: float
     cap: int
     nodes: tuple[str, ...]
+    ahead: bool = False  # nobody waits for it yet
     number: int = 0
     sent: float | None = None
     sent_at: float | None = None
@@ -155,6 +157,10 @@ class _Question:
     @property
     def done(self) -> bool:
         return len(self.answers) == len(self.nodes)
+
+    @property
+    def nearly_done(self) -> bool:
+        return 10 * len(self.answers) >= 9 * len(self.nodes)
 
     @property
     def waiting(self) -> list[str]:
@@ -263,21 +269,30 @@ class Fleet:
             return asked.answers[node]
 
     def prefetch(self, commands: Sequence[tuple[str, float]]) -> None:
-        """Send (command, timeout in seconds) pairs without waiting; a later ask() finds them answered."""
-        for command, timeout in commands:
-            self._asked(command, timeout, CAP)
+        """Send (command, timeout in seconds) pairs without waiting; a later ask() finds them answered.
 
-    def _asked(self, command: str, timeout: float, cap: int) -> _Question:
+        One follows the other: the first answers are judged while the nodes work on the next question.
+        """
+        for command, timeout in commands:
+            self._asked(command, timeout, CAP, ahead=True)
+
+    def _asked(self, command: str, timeout: float, cap: int, *, ahead: bool = False) -> _Question:
         with self._changed:
             asked = self._remembered.get((command, cap))
             if asked is None:
-                asked = self._remembered[command, cap] = self._new(command, timeout, cap, self.nodes)
+                asked = self._new(command, timeout, cap, self.nodes, ahead=ahead)
+                self._remembered[command, cap] = asked
+            elif asked.ahead and not ahead:
+                asked.ahead = False
+                self._send_next()
             return asked
 
-    def _new(self, command: str, timeout: float, cap: int, nodes: tuple[str, ...]) -> _Question:
+    def _new(
+        self, command: str, timeout: float, cap: int, nodes: tuple[str, ...], *, ahead: bool = False
+    ) -> _Question:
         if "\0" in command:
             raise ValueError(f"a command cannot hold a NUL byte: {command[:60]!r}")
-        asked = _Question(command, timeout, cap, nodes)
+        asked = _Question(command, timeout, cap, nodes, ahead)
         with self._changed:
             for node in nodes:
                 if node in self._lost:
@@ -287,10 +302,24 @@ class Fleet:
                 self._send_next()
         return asked
 
+    def _next(self) -> _Question | None:
+        """Return what is to be sent now: what somebody waits for, or else what was asked ahead."""
+        wanted = next((asked for asked in self._queue if not asked.ahead), None)
+        if wanted or not self._queue or self._owed():
+            return wanted
+        return self._queue[0]
+
+    def _owed(self) -> bool:
+        """Whether some nodes are still busy with a question of the last seconds."""
+        long_ago = time.monotonic() - AHEAD
+        return any(
+            not asked.nearly_done and (asked.sent or 0.0) > long_ago for asked in self._flying.values()
+        )
+
     def _send_next(self) -> None:
         """Send what waits, as far as the window allows. The lock is held."""
-        while self._queue and len(self._flying) < self._window:
-            asked = self._queue.popleft()
+        while len(self._flying) < self._window and (asked := self._next()):
+            self._queue.remove(asked)
             if asked.done:
                 continue
             self._idle_since = math.inf
@@ -392,6 +421,7 @@ class Fleet:
         if asked.done:
             self._flying.pop(asked.number, None)
             self._idle_since = time.monotonic()
+        if self._queue and asked.nearly_done:
             self._send_next()
         self._changed.notify_all()
 
@@ -464,6 +494,7 @@ class Fleet:
                 for asked in list(self._flying.values()):
                     self._check_deadlines(asked, now)
                 self._check_life(now)
+                self._send_next()  # what was asked ahead goes when its patience ends
                 self._tidy(now)
 
     def _why_ended(self) -> str:

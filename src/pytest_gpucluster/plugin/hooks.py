@@ -334,12 +334,13 @@ class Hooks:
         if self.session.stopped:
             session.exitstatus = pytest.ExitCode.INTERRUPTED
             self.session.messages.append(self.session.stopped)
-        if session.exitstatus == pytest.ExitCode.INTERRUPTED and session.config.pluginmanager.has_plugin(
-            "dsession"
-        ):
+        distributed = session.config.pluginmanager.has_plugin("dsession")
+        if distributed and session.exitstatus == pytest.ExitCode.INTERRUPTED:
             self.session.close()  # first: xdist gives its workers 10 s to end
         if self.log is None or session.config.option.collectonly:
             return
+        if not distributed:  # workers end later
+            self.session.let_agents_leave()
         complaints = []
         if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             complaints = self._complaints()

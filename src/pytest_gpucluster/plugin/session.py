@@ -328,6 +328,9 @@ class Session:
         for answers in (self._facts, self._split, self._hosts, self._prefetched):
             answers.clear()
 
+    def let_agents_leave(self) -> None:
+        """Begin to close the channel, where it is ours: all is judged, and reports are still to be written."""
+
     def close(self) -> None:
         """Let go of everything that this run holds."""
 
@@ -341,6 +344,7 @@ class Controller(Session):
         self._parts: list[Fleet] = []
         self._look: threading.Timer | None = None
         self._job_guard: JobGuard | None = None
+        self._leaving: threading.Thread | None = None
         self._submitit: SubmititDriver | ConfigError | None = None
         self._lock = threading.Lock()
         self.places: list[str] | None = None  # the lane of every item, as an xdist worker tells it
@@ -502,7 +506,16 @@ class Controller(Session):
                 if number.isdigit() and int(number) > 0 and nodes & set(hostlist.expand(where.strip())):
                     self.slurm.run("scancel", step)
 
+    def let_agents_leave(self) -> None:
+        """Begin to close the channel: the agents of a large fleet take a second to end."""
+        self._lost_at_end = self.lost()
+        if self.channel is not None:
+            self._leaving = threading.Thread(target=self.channel.close, name="leaving", daemon=True)
+            self._leaving.start()
+
     def _let_go(self) -> None:
+        if self._leaving is not None:
+            self._leaving.join()
         if self.channel is not None:
             self.channel.close()
         for held in self.allocations:

@@ -17,6 +17,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from pytest_gpucluster.errors import NotAvailable, ProbeError
@@ -97,32 +98,34 @@ def bit_mask(cell: str, _: str) -> int:
 
 _ENABLED = either("Enabled", "Disabled")
 _YES = either("Yes", "No")
+_COUNT = whole()
+_MEMORY = whole("MiB", MIB)
 
 # attribute of Gpu: the field to query, how to read it. Other names under which nvidia-smi prints it: _ALIASES.
 _FIELDS: dict[str, tuple[str, Reader]] = {
-    "index": ("index", whole()),
+    "index": ("index", _COUNT),
     "uuid": ("uuid", words),
     "name": ("name", words),
     "bus": ("pci.bus_id", bus_id),
     "serial": ("serial", words),
     "driver": ("driver_version", words),
     "vbios": ("vbios_version", words),
-    "memory": ("memory.total", whole("MiB", MIB)),
-    "memory_used": ("memory.used", whole("MiB", MIB)),
+    "memory": ("memory.total", _MEMORY),
+    "memory_used": ("memory.used", _MEMORY),
     "persistence": ("persistence_mode", _ENABLED),
     "compute_mode": ("compute_mode", words),
     "mig": ("mig.mode.current", _ENABLED),
     "ecc": ("ecc.mode.current", _ENABLED),
-    "ecc_volatile_uncorrected": ("ecc.errors.uncorrected.volatile.total", whole()),
-    "ecc_volatile_corrected": ("ecc.errors.corrected.volatile.total", whole()),
-    "ecc_aggregate_uncorrected": ("ecc.errors.uncorrected.aggregate.total", whole()),
-    "ecc_aggregate_sram": ("ecc.errors.uncorrected.aggregate.sram", whole()),
+    "ecc_volatile_uncorrected": ("ecc.errors.uncorrected.volatile.total", _COUNT),
+    "ecc_volatile_corrected": ("ecc.errors.corrected.volatile.total", _COUNT),
+    "ecc_aggregate_uncorrected": ("ecc.errors.uncorrected.aggregate.total", _COUNT),
+    "ecc_aggregate_sram": ("ecc.errors.uncorrected.aggregate.sram", _COUNT),
     "sram_threshold_exceeded": ("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded", _YES),
     "retired_pending": ("retired_pages.pending", _YES),
-    "pcie_gen": ("pcie.link.gen.current", whole()),
-    "pcie_gen_max": ("pcie.link.gen.max", whole()),
-    "pcie_width": ("pcie.link.width.current", whole()),
-    "pcie_width_max": ("pcie.link.width.max", whole()),
+    "pcie_gen": ("pcie.link.gen.current", _COUNT),
+    "pcie_gen_max": ("pcie.link.gen.max", _COUNT),
+    "pcie_width": ("pcie.link.width.current", _COUNT),
+    "pcie_width_max": ("pcie.link.width.max", _COUNT),
     "pstate": ("pstate", words),
     "clock_sm": ("clocks.sm", number("MHz")),
     "clock_sm_max": ("clocks.max.sm", number("MHz")),
@@ -300,7 +303,12 @@ def _value(row: Mapping[str, tuple[str, str]], column: str, read: Reader) -> tup
     """Return (value, '') or (None, what stood there instead)."""
     if column not in row:
         return None, NOT_REPORTED
-    cell, unit = row[column]
+    return _understood(read, *row[column])
+
+
+@lru_cache(maxsize=1 << 14)
+def _understood(read: Reader, cell: str, unit: str) -> tuple[Any, str]:
+    """Read a cell once: most are alike on all GPUs of a fleet."""
     if _NO_VALUE.fullmatch(cell):
         return None, cell or "an empty cell"
     try:
@@ -477,7 +485,7 @@ def parse_rows(answer: Answer) -> dict[str, Remapped]:
     table = read_csv(text, "uuid")
     if not table.rows:
         raise NotAvailable(f"nvidia-smi --query-remapped-rows: {_plain(last_line(text)) or 'no answer'}")
-    readers = {"correctable": whole(), "uncorrectable": whole(), "pending": _YES, "failure": _YES}
+    readers = {"correctable": _COUNT, "uncorrectable": _COUNT, "pending": _YES, "failure": _YES}
     found = {}
     for row in table.rows:
         values = {name: _value(row, f"remapped_rows.{name}", read) for name, read in readers.items()}
@@ -506,9 +514,9 @@ def parse_apps(answer: Answer) -> tuple[App, ...]:
         raise NotAvailable(f"nvidia-smi --query-compute-apps: {_plain(last_line(text)) or 'no answer'}")
     return tuple(
         App(
-            _value(row, "pid", whole())[0],
+            _value(row, "pid", _COUNT)[0],
             row.get("uuid", ("", ""))[0],
-            _value(row, "used_memory", whole("MiB", MIB))[0],
+            _value(row, "used_memory", _MEMORY)[0],
             row.get("process_name", ("unnamed", ""))[0],
         )
         for row in table.rows
