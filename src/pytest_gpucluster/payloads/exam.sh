@@ -5,9 +5,12 @@ for device in /dev/nvidia[0-9]*; do
     # only devices that this task may open: with ConstrainDevices Slurm hides the others
     if [ -c "$device" ] && command : <"$device"; then open="$open,${device#/dev/nvidia}"; fi
 done 2>/dev/null
-# the CPUs that it may run on, and how many the machine has
-cpus=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status 2>/dev/null)
-online=$(getconf _NPROCESSORS_ONLN 2>/dev/null)
+# the CPUs that it may run on, and those that the machine has; without a process, since this runs once a task
+cpus= online=
+while read -r key value; do
+    [ "$key" != Cpus_allowed_list: ] || cpus=$value
+done 2>/dev/null </proc/self/status
+read -r online 2>/dev/null </sys/devices/system/cpu/online
 printf 'exam|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|end\n' "$SLURM_PROCID" "$SLURMD_NODENAME" "$SLURM_LOCALID" "$SLURM_NTASKS" \
     "${CUDA_VISIBLE_DEVICES-unset}" "${SLURM_STEP_GPUS-unset}" "${open#,}" "$cpus" "$online" "$GPUCLUSTER_EXAM"
 printf 'exam-err|%s|end\n' "$SLURM_PROCID" >&2

@@ -226,7 +226,7 @@ def judge_step(
                 rc=task.rc or 0,
                 signal=task.signal,
                 cpus=cpu_list(fields[8]),
-                online=int(fields[9]) if fields[9].isdecimal() else 0,
+                online=len(cpu_list(fields[9])),
             )
         )
     why = problem.partition(" (repeat: ")[0] or result.hint  # the exam's command is too long to be read
