@@ -5,8 +5,8 @@ for device in /dev/nvidia[0-9]*; do
     # only devices that this task may open: with ConstrainDevices Slurm hides the others
     if [ -c "$device" ] && command : <"$device"; then open="$open,${device#/dev/nvidia}"; fi
 done 2>/dev/null
-printf 'exam|%s|%s|%s|%s|%s|%s|%s|%s|end\n' "$SLURM_PROCID" "$SLURMD_NODENAME" "$SLURM_LOCALID" "$SLURM_NTASKS" \
-    "${CUDA_VISIBLE_DEVICES-unset}" "${SLURM_STEP_GPUS-unset}" "${open#,}" "$GPUCLUSTER_EXAM"
+printf 'exam|%s|%s|%s|%s|%s|%s|%s|%s|end\n' "$SLURM_PROCID" "${SLURMD_NODENAME:-$(uname -n)}" "$SLURM_LOCALID" \
+    "$SLURM_NTASKS" "${CUDA_VISIBLE_DEVICES-unset}" "${SLURM_STEP_GPUS-unset}" "${open#,}" "$GPUCLUSTER_EXAM"
 printf 'exam-err|%s|end\n' "$SLURM_PROCID" >&2
 case "$SLURM_LOCALID" in
     0) exit 7 ;;
