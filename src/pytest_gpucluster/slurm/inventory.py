@@ -152,12 +152,13 @@ class PartitionInfo:
 
 @dataclass(frozen=True)
 class ReservationInfo:
-    """One reservation: its state (ACTIVE, INACTIVE), nodes and flags."""
+    """One reservation: its state (ACTIVE, INACTIVE), nodes, flags, and start as Slurm writes a time."""
 
     name: str
     state: str
     nodes: tuple[str, ...] = ()
     flags: frozenset[str] = frozenset()
+    start: str = ""
 
 
 def seen_from_inside(nodes: Mapping[str, NodeInfo], members: Collection[str]) -> dict[str, NodeInfo]:
@@ -211,6 +212,7 @@ def parse_reservations(text: str) -> dict[str, ReservationInfo]:
             state=values.get("State", ""),
             nodes=hostlist.expand(_unset(values.get("Nodes", ""))),
             flags=frozenset(filter(None, _unset(values.get("Flags", "")).split(","))),
+            start=values.get("StartTime", ""),
         )
     return found
 
