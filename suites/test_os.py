@@ -72,6 +72,7 @@ users = fleet_probed(basics.USER, os.Peers)
 load = probed(basics.LOAD)
 soft_limits = probed(basics.LIMITS)
 mounts = probed(basics.MOUNTS)
+scratches = fleet_probed(basics.MOUNTS, os.Scratch.of_all)
 disks = probed(lambda cluster: os_storage.disks(os.disk_paths(cluster.os)))
 processes = probed(os_software.PROCESSES)
 failed_units = probed(os_software.FAILED_UNITS)
@@ -278,8 +279,16 @@ def test_mount_response(disks: dict[str, Disk], mounts: dict[str, Mount], expect
 
 
 def test_root_writable(mounts: dict[str, Mount], expect: Expect) -> None:
-    """The root file system is not read-only."""
+    """The root file system, /tmp and /dev/shm are not read-only."""
     expect(os.root_writable(mounts))
+
+
+def test_scratch(
+    node: Node, mounts: dict[str, Mount], scratches: os.Peers[os.Scratch], memory: Memory, expect: Expect
+) -> None:
+    """Programs may run from /tmp and /dev/shm, which are as large as on most nodes."""
+    tmp, shm = scratches.of(node.group, "tmp"), scratches.of(node.group, "shm")
+    expect(os.scratch(os.Scratch.of(mounts), tmp, shm, memory.total))
 
 
 def test_free_space(

@@ -256,6 +256,47 @@ def test_mounts() -> None:
     failed(os.root_writable({"/": replace(ROOT, options=("ro", "relatime"))}), "/")
 
 
+@pytest.mark.parametrize("path", ["/tmp", "/dev/shm"])
+def test_scratch_space_that_became_read_only_is_named(path: str) -> None:
+    found = {"/": ROOT, path: replace(ROOT, path=path, options=("ro", "relatime"))}
+    failed(os.root_writable(found), path)
+
+
+def _scratch(*shm: str, tmp: tuple[str, ...] = ()) -> os.Scratch:
+    mounts = {"/": ROOT, "/dev/shm": Mount("tmpfs", "/dev/shm", "tmpfs", ("rw", *shm))}
+    return os.Scratch.of(mounts | ({"/tmp": Mount("t", "/tmp", "tmpfs", ("rw", *tmp))} if tmp else {}))
+
+
+@pytest.mark.parametrize(
+    ("bad", "named", "told"),
+    [
+        (_scratch("size=65536k"), "/dev/shm", "limit of 64 MiB | 64 GiB, as on 3 of 4 nodes"),
+        (_scratch("noexec"), "/dev/shm", "mounted noexec | programs may run there, as on 3 of 4 nodes"),
+        (_scratch(tmp=("noexec",)), "/tmp", "mounted noexec | programs may run there, as on 3 of 4 nodes"),
+    ],
+)
+def test_scratch_space_that_gives_less_than_on_most_nodes_is_named(
+    bad: os.Scratch, named: str, told: str
+) -> None:
+    memory = 128 << 30
+    fleet = {"n1": _scratch(), "n2": _scratch(), "n3": _scratch(), "n4": bad}
+    tmp, shm = (os.norm({node: getattr(one, room) for node, one in fleet.items()}) for room in ("tmp", "shm"))
+    assert told in failed(os.scratch(bad, tmp, shm, memory), named)
+    passed(os.scratch(_scratch(), tmp, shm, memory))
+
+
+def test_scratch_space_that_gives_more_or_has_no_majority_accuses_nobody() -> None:
+    small, large = (
+        os.norm(dict.fromkeys("abc", _scratch("size=1024k").shm)),
+        os.norm(dict.fromkeys("abc", _scratch().tmp)),
+    )
+    passed(os.scratch(_scratch("size=2048k"), large, small, 1 << 40))
+    passed(os.scratch(_scratch("size=1000k"), large, small, 1 << 40))
+    passed(os.scratch(_scratch("size=50%"), large, small, 1 << 40))
+    split = os.norm({"a": _scratch("noexec").shm, "b": _scratch().shm})
+    assert "no majority" in not_applicable(os.scratch(_scratch("noexec"), large, split, 1 << 40))
+
+
 def test_a_hung_mount_fails_one_check_and_names_the_server() -> None:
     found = {"/": ROOT, "/home": HOME}
     disks = {"/": DISK, "/tmp": DISK, "/home": Disk(problem="no answer within 8 s", hung=True)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -29,6 +30,9 @@ T = TypeVar("T")
 MEMORY_TOLERANCE = 0.05  # firmware and kernel keep 1 to 3% of what is installed
 PEER_MEMORY_TOLERANCE = 0.02  # one of 32 DIMMs is 3%; nodes alike differ by less than 1%
 ALWAYS = ("/", "/tmp")  # noqa: S108 - judged, not written
+SCRATCH = ("/tmp", "/dev/shm")  # noqa: S108 - judged, not written
+HALF = "half of the memory"
+SMALLER = 0.9  # of what most nodes have: memory, and with it a share of it, differs by some pages
 MIN_INODES_FREE = 0.05
 MAX_CLOCK_OFFSET = 1.0  # seconds against the time source
 SHOWN = 160  # characters of a value that a finding quotes
@@ -560,13 +564,75 @@ def mount_response(disks: Mapping[str, Disk], found: Mapping[str, Mount]) -> Jud
 
 @check(
     "os.root_writable",
-    cause="the kernel remounted the root file system read-only after an error of its disk",
+    cause="the kernel remounted the file system read-only after an error of its disk",
     hint="dmesg | grep -iE 'ext4|xfs|I/O error'; smartctl -a DISK; fsck, or replace the disk",
 )
 def root_writable(found: Mapping[str, Mount]) -> Judgement:
-    """The root file system is mounted read-write."""
-    if "ro" in found["/"].options:
-        yield Finding("/", f"mounted {','.join(found['/'].options)}", "rw")
+    """The root file system, /tmp and /dev/shm are mounted read-write."""
+    for path in ("/", *SCRATCH):
+        if path in found and "ro" in found[path].options:
+            yield Finding(path, f"mounted {','.join(found[path].options)}", "rw")
+
+
+@dataclass(frozen=True)
+class Room:
+    """What /tmp or /dev/shm gives to programs. `size`: a limit like 65536k, HALF by default; '' on a disk."""
+
+    noexec: bool = False
+    size: str = ""
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """What both give to programs."""
+
+    tmp: Room
+    shm: Room
+
+    @classmethod
+    def of(cls, found: Mapping[str, Mount]) -> Scratch:
+        """Take it from the mounts of a node."""
+        return cls(*(_room(found.get(path) or found["/"]) for path in SCRATCH))
+
+    @classmethod
+    def of_all(cls, fleet: Mapping[str, Mapping[str, Mount]]) -> Peers[Scratch]:
+        """Take it from the mounts of all nodes."""
+        return Peers({node: cls.of(found) for node, found in fleet.items()})
+
+
+def _room(mount: Mount) -> Room:
+    limits = [option.removeprefix("size=") for option in mount.options if re.fullmatch(r"size=\d+k", option)]
+    size = (limits or [HALF])[0] if mount.fstype == "tmpfs" else ""
+    return Room("noexec" in mount.options, size)
+
+
+def _bytes(size: str, memory: int) -> float:
+    """Return the limit in bytes; the kernel writes it in KiB, and leaves the default of half the memory out."""
+    return parse_size(f"{size}iB") if size != HALF else memory / 2
+
+
+@check(
+    "os.scratch",
+    cause="the mount of scratch space has other options here than on other nodes",
+    hint="findmnt /tmp /dev/shm; compare /etc/fstab and tmp.mount with a good node (NCCL needs /dev/shm)",
+)
+def scratch(mine: Scratch, tmp: Norm, shm: Norm, memory: int) -> Judgement:
+    """Programs may run from /tmp and /dev/shm, which are not much smaller than on most nodes."""
+    for path, room, peers in ((SCRATCH[0], mine.tmp, tmp), (SCRATCH[1], mine.shm, shm)):
+        if peers.absent:
+            yield NotApplicable(f"{path}: {peers.absent}")
+            continue
+        most = f"as on {peers.agree} of {peers.nodes} nodes of its group"
+        if room.noexec and not peers.value.noexec:
+            yield Finding(path, "mounted noexec", f"programs may run there, {most}")
+        smaller = (
+            room.size
+            and peers.value.size
+            and _bytes(room.size, memory) < SMALLER * _bytes(peers.value.size, memory)
+        )
+        if smaller:
+            sizes = (format_size(_bytes(size, memory)) for size in (room.size, peers.value.size))
+            yield Finding(path, f"limit of {next(sizes)}", f"{next(sizes)}, {most}")
 
 
 def disk_paths(config: OsConfig) -> tuple[str, ...]:
