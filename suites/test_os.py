@@ -273,9 +273,11 @@ def test_mounts(mounts: dict[str, Mount], cluster: Cluster, expect: Expect) -> N
     expect(os.mounts(mounts, cluster.os.mounts))
 
 
-def test_mount_response(disks: dict[str, Disk], mounts: dict[str, Mount], expect: Expect) -> None:
+def test_mount_response(
+    disks: dict[str, Disk], mounts: dict[str, Mount], cluster: Cluster, expect: Expect
+) -> None:
     """No file system hangs."""
-    expect(os.mount_response(disks, mounts))
+    expect(os.mount_response(disks, mounts, os.disk_paths(cluster.os)))
 
 
 def test_root_writable(mounts: dict[str, Mount], expect: Expect) -> None:

@@ -256,6 +256,25 @@ def test_mounts() -> None:
     failed(os.root_writable({"/": replace(ROOT, options=("ro", "relatime"))}), "/")
 
 
+@pytest.mark.parametrize(
+    ("disk", "fails"),
+    [
+        (Disk(problem="no answer within 8 s", hung=True), True),
+        (Disk(problem="df: /home: Stale file handle"), True),
+        (Disk(problem="df: /home: Permission denied"), False),
+        (Disk(problem="df: /home: No such file or directory"), False),
+    ],
+)
+def test_a_networked_mount_that_nobody_stated_fails_where_its_server_is_gone(
+    disk: Disk, *, fails: bool
+) -> None:
+    found, disks = {"/": ROOT, "/home": HOME}, {"/": DISK, "/tmp": DISK, "/home": disk}
+    verdict = os.mount_response(disks, found, ("/", "/tmp"))
+    assert (verdict.outcome is Outcome.FAILED) is fails
+    failed(os.mount_response(disks, found, ("/", "/tmp", "/home")), "/home (nfs4 from fs1:/home)")
+    passed(os.free_space(disks, found, OsConfig()))
+
+
 @pytest.mark.parametrize("path", ["/tmp", "/dev/shm"])
 def test_scratch_space_that_became_read_only_is_named(path: str) -> None:
     found = {"/": ROOT, path: replace(ROOT, path=path, options=("ro", "relatime"))}

@@ -547,18 +547,26 @@ def _same_fstype(found: str, stated: str) -> bool:
     return found == stated or (stated == "nfs" and found == "nfs4")
 
 
+_GONE = "Stale|not connected"  # libc's words: ESTALE, ENOTCONN
+
+
 @check(
     "os.mount_response",
     cause="the file server is down or unreachable: whoever touches the mount hangs",
     hint="ping the server; dmesg | grep 'not responding'; umount -f -l PATH; reboot where processes hang in it",
     action=Action.REBOOT,
 )
-def mount_response(disks: Mapping[str, Disk], found: Mapping[str, Mount]) -> Judgement:
-    """Every file system tells its size within the deadline."""
+def mount_response(
+    disks: Mapping[str, Disk], found: Mapping[str, Mount], asked: Sequence[str] | None = None
+) -> Judgement:
+    """Every file system tells its size within the deadline: those `asked` for, and others over the network."""
     for path, disk in disks.items():
         mount = found.get(_path(path))
         source = f" ({mount.fstype} from {mount.source})" if mount else ""
-        if disk.hung or (disk.problem and mount):
+        own = asked is None or path in asked
+        # another networked mount may be hidden by a later one, or not be for our user to see
+        told = disk.problem if own else re.search(_GONE, disk.problem)
+        if disk.hung or (told and mount):
             yield Finding(f"{path}{source}", disk.problem, "df answers")
 
 
@@ -649,6 +657,8 @@ def free_space(disks: Mapping[str, Disk], found: Mapping[str, Mount], config: Os
     """Free space on /, /tmp and on the stated mounts that have a bound."""
     bounds = _space_bounds(config)
     for path, disk in disks.items():
+        if path not in bounds:
+            continue  # asked only whether it answers
         if disk.problem or (path not in found and path not in ALWAYS):
             continue  # os.mounts and os.mount_response say so
         yield Metric("free_space", disk.free / 2**30, "GiB", path)
