@@ -245,6 +245,19 @@ def test_limits_are_read_in_ulimits_units() -> None:
             os.wanted_limits(bad)
 
 
+def test_limits_that_nobody_stated_are_those_of_most_nodes() -> None:
+    good = {"Max locked memory": math.inf, "Max open files": 65536.0, "Max processes": 96365.0}
+    hand = {"Max locked memory": 65536.0, "Max open files": 131072.0, "Max processes": 96364.0}
+    group = Group(nodes="n[1-4]", profile=Profile(name="p", description="d", source="s"))
+    fleet = os.limits_of_group({"n1": good, "n2": good, "n3": good, "n4": hand})
+    peers = {name: values.of(group) for name, values in fleet.items()}
+    told = failed(os.limits(hand, {}, peers), "memlock")
+    assert told == "64 KiB | at least unlimited, as on 3 of 4 nodes of its group"
+    passed(os.limits(good, {}, peers))
+    passed(os.limits(hand, {"memlock": 65536.0}, peers))
+    assert not_applicable(os.limits(hand, {}, {}))
+
+
 def test_mounts() -> None:
     found = {"/": ROOT, "/home": HOME}
     passed(os.mounts(found, [MountConfig(path="/home/", fstype="nfs", source="fs1:/home", options=("rw",))]))

@@ -380,6 +380,8 @@ def test_failed_units() -> None:
     said = "\u25cf munge.service loaded failed failed MUNGE\nx.mount loaded failed failed /x\n"
     assert os_software.FAILED_UNITS.parse(Answer("x", 0, said.encode())) == ("munge.service", "x.mount")
     assert os_software.FAILED_UNITS.parse(Answer("x", 0)) == ()
+    with pytest.raises(ProbeError, match="hello"):
+        os_software.FAILED_UNITS.parse(Answer("x", 0, b"hello from sh\n" + said.encode()))
     with pytest.raises(NotAvailable):
         os_software.FAILED_UNITS.parse(Answer("x", 1, b"", b"Failed to connect to bus"))
 

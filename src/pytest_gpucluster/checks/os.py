@@ -6,6 +6,7 @@ import math
 import re
 import statistics
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pytest_gpucluster.checks.directions import NEITHER
@@ -475,6 +476,8 @@ LIMITS: dict[str, tuple[str, int]] = {
     "sigpending": ("Max pending signals", 1),
     "stack": ("Max stack size", 1024),
 }
+# Others follow from a node's memory, or say little of what programs may do
+COMPARED_LIMITS = ("memlock", "nofile", "stack", "as")
 
 
 def wanted_limits(stated: Mapping[str, str]) -> dict[str, float]:
@@ -497,16 +500,38 @@ def wanted_limits(stated: Mapping[str, str]) -> dict[str, float]:
     cause="Slurm passes on the limits of the submitting shell or of slurmd, not those of limits.conf",
     hint="LimitMEMLOCK=infinity in slurmd's unit; PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
 )
-def limits(soft: Mapping[str, float], wanted: Mapping[str, float]) -> Judgement:
-    """The soft limits of a step are at least what the cluster file states (InfiniBand needs locked memory)."""
-    if not wanted:
-        yield NotApplicable("the cluster file states no os.limits")
+def limits(
+    soft: Mapping[str, float], wanted: Mapping[str, float], peers: Mapping[str, Norm] = MappingProxyType({})
+) -> Judgement:
+    """The soft limits of a step are at least what the cluster file states, or what most nodes have."""
+    compared = {name: most for name, most in peers.items() if name not in wanted and not most.absent}
+    if not wanted and not compared:
+        yield NotApplicable(
+            "the cluster file states no os.limits, and no majority of the group to compare with"
+        )
     for name, least in wanted.items():
-        line, unit = LIMITS[name]
-        value = soft.get(line)
-        if value is None or value < least:
-            measured = "not listed by the kernel" if value is None else _limit(value, unit)
-            yield Finding(name, measured, f"at least {_limit(least, unit)}")
+        yield from _at_least(name, soft, least, "")
+    for name, most in compared.items():
+        if most.value is not None:
+            yield from _at_least(
+                name, soft, most.value, f", as on {most.agree} of {most.nodes} nodes of its group"
+            )
+
+
+def limits_of_group(fleet: Mapping[str, Mapping[str, float]]) -> dict[str, Peers[float | None]]:
+    """Return {limit: that of all nodes} of those that do not follow from a node's memory."""
+    return {
+        name: Peers({node: soft.get(LIMITS[name][0]) for node, soft in fleet.items()})
+        for name in COMPARED_LIMITS
+    }
+
+
+def _at_least(name: str, soft: Mapping[str, float], least: float, whence: str) -> Judgement:
+    line, unit = LIMITS[name]
+    value = soft.get(line)
+    if value is None or value < least:
+        measured = "not listed by the kernel" if value is None else _limit(value, unit)
+        yield Finding(name, measured, f"at least {_limit(least, unit)}{whence}")
 
 
 def _limit(value: float, unit: int) -> str:
