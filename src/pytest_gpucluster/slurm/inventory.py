@@ -43,6 +43,9 @@ _RESERVATION_FLAGS = frozenset({"MAINTENANCE", "RESERVED"})
 _FLAG_NAMES = {"REBOOT": "REBOOT_REQUESTED", "MAINT": "MAINTENANCE", "NO_RESPOND": "NOT_RESPONDING"}
 
 
+_ENDING = "a job has ended there, its epilog or its processes have not (squeue -t CG; slurmd's log there)"
+
+
 @dataclass(frozen=True)
 class NodeInfo:
     """One node as slurmctld knows it. `memory` is bytes; `gres` maps 'gpu:h200' or 'gpu' to a count."""
@@ -114,7 +117,8 @@ class NodeInfo:
         if self.available:
             return ""
         if self.schedulable:
-            return f"{self.state}: in use by other jobs"
+            ending = self.state == "IDLE" and "COMPLETING" in self.flags
+            return "COMPLETING: " + _ENDING if ending else f"{self.state}: in use by other jobs"
         return self._with_reason(self.label)
 
     def annotation(self) -> tuple[str, ...]:
