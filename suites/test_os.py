@@ -71,7 +71,9 @@ user = probed(basics.USER)
 users = fleet_probed(basics.USER, os.Peers)
 load = probed(basics.LOAD)
 soft_limits = probed(basics.LIMITS)
+all_limits = fleet_probed(basics.LIMITS, os.limits_of_group)
 mounts = probed(basics.MOUNTS)
+scratches = fleet_probed(basics.MOUNTS, os.Scratch.of_all)
 disks = probed(lambda cluster: os_storage.disks(os.disk_paths(cluster.os)))
 processes = probed(os_software.PROCESSES)
 failed_units = probed(os_software.FAILED_UNITS)
@@ -262,9 +264,16 @@ def test_sysctls(sysctls: dict[str, str], cluster: Cluster, expect: Expect) -> N
     expect(os.sysctls(sysctls, cluster.os.sysctls))
 
 
-def test_limits(soft_limits: dict[str, float], wanted_limits: dict[str, float], expect: Expect) -> None:
-    """The limits in a step are at least those of the cluster file."""
-    expect(os.limits(soft_limits, wanted_limits))
+def test_limits(
+    node: Node,
+    soft_limits: dict[str, float],
+    wanted_limits: dict[str, float],
+    all_limits: dict[str, os.Peers[float | None]],
+    expect: Expect,
+) -> None:
+    """The limits in a step are at least those of the cluster file, or of most nodes."""
+    peers = {name: values.of(node.group) for name, values in all_limits.items()}
+    expect(os.limits(soft_limits, wanted_limits, peers))
 
 
 def test_mounts(mounts: dict[str, Mount], cluster: Cluster, expect: Expect) -> None:
@@ -272,14 +281,24 @@ def test_mounts(mounts: dict[str, Mount], cluster: Cluster, expect: Expect) -> N
     expect(os.mounts(mounts, cluster.os.mounts))
 
 
-def test_mount_response(disks: dict[str, Disk], mounts: dict[str, Mount], expect: Expect) -> None:
+def test_mount_response(
+    disks: dict[str, Disk], mounts: dict[str, Mount], cluster: Cluster, expect: Expect
+) -> None:
     """No file system hangs."""
-    expect(os.mount_response(disks, mounts))
+    expect(os.mount_response(disks, mounts, os.disk_paths(cluster.os)))
 
 
 def test_root_writable(mounts: dict[str, Mount], expect: Expect) -> None:
-    """The root file system is not read-only."""
+    """The root file system, /tmp and /dev/shm are not read-only."""
     expect(os.root_writable(mounts))
+
+
+def test_scratch(
+    node: Node, mounts: dict[str, Mount], scratches: os.Peers[os.Scratch], memory: Memory, expect: Expect
+) -> None:
+    """Programs may run from /tmp and /dev/shm, which are as large as on most nodes."""
+    tmp, shm = scratches.of(node.group, "tmp"), scratches.of(node.group, "shm")
+    expect(os.scratch(os.Scratch.of(mounts), tmp, shm, memory.total))
 
 
 def test_free_space(

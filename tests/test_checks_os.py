@@ -245,6 +245,19 @@ def test_limits_are_read_in_ulimits_units() -> None:
             os.wanted_limits(bad)
 
 
+def test_limits_that_nobody_stated_are_those_of_most_nodes() -> None:
+    good = {"Max locked memory": math.inf, "Max open files": 65536.0, "Max processes": 96365.0}
+    hand = {"Max locked memory": 65536.0, "Max open files": 131072.0, "Max processes": 96364.0}
+    group = Group(nodes="n[1-4]", profile=Profile(name="p", description="d", source="s"))
+    fleet = os.limits_of_group({"n1": good, "n2": good, "n3": good, "n4": hand})
+    peers = {name: values.of(group) for name, values in fleet.items()}
+    told = failed(os.limits(hand, {}, peers), "memlock")
+    assert told == "64 KiB | at least unlimited, as on 3 of 4 nodes of its group"
+    passed(os.limits(good, {}, peers))
+    passed(os.limits(hand, {"memlock": 65536.0}, peers))
+    assert not_applicable(os.limits(hand, {}, {}))
+
+
 def test_mounts() -> None:
     found = {"/": ROOT, "/home": HOME}
     passed(os.mounts(found, [MountConfig(path="/home/", fstype="nfs", source="fs1:/home", options=("rw",))]))
@@ -254,6 +267,66 @@ def test_mounts() -> None:
     assert not_applicable(os.mounts(found, []))
     passed(os.root_writable(found))
     failed(os.root_writable({"/": replace(ROOT, options=("ro", "relatime"))}), "/")
+
+
+@pytest.mark.parametrize(
+    ("disk", "fails"),
+    [
+        (Disk(problem="no answer within 8 s", hung=True), True),
+        (Disk(problem="df: /home: Stale file handle"), True),
+        (Disk(problem="df: /home: Permission denied"), False),
+        (Disk(problem="df: /home: No such file or directory"), False),
+    ],
+)
+def test_a_networked_mount_that_nobody_stated_fails_where_its_server_is_gone(
+    disk: Disk, *, fails: bool
+) -> None:
+    found, disks = {"/": ROOT, "/home": HOME}, {"/": DISK, "/tmp": DISK, "/home": disk}
+    verdict = os.mount_response(disks, found, ("/", "/tmp"))
+    assert (verdict.outcome is Outcome.FAILED) is fails
+    failed(os.mount_response(disks, found, ("/", "/tmp", "/home")), "/home (nfs4 from fs1:/home)")
+    passed(os.free_space(disks, found, OsConfig()))
+
+
+@pytest.mark.parametrize("path", ["/tmp", "/dev/shm"])
+def test_scratch_space_that_became_read_only_is_named(path: str) -> None:
+    found = {"/": ROOT, path: replace(ROOT, path=path, options=("ro", "relatime"))}
+    failed(os.root_writable(found), path)
+
+
+def _scratch(*shm: str, tmp: tuple[str, ...] = ()) -> os.Scratch:
+    mounts = {"/": ROOT, "/dev/shm": Mount("tmpfs", "/dev/shm", "tmpfs", ("rw", *shm))}
+    return os.Scratch.of(mounts | ({"/tmp": Mount("t", "/tmp", "tmpfs", ("rw", *tmp))} if tmp else {}))
+
+
+@pytest.mark.parametrize(
+    ("bad", "named", "told"),
+    [
+        (_scratch("size=65536k"), "/dev/shm", "limit of 64 MiB | 64 GiB, as on 3 of 4 nodes"),
+        (_scratch("noexec"), "/dev/shm", "mounted noexec | programs may run there, as on 3 of 4 nodes"),
+        (_scratch(tmp=("noexec",)), "/tmp", "mounted noexec | programs may run there, as on 3 of 4 nodes"),
+    ],
+)
+def test_scratch_space_that_gives_less_than_on_most_nodes_is_named(
+    bad: os.Scratch, named: str, told: str
+) -> None:
+    memory = 128 << 30
+    fleet = {"n1": _scratch(), "n2": _scratch(), "n3": _scratch(), "n4": bad}
+    tmp, shm = (os.norm({node: getattr(one, room) for node, one in fleet.items()}) for room in ("tmp", "shm"))
+    assert told in failed(os.scratch(bad, tmp, shm, memory), named)
+    passed(os.scratch(_scratch(), tmp, shm, memory))
+
+
+def test_scratch_space_that_gives_more_or_has_no_majority_accuses_nobody() -> None:
+    small, large = (
+        os.norm(dict.fromkeys("abc", _scratch("size=1024k").shm)),
+        os.norm(dict.fromkeys("abc", _scratch().tmp)),
+    )
+    passed(os.scratch(_scratch("size=2048k"), large, small, 1 << 40))
+    passed(os.scratch(_scratch("size=1000k"), large, small, 1 << 40))
+    passed(os.scratch(_scratch("size=50%"), large, small, 1 << 40))
+    split = os.norm({"a": _scratch("noexec").shm, "b": _scratch().shm})
+    assert "no majority" in not_applicable(os.scratch(_scratch("noexec"), large, split, 1 << 40))
 
 
 def test_a_hung_mount_fails_one_check_and_names_the_server() -> None:

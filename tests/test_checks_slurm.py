@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pytest_gpucluster.checks import slurm as checks
 from pytest_gpucluster.checks.verdict import Outcome
-from pytest_gpucluster.slurm.step import StepResult, TaskResult
+from pytest_gpucluster.slurm.exam import judge_step
+from pytest_gpucluster.slurm.step import StepRequest, StepResult, TaskResult
 
 # recorded: srun -N1 --time=1 sleep 300, Slurm 22.05.8
 CANCELLED = (
@@ -25,3 +28,37 @@ def test_slurmstepd_speaks_of_the_time_limit_through_the_task_or_through_srun() 
 def test_a_step_that_ended_for_another_reason_proves_no_time_limit() -> None:
     verdict = checks.time_limit(_ended(of_srun="srun: error: gpu01: task 0: Terminated\n"))
     assert verdict.outcome is Outcome.FAILED
+
+
+def _told(rank: int, *, procid: str, node: str = "gpu01", local: str = "0", ntasks: str = "2") -> TaskResult:
+    """Make a task of the exam that tells these variables."""
+    line = f"exam|{procid}|{node}|{local}|{ntasks}|0|0||0-1|0-1|tok|end\n"
+    return TaskResult(
+        rank, "gpu01" if rank == 0 else "gpu02", 7, None, stdout=line, stderr=f"exam-err|{procid}|end\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"procid": ""}, "SLURM_PROCID"),
+        ({"procid": "zero"}, "SLURM_PROCID"),
+        ({"procid": "5"}, "SLURM_PROCID"),
+        ({"local": ""}, "SLURM_LOCALID"),
+        ({"ntasks": "\u00b2"}, "SLURM_NTASKS"),
+    ],
+)
+def test_a_variable_that_a_task_prolog_took_away_is_named_on_that_node_alone(
+    changed: dict[str, str], named: str
+) -> None:
+    bad = _told(0, **{"procid": "0", **changed})
+    good = (_told(1, procid="1", node="gpu02"), _told(2, procid="2", node="gpu02", local="1"))
+    request = StepRequest(argv=("true",), nodes=("gpu01", "gpu02"), ntasks_per_node=2)
+    exams = judge_step(StepResult(7, (bad, *good), "", 1.0, "srun"), request, 0, "tok")
+    verdict = checks.step(exams["gpu01"])
+    assert verdict.outcome is Outcome.FAILED
+    assert (
+        f"task 0: measured {named} not as Slurm sets it"
+        in f"{verdict.findings[0].part}: measured {verdict.findings[0].measured}"
+    )
+    assert checks.step(exams["gpu02"]).outcome is Outcome.PASSED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from pytest_gpucluster.config.models import Cluster, Group, Profile, SlurmConfig
 from pytest_gpucluster.errors import ConfigError
 from pytest_gpucluster.plugin.plan import Kind, Plan, Problem, Selection, judge_node, make_plan, shares
+from pytest_gpucluster.plugin.session import Session
+from pytest_gpucluster.probes.base import RESPONDS
 from pytest_gpucluster.slurm.inventory import NodeInfo, parse_nodes
 
 PLAIN = Profile(name="plain", description="of a test", source="none")
@@ -129,3 +132,13 @@ def test_groups_share_an_allocation_where_partition_and_gpus_are_the_same() -> N
     assert found == {("batch", 8): ("gpu01", "gpu03"), ("big", 8): ("gpu02",)}
     fewer = IDLE | parse_nodes("NodeName=gpu03 CPUTot=4 Gres=gpu:h200:4 State=IDLE Partitions=batch")
     assert shares(cluster, fewer, ("gpu01", "gpu03")) == {("batch", 8): ("gpu01",), ("batch", 4): ("gpu03",)}
+
+
+def test_a_node_that_has_no_agent_answers_with_why() -> None:
+    """Its slurmd took none: the channel, asked about it, would know no such node."""
+    session = Session.__new__(Session)
+    session._lost_at_end = {}
+    session.channel = SimpleNamespace(nodes=("gpu01",))
+    session.plan = Plan(("gpu01", "gpu03"), {"gpu03": Problem(Kind.LOST, "its slurmd starts no task")})
+    answer = session.answer("gpu03", RESPONDS)
+    assert (answer.rc, answer.problem) == (None, "its slurmd starts no task")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import re
 import signal
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 SUITE = {"test_tiny.py": TINY}
+OS_SUITE = Path(__file__).parent.parent / "suites" / "test_os.py"
 SLURM_SUITE = Path(__file__).parent.parent / "suites" / "test_slurm.py"
 
 
@@ -286,8 +288,9 @@ def test_a_slurmd_that_died_unnoticed_costs_its_own_node_alone(sandbox: Sandbox,
     daemon = ground.daemons.find("slurmd-gpu03")
     assert daemon is not None
     daemon.send(signal.SIGKILL)
+    files = {"test_tiny.py": TINY, "test_os.py": OS_SUITE.read_text()}
     try:
-        run = run_pytest(tmp_path, on(sandbox), files={"test_tiny.py": TINY})
+        run = run_pytest(tmp_path, on(sandbox), "-k", "tiny or responds", files=files)
     finally:
         acts.ACTS["slurmd_dead"].heal(ground, Injected("slurmd_dead", "gpu03"))
     assert run.rc == 1
@@ -295,4 +298,75 @@ def test_a_slurmd_that_died_unnoticed_costs_its_own_node_alone(sandbox: Sandbox,
     assert tested == {"gpu01", "gpu02", "gpu04"}
     # by our own look, or by Slurm's where that came first
     why = run.out.partition("not tested:")[2]
-    assert "gpu03: its slurmd starts no task (" in why or "NOT_RESPONDING" in why
+    by_us = "gpu03: its slurmd starts no task (" in why
+    assert by_us or "NOT_RESPONDING" in why
+    assert "test_responds[gpu03]" in names(run.outcomes, "failed" if by_us else "error")
+
+
+# the inventory is read before items are collected, nodes are asked for afterwards
+BETWEEN = """
+import os, subprocess
+
+
+def pytest_collection_finish():
+    subprocess.run({argv!r}, env=os.environ | {env!r}, check=True)
+"""
+
+
+def _between(sandbox: Sandbox, *argv: str) -> dict[str, str]:
+    return {"test_tiny.py": TINY, "conftest.py": BETWEEN.format(argv=argv, env=sandbox.env)}
+
+
+def _only_gpu03_is_left_out(run: Run, why: str) -> None:
+    assert run.rc == 1
+    tested = {name[-6:-1] for name in names(run.outcomes, "passed") if name.endswith("]")}
+    assert tested == {"gpu01", "gpu02", "gpu04"}
+    assert f"not tested: gpu03: {why}" in run.out
+
+
+def test_a_node_that_is_drained_as_we_ask_for_it_costs_its_own_tests_alone(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    drain = ("scontrol", "update", "NodeName=gpu03", "State=DRAIN", "Reason=nhc")
+    try:
+        run = run_pytest(tmp_path, on(sandbox), files=_between(sandbox, *drain))
+    finally:
+        slurm(sandbox, "scontrol", "update", "NodeName=gpu03", "State=RESUME")
+    _only_gpu03_is_left_out(run, 'DRAINED: "nhc" by ')
+    assert left_in_queue(sandbox) == []
+
+
+def test_a_node_that_somebody_else_gets_as_we_ask_for_it_costs_its_own_tests_alone(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    job = ("sbatch", "--exclusive", "-w", "gpu03", "-o", "/dev/null", "-J", "theirs", "--wrap", "sleep 300")
+    slurm_keys = {"conf": sandbox.env["SLURM_CONF"], "partition": "batch", "queue_wait": "3s"}
+    path = cluster_file(sandbox, tmp_path, slurm=slurm_keys)
+    try:
+        run = run_pytest(tmp_path, f"--cluster={path}", files=_between(sandbox, *job))
+    finally:
+        slurm(sandbox, "scancel", "-n", "theirs")
+    tested = {name[-6:-1] for name in names(run.outcomes, "passed") if name.endswith("]")}
+    assert tested == {"gpu01", "gpu02", "gpu04"}
+    assert "not tested: gpu03: ALLOCATED: in use by other jobs" in run.out
+    assert left_in_queue(sandbox) == []
+
+
+def test_a_node_with_a_reservation_to_come_is_left_out_and_the_reservation_named(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """One further away than our job is long says nothing."""
+    user = getpass.getuser()
+    for name, node, start in (("soon", "gpu03", "now+20minutes"), ("later", "gpu02", "now+5hours")):
+        slurm(
+            sandbox, "scontrol", "create", "reservation", f"ReservationName={name}", f"StartTime={start}",
+            "Duration=60", f"Nodes={node}", f"Users={user}", "Flags=MAINT",
+        )  # fmt: skip
+    try:
+        run = run_pytest(tmp_path, on(sandbox), "--time=30m", files=SUITE)
+    finally:
+        for name in ("soon", "later"):
+            slurm(sandbox, "scontrol", "delete", f"ReservationName={name}")
+    _only_gpu03_is_left_out(run, "reservation soon begins ")
+    assert "before a job of 30 min would end: less --time, or --reservation=soon" in run.out
+    assert left_in_queue(sandbox) == []

@@ -217,6 +217,36 @@ def test_a_hung_file_system_is_named_within_one_deadline(
         wait_for_end(int(pid))
 
 
+MOUNTS = """\
+/dev/sda1 / ext4 rw 0 0
+fs1:/a /proc nfs4 rw 0 0
+fs1:/a /proc nfs4 rw 0 0
+fs1:/b /with\\040blank nfs rw 0 0
+fs1:/c /dev nfs rw 0 0
+fs1:/d /hung lustre rw 0 0
+tmpfs /run tmpfs rw 0 0
+"""
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_mounts_over_the_network_are_asked_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, hangs: bool
+) -> None:
+    """Once each, and not those that nobody could name."""
+    for name, body in (
+        ("cat", f'[ $1 = /proc/mounts ] && exec /bin/cat {tmp_path}/mounts; exec /bin/cat "$@"'),
+        ("df", 'case "$2" in /hung) exec sleep 30;; esac; exec /bin/df "$@"'),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "mounts").write_text(MOUNTS if hangs else MOUNTS.replace("/hung", "/sys"))
+    monkeypatch.setattr(os_storage, "DISK_SECONDS", 5)
+    probe = os_storage.disks(["/", "/dev"])
+    disks = probe.parse(run(probe.command, PATH=f"{tmp_path}:{os.environ['PATH']}"))
+    assert list(disks) == ["/", "/dev", "/proc", "/hung" if hangs else "/sys"]
+    assert [disk.hung for disk in disks.values()] == [False, False, False, hangs]
+
+
 def wait_for_end(pid: int) -> None:
     deadline = time.monotonic() + 10
     while runs(pid):
@@ -350,6 +380,8 @@ def test_failed_units() -> None:
     said = "\u25cf munge.service loaded failed failed MUNGE\nx.mount loaded failed failed /x\n"
     assert os_software.FAILED_UNITS.parse(Answer("x", 0, said.encode())) == ("munge.service", "x.mount")
     assert os_software.FAILED_UNITS.parse(Answer("x", 0)) == ()
+    with pytest.raises(ProbeError, match="hello"):
+        os_software.FAILED_UNITS.parse(Answer("x", 0, b"hello from sh\n" + said.encode()))
     with pytest.raises(NotAvailable):
         os_software.FAILED_UNITS.parse(Answer("x", 1, b"", b"Failed to connect to bus"))
 

@@ -127,3 +127,12 @@ def test_config() -> None:
 @pytest.mark.parametrize("state", ["IDLE+RESERVED", "IDLE+MAINTENANCE+RESERVED"])
 def test_a_reservation_is_the_reason_where_no_other_is_given(state: str) -> None:
     assert "held by a reservation (scontrol show reservation)" in _node(state).why_unavailable()
+
+
+def test_a_node_whose_epilog_does_not_end_is_not_said_to_be_in_use() -> None:
+    (stuck,) = inventory.parse_nodes("NodeName=gpu03 CPUAlloc=0 CPUTot=4 State=IDLE+COMPLETING").values()
+    assert stuck.why_unavailable().startswith(
+        "COMPLETING: a job has ended there, its epilog or its processes"
+    )
+    (busy,) = inventory.parse_nodes("NodeName=gpu03 CPUAlloc=4 CPUTot=4 State=ALLOCATED+COMPLETING").values()
+    assert busy.why_unavailable() == "ALLOCATED: in use by other jobs"

@@ -51,7 +51,9 @@ class SlurmError(GpuClusterError):
 
 
 class AllocationError(SlurmError):
-    """Slurm gave no nodes, or took them back."""
+    """Slurm gave no nodes, or took them back. `nodes`: those at fault and why, where the others might be had."""
+
+    nodes: Mapping[str, str] = MappingProxyType({})
 
 
 class StepError(SlurmError):

@@ -6,6 +6,7 @@ import math
 import re
 import statistics
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pytest_gpucluster.checks.directions import NEITHER
@@ -30,6 +31,9 @@ T = TypeVar("T")
 MEMORY_TOLERANCE = 0.05  # firmware and kernel keep 1 to 3% of what is installed
 PEER_MEMORY_TOLERANCE = 0.02  # one of 32 DIMMs is 3%; nodes alike differ by less than 1%
 ALWAYS = ("/", "/tmp")  # noqa: S108 - judged, not written
+SCRATCH = ("/tmp", "/dev/shm")  # noqa: S108 - judged, not written
+HALF = "half of the memory"
+SMALLER = 0.9  # of what most nodes have: memory, and with it a share of it, differs by some pages
 MIN_INODES_FREE = 0.05
 MAX_CLOCK_OFFSET = 1.0  # seconds against the time source
 SHOWN = 160  # characters of a value that a finding quotes
@@ -472,6 +476,8 @@ LIMITS: dict[str, tuple[str, int]] = {
     "sigpending": ("Max pending signals", 1),
     "stack": ("Max stack size", 1024),
 }
+# Others follow from a node's memory, or say little of what programs may do
+COMPARED_LIMITS = ("memlock", "nofile", "stack", "as")
 
 
 def wanted_limits(stated: Mapping[str, str]) -> dict[str, float]:
@@ -494,16 +500,38 @@ def wanted_limits(stated: Mapping[str, str]) -> dict[str, float]:
     cause="Slurm passes on the limits of the submitting shell or of slurmd, not those of limits.conf",
     hint="LimitMEMLOCK=infinity in slurmd's unit; PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
 )
-def limits(soft: Mapping[str, float], wanted: Mapping[str, float]) -> Judgement:
-    """The soft limits of a step are at least what the cluster file states (InfiniBand needs locked memory)."""
-    if not wanted:
-        yield NotApplicable("the cluster file states no os.limits")
+def limits(
+    soft: Mapping[str, float], wanted: Mapping[str, float], peers: Mapping[str, Norm] = MappingProxyType({})
+) -> Judgement:
+    """The soft limits of a step are at least what the cluster file states, or what most nodes have."""
+    compared = {name: most for name, most in peers.items() if name not in wanted and not most.absent}
+    if not wanted and not compared:
+        yield NotApplicable(
+            "the cluster file states no os.limits, and no majority of the group to compare with"
+        )
     for name, least in wanted.items():
-        line, unit = LIMITS[name]
-        value = soft.get(line)
-        if value is None or value < least:
-            measured = "not listed by the kernel" if value is None else _limit(value, unit)
-            yield Finding(name, measured, f"at least {_limit(least, unit)}")
+        yield from _at_least(name, soft, least, "")
+    for name, most in compared.items():
+        if most.value is not None:
+            yield from _at_least(
+                name, soft, most.value, f", as on {most.agree} of {most.nodes} nodes of its group"
+            )
+
+
+def limits_of_group(fleet: Mapping[str, Mapping[str, float]]) -> dict[str, Peers[float | None]]:
+    """Return {limit: that of all nodes} of those that do not follow from a node's memory."""
+    return {
+        name: Peers({node: soft.get(LIMITS[name][0]) for node, soft in fleet.items()})
+        for name in COMPARED_LIMITS
+    }
+
+
+def _at_least(name: str, soft: Mapping[str, float], least: float, whence: str) -> Judgement:
+    line, unit = LIMITS[name]
+    value = soft.get(line)
+    if value is None or value < least:
+        measured = "not listed by the kernel" if value is None else _limit(value, unit)
+        yield Finding(name, measured, f"at least {_limit(least, unit)}{whence}")
 
 
 def _limit(value: float, unit: int) -> str:
@@ -544,30 +572,100 @@ def _same_fstype(found: str, stated: str) -> bool:
     return found == stated or (stated == "nfs" and found == "nfs4")
 
 
+_GONE = "Stale|not connected"  # libc's words: ESTALE, ENOTCONN
+
+
 @check(
     "os.mount_response",
     cause="the file server is down or unreachable: whoever touches the mount hangs",
     hint="ping the server; dmesg | grep 'not responding'; umount -f -l PATH; reboot where processes hang in it",
     action=Action.REBOOT,
 )
-def mount_response(disks: Mapping[str, Disk], found: Mapping[str, Mount]) -> Judgement:
-    """Every file system tells its size within the deadline."""
+def mount_response(
+    disks: Mapping[str, Disk], found: Mapping[str, Mount], asked: Sequence[str] | None = None
+) -> Judgement:
+    """Every file system tells its size within the deadline: those `asked` for, and others over the network."""
     for path, disk in disks.items():
         mount = found.get(_path(path))
         source = f" ({mount.fstype} from {mount.source})" if mount else ""
-        if disk.hung or (disk.problem and mount):
+        own = asked is None or path in asked
+        # another networked mount may be hidden by a later one, or not be for our user to see
+        told = disk.problem if own else re.search(_GONE, disk.problem)
+        if disk.hung or (told and mount):
             yield Finding(f"{path}{source}", disk.problem, "df answers")
 
 
 @check(
     "os.root_writable",
-    cause="the kernel remounted the root file system read-only after an error of its disk",
+    cause="the kernel remounted the file system read-only after an error of its disk",
     hint="dmesg | grep -iE 'ext4|xfs|I/O error'; smartctl -a DISK; fsck, or replace the disk",
 )
 def root_writable(found: Mapping[str, Mount]) -> Judgement:
-    """The root file system is mounted read-write."""
-    if "ro" in found["/"].options:
-        yield Finding("/", f"mounted {','.join(found['/'].options)}", "rw")
+    """The root file system, /tmp and /dev/shm are mounted read-write."""
+    for path in ("/", *SCRATCH):
+        if path in found and "ro" in found[path].options:
+            yield Finding(path, f"mounted {','.join(found[path].options)}", "rw")
+
+
+@dataclass(frozen=True)
+class Room:
+    """What /tmp or /dev/shm gives to programs. `size`: a limit like 65536k, HALF by default; '' on a disk."""
+
+    noexec: bool = False
+    size: str = ""
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """What both give to programs."""
+
+    tmp: Room
+    shm: Room
+
+    @classmethod
+    def of(cls, found: Mapping[str, Mount]) -> Scratch:
+        """Take it from the mounts of a node."""
+        return cls(*(_room(found.get(path) or found["/"]) for path in SCRATCH))
+
+    @classmethod
+    def of_all(cls, fleet: Mapping[str, Mapping[str, Mount]]) -> Peers[Scratch]:
+        """Take it from the mounts of all nodes."""
+        return Peers({node: cls.of(found) for node, found in fleet.items()})
+
+
+def _room(mount: Mount) -> Room:
+    limits = [option.removeprefix("size=") for option in mount.options if re.fullmatch(r"size=\d+k", option)]
+    size = (limits or [HALF])[0] if mount.fstype == "tmpfs" else ""
+    return Room("noexec" in mount.options, size)
+
+
+def _bytes(size: str, memory: int) -> float:
+    """Return the limit in bytes; the kernel writes it in KiB, and leaves the default of half the memory out."""
+    return parse_size(f"{size}iB") if size != HALF else memory / 2
+
+
+@check(
+    "os.scratch",
+    cause="the mount of scratch space has other options here than on other nodes",
+    hint="findmnt /tmp /dev/shm; compare /etc/fstab and tmp.mount with a good node (NCCL needs /dev/shm)",
+)
+def scratch(mine: Scratch, tmp: Norm, shm: Norm, memory: int) -> Judgement:
+    """Programs may run from /tmp and /dev/shm, which are not much smaller than on most nodes."""
+    for path, room, peers in ((SCRATCH[0], mine.tmp, tmp), (SCRATCH[1], mine.shm, shm)):
+        if peers.absent:
+            yield NotApplicable(f"{path}: {peers.absent}")
+            continue
+        most = f"as on {peers.agree} of {peers.nodes} nodes of its group"
+        if room.noexec and not peers.value.noexec:
+            yield Finding(path, "mounted noexec", f"programs may run there, {most}")
+        smaller = (
+            room.size
+            and peers.value.size
+            and _bytes(room.size, memory) < SMALLER * _bytes(peers.value.size, memory)
+        )
+        if smaller:
+            sizes = (format_size(_bytes(size, memory)) for size in (room.size, peers.value.size))
+            yield Finding(path, f"limit of {next(sizes)}", f"{next(sizes)}, {most}")
 
 
 def disk_paths(config: OsConfig) -> tuple[str, ...]:
@@ -584,6 +682,8 @@ def free_space(disks: Mapping[str, Disk], found: Mapping[str, Mount], config: Os
     """Free space on /, /tmp and on the stated mounts that have a bound."""
     bounds = _space_bounds(config)
     for path, disk in disks.items():
+        if path not in bounds:
+            continue  # asked only whether it answers
         if disk.problem or (path not in found and path not in ALWAYS):
             continue  # os.mounts and os.mount_response say so
         yield Metric("free_space", disk.free / 2**30, "GiB", path)

@@ -141,8 +141,8 @@ def version(info: NodeInfo | None, controller: str) -> Judgement:
 
 @check(
     "slurm.step",
-    cause="slurmd could not start the tasks",
-    hint="slurmd's log on the node; srun -w NODE hostname",
+    cause="slurmd could not start the tasks, or a task prolog or plugin changes their variables",
+    hint="slurmd's log on the node; srun -w NODE hostname; TaskProlog and plugstack.conf",
 )
 def step(exam: NodeExam) -> Judgement:
     """Judge that all tasks of a step start and know their place."""
@@ -150,7 +150,10 @@ def step(exam: NodeExam) -> Judgement:
     if exam.problem:
         yield Finding("step", exam.problem, f"{exam.tasks_asked} tasks")
         return
-    if sorted(task.local_id for task in exam.tasks) != list(range(exam.tasks_asked)):
+    lost = {task.rank: task.lost for task in exam.tasks if task.lost}
+    for rank, names in lost.items():
+        yield Finding(f"task {rank}", f"{', '.join(names)} not as Slurm sets it", "the task's place")
+    if not lost and sorted(task.local_id for task in exam.tasks) != list(range(exam.tasks_asked)):
         yield Finding("tasks", _listed(task.local_id for task in exam.tasks), f"0 to {exam.tasks_asked - 1}")
 
 

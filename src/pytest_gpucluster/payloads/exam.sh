@@ -11,8 +11,8 @@ while read -r key value; do
     [ "$key" != Cpus_allowed_list: ] || cpus=$value
 done 2>/dev/null </proc/self/status
 read -r online 2>/dev/null </sys/devices/system/cpu/online
-printf 'exam|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|end\n' "$SLURM_PROCID" "$SLURMD_NODENAME" "$SLURM_LOCALID" "$SLURM_NTASKS" \
-    "${CUDA_VISIBLE_DEVICES-unset}" "${SLURM_STEP_GPUS-unset}" "${open#,}" "$cpus" "$online" "$GPUCLUSTER_EXAM"
+printf 'exam|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|end\n' "$SLURM_PROCID" "${SLURMD_NODENAME:-$(uname -n)}" "$SLURM_LOCALID" \
+    "$SLURM_NTASKS" "${CUDA_VISIBLE_DEVICES-unset}" "${SLURM_STEP_GPUS-unset}" "${open#,}" "$cpus" "$online" "$GPUCLUSTER_EXAM"
 printf 'exam-err|%s|end\n' "$SLURM_PROCID" >&2
 case "$SLURM_LOCALID" in
     0) exit 7 ;;

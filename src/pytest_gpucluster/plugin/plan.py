@@ -50,10 +50,14 @@ class Selection:
 
 @dataclass(frozen=True)
 class Plan:
-    """`selected`: every node that this run is to judge. `problems`: those of them that cannot be tested."""
+    """`selected`: every node that this run is to judge. `problems`: those of them that cannot be tested.
+
+    `wait`: they were asked for by name, and busy ones are waited for.
+    """
 
     selected: tuple[str, ...]
     problems: Mapping[str, Problem] = field(default_factory=dict)
+    wait: bool = False
 
     @property
     def testable(self) -> tuple[str, ...]:
@@ -99,7 +103,7 @@ def make_plan(
     }
     outside = set(selected) - problems.keys() - set(selected if reserved is None else reserved)
     why = f"not in reservation {cluster.slurm.reservation}"
-    return Plan(selected, {**problems, **{node: Problem(Kind.UNAVAILABLE, why) for node in outside}})
+    return Plan(selected, {**problems, **{node: Problem(Kind.UNAVAILABLE, why) for node in outside}}, wait)
 
 
 def judge_node(node: str, inventory: Mapping[str, NodeInfo], *, wait: bool) -> Problem | None:

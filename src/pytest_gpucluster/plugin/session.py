@@ -159,7 +159,10 @@ class Session:
         return found  # type: ignore[no-any-return] # the key holds the probe that made it
 
     def answer(self, node: str, probe: Probe[Any]) -> Answer:
-        """Return what one node answered to a probe's command, as it came."""
+        """Return what one node answered to a probe's command, as it came; one that never came in says why not."""
+        if node not in self.need_channel().nodes:
+            problem = self.problem(node)
+            return Answer(node, None, problem=problem.text if problem else "no agent was started there")
         return self._ask(node, self.command(probe), probe.timeout)
 
     def probe(self, asked: AnyProbe) -> Probe[Any]:
@@ -380,7 +383,7 @@ class Controller(Session):
         dependency = self.jobs.dependency if self.jobs is not None else None
         if with_submitit and (ids := self._submit()):
             dependency = ":".join((dependency or "afterany", *ids))
-        self._open(self.slurm, dependency, say)
+        self._open_others(self.slurm, dependency, say)
         # they end about now, and may be forgotten (MinJobAge) before the suite asks
         self._look = threading.Timer(LOOK_AFTER, self.jobs_told)
         self._look.daemon = True
@@ -388,7 +391,7 @@ class Controller(Session):
         for _ in range(FRESH_STARTS):
             if not self._left_out_fallen(self.slurm, say):
                 return
-            self._open(self.slurm, None, say)
+            self._open_others(self.slurm, None, say)
 
     def _begin_trial(self, slurm: Slurm, trial: Trial, say: Callable[[str], None]) -> None:
         """Undrain the nodes on trial; one that does not come is not tested."""
@@ -403,6 +406,35 @@ class Controller(Session):
         self.inventory = inventory
         self.plan = replace(self.plan, problems={**self.plan.problems, **problems})
         self.nodes = {name: self._node(name) for name in self.plan.selected}
+
+    def _open_others(self, slurm: Slurm, dependency: str | None, say: Callable[[str], None]) -> None:
+        """Open the channel, without the nodes that went out of service or to others since the inventory was read."""
+        for _ in range(FRESH_STARTS):
+            try:
+                return self._open(slurm, dependency, say)
+            except AllocationError as error:
+                if not error.nodes or not set(self.plan.testable) - error.nodes.keys():
+                    raise
+                inventory = self.read_inventory(slurm)
+                fallen = {
+                    node: judge_node(node, inventory, wait=False) or Problem(Kind.UNAVAILABLE, why)
+                    for node, why in error.nodes.items()
+                }
+                if self.plan.wait and any(problem.kind is Kind.BUSY for problem in fallen.values()):
+                    raise  # who names nodes does not want less
+                self._leave_out(fallen, inventory, say)
+        return self._open(slurm, dependency, say)
+
+    def _leave_out(
+        self, fallen: Mapping[str, Problem], inventory: Mapping[str, NodeInfo], say: Callable[[str], None]
+    ) -> None:
+        for node, problem in fallen.items():
+            say(f"{node} is left out: {clean(problem.text)}; asking for the others again")
+        for part in self._parts:  # the channel is made of them once all nodes are had
+            part.close()
+        self._let_go()
+        self.channel, self.allocations = None, ()
+        self._replan(inventory, fallen)
 
     def _open(self, slurm: Slurm, dependency: str | None, say: Callable[[str], None]) -> None:
         """Allocate the testable nodes, and start an agent on each."""
@@ -436,11 +468,7 @@ class Controller(Session):
                 fallen[node] = problem
         if not fallen:
             return False
-        for node, problem in fallen.items():
-            say(f"{node} fell out as it started: {clean(problem.text)}; asking for the others again")
-        self._let_go()
-        self.channel, self.allocations = None, ()
-        self._replan(inventory, fallen)
+        self._leave_out(fallen, inventory, say)
         return True
 
     def _submit(self) -> tuple[str, ...]:

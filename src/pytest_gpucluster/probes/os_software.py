@@ -162,8 +162,13 @@ TIME_SYNC: Probe[TimeSync] = Probe(
 
 def read_failed_units(answer: Answer) -> tuple[str, ...]:
     """Return the names of failed units; an empty answer with exit status 0 means none."""
-    lines = (line.replace("\u25cf", " ").split() for line in text_of(answer).splitlines())
-    return tuple(fields[0] for fields in lines if fields)
+    failed = []
+    for line in text_of(answer).splitlines():
+        fields = line.replace("\u25cf", " ").split()
+        if fields and not (len(fields) > 1 and re.fullmatch(r"\S+\.[a-z]+", fields[0])):
+            raise ProbeError(f"systemctl: not a unit: {line[:80]!r}")
+        failed += fields[:1]
+    return tuple(failed)
 
 
 FAILED_UNITS: Probe[tuple[str, ...]] = Probe(

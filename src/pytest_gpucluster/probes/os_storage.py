@@ -17,11 +17,29 @@ if TYPE_CHECKING:
 # A file system that has not told its size by then is hung; one deadline for all of them together
 DISK_SECONDS = 8
 
+# Asked beside the paths that are: whoever touches one of these whose server is gone hangs, stated or not
+NETWORKED = (
+    *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "beegfs_nodev", "cifs", "smb3", "ceph", "wekafs", "panfs"),
+    *("fuse.ceph", "fuse.ceph-fuse", "fuse.glusterfs", "fuse.juicefs"),
+)
+MOST_NETWORKED = 32  # an automounter may have mounted hundreds
+# A path with an escape (blank, newline) is left out: df would not know it by that name
+_NETWORKED_SH = (
+    "set -- @PATHS@; also=$(cat /proc/mounts 2>/dev/null | { m=0; seen=; while read -r s p f o; do "
+    f"case $f in ({'|'.join(NETWORKED)}) ;; (*) continue;; esac; "
+    'case "$p$seen" in (*\\\\*|*" $p "*) continue;; esac; seen="$seen $p "; '
+    'for q do [ "$q" != "$p" ] || continue 2; done; '
+    f'm=$((m+1)); [ "$m" -gt {MOST_NETWORKED} ] || printf "%s\\n" "$p"; done; }}); '
+    '[ -z "$also" ] || { s also printf "%s\\n" "$also"; '
+    'set -f; IFS="\n"; for p in $also; do set -- "$@" "$p"; done; unset IFS; set +f; }; '
+)
+
 # A df of all paths goes first; only where it fails or takes long, one a path shows which. Every df runs in the
 # background and answers into a folder of its own: a process that hangs in a dead NFS mount cannot be waited for and
 # must hold none of our pipes; in the end it gets SIGKILL, which a hard NFS mount obeys. `read` wants a complete line.
 _DISKS_SH = (
     SECTIONS_SH
+    + _NETWORKED_SH
     + "d=$(mktemp -d /dev/shm/gpucluster.XXXXXX 2>/dev/null || mktemp -d) || exit 1; n=0; t=0; k=0; "
     + 'ask() { ( trap "kill -9 \\$c; exit" TERM; df -Pk "$@" & c=$!; '
     + 'wait "$c" && { df -Pi "$@" & c=$!; wait "$c"; }; echo "$?" >"$d/$n.rc" ) '
@@ -30,10 +48,10 @@ _DISKS_SH = (
     + 'while [ "$i" -le "$n" ]; do { read -r r <"$d/$i.rc"; } 2>/dev/null && k=$((k+1)); i=$((i+1)); done; }; '
     + 'await() { while ended "$1"; [ "$k" -le "$((n-$1))" ] && [ "$t" -lt "$2" ]; do t=$((t+1)); sleep 0.1; done; }; '
     + 'show() { while read -r l; do printf "%s\\n" "$l"; done <"$d/$1.out"; }; '
-    + "pids=; ask @PATHS@; r=; await 0 @FIRST@; "
+    + 'pids=; ask "$@"; r=; await 0 @FIRST@; '
     + 'if [ "$k" = 1 ] && [ "$r" = 0 ]; then printf "\\036all\\n"; show 0; printf "\\036=0\\n"; else '
-    + 'kill $pids 2>/dev/null; pids=; for p in @PATHS@; do n=$((n+1)); ask "$p"; done; await 1 @TICKS@; j=0; '
-    + 'for p in @PATHS@; do j=$((j+1)); r=hung; { read -r r <"$d/$j.rc" || r=hung; } 2>/dev/null; '
+    + 'kill $pids 2>/dev/null; pids=; for p do n=$((n+1)); ask "$p"; done; await 1 @TICKS@; j=0; '
+    + 'for p do j=$((j+1)); r=hung; { read -r r <"$d/$j.rc" || r=hung; } 2>/dev/null; '
     + 'printf "\\036%s\\n" "$p"; [ "$r" = hung ] || show "$j"; '
     + 'case $r in hung) printf "hung\\n\\036=124\\n";; *) printf "\\036=%s\\n" "$r";; esac; done; '
     + '[ "$k" -eq "$n" ] || kill $pids 2>/dev/null; fi; rm -rf "$d"'
@@ -55,7 +73,7 @@ class Disk:
 
 
 def disks(paths: Iterable[str]) -> Probe[dict[str, Disk]]:
-    """Make the probe that asks df about every path, all at once, within DISK_SECONDS."""
+    """Make the probe that asks df about every path, and every networked mount there is, within DISK_SECONDS."""
     wanted = tuple(dict.fromkeys(paths))
     quoted = " ".join(shlex.quote(absolute(path)) for path in wanted)
     ticks = DISK_SECONDS * 10
@@ -67,12 +85,14 @@ def disks(paths: Iterable[str]) -> Probe[dict[str, Disk]]:
 
     def parse(answer: Answer) -> dict[str, Disk]:
         found = sections(answer)
+        also = found["also"].text.splitlines() if "also" in found else []
+        paths = (*wanted, *also)
         if "all" in found:
-            return read_disks(wanted, found["all"].text)
-        missing = [path for path in wanted if path not in found]
+            return read_disks(paths, found["all"].text)
+        missing = [path for path in paths if path not in found]
         if missing:
             raise ProbeError(f"df: no answer about {missing[0]}")
-        return {path: read_disk(found[path]) for path in wanted}
+        return {path: read_disk(found[path]) for path in paths}
 
     return Probe(
         "disks",

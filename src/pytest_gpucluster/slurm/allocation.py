@@ -16,6 +16,7 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster import hostlist, units
@@ -24,7 +25,7 @@ from pytest_gpucluster.slurm.client import outage, said
 from pytest_gpucluster.transport import kill_group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -85,7 +86,14 @@ _ADVICE = (
         "violates accounting/QOS policy",
         "a limit of the account or QOS is reached: ask for fewer nodes or less time",
     ),
-    ("Node count specification invalid", "the partition has fewer nodes than were asked for"),
+    (
+        "Node count specification invalid",
+        "the partition has, or allows (MaxNodes), fewer nodes than were asked for",
+    ),
+    (
+        "Required partition not available",
+        "scontrol update PartitionName=NAME State=UP, or name another partition",
+    ),
     ("More processors requested than permitted", "fewer nodes are there than were asked for"),
     ("are not in this partition", "name the partition of these nodes"),
     ("Unable to contact slurm controller", "is slurmctld running and SLURM_CONF right? (scontrol ping)"),
@@ -101,8 +109,16 @@ _PENDING = {
     "ReservationDeleted": "the reservation is gone",
     "AssociationJobLimit": "the account's limit of jobs is reached",
 }
+# Slurm's words where nodes that were asked for are out of service or reserved (squeue's %r)
+_NODES_OUT = ("ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED")
 # Waiting does not help against these
 _HOPELESS = ("PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "ReservationDeleted", "JobHeld")
+
+
+def _explained(reason: str) -> str:
+    """Return squeue's reason with what it means."""
+    key = re.split(r"[^A-Za-z]", reason, maxsplit=1)[0]
+    return f"{reason or 'unknown'}" + (f" ({_PENDING[key]})" if key in _PENDING else "")
 
 
 @dataclass(frozen=True)
@@ -266,9 +282,7 @@ class _Holder:
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise self._error(
-                    f"no nodes within {units.format_duration(self.asked.queue_wait)}: {self._waits_for()}"
-                )
+                raise self._too_late()
             try:
                 line = self.lines.get(timeout=min(left, pause))
             except queue.Empty:
@@ -332,8 +346,19 @@ class _Holder:
             answer = self.slurm.run("squeue", "-h", "-j", str(job), "-o", "%r").strip()
         except SlurmError as error:
             return f"unknown, squeue failed: {error}"
-        key = re.split(r"[^A-Za-z]", answer, maxsplit=1)[0]
-        return f"{answer or 'unknown'}" + (f" ({_PENDING[key]})" if key in _PENDING else "")
+        return _explained(answer) + (self._jobs_wait_for() if answer == "Dependency" else "")
+
+    def _jobs_wait_for(self) -> str:
+        """Say why the jobs that go before have not even started."""
+        jobs = ",".join(re.findall(r"\d+", re.sub(r"_\d+", "", self.asked.dependency or "")))
+        try:
+            reasons = self.slurm.run("squeue", "-h", "-t", "PD", "-j", jobs, "-o", "%r").splitlines()
+        except SlurmError:  # all of them have ended and are forgotten
+            return ""
+        others = dict.fromkeys(
+            reason for reason in reasons if reason not in {"Dependency", "BeginTime", "None"}
+        )
+        return "".join(f": {_explained(reason)}" for reason in others)
 
     def _give_up_if_hopeless(self, why: str) -> None:
         forgotten = "Invalid job id" in why
@@ -344,13 +369,56 @@ class _Holder:
         self.forgotten = forgotten
         if why.startswith(_HOPELESS):
             raise self._error(f"Slurm will not give these nodes: {why}")
-        if why.startswith("ReqNodeNotAvail"):
-            self.slurm.refresh()
+        if why.startswith(_NODES_OUT) and (bad := self._out() or self._reserved_soon()):
+            raise self._without(bad, "nodes cannot be allocated")
+
+    def _too_late(self) -> AllocationError:
+        """Name the nodes that were not free, where it was not all of them."""
+        message = f"no nodes within {units.format_duration(self.asked.queue_wait)}: {self._waits_for()}"
+        bad = self._out(busy=True)
+        return self._without(bad, message) if bad else self._error(message)
+
+    def _out(self, *, busy: bool = False) -> dict[str, str]:
+        """Return {node: why Slurm does not give it now}; with `busy`, those at work for others too."""
+        self.slurm.refresh()
+        try:
             known = self.slurm.nodes()
-            bad = [n for n in self.asked.nodes if n in known and not known[n].schedulable]
-            if bad:
-                reasons = "; ".join(f"{n}: {known[n].why_unavailable()}" for n in bad)
-                raise self._error(f"nodes cannot be allocated: {reasons}")
+        except SlurmError:
+            return {}
+        asked = {node: known[node] for node in self.asked.nodes if node in known}
+        return {
+            node: info.why_unavailable()
+            for node, info in asked.items()
+            if not (info.available if busy else info.schedulable)
+        }
+
+    def _reserved_soon(self) -> dict[str, str]:
+        """Return {node: which reservation of others begins there before our time would be over}."""
+        try:
+            # as scontrol writes its times, in the time zone of where both run
+            submitted = self.slurm.run("squeue", "-h", "-j", str(self._job()), "-o", "%V").strip()
+            end = datetime.fromisoformat(submitted) + timedelta(seconds=self.asked.time)
+            reservations = self.slurm.reservations().values()
+            soon = [one for one in reservations if datetime.fromisoformat(one.start) < end]
+        except (SlurmError, ValueError):
+            return {}
+        length = units.format_duration(self.asked.time)
+        return {
+            node: f"reservation {one.name} begins {one.start}, before a job of {length} would end: less --time, or "
+            f"--reservation={one.name}"
+            for one in soon
+            for node in self.asked.nodes
+            if node in one.nodes and one.name != self.asked.reservation
+        }
+
+    def _without(self, bad: Mapping[str, str], message: str) -> AllocationError:
+        alike: dict[str, list[str]] = {}
+        for node, why in bad.items():
+            alike.setdefault(why, []).append(node)
+        reasons = "; ".join(f"{hostlist.fold(nodes)}: {why}" for why, nodes in alike.items())
+        error = self._error(f"{message}: {reasons}")
+        error.nodes = bad
+        return error
 
     def _refused(self) -> AllocationError:
         self.process.wait()

@@ -9,6 +9,7 @@ nodes no job could start. The allocation waits for them through Slurm (`Jobs.dep
 
 from __future__ import annotations
 
+import re
 import secrets
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -19,12 +20,13 @@ from pytest_gpucluster.errors import SlurmError, StepError
 from pytest_gpucluster.slurm.step import StepRequest, StepResult, by_hand, run_step
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from pytest_gpucluster.config.models import SlurmConfig
     from pytest_gpucluster.slurm.allocation import Allocation
     from pytest_gpucluster.slurm.client import Slurm
     from pytest_gpucluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.slurm.step import TaskResult
 
 EXIT_CODE, KILLED = 7, 9
 MAX_DIGITS = 5  # of the number of a CPU
@@ -52,6 +54,7 @@ class ExamTask:
     """What one task told and how it ended. `rc`/`signal` are as srun reported them.
 
     `cpus` are those that it may run on, of `online` that the machine has; empty where it could not tell.
+    `lost`: the variables that say a task its place and were not as Slurm sets them; a number is -1 then.
     """
 
     rank: int
@@ -66,6 +69,7 @@ class ExamTask:
     signal: int | None
     cpus: frozenset[int] = frozenset()
     online: int = 0
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -211,24 +215,9 @@ def judge_step(
     told: dict[str, list[ExamTask]] = {node: [] for node in request.nodes}
     for task in result.tasks:
         fields = next((x for x in task.stdout.splitlines() if x.startswith("exam|")), "").split("|")
-        if len(fields) < _FIELDS + 1 or fields[-1] != "end" or fields[2] not in told:
+        if len(fields) <= _FIELDS or fields[-1] != "end" or fields[2] not in told:
             continue
-        told[fields[2]].append(
-            ExamTask(
-                rank=int(fields[1]),
-                local_id=int(fields[3]),
-                ntasks=int(fields[4]),
-                visible=fields[5],
-                step_gpus=fields[6],
-                openable=tuple(filter(None, fields[7].split(","))),
-                token="|".join(fields[10:-1]),
-                stderr_arrived=f"exam-err|{fields[1]}|end" in task.stderr,
-                rc=task.rc or 0,
-                signal=task.signal,
-                cpus=cpu_list(fields[8]),
-                online=len(cpu_list(fields[9])),
-            )
-        )
+        told[fields[2]].append(_exam_task(task, fields))
     why = problem.partition(" (repeat: ")[0] or result.hint  # the exam's command is too long to be read
     silent = "no task of the step told anything" + (f": {why}" if why else "")
     tasks = request.ntasks_per_node or 1
@@ -260,6 +249,34 @@ def cpu_list(text: str) -> frozenset[int]:
         if first.isdecimal() and len(first) <= MAX_DIGITS >= len(last):
             cpus.update(range(int(first), int(last if last.isdecimal() else first) + 1))
     return frozenset(cpus)
+
+
+def _exam_task(task: TaskResult, fields: Sequence[str]) -> ExamTask:
+    """Read what a task told: a prolog or plugin may have taken anything out of its environment."""
+    places = {
+        "SLURM_PROCID": fields[1] == str(task.rank),
+        "SLURM_LOCALID": _place(fields[3]) >= 0,
+        "SLURM_NTASKS": _place(fields[4]) > 0,
+    }
+    return ExamTask(
+        rank=task.rank,
+        local_id=_place(fields[3]),
+        ntasks=_place(fields[4]),
+        visible=fields[5],
+        step_gpus=fields[6],
+        openable=tuple(filter(None, fields[7].split(","))),
+        token="|".join(fields[10:-1]),
+        stderr_arrived=f"exam-err|{fields[1]}|end" in task.stderr,
+        rc=task.rc or 0,
+        signal=task.signal,
+        cpus=cpu_list(fields[8]),
+        online=len(cpu_list(fields[9])),
+        lost=tuple(name for name, right in places.items() if not right),
+    )
+
+
+def _place(text: str) -> int:
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else -1
 
 
 def submit_jobs(

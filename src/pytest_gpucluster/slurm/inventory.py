@@ -43,6 +43,9 @@ _RESERVATION_FLAGS = frozenset({"MAINTENANCE", "RESERVED"})
 _FLAG_NAMES = {"REBOOT": "REBOOT_REQUESTED", "MAINT": "MAINTENANCE", "NO_RESPOND": "NOT_RESPONDING"}
 
 
+_ENDING = "a job has ended there, its epilog or its processes have not (squeue -t CG; slurmd's log there)"
+
+
 @dataclass(frozen=True)
 class NodeInfo:
     """One node as slurmctld knows it. `memory` is bytes; `gres` maps 'gpu:h200' or 'gpu' to a count."""
@@ -114,7 +117,8 @@ class NodeInfo:
         if self.available:
             return ""
         if self.schedulable:
-            return f"{self.state}: in use by other jobs"
+            ending = self.state == "IDLE" and "COMPLETING" in self.flags
+            return "COMPLETING: " + _ENDING if ending else f"{self.state}: in use by other jobs"
         return self._with_reason(self.label)
 
     def annotation(self) -> tuple[str, ...]:
@@ -152,12 +156,13 @@ class PartitionInfo:
 
 @dataclass(frozen=True)
 class ReservationInfo:
-    """One reservation: its state (ACTIVE, INACTIVE), nodes and flags."""
+    """One reservation: its state (ACTIVE, INACTIVE), nodes, flags, and start as Slurm writes a time."""
 
     name: str
     state: str
     nodes: tuple[str, ...] = ()
     flags: frozenset[str] = frozenset()
+    start: str = ""
 
 
 def seen_from_inside(nodes: Mapping[str, NodeInfo], members: Collection[str]) -> dict[str, NodeInfo]:
@@ -211,6 +216,7 @@ def parse_reservations(text: str) -> dict[str, ReservationInfo]:
             state=values.get("State", ""),
             nodes=hostlist.expand(_unset(values.get("Nodes", ""))),
             flags=frozenset(filter(None, _unset(values.get("Flags", "")).split(","))),
+            start=values.get("StartTime", ""),
         )
     return found
 
