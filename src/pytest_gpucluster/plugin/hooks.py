@@ -441,7 +441,9 @@ class Hooks:
         ):
             write(line)
         self._write_problems(write)
-        tested = sum(session.problem(node) is None and not self._refused for node in session.plan.selected)
+        tested = sum(
+            session.problem(node) is None and self.tally.looked_at(node) for node in session.plan.selected
+        )
         write(self.tally.coverage(tested, len(session.plan.selected)))
         write(f"reports: {self.log.path}, {self.config.option.xmlpath}")
         for message in session.messages:

@@ -71,6 +71,12 @@ class Tally:
             for outcome in outcomes
         )
 
+    def looked_at(self, node: str) -> bool:
+        """Return True where an item of the node, or one that is about no single node, was executed."""
+        executed = ("passed", *RED)
+        suites = (*self.counts.get(node, {}).values(), *self.counts.get(CLUSTER, {}).values())
+        return any(counter[outcome] for counter in suites for outcome in executed)
+
     def is_red(self, node: str) -> bool:
         """Return True where any item of the node failed or broke."""
         return any(counter[outcome] for counter in self.counts.get(node, {}).values() for outcome in RED)
