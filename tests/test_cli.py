@@ -26,7 +26,7 @@ def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_init_writes_a_file_that_loads(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["init", "--inventory", "inventory", "--name", "prod"]) == 0
-    assert "clusters/prod.yaml: 4 nodes in 1 groups" in capsys.readouterr().out
+    assert "clusters/prod.yaml: 4 nodes in 1 group." in capsys.readouterr().out
     assert config.load_cluster("prod").groups[0].nodes == "gpu[01-04]"
 
 

@@ -109,9 +109,10 @@ def _init(args: argparse.Namespace) -> None:
     path = Path(args.output) if args.output else Path("clusters", f"{name}.yaml")
     _write(path, text, force=args.force)
     cluster = config.load_cluster(path if path.suffix in (".yaml", ".yml") else path.resolve())
-    nodes = sum(len(group.names) for group in cluster.groups)
+    nodes, groups = sum(len(group.names) for group in cluster.groups), len(cluster.groups)
     _say(
-        f"{path}: {nodes} nodes in {len(cluster.groups)} groups. Look it through, then: pytest --cluster={path}"
+        f"{path}: {nodes} node{'s' * (nodes > 1)} in {groups} group{'s' * (groups > 1)}. "
+        f"Look it through, then: pytest --cluster={path}"
     )
 
 

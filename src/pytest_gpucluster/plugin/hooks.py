@@ -12,6 +12,7 @@ from pytest_gpucluster.errors import GpuClusterError, TransportError
 from pytest_gpucluster.plugin import burnin, reporting, signals
 from pytest_gpucluster.plugin.about import about
 from pytest_gpucluster.plugin.lanes import PLACE, place_of
+from pytest_gpucluster.plugin.markers import refuse_slips
 from pytest_gpucluster.plugin.node_items import Maker, kinds, marks_of, pays
 from pytest_gpucluster.plugin.plan import Kind
 from pytest_gpucluster.plugin.record import (
@@ -90,8 +91,11 @@ class Hooks:
 
     # --- collection
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Name testcases for Jenkins."""
+        """Refuse a slip of -m, once everybody has said their markers; name testcases for Jenkins."""
+        if self.log is not None:
+            refuse_slips(self.config)
         self._testcases = reporting.name_testcases(
             self.config, self._reruns, at_scale=pays(self.session.plan.selected)
         )

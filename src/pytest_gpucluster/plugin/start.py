@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -229,8 +228,3 @@ def check_partitions(cluster: Cluster, slurm: Slurm) -> None:
                 raise ConfigError(
                     f"cluster {cluster.name}: partition {name!r} does not exist; Slurm has {known}"
                 )
-
-
-def local_name() -> str:
-    """Return this machine's short host name, as Slurm would call it."""
-    return socket.gethostname().partition(".")[0]

@@ -116,10 +116,11 @@ class Tally:
             if not constant and low[0] == high[0] and len(values) > 1:
                 alike += 1
                 continue
-            middle = statistics.median(value for value, _ in values)
-            rows.append(
-                (name, unit, len(values), number(low[0]), low[1], number(middle), number(high[0]), high[1])
-            )
+            spread: tuple[str, ...] = ()  # one value is said once
+            if len(values) > 1:
+                middle = statistics.median(value for value, _ in values)
+                spread = (number(middle), number(high[0]), high[1])
+            rows.append((name, unit, len(values), number(low[0]), low[1], *spread))
         headers = ("metric", "unit", "n", "min", "at", "median", "max", "at")
         table = tabulate(rows, headers=headers, disable_numparse=True).splitlines() if rows else []
         return [*table, f"{alike} more metrics are the same everywhere (-v shows them)"] if alike else table

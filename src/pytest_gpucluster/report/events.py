@@ -46,6 +46,8 @@ class EventLog:
 
     def _take_over(self) -> None:
         """Empty the log of an earlier run; GpuClusterError where that run still writes it."""
+        if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            return
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with us, however we die
         except BlockingIOError:
@@ -57,8 +59,7 @@ class EventLog:
             ) from None
         except OSError:
             pass  # a file system without locks
-        if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
-            self._file.truncate(0)
+        self._file.truncate(0)
 
     def write(self, event: str, record: Mapping[str, Any] | None = None, **fields: Any) -> None:
         """Append one event. A full disk is remembered in `failed`, and never ends the run.
