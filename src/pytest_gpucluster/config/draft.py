@@ -176,7 +176,7 @@ def _profile(kind: str, count: int, *, simulated: bool) -> list[str]:
     elif count:
         comments = [
             f"{count} GPUs of the type {clip(kind) or '(none in gres)'}: no shipped profile is known for it.",
-            "Until one is named (gpucluster profiles) nothing is demanded of the GPUs; the least, as nvidia-smi -L says:",
+            "Until one is named (gpucluster profiles) nothing is demanded of them; the least, as nvidia-smi -L says:",
             f'profile: {{extends: generic, gpu: {{count: {count}, name: "NVIDIA ..."}}}}',
         ]
     else:
