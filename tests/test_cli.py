@@ -228,3 +228,14 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["--version"])
     assert caught.value.code == 0
     assert capsys.readouterr().out.startswith("gpucluster ")
+
+
+def test_drains_asks_the_slurm_of_the_cluster_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over_ssh = tmp_path / "far.yaml"
+    over_ssh.write_text("nodes: gpu01\ntransport: {kind: ssh, host: 127.0.0.1, port: 9}\n")
+    assert cli.main(["drains", "--cluster", str(over_ssh)]) == cli.FAILED
+    assert "ssh to 127.0.0.1" in capsys.readouterr().err
+    assert cli.main(["drains", "--cluster", "local"]) == cli.WRONG_CONFIG
+    assert "cluster local has no Slurm" in capsys.readouterr().err

@@ -26,15 +26,15 @@ from pytest_gpucluster.plugin.record import clean, one_line
 from pytest_gpucluster.plugin.session import Controller, Session, Worker
 from pytest_gpucluster.report import steps
 from pytest_gpucluster.report.events import EventLog
-from pytest_gpucluster.slurm.client import Slurm
+from pytest_gpucluster.slurm.client import make_slurm
 from pytest_gpucluster.slurm.inventory import seen_from_inside
-from pytest_gpucluster.transport.local import LocalTransport
 from pytest_gpucluster.units import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.slurm.client import Slurm
     from pytest_gpucluster.slurm.inventory import NodeInfo
 
 
@@ -189,20 +189,6 @@ def with_options(cluster: Cluster, option: Any) -> Cluster:
             group.model_copy(update={"partition": said["partition"]}) for group in cluster.groups
         )
     return cluster.model_copy(update=update)
-
-
-def make_slurm(cluster: Cluster) -> Slurm | None:
-    """Return the client for the cluster's Slurm, None where it has none."""
-    if cluster.why_no_slurm:
-        return None
-    environment = {"SLURM_CONF": cluster.slurm.conf} if cluster.slurm.conf else {}
-    if cluster.transport.kind == "ssh":
-        from pytest_gpucluster.transport.ssh import SshTransport  # noqa: PLC0415 - Fabric takes 0.2 s to import
-
-        return Slurm(SshTransport(cluster.transport, environment, path=cluster.slurm.bin))
-    if cluster.slurm.bin:
-        environment["PATH"] = os.pathsep.join([cluster.slurm.bin, os.environ.get("PATH", os.defpath)])
-    return Slurm(LocalTransport(environment))
 
 
 def first_contact(cluster: Cluster, slurm: Slurm) -> dict[str, NodeInfo]:
