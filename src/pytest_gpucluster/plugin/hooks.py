@@ -106,7 +106,8 @@ class Hooks:
         session, plan = self.session, self.session.plan
         label = "SIMULATED hardware, real Slurm; " if session.cluster.simulated else ""
         lines = [
-            f"cluster: {session.cluster.name}: {label}{len(plan.testable)} of {len(plan.selected)} nodes"
+            *session.notes,
+            f"cluster: {session.cluster.name}: {label}{len(plan.testable)} of {len(plan.selected)} nodes",
         ]
         lines += [
             f"not tested: {node}: {clean(problem.text)}" for node, problem in list(plan.problems.items())[:10]
@@ -398,7 +399,9 @@ class Hooks:
     def _complaints(self) -> list[str]:
         complaints = []
         if not self.tally.total("passed", "failed", "error"):
-            complaints.append("no check was executed: this run says nothing about the cluster")
+            why = clean(self.tally.only_reason())
+            nothing = "no check was executed: this run says nothing about the cluster"
+            complaints.append(f"{nothing}: {why}" if why else nothing)
         elif self.tally.total("not tested") and not self.session.plan.testable:
             complaints.append("no node was tested: this run says nothing about the cluster's nodes")
         for node, why in self.session.lost().items():
@@ -430,7 +433,7 @@ class Hooks:
             self.tally.metric_table(constant=verbose),
             *self.tally.suite_tables(),
         )
-        for table in () if self._refused else tables:
+        for table in () if self._refused else filter(None, tables):
             for line in table:
                 write(line)
             write("")

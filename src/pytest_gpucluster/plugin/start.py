@@ -86,7 +86,8 @@ def open_session(config: pytest.Config) -> tuple[Session, EventLog | None]:
         baseline.load(Path(option.baseline))  # a wrong file is told before nodes are taken
     if burnin.asked(option):
         option.burnin_before = burnin.before(option)  # before our own log takes the place of the old one
-    cluster = with_options(find_cluster(option.cluster, option.profile), option)
+    notes: list[str] = []
+    cluster = with_options(find_cluster(option.cluster, option.profile, notes), option)
     selection = Selection.parse(option.nodes, option.exclude_nodes)
     slurm = make_slurm(cluster)
     options = Options.read(option)
@@ -107,6 +108,7 @@ def open_session(config: pytest.Config) -> tuple[Session, EventLog | None]:
         ):  # that of an earlier run would pass for this one's, were this killed
             Path(option.xmlpath).unlink()
     session = Controller(cluster, inventory, plan, slurm)
+    session.notes = notes
     session.reserved = reserved or frozenset()
     session.drained_by_us = {
         node: inventory[node].reason for node in plan.selected if is_ours(inventory, node)
@@ -150,8 +152,8 @@ def make_memory(config: pytest.Config, session: Session, log: EventLog | None) -
     return Memory(path, log) if path is not None and log is not None else None
 
 
-def find_cluster(name: str, profile: str | None) -> Cluster:
-    """Load the cluster file; `sandbox` is started where it does not run."""
+def find_cluster(name: str, profile: str | None, notes: list[str]) -> Cluster:
+    """Load the cluster file; `sandbox` is started where it does not run, which `notes` then say."""
     if name != "sandbox":
         return load_cluster(name, profile=profile)
     from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415 - real clusters have no need of it
@@ -159,6 +161,7 @@ def find_cluster(name: str, profile: str | None) -> Cluster:
     sandbox = Sandbox()
     if not sandbox.running:
         sandbox.up()
+        notes.append("sandbox: started for this run, and goes on after it: gpucluster sandbox down")
     return load_cluster(str(sandbox.cluster_file), profile=profile)
 
 

@@ -129,6 +129,11 @@ class Tally:
         """Draw the tables that suites have filled; rows and columns by their place, notes below."""
         return [[title, *draw_cells(cells)] for title, cells in self.cells.items()]
 
+    def only_reason(self) -> str:
+        """Return the one reason of all that was not judged; '' where there are several, or none."""
+        reasons = {why for kinds in self.unjudged.values() for why in kinds}
+        return reasons.pop() if len(reasons) == 1 else ""
+
     def unjudged_lines(self, kind: str) -> list[str]:
         """Say what was not checked or not applicable, and why: one line a reason, checks and nodes folded."""
         lines = []
