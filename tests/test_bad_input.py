@@ -20,7 +20,7 @@ from plugin_helpers import Run, run_pytest
 from pytest_gpucluster import printable, redact
 from pytest_gpucluster.cli import main
 from pytest_gpucluster.config.models import EnvironmentConfig
-from pytest_gpucluster.errors import SlurmError, TransportError
+from pytest_gpucluster.errors import GpuClusterError, SlurmError, TransportError
 from pytest_gpucluster.fleet.channel import Fleet
 from pytest_gpucluster.fleet.protocol import BASE64, FrameError, Stream, parse
 from pytest_gpucluster.probes.base import with_root
@@ -403,6 +403,19 @@ def test_a_damaged_event_log_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     events = list(read_events(path))
     assert [event["event"] for event in events] == ["result"]
     assert SECRET not in path.read_text(errors="replace")
+
+
+def test_a_log_that_another_run_still_writes_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    first = EventLog(path, "first")
+    first.write("start")
+    with pytest.raises(GpuClusterError, match=r"run first still writes it.*--report-dir"):
+        EventLog(path, "second")
+    first.write("finish")
+    first.close()
+    assert [event["event"] for event in read_events(path)] == ["start", "finish"]
+    EventLog(path, "second").close()
+    assert path.read_text() == ""  # what an earlier run has left is replaced
 
 
 def test_a_log_of_anything_is_no_traceback_for_the_burnin(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_init_writes_a_file_that_loads(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["init", "--inventory", "inventory", "--name", "prod"]) == 0
-    assert "clusters/prod.yaml: 4 nodes in 1 groups" in capsys.readouterr().out
+    assert "clusters/prod.yaml: 4 nodes in 1 group." in capsys.readouterr().out
     assert config.load_cluster("prod").groups[0].nodes == "gpu[01-04]"
 
 
@@ -228,3 +228,14 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["--version"])
     assert caught.value.code == 0
     assert capsys.readouterr().out.startswith("gpucluster ")
+
+
+def test_drains_asks_the_slurm_of_the_cluster_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over_ssh = tmp_path / "far.yaml"
+    over_ssh.write_text("nodes: gpu01\ntransport: {kind: ssh, host: 127.0.0.1, port: 9}\n")
+    assert cli.main(["drains", "--cluster", str(over_ssh)]) == cli.FAILED
+    assert "ssh to 127.0.0.1" in capsys.readouterr().err
+    assert cli.main(["drains", "--cluster", "local"]) == cli.WRONG_CONFIG
+    assert "cluster local has no Slurm" in capsys.readouterr().err

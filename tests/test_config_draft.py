@@ -124,7 +124,14 @@ def test_the_notes_of_a_draft_are_valid_themselves(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "count", "first"),
-    [("a100", 8, "dgx-a100"), ("h100", 8, "dgx-h100"), ("H200", 8, "h200-8"), ("v100", 8, "dgx-1-v100")],
+    [
+        ("a100", 8, "dgx-a100"),
+        ("h100", 8, "dgx-h100"),
+        ("H200", 8, "h200-8"),
+        ("v100", 8, "dgx-1-v100"),
+        ("nvidia_h100_80gb_hbm3", 8, "dgx-h100"),  # AutoDetect=nvml
+        ("nvidia_a100-sxm4-40gb", 8, "dgx-a100-40gb"),
+    ],
 )
 def test_proposals(kind: str, count: int, first: str) -> None:
     assert proposals(kind, count)[0] == first

@@ -107,6 +107,7 @@ def test_every_option_exists(place: Path, sandbox: Sandbox, name: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "test_gpu.py::test_count[gpu02]" in done.stdout
     assert "[gpu03]" not in done.stdout
+    assert ("test_burnin.py::" in done.stdout) == ("burn-in" in name)
 
 
 def test_an_option_that_does_not_exist_would_be_found(place: Path, sandbox: Sandbox) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpucluster.checks.fleet import drift, duplicates, majority, outliers
+from pytest_gpucluster.checks.fleet import drift, majority, outliers, owners
 
 
 def test_the_majority_and_who_drifts() -> None:
@@ -23,8 +23,8 @@ def test_without_a_majority_everybody_drifts_and_it_is_said() -> None:
     assert "no majority: A (1), B (1)" in found.expected
 
 
-def test_duplicates_name_their_owners() -> None:
-    assert duplicates({"a": [1, 2], "b": [2], "c": [3, 3]}) == {2: ("a", "b"), 3: ("c", "c")}
+def test_values_name_their_owners() -> None:
+    assert owners({"a": [1, 2], "b": [2], "c": [3, 3]}) == {1: ("a",), 2: ("a", "b"), 3: ("c", "c")}
 
 
 def test_an_outlier_is_far_in_sigmas_and_in_percent() -> None:

@@ -686,6 +686,18 @@ def test_history_lists_runs_and_the_past_of_a_node(
     assert "no node 'gpu77' of cluster prod; it has: gpu[01-03]" in err
 
 
+def test_what_never_changed_is_counted_only(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.closing(History(path, create=True)) as kept:
+        for night, speed in ((1, 478.0), (2, 470.0)):
+            metrics = [metric("gpu_count", 8, "GPUs"), metric("busbw", speed, "GB/s")]
+            kept.add(recorded(log(night, [result("gpu01", "nccl.alone", metrics=metrics)])))
+    told = said(capsys, "history", "gpu01", "--history", path)[1]
+    assert "nccl.alone  busbw" in told
+    assert "gpu_count" not in told
+    assert told.splitlines()[-1] == "1 more metrics were the same in all these runs (--all shows them)"
+    assert "gpu_count" in said(capsys, "history", "gpu01", "--history", path, "--all")[1]
+
+
 def test_accept_and_keep_from_the_command_line(
     three_nights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -475,3 +475,14 @@ def test_a_large_run_is_written_and_read(tmp_path: Path) -> None:
     done = merge([path, path], tmp_path / "out.xml")
     assert (done.passed, done.failed) == (9950, 50)
     assert io.BytesIO((tmp_path / "out.xml").read_bytes()).read(5) == b"<?xml"
+
+
+def test_the_file_of_a_run_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("junit.xml", "events.jsonl"):
+        (tmp_path / name).write_text("kept")
+    assert (
+        cli.main(["junit", "merge", str(tmp_path / "junit.xml"), str(tmp_path / "other.xml")])
+        == cli.WRONG_CONFIG
+    )
+    assert "name the file to write first" in capsys.readouterr().err
+    assert (tmp_path / "junit.xml").read_text() == "kept"

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpucluster.checks import nccl as beliefs
+from pytest_gpucluster.checks import nccl_fleet
+from pytest_gpucluster.checks.localise import Localisation
 from pytest_gpucluster.checks.verdict import Finding, Outcome, Verdict
 from pytest_gpucluster.config.models import Cluster, EnvironmentConfig, Group, NcclConfig, Profile
 from pytest_gpucluster.errors import ConfigError, NotAvailable, StepError, StepTimeout
@@ -428,6 +430,27 @@ def test_mpirun_starts_all_ranks_inside_the_allocation(sandbox: Sandbox) -> None
     ]
     assert beliefs.believe(found.output, beliefs.Asked(NODES, 2, "all_reduce")).outcome is Outcome.PASSED
     assert set(found.log.hosts.values()) == set(NODES)
+
+
+def test_ranks_that_did_not_find_each_other_accuse_no_link_and_acquit_no_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    printed = (Path(__file__).parent / "data" / "nccl" / "nccl-allreduce-g1.txt").read_text()
+
+    def run(_: Any, __: Any, request: StepRequest) -> StepResult:
+        tasks = tuple(TaskResult(rank, node, 0, stdout=printed) for rank, node in enumerate(request.nodes))
+        return StepResult(0, tasks, "", 0.1, "srun")
+
+    monkeypatch.setattr(runners, "run_step", run)
+    (found,) = runner(runner="nccl-tests", gpus=1).rounds(NODES, [[NODES]])
+    assert found.skipped
+    assert "without PMI" in found.problem
+    for verdict in (
+        nccl_fleet.pairs(NODES[0], Localisation(), [found], 2**20),
+        nccl_fleet.links(Localisation(), [found], NODES),
+    ):
+        assert verdict.outcome is Outcome.NOT_CHECKED
+        assert "nccl.mpi" in verdict.reason
 
 
 PYTHON = Path(__file__).parents[1] / ".cache" / "frameworks" / "bin" / "python"

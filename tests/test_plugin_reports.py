@@ -218,7 +218,7 @@ def test_a_verdict_not_checked_is_an_error_where_required(sandbox: Sandbox, tmp_
     [
         ("", (), "no check was executed"),
         ("def test_a(node): pass\n", ("-k", "nothing"), "no check was executed"),
-        ("def test_a(node, expect):\n    expect.not_applicable('none')\n", (), "no check was executed"),
+        ("def test_a(node, expect):\n    expect.not_applicable('none')\n", (), "about the cluster: none"),
         (
             "import pytest\n@pytest.mark.skip(reason='mine')\ndef test_a(node): pass\n",
             (),

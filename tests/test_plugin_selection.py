@@ -20,6 +20,8 @@ from plugin_helpers import (
     run_pytest,
 )
 
+from pytest_gpucluster.plugin.markers import strange_words
+
 if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
@@ -173,3 +175,19 @@ def test_away_from_a_checkout_the_packaged_suites_run(
     assert all("test_os.py::" in nodeid for nodeid in outcomes)
     assert "passed" in outcomes.values()
     assert str(ROOT / "suites") not in run.out
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_a_slip_in_a_marker_ends_the_run_before_it_takes_nodes(tmp_path: Path, workers: str) -> None:
+    files = {"test_a.py": "import pytest\n@pytest.mark.gpu\ndef test_a(node): pass\n"}
+    run = run_pytest(tmp_path, "--cluster=local", workers, "-m", "os or gpuu", files=files)
+    assert run.rc == 4
+    assert (
+        "-m: no marker is called 'gpuu'; did you mean 'gpu'? (pytest --markers lists them)"
+        in run.out + run.err
+    )
+    assert run.outcomes == {}
+
+
+def test_only_words_that_are_no_marker_are_strange() -> None:
+    assert strange_words("not (gpu or os) and mine(key='gpuu') or oss", ["gpu", "os"]) == ["mine", "oss"]

@@ -51,6 +51,8 @@ told.here = document.querySelector(".fail.here").id;
 press("o");
 told.open = document.querySelectorAll("details:not([open])").length;
 told.paper = getComputedStyle(document.body).backgroundColor;
+const top_of = (choice) => document.querySelector(choice).getBoundingClientRect().top;
+told.workFirst = top_of("#work") < top_of("#record dl");
 told.wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
 const out = document.createElement("pre");
 out.id = "told";
@@ -132,7 +134,7 @@ def test_keys_filter_and_colours(
     assert told, done.stderr
     assert told[1] == (
         '{"all":3,"focused":"filter","filtered":1,"found":"1 of 3 failures","cleared":3,"here":"g2","open":0,'
-        f'"paper":"{paper}","wide":false}}'
+        f'"paper":"{paper}","workFirst":true,"wide":false}}'
     )
 
 

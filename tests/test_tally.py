@@ -70,6 +70,22 @@ def test_metrics_say_where_their_ends_were_measured() -> None:
     assert row == ["busbw", "GB/s", "3", "27.5", "gpu02", "360", "361.5", "gpu03"]
 
 
+def test_one_value_alone_is_said_once() -> None:
+    tally = Tally()
+    metric = {"name": "busbw", "value": 360.0, "unit": "GB/s", "device": ""}
+    tally.add(_record("gpu01", metrics=[metric]), "passed", "")
+    assert tally.metric_table()[-1].split() == ["busbw", "GB/s", "1", "360", "gpu01"]
+
+
+def test_a_node_counts_as_tested_where_something_was_executed_there() -> None:
+    tally = Tally()
+    tally.add(_record("gpu01"), "error", "")
+    tally.add(_record("gpu02"), "not applicable", "not applicable: no GPU")
+    assert [tally.looked_at(node) for node in ("gpu01", "gpu02", "gpu03")] == [True, False, False]
+    tally.add(_record(""), "passed", "")  # it is about all of them
+    assert tally.looked_at("gpu03")
+
+
 def test_coverage_counts_what_was_not_judged() -> None:
     tally = Tally()
     tally.add(_record("gpu01"), "passed", "")

@@ -109,9 +109,10 @@ def _init(args: argparse.Namespace) -> None:
     path = Path(args.output) if args.output else Path("clusters", f"{name}.yaml")
     _write(path, text, force=args.force)
     cluster = config.load_cluster(path if path.suffix in (".yaml", ".yml") else path.resolve())
-    nodes = sum(len(group.names) for group in cluster.groups)
+    nodes, groups = sum(len(group.names) for group in cluster.groups), len(cluster.groups)
     _say(
-        f"{path}: {nodes} nodes in {len(cluster.groups)} groups. Look it through, then: pytest --cluster={path}"
+        f"{path}: {nodes} node{'s' * (nodes > 1)} in {groups} group{'s' * (groups > 1)}. "
+        f"Look it through, then: pytest --cluster={path}"
     )
 
 
@@ -362,6 +363,8 @@ def _junit_arguments(parser: argparse.ArgumentParser) -> None:
 def _junit(args: argparse.Namespace) -> None:
     from pytest_gpucluster.report.junit_merge import merge  # noqa: PLC0415 - only here
 
+    if args.out.name == "junit.xml" and args.out.with_name("events.jsonl").exists() and args.out.exists():
+        raise ConfigError(f"{args.out}: is a run's own file, and would be lost: name the file to write first")
     _say(f"{args.out}: {merge(args.inputs, args.out)}")
 
 
@@ -385,7 +388,15 @@ def _drains_arguments(parser: argparse.ArgumentParser) -> None:
 def _drains(args: argparse.Namespace) -> None:
     from pytest_gpucluster.drain import PREFIX, listed  # noqa: PLC0415 - only here
 
-    rows = listed(_slurm_of(args.cluster).nodes().values(), _runs_in(args.reports or [Path("reports")]))
+    slurm = _slurm_of(args.cluster)
+    try:
+        nodes = slurm.nodes()
+    except GpuClusterError as error:
+        where = "" if args.cluster else "; run it where sinfo works, or name the cluster with --cluster"
+        raise GpuClusterError(f"{error}{where}") from error
+    finally:
+        slurm.transport.close()
+    rows = listed(nodes.values(), _runs_in(args.reports or [Path("reports")]))
     if args.json:
         for row in rows:
             _say(json.dumps(row))
@@ -400,7 +411,7 @@ def _drains(args: argparse.Namespace) -> None:
 
 def _slurm_of(name: str | None) -> Any:
     """Return the client of a cluster file's Slurm, or of the one that this shell is set up for."""
-    from pytest_gpucluster.slurm.client import Slurm  # noqa: PLC0415 - only where it is asked for
+    from pytest_gpucluster.slurm.client import Slurm, make_slurm  # noqa: PLC0415 - only where it is asked for
     from pytest_gpucluster.transport import LocalTransport  # noqa: PLC0415
 
     if name is None:
@@ -409,11 +420,11 @@ def _slurm_of(name: str | None) -> Any:
         from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415
 
         return Slurm(LocalTransport(dict(Sandbox().env)), retry_for=0)
-    settings = config.load_cluster(name).slurm
-    environment = {"SLURM_CONF": settings.conf} if settings.conf else {}
-    if settings.bin:
-        environment["PATH"] = os.pathsep.join([settings.bin, os.environ.get("PATH", os.defpath)])
-    return Slurm(LocalTransport(environment), retry_for=0)
+    slurm = make_slurm(config.load_cluster(name))
+    if slurm is None:
+        raise ConfigError(f"cluster {name} has no Slurm, so nothing is drained in it")
+    slurm.retry_for = 0
+    return slurm
 
 
 def _runs_in(folders: Sequence[Path]) -> dict[str, str]:

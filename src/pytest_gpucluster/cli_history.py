@@ -20,10 +20,12 @@ from pytest_gpucluster.report.trend import WHOLE, fold, number, share, when
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_gpucluster.report.recorded import Measure
     from pytest_gpucluster.report.trend import Past
+
+    Seen = Sequence[tuple[float | None, bool]]
 
 WORSE = 3
 VARIABLE = "GPUCLUSTER_HISTORY"
@@ -53,6 +55,9 @@ def history_arguments(parser: argparse.ArgumentParser) -> None:
     _common(parser)
     parser.add_argument("--runs", type=_positive, default=20, metavar="N", help="how many runs (%(default)s)")
     parser.add_argument("--metric", metavar="PATTERN", help="metrics of these names only, like 'busbw*'")
+    parser.add_argument(
+        "--all", action="store_true", help="of a node also the metrics that were the same in all these runs"
+    )
     acts = parser.add_mutually_exclusive_group()
     acts.add_argument(
         "--import",
@@ -248,17 +253,34 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
         _say(f"{run}  {outcome}: {check}: {message}")
     if red[MAX_RED:]:
         _say(f"and {len(red) - MAX_RED} more")
-    values = found.node_values(cluster, node, simulated=simulated, count=args.runs)
-    lines = [
-        _metric(measure, seen)
+    _node_metrics(found.node_values(cluster, node, simulated=simulated, count=args.runs), args)
+
+
+def _node_metrics(values: Mapping[Measure, Seen], args: argparse.Namespace) -> None:
+    from tabulate import tabulate  # noqa: PLC0415 - slow to import
+
+    chosen = {
+        measure: seen
         for measure, seen in values.items()
         if seen and (args.metric is None or fnmatchcase(measure.name, args.metric))
-    ]
-    columns = ["check", "metric", "unit", "runs", "lowest", "median", "highest", "last", "change"]
-    _say("\n" + tabulate(lines, headers=[*columns, "old to new"], tablefmt="plain", disable_numparse=True))
+    }
+    moved = {measure: seen for measure, seen in chosen.items() if not _constant(seen)}
+    shown = chosen if args.all or args.metric else moved
+    lines = [_metric(measure, seen) for measure, seen in shown.items()]
+    columns = ("check", "metric", "unit", "runs", "lowest", "median", "highest", "last", "change")
+    if lines:
+        headers = (*columns, "old to new")
+        _say("\n" + tabulate(lines, headers=headers, tablefmt="plain", disable_numparse=True))
+    if alike := len(chosen) - len(shown):
+        _say(f"{alike} more metrics were the same in all these runs (--all shows them)")
 
 
-def _metric(measure: Measure, seen: Sequence[tuple[float | None, bool]]) -> tuple[str, ...]:
+def _constant(seen: Seen) -> bool:
+    """Whether a metric was measured in several runs, and never differed."""
+    return len(seen) > 1 and len({value for value, _ in seen}) == 1
+
+
+def _metric(measure: Measure, seen: Seen) -> tuple[str, ...]:
     """Draw one row: the change is that of the last value against the median of the good ones before it."""
     known = [value for value, _ in seen if value is not None]
     last = seen[-1][0]

@@ -71,11 +71,6 @@ def owners(values: Mapping[str, Iterable[T]]) -> dict[T, tuple[str, ...]]:
     return {value: tuple(nodes) for value, nodes in having.items()}
 
 
-def duplicates(values: Mapping[str, Iterable[T]]) -> dict[T, tuple[str, ...]]:
-    """Return the values that exist more than once, with the nodes that have them."""
-    return {value: nodes for value, nodes in owners(values).items() if len(nodes) > 1}
-
-
 @dataclass(frozen=True)
 class Outlier:
     """A value far from its fleet. `distance` is (value - median) / median, `sigmas` the same in robust sigmas."""

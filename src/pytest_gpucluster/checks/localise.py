@@ -67,7 +67,7 @@ class Measurement:
     """What one group of one round measured.
 
     `members` are nodes, or GPUs as 'node:local rank'. `busbw` in GB/s, None where nothing was measured: then
-    `problem` says why (crashed, hung, wrong data), or `skipped` that the group was never tried.
+    `problem` says why (crashed, hung, wrong data). `skipped`: the group was never tried; `problem` may say why.
     """
 
     members: Group

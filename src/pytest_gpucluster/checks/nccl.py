@@ -174,10 +174,9 @@ def _failures_of(failures: Sequence[Failure]) -> Iterator[_Doubt]:
 
 
 def _one_table(output: Output, asked: Asked) -> Iterator[_Doubt]:
-    ranks = [line.rank for run in output.runs for line in run.ranks]
-    if ranks and asked.world > 1 and not any(ranks):  # rank 0 alone, and that perhaps many times
+    if output.singletons and asked.world > 1:
         yield _doubt(
-            "ranks", f"rank 0 alone, {len(ranks)} times", f"1 run of {asked.world} ranks",
+            "ranks", f"rank 0 alone, {output.singletons} times", f"1 run of {asked.world} ranks",
             "each process ran alone: MPI was started without PMI or PMIx, and the bus bandwidth reads 0.00",
             "srun --mpi=pmix (`srun --mpi=list` shows what Slurm has), or mpirun inside the allocation",
         )  # fmt: skip

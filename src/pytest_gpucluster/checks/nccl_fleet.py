@@ -32,6 +32,9 @@ def pairs(node: str, found: Localisation, measured: Sequence[Measurement], size:
     if not own:
         yield NotApplicable("the node was measured with no partner")
         return
+    if untried := _untried(own):
+        yield NotChecked(untried)
+        return
     for it in own:
         if it.busbw is not None:
             yield Metric("pair_busbw", it.busbw, "GB/s", f"with {_others(it.members, node)}")
@@ -52,10 +55,13 @@ def pairs(node: str, found: Localisation, measured: Sequence[Measurement], size:
     hint="ibnetdiscover, iblinkinfo and perfquery for the link; the switch's log and port counters",
     action=Action.MONITOR,
 )
-def links(found: Localisation, nodes: Sequence[str]) -> Judgement:
+def links(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[str]) -> Judgement:
     """Judge the links and leaf switches; say honestly what could not be told."""
     if len(nodes) < PAIR:
         yield NotApplicable("one node alone has no link to another")
+        return
+    if untried := _untried([it for it in measured if len(it.members) > 1]):
+        yield NotChecked(untried)
         return
     yield Metric("localisation_rounds", found.rounds, "rounds")
     yield Metric("localisation_steps", found.steps, "steps")
@@ -83,6 +89,11 @@ def links(found: Localisation, nodes: Sequence[str]) -> Judgement:
             )
 
 
+def _untried(measured: Sequence[Measurement]) -> str:
+    """Return why none of these groups could be tried; '' where one was, or nothing is known."""
+    return measured[0].problem if measured and all(it.skipped for it in measured) else ""
+
+
 def whereabouts(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[str]) -> str:
     """Say in a line which part the rounds of pairs name for a whole that is bad, or what remains."""
     named = [
@@ -92,6 +103,8 @@ def whereabouts(found: Localisation, measured: Sequence[Measurement], nodes: Seq
     ]
     if named:
         return f"the rounds of pairs name {', '.join(named)}"
+    if _untried(measured):
+        return "no pair could be measured"
     if found.unresolved:
         left = "; ".join(f"one of {hostlist.fold(it.candidates)}: {it.reason}" for it in found.unresolved)
         return f"the rounds of pairs could not tell which part it is: {left}"

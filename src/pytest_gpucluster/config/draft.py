@@ -115,14 +115,21 @@ def gpus_of(gres: str) -> tuple[str, int]:
 
 
 def proposals(kind: str, count: int) -> list[str]:
-    """Return the shipped profiles that fit a gres type, best first: right count, plain hardware before clouds."""
-    word = re.compile(rf"(?<![a-z0-9]){re.escape(kind.lower())}(?![a-z0-9])")
+    """Return the shipped profiles that fit a gres type, best first: right count, plain hardware before clouds.
+
+    The type is a site's word (h100), or what AutoDetect=nvml makes of the GPU's name (nvidia_h100_80gb_hbm3).
+    """
+    word = re.compile(rf"(?<![a-z0-9]){re.escape(_spaced(kind))}(?![a-z0-9])")
     fitting = []
     for profile in map(load_profile, profile_names()):
-        if kind and profile.gpu and not profile.simulated and word.search(profile.gpu.name.lower()):
+        if kind and profile.gpu and not profile.simulated and word.search(_spaced(profile.gpu.name)):
             cloud = profile.name.startswith(("aws-", "azure-", "gcp-"))
             fitting.append((profile.gpu.count != count, cloud, profile.name))
     return [name for *_order, name in sorted(fitting)]
+
+
+def _spaced(name: str) -> str:
+    return re.sub("[ _-]", " ", name.lower())
 
 
 def _transport(login: Login | None) -> list[str]:
@@ -169,7 +176,8 @@ def _profile(kind: str, count: int, *, simulated: bool) -> list[str]:
     elif count:
         comments = [
             f"{count} GPUs of the type {clip(kind) or '(none in gres)'}: no shipped profile is known for it.",
-            "Until one is named nothing is demanded of the GPUs: gpucluster profiles",
+            "Until one is named (gpucluster profiles) nothing is demanded of them; the least, as nvidia-smi -L says:",
+            f'profile: {{extends: generic, gpu: {{count: {count}, name: "NVIDIA ..."}}}}',
         ]
     else:
         comments = [

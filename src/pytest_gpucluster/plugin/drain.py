@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.slurm.inventory import NodeInfo
 
 PATIENCE, TIMEOUT = 5.0, 20.0  # seconds, for a controller that does not answer, and for one command
-MODES = ("off", "dry-run", "apply")
 MAX_CONFIRM = 10
 CONFIRMED = "gpucluster_confirmed"  # key of xdist's workeroutput
 

@@ -89,7 +89,10 @@ def profile(node: Node) -> Profile:
 def gpu_profile(node: Node) -> GpuProfile:
     """The GPUs of this item's node as the profile has them; without GPUs the item is not applicable."""
     if node.profile.gpu is None:
-        pytest.skip(f"{NOT_APPLICABLE}profile {node.profile.name} has no GPUs")
+        name = node.profile.name
+        pytest.skip(
+            f"{NOT_APPLICABLE}profile {name} has no GPUs (`gpucluster profiles` lists those that have)"
+        )
     return node.profile.gpu
 
 

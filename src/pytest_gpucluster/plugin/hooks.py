@@ -12,6 +12,7 @@ from pytest_gpucluster.errors import GpuClusterError, TransportError
 from pytest_gpucluster.plugin import burnin, reporting, signals
 from pytest_gpucluster.plugin.about import about
 from pytest_gpucluster.plugin.lanes import PLACE, place_of
+from pytest_gpucluster.plugin.markers import refuse_slips
 from pytest_gpucluster.plugin.node_items import Maker, kinds, marks_of, pays
 from pytest_gpucluster.plugin.plan import Kind
 from pytest_gpucluster.plugin.record import (
@@ -90,8 +91,11 @@ class Hooks:
 
     # --- collection
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Name testcases for Jenkins."""
+        """Refuse a slip of -m, once everybody has said their markers; name testcases for Jenkins."""
+        if self.log is not None:
+            refuse_slips(self.config)
         self._testcases = reporting.name_testcases(
             self.config, self._reruns, at_scale=pays(self.session.plan.selected)
         )
@@ -102,7 +106,8 @@ class Hooks:
         session, plan = self.session, self.session.plan
         label = "SIMULATED hardware, real Slurm; " if session.cluster.simulated else ""
         lines = [
-            f"cluster: {session.cluster.name}: {label}{len(plan.testable)} of {len(plan.selected)} nodes"
+            *session.notes,
+            f"cluster: {session.cluster.name}: {label}{len(plan.testable)} of {len(plan.selected)} nodes",
         ]
         lines += [
             f"not tested: {node}: {clean(problem.text)}" for node, problem in list(plan.problems.items())[:10]
@@ -394,7 +399,9 @@ class Hooks:
     def _complaints(self) -> list[str]:
         complaints = []
         if not self.tally.total("passed", "failed", "error"):
-            complaints.append("no check was executed: this run says nothing about the cluster")
+            why = clean(self.tally.only_reason())
+            nothing = "no check was executed: this run says nothing about the cluster"
+            complaints.append(f"{nothing}: {why}" if why else nothing)
         elif self.tally.total("not tested") and not self.session.plan.testable:
             complaints.append("no node was tested: this run says nothing about the cluster's nodes")
         for node, why in self.session.lost().items():
@@ -426,7 +433,7 @@ class Hooks:
             self.tally.metric_table(constant=verbose),
             *self.tally.suite_tables(),
         )
-        for table in () if self._refused else tables:
+        for table in () if self._refused else filter(None, tables):
             for line in table:
                 write(line)
             write("")
@@ -441,7 +448,9 @@ class Hooks:
         ):
             write(line)
         self._write_problems(write)
-        tested = sum(session.problem(node) is None and not self._refused for node in session.plan.selected)
+        tested = sum(
+            session.problem(node) is None and self.tally.looked_at(node) for node in session.plan.selected
+        )
         write(self.tally.coverage(tested, len(session.plan.selected)))
         write(f"reports: {self.log.path}, {self.config.option.xmlpath}")
         for message in session.messages:

@@ -98,6 +98,7 @@ class Session:
         self._batch: Batch | None = None
         self._split: dict[str, dict[str, Answer]] = {}
         self.messages: list[str] = []
+        self.notes: list[str] = []  # what the header says before all else
         self.step_logs: StepLogs | None = None
         self._seen: set[tuple[str, str]] = set()
         self.stopped = ""  # why the run was stopped, where what it has is judged before it ends

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,15 +26,15 @@ from pytest_gpucluster.plugin.record import clean, one_line
 from pytest_gpucluster.plugin.session import Controller, Session, Worker
 from pytest_gpucluster.report import steps
 from pytest_gpucluster.report.events import EventLog
-from pytest_gpucluster.slurm.client import Slurm
+from pytest_gpucluster.slurm.client import make_slurm
 from pytest_gpucluster.slurm.inventory import seen_from_inside
-from pytest_gpucluster.transport.local import LocalTransport
 from pytest_gpucluster.units import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.slurm.client import Slurm
     from pytest_gpucluster.slurm.inventory import NodeInfo
 
 
@@ -87,7 +86,8 @@ def open_session(config: pytest.Config) -> tuple[Session, EventLog | None]:
         baseline.load(Path(option.baseline))  # a wrong file is told before nodes are taken
     if burnin.asked(option):
         option.burnin_before = burnin.before(option)  # before our own log takes the place of the old one
-    cluster = with_options(find_cluster(option.cluster, option.profile), option)
+    notes: list[str] = []
+    cluster = with_options(find_cluster(option.cluster, option.profile, notes), option)
     selection = Selection.parse(option.nodes, option.exclude_nodes)
     slurm = make_slurm(cluster)
     options = Options.read(option)
@@ -108,6 +108,7 @@ def open_session(config: pytest.Config) -> tuple[Session, EventLog | None]:
         ):  # that of an earlier run would pass for this one's, were this killed
             Path(option.xmlpath).unlink()
     session = Controller(cluster, inventory, plan, slurm)
+    session.notes = notes
     session.reserved = reserved or frozenset()
     session.drained_by_us = {
         node: inventory[node].reason for node in plan.selected if is_ours(inventory, node)
@@ -151,8 +152,8 @@ def make_memory(config: pytest.Config, session: Session, log: EventLog | None) -
     return Memory(path, log) if path is not None and log is not None else None
 
 
-def find_cluster(name: str, profile: str | None) -> Cluster:
-    """Load the cluster file; `sandbox` is started where it does not run."""
+def find_cluster(name: str, profile: str | None, notes: list[str]) -> Cluster:
+    """Load the cluster file; `sandbox` is started where it does not run, which `notes` then say."""
     if name != "sandbox":
         return load_cluster(name, profile=profile)
     from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415 - real clusters have no need of it
@@ -160,6 +161,7 @@ def find_cluster(name: str, profile: str | None) -> Cluster:
     sandbox = Sandbox()
     if not sandbox.running:
         sandbox.up()
+        notes.append("sandbox: started for this run, and goes on after it: gpucluster sandbox down")
     return load_cluster(str(sandbox.cluster_file), profile=profile)
 
 
@@ -192,20 +194,6 @@ def with_options(cluster: Cluster, option: Any) -> Cluster:
     return cluster.model_copy(update=update)
 
 
-def make_slurm(cluster: Cluster) -> Slurm | None:
-    """Return the client for the cluster's Slurm, None where it has none."""
-    if cluster.why_no_slurm:
-        return None
-    environment = {"SLURM_CONF": cluster.slurm.conf} if cluster.slurm.conf else {}
-    if cluster.transport.kind == "ssh":
-        from pytest_gpucluster.transport.ssh import SshTransport  # noqa: PLC0415 - Fabric takes 0.2 s to import
-
-        return Slurm(SshTransport(cluster.transport, environment, path=cluster.slurm.bin))
-    if cluster.slurm.bin:
-        environment["PATH"] = os.pathsep.join([cluster.slurm.bin, os.environ.get("PATH", os.defpath)])
-    return Slurm(LocalTransport(environment))
-
-
 def first_contact(cluster: Cluster, slurm: Slurm) -> dict[str, NodeInfo]:
     """Read what Slurm has: nodes, partitions, version. At the start an operator waits: little patience."""
     patience, slurm.retry_for = slurm.retry_for, FIRST_PATIENCE
@@ -229,8 +217,3 @@ def check_partitions(cluster: Cluster, slurm: Slurm) -> None:
                 raise ConfigError(
                     f"cluster {cluster.name}: partition {name!r} does not exist; Slurm has {known}"
                 )
-
-
-def local_name() -> str:
-    """Return this machine's short host name, as Slurm would call it."""
-    return socket.gethostname().partition(".")[0]

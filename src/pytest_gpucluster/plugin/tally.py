@@ -71,6 +71,12 @@ class Tally:
             for outcome in outcomes
         )
 
+    def looked_at(self, node: str) -> bool:
+        """Return True where an item of the node, or one that is about no single node, was executed."""
+        executed = ("passed", *RED)
+        suites = (*self.counts.get(node, {}).values(), *self.counts.get(CLUSTER, {}).values())
+        return any(counter[outcome] for counter in suites for outcome in executed)
+
     def is_red(self, node: str) -> bool:
         """Return True where any item of the node failed or broke."""
         return any(counter[outcome] for counter in self.counts.get(node, {}).values() for outcome in RED)
@@ -110,10 +116,11 @@ class Tally:
             if not constant and low[0] == high[0] and len(values) > 1:
                 alike += 1
                 continue
-            middle = statistics.median(value for value, _ in values)
-            rows.append(
-                (name, unit, len(values), number(low[0]), low[1], number(middle), number(high[0]), high[1])
-            )
+            spread: tuple[str, ...] = ()  # one value is said once
+            if len(values) > 1:
+                middle = statistics.median(value for value, _ in values)
+                spread = (number(middle), number(high[0]), high[1])
+            rows.append((name, unit, len(values), number(low[0]), low[1], *spread))
         headers = ("metric", "unit", "n", "min", "at", "median", "max", "at")
         table = tabulate(rows, headers=headers, disable_numparse=True).splitlines() if rows else []
         return [*table, f"{alike} more metrics are the same everywhere (-v shows them)"] if alike else table
@@ -121,6 +128,11 @@ class Tally:
     def suite_tables(self) -> list[list[str]]:
         """Draw the tables that suites have filled; rows and columns by their place, notes below."""
         return [[title, *draw_cells(cells)] for title, cells in self.cells.items()]
+
+    def only_reason(self) -> str:
+        """Return the one reason of all that was not judged; '' where there are several, or none."""
+        reasons = {why for kinds in self.unjudged.values() for why in kinds}
+        return reasons.pop() if len(reasons) == 1 else ""
 
     def unjudged_lines(self, kind: str) -> list[str]:
         """Say what was not checked or not applicable, and why: one line a reason, checks and nodes folded."""

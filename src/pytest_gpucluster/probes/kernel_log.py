@@ -118,11 +118,6 @@ class KernelLog:
         return tuple(event for event in self.events if event.kind in kinds)
 
     @property
-    def wrapped(self) -> bool:
-        """The log begins later than two minutes after boot: its start was overwritten."""
-        return self.since is not None and self.since > 120  # noqa: PLR2004 - firmware delays stay below
-
-    @property
     def xids(self) -> tuple[XidEvent, ...]:
         """Every Xid of every GPU, once, with its count."""
         found = ((event, _XID.search(event.text)) for event in self.of("xid"))

@@ -171,6 +171,12 @@ class Output:
     reasons: tuple[str, ...] = ()
 
     @property
+    def singletons(self) -> int:
+        """How many times rank 0 ran as a world of its own; 0: other ranks were there, or none said its number."""
+        ranks = [line.rank for run in self.runs for line in run.ranks]
+        return 0 if any(ranks) else len(ranks)
+
+    @property
     def problems(self) -> tuple[str, ...]:
         """All failures and reasons, one line each."""
         failures = [*self.failures, *(failure for run in self.runs for failure in run.failures)]

@@ -8,7 +8,10 @@ resume are in docs/drain.md. What a field means stands where it is written.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
+import os
+import stat
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -32,11 +35,31 @@ class EventLog:
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("wb", buffering=0)  # nothing of a failed write is kept back for later
+            self._file = path.open("ab", buffering=0)  # nothing of a failed write is kept back for later
+            self._take_over()
         except OSError as error:
-            raise GpuClusterError(f"cannot write the event log {path}: {error.strerror}") from error
+            raise GpuClusterError(
+                f"cannot write the event log {path}: {error.strerror}: --report-dir=DIR names another folder"
+            ) from error
         self.failed = ""
         self._cut = False  # the last line is not whole
+
+    def _take_over(self) -> None:
+        """Empty the log of an earlier run; GpuClusterError where that run still writes it."""
+        if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with us, however we die
+        except BlockingIOError:
+            self._file.close()
+            other = next(read_events(self.path), {}).get("run", "?")
+            raise GpuClusterError(
+                f"{self.path}: run {other} still writes it: wait for its end, or give this run a folder of its own "
+                "with --report-dir=DIR"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        self._file.truncate(0)
 
     def write(self, event: str, record: Mapping[str, Any] | None = None, **fields: Any) -> None:
         """Append one event. A full disk is remembered in `failed`, and never ends the run.

@@ -55,7 +55,6 @@ SMALL_FLEET = 40  # nodes up to here get a row each, and a line each in the curv
 MAX_PATTERNS = 80
 MAX_MARKED = 8  # curves of nodes that stand apart
 FEW_BINS = 8  # values from here on get a histogram
-LONG_LIST = 160  # characters of a folded node list that stand open
 _MARK = Markup(
     '<svg class="mark {}" viewBox="0 0 10 10" aria-hidden="true"><path fill-rule="evenodd" d="{}"/></svg>'
 )

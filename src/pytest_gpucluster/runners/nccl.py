@@ -42,6 +42,10 @@ UNDEALT = ("all_reduce", "broadcast", "sendrecv")  # collectives whose message i
 SIDE_BY_SIDE = 8  # steps of single pairs at once, where nccl-tests has to be started anew for each
 PATIENCE = 120.0  # seconds for one size of the payload, and for all its ranks to come
 
+NO_WORLD = (
+    "each process ran alone: MPI was started without PMI or PMIx: name nccl.mpi, one of `srun --mpi=list`"
+)
+
 # srun's words for a node that went away, as 22.05 writes them
 _FALLEN = re.compile(r"srun: error: (?:Task launch for \S+ failed on node (\S+): (.+)|Node failure on (\S+))")
 _FEWER = re.compile(r"Only allocated \d+ nodes asked for \d+")  # Slurm has taken a dead node out of the job
@@ -345,6 +349,8 @@ class Nccl:
         argv = (self.sweep.program, "-b", str(size), "-e", str(size), "-f", "2", "-g", "1", *self.sweep.rest)
         request = self._request(members, argv, ntasks_per_node=self.gpus, gpus_per_task=1)
         found = self._measure(replace(request, timeout=self.round_deadline), "all_reduce")
+        if found.output.singletons and not found.problem:
+            return Measurement(members, problem=NO_WORLD, skipped=True)  # nothing went from node to node
         runs = found.output.runs
         wrong = [row.out_of_place.wrong for run in runs for row in run.rows if row.out_of_place.wrong]
         if found.problem or found.output.problems or wrong or len(runs) != 1 or not runs[0].rows:

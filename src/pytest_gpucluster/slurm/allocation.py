@@ -288,7 +288,8 @@ class _Holder:
             except queue.Empty:
                 pause = min(pause * 1.5, 15.0)
                 why = self._waits_for()
-                say(f"waiting for job {self._job() or '?'}: {why}")
+                patience = units.format_duration(max(0, deadline - time.monotonic()))
+                say(f"waiting for job {self._job() or '?'}: {why}; gives up in {patience} (slurm.queue_wait)")
                 self._give_up_if_hopeless(why)
                 continue
             if line is None:

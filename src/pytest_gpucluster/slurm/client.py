@@ -13,10 +13,12 @@ from pytest_gpucluster import redact
 from pytest_gpucluster.errors import SlurmError, TransportError
 from pytest_gpucluster.printable import one_line
 from pytest_gpucluster.slurm import inventory
+from pytest_gpucluster.transport.local import LocalTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.slurm.inventory import NodeInfo, PartitionInfo, ReservationInfo
     from pytest_gpucluster.slurm.step import StepResult
     from pytest_gpucluster.transport import Transport
@@ -173,3 +175,17 @@ def said(stderr: str) -> str:
     telling = (line for line in lines if "error:" in line or "unrecognized option" in line)
     chosen = next(telling, lines[-1] if lines else "")
     return re.sub(r"^\w+: (?:fatal: |error: )*", "", chosen)
+
+
+def make_slurm(cluster: Cluster) -> Slurm | None:
+    """Return the client for the cluster's Slurm, None where it has none."""
+    if cluster.why_no_slurm:
+        return None
+    environment = {"SLURM_CONF": cluster.slurm.conf} if cluster.slurm.conf else {}
+    if cluster.transport.kind == "ssh":
+        from pytest_gpucluster.transport.ssh import SshTransport  # noqa: PLC0415 - Fabric takes 0.2 s to import
+
+        return Slurm(SshTransport(cluster.transport, environment, path=cluster.slurm.bin))
+    if cluster.slurm.bin:
+        environment["PATH"] = os.pathsep.join([cluster.slurm.bin, os.environ.get("PATH", os.defpath)])
+    return Slurm(LocalTransport(environment))
