@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from pytest_gpucluster.slurm import exam, step
 from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.slurm.client import Slurm
 from pytest_gpucluster.slurm.inventory import PartitionInfo
-from pytest_gpucluster.slurm.step import StepRequest, StepResult, run_step, srun_endings
+from pytest_gpucluster.slurm.step import StepRequest, StepResult, TaskResult, run_step, srun_endings
 from pytest_gpucluster.transport import LocalTransport
 
 if TYPE_CHECKING:
@@ -213,3 +214,38 @@ def test_limits() -> None:
         "MaxNodes of partition batch",
         "partition x",
     ]
+
+
+def _timed_out(told: dict[str, int]) -> Any:
+    """Make a run_step of two tasks a node of which so many told something until the deadline."""
+
+    def run_step(_slurm: object, _allocation: object, request: StepRequest) -> StepResult:
+        lines = [(n, i) for n, count in told.items() for i in range(count)]
+        tasks = tuple(
+            TaskResult(rank, node, 0, None, f"exam|{rank}|{node}|{i}|2|0|0||tok|end\n")
+            for rank, (node, i) in enumerate(lines)
+        )
+        error = StepTimeout("srun: cancelled after 60 s", argv=["srun"], rc=None, stderr="")
+        error.result = StepResult(-1, tasks, "", request.timeout, "srun sh")
+        raise error
+
+    return run_step
+
+
+def test_an_exam_out_of_time_accuses_a_few_nodes_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm: Any = SimpleNamespace(refresh=lambda: None, nodes=dict)
+    held: Any = SimpleNamespace(nodes=("gpu01", "gpu02", "gpu03"))
+    monkeypatch.setattr(exam, "run_step", _timed_out({"gpu01": 2, "gpu02": 1, "gpu03": 2}))
+    found = exam.run_exam(slurm, held, {})
+    assert [one.node for one in found.values() if one.problem] == ["gpu02"]
+    assert found["gpu02"].problem.startswith("1 of 2 tasks of the step told anything: srun: cancelled")
+    assert checks.output(found["gpu02"]).outcome is Outcome.NOT_CHECKED
+    monkeypatch.setattr(exam, "run_step", _timed_out({"gpu01": 2, "gpu02": 1}))
+    with pytest.raises(StepTimeout):  # the machine is slow: an error, and no verdict on two of three nodes
+        exam.run_exam(slurm, held, {})
+
+
+def test_the_exam_of_many_tasks_has_more_time() -> None:
+    few, many = (exam.exam_request(tuple(f"n{i}" for i in range(count)), 8, "tok") for count in (2, 200))
+    assert few.timeout < 70
+    assert many.timeout >= 400

@@ -10,6 +10,7 @@ nodes no job could start. The allocation waits for them through Slurm (`Jobs.dep
 from __future__ import annotations
 
 import secrets
+import time
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -29,7 +30,12 @@ if TYPE_CHECKING:
 EXIT_CODE, KILLED = 7, 9
 ARRAY_EXIT, DEPENDENT_EXIT = 3, 5
 _PAYLOAD = Path(__file__).parent.parent / "payloads" / "exam.sh"
+BEGIN_AFTER = 2  # seconds; sbatch and slurmctld cut theirs off: one could be over at once
 _FIELDS = 9
+STEP_TIMEOUT, A_TASK = (
+    60.0,
+    0.25,
+)  # seconds for the exam's step, and for each of its tasks: slurmctld and srun serve all
 _ARRAY = """#!/bin/sh
 if [ "$SLURM_ARRAY_TASK_ID" = 0 ] && [ "${SLURM_RESTART_COUNT:-0}" = 0 ]; then
     # Slurm would run it again after 2 minutes; the guard of the jobs takes it out of the queue (slurm/guard.py)
@@ -103,7 +109,7 @@ class JobRecord:
         return max(0.0, (_when(self.started) - _when(self.eligible)).total_seconds())
 
 
-_ENDED = {
+ENDED = {
     "COMPLETED",
     "FAILED",
     "CANCELLED",
@@ -123,6 +129,7 @@ class Jobs:
     dependent: str
     begin_after: int
     problem: str = ""
+    submitted_in: float = 0.0  # seconds that sbatch took for the array
 
     @property
     def dependency(self) -> str | None:
@@ -141,7 +148,7 @@ class JobFacts:
     @property
     def ended(self) -> bool:
         """Nothing more can be learnt: element and dependent have ended, the other element was requeued."""
-        over = all(job is not None and job.state in _ENDED for job in (self.element, self.dependent))
+        over = all(job is not None and job.state in ENDED for job in (self.element, self.dependent))
         return over and self.requeued is not None and self.requeued.restarts > 0
 
     @property
@@ -166,11 +173,13 @@ def run_exam(
     inventory: Mapping[str, NodeInfo],
     *,
     without: Collection[str] = (),
-    timeout: float = 60.0,
+    timeout: float | None = None,
 ) -> dict[str, NodeExam]:
     """Run the exam on the nodes of an allocation: {node: exam}; a node that told nothing has a `problem`.
 
-    `without`: nodes that are known to hang, for which the step would wait until its deadline.
+    Raise StepError where the step failed on more than half of the nodes.
+    `without`: nodes that are known to hang, for which the step would wait until its deadline. `timeout` in seconds;
+    None: as many tasks need.
     """
     groups: dict[int, list[str]] = {}
     for node in (name for name in allocation.nodes if name not in without):
@@ -183,12 +192,15 @@ def run_exam(
     return exams
 
 
-def exam_request(nodes: tuple[str, ...], gpus: int, token: str, timeout: float) -> StepRequest:
+def exam_request(nodes: tuple[str, ...], gpus: int, token: str, timeout: float | None = None) -> StepRequest:
     """Return the step for nodes of `gpus` GPUs: a task a GPU; two tasks where there are fewer than two."""
+    tasks = max(2, gpus)
+    if timeout is None:
+        timeout = STEP_TIMEOUT + A_TASK * tasks * len(nodes)
     return StepRequest(
         argv=("sh", "-c", _PAYLOAD.read_text(), "exam"),
         nodes=nodes,
-        ntasks_per_node=max(2, gpus),
+        ntasks_per_node=tasks,
         gpus_per_task=1 if gpus > 1 else None,
         gpus_per_node=1 if gpus == 1 else None,
         env={"GPUCLUSTER_EXAM": token},
@@ -222,8 +234,14 @@ def judge_step(
             )
         )
     why = problem.partition(" (repeat: ")[0] or result.hint  # the exam's command is too long to be read
-    silent = "no task of the step told anything" + (f": {why}" if why else "")
     tasks = request.ntasks_per_node or 1
+
+    def lacking(seen: int) -> str:
+        if seen and (seen == tasks or not problem):
+            return ""  # the checks say what is wrong with them
+        count = "no task" if not seen else f"{seen} of {tasks} tasks"
+        return f"{count} of the step told anything" + (f": {why}" if why else "")
+
     return {
         node: NodeExam(
             node,
@@ -234,7 +252,7 @@ def judge_step(
             tasks=tuple(sorted(seen, key=lambda one: one.rank)),
             seconds=result.seconds,
             command=result.command,
-            problem="" if seen else silent,
+            problem=lacking(len(seen)),
         )
         for node, seen in told.items()
     }
@@ -262,14 +280,16 @@ def submit_jobs(
         *(f"--{key}={value}" for key, value in where.items() if value),
     ]
     try:
-        array = slurm.run(*common, "--array=0-1", "--begin=now+1", "--requeue", input=_ARRAY)
+        began = time.monotonic()
+        array = slurm.run(*common, "--array=0-1", f"--begin=now+{BEGIN_AFTER}", "--requeue", input=_ARRAY)
+        took = time.monotonic() - began
         array = array.strip().split(";")[0]
         dependent = slurm.run(
             *common, f"--dependency=afternotok:{array}_1", "--kill-on-invalid-dep=yes", input=_DEPENDENT
         )
     except SlurmError as error:
-        return Jobs("", "", 1, problem=str(error))
-    return Jobs(array, dependent.strip().split(";")[0], 1)
+        return Jobs("", "", BEGIN_AFTER, problem=str(error))
+    return Jobs(array, dependent.strip().split(";")[0], BEGIN_AFTER, submitted_in=took)
 
 
 def read_jobs(slurm: Slurm, jobs: Jobs) -> JobFacts:
@@ -314,7 +334,7 @@ def parse_squeue(text: str) -> dict[str, JobRecord]:
 
 
 def _run_group(
-    slurm: Slurm, allocation: Allocation, nodes: tuple[str, ...], gpus: int, timeout: float
+    slurm: Slurm, allocation: Allocation, nodes: tuple[str, ...], gpus: int, timeout: float | None
 ) -> dict[str, NodeExam]:
     token = f'{secrets.token_hex(4)}, it\'s="quoted" $HOME'
     request = exam_request(nodes, gpus, token, timeout)
@@ -324,7 +344,10 @@ def _run_group(
         result = getattr(error, "result", None)
         if not isinstance(result, StepResult):
             result = StepResult(-1, (), error.stderr, 0.0, by_hand(allocation, request))
-        return judge_step(result, request, gpus, token, problem=str(error))
+        exams = judge_step(result, request, gpus, token, problem=str(error))
+        if 2 * sum(bool(exam.problem) for exam in exams.values()) > len(exams):
+            raise  # most nodes: the machine is slow or Slurm is broken, and no node is to blame
+        return exams
 
 
 def _with_state(slurm: Slurm, exams: dict[str, NodeExam]) -> dict[str, NodeExam]:
