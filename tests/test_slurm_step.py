@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from pytest_gpucluster.checks import slurm as checks
 from pytest_gpucluster.checks.verdict import Outcome
 from pytest_gpucluster.config.models import EnvironmentConfig, JobLimits, SlurmConfig
-from pytest_gpucluster.errors import StepError, StepTimeout
+from pytest_gpucluster.errors import StepCancelled, StepError, StepTimeout
+from pytest_gpucluster.runners import container_exam, containers, mpi, nccl, told
 from pytest_gpucluster.slurm import exam, step
 from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.slurm.client import Slurm
@@ -249,3 +251,26 @@ def test_the_exam_of_many_tasks_has_more_time() -> None:
     few, many = (exam.exam_request(tuple(f"n{i}" for i in range(count)), 8, "tok") for count in (2, 200))
     assert few.timeout < 70
     assert many.timeout >= 400
+
+
+@pytest.mark.parametrize("module", [container_exam, containers, mpi, nccl, told, exam])
+def test_a_step_that_somebody_ended_is_no_answer_of_its_nodes(
+    monkeypatch: pytest.MonkeyPatch, module: Any
+) -> None:
+    def run_step(*_: object) -> StepResult:
+        raise StepCancelled(
+            "srun was killed by signal 9", argv=["srun"], rc=-9, stderr="pyxis: no such image"
+        )
+
+    monkeypatch.setattr(module, "run_step", run_step)
+    request, one = StepRequest(("true",), nodes=NODES), MagicMock(nodes=NODES)
+    ways: dict[Any, Callable[[], object]] = {
+        container_exam: lambda: container_exam.ContainerExam._run(one, request),
+        containers: lambda: containers.Containers._import(one, "image", "name", NODES),
+        mpi: lambda: mpi.attempt(one, one, request),
+        nccl: lambda: nccl.Nccl._try(one, request, apart=False),
+        told: lambda: told.run_payload(one, one, request, "ddp"),
+        exam: lambda: exam.run_exam(one, one, {}),
+    }
+    with pytest.raises(StepCancelled):
+        ways[module]()

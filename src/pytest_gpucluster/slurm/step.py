@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster import hostlist, redact, units
-from pytest_gpucluster.errors import SlurmError, StepError, StepTimeout
+from pytest_gpucluster.errors import SlurmError, StepCancelled, StepError, StepTimeout
 from pytest_gpucluster.slurm.client import said
 from pytest_gpucluster.slurm.pyxis import PyxisOptions, explain
 from pytest_gpucluster.transport import kill_group
@@ -235,7 +235,7 @@ def run_step(slurm: Slurm, allocation: Allocation, request: StepRequest) -> Step
         )
     # also where a task was ended before it could say that it began
     if why := ended_from_outside(result, request):
-        error = StepError(
+        error = StepCancelled(
             f"srun: the step was ended from outside: {why} (repeat: {_shorten(result.command)})",
             argv=argv,
             rc=result.rc,
