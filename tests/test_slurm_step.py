@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.slurm.client import Slurm
 from pytest_gpucluster.slurm.inventory import PartitionInfo
 from pytest_gpucluster.slurm.step import StepRequest, StepResult, TaskResult, run_step, srun_endings
-from pytest_gpucluster.transport import LocalTransport
+from pytest_gpucluster.transport import LocalTransport, kill_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -274,3 +275,20 @@ def test_a_step_that_somebody_ended_is_no_answer_of_its_nodes(
     }
     with pytest.raises(StepCancelled):
         ways[module]()
+
+
+LATE = """
+begin() { echo "$1: nonce begin $1 n$1 0" >&2; }
+begin 0; sleep 1.5; begin 1; sleep 5
+"""
+
+
+def test_a_node_that_begins_late_but_begins_costs_the_step_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "STRAGGLER", 5.0)
+    monkeypatch.setattr(step, "STRAGGLER_FACTOR", 0.0)
+    process = LocalTransport().spawn(("sh", "-c", LATE))
+    request = StepRequest(("true",), nodes=("n0", "n1"), ntasks=2, timeout=60)
+    try:
+        assert step._Reader(process, "nonce", 1 << 16).wait(request, time.monotonic())
+    finally:
+        kill_group(process)

@@ -387,13 +387,14 @@ class _Reader:
         """Feed the input and wait; False where the deadline came first."""
         feeder = threading.Thread(target=self._feed, args=(request.input,), daemon=True)
         feeder.start()
-        deadline = begin + request.timeout
+        limit = deadline = begin + request.timeout
         while True:
             try:
-                self.process.wait(max(0.1, min(_LOOK, deadline - time.monotonic())))
+                self.process.wait(max(0.1, min(_LOOK, limit - time.monotonic())))
             except subprocess.TimeoutExpired:
-                deadline = min(deadline, self._deadline(request, begin))
-                if time.monotonic() >= deadline:
+                # anew at each look: a node that began late after all is no reason any more
+                limit = min(deadline, self._deadline(request, begin))
+                if time.monotonic() >= limit:
                     return False
             else:
                 self.join()
