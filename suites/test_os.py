@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import pytest
 
 from pytest_gpucluster.checks import os
-from pytest_gpucluster.errors import NotAvailable
+from pytest_gpucluster.errors import NotAvailable, ProbeError
 from pytest_gpucluster.probes import os as basics
 from pytest_gpucluster.probes import os_software, os_storage
 from pytest_gpucluster.probes.base import RESPONDS
@@ -149,14 +149,17 @@ def shared_folders(
 @pytest.fixture
 @asks(lambda _: [RESPONDS])
 def answer(node: Node, gpucluster_session: Session) -> Answer:
-    """The node's answer to the least of all commands."""
-    return gpucluster_session.answer(node.name, RESPONDS)
+    """The node's answer to the least of all commands; an error where the channel to all nodes was cut."""
+    answer = gpucluster_session.answer(node.name, RESPONDS)
+    if answer.rc is None and gpucluster_session.cut(node.name):
+        raise ProbeError(f"{RESPONDS.name} on {node}: {answer.problem}")
+    return answer
 
 
 @pytest.mark.judges_node
 def test_responds(node: Node, fleet: Channel, answer: Answer, expect: Expect) -> None:
     """The node carries out a command; a node lost during the run fails here, with why."""
-    expect(os.responds(answer, fleet.lost.get(node.name)))
+    expect(os.responds(answer, None if node.name in fleet.cut else fleet.lost.get(node.name)))
 
 
 def test_hostname(node: Node, hostname: str, expect: Expect) -> None:

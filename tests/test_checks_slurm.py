@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_gpucluster.checks import slurm as checks
 from pytest_gpucluster.checks.verdict import Outcome
-from pytest_gpucluster.slurm.exam import judge_step
+from pytest_gpucluster.slurm.exam import JobFacts, JobRecord, Jobs, judge_step
 from pytest_gpucluster.slurm.step import StepRequest, StepResult, TaskResult
 
 # recorded: srun -N1 --time=1 sleep 300, Slurm 22.05.8
@@ -62,3 +64,49 @@ def test_a_variable_that_a_task_prolog_took_away_is_named_on_that_node_alone(
         in f"{verdict.findings[0].part}: measured {verdict.findings[0].measured}"
     )
     assert checks.step(exams["gpu02"]).outcome is Outcome.PASSED
+
+
+DAY = "2026-11-21T06:58"
+ELEMENT = JobRecord("7_1", "FAILED", "", 0, f"{DAY}:04", f"{DAY}:06", f"{DAY}:06", f"{DAY}:07", exit_code=3)
+ASKS = replace(ELEMENT, job="7_0", state="PENDING", restarts=1, exit_code=None)
+DEPENDENT = JobRecord("8", "FAILED", "", 0, f"{DAY}:04", f"{DAY}:07", f"{DAY}:07", f"{DAY}:08", exit_code=5)
+
+
+def _facts(*records: JobRecord, submitted_in: float = 0.1) -> JobFacts:
+    return JobFacts(Jobs("7", "8", 2, submitted_in=submitted_in), {one.job: one for one in records})
+
+
+@pytest.mark.parametrize(
+    ("eligible", "submitted_in", "outcome"),
+    [
+        (":06", 0.1, Outcome.PASSED),
+        (":04", 0.1, Outcome.FAILED),  # as without --begin
+        (":04", 1.9, Outcome.NOT_CHECKED),
+        (":03", 0.1, Outcome.NOT_CHECKED),  # sbatch's clock is behind slurmctld's
+        (":05", 1.9, Outcome.PASSED),
+    ],
+)
+def test_a_slow_sbatch_is_no_begin_that_is_not_heeded(
+    eligible: str, submitted_in: float, outcome: Outcome
+) -> None:
+    facts = _facts(replace(ELEMENT, eligible=DAY + eligible), submitted_in=submitted_in)
+    assert checks.begin(facts).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("record", "outcome"),
+    [
+        (ASKS, Outcome.PASSED),
+        (replace(ASKS, state="RUNNING", restarts=0), Outcome.NOT_CHECKED),
+        (replace(ASKS, state="COMPLETED", restarts=0), Outcome.FAILED),
+        (replace(ASKS, state="FAILED", restarts=0, exit_code=9), Outcome.FAILED),
+    ],
+)
+def test_a_job_that_has_just_started_had_no_time_to_be_requeued(record: JobRecord, outcome: Outcome) -> None:
+    assert checks.requeue(_facts(record)).outcome is outcome
+
+
+def test_jobs_that_slurm_has_forgotten_are_not_judged() -> None:
+    for judge in (checks.array, checks.dependency, checks.requeue, checks.begin):
+        assert judge(_facts(ELEMENT, ASKS, DEPENDENT)).outcome is Outcome.PASSED
+        assert judge(_facts()).outcome is Outcome.NOT_CHECKED

@@ -6,6 +6,7 @@ import os
 import socket
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,10 +15,13 @@ from plugin_helpers import Run, cluster_file, names, run_pytest
 from pytest_gpucluster.checks import ddp
 from pytest_gpucluster.checks.told import StepTold, TaskTold, read_facts
 from pytest_gpucluster.checks.verdict import Outcome, Verdict
+from pytest_gpucluster.config.frameworks import DdpConfig
 from pytest_gpucluster.payloads import ddp as payload
+from pytest_gpucluster.runners import ddp as runner
 
 if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
+    from pytest_gpucluster.slurm.step import StepRequest
 
 ROOT = Path(__file__).parents[1]
 SUITE = ROOT / "suites" / "test_ddp.py"
@@ -318,6 +322,29 @@ def test_torchrun_numbers_every_rank_once() -> None:
     assert ddp.torchrun(whole, 2).outcome is Outcome.PASSED
     half = replace(whole, tasks=(tasks[0], replace(tasks[1], facts=(), rc=1, words="no route to host")))
     assert "agent on gpu02: exit status 1: no route to host" in found(ddp.torchrun(half, 2))
+    late = [replace(task, rc=143, signal=15, facts=()) for task in tasks]
+    late_told = replace(whole, tasks=tuple(late), problem="srun: cancelled after 5 min")
+    assert found(ddp.torchrun(late_told, 2)).count("cancelled") == 1
+
+
+@pytest.mark.parametrize(("took", "problem", "timeout"), [(15, "", 300), (120, "", 480), (300, "hung", 300)])
+def test_on_a_slow_machine_torchrun_has_more_time(
+    monkeypatch: pytest.MonkeyPatch, took: float, problem: str, timeout: float
+) -> None:
+    asked: list[StepRequest] = []
+
+    def run_payload(_slurm: object, _allocation: object, request: StepRequest, key: str) -> StepTold:
+        asked.append(request)
+        return StepTold(key, (), 0)
+
+    monkeypatch.setattr(runner, "run_payload", run_payload)
+    anything: Any = SimpleNamespace(environments={})
+    steps = runner.Ddp(anything, anything, anything, DdpConfig(), {}, nodes=NODES, gpus=0)
+    monkeypatch.setattr(runner.Ddp, "fit", NODES)
+    steps._worked["gloo"] = StepTold("ddp", NODES, 4, seconds=took, problem=problem)
+    assert steps.torchrun.ntasks == 0
+    assert asked[0].timeout == timeout
+    assert float(asked[0].argv[-1]) == timeout / 3
 
 
 def test_nothing_fit_is_never_a_pass() -> None:

@@ -343,6 +343,17 @@ def test_what_a_task_said_last_is_part_of_why_its_node_is_lost() -> None:
         )
 
 
+def test_where_all_nodes_fall_silent_at_once_none_is_to_blame() -> None:
+    hello = 'for task in 0 1; do echo "$task: $1 0 H 1 b sh"; done; exec sleep 60'
+    nonce = new_nonce()
+    popen = LocalTransport().spawn(["sh", "-c", hello, "srun", nonce])
+    with Fleet(popen, ("one", "two"), nonce, ping_timeout=1.0) as fleet:
+        answers = fleet.ask("true", timeout=600)
+        assert {answer.problem.partition(":")[0] for answer in answers.values()} == {"node lost"}
+        assert "all 2 nodes are silent" in fleet.lost["one"]
+        assert fleet.cut == {"one", "two"}
+
+
 def test_endless_rubbish_without_lines_fills_no_memory() -> None:
     with impostor("cat /dev/zero", launch_timeout=1.0) as fleet:
         assert ask(fleet, "true").problem.startswith("node lost: no agent started within 1 s")

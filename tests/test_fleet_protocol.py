@@ -16,6 +16,7 @@ from pytest_gpucluster.fleet.protocol import (
     FrameError,
     Stream,
     agent_source,
+    cancelled,
     ending,
     parse,
     request,
@@ -156,3 +157,23 @@ def test_agent_travels_without_comments() -> None:
     assert source.isascii()
     assert not any(line.startswith("#") for line in source.splitlines())
     assert "while IFS=' ' read -r id" in source
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("slurmstepd-gpu01: error: *** STEP 7.0 ON gpu01 CANCELLED AT 2026-11-21T06:58:04 ***", True),
+        (
+            "slurmstepd: error: *** STEP 7.0 ON gpu01 CANCELLED AT 2026-11-21T06:58:04 DUE TO TIME LIMIT ***",
+            True,
+        ),
+        (
+            "slurmstepd: error: *** STEP 7.0 ON gpu01 CANCELLED AT 2026-11-21T06:58:04 DUE TO NODE FAILURE",
+            False,
+        ),
+        ("srun: Job step aborted: Waiting up to 32 seconds for job step to finish.", True),
+        ("srun: error: gpu02: task 1: Killed", False),
+    ],
+)
+def test_who_ended_the_step(line: str, *, told: bool) -> None:
+    assert cancelled(line) == told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import statistics
 from datetime import datetime, timezone
 from pathlib import Path
@@ -322,3 +323,15 @@ def test_absent_and_binary_baselines(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"\xff\xfe\x00\x01")
     with pytest.raises(ConfigError, match="not a baseline"):
         baseline.load(tmp_path / "b")
+
+
+@pytest.mark.parametrize("size", [64, 1000, 8000])
+def test_of_many_good_values_none_is_named_by_chance(size: int) -> None:
+    dice = random.Random(20261121)
+    named = []
+    for _ in range(20):
+        values = {f"n{number}": dice.gauss(100, 3) for number in range(size)}
+        found = outliers(values)
+        named += [*found.low]
+        assert outliers({**values, "bad": 80.0}).low["bad"] < -0.19
+    assert not named

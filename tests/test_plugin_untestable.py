@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 SUITE = {"test_tiny.py": TINY}
-OS_SUITE = Path(__file__).parent.parent / "suites" / "test_os.py"
-SLURM_SUITE = Path(__file__).parent.parent / "suites" / "test_slurm.py"
+ROOT = Path(__file__).parent.parent
+OS_SUITE, SLURM_SUITE = (ROOT / "suites" / name for name in ("test_os.py", "test_slurm.py"))
+PATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 @pytest.fixture
@@ -280,6 +281,35 @@ def test_last(fleet):
     assert run.rc == 1
     assert len(run.errors) == 1
     assert run.errors[0].startswith("ERROR: gpu02 was lost: ")
+
+
+CUTTING = """
+import os, signal, time
+
+
+def test_cut(fleet):
+    os.killpg(fleet._popen.pid, signal.SIGKILL)
+    deadline = time.time() + 60
+    while len(fleet.lost) < 2:
+        assert time.time() < deadline
+        time.sleep(0.05)
+
+
+from suites.test_os import answer, test_responds
+"""
+
+
+def test_a_channel_that_was_killed_accuses_no_node_of_not_answering(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(
+        tmp_path,
+        on(sandbox),
+        "--nodes=gpu[01-02]",
+        files={"test_cutting.py": CUTTING},
+        env={"PYTHONPATH": PATH},
+    )
+    assert names(run.outcomes, "failed") == []
+    assert names(run.outcomes, "error") == ["test_responds[gpu01]", "test_responds[gpu02]"]
+    assert "gpu01 is not tested: srun ended (exit -9)" in run.out
 
 
 def test_a_slurmd_that_died_unnoticed_costs_its_own_node_alone(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,4 +143,37 @@ def test_without_nodes_workers_and_controller_say_one_line(sandbox: Sandbox, tmp
     assert "no nodes: salloc of gpu[01-04]" in run.out
     assert "Traceback" not in run.out + run.err
     assert "INTERNALERROR" not in run.out + run.err
+    assert left_in_queue(sandbox) == []
+
+
+DYING = """
+from execnet import gateway_bootstrap
+
+bootstrap = gateway_bootstrap.bootstrap_import
+
+
+def die_first(io, spec):
+    io.popen.kill()
+    io.popen.wait()
+    bootstrap(io, spec)
+
+
+gateway_bootstrap.bootstrap_import = die_first
+"""
+
+
+def test_a_worker_that_is_killed_as_it_starts_ends_the_run_in_order(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(
+        tmp_path,
+        "-p",
+        "dying",
+        on(sandbox),
+        "-n2",
+        files={"dying.py": DYING, "test_tiny.py": TINY},
+        env={"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
+    )
+    assert run.rc == 1, run.out
+    assert "INTERNALERROR" not in run.out + run.err
+    assert "an xdist worker died as it started" in run.out + run.err
+    assert run.event("finish")["exit"] == 1
     assert left_in_queue(sandbox) == []

@@ -301,6 +301,13 @@ def test_a_read_that_was_cut_off_names_the_folder_that_hung() -> None:
     assert os_storage.read_seen(cut, files) == {"/a": "", "/b": "timed out after 20 s"}
 
 
+def test_a_node_that_is_lost_says_nothing_of_shared_folders() -> None:
+    files = os_storage.SharedFiles(("/a",), "tok")
+    lost = {"x": Answer("x", None, problem="node lost: srun ended (exit -9)")}
+    with pytest.raises(NotAvailable, match="did not answer"):
+        os_storage.SharedResult(files, "w", {"/a": ""}, lost).on("x")
+
+
 def looks(*each: str) -> Answer:
     return Answer("x", 0, "".join(f"{look}processes 90\n" for look in each).encode())
 

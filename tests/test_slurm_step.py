@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from pytest_gpucluster.checks import slurm as checks
 from pytest_gpucluster.checks.verdict import Outcome
 from pytest_gpucluster.config.models import EnvironmentConfig, JobLimits, SlurmConfig
-from pytest_gpucluster.errors import StepError, StepTimeout
+from pytest_gpucluster.errors import StepCancelled, StepError, StepTimeout
+from pytest_gpucluster.runners import container_exam, containers, mpi, nccl, told
 from pytest_gpucluster.slurm import exam, step
 from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.slurm.client import Slurm
 from pytest_gpucluster.slurm.inventory import PartitionInfo
-from pytest_gpucluster.slurm.step import StepRequest, StepResult, run_step, srun_endings
-from pytest_gpucluster.transport import LocalTransport
+from pytest_gpucluster.slurm.step import StepRequest, StepResult, TaskResult, run_step, srun_endings
+from pytest_gpucluster.transport import LocalTransport, kill_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -246,3 +250,78 @@ def test_limits() -> None:
         "MaxNodes of partition batch",
         "partition x",
     ]
+
+
+def _timed_out(told: dict[str, int]) -> Any:
+    """Make a run_step of two tasks a node of which so many told something until the deadline."""
+
+    def run_step(_slurm: object, _allocation: object, request: StepRequest) -> StepResult:
+        lines = [(n, i) for n, count in told.items() for i in range(count)]
+        tasks = tuple(
+            TaskResult(rank, node, 0, None, f"exam|{rank}|{node}|{i}|2|0|0||tok|end\n")
+            for rank, (node, i) in enumerate(lines)
+        )
+        error = StepTimeout("srun: cancelled after 60 s", argv=["srun"], rc=None, stderr="")
+        error.result = StepResult(-1, tasks, "", request.timeout, "srun sh")
+        raise error
+
+    return run_step
+
+
+def test_an_exam_out_of_time_accuses_a_few_nodes_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm: Any = SimpleNamespace(refresh=lambda: None, nodes=dict)
+    held: Any = SimpleNamespace(nodes=("gpu01", "gpu02", "gpu03"))
+    monkeypatch.setattr(exam, "run_step", _timed_out({"gpu01": 2, "gpu02": 1, "gpu03": 2}))
+    found = exam.run_exam(slurm, held, {})
+    assert [one.node for one in found.values() if one.problem] == ["gpu02"]
+    assert found["gpu02"].problem.startswith("1 of 2 tasks of the step told anything: srun: cancelled")
+    assert checks.output(found["gpu02"]).outcome is Outcome.NOT_CHECKED
+    monkeypatch.setattr(exam, "run_step", _timed_out({"gpu01": 2, "gpu02": 1}))
+    with pytest.raises(StepTimeout):  # the machine is slow: an error, and no verdict on two of three nodes
+        exam.run_exam(slurm, held, {})
+
+
+def test_the_exam_of_many_tasks_has_more_time() -> None:
+    few, many = (exam.exam_request(tuple(f"n{i}" for i in range(count)), 8, "tok") for count in (2, 200))
+    assert few.timeout < 70
+    assert many.timeout >= 400
+
+
+@pytest.mark.parametrize("module", [container_exam, containers, mpi, nccl, told, exam])
+def test_a_step_that_somebody_ended_is_no_answer_of_its_nodes(
+    monkeypatch: pytest.MonkeyPatch, module: Any
+) -> None:
+    def run_step(*_: object) -> StepResult:
+        raise StepCancelled(
+            "srun was killed by signal 9", argv=["srun"], rc=-9, stderr="pyxis: no such image"
+        )
+
+    monkeypatch.setattr(module, "run_step", run_step)
+    request, one = StepRequest(("true",), nodes=NODES), MagicMock(nodes=NODES)
+    ways: dict[Any, Callable[[], object]] = {
+        container_exam: lambda: container_exam.ContainerExam._run(one, request),
+        containers: lambda: containers.Containers._import(one, "image", "name", NODES),
+        mpi: lambda: mpi.attempt(one, one, request),
+        nccl: lambda: nccl.Nccl._try(one, request, apart=False),
+        told: lambda: told.run_payload(one, one, request, "ddp"),
+        exam: lambda: exam.run_exam(one, one, {}),
+    }
+    with pytest.raises(StepCancelled):
+        ways[module]()
+
+
+LATE = """
+begin() { echo "$1: nonce begin $1 n$1 0" >&2; }
+begin 0; sleep 1.5; begin 1; sleep 5
+"""
+
+
+def test_a_node_that_begins_late_but_begins_costs_the_step_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "STRAGGLER", 5.0)
+    monkeypatch.setattr(step, "STRAGGLER_FACTOR", 0.0)
+    process = LocalTransport().spawn(("sh", "-c", LATE))
+    request = StepRequest(("true",), nodes=("n0", "n1"), ntasks=2, timeout=60)
+    try:
+        assert step._Reader(process, "nonce", 1 << 16).wait(request, time.monotonic())
+    finally:
+        kill_group(process)

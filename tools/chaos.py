@@ -31,9 +31,10 @@ from typing import Any
 from pytest_gpucluster.sandbox import Sandbox, processes
 from pytest_gpucluster.sandbox.processes import Process
 
+ROOT = Path(__file__).parent.parent
 NODES = 4
 FAULTY = "gpu03"  # has lost a GPU: whatever happens, it must not pass, and no other node may fail
-TESTS = ("asked", "count", "quick", "step")
+TESTS = ("asked", "count", "quick", "responds", "step")
 
 # Every item's end is also told to a file of its own, behind the plugin's back.
 WITNESS = """
@@ -51,6 +52,7 @@ SUITE = """
 from pytest_gpucluster.checks.verdict import Finding, check
 from pytest_gpucluster.probes.base import Probe, text_of
 from pytest_gpucluster.suite import probed
+from suites.test_os import answer, test_responds  # the one that runs for lost nodes too: only they may fail it
 
 shown = probed(Probe("shown", "nvidia-smi -L | wc -l", lambda answer: int(text_of(answer))))
 
@@ -269,7 +271,9 @@ class Campaign:
                 **kept,
                 **self.sandbox.env,
                 "PATH": f"{self.bin}:{self.sandbox.env['PATH']}",
-                "PYTHONPATH": os.pathsep.join([str(self.bin), *filter(None, [os.environ.get("PYTHONPATH")])]),
+                "PYTHONPATH": os.pathsep.join(
+                    [str(self.bin), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+                ),
                 "PYTHONDONTWRITEBYTECODE": "1",
                 "TMPDIR": str(folder / "tmp"),
                 "CHAOS_HANGS": str(folder / "hangs"),

@@ -6,7 +6,8 @@ GpuClusterError
 ├── SlurmError         a Slurm command failed (argv, rc, stderr)
 │   ├── AllocationError    no nodes were had
 │   └── StepError          a step could not run
-│       └── StepTimeout    a step outlived its deadline
+│       ├── StepTimeout    a step outlived its deadline
+│       └── StepCancelled  somebody else ended a step: nothing is known against its nodes
 ├── ProbeError         a command answered something that its probe does not understand
 │   └── NotAvailable   the command could not run at all: tool absent, no permission
 └── SandboxError       the sandbox could not be started or stopped
@@ -70,6 +71,10 @@ class StepTimeout(StepError):  # noqa: N818 - reads as what it is
 
     unstarted: tuple[str, ...] = ()
     unended: Mapping[int, str] = MappingProxyType({})
+
+
+class StepCancelled(StepError):  # noqa: N818 - reads as what it is
+    """A step was ended from outside (scancel, a signal to srun): never a verdict, whatever runs it."""
 
 
 class ProbeError(GpuClusterError):

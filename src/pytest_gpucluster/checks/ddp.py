@@ -320,7 +320,7 @@ def torchrun(told: StepTold, per_node: int) -> Judgement:
     ranks = [int(fact["rank"]) for fact in given]
     if sorted(ranks) != list(range(size)):
         for task in _causes_first(told.tasks, told):
-            if task.rc != 0:
+            if task.rc != 0 and why(task, told) != told.problem:  # that is said once, below
                 yield Finding(f"agent on {task.node}", why(task, told), "ends with 0")
         yield Finding("ranks", _listed(sorted(ranks)) or "none", f"0 to {size - 1}, once each")
         if told.problem:

@@ -2,6 +2,7 @@
 
 The modified z-score of Iglewicz and Hoaglin (1993): 0.6745 x distance / MAD, 3.5 and above is an outlier. Its
 estimate of the spread is worth nothing on few values, and a quiet fleet has a MAD near 0, hence the least distance.
+Of thousands of good GPUs some are beyond 3.5 by chance: the bound grows with their number (Bonferroni's correction).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ __all__ = ["FEWEST", "Outliers", "beyond_spread", "outliers"]
 
 FEWEST = 4
 _Z = 3.5
+_CHANCE = 0.001  # that a fleet of any size, good and of normal noise, has a value named on one side
 _Z_FACTOR = 0.6745
 
 
@@ -31,13 +33,13 @@ class Outliers:
     note: str = ""
 
 
-def beyond_spread(distance: float, mad: float) -> bool:
-    """Tell whether a distance from the median is 3.5 modified z-scores or more."""
-    return _Z_FACTOR * abs(distance) >= _Z * mad
+def beyond_spread(distance: float, mad: float, *, among: int = 1) -> bool:
+    """Tell whether a distance from the median is 3.5 modified z-scores or more; further where `among` many values."""
+    return _Z_FACTOR * abs(distance) >= max(_Z, statistics.NormalDist().inv_cdf(1 - _CHANCE / among)) * mad
 
 
 def outliers(values: Mapping[str, float], *, min_relative: float = 0.05) -> Outliers:
-    """Name the values that stand apart by 3.5 modified z-scores and by `min_relative` of the median.
+    """Name the values that stand apart by 3.5 modified z-scores (5.2 of 8000) and by `min_relative` of the median.
 
     With fewer than 4 values nobody is named, and the note says so. ValueError where there is no value at all.
     """
@@ -54,7 +56,7 @@ def outliers(values: Mapping[str, float], *, min_relative: float = 0.05) -> Outl
         name: (value - median) / median
         for name, value in values.items()
         if median and abs(value - median) > min_relative * abs(median)
-        and beyond_spread(value - median, mad)
+        and beyond_spread(value - median, mad, among=len(values))
     }  # fmt: skip
     note = "median is 0: no relative distance" if not median else ""
     return Outliers(

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster import units
 from pytest_gpucluster.checks.directions import NEITHER
 from pytest_gpucluster.checks.verdict import Action, Finding, Metric, NotApplicable, NotChecked, check
-from pytest_gpucluster.slurm.exam import ARRAY_EXIT, DEPENDENT_EXIT, EXIT_CODE, KILLED
+from pytest_gpucluster.slurm.exam import ARRAY_EXIT, DEPENDENT_EXIT, ENDED, EXIT_CODE, KILLED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpucluster.checks.verdict import Judgement
     from pytest_gpucluster.config.models import JobLimits, NodeProfile, Profile
-    from pytest_gpucluster.slurm.exam import ExamTask, JobFacts, JobRecord, NodeExam
+    from pytest_gpucluster.slurm.exam import ExamTask, JobFacts, JobRecord, Jobs, NodeExam
     from pytest_gpucluster.slurm.inventory import NodeInfo, PartitionInfo
     from pytest_gpucluster.slurm.step import StepResult
 
 # RealMemory is usually set a little below what is installed, for the operating system (Slurm's FAQ on MemSpecLimit)
 MEMORY_SHARE = 0.85
+FORGOTTEN = "Slurm does not know the job any more"
 
 
 @check(
@@ -166,7 +167,8 @@ def output(exam: NodeExam) -> Judgement:
     """Judge that stdout and stderr of every task arrive."""
     if exam.problem:
         yield NotChecked(exam.problem)
-    if len(exam.tasks) < exam.tasks_asked and not exam.problem:
+        return
+    if len(exam.tasks) < exam.tasks_asked:
         yield Finding("stdout", f"of {len(exam.tasks)} tasks", f"of {exam.tasks_asked} tasks")
     for task in exam.tasks:
         if not task.stderr_arrived:
@@ -182,6 +184,7 @@ def environment(exam: NodeExam) -> Judgement:
     """Judge that an exported variable with commas, quotes and blanks arrives as it is."""
     if exam.problem:
         yield NotChecked(exam.problem)
+        return
     for task in exam.tasks:
         if task.token != exam.token:
             yield Finding(f"GPUCLUSTER_EXAM of task {task.rank}", repr(task.token), repr(exam.token))
@@ -314,7 +317,7 @@ def job_start(facts: JobFacts, bound: float) -> Judgement:
     record = facts.element
     waited = record.waited() if record else None
     if record is None:
-        yield NotChecked(facts.problem or "Slurm does not know the job any more")
+        yield NotChecked(facts.problem or FORGOTTEN)
     elif waited is None:
         yield Finding("job", f"{record.state} ({record.reason})", f"started within {bound:g} s")
     else:
@@ -335,7 +338,9 @@ def array(facts: JobFacts) -> Judgement:
         yield NotChecked(facts.problem)
         return
     for name, record in (("element 0", facts.requeued), ("element 1", facts.element)):
-        if record is None or not (record.started or record.restarts):  # in the queue again: it had started
+        if record is None:
+            yield NotChecked(FORGOTTEN)
+        elif not (record.started or record.restarts):  # in the queue again: it had started
             yield Finding(name, _state(record), "started")
     if facts.element and facts.element.started and facts.element.exit_code != ARRAY_EXIT:
         yield Finding(
@@ -355,11 +360,12 @@ def dependency(facts: JobFacts) -> Judgement:
         yield NotChecked(facts.problem)
         return
     first, second = facts.element, facts.dependent
-    if second is None or not second.ended or second.exit_code != DEPENDENT_EXIT:
+    if first is None or second is None:
+        yield NotChecked(FORGOTTEN)
+    elif not second.ended or second.exit_code != DEPENDENT_EXIT:
         yield Finding("dependent job", _state(second), f"ended with exit {DEPENDENT_EXIT}")
-    elif first is None or not first.ended or second.started < first.ended:
-        after = first.ended if first else "unknown"
-        yield Finding("dependent job", f"started {second.started}", f"not before {after}")
+    elif not first.ended or second.started < first.ended:
+        yield Finding("dependent job", f"started {second.started}", f"not before {first.ended}")
 
 
 @check(
@@ -373,7 +379,9 @@ def requeue(facts: JobFacts) -> Judgement:
     if facts.problem:
         yield NotChecked(facts.problem)
     elif facts.requeued is None:
-        yield NotChecked("Slurm does not know the job any more")
+        yield NotChecked(FORGOTTEN)
+    elif not facts.requeued.restarts and facts.requeued.state not in ENDED:
+        yield NotChecked(f"element 0 is {_state(facts.requeued)}: it has not had the time to ask for it")
     elif facts.requeued.restarts != 1:
         yield Finding(
             "element 0", f"requeued {facts.requeued.restarts} times ({_state(facts.requeued)})", "once"
@@ -390,15 +398,25 @@ def begin(facts: JobFacts) -> Judgement:
     """Judge that a job with --begin starts at that time or later."""
     record = facts.element
     if record is None:
-        yield NotChecked(facts.problem or "Slurm does not know the job any more")
+        yield NotChecked(facts.problem or FORGOTTEN)
     elif not record.started:
         yield Finding("job", _state(record), "started after its --begin")
+    elif _begin_was_over(facts.jobs, record):
+        yield NotChecked(
+            f"sbatch took {facts.jobs.submitted_in:.1f} s, or clocks differ: its --begin was over"
+        )
     elif record.started < record.eligible or record.eligible <= record.submitted:
         yield Finding(
             "job",
             f"submitted {record.submitted}, eligible {record.eligible}, started {record.started}",
             f"eligible {facts.jobs.begin_after} s after submission, started then",
         )
+
+
+def _begin_was_over(jobs: Jobs, record: JobRecord) -> bool:
+    """Say whether the time that sbatch asked for had come when slurmctld took the job: both cut to whole seconds."""
+    late = jobs.submitted_in > jobs.begin_after - 1
+    return record.eligible < record.submitted or (late and record.eligible == record.submitted)
 
 
 @check(

@@ -30,13 +30,14 @@ from pytest_gpucluster.fleet.protocol import (
     FrameError,
     Stream,
     agent_argv,
+    cancelled,
     ending,
     parse,
     request,
     task_numbers,
     unlabel,
 )
-from pytest_gpucluster.probes.base import Answer
+from pytest_gpucluster.probes.base import LOST, Answer
 from pytest_gpucluster.transport import LocalTransport, kill_group
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ class Channel(Protocol):
     @property
     def lost(self) -> Mapping[str, str]:
         """Nodes that no longer answer, and why."""
+
+    @property
+    def cut(self) -> frozenset[str]:
+        """The lost nodes that went with the channel as a whole: nothing is known against them."""
 
     def ask(self, command: str, *, timeout: float = TIMEOUT, cap: int = CAP) -> dict[str, Answer]:
         """Ask all nodes at once; the answers are remembered."""
@@ -194,6 +199,8 @@ class Fleet:
         self._task = {node: task for task, node in enumerate(self.nodes)}
         self._changed = threading.Condition()
         self._lost: dict[str, str] = {}
+        self._cut: set[str] = set()
+        self._cancelled = False  # somebody ended the whole step
         self.stillborn: dict[str, str] = {}  # nodes whose slurmd took no agent, which ended all other agents
         self._started = time.monotonic()
         self._ready: dict[str, float] = {}
@@ -239,6 +246,12 @@ class Fleet:
             return {}
         with self._changed:
             return dict(self._lost)
+
+    @property
+    def cut(self) -> frozenset[str]:
+        """The lost nodes that went with the channel as a whole: nothing is known against them."""
+        with self._changed:
+            return frozenset(self._cut)
 
     def wait_started(self) -> None:
         """Wait until the agent of every node has started or its node is lost."""
@@ -296,7 +309,7 @@ class Fleet:
         with self._changed:
             for node in nodes:
                 if node in self._lost:
-                    asked.answers[node] = Answer(node, None, problem=f"node lost: {self._lost[node]}")
+                    asked.answers[node] = Answer(node, None, problem=f"{LOST}{self._lost[node]}")
             if not asked.done:
                 self._queue.append(asked)
                 self._send_next()
@@ -375,7 +388,8 @@ class Fleet:
                 raise FrameError(f"unknown coder {frame.fields[1]!r}")
             self._ready[node], self._coder[node] = time.monotonic(), frame.fields[1]
         elif frame.kind == "Q":
-            self._lose(node, f"its agent left: {frame.fields[0].decode(errors='replace')}")
+            # it could still say so: whoever ended it, the node is no worse for it
+            self._lose(node, f"its agent left: {frame.fields[0].decode(errors='replace')}", cut=True)
 
     def _take_of_command(self, node: str, frame: Frame) -> None:
         asked = self._flying.get(frame.number)
@@ -427,15 +441,17 @@ class Fleet:
 
     # --- trouble
 
-    def _lose(self, node: str, why: str) -> None:
-        """Give a node up: whatever it still owes is answered with the reason."""
+    def _lose(self, node: str, why: str, *, cut: bool = False) -> None:
+        """Give a node up: whatever it still owes is answered with the reason. `cut`: it is not to blame."""
         with self._changed:
             if node in self._lost:
                 return
             self._lost[node] = why
+            if cut:
+                self._cut.add(node)
             for asked in [*self._flying.values(), *self._queue]:
                 if node in asked.nodes:
-                    self._answer(asked, Answer(node, None, problem=f"node lost: {why}", sent=asked.sent_at))
+                    self._answer(asked, Answer(node, None, problem=f"{LOST}{why}", sent=asked.sent_at))
 
     def give_up(self, node: str, why: str) -> None:
         """Say that a node is lost: whoever made the process knows it before its silence tells."""
@@ -444,7 +460,7 @@ class Fleet:
 
     def _lose_all(self, why: str) -> None:
         for node in self.nodes:
-            self._lose(node, why)
+            self._lose(node, why, cut=True)
 
     def _read_errors(self) -> None:
         assert self._popen.stderr is not None
@@ -457,6 +473,7 @@ class Fleet:
                 self.nodes
             ):  # of slurmstepd or the agent, before srun tells the end
                 self._last_error[self.nodes[task]] = rest.decode(errors="replace").strip()[:120]
+            self._cancelled |= self._labelled and cancelled(text)
             told = ending(text) if self._labelled else None
             if told is not None:
                 for node in self._named(told.nodes, told.tasks):
@@ -469,7 +486,7 @@ class Fleet:
         else:
             said = self._last_error.get(node, "")
             why = f"its agent's task ended: {told.why}{f' ({said})' if said else ''}: look at slurmd's log there"
-        self._lose(node, why)
+        self._lose(node, why, cut=self._cancelled and not told.launch)
 
     def _named(self, nodes: str, tasks: str) -> list[str]:
         """Return our nodes among those that srun names by task number or by hostlist."""
@@ -486,7 +503,8 @@ class Fleet:
             now = time.monotonic()
             if self._popen.poll() is not None:
                 ended = ended or now
-                if now - ended > 1.0 or not self._threads[0].is_alive():  # what it wrote last is read first
+                # what it wrote last is read first
+                if now - ended > 1.0 or not any(reader.is_alive() for reader in self._threads[:2]):
                     self._lose_all(self._why_ended())
                     return
             with self._changed:
@@ -507,12 +525,14 @@ class Fleet:
         patience = self._patience()
         if now - self._started <= patience:
             return
+        nowhere = not self._ready and len(self.nodes) > 1
         for node in self.nodes:
             if node not in self._ready and node not in self._lost:
                 said = f"; it printed {self._first_noise[node]!r}" if node in self._first_noise else ""
                 self._lose(
                     node,
                     f"no agent started within {patience:.0f} s{said}: look at slurmd's log there",
+                    cut=nowhere,
                 )
 
     def _patience(self) -> float:
@@ -549,10 +569,13 @@ class Fleet:
             if node in self._ready and now > self._began(asked, node) + PING_AFTER
         }
         if self._pinged and now > self._pinged + self._ping_timeout:
-            for node in waiting:
-                if self._heard[node] < self._pinged:
-                    why = f"silent for {self._ping_timeout:g} s: hung or unreachable; look at its console and slurmd"
-                    self._lose(node, why)
+            silent = {node for node in self._ready if self._heard[node] < self._pinged} - self._lost.keys()
+            nobody = len(silent) > 1 and silent == self._ready.keys() - self._lost.keys()
+            for node in waiting & silent:
+                why = f"silent for {self._ping_timeout:g} s: hung or unreachable; look at its console and slurmd"
+                if nobody:
+                    why = f"all {len(silent)} nodes are silent for {self._ping_timeout:g} s: look at srun's machine"
+                self._lose(node, why, cut=nobody)
             self._pinged = 0.0
         if not waiting:
             self._pinged = 0.0

@@ -30,6 +30,11 @@ class JoinedChannel:
         """The nodes that no longer answer, and why."""
         return {node: why for part in self._parts for node, why in part.lost.items()}
 
+    @property
+    def cut(self) -> frozenset[str]:
+        """The lost nodes that went with the channel of their part."""
+        return frozenset().union(*(part.cut for part in self._parts))
+
     def ask(self, command: str, *, timeout: float = 30.0, cap: int = 1 << 20) -> dict[str, Answer]:
         """Ask all nodes of all parts."""
         asked = [self._threads.submit(part.ask, command, timeout=timeout, cap=cap) for part in self._parts]

@@ -182,6 +182,17 @@ def ending(line: str) -> Ending | None:
     return None
 
 
+# slurmstepd's and srun's words for a step that was cancelled (22.05, src/slurmd/slurmstepd/req.c, src/srun)
+_CANCELLED = re.compile(
+    r"\*\*\* (?:STEP|JOB) .*CANCELLED AT (?!.*(?:NODE|TASK) FAILURE)|srun: Job step aborted"
+)
+
+
+def cancelled(line: str) -> bool:
+    """Say whether a line of srun's stderr tells that somebody ended the whole step: scancel, a time limit, a signal."""
+    return bool(_CANCELLED.search(line))
+
+
 def task_numbers(text: str) -> tuple[int, ...]:
     """Expand srun's task list: '0-2,5' is (0, 1, 2, 5)."""
     numbers: list[int] = []

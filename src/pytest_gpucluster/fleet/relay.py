@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.fleet.channel import Channel
     from pytest_gpucluster.probes.base import Answer
 
-_METHODS = ("ask", "ask_node", "prefetch", "lost", "nodes")
+_METHODS = ("ask", "ask_node", "prefetch", "lost", "cut", "nodes")
 MAX_FOLDER = 80  # bytes
 _GONE = (EOFError, OSError, AuthenticationError)
 
@@ -215,6 +215,12 @@ class FleetClient:
         """Nodes that no longer answer, and why."""
         lost: Mapping[str, str] = self._call("lost")
         return lost
+
+    @property
+    def cut(self) -> frozenset[str]:
+        """The lost nodes that went with the channel as a whole."""
+        cut: frozenset[str] = self._call("cut")
+        return cut
 
     def ask(self, command: str, *, timeout: float = TIMEOUT, cap: int = CAP) -> dict[str, Answer]:
         """Ask all nodes at once; remembered in the controller, for all workers."""

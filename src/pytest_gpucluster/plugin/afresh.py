@@ -45,6 +45,11 @@ class Afresh:
         """The nodes that no longer answer, and why."""
         return self._channel.lost
 
+    @property
+    def cut(self) -> frozenset[str]:
+        """The lost nodes that went with the channel as a whole."""
+        return self._channel.cut
+
     def ask(self, command: str, *, timeout: float = TIMEOUT, cap: int = CAP) -> dict[str, Answer]:
         """Ask all nodes anew, once in this attempt."""
         return self._channel.ask(command + self._mark, timeout=timeout, cap=cap)

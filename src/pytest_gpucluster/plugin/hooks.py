@@ -101,6 +101,16 @@ class Hooks:
         )
         self._swift.testcases = self._testcases
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_sessionstart")
+    def pytest_sessionstart_of_workers(self) -> Generator[None, object, object]:
+        """Let a worker that is killed while it starts end the run in order: xdist leaves execnet's error to pytest."""
+        try:
+            return (yield)
+        except (EOFError, OSError) as error:
+            if not self.config.pluginmanager.has_plugin("dsession"):
+                raise
+            pytest.exit(f"an xdist worker died as it started ({error}): nothing is tested; run again", 1)
+
     def pytest_report_header(self) -> list[str]:
         """Say what is under test, and what is not."""
         session, plan = self.session, self.session.plan

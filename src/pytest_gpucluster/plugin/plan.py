@@ -22,6 +22,7 @@ class Kind(str, enum.Enum):
     UNAVAILABLE = "unavailable"  # drained, down, unknown to Slurm: somebody has to look
     BUSY = "busy"  # at work for others: nothing is wrong
     LOST = "lost"  # went away during the run
+    CUT = "cut"  # went with the channel to all nodes: nothing is known against it
 
 
 @dataclass(frozen=True)

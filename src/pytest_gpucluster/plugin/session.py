@@ -127,11 +127,15 @@ class Session:
             return self._lost_at_end
         return self.channel.lost if self.channel is not None else {}
 
+    def cut(self, node: str) -> bool:
+        """Say whether a node is lost for no fault of its own: the channel to all nodes ended."""
+        return self.channel is not None and node in self.channel.cut
+
     def problem(self, node: str) -> Problem | None:
         """Say why a node cannot be tested, None where it can."""
         lost = self.lost()
         if node in lost:
-            return Problem(Kind.LOST, clean(lost[node]))
+            return Problem(Kind.CUT if self.cut(node) else Kind.LOST, clean(lost[node]))
         planned = self.plan.problems.get(node)
         return planned and Problem(planned.kind, clean(planned.text))
 

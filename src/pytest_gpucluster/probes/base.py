@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
+LOST = "node lost: "  # how the problem of such an answer begins
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class Answer:
     truncated: bool = False
     sent: float | None = None
     received: float | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the node went away, or its channel, before it could answer."""
+        return self.rc is None and self.problem.startswith(LOST)
 
     @property
     def out(self) -> str:

@@ -211,7 +211,7 @@ class SharedResult:
         """Return {folder: what this node saw}; NotAvailable where the node said nothing."""
         if not self.files.folders:
             return {}
-        if node not in self.answers:
+        if node not in self.answers or self.answers[node].lost:
             raise NotAvailable("the node did not answer when the shared files were read")
         seen = read_seen(self.answers[node], self.files)
         return {

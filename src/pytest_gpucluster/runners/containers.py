@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster import hostlist, units
-from pytest_gpucluster.errors import NotAvailable, StepError, StepTimeout
+from pytest_gpucluster.errors import NotAvailable, StepCancelled, StepError, StepTimeout
 from pytest_gpucluster.probes import enroot
+from pytest_gpucluster.probes.base import last_line
 from pytest_gpucluster.probes.container import Imported
 from pytest_gpucluster.slurm.pyxis import PyxisOptions, explain
 from pytest_gpucluster.slurm.step import StepRequest, StepResult, run_step
@@ -81,7 +82,7 @@ class Containers:
                 continue
             answer = self._channel.ask_node(node, enroot.remove_command(own), timeout=120.0, fresh=True)
             if answer.rc != 0:
-                problems[node] = answer.problem or answer.err.strip().splitlines()[-1:][0]
+                problems[node] = answer.problem or last_line(answer.err) or f"exit {answer.rc}"
         return problems
 
     # -- import -------------------------------------------------------------------------------------------------
@@ -156,6 +157,8 @@ class Containers:
             except StepTimeout as error:
                 late = error.result if isinstance(error.result, StepResult) else None
                 return late, f"not imported within {units.format_duration(self._deadline)}"
+            except StepCancelled:
+                raise
             except StepError as error:
                 # no task began anywhere: what Slurm and Pyxis said is the answer of every node
                 return StepResult(error.rc or 1, (), error.stderr, 0.0, " ".join(error.argv)), str(error)

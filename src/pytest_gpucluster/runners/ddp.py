@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.slurm.inventory import NodeInfo
 
 KEY = "ddp"
+AGENTS = 4.0  # times what the same work took with srun, at least, until torchrun is taken for hung
 TRIES = 3  # with a port of our own that happens to be taken: each step has another
 # the port of a step, as the payload's own_port has it
 _PORT = "$((20000 + (SLURM_JOB_ID * 131 + ${SLURM_STEP_ID:-$SLURM_STEPID} * 17) % 12000))"
@@ -120,9 +121,13 @@ class Ddp:
         address, per_node = self._address(self.fit[0]), str(self.ntasks_per_node)
         words = ("sh", "-c", _TORCHRUN, "torchrun", self._python, str(len(self.fit)), per_node, address)
         backend = self.backends[-1]
-        inner = ("-c", source_of("ddp.py"), "work", "--backend", backend, "--deadline", str(self.phase))
         options: dict[str, Any] = {"gpus_per_node": self.gpus} if self.gpus else {}
-        return self._run(self.fit, (*words, *inner), ntasks_per_node=1, **options)
+        # an agent beside each rank imports torch too, one after the other: a slow machine takes long over it
+        took = (AGENTS * told.seconds for told in self._worked.values() if not told.problem)
+        patience = max(self.claim.deadline, *took, 0.0)
+        deadline = str(max(self.phase, patience / 3))
+        inner = ("-c", source_of("ddp.py"), "work", "--backend", backend, "--deadline", deadline)
+        return self._run(self.fit, (*words, *inner), ntasks_per_node=1, timeout=patience, **options)
 
     @property
     def phase(self) -> float:

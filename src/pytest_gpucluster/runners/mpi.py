@@ -14,7 +14,14 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster import hostlist
-from pytest_gpucluster.errors import ConfigError, GpuClusterError, ProbeError, StepError, StepTimeout
+from pytest_gpucluster.errors import (
+    ConfigError,
+    GpuClusterError,
+    ProbeError,
+    StepCancelled,
+    StepError,
+    StepTimeout,
+)
 from pytest_gpucluster.probes import mpi as reading
 from pytest_gpucluster.probes import mpi_errors
 from pytest_gpucluster.runners.nccl import failure_of
@@ -212,6 +219,8 @@ def attempt(slurm: Slurm, allocation: Allocation, request: StepRequest) -> tuple
     except StepTimeout as error:
         said = error.result if isinstance(error.result, StepResult) else None
         return said or StepResult(-1, (), error.stderr, request.timeout, ""), f"hangs: {error}"
+    except StepCancelled:
+        raise
     except StepError as error:
         return StepResult(error.rc or -1, (), error.stderr, 0.0, ""), str(error)
 

@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import hostlist, jsontext, units
 from pytest_gpucluster.checks.localise import Measurement
-from pytest_gpucluster.errors import ConfigError, NotAvailable, SlurmError, StepError, StepTimeout
+from pytest_gpucluster.errors import (
+    ConfigError,
+    NotAvailable,
+    SlurmError,
+    StepCancelled,
+    StepError,
+    StepTimeout,
+)
 from pytest_gpucluster.payloads.collective import CONCLUDED, GIVEN_UP
 from pytest_gpucluster.probes import nccl_log, nccl_tests, nvidia_smi
 from pytest_gpucluster.slurm.pyxis import PyxisOptions
@@ -458,6 +465,8 @@ class Nccl:
             if isinstance(error.result, StepResult):
                 return error.result, str(error)
             return StepResult(-1, (), error.stderr, request.timeout, " ".join(error.argv[:3])), str(error)
+        except StepCancelled:
+            raise
         except StepError as error:
             return StepResult(error.rc or -1, (), error.stderr, 0.0, " ".join(error.argv[:3])), str(error)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster import hostlist, redact, units
-from pytest_gpucluster.errors import SlurmError, StepError, StepTimeout
+from pytest_gpucluster.errors import SlurmError, StepCancelled, StepError, StepTimeout
 from pytest_gpucluster.slurm.client import said
 from pytest_gpucluster.slurm.pyxis import PyxisOptions, explain
 from pytest_gpucluster.transport import kill_group
@@ -235,7 +235,7 @@ def run_step(slurm: Slurm, allocation: Allocation, request: StepRequest) -> Step
         )
     # also where a task was ended before it could say that it began
     if why := ended_from_outside(result, request):
-        error = StepError(
+        error = StepCancelled(
             f"srun: the step was ended from outside: {why} (repeat: {_shorten(result.command)})",
             argv=argv,
             rc=result.rc,
@@ -387,13 +387,14 @@ class _Reader:
         """Feed the input and wait; False where the deadline came first."""
         feeder = threading.Thread(target=self._feed, args=(request.input,), daemon=True)
         feeder.start()
-        deadline = begin + request.timeout
+        limit = deadline = begin + request.timeout
         while True:
             try:
-                self.process.wait(max(0.1, min(_LOOK, deadline - time.monotonic())))
+                self.process.wait(max(0.1, min(_LOOK, limit - time.monotonic())))
             except subprocess.TimeoutExpired:
-                deadline = min(deadline, self._deadline(request, begin))
-                if time.monotonic() >= deadline:
+                # anew at each look: a node that began late after all is no reason any more
+                limit = min(deadline, self._deadline(request, begin))
+                if time.monotonic() >= limit:
                     return False
             else:
                 self.join()
