@@ -48,6 +48,10 @@ def burnt(
         )
         if told.ended.startswith(EARLY):  # never green by what was not done
             session.stopped = f"burn-in: {told.ended}; what was found by then is judged"
+        elif not told.rounds and any(not (one.lost or one.out) for one in told.nodes.values()):
+            session.stopped = (
+                f"burn-in: no round of loads was finished in {told.seconds:.0f} s: ask for more time"
+            )
         found.update(dict.fromkeys(told.nodes, told))
         if session.stopped:
             break

@@ -309,6 +309,7 @@ def test_in_its_own_time_it_ends_green(sandbox: Sandbox, tmp_path: Path) -> None
     ("words", "what"),
     [
         (("--burnin-time=soon",), "--burnin-time: not a duration"),
+        (("--burnin-time=4",), "--burnin-time: '4' has no unit: write 4m or 4s"),
         (
             ("--burnin-resume=/nonexistent/events.jsonl",),
             "--burnin-resume: /nonexistent/events.jsonl: No such file",

@@ -70,6 +70,7 @@ def test_an_unknown_name_says_what_there_is(tmp_path: Path, workers: tuple[str, 
     ("options", "words"),
     [
         (("--time=soon",), ("--time", "soon")),
+        (("--time=30",), ("--time: '30' has no unit: write 30m or 30s",)),
         (("--nodes=gpu[01",), ("--nodes", "gpu[01")),
         (("--nodes=gpu[03-09]",), ("gpu[05-09]", "gpu[01-04]")),
         (("--exclude-nodes=gpu[01-04]",), ("--exclude-nodes", "gpu[01-04]")),

@@ -74,6 +74,13 @@ def parse_duration(text: str | float) -> float:
     return float(first * 60 + second)  # MM:SS
 
 
+def parse_option_time(text: str) -> float:
+    """Return seconds of a command line's time, which needs a unit: a bare number means minutes to Slurm's commands."""
+    if text.strip().isdecimal():
+        raise ValueError(f"{text!r} has no unit: write {text.strip()}m or {text.strip()}s")
+    return parse_duration(text)
+
+
 def format_duration(seconds: float) -> str:
     """Write seconds for people: 0.25 s, 12 s, 3 min 5 s, 2 h 10 min, 4 d 3 h."""
     if seconds < 10:  # noqa: PLR2004

@@ -12,7 +12,7 @@ from pytest_gpucluster.plugin.node_items import marks_of
 from pytest_gpucluster.plugin.record import clean
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.runners.burnin import Before
-from pytest_gpucluster.units import parse_duration
+from pytest_gpucluster.units import parse_option_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,7 @@ def seconds(option: Any, config: BurninConfig) -> float:
     resumed: Before | None = getattr(option, "burnin_before", None)
     if option.burnin_time:
         try:
-            total = parse_duration(option.burnin_time)
+            total = parse_option_time(option.burnin_time)
         except ValueError as error:
             raise ConfigError(f"--burnin-time: {error}") from error
     else:

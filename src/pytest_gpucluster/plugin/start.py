@@ -28,7 +28,7 @@ from pytest_gpucluster.report import steps
 from pytest_gpucluster.report.events import EventLog
 from pytest_gpucluster.slurm.client import make_slurm
 from pytest_gpucluster.slurm.inventory import seen_from_inside
-from pytest_gpucluster.units import parse_duration
+from pytest_gpucluster.units import parse_option_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -174,7 +174,7 @@ def with_options(cluster: Cluster, option: Any) -> Cluster:
     }
     if option.time_limit is not None:
         try:
-            said["time"] = parse_duration(option.time_limit)
+            said["time"] = parse_option_time(option.time_limit)
         except ValueError as error:
             raise ConfigError(f"--time: {error}") from error
     if burnin.asked(option):

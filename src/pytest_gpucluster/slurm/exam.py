@@ -35,10 +35,8 @@ ARRAY_EXIT, DEPENDENT_EXIT = 3, 5
 _PAYLOAD = Path(__file__).parent.parent / "payloads" / "exam.sh"
 BEGIN_AFTER = 2  # seconds; sbatch and slurmctld cut theirs off: one could be over at once
 _FIELDS = 11
-STEP_TIMEOUT, A_TASK = (
-    60.0,
-    0.25,
-)  # seconds for the exam's step, and for each of its tasks: slurmctld and srun serve all
+STEP_TIMEOUT = 60.0  # seconds for the exam's step
+A_TASK = 0.25  # and for each of its tasks: slurmctld and srun serve all
 _ARRAY = """#!/bin/sh
 if [ "$SLURM_ARRAY_TASK_ID" = 0 ] && [ "${SLURM_RESTART_COUNT:-0}" = 0 ]; then
     # Slurm would run it again after 2 minutes; the guard of the jobs takes it out of the queue (slurm/guard.py)
