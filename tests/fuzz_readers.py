@@ -296,6 +296,7 @@ OTHERS: dict[str, Reader] = {
 
         Reader("runners.nccl.read_rounds", _generated(nccl.read_rounds), (
             b'{"round": 1, "members": ["gpu01", "gpu02"], "busbw": 1.5}\n',)),
+        Reader("slurm.exam.cpu_list", _both(exam.cpu_list), (b"0-2,8", b"0-127")),
         Reader("slurm.exam.parse_squeue", _both(exam.parse_squeue), (
             b"12_0                12        COMPLETED           1  \n",), VALUE),
         Reader("slurm.inventory.parse_nodes", _both(inventory.parse_nodes), _NODES, VALUE),
@@ -309,6 +310,7 @@ OTHERS: dict[str, Reader] = {
         Reader("slurm.step.srun_endings", _both(step.srun_endings), _SRUN),
         Reader("units.parse_size", _both(units.parse_size), (b"81559MiB", b"2 TB"), VALUE),
         Reader("units.parse_duration", _both(units.parse_duration), (b"1-02:00:00", b"250ms"), VALUE),
+        Reader("units.parse_option_time", _both(units.parse_option_time), (b"30m", b"30"), VALUE),
         Reader("units.parse_bandwidth", _both(units.parse_bandwidth), (b"400 Gb/s",), VALUE),
     )
 }  # fmt: skip

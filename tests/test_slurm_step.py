@@ -258,7 +258,7 @@ def _timed_out(told: dict[str, int]) -> Any:
     def run_step(_slurm: object, _allocation: object, request: StepRequest) -> StepResult:
         lines = [(n, i) for n, count in told.items() for i in range(count)]
         tasks = tuple(
-            TaskResult(rank, node, 0, None, f"exam|{rank}|{node}|{i}|2|0|0||tok|end\n")
+            TaskResult(rank, node, 0, None, f"exam|{rank}|{node}|{i}|2|0|0||0-1|0-1|tok|end\n")
             for rank, (node, i) in enumerate(lines)
         )
         error = StepTimeout("srun: cancelled after 60 s", argv=["srun"], rc=None, stderr="")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.slurm.step import TaskResult
 
 EXIT_CODE, KILLED = 7, 9
-MAX_DIGITS = 5  # of the number of a CPU
+MAX_DIGITS = 4  # of the number of a CPU: Linux has at most 8192
 ARRAY_EXIT, DEPENDENT_EXIT = 3, 5
 _PAYLOAD = Path(__file__).parent.parent / "payloads" / "exam.sh"
 BEGIN_AFTER = 2  # seconds; sbatch and slurmctld cut theirs off: one could be over at once
