@@ -58,7 +58,7 @@ class AllocationError(SlurmError):
 
 
 class StepError(SlurmError):
-    """A step could not be run, or was ended from outside; `result` is the StepResult of what had come by then."""
+    """A step could not be run; `result` is the StepResult of what had come by then."""
 
     result: StepResult | None = None
 
@@ -73,8 +73,13 @@ class StepTimeout(StepError):  # noqa: N818 - reads as what it is
     unended: Mapping[int, str] = MappingProxyType({})
 
 
-class StepCancelled(StepError):  # noqa: N818 - reads as what it is
-    """A step was ended from outside (scancel, a signal to srun): never a verdict, whatever runs it."""
+class StepCancelled(SlurmError):  # noqa: N818 - reads as what it is
+    """A step was ended from outside (scancel, a signal to srun): never a verdict, so no StepError, which may be one.
+
+    `result` is the StepResult of what had come by then.
+    """
+
+    result: StepResult | None = None
 
 
 class ProbeError(GpuClusterError):

@@ -13,7 +13,7 @@ from functools import cached_property
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.errors import StepCancelled, StepError, StepTimeout
+from pytest_gpucluster.errors import StepError, StepTimeout
 from pytest_gpucluster.probes import enroot
 from pytest_gpucluster.probes.container import (
     HOST_VALUE,
@@ -218,8 +218,6 @@ class ContainerExam:
             if not isinstance(error.result, StepResult):
                 raise
             result, problem = error.result, str(error)
-        except StepCancelled:
-            raise
         except StepError as error:
             result, problem = StepResult(error.rc or 1, (), error.stderr, 0.0, ""), str(error)
         if result.command:

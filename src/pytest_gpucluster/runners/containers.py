@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster import hostlist, units
-from pytest_gpucluster.errors import NotAvailable, StepCancelled, StepError, StepTimeout
+from pytest_gpucluster.errors import NotAvailable, StepError, StepTimeout
 from pytest_gpucluster.probes import enroot
 from pytest_gpucluster.probes.base import last_line
 from pytest_gpucluster.probes.container import Imported
@@ -157,8 +157,6 @@ class Containers:
             except StepTimeout as error:
                 late = error.result if isinstance(error.result, StepResult) else None
                 return late, f"not imported within {units.format_duration(self._deadline)}"
-            except StepCancelled:
-                raise
             except StepError as error:
                 # no task began anywhere: what Slurm and Pyxis said is the answer of every node
                 return StepResult(error.rc or 1, (), error.stderr, 0.0, " ".join(error.argv)), str(error)

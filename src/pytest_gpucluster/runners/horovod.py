@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.checks.horovod import NodeBuild, Way, World
-from pytest_gpucluster.errors import ProbeError, StepCancelled, StepError
+from pytest_gpucluster.errors import ProbeError, StepError
 from pytest_gpucluster.probes import horovod_build
 
 if TYPE_CHECKING:
@@ -99,8 +99,6 @@ class Horovod:
         world = World(way, self._places(way, nodes, per_node), gpus=self._on_gpus)
         try:
             ended = self.steps.run(self._request(way, nodes, per_node))
-        except StepCancelled:
-            raise
         except StepError as error:
             if way.controller != "mpi":
                 raise

@@ -12,7 +12,7 @@ from pytest_gpucluster.checks import mpi as mpi_checks
 from pytest_gpucluster.checks import nccl as nccl_checks
 from pytest_gpucluster.checks.matrix import Cell, State, Work
 from pytest_gpucluster.checks.verdict import Finding, Outcome, Verdict
-from pytest_gpucluster.errors import ConfigError, NotAvailable, StepCancelled, StepError
+from pytest_gpucluster.errors import ConfigError, NotAvailable, StepError
 from pytest_gpucluster.runners.mpi import MPIRUN, Mpi, attempt
 from pytest_gpucluster.runners.nccl import Nccl, failure_of, output_of
 from pytest_gpucluster.slurm.step import StepRequest
@@ -75,8 +75,6 @@ class Matrix:
             ](row)
         except NotAvailable as error:
             return Cell(row, column, State.NOT_APPLICABLE, str(error))
-        except StepCancelled:
-            raise
         except StepError as error:
             verdict = Verdict("matrix.cell", Outcome.FAILED, (Finding("step", str(error), "starts"),))
         return checks.settle(row, column, verdict, self.config.expected, pmi_claimed=self._srun_claimed)

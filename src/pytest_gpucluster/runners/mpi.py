@@ -18,7 +18,6 @@ from pytest_gpucluster.errors import (
     ConfigError,
     GpuClusterError,
     ProbeError,
-    StepCancelled,
     StepError,
     StepTimeout,
 )
@@ -219,8 +218,6 @@ def attempt(slurm: Slurm, allocation: Allocation, request: StepRequest) -> tuple
     except StepTimeout as error:
         said = error.result if isinstance(error.result, StepResult) else None
         return said or StepResult(-1, (), error.stderr, request.timeout, ""), f"hangs: {error}"
-    except StepCancelled:
-        raise
     except StepError as error:
         return StepResult(error.rc or -1, (), error.stderr, 0.0, ""), str(error)
 

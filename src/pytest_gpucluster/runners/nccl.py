@@ -24,7 +24,6 @@ from pytest_gpucluster.errors import (
     ConfigError,
     NotAvailable,
     SlurmError,
-    StepCancelled,
     StepError,
     StepTimeout,
 )
@@ -465,8 +464,6 @@ class Nccl:
             if isinstance(error.result, StepResult):
                 return error.result, str(error)
             return StepResult(-1, (), error.stderr, request.timeout, " ".join(error.argv[:3])), str(error)
-        except StepCancelled:
-            raise
         except StepError as error:
             return StepResult(error.rc or -1, (), error.stderr, 0.0, " ".join(error.argv[:3])), str(error)
 

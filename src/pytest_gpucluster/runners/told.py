@@ -6,7 +6,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.checks.told import StepTold, TaskTold, last_words, read_facts
-from pytest_gpucluster.errors import ConfigError, StepCancelled, StepError, StepTimeout
+from pytest_gpucluster.errors import ConfigError, StepError, StepTimeout
 from pytest_gpucluster.slurm.pyxis import explain
 from pytest_gpucluster.slurm.step import StepResult, run_step
 
@@ -42,8 +42,6 @@ def run_payload(slurm: Slurm, allocation: Allocation, request: StepRequest, key:
         if not isinstance(error.result, StepResult):
             raise
         result, problem = error.result, str(error)
-    except StepCancelled:
-        raise
     except StepError as error:
         if explain(error.stderr) is None:
             raise

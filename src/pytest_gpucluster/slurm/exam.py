@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.errors import SlurmError, StepCancelled, StepError
+from pytest_gpucluster.errors import SlurmError, StepError
 from pytest_gpucluster.slurm.step import StepRequest, StepResult, by_hand, run_step
 
 if TYPE_CHECKING:
@@ -377,8 +377,6 @@ def _run_group(
     request = exam_request(nodes, gpus, token, timeout)
     try:
         return judge_step(run_step(slurm, allocation, request), request, gpus, token)
-    except StepCancelled:
-        raise
     except StepError as error:
         result = getattr(error, "result", None)
         if not isinstance(result, StepResult):
