@@ -84,6 +84,38 @@ def test_a_batch_gives_each_command_its_own_streams_and_status() -> None:
     assert told[6] == (0, f"{Path.cwd()}\n".encode(), b"")
 
 
+PLAIN = (
+    "env -u A=b",
+    "nosuch-program x",
+    "umask 022",
+    "command -v sh",
+    "true",
+    "times",
+    "sh -c exit\\ 3",
+    "./a b=c",
+    "[ x",
+)
+
+
+@pytest.mark.parametrize("shell", [name for name in ("sh", "bash", "busybox") if shutil.which(name)])
+def test_a_plain_command_answers_in_a_batch_as_it_does_alone(shell: str) -> None:
+    argv = [shell, "sh", "-c"] if shell == "busybox" else [shell, "-c"]
+    batch = Batch(tuple((command, 5) for command in PLAIN))
+    done = subprocess.run([*argv, batch.command], capture_output=True, check=False)
+    answers = batch.split(Answer("n1", done.returncode, done.stdout, done.stderr))
+    for command in set(PLAIN) - {"times"}:
+        alone = subprocess.run([*argv, command], capture_output=True, check=False)
+        assert (answers[command].rc, answers[command].stdout) == (alone.returncode, alone.stdout), command
+    assert answers["times"].rc == 0
+
+
+def test_a_program_in_a_batch_is_a_child_of_its_shell_and_of_no_subshell(tmp_path: Path) -> None:
+    (tmp_path / "parent").write_text("echo $PPID\n")
+    plain, listed = f"sh {tmp_path}/parent", f"sh {tmp_path}/parent; :"
+    answers = run(Batch((("echo $$", 5), (plain, 5), (listed, 5))))
+    assert answers[plain].stdout == answers["echo $$"].stdout != answers[listed].stdout
+
+
 def test_a_command_that_hangs_takes_no_answer_of_those_before_it() -> None:
     batch = Batch((("echo one", 1), ("echo two; sleep 50; :", 1), ("echo three", 1)))
     with Fleet.local("n1") as fleet:  # the agent ends what is left of the batch

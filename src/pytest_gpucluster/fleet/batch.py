@@ -18,6 +18,17 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.probes.base import Answer
 
+# One program and plain words: the subshell becomes it, where the shell would fork once more for the last of a list.
+_PROGRAM = re.compile(r"(?P<name>[\w./][\w.+/-]*)(?: [\w.+/:,@%=-]+)*", re.ASCII)
+# Words that a shell takes for itself (POSIX 2.4, 2.9.1.1, 2.14, and what bash and dash add): no file has to be there.
+_OF_THE_SHELL = re.compile(
+    r"alias|bg|bind|break|builtin|caller|case|cd|chdir|command|compgen|complete|compopt|continue|coproc|declare|dirs"
+    r"|disown|do|done|echo|elif|else|enable|esac|eval|exec|exit|export|false|fc|fg|fi|for|function|getopts|hash|help"
+    r"|history|if|in|jobs|kill|let|local|logout|mapfile|popd|printf|pushd|pwd|read|readarray|readonly|return|select"
+    r"|set|shift|shopt|source|suspend|test|then|time|times|trap|true|type|typeset|ulimit|umask|unalias|unset|until"
+    r"|wait|while|[.:]"
+)
+
 _HEAD = 'b() { (eval "$1") </dev/null; printf \'%s %s\\n\' "$m" $?; printf \'%s\\n\' "$m" >&2; }; '
 
 
@@ -35,7 +46,7 @@ class Batch:
     @property
     def command(self) -> str:
         """The one command."""
-        calls = (f"b {shlex.quote(command)}" for command, _ in self.commands)
+        calls = (f"b {shlex.quote(_in_place(command))}" for command, _ in self.commands)
         return f"m={shlex.quote(self.mark)}; {_HEAD}{'; '.join(calls)}; :"
 
     @property
@@ -51,6 +62,12 @@ class Batch:
             command: replace(answer, rc=int(status), stdout=out, stderr=err, problem="", truncated=False)
             for (command, _), (out, status), (err, _) in zip(self.commands, outs, errs, strict=False)
         }
+
+
+def _in_place(command: str) -> str:
+    """Return the command with `exec` before it where it is one program with plain arguments: a fork less."""
+    found = _PROGRAM.fullmatch(command)
+    return f"exec {command}" if found and not _OF_THE_SHELL.fullmatch(found["name"]) else command
 
 
 def _pieces(stream: bytes, mark: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -44,17 +44,15 @@ _HOST_TOOLS = (
     ),
     *("sleep", "sort", "sysctl", "tail", "tr", "uname", "wc"),
 )
-# With real GPUs the nodes are slices of the real host, which answers for itself.
 # all_reduce_perf under other names
 _NCCL_TESTS = ("all_gather_perf", "reduce_scatter_perf", "alltoall_perf", "broadcast_perf", "sendrecv_perf")
-_REAL_TOOLS = ("sudo",)
 # of a node's folder: what prolog, epilog and acts leave there, and the deal of real GPUs
 _KEPT = ("prolog.", "epilog", "fault.", "gpu.")
 
 
 def tools(layout: Layout) -> None:
     """Put the simulated tools into the sandbox's simbin."""
-    _tool_folder(layout, sorted(path.name for path in (hardware.DATA / "simbin").iterdir()))
+    _write_tools(layout, {path.name: path.read_text() for path in (hardware.DATA / "simbin").iterdir()})
     for name in _NCCL_TESTS:
         (layout.simbin / name).symlink_to("all_reduce_perf")
     base = layout.root / "base"
@@ -82,36 +80,35 @@ def tools(layout: Layout) -> None:
 def real_tools(layout: Layout, nodes: Mapping[str, tuple[int, ...]]) -> None:
     """Put the wrapper of the real nvidia-smi there: each node sees its own GPUs, counted from 0.
 
-    `nodes`: the host's GPU indices of each node.
+    The nodes are slices of the real host, which answers for itself otherwise. `nodes`: the host's GPU indices of each.
     """
-    _tool_folder(layout, [".lib", *_REAL_TOOLS])
     (layout.root / "base").mkdir(exist_ok=True)
     real = shutil.which("nvidia-smi", path=search_path()) or "nvidia-smi"
     text = (hardware.DATA / "nvidia-smi-real.sh").read_text().replace("@REAL@", shlex.quote(real))
-    tool = layout.simbin / "nvidia-smi"
-    tool.write_text(text)
-    tool.chmod(0o755)
+    sudo = (hardware.DATA / "simbin/sudo").read_text()
+    _write_tools(layout, {"nvidia-smi": text, "sudo": sudo})
     for node, indices in nodes.items():
         (layout.node(node) / "gpu.ids").write_text(",".join(map(str, indices)) + "\n")
         (layout.node(node) / "gpu.offset").write_text(f"{indices[0] if indices else 0}\n")
 
 
-def _tool_folder(layout: Layout, names: list[str]) -> None:
-    layout.simbin.mkdir(exist_ok=True)
+def _write_tools(layout: Layout, texts: Mapping[str, str]) -> None:
+    """Write the tools, name: text, with what all of them share put in: a node opens one file for each."""
     lines = (
         f"{name.upper().replace('-', '_')}={shlex.quote(path)}"
         for name in _HOST_TOOLS
         if (path := shutil.which(name, path=search_path()))
     )
     places = {
+        "@SHARED@\n": (hardware.DATA / "simbin-lib.sh").read_text(),
         "@NODES@": shlex.quote(str(layout.nodes)),
         "@BASE@": shlex.quote(str(layout.root / "base")),
         "@TOOLS@": "\n".join([*lines, f"PYTHON={shlex.quote(sys.executable)}"]),
     }
-    for name in names:
-        text = (hardware.DATA / "simbin" / name).read_text()
+    layout.simbin.mkdir(exist_ok=True)
+    for name, text in texts.items():
         for mark, value in places.items():
-            text = text.replace(mark, value)
+            text = text.replace(mark, value)  # noqa: PLW2901 - place after place
         tool = layout.simbin / name
         tool.write_text(text)
         tool.chmod(stat.S_IRWXU | stat.S_IRGRP | stat.S_IXGRP | stat.S_IROTH | stat.S_IXOTH)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The real nvidia-smi, restricted to this node's GPUs and counted from 0, as Slurm counts them.
-. "${0%/*}/.lib"
+@SHARED@
 REAL=@REAL@
 ids=
 [ ! -e "$N/gpu.ids" ] || read -r ids < "$N/gpu.ids"
