@@ -92,6 +92,11 @@ def probes(ground: Ground) -> list[str]:
     return [*ours(ground), str(SIDES / "test_probes.py")]
 
 
+def facts(ground: Ground) -> list[str]:
+    """Return the command of this plugin with the same checks on facts that they share, as its own suites do."""
+    return [*ours(ground), str(SIDES / "test_facts.py")]
+
+
 def stock(ground: Ground) -> list[str]:
     """Return the command of this plugin with testinfra's file as it is."""
     return [*ours(ground), str(SIDES / "test_questions.py")]
@@ -173,6 +178,7 @@ def floor(ground: Ground) -> list[str]:
 
 SIDE: dict[str, Callable[[Ground], list[str]]] = {
     OURS: probes,
+    "gpucluster, facts shared": facts,
     "gpucluster, testinfra's file": stock,
     "floor": floor,
     "srun a node": script,
@@ -182,6 +188,7 @@ SIDE: dict[str, Callable[[Ground], list[str]]] = {
 }
 SHORT = {
     "probes": OURS,
+    "facts": "gpucluster, facts shared",
     "stock": "gpucluster, testinfra's file",
     "floor": "floor",
     "script": "srun a node",

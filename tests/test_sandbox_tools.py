@@ -102,6 +102,30 @@ def test_overlay_and_host(sandbox: Sandbox, tmp_path: Path) -> None:
     assert out.count("4: ACTIVE") == 8
 
 
+def test_uname_answers_in_an_order_of_its_own(sandbox: Sandbox) -> None:
+    asked = ("uname", "uname -n", "uname -mr", "uname --machine -r", "uname -nr", "uname -o", "uname -a")
+    _, out = on(sandbox, "gpu01", "; ".join(asked))
+    kernel = "6.8.0-79-generic"
+    *lines, whole = out.splitlines()
+    assert lines == ["Linux", "gpu01", *[f"{kernel} x86_64"] * 2, f"gpu01 {kernel}", "GNU/Linux"]
+    assert whole.startswith(f"Linux gpu01 {kernel} #")
+    assert whole.endswith(" x86_64 x86_64 x86_64 GNU/Linux")
+    rc, out = on(sandbox, "gpu01", "uname --nonsense 2>&1")
+    assert rc != 0
+    assert "nonsense" in out
+
+
+@pytest.mark.parametrize("text", ["", "\n", "one\n", "no end", "one\ntwo", "one\n\n", "a\\tb  \n", "  x\n"])
+def test_cat_shows_a_file_as_it_is(sandbox: Sandbox, text: str) -> None:
+    path = sandbox.layout.node("gpu02") / "root/etc/gpucluster-test"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    _, out = on(sandbox, "gpu02", "cat /etc/gpucluster-test; cat - </etc/gpucluster-test; echo end")
+    path.unlink()
+    assert out.startswith(text)
+    assert out.endswith("end\n")
+
+
 def test_a_fault_shows_on_its_node_alone_and_is_healed(sandbox: Sandbox) -> None:
     sandbox.fault("gpu_missing", "gpu02")
     count = "nvidia-smi -L | wc -l"

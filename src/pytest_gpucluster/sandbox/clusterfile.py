@@ -172,7 +172,7 @@ def _limits(nodes: int) -> dict[str, Any]:
         },
         slurmconf.SMALL_PARTITION: {
             "max_time": f"{slurmconf.SMALL_MAX_MINUTES}m",
-            "max_nodes": min(nodes, slurmconf.SMALL_MAX_NODES),
+            "max_nodes": slurmconf.SMALL_MAX_NODES,
             "state": "UP",
         },
     }
