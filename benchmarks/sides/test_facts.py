@@ -1,7 +1,7 @@
 """The 40 checks as this plugin's own suites are written: facts that one process can read are read by one.
 
-The same facts are held against the same patterns as everywhere; only the commands are put together: one `cat` reads all
-files, kernel settings among them, one `nvidia-smi` all values of the GPUs, one `uname` and one `systemctl` what they know.
+The same facts are held against the same patterns as everywhere; only the commands are put together: one `cat` reads
+all files, kernel settings among them, one `nvidia-smi` all values of the GPUs, one `uname` and one `systemctl` theirs.
 """
 
 from __future__ import annotations
