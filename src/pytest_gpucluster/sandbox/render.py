@@ -11,7 +11,7 @@ import shutil
 import stat
 import sys
 from importlib import resources
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.sandbox import burnin_sim, collectives, hardware
@@ -19,7 +19,6 @@ from pytest_gpucluster.sandbox.daemons import search_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     from pytest_gpucluster.sandbox.hardware import Gpu, Hca, Node
     from pytest_gpucluster.sandbox.layout import Layout
@@ -46,19 +45,21 @@ _HOST_TOOLS = (
 )
 # all_reduce_perf under other names
 _NCCL_TESTS = ("all_gather_perf", "reduce_scatter_perf", "alltoall_perf", "broadcast_perf", "sendrecv_perf")
+# the option of a script's first line that leaves the options behind it to the script (mawk(1), gawk(1))
+_AWK_SCRIPT = {"mawk": "-We", "gawk": "-E"}
 # of a node's folder: what prolog, epilog and acts leave there, and the deal of real GPUs
 _KEPT = ("prolog.", "epilog", "fault.", "gpu.")
 
 
 def tools(layout: Layout) -> None:
     """Put the simulated tools into the sandbox's simbin."""
-    _write_tools(layout, {path.name: path.read_text() for path in (hardware.DATA / "simbin").iterdir()})
-    for name in _NCCL_TESTS:
-        (layout.simbin / name).symlink_to("all_reduce_perf")
     base = layout.root / "base"
     base.mkdir(exist_ok=True)
+    texts = {path.name: path.read_text() for path in (hardware.DATA / "simbin").iterdir()}
+    _write_tools(layout, {**texts, "nvidia-smi": _nvidia_smi(layout)})
+    for name in _NCCL_TESTS:
+        (layout.simbin / name).symlink_to("all_reduce_perf")
     for source, target in (
-        ("nvidia-smi.awk", "nvidia-smi.awk"),
         ("nvidia-smi-q.txt", "nvidia-smi-q"),
         ("nvidia-smi-q-x.txt", "nvidia-smi-q-x"),
     ):
@@ -75,6 +76,27 @@ def tools(layout: Layout) -> None:
             if alias != "!"
         )
     )
+
+
+def _nvidia_smi(layout: Layout) -> str:
+    """Return the simulated nvidia-smi: a program of awk that reads its own options, where that awk can be told so."""
+    found = {name: shutil.which(name, path=search_path()) or name for name in ("awk", "date", "sleep")}
+    awk = Path(found["awk"]).resolve()
+    places = {
+        "@NODES@": json.dumps(str(layout.nodes), ensure_ascii=False),
+        "@BASE@": json.dumps(str(layout.root / "base"), ensure_ascii=False),
+        "@DATE@": found["date"],
+        "@SLEEP@": found["sleep"],
+    }
+    text = (hardware.DATA / "nvidia-smi.awk").read_text()
+    for mark, value in places.items():
+        text = text.replace(mark, value)
+    option = _AWK_SCRIPT.get(awk.name)
+    if option:
+        return f"#!{awk} {option}\n{text}"
+    program = layout.root / "base/nvidia-smi.awk"
+    program.write_text(text)
+    return f'#!/bin/sh\nexec {shlex.quote(str(awk))} -f {shlex.quote(str(program))} -- "$@"\n'
 
 
 def real_tools(layout: Layout, nodes: Mapping[str, tuple[int, ...]]) -> None:

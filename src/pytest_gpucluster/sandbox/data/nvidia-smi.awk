@@ -1,7 +1,28 @@
-# The answers of nvidia-smi from a node's tables. Files in this order, each after what=NAME:
+# nvidia-smi of a node: reads its options, then the node's tables that the answer needs, each after what=NAME:
 # aliases (alias, name), gpus (name, unit, one value a GPU), links (GPU, link, GB/s or "-", replay, recovery, CRC),
-# apps (GPU, pid, name, MiB), template (of nvidia-smi -q or -q -x).
-BEGIN { FS = "\t"; whole = mode == "query" || mode == "xml" || mode == "table" }
+# apps (GPU, pid, name, MiB), template (of nvidia-smi -q or -q -x). One process: it is asked thousands of times.
+BEGIN {
+  node = @NODES@ "/" ("SLURMD_NODENAME" in ENVIRON ? ENVIRON["SLURMD_NODENAME"] : "none")
+  base = @BASE@
+  while (there(node "/fault.hang")) system("exec @SLEEP@ 1") # no process that outlives us for long
+  read_options()
+  if (mode == "topo") { show(pick("topo-" (matrix == "" ? "m" : matrix))); stop(0) }
+  if (mode ~ /^(gpu|apps|remap)$/ && ("," format ",") !~ /,csv,/) {
+    print "\"--format=\" switch is missing. Please run \"nvidia-smi -h\" for help.\n"
+    stop(2)
+  }
+  noheader = format ~ /noheader/; nounits = format ~ /nounits/
+  if (mode == "query" && xml) mode = "xml"
+  FS = "\t"; whole = mode == "query" || mode == "xml" || mode == "table"
+  if (whole) now = date("+%a %b %e %H:%M:%S %Y" (mode == "table" ? "      " : ""))
+  ARGC = 1
+  if (mode ~ /^(gpu|apps|remap)$/) table_of("aliases", base "/aliases")
+  table_of("gpus", pick("gpus"))
+  if (mode ~ /^(nvlink|query|xml)$/) table_of("links", pick("links"))
+  if (mode ~ /^(apps|table|query|xml)$/) table_of("apps", pick("apps"))
+  if (mode == "query") table_of("template", base "/nvidia-smi-q")
+  if (mode == "xml") table_of("template", base "/nvidia-smi-q-x")
+}
 what == "aliases" { alias[$1] = $2; next }
 what == "gpus" {
   if (FNR == 1) wish()
@@ -18,6 +39,46 @@ what == "links" {
 }
 what == "apps" { k = apps++; app_gpu[k] = $1; app_pid[k] = $2; app_name[k] = $3; app_memory[k] = $4; next }
 what == "template" { template[lines++] = $0; next }
+
+function read_options(   i, word) {
+  mode = "table"; sub_mode = "s"
+  for (i = 1; i < ARGC; i++) {
+    word = ARGV[i]
+    if (word ~ /^(-L|--list-gpus)$/) mode = "list"
+    else if (word ~ /^(-q|--query)$/) mode = "query"
+    else if (word ~ /^(-x|--xml-format)$/) xml = 1
+    else if (word ~ /^(-i|--id)$/) ids = ARGV[++i]
+    else if (word ~ /^(-i|--id)=/) ids = value_of(word)
+    else if (word ~ /^--query-gpu=/) { mode = "gpu"; list = value_of(word) }
+    else if (word == "--query-gpu") { mode = "gpu"; list = ARGV[++i] }
+    else if (word ~ /^--query-compute-apps=/) { mode = "apps"; list = value_of(word) }
+    else if (word ~ /^--query-remapped-rows=/) { mode = "remap"; list = value_of(word) }
+    else if (word ~ /^--format=/) format = value_of(word)
+    else if (word == "--format") format = ARGV[++i]
+    else if (word ~ /^(nvlink|topo)$/) mode = word
+    else if (word ~ /^(-m|--matrix)$/) matrix = "m"
+    else if (word == "-p2p") { matrix = "p2p"; i++ }
+    else if (word ~ /^(-s|--status)$/) sub_mode = "s"
+    else if (word ~ /^(-e|--errorcounters)$/) sub_mode = "e"
+    else if (word ~ /^(-c|--capabilities)$/) sub_mode = "c"
+    else {
+      print "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n"
+      stop(2)
+    }
+  }
+}
+function value_of(word) { return substr(word, index(word, "=") + 1) }
+function stop(code) { stopped = 1; exit code } # an exit runs END, too
+function there(path,   line, found) { found = (getline line < path) >= 0; close(path); return found }
+function pick(name) { return there(node "/" name) ? node "/" name : base "/" name }
+function show(path,   line) { while ((getline line < path) > 0) print line }
+function table_of(name, path) { ARGV[ARGC++] = "what=" name; ARGV[ARGC++] = path }
+function date(layout,   command, line) {
+  command = "@DATE@ '" layout "'"
+  command | getline line
+  close(command)
+  return line
+}
 
 # what of a GPU the answer needs: its name, and what the list asks for
 function wish(   n, i, names) {
@@ -43,7 +104,7 @@ function selected(gpu,   parts, n, i) {
   return 0
 }
 function canonical(name) { return name in unit && name !~ /^q\./ ? name : (name in alias ? alias[name] : "") }
-function invalid(name) { printf "Field \"%s\" is not a valid field to query.\n\n", name; exit 2 }
+function invalid(name) { printf "Field \"%s\" is not a valid field to query.\n\n", name; stop(2) }
 function head_line(gpu) { printf "GPU %d: %s (UUID: %s)\n", gpu, get("name", gpu), get("uuid", gpu) }
 
 function query_gpu(   n, i, g, row) {
@@ -227,6 +288,7 @@ function table(   g, k, rule, ecc, mig, mode) {
   print "+-----------------------------------------------------------------------------------------+"
 }
 END {
+  if (stopped) exit
   found = 0
   for (g = 0; g < count; g++) found += selected(g)
   if (!found) { print "No devices were found"; exit 6 }
