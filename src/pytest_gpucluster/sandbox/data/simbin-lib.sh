@@ -19,12 +19,16 @@ overlay() {
   F=$B/root$1
   [ -e "$F" ] || F=$1
 }
-# show: prints F; one of our own files that holds one line needs no further process
+# show: prints F; one of our own files that holds a few lines needs no further process
 show() {
-  case $F in
+  [ ! -f "$F" ] || case $F in
     "$N"/* | "$B"/*)
-      line= more=
-      { IFS= read -r line && ! IFS= read -r more && [ -z "$more" ] && printf '%s\n' "$line" && exit; } < "$F"
+      text= lines=0 line=
+      while [ $lines -lt 40 ] && IFS= read -r line; do
+        text=$text$line'
+' lines=$((lines + 1)) line=
+      done < "$F"
+      [ $lines = 40 ] || [ -n "$line" ] || { printf %s "$text"; exit; }
       ;;
   esac
   exec $CAT "$F"
