@@ -73,7 +73,7 @@ def text(
         "nodes": hostlist.fold(shape.nodes),
         "profile": profile,
         "os": expected,
-        "limits": _limits(len(shape.nodes)),
+        "limits": _limits(),
         "sudo": True,
         **({} if simulated_gpus else {"not_applicable": not_applicable}),
         **(_nccl(len(shape.nodes), shape.gpus_per_node) if simulated_gpus and shape.gpus_per_node else {}),
@@ -163,7 +163,7 @@ def _host_limits() -> dict[str, str]:
     return limits
 
 
-def _limits(nodes: int) -> dict[str, Any]:
+def _limits() -> dict[str, Any]:
     return {
         slurmconf.PARTITION: {
             "max_time": f"{slurmconf.MAX_MINUTES}m",
@@ -172,7 +172,7 @@ def _limits(nodes: int) -> dict[str, Any]:
         },
         slurmconf.SMALL_PARTITION: {
             "max_time": f"{slurmconf.SMALL_MAX_MINUTES}m",
-            "max_nodes": min(nodes, slurmconf.SMALL_MAX_NODES),
+            "max_nodes": slurmconf.SMALL_MAX_NODES,
             "state": "UP",
         },
     }
