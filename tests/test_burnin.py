@@ -1208,6 +1208,31 @@ def test_the_daemon_of_mps_is_nobody_else() -> None:
     assert checks.memory_bandwidth(Told({"a": told}, asked=1.0), "a", CONFIG).action is Action.RESET_GPU
 
 
+@pytest.mark.parametrize(
+    ("kind", "judge"),
+    [
+        ("nccl", lambda whole: checks.nccl(whole, "a", CONFIG)),
+        ("copies", lambda whole: checks.survived(whole, "a")),
+    ],
+)
+@pytest.mark.parametrize(
+    ("held", "action"),
+    [
+        (": its process is stopped by a signal", Action.MONITOR),
+        (": its process hangs in the kernel (state D)", Action.DRAIN),
+        ("", Action.DRAIN),
+    ],
+)
+def test_who_stops_our_processes_breaks_no_hardware(kind: str, judge: Any, held: str, action: Action) -> None:
+    """Recorded on an H200: SIGSTOP to the worker of its GPU amid NCCL."""
+    problem = {"load": kind, "uuid": gpu_of("a", 0), "problem": f"the load did not answer in time{held}"}
+    whole = fleet(2, a=[load("a", "matmul"), {"load": kind, "results": [problem]}])
+    verdict = judge(whole)
+    assert verdict.outcome is Outcome.FAILED
+    assert verdict.action is action
+    assert ("scontrol suspend" in verdict.cause) == (action is Action.MONITOR)
+
+
 def test_a_process_that_was_stopped_is_told_from_one_that_computes() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         one = worker(0, busy=True)

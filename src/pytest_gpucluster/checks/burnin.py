@@ -78,6 +78,7 @@ LIMITS = {
 REPLAYS_A_MINUTE = 8  # DCGM: DCGM_LIMIT_MAX_PCIREPLAY_RATE
 PARTNERS = 3
 NO_MEMORY = "out of memory"  # in torch's and CUDA's words
+STOPPED = "process is stopped by a signal"  # as the payload says it of a load that hangs
 NO_TORCH = "No module named 'torch'"
 # How a rank of a collective ends that only waited for another: by time, by a closed connection
 _FOLLOWS = re.compile(
@@ -222,7 +223,7 @@ def _minding_others(
     ) -> Callable[Concatenate[Told, str, P], Verdict]:
         @functools.wraps(judge)
         def judged(whole: Told, node: str, /, *args: P.args, **kwargs: P.kwargs) -> Verdict:
-            verdict = judge(whole, node, *args, **kwargs)
+            verdict = _unless_stopped(judge(whole, node, *args, **kwargs))
             theirs = [_others_of(whole.nodes[node], finding, load) for finding in verdict.findings]
             names = ", ".join(sorted({name for names in theirs for name in names}))
             return disturbed(
@@ -232,6 +233,18 @@ def _minding_others(
         return judged
 
     return wrap
+
+
+def _unless_stopped(verdict: Verdict) -> Verdict:
+    """Where all that is found is that our processes were stopped, say that instead: no hardware does it."""
+    if not verdict.findings or not all(STOPPED in finding.measured for finding in verdict.findings):
+        return verdict
+    return replace(
+        verdict,
+        cause="our processes on the node were stopped by a signal: scontrol suspend, a debugger, or a kill -STOP",
+        hint="scontrol show job of this run; ps -eo pid,stat,lstart,cmd on the node; repeat",
+        action=Action.MONITOR,
+    )
 
 
 def _others_of(told: NodeTold, finding: Finding, load: str) -> tuple[str, ...]:
