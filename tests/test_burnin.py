@@ -864,6 +864,11 @@ def test_without_gpus_the_host_is_loaded() -> None:
     assert burnin._collectives(1) == []
 
 
+def test_gpus_that_no_load_uses_need_not_work() -> None:
+    assert burnin_of(2, gpus=8).told.gpus == 8
+    assert burnin_of(2, gpus=8, loads=("memory", "storage")).told.gpus == 0
+
+
 @pytest.mark.parametrize(("gpus", "rounds"), [(2, 1), (4, 3), (8, 7), (5, 5)])
 def test_peers_change_until_every_pair_has_met(gpus: int, rounds: int) -> None:
     ways = {way for number in range(rounds) for way in _pairs(gpus, number)}
