@@ -302,6 +302,20 @@ def test_in_its_own_time_it_ends_green(sandbox: Sandbox, tmp_path: Path) -> None
     assert "test_storage[gpu01]" in names(run.outcomes, "passed")
 
 
+def test_without_one_finished_round_it_ends_as_a_stopped_run_does(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Its workers never come up within its time: nothing was proved, so nothing is green."""
+    config = {"loads": ["hbm", "storage"], "payload": ["sh", "-c", "exec sleep 600"]}
+    words = arguments(sandbox, tmp_path, "--burnin-time=3s", "--nodes=gpu01", **config)
+    run = run_pytest(tmp_path, *words, env=env_of(sandbox), where=[str(SUITE)], timeout=DEADLINE)
+    assert run.rc == 2, run.out[-3000:]
+    (end,) = burnin_events(run, "end")
+    assert (end["why"], end["rounds"]) == ("the time is up", 0)
+    assert "ERROR: burn-in: no round of loads was finished in " in run.out
+    assert "ask for more time" in run.out
+    assert not names(run.outcomes, "passed")
+    assert not names(run.outcomes, "failed"), "that its workers were killed at the end accuses nobody"
+
+
 # --- options -------------------------------------------------------------------------------------------------------
 
 

@@ -261,6 +261,19 @@ def test_without_a_driver_one_check_fails_and_none_passes() -> None:
     assert passed == {"gpu.device_files", "gpu.fabric_manager", "gpu.xid"}
 
 
+def test_an_nvidia_smi_that_answers_late_is_no_pass_of_the_driver() -> None:
+    """Its first query took 60 s and the second was cut off: the GPUs were told, and nothing else was."""
+    late = replace(Host().gpus, cut_off="rows")
+    verdict = judge(Host(gpus=late))["gpu.driver"]
+    assert [finding.measured for finding in verdict.findings] == [
+        "nvidia-smi had not told all after 90 s: cut off at its query 'rows'"
+    ]
+    # each start loads the driver anew, which takes seconds: that has its own check
+    unloaded = Host(gpus=late)
+    unloaded.change(3, persistence=False)
+    assert judge(unloaded)["gpu.driver"].outcome is Outcome.NOT_CHECKED
+
+
 def test_without_any_gpu_the_count_fails_with_what_was_said() -> None:
     host = Host(gpus=nvidia_smi.Gpus(messages=("No devices were found",)))
     assert failing(host) == ["gpu.count"]

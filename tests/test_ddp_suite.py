@@ -14,7 +14,7 @@ from plugin_helpers import Run, cluster_file, names, run_pytest
 
 from pytest_gpucluster.checks import ddp
 from pytest_gpucluster.checks.told import StepTold, TaskTold, read_facts
-from pytest_gpucluster.checks.verdict import Outcome, Verdict
+from pytest_gpucluster.checks.verdict import Action, Outcome, Verdict
 from pytest_gpucluster.config.frameworks import DdpConfig
 from pytest_gpucluster.payloads import ddp as payload
 from pytest_gpucluster.runners import ddp as runner
@@ -255,6 +255,21 @@ def test_silent_nodes_are_failures_not_passes() -> None:
 def test_two_ranks_on_one_device() -> None:
     facts = [{"ddp": "loaded", "seconds": 1.0, "device": {"uuid": "GPU-0", "bus": ""}}]
     assert found(ddp.devices("gpu02", worked(rank2=facts))) == "GPU-0: ranks 0 (gpu01), 2 (gpu02)"
+
+
+@pytest.mark.parametrize(
+    ("reason", "action"),
+    [
+        ("AcceleratorError: CUDA error: out of memory", Action.MONITOR),
+        ("RuntimeError: torch 2.11.0+cu130 sees no GPU (CUDA_VISIBLE_DEVICES=1)", Action.DRAIN),
+    ],
+)
+def test_memory_that_others_hold_drains_nobody(reason: str, action: Action) -> None:
+    """Recorded on an H200 of whose memory another process held all."""
+    verdict = ddp.devices("gpu02", worked(rank2=[{"ddp": "failed", "phase": "take a GPU", "reason": reason}]))
+    assert found(verdict) == f"rank 2: take a GPU: {reason}"
+    assert verdict.action is action
+    assert ("was taken before" in verdict.cause) == (action is Action.MONITOR)
 
 
 def test_a_killed_rank_comes_before_those_that_felt_it() -> None:

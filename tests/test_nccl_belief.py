@@ -180,6 +180,16 @@ NO_DEVICE = "torch finds no CUDA device (torch 2.11.0+cu130, CUDA_VISIBLE_DEVICE
         ),
         (f"collective: rank 1 on n01: {NO_DEVICE}", "no GPU", f"rank 1: {NO_DEVICE}"),
         ("collective: rank 1 on n01: RuntimeError: odd", "a rank failed", "rank 1: RuntimeError: odd"),
+        (
+            "collective: rank 0 on n01: No module named 'torch': give the environment a python that has torch",
+            "no torch",
+            "rank 0: No module named 'torch'",
+        ),
+        (
+            "collective: rank 0 on n01 (GPU 0000:00:07): NCCL error: Bootstrap : no socket interface found",
+            "no network interface",
+            "rank 0 (GPU 0000:00:07): NCCL error: Bootstrap : no socket interface found",
+        ),
     ],
 )
 def test_what_a_rank_of_our_payload_says_is_the_cause(stderr: str, cause: str, words: str) -> None:
@@ -211,7 +221,10 @@ def test_a_run_that_was_cut_says_first_why() -> None:
         IB,
     )
     assert verdict.findings[0].measured == "NET/Socket within a node"
-    assert verdict.cause == "set in the environment: NCCL_P2P_DISABLE=1; GPUs of one node do not use NVLink"
+    assert (
+        verdict.cause
+        == "set in the environment or nccl.conf: NCCL_P2P_DISABLE=1; GPUs of one node do not use NVLink"
+    )
 
 
 def test_per_node_runs_are_believed_one_by_one() -> None:

@@ -101,6 +101,6 @@ def test_settings_from_outside_are_read() -> None:
     )
     log = read(text)
     assert log.settings["NCCL_PROTO"] == "LL"
-    assert log.set_by == "set in the environment: NCCL_MAX_NCHANNELS=2, NCCL_PROTO=LL"
+    assert log.set_by == "set in the environment or nccl.conf: NCCL_MAX_NCHANNELS=2, NCCL_PROTO=LL"
     assert log.summary().endswith(log.set_by)
     assert read("").set_by == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shlex
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import pytest
 from pytest_gpucluster.checks import nccl as beliefs
 from pytest_gpucluster.checks import nccl_fleet
 from pytest_gpucluster.checks.localise import Localisation
-from pytest_gpucluster.checks.verdict import Finding, Outcome, Verdict
+from pytest_gpucluster.checks.verdict import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.config.models import Cluster, EnvironmentConfig, Group, NcclConfig, Profile
 from pytest_gpucluster.errors import ConfigError, NotAvailable, StepError, StepTimeout
 from pytest_gpucluster.payloads.collective import CONCLUDED, GIVEN_UP
@@ -246,8 +246,46 @@ def test_auto_takes_nccl_tests_else_the_payload(there: tuple[str, ...], program:
 
 
 def test_neither_is_not_checked_and_names_the_nodes() -> None:
-    with pytest.raises(NotAvailable, match="neither all_reduce_perf nor torch on gpu01, gpu02: install"):
+    with pytest.raises(NotAvailable, match=r"neither all_reduce_perf nor torch on gpu\[01-02\]: install"):
         _ = runner().runner
+
+
+@dataclass
+class Uneven(Channel):
+    """Here `without` are (node, word) of commands that one node lacks."""
+
+    without: tuple[tuple[str, str], ...] = ()
+
+    def ask_node(self, node: str, command: str, **_: Any) -> Answer:
+        lacks = any(node == where and word in command for where, word in self.without)
+        return Answer(node, 1 if lacks else super().ask_node(node, command).rc, b"")
+
+
+@pytest.mark.parametrize(
+    ("there", "without", "program"),
+    [
+        (("torch",), (("gpu02", "torch"),), "payload"),
+        (("all_reduce_perf",), (("gpu02", "all_reduce_perf"),), "nccl-tests"),
+        (("all_reduce_perf", "torch"), (("gpu02", "all_reduce_perf"),), "payload"),
+    ],
+)
+def test_a_node_that_lacks_what_others_have_costs_only_itself(
+    there: tuple[str, ...], without: tuple[tuple[str, str], ...], program: str
+) -> None:
+    made = runner()
+    made._channel = Uneven(there, without=without)  # type: ignore[assignment]
+    assert made.runner == program
+    assert made.can_re_form == (program == "payload")
+
+
+def test_the_payload_logs_whatever_a_prolog_says(steps: list[StepRequest]) -> None:
+    runner(runner="payload").whole(NODES)
+    runner(runner="payload", exports={"NCCL_DEBUG": "TRACE"}).whole(NODES)
+    runner(payload=["sim-collective"], runner="payload").whole(NODES)
+    ours, traced, stand_in = (step.argv for step in steps)
+    assert ours[-2:] == ("--nccl-debug", "INFO")
+    assert traced[-2:] == ("--nccl-debug", "TRACE")
+    assert "--nccl-debug" not in stand_in
 
 
 def test_the_payload_travels_on_the_command_line(steps: list[StepRequest]) -> None:
@@ -517,3 +555,71 @@ def test_a_hang_is_told_after_its_reason(said: tuple[str, str], first: str) -> N
     verdict = proofs._with_problem(failing(said), step, "n02")
     assert verdict.findings[0].measured == first
     assert len(verdict.findings) == 2
+
+
+RECORDED = Path(__file__).parent / "data" / "h200x8"
+GPU_1 = "GPU-36b3216f-daee-b975-729f-ae923d5a4fd1"
+
+
+def occupied() -> Answer:
+    """A survey of the recorded host with a process on GPU 1."""
+    gpus = "\n".join((RECORDED / "query-gpu.txt").read_text().splitlines()[1:-1])
+    apps = f"pid, gpu_uuid, used_gpu_memory [MiB], process_name\n772, {GPU_1}, 143052 MiB, python3"
+    return Answer("gpu02", 0, f"@@ gpus 0\n{gpus}\n@@ apps 0\n{apps}\n".encode())
+
+
+def proof_of(monkeypatch: pytest.MonkeyPatch, *tasks: TaskResult) -> proofs.NcclProof:
+    """A proof of two nodes of one GPU whose first stage gave these tasks."""
+    made = runner(runner="payload", gpus=1)
+    log = "".join(f"{task.rank}: {line}\n" for task in tasks for line in task.stderr.splitlines())
+    step = Measured(Output(()), nccl_log.read(log), {}, "srun", 1.0, tasks=tasks)
+    monkeypatch.setattr(made, "alone", lambda *_: step)
+    monkeypatch.setattr(made, "survey", lambda _: occupied())
+    return proofs.NcclProof(made, NODES, Profile(name="p", description="", source=""), (), None)  # type: ignore[arg-type]
+
+
+WHO = "others are at work on GPUs of gpu02: GPU 1 (GPU-36b3216f-daee-b975-729f-ae923d5a4fd1, 0000:00:07.0): process 772"
+
+
+def test_memory_that_a_stranger_holds_is_told_with_the_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recorded on an H200 whose memory was all taken: CUDA's own words name nobody."""
+    said = "collective: rank 0 on gpu02: AcceleratorError: CUDA error: out of memory\n"
+    proof = proof_of(monkeypatch, TaskResult(0, "gpu01", 1), TaskResult(1, "gpu02", 1, stderr=said))
+    verdict = proof.alone.belief["gpu02"]
+    assert verdict.cause.startswith(WHO)
+    assert verdict.cause.endswith("out of memory")
+    assert "others" not in proof.alone.belief["gpu01"].cause
+
+
+def test_what_was_set_from_outside_stands_at_a_failure_of_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recorded on an H200: a task prolog named an interface that the node lacks."""
+    said = (
+        "gpu02:7:7 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth9\n"
+        "collective: rank 0 on gpu02 (GPU 0000:00:07): NCCL error: Bootstrap : no socket interface found\n"
+    )
+    proof = proof_of(monkeypatch, TaskResult(0, "gpu01", 1), TaskResult(1, "gpu02", 3, stderr=said))
+    verdict = proof.alone.belief["gpu02"]
+    assert (
+        verdict.cause == "set in the environment or nccl.conf: NCCL_SOCKET_IFNAME=eth9; no network interface"
+    )
+    assert "ip -br link" in verdict.hint
+
+
+def test_a_node_with_a_stranger_is_not_drained_for_its_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    proof = proof_of(monkeypatch)
+    slow = replace(failing(("gpu02", "slow")), check="nccl.pairs", action=Action.DRAIN)
+    monkeypatch.setattr(nccl_fleet, "pairs", lambda *_: slow)
+    monkeypatch.setitem(proof.__dict__, "localised", (Localisation(bad_nodes=("gpu02",)), ()))
+    verdict = proof.pairs("gpu02")
+    assert verdict.action is Action.MONITOR
+    assert verdict.cause.startswith(WHO)
+    monkeypatch.setattr(proof.runner, "survey", lambda _: Answer("gpu02", 1, b""))
+    assert proof.pairs("gpu02").action is Action.DRAIN
+
+
+def test_no_part_is_named_for_a_log_that_did_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    proof = proof_of(monkeypatch)
+    unsaid = failing((beliefs.TRANSPORT, "no connection between nodes was logged"))
+    monkeypatch.setattr(proof, "whole", lambda _: proofs.Stage(measured(), {"": unsaid}))
+    monkeypatch.setattr(proof, "_explained", lambda _: pytest.fail("it looks for a part"))
+    assert proof.whole_belief("all_reduce") is unsaid

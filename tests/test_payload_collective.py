@@ -196,6 +196,10 @@ def test_nccls_log_stays_out_of_the_results() -> None:
     collective.prepare(collective.parser().parse_args(["sweep", "--hostid-from-slurm"]), env, place)
     assert env["NCCL_DEBUG_FILE"] == "/dev/stderr"
     assert env["NCCL_HOSTID"] == "gpu07"
+    # a task prolog or an image has set them otherwise
+    env = {"NCCL_DEBUG": "VERSION", "NCCL_DEBUG_FILE": "/tmp/nccl.%h.%p"}
+    collective.prepare(collective.parser().parse_args(["sweep", "--nccl-debug", "INFO"]), env, place)
+    assert env == {**env, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/dev/stderr"}
 
 
 # -- sweeps -----------------------------------------------------------------------------------------------------

@@ -120,6 +120,7 @@ def test_an_nvidia_smi_that_hangs_costs_its_own_section_and_the_later_ones(
     answer = run_survey(tmp_path, body.replace('"nvlink -s")', '"nvlink -s") exec sleep 50;; never)'))
     assert len(nvidia_smi.parse_gpus(answer)) == 8
     assert nvidia_smi.parse_gpus(answer).cuda == "13.0"
+    assert nvidia_smi.parse_gpus(answer).cut_off == "nvlink"
     with pytest.raises(NotAvailable, match="exit 124"):
         nvidia_smi.parse_nvlink(answer)
     with pytest.raises(NotAvailable, match="not asked"):
@@ -166,6 +167,21 @@ def test_a_cut_matrix_is_an_error() -> None:
     text = "\n".join(recorded("topo.txt").splitlines()[:5]) + "\n"
     with pytest.raises(ProbeError, match="no row"):
         nvidia_smi.parse_topology(survey(topology=text))
+
+
+def test_a_node_without_gpus_says_so_in_every_section() -> None:
+    """Recorded from driver 580 with the device file of the only GPU masked; topo prints its legend alone."""
+    none = "No devices were found"
+    legend = "\n\nLegend:\n\n  X    = Self\n  NV#  = Connection traversing a bonded set of # NVLinks"
+    answer = survey(nvlink=none, errors=f"!6 {none}", topology=legend, p2p=legend)
+    for parse in (
+        nvidia_smi.parse_nvlink,
+        nvidia_smi.parse_nvlink_errors,
+        nvidia_smi.parse_topology,
+        nvidia_smi.parse_p2p,
+    ):
+        with pytest.raises(NotAvailable, match=none):
+            parse(answer)
 
 
 BANNER = "*** Authorised use only ***\nWARNING: infoROM is corrupted at gpu 0000:1B:00.0\n"

@@ -172,6 +172,19 @@ def test_state_of_a_killed_sandbox_is_recovered(folder: Path) -> None:
     assert before["slurmd-gpu01"] != after["slurmd-gpu01"]
 
 
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_the_cluster_file_states_the_limits_that_slurm_has(folder: Path, nodes: int) -> None:
+    """Recorded on a sandbox of one node: slurm.limits failed, for the file said MaxNodes=1 of a partition of 2."""
+    sandbox = Sandbox(folder / "s")
+    sandbox.up(nodes=nodes)
+    try:
+        shown = run(sandbox, "scontrol", "show", "partition", "debug")
+        stated = config.load_cluster(sandbox.cluster_file).limits["debug"].max_nodes
+        assert f"MaxNodes={stated} " in shown
+    finally:
+        sandbox.down()
+
+
 def test_pids_of_an_earlier_boot_are_left_alone(folder: Path) -> None:
     bystander = subprocess.Popen(["sleep", "600"])
     try:

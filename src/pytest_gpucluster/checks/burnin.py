@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
@@ -10,7 +11,15 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 from pytest_gpucluster.checks.burnin_figures import floor_of
 from pytest_gpucluster.checks.burnin_told import HOST, UNDECIDED, unit_of
 from pytest_gpucluster.checks.outliers import outliers
-from pytest_gpucluster.checks.verdict import Action, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.checks.verdict import (
+    Action,
+    Finding,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    check,
+    disturbed,
+)
 from pytest_gpucluster.errors import ProbeError
 from pytest_gpucluster.probes import dcgm as dcgm_probe
 from pytest_gpucluster.probes import xid as xids
@@ -68,7 +77,15 @@ LIMITS = {
 }
 REPLAYS_A_MINUTE = 8  # DCGM: DCGM_LIMIT_MAX_PCIREPLAY_RATE
 PARTNERS = 3
-_END_THEM = "ps -o pid,user,lstart,cmd -p PID on the node; end it, look at Slurm's epilog, and repeat"
+NO_MEMORY = "out of memory"  # in torch's and CUDA's words
+STOPPED = "process is stopped by a signal"  # as the payload says it of a load that hangs
+NO_TORCH = "No module named 'torch'"
+# How a rank of a collective ends that only waited for another: by time, by a closed connection
+_FOLLOWS = re.compile(
+    r"[Tt]imed? ?out|[Cc]onnection (?:closed|reset|refused|was)|[Bb]roken pipe|[Rr]emote ?(?:[Ee]rror|process)|"
+    r"(?:did not answer in time|had not ended after [\w ]+?)(?: \(|$)"
+)
+GPUS = "GPUs"  # the part that stands for all of a node's
 DEATHS = 3  # processes of loads that may die until the node has to leave
 # After these the node's results cannot be trusted, or it may take others down: it leaves the burn-in at once
 FATAL = (
@@ -149,14 +166,14 @@ def _unmeasured(told: NodeTold, *loads: str, config: BurninConfig | None = None)
         yield NotApplicable(f"burnin.loads of the cluster file leaves {loads[0]} out")
     elif told.hello is None:
         yield NotChecked(f"the node never took part: {told.lost or told.out or 'no word from it'}")
-    elif any(load in told.skips for load in loads):
-        yield NotApplicable(next(told.skips[load] for load in loads if load in told.skips))
     elif set(loads) & set(GPU_LOADS) and not told.used:
         broken = [why for why in told.hello.get("broken", ()) if why]
-        if broken and told.gpus:
+        if broken:
             yield NotChecked(f"no worker on the GPUs: {broken[0]}")
         else:
             yield NotApplicable("the node has no GPU in this step")
+    elif any(load in told.skips for load in loads):
+        yield NotApplicable(next(told.skips[load] for load in loads if load in told.skips))
     elif any(load in loads and _process_ended(load, text) for load, _, text in told.problems):
         yield NotChecked(f"{loads[0]} did not run to its end: see burnin.survived")
     elif not any(load in loads for load, _, _ in told.problems):
@@ -194,23 +211,52 @@ def _rates(whole: Told, node: str, metrics: tuple[str, ...], config: BurninConfi
 
 
 def _minding_others(
-    judge: Callable[Concatenate[Told, str, P], Verdict],
-) -> Callable[Concatenate[Told, str, P], Verdict]:
-    """Where others were at work on the slow GPUs, say that instead: their hardware was not measured."""
+    load: str = "",
+) -> Callable[[Callable[Concatenate[Told, str, P], Verdict]], Callable[Concatenate[Told, str, P], Verdict]]:
+    """Where others at work on the GPUs explain every finding, say that instead.
 
-    @functools.wraps(judge)
-    def judged(whole: Told, node: str, /, *args: P.args, **kwargs: P.kwargs) -> Verdict:
-        verdict = judge(whole, node, *args, **kwargs)
-        foreign = {str(gpu): gpu.foreign for gpu in whole.nodes[node].gpus.values()}
-        theirs = [foreign.get(finding.part, ()) for finding in verdict.findings]
-        if not theirs or not all(theirs):
-            return verdict
-        names = ", ".join(sorted({name for names in theirs for name in names}))
-        return replace(
-            verdict, cause=f"others work on the GPU: {names}", hint=_END_THEM, action=Action.MONITOR
+    `load`: the one whose rates are judged; without it only memory that they hold explains anything.
+    """
+
+    def wrap(
+        judge: Callable[Concatenate[Told, str, P], Verdict],
+    ) -> Callable[Concatenate[Told, str, P], Verdict]:
+        @functools.wraps(judge)
+        def judged(whole: Told, node: str, /, *args: P.args, **kwargs: P.kwargs) -> Verdict:
+            verdict = _unless_stopped(judge(whole, node, *args, **kwargs))
+            theirs = [_others_of(whole.nodes[node], finding, load) for finding in verdict.findings]
+            names = ", ".join(sorted({name for names in theirs for name in names}))
+            return disturbed(
+                verdict, f"others are at work on the GPU: {names}" if theirs and all(theirs) else ""
+            )
+
+        return judged
+
+    return wrap
+
+
+def _unless_stopped(verdict: Verdict) -> Verdict:
+    """Where all that is found is that our processes were stopped, say that instead: no hardware does it."""
+    if not verdict.findings or not all(STOPPED in finding.measured for finding in verdict.findings):
+        return verdict
+    return replace(
+        verdict,
+        cause="our processes on the node were stopped by a signal: scontrol suspend, a debugger, or a kill -STOP",
+        hint="scontrol show job of this run; ps -eo pid,stat,lstart,cmd on the node; repeat",
+        action=Action.MONITOR,
+    )
+
+
+def _others_of(told: NodeTold, finding: Finding, load: str) -> tuple[str, ...]:
+    """Return the processes of others that explain a finding: a GPU that is slow, or that has no memory for us."""
+    parts = {str(gpu): uuid for uuid, gpu in told.gpus.items()}
+    if NO_MEMORY in finding.measured:
+        uuids = [parts[finding.part]] if finding.part in parts else sorted(set(told.gpus) - set(told.used))
+        return tuple(
+            name for uuid in uuids for name in (*told.gpus[uuid].foreign, *told.strangers.get(uuid, ()))
         )
-
-    return judged
+    failed = any(text in finding.measured for _, _, text in told.problems)
+    return () if failed or not load or finding.part not in parts else told.others(parts[finding.part], load)
 
 
 def _process_ended(load: str, text: str) -> bool:
@@ -245,20 +291,40 @@ def _risen(told: NodeTold, seconds: float, config: BurninConfig) -> Iterator[tup
     cause="the node died, hung or lost its processes under load",
     hint="the console of the node, dmesg, the BMC's event log; slurmd's log says what became of the step",
 )
-def survived(whole: Told, node: str) -> Judgement:
+def _survived(whole: Told, node: str) -> Judgement:
     """The node took part to the end; a process that died took its load along."""
     told = whole.nodes[node]
     yield Metric("burnin_rounds", told.rounds, "rounds")
     if told.lost:
         yield Finding("node", f"lost after {told.rounds} rounds: {told.lost}", "answers to the end")
     yield from _died(told)
-    if told.used and len(told.used) < whole.gpus:
-        why = "; ".join((told.hello or {}).get("broken", ())) or "no reason is known"
-        yield Finding("GPUs", f"{len(told.used)} took part: {why}", f"{whole.gpus}")
+    if told.hello is not None and len(told.used) < whole.gpus:
+        why = "; ".join(told.hello.get("broken", ())) or "no reason is known"
+        if _for_all(whole, why):
+            yield NotChecked(f"no GPU of any node was loaded: {why}: look at burnin.environment, or -m gpu")
+        else:
+            yield Finding(GPUS, f"{len(told.used)} took part: {why}", f"{whole.gpus}")
     if not told.rounds and not told.lost and not told.out:
         yield NotChecked(
             f"not one round was finished: {whole.ended or 'the time was too short'} ({format_duration(whole.seconds)})"
         )
+
+
+@_minding_others()
+def survived(whole: Told, node: str) -> Verdict:
+    """Judge that the node and its GPUs took part to the end; GPUs that never began have causes of their own."""
+    verdict = _survived(whole, node)
+    if not verdict.findings or any(finding.part != GPUS for finding in verdict.findings):
+        return verdict
+    lacking = NO_TORCH in verdict.findings[0].measured
+    return replace(
+        verdict,
+        cause="torch is not installed for this python on the node, unlike on others"
+        if lacking
+        else "no work could be started on the GPU: the driver, CUDA_VISIBLE_DEVICES, or memory that is taken",
+        hint="in a step on the node: nvidia-smi; python3 -c 'import torch; torch.zeros(1).cuda()'; -m 'gpu or ddp'",
+        action=Action.MONITOR if lacking else verdict.action,
+    )
 
 
 @check(
@@ -284,7 +350,7 @@ def corruption(whole: Told, node: str) -> Judgement:
     yield Metric("burnin_products_checked", checked, "products")
 
 
-@_minding_others
+@_minding_others("matmul")
 @check(
     "burnin.matmul",
     cause="a GPU that is slow: clocks held down by heat, power or settings, or another process on it",
@@ -298,7 +364,7 @@ def matmul(whole: Told, node: str, config: BurninConfig) -> Judgement:
     yield from _rates(whole, node, DTYPES, config, "TFLOP/s")
 
 
-@_minding_others
+@_minding_others("hbm")
 @check(
     "burnin.memory_bandwidth",
     cause="a GPU's memory is slow: lower memory clock, a stack that trains badly, row remapping at work",
@@ -313,7 +379,7 @@ def memory_bandwidth(whole: Told, node: str, config: BurninConfig) -> Judgement:
     yield from _rates(whole, node, ("hbm",), config, "memory bandwidth")
 
 
-@_minding_others
+@_minding_others("copies")
 @check(
     "burnin.copies",
     cause="the way between host and GPU is slow: fewer PCIe lanes, an older generation, wrong NUMA node",
@@ -327,6 +393,7 @@ def copies(whole: Told, node: str, config: BurninConfig) -> Judgement:
     yield from _rates(whole, node, ("h2d", "d2h"), config, "PCIe link")
 
 
+@_minding_others("peer")
 @check(
     "burnin.peer",
     cause="the way from GPU to GPU is slow or broken",
@@ -347,6 +414,7 @@ def peer(whole: Told, node: str, config: BurninConfig) -> Judgement:
             )
 
 
+@_minding_others()
 @check(
     "burnin.nccl",
     cause="collectives fail with this node, or deliver wrong data",
@@ -372,16 +440,36 @@ def nccl(whole: Told, node: str, config: BurninConfig) -> Judgement:
             yield Metric(f"burnin_{metric}", min(values.values()), "GB/s")
 
 
+def _for_all(whole: Told, why: str) -> bool:
+    """Tell whether no node could use a GPU, for what looks like the fault of the environment: it lacks torch."""
+    several = len(whole.nodes) > 1 and NO_MEMORY not in why
+    return not any(other.used for other in whole.nodes.values()) and (several or NO_TORCH in why)
+
+
 def _blamed_on_others(whole: Told, node: str) -> bool:
     """Tell whether every failed group of the node held one that is bad anyway."""
     told = whole.nodes[node]
-    bad = {name for name, other in whole.nodes.items() if name != node and (other.out or other.lost)}
-    said = [text for load, _, text in told.problems if load == "nccl"]
+    said = _of_nccl(told)
+    waited = all(_FOLLOWS.search(text) for text in said)
+    bad = {
+        name
+        for name, other in whole.nodes.items()
+        if name != node and (other.out or other.lost or (waited and _broke(other)))
+    }
     if any(told.wrong.get("nccl", {}).values()):
         return bool(bad & told.partners.keys())
     return bool(bad) and all(
         "(" not in text or bad & set(text.rpartition("(")[2].strip(")").split()) for text in said
     )
+
+
+def _of_nccl(told: NodeTold) -> list[str]:
+    return [text for load, _, text in told.problems if load == "nccl"]
+
+
+def _broke(told: NodeTold) -> bool:
+    """Tell whether a collective of the node failed for a reason of its own, and not by waiting for another."""
+    return any(not _FOLLOWS.search(text) for text in _of_nccl(told))
 
 
 @check(
@@ -496,6 +584,8 @@ def xid(whole: Told, node: str) -> Judgement:
     if not told.gpus:
         yield NotApplicable("the node has no GPU in this step")
         return
+    if not told.ran:
+        yield NotChecked("no load was finished, so there is no before and after")
     if not told.hello.get("kernel") or "xid" in told.unread:
         why = told.unread.get("xid") or told.hello.get("unread", {}).get("xid", "no message")
         yield NotChecked(f"the kernel log cannot be read: {why}")

@@ -11,13 +11,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.checks.gpu import EXPECTED_PROCESSES
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     Line = Mapping[str, Any]
 
 HOST = ""  # the part that stands for the node itself
 MAX_PROBLEMS = 50
+MAX_STRANGERS = 8
 UNDECIDED = "too few to tell which is right"
 # of a load's result: key -> metric; the host's own stand under the load's name
 _RATES = {
@@ -100,6 +103,12 @@ class NodeTold:
     problems: list[tuple[str, str, str]] = field(default_factory=list)  # load, part, what
     partners: dict[str, list[float]] = field(default_factory=dict)  # other node -> bus bandwidths
     ran: Counter[str] = field(default_factory=Counter)  # load -> how often
+    strangers: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # part -> processes of others, seen meanwhile
+    shared: dict[str, dict[str, int]] = field(
+        default_factory=dict
+    )  # part -> load -> how often with strangers
     unread: dict[str, str] = field(default_factory=dict)  # source of counters -> why it could not be read
     dcgm: dict[str, Any] | None = None
     out: str = ""  # why the node left the burn-in
@@ -122,7 +131,7 @@ class NodeTold:
                 _int(gpu.get("pcie_gen")),
                 _int(gpu.get("pcie_width")),
                 gpu.get("slow_celsius"),
-                tuple(f"{entry['name']} (pid {entry['pid']})" for entry in gpu.get("processes", ())),
+                _foreign(f"{entry['name']} (pid {entry['pid']})" for entry in gpu.get("processes", ())),
             )
         for about in self.hello.get("devices", ()):
             uuid = about.get("uuid") or f"device {about['gpu']}"
@@ -139,6 +148,14 @@ class NodeTold:
         """Write a part for people."""
         known = self.gpus.get(uuid)
         return str(known) if known else uuid or "node"
+
+    def others(self, uuid: str, load: str) -> tuple[str, ...]:
+        """Return who else was on a GPU: before us, or during at least half of these loads, whose median counts."""
+        gpu = self.gpus.get(uuid)
+        before = gpu.foreign if gpu else ()
+        meanwhile = self.strangers.get(uuid, ())
+        often = 2 * self.shared.get(uuid, {}).get(load, 0) >= max(1, self.ran[load])
+        return before or (tuple(meanwhile) if often else ())
 
     @property
     def simulated(self) -> bool:
@@ -164,7 +181,15 @@ class NodeTold:
             peaks.slow.update({name: round(share * samples) for name, share in seen.get("slow", {}).items()})
             if load == "matmul" and seen.get("sm_mhz") is not None:
                 peaks.sm_mhz.append(seen["sm_mhz"])
+        for uuid, names in line.get("strangers", {}).items():
+            if foreign := _foreign(names):
+                self._meet(uuid, foreign)
+                _count(self.shared, uuid, load, 1)
         self.unread.update(line.get("unread", {}))
+
+    def _meet(self, uuid: str, names: Iterable[str]) -> None:
+        known = self.strangers.setdefault(uuid, [])
+        known.extend(name for name in names if name not in known and len(known) < MAX_STRANGERS)
 
     def _add_result(self, line_load: str, result: Line) -> bool:
         """Add one result; True where it is one of the load itself, run to its end."""
@@ -218,6 +243,11 @@ class NodeTold:
             peaks.add(seen.samples, vars(seen))
             peaks.sm_mhz.extend(seen.sm_mhz)
             peaks.slow.update(seen.slow)
+        for uuid, names in other.strangers.items():
+            self._meet(uuid, names)
+        for uuid, times in other.shared.items():
+            for load, count in times.items():
+                _count(self.shared, uuid, load, count)
         self.skips.update(other.skips)
         self.problems.extend(other.problems[: MAX_PROBLEMS - len(self.problems)])
         self.ran.update(other.ran)
@@ -313,6 +343,10 @@ class Told:
         return votes
 
 
+def _foreign(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if not name.rpartition("/")[2].startswith(EXPECTED_PROCESSES))
+
+
 def _rates_of(load: str, result: Line) -> Iterator[tuple[str, float]]:
     if load == "matmul":
         yield str(result["dtype"]), result["tflops"]
@@ -326,7 +360,7 @@ def _rates_of(load: str, result: Line) -> Iterator[tuple[str, float]]:
 def _problem(result: Line) -> str:
     members = result.get("members")
     about = f" ({result['dtype']})" if "dtype" in result else f" ({' '.join(members)})" if members else ""
-    return f"{result['problem']}{about}"[:300]
+    return f"{str(result['problem'])[:300]}{about[:300]}"
 
 
 def _count(where: dict[str, dict[str, int]], load: str, part: str, count: int) -> None:

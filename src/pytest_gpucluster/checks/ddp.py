@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster import hostlist
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.checks.told import Fact, StepTold, TaskTold
-    from pytest_gpucluster.checks.verdict import Judgement
+    from pytest_gpucluster.checks.verdict import Judgement, Verdict
 
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 HOOK_FIRST_PORT, HOOK_PORTS = 61000, 4536  # Enroot's 50-slurm-pytorch.sh: 61000 + job id % 4536
 MAX_PORT = 65535
 EXIT_PORT = 3  # the payload's
+NO_MEMORY = "out of memory"  # in torch's and CUDA's words
 _SEE = "no node is fit for it: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface"
 _FOLLOWS = re.compile(
     r"[Tt]imed? ?out|[Cc]onnection (?:closed|reset|refused|was)|[Bb]roken pipe|clients joined"
@@ -205,7 +206,7 @@ def interface(node: str, placed: StepTold) -> Judgement:
     hint="srun --ntasks-per-node=N --gpus-per-task=1 sh -c 'echo $CUDA_VISIBLE_DEVICES; nvidia-smi'; gres.conf; is "
     "torch a CUDA build (torch.version.cuda)?",
 )
-def devices(node: str, worked: StepTold) -> Judgement:
+def _devices(node: str, worked: StepTold) -> Judgement:
     """Judge that every rank of the node took a GPU, and that no other rank of the fleet has the same."""
     if not worked.tasks and not worked.problem:
         yield NotChecked(_SEE)
@@ -228,6 +229,19 @@ def devices(node: str, worked: StepTold) -> Judgement:
         if len(ranks) > 1 and any(where == node for _, where in ranks):
             users = ", ".join(f"{rank} ({where})" for rank, where in ranks)
             yield Finding(key if key.startswith("GPU-") else f"GPU {key}", f"ranks {users}", "one rank")
+
+
+def devices(node: str, worked: StepTold) -> Verdict:
+    """Judge the GPUs of the node's ranks; memory that is taken already is no fault of the node's hardware."""
+    verdict = _devices(node, worked)
+    if not verdict.findings or not all(NO_MEMORY in finding.measured for finding in verdict.findings):
+        return verdict
+    return replace(
+        verdict,
+        cause="the memory of the GPU was taken before the rank came: a process of a former job, or past Slurm",
+        hint="pytest -m gpu -k 'stray or idle_memory' says who holds it; nvidia-smi",
+        action=Action.MONITOR,
+    )
 
 
 @check(

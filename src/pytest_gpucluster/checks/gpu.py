@@ -9,7 +9,7 @@ from pytest_gpucluster import hostlist
 from pytest_gpucluster.checks.fleet import Majority, drift, majority, owners
 from pytest_gpucluster.checks.verdict import Action, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.probes import xid as xids
-from pytest_gpucluster.probes.nvidia_smi import NOT_REPORTED, Gpu, Gpus
+from pytest_gpucluster.probes.nvidia_smi import HANG, NOT_REPORTED, Gpu, Gpus
 from pytest_gpucluster.units import format_size
 
 if TYPE_CHECKING:
@@ -243,6 +243,11 @@ def driver(gpus: Gpus, profile: GpuProfile, fleet: ByModel) -> Judgement:
     if not gpus.devices:
         yield NotChecked(f"nvidia-smi lists no GPU (see gpu.count): {_said(gpus)}")
         return
+    if gpus.cut_off:
+        slow = f"nvidia-smi had not told all after {HANG} s: cut off at its query {gpus.cut_off!r}"
+        unloaded = any(gpu.persistence is False for gpu in gpus)
+        why = "persistence mode is off, so each start loads the driver anew (see gpu.persistence)"
+        yield NotChecked(f"{slow}; {why}") if unloaded else Finding("driver", slow, "nvidia-smi answers")
     first = gpus.devices[0]
     if profile.driver is None and fleet.get(first.name or "", Majority[str]()).total < 2:  # noqa: PLR2004
         yield NotApplicable("the profile states no driver, and there is no other node to compare with")

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from pytest_gpucluster.probes.nccl_log import Log
     from pytest_gpucluster.probes.nccl_tests import Half, Output, RankLine, Run
 
-__all__ = ["Asked", "aligned", "believe", "believe_nodes", "follows", "metrics"]
+__all__ = ["TRANSPORT", "Asked", "aligned", "believe", "believe_nodes", "follows", "metrics"]
 
 # From bad to good: a better transport than the profile expects is no fault.
 _NET = ("NET/Socket", "NET/IB", "NET/IB/GDRDMA")
 _SHOWN = 4
 _NO_BUS = "-"
+TRANSPORT = "transport"  # the part of a run whose connections were not logged
 _CUT = ("table", "tables", "output")
 
 
@@ -357,8 +358,9 @@ def _transports(asked: Asked, profile: Profile | None) -> Iterator[_Doubt]:
     if len(asked.nodes) > 1 and wanted:
         if not paths.between and not log.collnet:
             yield _doubt(
-                "transport", "no connection between nodes was logged", wanted,
-                "NCCL's log is missing or cut", "run with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,ENV,NET",
+                TRANSPORT, "no connection between nodes was logged", wanted,
+                "NCCL's log is missing or cut", "the step asks for NCCL_DEBUG=INFO: a task prolog, an image or "
+                "nccl.conf sets NCCL_DEBUG, NCCL_DEBUG_SUBSYS (INIT,ENV,NET are needed) or NCCL_DEBUG_FILE otherwise",
             )  # fmt: skip
         for kind in sorted(paths.between):
             if _worse(kind, wanted):

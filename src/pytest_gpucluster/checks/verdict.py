@@ -17,7 +17,7 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, Union
 
 P = ParamSpec("P")
@@ -117,6 +117,20 @@ class About:
     hint: str
     action: Action
 
+
+def disturbed(verdict: Verdict, who: str) -> Verdict:
+    """Return a failure that others at work on the GPUs may explain: it drains nobody, and says to end them.
+
+    `who` names them: 'others are at work on GPU 1 (...): python3 (pid 7)'; '' leaves the verdict as it is.
+    """
+    if not who or verdict.outcome is not Outcome.FAILED:
+        return verdict
+    return replace(
+        verdict, cause=f"{who}; the hardware alone was not measured", hint=_END_THEM, action=Action.MONITOR
+    )
+
+
+_END_THEM = "ps -o pid,user,lstart,cmd -p PID on the node; end it, look at Slurm's epilog, and repeat"
 
 CHECKS: dict[str, About] = {}  # every check of ours that was imported; the reference is made from it
 

@@ -43,7 +43,7 @@ import time
 import types
 import xml.etree.ElementTree as ET
 import zlib
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 # The source travels packed: one argument of a command holds 128 KiB at most, and so does a whole command over SSH
 BOOT = "import base64, sys, zlib; exec(compile(zlib.decompress(base64.b64decode(sys.argv[1])), 'burnin.py', 'exec'))"
@@ -56,6 +56,7 @@ LATE = {
     "copies": 30.0,
     "peer": 30.0,
 }  # SLACK of loads that load no library, disk or partner can hold up
+WARNED = 14  # nvidia-smi(1): all was told, beside a warning of a corrupted InfoROM
 START = 240.0  # seconds for a worker to come up; torch from a slow file system takes its time
 RESTARTS = 3
 
@@ -90,7 +91,9 @@ _SAYING = threading.Lock()
 def reason_of(error: BaseException) -> str:
     """Return an exception as one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return ("%s: %s" % (type(error).__name__, lines[0] if lines else "no message"))[:300]
+    first = lines[0] if lines else "no message"
+    first = first.partition(" Of the allocated memory")[0]  # of torch's advice on memory only who holds it
+    return ("%s: %s" % (type(error).__name__, first))[:300]
 
 
 def output_of(
@@ -129,8 +132,9 @@ def number(text: Optional[str]) -> Optional[float]:
 def read_xml(text: str) -> List[Dict[str, Any]]:
     """Read `nvidia-smi -q -x`: one mapping a GPU with its names, limits, error counters and processes."""
     gpus = []
-    start = text.find("<nvidia_smi_log")
-    root = ET.fromstring(text[max(start, 0) :])  # noqa: S314 - nvidia-smi's own output
+    start, end = max(text.find("<nvidia_smi_log"), 0), "</nvidia_smi_log>"
+    inner = text[start:].partition(end)[0] + end  # warnings may stand before and behind it
+    root = ET.fromstring(inner)  # noqa: S314 - nvidia-smi's own output
     for index, gpu in enumerate(root.findall("gpu")):
         find = gpu.findtext
         counters = {}
@@ -240,7 +244,7 @@ class Counters:
             parts[gpu["uuid"]] = dict(gpu["counters"])
         if gpus:
             rc, out, err = output_of(["nvidia-smi", "nvlink", "-e"], 60)
-            if rc == 0:
+            if rc in (0, WARNED):
                 for uuid, counts in read_nvlink(out).items():
                     parts.setdefault(uuid, {}).update(counts)
             else:
@@ -251,7 +255,7 @@ class Counters:
     def _gpus(self) -> List[Dict[str, Any]]:
         rc, out, err = output_of(["nvidia-smi", "-q", "-x"], 60)
         try:
-            if rc != 0:
+            if rc not in (0, WARNED):
                 raise ValueError((err or out).strip()[:200] or "exit %d" % rc)
             return read_xml(out)
         except Exception as error:
@@ -317,6 +321,21 @@ def deltas(before: Mapping[str, Any], after: Mapping[str, Any]) -> Dict[str, Dic
     return found
 
 
+def strangers(gpus: Sequence[Mapping[str, Any]], ours: Set[int]) -> Dict[str, List[str]]:
+    """Return {UUID: processes} of others on the GPUs now: 'python3 (pid 7)'.
+
+    Nobody is one where no process of ours is seen: its pids are then those of another namespace.
+    """
+    seen = {gpu["uuid"]: gpu["processes"] for gpu in gpus}
+    if not ours & {entry["pid"] for entries in seen.values() for entry in entries}:
+        return {}
+    found = {
+        uuid: ["%s (pid %d)" % (entry["name"], entry["pid"]) for entry in entries if entry["pid"] not in ours]
+        for uuid, entries in seen.items()
+    }
+    return {uuid: names[:8] for uuid, names in found.items() if names}
+
+
 class Sensors:
     """Watches temperature, power, clocks and what slows the GPUs, from a thread of its own, while a load runs."""
 
@@ -342,10 +361,10 @@ class Sensors:
 
     def _sample(self) -> None:
         rc, out, _ = self._ask()
-        if rc != 0 and self.reasons.startswith("clocks_event"):
+        if rc not in (0, WARNED) and self.reasons.startswith("clocks_event"):
             self.reasons = "clocks_throttle_reasons.active"  # before driver 535
             rc, out, _ = self._ask()
-        if rc != 0:
+        if rc not in (0, WARNED):
             return
         for line in out.splitlines():
             cells = [cell.strip() for cell in line.split(",")]
@@ -391,6 +410,7 @@ class Worker:
         self.about = []  # type: List[Dict[str, Any]]
         self.broken, self.restarts = "", -1
         self.busy = False  # with a load that it was given
+        self.pids = set()  # type: Set[int]  # of all its processes so far
         self.start()
 
     def start(self) -> None:
@@ -405,6 +425,7 @@ class Worker:
             start_new_session=True,
             preexec_fn=die_with_parent,  # noqa: PLW1509 - nothing of ours holds a lock there
         )
+        self.pids.add(self.process.pid)
         self.ready = False
         threading.Thread(target=self._read, args=(self.process, self.lines), daemon=True).start()
 
@@ -451,8 +472,20 @@ class Worker:
         try:
             rc = self.process.wait(0.5)
         except subprocess.TimeoutExpired:
-            return "did not answer in time"
+            return "did not answer in time" + self.held()
         return "ended by signal %d" % -rc if rc < 0 else "ended with %d" % rc
+
+    def held(self) -> str:
+        """Say what holds its process, as the kernel knows it: ': it is stopped by a signal'; '' where nothing does."""
+        try:
+            with open("/proc/%d/stat" % self.process.pid) as file:  # noqa: PTH123
+                state = file.read().rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            return ""
+        return {
+            "T": ": its process is stopped by a signal",
+            "D": ": its process hangs in the kernel (state D)",
+        }.get(state, "")
 
     def part(self) -> Dict[str, Any]:
         """Return what its results are told of: its GPU, if it has but one."""
@@ -467,12 +500,15 @@ class Worker:
 
     def results(self, command: Mapping[str, Any], end: float) -> Iterator[Dict[str, Any]]:
         """Yield what a load gave; a worker that died or hangs is started anew for the next one."""
+        failed = False
         while True:
             said = self.next(end)
             if said is None:
                 why = self.ending()
                 self.kill()
-                yield dict(self.part(), load=command["load"], problem="the load %s" % why)
+                if not (failed and command["load"] == "nccl"):  # which then ends its worker, and has said why
+                    about = {"members": command["members"]} if "members" in command else {}
+                    yield dict(self.part(), load=command["load"], problem="the load %s" % why, **about)
                 if self.restarts >= RESTARTS:
                     self.broken = "%s was started %d times and %s" % (self.name, self.restarts + 1, why)
                 else:
@@ -483,6 +519,7 @@ class Worker:
             if "end" in said:
                 return
             said.pop("id")
+            failed = failed or bool(said.get("problem"))
             yield said
 
 
@@ -558,7 +595,11 @@ class Agent:
         for worker, load, began in self.waiting:
             took, own = time.monotonic() - began, float(load["seconds"])
             if took > 2 * own + LATE.get(load["load"], SLACK) and worker.busy:
-                problem = "the load had not ended after %.0f s instead of %.0f s" % (took, own)
+                problem = "the load had not ended after %.0f s instead of %.0f s%s" % (
+                    took,
+                    own,
+                    worker.held(),
+                )
                 late.append(dict(worker.part(), load=load["load"], problem=problem))
         if late:
             self.tell("load", load=late[0]["load"], results=late)
@@ -621,6 +662,8 @@ class Agent:
             assert worker is not None
             self.at = "starting " + worker.name
             worker.wait_ready(end)
+        if self.stopped.is_set():
+            return  # we have killed those that were still starting: that accuses nobody
         devices = [about for worker in self.workers for about in worker.about]
         self.tell(
             "hello",
@@ -658,6 +701,7 @@ class Agent:
         self.tell(
             "load", round=command["round"], load=load["load"], seconds=round(seconds, 2), results=results,
             sensors=sensors.summary(), deltas=deltas(self.before, after), unread=self.counters.unread,
+            strangers=strangers(after["gpus"], {pid for worker in self.workers for pid in worker.pids}),
         )  # fmt: skip
         if after["gpus"] or not self.before["gpus"]:
             self.before = after
@@ -979,6 +1023,8 @@ class Gpu:
         """Yield the results of one load."""
         load = command["load"]
         base = {"load": load, "gpu": self.index, "uuid": self.uuid}
+        if "members" in command:
+            base["members"] = command["members"]  # a problem names its group as well
         if load == "matmul":
             asked = command.get("dtypes") or list(SIZES)
             there = [dtype for dtype in asked if dtype in self.dtypes()]

@@ -942,6 +942,7 @@ def parser() -> argparse.ArgumentParser:
         add("--rendezvous", type=float, default=120.0, help="seconds to wait for all ranks")
         add("--address", default="", help="rendezvous host, where it is not the first node of the step")
         add("--port", type=int, default=0, help="rendezvous port, where it is not drawn from job and step")
+        add("--nccl-debug", default="", help="NCCL_DEBUG, whatever a task prolog or an image has set")
         add(
             "--hostid-from-slurm",
             action="store_true",
@@ -983,7 +984,11 @@ def prepare(args: Any, env: Any, place: Place) -> None:
     # torch would abort the process of a rank whose partner died, before it can say so; the deadline is ours
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     env.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
-    if env.get("NCCL_DEBUG"):
+    if args.nccl_debug:
+        env.update(
+            NCCL_DEBUG=args.nccl_debug, NCCL_DEBUG_FILE="/dev/stderr"
+        )  # which is read, unlike a site's file
+    elif env.get("NCCL_DEBUG"):
         env.setdefault("NCCL_DEBUG_FILE", "/dev/stderr")  # stdout is for results
 
 

@@ -103,6 +103,12 @@ _KNOWN = (
         "df -h /dev/shm; ls -l /dev/shm/nccl-*; mount -o remount,size=50% /dev/shm, or give the container more of it",
     ),
     _Known(
+        "no network interface",
+        re.compile(r"Bootstrap : no socket interface found|NET/Socket : no interface found"),
+        "NCCL_SOCKET_IFNAME (environment, task prolog, /etc/nccl.conf, ~/.nccl.conf) names an interface that the node "
+        "lacks: ip -br link",
+    ),
+    _Known(
         "NCCL",
         re.compile(r"(?:torch\.distributed\.DistBackendError: )?NCCL error(?: in)?: .*|ncclUnhandledCudaError.*|"
                    r"ncclSystemError.*|ncclRemoteError.*|ncclInternalError.*"),
@@ -112,6 +118,12 @@ _KNOWN = (
         "out of memory",
         re.compile(r"CUDA error: out of memory|\S*OutOfMemoryError.*|[Oo]ut [Oo]f [Mm]emory.*oom.kill.*"),
         "another process holds the memory (nvidia-smi), or the largest size is too large",
+    ),
+    _Known(
+        "no torch",
+        re.compile(r"No module named 'torch'.*"),
+        "python3 -c 'import torch' on the node; install it, or name the python, container or modules that have it "
+        "under environments and nccl.environment",
     ),
     _Known(
         "no GPU",
@@ -130,6 +142,7 @@ _KNOWN = (
         "nccl-tests is not at this path on the nodes or in the image",
     ),
 )  # fmt: skip
+_OF_NCCL = {"duplicate GPU", "no network interface"}  # what NCCL's own error repeats
 _OF_MPI = ("MPI without PMI", "orte_ess_init", "PMIx abort", "step launch failed", "plugin missing")
 _GONE = re.compile(r"srun: error: (?P<nodes>\S+?): tasks? (?P<tasks>[\d,\-\[\] ]+): (?P<what>.*)")
 MAX_LINE = 2048
@@ -154,7 +167,7 @@ def explain(text: str, *, mpi: str | None = None) -> tuple[Failure, ...]:
     )
     for known in _KNOWN:
         match = known.pattern.search(text)
-        if match and known.kind not in found and not (known.kind == "NCCL" and "duplicate GPU" in found):
+        if match and known.kind not in found and not (known.kind == "NCCL" and found.keys() & _OF_NCCL):
             told = _tell(known, match, text) + (started if known.kind in _OF_MPI else "")
             # a launch that failed kills the tasks of the other nodes: those are the ones that srun names
             host = "" if known.kind == "step launch failed" else nodes

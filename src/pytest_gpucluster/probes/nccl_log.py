@@ -85,9 +85,9 @@ class Log:
 
     @property
     def set_by(self) -> str:
-        """What was set from outside, in words: 'set in the environment: NCCL_PROTO=LL'; '' where nothing was."""
+        """What was set from outside, in words: 'set in the environment or nccl.conf: NCCL_PROTO=LL'; '' for nothing."""
         words = [f"{name}={value}" for name, value in self.settings.items() if not name.startswith(_OURS)]
-        return f"set in the environment: {', '.join(sorted(words))}" if words else ""
+        return f"set in the environment or nccl.conf: {', '.join(sorted(words))}" if words else ""
 
     def paths(self, node_of_rank: Mapping[int, str] | None = None) -> Paths:
         """Part the connections by place. `node_of_rank` is Slurm's; without it NCCL's own hosts are used."""

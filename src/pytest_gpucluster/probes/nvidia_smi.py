@@ -31,6 +31,7 @@ NOT_REPORTED = "not reported by this driver"
 HANG = 90
 DRIVER_NOT_LOADED = 9  # nvidia-smi(1), return value 9
 INFOROM_CORRUPTED = 14  # nvidia-smi(1): a warning beside a whole answer
+_NO_GPU = "No devices were found"  # `nvlink -s` says so with status 0; recorded from driver 580
 _HUNG = (124, 137)  # timeout(1): ended by TERM, by KILL
 _STOPPED = (DRIVER_NOT_LOADED, NOT_EXECUTABLE, NOT_FOUND)
 
@@ -232,6 +233,8 @@ def section(answer: Answer, name: str, what: str) -> str:
         raise NotAvailable(f"{what}: not asked, since nvidia-smi had failed before (see gpu.driver)")
     if found.rc not in (0, INFOROM_CORRUPTED):
         raise NotAvailable(f"{what}: {_plain(last_line(found.text)) or 'no message'} ({_exit(found.rc)})")
+    if found.text.strip() == _NO_GPU:
+        raise NotAvailable(f"{what}: {_NO_GPU}")
     return found.text
 
 
@@ -382,7 +385,8 @@ class Gpus:
 
     `messages` is what nvidia-smi said beside its table, like a GPU whose handle it cannot get. `driver_problem` is
     why nvidia-smi could not work at all (absent, hung, no driver); '' where the driver answered. `cuda` is the
-    newest CUDA version of the driver. `failed` tells the exit status where it was not 0.
+    newest CUDA version of the driver. `failed` tells the exit status where it was not 0. `cut_off` names the query
+    in which all nvidia-smi together had taken HANG seconds; '' where all were answered.
     """
 
     devices: tuple[Gpu, ...] = ()
@@ -390,6 +394,7 @@ class Gpus:
     driver_problem: str = ""
     cuda: str | None = None
     failed: str = ""
+    cut_off: str = ""
 
     def __len__(self) -> int:
         return len(self.devices)
@@ -434,7 +439,10 @@ def parse_gpus(answer: Answer) -> Gpus:
         )
     messages = tuple(map(_plain, table.messages))
     failed = "" if found.rc in (0, INFOROM_CORRUPTED) else _exit(found.rc)
-    return Gpus(devices, messages, _driver_problem(found, devices), _cuda(parts.get("header")), failed)
+    cut_off = next((name for name in _ORDER if name in parts and parts[name].rc in _HUNG), "")
+    return Gpus(
+        devices, messages, _driver_problem(found, devices), _cuda(parts.get("header")), failed, cut_off
+    )
 
 
 def _gpu(row: Mapping[str, tuple[str, str]]) -> Gpu:
@@ -607,7 +615,8 @@ def matrix(text: str, what: str) -> dict[str, dict[str, str]]:
     lines = [_ANSI.sub("", line) for line in text.splitlines()]
     start = next((at for at, line in enumerate(lines) if re.match(r"\s*\t\s*GPU\d+", line)), None)
     if start is None:
-        raise NotAvailable(f"{what}: {_plain(last_line(text)) or 'no answer'}")
+        lists_none = "Legend:" in text  # without a GPU there is nothing else
+        raise NotAvailable(f"{what}: {_NO_GPU if lists_none else _plain(last_line(text)) or 'no answer'}")
     columns = [cell.strip() for cell in lines[start].split("\t")]
     devices = [at for at, name in enumerate(columns) if _DEVICE.fullmatch(name)]
     found = {}

@@ -108,7 +108,8 @@ class Burnin:
         self.cluster, self.gpus = cluster, gpus
         self.environment = environment_named(cluster, self.config.environment, "burnin")
         self.before = before or Before()
-        self.told = Told({}, seconds, gpus)
+        used = gpus if set(self.config.loads) & set(checks.GPU_LOADS) else 0  # else none needs to work
+        self.told = Told({}, seconds, used)
         for node in nodes:
             known = self.before.nodes.get(node)
             self.told.nodes[node] = known or NodeTold(node)

@@ -167,29 +167,37 @@ class Nccl:
         """Return nccl-tests or payload; NotAvailable names the nodes that have neither."""
         if self.config.runner != "auto":
             return self.config.runner
-        if self.config.container or not self._lacking(f"command -v {shlex.quote(self.sweep.program)}"):
+        find = f"command -v {shlex.quote(self.sweep.program)}"
+        if self.config.container or not (without_tests := self._lacking(find)):
             return "nccl-tests"
-        if self.can_re_form:
-            return "payload"
-        lacking = ", ".join(self._lacking(f"command -v {shlex.quote(self.sweep.program)}")[:8])
-        raise NotAvailable(
-            f"neither {self.sweep.program} nor torch on {lacking}: install nccl-tests, or name under nccl.environment "
-            "an environment whose python has torch"
-        )
+        without_torch, asked = self._without_torch, self._channel.ask(find)
+        if {*without_tests} & {*without_torch} >= {*asked}:
+            raise NotAvailable(
+                f"neither {self.sweep.program} nor torch on {hostlist.fold(asked)}: install nccl-tests, or name "
+                "under nccl.environment an environment whose python has torch"
+            )
+        # the few nodes that lack what most have are told one by one, by their own step
+        return "payload" if len(without_torch) <= len(without_tests) else "nccl-tests"
 
     @cached_property
     def can_re_form(self) -> bool:
         """Whether our payload runs there: then all rounds of pairs fit into one step."""
-        if self.config.payload or self.config.runner == "payload":
-            return True
+        return bool(self.config.payload) or self.runner == "payload" or not self._without_torch
+
+    @cached_property
+    def _without_torch(self) -> tuple[str, ...]:
+        """The nodes whose python has no torch."""
+        if self.config.payload:
+            return ()  # it stands for ours, and needs none
         environment = self.environment
         if environment is not None and (
             environment.container_image or environment.conda or environment.modules
         ):
-            return self.config.container is None  # an image for nccl-tests alone has no torch
+            # an image for nccl-tests alone has no torch
+            return () if self.config.container is None else self._allocation.nodes
         python = shlex.quote(environment.python if environment else "python3")
         find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
-        return not self._lacking(f"{python} -c {shlex.quote(find)}")
+        return tuple(self._lacking(f"{python} -c {shlex.quote(find)}"))
 
     @property
     def logs_transports(self) -> bool:
@@ -381,7 +389,8 @@ class Nccl:
             return (*self.config.payload, *words)
         source = resources.files("pytest_gpucluster.payloads").joinpath("collective.py").read_text()
         python = self.environment.python if self.environment else "python3"
-        return (python, "-c", source, *words)
+        level = self.config.exports.get("NCCL_DEBUG", "INFO")
+        return (python, "-c", source, *words, *(("--nccl-debug", level) if level else ()))
 
     def _patient(self) -> tuple[str, ...]:
         """Have the payload give up before the step is cancelled: it knows the rank or the size that hangs."""

@@ -20,7 +20,7 @@ from pytest_gpucluster.checks.nccl_fleet import STANDS_APART
 from pytest_gpucluster.checks.schedule import circle
 from pytest_gpucluster.checks.told import signal_name
 from pytest_gpucluster.checks.topology import parse_slurm_topology
-from pytest_gpucluster.checks.verdict import Action, Finding, Outcome, Verdict
+from pytest_gpucluster.checks.verdict import Action, Finding, Outcome, Verdict, disturbed
 from pytest_gpucluster.config.baseline import Key
 from pytest_gpucluster.errors import GpuClusterError, ProbeError, SlurmError
 from pytest_gpucluster.probes import nvidia_smi
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.slurm.step import TaskResult
 
 PAIR = 2
+OUT_OF_MEMORY = "out of memory"  # the kind of failure that probes/mpi_errors.py knows
 REPEATS = 5  # of a baseline
 CANCELLED = (signal.SIGKILL, signal.SIGTERM)  # how Slurm ends the tasks of a step that is cancelled
 MAX_STRANGERS = 4
@@ -109,6 +110,10 @@ class NcclProof:
                 own = replace(asked, nodes=(node,), log=logs[node], node_of_rank=here)
                 belief[node] = beliefs.believe(output, own, self.profile)
             told = _with_endings(belief[node], measured, node)
+            if told.cause == OUT_OF_MEMORY:
+                told = _because(told, self._strangers(node))
+            if told.outcome is Outcome.FAILED and logs[node].set_by not in told.cause:
+                told = _because(told, logs[node].set_by)
             belief[node] = self.with_loss(_with_problem(told, measured, node), (node,))
         runs = {
             node: outputs[node].runs[0]
@@ -211,9 +216,8 @@ class NcclProof:
         """Judge a node by its measurements with partners; where it is bad, say what may be why."""
         found, measured = self.localised
         verdict = nccl_fleet.pairs(node, found, measured, self.runner.config.pair_size)
-        who = self._strangers(node) if verdict.outcome is Outcome.FAILED else ""
-        if who:  # its hardware was not measured
-            verdict = replace(_because(verdict, who), action=Action.MONITOR)
+        if verdict.outcome is Outcome.FAILED:
+            verdict = disturbed(verdict, self._strangers(node))
         return self.with_loss(verdict, (node,))
 
     def _localise(self) -> tuple[Localisation, tuple[Measurement, ...]]:
@@ -332,6 +336,8 @@ class NcclProof:
         """Return whether the whole is believed; where it failed, which part the rounds of pairs name."""
         stage = self.whole(collective)
         believed = stage.belief[""]
+        if all(finding.part == beliefs.TRANSPORT for finding in believed.findings):
+            return believed  # it ran well, and did not say by which way: no part is to be named for that
         return believed if stage.runs else self._explained(believed)  # what went away is named already
 
     def whole_bandwidth(self, collective: str) -> Verdict:
