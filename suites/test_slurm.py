@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.slurm.allocation import Allocation
     from pytest_gpucluster.slurm.client import Slurm
     from pytest_gpucluster.slurm.exam import JobFacts, NodeExam
-    from pytest_gpucluster.slurm.step import StepResult
+    from pytest_gpucluster.slurm.result import StepResult
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm")]
 

@@ -30,13 +30,14 @@ ROOMS = (
     ("drain",),
     ("report",),
     ("sandbox",),
-    ("plugin", "suite"),
+    ("suite",),
+    ("plugin",),
     ("cli_history", "cli_report", "cli_reference"),
     ("cli",),
 )
 ORDER = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
-# suite.py is what suites import of the plugin; fleet speaks of answers in the words of probes/base.py, which is pure
-BESIDE = {("suite", "plugin"), ("plugin", "suite"), ("fleet", "probes")}
+# fleet speaks of answers in the words of probes/base.py, which is pure
+BESIDE = {("fleet", "probes")}
 
 PROCESSES = {"subprocess", "pty"}
 STARTERS = re.compile(

@@ -20,7 +20,8 @@ from pytest_gpucluster.errors import AllocationError, SlurmError
 from pytest_gpucluster.report.events import EventLog, read_events
 from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest, _Holder
 from pytest_gpucluster.slurm.client import Slurm
-from pytest_gpucluster.slurm.step import StepRequest, StepResult, ended_from_outside, run_step
+from pytest_gpucluster.slurm.result import StepResult
+from pytest_gpucluster.slurm.step import StepRequest, ended_from_outside, run_step
 from pytest_gpucluster.transport import LocalTransport
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))

@@ -9,7 +9,8 @@ import pytest
 from pytest_gpucluster.checks import slurm as checks
 from pytest_gpucluster.checks.verdict import Outcome
 from pytest_gpucluster.slurm.exam import JobFacts, JobRecord, Jobs, judge_step
-from pytest_gpucluster.slurm.step import StepRequest, StepResult, TaskResult
+from pytest_gpucluster.slurm.result import StepResult, TaskResult
+from pytest_gpucluster.slurm.step import StepRequest
 
 # recorded: srun -N1 --time=1 sleep 300, Slurm 22.05.8
 CANCELLED = (

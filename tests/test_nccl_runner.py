@@ -28,7 +28,7 @@ from pytest_gpucluster.sandbox import acts, processes
 from pytest_gpucluster.sandbox.faults import Injected
 from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.slurm.client import Slurm
-from pytest_gpucluster.slurm.step import StepRequest, StepResult, TaskResult
+from pytest_gpucluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.transport import LocalTransport
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.checks.localise import Measurement
     from pytest_gpucluster.sandbox import Sandbox
+    from pytest_gpucluster.slurm.step import StepRequest
 
 NODES = ("gpu01", "gpu02")
 COMMAND = "all_reduce_perf -b 1M -e 1M -f 2 -g 1"

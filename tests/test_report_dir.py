@@ -16,7 +16,7 @@ from test_report_html import Page
 from pytest_gpucluster import cli
 from pytest_gpucluster.report.events import strict_json
 from pytest_gpucluster.report.steps import MAX_STREAM, StepLogs, clear
-from pytest_gpucluster.slurm.step import StepResult, TaskResult
+from pytest_gpucluster.slurm.result import StepResult, TaskResult
 
 if TYPE_CHECKING:
     from pathlib import Path

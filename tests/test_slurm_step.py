@@ -19,7 +19,8 @@ from pytest_gpucluster.slurm import exam, step
 from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.slurm.client import Slurm
 from pytest_gpucluster.slurm.inventory import PartitionInfo
-from pytest_gpucluster.slurm.step import StepRequest, StepResult, TaskResult, run_step, srun_endings
+from pytest_gpucluster.slurm.result import StepResult, TaskResult
+from pytest_gpucluster.slurm.step import StepRequest, run_step, srun_endings
 from pytest_gpucluster.transport import LocalTransport, kill_group
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import Node
     from pytest_gpucluster.slurm.allocation import Allocation
-    from pytest_gpucluster.slurm.step import TaskResult
+    from pytest_gpucluster.slurm.result import TaskResult
 
 
 # 1. A stock testinfra test. It runs once a node; each command is asked of the whole fleet in one round trip.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_gpucluster.slurm.step import StepResult
+    from pytest_gpucluster.slurm.result import StepResult
 
 
 class GpuClusterError(Exception):

@@ -11,7 +11,7 @@ The commands of all such fixtures are sent to the nodes in one go before the fir
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pytest
 
@@ -21,10 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.plugin.session import Node, Session
 
     AnyProbe = Probe[Any] | Callable[[Cluster], Probe[Any]]
     Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Asks(Protocol):
+    """What a fixture of facts needs of the session."""
+
+    def facts_of_item(self, asked: AnyProbe) -> Any:
+        """Return the facts of the item's node."""
 
 
 def probe_for(probe: AnyProbe, cluster: Cluster) -> Probe[Any]:
@@ -61,7 +67,7 @@ def probed(probe: AnyProbe) -> Any:
     an error.
     """
 
-    def facts_of_node(node: Node, gpucluster_session: Session) -> Any:  # noqa: ARG001 - makes an item a node
+    def facts_of_node(node: object, gpucluster_session: Asks) -> Any:  # noqa: ARG001 - makes an item a node
         return gpucluster_session.facts_of_item(probe)  # not by way of `facts`: each fixture costs an item
 
     facts_of_node.gpucluster_probe = probe  # type: ignore[attr-defined] # read by the plugin's prefetch

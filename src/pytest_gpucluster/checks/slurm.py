@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import JobLimits, NodeProfile, Profile
     from pytest_gpucluster.slurm.exam import ExamTask, JobFacts, JobRecord, Jobs, NodeExam
     from pytest_gpucluster.slurm.inventory import NodeInfo, PartitionInfo
-    from pytest_gpucluster.slurm.step import StepResult
+    from pytest_gpucluster.slurm.result import StepResult
 
 # RealMemory is usually set a little below what is installed, for the operating system (Slurm's FAQ on MemSpecLimit)
 MEMORY_SHARE = 0.85

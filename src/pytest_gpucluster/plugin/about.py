@@ -8,9 +8,6 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.probes.fabric_manager import FabricManager
-from pytest_gpucluster.probes.nvidia_smi import Gpus
-
 if TYPE_CHECKING:
     import pytest
 
@@ -24,7 +21,6 @@ DISTRIBUTIONS = (
     "pydantic",
     "ClusterShell",
 )
-_PLAIN = {"kernel": "kernel", "release": "operating system"}  # probes whose facts are a version
 SCOPE = ("nodes", "exclude_nodes", "partition", "reservation", "account", "profile", "baseline")
 
 
@@ -63,24 +59,6 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
-
-
-def seen(probe: str, facts: Any) -> dict[str, str]:
-    """Return the versions that the facts of a probe tell of a node: what -> version; of several parts all of them."""
-    if probe in _PLAIN and isinstance(facts, str):
-        return {_PLAIN[probe]: facts}
-    if isinstance(facts, Gpus):
-        gpus = facts.devices
-        found = {
-            "GPUs": {gpu.name for gpu in gpus},
-            "NVIDIA driver": {gpu.driver for gpu in gpus},
-            "VBIOS": {gpu.vbios for gpu in gpus},
-            "CUDA of the driver": {facts.cuda},
-        }
-        return {what: ", ".join(sorted(filter(None, told))) for what, told in found.items() if any(told)}
-    if isinstance(facts, FabricManager) and facts.version:
-        return {"fabric manager": facts.version}
-    return {}
 
 
 def slurmds(session: Session) -> dict[str, list[str]]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.probes.nccl_tests import Run
     from pytest_gpucluster.slurm.allocation import Allocation
     from pytest_gpucluster.slurm.inventory import NodeInfo
-    from pytest_gpucluster.slurm.step import StepResult
+    from pytest_gpucluster.slurm.result import StepResult
     from pytest_gpucluster.suite import AnyProbe
 
 SESSION: pytest.StashKey[Session] = pytest.StashKey()

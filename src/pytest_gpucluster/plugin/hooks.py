@@ -217,7 +217,9 @@ class Hooks:
         worker = self.session
         if not isinstance(worker, Worker) or worker.relay is None:
             return
-        places = [item.stash.setdefault(PLACE, place_of(item, worker)) for item in session.items]
+        places = [
+            item.stash.setdefault(PLACE, place_of(item, worker.nodes, worker.lanes)) for item in session.items
+        ]
         worker.orderly = any(place.load for place in places)
         worker.relay.call("places", [place.lane for place in places])
 

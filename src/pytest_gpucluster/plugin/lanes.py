@@ -15,9 +15,7 @@ import pytest
 from pytest_gpucluster.plugin.record import node_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pytest_gpucluster.plugin.session import Session
+    from collections.abc import Iterable, Mapping, Sequence
 
 Lanes = tuple[tuple[str, ...], ...]
 
@@ -48,10 +46,10 @@ def make_lanes(nodes: Sequence[str], count: int, leaves: Mapping[str, str]) -> L
     return tuple(tuple(ordered[begin:end]) for begin, end in itertools.pairwise(cuts))
 
 
-def place_of(item: pytest.Item, session: Session) -> Place:
+def place_of(item: pytest.Item, nodes: Iterable[str], lanes: Lanes) -> Place:
     """Say where an item runs. Its markers go first; without any, its fixtures tell: who runs steps loads nodes."""
     node, names = node_of(item), set(getattr(item, "fixturenames", ()))
-    everything = frozenset(session.nodes)
+    everything = frozenset(nodes)
     alone = item.get_closest_marker("lane") is not None or "lane_nodes" in names
     inventory = item.get_closest_marker("inventory") is not None  # reads Slurm's word, and no node
     if item.get_closest_marker("exclusive") or (not inventory and not alone and "allocation" in names):
@@ -59,9 +57,9 @@ def place_of(item: pytest.Item, session: Session) -> Place:
     if inventory:
         return Place(ANY, frozenset(), load=False)
     if alone or "srun" in names:
-        number = next((at for at, lane in enumerate(session.lanes) if node in lane), None)
+        number = next((at for at, lane in enumerate(lanes) if node in lane), None)
         if number is None:
             return Place(ALL, everything, load=True)
-        lane = frozenset(session.lanes[number])
+        lane = frozenset(lanes[number])
         return Place(str(number), lane if "lane_nodes" in names else frozenset({node}), load=True)
     return Place(ANY, frozenset({node}) if node else everything, load=False)

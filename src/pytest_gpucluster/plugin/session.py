@@ -32,11 +32,11 @@ from pytest_gpucluster.fleet.channel import Fleet
 from pytest_gpucluster.fleet.join import JoinedChannel
 from pytest_gpucluster.fleet.relay import FleetClient, FleetServer
 from pytest_gpucluster.fleet.testinfra_backend import host_of
-from pytest_gpucluster.plugin.about import seen
 from pytest_gpucluster.plugin.lanes import Lanes, Place, make_lanes
 from pytest_gpucluster.plugin.plan import Kind, Plan, Problem, judge_node, shares
 from pytest_gpucluster.plugin.record import NOT_APPLICABLE, NOT_CHECKED, Record, clean, matches
 from pytest_gpucluster.probes.base import Answer, Probe, with_root
+from pytest_gpucluster.probes.versions import versions_in
 from pytest_gpucluster.runners.submitit import SubmititDriver
 from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.slurm.exam import read_jobs, run_exam, submit_jobs
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.slurm.client import Slurm
     from pytest_gpucluster.slurm.exam import JobFacts, Jobs, NodeExam
     from pytest_gpucluster.slurm.inventory import NodeInfo
-    from pytest_gpucluster.slurm.step import StepResult
+    from pytest_gpucluster.slurm.result import StepResult
     from pytest_gpucluster.suite import AnyProbe
 
 T = TypeVar("T")
@@ -192,7 +192,7 @@ class Session:
             facts = self.facts(record.node, probe)
             if (record.node, probe.name) not in self._seen:  # said once a node
                 self._seen.add((record.node, probe.name))
-                record.versions |= seen(probe.name, facts)
+                record.versions |= versions_in(probe.name, facts)
             return facts  # noqa: TRY300 - the except is of facts()
         except NotAvailable as error:
             if self.requires(record):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pytest_gpucluster.slurm.step import StepResult, TaskResult
+    from pytest_gpucluster.slurm.result import StepResult, TaskResult
 
 __all__ = ["MAX_STREAM", "StepLogs", "clear"]
 

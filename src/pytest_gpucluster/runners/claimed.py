@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.checks.told import read_facts
 from pytest_gpucluster.errors import StepTimeout
 from pytest_gpucluster.runners.told import environment_named, source_of
-from pytest_gpucluster.slurm.step import StepRequest, StepResult, run_step
+from pytest_gpucluster.slurm.result import StepResult
+from pytest_gpucluster.slurm.step import StepRequest, run_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -28,7 +28,8 @@ from pytest_gpucluster.probes.container import (
 )
 from pytest_gpucluster.runners.containers import Containers, why_failed
 from pytest_gpucluster.slurm.pyxis import PyxisOptions, explain_exit
-from pytest_gpucluster.slurm.step import StepRequest, StepResult, run_step
+from pytest_gpucluster.slurm.result import StepResult
+from pytest_gpucluster.slurm.step import StepRequest, run_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -26,7 +26,8 @@ from pytest_gpucluster.probes import enroot
 from pytest_gpucluster.probes.base import last_line
 from pytest_gpucluster.probes.container import Imported
 from pytest_gpucluster.slurm.pyxis import PyxisOptions, explain
-from pytest_gpucluster.slurm.step import StepRequest, StepResult, run_step
+from pytest_gpucluster.slurm.result import StepResult
+from pytest_gpucluster.slurm.step import StepRequest, run_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.slurm.allocation import Allocation
     from pytest_gpucluster.slurm.client import Slurm
     from pytest_gpucluster.slurm.inventory import NodeInfo
-    from pytest_gpucluster.slurm.step import StepResult
+    from pytest_gpucluster.slurm.result import StepResult
 
 _MARK = re.compile(r"gpucluster-matrix (\S*) (.+)")
 _CPU = (

@@ -24,7 +24,8 @@ from pytest_gpucluster.errors import (
 from pytest_gpucluster.probes import mpi as reading
 from pytest_gpucluster.probes import mpi_errors
 from pytest_gpucluster.runners.nccl import failure_of
-from pytest_gpucluster.slurm.step import StepRequest, StepResult, environment_request, run_step
+from pytest_gpucluster.slurm.result import StepResult
+from pytest_gpucluster.slurm.step import StepRequest, environment_request, run_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -30,7 +30,8 @@ from pytest_gpucluster.errors import (
 from pytest_gpucluster.payloads.collective import CONCLUDED, GIVEN_UP
 from pytest_gpucluster.probes import nccl_log, nccl_tests, nvidia_smi
 from pytest_gpucluster.slurm.pyxis import PyxisOptions
-from pytest_gpucluster.slurm.step import StepRequest, StepResult, TaskResult, run_step
+from pytest_gpucluster.slurm.result import StepResult, TaskResult
+from pytest_gpucluster.slurm.step import StepRequest, run_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

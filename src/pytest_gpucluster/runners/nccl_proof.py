@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.probes.nccl_tests import Run
     from pytest_gpucluster.runners.nccl import Measured, Nccl
     from pytest_gpucluster.slurm.client import Slurm
-    from pytest_gpucluster.slurm.step import TaskResult
+    from pytest_gpucluster.slurm.result import TaskResult
 
 PAIR = 2
 OUT_OF_MEMORY = "out of memory"  # the kind of failure that probes/mpi_errors.py knows

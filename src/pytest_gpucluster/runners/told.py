@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.checks.told import StepTold, TaskTold, last_words, read_facts
 from pytest_gpucluster.errors import ConfigError, StepError, StepTimeout
 from pytest_gpucluster.slurm.pyxis import explain
-from pytest_gpucluster.slurm.step import StepResult, run_step
+from pytest_gpucluster.slurm.result import StepResult
+from pytest_gpucluster.slurm.step import run_step
 
 if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster, EnvironmentConfig

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.slurm.inventory import NodeInfo, PartitionInfo, ReservationInfo
-    from pytest_gpucluster.slurm.step import StepResult
+    from pytest_gpucluster.slurm.result import StepResult
     from pytest_gpucluster.transport import Transport
 
 _T = TypeVar("_T")

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.errors import SlurmError, StepError
-from pytest_gpucluster.slurm.step import StepRequest, StepResult, by_hand, run_step
+from pytest_gpucluster.slurm.result import StepResult
+from pytest_gpucluster.slurm.step import StepRequest, by_hand, run_step
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.slurm.allocation import Allocation
     from pytest_gpucluster.slurm.client import Slurm
     from pytest_gpucluster.slurm.inventory import NodeInfo
-    from pytest_gpucluster.slurm.step import TaskResult
+    from pytest_gpucluster.slurm.result import TaskResult
 
 EXIT_CODE, KILLED = 7, 9
 MAX_DIGITS = 4  # of the number of a CPU: Linux has at most 8192

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster import hostlist, redact, units
 from pytest_gpucluster.errors import SlurmError, StepCancelled, StepError, StepTimeout
 from pytest_gpucluster.slurm.client import said
-from pytest_gpucluster.slurm.pyxis import PyxisOptions, explain
+from pytest_gpucluster.slurm.pyxis import PyxisOptions
+from pytest_gpucluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.transport import kill_group
 
 if TYPE_CHECKING:
@@ -144,50 +145,6 @@ class StepRequest:
     def _pyxis(self) -> PyxisOptions:
         pyxis = self.pyxis or PyxisOptions()
         return replace(pyxis, env=tuple(dict.fromkeys((*pyxis.env, *self.env))))
-
-
-@dataclass(frozen=True)
-class TaskResult:
-    """How one task ended. `rc` None: not known. `signal`: also set for an exit status of 128 + signal."""
-
-    rank: int
-    node: str
-    rc: int | None
-    signal: int | None = None
-    stdout: str = ""
-    stderr: str = ""
-    truncated: bool = False
-
-    @property
-    def ok(self) -> bool:
-        """The task is known to have ended with 0."""
-        return self.rc == 0
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """A step that ended. `stderr` is what srun, slurmstepd and Pyxis said; `command` repeats it by hand."""
-
-    rc: int
-    tasks: tuple[TaskResult, ...]
-    stderr: str
-    seconds: float
-    command: str
-    stdout: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """The step and every task of it ended with 0."""
-        return self.rc == 0 and all(task.rc in (0, None) for task in self.tasks)
-
-    @property
-    def hint(self) -> str | None:
-        """What is known of the messages, in one line."""
-        return explain(self.stderr + "\n" + "\n".join(task.stderr for task in self.tasks if not task.ok))
-
-    def of_node(self, node: str) -> tuple[TaskResult, ...]:
-        """Return the tasks of one node, in rank order."""
-        return tuple(task for task in self.tasks if task.node == node)
 
 
 def run_step(slurm: Slurm, allocation: Allocation, request: StepRequest) -> StepResult:
