@@ -81,7 +81,7 @@ def tools(layout: Layout) -> None:
 def _nvidia_smi(layout: Layout) -> str:
     """Return the simulated nvidia-smi: a program of awk that reads its own options, where that awk can be told so."""
     found = {name: shutil.which(name, path=search_path()) or name for name in ("awk", "date", "sleep")}
-    awk = Path(found["awk"]).resolve()
+    awk = found["awk"]  # not where it leads to: an image has the one name only
     places = {
         "@NODES@": json.dumps(str(layout.nodes), ensure_ascii=False),
         "@BASE@": json.dumps(str(layout.root / "base"), ensure_ascii=False),
@@ -91,12 +91,12 @@ def _nvidia_smi(layout: Layout) -> str:
     text = (hardware.DATA / "nvidia-smi.awk").read_text()
     for mark, value in places.items():
         text = text.replace(mark, value)
-    option = _AWK_SCRIPT.get(awk.name)
+    option = _AWK_SCRIPT.get(Path(awk).resolve().name)
     if option:
         return f"#!{awk} {option}\n{text}"
     program = layout.root / "base/nvidia-smi.awk"
     program.write_text(text)
-    return f'#!/bin/sh\nexec {shlex.quote(str(awk))} -f {shlex.quote(str(program))} -- "$@"\n'
+    return f'#!/bin/sh\nexec {shlex.quote(awk)} -f {shlex.quote(str(program))} -- "$@"\n'
 
 
 def real_tools(layout: Layout, nodes: Mapping[str, tuple[int, ...]]) -> None:
