@@ -166,6 +166,21 @@ def test_profiles(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean 'h200-vm'?" in capsys.readouterr().err
 
 
+def test_a_shown_profile_has_units_and_is_read_back_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in config.profile_names():
+        assert cli.main(["profiles", "show", name]) == 0
+        shown = capsys.readouterr().out
+        Path("shown.yaml").write_text(shown)
+        assert config.load_profile("./shown.yaml") == config.load_profile(name)
+    cli.main(["profiles", "show", "h200-8"])
+    shown = capsys.readouterr().out
+    for line in (
+        "  memory: 143771MiB", "  nvlink_speed: 26.562 GB/s", "  power_limit: 700.0  # watts", "  rate: 50 GB/s",
+        "  size: 16GiB", "  busbw: 431 GB/s",
+    ):  # fmt: skip
+        assert f"{line}\n" in shown
+
+
 PLAIN = {"kind": "plain", "accounting": False, "share": [], "pyxis": "auto"}
 NAMESPACED = {
     "kind": "namespaced",
