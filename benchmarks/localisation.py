@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import sys
 
+from campaigns import draw
+from link_model import LinkModel
 from tabulate import tabulate
 
 from pytest_gpucluster.checks import schedule
-from pytest_gpucluster.checks.campaigns import draw
-from pytest_gpucluster.checks.link_model import LinkModel
 from pytest_gpucluster.checks.localise import Localisation, Localiser
 
 SIZES = (4, 16, 64, 256, 1024)

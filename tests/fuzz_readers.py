@@ -250,8 +250,6 @@ OTHERS: dict[str, Reader] = {
             b'{"ddp": "rank", "rank": 0, "node": "gpu01"}\nnoise {"ddp": "x"}\n',)),
         Reader("checks.topology.parse_slurm_topology", _both(topology.parse_slurm_topology), (
             b"SwitchName=s0 Level=0 LinkSpeed=1 Nodes=gpu[01-04]\nSwitchName=s1 Level=1 Switches=s[0-3]\n",), VALUE),
-        Reader("checks.topology.parse_ibnetdiscover", _both(topology.parse_ibnetdiscover), (
-            b'Switch 64 "S-b8" # "leaf1" base port 0 lid 1 lmc 0\n[1] "H-e8"[1](e8) # "gpu01 mlx5_0" lid 7 4xNDR\n',)),
         Reader("checks.localise.Measurement.from_dict", lambda data: Measurement.from_dict(jsontext.loads(_text(data))), (
             b'{"members": ["gpu01", "gpu02"], "busbw": 1.5, "collective": "all_reduce", "size": 4, "round": 1}',), DOOR),
         Reader("checks.burnin_told.NodeTold.from_dict", _told_burnin, _BURNIN, DOOR),

@@ -14,6 +14,7 @@ import pytest
 from pytest_gpucluster import cli, config
 from pytest_gpucluster.errors import SandboxError
 from pytest_gpucluster.slurm import client
+from pytest_gpucluster.transport import Completed, LocalTransport
 
 INVENTORY = "[slurm-master]\nmgmt01\n[slurm-node]\ngpu[01:04]\n"
 
@@ -59,11 +60,74 @@ PartitionName=debug Default=NO State=UP MaxTime=1:00:00 Nodes=gpu[01-02],cpu01
 """
 
 
-def test_init_from_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+def slurm_answers(monkeypatch: pytest.MonkeyPatch, partitions: str, default: str, srun: str) -> None:
+    """Let Slurm's commands, and srun --mpi=list, answer so."""
+    config_text = f"ClusterName = lab\nMpiDefault = {default}\n"
+
     def answer(_self: object, *argv: str, **_options: object) -> str:
-        return NODES if "node" in argv else PARTITIONS if "partition" in argv else "ClusterName = lab\n"
+        return NODES if "node" in argv else partitions if "partition" in argv else config_text
+
+    def run(_self: object, argv: tuple[str, ...], **_options: object) -> Completed:
+        assert argv == ("srun", "--mpi=list")
+        return Completed(argv, 0, "", srun, 0.1)  # where 22.05 says it
 
     monkeypatch.setattr(client.Slurm, "run", answer)
+    monkeypatch.setattr(LocalTransport, "run", run)
+
+
+TYPES = (
+    "MPI plugin types are...\n\tpmi2\n\tcray_shasta\n\tpmix\n\tnone\n"
+    "specific pmix plugin versions available: pmix_v4\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("default", "types", "mpi", "said"),
+    [
+        ("none", TYPES, "pmix", "srun --mpi=list: pmi2, cray_shasta, pmix, pmix_v4; MpiDefault=none"),
+        (
+            "none",
+            "MPI plugin types are...\n\tpmi2\n\tnone\n",
+            "pmi2",
+            "srun --mpi=list: pmi2; MpiDefault=none",
+        ),
+        ("pmix", TYPES, None, "MpiDefault=pmix, which starts the ranks of nccl-tests"),
+        ("none", "srun: fatal: no configuration\n", None, "# nccl: {mpi: pmix}"),
+    ],
+)
+def test_init_drafts_how_ranks_are_started(
+    monkeypatch: pytest.MonkeyPatch, default: str, types: str, mpi: str | None, said: str
+) -> None:
+    slurm_answers(monkeypatch, PARTITIONS, default, types)
+    assert cli.main(["init"]) == 0
+    assert said in Path("clusters/lab.yaml").read_text()
+    nccl = config.load_cluster("lab").nccl
+    assert (nccl.mpi, nccl.launcher) == (mpi, "srun")
+
+
+def test_init_without_any_pmi_drafts_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm_answers(monkeypatch, PARTITIONS, "none", "MPI plugin types are...\n\tnone\n")
+    assert cli.main(["init"]) == 0
+    nccl = config.load_cluster("lab").nccl
+    assert (nccl.mpi, nccl.launcher) == (None, "mpirun")
+
+
+ALL = "PartitionName=all Default={} State=UP MaxTime=1-00:00:00 Nodes=gpu01\n"
+WIDE = "PartitionName=wide Default=NO State=UP MaxTime=1-00:00:00 Nodes=gpu[01-02]\n"
+
+
+@pytest.mark.parametrize(("default", "chosen"), [("YES", "all"), ("NO", "wide")])
+def test_init_takes_the_default_partition_or_the_largest(
+    monkeypatch: pytest.MonkeyPatch, default: str, chosen: str
+) -> None:
+    monkeypatch.setitem(globals(), "NODES", NODES.splitlines()[0].replace("batch,debug", "all,wide") + "\n")
+    slurm_answers(monkeypatch, ALL.format(default) + WIDE, "none", TYPES)
+    assert cli.main(["init"]) == 0
+    assert config.load_cluster("lab").slurm.partition == chosen
+
+
+def test_init_from_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm_answers(monkeypatch, PARTITIONS, "none", TYPES)
     monkeypatch.setenv("SLURM_CONF", "/srv/lab/slurm.conf")
     assert cli.main(["init"]) == 0
     cluster = config.load_cluster("lab")
@@ -100,6 +164,21 @@ def test_profiles(capsys: pytest.CaptureFixture[str]) -> None:
     assert "name: NVIDIA H200\n" in capsys.readouterr().out
     assert cli.main(["profiles", "show", "h200vm"]) == 4
     assert "did you mean 'h200-vm'?" in capsys.readouterr().err
+
+
+def test_a_shown_profile_has_units_and_is_read_back_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in config.profile_names():
+        assert cli.main(["profiles", "show", name]) == 0
+        shown = capsys.readouterr().out
+        Path("shown.yaml").write_text(shown)
+        assert config.load_profile("./shown.yaml") == config.load_profile(name)
+    cli.main(["profiles", "show", "h200-8"])
+    shown = capsys.readouterr().out
+    for line in (
+        "  memory: 143771MiB", "  nvlink_speed: 26.562 GB/s", "  power_limit: 700.0  # watts", "  rate: 50 GB/s",
+        "  size: 16GiB", "  busbw: 431 GB/s",
+    ):  # fmt: skip
+        assert f"{line}\n" in shown
 
 
 PLAIN = {"kind": "plain", "accounting": False, "share": [], "pyxis": "auto"}

@@ -394,6 +394,28 @@ def test_a_repeat_on_one_node_does_not_clear_the_whole_cluster(tmp_path: Path) -
     assert found["gpucluster.gpu.gpu01 test_count"].is_flaky
 
 
+def test_a_node_that_came_back_is_flaky_and_one_that_did_not_stays_red(tmp_path: Path) -> None:
+    out = {
+        "suite": "run",
+        "check": "run.available",
+        "phase": "setup",
+        "message": "gpu01 is not tested: DRAINED",
+    }
+    runs = [
+        [
+            {**result("test_available", "error", node=node), **out, "nodeid": f"run::test_available[{node}]"}
+            for node in ("gpu01", "gpu02")
+        ],
+        [
+            result("test_count"),
+            result("test_count", "not tested", node="gpu02", message="not tested: gpu02: down"),
+        ],
+    ]
+    found = merged(tmp_path, *runs, nodes=(("gpu01", "gpu02"),) * 2)
+    assert attempts(found["gpucluster.run.gpu01 test_available"]) == ([], ["FlakyError"], "error, passed")
+    assert found["gpucluster.run.gpu02 test_available"].is_error
+
+
 def test_shards_lie_side_by_side_and_a_merged_file_can_be_merged(tmp_path: Path) -> None:
     one = shard(tmp_path / "1.xml", [result("test_count", "failed", message="7")], began=1)
     two = shard(tmp_path / "2.xml", [result("test_count", node="gpu02")], began=2, nodes=("gpu02",))

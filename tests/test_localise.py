@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpucluster.checks import schedule
-from pytest_gpucluster.checks.campaigns import draw
-from pytest_gpucluster.checks.link_model import ACROSS, WITHIN, LinkModel
 from pytest_gpucluster.checks.localise import Localisation, Localiser, Measurement, fleet_bound
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+from campaigns import draw
+from link_model import ACROSS, WITHIN, LinkModel
 
 if TYPE_CHECKING:
     from pytest_gpucluster.checks.schedule import Batch

@@ -326,7 +326,7 @@ def test_parameter(node, value):
     assert not {char for char in run.out if ord(char) < 32 and char not in "\n\t"}, "control characters"
     assert "\u202e" not in run.out
     assert "red" in run.out
-    assert len(run.cases) == 12  # junit.xml is well-formed
+    assert len(run.cases) == 13  # junit.xml is well-formed; one is of gpu02
     lines = (tmp_path / "reports" / "events.jsonl").read_text().splitlines()
     for line in lines:  # strict JSON, one event a line
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))

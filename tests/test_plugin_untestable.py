@@ -74,8 +74,9 @@ def test_drained_and_failing_nodes_are_an_error_each_and_then_not_tested(
     run = run_pytest(tmp_path, on(sandbox), workers, files=SUITE)
     assert run.rc == 1
     outcomes = run.outcomes
-    assert names(outcomes, "error") == ["test_named[gpu02]", "test_named[gpu03]"]
-    assert names(outcomes, "not tested") == ["test_release[gpu02]", "test_release[gpu03]"]
+    assert names(outcomes, "error") == ["test_available[gpu02]", "test_available[gpu03]"]
+    of_them = [f"{test}[{node}]" for test in ("test_named", "test_release") for node in ("gpu02", "gpu03")]
+    assert names(outcomes, "not tested") == of_them
     assert len(names(outcomes, "passed")) == 5
     told = re.compile(
         r'gpu02: DRAINED: "bad cable, ticket 4711" by root since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d'
@@ -89,7 +90,7 @@ def test_drained_and_failing_nodes_are_an_error_each_and_then_not_tested(
     kind, text = run.event("nodes")["not_tested"]["gpu03"]
     assert kind == "unavailable"
     assert "smells" in text
-    case = run.cases["gpucluster.tiny.gpu02 test_named"]
+    case = run.cases["gpucluster.run.gpu02 test_available"]  # one name every night, whatever is selected
     (error,) = case.result
     assert type(error).__name__ == "Error"
     assert told.search(error.message.replace(" is not tested", ""))
@@ -103,7 +104,7 @@ def test_a_node_that_slurm_does_not_know_is_named(sandbox: Sandbox, tmp_path: Pa
     path = cluster_file(sandbox, tmp_path, nodes="gpu[01-02,77]")
     run = run_pytest(tmp_path, f"--cluster={path}", files=SUITE)
     assert run.rc == 1
-    assert names(run.outcomes, "error") == ["test_named[gpu77]"]
+    assert names(run.outcomes, "error") == ["test_available[gpu77]"]
     assert "gpu77: Slurm does not know this node" in run.out
     assert len(names(run.outcomes, "passed")) == 5
 
@@ -138,6 +139,54 @@ def test_busy_nodes_are_left_out_and_said(sandbox: Sandbox, tmp_path: Path, busy
     assert run.out.count("not tested: gpu04: ") >= 2  # in the header and at the end
     assert "in use by other jobs" in run.out
     assert "3 of 4 nodes tested" in run.out
+
+
+def test_fewer_nodes_than_min_nodes_are_no_success_and_the_missing_ones_are_named(
+    sandbox: Sandbox, tmp_path: Path, busy: str
+) -> None:
+    path = cluster_file(sandbox, tmp_path, min_nodes="90%")
+    run = run_pytest(tmp_path, f"--cluster={path}", files=SUITE)
+    assert run.rc == 1
+    why = "gpu04: (MIXED|ALLOCATED): in use by other jobs.*"
+    assert re.fullmatch(
+        rf"ERROR: 3 of 4 nodes were tested, fewer than min_nodes \(90%\) asks for; not tested: {why}",
+        run.errors[0],
+    )
+    (error,) = run.cases["gpucluster.run.cluster test_finished"].result
+    assert "3 of 4 nodes were tested" in error.message
+    assert run.event("finish")["complaints"] == [run.errors[0].removeprefix("ERROR: ")]
+    # the command line goes before the file
+    assert run_pytest(tmp_path, f"--cluster={path}", "--min-nodes=3").rc == 0
+
+
+def test_min_nodes_is_said_beside_failures_and_holds_for_a_selection(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    path = cluster_file(sandbox, tmp_path, min_nodes=4)  # of the whole cluster: two that are chosen are two
+    code = 'def test_one(node):\n    assert node.name != "gpu01"\n\ndef test_two(host):\n    assert host.exists("sh")\n'
+    chosen = "--nodes=gpu[01-02]"
+    assert run_pytest(tmp_path, f"--cluster={path}", chosen, "-k", "two", files={"test_x.py": code}).rc == 0
+    with out_of_service(sandbox, "gpu02", "DRAIN", "bad cable"):
+        run = run_pytest(tmp_path, f"--cluster={path}", chosen)
+    assert run.rc == 1
+    assert "1 of 2 nodes were tested" in run.errors[0]
+    assert 'not tested: gpu02: DRAINED: "bad cable"' in run.errors[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("0", "--min-nodes is to be a number from 1 on, or percent like 90%, not '0'"),
+        ("110%", "--min-nodes is to be a number from 1 on, or percent like 90%, not '110%'"),
+        ("5", "--min-nodes=5: only 4 nodes are under test: gpu[01-04]"),
+    ],
+)
+def test_a_wrong_min_nodes_is_one_line_before_anything_starts(
+    sandbox: Sandbox, tmp_path: Path, value: str, said: str
+) -> None:
+    run = run_pytest(tmp_path, on(sandbox), f"--min-nodes={value}", files=SUITE)
+    assert run.rc == 4
+    assert run.errors == [f"ERROR: {said}"]
 
 
 def test_only_busy_nodes_is_no_success_even_where_the_inventory_is_fine(
@@ -278,9 +327,9 @@ def test_last(fleet):
 """
     run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu[01-02]", files={"test_last.py": code})
     assert names(run.outcomes, "passed") == ["test_last"]
+    assert names(run.outcomes, "error") == ["test_available[gpu02]"]
     assert run.rc == 1
-    assert len(run.errors) == 1
-    assert run.errors[0].startswith("ERROR: gpu02 was lost: ")
+    assert "\ngpu02 was lost: " in run.out
 
 
 CUTTING = """
@@ -308,8 +357,8 @@ def test_a_channel_that_was_killed_accuses_no_node_of_not_answering(sandbox: San
         env={"PYTHONPATH": PATH},
     )
     assert names(run.outcomes, "failed") == []
-    assert names(run.outcomes, "error") == ["test_responds[gpu01]", "test_responds[gpu02]"]
-    assert "gpu01 is not tested: srun ended (exit -9)" in run.out
+    assert names(run.outcomes, "error") == ["test_available[gpu01]", "test_available[gpu02]"]
+    assert "gpu01 was lost: srun ended (exit -9)" in run.out
 
 
 def test_a_slurmd_that_died_unnoticed_costs_its_own_node_alone(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -330,7 +379,8 @@ def test_a_slurmd_that_died_unnoticed_costs_its_own_node_alone(sandbox: Sandbox,
     why = run.out.partition("not tested:")[2]
     by_us = "gpu03: its slurmd starts no task (" in why
     assert by_us or "NOT_RESPONDING" in why
-    assert "test_responds[gpu03]" in names(run.outcomes, "failed" if by_us else "error")
+    said = ("failed", "test_responds[gpu03]") if by_us else ("error", "test_available[gpu03]")
+    assert said[1] in names(run.outcomes, said[0])
 
 
 # the inventory is read before items are collected, nodes are asked for afterwards

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,6 +98,8 @@ def test_status_says_that_gpus_are_simulated(sandbox: Sandbox) -> None:
     status = sandbox.status()
     assert status["running"]
     assert status["gpus"] == "simulated"
+    since = datetime.fromisoformat(status["since"])  # a time that people read, with its zone
+    assert since <= datetime.now(since.tzinfo)
     assert set(status["nodes"]) == set(sandbox.nodes)
 
 

@@ -99,15 +99,6 @@ def test_coverage_counts_what_was_not_judged() -> None:
     ]
 
 
-def test_a_node_is_red_by_a_failure_or_an_error_only() -> None:
-    tally = Tally()
-    tally.add(_record("gpu01"), "not checked", "not checked: why")
-    tally.add(_record("gpu02"), "error", "lost")
-    assert not tally.is_red("gpu01")
-    assert tally.is_red("gpu02")
-    assert not tally.is_red("gpu09")
-
-
 @pytest.mark.parametrize(
     ("nodeid", "node", "name"),
     [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,13 @@ from pytest_gpucluster.printable import one_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pytest_gpucluster.config import Profile
+    from pytest_gpucluster.config.draft import Pmi
     from pytest_gpucluster.sandbox import Sandbox
+    from pytest_gpucluster.slurm.client import Slurm
+    from pytest_gpucluster.slurm.inventory import PartitionInfo
 
+_PLAIN = {"power_limit": "watts", "max_temperature": "degrees Celsius"}  # what profiles state as bare numbers
 OK, FAILED, WRONG_CONFIG, INTERRUPTED = 0, 1, 4, 130
 
 
@@ -140,7 +146,22 @@ def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, str]:
         raise GpuClusterError(f"{error}; run init where sinfo works, or give --inventory FILE") from error
     name = args.name or _file_name(slurm.config().get("ClusterName", "cluster"))
     conf = os.environ.get("SLURM_CONF")
-    return name, draft(name, nodes, origin="sinfo", conf=conf, simulated=_of_simulated_sandbox(conf))
+    simulated = _of_simulated_sandbox(conf)
+    return name, draft(name, nodes, origin="sinfo", conf=conf, pmi=_pmi(slurm), simulated=simulated)
+
+
+def _pmi(slurm: Slurm) -> Pmi | None:
+    """Ask srun which MPI types it has; None where it does not say."""
+    from pytest_gpucluster.config.draft import Pmi  # noqa: PLC0415 - only init needs it
+    from pytest_gpucluster.probes.base import Answer  # noqa: PLC0415
+    from pytest_gpucluster.probes.mpi import read_mpi_list  # noqa: PLC0415
+
+    try:
+        done = slurm.transport.run(("srun", "--mpi=list"), timeout=slurm.timeout, env=slurm.env)
+        types = read_mpi_list(Answer("", done.rc, done.stdout.encode(), done.stderr.encode()))
+    except GpuClusterError:
+        return None
+    return Pmi(tuple(kind for kind in types if kind != "none"), slurm.config().get("MpiDefault", ""))
 
 
 def _of_simulated_sandbox(conf: str | None) -> bool:
@@ -155,10 +176,14 @@ def _gres(counts: dict[str, int]) -> str:
     return ",".join(f"{name}:{count}" for name, count in counts.items())
 
 
-def _chosen(mine: Sequence[str] | frozenset[str], partitions: dict[str, Any]) -> str:
-    """Return one partition of a node: the cluster's default if it is among them, else the first by name."""
-    ordered = sorted(mine, key=lambda name: (not getattr(partitions.get(name), "default", False), name))
-    return ordered[0] if ordered else ""
+def _chosen(mine: Sequence[str], partitions: dict[str, PartitionInfo]) -> str:
+    """Return one partition of a node: the cluster's default if it is among them, else that of most nodes."""
+
+    def rank(name: str) -> tuple[bool, int, str]:
+        info = partitions.get(name)
+        return info is None or not info.default, -len(info.nodes) if info else 0, name
+
+    return min(mine, key=rank, default="")
 
 
 def _file_name(text: str) -> str:
@@ -212,15 +237,32 @@ def _profiles_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _profiles(args: argparse.Namespace) -> None:
     if args.verb == "show":
-        import yaml  # noqa: PLC0415 - only here
-
-        plain = config.load_profile(args.name).model_dump(mode="json")
-        _say(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110).rstrip())
+        _say(_profile_text(config.load_profile(args.name)))
         return
     from tabulate import tabulate  # noqa: PLC0415 - slow to import
 
     rows = [(name, config.load_profile(name).description) for name in config.profile_names()]
     _say(tabulate(rows, headers=("profile", "description"), tablefmt="plain"))
+
+
+def _profile_text(profile: Profile) -> str:
+    """Write a profile as a file would state it: with units, and without what it expects nothing of."""
+    import yaml  # noqa: PLC0415 - only here
+
+    said = _stated(profile.model_dump(mode="json"), profile.model_dump(mode="json", exclude_defaults=True))
+    text = yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=110).rstrip()
+    return re.sub(
+        r"(?m)^ +(power_limit|max_temperature): .*$", lambda line: f"{line[0]}  # {_PLAIN[line[1]]}", text
+    )
+
+
+def _stated(plain: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is empty; a null in place of a default stays, for it takes an expectation away."""
+    inner = {
+        key: _stated(value, changed.get(key) or {}) if isinstance(value, dict) else value
+        for key, value in plain.items()
+    }
+    return {key: value for key, value in inner.items() if value not in (None, {}, []) or key in changed}
 
 
 # --- sandbox

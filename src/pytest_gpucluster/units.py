@@ -11,6 +11,7 @@ import re
 
 _BINARY = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 _DECIMAL = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_SHARE = re.compile(r"\s*(?:([1-9]\d{0,5})|(\d{1,3}(?:\.\d{1,6})?)\s*%)\s*")
 _LONGEST = 60  # characters of a value with its unit
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)(B?)\s*", re.IGNORECASE)
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|sec|m|min|h|hours?|d|days?)\s*", re.IGNORECASE)
@@ -42,6 +43,25 @@ def format_size(size: float) -> str:
     """Write bytes with a binary unit: 4294967296 becomes '4 GiB'."""
     power = min(5, max(0, (int(abs(size)).bit_length() - 1) // 10))
     return f"{size / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}"
+
+
+def write_size(size: int) -> str:
+    """Write bytes so that parse_size reads the same: '143771MiB'."""
+    power = next((power for power in range(5, 0, -1) if size and size % 1024**power == 0), 0)
+    return f"{size // 1024**power}{('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}"
+
+
+def share_of(text: str | int, whole: int) -> int:
+    """Return how many of `whole` are meant: '3' as it stands, '90%' rounded up.
+
+    >>> share_of("90%", 16), share_of(3, 16), share_of("100%", 4)
+    (15, 3, 4)
+    """
+    match = _SHARE.fullmatch(str(text)[:_LONGEST])
+    percent = float(match[2] or 100) if match else 0.0
+    if match is None or not 0 < percent <= 100:  # noqa: PLR2004 - percent
+        raise ValueError(f"is to be a number from 1 on, or percent like 90%, not {str(text)[:40]!r}")
+    return int(match[1]) if match[1] else math.ceil(whole * percent / 100 - 1e-9)
 
 
 def parse_duration(text: str | float) -> float:

@@ -58,7 +58,8 @@ def who_set(name: str, fact: Fact, setters: Setters) -> str:
 @check(
     "ddp.framework",
     cause="torch is not installed for this python on the node, or the environment differs between nodes",
-    hint="PYTHON -c 'import torch; print(torch.__version__)' on the node; name the python under environments",
+    hint="PYTHON -c 'import torch; print(torch.__version__)' on the node; or name another python: ddp.environment, "
+    "environments.NAME.python",
 )
 def framework(node: str, placed: StepTold) -> Judgement:
     """Judge that torch is there for every task of the node, in the version of the others."""

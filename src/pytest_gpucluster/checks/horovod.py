@@ -72,7 +72,8 @@ class World:
 @check(
     "horovod.build",
     cause="Horovod is not installed for this python, or was built without what the cluster file expects",
-    hint="horovodrun -cb; build with HOROVOD_WITH_PYTORCH=1, HOROVOD_WITH_GLOO=1, HOROVOD_GPU_OPERATIONS=NCCL",
+    hint="horovodrun -cb; build with HOROVOD_WITH_PYTORCH=1, HOROVOD_WITH_GLOO=1, HOROVOD_GPU_OPERATIONS=NCCL; "
+    "horovod.environment names the python or image",
 )
 def build(
     here: NodeBuild, frameworks: Iterable[str], controllers: Iterable[str], operations: Iterable[str]

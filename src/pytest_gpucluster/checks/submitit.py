@@ -37,7 +37,8 @@ class SubmititTold:
 @check(
     "submitit.framework",
     cause="submitit is not installed for this python where pytest runs, or sbatch refuses the jobs",
-    hint="PYTHON -m pip install submitit; name the python under environments; see the words of sbatch",
+    hint="PYTHON -m pip install submitit; or name another python: submitit.environment, "
+    "environments.NAME.python; see the words of sbatch",
     action=Action.MONITOR,
 )
 def framework(told: SubmititTold) -> Judgement:

@@ -22,7 +22,8 @@ _FOLLOWS = re.compile(r"no end after|Unavailable|[Cc]onnection|DEADLINE_EXCEEDED
 @check(
     "tensorflow.framework",
     cause="tensorflow is not installed for this python on the node, or the environment differs between nodes",
-    hint="PYTHON -m pip show tensorflow on the node; name the python under environments",
+    hint="PYTHON -m pip show tensorflow on the node; or name another python: tensorflow.environment, "
+    "environments.NAME.python",
 )
 def framework(node: str, found: StepTold) -> Judgement:
     """Judge that tensorflow is there, in the version of the other nodes."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.ansible import Inventory
 
 _GRES = re.compile(r"gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))?(?:\(|,|$)")
+_PMI = ("pmix", "pmi2", "cray_shasta")
 _BARE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./,\[\]-]*")
 
 _NOTES = """
@@ -28,6 +29,8 @@ _NOTES = """
 #     container_mounts: [/shared:/shared]
 #     modules: [cuda]
 #     exports: {NCCL_SOCKET_IFNAME: eth0}
+# mpi:  # claims MPI: mpirun and mpicc are on every node, or in an image
+#   launchers: [mpirun, srun --mpi=pmix]
 # os:
 #   release: ubuntu 22.04
 #   mounts:
@@ -56,6 +59,19 @@ class Login:
     user: str | None = None
 
 
+@dataclass(frozen=True)
+class Pmi:
+    """How srun may start MPI programs: the types of `srun --mpi=list`, and slurm.conf's MpiDefault ('' for none)."""
+
+    types: tuple[str, ...]
+    default: str = ""
+
+    @property
+    def best(self) -> str:
+        """The type to begin with, '' where there is none: what Open MPI understands before what MPICH does."""
+        return next((kind for kind in _PMI if kind in self.types), "")
+
+
 def draft(
     name: str,
     nodes: Sequence[DraftNode],
@@ -63,12 +79,14 @@ def draft(
     origin: str,
     login: Login | None = None,
     conf: str | None = None,
+    pmi: Pmi | None = None,
     simulated: bool = False,
 ) -> str:
     """Return the text of a cluster file: nodes grouped by gres and partition, profiles proposed by gres type.
 
     `origin` is a word on where the nodes are known from, `conf` the path of slurm.conf
-    if it is not the usual one; `simulated`: its GPUs are a sandbox's. ConfigError where there are no nodes.
+    if it is not the usual one, `pmi` what srun was asked (None: it was not); `simulated`: its GPUs are a sandbox's.
+    ConfigError where there are no nodes.
     """
     if not nodes:
         raise ConfigError(f"{origin} names no nodes, so there is nothing to draft")
@@ -80,7 +98,7 @@ def draft(
         f"# Drafted from {clip(origin)}. Look it through, above all the profiles.",
         f"name: {_quoted(name)}",
     ]
-    lines += [*_transport(login), *_slurm(partitions, conf), "", "groups:"]
+    lines += [*_transport(login), *_slurm(partitions, conf), *_nccl(pmi), "", "groups:"]
     for (kind, count, partition), names in sorted(groups.items()):
         lines += _group(partition if len(partitions) > 1 else "", names)
         lines += _profile(kind, count, simulated=simulated)
@@ -161,6 +179,23 @@ def _slurm(partitions: set[str], conf: str | None) -> list[str]:
         "  time: 01:00:00",
         "  queue_wait: 10m",
     ]
+
+
+def _nccl(pmi: Pmi | None) -> list[str]:
+    """Say how the ranks of nccl-tests find each other."""
+    if pmi is None:
+        return ["", "# how srun starts the ranks of nccl-tests: srun --mpi=list", "# nccl: {mpi: pmix}"]
+    found = f"# srun --mpi=list: {clip(', '.join(pmi.types) or 'none', 200)}; MpiDefault={clip(pmi.default or 'none')}"
+    if pmi.default:
+        return [
+            "",
+            f"{found}, which starts the ranks of nccl-tests",
+            "# nccl: {mpi: TYPE}  # another than that",
+        ]
+    if pmi.best:
+        what = "pmix is for Open MPI, pmi2 for MPICH and its kin: take what nccl-tests is built with"
+        return ["", found, f"# {what}", f"nccl: {{mpi: {pmi.best}}}"]
+    return ["", f"{found}: srun starts no MPI program here", "nccl: {launcher: mpirun}"]
 
 
 def _group(partition: str, names: list[str]) -> list[str]:

@@ -11,7 +11,15 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    field_validator,
+)
 
 from pytest_gpucluster import hostlist, units
 from pytest_gpucluster.config.burnin import BurninConfig
@@ -31,16 +39,19 @@ _MEASURED = ["string", "number"]
 Size = Annotated[
     int,
     BeforeValidator(units.parse_size),
+    PlainSerializer(units.write_size, when_used="json"),
     WithJsonSchema({"type": _MEASURED, "title": "size", "examples": ["4G", "81559MiB", "2TB"]}),
 ]
 Duration = Annotated[
     float,
     BeforeValidator(units.parse_duration),
+    PlainSerializer(lambda seconds: f"{seconds:.12g}s", when_used="json"),
     WithJsonSchema({"type": _MEASURED, "title": "duration", "examples": ["90s", "10m", "1-02:00:00"]}),
 ]
 Bandwidth = Annotated[
     float,
     BeforeValidator(units.parse_bandwidth),
+    PlainSerializer(lambda rate: f"{rate:.12g} GB/s", when_used="json"),
     WithJsonSchema({"type": _MEASURED, "title": "bandwidth", "examples": ["365 GB/s", "400 Gb/s"]}),
 ]
 Count = Annotated[int, Field(ge=0)]
@@ -377,6 +388,11 @@ class ClusterSettings(Model):
     matrix: MatrixConfig | None = Field(None, description="asks for the experiment matrix")
     limits: dict[str, JobLimits] = Field({}, description="partition: its limits")
     sudo: bool = Field(default=False, description="probes that need root may use `sudo -n`")
+    min_nodes: int | str | None = Field(
+        None,
+        description="nodes that have to be tested in every run, as a number or like 90% of those under test; "
+        "fewer is no success, as with pytest's --min-nodes",
+    )
     required: tuple[str, ...] = Field((), description="check patterns that must not end as 'not checked'")
     not_applicable: dict[str, str] = Field({}, description="check pattern: why the site does without it")
     sandbox: bool = Field(
@@ -384,6 +400,13 @@ class ClusterSettings(Model):
     )
     history: str | None = Field(None, description="file that keeps the runs, as pytest's --history")
     settings: dict[str, Any] = Field({}, description="free for a site's own suites")
+
+    @field_validator("min_nodes")
+    @classmethod
+    def _is_share(cls, value: int | str | None) -> int | str | None:
+        if value is not None:
+            units.share_of(value, 1)
+        return value
 
 
 class Cluster(ClusterSettings):

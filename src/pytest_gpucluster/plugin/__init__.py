@@ -108,6 +108,12 @@ def _group(parser: pytest.Parser) -> pytest.OptionGroup:
 def _add_selection(add: Add) -> None:
     add("--nodes", metavar="HOSTLIST", help="test these nodes only, like gpu[01-16]; waits for busy ones")
     add("--exclude-nodes", metavar="HOSTLIST", help="leave these nodes out")
+    add(
+        "--min-nodes",
+        metavar="N|P%",
+        help="so many nodes, or percent of those under test, have to be tested, or the run is no success "
+        "(cluster file: min_nodes)",
+    )
     add("--partition", metavar="NAME", help="partition to allocate from, instead of the cluster file's")
     add("--reservation", metavar="NAME", help="reservation to allocate in")
     add("--account", metavar="NAME", help="account to allocate under")

@@ -31,6 +31,7 @@ from pytest_gpucluster.plugin.swift import Swift
 from pytest_gpucluster.plugin.tally import Tally, classify
 from pytest_gpucluster.report.curve import draw
 from pytest_gpucluster.suite import asked_by
+from pytest_gpucluster.units import share_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -40,11 +41,10 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.events import EventLog
 
 MAX_CURVES = 8
+MAX_REASONS = 10
+# a run that came to its end
+ENDED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.TESTS_FAILED)
 NEEDS_NODES = {"node", "nodes", "allocation", "fleet", "fleet_facts", "host", "facts", "srun", "lane_nodes"}
-
-
-class NodeNotTested(GpuClusterError):  # noqa: N818 - a state, not a mistake
-    """A node that should be tested cannot be; raised in setup, so that it is an error and never a failure."""
 
 
 class Hooks:
@@ -53,11 +53,10 @@ class Hooks:
     def __init__(self, config: pytest.Config, session: Session, log: EventLog | None) -> None:
         self.config, self.session, self.log = config, session, log
         self.tally = Tally()
-        self.judged: dict[str, set[Kind]] = {}
         self._refused = False  # Slurm gave no nodes
         self._stopped: int | None = None  # exit code of a run that was stopped
         self._finished = False
-        self._speaker: dict[str, str] = {}  # node -> the item that says why the node is not tested
+        self._spoken: set[str] = set()  # nodes of which an item says that they cannot be tested
         self._lost_logged: set[str] = set()
         self._reruns: dict[str, list[dict[str, Any]]] = {}  # item -> its attempts that did not decide
         # made once: pytest would make and check them anew for every test
@@ -160,17 +159,6 @@ class Hooks:
         for item in items:
             node, marks = node_of(item), marks_of(item)
             self._skip_by_rule(item, node, slow="slow" in marks and not slow_asked)
-            if node and "judges_node" in marks:
-                kinds = {Kind.UNAVAILABLE, Kind.BUSY} if "inventory" in marks else {Kind.LOST}
-                self.judged.setdefault(node, set()).update(kinds)
-        troubled = self.session.plan.problems or self.session.lost()
-        for item in (
-            items if troubled else ()
-        ):  # after the marks are known; the same choice in every xdist worker
-            node = node_of(item)
-            problem = self.session.problem(node) if node else None
-            if problem is not None and not may_run(item, problem.kind):
-                self._speaker.setdefault(node, item.nodeid)
 
     def _skip_by_rule(self, item: pytest.Item, node: str, *, slow: bool) -> None:
         rules: Mapping[str, str] = self.session.cluster.not_applicable
@@ -206,7 +194,9 @@ class Hooks:
         if not self.config.option.collectonly:
             marks = self.config.option.markexpr  # the controller of xdist collects nothing itself
             self._get_nodes(
-                with_jobs=not marks or "slurm" in marks, with_submitit=not marks or "submitit" in marks
+                with_jobs=not marks or "slurm" in marks,
+                with_submitit=not marks or "submitit" in marks,
+                too_early=True,
             )
         if isinstance(self.session, Controller):
             node.workerinput["gpucluster"] = self.session.hand_over(node.workerinput["workercount"])
@@ -231,7 +221,7 @@ class Hooks:
         controller = self.session
         return LaneScheduling(config, log, lambda: getattr(controller, "places", None))
 
-    def _get_nodes(self, *, with_jobs: bool, with_submitit: bool) -> None:
+    def _get_nodes(self, *, with_jobs: bool, with_submitit: bool, too_early: bool = False) -> None:
         if not isinstance(self.session, Controller) or self.session.channel is not None:
             return
         try:
@@ -241,10 +231,10 @@ class Hooks:
                 self.log.write("error", message=str(error))
             self.session.close()
             self._refused = True
+            if too_early:  # for a summary
+                pytest.exit(f"no nodes: {clean(one_line(error))}", returncode=4)
             self.session.messages.append(f"no nodes: {clean(str(error))}")
-            pytest.exit(
-                f"no nodes: {clean(one_line(error))}", returncode=4
-            )  # where it comes too early for a summary
+            pytest.exit("no nodes were had: nothing was started", returncode=4)
         if self.log is not None:
             for held in self.session.allocations:
                 self.log.write("allocation", job=held.job_id, nodes=list(held.nodes))
@@ -280,7 +270,7 @@ class Hooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Do not run an item on a node that cannot be tested; say so once as an error, then as skips."""
+        """Do not run an item on a node that cannot be tested: the node has an entry of its own at the end."""
         self.session.record = record_of(item)
         if self.session.stopped and not item.get_closest_marker(burnin.MARK):
             raise KeyboardInterrupt(self.session.stopped)
@@ -288,15 +278,8 @@ class Hooks:
             raise TransportError(self.session.turn_problem)
         node = node_of(item)
         problem = self.session.problem(node) if node else None
-        if problem is None or may_run(item, problem.kind):
-            return
-        if (
-            problem.kind is not Kind.BUSY
-            and problem.kind not in self.judged.get(node, ())
-            and self._speaker.setdefault(node, item.nodeid) == item.nodeid
-        ):
-            raise NodeNotTested(f"{node} is not tested: {problem.text}")
-        pytest.skip(f"{NOT_TESTED}{node}: {problem.text}")
+        if problem is not None and not may_run(item, problem.kind):
+            pytest.skip(f"{NOT_TESTED}{node}: {problem.text}")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -309,9 +292,6 @@ class Hooks:
 
     def _enrich(self, item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
         reporting.enrich(item, call, report, self.session)
-        if report.when == "call" and report.passed and judges_loss(item):
-            # it passed: a node that is lost later must be said by another item
-            self.judged.get(node_of(item), set()).discard(Kind.LOST)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -330,6 +310,8 @@ class Hooks:
             return
         if not hasattr(report, "gpucluster"):  # xdist's own report of an item whose worker crashed
             report.__dict__["gpucluster"] = reporting.record_of_nodeid(report.nodeid, self.session)
+        if outcome == "error" or (outcome == "failed" and "judges_node" in report.keywords):
+            self._spoken.add(report.gpucluster["node"])
         self.tally.add(report.gpucluster, outcome, message)
         self.log.write("result", report.gpucluster, **reporting.result_event(report, outcome, message))
         self._log_lost()
@@ -358,13 +340,14 @@ class Hooks:
             return
         if not distributed:  # workers end later
             self.session.let_agents_leave()
-        complaints = []
-        if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            complaints = self._complaints()
-            if complaints:
+        if session.exitstatus in ENDED:
+            complaints = self._too_few()
+            if session.exitstatus != pytest.ExitCode.TESTS_FAILED:
+                complaints = [*self._complaints(), *complaints]
+            self.session.messages.extend(complaints)
+            if self._tell_untested(session) or complaints:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
-                self.session.messages.extend(complaints)
-        elif session.exitstatus != pytest.ExitCode.TESTS_FAILED:
+        else:
             status = int(session.exitstatus)
             complaints = [f"the run was stopped (exit {status}): what it had not come to is not tested"]
         reporting.end_junit(self.config, self.session, self.log.run, complaints)
@@ -416,16 +399,53 @@ class Hooks:
             complaints.append(f"{nothing}: {why}" if why else nothing)
         elif self.tally.total("not tested") and not self.session.plan.testable:
             complaints.append("no node was tested: this run says nothing about the cluster's nodes")
-        for node, why in self.session.lost().items():
-            if not self.tally.is_red(node):
-                complaints.append(f"{node} was lost: {clean(why)}")
-        for node, problem in self.session.plan.problems.items():
-            # whatever was selected to judge such a node may not have done so
-            if problem.kind is Kind.UNAVAILABLE and not self.tally.is_red(node):
-                complaints.append(f"{node} is not tested: {clean(problem.text)}")
         if self.log is not None and self.log.failed:
             complaints.append(f"the event log is not whole: {self.log.failed}")
         return complaints
+
+    def _tell_untested(self, session: pytest.Session) -> bool:
+        """Report each node that should have been tested and could not be, once; return True where there is one."""
+        shouldfail = session.shouldfail
+        told = False
+        for node in self.session.plan.selected:
+            problem = self.session.problem(node)
+            if problem is None or problem.kind is Kind.BUSY or node in self._spoken:
+                continue
+            told = True
+            reports = reporting.untested(node, problem, self.session, self.config)
+            of = {"nodeid": reports[0].nodeid, "location": reports[0].location}
+            self.config.hook.pytest_runtest_logstart(**of)
+            for report in reports:
+                self.config.hook.pytest_runtest_logreport(report=report)
+            self.config.hook.pytest_runtest_logfinish(**of)
+        session.shouldfail = shouldfail  # nothing is left that --maxfail could stop
+        return told
+
+    def _tested(self) -> set[str]:
+        """Return the nodes on which something was executed, and that were there to the end."""
+        return {
+            node
+            for node in self.session.plan.selected
+            if self.session.problem(node) is None and self.tally.looked_at(node)
+        }
+
+    def _too_few(self) -> list[str]:
+        """Complain where fewer nodes were tested than min_nodes asks for: which are missing, and why."""
+        asked, selected = self.session.cluster.min_nodes, self.session.plan.selected
+        tested = self._tested()
+        if asked is None or len(tested) >= min(share_of(asked, len(selected)), len(selected)):
+            return []
+        why: dict[str, list[str]] = {}
+        for node in selected:
+            if node not in tested:
+                problem = self.session.problem(node)
+                why.setdefault(problem.text if problem else "no check was executed", []).append(node)
+        missing = [f"{hostlist.fold(nodes)}: {clean(text)}" for text, nodes in why.items()]
+        more = f"; {len(missing) - MAX_REASONS} more reasons" if missing[MAX_REASONS:] else ""
+        counts = (
+            f"{len(tested)} of {len(selected)} nodes were tested, fewer than min_nodes ({asked}) asks for"
+        )
+        return [f"{counts}; not tested: {'; '.join(missing[:MAX_REASONS])}{more}"]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """End with nodes by suites, the metrics, what was not covered, and what was not tested."""
@@ -460,10 +480,7 @@ class Hooks:
         ):
             write(line)
         self._write_problems(write)
-        tested = sum(
-            session.problem(node) is None and self.tally.looked_at(node) for node in session.plan.selected
-        )
-        write(self.tally.coverage(tested, len(session.plan.selected)))
+        write(self.tally.coverage(len(self._tested()), len(session.plan.selected)))
         write(f"reports: {self.log.path}, {self.config.option.xmlpath}")
         for message in session.messages:
             terminalreporter.write_line(clean(f"ERROR: {message}"), red=True)
@@ -498,11 +515,6 @@ def needs_nodes(item: pytest.Item) -> bool:
     """Return True where an item needs an allocation: it uses nodes, and is not about the inventory only."""
     names = set(getattr(item, "fixturenames", ()))
     return bool(names & NEEDS_NODES) and not item.get_closest_marker("inventory")
-
-
-def judges_loss(item: pytest.Item) -> bool:
-    """Return True for an item that judges whether the node still answers (Slurm's inventory does not tell)."""
-    return bool(item.get_closest_marker("judges_node")) and not item.get_closest_marker("inventory")
 
 
 def may_run(item: pytest.Item, problem: Kind) -> bool:

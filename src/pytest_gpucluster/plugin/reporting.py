@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from _pytest._code.code import (
     ExceptionRepr,
     ReprEntryNative,
@@ -17,14 +18,14 @@ from _pytest._code.code import (
 
 from pytest_gpucluster.errors import GpuClusterError
 from pytest_gpucluster.plugin.expect import CheckFailed
+from pytest_gpucluster.plugin.plan import Kind
 from pytest_gpucluster.plugin.record import Record, clean, record_of
 from pytest_gpucluster.plugin.tally import CLUSTER
 from pytest_gpucluster.plugin.testcases import Testcases, has_name
 from pytest_gpucluster.report import junit
 
 if TYPE_CHECKING:
-    import pytest
-
+    from pytest_gpucluster.plugin.plan import Problem
     from pytest_gpucluster.plugin.session import Session
 
 MAX_TEXT = 20_000  # characters of a failure in the event log
@@ -81,8 +82,12 @@ def clean_explanation(shown: ExceptionRepr) -> None:
 def plain(item: pytest.Item, message: str, lines: list[str]) -> ReprExceptionInfo:
     """Show a failure by its own words; our traceback would tell an operator nothing."""
     path, line, _ = item.location
+    return _shown(path, (line or 0) + 1, message, lines)
+
+
+def _shown(path: str, line: int, message: str, lines: list[str]) -> ReprExceptionInfo:
     return ReprExceptionInfo(
-        reprcrash=ReprFileLocation(path, (line or 0) + 1, message.splitlines()[0] if message else ""),
+        reprcrash=ReprFileLocation(path, line, message.splitlines()[0] if message else ""),
         reprtraceback=ReprTraceback(
             [ReprEntryNative(["\n".join((message, *lines)) + "\n"])], None, style="native"
         ),
@@ -98,9 +103,40 @@ def annotation(item: pytest.Item, record: Record, session: Session) -> list[str]
     lines.extend(f"by hand:      {command}" for command in by_hand(record, session))
     option = shlex.quote(f"--cluster={item.config.option.cluster}")
     lines.append(f"again:        pytest {option} {shlex.quote(_address(item))}")
-    if session.cluster.simulated:
-        lines.append("note:         SIMULATED hardware (sandbox)")
-    return [clean(line) for line in lines]
+    return [clean(line) for line in (*lines, *_simulated(session))]
+
+
+def untested(node: str, problem: Problem, session: Session, config: pytest.Config) -> list[pytest.TestReport]:
+    """Return the reports of a node that should have been tested and could not be: an error of a name that stays.
+
+    As pytest's own: of the set-up, which failed, and of the teardown, which JUnit takes the properties from.
+    """
+    told = "was lost" if problem.kind in (Kind.LOST, Kind.CUT) else "is not tested"
+    message = f"{node} {told}: {clean(problem.text)}"
+    name = f"{junit.NODE_TEST}[{node}]"
+    record = Record(junit.RUN_SUITE, f"{junit.RUN_SUITE}.available", node).as_dict()
+    info = session.inventory.get(node)
+    option = shlex.quote(f"--cluster={config.option.cluster}")
+    lines = [
+        *(info.annotation() if info is not None else ()),
+        f"again:        pytest {option} --nodes={node}",
+    ]
+    lines = record["annotation"] = [clean(line) for line in (*lines, *_simulated(session))]
+    shared: dict[str, Any] = {
+        "nodeid": f"{junit.RUN_SUITE}::{name}",
+        "location": (junit.RUN_SUITE, None, name),
+        "keywords": {},
+        "user_properties": properties(record, session),
+        "gpucluster": record,
+    }
+    shown = _shown(junit.RUN_SUITE, 0, message, lines)
+    # broken infrastructure is an error, never a failure
+    broken = pytest.TestReport(outcome="failed", longrepr=shown, when="setup", **shared)
+    return [broken, pytest.TestReport(outcome="passed", longrepr=None, when="teardown", **shared)]
+
+
+def _simulated(session: Session) -> list[str]:
+    return ["note:         SIMULATED hardware (sandbox)"] if session.cluster.simulated else []
 
 
 def _address(item: pytest.Item) -> str:

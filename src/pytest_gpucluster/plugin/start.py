@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster import suites_path
+from pytest_gpucluster import hostlist, suites_path
 from pytest_gpucluster.config import baseline, load_cluster
 from pytest_gpucluster.drain import Trial, lock_path
 from pytest_gpucluster.drain.policy import ours
@@ -28,10 +28,10 @@ from pytest_gpucluster.report import steps
 from pytest_gpucluster.report.events import EventLog
 from pytest_gpucluster.slurm.client import make_slurm
 from pytest_gpucluster.slurm.inventory import seen_from_inside
-from pytest_gpucluster.units import parse_option_time
+from pytest_gpucluster.units import parse_option_time, share_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.slurm.client import Slurm
@@ -98,6 +98,7 @@ def open_session(config: pytest.Config) -> tuple[Session, EventLog | None]:
     inventory = seen_from_inside(inventory, reserved or ())
     on_trial = trial_reasons(options, inventory, reserved)
     plan = make_plan(cluster, inventory, selection, reserved=reserved, on_trial=on_trial)
+    check_min_nodes(option.min_nodes, plan.selected)
     run = time.strftime("%Y%m%dT%H%M%S") + f"-{os.getpid()}"
     log = None
     if not option.collectonly:
@@ -183,6 +184,8 @@ def with_options(cluster: Cluster, option: Any) -> Cluster:
         if "time" not in said:  # the allocation has to last as long
             said["time"] = max(cluster.slurm.time, seconds + burnin.AROUND)
     update: dict[str, Any] = {"slurm": cluster.slurm.model_copy(update=said)}
+    if option.min_nodes is not None:
+        update["min_nodes"] = option.min_nodes
     if option.over is not None:
         update["over"] = option.over
     if (option.over or cluster.over) == "ssh":
@@ -204,6 +207,18 @@ def first_contact(cluster: Cluster, slurm: Slurm) -> dict[str, NodeInfo]:
     finally:
         slurm.retry_for = patience
     return inventory
+
+
+def check_min_nodes(text: str | None, selected: Sequence[str]) -> None:
+    """Raise ConfigError for a --min-nodes that no run of these nodes can reach."""
+    try:
+        least = share_of(text, len(selected)) if text is not None else 0
+    except ValueError as error:
+        raise ConfigError(f"--min-nodes {error}") from error
+    if least > len(selected):
+        raise ConfigError(
+            f"--min-nodes={text}: only {len(selected)} nodes are under test: {hostlist.fold(selected)}"
+        )
 
 
 def check_partitions(cluster: Cluster, slurm: Slurm) -> None:

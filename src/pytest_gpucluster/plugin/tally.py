@@ -11,6 +11,7 @@ from tabulate import tabulate
 
 from pytest_gpucluster import hostlist
 from pytest_gpucluster.plugin.record import NOT_APPLICABLE, NOT_CHECKED, NOT_TESTED
+from pytest_gpucluster.report.junit import RUN_SUITE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,10 +77,6 @@ class Tally:
         executed = ("passed", *RED)
         suites = (*self.counts.get(node, {}).values(), *self.counts.get(CLUSTER, {}).values())
         return any(counter[outcome] for counter in suites for outcome in executed)
-
-    def is_red(self, node: str) -> bool:
-        """Return True where any item of the node failed or broke."""
-        return any(counter[outcome] for counter in self.counts.get(node, {}).values() for outcome in RED)
 
     def node_table(self) -> list[str]:
         """Draw nodes by suites; nodes with the same cells share a row. Bad rows come last, nearest to the prompt.
@@ -147,7 +144,12 @@ class Tally:
 
     def coverage(self, tested: int, selected: int) -> str:
         """Say in a line how much was really judged."""
-        items = sum(sum(counter.values()) for suites in self.counts.values() for counter in suites.values())
+        items = sum(
+            counter.total()
+            for suites in self.counts.values()
+            for suite, counter in suites.items()
+            if suite != RUN_SUITE  # an entry of a node is no check
+        )
         parts = [f"{self.total('passed', 'failed')} of {items} checks judged"]
         parts += [
             f"{count} {kind}"

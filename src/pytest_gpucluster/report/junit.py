@@ -6,7 +6,8 @@ killed. Both take names, properties and annotation from here. A testcase is call
     classname gpucluster.SUITE.NODE (NODE is `cluster` for an item about no single node), name TEST[PARAMETERS]
 
 without job ids or measured values, so that Jenkins finds it again night after night. What is no testcase of a suite
-but has to be red is `gpucluster.run.cluster` `test_finished`: the run was stopped, or tested nothing. An item that was
+but has to be red is `gpucluster.run.cluster` `test_finished`: the run was stopped, or tested nothing or too little; and
+`gpucluster.run.NODE` `test_available`: a node that should have been tested was drained, down or lost. An item that was
 run again (pytest-rerunfailures) keeps its earlier attempts, as flakyFailure where it passed at last.
 """
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SUITE_NAME = "pytest"  # what pytest calls it where nobody sets junit_suite_name
-RUN_CASE = ("gpucluster.run.cluster", "test_finished")
+RUN_SUITE, NODE_TEST = "run", "test_available"
+RUN_CASE = (f"gpucluster.{RUN_SUITE}.cluster", "test_finished")
 RED = ("failed", "error")
 MAX_FINDINGS = 20
 _ILLEGAL = re.compile("[^\t\n\r -~\x80-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -4,7 +4,9 @@ A testcase that is in several files was tried several times, in the order of the
 
 - the last attempt that was not skipped decides; a red one before it becomes `flakyFailure` or `flakyError` where the
   last one passed, `rerunFailure` or `rerunError` where it did not (Surefire's words, which xunit2 and Jenkins know);
-- the property `attempts` lists how each ended: `failed, passed`.
+- the property `attempts` lists how each ended: `failed, passed`;
+- a node that could not be tested (`gpucluster.run.NODE` `test_available`) and was in a later file has come back:
+  passed.
 
 An item about no single node (class gpucluster.SUITE.cluster) judges the nodes of its run. In runs on other nodes it is
 another item of the same name: the worst of them decides, and the property `scopes` says how each ended.
@@ -22,10 +24,10 @@ from junitparser import Error, Failure, JUnitXmlError, Skipped, xunit2
 
 from pytest_gpucluster.errors import GpuClusterError
 from pytest_gpucluster.report.files import write_whole
-from pytest_gpucluster.report.junit import SUITE_NAME
+from pytest_gpucluster.report.junit import NODE_TEST, RUN_SUITE, SUITE_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 __all__ = ["Merged", "merge"]
@@ -73,7 +75,10 @@ def merge(inputs: Sequence[Path], out: Path) -> Merged:
     attempts: dict[tuple[str, str], list[Attempt]] = {}
     for suite in suites:
         scope = _property(suite, "nodes")
-        for name, cases in _by_name(suite).items():
+        found = _by_name(suite)
+        for name, back in _back(attempts.keys() - found.keys(), found):
+            attempts[name].append(Attempt(back, "passed", ""))
+        for name, cases in found.items():
             whole = name[0].startswith("gpucluster.") and name[0].endswith(".cluster")
             case = _together(cases)
             attempts.setdefault(name, []).append(Attempt(case, _end(case), scope if whole else ""))
@@ -112,6 +117,23 @@ def _by_name(suite: Any) -> dict[tuple[str, str], list[Any]]:
     for case in suite:
         found.setdefault((case.classname or "", case.name or ""), []).append(case)
     return found
+
+
+def _back(
+    names: Iterable[tuple[str, str]], found: Mapping[tuple[str, str], list[Any]]
+) -> Iterator[tuple[tuple[str, str], Any]]:
+    """Yield the entry of each node that could not be tested before, and was in this file."""
+    judged = {
+        name[0].split(".", 2)[-1]
+        for name, cases in found.items()
+        if any(_end(it) != "skipped" for it in cases)
+    }
+    for name in names:
+        node = name[0].removeprefix(f"gpucluster.{RUN_SUITE}.")
+        if name[1] == NODE_TEST and node != name[0] and node in judged:
+            back = xunit2.TestCase(NODE_TEST, time=0.0)
+            back.classname = name[0]
+            yield name, back
 
 
 def _together(cases: list[Any]) -> Any:

@@ -11,6 +11,7 @@ import pwd
 import shutil
 import socket
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +135,7 @@ class Sandbox:
             "state_dir": str(self.layout.root),
             "cluster_file": str(self.cluster_file),
             "slurm_conf": str(self.layout.conf),
-            "since": state.since,
+            "since": datetime.fromtimestamp(state.since).astimezone().isoformat(timespec="seconds"),
             "kind": state.kind,
             "accounting": state.accounting,
             **({"why_plain": state.why_plain} if state.why_plain else {}),

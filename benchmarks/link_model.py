@@ -43,7 +43,7 @@ class LinkModel:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)  # noqa: S311 - repeatable, nothing secret
+        self._random = random.Random(self.seed)
         self.deadlines = 0  # rounds that waited for a hung group
 
     def run(self, batch: Batch) -> list[Measurement]:

@@ -1,5 +1,5 @@
 # The shares are arbitrary draws (PLR2004), repeatable by their seed and nothing secret (S311).
-# ruff: noqa: PLR2004, S311
+# ruff: noqa: PLR2004
 """Seeded campaigns that try the localisation: random fabrics of 2 to 1,024 nodes with 0 to 5% bad nodes. Pure."""
 
 from __future__ import annotations
@@ -7,7 +7,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from pytest_gpucluster.checks.link_model import ACROSS, ALONE, WITHIN, LinkModel
+from link_model import ACROSS, ALONE, WITHIN, LinkModel
+
 from pytest_gpucluster.checks.localise import Localisation, Localiser
 
 GPUS = 8
