@@ -43,7 +43,7 @@ from pytest_gpucluster.probes import (
 from pytest_gpucluster.probes.base import Answer, Probe
 from pytest_gpucluster.report.run import read_run
 from pytest_gpucluster.runners import nccl
-from pytest_gpucluster.slurm import exam, inventory, pyxis, step
+from pytest_gpucluster.slurm import completing, exam, inventory, pyxis, step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -271,6 +271,8 @@ OTHERS: dict[str, Reader] = {
         Reader("slurm.inventory.parse_reservations", _both(inventory.parse_reservations), (
             b"ReservationName=maint State=ACTIVE Nodes=gpu[01-02] Flags=MAINT,IGNORE_JOBS\n",
             b"No reservations in the system\n"), VALUE),
+        Reader("slurm.completing.parse_ending", _both(completing.parse_ending), (
+            b"12|alice|2026-11-21T03:04:05|gpu[01-02]\n13|bob|N/A|gpu03\n",)),
         Reader("fleet.batch.Batch.split", _batch, (b"hello\nMARK 0\nx\nMARK 1\n",)),
         Reader("fleet.protocol.unlabel", protocol.unlabel, (b"12: n 1 P", b"no label")),
         Reader("fleet.protocol.parse", lambda data: protocol.parse(data, b"n"), (

@@ -27,6 +27,7 @@ from pytest_gpucluster.plugin.session import Controller, Session, Worker
 from pytest_gpucluster.report import steps
 from pytest_gpucluster.report.events import EventLog
 from pytest_gpucluster.slurm.client import make_slurm
+from pytest_gpucluster.slurm.completing import mark_stuck
 from pytest_gpucluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.units import parse_option_time
 
@@ -194,11 +195,11 @@ def with_options(cluster: Cluster, option: Any) -> Cluster:
     return cluster.model_copy(update=update)
 
 
-def first_contact(cluster: Cluster, slurm: Slurm) -> dict[str, NodeInfo]:
+def first_contact(cluster: Cluster, slurm: Slurm) -> Mapping[str, NodeInfo]:
     """Read what Slurm has: nodes, partitions, version. At the start an operator waits: little patience."""
     patience, slurm.retry_for = slurm.retry_for, FIRST_PATIENCE
     try:
-        inventory = slurm.nodes()
+        inventory = mark_stuck(slurm, slurm.nodes(), cluster.slurm.completing)
         check_partitions(cluster, slurm)
         slurm.config()
     finally:

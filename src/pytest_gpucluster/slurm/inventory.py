@@ -47,6 +47,23 @@ _ENDING = "a job has ended there, its epilog or its processes have not (squeue -
 
 
 @dataclass(frozen=True)
+class Stuck:
+    """A job has ended `seconds` ago and the node still holds it, which it may for `most` seconds."""
+
+    job: str
+    user: str
+    seconds: float
+    most: float
+
+    def __str__(self) -> str:
+        took, most = units.format_duration(self.seconds), units.format_duration(self.most)
+        return (
+            f"COMPLETING for {took} (at most {most}): job {self.job} of {self.user} has ended there, its epilog or its "
+            "processes have not (slurmd's log there)"
+        )
+
+
+@dataclass(frozen=True)
 class NodeInfo:
     """One node as slurmctld knows it. `memory` is bytes; `gres` maps 'gpu:h200' or 'gpu' to a count."""
 
@@ -66,6 +83,7 @@ class NodeInfo:
     cpus_allocated: int = 0
     address: str = ""
     hostname: str = ""
+    stuck: Stuck | None = None  # slurm/completing.py finds out
 
     @property
     def base_state(self) -> str:
@@ -97,6 +115,11 @@ class NodeInfo:
     @property
     def schedulable(self) -> bool:
         """Jobs may start there once it is idle."""
+        return self.in_service and self.stuck is None
+
+    @property
+    def in_service(self) -> bool:
+        """Nobody has taken it out of service or reserved it."""
         return self.state not in _BAD_STATES and not (self.flags & _BAD_FLAGS)
 
     @property
@@ -116,6 +139,8 @@ class NodeInfo:
         """Return state, reason, who and when: 'DRAINED: "bad cable" by root since TIME'; '' where available."""
         if self.available:
             return ""
+        if self.in_service and self.stuck:
+            return str(self.stuck)
         if self.schedulable:
             ending = self.state == "IDLE" and "COMPLETING" in self.flags
             return "COMPLETING: " + _ENDING if ending else f"{self.state}: in use by other jobs"
