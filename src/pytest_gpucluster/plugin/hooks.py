@@ -40,7 +40,18 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.events import EventLog
 
 MAX_CURVES = 8
-NEEDS_NODES = {"node", "nodes", "allocation", "fleet", "fleet_facts", "host", "facts", "srun", "lane_nodes"}
+NEEDS_NODES = {
+    "jobs",
+    "node",
+    "nodes",
+    "allocation",
+    "fleet",
+    "fleet_facts",
+    "host",
+    "facts",
+    "srun",
+    "lane_nodes",
+}
 
 
 class NodeNotTested(GpuClusterError):  # noqa: N818 - a state, not a mistake

@@ -14,7 +14,7 @@ from pytest_gpucluster import suites_path
 from pytest_gpucluster.config import baseline, load_cluster
 from pytest_gpucluster.drain import Trial, lock_path
 from pytest_gpucluster.drain.policy import ours
-from pytest_gpucluster.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.errors import ConfigError, GpuClusterError, SlurmError
 from pytest_gpucluster.plugin import burnin, fixtures, signals
 from pytest_gpucluster.plugin.drain import Drainage, Options, durable, little_patience, trial_reasons
 from pytest_gpucluster.plugin.gauges import Gauges
@@ -202,6 +202,13 @@ def first_contact(cluster: Cluster, slurm: Slurm) -> Mapping[str, NodeInfo]:
         inventory = mark_stuck(slurm, slurm.nodes(), cluster.slurm.completing)
         check_partitions(cluster, slurm)
         slurm.config()
+    except SlurmError as error:
+        if "permission denied" not in error.stderr.lower():
+            raise
+        raise ConfigError(
+            f"{error}: PrivateData of slurm.conf may hide it from you: run as Slurm's operator (sacctmgr modify user "
+            "NAME set AdminLevel=Operator)"
+        ) from error
     finally:
         slurm.retry_for = patience
     return inventory

@@ -156,6 +156,8 @@ class NodeInfo:
     def _with_reason(self, label: str) -> str:
         if self.reason:
             return f'{label}: "{self.reason}"{self._by()}'
+        if self.state == "UNKNOWN":
+            return f"{label}: slurmctld has not heard of it since it was started: wait a moment, or look at its slurmd"
         if self.flags & {"RESERVED", "MAINTENANCE", "MAINT"}:
             return f"{label}: held by a reservation (scontrol show reservation); --reservation=NAME runs within it"
         return f"{label}: no reason given"
@@ -177,6 +179,11 @@ class PartitionInfo:
     default_time: float | None = None
     max_nodes: int | None = None
     over_subscribe: str = ""
+    allow_groups: tuple[str, ...] = ()  # none: all may
+    allow_accounts: tuple[str, ...] = ()
+    deny_accounts: tuple[str, ...] = ()
+    allow_qos: tuple[str, ...] = ()
+    deny_qos: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -226,6 +233,11 @@ def parse_partitions(text: str) -> dict[str, PartitionInfo]:
             default_time=_time(values.get("DefaultTime", "")),
             max_nodes=_number(values.get("MaxNodes", "")),
             over_subscribe=values.get("OverSubscribe", ""),
+            allow_groups=_list(values, "AllowGroups"),
+            allow_accounts=_list(values, "AllowAccounts"),
+            deny_accounts=_list(values, "DenyAccounts"),
+            allow_qos=_list(values, "AllowQos"),
+            deny_qos=_list(values, "DenyQos"),
         )
     return partitions
 
@@ -341,6 +353,11 @@ def _values(record: str) -> dict[str, str]:
         end = following.start() if following else len(record)
         values.setdefault(key[1], record[key.end() : end].strip())
     return values
+
+
+def _list(values: Mapping[str, str], key: str) -> tuple[str, ...]:
+    text = _unset(values.get(key, ""))
+    return () if text == "ALL" else tuple(filter(None, text.split(",")))
 
 
 def _unset(value: str) -> str:
