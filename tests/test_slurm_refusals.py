@@ -14,7 +14,7 @@ from pytest_gpucluster.plugin import start
 from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.slurm.client import Slurm
 from pytest_gpucluster.slurm.inventory import parse_partitions
-from pytest_gpucluster.slurm.refusals import advice, explained, hopeless, in_the_way
+from pytest_gpucluster.slurm.refusals import advice, ended_as, explained, hopeless, in_the_way
 from pytest_gpucluster.transport.local import LocalTransport
 
 if TYPE_CHECKING:
@@ -111,6 +111,40 @@ def test_nodes_that_private_data_hides_are_no_unknown_nodes(monkeypatch: pytest.
     monkeypatch.setattr(client, "run", denied)
     with pytest.raises(ConfigError, match=re.escape("PrivateData of slurm.conf may hide it")):
         start.first_contact(None, client)  # type: ignore[arg-type] # it does not come to the cluster
+
+
+ENDING = """
+import subprocess, time
+
+
+def test_end(fleet, allocation):
+    subprocess.run(["scancel", str(allocation.job_id)], check=True)
+    deadline = time.time() + 60
+    while len(fleet.lost) < 2:
+        assert time.time() < deadline
+        time.sleep(0.05)
+
+
+def test_after(node):
+    assert node.name
+"""
+
+
+def test_a_run_whose_job_is_cancelled_says_so_in_slurms_words(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu[01-02]", files={"test_ending.py": ENDING})
+    assert run.rc == 1
+    assert names(run.outcomes, "failed") == []
+    (told,) = (line for line in run.errors if "has ended" in line)
+    assert re.match(r"ERROR: job \d+, which held gpu\[01-02\] for this run, has ended: CANCELLED: ", told)
+    assert [event["message"] for event in run.events if event["event"] == "error"] == [
+        told.removeprefix("ERROR: ")
+    ]
+
+
+def test_how_a_job_ended_is_told_only_where_it_says_something() -> None:
+    assert ended_as("PREEMPTED").startswith("PREEMPTED: a job of higher priority")
+    assert ended_as("TIMEOUT").endswith("--time or slurm.time")
+    assert ended_as("COMPLETED") == ended_as("") == ""
 
 
 def test_a_check_of_batch_jobs_alone_gets_its_jobs(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -365,6 +365,9 @@ class Hooks:
             self.session.close()  # first: xdist gives its workers 10 s to end
         if self.log is None or session.config.option.collectonly:
             return
+        for ended in self.session.ended_early():
+            self.session.messages.append(ended)
+            self.log.write("error", message=ended)
         if not distributed:  # workers end later
             self.session.let_agents_leave()
         complaints = []

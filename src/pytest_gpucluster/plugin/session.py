@@ -323,6 +323,14 @@ class Session:
                 self._job_facts = replace(now, records={**before, **now.records})
             return self._job_facts
 
+    def ended_early(self) -> list[str]:
+        """Say of the allocations that ended under the run why they did: one line each."""
+        return [
+            f"job {held.job_id}, which held {hostlist.fold(held.nodes)} for this run, has ended: {held.why_ended()}"
+            for held in self.allocations
+            if held.owned and not held.alive
+        ]
+
     def submitit_told(self) -> SubmititTold | None:
         """Return what became of submitit's jobs; None where none were submitted in time."""
         return None

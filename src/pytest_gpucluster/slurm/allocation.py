@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster import hostlist, units
 from pytest_gpucluster.errors import AllocationError, SlurmError
 from pytest_gpucluster.slurm.client import outage, said
-from pytest_gpucluster.slurm.refusals import advice, explained, hopeless, in_the_way
+from pytest_gpucluster.slurm.refusals import advice, ended_as, explained, hopeless, in_the_way
 from pytest_gpucluster.transport import kill_group
 
 if TYPE_CHECKING:
@@ -180,6 +180,14 @@ class Allocation:
     def ended(self) -> str:
         """Why salloc ended, in its words; '' while it runs."""
         return "" if self._holder is None or self._holder.running else self._holder.last_words()
+
+    def why_ended(self) -> str:
+        """Return Slurm's state of a job that ended before its time and what it means, or else salloc's words."""
+        try:
+            state = self.slurm.run("squeue", "-h", "-t", "all", "-j", str(self.job_id), "-o", "%T").strip()
+        except SlurmError:  # forgotten already (MinJobAge), or the controller is away
+            state = ""
+        return ended_as(state) or self.ended or "salloc said nothing"
 
     def release(self) -> None:
         """Give the nodes back; again and again is harmless, and an attached allocation is left alone.

@@ -77,6 +77,16 @@ _HOPELESS = (
     "AccountNotAllowed", "QOSNotAllowed", "InvalidAccount", "InvalidQOS",
 )  # fmt: skip
 
+# squeue's %T of a job that ended under a run that was not done with it
+_ENDED = {
+    "PREEMPTED": "a job of higher priority took its nodes: name a slurm.qos or slurm.partition that is not preempted",
+    "TIMEOUT": "its time was over: give it more by --time or slurm.time",
+    "DEADLINE": "its time was over: give it more by --time or slurm.time",
+    "CANCELLED": "somebody ended it (scancel, scontrol requeue), or an administrator's script did",
+    "NODE_FAIL": "a node failed: look at sinfo -R and slurmctld's log",
+    "OUT_OF_MEMORY": "its memory was over on a node: look at dmesg there",
+}
+
 
 class Asked(Protocol):
     """What is known of the request."""
@@ -113,6 +123,11 @@ def explained(reason: str) -> str:
             "slurm.time, slurm.qos or slurm.account"
         )
     return f"{reason or 'unknown'}" + (f" ({meaning})" if meaning else "")
+
+
+def ended_as(state: str) -> str:
+    """Return the state of a job that ended too early with what it means; '' for one that says nothing."""
+    return f"{state}: {_ENDED[state]}" if state in _ENDED else ""
 
 
 def hopeless(reason: str) -> bool:
