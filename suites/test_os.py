@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pytest
 
-from pytest_gpucluster.checks import os
+from pytest_gpucluster.checks import os, os_network
 from pytest_gpucluster.errors import NotAvailable, ProbeError
 from pytest_gpucluster.probes import os as basics
+from pytest_gpucluster.probes import os_network as os_names
 from pytest_gpucluster.probes import os_software, os_storage
 from pytest_gpucluster.probes.base import RESPONDS
 from pytest_gpucluster.probes.kernel_log import KERNEL_LOG
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.probes.base import Answer, Probe
     from pytest_gpucluster.probes.kernel_log import KernelLog
     from pytest_gpucluster.probes.os import Clock, Cpus, Load, Memory, Mount
-    from pytest_gpucluster.probes.os_software import Processes, Said, TimeSync
+    from pytest_gpucluster.probes.os_network import Link, Naming, Network
+    from pytest_gpucluster.probes.os_software import Processes, Said, SystemState, TimeSync
     from pytest_gpucluster.probes.os_storage import Disk, SharedFolder
 
     T = TypeVar("T")
@@ -81,8 +83,27 @@ kernel_log = probed(KERNEL_LOG)
 sysctls = probed(lambda cluster: os_software.sysctls(cluster.os.sysctls))
 packages = probed(lambda cluster: os_software.packages(cluster.os.packages))
 services = probed(lambda cluster: os_software.services(cluster.os.services))
+system_state = probed(os_software.SYSTEM_STATE)
+system_states = fleet_probed(os_software.SYSTEM_STATE, os.Peers)
+network = probed(os_names.NETWORK)
+networks = fleet_probed(os_names.NETWORK)
+all_links = fleet_probed(os_names.NETWORK, os_network.links_of_all)
+naming = probed(lambda cluster: os_names.naming(os.some_names(cluster)))
+all_naming = fleet_probed(lambda cluster: os_names.naming(os.some_names(cluster)))
 addresses = probed(lambda cluster: os_software.resolution(os.some_names(cluster)))
 all_addresses = fleet_probed(lambda cluster: os_software.resolution(os.some_names(cluster)))
+
+
+@pytest.fixture(scope="session")
+def owners(networks: dict[str, Network], all_naming: dict[str, Naming]) -> os_network.Owners:
+    """Who has which address."""
+    return os_network.owners(networks, all_naming)
+
+
+@pytest.fixture(scope="session")
+def usual_name_time(all_naming: dict[str, Naming]) -> float:
+    """How long names take on half of the nodes."""
+    return os_network.usual_seconds(all_naming)
 
 
 @pytest.fixture(scope="session")
@@ -356,6 +377,13 @@ def test_failed_units(failed_units: tuple[str, ...], cluster: Cluster, expect: E
     expect(os.failed_units(failed_units, cluster.os.services))
 
 
+def test_systemd(
+    node: Node, system_state: SystemState, system_states: os.Peers[SystemState], expect: Expect
+) -> None:
+    """Systemd answers."""
+    expect(os.systemd(system_state, system_states.of(node.group, "answers")))
+
+
 def test_drift(
     node: Node, said: dict[str, Said], all_said: dict[str, os.Peers[Said]], expect: Expect
 ) -> None:
@@ -368,6 +396,24 @@ def test_name_resolution(
 ) -> None:
     """The names of other nodes resolve as on most nodes."""
     expect(os.name_resolution(addresses, node.name, all_addresses))
+
+
+def test_name_time(naming: Naming, usual_name_time: float, expect: Expect) -> None:
+    """The node's own name and another one resolve without delay."""
+    expect(os_network.name_time(naming, usual_name_time))
+
+
+def test_mtu(
+    node: Node, network: Network, all_links: dict[str, os.Peers[Link | None]], expect: Expect
+) -> None:
+    """The MTU of each interface is that of most nodes."""
+    peers = {name: links.of(node.group) for name, links in all_links.items()}
+    expect(os_network.mtu(network, peers))
+
+
+def test_addresses(node: Node, network: Network, owners: os_network.Owners, expect: Expect) -> None:  # noqa: ARG001 - not checked without
+    """No other node has an address of this one."""
+    expect(os_network.addresses(node.name, owners))
 
 
 def test_user(node: Node, user: str, users: os.Peers[str], expect: Expect) -> None:

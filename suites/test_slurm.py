@@ -82,6 +82,13 @@ def test_responding(node: Node, expect: Expect) -> None:
 
 
 @pytest.mark.inventory
+@pytest.mark.judges_node
+def test_completing(node: Node, expect: Expect) -> None:
+    """The node lets go of jobs that have ended; else which job, whose, and for how long."""
+    expect(checks.completing(node.info))
+
+
+@pytest.mark.inventory
 def test_gres(node: Node, profile: Profile, expect: Expect) -> None:
     """Slurm hands out the GPUs of the profile: type and count."""
     expect(checks.gres(node.info, profile))

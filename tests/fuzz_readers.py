@@ -37,13 +37,14 @@ from pytest_gpucluster.probes import (
     nccl_json,
     nccl_log,
     nccl_tests,
+    os_network,
     os_software,
     os_storage,
 )
 from pytest_gpucluster.probes.base import Answer, Probe
 from pytest_gpucluster.report.run import read_run
 from pytest_gpucluster.runners import nccl
-from pytest_gpucluster.slurm import exam, inventory, pyxis, step
+from pytest_gpucluster.slurm import completing, exam, inventory, pyxis, step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,6 +138,16 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         _SECTION % (b"ntpq", b"leap_none, offset=-0.25\n"),
     ),
     "probes.os_software.FAILED_UNITS": (b"nvidia-persistenced.service loaded failed failed NVIDIA\n",),
+    "probes.os_software.SYSTEM_STATE": (b"degraded\n",),
+    "probes.os_network.NETWORK": (
+        _SECTION
+        % (
+            b"link",
+            b"2: eno1: <BROADCAST,UP,LOWER_UP> mtu 1500 qdisc mq state UP \\    link/ether 0c:42 brd ff\n",
+        )
+        + _SECTION % (b"addr", b"2: eno1    inet 10.1.0.1/16 brd 10.1.255.255 scope global eno1\n"),
+    ),
+    "probes.os_network.naming": (b"10.1.0.1  gpu01\n10.1.0.2  gpu02\ntook 100.5 100.6 0 gpu01\n",),
     "probes.os_software.services": (b"active\ninactive\n",),
     "probes.os_software.packages": (
         b"slurmd\t22.05.8-4\tinstall ok installed\nno packages found matching munge\n",
@@ -159,6 +170,7 @@ MADE: dict[str, Callable[[], Probe[Any]]] = {
     "sysctls": lambda: os_software.sysctls(["kernel.pid_max", "vm.swappiness"]),
     "command_output": lambda: os_software.command_output("ulimit -n"),
     "resolution": lambda: os_software.resolution(["gpu01"]),
+    "naming": lambda: os_network.naming(["gpu02"]),
     "disks": lambda: os_storage.disks(["/"]),
 }
 _NODES = (
@@ -269,6 +281,8 @@ OTHERS: dict[str, Reader] = {
         Reader("slurm.inventory.parse_reservations", _both(inventory.parse_reservations), (
             b"ReservationName=maint State=ACTIVE Nodes=gpu[01-02] Flags=MAINT,IGNORE_JOBS\n",
             b"No reservations in the system\n"), VALUE),
+        Reader("slurm.completing.parse_ending", _both(completing.parse_ending), (
+            b"12|alice|2026-11-21T03:04:05|gpu[01-02]\n13|bob|N/A|gpu03\n",)),
         Reader("fleet.batch.Batch.split", _batch, (b"hello\nMARK 0\nx\nMARK 1\n",)),
         Reader("fleet.protocol.unlabel", protocol.unlabel, (b"12: n 1 P", b"no label")),
         Reader("fleet.protocol.parse", lambda data: protocol.parse(data, b"n"), (
@@ -334,7 +348,7 @@ ELSEWHERE = {
 }
 # readers behind a probe: fuzzed as the probe's parse
 _OF_PROBES = (
-    "enroot", "fabric_manager", "infiniband", "kernel_log", "nvidia_smi", "os", "os_software", "os_storage",
+    "enroot", "fabric_manager", "infiniband", "kernel_log", "nvidia_smi", "os", "os_network", "os_software", "os_storage",
 )  # fmt: skip
 
 

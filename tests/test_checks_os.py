@@ -453,10 +453,11 @@ def test_name_resolution_leaves_out_the_own_name() -> None:
 
 def test_every_check_has_a_test_in_the_suite_of_the_same_name() -> None:
     root = Path(__file__).parents[1]
-    checks = ast.parse((root / "src/pytest_gpucluster/checks/os.py").read_text())
+    folder = root / "src/pytest_gpucluster/checks"
+    checks = [ast.parse((folder / name).read_text()) for name in ("os.py", "os_network.py")]
     named = {
         decorator.args[0].value
-        for function in checks.body
+        for function in [*checks[0].body, *checks[1].body]
         if isinstance(function, ast.FunctionDef)
         for decorator in function.decorator_list
         if isinstance(decorator, ast.Call) and isinstance(decorator.args[0], ast.Constant)

@@ -98,7 +98,7 @@ def test_no_failure_without_a_node(run: Run) -> None:
     assert run.failed.keys() <= set(run.node_of.values())
 
 
-@pytest.mark.parametrize("kind", ["node_hanging", "prolog_failing"])
+@pytest.mark.parametrize("kind", ["node_hanging", "prolog_failing", "epilog_hanging"])
 def test_a_node_that_takes_part_in_nothing_takes_no_other_along(
     sandbox: Sandbox, tmp_path: Path, kind: str
 ) -> None:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pytest_gpucluster.checks.directions import NEITHER
 from pytest_gpucluster.checks.fleet import majority
-from pytest_gpucluster.checks.verdict import Action, Finding, Metric, NotApplicable, check
+from pytest_gpucluster.checks.verdict import (
+    Action,
+    Finding,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    Verdict,
+    check,
+)
 from pytest_gpucluster.errors import ConfigError
 from pytest_gpucluster.units import format_duration, format_size, parse_size
 
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.probes.base import Answer
     from pytest_gpucluster.probes.kernel_log import Event, KernelLog
     from pytest_gpucluster.probes.os import Clock, Cpus, Load, Memory, Mount
-    from pytest_gpucluster.probes.os_software import Processes, Said, TimeSync
+    from pytest_gpucluster.probes.os_software import Processes, Said, SystemState, TimeSync
     from pytest_gpucluster.probes.os_storage import Disk, SharedFolder
 
 T = TypeVar("T")
@@ -121,12 +129,44 @@ def matches(value: str, stated: str) -> bool:
     hint="look at the node's console and slurmd's log; power-cycle it; scontrol update nodename=NODE state=resume",
     action=Action.REBOOT,
 )
-def responds(answer: Answer, lost: str | None = None) -> Judgement:
-    """The node carries out a command. `lost`: why the fleet channel gave it up."""
+def _responds(answer: Answer, lost: str | None) -> Judgement:
+    """The node carries out a command."""
     if lost or answer.rc is None:
         yield Finding("node", lost or answer.problem or "no answer", "carries out the command 'true'")
     elif answer.rc != 0:
         yield Finding("node", f"'true' ended with exit status {answer.rc}", "exit status 0")
+
+
+# by what the fleet channel and slurmstepd say: cause, hint, action
+_LOSSES = (
+    (
+        "TaskProlog failed",
+        "the TaskProlog of slurm.conf fails on this node: no task of any job starts there",
+        "run the TaskProlog of `scontrol show config` there by hand, as the user of the run; slurmd's log",
+        Action.DRAIN,
+    ),
+    (
+        "its slurmd starts no task",
+        "slurmd was killed, hangs or refuses the step: munge, credentials, a plugin of plugstack.conf",
+        "systemctl status slurmd munge on the node; slurmd's log there; systemctl restart slurmd",
+        Action.DRAIN,
+    ),
+    (
+        "its agent's task ended",
+        "the task was killed on the node: memory ran out, a health check or a person ended it, or slurmstepd failed",
+        "dmesg -T | grep -iE 'oom|killed process' and slurmd's log on the node; run again",
+        Action.MONITOR,
+    ),
+)
+
+
+def responds(answer: Answer, lost: str | None = None) -> Verdict:
+    """Judge that the node carries out a command. `lost`: why the fleet channel gave it up."""
+    verdict = _responds(answer, lost)
+    for words, cause, hint, action in _LOSSES:
+        if lost and words in lost:
+            return replace(verdict, cause=cause, hint=hint, action=action)
+    return verdict
 
 
 @check(
@@ -882,6 +922,26 @@ def failed_units(failed: Iterable[str], stated: Iterable[str]) -> Judgement:
     for unit in failed:
         if unit not in own:
             yield Finding(unit, "failed", "no failed unit")
+
+
+@check(
+    "os.systemd",
+    cause="systemd or its D-Bus hangs or was killed: no service is watched or restarted, logins and jobs' cgroups hang",
+    hint="systemctl is-system-running; ps -C dbus-daemon,dbus-broker; journalctl -b -n 50; systemctl daemon-reexec, or "
+    "reboot",
+    action=Action.REBOOT,
+)
+def systemd(state: SystemState, answers: Norm) -> Judgement:
+    """Systemd answers, where it does on most nodes of the group."""
+    if state.word == "offline":
+        yield NotApplicable("systemd does not run on the node")
+    elif state.word in ("maintenance", "stopping"):
+        yield Finding("systemd", state.word, "running")
+    elif not state.answers and answers.value and not answers.absent:
+        most = f"as on {answers.agree} of {answers.nodes} nodes of its group"
+        yield Finding("systemd", state.problem or "no answer", f"answers, {most}")
+    elif not state.answers:
+        yield NotChecked(f"systemctl is-system-running: {state.problem or 'no answer'}")
 
 
 @check(

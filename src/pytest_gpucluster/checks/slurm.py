@@ -28,6 +28,7 @@ FORGOTTEN = "Slurm does not know the job any more"
     "slurm.known",
     cause="the node is in the cluster file, but not in slurm.conf",
     hint="scontrol show node NODE; mend slurm.conf or the group's nodes in the cluster file",
+    action=Action.MONITOR,  # what Slurm does not know it cannot drain
 )
 def known(node: str, info: NodeInfo | None) -> Judgement:
     """Judge that slurmctld knows the node."""
@@ -37,8 +38,10 @@ def known(node: str, info: NodeInfo | None) -> Judgement:
 
 @check(
     "slurm.schedulable",
-    cause="an operator, a health check or Slurm itself took the node out of service",
-    hint="sinfo -R; mend the cause, then scontrol update NodeName=NODE State=RESUME",
+    cause="an operator, a health check or Slurm itself took the node out of service, or a reservation holds it",
+    hint="sinfo -R; mend the cause, then scontrol update NodeName=NODE State=RESUME; of a reservation: "
+    "--reservation=NAME, or wait for its end",
+    action=Action.MONITOR,  # it is out of service already
 )
 def schedulable(info: NodeInfo | None) -> Judgement:
     """Judge that jobs may start on the node; a failure says who took it out, when and why."""
@@ -50,6 +53,8 @@ def schedulable(info: NodeInfo | None) -> Judgement:
         )
     elif re.match(r"prolog (error|launch)", info.reason, re.IGNORECASE):
         yield NotChecked(f"drained for its prolog, which slurm.prolog judges: {info.why_unavailable()}")
+    elif info.in_service and info.stuck:
+        yield NotChecked(f"a job does not end there, which slurm.completing judges: {info.stuck}")
     elif not info.schedulable:
         yield Finding("state", info.why_unavailable(), "schedulable")
 
@@ -65,6 +70,21 @@ def responding(info: NodeInfo | None) -> Judgement:
         yield NotChecked("the node is not known to Slurm")
     elif not info.responding:
         yield Finding("slurmd", info.why_unavailable() or info.full_state, "responding")
+
+
+@check(
+    "slurm.completing",
+    cause="the epilog hangs, or a process of the job cannot be killed: it waits for dead storage, a driver or a GPU",
+    hint="ssh NODE ps -eo pid,stat,etimes,wchan:30,args (state D, the epilog); mend what it waits for, end the epilog, "
+    "or reboot; a job that is stuck in Slurm alone: scontrol update NodeName=NODE State=DOWN Reason=stuck, then RESUME",
+    action=Action.REBOOT,
+)
+def completing(info: NodeInfo | None) -> Judgement:
+    """Judge that the node lets go of jobs that have ended: it is not COMPLETING for minutes."""
+    if info is None:
+        yield NotChecked("the node is not known to Slurm")
+    elif info.stuck:
+        yield Finding("state", str(info.stuck), f"free within {units.format_duration(info.stuck.most)}")
 
 
 @check(

@@ -120,6 +120,11 @@ class SlurmConfig(Model):
     exclusive: bool = Field(default=True, description="ask for whole nodes (--exclusive)")
     extra_args: tuple[str, ...] = Field((), description="further salloc options, as they are")
     job_start: Duration = Field(60, description="a job of one second has to start within this time")
+    completing: Duration | None = Field(
+        None,
+        description="a node may be COMPLETING for so long; default: 5 min, or the longest of slurm.conf's "
+        "UnkillableStepTimeout and PrologEpilogTimeout",
+    )
     conf: str | None = Field(None, description="path of slurm.conf (SLURM_CONF), where it is not the default")
     bin: str | None = Field(None, description="folder of Slurm's commands, where they are not on PATH")
 

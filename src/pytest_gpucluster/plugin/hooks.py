@@ -44,7 +44,18 @@ MAX_CURVES = 8
 MAX_REASONS = 10
 # a run that came to its end
 ENDED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.TESTS_FAILED)
-NEEDS_NODES = {"node", "nodes", "allocation", "fleet", "fleet_facts", "host", "facts", "srun", "lane_nodes"}
+NEEDS_NODES = {
+    "jobs",
+    "node",
+    "nodes",
+    "allocation",
+    "fleet",
+    "fleet_facts",
+    "host",
+    "facts",
+    "srun",
+    "lane_nodes",
+}
 
 
 class Hooks:
@@ -338,6 +349,9 @@ class Hooks:
             self.session.close()  # first: xdist gives its workers 10 s to end
         if self.log is None or session.config.option.collectonly:
             return
+        for ended in self.session.ended_early():
+            self.session.messages.append(ended)
+            self.log.write("error", message=ended)
         if not distributed:  # workers end later
             self.session.let_agents_leave()
         if session.exitstatus in ENDED:

@@ -39,6 +39,7 @@ from pytest_gpucluster.probes.base import Answer, Probe, with_root
 from pytest_gpucluster.probes.versions import versions_in
 from pytest_gpucluster.runners.submitit import SubmititDriver
 from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.slurm.completing import mark_stuck
 from pytest_gpucluster.slurm.exam import read_jobs, run_exam, submit_jobs
 from pytest_gpucluster.slurm.guard import JobGuard
 from pytest_gpucluster.slurm.inventory import seen_from_inside
@@ -322,6 +323,14 @@ class Session:
                 self._job_facts = replace(now, records={**before, **now.records})
             return self._job_facts
 
+    def ended_early(self) -> list[str]:
+        """Say of the allocations that ended under the run why they did: one line each."""
+        return [
+            f"job {held.job_id}, which held {hostlist.fold(held.nodes)} for this run, has ended: {held.why_ended()}"
+            for held in self.allocations
+            if held.owned and not held.alive
+        ]
+
     def submitit_told(self) -> SubmititTold | None:
         """Return what became of submitit's jobs; None where none were submitted in time."""
         return None
@@ -364,7 +373,8 @@ class Controller(Session):
     def read_inventory(self, slurm: Slurm) -> Mapping[str, NodeInfo]:
         """Ask Slurm for its nodes anew, as a job of our reservation sees them."""
         slurm.refresh()
-        return seen_from_inside(slurm.nodes(), self.reserved)
+        nodes = mark_stuck(slurm, slurm.nodes(), self.cluster.slurm.completing)
+        return seen_from_inside(nodes, self.reserved)
 
     def allocate(self, say: Callable[[str], None], *, with_jobs: bool, with_submitit: bool = False) -> None:
         """Get the nodes and open the channel; AllocationError where there are none.

@@ -14,7 +14,7 @@ from pytest_gpucluster import hostlist, suites_path
 from pytest_gpucluster.config import baseline, load_cluster
 from pytest_gpucluster.drain import Trial, lock_path
 from pytest_gpucluster.drain.policy import ours
-from pytest_gpucluster.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.errors import ConfigError, GpuClusterError, SlurmError
 from pytest_gpucluster.plugin import burnin, fixtures, signals
 from pytest_gpucluster.plugin.drain import Drainage, Options, durable, little_patience, trial_reasons
 from pytest_gpucluster.plugin.gauges import Gauges
@@ -27,6 +27,7 @@ from pytest_gpucluster.plugin.session import Controller, Session, Worker
 from pytest_gpucluster.report import steps
 from pytest_gpucluster.report.events import EventLog
 from pytest_gpucluster.slurm.client import make_slurm
+from pytest_gpucluster.slurm.completing import mark_stuck
 from pytest_gpucluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.units import parse_option_time, share_of
 
@@ -197,13 +198,20 @@ def with_options(cluster: Cluster, option: Any) -> Cluster:
     return cluster.model_copy(update=update)
 
 
-def first_contact(cluster: Cluster, slurm: Slurm) -> dict[str, NodeInfo]:
+def first_contact(cluster: Cluster, slurm: Slurm) -> Mapping[str, NodeInfo]:
     """Read what Slurm has: nodes, partitions, version. At the start an operator waits: little patience."""
     patience, slurm.retry_for = slurm.retry_for, FIRST_PATIENCE
     try:
-        inventory = slurm.nodes()
+        inventory = mark_stuck(slurm, slurm.nodes(), cluster.slurm.completing)
         check_partitions(cluster, slurm)
         slurm.config()
+    except SlurmError as error:
+        if "permission denied" not in error.stderr.lower():
+            raise
+        raise ConfigError(
+            f"{error}: PrivateData of slurm.conf may hide it from you: run as Slurm's operator (sacctmgr modify user "
+            "NAME set AdminLevel=Operator)"
+        ) from error
     finally:
         slurm.retry_for = patience
     return inventory

@@ -180,6 +180,50 @@ FAILED_UNITS: Probe[tuple[str, ...]] = Probe(
 )
 
 
+@dataclass(frozen=True)
+class SystemState:
+    """What systemd says of itself: a word of `systemctl is-system-running`; '' and why not where it says nothing."""
+
+    word: str
+    problem: str = ""
+
+    @property
+    def answers(self) -> bool:
+        """Systemd told its state."""
+        return bool(self.word)
+
+
+# man systemctl; `unknown`: it could not be asked
+_SYSTEM_STATES = frozenset(
+    {"initializing", "starting", "running", "degraded", "maintenance", "stopping", "offline"}
+)
+
+
+def read_system_state(answer: Answer) -> SystemState:
+    """Take the word; a manager that cannot be reached is a fact, one that we may not ask is not."""
+    if answer.rc == NOT_FOUND:
+        text_of(answer)
+    said = last_line(answer.err) or last_line(answer.out)
+    word = last_line(answer.out)
+    if word in _SYSTEM_STATES:
+        return SystemState(word)
+    if "not been booted with systemd" in said:
+        return SystemState("offline")
+    if re.search(r"denied|not permitted|authentication required", said, re.IGNORECASE):
+        raise NotAvailable(said)
+    return SystemState("", said if answer.rc != _TIMED_OUT else f"no answer within {_SYSTEM_SECONDS} s")
+
+
+_SYSTEM_SECONDS = 10
+_TIMED_OUT = 124  # as timeout(1) exits
+SYSTEM_STATE: Probe[SystemState] = Probe(
+    "systemd",
+    f"LC_ALL=C timeout {_SYSTEM_SECONDS} systemctl is-system-running",
+    read_system_state,
+    by_hand="systemctl is-system-running",
+)
+
+
 def _nothing(name: str) -> Probe[dict[str, str]]:
     """Make the probe of an empty list: {}. Tools that get no name would list everything, or fail."""
     return Probe(name, "true", lambda _: {})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.errors import SandboxError
-from pytest_gpucluster.sandbox import processes
+from pytest_gpucluster.sandbox import clusterfile, processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,6 +141,22 @@ def _wake(ground: Ground, injected: Injected) -> None:
     _resume(ground, injected)
 
 
+def _hang_epilog(ground: Ground, injected: Injected) -> None:
+    """Let a job end there; the fault is in when the cluster file's patience (`slurm.completing`) is over."""
+    (ground.layout.node(injected.node) / "fault.epilog").touch()
+    job = ("sbatch", "-w", injected.node, "-o", "/dev/null", "--wrap", "true")
+    done = ground.daemons.client(*job)
+    if done.rc != 0:
+        raise SandboxError(f"{' '.join(job)}: {done.stderr.strip()}")
+    _wait(ground, injected.node, lambda now: now.startswith("comp"))
+    time.sleep(clusterfile.COMPLETING + 1)
+
+
+def _epilog_ends(ground: Ground, injected: Injected) -> None:
+    (ground.layout.node(injected.node) / "fault.epilog").unlink(missing_ok=True)
+    _wait(ground, injected.node, lambda now: not now.startswith("comp"))
+
+
 def _prolog_works(ground: Ground, injected: Injected) -> None:
     (ground.layout.node(injected.node) / "fault.prolog").unlink(missing_ok=True)
     _resume(ground, injected)
@@ -213,6 +229,7 @@ ACTS = {
     "slurmd_dead": Act(_kill_slurmd, _start_slurmd),
     "node_hanging": Act(_mark("fault.hang"), _wake),
     "prolog_failing": Act(_mark("fault.prolog"), _prolog_works),
+    "epilog_hanging": Act(_hang_epilog, _epilog_ends),
     "image_missing": Act(_mark("fault.image_missing"), _unmark("fault.image_missing")),
     "image_corrupt": Act(_mark("fault.image_corrupt"), _unmark("fault.image_corrupt")),
     "mount_source_missing": Act(_lose_mount_source, _unmark("fault.mount_source_missing")),

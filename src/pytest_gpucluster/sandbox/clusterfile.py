@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox.hardware import Model, Node
     from pytest_gpucluster.sandbox.slurmconf import Shape
 
+COMPLETING = 20  # seconds that a node may take to let go of a job: nobody's epilog works for long here
 _TOLERANCE = 0.05
 _SHARED_HOST = {
     "os.hostname": "virtual nodes share the name of this machine",
@@ -68,6 +69,7 @@ def text(
             "conf": str(conf),
             **({"bin": str(commands)} if commands else {}),
             "job_start": "20s",
+            "completing": COMPLETING,
             "queue_wait": "60s",
         },
         "nodes": hostlist.fold(shape.nodes),

@@ -385,6 +385,26 @@ def _service_dead(node: Node, options: Options) -> None:
     node.services[options["service"]] = "inactive"
 
 
+@_fault("os.systemd", "systemd does not answer")
+def _systemd_gone(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes have one form
+    node.systemd = False
+
+
+@_fault("os.mtu", "an interface has another MTU", interface="eno1", mtu=9000)
+def _interface_mtu(node: Node, options: Options) -> None:
+    node.mtus[options["interface"]] = int(options["mtu"])
+
+
+@_fault("os.addresses", "the node has the address of another one", of="gpu01")
+def _duplicate_address(node: Node, options: Options) -> None:
+    node.address_of = options["of"]
+
+
+@_fault("os.name_time", "names take long to resolve", seconds=5)
+def _slow_names(node: Node, options: Options) -> None:
+    node.name_delay = float(options["seconds"])
+
+
 @_fault("os.uptime", "the node rebooted a moment ago", seconds=95)
 def _rebooted(node: Node, options: Options) -> None:
     node.uptime = float(options["seconds"])
@@ -571,6 +591,7 @@ _act("drained", "slurm.schedulable", "an administrator drained the node", reason
 _act("slurmd_dead", "slurm.responding", "slurmd does not run")
 _act("node_hanging", "os.responds", "nothing that is started on the node ever ends")
 _act("prolog_failing", "slurm.prolog", "the prolog fails and Slurm drains the node")
+_act("epilog_hanging", "slurm.completing", "the epilog of a job that has ended hangs")
 _act("image_missing", "container.import", "no image file is there for the node's Enroot")
 _act("image_corrupt", "container.import", "image files are damaged on the node")
 _act(

@@ -181,6 +181,10 @@ class Node:
     load: str = "0.42 0.35 0.31"
     clock_offset: float = 0.0
     time_synchronised: bool = True
+    mtus: dict[str, int] = field(default_factory=dict)  # of interfaces, where they are not as they should be
+    address_of: str = ""  # of which node it has the address
+    name_delay: float = 0.0
+    systemd: bool = True
     network: Network = field(default_factory=Network)
     burn: Burn = field(default_factory=Burn)
 

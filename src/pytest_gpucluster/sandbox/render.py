@@ -312,7 +312,8 @@ def _network_files(node: Node) -> dict[str, str]:
             f"{n}: {name}    inet {ip} scope global {name}" for n, name, ip, _ in _interfaces(node)
         ),
         "ip-link": _lines(
-            f"{n}: {name}: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu {mtu} qdisc mq state UP mode DEFAULT group default"
+            f"{n}: {name}: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu {node.mtus.get(name, mtu)} qdisc mq state UP mode "
+            f"DEFAULT group default qlen 1000\\    link/{_link_kind(name)} "
             for n, name, _, mtu in _interfaces(node)
         ),
         "network.json": json.dumps(network, sort_keys=True) + "\n",
@@ -320,10 +321,19 @@ def _network_files(node: Node) -> dict[str, str]:
     }
 
 
+def _link_kind(interface: str) -> str:
+    return "loopback" if interface == "lo" else "infiniband" if interface.startswith("ib") else "ether"
+
+
+def _number(name: str) -> int:
+    return int(name.lstrip("gpu") or 0) if name.startswith("gpu") else 0
+
+
 def _interfaces(node: Node) -> list[tuple[int, str, str, int]]:
     """Return (number, name, address, MTU) of the network interfaces."""
-    host = int(node.name.lstrip("gpu") or 0) if node.name.startswith("gpu") else 0
-    rows = [(1, "lo", "127.0.0.1/8", 65536), (2, "eno1", f"10.1.{host // 256}.{host % 256}/16", 1500)]
+    host = _number(node.name)
+    ethernet = _number(node.address_of or node.name)
+    rows = [(1, "lo", "127.0.0.1/8", 65536), (2, "eno1", f"10.1.{ethernet // 256}.{ethernet % 256}/16", 1500)]
     return rows + [
         (3 + i, f"ib{i}", f"10.{100 + i}.{host // 256}.{host % 256}/16", 4092) for i in range(len(node.hcas))
     ]
@@ -420,6 +430,8 @@ def _system_files(node: Node) -> dict[str, str]:
             "\t".join(map(str, (p.pid, p.ppid, p.stat, p.etimes, p.user, p.comm, p.args or p.comm)))
             for p in node.processes
         ),
+        **({} if node.systemd else {"systemd-gone": "\n"}),
+        **({"name-delay": f"{node.name_delay:g}\n"} if node.name_delay else {}),
         "services": _lines(f"{unit} {state}" for unit, state in node.services.items()),
         "packages": _lines(f"{name}\t{version}" for name, version in node.packages.items()),
         "dmesg": _lines(node.kernel_log),

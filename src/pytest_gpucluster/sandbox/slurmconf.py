@@ -171,12 +171,16 @@ exit 0
 
 
 def epilog(layout: Layout) -> str:
-    """Return the Epilog: it leaves a mark, takes the prolog's away, and the containers of scope `job`."""
+    """Return the Epilog: it leaves a mark, takes the prolog's away, and the containers of scope `job`.
+
+    It does not end while the fault `epilog_hanging` is in.
+    """
     return f"""\
 #!/bin/sh
 node={_q(layout.nodes)}/$SLURMD_NODENAME
 : > "$node/epilog"
 rm -f "$node/prolog.$SLURM_JOB_ID"
+while [ -e "$node/fault.epilog" ]; do sleep 0.5; done
 for container in "$node/enroot/pyxis_${{SLURM_JOB_ID}}_"*; do
   [ ! -d "$container" ] || {_q(layout.enroot / "enroot")} remove -f "${{container##*/}}"
 done

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster import hostlist, units
 from pytest_gpucluster.errors import AllocationError, SlurmError
 from pytest_gpucluster.slurm.client import outage, said
+from pytest_gpucluster.slurm.refusals import advice, ended_as, explained, hopeless, in_the_way
 from pytest_gpucluster.transport import kill_group
 
 if TYPE_CHECKING:
@@ -67,58 +68,8 @@ kill -0 $PPID 2>/dev/null && ! grep -q "^State:.*Z" /proc/$PPID/status || exec s
 """
 _JOB = re.compile(r"(?:Pending|Granted) job allocation (\d+)")
 
-# salloc's words (slurm_errno.c) and what to do about them
-_ADVICE = (
-    ("Invalid partition name", "name one of `sinfo -s` as partition"),
-    (
-        "Invalid account or account/partition",
-        "name an account of `sacctmgr show assoc user=$USER`, or its QOS",
-    ),
-    ("Invalid qos", "name a QOS of `sacctmgr show qos`"),
-    ("Requested reservation is invalid", "name one of `scontrol show reservation`"),
-    ("Requested reservation not usable now", "wait for its start time or leave the reservation away"),
-    ("Access/permission denied", "ask for access to the partition, account or reservation"),
-    ("Invalid node name", "a node of the cluster file is unknown to Slurm: compare `sinfo -N`"),
-    ("Invalid feature specification", "no node has that constraint: compare `sinfo -o '%N %f'`"),
-    ("Requested node configuration is not available", "no such node has the CPUs, memory or gres asked for"),
-    ("Requested time limit is invalid", "ask for less time, or for another partition"),
-    (
-        "violates accounting/QOS policy",
-        "a limit of the account or QOS is reached: ask for fewer nodes or less time",
-    ),
-    (
-        "Node count specification invalid",
-        "the partition has, or allows (MaxNodes), fewer nodes than were asked for",
-    ),
-    (
-        "Required partition not available",
-        "scontrol update PartitionName=NAME State=UP, or name another partition",
-    ),
-    ("More processors requested than permitted", "fewer nodes are there than were asked for"),
-    ("are not in this partition", "name the partition of these nodes"),
-    ("Unable to contact slurm controller", "is slurmctld running and SLURM_CONF right? (scontrol ping)"),
-)
-_PENDING = {
-    "Resources": "the nodes are busy",
-    "Priority": "other jobs go first",
-    "ReqNodeNotAvail": "nodes asked for are drained, down or reserved",
-    "PartitionNodeLimit": "more nodes than the partition allows or has",
-    "PartitionTimeLimit": "more time than the partition allows",
-    "PartitionDown": "the partition is down",
-    "Dependency": "jobs that go before have not ended",
-    "ReservationDeleted": "the reservation is gone",
-    "AssociationJobLimit": "the account's limit of jobs is reached",
-}
 # Slurm's words where nodes that were asked for are out of service or reserved (squeue's %r)
 _NODES_OUT = ("ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED")
-# Waiting does not help against these
-_HOPELESS = ("PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "ReservationDeleted", "JobHeld")
-
-
-def _explained(reason: str) -> str:
-    """Return squeue's reason with what it means."""
-    key = re.split(r"[^A-Za-z]", reason, maxsplit=1)[0]
-    return f"{reason or 'unknown'}" + (f" ({_PENDING[key]})" if key in _PENDING else "")
 
 
 @dataclass(frozen=True)
@@ -229,6 +180,14 @@ class Allocation:
     def ended(self) -> str:
         """Why salloc ended, in its words; '' while it runs."""
         return "" if self._holder is None or self._holder.running else self._holder.last_words()
+
+    def why_ended(self) -> str:
+        """Return Slurm's state of a job that ended before its time and what it means, or else salloc's words."""
+        try:
+            state = self.slurm.run("squeue", "-h", "-t", "all", "-j", str(self.job_id), "-o", "%T").strip()
+        except SlurmError:  # forgotten already (MinJobAge), or the controller is away
+            state = ""
+        return ended_as(state) or self.ended or "salloc said nothing"
 
     def release(self) -> None:
         """Give the nodes back; again and again is harmless, and an attached allocation is left alone.
@@ -347,7 +306,7 @@ class _Holder:
             answer = self.slurm.run("squeue", "-h", "-j", str(job), "-o", "%r").strip()
         except SlurmError as error:
             return f"unknown, squeue failed: {error}"
-        return _explained(answer) + (self._jobs_wait_for() if answer == "Dependency" else "")
+        return explained(answer) + (self._jobs_wait_for() if answer == "Dependency" else "")
 
     def _jobs_wait_for(self) -> str:
         """Say why the jobs that go before have not even started."""
@@ -359,7 +318,7 @@ class _Holder:
         others = dict.fromkeys(
             reason for reason in reasons if reason not in {"Dependency", "BeginTime", "None"}
         )
-        return "".join(f": {_explained(reason)}" for reason in others)
+        return "".join(f": {explained(reason)}" for reason in others)
 
     def _give_up_if_hopeless(self, why: str) -> None:
         forgotten = "Invalid job id" in why
@@ -368,8 +327,8 @@ class _Holder:
                 "Slurm no longer knows the request: slurmctld has lost its latest state, or the job was cancelled"
             )
         self.forgotten = forgotten
-        if why.startswith(_HOPELESS):
-            raise self._error(f"Slurm will not give these nodes: {why}")
+        if hopeless(why):
+            raise self._error(f"Slurm will not give these nodes: {why}{self._limits(why)}")
         if why.startswith(_NODES_OUT) and (bad := self._out() or self._reserved_soon()):
             raise self._without(bad, "nodes cannot be allocated")
 
@@ -426,8 +385,19 @@ class _Holder:
         for thread in self._threads:
             thread.join(5)
         words = self.last_words() or f"salloc ended with exit {self.process.returncode}"
-        advice = next((hint for text, hint in _ADVICE if text in "\n".join(self.errors)), "")
-        return self._error(words + (f": {advice}" if advice else ""))
+        hint = advice("\n".join(self.errors))
+        return self._error(words + (f": {hint}" if hint else "") + self._limits(words))
+
+    def _limits(self, words: str) -> str:
+        """Say which settings of the partition are in the way."""
+        try:
+            partitions = self.slurm.partitions()
+        except SlurmError:
+            return ""
+        default = next((name for name, one in partitions.items() if one.default), "")
+        partition = partitions.get(self.asked.partition or default)
+        found = in_the_way(partition, self.asked, words) if partition else ""
+        return f" ({found})" if found else ""
 
     def _error(self, message: str) -> AllocationError:
         asked = self.asked

@@ -47,6 +47,23 @@ _ENDING = "a job has ended there, its epilog or its processes have not (squeue -
 
 
 @dataclass(frozen=True)
+class Stuck:
+    """A job has ended `seconds` ago and the node still holds it, which it may for `most` seconds."""
+
+    job: str
+    user: str
+    seconds: float
+    most: float
+
+    def __str__(self) -> str:
+        took, most = units.format_duration(self.seconds), units.format_duration(self.most)
+        return (
+            f"COMPLETING for {took} (at most {most}): job {self.job} of {self.user} has ended there, its epilog or its "
+            "processes have not (slurmd's log there)"
+        )
+
+
+@dataclass(frozen=True)
 class NodeInfo:
     """One node as slurmctld knows it. `memory` is bytes; `gres` maps 'gpu:h200' or 'gpu' to a count."""
 
@@ -66,6 +83,7 @@ class NodeInfo:
     cpus_allocated: int = 0
     address: str = ""
     hostname: str = ""
+    stuck: Stuck | None = None  # slurm/completing.py finds out
 
     @property
     def base_state(self) -> str:
@@ -97,6 +115,11 @@ class NodeInfo:
     @property
     def schedulable(self) -> bool:
         """Jobs may start there once it is idle."""
+        return self.in_service and self.stuck is None
+
+    @property
+    def in_service(self) -> bool:
+        """Nobody has taken it out of service or reserved it."""
         return self.state not in _BAD_STATES and not (self.flags & _BAD_FLAGS)
 
     @property
@@ -116,6 +139,8 @@ class NodeInfo:
         """Return state, reason, who and when: 'DRAINED: "bad cable" by root since TIME'; '' where available."""
         if self.available:
             return ""
+        if self.in_service and self.stuck:
+            return str(self.stuck)
         if self.schedulable:
             ending = self.state == "IDLE" and "COMPLETING" in self.flags
             return "COMPLETING: " + _ENDING if ending else f"{self.state}: in use by other jobs"
@@ -131,6 +156,8 @@ class NodeInfo:
     def _with_reason(self, label: str) -> str:
         if self.reason:
             return f'{label}: "{self.reason}"{self._by()}'
+        if self.state == "UNKNOWN":
+            return f"{label}: slurmctld has not heard of it since it was started: wait a moment, or look at its slurmd"
         if self.flags & {"RESERVED", "MAINTENANCE", "MAINT"}:
             return f"{label}: held by a reservation (scontrol show reservation); --reservation=NAME runs within it"
         return f"{label}: no reason given"
@@ -152,6 +179,11 @@ class PartitionInfo:
     default_time: float | None = None
     max_nodes: int | None = None
     over_subscribe: str = ""
+    allow_groups: tuple[str, ...] = ()  # none: all may
+    allow_accounts: tuple[str, ...] = ()
+    deny_accounts: tuple[str, ...] = ()
+    allow_qos: tuple[str, ...] = ()
+    deny_qos: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -201,6 +233,11 @@ def parse_partitions(text: str) -> dict[str, PartitionInfo]:
             default_time=_time(values.get("DefaultTime", "")),
             max_nodes=_number(values.get("MaxNodes", "")),
             over_subscribe=values.get("OverSubscribe", ""),
+            allow_groups=_list(values, "AllowGroups"),
+            allow_accounts=_list(values, "AllowAccounts"),
+            deny_accounts=_list(values, "DenyAccounts"),
+            allow_qos=_list(values, "AllowQos"),
+            deny_qos=_list(values, "DenyQos"),
         )
     return partitions
 
@@ -316,6 +353,11 @@ def _values(record: str) -> dict[str, str]:
         end = following.start() if following else len(record)
         values.setdefault(key[1], record[key.end() : end].strip())
     return values
+
+
+def _list(values: Mapping[str, str], key: str) -> tuple[str, ...]:
+    text = _unset(values.get(key, ""))
+    return () if text == "ALL" else tuple(filter(None, text.split(",")))
 
 
 def _unset(value: str) -> str:

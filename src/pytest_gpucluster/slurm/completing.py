@@ -1,0 +1,89 @@
+"""Nodes that do not let go of a job that has ended: a hanging epilog, or a process that cannot be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster import hostlist
+from pytest_gpucluster.errors import GpuClusterError
+from pytest_gpucluster.slurm.inventory import Stuck
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pytest_gpucluster.slurm.client import Slurm
+    from pytest_gpucluster.slurm.inventory import NodeInfo
+
+# of a job that is COMPLETING squeue lists only the nodes that still hold it (man squeue, %N)
+SQUEUE = ("squeue", "-h", "-a", "-t", "CG", "-o", "%A|%u|%e|%N")
+LEAST = 300.0  # seconds; epilogs that clean up or test the GPUs take a minute or two
+# slurm.conf's own bounds: Slurm drains a node by itself where they are over, so it is not accused before
+_TIMEOUTS = ("UnkillableStepTimeout", "PrologEpilogTimeout", "EpilogTimeout")
+_UNLIMITED = 65534  # as scontrol prints a timeout that is not set
+
+
+@dataclass(frozen=True)
+class EndingJob:
+    """A job that has ended, as Slurm writes the time, and that these nodes still hold."""
+
+    job: str
+    user: str
+    ended: datetime
+    nodes: tuple[str, ...]
+
+
+def parse_ending(text: str) -> tuple[EndingJob, ...]:
+    """Read squeue's lines 'JOB|USER|END|NODES'; one without a time of its end is left out."""
+    jobs = []
+    for line in text.splitlines():
+        job, _, rest = line.strip().partition("|")
+        user, _, rest = rest.partition("|")
+        end, _, nodes = rest.partition("|")
+        with contextlib.suppress(ValueError):
+            jobs.append(
+                EndingJob(job, user, datetime.fromisoformat(end).replace(tzinfo=None), hostlist.expand(nodes))
+            )
+    return tuple(jobs)
+
+
+def allowed(config: Mapping[str, str], stated: float | None) -> float:
+    """Return the seconds that a node may be COMPLETING: as stated, else the longest of 5 min and Slurm's timeouts."""
+    if stated is not None:
+        return stated
+    told = (re.match(r"\d+", config.get(name, "")) for name in _TIMEOUTS)
+    return max([LEAST, *(float(found[0]) for found in told if found and float(found[0]) < _UNLIMITED)])
+
+
+def with_stuck(
+    nodes: Mapping[str, NodeInfo], jobs: Iterable[EndingJob], now: datetime, most: float
+) -> dict[str, NodeInfo]:
+    """Return the nodes, those marked that have been COMPLETING for more than `most` seconds."""
+    marked = dict(nodes)
+    for job in sorted(jobs, key=lambda one: one.ended, reverse=True):  # the oldest has the last word
+        seconds = (now - job.ended).total_seconds()
+        for name in job.nodes if seconds > most else ():
+            if name in marked and "COMPLETING" in marked[name].flags:
+                marked[name] = replace(marked[name], stuck=Stuck(job.job, job.user, seconds, most))
+    return marked
+
+
+def mark_stuck(slurm: Slurm, nodes: Mapping[str, NodeInfo], stated: float | None) -> Mapping[str, NodeInfo]:
+    """Mark the nodes that have been COMPLETING for too long; Slurm is asked only where one is COMPLETING at all.
+
+    Where Slurm does not show the jobs of others (PrivateData=jobs) nothing is known, and nothing is marked.
+    """
+    if not any("COMPLETING" in info.flags for info in nodes.values()):
+        return nodes
+    try:
+        jobs = parse_ending(slurm.run(*SQUEUE))
+        if not jobs:
+            return nodes
+        # where squeue runs: its time zone is that of squeue's times
+        now = datetime.fromisoformat(slurm.run("date", "+%Y-%m-%dT%H:%M:%S").strip())
+    except (GpuClusterError, ValueError):
+        return nodes
+    return with_stuck(nodes, jobs, now, allowed(slurm.config(), stated))
