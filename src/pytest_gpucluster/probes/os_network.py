@@ -94,7 +94,6 @@ def naming(names: Sequence[str]) -> Probe[Naming]:
         read_naming,
         timeout=PATIENCE + 15.0,
         by_hand="time getent hosts $(hostname)",
-        alone=True,
     )
 
 
