@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from pytest_gpucluster import hostlist
@@ -112,12 +113,18 @@ def _highest_clocks(gpu: Gpu) -> str | None:
 def _of_gpus(
     judge: Callable[Concatenate[Gpus, P], Judgement],
 ) -> Callable[Concatenate[Gpus, P], Judgement]:
-    """Leave a node without GPUs to gpu.count and gpu.driver: nothing of a GPU can be judged there."""
+    """Leave to gpu.count and gpu.driver a node without GPUs, and a GPU that is lost: nothing of it can be judged."""
 
     @functools.wraps(judge)
     def judged(gpus: Gpus, /, *args: P.args, **kwargs: P.kwargs) -> Judgement:
-        if gpus.devices:
-            yield from judge(gpus, *args, **kwargs)
+        lost = [gpu for gpu in gpus if gpu.lost]
+        for gpu in lost:
+            yield NotChecked(f"{gpu} is lost (see gpu.count): {gpu.lost}")
+        if len(lost) < len(gpus):
+            present = replace(gpus, devices=tuple(gpu for gpu in gpus if not gpu.lost)) if lost else gpus
+            yield from judge(present, *args, **kwargs)
+        elif lost:
+            return
         elif gpus.driver_problem:
             yield NotChecked(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
         else:
@@ -195,8 +202,11 @@ def count(gpus: Gpus, profile: GpuProfile) -> Judgement:
     if gpus.driver_problem:
         yield NotChecked(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
         return
-    yield Metric("gpu_count", len(gpus), "GPUs")
-    if len(gpus) != profile.count or gpus.failed:
+    lost = [gpu for gpu in gpus if gpu.lost]
+    yield Metric("gpu_count", len(gpus) - len(lost), "GPUs")
+    for gpu in lost:
+        yield Finding(str(gpu), gpu.lost, "answers")
+    if len(gpus) != profile.count or (gpus.failed and not lost):
         said = f", nvidia-smi: {_said(gpus)}" if gpus.messages or gpus.failed else ""
         yield Finding("GPUs", f"{len(gpus)}{said}", str(profile.count))
 
