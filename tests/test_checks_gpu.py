@@ -277,6 +277,28 @@ def test_a_gpu_that_is_lost_fails_the_count_alone(said: str) -> None:
     assert failing(host) == ["gpu.count", "gpu.memory"]
 
 
+def test_where_the_profile_states_no_nvlinks_the_other_gpus_of_the_node_tell() -> None:
+    unstated = PROFILE.model_copy(update={"nvlinks": None, "nvlink_speed": None})
+    host = Host()
+    assert judge(host, unstated)["gpu.nvlink_state"].outcome is Outcome.PASSED
+    host.links[uuid(host, 4)].update({7: None})
+    (finding,) = judge(host, unstated)["gpu.nvlink_state"].findings
+    assert (finding.measured, finding.expected) == (
+        "17 active links (inactive: link 7)",
+        "18, as on most GPUs of the node",
+    )
+
+
+@pytest.mark.parametrize("bridged", [0, 2, 4, 6])
+def test_cards_that_are_bridged_in_pairs_are_not_accused(bridged: int) -> None:
+    host = Host()
+    for index in range(bridged, 8):
+        host.links[uuid(host, index)] = dict.fromkeys(host.links[uuid(host, index)])
+    unstated = PROFILE.model_copy(update={"nvlinks": None, "nvlink_speed": None})
+    expected = Outcome.PASSED if bridged > 4 else Outcome.NOT_APPLICABLE
+    assert judge(host, unstated)["gpu.nvlink_state"].outcome is expected
+
+
 def test_one_value_that_cannot_be_read_is_no_lost_gpu() -> None:
     host = Host()
     host.change(4, temperature=None, unread={"temperature": "[Unknown Error]"})

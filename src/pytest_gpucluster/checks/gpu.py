@@ -595,6 +595,9 @@ def retired_pages(gpus: Gpus) -> Judgement:
 # --- links -------------------------------------------------------------------------------------------------------
 
 
+_NO_NVLINKS = "the profile states no NVLinks"
+
+
 def _uuid_of(gpu: Gpu) -> str:
     return gpu.uuid or ""
 
@@ -608,10 +611,12 @@ def _uuid_of(gpu: Gpu) -> str:
 def nvlink_state(
     gpus: Gpus, links: Mapping[str, Mapping[int, float | None]], profile: GpuProfile
 ) -> Judgement:
-    """As many NVLinks are active as the profile says, each at its speed."""
-    if not profile.nvlinks:
-        yield NotApplicable("the profile has no NVLink")
+    """As many NVLinks are active as the profile says, or as on most GPUs of the node, each at its speed."""
+    wanted = _usual_links(gpus, links) if profile.nvlinks is None else profile.nvlinks
+    if not wanted:
+        yield NotApplicable(_NO_NVLINKS)
         return
+    most = ", as on most GPUs of the node" if profile.nvlinks is None else ""
     for gpu in gpus:
         of_gpu = links.get(_uuid_of(gpu))
         if of_gpu is None:
@@ -619,11 +624,18 @@ def nvlink_state(
             continue
         active = {link: speed for link, speed in of_gpu.items() if speed is not None}
         yield Metric("nvlinks_active", len(active), "links", str(gpu))
-        if len(active) != profile.nvlinks:
+        # a GPU without a bridge among others with one has no link at all
+        if len(active) != wanted and (active or not most):
             down = [str(link) for link, speed in of_gpu.items() if speed is None]
             which = f" (inactive: link {', '.join(down)})" if down else ""
-            yield Finding(str(gpu), f"{len(active)} active links{which}", str(profile.nvlinks))
+            yield Finding(str(gpu), f"{len(active)} active links{which}", f"{wanted}{most}")
         yield from _link_speeds(gpu, active, profile.nvlink_speed)
+
+
+def _usual_links(gpus: Gpus, links: Mapping[str, Mapping[int, float | None]]) -> int:
+    """Return how many links are active on most GPUs of the node; 0 where there is no majority."""
+    of_all = (links.get(_uuid_of(gpu), {}) for gpu in gpus)
+    return majority(sum(speed is not None for speed in one.values()) for one in of_all).value or 0
 
 
 def _link_speeds(gpu: Gpu, active: Mapping[int, float], expected: float | None) -> Iterator[Finding]:
@@ -643,7 +655,7 @@ def _link_speeds(gpu: Gpu, active: Mapping[int, float], expected: float | None) 
 def nvlink_errors(gpus: Gpus, errors: Mapping[str, LinkErrors], profile: GpuProfile) -> Judgement:
     """The error counters since the driver was loaded stay below NVLINK_LIMITS."""
     if not profile.nvlinks:
-        yield NotApplicable("the profile has no NVLink")
+        yield NotApplicable(_NO_NVLINKS)
         return
     for gpu in gpus:
         of_gpu = errors.get(_uuid_of(gpu))
@@ -742,7 +754,7 @@ def _active(links: Mapping[str, Mapping[int, float | None]], gpu: Gpu) -> int:
 def p2p(gpus: Gpus, found: Mapping[int, Mapping[int, str]], profile: GpuProfile) -> Judgement:
     """Any two GPUs can use peer access over NVLink."""
     if not profile.nvlinks:
-        yield NotApplicable("the profile has no NVLink")
+        yield NotApplicable(_NO_NVLINKS)
     elif profile.count < 2:  # noqa: PLR2004 - a pair
         yield NotApplicable("one GPU has no peer")
     else:
@@ -776,7 +788,7 @@ def _pairs(
 def fabric_manager(found: FabricManager, profile: GpuProfile) -> Judgement:
     """The service nvidia-fabricmanager is active where the node has NVSwitch."""
     if not profile.nvswitch:
-        yield NotApplicable("the profile has no NVSwitch")
+        yield NotApplicable("the profile states no NVSwitch")
     elif found.state != "active":
         yield Finding("nvidia-fabricmanager", found.state, "active")
 
@@ -791,7 +803,7 @@ def fabric_manager(found: FabricManager, profile: GpuProfile) -> Judgement:
 def fabric_state(gpus: Gpus, profile: GpuProfile) -> Judgement:
     """Every GPU has completed its registration with the NVLink fabric."""
     if not profile.fabric_state:
-        yield NotApplicable("the profile has no fabric state")
+        yield NotApplicable("the profile states no fabric state")
         return
     for gpu in gpus:
         state, status = (
