@@ -253,6 +253,58 @@ def test_a_sleeping_gpu_may_run_its_link_slower() -> None:
     assert failing(host) == []
 
 
+@pytest.mark.parametrize("said", ["[GPU is lost]", "[Unknown Error]"])
+def test_a_gpu_that_is_lost_fails_the_count_alone(said: str) -> None:
+    """Nothing can be read of it: none of its values is wrong, nor is it to be sent back for them."""
+    header, *rows = recorded("query-gpu.txt").splitlines()
+    cells = rows[4].split(", ")
+    kept = {place for place, name in enumerate(header.split(", ")) if name in {"index", "name", "uuid"}}
+    rows[4] = ", ".join(cell if place in kept else said for place, cell in enumerate(cells))
+    found = nvidia_smi.parse_gpus(survey(gpus="\n".join([header, *rows]), header=recorded("nvidia-smi.txt")))
+    host = Host()
+    everything = {name: said for name in nvidia_smi._FIELDS if name not in {"index", "name", "uuid"}}
+    host.change(4, **dict.fromkeys(everything), unread=everything)
+    assert found.devices[4].lost == host.gpus.devices[4].lost == said
+    verdicts = judge(host)
+    assert [name for name, verdict in verdicts.items() if verdict.outcome is Outcome.FAILED] == ["gpu.count"]
+    (finding,) = verdicts["gpu.count"].findings
+    assert finding.part.startswith("GPU 4 (")
+    assert finding.measured == said
+    assert (
+        verdicts["gpu.memory"].outcome is Outcome.NOT_CHECKED
+    )  # of GPU 4; the others still fail where they do
+    host.change(0, memory=1 * MIB)
+    assert failing(host) == ["gpu.count", "gpu.memory"]
+
+
+def test_where_the_profile_states_no_nvlinks_the_other_gpus_of_the_node_tell() -> None:
+    unstated = PROFILE.model_copy(update={"nvlinks": None, "nvlink_speed": None})
+    host = Host()
+    assert judge(host, unstated)["gpu.nvlink_state"].outcome is Outcome.PASSED
+    host.links[uuid(host, 4)].update({7: None})
+    (finding,) = judge(host, unstated)["gpu.nvlink_state"].findings
+    assert (finding.measured, finding.expected) == (
+        "17 active links (inactive: link 7)",
+        "18, as on most GPUs of the node",
+    )
+
+
+@pytest.mark.parametrize("bridged", [0, 2, 4, 6])
+def test_cards_that_are_bridged_in_pairs_are_not_accused(bridged: int) -> None:
+    host = Host()
+    for index in range(bridged, 8):
+        host.links[uuid(host, index)] = dict.fromkeys(host.links[uuid(host, index)])
+    unstated = PROFILE.model_copy(update={"nvlinks": None, "nvlink_speed": None})
+    expected = Outcome.PASSED if bridged > 4 else Outcome.NOT_APPLICABLE
+    assert judge(host, unstated)["gpu.nvlink_state"].outcome is expected
+
+
+def test_one_value_that_cannot_be_read_is_no_lost_gpu() -> None:
+    host = Host()
+    host.change(4, temperature=None, unread={"temperature": "[Unknown Error]"})
+    assert not host.gpus.devices[4].lost
+
+
 def test_without_a_driver_one_check_fails_and_none_passes() -> None:
     host = Host(gpus=nvidia_smi.Gpus(driver_problem="NVIDIA-SMI has failed"))
     verdicts = judge(host)

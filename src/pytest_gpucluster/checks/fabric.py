@@ -329,7 +329,7 @@ def fabric_manager(found: FabricManager, gpus: Gpus, profile: Profile) -> Judgem
     """Fabric manager is of the driver's version; whether it runs is for gpu.fabric_manager."""
     driver = next((gpu.driver for gpu in gpus if gpu.driver), None)
     if profile.gpu is None or not profile.gpu.nvswitch:
-        yield NotApplicable(f"profile {profile.name} has no NVSwitch")
+        yield NotApplicable(f"profile {profile.name} states no NVSwitch")
     elif found.version is None or driver is None:
         yield NotChecked("the version of fabric manager or of the driver cannot be read")
     elif found.version != driver:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from pytest_gpucluster import hostlist
@@ -112,12 +113,18 @@ def _highest_clocks(gpu: Gpu) -> str | None:
 def _of_gpus(
     judge: Callable[Concatenate[Gpus, P], Judgement],
 ) -> Callable[Concatenate[Gpus, P], Judgement]:
-    """Leave a node without GPUs to gpu.count and gpu.driver: nothing of a GPU can be judged there."""
+    """Leave to gpu.count and gpu.driver a node without GPUs, and a GPU that is lost: nothing of it can be judged."""
 
     @functools.wraps(judge)
     def judged(gpus: Gpus, /, *args: P.args, **kwargs: P.kwargs) -> Judgement:
-        if gpus.devices:
-            yield from judge(gpus, *args, **kwargs)
+        lost = [gpu for gpu in gpus if gpu.lost]
+        for gpu in lost:
+            yield NotChecked(f"{gpu} is lost (see gpu.count): {gpu.lost}")
+        if len(lost) < len(gpus):
+            present = replace(gpus, devices=tuple(gpu for gpu in gpus if not gpu.lost)) if lost else gpus
+            yield from judge(present, *args, **kwargs)
+        elif lost:
+            return
         elif gpus.driver_problem:
             yield NotChecked(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
         else:
@@ -195,8 +202,11 @@ def count(gpus: Gpus, profile: GpuProfile) -> Judgement:
     if gpus.driver_problem:
         yield NotChecked(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
         return
-    yield Metric("gpu_count", len(gpus), "GPUs")
-    if len(gpus) != profile.count or gpus.failed:
+    lost = [gpu for gpu in gpus if gpu.lost]
+    yield Metric("gpu_count", len(gpus) - len(lost), "GPUs")
+    for gpu in lost:
+        yield Finding(str(gpu), gpu.lost, "answers")
+    if len(gpus) != profile.count or (gpus.failed and not lost):
         said = f", nvidia-smi: {_said(gpus)}" if gpus.messages or gpus.failed else ""
         yield Finding("GPUs", f"{len(gpus)}{said}", str(profile.count))
 
@@ -590,6 +600,9 @@ def retired_pages(gpus: Gpus) -> Judgement:
 # --- links -------------------------------------------------------------------------------------------------------
 
 
+_NO_NVLINKS = "the profile states no NVLinks"
+
+
 def _uuid_of(gpu: Gpu) -> str:
     return gpu.uuid or ""
 
@@ -603,10 +616,12 @@ def _uuid_of(gpu: Gpu) -> str:
 def nvlink_state(
     gpus: Gpus, links: Mapping[str, Mapping[int, float | None]], profile: GpuProfile
 ) -> Judgement:
-    """As many NVLinks are active as the profile says, each at its speed."""
-    if not profile.nvlinks:
-        yield NotApplicable("the profile has no NVLink")
+    """As many NVLinks are active as the profile says, or as on most GPUs of the node, each at its speed."""
+    wanted = _usual_links(gpus, links) if profile.nvlinks is None else profile.nvlinks
+    if not wanted:
+        yield NotApplicable(_NO_NVLINKS)
         return
+    most = ", as on most GPUs of the node" if profile.nvlinks is None else ""
     for gpu in gpus:
         of_gpu = links.get(_uuid_of(gpu))
         if of_gpu is None:
@@ -614,11 +629,18 @@ def nvlink_state(
             continue
         active = {link: speed for link, speed in of_gpu.items() if speed is not None}
         yield Metric("nvlinks_active", len(active), "links", str(gpu))
-        if len(active) != profile.nvlinks:
+        # a GPU without a bridge among others with one has no link at all
+        if len(active) != wanted and (active or not most):
             down = [str(link) for link, speed in of_gpu.items() if speed is None]
             which = f" (inactive: link {', '.join(down)})" if down else ""
-            yield Finding(str(gpu), f"{len(active)} active links{which}", str(profile.nvlinks))
+            yield Finding(str(gpu), f"{len(active)} active links{which}", f"{wanted}{most}")
         yield from _link_speeds(gpu, active, profile.nvlink_speed)
+
+
+def _usual_links(gpus: Gpus, links: Mapping[str, Mapping[int, float | None]]) -> int:
+    """Return how many links are active on most GPUs of the node; 0 where there is no majority."""
+    of_all = (links.get(_uuid_of(gpu), {}) for gpu in gpus)
+    return majority(sum(speed is not None for speed in one.values()) for one in of_all).value or 0
 
 
 def _link_speeds(gpu: Gpu, active: Mapping[int, float], expected: float | None) -> Iterator[Finding]:
@@ -638,7 +660,7 @@ def _link_speeds(gpu: Gpu, active: Mapping[int, float], expected: float | None) 
 def nvlink_errors(gpus: Gpus, errors: Mapping[str, LinkErrors], profile: GpuProfile) -> Judgement:
     """The error counters since the driver was loaded stay below NVLINK_LIMITS."""
     if not profile.nvlinks:
-        yield NotApplicable("the profile has no NVLink")
+        yield NotApplicable(_NO_NVLINKS)
         return
     for gpu in gpus:
         of_gpu = errors.get(_uuid_of(gpu))
@@ -737,7 +759,7 @@ def _active(links: Mapping[str, Mapping[int, float | None]], gpu: Gpu) -> int:
 def p2p(gpus: Gpus, found: Mapping[int, Mapping[int, str]], profile: GpuProfile) -> Judgement:
     """Any two GPUs can use peer access over NVLink."""
     if not profile.nvlinks:
-        yield NotApplicable("the profile has no NVLink")
+        yield NotApplicable(_NO_NVLINKS)
     elif profile.count < 2:  # noqa: PLR2004 - a pair
         yield NotApplicable("one GPU has no peer")
     else:
@@ -771,7 +793,7 @@ def _pairs(
 def fabric_manager(found: FabricManager, profile: GpuProfile) -> Judgement:
     """The service nvidia-fabricmanager is active where the node has NVSwitch."""
     if not profile.nvswitch:
-        yield NotApplicable("the profile has no NVSwitch")
+        yield NotApplicable("the profile states no NVSwitch")
     elif found.state != "active":
         yield Finding("nvidia-fabricmanager", found.state, "active")
 
@@ -786,7 +808,7 @@ def fabric_manager(found: FabricManager, profile: GpuProfile) -> Judgement:
 def fabric_state(gpus: Gpus, profile: GpuProfile) -> Judgement:
     """Every GPU has completed its registration with the NVLink fabric."""
     if not profile.fabric_state:
-        yield NotApplicable("the profile has no fabric state")
+        yield NotApplicable("the profile states no fabric state")
         return
     for gpu in gpus:
         state, status = (

@@ -373,10 +373,20 @@ class Gpu:
         """The name of the part in every report: GPU 3 (GPU-5ec84d8d-..., 0000:1b:00.0)."""
         return f"GPU {'?' if self.index is None else self.index} ({self.uuid or 'no UUID'}, {self.bus or 'no bus id'})"
 
+    @property
+    def lost(self) -> str:
+        """Why nothing can be read of the GPU any more, in the words of NVML (nvmlErrorString); '' where it answers."""
+        gone = next((text for text in self.unread.values() if _IS_LOST.search(text)), "")
+        unknown = [text for text in self.unread.values() if "Unknown Error" in text]
+        return gone or (unknown[0] if 2 * len(unknown) > len(_FIELDS) else "")
+
     def lacks(self, attribute: str) -> bool:
         """The GPU or its driver has no such thing: '[N/A]', '[Not Supported]' or an unknown field; no error."""
         text = self.unread.get(attribute, "")
         return text == NOT_REPORTED or bool(re.fullmatch(r"\[?(N/?A|Not Supported)\]?", text, re.IGNORECASE))
+
+
+_IS_LOST = re.compile(r"\bGPU is lost\b|fallen off the bus", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
