@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from plugin_helpers import Run, run_pytest
+from plugin_helpers import DEADLINE, Run, run_pytest
 
 from pytest_gpucluster import printable, redact
 from pytest_gpucluster.cli import main
@@ -276,7 +276,7 @@ WORDS = st.lists(
 @CAMPAIGN
 @given(WORDS)
 def test_words_reach_a_program_as_they_are(words: list[str]) -> None:
-    done = LocalTransport().run(["printf", "%s\\0", *words], timeout=60)
+    done = LocalTransport().run(["printf", "%s\\0", *words], timeout=DEADLINE)
     assert done.stdout.split("\0")[:-1] == words
 
 
@@ -292,7 +292,7 @@ def channel() -> Iterator[Fleet]:
 def test_words_reach_a_node_as_they_are(channel: Fleet, words: list[str]) -> None:
     command = f"printf '%s\\0' {shlex.join(words)}"
     for line in (command, with_root(command)):
-        answer = channel.ask_node("here", line, fresh=True)
+        answer = channel.ask_node("here", line, timeout=DEADLINE, fresh=True)
         assert answer.stdout.split(b"\0")[:-1] == [word.encode() for word in words], answer
 
 

@@ -24,8 +24,7 @@ from pytest_gpucluster.probes.nccl_tests import Output
 from pytest_gpucluster.runners import nccl as runners
 from pytest_gpucluster.runners import nccl_proof as proofs
 from pytest_gpucluster.runners.nccl import Measured, Nccl, Sweep
-from pytest_gpucluster.sandbox import acts, processes
-from pytest_gpucluster.sandbox.faults import Injected
+from pytest_gpucluster.sandbox import processes
 from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.slurm.client import Slurm
 from pytest_gpucluster.slurm.result import StepResult, TaskResult
@@ -441,7 +440,7 @@ def test_a_node_whose_slurmd_dies_costs_itself_and_no_other(sandbox: Sandbox) ->
             sandbox, die_and_measure, nodes, runner="nccl-tests", payload=("sim-collective",), deadline=60.0
         )
     finally:
-        acts.ACTS["slurmd_dead"].heal(ground, Injected("slurmd_dead", "gpu03"))
+        sandbox.heal()
     assert [it.members for it in found] == [("gpu01", "gpu02"), ("gpu03", "gpu04")]
     assert found[0].busbw
     assert found[1].problem.startswith("gpu03 is lost: srun: ")

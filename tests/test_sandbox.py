@@ -83,6 +83,25 @@ def test_listens_on_loopback_only(sandbox: Sandbox) -> None:
     assert {row.split()[3].rpartition(":")[0] for row in own} == {"127.0.0.1"}
 
 
+def test_heal_starts_a_slurmd_that_died_by_itself(sandbox: Sandbox) -> None:
+    daemon = sandbox._ground().daemons.find("slurmd-gpu02")
+    assert daemon is not None
+    daemon.send(signal.SIGKILL)
+    wait_for(lambda: not daemon.alive, "it has gone")
+    sandbox.heal("gpu01")  # not this one
+    assert sandbox._ground().daemons.find("slurmd-gpu02") is None
+    sandbox.heal()
+    test_listens_on_loopback_only(sandbox)
+    assert sandbox.status()["nodes"]["gpu02"] == "idle"
+
+
+def test_what_cannot_be_healed_is_said(sandbox: Sandbox) -> None:
+    with pytest.raises(SandboxError, match=r"no node 'gpu99': it has gpu\[01-04\]"):
+        sandbox.heal("gpu99")
+    with pytest.raises(SandboxError, match=r"no fault is called 'nvlink': there are "):
+        sandbox.heal(kind="nvlink")
+
+
 def test_cluster_file_loads_and_states_the_model(sandbox: Sandbox) -> None:
     cluster = config.load_cluster(sandbox.cluster_file)
     (group,) = cluster.groups

@@ -421,17 +421,20 @@ class Hooks:
         """Report each node that should have been tested and could not be, once; return True where there is one."""
         shouldfail = session.shouldfail
         told = False
+        # the line of progress has ended: the terminal is to show it among the errors only
+        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        others = [terminal] if terminal is not None else []
+        tell = self.config.pluginmanager.subset_hook_caller("pytest_runtest_logreport", others)
         for node in self.session.plan.selected:
             problem = self.session.problem(node)
             if problem is None or problem.kind is Kind.BUSY or node in self._spoken:
                 continue
             told = True
-            reports = reporting.untested(node, problem, self.session, self.config)
-            of = {"nodeid": reports[0].nodeid, "location": reports[0].location}
-            self.config.hook.pytest_runtest_logstart(**of)
-            for report in reports:
-                self.config.hook.pytest_runtest_logreport(report=report)
-            self.config.hook.pytest_runtest_logfinish(**of)
+            broken, ended = reporting.untested(node, problem, self.session, self.config)
+            tell(report=broken)
+            tell(report=ended)
+            if terminal is not None:
+                terminal.stats.setdefault("error", []).append(broken)
         session.shouldfail = shouldfail  # nothing is left that --maxfail could stop
         return told
 

@@ -37,12 +37,13 @@ from pytest_gpucluster.sandbox.processes import Process
 from pytest_gpucluster.transport import LocalTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from pytest_gpucluster.transport import Transport
 
 MAX_NODES = 256
 KINDS = ("plain", "namespaced", "auto")
+SLURMD_DEAD = "slurmd_dead"  # the kind of fault
 _PATIENCE = 60.0  # seconds for the daemons to come up, on top of what the nodes take
 
 
@@ -386,8 +387,7 @@ class Sandbox:
         with self._locked():
             state = self._running_state()
             injected = faults.Injected(kind, node, faults.chosen(fault, options, state.gpus_per_node))
-            if node not in state.nodes:
-                raise SandboxError(f"the sandbox has no node {node!r}: it has {hostlist.fold(state.nodes)}")
+            _known_or_error(state, node)
             if fault.change is not None and state.gpus == "real":
                 raise SandboxError(
                     f"fault {kind} needs simulated GPUs: gpucluster sandbox up --gpus simulated"
@@ -402,11 +402,17 @@ class Sandbox:
             changed.save(self.layout.state)
 
     def heal(self, node: str | None = None, kind: str | None = None) -> None:
-        """Take out the faults of this node and kind; None means all of them."""
+        """Take out the faults of this node and kind; None means all of them, and every slurmd that died by itself."""
         with self._locked():
             state = self._running_state()
+            if node is not None:
+                _known_or_error(state, node)
+            if kind is not None:
+                faults.find(kind)
             gone = [old for old in state.faults if node in (None, old.node) and kind in (None, old.kind)]
             left = tuple(old for old in state.faults if old not in gone)
+            if kind is None:
+                gone += self._dead(state, {old.node for old in state.faults if old.kind == SLURMD_DEAD}, node)
             changed = dataclasses.replace(state, faults=left)
             if state.gpus != "real":
                 shown = {old.node for old in gone if faults.find(old.kind).change is not None}
@@ -417,6 +423,15 @@ class Sandbox:
                     acts.ACTS[faults.find(old.kind).act].heal(self._ground(), old)
                     changed = self._with_daemons_of_now(changed)
             changed.save(self.layout.state)
+
+    def _dead(self, state: State, known: Collection[str], node: str | None) -> list[faults.Injected]:
+        """Return a fault for each slurmd that has ended, but not by one of ours."""
+        daemon = self._daemons(state)
+        return [
+            faults.Injected(SLURMD_DEAD, name)
+            for name in state.nodes
+            if node in (None, name) and name not in known and daemon.find(f"slurmd-{name}") is None
+        ]
 
     def _with_daemons_of_now(self, state: State) -> State:
         """Return the state with the processes of daemons that an act has started anew."""
@@ -503,6 +518,11 @@ class Sandbox:
             if not self.layout.root.exists():
                 self.layout.lock.unlink(missing_ok=True)  # still held: who waits for it sees that it is gone
             os.close(handle)
+
+
+def _known_or_error(state: State, node: str) -> None:
+    if node not in state.nodes:
+        raise SandboxError(f"the sandbox has no node {node!r}: it has {hostlist.fold(state.nodes)}")
 
 
 def _take_lock(path: Path) -> int:
