@@ -72,6 +72,18 @@ def test_a_surrounding_job_does_not_leak_in(monkeypatch: pytest.MonkeyPatch) -> 
     [
         ("salloc: error: Job submit/allocate failed: Bad\nsalloc: hm\n", "Job submit/allocate failed: Bad"),
         ("salloc: unrecognized option '--bogus'\nTry it\n", "unrecognized option '--bogus'"),
+        (
+            (
+                "scontrol: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n"
+                "scontrol: error: fetch_config: DNS SRV lookup failed\n"
+                "scontrol: error: _establish_config_source: failed to fetch config\n"
+                "scontrol: fatal: Could not establish a configuration source\n"
+            ),
+            (
+                "Could not establish a configuration source: set SLURM_CONF, or slurm.conf in the cluster file, or "
+                "run it on a machine of the cluster"
+            ),
+        ),
         ("", ""),
     ],
 )

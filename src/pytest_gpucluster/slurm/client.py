@@ -34,6 +34,8 @@ _OUTAGE = re.compile(
     r"|Communication shutdown failure|Message receive failure|Message send failure",
     re.IGNORECASE,
 )
+# scontrol without any slurm.conf: src/common/fetch_config.c, read_config.c
+_NO_CONF = "Could not establish a configuration source"
 # What a surrounding job or a user's shell would put into our commands
 _FOREIGN = re.compile(r"(?:SLURM|SALLOC|SBATCH|SCANCEL|SINFO|SQUEUE|SRUN)_")
 _OURS = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS", "SLURM_SACK_SOCKET"})
@@ -171,6 +173,8 @@ class Slurm:
 
 def said(stderr: str) -> str:
     """Return the line of a Slurm command's stderr that says most: its first error, bare."""
+    if _NO_CONF in stderr:  # its first error is of a DNS record, which hardly a site has
+        return f"{_NO_CONF}: set SLURM_CONF, or slurm.conf in the cluster file, or run it on a machine of the cluster"
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     telling = (line for line in lines if "error:" in line or "unrecognized option" in line)
     chosen = next(telling, lines[-1] if lines else "")
