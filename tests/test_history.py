@@ -183,6 +183,7 @@ def test_every_unit_of_our_checks_is_thought_of() -> None:
         "containers",
         "ranks",
         "of 5",
+        "B",
     }
     none |= {"rounds", "steps", "s after boot", "products", "counters", "tests"}
     found = set()

@@ -141,6 +141,14 @@ def test_a_run_whose_job_is_cancelled_says_so_in_slurms_words(sandbox: Sandbox, 
     ]
 
 
+def test_a_job_that_still_completes_is_asked_again_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, states = Slurm(LocalTransport({})), ["COMPLETING", "COMPLETING", "PREEMPTED"]
+    monkeypatch.setattr(client, "run", lambda *_: f"{states.pop(0)}\n")
+    held = Allocation(client, 7, ("gpu01",))
+    assert held.why_ended().startswith("PREEMPTED: ")
+    assert not states
+
+
 def test_how_a_job_ended_is_told_only_where_it_says_something() -> None:
     assert ended_as("PREEMPTED").startswith("PREEMPTED: a job of higher priority")
     assert ended_as("TIMEOUT").endswith("--time or slurm.time")

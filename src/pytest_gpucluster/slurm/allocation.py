@@ -66,6 +66,7 @@ scontrol show hostnames; echo "$0 $SLURM_JOB_ID $SLURM_JOB_PARTITION"
 cat >/dev/null
 kill -0 $PPID 2>/dev/null && ! grep -q "^State:.*Z" /proc/$PPID/status || exec scancel --quiet "$SLURM_JOB_ID"
 """
+_COMPLETES = 5.0  # seconds that the end of a job may hide how it ended
 _JOB = re.compile(r"(?:Pending|Granted) job allocation (\d+)")
 
 # Slurm's words where nodes that were asked for are out of service or reserved (squeue's %r)
@@ -183,11 +184,21 @@ class Allocation:
 
     def why_ended(self) -> str:
         """Return Slurm's state of a job that ended before its time and what it means, or else salloc's words."""
-        try:
-            state = self.slurm.run("squeue", "-h", "-t", "all", "-j", str(self.job_id), "-o", "%T").strip()
-        except SlurmError:  # forgotten already (MinJobAge), or the controller is away
-            state = ""
-        return ended_as(state) or self.ended or "salloc said nothing"
+        return ended_as(self._last_state()) or self.ended or "salloc said nothing"
+
+    def _last_state(self) -> str:
+        """Return the state that the job ended in; '' where Slurm does not say. One that completes hides it so long."""
+        deadline = time.monotonic() + _COMPLETES
+        while True:
+            try:
+                state = self.slurm.run(
+                    "squeue", "-h", "-t", "all", "-j", str(self.job_id), "-o", "%T"
+                ).strip()
+            except SlurmError:  # forgotten already (MinJobAge), or the controller is away
+                return ""
+            if state != "COMPLETING" or time.monotonic() > deadline:
+                return state
+            time.sleep(0.2)
 
     def release(self) -> None:
         """Give the nodes back; again and again is harmless, and an attached allocation is left alone.
