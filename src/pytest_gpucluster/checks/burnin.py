@@ -12,6 +12,7 @@ from pytest_gpucluster.checks.burnin_figures import floor_of
 from pytest_gpucluster.checks.burnin_told import HOST, UNDECIDED, unit_of
 from pytest_gpucluster.checks.outliers import outliers
 from pytest_gpucluster.checks.verdict import (
+    NO_MEMORY,
     Action,
     Finding,
     Metric,
@@ -77,7 +78,6 @@ LIMITS = {
 }
 REPLAYS_A_MINUTE = 8  # DCGM: DCGM_LIMIT_MAX_PCIREPLAY_RATE
 PARTNERS = 3
-NO_MEMORY = "out of memory"  # in torch's and CUDA's words
 STOPPED = "process is stopped by a signal"  # as the payload says it of a load that hangs
 NO_TORCH = "No module named 'torch'"
 # How a rank of a collective ends that only waited for another: by time, by a closed connection

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster import hostlist
 from pytest_gpucluster.checks.told import most_common
-from pytest_gpucluster.checks.verdict import Action, Finding, Metric, NotChecked, check
+from pytest_gpucluster.checks.verdict import NO_MEMORY, Action, Finding, Metric, NotChecked, check
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,6 @@ VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 HOOK_FIRST_PORT, HOOK_PORTS = 61000, 4536  # Enroot's 50-slurm-pytorch.sh: 61000 + job id % 4536
 MAX_PORT = 65535
 EXIT_PORT = 3  # the payload's
-NO_MEMORY = "out of memory"  # in torch's and CUDA's words
 _SEE = "no node is fit for it: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface"
 _FOLLOWS = re.compile(
     r"[Tt]imed? ?out|[Cc]onnection (?:closed|reset|refused|was)|[Bb]roken pipe|clients joined"

@@ -130,6 +130,7 @@ def disturbed(verdict: Verdict, who: str) -> Verdict:
     )
 
 
+NO_MEMORY = "out of memory"  # in torch's and CUDA's words: somebody else may hold it
 _END_THEM = "ps -o pid,user,lstart,cmd -p PID on the node; end it, look at Slurm's epilog, and repeat"
 
 CHECKS: dict[str, About] = {}  # every check of ours that was imported; the reference is made from it
