@@ -1,4 +1,4 @@
-"""However pytest ends, Slurm has its nodes back soon, and what was found out can be read."""
+"""However pytest ends, Slurm has its nodes back within 10 s, and what was found out can be read."""
 
 from __future__ import annotations
 
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox import Sandbox
 
-# 10 s are promised where the machine has time for us; what is left behind sleeps for ten times as long as we look
-GIVEN_BACK = 60  # seconds
-GONE = 60  # seconds for processes; xdist gives a busy worker up to 15
+GIVEN_BACK = 10  # seconds: the promise
+GONE = 30  # seconds for processes; xdist gives a busy worker up to 15
 
 SLEEPY = """
 import time

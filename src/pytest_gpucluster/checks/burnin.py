@@ -20,6 +20,7 @@ from pytest_gpucluster.checks.verdict import (
     NotChecked,
     check,
     disturbed,
+    explained,
 )
 from pytest_gpucluster.errors import ProbeError
 from pytest_gpucluster.probes import dcgm as dcgm_probe
@@ -237,13 +238,11 @@ def _minding_others(
 
 def _unless_stopped(verdict: Verdict) -> Verdict:
     """Where all that is found is that our processes were stopped, say that instead: no hardware does it."""
-    if not verdict.findings or not all(STOPPED in finding.measured for finding in verdict.findings):
-        return verdict
-    return replace(
+    return explained(
         verdict,
-        cause="our processes on the node were stopped by a signal: scontrol suspend, a debugger, or a kill -STOP",
-        hint="scontrol show job of this run; ps -eo pid,stat,lstart,cmd on the node; repeat",
-        action=Action.MONITOR,
+        STOPPED,
+        "our processes on the node were stopped by a signal: scontrol suspend, a debugger, or a kill -STOP",
+        "scontrol show job of this run; ps -eo pid,stat,lstart,cmd on the node; repeat",
     )
 
 

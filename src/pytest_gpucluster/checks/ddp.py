@@ -5,12 +5,12 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster import hostlist
 from pytest_gpucluster.checks.told import most_common
-from pytest_gpucluster.checks.verdict import NO_MEMORY, Action, Finding, Metric, NotChecked, check
+from pytest_gpucluster.checks.verdict import NO_MEMORY, Action, Finding, Metric, NotChecked, check, explained
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -233,14 +233,11 @@ def _devices(node: str, worked: StepTold) -> Judgement:
 
 def devices(node: str, worked: StepTold) -> Verdict:
     """Judge the GPUs of the node's ranks; memory that is taken already is no fault of the node's hardware."""
-    verdict = _devices(node, worked)
-    if not verdict.findings or not all(NO_MEMORY in finding.measured for finding in verdict.findings):
-        return verdict
-    return replace(
-        verdict,
-        cause="the memory of the GPU was taken before the rank came: a process of a former job, or past Slurm",
-        hint="pytest -m gpu -k 'stray or idle_memory' says who holds it; nvidia-smi",
-        action=Action.MONITOR,
+    return explained(
+        _devices(node, worked),
+        NO_MEMORY,
+        "the memory of the GPU was taken before the rank came: a process of a former job, or past Slurm",
+        "pytest -m gpu -k 'stray or idle_memory' says who holds it; nvidia-smi",
     )
 
 

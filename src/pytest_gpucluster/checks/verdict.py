@@ -130,6 +130,13 @@ def disturbed(verdict: Verdict, who: str) -> Verdict:
     )
 
 
+def explained(verdict: Verdict, words: str, cause: str, hint: str) -> Verdict:
+    """Return a verdict with this cause and hint, draining nobody, where all that was found says these words."""
+    if not verdict.findings or not all(words in finding.measured for finding in verdict.findings):
+        return verdict
+    return replace(verdict, cause=cause, hint=hint, action=Action.MONITOR)
+
+
 NO_MEMORY = "out of memory"  # in torch's and CUDA's words: somebody else may hold it
 _END_THEM = "ps -o pid,user,lstart,cmd -p PID on the node; end it, look at Slurm's epilog, and repeat"
 
