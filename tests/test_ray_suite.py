@@ -17,7 +17,7 @@ from plugin_helpers import free_port, wait_for
 
 from pytest_gpucluster.checks import ray as checks
 from pytest_gpucluster.checks.ray import ClusterFacts, NodeFacts, Share
-from pytest_gpucluster.checks.verdict import Outcome
+from pytest_gpucluster.checks.verdict import Action, Outcome
 from pytest_gpucluster.payloads import ray_node
 from pytest_gpucluster.runners.ray import left_command, remove_command
 
@@ -95,7 +95,7 @@ def test_a_good_cluster_passes_all_checks() -> None:
         ({"ended": {"outlived": 0, "ended": False}}, "did not end when it was told to"),
         (
             {"problem": {"what": "port", "problem": "port 6379 (port) is taken by redis"}},
-            "port: port 6379 (port)",
+            "port: port 6379 (port) is taken by redis",
         ),
         (
             {"problem": {"what": "interface", "problem": "interface ib9 has no"}},
@@ -107,6 +107,7 @@ def test_each_fault_of_a_node_alone_has_its_words(change: dict[str, Any], words:
     verdict = checks.alone("gpu01", lone(**change), Share(2, 1))
     assert verdict.outcome is Outcome.FAILED
     assert words in told(verdict)
+    assert (verdict.action is Action.MONITOR) == ("is taken" in words)  # by no fault of the node
 
 
 @pytest.mark.parametrize(
@@ -188,6 +189,13 @@ def test_a_dead_head_is_one_fault_and_not_its_workers() -> None:
     )
 
 
+def test_no_gpus_of_a_node_that_never_came_are_missed() -> None:
+    facts = with_node(formed(), "gpu02", NodeFacts(silent="its task told nothing"), "gpu01", "gpu03")
+    held = [[node, "0", f"GPU-{node}"] for node in ("gpu01", "gpu03")]
+    verdict = checks.gpus(replace(facts, driver={**facts.driver, "gpus": {"held": held}}))
+    assert (verdict.outcome, verdict.reason) == (Outcome.NOT_CHECKED, "gpu02: see ray.nodes")
+
+
 def test_a_stranger_among_the_nodes_is_found() -> None:
     facts = with_node(formed(), "gpu02", formed().nodes["gpu02"], *NODES, "login1")
     assert "also alive: login1" in told(checks.nodes(facts))
@@ -225,6 +233,7 @@ def plan(**change: Any) -> dict[str, Any]:
     return {
         "nodes": nodes,
         "port": 20000,
+        "blocks": 1,
         "interface": None,
         "marker": "ab12cd34",
         "temp": "/tmp",
@@ -253,6 +262,21 @@ def test_an_interface_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch
     ) as caught:
         ray_node.own_address(plan(interface="ib9"))
     assert caught.value.what == "interface"
+
+
+@pytest.mark.parametrize(("address", "stride"), [("10.0.0.1", 1), ("127.0.1.2", len(NODES))])
+def test_where_a_port_is_taken_the_next_block_is_the_nodes(
+    monkeypatch: pytest.MonkeyPatch, address: str, stride: int
+) -> None:
+    monkeypatch.setenv("SLURMD_NODENAME", "gpu01")
+    held = {
+        20007,
+        20000 + stride * ray_node.width_of(plan()),
+    }  # the last port of one block, the first of the next
+    monkeypatch.setattr(ray_node, "taken", held.__contains__)
+    assert ray_node.free_ports(plan(blocks=5), address) == 20000 + 2 * stride * ray_node.width_of(plan())
+    with pytest.raises(ray_node.Failure, match=r"port 20007 \(ray-client-server-port\) is taken"):
+        ray_node.free_ports(plan(), address)  # the site names the ports
 
 
 def test_a_port_that_is_taken_is_named_with_its_holder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,20 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.checks.verdict import Action, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.checks.verdict import (
+    Action,
+    Finding,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    check,
+    explained,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pytest_gpucluster.checks.verdict import Judgement
+    from pytest_gpucluster.checks.verdict import Judgement, Verdict
 
 TOKEN_SINCE = (2, 52)  # Ray's first release with RAY_AUTH_MODE=token
 SEE_NODES = "there was no cluster: see ray.nodes"
@@ -72,7 +80,7 @@ class ClusterFacts:
     cause="Ray is not installed for this python, its port or interface is not there, or its daemons cannot start",
     hint="run the step by hand; ray.environment names the python, ray.interface the network, ray.port the ports",
 )
-def alone(node: str, facts: NodeFacts, share: Share) -> Judgement:
+def _alone(node: str, facts: NodeFacts, share: Share) -> Judgement:
     """Judge Ray on one node by itself: it starts, sees its shares, runs a task and an actor, and ends."""
     if facts.problem:
         yield Finding(_part(facts.what), facts.problem, "Ray runs on the node alone")
@@ -90,12 +98,17 @@ def alone(node: str, facts: NodeFacts, share: Share) -> Judgement:
     yield Metric("outlived", float(ended.get("outlived", 0)), "processes")
 
 
+def alone(node: str, facts: NodeFacts, share: Share) -> Verdict:
+    """Judge Ray on one node by itself; a port that somebody else holds is no fault of the node."""
+    return _with_free_ports(_alone(node, facts, share))
+
+
 @check(
     "ray.nodes",
     cause="a worker could not start or reach the head: package, interface, firewall, port; or the head ended",
     hint="ray.alone of the named node first; then the port of the head from that node: nc -zv HEAD PORT",
 )
-def nodes(facts: ClusterFacts) -> Judgement:
+def _nodes(facts: ClusterFacts) -> Judgement:
     """Judge that the alive nodes are exactly those asked for, with their CPUs and GPUs."""
     if len(facts.asked) < 2:  # noqa: PLR2004 - a cluster
         yield NotApplicable("one node alone makes no cluster: see ray.alone")
@@ -119,6 +132,11 @@ def nodes(facts: ClusterFacts) -> Judgement:
         yield Finding("nodes", f"also alive: {_listed(strangers)}", "the asked ones only")
     if "seconds" in facts.driver.get("nodes", {}):
         yield Metric("join", float(facts.driver["nodes"]["seconds"]), "s")
+
+
+def nodes(facts: ClusterFacts) -> Verdict:
+    """Judge who is alive; a port that somebody else holds is no fault of a node."""
+    return _with_free_ports(_nodes(facts))
 
 
 @check(
@@ -186,6 +204,9 @@ def gpus(facts: ClusterFacts) -> Judgement:
     if unknown := sorted({node for node, _number, uuid in good if not uuid}):
         yield NotChecked(f"no UUID was told on {_listed(unknown)}: the devices cannot be told apart")
     for node, count in asked.items():
+        if node not in facts.alive:
+            yield NotChecked(f"{node}: see ray.nodes")
+            continue
         here = sum(where == node for where, _number, _uuid in good)
         if here != count:
             yield Finding(node, f"{here} actors with a GPU", f"{count}")
@@ -291,6 +312,15 @@ def left(found: str | None) -> Judgement:
         return
     for line in found.splitlines():
         yield Finding("left behind", line, "nothing")
+
+
+def _with_free_ports(verdict: Verdict) -> Verdict:
+    return explained(
+        verdict,
+        ") is taken",
+        "another process of the node holds a port that Ray was given",
+        "the process named; ray.port in the cluster file moves all ports, without it free ones are sought",
+    )
 
 
 def _part(what: str) -> str:

@@ -157,16 +157,25 @@ def holder_of(port: int) -> str:
     return ""
 
 
-def free_ports(plan: Dict[str, Any], address: str) -> int:
-    """Return the node's first port; Failure names the port that is taken and by whom."""
-    first = block_of(plan, address)
-    for number in range(len(PORTS)):
-        if taken(first + number):
+def unused(block: int) -> int:
+    """Return the block's first port; Failure names the port of it that is taken and by whom."""
+    for number, name in enumerate(PORTS):
+        if taken(block + number):
             raise Failure(
-                "port",
-                "port %d (%s) is taken%s" % (first + number, PORTS[number], holder_of(first + number)),
+                "port", "port %d (%s) is taken%s" % (block + number, name, holder_of(block + number))
             )
-    return first
+    return block
+
+
+def free_ports(plan: Dict[str, Any], address: str) -> int:
+    """Return the node's first port: the next block's where one is taken and `blocks` allows more than one."""
+    first, width = block_of(plan, address), width_of(plan)
+    stride = width * (len(plan["nodes"]) if address.startswith("127.") else 1)
+    for block in range(first + stride, LAST_PORT - width, stride)[: plan["blocks"] - 1]:
+        with contextlib.suppress(Failure):
+            return unused(first)
+        first = block
+    return unused(first)
 
 
 # -- processes ---------------------------------------------------------------------------------------------------
@@ -353,8 +362,9 @@ def lead(plan: Dict[str, Any], driver: str, daemons: Daemons, *, alone: bool) ->
     members = {node_name(): plan["nodes"][node_name()]} if alone else plan["nodes"]
     version = versions()
     address = own_address(plan)
-    first = free_ports(plan, address)
-    say("place", address=address, port=first, version=version, interfaces=interfaces())
+    first = free_ports(plan, address) if alone else unused(plan["head"][1])  # the workers were told that one
+    later = free_ports({**plan, "port": plan["later"]}, address) if alone else first
+    say("place", address=address, port=first, later=later, version=version, interfaces=interfaces())
     daemons.start(options(plan, address, first, daemons.temp, head=True))
     daemons.wait_for(address, first, plan["join"])
     say("up", address=address)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 OBJECT_BYTES = 8 << 20  # larger than what Ray sends inline (100 KB), and more than one chunk of 5 MiB
 FIRST_PORT, PORT_SPREAD = 20000, 2000
+PORT_BLOCKS = 5  # that a node may try where a port of its own choice is taken
 ALONE_SHIFT = 4000  # the nodes alone, and then the cluster, each have ports of their own
 # Some Ray processes write their title over their environment; those are known by the files they have open.
 _LEFT = """
@@ -80,7 +81,7 @@ class Ray:
         head, workers = fit[0], fit[1:]
         plan = self._plan(fit, self._port(ALONE_SHIFT), work=self._work())
         place = alone[head].told["place"]
-        plan["head"] = [place["address"], self._port(ALONE_SHIFT)]
+        plan["head"] = [place["address"], place["later"]]
         with ThreadPoolExecutor(2) as threads:
             leading = threads.submit(self._run_head, head, plan)
             following = threads.submit(
@@ -144,6 +145,8 @@ class Ray:
                 node: {"address": self.steps.address(node), **vars(self.shares[node])} for node in nodes
             },
             "port": port,
+            "later": self._port(ALONE_SHIFT),
+            "blocks": 1 if config.port else PORT_BLOCKS,
             "join": config.join,
             "leave": config.leave,
             "work": work,
