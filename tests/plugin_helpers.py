@@ -185,7 +185,8 @@ def run_pytest(
 
 
 def command(*args: object) -> list[str]:
-    return [sys.executable, "-m", "pytest", *map(str, args)]
+    # Hypothesis would be imported by each of some hundred runs that need it for nothing
+    return [sys.executable, "-m", "pytest", "-p", "no:hypothesispytest", *map(str, args)]
 
 
 def on(sandbox: Sandbox) -> str:

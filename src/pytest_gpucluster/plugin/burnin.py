@@ -11,7 +11,6 @@ from pytest_gpucluster.errors import ConfigError
 from pytest_gpucluster.plugin.node_items import marks_of
 from pytest_gpucluster.plugin.record import clean
 from pytest_gpucluster.report.events import read_events
-from pytest_gpucluster.runners.burnin import Before
 from pytest_gpucluster.units import parse_option_time
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpucluster.config.burnin import BurninConfig
+    from pytest_gpucluster.runners.burnin import Before
 
 MARK = "burnin"
 AROUND = 600.0  # seconds of the allocation beside the burn-in: start, collectives that end, judging
@@ -37,6 +37,8 @@ def before(option: Any) -> Before | None:
     refuse_workers(option)
     if not option.burnin_resume:
         return None
+    from pytest_gpucluster.runners.burnin import Before  # noqa: PLC0415 - a tenth of the start of every other run
+
     path = Path(option.burnin_resume)
     try:
         found = Before.read(read_events(path))
