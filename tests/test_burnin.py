@@ -720,8 +720,8 @@ DCGM_3 = """Successfully ran diagnostic for group.
 }
 """
 DCGM_4 = {
+    "metadata": {"version": "4.2.3", "Driver Version Detected": "580.82.09"},
     "DCGM Diagnostic": {
-        "metadata": {"DCGM Version": "4.2.3"},
         "test_categories": [
             {
                 "category": "Hardware",
@@ -742,7 +742,7 @@ DCGM_4 = {
                 ],
             }
         ],
-    }
+    },
 }
 
 
@@ -773,6 +773,65 @@ def test_dcgm_that_says_nothing_is_not_understood(out: str) -> None:
     whole = fleet(1)
     whole.nodes["a"].dcgm = {"rc": 1, "out": out}
     assert checks.dcgm(whole, "a", CONFIG).outcome is Outcome.NOT_CHECKED
+
+
+def dcgm_4(*results: dict[str, Any], summary: dict[str, Any] | None = None) -> str:
+    """Return the JSON of one test on the entities 0, 1, ... and of what is about none."""
+    told = [
+        {"entity_group": "GPU", "entity_group_id": 1, "entity_id": n, **one} for n, one in enumerate(results)
+    ]
+    test = {"name": "software", "results": told, "test_summary": summary or {"status": "Fail"}}
+    return json.dumps({"DCGM Diagnostic": {"test_categories": [{"category": "Deployment", "tests": [test]}]}})
+
+
+def grave(severity: int | None, words: str = "Persistence mode is disabled.") -> dict[str, Any]:
+    warning = {"error_category": 8, "error_id": 29, "error_severity": severity, "warning": words}
+    return {
+        "status": "Fail",
+        "warnings": [{key: value for key, value in warning.items() if value is not None}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("severities", "action"),
+    [
+        ((5, 5), Action.MONITOR),  # a setting: persistence mode
+        ((1, 5), Action.MONITOR),
+        ((5, 6), Action.RESET_GPU),
+        ((5, 2), Action.DRAIN),  # isolate
+        ((3,), Action.DRAIN),
+        ((4,), Action.DRAIN),
+        ((None,), Action.DRAIN),  # before DCGM told it
+        ((6, None), Action.DRAIN),
+    ],
+)
+def test_how_grave_dcgm_calls_it_decides_what_to_do(
+    severities: tuple[int | None, ...], action: Action
+) -> None:
+    whole = fleet(1)
+    whole.nodes["a"].dcgm = {"rc": 226, "out": dcgm_4({"status": "Pass"}, *map(grave, severities))}
+    verdict = checks.dcgm(whole, "a", CONFIG)
+    assert (verdict.outcome, verdict.action) == (Outcome.FAILED, action)
+    assert ("setting" in verdict.cause) == (set(severities) == {5})
+    assert "GPU 1: software (Deployment): fail: Persistence mode is disabled." in failed(verdict)
+
+
+def test_what_dcgm_says_of_no_entity_is_not_missed() -> None:
+    whole = fleet(1)
+    summary = grave(2, "NVML could not be loaded")
+    whole.nodes["a"].dcgm = {"rc": 226, "out": dcgm_4({"status": "Pass"}, summary=summary)}
+    assert failed(checks.dcgm(whole, "a", CONFIG)) == [
+        "node: software (Deployment): fail: NVML could not be loaded"
+    ]
+    whole.nodes["a"].dcgm = {"rc": 226, "out": dcgm_4(summary=summary)}
+    assert failed(checks.dcgm(whole, "a", CONFIG)) == [
+        "node: software (Deployment): fail: NVML could not be loaded"
+    ]
+    both = dcgm_4(
+        grave(2, "this one"), summary=grave(2, "this one")
+    )  # a summary repeats the entities' warnings
+    whole.nodes["a"].dcgm = {"rc": 226, "out": both}
+    assert failed(checks.dcgm(whole, "a", CONFIG)) == ["GPU 0: software (Deployment): fail: this one"]
 
 
 def test_dcgm_is_judged_test_by_test() -> None:

@@ -25,6 +25,7 @@ from pytest_gpucluster.checks.verdict import (
 from pytest_gpucluster.errors import ProbeError
 from pytest_gpucluster.probes import dcgm as dcgm_probe
 from pytest_gpucluster.probes import xid as xids
+from pytest_gpucluster.probes.dcgm import DcgmDiag
 from pytest_gpucluster.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ HOST_METRICS = (
     "storage_write",
     "storage_read",
 )
+
+# dcgmErrorSeverity_t of DCGM's dcgm_errors.h: none, monitor and config leave the GPU fit for work; what is isolate,
+# triage, unknown, or has no severity, does not
+_CONFIG, _RESET = 5, 6
+_MILD = frozenset({0, 1, _CONFIG})
 
 # By how much a counter may rise under load. One uncorrectable error, remapped row, or NVLink replay fails (DCGM,
 # DcgmGPUHardwareLimits.h); CRC errors matter from a hundred on. `None`: see the function that asks.
@@ -651,19 +657,13 @@ def _hot(told: NodeTold, config: BurninConfig) -> list[Finding]:
     cause="NVIDIA's own diagnostic fails",
     hint="dcgmi diag -r 3 -v; /var/log/nvidia-dcgm; return the GPU if it fails again",
 )
-def dcgm(whole: Told, node: str, config: BurninConfig) -> Judgement:
+def _dcgm(told: NodeTold, found: DcgmDiag | None, config: BurninConfig) -> Judgement:
     """Every test of `dcgmi diag` passes."""
-    told = whole.nodes[node]
-    if told.dcgm is None:
+    if found is None:
         yield from _unmeasured(told, "dcgm", config=config)
         return
-    try:
-        found = dcgm_probe.read(int(told.dcgm["rc"]), str(told.dcgm["out"]), str(told.dcgm.get("err", "")))
-    except ProbeError as error:
-        yield NotChecked(str(error))
-        return
     if found.problem:
-        yield NotChecked(f"dcgmi diag: {found.problem}")
+        yield NotChecked(found.problem)
     passed = 0
     for result in found.results:
         passed += result.status in ("pass", "passed")
@@ -672,9 +672,31 @@ def dcgm(whole: Told, node: str, config: BurninConfig) -> Judgement:
             yield Finding(
                 result.where or "node", f"{result.test} ({result.category}): {result.status}{warning}", "pass"
             )
-    yield Metric("dcgm_passed", passed, "tests")
-    if not passed and not any(result.failed for result in found.results):
+    if found.results:
+        yield Metric("dcgm_passed", passed, "tests")
+    if not passed and not found.problem and not any(result.failed for result in found.results):
         yield NotChecked("dcgmi diag skipped every test")
+
+
+def dcgm(whole: Told, node: str, config: BurninConfig) -> Verdict:
+    """Judge `dcgmi diag`; where DCGM says how grave each of its findings is, that decides what to do."""
+    told = whole.nodes[node]
+    found = None
+    if told.dcgm is not None:
+        said = told.dcgm
+        try:
+            found = dcgm_probe.read(int(said["rc"]), str(said["out"]), str(said.get("err", "")))
+        except ProbeError as error:
+            found = DcgmDiag((), str(error))
+    verdict = _dcgm(told, found, config)
+    failed = [result for result in found.results if result.failed] if found else []
+    graves = {severity for result in failed for severity in result.severities or {None}}
+    if not graves or not graves <= _MILD | {_RESET}:
+        return verdict
+    if _RESET in graves:
+        return replace(verdict, action=Action.RESET_GPU)
+    cause = "a setting of the node that NVIDIA's diagnostic minds" if graves == {_CONFIG} else verdict.cause
+    return replace(verdict, cause=cause, hint="what DCGM says above; dcgmi diag -r 1", action=Action.MONITOR)
 
 
 @check(

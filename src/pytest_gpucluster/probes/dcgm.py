@@ -1,7 +1,8 @@
 """What `dcgmi diag -r N -j` says: one line a test and GPU.
 
 Formats: the JSON of DCGM 2 and 3 ("DCGM GPU Diagnostic", results with `gpu_ids`, or `gpu_id`), and of DCGM 4 ("DCGM
-Diagnostic", results with `entity_group` and `entity_id`). Lists may hold null, statuses come in any case, warnings as
+Diagnostic", results with `entity_group` and `entity_id`, and for what is about no entity a `test_summary`; the schema
+is testing/python3/dcgm_diag_schema.json of its sources). Lists may hold null, statuses come in any case, warnings as
 text, as objects or as lists of them; words may stand before the JSON.
 """
 
@@ -23,13 +24,17 @@ ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 
 @dataclass(frozen=True)
 class DcgmResult:
-    """One test on one entity. `where` is like 'GPU 3', '' where it is about the node; `status` in lower case."""
+    """One test on one entity. `where` is like 'GPU 3', '' where it is about the node; `status` in lower case.
+
+    `severities`: DCGM's own of its warnings (dcgmErrorSeverity_t in dcgm_errors.h), None where one has none.
+    """
 
     category: str
     test: str
     where: str
     status: str
     warning: str = ""
+    severities: frozenset[int | None] = frozenset()
 
     @property
     def failed(self) -> bool:
@@ -60,9 +65,12 @@ def read(rc: int, out: str, err: str = "") -> DcgmDiag:
     root = next((found[name] for name in ROOTS if isinstance(found.get(name), dict)), None)
     if root is None:
         raise ProbeError(f"dcgmi diag: JSON without {' or '.join(ROOTS)}: {sorted(found)[:5]}")
-    metadata = root.get("metadata") if isinstance(root.get("metadata"), dict) else {}
+    metadata: dict[str, Any] = next(
+        (of["metadata"] for of in (found, root) if isinstance(of.get("metadata"), dict)), {}
+    )
     version = str(root.get("version") or metadata.get("DCGM Version") or metadata.get("version") or "")
-    problem = _texts(root.get("runtime_error"))
+    error = _texts(root.get("runtime_error"))
+    problem = f"dcgmi diag: {error}" if error else ""
     results = tuple(_results(root))
     if not results and not problem:
         raise ProbeError(f"dcgmi diag: no test in its JSON (exit {rc}): {last_line(err) or 'no message'}")
@@ -92,15 +100,31 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
 def _results(root: dict[str, Any]) -> Iterator[DcgmResult]:
     for category in _objects(root.get("test_categories")):
         for test in _objects(category.get("tests")):
-            for result in _objects(test.get("results")):
-                for where in _where(result):
-                    yield DcgmResult(
-                        str(category.get("category", "")),
-                        str(test.get("name", "")),
-                        where,
-                        str(result.get("status", "unknown")).lower(),
-                        _texts(result.get("warnings") or result.get("warning") or result.get("errors")),
-                    )
+            results = list(_objects(test.get("results")))
+            told = [_result(category, test, result, where) for result in results for where in _where(result)]
+            summary = test.get("test_summary")
+            if isinstance(summary, dict):
+                whole = _result(category, test, summary, "")
+                if not told or (whole.failed and not any(one.failed for one in told)):
+                    told.append(whole)  # a fault of no entity stands there alone
+            yield from told
+
+
+def _result(category: dict[str, Any], test: dict[str, Any], result: dict[str, Any], where: str) -> DcgmResult:
+    warnings = result.get("warnings") or result.get("warning") or result.get("errors")
+    return DcgmResult(
+        str(category.get("category", "")),
+        str(test.get("name", "")),
+        where,
+        str(result.get("status", "unknown")).lower(),
+        _texts(warnings),
+        frozenset(_severity(warning) for warning in (warnings if isinstance(warnings, list) else ())),
+    )
+
+
+def _severity(warning: Any) -> int | None:
+    severity = warning.get("error_severity") if isinstance(warning, dict) else None
+    return severity if isinstance(severity, int) else None
 
 
 def _where(result: dict[str, Any]) -> list[str]:
