@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 # as on a cluster of many nodes
 SHORT = "from pytest_gpucluster.plugin import node_items\n\nnode_items.FROM_NODES = 1\n"
 
+KNOWN_PYTEST = pytest.mark.skipif(
+    not node_items.pays(["gpu01"] * node_items.FROM_NODES),
+    reason=f"pytest {pytest.__version__} goes its own way",
+)
+
 EVERYTHING = """
 import logging
 import subprocess
@@ -250,10 +255,7 @@ def test_both_ways_tell_the_same(sandbox: Sandbox, tmp_path: Path, options: tupl
         assert short[what] == long[what], what
 
 
-@pytest.mark.skipif(
-    not node_items.pays(["gpu01"] * node_items.FROM_NODES),
-    reason=f"pytest {pytest.__version__} goes its own way",
-)
+@KNOWN_PYTEST
 def test_the_short_way_is_taken_where_nobody_else_has_a_say(sandbox: Sandbox, tmp_path: Path) -> None:
     run = run_pytest(tmp_path, on(sandbox), files={"test_which.py": WHICH_WAY, "conftest.py": SHORT})
     assert run.rc == 0, run.out
@@ -369,6 +371,7 @@ def test_items_are_chosen_as_ever(
     assert [line.rpartition("::")[2] for line in run.out.splitlines() if "::" in line] == left
 
 
+@KNOWN_PYTEST
 def test_rules_of_the_cluster_file_skip_items_one_by_one(sandbox: Sandbox, tmp_path: Path) -> None:
     file = cluster_file(sandbox, tmp_path, not_applicable={"which.ours": "we have none"})
     run = run_pytest(tmp_path, f"--cluster={file}", files={"test_which.py": WHICH_WAY, "conftest.py": SHORT})

@@ -105,7 +105,7 @@ def model_at(model: type[BaseModel], loc: Loc) -> type[BaseModel]:
 
 def _inner(annotation: Any) -> type[BaseModel] | None:
     """Return the first model inside an annotation like tuple[Group, ...] or dict[str, Mount] | None."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
+    if typing.get_origin(annotation) is None:  # of Python 3.10 tuple[Group, ...] is a type too
+        return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
     found = (_inner(argument) for argument in typing.get_args(annotation))
     return next((inner for inner in found if inner), None)

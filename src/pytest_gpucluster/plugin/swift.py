@@ -15,9 +15,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest import runner  # not names of it: only the releases that this file knows need to have them
 from _pytest.junitxml import xml_key
 from _pytest.logging import catching_logs
-from _pytest.runner import check_interactive_exception, get_reraise_exceptions
 
 from pytest_gpucluster.plugin.node_items import NodeItem, own_marks
 from pytest_gpucluster.report import junit
@@ -192,7 +192,7 @@ class Swift:
         self._capture = manager.get_plugin("capturemanager")
         self._logging = manager.get_plugin("logging-plugin")
         self._terminal = manager.get_plugin("terminalreporter")
-        self._reraise = get_reraise_exceptions(self._config)
+        self._reraise = runner.get_reraise_exceptions(self._config)
         self._watchers = [  # exceptions that nobody caught, in threads and in __del__
             impl.function
             for impl in hook.pytest_runtest_call.get_hookimpls()
@@ -336,7 +336,7 @@ class Swift:
             report = passed(item, call, location)
             self._enrich(item, call, report)
         hook.pytest_runtest_logreport(report=report)
-        if check_interactive_exception(call, report):
+        if runner.check_interactive_exception(call, report):
             hook.pytest_exception_interact(node=item, call=call, report=report)
 
 
