@@ -267,7 +267,8 @@ OTHERS: dict[str, Reader] = {
         Reader("checks.burnin_told.NodeTold.from_dict", _told_burnin, _BURNIN, DOOR),
         Reader("drain.policy.Budget.parse", _both(Budget.parse), (b"10%", b"3"), VALUE),
         Reader("drain.reason.read_reason", _both(read_reason), (
-            b"gpucluster:gpu.count 1<2 GPUs run=20261121T010203-42", b"gpucluster:gpu.count,os.mounts x run=r")),
+            b"gpucluster:gpu.count 1<2 GPUs run=20261121T010203-42", b"gpucluster:gpu.count,os.mounts x run=r",
+            b"gpucluster:gpu.count 1<2 GPUs run=r : Not responding")),
         Reader("probes.monitoring.read_targets", monitoring.read_targets, _TARGETS),
         Reader("probes.monitoring.read_alerts", monitoring.read_alerts, (
             b'{"status": "success", "data": {"alerts": [{"labels": {"alertname": "Down"}, "annotations": {}, "state": "firing", '

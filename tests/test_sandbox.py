@@ -22,7 +22,7 @@ from plugin_helpers import left_behind, wait_for
 
 from pytest_gpucluster import config
 from pytest_gpucluster.errors import SandboxError
-from pytest_gpucluster.sandbox import Sandbox, faults, processes
+from pytest_gpucluster.sandbox import Sandbox, faults, processes, slurmconf
 from pytest_gpucluster.sandbox.daemons import Daemons
 from pytest_gpucluster.sandbox.sandbox import node_names
 from pytest_gpucluster.transport import LocalTransport
@@ -276,13 +276,22 @@ def test_two_at_the_same_moment(folder: Path) -> None:
             box.down()
 
 
+@pytest.mark.parametrize(
+    ("version", "plugin"),
+    [((22, 5), "cgroup/v1"), ((23, 11), "cgroup/v1"), ((24, 5), "disabled"), ((25, 11), "disabled")],
+)
+def test_cgroups_are_switched_off_as_each_version_knows_it(version: tuple[int, int], plugin: str) -> None:
+    """23.11 (Ubuntu 24.04): 'cannot create cgroup context for disabled'; cgroup/v1 does nothing until it is used."""
+    assert slurmconf.cgroup_conf(version) == f"CgroupPlugin={plugin}\n"
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_as_an_ordinary_user() -> None:
-    nobody = pwd.getpwnam("nobody")
+    user = pwd.getpwnam("daemon")  # Slurm takes no SlurmUser=nobody since 23.02
     python = shutil.which("python3", path="/usr/bin") or sys.executable
     modules = [path for path in sys.path if path.endswith("site-packages")]
     with tempfile.TemporaryDirectory(prefix="sbx-") as home:
-        os.chown(home, nobody.pw_uid, nobody.pw_gid)
+        os.chown(home, user.pw_uid, user.pw_gid)
         code = (
             "from pathlib import Path; from pytest_gpucluster.sandbox import Sandbox;"
             "from pytest_gpucluster.transport import LocalTransport;"
@@ -294,8 +303,8 @@ def test_as_an_ordinary_user() -> None:
         done = subprocess.run(
             [python, "-B", "-c", code],
             env={"PATH": os.environ["PATH"], "HOME": home, "PYTHONPATH": path},
-            user=nobody.pw_uid,
-            group=nobody.pw_gid,
+            user=user.pw_uid,
+            group=user.pw_gid,
             extra_groups=[],
             cwd="/",
             capture_output=True,
@@ -304,9 +313,9 @@ def test_as_an_ordinary_user() -> None:
             check=False,
         )
         if "No module named" in done.stderr or "Permission denied" in done.stderr:
-            pytest.skip(f"the checkout or its interpreter cannot be read by nobody: {done.stderr[-200:]}")
+            pytest.skip(f"the checkout or its interpreter cannot be read by daemon: {done.stderr[-200:]}")
         assert done.returncode == 0, done.stderr
-        assert sorted(done.stdout.split()) == ["8", "8", "nobody", "nobody"]
+        assert sorted(done.stdout.split()) == ["8", "8", "daemon", "daemon"]
 
 
 def test_missing_packages_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.errors import SlurmError
-from pytest_gpucluster.slurm.client import Slurm, said
+from pytest_gpucluster.slurm.client import Slurm, outage, said
 from pytest_gpucluster.slurm.pyxis import PyxisOptions, explain
 from pytest_gpucluster.transport import LocalTransport
 
@@ -32,6 +32,17 @@ def test_an_outage_is_ridden_out(tmp_path: Path) -> None:
     slurm = Slurm(LocalTransport(), retry_for=60)
     assert slurm.run(program) == "fine\n"
     assert slurm.transport.started == {"sinfo": 3}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "Unable to contact slurm controller (connect failure)",
+        "Rate limit exceeded, please retry later",  # SlurmctldParameters=rl_enable, since 23.02
+    ],
+)
+def test_what_passes_by_itself(told: str) -> None:
+    assert outage(f"slurm_load_jobs error: {told}")
 
 
 def test_a_long_outage_ends_in_one_line(tmp_path: Path) -> None:
@@ -72,6 +83,10 @@ def test_a_surrounding_job_does_not_leak_in(monkeypatch: pytest.MonkeyPatch) -> 
     [
         ("salloc: error: Job submit/allocate failed: Bad\nsalloc: hm\n", "Job submit/allocate failed: Bad"),
         ("salloc: unrecognized option '--bogus'\nTry it\n", "unrecognized option '--bogus'"),
+        (  # 25.11.7; 22.05: slurmstepd: error: pyxis: ...
+            "[2026-11-21T22:13:05.254] error: pyxis: child 18927 failed with error code: 1\n",
+            "pyxis: child 18927 failed with error code: 1",
+        ),
         (
             (
                 "scontrol: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n"

@@ -221,6 +221,6 @@ class Daemons:
             raise SandboxError(f"{daemon} could not be started: {error}") from error
         if done.rc != 0:
             said = done.stderr.strip().splitlines()
-            why = said[-1] if said else self.last_log(daemon)
+            why = " | ".join(said[-2:]) or self.last_log(daemon)  # the cause, then what it led to
             raise SandboxError(f"{daemon} could not be started (exit {done.rc}): {why}")
         return done

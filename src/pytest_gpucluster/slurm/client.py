@@ -31,14 +31,18 @@ _OUTAGE = re.compile(
     r"|Connection timed out|Slurm backup controller in standby mode|Transport endpoint is not connected"
     r"|Unable to connect to slurmctld|slurm_receive_msg: (?:Zero Bytes|No response)|Zero Bytes were transmitted"
     r"|Slurm controller is not responding|Transaction timed out|Communication connection failure"
-    r"|Communication shutdown failure|Message receive failure|Message send failure",
+    r"|Communication shutdown failure|Message receive failure|Message send failure"
+    r"|Rate limit exceeded",  # SlurmctldParameters=rl_enable, since 23.02
     re.IGNORECASE,
 )
 # scontrol without any slurm.conf: src/common/fetch_config.c, read_config.c
 _NO_CONF = "Could not establish a configuration source"
 # What a surrounding job or a user's shell would put into our commands
 _FOREIGN = re.compile(r"(?:SLURM|SALLOC|SBATCH|SCANCEL|SINFO|SQUEUE|SRUN)_")
-_OURS = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS", "SLURM_SACK_SOCKET"})
+_OURS = frozenset(
+    {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"}
+    | {"SLURM_SACK_SOCKET", "SLURM_SACK_KEY", "SLURM_SACK_JWKS"}  # auth/slurm, in place of munge
+)
 
 
 def outage(text: str) -> bool:
@@ -178,7 +182,9 @@ def said(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     telling = (line for line in lines if "error:" in line or "unrecognized option" in line)
     chosen = next(telling, lines[-1] if lines else "")
-    return re.sub(r"^\w+: (?:fatal: |error: )*", "", chosen)
+    return re.sub(
+        r"^(?:\w+: |\[\d{4}-[^]]*\] )(?:fatal: |error: )*", "", chosen
+    )  # the time: slurmstepd since 25.05
 
 
 def make_slurm(cluster: Cluster) -> Slurm | None:
