@@ -164,3 +164,25 @@ def test_messages_are_explained(stderr: str, telling: str) -> None:
 
 def test_what_is_unknown_is_not_explained() -> None:
     assert explain("srun: error: gpu01: task 0: Exited with exit code 1") is None
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo 'Job step 1. not found'; exit 1",  # 22.05.8, a job without a step
+        "echo 'scontrol: error: slurm_get_job_steps(9) failed: Invalid job id specified' >&2; exit 1",
+    ],
+)
+def test_a_job_without_steps_or_one_that_is_over_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    _program(tmp_path, "scontrol", script)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert Slurm(LocalTransport()).steps(9) == ()
+
+
+def test_that_steps_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _program(tmp_path, "scontrol", "echo 'scontrol: error: Access/permission denied' >&2; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(SlurmError, match="denied"):
+        Slurm(LocalTransport()).steps(9)

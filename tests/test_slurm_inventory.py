@@ -165,6 +165,23 @@ def test_partitions() -> None:
     assert found["batch"].state == "DOWN"
 
 
+STEPS = (  # 25.11.7 with SlurmctldParameters=enable_stepmgr, where squeue -s shows 10.extern alone
+    "StepId=10.extern UserId=0 StartTime=2026-11-21T22:41:42 TimeLimit=UNLIMITED State=RUNNING Partition=batch "
+    "NodeList=gpu[01-02] Nodes=2 CPUs=0 Tasks=2 Name=extern Network=(null) TRES=(null) ResvPorts=(null) "
+    "CPUFreqReq=Default SrunHost:Pid=(null):0\n"
+    "StepId=10.0 UserId=0 StartTime=2026-11-21T22:41:42 TimeLimit=UNLIMITED State=RUNNING Partition=batch "
+    "NodeList=gpu02 Nodes=1 CPUs=2 Tasks=2 Name=a b=c Network=(null) TRES=cpu=2,mem=0,node=2 ResvPorts=(null) "
+    "CPUFreqReq=Default Dist=Cyclic SrunHost:Pid=vm:11225\n"
+)
+
+
+def test_steps() -> None:
+    assert inventory.parse_steps(STEPS) == (
+        inventory.StepInfo("10.extern", "extern", ("gpu01", "gpu02")),
+        inventory.StepInfo("10.0", "a b=c", ("gpu02",)),
+    )
+
+
 def test_config() -> None:
     text = (
         "Configuration data as of X\nProlog                  = (null)\nKillWait = 30 sec\nCgroup Support:\n"

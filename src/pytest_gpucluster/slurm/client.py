@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.slurm.inventory import NodeInfo, PartitionInfo, ReservationInfo
+    from pytest_gpucluster.slurm.inventory import NodeInfo, PartitionInfo, ReservationInfo, StepInfo
     from pytest_gpucluster.slurm.result import StepResult
     from pytest_gpucluster.transport import Transport
 
@@ -142,6 +142,18 @@ class Slurm:
     def reservations(self) -> dict[str, ReservationInfo]:
         """Return every reservation: one process, not remembered, for they come and go."""
         return self._parsed(inventory.parse_reservations, "scontrol", "show", "reservation", "-o")
+
+    def steps(self, job_id: int) -> tuple[StepInfo, ...]:
+        """Return the steps of a job that run, () also where the job has ended: one process, not remembered.
+
+        Not by squeue: it does not know the steps of a job that manages them itself (stepmgr; seen on 25.11.7).
+        """
+        try:
+            return self._parsed(inventory.parse_steps, "scontrol", "show", "step", "-o", str(job_id))
+        except SlurmError as error:
+            if re.search(r"not found|Invalid job id", str(error)):
+                return ()
+            raise
 
     def config(self) -> dict[str, str]:
         """Return slurmctld's configuration in force: one process, remembered."""

@@ -205,6 +205,15 @@ class ReservationInfo:
     start: str = ""
 
 
+@dataclass(frozen=True)
+class StepInfo:
+    """One step that runs: '12.3' or '12.extern', its name and nodes."""
+
+    id: str
+    name: str
+    nodes: tuple[str, ...] = ()
+
+
 def seen_from_inside(nodes: Mapping[str, NodeInfo], members: Collection[str]) -> dict[str, NodeInfo]:
     """Return the inventory as a job of a reservation sees it: its own members are not reserved for others."""
     return {
@@ -264,6 +273,19 @@ def parse_reservations(text: str) -> dict[str, ReservationInfo]:
             start=values.get("StartTime", ""),
         )
     return found
+
+
+def parse_steps(text: str) -> tuple[StepInfo, ...]:
+    """Read `scontrol show step -o JOB`."""
+    records = (_values(record) for record in _records(text, "StepId="))
+    return tuple(
+        StepInfo(
+            values["StepId"],
+            values.get("Name", ""),
+            hostlist.expand(_unset(values.get("NodeList", ""))),
+        )
+        for values in records
+    )
 
 
 def parse_config(text: str) -> dict[str, str]:
