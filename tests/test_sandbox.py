@@ -23,7 +23,7 @@ from plugin_helpers import left_behind, wait_for
 from pytest_gpucluster import config
 from pytest_gpucluster.errors import SandboxError
 from pytest_gpucluster.sandbox import Sandbox, faults, processes, slurmconf
-from pytest_gpucluster.sandbox.daemons import Daemons
+from pytest_gpucluster.sandbox.daemons import Daemons, find_programs
 from pytest_gpucluster.sandbox.sandbox import node_names
 from pytest_gpucluster.transport import LocalTransport
 
@@ -283,6 +283,23 @@ def test_two_at_the_same_moment(folder: Path) -> None:
 def test_cgroups_are_switched_off_as_each_version_knows_it(version: tuple[int, int], plugin: str) -> None:
     """23.11 (Ubuntu 24.04): 'cannot create cgroup context for disabled'; cgroup/v1 does nothing until it is used."""
     assert slurmconf.cgroup_conf(version) == f"CgroupPlugin={plugin}\n"
+
+
+def test_a_slurm_of_another_folder_is_named_in_the_cluster_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands of one version do not talk with daemons of a much older or newer one."""
+    slurm = folder / "slurm"
+    slurm.mkdir(parents=True)
+    for name, program in find_programs().items():
+        (slurm / name).symlink_to(program)
+    monkeypatch.setenv("PATH", f"{slurm}{os.pathsep}{os.environ['PATH']}")
+    sandbox = Sandbox(folder / "s")
+    sandbox.up(nodes=1, pyxis="off")
+    try:
+        assert config.load_cluster(str(sandbox.cluster_file)).slurm.bin == str(slurm)
+    finally:
+        sandbox.down()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")

@@ -85,7 +85,7 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "command not found": (
         ["--container-image=IMAGE", "nosuchcmd"],
         2,
-        [r"slurmstepd-gpu01: error: execve\(\): nosuchcmd: No such file or directory"],
+        [r"error: execve\(\): nosuchcmd: No such file or directory"],
     ),
     "not executable": (
         ["--container-image=IMAGE", "/etc/passwd"],

@@ -54,6 +54,12 @@ def find_programs() -> dict[str, Path]:
     return found
 
 
+def unusual_folder() -> Path | None:
+    """Return the folder of Slurm's commands where it is none of the system's: who asks the sandbox has to name it."""
+    folder = find_programs()["srun"].parent
+    return None if str(folder) in _SYSTEM_PATH else folder
+
+
 def client_programs(programs: dict[str, Path]) -> dict[str, Path]:
     """Return Slurm's commands: those that the sandbox needs, and what else is there."""
     further = {name: shutil.which(name, path=search_path()) for name in _FURTHER_CLIENTS}
