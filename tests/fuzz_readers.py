@@ -267,7 +267,8 @@ OTHERS: dict[str, Reader] = {
         Reader("checks.burnin_told.NodeTold.from_dict", _told_burnin, _BURNIN, DOOR),
         Reader("drain.policy.Budget.parse", _both(Budget.parse), (b"10%", b"3"), VALUE),
         Reader("drain.reason.read_reason", _both(read_reason), (
-            b"gpucluster:gpu.count 1<2 GPUs run=20261121T010203-42", b"gpucluster:gpu.count,os.mounts x run=r")),
+            b"gpucluster:gpu.count 1<2 GPUs run=20261121T010203-42", b"gpucluster:gpu.count,os.mounts x run=r",
+            b"gpucluster:gpu.count 1<2 GPUs run=r : Not responding")),
         Reader("probes.monitoring.read_targets", monitoring.read_targets, _TARGETS),
         Reader("probes.monitoring.read_alerts", monitoring.read_alerts, (
             b'{"status": "success", "data": {"alerts": [{"labels": {"alertname": "Down"}, "annotations": {}, "state": "firing", '
@@ -314,6 +315,9 @@ OTHERS: dict[str, Reader] = {
         Reader("slurm.inventory.parse_nodes", _both(inventory.parse_nodes), _NODES, VALUE),
         Reader("slurm.inventory.parse_partitions", _both(inventory.parse_partitions), (
             b"PartitionName=batch Default=YES MaxTime=1-00:00:00 Nodes=gpu[01-04] State=UP OverSubscribe=NO\n",), VALUE),
+        Reader("slurm.inventory.parse_steps", _both(inventory.parse_steps), (
+            b"StepId=10.0 UserId=0 State=RUNNING Partition=batch NodeList=gpu[01-02] Nodes=2 CPUs=2 Name=a b Network=(null)\n",
+            ), VALUE),
         Reader("slurm.inventory.parse_config", _both(inventory.parse_config), (b"SLURM_VERSION           = 22.05.8\n",), VALUE),
         Reader("slurm.inventory.parse_state", _both(inventory.parse_state), (b"IDLE+DRAIN*", b"mixed~"), VALUE),
         Reader("slurm.inventory.parse_gres", _both(inventory.parse_gres), (b"gpu:h200:8(S:0-1),shard:32",), VALUE),

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_gpucluster.checks import slurm as checks
 from pytest_gpucluster.checks.verdict import Outcome
-from pytest_gpucluster.slurm.exam import JobFacts, JobRecord, Jobs, judge_step
+from pytest_gpucluster.slurm.exam import JobFacts, JobRecord, Jobs, judge_step, parse_squeue
 from pytest_gpucluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.slurm.step import StepRequest
 
@@ -26,6 +26,41 @@ def _ended(*, of_task: str = "", of_srun: str = "") -> StepResult:
 def test_slurmstepd_speaks_of_the_time_limit_through_the_task_or_through_srun() -> None:
     assert checks.time_limit(_ended(of_task=CANCELLED)).outcome is Outcome.PASSED
     assert checks.time_limit(_ended(of_srun=CANCELLED)).outcome is Outcome.PASSED
+
+
+# squeue's columns of the exam as recorded; `{}` is exit_code
+LISTED = (
+    "1_1                           FAILED              NonZeroExitCode                         0         "
+    "2026-11-21T22:34:29      2026-11-21T22:34:31      2026-11-21T22:34:31      2026-11-21T22:34:31      "
+    "gpu01                                                                           {}"
+)
+
+
+@pytest.mark.parametrize(
+    ("shown", "code"),
+    [
+        ("768         ", 3),  # 22.05.8: a wait status
+        ("3:0         ", 3),  # 23.11.11, 25.11.7: exit status and signal (since 23.02)
+        ("9           ", 0),  # 22.05: ended by SIGKILL
+        ("0:9         ", 0),
+        ("0:0", 0),
+        ("", None),  # since 23.02, where it is not known
+        ("x:0", None),
+        ("3:", None),
+    ],
+)
+def test_squeues_exit_code_is_read_as_each_version_writes_it(shown: str, code: int | None) -> None:
+    (record,) = parse_squeue(LISTED.format(shown) + "\n").values()
+    assert (record.job, record.state, record.node, record.exit_code) == ("1_1", "FAILED", "gpu01", code)
+    assert (record.submitted, record.ended) == ("2026-11-21T22:34:29", "2026-11-21T22:34:31")
+
+
+def test_an_array_whose_element_ended_as_asked_passes_on_every_version() -> None:
+    for shown in ("768", "3:0"):
+        ran = parse_squeue(LISTED.format(shown))
+        again = {"1_0": replace(ran["1_1"], job="1_0", restarts=1)}
+        facts = JobFacts(Jobs("1", "2", 2), ran | again)
+        assert checks.array(facts).outcome is Outcome.PASSED
 
 
 def test_a_step_that_ended_for_another_reason_proves_no_time_limit() -> None:

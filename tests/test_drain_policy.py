@@ -112,6 +112,34 @@ def test_a_reason_that_is_not_ours_or_not_ours_alone_is_never_ours(text: str) ->
     assert read_reason(text) is None
 
 
+@pytest.mark.parametrize(
+    "added",
+    [" : Not responding", " : reboot issued : reboot complete", " : Not responding : ResumeTimeout reached"],
+)
+def test_slurms_words_of_a_node_that_was_switched_off_for_its_repair_leave_the_reason_ours(
+    added: str,
+) -> None:
+    """Slurm 23.02 and later appends them (node_mgr.c, set_node_reason); 22.05 left the reason as it was."""
+    found = read_reason(OURS + added)
+    assert found is not None
+    assert (found.checks, found.detail, found.run) == (("gpu.count",), "7<8 GPUs", RUN)
+    drained = node("IDLE", "DRAIN", reason=OURS + added)
+    assert fit_for_trial(drained)
+    assert why_not_resume(drained, OURS + added) == ""
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        " : gres/gpu count reported lower than configured (7 < 8)",
+        " : Not responding - bob: keep out",
+        " : bob: Not responding",
+    ],
+)
+def test_other_words_behind_our_reason_are_somebody_elses(added: str) -> None:
+    assert read_reason(OURS + added) is None
+
+
 # --- drain
 
 

@@ -22,8 +22,8 @@ from plugin_helpers import left_behind, wait_for
 
 from pytest_gpucluster import config
 from pytest_gpucluster.errors import SandboxError
-from pytest_gpucluster.sandbox import Sandbox, faults, processes
-from pytest_gpucluster.sandbox.daemons import Daemons
+from pytest_gpucluster.sandbox import Sandbox, faults, processes, slurmconf
+from pytest_gpucluster.sandbox.daemons import Daemons, find_programs
 from pytest_gpucluster.sandbox.sandbox import node_names
 from pytest_gpucluster.transport import LocalTransport
 
@@ -276,13 +276,39 @@ def test_two_at_the_same_moment(folder: Path) -> None:
             box.down()
 
 
+@pytest.mark.parametrize(
+    ("version", "plugin"),
+    [((22, 5), "cgroup/v1"), ((23, 11), "cgroup/v1"), ((24, 5), "disabled"), ((25, 11), "disabled")],
+)
+def test_cgroups_are_switched_off_as_each_version_knows_it(version: tuple[int, int], plugin: str) -> None:
+    """23.11 (Ubuntu 24.04): 'cannot create cgroup context for disabled'; cgroup/v1 does nothing until it is used."""
+    assert slurmconf.cgroup_conf(version) == f"CgroupPlugin={plugin}\n"
+
+
+def test_a_slurm_of_another_folder_is_named_in_the_cluster_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands of one version do not talk with daemons of a much older or newer one."""
+    slurm = folder / "slurm"
+    slurm.mkdir(parents=True)
+    for name, program in find_programs().items():
+        (slurm / name).symlink_to(program)
+    monkeypatch.setenv("PATH", f"{slurm}{os.pathsep}{os.environ['PATH']}")
+    sandbox = Sandbox(folder / "s")
+    sandbox.up(nodes=1, pyxis="off")
+    try:
+        assert config.load_cluster(str(sandbox.cluster_file)).slurm.bin == str(slurm)
+    finally:
+        sandbox.down()
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_as_an_ordinary_user() -> None:
-    nobody = pwd.getpwnam("nobody")
+    user = pwd.getpwnam("daemon")  # Slurm takes no SlurmUser=nobody since 23.02
     python = shutil.which("python3", path="/usr/bin") or sys.executable
     modules = [path for path in sys.path if path.endswith("site-packages")]
     with tempfile.TemporaryDirectory(prefix="sbx-") as home:
-        os.chown(home, nobody.pw_uid, nobody.pw_gid)
+        os.chown(home, user.pw_uid, user.pw_gid)
         code = (
             "from pathlib import Path; from pytest_gpucluster.sandbox import Sandbox;"
             "from pytest_gpucluster.transport import LocalTransport;"
@@ -294,8 +320,8 @@ def test_as_an_ordinary_user() -> None:
         done = subprocess.run(
             [python, "-B", "-c", code],
             env={"PATH": os.environ["PATH"], "HOME": home, "PYTHONPATH": path},
-            user=nobody.pw_uid,
-            group=nobody.pw_gid,
+            user=user.pw_uid,
+            group=user.pw_gid,
             extra_groups=[],
             cwd="/",
             capture_output=True,
@@ -304,9 +330,9 @@ def test_as_an_ordinary_user() -> None:
             check=False,
         )
         if "No module named" in done.stderr or "Permission denied" in done.stderr:
-            pytest.skip(f"the checkout or its interpreter cannot be read by nobody: {done.stderr[-200:]}")
+            pytest.skip(f"the checkout or its interpreter cannot be read by daemon: {done.stderr[-200:]}")
         assert done.returncode == 0, done.stderr
-        assert sorted(done.stdout.split()) == ["8", "8", "nobody", "nobody"]
+        assert sorted(done.stdout.split()) == ["8", "8", "daemon", "daemon"]
 
 
 def test_missing_packages_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -25,7 +26,7 @@ TAIL = (
     r"error: spank: required plugin spank_pyxis.so: task_init\(\) failed with rc=-1\n"
     r"(.*\n)*?.*error: Failed to invoke spank plugin stack"
 )
-E = r"slurmstepd-gpu01: error: pyxis: "
+E = r"(?:slurmstepd-gpu01:|\[[-T:.\d]{23}\]) error: pyxis: "  # as in slurmstepd's log since Slurm 25.05
 # what is asked of srun, its exit status, and what it prints, in any order
 CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "good": (["--container-image=IMAGE", "true"], 0, []),
@@ -84,7 +85,7 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "command not found": (
         ["--container-image=IMAGE", "nosuchcmd"],
         2,
-        [r"slurmstepd-gpu01: error: execve\(\): nosuchcmd: No such file or directory"],
+        [r"error: execve\(\): nosuchcmd: No such file or directory"],
     ),
     "not executable": (
         ["--container-image=IMAGE", "/etc/passwd"],
@@ -333,8 +334,24 @@ def test_scope_of_a_job(srun: Srun) -> None:
 
 
 def test_what_is_lacking_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda tool, **_: None if tool == "unsquashfs" else tool)
+    which = shutil.which
+    monkeypatch.setattr(
+        shutil, "which", lambda tool, **at: None if tool == "unsquashfs" else which(tool, **at)
+    )
     assert spank.lacking() == "squashfs-tools"
+
+
+def test_the_plugin_is_made_for_the_slurm_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm takes no plugin of another version: `Incompatible Slurm plugin version` (25.11)."""
+    slurmd = tmp_path / "sbin" / "slurmd"
+    slurmd.parent.mkdir()
+    slurmd.touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{slurmd.parent}{os.pathsep}{os.environ['PATH']}")
+    assert "libslurm-dev" in spank.lacking()  # although the machine has headers, of its own Slurm
+    headers = tmp_path / "include" / "slurm"
+    headers.mkdir(parents=True)
+    (headers / "spank.h").touch()
+    assert "libslurm-dev" not in spank.lacking()
 
 
 def test_image_starts_by_itself(tmp_path: Path) -> None:

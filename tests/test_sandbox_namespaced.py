@@ -254,10 +254,10 @@ def test_commands_of_a_sandbox_that_is_down_say_so(folder: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_as_an_ordinary_user() -> None:
-    nobody = pwd.getpwnam("nobody")
+    user = pwd.getpwnam("daemon")  # Slurm takes no SlurmUser=nobody since 23.02
     modules = [path for path in sys.path if path.endswith("site-packages")]
     with tempfile.TemporaryDirectory(prefix="sbx-") as home:
-        os.chown(home, nobody.pw_uid, nobody.pw_gid)
+        os.chown(home, user.pw_uid, user.pw_gid)
         code = (
             "from pathlib import Path; from pytest_gpucluster.sandbox import Sandbox;"
             "from pytest_gpucluster.transport import LocalTransport;"
@@ -272,8 +272,8 @@ def test_as_an_ordinary_user() -> None:
                 "HOME": home,
                 "PYTHONPATH": os.pathsep.join([str(SRC), *modules]),
             },
-            user=nobody.pw_uid,
-            group=nobody.pw_gid,
+            user=user.pw_uid,
+            group=user.pw_gid,
             extra_groups=[],
             cwd="/",
             capture_output=True,
@@ -282,11 +282,11 @@ def test_as_an_ordinary_user() -> None:
             check=False,
         )
         if "No module named" in done.stderr or "Permission denied" in done.stderr:
-            pytest.skip(f"the checkout or its interpreter cannot be read by nobody: {done.stderr[-200:]}")
-        if "lets nobody make no namespaces" in done.stderr:
+            pytest.skip(f"the checkout or its interpreter cannot be read by daemon: {done.stderr[-200:]}")
+        if "lets daemon make no namespaces" in done.stderr:
             pytest.skip(done.stderr.strip().splitlines()[-1])
         assert done.returncode == 0, done.stderr
-        assert sorted(done.stdout.split()) == ["gpu01", "gpu02", "nobody", "nobody"]
+        assert sorted(done.stdout.split()) == ["daemon", "daemon", "gpu01", "gpu02"]
         assert mine(Path(home)) == []
 
 

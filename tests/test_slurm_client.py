@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.errors import SlurmError
-from pytest_gpucluster.slurm.client import Slurm, said
+from pytest_gpucluster.slurm.client import Slurm, outage, said
 from pytest_gpucluster.slurm.pyxis import PyxisOptions, explain
 from pytest_gpucluster.transport import LocalTransport
 
@@ -32,6 +32,17 @@ def test_an_outage_is_ridden_out(tmp_path: Path) -> None:
     slurm = Slurm(LocalTransport(), retry_for=60)
     assert slurm.run(program) == "fine\n"
     assert slurm.transport.started == {"sinfo": 3}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "Unable to contact slurm controller (connect failure)",
+        "Rate limit exceeded, please retry later",  # SlurmctldParameters=rl_enable, since 23.02
+    ],
+)
+def test_what_passes_by_itself(told: str) -> None:
+    assert outage(f"slurm_load_jobs error: {told}")
 
 
 def test_a_long_outage_ends_in_one_line(tmp_path: Path) -> None:
@@ -72,6 +83,10 @@ def test_a_surrounding_job_does_not_leak_in(monkeypatch: pytest.MonkeyPatch) -> 
     [
         ("salloc: error: Job submit/allocate failed: Bad\nsalloc: hm\n", "Job submit/allocate failed: Bad"),
         ("salloc: unrecognized option '--bogus'\nTry it\n", "unrecognized option '--bogus'"),
+        (  # 25.11.7; 22.05: slurmstepd: error: pyxis: ...
+            "[2026-11-21T22:13:05.254] error: pyxis: child 18927 failed with error code: 1\n",
+            "pyxis: child 18927 failed with error code: 1",
+        ),
         (
             (
                 "scontrol: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n"
@@ -149,3 +164,25 @@ def test_messages_are_explained(stderr: str, telling: str) -> None:
 
 def test_what_is_unknown_is_not_explained() -> None:
     assert explain("srun: error: gpu01: task 0: Exited with exit code 1") is None
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo 'Job step 1. not found'; exit 1",  # 22.05.8, a job without a step
+        "echo 'scontrol: error: slurm_get_job_steps(9) failed: Invalid job id specified' >&2; exit 1",
+    ],
+)
+def test_a_job_without_steps_or_one_that_is_over_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    _program(tmp_path, "scontrol", script)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert Slurm(LocalTransport()).steps(9) == ()
+
+
+def test_that_steps_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _program(tmp_path, "scontrol", "echo 'scontrol: error: Access/permission denied' >&2; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(SlurmError, match="denied"):
+        Slurm(LocalTransport()).steps(9)

@@ -1,9 +1,10 @@
-"""Reading scontrol: states, gres, hostile reasons; seen on Slurm 22.05.8."""
+"""Reading scontrol: states, gres, hostile reasons; seen on Slurm 22.05.8, 23.11.11 and 25.11.7."""
 
 from __future__ import annotations
 
 import pytest
 
+from pytest_gpucluster.drain import read_reason
 from pytest_gpucluster.slurm import inventory
 
 NODE = (
@@ -12,6 +13,19 @@ NODE = (
     "NodeHostName=vm Port=27823 Version=22.05.8 OS=Linux 6.1 #1 SMP State=FAKE  RealMemory=20000 AllocMem=0 "
     "Sockets=16 State={state} ThreadsPerCore=1 Partitions=batch,limited  BootTime=2026-11-21T05:22:43 "
     "ExtSensorsTemp=n/s{reason}\n"
+)
+
+
+# 25.11.7: drained by us, then switched off, inside of a reservation
+REPAIRED = (
+    "NodeName=gpu02 Arch=x86_64 CoresPerSocket=64  CPUAlloc=0 CPUEfctv=128 CPUTot=128 CPULoad=10.19 "
+    "AvailableFeatures=(null) ActiveFeatures=(null) Gres=gpu:h200:8 NodeAddr=127.0.0.1 NodeHostName=vm Port=28675 "
+    "Version=25.11.7 OS=Linux 6.1 #1 SMP  RealMemory=2064384 AllocMem=0 FreeMem=19639 Sockets=2 Boards=1 "
+    "State=DOWN+DRAIN+MAINTENANCE+RESERVED+NOT_RESPONDING ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A "
+    "MCS_label=N/A Partitions=batch,debug  BootTime=2026-11-21T11:38:18 SlurmdStartTime=2026-11-21T22:04:18 "
+    "LastBusyTime=2026-11-21T22:07:36 ResumeAfterTime=None CfgTRES=cpu=128,mem=2016G,billing=128 AllocTRES= "
+    "CurrentWatts=0 AveWatts=0 Reason=gpucluster:gpu.count 7<8 GPUs run=20261121T220732-22476 : Not responding "
+    "[root@2026-11-21T22:08:31] ReservationName=fix\n"
 )
 
 
@@ -43,6 +57,14 @@ def test_values() -> None:
             "one [a@b] line two [31m",
         ),
         (" Reason=x [bob@2020-01-01T00:00:00] y [root@2026-11-20T10:00:00]", "x [bob@2020-01-01T00:00:00] y"),
+        (
+            " Reason=x [bob@2020-01-01T00:00:00] State=IDLE [root@2026-11-20T10:00:00] Topology=tree:leaf01",
+            "x [bob@2020-01-01T00:00:00] State=IDLE",
+        ),
+        (" Reason=cable [root@2026-11-20T10:00:00] ReservationName=fix", "cable"),  # since 23.02
+        (" Reason=cable [root@2026-11-20T10:00:00] Parameters=l3cache_as_socket", "cable"),  # since 25.11
+        (" Reason=cable [root@2026-11-20T10:00:00]        and fan ReservationName=fix", "cable and fan"),
+        (" Reason=cable [root@2026-11-20T10:00:00] KeyOfTomorrow=7", "cable"),
     ],
 )
 def test_hostile_reasons(said: str, reason: str) -> None:
@@ -97,6 +119,32 @@ def test_what_a_state_means(state: str, available: bool, schedulable: bool, resp
     assert bool(node.why_unavailable()) is not available
 
 
+@pytest.mark.parametrize(
+    ("reason", "responding"),
+    [
+        ("Not responding", False),
+        (
+            "gpucluster:gpu.count 7<8 GPUs run=r : Not responding",
+            False,
+        ),  # 23.02: behind a reason that is there
+        ("bad cable", True),
+        ("it was Not responding to pings", True),
+    ],
+)
+def test_a_node_that_slurm_itself_has_set_down_does_not_respond(reason: str, responding: bool) -> None:  # noqa: FBT001
+    assert _node("DOWN", f" Reason={reason} [slurm@2026-11-20T10:00:00]").responding is responding
+
+
+def test_a_node_of_a_newer_slurm() -> None:
+    (node,) = inventory.parse_nodes(REPAIRED).values()
+    assert (node.state, node.gpus, node.cpus, node.version) == ("DOWN", 8, 128, "25.11.7")
+    assert node.flags == {"DRAIN", "MAINTENANCE", "RESERVED", "NOT_RESPONDING"}
+    assert (node.reason_user, node.reason_time) == ("root", "2026-11-21T22:08:31")
+    found = read_reason(node.reason)
+    assert found is not None
+    assert (found.checks, found.run) == (("gpu.count",), "20261121T220732-22476")
+
+
 def test_rubbish_is_no_empty_cluster() -> None:
     with pytest.raises(ValueError, match="no node"):
         inventory.parse_nodes("\x00\x01 rubbish")
@@ -115,6 +163,23 @@ def test_partitions() -> None:
     assert found["batch"].default
     assert found["batch"].max_time is None
     assert found["batch"].state == "DOWN"
+
+
+STEPS = (  # 25.11.7 with SlurmctldParameters=enable_stepmgr, where squeue -s shows 10.extern alone
+    "StepId=10.extern UserId=0 StartTime=2026-11-21T22:41:42 TimeLimit=UNLIMITED State=RUNNING Partition=batch "
+    "NodeList=gpu[01-02] Nodes=2 CPUs=0 Tasks=2 Name=extern Network=(null) TRES=(null) ResvPorts=(null) "
+    "CPUFreqReq=Default SrunHost:Pid=(null):0\n"
+    "StepId=10.0 UserId=0 StartTime=2026-11-21T22:41:42 TimeLimit=UNLIMITED State=RUNNING Partition=batch "
+    "NodeList=gpu02 Nodes=1 CPUs=2 Tasks=2 Name=a b=c Network=(null) TRES=cpu=2,mem=0,node=2 ResvPorts=(null) "
+    "CPUFreqReq=Default Dist=Cyclic SrunHost:Pid=vm:11225\n"
+)
+
+
+def test_steps() -> None:
+    assert inventory.parse_steps(STEPS) == (
+        inventory.StepInfo("10.extern", "extern", ("gpu01", "gpu02")),
+        inventory.StepInfo("10.0", "a b=c", ("gpu02",)),
+    )
 
 
 def test_config() -> None:

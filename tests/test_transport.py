@@ -31,6 +31,22 @@ def test_none_takes_a_variable_away(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.stdout == "gone\n"
 
 
+def test_a_path_for_the_tasks_does_not_choose_another_srun(tmp_path: Path) -> None:
+    """`exports: {PATH: ...}` of an environment started the system's srun, or none, where Slurm has its own folder."""
+    for name in ("site", "tasks"):
+        program = tmp_path / name / "srun"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\necho "{name} $PATH"\n')
+        program.chmod(0o755)
+    transport = LocalTransport({"PATH": f"{tmp_path}/site:/usr/bin:/bin"})
+    for path in (f"{tmp_path}/tasks:/bin", "/bin"):
+        assert transport.run(["srun"], timeout=10, env={"PATH": path}).stdout == f"site {path}\n"
+    (tmp_path / "tasks" / "srun").rename(tmp_path / "tasks" / "python-of-the-tasks")
+    env = {"PATH": f"{tmp_path}/tasks:/bin"}
+    told = transport.run(["python-of-the-tasks"], timeout=10, env=env).stdout
+    assert told.startswith("tasks "), "other programs are chosen by it"
+
+
 def test_no_shell_reads_the_words() -> None:
     done = LocalTransport().run(["printf", "%s|", "$HOME", "a;b", "* 'q'"], timeout=20)
     assert done.stdout == "$HOME|a;b|* 'q'|"

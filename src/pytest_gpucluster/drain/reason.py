@@ -22,6 +22,11 @@ _OURS = re.compile(
     r"gpucluster:(?P<check>[A-Za-z0-9_.*-]+)(?: (?P<detail>[^\n]*?))?"
     r"(?: also=(?P<also>[A-Za-z0-9_.,*-]+))? run=(?P<run>[A-Za-z0-9_.-]+)"
 )
+# What slurmctld appends since 23.02 to the reason of a node that is away or reboots, as one does for a repair
+# (node_mgr.c, set_node_reason). What it appends of hardware that is less than configured is no part of ours.
+_AWAY = re.compile(
+    r"(?: : (?:Not responding|reboot issued|reboot complete|reboot timed out|ResumeTimeout reached))+\Z"
+)
 _NUMBER = re.compile(
     r"(?:[<>]=? ?|at least |at most |up to )?(?P<value>-?\d+(?:\.\d+)?)(?: ?(?P<unit>[A-Za-z%].*))?"
 )
@@ -52,8 +57,11 @@ def write_reason(checks: Sequence[str], measured: str, expected: str, run: str, 
 
 
 def read_reason(text: str) -> Reason | None:
-    """Read a reason of ours; None for any other, and for one of ours that somebody has added words to."""
-    match = _OURS.fullmatch(text)
+    """Read a reason of ours; None for any other, and for one of ours that somebody has added words to.
+
+    Slurm's own words about a node that was away or rebooted may follow it.
+    """
+    match = _OURS.fullmatch(_AWAY.sub("", text))
     if match is None:
         return None
     also = tuple(filter(None, (match["also"] or "").split(",")))

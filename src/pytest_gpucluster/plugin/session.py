@@ -543,11 +543,10 @@ class Controller(Session):
         for held in self.allocations:
             if not nodes & set(held.nodes):
                 continue
-            listed = self.slurm.run("squeue", "-s", "-h", "-j", str(held.job_id), "-o", "%i %N").splitlines()
-            for step, _, where in (line.partition(" ") for line in listed):
-                number = step.rpartition(".")[2]
-                if number.isdigit() and int(number) > 0 and nodes & set(hostlist.expand(where.strip())):
-                    self.slurm.run("scancel", step)
+            for step in self.slurm.steps(held.job_id):
+                number = step.id.rpartition(".")[2]
+                if number.isdigit() and int(number) > 0 and nodes & set(step.nodes):
+                    self.slurm.run("scancel", step.id)
 
     def let_agents_leave(self) -> None:
         """Begin to close the channel: the agents of a large fleet take a second to end."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 WITHOUT_GPUS = 2  # tasks a node, where the cluster file does not say
 MAX_LINE = 300
+# slurmstepd's own lines: 'slurmstepd: error: ...', since 25.05 '[TIME] error: ...' as in its log
+_OF_SLURM = re.compile(r"slurmstepd|\[\d{4}-\d\d-\d\dT[^]]*\] (?:error|fatal): ")
 TELLING = re.compile(r"[Ee]rror|[Cc]annot|[Nn]ot found|does not|[Ff]ailed|Killed")
 
 
@@ -45,7 +47,7 @@ class Ended:
         for task in self.result.of_node(node):
             if task.rc not in (0, None):
                 lines = map(str.strip, task.stderr.splitlines())
-                words = [line for line in lines if line and not line.startswith("slurmstepd")]
+                words = [line for line in lines if line and not _OF_SLURM.match(line)]
                 telling = [line for line in words if TELLING.search(line)] or words
                 said = telling[-1][:MAX_LINE] if telling else "and said nothing"
                 return f"exit status {task.rc}: {said}"

@@ -116,14 +116,10 @@ class Ray:
 
     def _cancel(self, name: str) -> None:
         """End a step of ours by its id."""
-        job = str(self.steps.allocation.job_id)
         with contextlib.suppress(SlurmError):  # it may have ended by itself
-            for line in self.steps.slurm.run(
-                "squeue", "--steps", "-h", "-j", job, "-o", "%i %j"
-            ).splitlines():
-                step, _, called = line.partition(" ")
-                if called.strip() == name:
-                    self.steps.slurm.run("scancel", "--signal=TERM", step)
+            for step in self.steps.slurm.steps(self.steps.allocation.job_id):
+                if step.name == name:
+                    self.steps.slurm.run("scancel", "--signal=TERM", step.id)
 
     def _work(self) -> tuple[str, ...]:
         work = ["nodes", "tasks", "actors", "objects"]

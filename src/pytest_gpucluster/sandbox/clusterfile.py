@@ -49,14 +49,15 @@ def text(
     about: str,
     *,
     simulated_gpus: bool,
+    own_names: bool = False,
     commands: Path | None = None,
     claims: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the YAML text of the cluster file.
 
-    `commands` is the folder of Slurm's, where they need one; `claims` are the frameworks' sections.
+    `own_names`: the nodes have hostnames of their own; `commands` is the folder of Slurm's, where they need one;
+    `claims` are the frameworks' sections.
     """
-    own_names = commands is not None
     not_applicable = {
         name: why for name, why in _SHARED_HOST.items() if name != "os.hostname" or not own_names
     }

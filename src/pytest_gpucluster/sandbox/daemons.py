@@ -54,6 +54,12 @@ def find_programs() -> dict[str, Path]:
     return found
 
 
+def unusual_folder() -> Path | None:
+    """Return the folder of Slurm's commands where it is none of the system's: who asks the sandbox has to name it."""
+    folder = find_programs()["srun"].parent
+    return None if str(folder) in _SYSTEM_PATH else folder
+
+
 def client_programs(programs: dict[str, Path]) -> dict[str, Path]:
     """Return Slurm's commands: those that the sandbox needs, and what else is there."""
     further = {name: shutil.which(name, path=search_path()) for name in _FURTHER_CLIENTS}
@@ -221,6 +227,6 @@ class Daemons:
             raise SandboxError(f"{daemon} could not be started: {error}") from error
         if done.rc != 0:
             said = done.stderr.strip().splitlines()
-            why = said[-1] if said else self.last_log(daemon)
+            why = " | ".join(said[-2:]) or self.last_log(daemon)  # the cause, then what it led to
             raise SandboxError(f"{daemon} could not be started (exit {done.rc}): {why}")
         return done

@@ -350,7 +350,8 @@ class Sandbox:
             about = f"virtual nodes, SIMULATED {spec.name}"
         spank.show_tool(layout)
         simulated = state.gpus == "simulated"
-        commands = layout.bin if state.kind == "namespaced" else None
+        namespaced = state.kind == "namespaced"
+        commands = layout.bin if namespaced else daemons.unusual_folder()
         text = clusterfile.text(
             layout.conf,
             shape,
@@ -358,6 +359,7 @@ class Sandbox:
             expected,
             about,
             simulated_gpus=simulated,
+            own_names=namespaced,
             commands=commands,
             claims=containers.claim(),
         )

@@ -150,7 +150,7 @@ def topology_conf(nodes: Sequence[str]) -> str:
 
 def cgroup_conf(version: tuple[int, int]) -> str:
     """Return cgroup.conf: no cgroup feature is used, and none must stop slurmd where systemd has no bus."""
-    return "CgroupPlugin=disabled\n" if version >= (23, 11) else "CgroupPlugin=cgroup/v1\n"
+    return "CgroupPlugin=disabled\n" if version >= (24, 5) else "CgroupPlugin=cgroup/v1\n"
 
 
 def parse_version(text: str) -> tuple[int, int]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.slurm.inventory import NodeInfo, PartitionInfo, ReservationInfo
+    from pytest_gpucluster.slurm.inventory import NodeInfo, PartitionInfo, ReservationInfo, StepInfo
     from pytest_gpucluster.slurm.result import StepResult
     from pytest_gpucluster.transport import Transport
 
@@ -31,14 +31,18 @@ _OUTAGE = re.compile(
     r"|Connection timed out|Slurm backup controller in standby mode|Transport endpoint is not connected"
     r"|Unable to connect to slurmctld|slurm_receive_msg: (?:Zero Bytes|No response)|Zero Bytes were transmitted"
     r"|Slurm controller is not responding|Transaction timed out|Communication connection failure"
-    r"|Communication shutdown failure|Message receive failure|Message send failure",
+    r"|Communication shutdown failure|Message receive failure|Message send failure"
+    r"|Rate limit exceeded",  # SlurmctldParameters=rl_enable, since 23.02
     re.IGNORECASE,
 )
 # scontrol without any slurm.conf: src/common/fetch_config.c, read_config.c
 _NO_CONF = "Could not establish a configuration source"
 # What a surrounding job or a user's shell would put into our commands
 _FOREIGN = re.compile(r"(?:SLURM|SALLOC|SBATCH|SCANCEL|SINFO|SQUEUE|SRUN)_")
-_OURS = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS", "SLURM_SACK_SOCKET"})
+_OURS = frozenset(
+    {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"}
+    | {"SLURM_SACK_SOCKET", "SLURM_SACK_KEY", "SLURM_SACK_JWKS"}  # auth/slurm, in place of munge
+)
 
 
 def outage(text: str) -> bool:
@@ -139,6 +143,18 @@ class Slurm:
         """Return every reservation: one process, not remembered, for they come and go."""
         return self._parsed(inventory.parse_reservations, "scontrol", "show", "reservation", "-o")
 
+    def steps(self, job_id: int) -> tuple[StepInfo, ...]:
+        """Return the steps of a job that run, () also where the job has ended: one process, not remembered.
+
+        Not by squeue: it does not know the steps of a job that manages them itself (stepmgr; seen on 25.11.7).
+        """
+        try:
+            return self._parsed(inventory.parse_steps, "scontrol", "show", "step", "-o", str(job_id))
+        except SlurmError as error:
+            if re.search(r"not found|Invalid job id", str(error)):
+                return ()
+            raise
+
     def config(self) -> dict[str, str]:
         """Return slurmctld's configuration in force: one process, remembered."""
         return self._remembered(
@@ -178,7 +194,9 @@ def said(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     telling = (line for line in lines if "error:" in line or "unrecognized option" in line)
     chosen = next(telling, lines[-1] if lines else "")
-    return re.sub(r"^\w+: (?:fatal: |error: )*", "", chosen)
+    return re.sub(
+        r"^(?:\w+: |\[\d{4}-[^]]*\] )(?:fatal: |error: )*", "", chosen
+    )  # the time: slurmstepd since 25.05
 
 
 def make_slurm(cluster: Cluster) -> Slurm | None:

@@ -50,7 +50,7 @@ exit 0
 _DEPENDENT = "#!/bin/sh\nexit 5\n"
 _COLUMNS = (
     "JobArrayID:30,State:20,Reason:40,RestartCnt:10,SubmitTime:25,EligibleTime:25,StartTime:25,EndTime:25,"
-    "exit_code:12,NodeList:80"
+    "NodeList:80,exit_code:12"  # last: since 23.02 squeue leaves this column out where it knows no exit status
 )
 
 
@@ -344,7 +344,7 @@ def read_jobs(slurm: Slurm, jobs: Jobs) -> JobFacts:
 
 
 def parse_squeue(text: str) -> dict[str, JobRecord]:
-    """Read squeue's fixed columns as asked for here; `exit_code` is a wait status there."""
+    """Read squeue's fixed columns as asked for here."""
     widths = [int(column.rsplit(":", 1)[1]) for column in _COLUMNS.split(",")]
     records = {}
     for line in text.splitlines():
@@ -355,7 +355,6 @@ def parse_squeue(text: str) -> dict[str, JobRecord]:
         if not values[0]:
             continue
         times = ["" if value in {"N/A", "NONE"} else value for value in values[4:8]]
-        status = int(values[8]) if values[8].isdigit() else None
         records[values[0]] = JobRecord(
             values[0],
             values[1],
@@ -365,10 +364,22 @@ def parse_squeue(text: str) -> dict[str, JobRecord]:
             times[1],
             times[2],
             times[3],
-            exit_code=None if status is None else (status >> 8) & 0xFF,
-            node=values[9],
+            exit_code=_exit_status(values[9]),
+            node=values[8],
         )
     return records
+
+
+def _exit_status(text: str) -> int | None:
+    """Read squeue's exit_code: 'STATUS:SIGNAL' since 23.02, a wait status before (src/squeue/print.c)."""
+    status, colon, signal = text.partition(":")
+    if not _is_count(status) or (colon and not _is_count(signal)):
+        return None
+    return int(status) if colon else (int(status) >> 8) & 0xFF
+
+
+def _is_count(text: str) -> bool:
+    return re.fullmatch(r"[0-9]{1,10}", text) is not None
 
 
 def _run_group(

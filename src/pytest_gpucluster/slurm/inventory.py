@@ -1,7 +1,7 @@
 """What `scontrol show node|partition|config` say, on Slurm 22.05 and later without --json.
 
 `scontrol show node -o` prints one line a node, KEY=VALUE separated by blanks, free text (OS, Reason, Comment,
-Extra) unquoted. Reason comes late, as `Reason=FIRST LINE [USER@TIME] FURTHER LINES`: seen on 22.05.8.
+Extra) unquoted. Reason comes late, as `Reason=FIRST LINE [USER@TIME] FURTHER LINES`, more keys behind it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
 _REASON = re.compile(r" Reason=(.*)$")
 _WHO_WHEN = re.compile(r" \[([^\s@\[\]]+)@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\]")
-_AFTER_REASON = re.compile(r" (?:Comment|Extra|InstanceId|InstanceType|NextState|ResumeAfterTime)=")
+# ReservationName since 23.02, Topology and the certificate since 25.05, Parameters since 25.11 (src/api/node_info.c)
+_AFTER_REASON = re.compile(
+    r" (?:Comment|Extra|InstanceId|InstanceType|NextState|ResumeAfterTime"
+    r"|ReservationName|TLSCert\w+|Topology|Parameters)="
+)
+_SOME_KEY = re.compile(r" [A-Z][A-Za-z]*=")  # of versions to come
+_SILENT = re.compile(
+    r"^Not responding| : Not responding$"
+)  # since 23.02 it goes behind a reason that is there
 _KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z_]*)=")
 _GRES = re.compile(r"(?P<name>\w+)(?::(?P<type>[^:(),\d][^:(),]*))?(?::(?P<count>\d+)(?P<unit>[KMG]?))?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
@@ -109,7 +117,7 @@ class NodeInfo:
     def responding(self) -> bool:
         """The controller hears the node's slurmd."""
         # an administrator's DOWN says nothing of slurmd; slurmctld's own has this reason
-        silent = self.state == "DOWN" and self.reason.startswith("Not responding")
+        silent = self.state == "DOWN" and bool(_SILENT.search(self.reason))
         return "NOT_RESPONDING" not in self.flags and self.state not in {"UNKNOWN", "FUTURE"} and not silent
 
     @property
@@ -197,6 +205,15 @@ class ReservationInfo:
     start: str = ""
 
 
+@dataclass(frozen=True)
+class StepInfo:
+    """One step that runs: '12.3' or '12.extern', its name and nodes."""
+
+    id: str
+    name: str
+    nodes: tuple[str, ...] = ()
+
+
 def seen_from_inside(nodes: Mapping[str, NodeInfo], members: Collection[str]) -> dict[str, NodeInfo]:
     """Return the inventory as a job of a reservation sees it: its own members are not reserved for others."""
     return {
@@ -256,6 +273,19 @@ def parse_reservations(text: str) -> dict[str, ReservationInfo]:
             start=values.get("StartTime", ""),
         )
     return found
+
+
+def parse_steps(text: str) -> tuple[StepInfo, ...]:
+    """Read `scontrol show step -o JOB`."""
+    records = (_values(record) for record in _records(text, "StepId="))
+    return tuple(
+        StepInfo(
+            values["StepId"],
+            values.get("Name", ""),
+            hostlist.expand(_unset(values.get("NodeList", ""))),
+        )
+        for values in records
+    )
 
 
 def parse_config(text: str) -> dict[str, str]:
@@ -332,13 +362,16 @@ def _node(record: str) -> NodeInfo:
 
 
 def _reason(text: str) -> tuple[str, str, str]:
-    # Slurm's own mark is the first that is followed by the end, further lines (8 blanks) or another key
+    # Slurm's own mark is the first that is followed by the end, further lines (8 blanks) or a key that is known
     marks = list(_WHO_WHEN.finditer(text))
     for mark in marks:
         rest = text[mark.end() :]
         if not rest or rest.startswith("        ") or _AFTER_REASON.match(rest):
             more = _AFTER_REASON.split(rest, maxsplit=1)[0]
             return _clean(text[: mark.start()] + " " + more), mark[1], mark[2]
+    for mark in marks:
+        if _SOME_KEY.match(text, mark.end()):
+            return _clean(text[: mark.start()]), mark[1], mark[2]
     return _clean(_AFTER_REASON.split(text, maxsplit=1)[0]), "", ""
 
 

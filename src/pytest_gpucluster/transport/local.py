@@ -8,6 +8,7 @@ import fcntl
 import os
 import select
 import selectors
+import shutil
 import signal
 import subprocess
 import threading
@@ -87,6 +88,7 @@ class LocalTransport:
         try:
             process = subprocess.Popen(
                 list(argv),
+                executable=self._program(argv[0], env or {}),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -119,6 +121,12 @@ class LocalTransport:
 
     def close(self) -> None:
         """Nothing is held open here."""
+
+    def _program(self, name: str, env: Mapping[str, str | None]) -> str | None:
+        """Return where a command of Slurm's is if `env` has a PATH, which is meant for the tasks: not in there."""
+        if name not in _SLURM or "PATH" not in env:
+            return None
+        return shutil.which(name, path=self._environment({}).get("PATH", os.defpath))
 
     def _environment(self, env: Mapping[str, str | None]) -> dict[str, str]:
         merged = {**os.environ, **self.env, **env}

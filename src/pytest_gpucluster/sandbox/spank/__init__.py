@@ -57,9 +57,15 @@ def lacking() -> str:
     """Say what the machine lacks for our own plugin and image; '' where all is there."""
     tools = {"cc": "gcc", "unsquashfs": "squashfs-tools", "mksquashfs": "squashfs-tools", "ldd": "libc-bin"}
     packages = [package for tool, package in tools.items() if shutil.which(tool, path=search_path()) is None]
-    if not any((folder / _HEADER).exists() for folder in map(Path, ("/usr/include", "/usr/local/include"))):
+    if not (_headers() / _HEADER).exists():
         packages.append("libslurm-dev")
     return " ".join(dict.fromkeys(packages))
+
+
+def _headers() -> Path:
+    """Return where the headers of the slurmd on PATH are: Slurm takes no plugin that was made for another version."""
+    slurmd = shutil.which("slurmd", path=search_path()) or shutil.which("slurmd-wlm", path=search_path())
+    return Path(slurmd or "/usr/sbin/slurmd").resolve().parent.parent / "include"
 
 
 def install(
@@ -113,7 +119,8 @@ def show_tool(layout: Layout) -> None:
 
 
 def _compile(library: Path, transport: Transport) -> None:
-    argv = ["cc", *_FLAGS, *(str(HERE / name) for name in _SOURCES), "-o", str(library)]
+    sources = (str(HERE / name) for name in _SOURCES)
+    argv = ["cc", *_FLAGS, f"-I{_headers()}", *sources, "-o", str(library)]
     done = transport.run(argv, timeout=120)
     if done.rc != 0:
         first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())
