@@ -167,6 +167,12 @@ OUT_OF_MEMORY = (
     "collective: rank 1 on n01 (GPU 0000:00:07): OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB. "
     "GPU 0 has a total capacity of 139.80 GiB of which 527.56 MiB is free. Process 1142 has 136.86 GiB memory in use."
 )
+STUB = (
+    "Unexpected error from cudaGetDeviceCount(). Error 34: CUDA driver is a stub library (torch 2.11.0+cu130)"
+)
+BUSY = "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+NO_SPACE, LIMITS = "Cuda failure 'out of memory'", "limits of this process: 32 GiB of address space"
+SHM = "Error while creating shared memory segment /dev/shm/nccl-1enYdo (size 9637888), error: No space left on device (28)"
 NO_DEVICE = "torch finds no CUDA device (torch 2.11.0+cu130, CUDA_VISIBLE_DEVICES=4; check --gpus-per-task)"
 
 
@@ -189,6 +195,27 @@ NO_DEVICE = "torch finds no CUDA device (torch 2.11.0+cu130, CUDA_VISIBLE_DEVICE
             "collective: rank 0 on n01 (GPU 0000:00:07): NCCL error: Bootstrap : no socket interface found",
             "no network interface",
             "rank 0 (GPU 0000:00:07): NCCL error: Bootstrap : no socket interface found",
+        ),
+        (f"collective: rank 1 on n01: torch finds no CUDA device: {STUB}", "driver library", STUB),
+        (
+            "collective: rank 1 on n01: torch finds no CUDA device: it is a CPU build (torch 2.13.0+cpu)",
+            "CPU build of torch",
+            "it is a CPU build",
+        ),
+        (
+            f"collective: rank 1 on n01: {BUSY}; limits of this process: 40 open files",
+            "low limits",
+            "busy or unavailable; limits of this process: 40 open files",
+        ),
+        (
+            f"n01:7:9 [0] alloc.h:12 NCCL WARN {NO_SPACE}\ncollective: rank 1 on n01: NCCL error: {NO_SPACE}; {LIMITS}",
+            "low limits",
+            "rank 1: NCCL error: Cuda failure 'out of memory'; limits of this process: 32 GiB",
+        ),
+        (
+            f"collective: rank 1 on n01: NCCL error: {SHM}",
+            "shared memory is full",
+            "/dev/shm/nccl-1enYdo",
         ),
     ],
 )
@@ -319,6 +346,29 @@ def test_transports_are_held_against_the_profile(text: str, words: str) -> None:
     verdict = believe(Output((run_of(),)), Asked(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), IB)
     assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
     assert words in told(verdict)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "text", "words"),
+    [
+        (2, line("P2P/CUMEM", 0, 1, ""), ""),
+        (2, "vm:1:1 [0] NCCL INFO NVLS comm 0x1 headRank 0 nHeads 8\n", ""),
+        (2, "", "transport: no connection within the node was logged / P2P or NVLS"),
+        (
+            2,
+            "vm:1:1 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n",
+            "no connection within the node was logged",
+        ),
+        (1, "", ""),  # it has nobody to connect to
+    ],
+)
+def test_transports_within_a_node_are_proved_or_it_is_no_pass(gpus: int, text: str, words: str) -> None:
+    """A task prolog with NCCL_DEBUG=VERSION: nccl.alone passed over whatever way."""
+    asked = Asked(("gpu01",), gpus, log=nccl_log.read(text), node_of_rank=dict.fromkeys(range(gpus), "gpu01"))
+    verdict = believe(Output((run_of(1, gpus),)), asked, IB)
+    assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
+    assert words in told(verdict)
+    assert believe(Output((run_of(1, gpus),)), replace(asked, log=None), IB).outcome is Outcome.PASSED
 
 
 def test_missing_peer_memory_is_hinted() -> None:

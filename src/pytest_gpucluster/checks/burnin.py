@@ -21,6 +21,7 @@ from pytest_gpucluster.checks.verdict import (
     check,
     disturbed,
     explained,
+    of_software,
 )
 from pytest_gpucluster.errors import ProbeError
 from pytest_gpucluster.probes import dcgm as dcgm_probe
@@ -87,6 +88,8 @@ _FOLLOWS = re.compile(
     r"(?:did not answer in time|had not ended after [\w ]+?)(?: \(|$)"
 )
 GPUS = "GPUs"  # the part that stands for all of a node's
+SMI = "nvidia-smi"  # the part that is the driver's own tool
+_NO_ANSWER = re.compile("no (?:end|answer)")  # as the payload says it of a command that hangs
 DEATHS = 3  # processes of loads that may die until the node has to leave
 # After these the node's results cannot be trusted, or it may take others down: it leaves the burn-in at once
 FATAL = (
@@ -315,14 +318,12 @@ def survived(whole: Told, node: str) -> Verdict:
     verdict = _survived(whole, node)
     if not verdict.findings or any(finding.part != GPUS for finding in verdict.findings):
         return verdict
-    lacking = NO_TORCH in verdict.findings[0].measured
-    return replace(
-        verdict,
-        cause="torch is not installed for this python on the node, unlike on others"
-        if lacking
-        else "no work could be started on the GPU: the driver, CUDA_VISIBLE_DEVICES, or memory that is taken",
-        hint="in a step on the node: nvidia-smi; python3 -c 'import torch; torch.zeros(1).cuda()'; -m 'gpu or ddp'",
-        action=Action.MONITOR if lacking else verdict.action,
+    return of_software(
+        replace(
+            verdict,
+            cause="no work could be started on the GPU: the driver, CUDA_VISIBLE_DEVICES, or memory that is taken",
+            hint="in a step on the node: nvidia-smi; python3 -c 'import torch; torch.zeros(1).cuda()'; -m 'gpu or ddp'",
+        )
     )
 
 
@@ -529,18 +530,38 @@ def storage(whole: Told, node: str, config: BurninConfig) -> Judgement:
             yield Metric(f"burnin_{metric}", value, "GB/s")
 
 
+def counters(whole: Told, node: str, config: BurninConfig) -> Verdict:
+    """Judge what counters rose by; an nvidia-smi that fails under load has causes of its own."""
+    verdict = _counters(whole, node, config)
+    if any(finding.part != SMI for finding in verdict.findings):
+        return verdict
+    if not verdict.findings:
+        return verdict
+    return replace(
+        verdict,
+        cause="the driver does not answer any more: a GPU hangs or fell off the bus, or its device files are gone",
+        hint="nvidia-smi on the node; dmesg | grep -i -e xid -e nvrm; ps -eo pid,stat,wchan:30,args | grep nvidia; "
+        "reset the GPU or reboot",
+    )
+
+
 @check(
     "burnin.counters",
     cause="errors that only show under load: failing memory, a link that replays, a port that loses symbols",
     hint="nvidia-smi -q -d ECC,ROW_REMAPPER; nvidia-smi nvlink -e; perfquery; reset, reseat, replace",
 )
-def counters(whole: Told, node: str, config: BurninConfig) -> Judgement:
+def _counters(whole: Told, node: str, config: BurninConfig) -> Judgement:
     """ECC, remapped rows, NVLink, PCIe replay and InfiniBand counters rise by no more than they may, load by load."""
     told = whole.nodes[node]
     if told.hello is None:
         yield from _unmeasured(told, "counters")
         return
     counted = told.hello.get("counted", ())
+    at_first, later = told.hello.get("unread", {}).get("gpu", ""), told.unread.get("gpu", "")
+    if later or _NO_ANSWER.search(at_first):
+        yield Finding(SMI, later or at_first, "answers, also under load")
+    elif at_first and counted:  # those of InfiniBand
+        yield NotChecked(f"the counters of the GPUs could not be read: {at_first}")
     if not counted:
         why = "; ".join(f"{source}: {text}" for source, text in told.hello.get("unread", {}).items())
         yield (

@@ -170,7 +170,8 @@ class NodeTold:
         ran = False
         for result in line.get("results", ()):
             ran |= self._add_result(load, result)
-        self.ran[load] += ran
+        if ran:
+            self.ran[load] += 1
         for part, counters in line.get("deltas", {}).items():
             for counter, count in counters.items():
                 self._rise(part, counter, count, [load])
