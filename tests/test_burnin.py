@@ -1250,6 +1250,37 @@ def test_a_process_that_was_stopped_is_told_from_one_that_computes() -> None:
             process.kill()
 
 
+OOM = "Killed process 4711 (python3) total-vm:34356472kB"
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            f"[ 1.0] Memory cgroup out of memory: {OOM}",
+            ": by the OOM killer, at the memory limit of its cgroup",
+        ),
+        (f"[ 1.0] Out of memory: {OOM}", ": by the OOM killer"),
+        (f"[ 1.0] Out of memory: {OOM.replace('4711', '471')}", ""),
+        ("", ""),
+    ],
+)
+def test_who_lacks_memory_of_the_host_has_no_broken_gpu(
+    monkeypatch: pytest.MonkeyPatch, said: str, words: str
+) -> None:
+    """Recorded on two H200: a memory limit of the job's cgroup drained the node."""
+    one = worker(0, busy=True)
+    monkeypatch.setattr(one, "process", types.SimpleNamespace(pid=4711, wait=lambda _: -9))
+    monkeypatch.setattr(payload, "output_of", lambda *_: (0, f"[ 0.5] Linux\n{said}\n", ""))
+    assert one.ending() == f"ended by signal 9{words}"
+    died = {"load": "hbm", "uuid": gpu_of("a", 0), "problem": f"the load {one.ending()}"}
+    whole = fleet(1, a=[load("a", "matmul"), {"load": "hbm", "results": [died]}])
+    verdict = checks.survived(whole, "a")
+    assert verdict.outcome is Outcome.FAILED
+    assert verdict.action is (Action.MONITOR if words else Action.DRAIN)
+    assert ("DefMemPerNode" in verdict.hint) == bool(words)
+
+
 def test_a_collective_that_failed_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker says why, and ends: its communicator cannot be trusted any more."""
     one = worker(0, busy=True)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.checks.verdict import Verdict
 
 DATA = Path(__file__).parent / "data" / "nccl"
+H200 = DATA.parent / "h200x4-slurm"
 NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
 TASKS = {str(task): node for task, node in enumerate(NODES)}
 IB = Profile(
@@ -229,6 +230,17 @@ def test_what_a_rank_of_our_payload_says_is_the_cause(stderr: str, cause: str, w
     assert verdict.findings[0].part == "n01"
     assert words in verdict.findings[0].measured
     assert len(verdict.findings) == 1  # alike on rank 3, and rank 0 only waited
+
+
+def test_ranks_that_do_not_fit_are_the_cause_of_what_follows() -> None:
+    """Recorded on two H200: an nccl.conf of one node with NCCL_PROTO=LL."""
+    verdict = believe(
+        read((H200 / "nccl-proto-of-one-node.txt").read_text(), rc=4), Asked(("gpu01", "gpu02"), 1)
+    )
+    assert verdict.cause == "ranks do not fit"
+    assert "message truncated : receiving 131072 bytes instead of 65536" in verdict.findings[0].measured
+    assert "nccl.conf" in verdict.hint
+    assert not [found for found in verdict.findings if found.measured.startswith("NCCL:")]
 
 
 def test_a_run_that_was_cut_says_first_why() -> None:

@@ -665,6 +665,9 @@ def test_what_is_set_on_one_node_alone_stands_at_what_fails_between_nodes(
     assert not proof._settings()
     proof._whole["all_reduce"] = proofs.Stage(measured(replace(tasks[1], stderr=own)), {})
     assert proof._settings() == "not set alike on all nodes: NCCL_PROTO=LL (gpu02)"
+    proof._whole.clear()
+    proof.runner.paired = (replace(tasks[1], stderr=own),)  # before the whole was measured
+    assert proof._settings() == "not set alike on all nodes: NCCL_PROTO=LL (gpu02)"
     bad = replace(failing(("link gpu01-gpu02", "slow")), check="nccl.links")
     monkeypatch.setattr(nccl_fleet, "links", lambda *_: bad)
     monkeypatch.setitem(proof.__dict__, "localised", (Localisation(bad_nodes=()), ()))

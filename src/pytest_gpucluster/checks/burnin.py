@@ -81,6 +81,7 @@ LIMITS = {
 REPLAYS_A_MINUTE = 8  # DCGM: DCGM_LIMIT_MAX_PCIREPLAY_RATE
 PARTNERS = 3
 STOPPED = "process is stopped by a signal"  # as the payload says it of a load that hangs
+STARVED = "by the OOM killer"  # as the payload says it, from the kernel's log
 NO_TORCH = "No module named 'torch'"
 # How a rank of a collective ends that only waited for another: by time, by a closed connection
 _FOLLOWS = re.compile(
@@ -240,9 +241,15 @@ def _minding_others(
 
 
 def _unless_stopped(verdict: Verdict) -> Verdict:
-    """Where all that is found is that our processes were stopped, say that instead: no hardware does it."""
-    return explained(
+    """Where all that is found is that our processes were stopped or starved, say that: no hardware does it."""
+    starved = explained(
         verdict,
+        STARVED,
+        "the kernel ended our processes: the host's memory, or the job's limit of it, does not suffice",
+        "dmesg -T | grep -i 'killed process'; free -h; DefMemPerNode, DefMemPerGPU, RealMemory of slurm.conf",
+    )
+    return explained(
+        starved,
         STOPPED,
         "our processes on the node were stopped by a signal: scontrol suspend, a debugger, or a kill -STOP",
         "scontrol show job of this run; ps -eo pid,stat,lstart,cmd on the node; repeat",

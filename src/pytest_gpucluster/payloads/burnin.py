@@ -506,7 +506,15 @@ class Worker:
             rc = self.process.wait(0.5)
         except subprocess.TimeoutExpired:
             return "did not answer in time" + self.held()
-        return "ended by signal %d" % -rc if rc < 0 else "ended with %d" % rc
+        return "ended by signal %d%s" % (-rc, self.starved()) if rc < 0 else "ended with %d" % rc
+
+    def starved(self) -> str:
+        """Say that the kernel ended it for want of the host's memory, where its log says so; else ''."""
+        rc, out, _ = output_of(["dmesg"], 10)
+        hit = re.search(r"(Memory cgroup )?[Oo]ut of memory: Killed process %d " % self.process.pid, out)
+        if rc or not hit:
+            return ""
+        return ": by the OOM killer" + (", at the memory limit of its cgroup" if hit.group(1) else "")
 
     def held(self) -> str:
         """Say what holds its process, as the kernel knows it: ': it is stopped by a signal'; '' where nothing does."""

@@ -138,6 +138,12 @@ _KNOWN = (
         "another process listens there: ss -ltnp on the node; repeat: each step has a port of its own",
     ),
     _Known(
+        "ranks do not fit",
+        re.compile(r"NET/\w+ : peer \S+ message truncated : receiving \d+ bytes instead of \d+"),
+        "NCCL_PROTO, NCCL_ALGO, NCCL_BUFFSIZE or the version of NCCL differ between the nodes: /etc/nccl.conf, "
+        "~/.nccl.conf, the task prolog, the image",
+    ),
+    _Known(
         "NCCL",
         re.compile(r"(?:torch\.distributed\.DistBackendError: )?NCCL error(?: in)?: .*|ncclUnhandledCudaError.*|"
                    r"ncclSystemError.*|ncclRemoteError.*|ncclInternalError.*"),
@@ -174,7 +180,7 @@ _KNOWN = (
 )  # fmt: skip
 # what comes of another kind on lines of its own: NCCL's and CUDA's own words repeat the cause
 _FOLLOWS = {
-    "NCCL": {"duplicate GPU", "no network interface", "low limits"},
+    "NCCL": {"duplicate GPU", "no network interface", "low limits", "ranks do not fit"},
     "out of memory": {"low limits"},
 }
 _OF_MPI = ("MPI without PMI", "orte_ess_init", "PMIx abort", "step launch failed", "plugin missing")

@@ -161,6 +161,7 @@ class Nccl:
         self.gpus = self.config.gpus_per_node or gpus_per_node
         self.sweep = Sweep.parse(self.config.command)
         self.steps = 0
+        self.paired: tuple[TaskResult, ...] = ()  # the tasks of the last rounds of pairs
         self.fallen: dict[str, str] = {}  # nodes that Slurm could not start a step on any more, and why
 
     # --- which program
@@ -307,6 +308,7 @@ class Nccl:
             enough=lambda text: wanted <= dict(read_rounds(text)).keys(),
         )
         result, problem = self._run(request)
+        self.paired = result.tasks
         told = dict(read_rounds("\n".join(task.stdout for task in result.tasks)))
         why = problem or failure_of(result)
         return [

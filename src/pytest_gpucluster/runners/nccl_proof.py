@@ -222,8 +222,9 @@ class NcclProof:
 
     def _settings(self) -> str:
         """Say which NCCL variables are set on some nodes alone: ranks that disagree hang or slow each other down."""
-        steps = [self.alone.measured, *(stage.measured for stage in self._whole.values())]
-        logs = {node: log_of(task for step in steps for task in _of_node(step, node)) for node in self.nodes}
+        steps = (self.alone.measured, *(stage.measured for stage in self._whole.values()))
+        tasks = [*self.runner.paired, *(task for step in steps for task in step.tasks)]
+        logs = {node: log_of(task for task in tasks if task.node == node) for node in self.nodes}
         found = {node: log.foreign for node, log in logs.items() if log.hosts}
         everywhere = frozenset.intersection(*found.values()) if found else frozenset()
         odd = sorted({setting for settings in found.values() for setting in settings - everywhere})
