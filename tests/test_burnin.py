@@ -1383,6 +1383,9 @@ def test_a_driver_that_hangs_under_load_fails_the_node(
     assert verdict.action is Action.DRAIN
 
 
+ABSENT = "FileNotFoundError: nvidia-smi"
+
+
 @pytest.mark.parametrize(
     ("at_first", "later", "outcome"),
     [
@@ -1390,19 +1393,39 @@ def test_a_driver_that_hangs_under_load_fails_the_node(
         ("", "nvidia-smi: no end after 60 s", Outcome.FAILED),
         ("", "Failed to initialize NVML: Unknown Error", Outcome.FAILED),  # it had answered before the loads
         ("nvidia-smi: no end after 60 s", "", Outcome.FAILED),
-        (
-            "FileNotFoundError: nvidia-smi",
-            "",
-            Outcome.NOT_CHECKED,
-        ),  # the counters of InfiniBand are read all the same
+        (ABSENT, ABSENT, Outcome.NOT_CHECKED),  # the counters of InfiniBand are read all the same
     ],
 )
 def test_counters_of_gpus_that_cannot_be_read_are_no_pass(
     at_first: str, later: str, outcome: Outcome
 ) -> None:
     whole = fleet(1, a=[load("a", "matmul", unread={"gpu": later} if later else {})])
-    whole.nodes["a"].hello = hello("a", unread={"gpu": at_first} if at_first else {})
+    whole.nodes["a"].hello = told = hello("a", unread={"gpu": at_first} if at_first else {})
+    if at_first == ABSENT:
+        told["gpus"] = []
+    whole.gpus = 4
     assert checks.counters(whole, "a", CONFIG).outcome is outcome
+    whole.gpus = 0  # nodes without GPUs, which need no nvidia-smi
+    if at_first == ABSENT:
+        assert checks.counters(whole, "a", CONFIG).outcome is Outcome.PASSED
+
+
+def test_an_nvidia_smi_that_answers_again_is_no_driver_that_hangs() -> None:
+    late = load("a", "matmul", unread={"gpu": "nvidia-smi: no end after 60 s", "xid": "dmesg: no"})
+    again = load("a", "hbm", unread={})
+    whole = fleet(1, a=[late, again])
+    assert checks.counters(whole, "a", CONFIG).outcome is Outcome.PASSED
+    assert whole.nodes["a"].unread == {"xid": "dmesg: no"}
+    assert not checks.suspicious(whole.nodes["a"], CONFIG, 60.0)
+    assert checks.suspicious(fleet(1, a=[late]).nodes["a"], CONFIG, 60.0)
+    earlier, later = NodeTold("a"), NodeTold("a")
+    earlier.add(late)
+    later.add(again)
+    earlier.merge(later)
+    assert earlier.unread == {"xid": "dmesg: no"}
+    earlier.add(late)
+    earlier.add({"load": "", "results": []})  # says nothing about it
+    assert "gpu" in earlier.unread
 
 
 def test_risen_counters_keep_their_own_cause_beside_a_driver_that_hangs() -> None:

@@ -282,6 +282,7 @@ BUSY = "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unav
     ("reason", "cause"),
     [
         (f"{BUSY}; limits of this process: 40 open files", "low limits"),
+        ("CUDA error: out of memory; limits of this process: 32 GiB of address space", "low limits"),
         (
             "torch 2.11.0 sees no GPU: Error 34: CUDA driver is a stub library (CUDA_VISIBLE_DEVICES=0)",
             "driver library",

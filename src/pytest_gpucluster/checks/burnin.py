@@ -140,7 +140,7 @@ def suspicious(told: NodeTold, config: BurninConfig, seconds: float) -> bool:
         for value, floor in [(statistics.median(values), _floor(told, part, metric, config))]
     )
     risen = any(count > limit for _, _, count, limit in _risen(told, seconds, config))
-    return bool(told.out or told.lost or slow or risen or fatal(told) or _hot(told, config))
+    return bool(told.out or told.lost or slow or risen or _mute(told) or fatal(told) or _hot(told, config))
 
 
 def _floor(told: NodeTold, part: str, metric: str, config: BurninConfig) -> float | None:
@@ -540,9 +540,7 @@ def storage(whole: Told, node: str, config: BurninConfig) -> Judgement:
 def counters(whole: Told, node: str, config: BurninConfig) -> Verdict:
     """Judge what counters rose by; an nvidia-smi that fails under load has causes of its own."""
     verdict = _counters(whole, node, config)
-    if any(finding.part != SMI for finding in verdict.findings):
-        return verdict
-    if not verdict.findings:
+    if not verdict.findings or any(finding.part != SMI for finding in verdict.findings):
         return verdict
     return replace(
         verdict,
@@ -564,11 +562,11 @@ def _counters(whole: Told, node: str, config: BurninConfig) -> Judgement:
         yield from _unmeasured(told, "counters")
         return
     counted = told.hello.get("counted", ())
-    at_first, later = told.hello.get("unread", {}).get("gpu", ""), told.unread.get("gpu", "")
-    if later or _NO_ANSWER.search(at_first):
-        yield Finding(SMI, later or at_first, "answers, also under load")
-    elif at_first and counted:  # those of InfiniBand
-        yield NotChecked(f"the counters of the GPUs could not be read: {at_first}")
+    unread = told.hello.get("unread", {}).get("gpu")
+    if mute := _mute(told):
+        yield Finding(SMI, mute, "answers, also under load")
+    elif unread and counted and whole.gpus:  # those of InfiniBand
+        yield NotChecked(f"the counters of the GPUs could not be read: {unread}")
     if not counted:
         why = "; ".join(f"{source}: {text}" for source, text in told.hello.get("unread", {}).items())
         yield (
@@ -586,6 +584,13 @@ def _counters(whole: Told, node: str, config: BurninConfig) -> Judgement:
             what = "vanished from nvidia-smi" if counter == "gone" else f"{counter} rose by {count}"
             yield Finding(told.part(part), f"{what} during {loads}", f"by at most {limit:g}")
     yield Metric("burnin_counters_read", len(counted), "counters")
+
+
+def _mute(told: NodeTold) -> str:
+    """Return how nvidia-smi fails where it hangs, or had shown the node's GPUs before the loads; else ''."""
+    hello, later = told.hello or {}, told.unread.get("gpu", "")
+    said = later or hello.get("unread", {}).get("gpu", "")
+    return said if (later and hello.get("gpus")) or _NO_ANSWER.search(said) else ""
 
 
 def _limit(counter: str, minutes: float, config: BurninConfig) -> float | None:

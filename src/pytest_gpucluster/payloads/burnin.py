@@ -57,7 +57,7 @@ LATE = {
     "peer": 30.0,
 }  # SLACK of loads that load no library, disk or partner can hold up
 WARNED = 14  # nvidia-smi(1): all was told, beside a warning of a corrupted InfoROM
-SMI_LATE = 30.0  # seconds without an answer of nvidia-smi that are told when the burn-in ends amid them
+SMI_LATE = 60.0  # seconds without an answer of nvidia-smi: longer than any driver takes, also under load
 # What a profile or a prolog may set, and then GPUs compute something else, or more slowly, than those of other nodes
 FOREIGN = (
     "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32", "TORCH_BLAS_", "CUBLAS", "PYTORCH_TUNABLEOP_", "DISABLE_ADDMM_CUDA_LT",
@@ -122,9 +122,8 @@ def output_of(
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         process.kill()
-        with contextlib.suppress(
-            subprocess.TimeoutExpired
-        ):  # one that hangs in the kernel dies when it comes back
+        # one that hangs in the kernel dies when it comes back
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=2)
         return 124, "", "%s: no end after %g s" % (argv[0], timeout)
     return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
@@ -276,7 +275,7 @@ class Counters:
         for gpu in gpus:
             parts[gpu["uuid"]] = dict(gpu["counters"])
         if gpus:
-            rc, out, err = SMI.ask("nvlink", "-e", timeout=60)
+            rc, out, err = SMI.ask("nvlink", "-e", timeout=SMI_LATE)
             if rc in (0, WARNED):
                 for uuid, counts in read_nvlink(out).items():
                     parts.setdefault(uuid, {}).update(counts)
@@ -286,7 +285,7 @@ class Counters:
         return {"gpus": gpus, "parts": parts, "kernel": self._kernel()}
 
     def _gpus(self) -> List[Dict[str, Any]]:
-        rc, out, err = SMI.ask("-q", "-x", timeout=60)
+        rc, out, err = SMI.ask("-q", "-x", timeout=SMI_LATE)
         try:
             if rc not in (0, WARNED):
                 raise ValueError((err or out).strip()[:200] or "exit %d" % rc)

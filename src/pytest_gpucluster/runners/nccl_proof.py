@@ -101,7 +101,8 @@ class NcclProof:
         # one reading of all the tables, so that two nodes on one device are seen; failures stay with their node
         together = Output(tuple(run for output in outputs.values() for run in output.runs))
         label = {str(task.rank): task.node for task in measured.tasks}
-        asked = beliefs.Asked(self.nodes, self.runner.gpus, collective=ALONE)
+        logged = self.runner.logs_transports
+        asked = beliefs.Asked(self.nodes, self.runner.gpus, collective=ALONE, logged=logged)
         logs = {node: log_of(_of_node(measured, node)) for node in self.nodes}
         belief = beliefs.believe_nodes(together, label, asked, self.profile, logs)
         for node, output in outputs.items():
