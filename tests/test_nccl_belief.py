@@ -188,6 +188,12 @@ NO_DEVICE = "torch finds no CUDA device (torch 2.11.0+cu130, CUDA_VISIBLE_DEVICE
         (f"collective: rank 1 on n01: {NO_DEVICE}", "no GPU", f"rank 1: {NO_DEVICE}"),
         ("collective: rank 1 on n01: RuntimeError: odd", "a rank failed", "rank 1: RuntimeError: odd"),
         (
+            f"collective: rank 1 on n01: RuntimeError: odd; {LIMITS}",
+            "a rank failed",
+            "rank 1: RuntimeError: odd",
+        ),
+        (f"{OUT_OF_MEMORY}; {LIMITS}", "out of memory", "Process 1142 has 136.86 GiB"),
+        (
             "collective: rank 0 on n01: No module named 'torch': give the environment a python that has torch",
             "no torch",
             "rank 0: No module named 'torch'",

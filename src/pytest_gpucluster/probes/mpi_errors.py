@@ -110,7 +110,9 @@ _KNOWN = (
     ),
     _Known(
         "low limits",
-        re.compile(r"limits of this process: .*"),
+        # a site's own limit is no cause of just any failure
+        re.compile(r"(?:(?:CUDA error: |Cuda failure '?)out of memory|busy or unavailable|[Tt]oo many open files|"
+                   r"[Cc]annot allocate memory|unknown error).*limits of this process: .*"),
         "ulimit -n; ulimit -v in a step on the node; LimitNOFILE=, LimitAS= of slurmd's unit, limits.conf, and what "
         "the shell that runs pytest passes on (PropagateResourceLimits of slurm.conf)",
     ),
