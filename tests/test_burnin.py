@@ -890,6 +890,42 @@ def test_it_ends_before_slurm_takes_the_nodes_back() -> None:
     assert burnin._bound_by_allocation() == "the time is up"
 
 
+class Last:
+    """A step that is over; one node says goodbye when the other has been silent for long."""
+
+    def __init__(self) -> None:
+        self.now, self.stopped = 1000.0, 0.0
+
+    def send(self, line: str) -> None:
+        assert "stop" in line
+
+    def lines(self, seconds: float) -> list[tuple[int, str]]:
+        self.now += seconds
+        return [(1, json.dumps({"burnin": "bye", "node": "n1"}))] if self.now > 1010 else []
+
+    def stop(self) -> None:
+        self.stopped = self.now
+
+
+def test_a_node_that_died_in_the_last_minute_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slurmstepd killed then ended a burn-in of two H200 well: silence is minded after a minute only."""
+    burnin, last = burnin_of(3, silence=60, beat=5), Last()
+    monkeypatch.setattr(time, "monotonic", lambda: last.now)
+    burnin._step = last  # type: ignore[assignment]
+    burnin._heard = {"n0": 970.0, "n1": 980.0, "n2": 999.0}
+    burnin._finish()
+    assert [node for node, told in burnin.told.nodes.items() if told.lost] == ["n0"]
+    assert burnin.told.nodes["n0"].lost == "silent for 1 min at the end"
+    assert last.stopped == 1030.5
+    burnin, last = burnin_of(2), Last()
+    burnin._step = last  # type: ignore[assignment]
+    burnin._heard = dict.fromkeys(("n0", "n1"), 990.0)
+    burnin._finish()
+    assert (burnin.live, last.stopped) == (["n0", "n1"], 1000.0), (
+        "nobody waits where all have been heard lately"
+    )
+
+
 def test_the_step_is_in_the_containers_environment_and_ends_with_no_node() -> None:
     started: list[list[str]] = []
 
