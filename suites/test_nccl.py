@@ -128,7 +128,7 @@ def test_pairs(believed: NcclProof, node: Node, expect: Expect) -> None:
 def test_links(proofs: list[NcclProof], expect: Expect) -> None:
     """Every link and leaf switch is as fast as the others; what cannot be told apart is said."""
     for proof in proofs:
-        expect(checks.links(*proof.localised, proof.usable))
+        expect(proof.links())
 
 
 def test_whole(proofs: list[NcclProof], collective: str, expect: Expect, curve: Callable[..., None]) -> None:

@@ -949,6 +949,42 @@ def test_it_ends_before_slurm_takes_the_nodes_back() -> None:
     assert burnin._bound_by_allocation() == "the time is up"
 
 
+class Last:
+    """A step that is over; one node says goodbye when the other has been silent for long."""
+
+    def __init__(self) -> None:
+        self.now, self.stopped = 1000.0, 0.0
+
+    def send(self, line: str) -> None:
+        assert "stop" in line
+
+    def lines(self, seconds: float) -> list[tuple[int, str]]:
+        self.now += seconds
+        return [(1, json.dumps({"burnin": "bye", "node": "n1"}))] if self.now > 1010 else []
+
+    def stop(self) -> None:
+        self.stopped = self.now
+
+
+def test_a_node_that_died_in_the_last_minute_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slurmstepd killed then ended a burn-in of two H200 well: silence is minded after a minute only."""
+    burnin, last = burnin_of(3, silence=60, beat=5), Last()
+    monkeypatch.setattr(time, "monotonic", lambda: last.now)
+    burnin._step = last  # type: ignore[assignment]
+    burnin._heard = {"n0": 970.0, "n1": 980.0, "n2": 999.0}
+    burnin._finish()
+    assert [node for node, told in burnin.told.nodes.items() if told.lost] == ["n0"]
+    assert burnin.told.nodes["n0"].lost == "silent for 1 min at the end"
+    assert last.stopped == 1030.5
+    burnin, last = burnin_of(2), Last()
+    burnin._step = last  # type: ignore[assignment]
+    burnin._heard = dict.fromkeys(("n0", "n1"), 990.0)
+    burnin._finish()
+    assert (burnin.live, last.stopped) == (["n0", "n1"], 1000.0), (
+        "nobody waits where all have been heard lately"
+    )
+
+
 def test_the_step_is_in_the_containers_environment_and_ends_with_no_node() -> None:
     started: list[list[str]] = []
 
@@ -1309,6 +1345,37 @@ def test_a_process_that_was_stopped_is_told_from_one_that_computes() -> None:
             process.kill()
 
 
+OOM = "Killed process 4711 (python3) total-vm:34356472kB"
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            f"[ 1.0] Memory cgroup out of memory: {OOM}",
+            ": by the OOM killer, at the memory limit of its cgroup",
+        ),
+        (f"[ 1.0] Out of memory: {OOM}", ": by the OOM killer"),
+        (f"[ 1.0] Out of memory: {OOM.replace('4711', '471')}", ""),
+        ("", ""),
+    ],
+)
+def test_who_lacks_memory_of_the_host_has_no_broken_gpu(
+    monkeypatch: pytest.MonkeyPatch, said: str, words: str
+) -> None:
+    """Recorded on two H200: a memory limit of the job's cgroup drained the node."""
+    one = worker(0, busy=True)
+    monkeypatch.setattr(one, "process", types.SimpleNamespace(pid=4711, wait=lambda _: -9))
+    monkeypatch.setattr(payload, "output_of", lambda *_: (0, f"[ 0.5] Linux\n{said}\n", ""))
+    assert one.ending() == f"ended by signal 9{words}"
+    died = {"load": "hbm", "uuid": gpu_of("a", 0), "problem": f"the load {one.ending()}"}
+    whole = fleet(1, a=[load("a", "matmul"), {"load": "hbm", "results": [died]}])
+    verdict = checks.survived(whole, "a")
+    assert verdict.outcome is Outcome.FAILED
+    assert verdict.action is (Action.MONITOR if words else Action.DRAIN)
+    assert ("DefMemPerNode" in verdict.hint) == bool(words)
+
+
 def test_a_collective_that_failed_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker says why, and ends: its communicator cannot be trusted any more."""
     one = worker(0, busy=True)
@@ -1357,3 +1424,174 @@ def test_the_end_of_the_burn_in_finds_the_worker_that_hangs(tmp_path: Path) -> N
     (late,) = said[-1]["results"] if said[-1]["burnin"] == "load" else said[-2]["results"]
     assert (late["load"], late["uuid"]) == ("copies", "GPU-0")
     assert late["problem"].startswith("the load had not ended after")
+
+
+def hanging_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An nvidia-smi that answers until the returned file is there, and then no more."""
+    tool, hang = tmp_path / "nvidia-smi", tmp_path / "hang"
+    (tmp_path / "gpus.xml").write_text(recorded_xml())
+    tool.write_text(
+        f"#!/bin/sh\n[ -e {hang} ] && exec sleep 60\ncase $* in -q*) cat {tmp_path}/gpus.xml;; esac\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return hang
+
+
+def test_an_nvidia_smi_that_hangs_is_known_for_how_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hang = hanging_smi(tmp_path, monkeypatch)
+    smi = payload.Smi()
+    assert smi.ask("-q", "-x", timeout=10)[0] == 0
+    assert smi.silence() == 0
+    hang.touch()
+    assert smi.ask("-q", "-x", timeout=0.2)[0] == 124
+    assert smi.silence() >= 0.2
+    hang.unlink()
+    assert smi.ask("-q", "-x", timeout=10)[0] == 0
+    assert smi.silence() == 0, "it has answered again"
+
+
+def test_a_driver_that_hangs_under_load_fails_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recorded on an H200: such a burn-in ended with 'ask for more time', and the counters passed."""
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(payload, "say", lambda **fields: said.append(fields))
+    monkeypatch.setattr(payload, "SMI", payload.Smi())
+    monkeypatch.setattr(payload, "SMI_LATE", 0.1)
+    agent = payload.Agent({"gpus": 1}, "")
+    agent.at = "round 0 matmul"
+    hang = hanging_smi(tmp_path, monkeypatch)
+    payload.SMI.ask("-q", timeout=10)
+    hang.touch()
+    payload.SMI.ask("-q", timeout=0.2)
+    agent.stop()
+    (line,) = said
+    told = NodeTold("a", hello=hello("a", 1))
+    told.add(line)
+    assert not told.ran
+    verdict = checks.counters(Told({"a": told}, asked=1.0, gpus=1), "a", CONFIG)
+    assert failed(verdict) == ["nvidia-smi: nvidia-smi: no answer for 0 s (round 0 matmul)"]
+    assert verdict.cause.startswith("the driver does not answer any more")
+    assert verdict.action is Action.DRAIN
+
+
+ABSENT = "FileNotFoundError: nvidia-smi"
+
+
+@pytest.mark.parametrize(
+    ("at_first", "later", "outcome"),
+    [
+        ("", "", Outcome.PASSED),
+        ("", "nvidia-smi: no end after 60 s", Outcome.FAILED),
+        ("", "Failed to initialize NVML: Unknown Error", Outcome.FAILED),  # it had answered before the loads
+        ("nvidia-smi: no end after 60 s", "", Outcome.FAILED),
+        (ABSENT, ABSENT, Outcome.NOT_CHECKED),  # the counters of InfiniBand are read all the same
+    ],
+)
+def test_counters_of_gpus_that_cannot_be_read_are_no_pass(
+    at_first: str, later: str, outcome: Outcome
+) -> None:
+    whole = fleet(1, a=[load("a", "matmul", unread={"gpu": later} if later else {})])
+    whole.nodes["a"].hello = told = hello("a", unread={"gpu": at_first} if at_first else {})
+    if at_first == ABSENT:
+        told["gpus"] = []
+    whole.gpus = 4
+    assert checks.counters(whole, "a", CONFIG).outcome is outcome
+    whole.gpus = 0  # nodes without GPUs, which need no nvidia-smi
+    if at_first == ABSENT:
+        assert checks.counters(whole, "a", CONFIG).outcome is Outcome.PASSED
+
+
+def test_an_nvidia_smi_that_answers_again_is_no_driver_that_hangs() -> None:
+    late = load("a", "matmul", unread={"gpu": "nvidia-smi: no end after 60 s", "xid": "dmesg: no"})
+    again = load("a", "hbm", unread={})
+    whole = fleet(1, a=[late, again])
+    assert checks.counters(whole, "a", CONFIG).outcome is Outcome.PASSED
+    assert whole.nodes["a"].unread == {"xid": "dmesg: no"}
+    assert not checks.suspicious(whole.nodes["a"], CONFIG, 60.0)
+    assert checks.suspicious(fleet(1, a=[late]).nodes["a"], CONFIG, 60.0)
+    earlier, later = NodeTold("a"), NodeTold("a")
+    earlier.add(late)
+    later.add(again)
+    earlier.merge(later)
+    assert earlier.unread == {"xid": "dmesg: no"}
+    earlier.add(late)
+    earlier.add({"load": "", "results": []})  # says nothing about it
+    assert "gpu" in earlier.unread
+
+
+def test_risen_counters_keep_their_own_cause_beside_a_driver_that_hangs() -> None:
+    risen = {gpu_of("a", 0): {"ecc_uncorrected_volatile": 1}}
+    whole = fleet(1, a=[load("a", "matmul", deltas=risen, unread={"gpu": "nvidia-smi: no end after 60 s"})])
+    verdict = checks.counters(whole, "a", CONFIG)
+    assert len(verdict.findings) == 2
+    assert verdict.cause.startswith("errors that only show under load")
+
+
+def test_a_command_that_cannot_be_killed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that hangs in the kernel dies when it comes back, and not before."""
+    waited: list[float] = []
+
+    class Stuck:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def communicate(self, timeout: float | None = None) -> tuple[bytes, bytes]:
+            assert timeout is not None, "it waits for ever"
+            waited.append(timeout)
+            raise subprocess.TimeoutExpired("nvidia-smi", timeout)
+
+        def kill(self) -> None: ...
+
+    monkeypatch.setattr(subprocess, "Popen", Stuck)
+    assert payload.output_of(["nvidia-smi"], 60.0) == (124, "", "nvidia-smi: no end after 60 s")
+    assert waited == [60.0, 2]
+
+
+def test_what_changes_results_or_speed_is_kept_from_the_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recorded on an H200 with NVIDIA_TF32_OVERRIDE=0 in a profile: tf32 at 51 TFLOP/s, and a drain."""
+    foreign = {"NVIDIA_TF32_OVERRIDE": "0", "CUDA_LAUNCH_BLOCKING": "1", "CUBLAS_WORKSPACE_CONFIG": ":16:8"}
+    for name, value in (foreign | {"NCCL_PROTO": "LL", "CUDA_VISIBLE_DEVICES": "0"}).items():
+        monkeypatch.setenv(name, value)
+    given: list[dict[str, str]] = []
+    monkeypatch.setattr(payload, "Worker", lambda _name, _argv, env: given.append(env))
+    payload.Agent({"gpus": 1}, "")._start_workers()
+    assert len(given) == 2
+    for env in given:
+        assert not {"NVIDIA_TF32_OVERRIDE", "CUDA_LAUNCH_BLOCKING"} & env.keys()
+        assert env["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        assert (env["NCCL_PROTO"], env["CUDA_VISIBLE_DEVICES"]) == ("LL", "0")
+
+
+@pytest.mark.parametrize(
+    ("visible", "words"), [("", ["CUDA_VISIBLE_DEVICES= in the step"]), (None, []), ("0", [])]
+)
+def test_a_step_without_gpus_says_so(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, words: list[str]
+) -> None:
+    """Recorded on an H200: '0 took part: no reason is known'."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    agent = payload.Agent({"gpus": 1}, "")
+    agent.workers = [worker(0, busy=False)] if visible else []
+    assert agent._undealt() == words
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        (
+            "CUDA error: CUDA-capable device(s) is/are busy or unavailable; limits of this process: 40 open files",
+            "low limits",
+        ),
+        ("torch 2.11.0 finds no CUDA device: Error 34: CUDA driver is a stub library", "driver library"),
+    ],
+)
+def test_software_that_keeps_cuda_from_a_gpu_drains_nobody(reason: str, cause: str) -> None:
+    verdict = checks.survived(idle_gpus(2, reason), "a")
+    assert verdict.outcome is Outcome.FAILED
+    assert verdict.action is Action.MONITOR
+    assert verdict.cause == f"{cause}: settings or software of the node, not its GPU"

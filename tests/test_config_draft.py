@@ -84,13 +84,13 @@ def test_nodes_are_grouped_by_gres_and_partition(tmp_path: Path) -> None:
     }
     assert found == {
         "gpu[01-03]": ("batch", "h200-8", 8),
-        "half1": ("batch", "h200-8", 4),
+        "half1": ("batch", "h200-vm", 4),
         "odd1": ("lab", "generic", None),
         "cpu1": ("batch", "generic", None),
         "bare1": ("batch", "generic", None),
     }
     assert "2 GPUs of the type xyz" in text
-    assert "h200-vm" in text  # what it may also be
+    assert "it may also be h200-8-nonvls" in text
 
 
 def test_a_single_partition_stands_with_slurm(tmp_path: Path) -> None:
@@ -128,6 +128,7 @@ def test_the_notes_of_a_draft_are_valid_themselves(tmp_path: Path) -> None:
         ("a100", 8, "dgx-a100"),
         ("h100", 8, "dgx-h100"),
         ("H200", 8, "h200-8"),
+        ("h200", 2, "h200-vm"),  # 8 adapters and an NVSwitch are not looked for where two GPUs are
         ("v100", 8, "dgx-1-v100"),
         ("nvidia_h100_80gb_hbm3", 8, "dgx-h100"),  # AutoDetect=nvml
         ("nvidia_a100-sxm4-40gb", 8, "dgx-a100-40gb"),

@@ -261,7 +261,10 @@ def test_two_ranks_on_one_device() -> None:
     ("reason", "action"),
     [
         ("AcceleratorError: CUDA error: out of memory", Action.MONITOR),
-        ("RuntimeError: torch 2.11.0+cu130 sees no GPU (CUDA_VISIBLE_DEVICES=1)", Action.DRAIN),
+        (
+            "RuntimeError: torch 2.11.0+cu130 sees no GPU: no reason is known (CUDA_VISIBLE_DEVICES=1)",
+            Action.DRAIN,
+        ),
     ],
 )
 def test_memory_that_others_hold_drains_nobody(reason: str, action: Action) -> None:
@@ -270,6 +273,31 @@ def test_memory_that_others_hold_drains_nobody(reason: str, action: Action) -> N
     assert found(verdict) == f"rank 2: take a GPU: {reason}"
     assert verdict.action is action
     assert ("was taken before" in verdict.cause) == (action is Action.MONITOR)
+
+
+BUSY = "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        (f"{BUSY}; limits of this process: 40 open files", "low limits"),
+        ("CUDA error: out of memory; limits of this process: 32 GiB of address space", "low limits"),
+        (
+            "torch 2.11.0 sees no GPU: Error 34: CUDA driver is a stub library (CUDA_VISIBLE_DEVICES=0)",
+            "driver library",
+        ),
+        ("torch 2.13.0+cpu sees no GPU: it is a CPU build (CUDA_VISIBLE_DEVICES=0)", "CPU build of torch"),
+        (BUSY, ""),
+    ],
+)
+def test_software_that_keeps_cuda_from_a_gpu_drains_nobody(reason: str, cause: str) -> None:
+    """Recorded on H200s: a low ulimit and a stub of libcuda asked for a drain."""
+    verdict = ddp.devices("gpu02", worked(rank2=[{"ddp": "failed", "phase": "take a GPU", "reason": reason}]))
+    assert verdict.action is (Action.MONITOR if cause else Action.DRAIN)
+    assert verdict.cause.startswith(
+        f"{cause}: settings or software of the node" if cause else "tasks share GPUs"
+    )
 
 
 def test_a_killed_rank_comes_before_those_that_felt_it() -> None:

@@ -163,6 +163,15 @@ def test_exactly_the_cap_is_not_cut(fleet: Fleet) -> None:
     assert (answer.stdout, answer.truncated) == (b"123456789", False)
 
 
+def test_a_library_that_is_preloaded_and_not_there_spoils_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task prolog with such an LD_PRELOAD: os.hostname asked for a drain, since 'ERROR:' was no name."""
+    monkeypatch.setenv("LD_PRELOAD", "/nonexistent/lib.so")
+    with Fleet.local("here") as channel:
+        answer = ask(channel, "uname -n 2>&1")
+    assert answer.stdout.decode() == f"{os.uname().nodename}\n"
+    assert answer.stderr == b""
+
+
 def test_deadline(fleet: Fleet) -> None:
     answer = ask(fleet, "echo before; sleep 61.5", timeout=3)
     assert (answer.rc, answer.stdout, answer.problem) == (None, b"before\n", "timed out after 3 s")

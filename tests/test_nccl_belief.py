@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.checks.verdict import Verdict
 
 DATA = Path(__file__).parent / "data" / "nccl"
+H200 = DATA.parent / "h200x4-slurm"
 NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
 TASKS = {str(task): node for task, node in enumerate(NODES)}
 IB = Profile(
@@ -167,6 +168,12 @@ OUT_OF_MEMORY = (
     "collective: rank 1 on n01 (GPU 0000:00:07): OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB. "
     "GPU 0 has a total capacity of 139.80 GiB of which 527.56 MiB is free. Process 1142 has 136.86 GiB memory in use."
 )
+STUB = (
+    "Unexpected error from cudaGetDeviceCount(). Error 34: CUDA driver is a stub library (torch 2.11.0+cu130)"
+)
+BUSY = "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+NO_SPACE, LIMITS = "Cuda failure 'out of memory'", "limits of this process: 32 GiB of address space"
+SHM = "Error while creating shared memory segment /dev/shm/nccl-1enYdo (size 9637888), error: No space left on device (28)"
 NO_DEVICE = "torch finds no CUDA device (torch 2.11.0+cu130, CUDA_VISIBLE_DEVICES=4; check --gpus-per-task)"
 
 
@@ -181,6 +188,12 @@ NO_DEVICE = "torch finds no CUDA device (torch 2.11.0+cu130, CUDA_VISIBLE_DEVICE
         (f"collective: rank 1 on n01: {NO_DEVICE}", "no GPU", f"rank 1: {NO_DEVICE}"),
         ("collective: rank 1 on n01: RuntimeError: odd", "a rank failed", "rank 1: RuntimeError: odd"),
         (
+            f"collective: rank 1 on n01: RuntimeError: odd; {LIMITS}",
+            "a rank failed",
+            "rank 1: RuntimeError: odd",
+        ),
+        (f"{OUT_OF_MEMORY}; {LIMITS}", "out of memory", "Process 1142 has 136.86 GiB"),
+        (
             "collective: rank 0 on n01: No module named 'torch': give the environment a python that has torch",
             "no torch",
             "rank 0: No module named 'torch'",
@@ -189,6 +202,27 @@ NO_DEVICE = "torch finds no CUDA device (torch 2.11.0+cu130, CUDA_VISIBLE_DEVICE
             "collective: rank 0 on n01 (GPU 0000:00:07): NCCL error: Bootstrap : no socket interface found",
             "no network interface",
             "rank 0 (GPU 0000:00:07): NCCL error: Bootstrap : no socket interface found",
+        ),
+        (f"collective: rank 1 on n01: torch finds no CUDA device: {STUB}", "driver library", STUB),
+        (
+            "collective: rank 1 on n01: torch finds no CUDA device: it is a CPU build (torch 2.13.0+cpu)",
+            "CPU build of torch",
+            "it is a CPU build",
+        ),
+        (
+            f"collective: rank 1 on n01: {BUSY}; limits of this process: 40 open files",
+            "low limits",
+            "busy or unavailable; limits of this process: 40 open files",
+        ),
+        (
+            f"n01:7:9 [0] alloc.h:12 NCCL WARN {NO_SPACE}\ncollective: rank 1 on n01: NCCL error: {NO_SPACE}; {LIMITS}",
+            "low limits",
+            "rank 1: NCCL error: Cuda failure 'out of memory'; limits of this process: 32 GiB",
+        ),
+        (
+            f"collective: rank 1 on n01: NCCL error: {SHM}",
+            "shared memory is full",
+            "/dev/shm/nccl-1enYdo",
         ),
     ],
 )
@@ -202,6 +236,17 @@ def test_what_a_rank_of_our_payload_says_is_the_cause(stderr: str, cause: str, w
     assert verdict.findings[0].part == "n01"
     assert words in verdict.findings[0].measured
     assert len(verdict.findings) == 1  # alike on rank 3, and rank 0 only waited
+
+
+def test_ranks_that_do_not_fit_are_the_cause_of_what_follows() -> None:
+    """Recorded on two H200: an nccl.conf of one node with NCCL_PROTO=LL."""
+    verdict = believe(
+        read((H200 / "nccl-proto-of-one-node.txt").read_text(), rc=4), Asked(("gpu01", "gpu02"), 1)
+    )
+    assert verdict.cause == "ranks do not fit"
+    assert "message truncated : receiving 131072 bytes instead of 65536" in verdict.findings[0].measured
+    assert "nccl.conf" in verdict.hint
+    assert not [found for found in verdict.findings if found.measured.startswith("NCCL:")]
 
 
 def test_a_run_that_was_cut_says_first_why() -> None:
@@ -319,6 +364,30 @@ def test_transports_are_held_against_the_profile(text: str, words: str) -> None:
     verdict = believe(Output((run_of(),)), Asked(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), IB)
     assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
     assert words in told(verdict)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "text", "words"),
+    [
+        (2, line("P2P/CUMEM", 0, 1, ""), ""),
+        (2, "vm:1:1 [0] NCCL INFO NVLS comm 0x1 headRank 0 nHeads 8\n", ""),
+        (2, "", "transport: no connection within the node was logged / P2P or NVLS"),
+        (
+            2,
+            "vm:1:1 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n",
+            "no connection within the node was logged",
+        ),
+        (1, "", ""),  # it has nobody to connect to
+    ],
+)
+def test_transports_within_a_node_are_proved_or_it_is_no_pass(gpus: int, text: str, words: str) -> None:
+    """A task prolog with NCCL_DEBUG=VERSION: nccl.alone passed over whatever way."""
+    asked = Asked(("gpu01",), gpus, log=nccl_log.read(text), node_of_rank=dict.fromkeys(range(gpus), "gpu01"))
+    verdict = believe(Output((run_of(1, gpus),)), asked, IB)
+    assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
+    assert words in told(verdict)
+    for unasked in (replace(asked, log=None), replace(asked, logged=False)):
+        assert believe(Output((run_of(1, gpus),)), unasked, IB).outcome is Outcome.PASSED
 
 
 def test_missing_peer_memory_is_hinted() -> None:

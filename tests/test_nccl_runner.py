@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shlex
 import shutil
+import subprocess
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,7 +174,8 @@ def test_under_mpirun_the_step_is_one_task_that_starts_all_ranks(steps: list[Ste
     assert "SLURM_NODELIST='gpu[01-02]'" in step.prelude
     assert "SLURM_TASKS_PER_NODE='8(x2)'" in step.prelude
     assert shlex.join(step.argv).startswith(
-        "mpirun -np 16 --host gpu01:8,gpu02:8 --tag-output -x NCCL_DEBUG -x NCCL_IB_HCA all_reduce_perf -b 8"
+        "mpirun -np 16 --host gpu01:8,gpu02:8 --tag-output -x NCCL_DEBUG -x NCCL_DEBUG_SUBSYS "
+        "-x NCCL_DEBUG_FILE -x NCCL_IB_HCA all_reduce_perf -b 8"
     )
 
 
@@ -286,6 +289,27 @@ def test_the_payload_logs_whatever_a_prolog_says(steps: list[StepRequest]) -> No
     assert ours[-2:] == ("--nccl-debug", "INFO")
     assert traced[-2:] == ("--nccl-debug", "TRACE")
     assert "--nccl-debug" not in stand_in
+
+
+@pytest.mark.parametrize("kind", ["payload", "nccl-tests"])
+def test_the_log_is_asked_for_in_the_task_itself(steps: list[StepRequest], kind: str) -> None:
+    """A task prolog goes after what srun exports: with NCCL_DEBUG=VERSION the transports were not proved."""
+    runner(runner=kind).alone(NODES)
+    runner(runner=kind, exports={"NCCL_DEBUG": "TRACE", "NCCL_DEBUG_SUBSYS": "ALL"}).whole(NODES)
+    prolog = {"NCCL_DEBUG": "VERSION", "NCCL_DEBUG_FILE": "/tmp/nccl.%h", "MASTER_PORT": "29500"}
+    shown = [
+        subprocess.run(
+            ["sh", "-c", f"{step.prelude}; env"],
+            env={**os.environ, **prolog},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+        for step in steps
+    ]
+    assert {"NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,ENV", "NCCL_DEBUG_FILE=/dev/stderr"} <= {*shown[0]}
+    assert {"NCCL_DEBUG=TRACE", "NCCL_DEBUG_SUBSYS=ALL"} <= {*shown[1]}
+    assert not [line for lines in shown for line in lines if line.startswith("MASTER_PORT")]
 
 
 def test_the_payload_travels_on_the_command_line(steps: list[StepRequest]) -> None:
@@ -623,3 +647,28 @@ def test_no_part_is_named_for_a_log_that_did_not_come(monkeypatch: pytest.Monkey
     monkeypatch.setattr(proof, "whole", lambda _: proofs.Stage(measured(), {"": unsaid}))
     monkeypatch.setattr(proof, "_explained", lambda _: pytest.fail("it looks for a part"))
     assert proof.whole_belief("all_reduce") is unsaid
+
+
+def test_what_is_set_on_one_node_alone_stands_at_what_fails_between_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An nccl.conf of one node with NCCL_PROTO=LL: the ranks disagree and hang, and a link was accused."""
+    both = (
+        "{}:7:7 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 0\n"
+        "{}:7:7 [0] NCCL INFO comm 0x1 rank {} nRanks 2\n"
+    )
+    own = "gpu02:7:7 [0] NCCL INFO NCCL_PROTO set by environment to LL\n"
+    tasks = [
+        TaskResult(rank, node, 1, stderr=both.format(node, node, rank)) for rank, node in enumerate(NODES)
+    ]
+    proof = proof_of(monkeypatch, *tasks)
+    assert not proof._settings()
+    proof._whole["all_reduce"] = proofs.Stage(measured(replace(tasks[1], stderr=own)), {})
+    assert proof._settings() == "not set alike on all nodes: NCCL_PROTO=LL (gpu02)"
+    proof._whole.clear()
+    proof.runner.paired = (replace(tasks[1], stderr=own),)  # before the whole was measured
+    assert proof._settings() == "not set alike on all nodes: NCCL_PROTO=LL (gpu02)"
+    bad = replace(failing(("link gpu01-gpu02", "slow")), check="nccl.links")
+    monkeypatch.setattr(nccl_fleet, "links", lambda *_: bad)
+    monkeypatch.setitem(proof.__dict__, "localised", (Localisation(bad_nodes=()), ()))
+    assert proof.links().cause.startswith("not set alike on all nodes: NCCL_PROTO=LL (gpu02)")

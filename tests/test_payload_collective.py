@@ -6,7 +6,9 @@ import ast
 import json
 import os
 import re
+import resource
 import subprocess
+import types
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from plugin_helpers import free_port
 
 from pytest_gpucluster.checks.localise import Measurement
-from pytest_gpucluster.payloads import collective
+from pytest_gpucluster.payloads import collective, ddp
 
 ROOT = Path(__file__).parents[1]
 PAYLOAD = Path(collective.__file__)
@@ -113,7 +115,8 @@ def test_the_payload_is_python_3_6_and_stands_alone() -> None:
     }
     assert "torch" in imported
     assert imported <= {
-        "argparse", "datetime", "inspect", "json", "os", "re", "socket", "sys", "threading", "time", "torch", "typing",
+        "argparse", "datetime", "inspect", "json", "math", "os", "re", "resource", "socket", "sys", "threading", "time",
+        "torch", "typing",
     }  # fmt: skip
 
 
@@ -479,3 +482,96 @@ def test_an_endless_sweep_is_refused(python: Path) -> None:
     code, text = refused(python, "sweep", "-f", "1", SLURM_PROCID="0", SLURM_NTASKS="1")
     assert code == collective.EXIT_USAGE
     assert "never ends" in text
+
+
+class Version:
+    cuda: str | None = "13.0"
+
+
+class FakeTorch:
+    """A torch that finds no device, with the reason that CUDA gives."""
+
+    def __init__(self, why: str = "", cuda: str | None = "13.0") -> None:
+        self.version, self.why = Version(), why
+        self.version.cuda = cuda
+        self.cuda = self
+
+    def init(self) -> None:
+        if self.why:
+            raise RuntimeError(self.why)
+
+
+STUB = "Unexpected error from cudaGetDeviceCount(). Error 34: CUDA driver is a stub library"
+
+
+@pytest.mark.parametrize("payload", [collective, ddp])
+@pytest.mark.parametrize(
+    ("torch", "words"),
+    [
+        (FakeTorch(f"{STUB}\nmore"), STUB),  # recorded on an H200: a stub of libcuda in LD_LIBRARY_PATH
+        (FakeTorch("No CUDA GPUs are available"), "No CUDA GPUs are available"),
+        (FakeTorch(cuda=None), "it is a CPU build"),
+        (FakeTorch(), "no reason is known"),
+    ],
+)
+def test_why_there_is_no_device_is_told_in_torchs_words(payload: Any, torch: Any, words: str) -> None:
+    assert payload.no_device(torch) == words
+
+
+@pytest.mark.parametrize("payload", [collective, ddp])
+@pytest.mark.parametrize(
+    ("files", "space", "words"),
+    [
+        (1024, -1, ""),
+        (-1, -1, ""),
+        (40, -1, "; limits of this process: 40 open files"),
+        (65536, 32 << 30, "; limits of this process: 32 GiB of address space"),
+    ],
+)
+def test_low_limits_are_told(
+    monkeypatch: pytest.MonkeyPatch, payload: Any, files: int, space: int, words: str
+) -> None:
+    """Recorded on an H200: with 40 open files CUDA says 'busy or unavailable', with 32 GiB NCCL 'out of memory'."""
+    values = {resource.RLIMIT_NOFILE: (files, files), resource.RLIMIT_AS: (space, space)}
+    monkeypatch.setattr(resource, "getrlimit", values.__getitem__)
+    assert payload.cramped() == words
+
+
+class Slow:
+    """A collective that takes so many seconds a time."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.runs, self.timed = seconds, 0, [0]
+
+    def job(self) -> collective.Job:
+        job: Any = object.__new__(collective.Job)
+        job.source = job.target = types.SimpleNamespace(zero_=lambda: None)
+        job.device = types.SimpleNamespace(synchronize=lambda: None, time=self.time)
+        job.size, job.call, job.total = 2, lambda _: self.run, lambda value: 2 * value
+        return job  # type: ignore[no-any-return]
+
+    def run(self) -> None:
+        self.runs += 1
+
+    def time(self, run: Any, iterations: int) -> float:
+        self.timed.append(iterations)
+        for _ in range(iterations):
+            run()
+        return self.seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "iterations", "runs"),
+    [
+        (0.001, 20, 1 + 1 + 5 + 20),
+        (1.0, 5, 1 + 1 + 5),  # 4 GiB over one link of 4 GB/s
+        (8.0, 1, 1 + 1),  # and of 0.5 GB/s: the one that was timed
+    ],
+)
+def test_on_a_slow_network_a_size_is_measured_less_often(seconds: float, iterations: int, runs: int) -> None:
+    slow = Slow(seconds)
+    assert slow.job().measure(False, 5, 20, 5.0) == seconds  # noqa: FBT003 - in place or not
+    assert (slow.timed[-1], slow.runs) == (iterations, runs)
+    always = Slow(seconds)
+    always.job().measure(False, 5, 20)  # noqa: FBT003 - the burn-in's, which knows how long it is to take
+    assert (always.timed, always.runs) == ([0, 20], 25)

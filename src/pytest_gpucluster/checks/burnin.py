@@ -21,6 +21,7 @@ from pytest_gpucluster.checks.verdict import (
     check,
     disturbed,
     explained,
+    of_software,
 )
 from pytest_gpucluster.errors import ProbeError
 from pytest_gpucluster.probes import dcgm as dcgm_probe
@@ -86,6 +87,7 @@ LIMITS = {
 REPLAYS_A_MINUTE = 8  # DCGM: DCGM_LIMIT_MAX_PCIREPLAY_RATE
 PARTNERS = 3
 STOPPED = "process is stopped by a signal"  # as the payload says it of a load that hangs
+STARVED = "by the OOM killer"  # as the payload says it, from the kernel's log
 NO_TORCH = "No module named 'torch'"
 # How a rank of a collective ends that only waited for another: by time, by a closed connection
 _FOLLOWS = re.compile(
@@ -93,6 +95,8 @@ _FOLLOWS = re.compile(
     r"(?:did not answer in time|had not ended after [\w ]+?)(?: \(|$)"
 )
 GPUS = "GPUs"  # the part that stands for all of a node's
+SMI = "nvidia-smi"  # the part that is the driver's own tool
+_NO_ANSWER = re.compile("no (?:end|answer)")  # as the payload says it of a command that hangs
 DEATHS = 3  # processes of loads that may die until the node has to leave
 # After these the node's results cannot be trusted, or it may take others down: it leaves the burn-in at once
 FATAL = (
@@ -142,7 +146,7 @@ def suspicious(told: NodeTold, config: BurninConfig, seconds: float) -> bool:
         for value, floor in [(statistics.median(values), _floor(told, part, metric, config))]
     )
     risen = any(count > limit for _, _, count, limit in _risen(told, seconds, config))
-    return bool(told.out or told.lost or slow or risen or fatal(told) or _hot(told, config))
+    return bool(told.out or told.lost or slow or risen or _mute(told) or fatal(told) or _hot(told, config))
 
 
 def _floor(told: NodeTold, part: str, metric: str, config: BurninConfig) -> float | None:
@@ -243,9 +247,15 @@ def _minding_others(
 
 
 def _unless_stopped(verdict: Verdict) -> Verdict:
-    """Where all that is found is that our processes were stopped, say that instead: no hardware does it."""
-    return explained(
+    """Where all that is found is that our processes were stopped or starved, say that: no hardware does it."""
+    starved = explained(
         verdict,
+        STARVED,
+        "the kernel ended our processes: the host's memory, or the job's limit of it, does not suffice",
+        "dmesg -T | grep -i 'killed process'; free -h; DefMemPerNode, DefMemPerGPU, RealMemory of slurm.conf",
+    )
+    return explained(
+        starved,
         STOPPED,
         "our processes on the node were stopped by a signal: scontrol suspend, a debugger, or a kill -STOP",
         "scontrol show job of this run; ps -eo pid,stat,lstart,cmd on the node; repeat",
@@ -321,14 +331,12 @@ def survived(whole: Told, node: str) -> Verdict:
     verdict = _survived(whole, node)
     if not verdict.findings or any(finding.part != GPUS for finding in verdict.findings):
         return verdict
-    lacking = NO_TORCH in verdict.findings[0].measured
-    return replace(
-        verdict,
-        cause="torch is not installed for this python on the node, unlike on others"
-        if lacking
-        else "no work could be started on the GPU: the driver, CUDA_VISIBLE_DEVICES, or memory that is taken",
-        hint="in a step on the node: nvidia-smi; python3 -c 'import torch; torch.zeros(1).cuda()'; -m 'gpu or ddp'",
-        action=Action.MONITOR if lacking else verdict.action,
+    return of_software(
+        replace(
+            verdict,
+            cause="no work could be started on the GPU: the driver, CUDA_VISIBLE_DEVICES, or memory that is taken",
+            hint="in a step on the node: nvidia-smi; python3 -c 'import torch; torch.zeros(1).cuda()'; -m 'gpu or ddp'",
+        )
     )
 
 
@@ -535,18 +543,36 @@ def storage(whole: Told, node: str, config: BurninConfig) -> Judgement:
             yield Metric(f"burnin_{metric}", value, "GB/s")
 
 
+def counters(whole: Told, node: str, config: BurninConfig) -> Verdict:
+    """Judge what counters rose by; an nvidia-smi that fails under load has causes of its own."""
+    verdict = _counters(whole, node, config)
+    if not verdict.findings or any(finding.part != SMI for finding in verdict.findings):
+        return verdict
+    return replace(
+        verdict,
+        cause="the driver does not answer any more: a GPU hangs or fell off the bus, or its device files are gone",
+        hint="nvidia-smi on the node; dmesg | grep -i -e xid -e nvrm; ps -eo pid,stat,wchan:30,args | grep nvidia; "
+        "reset the GPU or reboot",
+    )
+
+
 @check(
     "burnin.counters",
     cause="errors that only show under load: failing memory, a link that replays, a port that loses symbols",
     hint="nvidia-smi -q -d ECC,ROW_REMAPPER; nvidia-smi nvlink -e; perfquery; reset, reseat, replace",
 )
-def counters(whole: Told, node: str, config: BurninConfig) -> Judgement:
+def _counters(whole: Told, node: str, config: BurninConfig) -> Judgement:
     """ECC, remapped rows, NVLink, PCIe replay and InfiniBand counters rise by no more than they may, load by load."""
     told = whole.nodes[node]
     if told.hello is None:
         yield from _unmeasured(told, "counters")
         return
     counted = told.hello.get("counted", ())
+    unread = told.hello.get("unread", {}).get("gpu")
+    if mute := _mute(told):
+        yield Finding(SMI, mute, "answers, also under load")
+    elif unread and counted and whole.gpus:  # those of InfiniBand
+        yield NotChecked(f"the counters of the GPUs could not be read: {unread}")
     if not counted:
         why = "; ".join(f"{source}: {text}" for source, text in told.hello.get("unread", {}).items())
         yield (
@@ -564,6 +590,13 @@ def counters(whole: Told, node: str, config: BurninConfig) -> Judgement:
             what = "vanished from nvidia-smi" if counter == "gone" else f"{counter} rose by {count}"
             yield Finding(told.part(part), f"{what} during {loads}", f"by at most {limit:g}")
     yield Metric("burnin_counters_read", len(counted), "counters")
+
+
+def _mute(told: NodeTold) -> str:
+    """Return how nvidia-smi fails where it hangs, or had shown the node's GPUs before the loads; else ''."""
+    hello, later = told.hello or {}, told.unread.get("gpu", "")
+    said = later or hello.get("unread", {}).get("gpu", "")
+    return said if (later and hello.get("gpus")) or _NO_ANSWER.search(said) else ""
 
 
 def _limit(counter: str, minutes: float, config: BurninConfig) -> float | None:

@@ -170,7 +170,8 @@ class NodeTold:
         ran = False
         for result in line.get("results", ()):
             ran |= self._add_result(load, result)
-        self.ran[load] += ran
+        if ran:
+            self.ran[load] += 1
         for part, counters in line.get("deltas", {}).items():
             for counter, count in counters.items():
                 self._rise(part, counter, count, [load])
@@ -185,7 +186,14 @@ class NodeTold:
             if foreign := _foreign(names):
                 self._meet(uuid, foreign)
                 _count(self.shared, uuid, load, 1)
-        self.unread.update(line.get("unread", {}))
+        if "unread" in line:
+            self._add_unread(line["unread"])
+
+    def _add_unread(self, unread: Mapping[str, str]) -> None:
+        """Add what could not be read; an nvidia-smi that answers again is no driver that hangs."""
+        if "gpu" not in unread:
+            self.unread.pop("gpu", None)
+        self.unread.update(unread)
 
     def _meet(self, uuid: str, names: Iterable[str]) -> None:
         known = self.strangers.setdefault(uuid, [])
@@ -251,7 +259,7 @@ class NodeTold:
         self.skips.update(other.skips)
         self.problems.extend(other.problems[: MAX_PROBLEMS - len(self.problems)])
         self.ran.update(other.ran)
-        self.unread.update(other.unread)
+        self._add_unread(other.unread)
 
     def _merge_results(self, other: NodeTold) -> None:
         for metric, parts in other.rates.items():

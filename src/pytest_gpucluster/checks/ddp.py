@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster import hostlist
 from pytest_gpucluster.checks.told import most_common
-from pytest_gpucluster.checks.verdict import NO_MEMORY, Action, Finding, Metric, NotChecked, check, explained
+from pytest_gpucluster.checks.verdict import (
+    NO_MEMORY,
+    Action,
+    Finding,
+    Metric,
+    NotChecked,
+    check,
+    explained,
+    of_software,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -233,12 +242,13 @@ def _devices(node: str, worked: StepTold) -> Judgement:
 
 def devices(node: str, worked: StepTold) -> Verdict:
     """Judge the GPUs of the node's ranks; memory that is taken already is no fault of the node's hardware."""
-    return explained(
+    taken = explained(
         _devices(node, worked),
         NO_MEMORY,
         "the memory of the GPU was taken before the rank came: a process of a former job, or past Slurm",
         "pytest -m gpu -k 'stray or idle_memory' says who holds it; nvidia-smi",
     )
+    return of_software(taken)
 
 
 @check(

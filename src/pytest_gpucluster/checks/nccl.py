@@ -41,7 +41,7 @@ class Asked:
 
     `node_of_rank` is Slurm's word on the ranks (task labels); it is needed where virtual nodes report one
     hostname. `log` is NCCL's log, where transports are to be proved; None: they are not asked about.
-    `data_checked` False: the run was asked for without validation.
+    `logged` False: the run was not asked to log them. `data_checked` False: it was asked for without validation.
     """
 
     nodes: tuple[str, ...]
@@ -50,6 +50,7 @@ class Asked:
     sizes: tuple[int, ...] = ()
     node_of_rank: Mapping[int, str] | None = None
     log: Log | None = None
+    logged: bool = True
     data_checked: bool = True
 
     @property
@@ -357,11 +358,7 @@ def _transports(asked: Asked, profile: Profile | None) -> Iterator[_Doubt]:
     wanted = profile.fabric.transport
     if len(asked.nodes) > 1 and wanted:
         if not paths.between and not log.collnet:
-            yield _doubt(
-                TRANSPORT, "no connection between nodes was logged", wanted,
-                "NCCL's log is missing or cut", "the step asks for NCCL_DEBUG=INFO: a task prolog, an image or "
-                "nccl.conf sets NCCL_DEBUG, NCCL_DEBUG_SUBSYS (INIT,ENV,NET are needed) or NCCL_DEBUG_FILE otherwise",
-            )  # fmt: skip
+            yield _unlogged("between nodes", wanted)
         for kind in sorted(paths.between):
             if _worse(kind, wanted):
                 pairs = paths.pairs[f"between {kind}"]
@@ -371,12 +368,23 @@ def _transports(asked: Asked, profile: Profile | None) -> Iterator[_Doubt]:
                     HINTS.get(kind, ""),
                 )  # fmt: skip
     linked = profile.gpu is not None and bool(profile.gpu.nvlinks)
+    several = asked.logged and len(asked.nodes) == 1 and asked.gpus_per_node > 1
+    if linked and several and not paths.within and not log.nvls:
+        yield _unlogged("within the node", "P2P or NVLS")
     for kind in sorted(paths.within):
         if linked and not kind.startswith(("P2P", "NVLS")):
             yield _doubt(
                 _pairs(paths.pairs[f"within {kind}"], asked.node_of_rank or log.hosts), f"{kind} within a node",
                 "P2P or NVLS", _with_settings("GPUs of one node do not use NVLink", log), HINTS["SHM"],
             )  # fmt: skip
+
+
+def _unlogged(where: str, wanted: str) -> _Doubt:
+    return _doubt(
+        TRANSPORT, f"no connection {where} was logged", wanted, "NCCL's log is missing or cut",
+        "the step asks for NCCL_DEBUG=INFO, on stderr: do nccl.exports, the image or a wrapper of the tool set "
+        "NCCL_DEBUG, NCCL_DEBUG_SUBSYS (INIT,ENV are needed) or NCCL_DEBUG_FILE otherwise?",
+    )  # fmt: skip
 
 
 def _with_settings(cause: str, log: Log) -> str:

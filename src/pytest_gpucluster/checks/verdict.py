@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, Union
 
+from pytest_gpucluster.probes import mpi_errors
+
 P = ParamSpec("P")
 
 
@@ -137,6 +139,17 @@ def explained(verdict: Verdict, words: str, cause: str, hint: str) -> Verdict:
     return replace(verdict, cause=cause, hint=hint, action=Action.MONITOR)
 
 
+def of_software(verdict: Verdict) -> Verdict:
+    """Return a failure to take a GPU with what keeps CUDA from it, where that is known and no fault of the hardware."""
+    known = [mpi_errors.explain(finding.measured) for finding in verdict.findings]
+    if not known or not all(found and found[0].kind in SOFTWARE for found in known):
+        return verdict
+    first = known[0][0]
+    cause = f"{first.kind}: settings or software of the node, not its GPU"
+    return replace(verdict, cause=cause, hint=first.hint, action=Action.MONITOR)
+
+
+SOFTWARE = ("low limits", "driver library", "CPU build of torch", "no torch")  # kinds of probes/mpi_errors.py
 NO_MEMORY = "out of memory"  # in torch's and CUDA's words: somebody else may hold it
 _END_THEM = "ps -o pid,user,lstart,cmd -p PID on the node; end it, look at Slurm's epilog, and repeat"
 

@@ -135,6 +135,8 @@ def gpus_of(gres: str) -> tuple[str, int]:
 def proposals(kind: str, count: int) -> list[str]:
     """Return the shipped profiles that fit a gres type, best first: right count, plain hardware before clouds.
 
+    A count that a profile names as one that such nodes are dealt (h200-vm: 1, 2, 4) is right too.
+
     The type is a site's word (h100), or what AutoDetect=nvml makes of the GPU's name (nvidia_h100_80gb_hbm3).
     """
     word = re.compile(rf"(?<![a-z0-9]){re.escape(_spaced(kind))}(?![a-z0-9])")
@@ -142,7 +144,8 @@ def proposals(kind: str, count: int) -> list[str]:
     for profile in map(load_profile, profile_names()):
         if kind and profile.gpu and not profile.simulated and word.search(_spaced(profile.gpu.name)):
             cloud = profile.name.startswith(("aws-", "azure-", "gcp-"))
-            fitting.append((profile.gpu.count != count, cloud, profile.name))
+            counts = (profile.gpu.count, *profile.gpu.counts)
+            fitting.append((count not in counts, cloud, profile.name))
     return [name for *_order, name in sorted(fitting)]
 
 

@@ -10,6 +10,8 @@
 #   NONCE ID X STATUS                   exit status
 # A short answer is written at once: on TCP a second small packet waits 40 ms for the receipt of the first.
 # Nothing is kept in files: the agent works where /tmp is full. Nothing is forked while it waits.
+# A library that a profile preloads and that is not there would add a line to every answer.
+unset LD_PRELOAD
 N=$1 me=${SLURM_PROCID:-0}
 NL='
 '

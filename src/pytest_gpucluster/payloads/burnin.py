@@ -57,6 +57,13 @@ LATE = {
     "peer": 30.0,
 }  # SLACK of loads that load no library, disk or partner can hold up
 WARNED = 14  # nvidia-smi(1): all was told, beside a warning of a corrupted InfoROM
+SMI_LATE = 60.0  # seconds without an answer of nvidia-smi: longer than any driver takes, also under load
+# What a profile or a prolog may set, and then GPUs compute something else, or more slowly, than those of other nodes
+FOREIGN = (
+    "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32", "TORCH_BLAS_", "CUBLAS", "PYTORCH_TUNABLEOP_", "DISABLE_ADDMM_CUDA_LT",
+    "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+)  # fmt: skip
 START = 240.0  # seconds for a worker to come up; torch from a slow file system takes its time
 RESTARTS = 3
 
@@ -115,9 +122,34 @@ def output_of(
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.communicate()
+        # one that hangs in the kernel dies when it comes back
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=2)
         return 124, "", "%s: no end after %g s" % (argv[0], timeout)
     return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+
+
+class Smi:
+    """nvidia-smi, and for how long it has not answered: a hung driver answers nobody any more."""
+
+    def __init__(self) -> None:
+        self.asked = None  # type: Optional[float] # when the first question came that has no answer yet
+
+    def ask(self, *words: str, timeout: float) -> Tuple[int, str, str]:
+        """Run it; once it has not ended in time, later questions are given up sooner."""
+        hung = self.silence() >= timeout
+        self.asked = self.asked or time.monotonic()
+        rc, out, err = output_of(["nvidia-smi", *words], 5.0 if hung else timeout)
+        if rc != 124:  # noqa: PLR2004 - timeout(1)'s
+            self.asked = None
+        return rc, out, err
+
+    def silence(self) -> float:
+        """Return for how many seconds it has not answered."""
+        return time.monotonic() - self.asked if self.asked else 0.0
+
+
+SMI = Smi()
 
 
 # -- counters ---------------------------------------------------------------------------------------------------
@@ -243,7 +275,7 @@ class Counters:
         for gpu in gpus:
             parts[gpu["uuid"]] = dict(gpu["counters"])
         if gpus:
-            rc, out, err = output_of(["nvidia-smi", "nvlink", "-e"], 60)
+            rc, out, err = SMI.ask("nvlink", "-e", timeout=SMI_LATE)
             if rc in (0, WARNED):
                 for uuid, counts in read_nvlink(out).items():
                     parts.setdefault(uuid, {}).update(counts)
@@ -253,7 +285,7 @@ class Counters:
         return {"gpus": gpus, "parts": parts, "kernel": self._kernel()}
 
     def _gpus(self) -> List[Dict[str, Any]]:
-        rc, out, err = output_of(["nvidia-smi", "-q", "-x"], 60)
+        rc, out, err = SMI.ask("-q", "-x", timeout=SMI_LATE)
         try:
             if rc not in (0, WARNED):
                 raise ValueError((err or out).strip()[:200] or "exit %d" % rc)
@@ -374,7 +406,7 @@ class Sensors:
 
     def _ask(self) -> Tuple[int, str, str]:
         query = "--query-gpu=" + self.FIELDS + self.reasons
-        return output_of(["nvidia-smi", query, "--format=csv,noheader,nounits"], 30)
+        return SMI.ask(query, "--format=csv,noheader,nounits", timeout=30)
 
     def summary(self) -> Dict[str, Dict[str, Any]]:
         """Return {UUID: peaks, median clock, shares of samples with each reason that slows}."""
@@ -473,7 +505,15 @@ class Worker:
             rc = self.process.wait(0.5)
         except subprocess.TimeoutExpired:
             return "did not answer in time" + self.held()
-        return "ended by signal %d" % -rc if rc < 0 else "ended with %d" % rc
+        return "ended by signal %d%s" % (-rc, self.starved()) if rc < 0 else "ended with %d" % rc
+
+    def starved(self) -> str:
+        """Say that the kernel ended it for want of the host's memory, where its log says so; else ''."""
+        rc, out, _ = output_of(["dmesg"], 10)
+        hit = re.search(r"(Memory cgroup )?[Oo]ut of memory: Killed process %d " % self.process.pid, out)
+        if rc or not hit:
+            return ""
+        return ": by the OOM killer" + (", at the memory limit of its cgroup" if hit.group(1) else "")
 
     def held(self) -> str:
         """Say what holds its process, as the kernel knows it: ': it is stopped by a signal'; '' where nothing does."""
@@ -603,6 +643,9 @@ class Agent:
                 late.append(dict(worker.part(), load=load["load"], problem=problem))
         if late:
             self.tell("load", load=late[0]["load"], results=late)
+        if SMI.silence() > SMI_LATE:
+            unread = {"gpu": "nvidia-smi: no answer for %.0f s (%s)" % (SMI.silence(), self.at)}
+            self.tell("load", load="", results=[], unread=unread)
 
     def _kill_workers(self) -> None:
         if self.diag is not None:
@@ -633,7 +676,8 @@ class Agent:
         ours = [sys.executable or "python3", "-c", BOOT, self.source]
         given = self.options.get("worker") or []
         base = list(given) or ours
-        env = dict(os.environ, CUDA_DEVICE_ORDER="PCI_BUS_ID", CUBLAS_WORKSPACE_CONFIG=":4096:8")
+        env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        env.update(CUDA_DEVICE_ORDER="PCI_BUS_ID", CUBLAS_WORKSPACE_CONFIG=":4096:8")
         # a hung collective is given up by the agent, not by torch, which would abort without a word
         env.update(TORCH_NCCL_ASYNC_ERROR_HANDLING="0", TORCH_NCCL_ENABLE_MONITORING="0")
         env.setdefault("NCCL_DEBUG", "WARN")
@@ -677,9 +721,16 @@ class Agent:
             unread=self.counters.unread,
             broken=sorted(
                 {worker.broken for worker in [self.host, *self.workers] if worker and worker.broken}
-            ),
+            )
+            or self._undealt(),
             simulated=any(about.get("simulated") for about in devices),
         )
+
+    def _undealt(self) -> List[str]:
+        """Say why there is no worker of a GPU at all, where the step has none to give."""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        empty = self.options.get("gpus") and not self.workers and visible is not None
+        return ["CUDA_VISIBLE_DEVICES=%s in the step" % visible] if empty else []
 
     def _obey(self, command: Mapping[str, Any]) -> None:
         for load in command["loads"]:
@@ -984,7 +1035,11 @@ class Gpu:
         import torch
 
         if not torch.cuda.is_available():
-            raise RuntimeError("torch %s finds no CUDA device" % torch.__version__)
+            shown = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+            raise RuntimeError(
+                "torch %s finds no CUDA device: %s (CUDA_VISIBLE_DEVICES=%s)"
+                % (torch.__version__, collective().no_device(torch), shown)
+            )
         self.torch, self.index = torch, index
         self.device = torch.device("cuda", index)
         torch.cuda.set_device(self.device)
@@ -1237,6 +1292,14 @@ def collective() -> Any:
 _COLLECTIVE = None  # type: Any
 
 
+def cramped() -> str:
+    """Say which limits of this process are too low, as that payload does."""
+    try:
+        return str(collective().cramped())
+    except Exception:  # whoever started us gave none
+        return ""
+
+
 def allow_tf32(torch: Any, allowed: bool) -> None:  # noqa: FBT001 - a switch
     """Let products of float32 use TF32, or not; torch 2.9 has a new name for it."""
     try:
@@ -1273,7 +1336,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         worker = Host(json.loads(argv[1])) if argv[0] == "host" else Gpu(int(argv[1]))  # type: Any
     except BaseException as error:
-        say(broken=reason_of(error))
+        say(broken=reason_of(error) + cramped())
         return 1
     say(ready=[worker.about()] if argv[0] == "gpu" else [])
     serve(worker)

@@ -27,8 +27,10 @@ import argparse
 import datetime as dt
 import inspect
 import json
+import math
 import os
 import re
+import resource
 import socket
 import sys
 import threading
@@ -59,6 +61,8 @@ SILENT = 30.0  # seconds without one after which a rank was killed or stopped: o
 MISSED = 3  # signs of life, after which a rank is the likely cause of a deadline that has passed
 GRACE = 15.0  # seconds beyond the deadline after which a rank that says nothing is taken for dead
 CONCLUDED, GIVEN_UP = "# Collective test concluded", "# Collective test given up"
+SLOW = 5.0  # seconds that the repetitions of one size may take: on a slow network it is measured less often
+FEW_FILES = 1024  # open files: what Linux gives by default; CUDA and NCCL fail with less
 CHUNK = 1 << 24  # elements checked at once, so that a check of 16 GiB needs no second 16 GiB
 
 
@@ -136,7 +140,7 @@ def say(text: str) -> None:
 def complain(place: Optional[Place], text: str) -> None:
     """Print a failure line to stderr, as one line."""
     where = place.at if place else socket.gethostname()
-    sys.stderr.write("collective: %s: %s\n" % (where, " ".join(text.split())))
+    sys.stderr.write("collective: %s: %s%s\n" % (where, " ".join(text.split()), cramped()))
     sys.stderr.flush()
 
 
@@ -145,6 +149,25 @@ def leave(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def cramped() -> str:
+    """Say which limits of this process are too low for CUDA, whose own words then are about something else."""
+    files, space = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS))
+    found = ["%d open files" % files] if 0 <= files < FEW_FILES else []
+    found += ["%.3g GiB of address space" % (space / 2.0**30)] if space != resource.RLIM_INFINITY else []
+    return "; limits of this process: " + ", ".join(found) if found else ""
+
+
+def no_device(torch: Any) -> str:
+    """Say why torch finds no CUDA device, in its own words."""
+    if torch.version.cuda is None and not getattr(torch.version, "hip", None):
+        return "it is a CPU build"
+    try:
+        torch.cuda.init()
+    except Exception as error:
+        return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    return "no reason is known"
 
 
 def reason_of(error: BaseException) -> Tuple[str, int]:
@@ -195,8 +218,8 @@ class Cuda:
     def __init__(self, torch: Any, place: Place) -> None:
         if not torch.cuda.is_available():
             raise Failure(
-                "torch finds no CUDA device (torch %s, CUDA_VISIBLE_DEVICES=%s; check --gpus-per-task)"
-                % (torch.__version__, os.environ.get("CUDA_VISIBLE_DEVICES", "")),
+                "torch finds no CUDA device: %s (torch %s, CUDA_VISIBLE_DEVICES=%s; check --gpus-per-task)"
+                % (no_device(torch), torch.__version__, os.environ.get("CUDA_VISIBLE_DEVICES", "not set")),
                 EXIT_NO_GPU,
             )
         count = torch.cuda.device_count()
@@ -392,11 +415,23 @@ class Job:
         self.dist.all_reduce(number)
         return float(number.item())
 
-    def measure(self, in_place: bool, warmup: int, iterations: int) -> float:
-        """Return seconds an iteration, the mean over the ranks (nccl-tests -a 1)."""
+    def measure(self, in_place: bool, warmup: int, iterations: int, patience: float = math.inf) -> float:
+        """Return seconds an iteration, the mean over the ranks (nccl-tests -a 1).
+
+        Where all iterations would take longer than `patience` seconds there are fewer of them.
+        """
         self.source.zero_()  # sums of zeros stay zero however often they are repeated
         self.target.zero_()
         run = self.call(in_place)
+        if patience < math.inf:
+            run()  # the first one connects
+            self.device.synchronize()
+            # the mean over all ranks, so that all of them choose the same number
+            once = self.total(self.device.time(run, 1)) / self.size
+            if once * (warmup + iterations) > patience:
+                warmup, iterations = 0, int(patience / once)
+                if not iterations:
+                    return once
         for _ in range(warmup):
             run()
         self.device.synchronize()
@@ -507,7 +542,8 @@ class Sweep:
                 "alltoall",
                 "sendrecv",
             )  # those have no in-place form in torch
-            seconds = job.measure(in_place, self.args.warmup, self.args.iters) if job.shape.nbytes else 0.0
+            asked = (in_place, self.args.warmup, self.args.iters, SLOW)
+            seconds = job.measure(*asked) if job.shape.nbytes else 0.0
             wrong = job.check(in_place, nbytes + wanted) if self.args.check and job.shape.nbytes else 0
             bad += wrong
             rates.append(job.shape.nbytes / 1e9 / seconds * factor if seconds else 0.0)

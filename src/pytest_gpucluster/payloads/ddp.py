@@ -24,6 +24,7 @@ import importlib.util
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import sys
@@ -37,6 +38,7 @@ INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 PERIOD = 31  # ranks so far apart hold the same data
 ELEMENTS = 1 << 20
 STEPS = 3  # of training
+FEW_FILES = 1024  # open files: what Linux gives by default; CUDA and NCCL fail with less
 
 
 class PortTaken(Exception):  # noqa: N818 - a state
@@ -93,6 +95,25 @@ def one_line(error: BaseException) -> str:
     named = [line for line in lines if re.search(r"Last error|ncclSystemError|Duplicate GPU", line)]
     text = "; ".join((lines[:1] + named[:2]) or [type(error).__name__])
     return "%s: %s" % (type(error).__name__, text[:400])
+
+
+def cramped() -> str:
+    """Say which limits of this process are too low for CUDA, whose own words then are about something else."""
+    files, space = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS))
+    found = ["%d open files" % files] if 0 <= files < FEW_FILES else []
+    found += ["%.3g GiB of address space" % (space / 2.0**30)] if space != resource.RLIM_INFINITY else []
+    return "; limits of this process: " + ", ".join(found) if found else ""
+
+
+def no_device(torch: Any) -> str:
+    """Say why torch finds no CUDA device, in its own words."""
+    if torch.version.cuda is None and not getattr(torch.version, "hip", None):
+        return "it is a CPU build"
+    try:
+        torch.cuda.init()
+    except Exception as error:
+        return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    return "no reason is known"
 
 
 # -- place ------------------------------------------------------------------------------------------------------
@@ -219,9 +240,10 @@ class Worker:
         cuda = self.torch.cuda
         visible = cuda.device_count() if cuda.is_available() else 0
         if not visible:
-            shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+            shown = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
             raise RuntimeError(
-                "torch %s sees no GPU (CUDA_VISIBLE_DEVICES=%s)" % (self.torch.__version__, shown)
+                "torch %s sees no GPU: %s (CUDA_VISIBLE_DEVICES=%s)"
+                % (self.torch.__version__, no_device(self.torch), shown)
             )
         # with --gpus-per-task each task sees its own GPU only
         index = 0 if visible == 1 else self.local
@@ -374,7 +396,7 @@ def work(args: argparse.Namespace) -> int:
         say("failed", phase=watch.phase, reason=str(error), port=os.environ["MASTER_PORT"])
         return EXIT_PORT
     except BaseException as error:
-        say("failed", phase=watch.phase, reason=one_line(error))
+        say("failed", phase=watch.phase, reason=one_line(error) + cramped())
         return EXIT_FAILED
     say("done")
     return 0

@@ -109,6 +109,43 @@ _KNOWN = (
         "lacks: ip -br link",
     ),
     _Known(
+        "low limits",
+        # a site's own limit is no cause of just any failure
+        re.compile(r"(?:(?:CUDA error: |Cuda failure '?)out of memory|busy or unavailable|[Tt]oo many open files|"
+                   r"[Cc]annot allocate memory|unknown error).*limits of this process: .*"),
+        "ulimit -n; ulimit -v in a step on the node; LimitNOFILE=, LimitAS= of slurmd's unit, limits.conf, and what "
+        "the shell that runs pytest passes on (PropagateResourceLimits of slurm.conf)",
+    ),
+    _Known(
+        "fabric manager",
+        re.compile(r"system not yet initialized"),
+        "systemctl status nvidia-fabricmanager; it has to run, in the driver's version, before CUDA starts",
+    ),
+    _Known(
+        "driver library",
+        re.compile(r"CUDA driver is a stub library|driver on your system is too old|driver version is insufficient|"
+                   r"forward compatibility was attempted|system has unsupported display driver"),
+        "which libcuda.so.1 is loaded, and is it the driver's: LD_LIBRARY_PATH of the step (a task prolog, a module, "
+        "the image), ldconfig -p, cat /proc/driver/nvidia/version; torch.version.cuda may be newer than the driver",
+    ),
+    _Known(
+        "CPU build of torch",
+        re.compile(r"\bit is a CPU build"),
+        "python3 -c 'import torch; print(torch.__file__, torch.version.cuda)' on the node; install the CUDA build, or "
+        "name the python, container or modules that have it",
+    ),
+    _Known(
+        "port taken",
+        re.compile(r"cannot listen at .*(?:EADDRINUSE|[Aa]ddress already in use).*"),
+        "another process listens there: ss -ltnp on the node; repeat: each step has a port of its own",
+    ),
+    _Known(
+        "ranks do not fit",
+        re.compile(r"NET/\w+ : peer \S+ message truncated : receiving \d+ bytes instead of \d+"),
+        "NCCL_PROTO, NCCL_ALGO, NCCL_BUFFSIZE or the version of NCCL differ between the nodes: /etc/nccl.conf, "
+        "~/.nccl.conf, the task prolog, the image",
+    ),
+    _Known(
         "NCCL",
         re.compile(r"(?:torch\.distributed\.DistBackendError: )?NCCL error(?: in)?: .*|ncclUnhandledCudaError.*|"
                    r"ncclSystemError.*|ncclRemoteError.*|ncclInternalError.*"),
@@ -116,7 +153,8 @@ _KNOWN = (
     ),
     _Known(
         "out of memory",
-        re.compile(r"CUDA error: out of memory|\S*OutOfMemoryError.*|[Oo]ut [Oo]f [Mm]emory.*oom.kill.*"),
+        re.compile(r"CUDA error: out of memory|Cuda failure '?out of memory|"
+                   r"\S*OutOfMemoryError.*|[Oo]ut [Oo]f [Mm]emory.*oom.kill.*"),
         "another process holds the memory (nvidia-smi), or the largest size is too large",
     ),
     _Known(
@@ -142,7 +180,11 @@ _KNOWN = (
         "nccl-tests is not at this path on the nodes or in the image",
     ),
 )  # fmt: skip
-_OF_NCCL = {"duplicate GPU", "no network interface"}  # what NCCL's own error repeats
+# what comes of another kind on lines of its own: NCCL's and CUDA's own words repeat the cause
+_FOLLOWS = {
+    "NCCL": {"duplicate GPU", "no network interface", "low limits", "ranks do not fit"},
+    "out of memory": {"low limits"},
+}
 _OF_MPI = ("MPI without PMI", "orte_ess_init", "PMIx abort", "step launch failed", "plugin missing")
 _GONE = re.compile(r"srun: error: (?P<nodes>\S+?): tasks? (?P<tasks>[\d,\-\[\] ]+): (?P<what>.*)")
 MAX_LINE = 2048
@@ -161,13 +203,16 @@ def explain(text: str, *, mpi: str | None = None) -> tuple[Failure, ...]:
     """
     text = clipped(text)
     found: dict[str, Failure] = {}
+    told_lines: set[int] = set()  # where a line fits several kinds, the first one is its own
     nodes = _fold(set(nodes_of_tasks(text).values()))
     started = (
         "" if mpi is None else f"; the step ran with --mpi={mpi}" if mpi else "; the step ran without --mpi"
     )
     for known in _KNOWN:
-        match = known.pattern.search(text)
-        if match and known.kind not in found and not (known.kind == "NCCL" and found.keys() & _OF_NCCL):
+        lines = {text.rfind("\n", 0, match.start()): match for match in known.pattern.finditer(text)}
+        match = next((match for at, match in lines.items() if at not in told_lines), None)
+        told_lines |= lines.keys()
+        if match and known.kind not in found and not found.keys() & _FOLLOWS.get(known.kind, set()):
             told = _tell(known, match, text) + (started if known.kind in _OF_MPI else "")
             # a launch that failed kills the tasks of the other nodes: those are the ones that srun names
             host = "" if known.kind == "step launch failed" else nodes

@@ -86,8 +86,15 @@ class Log:
     @property
     def set_by(self) -> str:
         """What was set from outside, in words: 'set in the environment or nccl.conf: NCCL_PROTO=LL'; '' for nothing."""
-        words = [f"{name}={value}" for name, value in self.settings.items() if not name.startswith(_OURS)]
+        words = self.foreign
         return f"set in the environment or nccl.conf: {', '.join(sorted(words))}" if words else ""
+
+    @property
+    def foreign(self) -> frozenset[str]:
+        """What was set from outside, like NCCL_PROTO=LL."""
+        return frozenset(
+            f"{name}={value}" for name, value in self.settings.items() if not name.startswith(_OURS)
+        )
 
     def paths(self, node_of_rank: Mapping[int, str] | None = None) -> Paths:
         """Part the connections by place. `node_of_rank` is Slurm's; without it NCCL's own hosts are used."""

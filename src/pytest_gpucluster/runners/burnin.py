@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 EVENT = "burnin"
 EARLY = "it ended early"
 TICK = 0.5
+MISSED = 3  # signs of life, fewer of which nobody minds
 STARTING = 300.0  # seconds for an agent and its workers to come up: containers, torch from a slow file system
 RESERVE = 60.0  # seconds kept of the allocation for judging and letting go
 ROUND_SLACK = 300.0  # seconds beyond its loads' time after which a round goes on without who is still in it
@@ -388,7 +389,7 @@ class Burnin:
             if node in self.live:
                 how = f"by signal {number}" if number else f"with {rc}"
                 self._lose(node, f"its agent ended {how}")
-        silence = max(self.config.silence, 3 * self.config.beat)
+        silence = max(self.config.silence, MISSED * self.config.beat)
         now = time.monotonic()
         for node in self.live:
             since = now - self._heard.get(node, self.started)
@@ -426,9 +427,28 @@ class Burnin:
         self._turn[node] = NodeTold(node)
         self._tell(what="told", told=turn.as_dict(), seconds=round(self.elapsed, 1), rounds=self.told.rounds)
 
+    def _wait_for_the_silent(self, step: LiveStep) -> None:
+        """Give nodes that miss signs of life at the end as long as any other time: who died last is no pass."""
+        missed, now = MISSED * self.config.beat, time.monotonic()
+        before = {node: self._heard.get(node, now) for node in self.live}
+        before = {node: heard for node, heard in before.items() if now - heard > missed}
+        try:
+            while quiet := [node for node, heard in before.items() if self._heard[node] == heard]:
+                for task, line in step.lines(TICK):
+                    self._take(task, line)
+                silent = time.monotonic() - min(before[node] for node in quiet)
+                if silent > max(self.config.silence, missed):
+                    first = min(quiet, key=before.__getitem__)
+                    self._lose(first, f"silent for {format_duration(round(silent))} at the end")
+                    del before[first]
+        except KeyboardInterrupt:
+            self.told.ended = f"{EARLY}: stopped by Ctrl-C"
+
     def _finish(self) -> None:
         if self._step is not None:
             self._step.send(json.dumps({"do": "stop"}))
+            if not self.told.ended.startswith(EARLY):
+                self._wait_for_the_silent(self._step)
             self._step.stop()
             for task, line in self._step.lines(0.2):  # what was on its way
                 self._take(task, line)

@@ -70,6 +70,8 @@ _SINGLETON = (
     "for name in $(env | sed -n 's/^\\(SLURM_[A-Za-z0-9_]*\\|PMI[A-Za-z0-9_]*\\)=.*/\\1/p'); do unset \"$name\"; done; "
     'exec "$@"'
 )
+# NCCL's log proves the transports: it is told, and to us, whatever a task prolog or nccl.conf has set
+_LOGGED = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV", "NCCL_DEBUG_FILE": "/dev/stderr"}
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,7 @@ class Nccl:
         self.gpus = self.config.gpus_per_node or gpus_per_node
         self.sweep = Sweep.parse(self.config.command)
         self.steps = 0
+        self.paired: tuple[TaskResult, ...] = ()  # the tasks of the last rounds of pairs
         self.fallen: dict[str, str] = {}  # nodes that Slurm could not start a step on any more, and why
 
     # --- which program
@@ -305,6 +308,7 @@ class Nccl:
             enough=lambda text: wanted <= dict(read_rounds(text)).keys(),
         )
         result, problem = self._run(request)
+        self.paired = result.tasks
         told = dict(read_rounds("\n".join(task.stdout for task in result.tasks)))
         why = problem or failure_of(result)
         return [
@@ -403,6 +407,10 @@ class Nccl:
         info = self._inventory.get(nodes[0])
         return ("--address", info.address) if info is not None and info.address else ()
 
+    @property
+    def _logging(self) -> dict[str, str]:
+        return {name: self.config.exports.get(name, value) for name, value in _LOGGED.items()}
+
     def _program(self, collective: str) -> str:
         folder, _, name = self.sweep.program.rpartition("/")
         swapped = collective + SUFFIX if name.endswith(SUFFIX) else name
@@ -419,12 +427,18 @@ class Nccl:
                 remap_root=base.container_remap_root if base else None,
             )
         exports = {"NCCL_DEBUG": "INFO", **self.config.exports}
+        # in the task itself, since a task prolog goes after what srun exports
+        prelude = [f"export {name}={shlex.quote(value)}" for name, value in self._logging.items()]
+        # one of the site's hooks may be taken, and is for the ddp suite to judge
+        prelude.append("unset MASTER_PORT")
+        if self.config.hostid_from_slurm:
+            prelude.append('export NCCL_HOSTID="$SLURMD_NODENAME"')
         mpi = self.config.mpi if self.runner == "nccl-tests" else None
         return StepRequest(
             argv=tuple(argv),
             nodes=tuple(nodes),
             env=exports,
-            prelude='export NCCL_HOSTID="$SLURMD_NODENAME"' if self.config.hostid_from_slurm else "",
+            prelude="; ".join(prelude),
             environment=environment,
             pyxis=pyxis,
             mpi=mpi,
@@ -435,7 +449,8 @@ class Nccl:
 
     def _under_mpirun(self, nodes: Sequence[str], argv: Sequence[str]) -> StepRequest:
         hosts = ",".join(f"{node}:{self.gpus}" for node in nodes)
-        exports = [word for name in ("NCCL_DEBUG", *self.config.exports) for word in ("-x", name)]
+        names = dict.fromkeys((*self._logging, *self.config.exports))
+        exports = [word for name in names for word in ("-x", name)]
         launch = ("mpirun", "-np", str(len(nodes) * self.gpus), "--host", hosts, "--tag-output", *exports)
         request = self._request(nodes[:1], (*launch, *argv), ntasks_per_node=1, gpus_per_node=self.gpus)
         return replace(

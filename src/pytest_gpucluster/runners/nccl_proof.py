@@ -101,7 +101,8 @@ class NcclProof:
         # one reading of all the tables, so that two nodes on one device are seen; failures stay with their node
         together = Output(tuple(run for output in outputs.values() for run in output.runs))
         label = {str(task.rank): task.node for task in measured.tasks}
-        asked = beliefs.Asked(self.nodes, self.runner.gpus, collective=ALONE)
+        logged = self.runner.logs_transports
+        asked = beliefs.Asked(self.nodes, self.runner.gpus, collective=ALONE, logged=logged)
         logs = {node: log_of(_of_node(measured, node)) for node in self.nodes}
         belief = beliefs.believe_nodes(together, label, asked, self.profile, logs)
         for node, output in outputs.items():
@@ -217,8 +218,25 @@ class NcclProof:
         found, measured = self.localised
         verdict = nccl_fleet.pairs(node, found, measured, self.runner.config.pair_size)
         if verdict.outcome is Outcome.FAILED:
-            verdict = disturbed(verdict, self._strangers(node))
+            verdict = _because(disturbed(verdict, self._strangers(node)), self._settings())
         return self.with_loss(verdict, (node,))
+
+    def _settings(self) -> str:
+        """Say which NCCL variables are set on some nodes alone: ranks that disagree hang or slow each other down."""
+        steps = (self.alone.measured, *(stage.measured for stage in self._whole.values()))
+        tasks = [*self.runner.paired, *(task for step in steps for task in step.tasks)]
+        logs = {node: log_of(task for task in tasks if task.node == node) for node in self.nodes}
+        found = {node: log.foreign for node, log in logs.items() if log.hosts}
+        everywhere = frozenset.intersection(*found.values()) if found else frozenset()
+        odd = sorted({setting for settings in found.values() for setting in settings - everywhere})
+        where = [hostlist.fold([node for node in found if setting in found[node]]) for setting in odd]
+        words = [f"{setting} ({nodes})" for setting, nodes in zip(odd, where, strict=True)]
+        return f"not set alike on all nodes: {', '.join(words[:MAX_SHOWN])}" if words else ""
+
+    def links(self) -> Verdict:
+        """Judge the links between the nodes; where one is bad, say what is set on some nodes alone."""
+        verdict = nccl_fleet.links(*self.localised, self.usable)
+        return _because(verdict, self._settings()) if verdict.outcome is Outcome.FAILED else verdict
 
     def _localise(self) -> tuple[Localisation, tuple[Measurement, ...]]:
         if len(self.usable) < PAIR:
@@ -351,7 +369,8 @@ class NcclProof:
         where = nccl_fleet.whereabouts(found, measured, self.usable)
         if lost := [f"{node} is lost: {why}" for node, why in self.runner.fallen.items()]:
             where = "; ".join(lost) + ("" if found.clean else f"; {where}")  # pairs are fine without it
-        return _because(verdict, where, *map(self._strangers, found.bad_nodes[:MAX_STRANGERS]))
+        others = map(self._strangers, found.bad_nodes[:MAX_STRANGERS])
+        return _because(verdict, where, *others, self._settings())
 
     def _judge_whole(self, collective: str) -> Verdict:
         """Judge a believed whole; thresholds are those of the number of nodes that were to be used."""
