@@ -34,12 +34,19 @@ BUILT_IN = Path(__file__).parent / "clusters"
 GENERATED = "sandbox"
 
 
+def _user_folder() -> tuple[Path, ...]:
+    named = os.environ.get("XDG_CONFIG_HOME")
+    try:
+        return (Path(named) if named else Path.home() / ".config",)
+    except RuntimeError:  # a user without a home, as in many a CI container
+        return ()
+
+
 def search_path() -> tuple[Path, ...]:
     """Return the folders in which cluster files are looked for, first match wins."""
-    user = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     return (
         Path("clusters"),
-        user / "pytest-gpucluster" / "clusters",
+        *(folder / "pytest-gpucluster" / "clusters" for folder in _user_folder()),
         Path("/etc/pytest-gpucluster/clusters"),
         BUILT_IN,
     )

@@ -81,7 +81,7 @@ class Trial:
     slurm: Slurm
     reasons: Mapping[str, str]
     write: Write
-    lock: Path
+    lock: Path | None
     refused: dict[str, str] = field(default_factory=dict)  # node -> why it is not on trial
     ended: dict[str, str] = field(default_factory=dict)  # node -> drained, left (somebody drained it), lost
     _shell: Process | None = None

@@ -77,7 +77,8 @@ _NODES_OUT = ("ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED")
 class AllocationRequest:
     """What is asked of salloc, in its own words. `nodes` by name, else `count` of any; times in seconds.
 
-    `exclusive` alone gives whole nodes with every CPU and every GPU, also where nodes differ (tried on 22.05.8):
+    `exclusive` alone gives whole nodes with every CPU and every GPU (and by --mem=0 all of the memory, of which they
+    would have DefMemPerNode where Slurm hands it out), also where nodes differ (tried on 22.05.8):
     steps with `--overlap --gpus-per-task=1` or `--gres=gpu:8` run beside a step without gres. A step
     without gres sees no GPU then.
     """
@@ -97,6 +98,7 @@ class AllocationRequest:
     job_name: str = "gpucluster"
     dependency: str | None = field(default=None, metadata={"example": "afterany:12:13"})
     extra_args: tuple[str, ...] = ()
+    beside: tuple[int, ...] = ()  # jobs that this run holds already, and keeps while it waits
 
     def argv(self) -> list[str]:
         """Return salloc's options."""
@@ -116,7 +118,7 @@ class AllocationRequest:
         }
         flags = ["--no-kill", "--kill-command=TERM"]  # without -K a cancelled job leaves its holder alive
         if self.exclusive:
-            flags.append("--exclusive")
+            flags += ["--exclusive", "--mem=0"]
         given = [f"--{key}={value}" for key, value in options.items() if value is not None]
         return [*flags, *given, *self.extra_args]
 
@@ -338,6 +340,12 @@ class _Holder:
                 "Slurm no longer knows the request: slurmctld has lost its latest state, or the job was cancelled"
             )
         self.forgotten = forgotten
+        if self.asked.beside and re.match(r"(QOS|Assoc)\w*Job", why):
+            held = ", ".join(map(str, self.asked.beside))
+            raise self._error(
+                f"{why}: this run holds job {held} already, for each partition and number of GPUs a node needs a job "
+                "of its own: test them one after another, by --nodes"
+            )
         if hopeless(why):
             raise self._error(f"Slurm will not give these nodes: {why}{self._limits(why)}")
         if why.startswith(_NODES_OUT) and (bad := self._out() or self._reserved_soon()):
