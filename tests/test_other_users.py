@@ -222,6 +222,22 @@ def test_a_reservation_of_others_is_named(sandbox: Sandbox, homes: Mapping[str, 
     assert "the reservation is for other users" in run.out + run.err
 
 
+def test_a_user_without_a_name_or_home_is_told_what_is_wrong_all_the_same() -> None:
+    done = subprocess.run(
+        [PYTHON, "-m", "pytest", "--cluster=nosuch"],
+        user=54321,
+        group=54321,
+        extra_groups=(),
+        env={"PYTHONPATH": MODULES},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 4
+    assert done.stderr.startswith("ERROR: no cluster is called 'nosuch' (there are: "), done.stderr
+
+
 # --- what a node does not show to everybody
 
 
@@ -244,6 +260,20 @@ def test_a_kernel_log_for_root_alone_says_how_to_read_it() -> None:
         pytest.skip("this machine shows its kernel log to everybody (kernel.dmesg_restrict=0)")
     with pytest.raises(NotAvailable, match=r"sudo: true in the cluster file"):
         kernel_log.KERNEL_LOG.parse(answer)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "sudo: a password is required",
+        "sh: 1: sudo: not found",
+        "Sorry, user ops is not allowed to execute '/bin/sh -c dmesg' as root on gpu01.",
+        "ops is not in the sudoers file.",
+    ],
+)
+def test_a_sudo_that_is_not_ours_is_named(said: str) -> None:
+    with pytest.raises(NotAvailable, match=r"sudo: true, which needs NOPASSWD"):
+        kernel_log.KERNEL_LOG.parse(Answer("x", 1, b"", said.encode()))
 
 
 def test_a_mount_in_a_folder_of_somebody_else_is_not_down(homes: Mapping[str, Path]) -> None:

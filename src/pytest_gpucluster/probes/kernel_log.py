@@ -179,7 +179,7 @@ def _permitted(answer: Answer) -> str:
         return text_of(answer)
     except NotAvailable as error:
         said = str(error)
-        if re.search(r"\bsudo: .*(password|not found|not allowed|may not|sudoers)", said):
+        if re.search(r"\bsudo: |Sorry, user|not in the sudoers", said):
             raise NotAvailable(
                 f"{said}: the cluster file says sudo: true, which needs NOPASSWD for sh"
             ) from error
