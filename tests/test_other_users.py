@@ -325,6 +325,41 @@ def test_what_others_left_under_our_name_is_refused_in_one_line(
     assert victim.read_text() == "precious"
 
 
+@pytest.mark.parametrize(
+    ("trap", "said"),
+    [
+        ("link", "it is a link of another user's: --report-dir=DIR names another folder"),
+        ("folder", "its folder is another user's, and everybody may write there: --report-dir=DIR names"),
+        ("junit", "junit.xml: it is a link of another user's: --junitxml=FILE names another"),
+        ("steps", "logs of an earlier run cannot be taken away (Permission denied): --report-dir=DIR names"),
+    ],
+)
+def test_a_report_folder_that_others_have_prepared_is_refused(
+    homes: Mapping[str, Path], trap: str, said: str
+) -> None:
+    """The cases are those of a folder with the sticky bit, as /tmp, and of one of another user's."""
+    home, (alice, bob) = homes[ALICE], (pwd.getpwnam(name).pw_uid for name in (ALICE, BOB))
+    precious, reports = home / "precious", home.parent / "reports"
+    precious.write_text("precious")
+    os.chown(precious, alice, -1)
+    reports.mkdir()
+    if trap == "folder":
+        os.chown(reports, bob, -1)
+    elif trap == "steps":
+        (reports / "steps").mkdir()
+        (reports / "steps" / "0001-os.drift.log").touch()
+    else:
+        link = reports / ("junit.xml" if trap == "junit" else "events.jsonl")
+        link.symlink_to(precious)
+        os.chown(link, bob, -1, follow_symlinks=False)
+    reports.chmod(0o1777)
+    run = run_as(ALICE, home, "pytest", "--cluster=local", "-m", "os", f"--report-dir={reports}", str(SUITES))
+    assert run.rc == 4, run.out
+    (line,) = run.errors
+    assert said in line
+    assert precious.read_text() == "precious"
+
+
 def test_our_own_file_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     path, handle = ownfile.open_own("ours.lock")
@@ -356,8 +391,10 @@ def site() -> Iterator[Sandbox]:
 
     def strict(*args: Any, **options: Any) -> str:
         text = plain(*args, **options).replace("=CR_Core\n", "=CR_Core_Memory\n")
-        return text.replace("SelectType=", MORE_CONF + "SelectType=").replace(
-            "PartitionName=batch ", "PartitionName=batch AllowAccounts=ops ExclusiveUser=YES "
+        return (
+            text.replace("SelectType=", MORE_CONF + "SelectType=")
+            .replace("PartitionName=batch ", "PartitionName=batch AllowAccounts=ops ExclusiveUser=YES ")
+            .replace("PartitionName=debug ", "PartitionName=debug DefMemPerNode=300 MaxMemPerNode=3000 ")
         )
 
     with pytest.MonkeyPatch.context() as patch:
@@ -434,7 +471,17 @@ def test_an_account_that_is_lacking_is_said_with_the_key(site: Sandbox, homes: M
     assert "set slurm.account in the cluster file" in run.out + run.err
 
 
-def test_a_run_has_all_of_the_memory_of_its_nodes(site: Sandbox, homes: Mapping[str, Path]) -> None:
+@pytest.mark.parametrize(
+    ("partition", "limit", "mem"),
+    [
+        ("batch", "MaxTRES=mem=-1", "all"),
+        ("batch", "MaxTRES=mem=1G", "200M"),  # of the account, which leaves the default
+        ("debug", "MaxTRES=mem=-1", "600M"),  # of the partition
+    ],
+)
+def test_a_run_has_as_much_of_its_nodes_memory_as_it_may(
+    site: Sandbox, homes: Mapping[str, Path], partition: str, limit: str, mem: str
+) -> None:
     (homes[ALICE] / "test_memory.py").write_text(
         "import os, subprocess\n\n\n"
         "def test_memory(allocation):\n"
@@ -442,9 +489,21 @@ def test_a_run_has_all_of_the_memory_of_its_nodes(site: Sandbox, homes: Mapping[
         "    print(subprocess.run(show, capture_output=True, text=True).stdout)\n"
     )
     cluster = cluster_of(site, homes[ALICE], account="ops")
-    run = run_as(
-        ALICE, homes[ALICE], "pytest", cluster, "-s", "test_memory.py", SLURM_CONF=str(site.layout.conf)
-    )
+    options = (f"--partition={partition}", "--time=20m", "--nodes=gpu[01-02]", "-s")
+    account(site, "modify", "user", ALICE, "set", limit)
+    try:
+        run = run_as(
+            ALICE,
+            homes[ALICE],
+            "pytest",
+            cluster,
+            *options,
+            "test_memory.py",
+            SLURM_CONF=str(site.layout.conf),
+        )
+    finally:
+        account(site, "modify", "user", ALICE, "set", "MaxTRES=mem=-1")
     assert run.rc == 0, run.out + run.err
-    memory = int(slurm(site, "sinfo", "-h", "-n", "gpu01", "-o", "%m").split()[0])
-    assert f"mem={4 * memory // 1024}G" in run.out or f"mem={4 * memory}M" in run.out
+    if mem == "all":
+        mem = f"{2 * int(slurm(site, 'sinfo', '-h', '-n', 'gpu01', '-o', '%m').split()[0]) // 1024}G"
+    assert f",mem={mem}," in run.out

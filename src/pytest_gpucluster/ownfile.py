@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
@@ -28,6 +29,22 @@ def open_own(name: str) -> tuple[Path, int]:
         os.close(handle)
         raise GpuClusterError(f"{path}: is not this user's own file: {_REMEDY}")
     return path, handle
+
+
+def refuse_traps(path: Path) -> None:
+    """Raise OSError where another user decides what a file of ours, in a folder that is there, really is.
+
+    That is: a link that is another user's, or a folder of another user's in which everybody may put one at any time.
+    Root is nobody else. A folder that its owner shares with a group is taken.
+    """
+    ours = (os.geteuid(), 0)
+    folder = path.parent.stat()
+    if folder.st_uid not in ours and folder.st_mode & stat.S_IWOTH:
+        raise PermissionError(
+            errno.EPERM, "its folder is another user's, and everybody may write there", path
+        )
+    if path.is_symlink() and path.lstat().st_uid not in ours:
+        raise PermissionError(errno.EPERM, "it is a link of another user's", path)
 
 
 _REMEDY = "remove it, or set TMPDIR to a folder of your own"

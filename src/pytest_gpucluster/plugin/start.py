@@ -15,6 +15,7 @@ from pytest_gpucluster.config import baseline, load_cluster
 from pytest_gpucluster.drain import Trial, lock_path, why_no_rights
 from pytest_gpucluster.drain.policy import ours
 from pytest_gpucluster.errors import ConfigError, GpuClusterError, SlurmError
+from pytest_gpucluster.ownfile import refuse_traps
 from pytest_gpucluster.plugin import burnin, fixtures, signals
 from pytest_gpucluster.plugin.drain import Drainage, Options, durable, little_patience, trial_reasons
 from pytest_gpucluster.plugin.gauges import Gauges
@@ -109,10 +110,7 @@ def open_session(config: pytest.Config) -> tuple[Session, EventLog | None]:
     if not option.collectonly:
         log = EventLog(Path(option.report_dir) / "events.jsonl", run)
         option.xmlpath = option.xmlpath or str(Path(option.report_dir) / "junit.xml")
-        with contextlib.suppress(
-            OSError
-        ):  # that of an earlier run would pass for this one's, were this killed
-            Path(option.xmlpath).unlink()
+        take_away_junit(Path(option.xmlpath))
     session = Controller(cluster, inventory, plan, slurm)
     session.notes = notes
     session.reserved = reserved or frozenset()
@@ -123,6 +121,17 @@ def open_session(config: pytest.Config) -> tuple[Session, EventLog | None]:
     if on_trial and slurm is not None and log is not None:
         session.trial = Trial(little_patience(slurm), on_trial, durable(log), lock_of(slurm))
     return session, log
+
+
+def take_away_junit(path: Path) -> None:
+    """Remove the JUnit file of an earlier run, which would pass for this one's, were this killed."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+    try:
+        if path.parent.exists():
+            refuse_traps(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}: --junitxml=FILE names another") from error
 
 
 def lock_of(slurm: Slurm) -> Path | None:
