@@ -198,7 +198,7 @@ def test_who_may_change_no_node_is_told_before_a_node_is_taken(
     assert run.rc == 4
     (line,) = run.errors
     assert option in line
-    assert "only Slurm's operators change nodes" in line
+    assert "only Slurm's administrators change nodes" in line
     assert jobs_so_far(sandbox) == before
 
 
@@ -469,6 +469,20 @@ def test_an_account_that_is_lacking_is_said_with_the_key(site: Sandbox, homes: M
     run = run_as(BOB, homes[BOB], "pytest", cluster, "-k", "hostname", str(SUITES))
     assert run.rc in (1, 4)
     assert "set slurm.account in the cluster file" in run.out + run.err
+
+
+@pytest.mark.parametrize(("level", "rc"), [("Operator", 4), ("Administrator", 0)])
+def test_nodes_are_drained_by_administrators_alone(
+    site: Sandbox, homes: Mapping[str, Path], level: str, rc: int
+) -> None:
+    cluster = cluster_of(site, homes[ALICE], account="ops")
+    account(site, "modify", "user", ALICE, "set", f"AdminLevel={level}")
+    try:
+        run = run_as(ALICE, homes[ALICE], "pytest", cluster, "--drain=apply", "-k", "known", str(SUITES))
+    finally:
+        account(site, "modify", "user", ALICE, "set", "AdminLevel=None")
+    assert run.rc == rc, run.out + run.err
+    assert ("AdminLevel=Administrator (Operator is too little)" in run.err) is (rc == 4)
 
 
 @pytest.mark.parametrize(

@@ -235,8 +235,8 @@ def check_rights(options: Options, slurm: Slurm) -> None:
     if options.wanted and not options.dry and (why := why_no_rights(slurm)):
         asked = "--drain=apply" if options.mode != "off" else "--resume-passing"
         raise ConfigError(
-            f"{asked}: {why}: only Slurm's operators change nodes: sacctmgr modify user NAME set AdminLevel=Operator, "
-            "or --drain=dry-run, which prints the commands"
+            f"{asked}: {why}: only Slurm's administrators change nodes: sacctmgr modify user NAME set "
+            "AdminLevel=Administrator (Operator is too little), or --drain=dry-run, which prints the commands"
         )
 
 
