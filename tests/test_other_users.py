@@ -186,6 +186,15 @@ def test_a_history_that_we_may_only_read_is_told_before_a_node_is_taken(
     assert jobs_so_far(sandbox) == before
 
 
+def test_a_cluster_file_in_a_folder_of_somebody_else_is_there_all_the_same(homes: Mapping[str, Path]) -> None:
+    path = homes[BOB] / "prod.yaml"
+    path.touch()
+    run = run_as(ALICE, homes[ALICE], "pytest", f"--cluster={path}")
+    assert run.errors == [
+        f"ERROR: {path}: a folder on the way cannot be entered by this user (Permission denied)"
+    ]
+
+
 # --- rights of Slurm's
 
 

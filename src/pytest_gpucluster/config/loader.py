@@ -118,8 +118,14 @@ def _exists(path: Path) -> bool:
 
 
 def _existing(path: Path) -> Path:
-    if not _exists(path):
-        raise ConfigError(f"{clip(path, 200)}: there is no such file")
+    try:
+        path.stat()
+    except PermissionError as error:
+        raise ConfigError(
+            f"{clip(path, 200)}: a folder on the way cannot be entered by this user ({error.strerror})"
+        ) from error
+    except (OSError, ValueError):
+        raise ConfigError(f"{clip(path, 200)}: there is no such file") from None
     return path
 
 
