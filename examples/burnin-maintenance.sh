@@ -5,7 +5,7 @@
 #   burnin-maintenance.sh prod 'gpu[01-16]' 4h
 #
 # Nodes that fail are drained (--drain=apply); what an earlier run drained and passes now is resumed. The reservation has a
-# name of its own and is deleted however this ends. Run it as Slurm's operator or administrator. The exit status is
+# name of its own and is deleted however this ends. Run it as Slurm's administrator. The exit status is
 # pytest's: 0 all nodes survived; 1 a node failed or broke; 4 wrong input.
 set -eu
 

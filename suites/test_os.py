@@ -77,6 +77,7 @@ all_limits = fleet_probed(basics.LIMITS, os.limits_of_group)
 mounts = probed(basics.MOUNTS)
 scratches = fleet_probed(basics.MOUNTS, os.Scratch.of_all)
 disks = probed(lambda cluster: os_storage.disks(os.disk_paths(cluster.os)))
+answering = fleet_probed(lambda cluster: os_storage.disks(os.disk_paths(cluster.os)), os.answering)
 processes = probed(os_software.PROCESSES)
 failed_units = probed(os_software.FAILED_UNITS)
 kernel_log = probed(KERNEL_LOG)
@@ -306,10 +307,14 @@ def test_mounts(mounts: dict[str, Mount], cluster: Cluster, expect: Expect) -> N
 
 
 def test_mount_response(
-    disks: dict[str, Disk], mounts: dict[str, Mount], cluster: Cluster, expect: Expect
+    disks: dict[str, Disk],
+    mounts: dict[str, Mount],
+    answering: frozenset[str],
+    cluster: Cluster,
+    expect: Expect,
 ) -> None:
     """No file system hangs."""
-    expect(os.mount_response(disks, mounts, os.disk_paths(cluster.os)))
+    expect(os.mount_response(disks, mounts, os.disk_paths(cluster.os), answering))
 
 
 def test_root_writable(mounts: dict[str, Mount], expect: Expect) -> None:

@@ -132,6 +132,7 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
     "probes.mpi": recorded("mpi/mpi-list-22.05.txt"),
     "probes.os_software.PROCESSES": (
         b"12 1 D 99 root nfsd\nprocesses 211\n12 1 D 100 root nfsd\nprocesses 212\n",
+        b"processes 3 of ours\n",
     ),
     "probes.os_software.TIME_SYNC": (
         _SECTION % (b"chronyc", b"C0,ntp,2,1.5,0.000012,0,0,0,0,0,0,0,16,Normal\n"),

@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / PACKAGE
 
 # Ground floor first. Rooms on one line do not import each other, but for what BESIDE allows.
 ROOMS = (
-    ("errors", "units", "hostlist", "printable", "jsontext", "redact"),
+    ("errors", "units", "hostlist", "printable", "jsontext", "redact", "ownfile"),
     ("config",),
     ("transport",),
     ("slurm",),

@@ -359,3 +359,22 @@ def test_a_driver_that_differs_from_the_fleet_fails_on_that_node() -> None:
     for index in range(8):
         host.change(index, driver="570.172.08")
     assert failing(host) == ["gpu.driver"]
+
+
+@pytest.mark.parametrize("attribute", sorted(nvidia_smi._FIELDS.keys() - {"index", "uuid", "bus"}))
+def test_what_nvidia_smi_shows_to_root_alone_is_no_fault_of_a_gpu(attribute: str) -> None:
+    host = Host()
+    for index in range(8):
+        host.change(index, **{attribute: None}, unread={attribute: "[Insufficient Permissions]"})
+    assert failing(host) == []
+
+
+def test_row_remapping_for_root_alone_is_not_checked() -> None:
+    host = Host()
+    denied = {"failure": "[Insufficient Permissions]", "pending": "[Insufficient Permissions]"}
+    remap(host, failure=None, pending=None, unread=denied)
+    verdicts = judge(host)
+    assert failing(host) == []
+    for check in ("gpu.remapped_rows", "gpu.remapped_pending"):
+        assert verdicts[check].outcome is Outcome.NOT_CHECKED
+        assert "to root alone" in verdicts[check].reason

@@ -284,7 +284,8 @@ def test_a_networked_mount_that_nobody_stated_fails_where_its_server_is_gone(
     found, disks = {"/": ROOT, "/home": HOME}, {"/": DISK, "/tmp": DISK, "/home": disk}
     verdict = os.mount_response(disks, found, ("/", "/tmp"))
     assert (verdict.outcome is Outcome.FAILED) is fails
-    failed(os.mount_response(disks, found, ("/", "/tmp", "/home")), "/home (nfs4 from fs1:/home)")
+    told = os.mount_response(disks, found, ("/", "/tmp", "/home"), {"/home"})
+    failed(told, "/home (nfs4 from fs1:/home)")
     passed(os.free_space(disks, found, OsConfig()))
 
 
@@ -361,6 +362,21 @@ def test_shared_storage_blames_the_node_that_does_not_see_it() -> None:
     failed(os.shared_storage(broken, "n1"), "/s")
     assert "n1" in not_applicable(os.shared_storage(broken, "n2"))
     assert not_applicable(os.shared_storage({}, "n2"))
+
+
+def test_what_our_user_may_not_touch_is_not_checked_and_no_fault_of_the_node() -> None:
+    denied = {"/s": SharedFolder("n1", "sh: 1: cannot create /s/.gpucluster-x: Permission denied")}
+    verdict = os.shared_storage(denied, "n1")
+    assert verdict.outcome is Outcome.NOT_CHECKED
+    assert "the user of the run may not write there" in verdict.reason
+    disks = {"/": DISK, "/tmp": DISK, "/home": Disk(problem="df: /home: Permission denied")}
+    found = {"/": ROOT, "/home": HOME}
+    config = OsConfig(mounts=(MountConfig(path="/home", min_free=2**30),))
+    for verdict in (os.mount_response(disks, found, ("/home",)), os.free_space(disks, found, config)):
+        assert verdict.outcome is Outcome.NOT_CHECKED
+        assert "the user of the run may not go there" in verdict.reason
+    on_another = os.answering({"n1": disks, "n2": {"/home": DISK}})
+    failed(os.mount_response(disks, found, ("/home",), on_another), "/home (nfs4 from fs1:/home)")
 
 
 def test_processes() -> None:

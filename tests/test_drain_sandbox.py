@@ -427,7 +427,7 @@ def test_with_the_controller_down_in_the_middle_nothing_is_drained(
 
 # Slurm's own scontrol, but for an update: there the run dies, before anything is done
 KILLER = """#!/bin/sh
-case " $* " in *" update "*) kill -9 $PPID; exit 1 ;; esac
+case " $* " in *" State=DRAIN "*) kill -9 $PPID; exit 1 ;; esac
 exec {scontrol} "$@"
 """
 

@@ -137,3 +137,21 @@ def test_a_hanging_epilog_is_a_fault_by_name_once_it_takes_too_long(sandbox: San
     assert "not tested: gpu03: COMPLETING for " in strict.out
     assert "(at most 1 s): job" in strict.out
     assert "3 of 4 nodes tested" in strict.out
+
+
+@pytest.mark.parametrize(
+    ("squeue", "private", "outcome"),
+    [
+        ("", "jobs,usage", Outcome.NOT_CHECKED),
+        (SQUEUE, "jobs", Outcome.FAILED),  # of our own, or we are an operator
+        ("", "none", Outcome.PASSED),  # it has ended just now
+    ],
+)
+def test_a_node_whose_job_is_hidden_from_us_does_not_pass(
+    squeue: str, private: str, outcome: Outcome
+) -> None:
+    client: Any = _Slurm(squeue=squeue, date="2026-11-21T03:10:00\n")
+    client.config = lambda: {"PrivateData": private}
+    nodes = completing.mark_stuck(client, _nodes(gpu01="IDLE+COMPLETING", gpu04="IDLE"), None)
+    assert checks.completing(nodes["gpu01"]).outcome is outcome
+    assert checks.completing(nodes["gpu04"]).outcome is Outcome.PASSED

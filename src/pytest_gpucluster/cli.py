@@ -191,8 +191,8 @@ def _file_name(text: str) -> str:
 
 
 def _write(path: Path, text: str, *, force: bool) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
@@ -200,7 +200,9 @@ def _write(path: Path, text: str, *, force: bool) -> None:
             f"{path}: is there already; --force overwrites it, --output names another file"
         ) from None
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from error
+        raise ConfigError(
+            f"{path}: cannot be written ({error.strerror}): --output names another file, - standard output"
+        ) from error
 
 
 # --- schema and profiles

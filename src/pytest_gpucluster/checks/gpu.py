@@ -143,7 +143,14 @@ def _unread(gpu: Gpu, attribute: str, expected: str) -> Finding | NotChecked:
     text = gpu.unread.get(attribute, "no value")
     if text == NOT_REPORTED:
         return NotChecked(f"{attribute}: {NOT_REPORTED} ({gpu.driver or 'version unknown'})")
+    if _not_for_us(text):
+        return NotChecked(f"{attribute} of {gpu}: nvidia-smi shows it to root alone: {text}")
     return Finding(str(gpu), text, expected)
+
+
+def _not_for_us(text: str) -> bool:
+    """Return True for NVML's words (nvmlErrorString) where the user may not see a value: no fault of the GPU."""
+    return "insufficient permissions" in text.lower()
 
 
 def _equal(gpus: Gpus, attribute: str, expected: Any, shown: Callable[[Any], str] = str) -> Judgement:
@@ -483,6 +490,8 @@ def _sram(gpu: Gpu, profile: GpuProfile) -> Judgement:
         yield Finding(
             str(gpu), f"SRAM threshold exceeded ({gpu.ecc_aggregate_sram} uncorrectable)", "not exceeded"
         )
+    elif not stated and _not_for_us(gpu.unread.get("sram_threshold_exceeded", "")):
+        yield _unread(gpu, "sram_threshold_exceeded", "not exceeded")
     elif gpu.sram_threshold_exceeded is None or stated:
         # Where the driver does not count SRAM apart, the total is an upper bound of it.
         found = gpu.ecc_aggregate_sram
@@ -540,6 +549,8 @@ def _rows_of(
         row = rows.get(gpu.uuid or "")
         if row is None:
             yield gpu, NotChecked(f"{gpu}: nvidia-smi --query-remapped-rows does not list it")
+        elif denied := next(filter(_not_for_us, row.unread.values()), ""):
+            yield gpu, NotChecked(f"row remapping of {gpu}: nvidia-smi shows it to root alone: {denied}")
         elif row.failure is None and all(
             text in ("[N/A]", "N/A", "[Not Supported]") for text in row.unread.values()
         ):
@@ -817,6 +828,11 @@ def fabric_state(gpus: Gpus, profile: GpuProfile) -> Judgement:
         )
         if NOT_REPORTED in (state, status):
             yield NotChecked(f"{gpu}: fabric state {NOT_REPORTED}")
+        elif denied := [text for text in (state, status) if _not_for_us(text)]:
+            if state in ("Completed", *denied) and status in ("Success", *denied):
+                yield NotChecked(f"fabric state of {gpu}: nvidia-smi shows it to root alone: {denied[0]}")
+            else:
+                yield Finding(str(gpu), f"{state}, {status}", "Completed, Success")
         elif (state, status) != ("Completed", "Success"):
             yield Finding(str(gpu), f"{state}, {status}", "Completed, Success")
 
@@ -964,7 +980,7 @@ def recovery_action(gpus: Gpus) -> Judgement:
             text = gpu.unread.get("recovery_action", "no value")
             yield (
                 NotChecked(f"{gpu}: {text}")
-                if gpu.lacks("recovery_action")
+                if gpu.lacks("recovery_action") or _not_for_us(text)
                 else Finding(str(gpu), text, "None")
             )
         elif gpu.recovery_action != "None":

@@ -24,7 +24,7 @@ from pytest_gpucluster.errors import ConfigError
 from pytest_gpucluster.units import format_duration, format_size, parse_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pytest_gpucluster.checks.verdict import Judgement
     from pytest_gpucluster.config.models import Cluster, Group, MountConfig, NodeProfile, OsConfig
@@ -622,17 +622,30 @@ _GONE = "Stale|not connected"  # libc's words: ESTALE, ENOTCONN
     action=Action.REBOOT,
 )
 def mount_response(
-    disks: Mapping[str, Disk], found: Mapping[str, Mount], asked: Sequence[str] | None = None
+    disks: Mapping[str, Disk],
+    found: Mapping[str, Mount],
+    asked: Sequence[str] | None = None,
+    answering: Collection[str] = (),
 ) -> Judgement:
-    """Every file system tells its size within the deadline: those `asked` for, and others over the network."""
+    """Every file system tells its size within the deadline: those `asked` for, and others over the network.
+
+    `answering`: the paths of which df tells something on any node; where our user may go on none, no node is to blame.
+    """
     for path, disk in disks.items():
         mount = found.get(_path(path))
         source = f" ({mount.fstype} from {mount.source})" if mount else ""
         own = asked is None or path in asked
         # another networked mount may be hidden by a later one, or not be for our user to see
         told = disk.problem if own else re.search(_GONE, disk.problem)
-        if disk.hung or (told and mount):
+        if own and disk.forbidden and path not in answering:
+            yield NotChecked(f"{disk.problem}: the user of the run may not go there")
+        elif disk.hung or (told and mount):
             yield Finding(f"{path}{source}", disk.problem, "df answers")
+
+
+def answering(fleet: Mapping[str, Mapping[str, Disk]]) -> frozenset[str]:
+    """Return the paths of which df tells something on any node."""
+    return frozenset(path for disks in fleet.values() for path, disk in disks.items() if not disk.problem)
 
 
 @check(
@@ -724,6 +737,8 @@ def free_space(disks: Mapping[str, Disk], found: Mapping[str, Mount], config: Os
     for path, disk in disks.items():
         if path not in bounds:
             continue  # asked only whether it answers
+        if disk.forbidden:
+            yield NotChecked(f"{disk.problem}: the user of the run may not go there")
         if disk.problem or (path not in found and path not in ALWAYS):
             continue  # os.mounts and os.mount_response say so
         yield Metric("free_space", disk.free / 2**30, "GiB", path)
@@ -778,7 +793,10 @@ def shared_storage(folders: Mapping[str, SharedFolder], node: str) -> Judgement:
         yield NotApplicable("the cluster file states no os.shared_storage")
     for path, folder in folders.items():
         if folder.write_problem:
-            if node == folder.writer:
+            if node == folder.writer and "Permission denied" in folder.write_problem:
+                # the same on every node: it is for the cluster file to name another folder
+                yield NotChecked(f"{path}: the user of the run may not write there: {folder.write_problem}")
+            elif node == folder.writer:
                 yield Finding(path, f"not writable: {folder.write_problem}", "writable")
             else:
                 yield NotApplicable(f"{path}: {folder.writer} could not write there: {folder.write_problem}")

@@ -85,6 +85,8 @@ def completing(info: NodeInfo | None) -> Judgement:
         yield NotChecked("the node is not known to Slurm")
     elif info.stuck:
         yield Finding("state", str(info.stuck), f"free within {units.format_duration(info.stuck.most)}")
+    elif info.ending_unseen:
+        yield NotChecked("COMPLETING, and PrivateData=jobs hides for how long: run as Slurm's operator")
 
 
 @check(

@@ -34,12 +34,19 @@ BUILT_IN = Path(__file__).parent / "clusters"
 GENERATED = "sandbox"
 
 
+def _user_folder() -> tuple[Path, ...]:
+    named = os.environ.get("XDG_CONFIG_HOME")
+    try:
+        return (Path(named) if named else Path.home() / ".config",)
+    except RuntimeError:  # a user without a home, as in many a CI container
+        return ()
+
+
 def search_path() -> tuple[Path, ...]:
     """Return the folders in which cluster files are looked for, first match wins."""
-    user = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     return (
         Path("clusters"),
-        user / "pytest-gpucluster" / "clusters",
+        *(folder / "pytest-gpucluster" / "clusters" for folder in _user_folder()),
         Path("/etc/pytest-gpucluster/clusters"),
         BUILT_IN,
     )
@@ -111,8 +118,14 @@ def _exists(path: Path) -> bool:
 
 
 def _existing(path: Path) -> Path:
-    if not _exists(path):
-        raise ConfigError(f"{clip(path, 200)}: there is no such file")
+    try:
+        path.stat()
+    except PermissionError as error:
+        raise ConfigError(
+            f"{clip(path, 200)}: a folder on the way cannot be entered by this user ({error.strerror})"
+        ) from error
+    except (OSError, ValueError):
+        raise ConfigError(f"{clip(path, 200)}: there is no such file") from None
     return path
 
 

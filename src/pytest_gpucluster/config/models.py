@@ -117,7 +117,9 @@ class SlurmConfig(Model):
     constraint: str | None = Field(None, description="--constraint: features of the nodes")
     time: Duration = Field(3600, description="time limit of the allocation")
     queue_wait: Duration = Field(600, description="how long to wait for the nodes")
-    exclusive: bool = Field(default=True, description="ask for whole nodes (--exclusive)")
+    exclusive: bool = Field(
+        default=True, description="ask for whole nodes (--exclusive) with all memory (--mem=0)"
+    )
     extra_args: tuple[str, ...] = Field((), description="further salloc options, as they are")
     job_start: Duration = Field(60, description="a job of one second has to start within this time")
     completing: Duration | None = Field(

@@ -6,7 +6,7 @@
 - `trial`: drained nodes of ours, undrained inside a reservation for a test, and drained again unless they are kept.
 """
 
-from pytest_gpucluster.drain.act import Actor, Limits
+from pytest_gpucluster.drain.act import Actor, Limits, why_no_rights
 from pytest_gpucluster.drain.listing import listed
 from pytest_gpucluster.drain.lock import lock_path, locked
 from pytest_gpucluster.drain.policy import Budget, Grounds, why_not_resume
@@ -26,6 +26,7 @@ __all__ = [
     "lock_path",
     "locked",
     "read_reason",
+    "why_no_rights",
     "why_not_resume",
     "write_reason",
 ]

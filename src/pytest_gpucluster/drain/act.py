@@ -7,6 +7,7 @@ act may have happened; one that ends with a decision, that it did not.
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     Write = Callable[..., None]
 
+_NO_NODE = "gpucluster-asks-for-its-rights"
 OUT_OF_TIME = 300.0  # seconds for all acts of a run: the nodes that we hold wait for it
 
 
@@ -226,6 +228,18 @@ class Actor:
         if not self._stopped and time.monotonic() > self._deadline:
             self._stop(f"{OUT_OF_TIME:.0f} s are over, and the nodes wait to be given back")
         return bool(self._stopped)
+
+
+def why_no_rights(slurm: Slurm) -> str:
+    """Return Slurm's words where it lets us change no node; '' where it does, or cannot be asked.
+
+    An update of a node that does not exist changes nothing, and who may change none is told that first (22.05.8).
+    """
+    try:
+        slurm.run("scontrol", "update", f"NodeName={_NO_NODE}", "State=UNDRAIN")
+    except SlurmError as error:
+        return str(error) if re.search(r"Invalid user id|denied", error.stderr, re.IGNORECASE) else ""
+    return ""
 
 
 def _is_drained(info: NodeInfo, reason: str) -> bool:

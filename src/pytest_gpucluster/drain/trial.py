@@ -81,7 +81,7 @@ class Trial:
     slurm: Slurm
     reasons: Mapping[str, str]
     write: Write
-    lock: Path
+    lock: Path | None
     refused: dict[str, str] = field(default_factory=dict)  # node -> why it is not on trial
     ended: dict[str, str] = field(default_factory=dict)  # node -> drained, left (somebody drained it), lost
     _shell: Process | None = None
@@ -165,7 +165,7 @@ class Trial:
             self.slurm.transport.count("scontrol")
             self.write("node_result", node=node, result=result)
             if result != "undrained":
-                self.refused[node] = f"it could not be undrained ({result}): are you Slurm's operator?"
+                self.refused[node] = f"it could not be undrained ({result}): are you Slurm's administrator?"
 
     def _wait_heard(self, wanted: set[str]) -> None:
         deadline = time.monotonic() + BEGIN_WITHIN

@@ -241,9 +241,11 @@ class Daemons:
 
     def start(self, words: List[str]) -> None:
         """Start `ray start --block` with these options."""
-        os.makedirs(self.temp)
+        os.makedirs(self.temp, 0o700)
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words]
-        with open(self.log, "wb") as log:
+        # of the name nothing may be there, least of all a link of another user's
+        own = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(own, "wb") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.env
             )

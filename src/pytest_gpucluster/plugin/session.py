@@ -395,6 +395,8 @@ class Controller(Session):
         if with_jobs:
             self._job_guard = JobGuard(self.slurm)
             self.jobs = submit_jobs(self.slurm, self.cluster.slurm, name=self._job_guard.name)
+            if self.jobs.problem:
+                self._job_guard.release()  # the first of them may be in the queue, and count against a limit
         dependency = self.jobs.dependency if self.jobs is not None else None
         if with_submitit and (ids := self._submit()):
             dependency = ":".join((dependency or "afterany", *ids))
@@ -428,6 +430,11 @@ class Controller(Session):
             try:
                 return self._open(slurm, dependency, say)
             except AllocationError as error:
+                # in these words Slurm speaks of any limit; without our jobs it is asked again, at the price of theirs
+                if "job submit limit" in error.stderr and self._withdraw_jobs(str(error)):
+                    self._give_back()
+                    dependency = None
+                    continue
                 if not error.nodes or not set(self.plan.testable) - error.nodes.keys():
                     raise
                 inventory = self.read_inventory(slurm)
@@ -440,23 +447,36 @@ class Controller(Session):
                 self._leave_out(fallen, inventory, say)
         return self._open(slurm, dependency, say)
 
+    def _withdraw_jobs(self, why: str) -> bool:
+        """Cancel the batch jobs where Slurm allows no allocation beside them; False where there are none."""
+        if self.jobs is None or self.jobs.problem or self._job_guard is None:
+            return False
+        self.jobs = replace(self.jobs, problem=f"they were withdrawn for the allocation: {why}")
+        self._job_guard.release()
+        return True
+
     def _leave_out(
         self, fallen: Mapping[str, Problem], inventory: Mapping[str, NodeInfo], say: Callable[[str], None]
     ) -> None:
         for node, problem in fallen.items():
             say(f"{node} is left out: {clean(problem.text)}; asking for the others again")
+        self._give_back()
+        self._replan(inventory, fallen)
+
+    def _give_back(self) -> None:
+        """Let go of what has been had of the nodes, to ask afresh."""
         for part in self._parts:  # the channel is made of them once all nodes are had
             part.close()
         self._let_go()
         self.channel, self.allocations = None, ()
-        self._replan(inventory, fallen)
 
     def _open(self, slurm: Slurm, dependency: str | None, say: Callable[[str], None]) -> None:
         """Allocate the testable nodes, and start an agent on each."""
         parts = self._parts = []
         for (partition, gpus), nodes in shares(self.cluster, self.inventory, self.plan.testable).items():
             request = make_request(self.cluster.slurm, partition, gpus, nodes)
-            request = replace(request, dependency=dependency)
+            beside = tuple(held.job_id for held in self.allocations)
+            request = replace(request, dependency=dependency, beside=beside)
             held = Allocation.request(slurm, request, say=say)
             self.allocations += (held,)
             parts.append(Fleet.over_slurm(slurm, held))

@@ -12,9 +12,10 @@ import pytest
 
 from pytest_gpucluster import hostlist, suites_path
 from pytest_gpucluster.config import baseline, load_cluster
-from pytest_gpucluster.drain import Trial, lock_path
+from pytest_gpucluster.drain import Trial, lock_path, why_no_rights
 from pytest_gpucluster.drain.policy import ours
 from pytest_gpucluster.errors import ConfigError, GpuClusterError, SlurmError
+from pytest_gpucluster.ownfile import refuse_traps
 from pytest_gpucluster.plugin import burnin, fixtures, signals
 from pytest_gpucluster.plugin.drain import Drainage, Options, durable, little_patience, trial_reasons
 from pytest_gpucluster.plugin.gauges import Gauges
@@ -62,6 +63,8 @@ def register(config: pytest.Config) -> None:
         gauges = Gauges(config, log) if log is not None else None
     except GpuClusterError as error:
         raise pytest.UsageError(clean(one_line(error))) from error
+    # suites may lie in an installation or a checkout of somebody else, where pytest cannot keep its cache
+    config.addinivalue_line("filterwarnings", "ignore::pytest.PytestCacheWarning")
     config.stash[fixtures.SESSION] = session
     config.pluginmanager.register(fixtures, "gpucluster-fixtures")
     config.pluginmanager.register(fixtures.session_plugin(session), "gpucluster-session")
@@ -97,6 +100,8 @@ def open_session(config: pytest.Config) -> tuple[Session, EventLog | None]:
     inventory = first_contact(cluster, slurm) if slurm else {}
     reserved = reserved_nodes(cluster, slurm) if slurm else None
     inventory = seen_from_inside(inventory, reserved or ())
+    if slurm is not None and not option.collectonly:
+        check_rights(options, slurm)
     on_trial = trial_reasons(options, inventory, reserved)
     plan = make_plan(cluster, inventory, selection, reserved=reserved, on_trial=on_trial)
     check_min_nodes(option.min_nodes, plan.selected)
@@ -105,10 +110,7 @@ def open_session(config: pytest.Config) -> tuple[Session, EventLog | None]:
     if not option.collectonly:
         log = EventLog(Path(option.report_dir) / "events.jsonl", run)
         option.xmlpath = option.xmlpath or str(Path(option.report_dir) / "junit.xml")
-        with contextlib.suppress(
-            OSError
-        ):  # that of an earlier run would pass for this one's, were this killed
-            Path(option.xmlpath).unlink()
+        take_away_junit(Path(option.xmlpath))
     session = Controller(cluster, inventory, plan, slurm)
     session.notes = notes
     session.reserved = reserved or frozenset()
@@ -121,7 +123,18 @@ def open_session(config: pytest.Config) -> tuple[Session, EventLog | None]:
     return session, log
 
 
-def lock_of(slurm: Slurm) -> Path:
+def take_away_junit(path: Path) -> None:
+    """Remove the JUnit file of an earlier run, which would pass for this one's, were this killed."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+    try:
+        if path.parent.exists():
+            refuse_traps(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}: --junitxml=FILE names another") from error
+
+
+def lock_of(slurm: Slurm) -> Path | None:
     """Return the lock of runs that drain or resume nodes of this Slurm."""
     return lock_path(slurm.config().get("ClusterName", ""))
 
@@ -215,6 +228,16 @@ def first_contact(cluster: Cluster, slurm: Slurm) -> Mapping[str, NodeInfo]:
     finally:
         slurm.retry_for = patience
     return inventory
+
+
+def check_rights(options: Options, slurm: Slurm) -> None:
+    """Raise ConfigError for --drain=apply or --resume-passing of a user whom Slurm lets change no node."""
+    if options.wanted and not options.dry and (why := why_no_rights(slurm)):
+        asked = "--drain=apply" if options.mode != "off" else "--resume-passing"
+        raise ConfigError(
+            f"{asked}: {why}: only Slurm's administrators change nodes: sacctmgr modify user NAME set "
+            "AdminLevel=Administrator (Operator is too little), or --drain=dry-run, which prints the commands"
+        )
 
 
 def check_min_nodes(text: str | None, selected: Sequence[str]) -> None:

@@ -148,7 +148,7 @@ class KernelLog:
 
 def parse(answer: Answer) -> KernelLog:
     """Read the folded log; NotAvailable without permission, ProbeError where the log is cut or unread."""
-    lines = text_of(answer).splitlines()
+    lines = _permitted(answer).splitlines()
     ends = [line.split("\t") for line in lines if line.startswith("end\t")]
     if not ends or len(ends[-1]) < 3 or not lines[0].startswith("source "):  # noqa: PLR2004 - end, lines, more
         raise ProbeError(
@@ -171,6 +171,27 @@ def parse(answer: Answer) -> KernelLog:
         events=tuple(event for line in lines if line.startswith("seen\t") if (event := _event(line))),
         unsaid=unsaid,
     )
+
+
+def _permitted(answer: Answer) -> str:
+    """Return the text; NotAvailable says how the log can be read where the user may not."""
+    try:
+        return text_of(answer)
+    except NotAvailable as error:
+        said = str(error)
+        if re.search(r"\bsudo: |Sorry, user|not in the sudoers", said):
+            raise NotAvailable(
+                f"{said}: the cluster file says sudo: true, which needs NOPASSWD for sh"
+            ) from error
+        if re.search(r"not permitted|permission", said, re.IGNORECASE):
+            raise NotAvailable(f"{said}: {_REMEDY}") from error
+        raise
+
+
+_REMEDY = (
+    "for root alone (kernel.dmesg_restrict): sudo: true in the cluster file, or the user in group adm or "
+    "systemd-journal"
+)
 
 
 def _event(line: str) -> Event | None:

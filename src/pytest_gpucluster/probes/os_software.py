@@ -43,9 +43,14 @@ class Processes:
 # and a process in ordinary input and output is in D state for a moment. The count shows that ps did run.
 _PROCESSES_SH = (
     "export LC_ALL=C; look() { ps -eo pid=,ppid=,stat=,etimes=,user=,comm= | "
-    "awk '{ n++ } $3 ~ /^[DZ]/ { print } END { print \"processes\", n + 0 }'; }; "
+    "awk '{ n++ } $1 == 1 { all = 1 } $3 ~ /^[DZ]/ { print } "
+    'END { print "processes", (n + 0) (n && !all ? " of ours" : "") }\'; }; '
     'a=$(look); printf "%s\\n" "$a"; case $a in *" D"*|*" Z"*) '
     "for i in 1 2; do sleep 1; look; done;; esac"
+)
+_HIDDEN = (
+    "ps does not show process 1: /proc hides the processes of others (hidepid); run as root, or as a member of the "
+    "group that its option gid= names"
 )
 _ROW = re.compile(r"(\d+)\s+(\d+)\s+([A-Z]\S*)\s+(\d+|-)\s+(\S+)\s+(.+)")
 
@@ -57,8 +62,10 @@ def read_processes(answer: Answer) -> Processes:
     looks: list[dict[int, Process]] = [{}]
     totals: list[int] = []
     for line in text_of(answer).splitlines():
-        end = re.fullmatch(r"processes (\d+)", line.strip())
+        end = re.fullmatch(r"processes (\d+)( of ours)?", line.strip())
         if end:
+            if end[2]:
+                raise NotAvailable(_HIDDEN)
             totals.append(int(end[1]))
             looks.append({})
         elif line.strip():

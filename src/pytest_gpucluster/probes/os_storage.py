@@ -71,6 +71,11 @@ class Disk:
     problem: str = ""
     hung: bool = False
 
+    @property
+    def forbidden(self) -> bool:
+        """The file system may be well: it is our user who may not look."""
+        return "Permission denied" in self.problem
+
 
 def disks(paths: Iterable[str]) -> Probe[dict[str, Disk]]:
     """Make the probe that asks df about every path, and every networked mount there is, within DISK_SECONDS."""

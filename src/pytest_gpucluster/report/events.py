@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import jsontext, redact
 from pytest_gpucluster.errors import GpuClusterError
+from pytest_gpucluster.ownfile import refuse_traps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,6 +36,7 @@ class EventLog:
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            refuse_traps(path)
             self._file = path.open("ab", buffering=0)  # nothing of a failed write is kept back for later
             self._take_over()
         except OSError as error:

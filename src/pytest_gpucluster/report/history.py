@@ -87,6 +87,8 @@ class History:
             with self._told():
                 self._db.execute("PRAGMA cache_size = -65536")
                 self._check()
+                if create:
+                    self._try_to_write()
         except BaseException:
             self._db.close()
             raise
@@ -111,6 +113,15 @@ class History:
             )
         if version < len(MIGRATIONS):
             self._upgrade()
+
+    def _try_to_write(self) -> None:
+        """Begin to write: a file or folder that is not ours to write shows itself now, not after the run."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")  # opens the journal beside the file
+        finally:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
 
     def _upgrade(self) -> None:
         with self._transaction():
@@ -148,6 +159,10 @@ class History:
                 raise GpuClusterError(
                     f"history {self.path}: another writer has held it for {BUSY:g} s; import the run later with "
                     "`gpucluster history --import EVENTS`"
+                ) from error
+            if "readonly" in str(error) or "unable to open" in str(error):
+                raise ConfigError(
+                    f"history {self.path}: this user cannot write it, or its folder ({error}); name another file"
                 ) from error
             raise GpuClusterError(f"history {self.path}: {error}") from error
         except sqlite3.DatabaseError as error:

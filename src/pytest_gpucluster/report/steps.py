@@ -7,6 +7,8 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.errors import GpuClusterError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -40,9 +42,15 @@ class StepLogs:
 
 def clear(folder: Path) -> None:
     """Take away the logs of an earlier run in this folder: they would pass for this one's."""
-    for path in (folder / FOLDER).glob("*.log"):
-        if _OURS.fullmatch(path.name):
-            path.unlink(missing_ok=True)
+    try:
+        for path in (folder / FOLDER).glob("*.log"):
+            if _OURS.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise GpuClusterError(
+            f"{folder / FOLDER}: logs of an earlier run cannot be taken away ({error.strerror}): --report-dir=DIR "
+            "names another folder"
+        ) from error
 
 
 def _lines(check: str, result: StepResult) -> Iterator[str]:

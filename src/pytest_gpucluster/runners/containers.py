@@ -14,7 +14,6 @@ import itertools
 import os
 import re
 import shlex
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster import hostlist, units
 from pytest_gpucluster.errors import NotAvailable, StepError, StepTimeout
+from pytest_gpucluster.ownfile import open_own
 from pytest_gpucluster.probes import enroot
 from pytest_gpucluster.probes.base import last_line
 from pytest_gpucluster.probes.container import Imported
@@ -273,8 +273,7 @@ def _shared(name: str) -> Iterator[set[int]]:
 
     Two first uses of a name on one node race in Enroot, and what one xdist worker has done with another may still use.
     """
-    path = Path(tempfile.gettempdir()) / f"{PREFIX}-{os.getuid()}-{name}.users"
-    handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    path, handle = open_own(f"{PREFIX}-{os.getuid()}-{name}.users")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         text = os.pread(handle, 1 << 16, 0).decode(errors="replace")

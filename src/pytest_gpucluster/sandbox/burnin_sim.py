@@ -45,15 +45,16 @@ class Shown:
         self.folder, self.base = folder / node, base
 
     def read(self, name: str) -> str:
-        """Return a file of the node, else that of healthy nodes."""
-        own = self.folder / name
-        return (own if own.exists() else self.base / name).read_text()
+        """Return a file as a load has left it, else that of the node, else that of healthy nodes."""
+        places = (self.folder / "load", self.folder, self.base)
+        return next(folder for folder in places if (folder / name).exists()).joinpath(name).read_text()
 
     def write(self, name: str, text: str) -> None:
         """Replace a file at once: a tool may be reading the old one."""
-        new = self.folder / f"{name}.burnin"
+        new = self.folder / "load" / f"{name}.{os.getpid()}"  # where each user of the sandbox may write
         new.write_text(text)
-        new.replace(self.folder / name)
+        new.chmod(0o644)  # for the tools of all
+        new.replace(self.folder / "load" / name)
 
     def change(self, change: Callable[[dict[str, list[str]]], None]) -> None:
         """Change fields of the GPUs: `change` gets {field: one value a GPU}."""

@@ -6,13 +6,18 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_gpucluster.errors import SandboxError
+
 
 def default_state_dir() -> Path:
     """Return $GPUCLUSTER_SANDBOX, else the user's XDG state folder."""
     named = os.environ.get("GPUCLUSTER_SANDBOX")
     if named:
         return Path(named).absolute()
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    try:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    except RuntimeError as error:
+        raise SandboxError(f"{error}: name the sandbox's folder by GPUCLUSTER_SANDBOX=DIR") from error
     return Path(state).absolute() / "pytest-gpucluster" / "sandbox"
 
 

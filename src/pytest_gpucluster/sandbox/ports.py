@@ -7,11 +7,10 @@ import fcntl
 import os
 import random
 import socket
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.errors import SandboxError
+from pytest_gpucluster.ownfile import open_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +27,7 @@ def reserve(count: int) -> Iterator[int]:
     Hold it until the daemons listen. The start is random, so that a daemon which is down for a while seldom
     finds its port taken.
     """
-    lock = Path(tempfile.gettempdir()) / f"pytest-gpucluster-ports-{os.getuid()}.lock"
-    handle = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    _, handle = open_own(f"pytest-gpucluster-ports-{os.getuid()}.lock")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield _free_block(count)

@@ -48,7 +48,7 @@ _NCCL_TESTS = ("all_gather_perf", "reduce_scatter_perf", "alltoall_perf", "broad
 # the option of a script's first line that leaves the options behind it to the script (mawk(1), gawk(1))
 _AWK_SCRIPT = {"mawk": "-We", "gawk": "-E"}
 # of a node's folder: what prolog, epilog and acts leave there, and the deal of real GPUs
-_KEPT = ("prolog.", "epilog", "fault.", "gpu.")
+_KEPT = ("prolog.", "epilog", "fault.", "gpu.", "enroot/")
 
 
 def tools(layout: Layout) -> None:

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 MAX_NODES = 256
 KINDS = ("plain", "namespaced", "auto")
 SLURMD_DEAD = "slurmd_dead"  # the kind of fault
+_UMASK = (
+    0o022  # root's sandbox is for every user of the machine; who may reach it its folder's parents decide
+)
 _PATIENCE = 60.0  # seconds for the daemons to come up, on top of what the nodes take
 
 
@@ -186,6 +189,7 @@ class Sandbox:
             if accounting:
                 dbd.find_programs(daemons.search_path())
             self._clear()
+            umask = os.umask(_UMASK)
             try:
                 state = State(
                     nodes=names,
@@ -204,6 +208,8 @@ class Sandbox:
             except BaseException:
                 self._clear()
                 raise
+            finally:
+                os.umask(umask)
 
     def down(self) -> None:
         """Stop every process of it and remove the state folder. Nothing happens if there is none."""
@@ -292,8 +298,9 @@ class Sandbox:
         for node in state.nodes:
             layout.node(node).mkdir()
             (layout.root / "spool" / node).mkdir(parents=True)
-            (layout.root / "tmp" / node).mkdir(parents=True)
-        clusterfile.shared_folder(layout.root).mkdir()
+            _for_all(layout.root / "tmp", layout.root / "tmp" / node, layout.node(node) / "enroot")
+            _for_all(layout.node(node) / "load", mode=0o777)  # each replaces what another's load has left
+        _for_all(clusterfile.shared_folder(layout.root))
         containers = spank.install(
             layout,
             self._transport,
@@ -520,6 +527,13 @@ class Sandbox:
             if not self.layout.root.exists():
                 self.layout.lock.unlink(missing_ok=True)  # still held: who waits for it sees that it is gone
             os.close(handle)
+
+
+def _for_all(*folders: Path, mode: int = 0o1777) -> None:
+    """Make folders in which each user of the machine may have things, by default of their own as in /tmp."""
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+        folder.chmod(mode)
 
 
 def _known_or_error(state: State, node: str) -> None:

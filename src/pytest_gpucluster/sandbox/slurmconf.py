@@ -184,6 +184,8 @@ while [ -e "$node/fault.epilog" ]; do sleep 0.5; done
 for container in "$node/enroot/pyxis_${{SLURM_JOB_ID}}_"*; do
   [ ! -d "$container" ] || {_q(layout.enroot / "enroot")} remove -f "${{container##*/}}"
 done
+# another user's: rm follows no link that may lie there
+rm -rf "$node/enroot/.of-$SLURM_JOB_UID/pyxis_${{SLURM_JOB_ID}}_"*
 exit 0
 """
 
@@ -210,7 +212,9 @@ fi
 node={_q(layout.nodes)}/$SLURMD_NODENAME
 echo "export PATH={layout.simbin}:$PATH"
 echo "export GPUCLUSTER_SANDBOX_NODE=$node"
-echo "export ENROOT_DATA_PATH=$node/enroot"
+store=$node/enroot
+[ ! -d "$store" ] || [ -O "$store" ] || store=$store/.of-$(id -u)
+echo "export ENROOT_DATA_PATH=$store"
 {offset}[ ! -e "$node/fault.hang" ] || exec sleep 86400
 exit 0
 """

@@ -15,7 +15,7 @@ import secrets
 import subprocess
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -69,6 +69,8 @@ kill -0 $PPID 2>/dev/null && ! grep -q "^State:.*Z" /proc/$PPID/status || exec s
 _COMPLETES = 5.0  # seconds that the end of a job may hide how it ended
 _JOB = re.compile(r"(?:Pending|Granted) job allocation (\d+)")
 
+# slurm_errno.c; QOSMaxMemoryPerJob, AssocMaxMemPerNode and the like as reason or in stderr
+_MEMORY_LIMIT = re.compile(r"Memory required by task is not available|(QOS|Assoc)Max\w*Mem")
 # Slurm's words where nodes that were asked for are out of service or reserved (squeue's %r)
 _NODES_OUT = ("ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED")
 
@@ -77,7 +79,8 @@ _NODES_OUT = ("ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED")
 class AllocationRequest:
     """What is asked of salloc, in its own words. `nodes` by name, else `count` of any; times in seconds.
 
-    `exclusive` alone gives whole nodes with every CPU and every GPU, also where nodes differ (tried on 22.05.8):
+    `exclusive` alone gives whole nodes with every CPU and every GPU (and by --mem=0 all of the memory, of which they
+    would have DefMemPerNode where Slurm hands it out), also where nodes differ (tried on 22.05.8):
     steps with `--overlap --gpus-per-task=1` or `--gres=gpu:8` run beside a step without gres. A step
     without gres sees no GPU then.
     """
@@ -97,6 +100,8 @@ class AllocationRequest:
     job_name: str = "gpucluster"
     dependency: str | None = field(default=None, metadata={"example": "afterany:12:13"})
     extra_args: tuple[str, ...] = ()
+    all_memory: bool = True  # of whole nodes
+    beside: tuple[int, ...] = ()  # jobs that this run holds already, and keeps while it waits
 
     def argv(self) -> list[str]:
         """Return salloc's options."""
@@ -116,9 +121,13 @@ class AllocationRequest:
         }
         flags = ["--no-kill", "--kill-command=TERM"]  # without -K a cancelled job leaves its holder alive
         if self.exclusive:
-            flags.append("--exclusive")
+            flags += ["--exclusive", "--mem=0"] if self.all_memory else ["--exclusive"]
         given = [f"--{key}={value}" for key, value in options.items() if value is not None]
         return [*flags, *given, *self.extra_args]
+
+    def limited_in_memory(self, error: AllocationError) -> bool:
+        """Say whether a limit of memory refuses the request, which asks for all of it."""
+        return self.exclusive and self.all_memory and bool(_MEMORY_LIMIT.search(f"{error} {error.stderr}"))
 
 
 class Allocation:
@@ -152,14 +161,20 @@ class Allocation:
         """Ask for nodes and wait up to `queue_wait` seconds; `say` is told what is waited for.
 
         Raise AllocationError with one line where Slurm refuses or the wait is over; nothing is left behind then.
+        Where a limit (MaxMemPerNode, a QOS) keeps us from all of the memory, the partition's default is asked for.
         """
-        begin = time.monotonic()
+        begin, said = time.monotonic(), say or (lambda _line: None)
         holder = _Holder(slurm, request)
         try:
-            job_id, nodes = holder.wait(say or (lambda _line: None))
-        except BaseException:
+            job_id, nodes = holder.wait(said)
+        except BaseException as error:
             holder.end()
-            raise
+            if not (isinstance(error, AllocationError) and request.limited_in_memory(error)):
+                raise
+            said(
+                f"{error}: asking for the default memory instead (slurm.extra_args: --mem=SIZE asks for more)"
+            )
+            return cls.request(slurm, replace(request, all_memory=False), say=say)
         return cls(slurm, job_id, nodes, request=request, holder=holder, waited=time.monotonic() - begin)
 
     @classmethod
@@ -338,6 +353,12 @@ class _Holder:
                 "Slurm no longer knows the request: slurmctld has lost its latest state, or the job was cancelled"
             )
         self.forgotten = forgotten
+        if self.asked.beside and re.match(r"(QOS|Assoc)\w*Job", why):
+            held = ", ".join(map(str, self.asked.beside))
+            raise self._error(
+                f"{why}: this run holds job {held} already, for each partition and number of GPUs a node needs a job "
+                "of its own: test them one after another, by --nodes"
+            )
         if hopeless(why):
             raise self._error(f"Slurm will not give these nodes: {why}{self._limits(why)}")
         if why.startswith(_NODES_OUT) and (bad := self._out() or self._reserved_soon()):

@@ -71,15 +71,26 @@ def with_stuck(
     return marked
 
 
+def with_unseen(nodes: Mapping[str, NodeInfo], jobs: Iterable[EndingJob]) -> dict[str, NodeInfo]:
+    """Return the nodes, those marked that are COMPLETING for a job that is hidden from us."""
+    seen = {name for job in jobs for name in job.nodes}
+    return {
+        name: replace(info, ending_unseen="COMPLETING" in info.flags and name not in seen)
+        for name, info in nodes.items()
+    }
+
+
 def mark_stuck(slurm: Slurm, nodes: Mapping[str, NodeInfo], stated: float | None) -> Mapping[str, NodeInfo]:
     """Mark the nodes that have been COMPLETING for too long; Slurm is asked only where one is COMPLETING at all.
 
-    Where Slurm does not show the jobs of others (PrivateData=jobs) nothing is known, and nothing is marked.
+    Where Slurm does not show the jobs of others (PrivateData=jobs) nothing is known, which is marked.
     """
     if not any("COMPLETING" in info.flags for info in nodes.values()):
         return nodes
     try:
         jobs = parse_ending(slurm.run(*SQUEUE))
+        if "jobs" in slurm.config().get("PrivateData", "").split(","):
+            nodes = with_unseen(nodes, jobs)
         if not jobs:
             return nodes
         # where squeue runs: its time zone is that of squeue's times

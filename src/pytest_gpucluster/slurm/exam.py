@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.errors import SlurmError, StepError
+from pytest_gpucluster.slurm.refusals import advice
 from pytest_gpucluster.slurm.result import StepResult
 from pytest_gpucluster.slurm.step import StepRequest, by_hand, run_step
 
@@ -326,7 +327,8 @@ def submit_jobs(
             *common, f"--dependency=afternotok:{array}_1", "--kill-on-invalid-dep=yes", input=_DEPENDENT
         )
     except SlurmError as error:
-        return Jobs("", "", BEGIN_AFTER, problem=str(error))
+        hint = advice(error.stderr)
+        return Jobs("", "", BEGIN_AFTER, problem=f"{error}{hint and ': '}{hint}")
     return Jobs(array, dependent.strip().split(";")[0], BEGIN_AFTER, submitted_in=took)
 
 

@@ -92,6 +92,7 @@ class NodeInfo:
     address: str = ""
     hostname: str = ""
     stuck: Stuck | None = None  # slurm/completing.py finds out
+    ending_unseen: bool = False  # COMPLETING, but Slurm shows us no job of it
 
     @property
     def base_state(self) -> str:

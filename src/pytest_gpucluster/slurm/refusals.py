@@ -25,6 +25,10 @@ _ADVICE = (
     ),
     ("Requested reservation is invalid", "name one of `scontrol show reservation`"),
     ("Requested reservation not usable now", "wait for its start time or leave the reservation away"),
+    (
+        "Access denied to requested reservation",
+        "the reservation is for other users or accounts (scontrol show reservation): be added, or set slurm.account",
+    ),
     ("Access/permission denied", "ask for access to the partition, account or reservation"),
     ("Invalid node name", "a node of the cluster file is unknown to Slurm: compare `sinfo -N`"),
     ("Invalid feature specification", "no node has that constraint: compare `sinfo -o '%N %f'`"),
@@ -32,6 +36,10 @@ _ADVICE = (
     (
         "Requested time limit is invalid",
         "ask for less time (slurm.time or --time), or another slurm.partition",
+    ),
+    (
+        "MaxSubmitJob",
+        "the account or QOS allows no more jobs in the queue (MaxSubmitJobs): wait for yours to end, or take another",
     ),
     (
         "violates accounting/QOS policy",

@@ -70,7 +70,7 @@ function read_options(   i, word) {
 function value_of(word) { return substr(word, index(word, "=") + 1) }
 function stop(code) { stopped = 1; exit code } # an exit runs END, too
 function there(path,   line, found) { found = (getline line < path) >= 0; close(path); return found }
-function pick(name) { return there(node "/" name) ? node "/" name : base "/" name }
+function pick(name) { return there(node "/load/" name) ? node "/load/" name : there(node "/" name) ? node "/" name : base "/" name }
 function show(path,   line) { while ((getline line < path) > 0) print line }
 function table_of(name, path) { ARGV[ARGC++] = "what=" name; ARGV[ARGC++] = path }
 function date(layout,   command, line) {

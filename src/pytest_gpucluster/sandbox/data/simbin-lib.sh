@@ -3,7 +3,12 @@ N=@NODES@/${SLURMD_NODENAME:-none}
 B=@BASE@
 @TOOLS@
 [ ! -e "$N/fault.hang" ] || exec $SLEEP 86400
-pick() { F=$N/$1; [ -e "$F" ] || F=$B/$1; }
+# pick FILE: sets F to it as a load has left it, else to the node's, else to that of healthy nodes
+pick() {
+  F=$N/load/$1
+  [ -e "$F" ] || F=$N/$1
+  [ -e "$F" ] || F=$B/$1
+}
 hidden() {
   [ -e "$N/hidden" ] || return 1
   while read -r h; do

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -42,6 +43,8 @@ static void enter_namespaces(const struct start *start)
 	int flags = CLONE_NEWNS | (start->options->unshare_net ? CLONE_NEWNET : 0) |
 		    (start->options->unshare_ipc ? CLONE_NEWIPC : 0) | (start->options->unshare_uts ? CLONE_NEWUTS : 0);
 
+	/* a slurmstepd of root's has become the user, and Linux keeps such a process from its own files in /proc */
+	(void)prctl(PR_SET_DUMPABLE, 1);
 	if (unshare(CLONE_NEWUSER | flags) == 0)
 		map_ids(start);
 	else if (unshare(flags) < 0) /* root may do without a user namespace, where the kernel grants none */

@@ -95,7 +95,8 @@ int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
 
 static void become_user(void)
 {
-	if (getuid() == 0 && ctx.uid != 0 && setgroups(0, NULL) < 0)
+	/* where slurmstepd has lent itself to the user (user_init), the groups are the user's already */
+	if (geteuid() == 0 && ctx.uid != 0 && setgroups(0, NULL) < 0)
 		_exit(1);
 	if (setregid(ctx.gid, ctx.gid) < 0 || setreuid(ctx.uid, ctx.uid) < 0)
 		_exit(1);
