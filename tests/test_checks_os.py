@@ -387,7 +387,7 @@ def test_kernel_log_leaves_xids_to_gpu_xid() -> None:
     passed(os.kernel_log(log()))
     passed(os.kernel_log(log(XID, NVRM)))
     failed(os.kernel_log(log(NVRM)), "kernel log: nvrm")
-    failed(os.kernel_log(log(XID, ("mce", "mce: [Hardware Error]: Machine check", 1))), "kernel log: mce")
+    failed(os.kernel_log(log(XID, ("mce", "mce: Uncorrected hardware memory error", 1))), "kernel log: mce")
 
 
 @pytest.mark.parametrize(
@@ -413,6 +413,15 @@ def test_kernel_log_leaves_xids_to_gpu_xid() -> None:
 def test_kernel_log_kinds(kind: str, text: str, count: int, bad: bool) -> None:  # noqa: FBT001 - a table
     verdict = os.kernel_log(log((kind, text, count)))
     assert verdict.outcome is (Outcome.FAILED if bad else Outcome.PASSED)
+
+
+@pytest.mark.parametrize(
+    ("bits", "word"), [(1 << 4, "machine check"), (1 << 5, "page"), (1 << 7, "oops"), (1 << 14, "lockup")]
+)
+def test_a_kernel_that_is_damaged_says_so(bits: int, word: str) -> None:
+    assert word in failed(os.taint(12_289 | bits), "kernel")
+    passed(os.taint(12_289))  # NVIDIA's driver
+    passed(os.taint(512))  # a warning
 
 
 def test_packages() -> None:
