@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from os import environ
 
 import pytest
@@ -361,6 +362,9 @@ def test_a_node_that_does_not_respond_is_told_why_and_what_to_do(
     lost: str, words: str, action: Action
 ) -> None:
     verdict = os.responds(Answer("n1", None), lost)
+    assert os.responds(Answer("n1", None, problem=f"node lost: {lost}")) == replace(
+        verdict, findings=(replace(verdict.findings[0], measured=f"node lost: {lost}"),)
+    )
     assert words in verdict.cause
     assert verdict.action is action
     assert ("power-cycle" in verdict.hint) == (action is Action.REBOOT)

@@ -147,8 +147,8 @@ _LOSSES = (
     ),
     (
         "its slurmd starts no task",
-        "slurmd was killed, hangs or refuses the step: munge, credentials, a plugin of plugstack.conf",
-        "systemctl status slurmd munge on the node; slurmd's log there; systemctl restart slurmd",
+        "slurmd was killed, hangs or refuses the step (munge, a plugin), or its Prolog outlasts MessageTimeout",
+        "systemctl status slurmd munge on the node; slurmd's log there; time the Prolog; systemctl restart slurmd",
         Action.DRAIN,
     ),
     (
@@ -163,8 +163,9 @@ _LOSSES = (
 def responds(answer: Answer, lost: str | None = None) -> Verdict:
     """Judge that the node carries out a command. `lost`: why the fleet channel gave it up."""
     verdict = _responds(answer, lost)
+    told = lost or answer.problem  # of a node that was left out of the channel, the answer tells
     for words, cause, hint, action in _LOSSES:
-        if lost and words in lost:
+        if words in told:
             return replace(verdict, cause=cause, hint=hint, action=action)
     return verdict
 
