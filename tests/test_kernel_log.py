@@ -68,6 +68,12 @@ ORDINARY = {
         "nfs: server fs1 not responding, still trying",
         "nfs: server fs1 OK",
     ],
+    "a job that met the limit of its own memory": [
+        "python invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=step_0,mems_allowed=0-1,oom_memcg=/slurm/uid_1000/job_5",
+        "Memory cgroup out of memory: Killed process 4711 (python) total-vm:9900kB, anon-rss:900kB, UID:1000",
+        "oom_reaper: reaped process 4711 (python), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB",
+    ],
     "NVMe": [
         "nvme nvme0: 63/0/0 default/read/poll queues",
         "nvme nvme0: Shutdown timeout set to 10 seconds",
@@ -94,6 +100,8 @@ SICK = {
     "[Hardware Error]: CPU:0 (19:1:1) MC18_STATUS[-|UE|MiscV|AddrV|-|TCC|SyndV|UECC|-|-|-]: 0xbc2030000000011b": "mce",
     "{3}[Hardware Error]: event severity: recoverable": "mce",
     "EDAC MC0: 1 UE memory scrubbing error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0": "edac",
+    "Out of memory: Killed process 4711 (python) total-vm:9900kB, anon-rss:900kB, UID:1000": "oom",
+    "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0-1,global_oom,task=python,pid=9": "oom",
     "nf_conntrack: nf_conntrack: table full, dropping packet": "network",
     "neighbour: arp_cache: neighbor table overflow!": "network",
     "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python:4711]": "lockup",

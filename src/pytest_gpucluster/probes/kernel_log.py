@@ -70,7 +70,8 @@ KINDS: dict[str, re.Pattern[str]] = {
         r"|removing after probe failure|disabling device after)",
         re.IGNORECASE,
     ),
-    "oom": re.compile(r"Out of memory|oom-kill", re.IGNORECASE),
+    # "X invoked oom-killer" comes first, be it of a job's cgroup or of the node: the lines after it tell which
+    "oom": re.compile(r"Out of memory|oom-kill:", re.IGNORECASE),
     "lockup": re.compile(r"(soft|hard) lockup|blocked for more than|kernel BUG|kernel panic", re.IGNORECASE),
     "network": re.compile(r"nf_conntrack: table full, dropping packet|neighbor table overflow"),
     "pcie": re.compile(r"PCIe Bus Error|AER: .*error|DPC: containment event", re.IGNORECASE),
