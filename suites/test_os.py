@@ -75,6 +75,7 @@ load = probed(basics.LOAD)
 soft_limits = probed(basics.LIMITS)
 all_limits = fleet_probed(basics.LIMITS, os.limits_of_group)
 mounts = probed(basics.MOUNTS)
+all_writable = fleet_probed(basics.MOUNTS, os.writable_of_all)
 scratches = fleet_probed(basics.MOUNTS, os.Scratch.of_all)
 disks = probed(lambda cluster: os_storage.disks(os.disk_paths(cluster.os)))
 processes = probed(os_software.PROCESSES)
@@ -341,9 +342,11 @@ def test_mount_response(
     expect(os.mount_response(disks, mounts, os.disk_paths(cluster.os)))
 
 
-def test_root_writable(mounts: dict[str, Mount], expect: Expect) -> None:
-    """The root file system, /tmp and /dev/shm are not read-only."""
-    expect(os.root_writable(mounts))
+def test_root_writable(
+    node: Node, mounts: dict[str, Mount], all_writable: dict[str, os.Peers[bool]], expect: Expect
+) -> None:
+    """The root file system, /tmp and /dev/shm are not read-only, nor is what most nodes may write to."""
+    expect(os.root_writable(mounts, {path: peers.of(node.group) for path, peers in all_writable.items()}))
 
 
 def test_scratch(

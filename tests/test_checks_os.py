@@ -269,6 +269,24 @@ def test_mounts() -> None:
     failed(os.root_writable({"/": replace(ROOT, options=("ro", "relatime"))}), "/")
 
 
+def test_a_disk_that_is_read_only_here_and_not_on_most_nodes_is_found() -> None:
+    def node(options: str, fstype: str = "ext4") -> dict[str, Mount]:
+        return {"/": ROOT, "/var": Mount("/dev/sda3", "/var", fstype, (options, "relatime"))}
+
+    def judged(*fleet: dict[str, Mount]) -> Verdict:
+        facts = {f"n{number}": found for number, found in enumerate(fleet, 1)}
+        group = Group(nodes=f"n[1-{len(fleet)}]", profile=GROUP.profile)
+        peers = {path: each.of(group) for path, each in os.writable_of_all(facts).items()}
+        return os.root_writable(fleet[0], peers)
+
+    assert "rw, as on 2 of 3 nodes" in failed(judged(node("ro"), node("rw"), node("rw")), "/var")
+    passed(judged(node("rw"), node("ro"), node("rw")))
+    passed(judged(node("ro"), node("ro"), node("rw")))  # meant to be so
+    passed(judged(node("ro"), node("rw")))  # one against one
+    passed(judged(node("ro"), {"/": ROOT}, {"/": ROOT}))
+    passed(judged(*(node(way, "squashfs") for way in ("ro", "rw", "rw"))))
+
+
 @pytest.mark.parametrize(
     ("disk", "fails"),
     [

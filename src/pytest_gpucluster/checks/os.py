@@ -641,11 +641,31 @@ def mount_response(
     cause="the kernel remounted the file system read-only after an error of its disk",
     hint="dmesg | grep -iE 'ext4|xfs|I/O error'; smartctl -a DISK; fsck, or replace the disk",
 )
-def root_writable(found: Mapping[str, Mount]) -> Judgement:
-    """The root file system, /tmp and /dev/shm are mounted read-write."""
-    for path in ("/", *SCRATCH):
-        if path in found and "ro" in found[path].options:
-            yield Finding(path, f"mounted {','.join(found[path].options)}", "rw")
+def root_writable(found: Mapping[str, Mount], peers: Mapping[str, Norm] = MappingProxyType({})) -> Judgement:
+    """The root file system, /tmp and /dev/shm are mounted read-write, and so is what most nodes can write to."""
+    always = ("/", *SCRATCH)
+    for path in dict.fromkeys((*always, *peers)):
+        if path not in found or "ro" not in found[path].options:
+            continue
+        most = peers.get(path)
+        mounted = f"mounted {','.join(found[path].options)}"
+        if path in always:
+            yield Finding(path, mounted, "rw")
+        elif most and most.value and not most.absent:
+            yield Finding(path, mounted, f"rw, as on {most.agree} of {most.nodes} nodes of its group")
+
+
+# On disks of the node: the kernel turns them read-only after an error, where they are mounted to stay
+_ON_DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs")
+
+
+def writable_of_all(fleet: Mapping[str, Mapping[str, Mount]]) -> dict[str, Peers[bool]]:
+    """Return {path: {node: whether it may be written to}} of the file systems on disks, of the nodes that have it."""
+    paths = {path for found in fleet.values() for path, mount in found.items() if mount.fstype in _ON_DISKS}
+    return {
+        path: Peers({node: "ro" not in found[path].options for node, found in fleet.items() if path in found})
+        for path in sorted(paths)
+    }
 
 
 @dataclass(frozen=True)
