@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.probes.base import Answer, Probe
     from pytest_gpucluster.probes.kernel_log import KernelLog
     from pytest_gpucluster.probes.os import Clock, Cpus, Load, Memory, Mount
-    from pytest_gpucluster.probes.os_network import Link, Naming, Network
+    from pytest_gpucluster.probes.os_network import Link, Naming, Network, Way
     from pytest_gpucluster.probes.os_software import Processes, Said, SystemState, TimeSync
     from pytest_gpucluster.probes.os_storage import Disk, SharedFolder
 
@@ -75,12 +75,14 @@ load = probed(basics.LOAD)
 soft_limits = probed(basics.LIMITS)
 all_limits = fleet_probed(basics.LIMITS, os.limits_of_group)
 mounts = probed(basics.MOUNTS)
+all_writable = fleet_probed(basics.MOUNTS, os.writable_of_all)
 scratches = fleet_probed(basics.MOUNTS, os.Scratch.of_all)
 disks = probed(lambda cluster: os_storage.disks(os.disk_paths(cluster.os)))
 answering = fleet_probed(lambda cluster: os_storage.disks(os.disk_paths(cluster.os)), os.answering)
 processes = probed(os_software.PROCESSES)
 failed_units = probed(os_software.FAILED_UNITS)
 kernel_log = probed(KERNEL_LOG)
+taint = probed(basics.TAINT)
 sysctls = probed(lambda cluster: os_software.sysctls(cluster.os.sysctls))
 packages = probed(lambda cluster: os_software.packages(cluster.os.packages))
 services = probed(lambda cluster: os_software.services(cluster.os.services))
@@ -99,6 +101,34 @@ all_addresses = fleet_probed(lambda cluster: os_software.resolution(os.some_name
 def owners(networks: dict[str, Network], all_naming: dict[str, Naming]) -> os_network.Owners:
     """Who has which address."""
     return os_network.owners(networks, all_naming)
+
+
+@pytest.fixture(scope="session")
+def neighbours(cluster: Cluster, nodes: tuple[str, ...]) -> Probe[tuple[Way, ...]]:
+    """The probe of the ways between nodes: it is made once it is known who is there."""
+    there = set(nodes)
+    return os_names.reach(
+        os_names.rings([name for name in group.names if name in there] for group in cluster.groups)
+    )
+
+
+@pytest.fixture
+def way(
+    node: Node, nodes: tuple[str, ...], neighbours: Probe[tuple[Way, ...]], facts: Facts, expect: Expect
+) -> tuple[Way, ...]:
+    """The ways from this node to its neighbours."""
+    if set(nodes).intersection(node.group.names) <= {node.name}:
+        expect.not_applicable("no other node of its group is under test")
+    return facts(neighbours)
+
+
+@pytest.fixture(scope="session")
+def all_ways(
+    neighbours: Probe[tuple[Way, ...]], fleet_facts: FleetFacts, networks: dict[str, Network]
+) -> os_network.Ways:
+    """Who reached whom."""
+    told: dict[str, tuple[Way, ...]] = fleet_facts(neighbours)
+    return os_network.ways(told, networks)
 
 
 @pytest.fixture(scope="session")
@@ -317,9 +347,11 @@ def test_mount_response(
     expect(os.mount_response(disks, mounts, os.disk_paths(cluster.os), answering))
 
 
-def test_root_writable(mounts: dict[str, Mount], expect: Expect) -> None:
-    """The root file system, /tmp and /dev/shm are not read-only."""
-    expect(os.root_writable(mounts))
+def test_root_writable(
+    node: Node, mounts: dict[str, Mount], all_writable: dict[str, os.Peers[bool]], expect: Expect
+) -> None:
+    """The root file system, /tmp and /dev/shm are not read-only, nor is what most nodes may write to."""
+    expect(os.root_writable(mounts, {path: peers.of(node.group) for path, peers in all_writable.items()}))
 
 
 def test_scratch(
@@ -367,6 +399,11 @@ def test_kernel_log(kernel_log: KernelLog, expect: Expect) -> None:
     expect(os.kernel_log(kernel_log))
 
 
+def test_taint(taint: int, expect: Expect) -> None:
+    """The kernel has not marked itself as damaged since boot."""
+    expect(os.taint(taint))
+
+
 def test_packages(packages: dict[str, str], cluster: Cluster, expect: Expect) -> None:
     """Every package of the cluster file is installed in its version."""
     expect(os.packages(packages, cluster.os.packages))
@@ -406,6 +443,11 @@ def test_name_resolution(
 def test_name_time(naming: Naming, usual_name_time: float, expect: Expect) -> None:
     """The node's own name and another one resolve without delay."""
     expect(os_network.name_time(naming, usual_name_time))
+
+
+def test_reachable(node: Node, way: tuple[Way, ...], all_ways: os_network.Ways, expect: Expect) -> None:  # noqa: ARG001 - not checked without
+    """The neighbours in the group are reached by name, and reach the node."""
+    expect(os_network.reachable(node.name, all_ways))
 
 
 def test_mtu(

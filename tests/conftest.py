@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from plugin_helpers import left_behind, queue
+from plugin_helpers import left_behind, queue, sandbox_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,14 +31,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _session_sandbox() -> Iterator[Sandbox]:
     from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415 - pure tests need no sandbox
 
-    folder = Path(tempfile.mkdtemp(prefix="sbx-"))  # short: a munge socket's path has at most 107 characters
-    sandbox = Sandbox(folder / "s")
-    try:
+    with sandbox_folder() as folder:
+        sandbox = Sandbox(folder / "s")
         sandbox.up(nodes=SANDBOX_NODES)
         yield sandbox
-    finally:
-        sandbox.down()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

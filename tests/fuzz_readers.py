@@ -94,8 +94,8 @@ def _survey() -> bytes:
     return survey
 
 
-BASICS, SURVEY = recorded("os/debian12-basics.txt")[0], _survey()
 _SECTION = b"\x1e%s\n%s\x1e=0\n"
+BASICS, SURVEY = recorded("os/debian12-basics.txt")[0] + _SECTION % (b"taint", b"12289\n"), _survey()
 # by name of the constant or of the function that makes the probe
 PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
     "probes.base": (b"",),
@@ -149,6 +149,7 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         + _SECTION % (b"addr", b"2: eno1    inet 10.1.0.1/16 brd 10.1.255.255 scope global eno1\n"),
     ),
     "probes.os_network.naming": (b"10.1.0.1  gpu01\n10.1.0.2  gpu02\ntook 100.5 100.6 0 gpu01\n",),
+    "probes.os_network.reach": (b"way gpu02 10.1.0.2 1 Connection refused\nway gpu04 - 2 -\n",),
     "probes.os_software.services": (b"active\ninactive\n",),
     "probes.os_software.packages": (
         b"slurmd\t22.05.8-4\tinstall ok installed\nno packages found matching munge\n",
@@ -172,6 +173,7 @@ MADE: dict[str, Callable[[], Probe[Any]]] = {
     "command_output": lambda: os_software.command_output("ulimit -n"),
     "resolution": lambda: os_software.resolution(["gpu01"]),
     "naming": lambda: os_network.naming(["gpu02"]),
+    "reach": lambda: os_network.reach("gpu02 gpu01 gpu02 gpu01"),
     "disks": lambda: os_storage.disks(["/"]),
 }
 _NODES = (
@@ -276,6 +278,9 @@ OTHERS: dict[str, Reader] = {
             b'"activeAt": "2026-11-21T01:02:03.5Z", "value": "1e+00"}]}}',)),
         Reader("probes.monitoring.read_version", monitoring.read_version, (
             b'{"status": "success", "data": {"version": "2.42.0"}}',)),
+        Reader("probes.monitoring.read_began", monitoring.read_began, (
+            b'{"status": "success", "data": {"startTime": "2026-11-21T01:02:03Z", "lastConfigTime": '
+            b'"2026-11-21T02:02:03+01:00"}}',)),
         Reader("probes.monitoring.read_grafana", monitoring.read_grafana, (b'{"database": "ok", "version": "11.0"}',)),
         Reader("probes.monitoring.read_time", _both(monitoring.read_time), (
             b"2026-11-21T01:02:03.123456789Z", b"0001-01-01T00:00:00Z"), VALUE),

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -265,6 +266,33 @@ def jobs_so_far(sandbox: Sandbox) -> int:
     text = slurm(sandbox, "scontrol", "show", "config")
     (line,) = (line for line in text.splitlines() if line.startswith("NEXT_JOB_ID"))
     return int(line.split("=")[1])
+
+
+# The one that takes a sandbox down: our end closes its stdin, however we end. xdist kills a worker 10 s after Ctrl-C.
+UNDERTAKER = """
+import shutil, sys
+from pathlib import Path
+from pytest_gpucluster.sandbox import Sandbox
+folder = Path(sys.stdin.read())
+try:
+    Sandbox(folder / "s").down()
+finally:
+    shutil.rmtree(folder, ignore_errors=True)
+"""
+
+
+@contextlib.contextmanager
+def sandbox_folder() -> Iterator[Path]:
+    """A folder for one sandbox, in its `s`; both are gone after us, also where we are killed."""
+    folder = Path(tempfile.mkdtemp(prefix="sbx-"))  # short: a munge socket's path has at most 107 characters
+    argv = [sys.executable, "-c", UNDERTAKER]
+    # in a session of its own: out of Ctrl-C's reach
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True, text=True) as undertaker:
+        assert undertaker.stdin
+        undertaker.stdin.write(str(folder))
+        undertaker.stdin.flush()
+        yield folder
+    assert undertaker.returncode == 0, f"the sandbox in {folder} was not taken down"
 
 
 def wait_for(true: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpucluster.checks import gpu
-from pytest_gpucluster.checks.verdict import Outcome
+from pytest_gpucluster.checks.verdict import Action, Outcome
 from pytest_gpucluster.config.models import GpuProfile
 from pytest_gpucluster.probes import nvidia_smi
 from pytest_gpucluster.probes.base import Answer
@@ -253,7 +253,7 @@ def test_a_sleeping_gpu_may_run_its_link_slower() -> None:
     assert failing(host) == []
 
 
-@pytest.mark.parametrize("said", ["[GPU is lost]", "[Unknown Error]"])
+@pytest.mark.parametrize("said", ["[GPU is lost]", "[Unknown Error]", "[GPU requires reset]"])
 def test_a_gpu_that_is_lost_fails_the_count_alone(said: str) -> None:
     """Nothing can be read of it: none of its values is wrong, nor is it to be sent back for them."""
     header, *rows = recorded("query-gpu.txt").splitlines()
@@ -275,6 +275,17 @@ def test_a_gpu_that_is_lost_fails_the_count_alone(said: str) -> None:
     )  # of GPU 4; the others still fail where they do
     host.change(0, memory=1 * MIB)
     assert failing(host) == ["gpu.count", "gpu.memory"]
+
+
+def test_a_gpu_that_requires_a_reset_is_to_be_reset_unless_others_are_gone() -> None:
+    host = Host()
+    host.change(4, memory_used=None, unread={"memory_used": "[GPU requires reset]"})
+    verdicts = judge(host)
+    assert [name for name, verdict in verdicts.items() if verdict.outcome is Outcome.FAILED] == ["gpu.count"]
+    assert verdicts["gpu.count"].action is Action.RESET_GPU
+    assert "reset" in verdicts["gpu.count"].cause
+    host.gpus = replace(host.gpus, devices=host.gpus.devices[:7])
+    assert judge(host)["gpu.count"].action is Action.DRAIN
 
 
 def test_where_the_profile_states_no_nvlinks_the_other_gpus_of_the_node_tell() -> None:

@@ -269,6 +269,24 @@ def test_mounts() -> None:
     failed(os.root_writable({"/": replace(ROOT, options=("ro", "relatime"))}), "/")
 
 
+def test_a_disk_that_is_read_only_here_and_not_on_most_nodes_is_found() -> None:
+    def node(options: str, fstype: str = "ext4") -> dict[str, Mount]:
+        return {"/": ROOT, "/var": Mount("/dev/sda3", "/var", fstype, (options, "relatime"))}
+
+    def judged(*fleet: dict[str, Mount]) -> Verdict:
+        facts = {f"n{number}": found for number, found in enumerate(fleet, 1)}
+        group = Group(nodes=f"n[1-{len(fleet)}]", profile=GROUP.profile)
+        peers = {path: each.of(group) for path, each in os.writable_of_all(facts).items()}
+        return os.root_writable(fleet[0], peers)
+
+    assert "rw, as on 2 of 3 nodes" in failed(judged(node("ro"), node("rw"), node("rw")), "/var")
+    passed(judged(node("rw"), node("ro"), node("rw")))
+    passed(judged(node("ro"), node("ro"), node("rw")))  # meant to be so
+    passed(judged(node("ro"), node("rw")))  # one against one
+    passed(judged(node("ro"), {"/": ROOT}, {"/": ROOT}))
+    passed(judged(*(node(way, "squashfs") for way in ("ro", "rw", "rw"))))
+
+
 @pytest.mark.parametrize(
     ("disk", "fails"),
     [
@@ -403,7 +421,7 @@ def test_kernel_log_leaves_xids_to_gpu_xid() -> None:
     passed(os.kernel_log(log()))
     passed(os.kernel_log(log(XID, NVRM)))
     failed(os.kernel_log(log(NVRM)), "kernel log: nvrm")
-    failed(os.kernel_log(log(XID, ("mce", "mce: [Hardware Error]: Machine check", 1))), "kernel log: mce")
+    failed(os.kernel_log(log(XID, ("mce", "mce: Uncorrected hardware memory error", 1))), "kernel log: mce")
 
 
 @pytest.mark.parametrize(
@@ -429,6 +447,15 @@ def test_kernel_log_leaves_xids_to_gpu_xid() -> None:
 def test_kernel_log_kinds(kind: str, text: str, count: int, bad: bool) -> None:  # noqa: FBT001 - a table
     verdict = os.kernel_log(log((kind, text, count)))
     assert verdict.outcome is (Outcome.FAILED if bad else Outcome.PASSED)
+
+
+@pytest.mark.parametrize(
+    ("bits", "word"), [(1 << 4, "machine check"), (1 << 5, "page"), (1 << 7, "oops"), (1 << 14, "lockup")]
+)
+def test_a_kernel_that_is_damaged_says_so(bits: int, word: str) -> None:
+    assert word in failed(os.taint(12_289 | bits), "kernel")
+    passed(os.taint(12_289))  # NVIDIA's driver
+    passed(os.taint(512))  # a warning
 
 
 def test_packages() -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from plugin_helpers import on, run_pytest
+from plugin_helpers import on, run_pytest, sandbox_folder
 
 from pytest_gpucluster.checks import container as checks
 from pytest_gpucluster.checks.verdict import Outcome
@@ -39,17 +38,13 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def faulty() -> Iterator[tuple[Sandbox, dict[str, str]]]:
-    folder = Path(tempfile.mkdtemp(prefix="sbx-"))
-    sandbox = Sandbox(folder / "s")
-    try:
+    with sandbox_folder() as folder:
+        sandbox = Sandbox(folder / "s")
         sandbox.up(nodes=len(FAULTS) + 1, gpus_per_node=2)
         node_of = dict(zip(FAULTS, sandbox.nodes, strict=False))
         for kind, node in node_of.items():
             sandbox.fault(kind, node)
         yield sandbox, node_of
-    finally:
-        sandbox.down()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -83,15 +78,11 @@ def test_healthy_node_passes_everything(run: Run, faulty: tuple[Sandbox, dict[st
 
 @pytest.mark.skipif("GPUCLUSTER_TEST_PYXIS" not in os.environ, reason="no Pyxis of a site is named")
 def test_with_the_site_s_pyxis(tmp_path: Path) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="sbx-"))
-    sandbox = Sandbox(folder / "s")
-    try:
+    with sandbox_folder() as folder:
+        sandbox = Sandbox(folder / "s")
         sandbox.up(nodes=2, gpus_per_node=2, pyxis=os.environ["GPUCLUSTER_TEST_PYXIS"])
         done = run_pytest(tmp_path, on(sandbox), where=[str(SUITE)])
         assert done.rc == 0, done.out[-3000:]
-    finally:
-        sandbox.down()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 # -- images by name ---------------------------------------------------------------------------------------------

@@ -6,14 +6,13 @@ Many nodes of one sandbox carry one fault each, so that a single run of the suit
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from plugin_helpers import sandbox_folder
 
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.sandbox import Sandbox
@@ -46,18 +45,14 @@ class Run(NamedTuple):
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
     """Put every fault into a node of its own and run the suites once."""
-    folder = Path(tempfile.mkdtemp(prefix="sbx-"))
-    sandbox = Sandbox(folder / "s")
     kinds = [*SHOWN, *ACTED]
-    try:
+    with sandbox_folder() as folder:
+        sandbox = Sandbox(folder / "s")
         sandbox.up(nodes=len(kinds) + HEALTHY)
         node_of = dict(zip(kinds, sandbox.nodes, strict=False))
         for kind, node in node_of.items():
             sandbox.fault(kind, node)
         yield suites(sandbox, folder / "reports", node_of)
-    finally:
-        sandbox.down()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def suites(sandbox: Sandbox, reports: Path, node_of: dict[str, str]) -> Run:

@@ -10,19 +10,21 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from plugin_helpers import environment
 
-from pytest_gpucluster import cli
+from pytest_gpucluster import cli, cli_history
 from pytest_gpucluster.checks.directions import HIGHER, KINDS, LOWER, NEITHER, judge, kind_of
 from pytest_gpucluster.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.report import history as module
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.report.history import APPLICATION, History
 from pytest_gpucluster.report.recorded import recorded
+from pytest_gpucluster.report.trend import Past
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -774,3 +776,9 @@ def test_where_the_file_is_found(
     assert status == 4
     assert "no such file; a run with --history=" in err
     assert not (tmp_path / "none.sqlite").exists()
+
+
+def test_one_error_on_one_node_is_no_plural() -> None:
+    past = Past("night", "prod", simulated=False, started=0.0, complete=True, good=False, error=1, nodes=1)
+    assert cli_history._about(past).endswith("0 passed, 0 failed, 1 error, 0 not judged on 1 node")
+    assert cli_history._about(replace(past, error=2, nodes=3)).endswith("2 errors, 0 not judged on 3 nodes")

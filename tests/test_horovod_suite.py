@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from framework_helpers import deviant_python, ends, framework_python, imported, message, run_suite
+from plugin_helpers import sandbox_folder
 
 from pytest_gpucluster.checks import horovod as checks
 from pytest_gpucluster.checks.horovod import NodeBuild, Way, World
@@ -288,9 +287,8 @@ def test_horovodrun_over_ssh_and_the_mpi_controller_on_nodes_like_real_ones(
 ) -> None:
     from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415 - pure tests need no sandbox
 
-    folder = Path(tempfile.mkdtemp(prefix="sbx-"))
-    nodes = Sandbox(folder / "s")
-    try:
+    with sandbox_folder() as folder:
+        nodes = Sandbox(folder / "s")
         try:
             nodes.up(nodes=2, gpus_per_node=0, kind="namespaced", share=[Path(__file__).resolve().parents[1]])
         except SandboxError as error:
@@ -300,9 +298,6 @@ def test_horovodrun_over_ssh_and_the_mpi_controller_on_nodes_like_real_ones(
         claim = {"environment": "frameworks", "ntasks_per_node": 2, "controllers": ["gloo", "mpi"]}
         chosen = ("-k", "build or gloo-horovodrun or mpi-srun")
         run = run_suite(nodes, tmp_path, "test_horovod.py", *chosen, nodes="gpu[01-02]", horovod=claim)
-    finally:
-        nodes.down()
-        shutil.rmtree(folder, ignore_errors=True)
     found = ends(run)
     assert set(found.values()) == {"passed"}, run.out[-4000:]
     assert {"test_ranks[pytorch-gloo-horovodrun]", "test_training[pytorch-mpi-srun]"} <= set(found)

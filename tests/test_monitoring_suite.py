@@ -19,7 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plugin_helpers import Run, cluster_file, free_port, jobs_so_far, out_of_service, run_pytest, wait_for
+from plugin_helpers import (
+    DEADLINE,
+    Run,
+    cluster_file,
+    free_port,
+    jobs_so_far,
+    out_of_service,
+    run_pytest,
+    wait_for,
+)
 
 from pytest_gpucluster.checks import monitoring as checks
 from pytest_gpucluster.checks.verdict import Outcome, Verdict
@@ -532,6 +541,72 @@ def test_ages_are_those_of_the_clock_that_answered() -> None:
         ("job node, u", "never scraped")
     ]
     assert parts(checks.up(seen(targets={"gpu01": (never,)}), "gpu01")) == [("job node, u", "unknown")]
+
+
+def test_a_prometheus_that_has_just_begun_accuses_no_target_that_it_has_not_come_to() -> None:
+    claim = MonitoringConfig()
+    new = Target("node", "u", 8080, "unknown", last_scrape=None, interval=30.0)
+    young, old = ({"targets": {"gpu01": (new,)}, "began": began} for began in (951.0, 950.0))  # it is 1010
+    for verdict in (
+        checks.up(seen(**young), "gpu01"),
+        checks.scrape_age(seen(**young), "gpu01", claim),
+        checks.exporters(seen(**young), claim),
+    ):
+        assert verdict.outcome is Outcome.NOT_CHECKED
+        assert verdict.reason == (
+            "job node, u: not scraped yet, Prometheus has only just begun: run again in 1 s"
+        )
+    assert parts(checks.up(seen(**old), "gpu01")) == [("job node, u", "unknown")]
+    assert parts(checks.scrape_age(seen(**old), "gpu01", claim)) == [("job node, u", "never scraped")]
+    down = dataclasses.replace(new, health="down")
+    assert parts(checks.up(seen(targets={"gpu01": (down,)}, began=1009.0), "gpu01")) == [
+        ("job node, u", "down")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"), [("15s", 15.0), ("1m30s", 90.0), ("500ms", 0.5), ("1h", 3600.0), (None, 60.0)]
+)
+def test_the_interval_of_a_target_is_read(told: str | None, seconds: float) -> None:
+    one = json.loads(targets(1))
+    if told is not None:
+        one["data"]["activeTargets"][0]["scrapeInterval"] = told
+    (target,) = probe.read_targets(json.dumps(one).encode())
+    assert target.interval == seconds
+
+
+def test_when_prometheus_began_is_the_later_of_start_and_configuration() -> None:
+    times = {"startTime": "2026-11-21T08:00:00Z", "lastConfigTime": "2026-11-21T09:00:10+01:00"}
+    body = json.dumps({"status": "success", "data": times}).encode()
+    assert probe.read_began(body) == 1795248010.0
+    with pytest.raises(ProbeError):
+        probe.read_began(b'{"status": "success", "data": {}}')
+
+
+def test_a_prometheus_that_has_really_just_started(tmp_path: Path) -> None:
+    mine, there = free_port(), free_port()
+    jobs = [
+        {
+            "job_name": "node",
+            "static_configs": [{"targets": [f"127.0.0.1:{there}"], "labels": {"node": "gpu01"}}],
+        }
+    ]
+    settings = {"global": {"scrape_interval": "10m"}, "scrape_configs": jobs}
+    (tmp_path / "prometheus.yml").write_text(json.dumps(settings))
+    argv = (
+        "--config.file={0}/prometheus.yml",
+        "--storage.tsdb.path={0}/data",
+        "--web.listen-address=127.0.0.1:{1}",
+    )
+    claim = MonitoringConfig(prometheus=f"http://127.0.0.1:{mine}", grafana=None)
+    with process("prometheus", *(word.format(tmp_path, mine) for word in argv), log=tmp_path / "log"):
+        wait_for(lambda: answers(f"{claim.prometheus}/-/ready"), "Prometheus is ready")
+        found = wait_for(lambda: (told := look(claim, ("gpu01",), {})).targets and told, "it has its targets")
+    (target,) = found.targets["gpu01"]
+    assert target.interval == 600.0
+    if target.unscraped:  # the first scrape is at a random moment of the ten minutes
+        assert checks.up(found, "gpu01").outcome is Outcome.NOT_CHECKED
+        assert abs(found.now - found.began) < DEADLINE
 
 
 def test_pending_alerts_do_not_fail() -> None:

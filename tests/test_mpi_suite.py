@@ -5,14 +5,13 @@ from __future__ import annotations
 import ast
 import shutil
 import subprocess
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from plugin_helpers import Run as Pytest
-from plugin_helpers import cluster_file, names, run_pytest
+from plugin_helpers import cluster_file, names, run_pytest, sandbox_folder
 
 from pytest_gpucluster.checks import mpi as checks
 from pytest_gpucluster.checks.verdict import Outcome
@@ -437,17 +436,13 @@ def namespaced() -> Iterator[Sandbox]:
     """Two nodes with a network, a hostname and a /tmp of their own."""
     from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415 - pure tests need no sandbox
 
-    folder = Path(tempfile.mkdtemp(prefix="sbx-"))
-    made = Sandbox(folder / "s")
-    try:
+    with sandbox_folder() as folder:
+        made = Sandbox(folder / "s")
         try:
             made.up(nodes=2, gpus_per_node=0, kind="namespaced", share=[Path(__file__).resolve().parents[1]])
         except SandboxError as error:
             pytest.skip(f"this machine makes no namespaced nodes: {error}")
         yield made
-    finally:
-        made.down()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_open_mpi_as_it_comes_on_nodes_like_real_ones(

@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import shutil
 import signal
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from plugin_helpers import Run, run_pytest
+from plugin_helpers import Run, run_pytest, sandbox_folder
 
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.sandbox.faults import FAULTS
@@ -46,14 +44,10 @@ class Case:
 
 
 def up(nodes: int, gpus_per_node: int = 8) -> Iterator[Sandbox]:
-    folder = Path(tempfile.mkdtemp(prefix="sbx-"))  # short: a munge socket's path has at most 107 characters
-    sandbox = Sandbox(folder / "s")
-    try:
+    with sandbox_folder() as folder:
+        sandbox = Sandbox(folder / "s")
         sandbox.up(nodes=nodes, gpus_per_node=gpus_per_node)
         yield sandbox
-    finally:
-        sandbox.down()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+from dataclasses import replace
+from os import environ
+
 import pytest
 
 from pytest_gpucluster.checks import os, os_network
@@ -9,7 +13,18 @@ from pytest_gpucluster.checks.verdict import Action, Outcome, Verdict
 from pytest_gpucluster.config.models import Group, Profile
 from pytest_gpucluster.errors import NotAvailable
 from pytest_gpucluster.probes.base import Answer
-from pytest_gpucluster.probes.os_network import NETWORK, Link, Naming, Network, naming
+from pytest_gpucluster.probes.os_network import (
+    NETWORK,
+    REACHED,
+    UNKNOWN_NAME,
+    Link,
+    Naming,
+    Network,
+    Way,
+    naming,
+    reach,
+    rings,
+)
 from pytest_gpucluster.probes.os_software import SYSTEM_STATE, SystemState
 
 PLAIN = Profile(name="plain", description="of a test", source="none")
@@ -128,16 +143,162 @@ def test_the_time_of_names_is_read_with_the_addresses_of_the_nodes_own() -> None
         probe.parse(_answer("took 1.0 1.0 127 gpu01\n", err="timeout: getent: not found"))
 
 
+def test_a_dead_name_server_of_all_is_no_fault_of_a_node() -> None:
+    verdict = os_network.name_time(Naming(10.02), 10.01)
+    assert verdict.action is Action.MONITOR
+    assert "name server of the site" in verdict.cause
+    assert "half of the nodes need 10.0 s or more" in verdict.findings[0].measured
+    assert "site" not in os_network.name_time(Naming(10.02), 0.01).cause
+
+
 @pytest.mark.parametrize(
     ("seconds", "usual", "outcome"),
     [
         (5.02, 0.01, Outcome.FAILED),
         (1.9, 0.01, Outcome.PASSED),
-        (5.02, 3.0, Outcome.PASSED),  # all are slow: the machine, or the site's name server
+        (4.0, 1.5, Outcome.PASSED),  # all are slow: the machine is loaded
+        (5.02, 5.01, Outcome.FAILED),  # all wait for a server that is dead
     ],
 )
 def test_slow_names_are_those_of_one_node(seconds: float, usual: float, outcome: Outcome) -> None:
     assert os_network.name_time(Naming(seconds), usual).outcome is outcome
+
+
+NO_ANSWER = "no answer within 5 s"
+
+
+def test_each_node_takes_its_neighbours_of_its_own_group() -> None:
+    ring = rings((["a", "b", "c"], ["x", "y"], ["alone"]))
+    assert ring == "c a b c a y x y x"
+    told = {}
+    for node in ("a", "b", "c", "x", "y"):
+        env = {"SLURMD_NODENAME": node, "PATH": environ["PATH"]}
+        answer = subprocess.run(
+            ["sh", "-c", reach(ring).command], env=env, capture_output=True, check=True, timeout=60
+        )
+        told[node] = sorted(line.split()[1] for line in answer.stdout.decode().splitlines())
+    assert told == {"a": ["b", "c"], "b": ["a", "c"], "c": ["a", "b"], "x": ["y"], "y": ["x"]}
+    answer = subprocess.run(
+        ["sh", "-c", reach(ring).command],
+        env={**env, "SLURMD_NODENAME": "z"},
+        capture_output=True,
+        check=False,
+    )
+    assert answer.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "way"),
+    [
+        ("way n2 10.1.0.2 1 Connection refused", Way("n2", "10.1.0.2", REACHED)),
+        ("way n2 10.1.0.2 0 ", Way("n2", "10.1.0.2", REACHED)),
+        ("way n2 10.1.0.2 124 ", Way("n2", "10.1.0.2", NO_ANSWER)),
+        ("way n2 10.1.0.2 1 No route to host", Way("n2", "10.1.0.2", "No route to host")),
+        ("way n2 - 2 -", Way("n2", "", UNKNOWN_NAME)),
+    ],
+)
+def test_what_came_of_a_way_is_read(line: str, way: Way) -> None:
+    assert reach("n1 n2").parse(_answer(f"{line}\n")) == (way,)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "way n2 10.1.0.2 127 No such file or directory",
+        "way n2 10.1.0.2 1 No such file or directory",
+        "way n2 - 124 -",
+    ],
+)
+def test_without_tools_or_names_no_way_is_closed(line: str) -> None:
+    with pytest.raises(NotAvailable):
+        reach("n1 n2").parse(_answer(f"{line}\n"))
+
+
+def _ring(
+    nodes: int,
+    closed: dict[tuple[int, int], str],
+    *,
+    told: int = 0,
+    means: dict[tuple[int, int], str] | None = None,
+) -> dict[str, Verdict]:
+    """Judge a ring of nodes n1, n2, ... with addresses 10.1.0.N; `closed`: what came of ways; `told`: of how many."""
+    of = {}
+    for number in range(1, (told or nodes) + 1):
+        pair = {number % nodes + 1, (number - 2) % nodes + 1}
+        of[f"n{number}"] = [
+            Way(f"n{to}", (means or {}).get((number, to), f"10.1.0.{to}"), closed.get((number, to), REACHED))
+            for to in sorted(pair)
+        ]
+    networks = {f"n{number}": Network({}, {"eno1": (f"10.1.0.{number}",)}) for number in range(1, nodes + 1)}
+    fleet = os_network.ways(of, networks)
+    return {node: os_network.reachable(node, fleet) for node in of}
+
+
+def _drained(verdicts: dict[str, Verdict]) -> list[str]:
+    return [node for node in _accused(verdicts) if verdicts[node].action is Action.DRAIN]
+
+
+def test_a_ring_without_trouble_passes() -> None:
+    assert _accused(_ring(4, {})) == []
+    assert {one.outcome for one in _ring(4, {}).values()} == {Outcome.PASSED}
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 9])
+def test_a_node_that_nobody_reaches_or_that_reaches_nobody_is_named_alone(nodes: int) -> None:
+    into = {(1, 2): NO_ANSWER, (3, 2): "No route to host"}
+    out = {(2, 1): NO_ANSWER, (2, 3): NO_ANSWER}
+    for closed in (into, out, {**into, **out}):
+        assert _accused(_ring(nodes, closed)) == _drained(_ring(nodes, closed)) == ["n2"]
+
+
+def test_two_neighbours_that_are_both_shut_are_both_named_and_no_others() -> None:
+    closed = dict.fromkeys([(1, 2), (3, 2), (2, 3), (4, 3)], NO_ANSWER)
+    assert _drained(_ring(9, closed)) == _accused(_ring(9, closed)) == ["n2", "n3"]
+
+
+@pytest.mark.parametrize("nodes", [2, 9])
+def test_where_one_way_alone_is_closed_both_ends_are_named_and_none_is_to_be_drained(nodes: int) -> None:
+    verdicts = _ring(nodes, {(1, 2): NO_ANSWER})
+    assert _accused(verdicts) == ["n1", "n2"]
+    assert _drained(verdicts) == []
+    assert verdicts["n1"].findings[0].measured == NO_ANSWER
+    assert "which side" in verdicts["n2"].cause
+
+
+def test_where_no_way_is_open_no_node_is_to_be_drained() -> None:
+    closed = {(n, to): NO_ANSWER for n in range(1, 5) for to in (n % 4 + 1, (n - 2) % 4 + 1)}
+    assert _drained(_ring(4, closed)) == []
+    assert len(_accused(_ring(4, closed))) == 4
+
+
+def test_a_node_that_is_dead_accuses_no_neighbour() -> None:
+    verdicts = _ring(4, {(3, 4): NO_ANSWER, (1, 4): NO_ANSWER}, told=3)
+    assert _accused(verdicts) == []
+
+
+@pytest.mark.parametrize(("address", "outcome"), [("10.9.9.9", NO_ANSWER), ("10.1.0.4", REACHED)])
+def test_a_wrong_name_is_the_fault_of_the_node_that_has_it(address: str, outcome: str) -> None:
+    verdicts = _ring(4, {(1, 2): outcome}, means={(1, 2): address})
+    assert _accused(verdicts) == _drained(verdicts) == ["n1"]
+    assert f"means {address} here" in verdicts["n1"].findings[0].measured
+
+
+def test_an_address_that_all_nodes_take_for_a_node_s_is_no_fault_of_one_of_them() -> None:
+    means = {(1, 2): "10.9.9.9", (3, 2): "10.9.9.9"}
+    assert _drained(_ring(9, dict.fromkeys(means, NO_ANSWER), means=means)) == ["n2"]  # nobody reaches it
+    assert _drained(_ring(2, {(1, 2): NO_ANSWER}, means=means)) == []
+
+
+def test_an_address_that_a_node_has_behind_a_translation_is_its_own() -> None:
+    assert _accused(_ring(4, {}, means={(1, 2): "192.0.2.2"})) == []
+
+
+def test_names_that_one_node_lacks_are_its_fault_and_of_all_are_none() -> None:
+    lacking = {(1, 2): UNKNOWN_NAME, (1, 4): UNKNOWN_NAME}
+    assert _drained(_ring(4, lacking, means=dict.fromkeys(lacking, ""))) == ["n1"]
+    every = {(n, to): UNKNOWN_NAME for n in range(1, 5) for to in (n % 4 + 1, (n - 2) % 4 + 1)}
+    verdicts = _ring(4, every, means=dict.fromkeys(every, ""))
+    assert {one.outcome for one in verdicts.values()} == {Outcome.NOT_APPLICABLE}
 
 
 @pytest.mark.parametrize(
@@ -201,6 +362,9 @@ def test_a_node_that_does_not_respond_is_told_why_and_what_to_do(
     lost: str, words: str, action: Action
 ) -> None:
     verdict = os.responds(Answer("n1", None), lost)
+    assert os.responds(Answer("n1", None, problem=f"node lost: {lost}")) == replace(
+        verdict, findings=(replace(verdict.findings[0], measured=f"node lost: {lost}"),)
+    )
     assert words in verdict.cause
     assert verdict.action is action
     assert ("power-cycle" in verdict.hint) == (action is Action.REBOOT)

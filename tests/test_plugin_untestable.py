@@ -100,6 +100,32 @@ def test_drained_and_failing_nodes_are_an_error_each_and_then_not_tested(
     assert skipped.message.startswith("not tested: gpu02: DRAINED")
 
 
+@pytest.mark.usefixtures("drained")
+@pytest.mark.parametrize(("workers", "rc"), [("-n0", 1), ("-n2", 2)])  # xdist ends a stopped run with 2
+def test_the_first_error_of_minus_x_may_be_a_node_that_cannot_be_tested(
+    sandbox: Sandbox, tmp_path: Path, workers: str, rc: int
+) -> None:
+    run = run_pytest(tmp_path, on(sandbox), workers, "-x", files=SUITE)
+    assert run.rc == rc, run.out
+    first = {f"test_available[{node}]" for node in (["gpu02"] if workers == "-n0" else ["gpu02", "gpu03"])}
+    assert set(names(run.outcomes, "error")) & first
+    assert "stopping after 1 failures" in run.out
+    if workers == "-n0":  # the others of a lane may be under way
+        assert names(run.outcomes, "passed") == ["test_named[gpu01]"]
+
+
+@pytest.mark.usefixtures("drained")
+def test_the_entry_of_a_node_keeps_its_name_wherever_the_run_is_started(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    inside = tmp_path / "below"
+    inside.mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")  # the root of the ids
+    run = run_pytest(inside, on(sandbox), files=SUITE)
+    assert "\nERROR run::test_available[gpu02] - " in run.out
+    assert "run::test_available[gpu02]" in run.outcomes
+
+
 def test_a_node_that_slurm_does_not_know_is_named(sandbox: Sandbox, tmp_path: Path) -> None:
     path = cluster_file(sandbox, tmp_path, nodes="gpu[01-02,77]")
     run = run_pytest(tmp_path, f"--cluster={path}", files=SUITE)

@@ -115,11 +115,11 @@ def test_files_read_together_say_what_each_says_by_itself(tmp_path: Path, unread
 
 def test_a_file_that_ends_in_the_word_between_files_keeps_it() -> None:
     between = "Linux\nLinux\n"
-    ones = "".join(f"{number}\n" for number in range(11))
+    ones = "".join(f"{number}\n" for number in range(12))
     files = (ones, "ID=x\nLinux\n", "MemTotal: 1 kB\n", "limits\n", "mounts\n", "yama")
     found = basics.split_files(between.join(files))
     assert (found["release"], found["proc"]) == ("ID=x\nLinux\n", "0\n1\n2\nMemTotal: 1 kB\n")
-    assert (found["thp"], found["governor"], found["lsm"]) == ("9\n", "10\n", "yama")
+    assert (found["taint"], found["thp"], found["governor"], found["lsm"]) == ("9\n", "10\n", "11\n", "yama")
 
 
 def test_files_that_do_not_come_apart_are_an_error() -> None:
@@ -161,7 +161,7 @@ def test_rubbish_is_an_error_and_never_a_crash(probe: Probe[Any], rubbish: bytes
 @given(said=st.text(alphabet=st.characters(exclude_characters="\x1e"), max_size=80))
 def test_a_rubbish_section_never_crashes(probe: Probe[Any], said: str) -> None:
     parts = ("date", "hostname", "kernel", "proc", "release", "lscpu", "governor", "mounts")
-    rest = ("limits", "thp", "lsm", "tunables", "user", "names", "files")
+    rest = ("limits", "thp", "lsm", "tunables", "taint", "user", "names", "files")
     body = "".join(f"\x1e{part}\n{said}\x1e=0\n" for part in parts + rest)
     try:
         probe.parse(Answer("x", 0, body.encode(errors="replace")))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plugin_helpers import left_behind, wait_for
+from plugin_helpers import left_behind, sandbox_folder, wait_for
 
 from pytest_gpucluster import config
 from pytest_gpucluster.errors import SandboxError
@@ -36,10 +36,8 @@ SRC = Path(__file__).parents[1] / "src"
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A short path: a munge socket's has at most 107 characters."""
-    path = Path(tempfile.mkdtemp(prefix="sbx-"))
-    yield path
-    Sandbox(path / "s").down()
-    shutil.rmtree(path, ignore_errors=True)
+    with sandbox_folder() as path:
+        yield path
 
 
 def run(sandbox: Sandbox, *argv: str, timeout: float = 60.0) -> str:
@@ -98,7 +96,7 @@ def test_heal_starts_a_slurmd_that_died_by_itself(sandbox: Sandbox) -> None:
 def test_what_cannot_be_healed_is_said(sandbox: Sandbox) -> None:
     with pytest.raises(SandboxError, match=r"no node 'gpu99': it has gpu\[01-04\]"):
         sandbox.heal("gpu99")
-    with pytest.raises(SandboxError, match=r"no fault is called 'nvlink': there are "):
+    with pytest.raises(SandboxError, match=r"no fault is called 'nvlink'; did you mean 'nvlink_\w+'\?$"):
         sandbox.heal(kind="nvlink")
 
 
@@ -399,3 +397,21 @@ def test_what_a_test_leaves_is_named_and_taken_away(sandbox: Sandbox) -> None:
     run(sandbox, "scontrol", "update", "NodeName=gpu02", "State=DRAIN", "Reason=bad cable")
     assert left_behind(sandbox, [], patience=1) == ["node gpu02 drained"]
     assert run(sandbox, "sinfo", "-h", "-o", "%T", "-p", "batch").split() == ["idle"]
+
+
+def test_a_test_that_is_killed_leaves_no_sandbox() -> None:
+    """As an xdist worker is, 10 s after Ctrl-C."""
+    code = (
+        "import time; from plugin_helpers import sandbox_folder; from pytest_gpucluster.sandbox import Sandbox\n"
+        "with sandbox_folder() as folder:\n"
+        "    Sandbox(folder / 's').up(nodes=1); print(folder, flush=True); time.sleep(600)"
+    )
+    argv = [sys.executable, "-c", code]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent) as killed:
+        assert killed.stdout
+        folder = Path(killed.stdout.readline().strip())
+        running = of_sandbox(folder)
+        killed.kill()
+    assert running
+    wait_for(lambda: not folder.exists(), "the sandbox is taken down")
+    assert of_sandbox(folder) == []

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from plugin_helpers import sandbox_folder
 
 from pytest_gpucluster import config
 from pytest_gpucluster.errors import SandboxError
@@ -54,22 +55,16 @@ TWO_BY_TWO = ["0/4 gpu01 10", "1/4 gpu01 10", "2/4 gpu02 10", "3/4 gpu02 10"]
 @pytest.fixture(scope="module")
 def box() -> Iterator[Sandbox]:
     """Two namespaced nodes with accounting."""
-    folder = Path(tempfile.mkdtemp(prefix="sbx-"))
-    sandbox = Sandbox(folder / "s")
-    try:
+    with sandbox_folder() as folder:
+        sandbox = Sandbox(folder / "s")
         sandbox.up(nodes=2, kind="namespaced", accounting=True)
         yield sandbox
-    finally:
-        sandbox.down()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="sbx-"))
-    yield path
-    Sandbox(path / "s").down()
-    shutil.rmtree(path, ignore_errors=True)
+    with sandbox_folder() as path:
+        yield path
 
 
 @pytest.fixture(scope="module")

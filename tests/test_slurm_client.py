@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.errors import SlurmError
+from pytest_gpucluster.slurm import client
 from pytest_gpucluster.slurm.client import Slurm, outage, said
 from pytest_gpucluster.slurm.pyxis import PyxisOptions, explain
 from pytest_gpucluster.transport import LocalTransport
@@ -186,3 +187,26 @@ def test_that_steps_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(SlurmError, match="denied"):
         Slurm(LocalTransport()).steps(9)
+
+
+def test_a_controller_that_stays_away_is_waited_for_once_and_not_by_every_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "AGAIN", 0.0)
+    text = f"[ -e {tmp_path}/away ] || exit 0; echo 'error: Unable to contact slurm controller' >&2; exit 1"
+    program = _program(tmp_path, "squeue", text)
+    slurm = Slurm(LocalTransport(), retry_for=2)
+
+    def tries() -> int:
+        before = slurm.transport.started.get("squeue", 0)
+        with pytest.raises(SlurmError, match="did not answer"):
+            slurm.run(program)
+        return slurm.transport.started["squeue"] - before
+
+    (tmp_path / "away").touch()
+    assert tries() > 1
+    assert [tries(), tries()] == [1, 1]
+    (tmp_path / "away").unlink()
+    slurm.run(program)
+    (tmp_path / "away").touch()
+    assert tries() > 1  # another outage has its own time

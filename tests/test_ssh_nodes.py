@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from plugin_helpers import DEADLINE, TINY, Run, environment, names, out_of_service, write_suites
+from plugin_helpers import (
+    DEADLINE,
+    TINY,
+    Run,
+    environment,
+    names,
+    out_of_service,
+    sandbox_folder,
+    write_suites,
+)
 from ssh_helpers import WHY_NOT as NO_SSHD
 
 from pytest_gpucluster import config, suites_path
@@ -25,6 +31,7 @@ from pytest_gpucluster.transport import LocalTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 NO_NODES = NO_SSHD or namespaces.why_not(LocalTransport(), search_path())
 needs_nodes = pytest.mark.skipif(bool(NO_NODES), reason=NO_NODES)
@@ -39,14 +46,10 @@ def test_fresh(host, node):
 @pytest.fixture(scope="module")
 def box() -> Iterator[Sandbox]:
     """Two nodes with an sshd each."""
-    folder = Path(tempfile.mkdtemp(prefix="sbx-"))
-    sandbox = Sandbox(folder / "s")
-    try:
+    with sandbox_folder() as folder:
+        sandbox = Sandbox(folder / "s")
         sandbox.up(nodes=2, kind="namespaced")
         yield sandbox
-    finally:
-        sandbox.down()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def over_ssh(box: Sandbox, folder: Path, *args: str, files: dict[str, str] | None = None, **keys: Any) -> Run:

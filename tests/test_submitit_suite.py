@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from plugin_helpers import (
     names,
     queue,
     run_pytest,
+    sandbox_folder,
     slurm,
     wait_for,
 )
@@ -235,10 +235,8 @@ def _claim() -> Any:
 
 
 def test_with_accounting_submitit_knows_the_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Sandbox(
-        Path(tempfile.mkdtemp(prefix="sbx-")) / "s"
-    )  # short: a socket's path has at most 107 characters
-    try:
+    with sandbox_folder() as folder:
+        own = Sandbox(folder / "s")
         own.up(nodes=2, accounting=True)
         for name, value in own.env.items():
             monkeypatch.setenv(name, value)
@@ -246,9 +244,6 @@ def test_with_accounting_submitit_knows_the_states(tmp_path: Path, monkeypatch: 
         done = run_suite(path)
         assert set(done.outcomes.values()) == {"passed"}, done.out
         assert len(done.outcomes) == 7
-    finally:
-        own.down()
-        own.layout.root.parent.rmdir()
 
 
 def test_no_job_outlives_us(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -201,8 +201,11 @@ def _accept(found: History, args: argparse.Namespace) -> None:
 
 def _about(past: Past) -> str:
     kind = "simulated, " if past.simulated else ""
-    counts = f"{past.passed} passed, {past.failed} failed, {past.error} errors, {past.unjudged} not judged"
-    return f"{past.run}  {when(past.started)}  {kind}{past.outcome}: {counts} on {past.nodes} nodes"
+    errors, nodes = ("" if count == 1 else "s" for count in (past.error, past.nodes))
+    counts = (
+        f"{past.passed} passed, {past.failed} failed, {past.error} error{errors}, {past.unjudged} not judged"
+    )
+    return f"{past.run}  {when(past.started)}  {kind}{past.outcome}: {counts} on {past.nodes} node{nodes}"
 
 
 def _runs(found: History, cluster: str, count: int) -> None:

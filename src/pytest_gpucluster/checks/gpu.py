@@ -10,7 +10,7 @@ from pytest_gpucluster import hostlist
 from pytest_gpucluster.checks.fleet import Majority, drift, majority, owners
 from pytest_gpucluster.checks.verdict import Action, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.probes import xid as xids
-from pytest_gpucluster.probes.nvidia_smi import HANG, NOT_REPORTED, Gpu, Gpus
+from pytest_gpucluster.probes.nvidia_smi import HANG, NOT_REPORTED, REQUIRES_RESET, Gpu, Gpus
 from pytest_gpucluster.units import format_size
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def _fits(value: str, stated: str) -> bool:
     cause="a GPU fell off the bus, or was not found at boot",
     hint="dmesg | grep -i -e xid -e nvrm; lspci -d 10de:; power the node off and on; reseat the GPU",
 )
-def count(gpus: Gpus, profile: GpuProfile) -> Judgement:
+def _count(gpus: Gpus, profile: GpuProfile) -> Judgement:
     """nvidia-smi lists as many GPUs as the profile has."""
     if gpus.driver_problem:
         yield NotChecked(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
@@ -216,6 +216,19 @@ def count(gpus: Gpus, profile: GpuProfile) -> Judgement:
     if len(gpus) != profile.count or (gpus.failed and not lost):
         said = f", nvidia-smi: {_said(gpus)}" if gpus.messages or gpus.failed else ""
         yield Finding("GPUs", f"{len(gpus)}{said}", str(profile.count))
+
+
+def count(gpus: Gpus, profile: GpuProfile) -> Verdict:
+    """Judge the number of GPUs; one of which the driver says that a reset is due is there, and needs just that."""
+    verdict = _count(gpus, profile)
+    if not verdict.findings or not all(REQUIRES_RESET in found.measured for found in verdict.findings):
+        return verdict
+    return replace(
+        verdict,
+        cause="a GPU met an error that its driver clears by a reset alone",
+        hint="dmesg | grep Xid; end what uses the GPU; nvidia-smi -r -i INDEX (with NVSwitch: of all GPUs), or reboot",
+        action=Action.RESET_GPU,
+    )
 
 
 @check("gpu.names", cause="a GPU of another model", hint="nvidia-smi -L; is this the right profile?")

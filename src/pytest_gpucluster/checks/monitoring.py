@@ -96,7 +96,7 @@ def up(seen: Monitored, node: str) -> Judgement:
     found = seen.targets.get(node, ())
     if not found:
         yield NotChecked(seen.targets_problem or "Prometheus has no target on the node")
-    yield from _down(found)
+    yield from _down(found, seen)
 
 
 @check(
@@ -118,12 +118,21 @@ def exporters(seen: Monitored, claim: MonitoringConfig) -> Judgement:
             if not found:
                 yield Finding(f"{name} on port {port}", "no target of Prometheus", "a target")
             elif not any(one.health == "up" for one in found):
-                yield from _down(found)
+                yield from _down(found, seen)
 
 
-def _down(targets: Iterable[Target]) -> Judgement:
+def _unscraped(one: Target, seen: Monitored) -> NotChecked:
+    wait = (seen.began or 0.0) + 2 * one.interval - seen.now
+    return NotChecked(
+        f"job {one.job}, {one.url}: not scraped yet, Prometheus has only just begun: run again in {wait:.0f} s"
+    )
+
+
+def _down(targets: Iterable[Target], seen: Monitored) -> Judgement:
     for one in targets:
-        if one.health != "up":
+        if seen.awaits(one):
+            yield _unscraped(one, seen)
+        elif one.health != "up":
             told = f"{one.health}: {one.last_error}" if one.last_error else one.health
             yield Finding(f"job {one.job}, {one.url}", told, "up")
 
@@ -142,6 +151,9 @@ def scrape_age(seen: Monitored, node: str, claim: MonitoringConfig) -> Judgement
     bound = f"<= {claim.max_scrape_age:g} s"
     for one in found:
         part = f"job {one.job}, {one.url}"
+        if seen.awaits(one):
+            yield _unscraped(one, seen)
+            continue
         if one.last_scrape is None:
             yield Finding(part, "never scraped", bound)
             continue

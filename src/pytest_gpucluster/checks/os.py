@@ -147,8 +147,8 @@ _LOSSES = (
     ),
     (
         "its slurmd starts no task",
-        "slurmd was killed, hangs or refuses the step: munge, credentials, a plugin of plugstack.conf",
-        "systemctl status slurmd munge on the node; slurmd's log there; systemctl restart slurmd",
+        "slurmd was killed, hangs or refuses the step (munge, a plugin), or its Prolog outlasts MessageTimeout",
+        "systemctl status slurmd munge on the node; slurmd's log there; time the Prolog; systemctl restart slurmd",
         Action.DRAIN,
     ),
     (
@@ -163,8 +163,9 @@ _LOSSES = (
 def responds(answer: Answer, lost: str | None = None) -> Verdict:
     """Judge that the node carries out a command. `lost`: why the fleet channel gave it up."""
     verdict = _responds(answer, lost)
+    told = lost or answer.problem  # of a node that was left out of the channel, the answer tells
     for words, cause, hint, action in _LOSSES:
-        if lost and words in lost:
+        if words in told:
             return replace(verdict, cause=cause, hint=hint, action=action)
     return verdict
 
@@ -653,11 +654,31 @@ def answering(fleet: Mapping[str, Mapping[str, Disk]]) -> frozenset[str]:
     cause="the kernel remounted the file system read-only after an error of its disk",
     hint="dmesg | grep -iE 'ext4|xfs|I/O error'; smartctl -a DISK; fsck, or replace the disk",
 )
-def root_writable(found: Mapping[str, Mount]) -> Judgement:
-    """The root file system, /tmp and /dev/shm are mounted read-write."""
-    for path in ("/", *SCRATCH):
-        if path in found and "ro" in found[path].options:
-            yield Finding(path, f"mounted {','.join(found[path].options)}", "rw")
+def root_writable(found: Mapping[str, Mount], peers: Mapping[str, Norm] = MappingProxyType({})) -> Judgement:
+    """The root file system, /tmp and /dev/shm are mounted read-write, and so is what most nodes can write to."""
+    always = ("/", *SCRATCH)
+    for path in dict.fromkeys((*always, *peers)):
+        if path not in found or "ro" not in found[path].options:
+            continue
+        most = peers.get(path)
+        mounted = f"mounted {','.join(found[path].options)}"
+        if path in always:
+            yield Finding(path, mounted, "rw")
+        elif most and most.value and not most.absent:
+            yield Finding(path, mounted, f"rw, as on {most.agree} of {most.nodes} nodes of its group")
+
+
+# On disks of the node: the kernel turns them read-only after an error, where they are mounted to stay
+_ON_DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs")
+
+
+def writable_of_all(fleet: Mapping[str, Mapping[str, Mount]]) -> dict[str, Peers[bool]]:
+    """Return {path: {node: whether it may be written to}} of the file systems on disks, of the nodes that have it."""
+    paths = {path for found in fleet.values() for path, mount in found.items() if mount.fstype in _ON_DISKS}
+    return {
+        path: Peers({node: "ro" not in found[path].options for node, found in fleet.items() if path in found})
+        for path in sorted(paths)
+    }
 
 
 @dataclass(frozen=True)
@@ -848,16 +869,18 @@ def load(load: Load, cpus: int, most: float) -> Judgement:
         yield Finding("load", f"{load.one:g} over 1 minute on {cpus} CPUs", f"at most {most * cpus:g}")
 
 
-MAX_CORRECTED = 100  # lines of corrected memory errors since boot; fewer are ordinary
+MAX_CORRECTED = 100  # lines of corrected errors of one sort since boot; fewer are ordinary
+_FEW = f"fewer than {MAX_CORRECTED} lines of corrected ones"
 _LOG_EXPECTED = {
     "nvrm": "no error of the NVIDIA driver",
-    "mce": "no machine check",
-    "edac": f"no uncorrected memory error, fewer than {MAX_CORRECTED} lines of corrected ones",
+    "mce": f"no uncorrected machine check, {_FEW}",
+    "edac": f"no uncorrected memory error, {_FEW}",
     "filesystem": "no file system error",
     "io": "no I/O error",
     "oom": "memory never ran out",
     "lockup": "no lockup, hung task or kernel bug",
-    "pcie": "no PCIe error",
+    "pcie": f"no uncorrected PCIe error, {_FEW}",
+    "network": "no table of the network overflows",
 }
 
 
@@ -866,7 +889,7 @@ _LOG_EXPECTED = {
     cause="hardware, a driver or a file system reported an error since boot",
     hint="dmesg -T (or journalctl -k -b); ipmitool sel list; a reboot clears the log, not the cause",
 )
-def kernel_log(log: KernelLog) -> Judgement:
+def _kernel_log(log: KernelLog) -> Judgement:
     """No error of hardware, drivers or file systems in the kernel log since boot. Xids belong to gpu.xid."""
     yield Metric("kernel_log_lines", log.lines, "lines")
     for event in log.of(*_LOG_EXPECTED):
@@ -875,18 +898,88 @@ def kernel_log(log: KernelLog) -> Judgement:
             yield Finding(f"kernel log: {event.kind}", event.text[:SHOWN] + times, _LOG_EXPECTED[event.kind])
 
 
+def kernel_log(log: KernelLog) -> Verdict:
+    """Judge the log; a table of the network that was full is a setting, and none of the node's hardware."""
+    verdict = _kernel_log(log)
+    if not verdict.findings or any(not found.part.endswith(": network") for found in verdict.findings):
+        return verdict
+    return replace(
+        verdict,
+        cause="more connections or neighbours than the kernel keeps: packets were dropped",
+        hint="sysctl net.netfilter.nf_conntrack_max net.ipv4.neigh.default.gc_thresh3; raise it on all nodes (as many "
+        "neighbours as the network has addresses), or do not track connections of the cluster's own network",
+        action=Action.MONITOR,
+    )
+
+
 # The driver asserts where an application asks for more memory than its GPU has left (580.159, seen on a sound H200)
 _GPU_FULL = re.compile(r"NV_ERR_NO_MEMORY|ctxBufPoolReserve: Failed to reserve memory")
 
 
+# What the kernel and firmware (APEI, EDAC, the decoder for AMD) call an error that was not put right
+_UNCORRECTED = re.compile(
+    r"uncorrect|fatal|deferred|recoverable|Exception(?!: \d)|[ |\[](UE|UC)[ |\]]", re.IGNORECASE
+)
+_MACHINE_CHECK = re.compile(
+    r"Machine Check[^:]*: (?:(?:0x)?[0-9a-f]+ )?Bank \d+: (?:0x)?([0-9a-f]{16})", re.IGNORECASE
+)
+_UC = 1 << 61  # of MCi_STATUS: Intel SDM volume 3, 15.3.2.2
+_PCIE_CORRECTED = re.compile(r"(?<!un)correct(ed|able)\b", re.IGNORECASE)  # "able" since RHEL 9
+_NO_MEDIUM = re.compile(r"\bdev(ice)? (sr|fd)\d")  # virtual drives of a BMC, without a disc
+_AWAY = re.compile(r"nfs: server (\S+) not responding, still trying")
+
+
+def _uncorrected(text: str) -> bool:
+    status = _MACHINE_CHECK.search(text)
+    return bool(int(status[1], 16) & _UC) if status else bool(_UNCORRECTED.search(f" {text} "))
+
+
+def _is_back(event: Event, log: KernelLog) -> bool:
+    """Tell whether the file server has answered again since: the kernel says so, once, where it waited."""
+    away = _AWAY.search(event.text)
+    return away is not None and any(
+        f"nfs: server {away[1]} OK" in back.text and (back.last or 0.0) >= (event.last or 0.0)
+        for back in log.of("nfs back")
+    )
+
+
 def _harmless(event: Event, log: KernelLog) -> bool:
-    if event.kind == "edac":
-        return " UE " not in f" {event.text} " and event.count < MAX_CORRECTED
+    if event.kind in ("edac", "mce"):
+        return event.count < MAX_CORRECTED and not _uncorrected(event.text)
+    if event.kind == "pcie":
+        return event.count < MAX_CORRECTED and bool(_PCIE_CORRECTED.search(event.text))
+    if event.kind == "io":
+        return bool(_NO_MEDIUM.search(event.text))
+    if event.kind == "filesystem":
+        return _is_back(event, log)
     if event.kind == "nvrm":  # the driver's words around an Xid: gpu.xid judges them
         return bool(log.xids) or bool(_GPU_FULL.search(event.text))
     # A job that met the limit of its own cgroup says nothing about the node
     own = ("Memory cgroup out of memory", "CONSTRAINT_MEMCG")
     return event.kind == "oom" and any(word in event.text for word in own)
+
+
+# Bits of /proc/sys/kernel/tainted that stand for a fault (Documentation/admin-guide/tainted-kernels.rst). NVIDIA's
+# driver sets others: proprietary, out of tree, unsigned.
+_TAINTS = {
+    4: "M: the processor reported a machine check exception",
+    5: "B: a page of memory was in a bad state",
+    7: "D: the kernel has died before (oops or BUG)",
+    14: "L: a soft lockup occurred",
+}
+
+
+@check(
+    "os.taint",
+    cause="since boot the kernel met a fault after which it is not to be trusted, also where its log is not to be read",
+    hint="cat /proc/sys/kernel/tainted; dmesg -T; journalctl -k -b; ipmitool sel list; reboot, and watch the node",
+    action=Action.REBOOT,
+)
+def taint(bits: int) -> Judgement:
+    """The kernel has not marked itself as damaged."""
+    for bit, meaning in _TAINTS.items():
+        if bits & 1 << bit:
+            yield Finding("kernel", f"tainted {meaning}", "not tainted so")
 
 
 @check(

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import re
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.checks.os import Peers
-from pytest_gpucluster.checks.verdict import Action, Finding, Metric, NotApplicable, Verdict, check
+from pytest_gpucluster.checks.verdict import (
+    Action,
+    Finding,
+    Metric,
+    NotApplicable,
+    Outcome,
+    Verdict,
+    check,
+)
+from pytest_gpucluster.probes.os_network import REACHED, UNKNOWN_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.checks.os import Norm
     from pytest_gpucluster.checks.verdict import Judgement
-    from pytest_gpucluster.probes.os_network import Link, Naming, Network
+    from pytest_gpucluster.probes.os_network import Link, Naming, Network, Way
 
 # of containers and virtual machines: they come and go, and have the same address on every host
 _VIRTUAL = re.compile(
@@ -25,6 +35,9 @@ _OF_THE_HOST = re.compile(r"127\.|169\.254\.")  # loopback, and link-local as of
 _RIGHTLY = "rightly (its name means it) "
 SLOW_NAMES = 2.0  # seconds; from a file or a name server that answers it takes milliseconds
 SLOWER = 5.0  # times what half of the nodes need: a machine that is loaded as a whole accuses nobody
+UNANSWERED = (
+    4.9  # seconds, whatever others need: after 5 a resolver gives up a server (man resolv.conf, timeout)
+)
 
 
 def links_of_all(facts: Mapping[str, Network]) -> dict[str, Peers[Link | None]]:
@@ -117,9 +130,123 @@ def usual_seconds(names: Mapping[str, Naming]) -> float:
     hint="time getent hosts $(hostname); cat /etc/resolv.conf /etc/nsswitch.conf; dig @SERVER NAME; resolvectl status",
     action=Action.MONITOR,
 )
-def name_time(naming: Naming, usual: float) -> Judgement:
-    """Two names resolve within 2 s, or within five times what half of the nodes need."""
+def _name_time(naming: Naming, usual: float) -> Judgement:
+    """Two names resolve within 2 s, or five times what half of the nodes need, and within the 5 s of a dead server."""
     yield Metric("name_time", naming.seconds, "s")
-    bound = max(SLOW_NAMES, SLOWER * usual)
+    bound = min(max(SLOW_NAMES, SLOWER * usual), UNANSWERED)
     if naming.seconds > bound:
-        yield Finding("its own name and another", f"{naming.seconds:.1f} s", f"within {bound:.1f} s")
+        also = f"; half of the nodes need {usual:.1f} s or more" if usual > SLOW_NAMES else ""
+        yield Finding("its own name and another", f"{naming.seconds:.1f} s{also}", f"within {bound:.1f} s")
+
+
+def name_time(naming: Naming, usual: float) -> Verdict:
+    """Judge the time of names; where half of the nodes wait as long, the cause is not on the node."""
+    verdict = _name_time(naming, usual)
+    if usual <= UNANSWERED:
+        return verdict
+    return replace(
+        verdict, cause="the first name server of the site does not answer: most nodes wait as long"
+    )
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Who reached whom. `of`: {node: its ways}; `has`: {node: its own addresses}; each of the nodes that told."""
+
+    of: Mapping[str, Sequence[Way]]
+    has: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def misnamed(self, way: Way) -> bool:
+        """Tell whether the name means an address here that its node does not have, and another node knows better."""
+        has = self.has.get(way.to, frozenset())
+        return bool(way.address) and way.address not in has and bool(self._meant[way.to] & has)
+
+    @cached_property
+    def _meant(self) -> dict[str, set[str]]:
+        """{node: the addresses that its name means on others}."""
+        found: dict[str, set[str]] = {}
+        for way in (way for ways in self.of.values() for way in ways):
+            found.setdefault(way.to, set()).add(way.address)
+        return found
+
+    def whose(self, address: str) -> str:
+        """Return the nodes that have the address."""
+        return ", ".join(sorted(node for node, addresses in self.has.items() if address in addresses)[:4])
+
+    @cached_property
+    def resolved(self) -> bool:
+        """Names of other nodes mean something on most nodes."""
+        found = [bool(way.address) for ways in self.of.values() for way in ways]
+        return 2 * sum(found) > len(found)
+
+    @cached_property
+    def closed(self) -> frozenset[tuple[str, str]]:
+        """(from, to) of the ways that a right address did not open. A node that tells nothing proves nothing."""
+        return frozenset(
+            (node, way.to)
+            for node, ways in self.of.items()
+            for way in ways
+            if way.to in self.of and way.outcome not in (REACHED, UNKNOWN_NAME) and not self.misnamed(way)
+        )
+
+    @cached_property
+    def shut(self) -> frozenset[str]:
+        """Nodes that both neighbours do not reach, or that reach neither: the one end that all those ways share."""
+        if 2 * len(self._suspects) >= len(self.of):
+            return frozenset()  # then it is not these nodes, but what lies between all of them
+        return frozenset(self._suspects)
+
+    @cached_property
+    def _suspects(self) -> set[str]:
+        every = [(node, way.to) for node, ways in self.of.items() for way in ways if way.to in self.of]
+        return {
+            node
+            for end in (0, 1)
+            for node in self.of
+            if len(mine := [way for way in every if way[end] == node]) > 1 and self.closed.issuperset(mine)
+        }
+
+
+def ways(of: Mapping[str, Sequence[Way]], networks: Mapping[str, Network]) -> Ways:
+    """Put together who reached whom, and who has which addresses."""
+    has = {
+        node: frozenset(address for addresses in network.addresses.values() for address in addresses)
+        for node, network in networks.items()
+    }
+    return Ways(of, {node: addresses for node, addresses in has.items() if addresses})
+
+
+_OPEN = "an answer, or a refusal, from it"
+
+
+@check(
+    "os.reachable",
+    cause="a firewall on the node (firewalld, nftables, ufw), a wrong route or netmask, or a wrong /etc/hosts",
+    hint="getent ahosts PEER; nft list ruleset; firewall-cmd --list-all; ip route get ADDRESS; compare a good node",
+)
+def _reachable(node: str, fleet: Ways) -> Judgement:
+    """The nodes before and after it are reached by their names, and reach it (TCP, two ways a node)."""
+    mine = fleet.of[node]
+    if not fleet.resolved:
+        yield NotApplicable("names of other nodes do not resolve on most nodes (Slurm uses NodeAddr then)")
+    for way in mine:
+        if way.outcome == UNKNOWN_NAME and fleet.resolved:
+            yield Finding(way.to, UNKNOWN_NAME, "an address")
+        elif fleet.misnamed(way) and (way.outcome != REACHED or fleet.whose(way.address)):
+            whose = fleet.whose(way.address)
+            held = f"the address of {whose}" if whose else f"not its address ({way.outcome})"
+            yield Finding(way.to, f"means {way.address} here, {held}", ", ".join(sorted(fleet.has[way.to])))
+        elif (node, way.to) in fleet.closed and way.to not in fleet.shut:
+            yield Finding(f"to {way.to} ({way.address})", way.outcome, _OPEN)
+    for one in sorted(other for other, to in fleet.closed if to == node and other not in fleet.shut):
+        yield Finding(f"from {one}", "no way in", "an answer, or a refusal, from here")
+
+
+def reachable(node: str, fleet: Ways) -> Verdict:
+    """Judge the ways; where either end may be at fault, nobody is to be drained for it."""
+    verdict = _reachable(node, fleet)
+    either = all(found.part.startswith(("to ", "from ")) for found in verdict.findings)
+    if verdict.outcome is not Outcome.FAILED or node in fleet.shut or not either:
+        return verdict
+    cause = "a firewall or a route between the two: on which side is not to be told from here"
+    return replace(verdict, action=Action.MONITOR, cause=cause)

@@ -326,6 +326,9 @@ class Hooks:
         self.tally.add(report.gpucluster, outcome, message)
         self.log.write("result", report.gpucluster, **reporting.result_event(report, outcome, message))
         self._log_lost()
+        # -x and --maxfail stop at a node that cannot be tested, as at any error; else it is told at the end
+        if outcome == "not tested" and self.config.option.maxfail and self._tell(report.gpucluster["node"]):
+            self._stop_workers()
 
     def _log_lost(self) -> None:
         lost = self.session.lost()
@@ -420,23 +423,31 @@ class Hooks:
     def _tell_untested(self, session: pytest.Session) -> bool:
         """Report each node that should have been tested and could not be, once; return True where there is one."""
         shouldfail = session.shouldfail
-        told = False
-        # the line of progress has ended: the terminal is to show it among the errors only
+        told = [self._tell(node) for node in self.session.plan.selected]
+        session.shouldfail = shouldfail  # nothing is left that --maxfail could stop
+        return any(told)
+
+    def _tell(self, node: str) -> bool:
+        """Report a node that should have been tested and could not be; return False where there is nothing to say."""
+        problem = self.session.problem(node)
+        if problem is None or problem.kind is Kind.BUSY or node in self._spoken:
+            return False
+        # it is no part of the progress: the terminal is to show it among the errors only
         terminal = self.config.pluginmanager.get_plugin("terminalreporter")
         others = [terminal] if terminal is not None else []
         tell = self.config.pluginmanager.subset_hook_caller("pytest_runtest_logreport", others)
-        for node in self.session.plan.selected:
-            problem = self.session.problem(node)
-            if problem is None or problem.kind is Kind.BUSY or node in self._spoken:
-                continue
-            told = True
-            broken, ended = reporting.untested(node, problem, self.session, self.config)
-            tell(report=broken)
-            tell(report=ended)
-            if terminal is not None:
-                terminal.stats.setdefault("error", []).append(broken)
-        session.shouldfail = shouldfail  # nothing is left that --maxfail could stop
-        return told
+        broken, ended = reporting.untested(node, problem, self.session, self.config)
+        tell(report=broken)
+        tell(report=ended)
+        if terminal is not None:
+            terminal.stats.setdefault("error", []).append(reporting.named_from_here(broken, self.config))
+        return True
+
+    def _stop_workers(self) -> None:
+        """Let xdist's loop end where pytest's own would: it counts only what its workers report."""
+        distributor, session = map(self.config.pluginmanager.get_plugin, ("dsession", "session"))
+        if distributor is not None and session is not None and not distributor.shouldstop:
+            distributor.shouldstop = session.shouldfail
 
     def _tested(self) -> set[str]:
         """Return the nodes on which something was executed, and that were there to the end."""

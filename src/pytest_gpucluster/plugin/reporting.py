@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shlex
 import xml.etree.ElementTree as ET
 from pathlib import PurePath
@@ -133,6 +134,16 @@ def untested(node: str, problem: Problem, session: Session, config: pytest.Confi
     # broken infrastructure is an error, never a failure
     broken = pytest.TestReport(outcome="failed", longrepr=shown, when="setup", **shared)
     return [broken, pytest.TestReport(outcome="passed", longrepr=None, when="teardown", **shared)]
+
+
+def named_from_here(report: pytest.TestReport, config: pytest.Config) -> pytest.TestReport:
+    """Return the report with an id that the summary shows as it is: pytest takes an id for a path from the root."""
+    here = config.invocation_params.dir
+    if here == config.rootpath:
+        return report
+    shown = copy.copy(report)
+    shown.nodeid = f"{here / report.nodeid}"
+    return shown
 
 
 def _simulated(session: Session) -> list[str]:

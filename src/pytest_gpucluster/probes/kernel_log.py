@@ -17,7 +17,9 @@ from pytest_gpucluster.probes.base import Answer, Probe, text_of
 # Lines of these sorts are sent home; parse() then sorts them with KINDS.
 _WANTED = (
     "nvrm|xid|mce|machine check|hardware error|edac|ext4-fs|xfs|btrfs|i/o error|out of memory|oom-kill|lockup"
-    "|blocked for more|kernel bug|panic|call trace|aer:|pcie bus error|stale file handle|not responding"
+    "|blocked for more|kernel bug|panic|call trace|aer:|dpc:|pcie bus error|stale file handle|not responding"
+    "|table full, dropping|neighbor table overflow|nfs: server"
+    "|nvme nvme[0-9]+: (i/o|controller is|device not|removing|disabling)"
 )
 
 # The key of a line is its text without numbers, an Xid's number and GPU excepted: same sort, same key.
@@ -57,14 +59,22 @@ KINDS: dict[str, re.Pattern[str]] = {
     "mce": re.compile(r"\[Hardware Error\]|Machine check|mce: .*(error|event)", re.IGNORECASE),
     "edac": re.compile(r"EDAC .*\b(CE|UE)\b"),
     "filesystem": re.compile(
-        r"(EXT4-fs|XFS|BTRFS)\b.*(error|corrupt|shutdown|remount\S* .*read-only)|stale file handle"
+        # "Opts: errors=remount-ro" is what Debian and Ubuntu mount their root with
+        r"(EXT4-fs|XFS|BTRFS)\b(?!.*\bOpts: ).*(error|corrupt|shutdown|remount\S* .*read-only)|stale file handle"
         r"|nfs: server .* not responding",
         re.IGNORECASE,
     ),
-    "io": re.compile(r"I/O error", re.IGNORECASE),
-    "oom": re.compile(r"Out of memory|oom-kill", re.IGNORECASE),
+    "nfs back": re.compile(r"nfs: server \S+ OK"),
+    "io": re.compile(
+        r"I/O error|nvme nvme\d+: (I/O .*timeout, (?!completion polled)|controller is down|device not ready"
+        r"|removing after probe failure|disabling device after)",
+        re.IGNORECASE,
+    ),
+    # "X invoked oom-killer" comes first, be it of a job's cgroup or of the node: the lines after it tell which
+    "oom": re.compile(r"Out of memory|oom-kill:", re.IGNORECASE),
     "lockup": re.compile(r"(soft|hard) lockup|blocked for more than|kernel BUG|kernel panic", re.IGNORECASE),
-    "pcie": re.compile(r"PCIe Bus Error|AER: .*error", re.IGNORECASE),
+    "network": re.compile(r"nf_conntrack: table full, dropping packet|neighbor table overflow"),
+    "pcie": re.compile(r"PCIe Bus Error|AER: .*error|DPC: containment event", re.IGNORECASE),
 }
 
 _STAMP = re.compile(r"(?:<\d+>)?\[\s*(\d+\.\d+)\]")

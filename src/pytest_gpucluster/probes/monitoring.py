@@ -22,11 +22,18 @@ if TYPE_CHECKING:
 TARGETS = "/api/v1/targets?state=active"
 ALERTS = "/api/v1/alerts"
 BUILD = "/api/v1/status/buildinfo"
+RUNTIME = "/api/v1/status/runtimeinfo"
 HEALTHY = "/-/healthy"
 GRAFANA_HEALTH = "/api/health"
+SCRAPE_INTERVAL = (
+    60.0  # seconds; the default of global.scrape_interval, for a Prometheus before 2.28, which tells none
+)
 NODE_LABELS = ("node", "nodename", "hostname", "host", "Hostname")  # Hostname: dcgm-exporter's own
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")  # RFC 3339
 _FRACTION = re.compile(r"(\.\d{6})\d+")
+_SECONDS = {"y": 365 * 86400.0, "w": 7 * 86400.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_PART = re.compile(r"(\d{1,12})(ms|[ywdhms])")
+_DURATION = re.compile(r"(?:\d{1,12}(?:ms|[ywdhms]))+")
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,13 @@ class Target:
     last_scrape: float | None = None
     hosts: tuple[str, ...] = ()
     """What may name its node, the surest first: labels, instance, address."""
+    interval: float = SCRAPE_INTERVAL
+    """Seconds from scrape to scrape; the first comes within one, and has ended within two."""
+
+    @property
+    def unscraped(self) -> bool:
+        """Prometheus has not come to it yet: it is neither up nor down."""
+        return self.health == "unknown" and self.last_scrape is None
 
 
 @dataclass(frozen=True)
@@ -78,6 +92,12 @@ class Monitored:
     alerts: Mapping[str, tuple[Alert, ...]] = field(default_factory=dict)
     alerts_problem: str = ""
     now: float = 0.0
+    began: float | None = None
+    """When Prometheus started or last read its configuration; None: it was not asked, or does not tell."""
+
+    def awaits(self, target: Target) -> bool:
+        """Tell whether a target was not scraped yet because Prometheus has only just begun."""
+        return target.unscraped and self.began is not None and self.now < self.began + 2 * target.interval
 
 
 def read_targets(body: bytes) -> tuple[Target, ...]:
@@ -107,7 +127,28 @@ def _target(one: Mapping[str, Any]) -> Target:
         last_error=" ".join(str(one.get("lastError", "")).split()),
         last_scrape=read_time(str(one["lastScrape"])),
         hosts=(*_hosts(labels), host),
+        interval=_interval(one.get("scrapeInterval")),
     )
+
+
+def _interval(told: object) -> float:
+    """Read Prometheus' duration, as 1m30s or 500ms; the default where it tells none."""
+    if told is None:
+        return SCRAPE_INTERVAL
+    parts = _DURATION.fullmatch(str(told))
+    if not parts or not told:
+        raise ValueError(f"no duration: {told!r}")
+    return sum(int(number) * _SECONDS[unit] for number, unit in _PART.findall(str(told)))
+
+
+def read_began(body: bytes) -> float:
+    """Return when Prometheus started or last read its configuration, whichever was later, as Unix time."""
+    told = _data(body, "runtimeinfo")
+    try:
+        times = [read_time(str(told[key])) for key in ("startTime", "lastConfigTime")]
+    except (KeyError, ValueError) as error:
+        raise ProbeError(f"runtimeinfo: a time is not understood ({error!r})") from error
+    return max((time for time in times if time is not None), default=0.0)
 
 
 def read_alerts(body: bytes) -> tuple[Alert, ...]:

@@ -386,7 +386,8 @@ class Gpu:
         return text == NOT_REPORTED or bool(re.fullmatch(r"\[?(N/?A|Not Supported)\]?", text, re.IGNORECASE))
 
 
-_IS_LOST = re.compile(r"\bGPU is lost\b|fallen off the bus", re.IGNORECASE)
+REQUIRES_RESET = "GPU requires reset"
+_IS_LOST = re.compile(rf"\bGPU is lost\b|fallen off the bus|{REQUIRES_RESET}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ MAX_CPUS = 1 << 17  # the kernel is built for 8192
 _CPUS = "/sys/devices/system/cpu"
 _PROC = "/proc/uptime /proc/loadavg /proc/cmdline"
 _SYSCTLS = " ".join(f"/proc/sys/{name}" for name in TUNABLES)
+_TAINT_FILE = "/proc/sys/kernel/tainted"
 _THP_FILE = "/sys/kernel/mm/transparent_hugepage/enabled"
 _LSM_FILE = "/sys/kernel/security/lsm"
 # One process reads all files: first those of one line, then the others, with a file that says "Linux" twice between
@@ -44,7 +45,7 @@ _LSM_FILE = "/sys/kernel/security/lsm"
 _BETWEEN = " /proc/sys/kernel/ostype /proc/sys/kernel/ostype "
 _TOGETHER = _BETWEEN.join(
     (
-        f's files cat {_PROC} {_SYSCTLS} {_THP_FILE} "$@"',
+        f's files cat {_PROC} {_SYSCTLS} {_TAINT_FILE} {_THP_FILE} "$@"',
         "/etc/os-release",
         "/proc/meminfo",
         "/proc/self/limits",
@@ -62,6 +63,7 @@ _SINGLY = "; ".join(
         f"s thp cat {_THP_FILE}",
         f"s lsm cat {_LSM_FILE}",
         f"s tunables cat {_SYSCTLS}",
+        f"s taint cat {_TAINT_FILE}",
     )
 )
 BASICS = SECTIONS_SH + "; ".join(
@@ -168,12 +170,13 @@ def split_files(text: str) -> dict[str, str]:
     """Return the sections of files that were read by one process, as BASICS names them; ProbeError if it can not be."""
     parts = re.split(r"Linux\nLinux\n(?!Linux\n)", text)
     lines = parts[0].splitlines(keepends=True)
-    ones = 3 + len(TUNABLES) + 1  # uptime, loadavg, cmdline; then the governors, one line each
+    ones = 3 + len(TUNABLES) + 2  # uptime, loadavg, cmdline; taint, thp; then the governors, one line each
     if len(parts) != 6 or len(lines) <= ones:  # noqa: PLR2004 - lines, release, meminfo, limits, mounts, lsm
         raise ProbeError(f"/proc and /sys: {len(parts)} files of 6, not understood: {text[:40]!r}")
     return {
         "proc": "".join(lines[:3]) + parts[2],
-        "tunables": "".join(lines[3 : ones - 1]),
+        "tunables": "".join(lines[3 : ones - 2]),
+        "taint": lines[ones - 2],
         "thp": lines[ones - 1],
         "governor": "".join(lines[ones:]),
         "release": parts[1],
@@ -394,6 +397,14 @@ def read_tunables(text: str) -> str:
     )
 
 
+def read_taint(text: str) -> int:
+    """Return the bits of /proc/sys/kernel/tainted."""
+    bits = read_line(text)
+    if not re.fullmatch(r"\d{1,20}", bits):
+        raise ProbeError(f"{_TAINT_FILE}: not a number: {bits[:40]!r}")
+    return int(bits)
+
+
 _GOVERNORS = f"cat {_CPUS}/cpu*/cpufreq/scaling_governor | sort | uniq -c"
 _THP = f"cat {_THP_FILE}"
 _SYSCTL = "sysctl " + " ".join(name.replace("/", ".") for name in TUNABLES)
@@ -410,6 +421,7 @@ CPUS = _basic("cpus", "lscpu", read_cpus, "lscpu")
 MOUNTS = _basic("mounts", "mounts", read_mounts, "cat /proc/mounts")
 LIMITS = _basic("limits", "limits", read_limits, "cat /proc/self/limits")
 KERNEL_SETTINGS = _basic("kernel settings", "tunables", read_tunables, _SYSCTL)
+TAINT = _basic("taint", "taint", read_taint, f"cat {_TAINT_FILE}")
 USER = _basic("user", "user", read_line, "id")
 GOVERNORS: Probe[dict[str, int]] = Probe("governor", BASICS, read_governors, by_hand=_GOVERNORS, alone=True)
 THP: Probe[str] = Probe("transparent huge pages", BASICS, read_thp, by_hand=_THP, alone=True)

@@ -1,4 +1,4 @@
-"""Network interfaces, their addresses, and how long names take to resolve."""
+"""Network interfaces, their addresses, how long names take to resolve, and whether names reach other nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_gpucluster.probes.base import Answer, Probe, last_line
 from pytest_gpucluster.probes.os import SECTIONS_SH, sections
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpucluster.probes.os import Section
 
@@ -109,3 +109,84 @@ def read_naming(answer: Answer) -> Naming:
     rows = [line.split() for line in lines]
     own = {row[0] for row in rows if any(word.partition(".")[0] == name for word in row[1:])}
     return Naming(max(float(took[2]) - float(took[1]), 0.0), tuple(sorted(own)))
+
+
+CONNECT_SECONDS = 5  # a lost SYN is sent again after 1 and 3 s (RFC 6298)
+NAME_SECONDS = 10
+# Of those that MPI, NCCL and torchrun take (net.ipv4.ip_local_port_range). Nobody has to listen: a refusal has come
+# from the neighbour, as an answer would, where a firewall that drops, or says that the host is closed, shows itself.
+PORT = 59_999
+REACHED = "reached"
+UNKNOWN_NAME = "the name does not resolve"
+
+
+@dataclass(frozen=True)
+class Way:
+    """What came of one attempt to reach a neighbour by its name: `outcome` is REACHED, or why not."""
+
+    to: str
+    address: str
+    outcome: str
+
+
+# the two neighbours at once, in the order of the list, which holds the last name before the first and the first again
+_REACH_SH = (
+    'export LC_ALL=C; n=${SLURMD_NODENAME:-}; [ -n "$n" ] || { n=$(uname -n); n=${n%%.*}; }; l=@LIST@; '
+    'case $l in *" $n "*) ;; *) echo "$n has no neighbour" >&2; exit 1;; esac; '
+    't=${l#*" $n "}; x=${t%% *}; t=${l%" $n "*}; y=${t##* }; [ "$x" != "$y" ] || y=; '
+    f'go() {{ a=$(timeout {NAME_SECONDS} getent ahosts "$1"); r=$?; a=${{a%%[[:space:]]*}}; '
+    '[ -n "$a" ] || { echo "way $1 - $r -"; return; }; '
+    f'e=$(timeout {CONNECT_SECONDS} bash -c ": >/dev/tcp/$a/{PORT}" 2>&1); r=$?; echo "way $1 $a $r ${{e##*: }}"; }}; '
+    'go "$x" & [ -z "$y" ] || go "$y" & wait'
+)
+
+
+def rings(groups: Iterable[Sequence[str]]) -> str:
+    """Return the list of names from which each node takes its neighbours in its own group; '' where none has any."""
+    lists = (" ".join((names[-1], *names, names[0])) for names in groups if len(names) > 1)
+    return " ".join(lists)
+
+
+def reach(ring: str) -> Probe[tuple[Way, ...]]:
+    """Make the probe in which each node tries the node before and the one after it in `ring`: two ways a node."""
+    command = _REACH_SH.replace("@LIST@", shlex.quote(f" {ring} "))
+    return Probe(
+        "neighbours",
+        command,
+        read_ways,
+        timeout=NAME_SECONDS + CONNECT_SECONDS + 15.0,
+        by_hand=f"getent ahosts PEER; timeout {CONNECT_SECONDS} bash -c ': >/dev/tcp/PEER/{PORT}'  # refused is well",
+    )
+
+
+def read_ways(answer: Answer) -> tuple[Way, ...]:
+    """Read the lines `way NAME ADDRESS STATUS WHY`; NotAvailable where the node has not the tools."""
+    if answer.rc != 0:
+        raise NotAvailable(last_line(answer.err) or f"exit {answer.rc}")
+    ways = tuple(_way(line) for line in answer.out.splitlines())
+    if not ways:
+        raise ProbeError("neighbours: no answer")
+    return tuple(sorted(ways, key=lambda way: way.to))
+
+
+def _way(line: str) -> Way:
+    found = re.fullmatch(r"way (\S+) (\S+) (\d{1,3}) ?(.*)", line)
+    if not found:
+        raise ProbeError(f"neighbours: not understood: {line[:80]!r}")
+    name, address, status, why = found.groups()
+    if address == "-":
+        if status == "2":  # of getent: there is no such name
+            return Way(name, "", UNKNOWN_NAME)
+        raise NotAvailable(
+            f"getent ahosts {name}: {'timed out' if status == _TIMED_OUT else f'exit {status}'}"
+        )
+    if status == "0" or why == "Connection refused":
+        return Way(name, address, REACHED)
+    if status == _TIMED_OUT:
+        return Way(name, address, f"no answer within {CONNECT_SECONDS} s")
+    if status != "1" or why == "No such file or directory":  # no bash, or one without /dev/tcp
+        raise NotAvailable(f"bash: {why or f'exit {status}'}")
+    return Way(name, address, why)
+
+
+_TIMED_OUT = "124"  # as timeout(1) exits

@@ -26,11 +26,12 @@ def look(claim: MonitoringConfig, nodes: Iterable[str], inventory: Mapping[str, 
     targets: tuple[Target, ...] = ()
     alerts: tuple[Alert, ...] = ()
     targets_problem = alerts_problem = ""
-    now = time.time()
+    now, began = time.time(), None
     try:
         reply = _get(claim.prometheus, probe.TARGETS, claim)
         now = reply.date if reply.date is not None else time.time()
         targets = probe.read_targets(reply.body)
+        began = _began(claim) if any(one.unscraped for one in targets) else None
     except (TransportError, ProbeError) as error:
         targets_problem = str(error)
     try:
@@ -46,7 +47,16 @@ def look(claim: MonitoringConfig, nodes: Iterable[str], inventory: Mapping[str, 
         alerts=_by_node(alerts, known),
         alerts_problem=alerts_problem,
         now=now,
+        began=began,
     )
+
+
+def _began(claim: MonitoringConfig) -> float | None:
+    """Return since when Prometheus scrapes as it does; None where it does not tell, as before 2.14."""
+    try:
+        return probe.read_began(_get(claim.prometheus, probe.RUNTIME, claim).body)
+    except (TransportError, ProbeError):
+        return None
 
 
 def names(nodes: Iterable[str], inventory: Mapping[str, NodeInfo]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import hostlist
+from pytest_gpucluster.config.problems import nearest
 from pytest_gpucluster.errors import SandboxError
 from pytest_gpucluster.sandbox.hardware import GIB_KB, App, Process
 
@@ -62,9 +63,10 @@ def _act(name: str, check: str, description: str, **options: Any) -> None:
 
 
 def find(kind: str) -> Fault:
-    """Return a fault; SandboxError lists the kinds that there are."""
+    """Return a fault; SandboxError names the kind that is nearly called so, or lists them."""
     if kind not in FAULTS:
-        raise SandboxError(f"no fault is called {kind!r}: there are {', '.join(sorted(FAULTS))}")
+        there = nearest(kind, FAULTS) or f": there are {', '.join(sorted(FAULTS))}"
+        raise SandboxError(f"no fault is called {kind!r}{there}")
     return FAULTS[kind]
 
 
@@ -366,8 +368,13 @@ def _high_load(node: Node, options: Options) -> None:
 def _mce(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes have one form
     node.kernel_log += [
         "[1700000.100100] mce: [Hardware Error]: Machine check events logged",
-        "[1700000.100131] mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: dc00000000800092",
+        "[1700000.100131] mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: be00000000800092",
     ]
+
+
+@_fault("os.taint", "the kernel has died before, and goes on")
+def _oops(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes have one form
+    node.taint |= 1 << 7
 
 
 @_fault("os.packages", "a required package is not installed", package="datacenter-gpu-manager-4-core")

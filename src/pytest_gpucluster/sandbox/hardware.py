@@ -168,6 +168,7 @@ class Node:
     kernel: str = "6.8.0-79-generic"
     os_release: dict[str, str] = field(default_factory=dict)
     sysctls: dict[str, str] = field(default_factory=dict)
+    taint: int = 12_289  # the driver: proprietary, out of tree, unsigned
     services: dict[str, str] = field(default_factory=dict)
     packages: dict[str, str] = field(default_factory=dict)
     modules: dict[str, int] = field(default_factory=dict)

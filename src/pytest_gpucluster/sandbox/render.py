@@ -557,6 +557,7 @@ def _overlay(node: Node) -> dict[str, str]:
         shown[f"/sys/devices/system/node/node{numa}/cpulist"] = f"{numa * share}-{(numa + 1) * share - 1}\n"
     for number in online:
         shown[f"{cpu}/cpu{number}/cpufreq/scaling_governor"] = f"{node.governor}\n"
+    shown["/proc/sys/kernel/tainted"] = f"{node.taint}\n"
     for name, value in node.sysctls.items():
         shown[f"/proc/sys/{name.replace('.', '/')}"] = f"{value}\n"
     for module in node.modules:

@@ -35,6 +35,7 @@ _OUTAGE = re.compile(
     r"|Rate limit exceeded",  # SlurmctldParameters=rl_enable, since 23.02
     re.IGNORECASE,
 )
+AGAIN = 10.0  # seconds that a command tries where one before it has waited for the controller in vain
 # scontrol without any slurm.conf: src/common/fetch_config.c, read_config.c
 _NO_CONF = "Could not establish a configuration source"
 # What a surrounding job or a user's shell would put into our commands
@@ -64,7 +65,8 @@ def clean_env(names: Iterable[str] | None = None) -> dict[str, str | None]:
 class Slurm:
     """Slurm's commands over a transport.
 
-    `retry_for`: how long (s) an unreachable controller is asked again; `timeout`: for one command (s).
+    `retry_for`: how long (s) an unreachable controller is waited for, by all commands together; `timeout`: for one
+    command (s).
     Answers of `nodes`, `partitions` and `config` are remembered until `refresh`.
     """
 
@@ -74,6 +76,9 @@ class Slurm:
         self.timeout = timeout
         self._lock = threading.RLock()
         self._answers: dict[str, object] = {}
+        self._away: tuple[float, float] | None = (
+            None  # since when the controller is, and when that was last seen
+        )
         self.on_step: Callable[[StepResult], None] | None = None  # is told of every step that ended
 
     @cached_property
@@ -91,7 +96,7 @@ class Slurm:
         """Run a Slurm command and return its standard output.
 
         Raise SlurmError with one line: the command, its exit status and what it said. A controller that
-        cannot be reached is asked again for `retry_for` seconds.
+        cannot be reached is asked again, until it has been away for `retry_for` seconds.
         """
         begin = time.monotonic()
         pause = 0.5
@@ -104,6 +109,7 @@ class Slurm:
             except TransportError as problem:
                 raise SlurmError(str(problem), argv=argv) from problem
             if done.rc == 0:
+                self._away = None
                 return done.stdout
             error = SlurmError(
                 f"{argv[0]}: {said(done.stderr) or said(done.stdout) or 'no message'} "
@@ -114,8 +120,13 @@ class Slurm:
             )
             if not outage(done.stderr):
                 raise error
-            waited = time.monotonic() - begin
-            if waited + pause > self.retry_for:
+            now = time.monotonic()
+            waited = now - begin
+            since, seen = self._away or (begin, begin)
+            if begin - seen > self.retry_for:  # that was another outage
+                since = begin
+            self._away = since, now
+            if now + pause > max(since + self.retry_for, begin + min(AGAIN, self.retry_for)):
                 raise SlurmError(
                     f"{argv[0]}: the Slurm controller did not answer for {waited:.0f} s: {said(done.stderr)}: "
                     "is slurmctld running and SLURM_CONF right? (scontrol ping)",
