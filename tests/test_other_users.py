@@ -151,6 +151,24 @@ def test_two_users_at_once_find_healthy_nodes_fit(sandbox: Sandbox, homes: Mappi
         assert "Warning" not in run.out
 
 
+def test_what_the_load_of_one_user_has_left_is_seen_by_all_and_replaced_by_the_next(sandbox: Sandbox) -> None:
+    """As the burn-in's simulated GPUs write it; whole burn-ins need a Python that others may start."""
+    layout = sandbox.layout
+    for name, serial in ((ALICE, "GPU-aaaaaaaa"), (BOB, "GPU-bbbbbbbb")):
+        code = (
+            "import re, pathlib; from pytest_gpucluster.sandbox.burnin_sim import Shown;"
+            f"shown = Shown(pathlib.Path({str(layout.nodes)!r}), pathlib.Path({str(layout.root / 'base')!r}), 'gpu01');"
+            f"shown.write('gpus', re.sub(r'GPU-[0-9a-f]{{8}}', {serial!r}, shown.read('gpus')))"
+        )
+        subprocess.run([PYTHON, "-c", code], **_identity(name), env=_environment("/"), cwd="/", check=True)
+        for reader in (ALICE, BOB):
+            command = f"SLURMD_NODENAME=gpu01 {layout.simbin}/nvidia-smi -L"
+            assert shell_as(reader, command).out.count(serial) == 8
+    sandbox.fault("hot", "gpu01")
+    sandbox.heal()
+    assert "GPU-bbbbbbbb" not in shell_as(ALICE, command).out
+
+
 def test_a_checkout_of_somebody_else_is_no_place_for_our_files(
     sandbox: Sandbox, homes: Mapping[str, Path], tmp_path: Path
 ) -> None:
