@@ -480,6 +480,26 @@ def test_pmi_missing_and_singletons(sandbox: Sandbox, frameworks: Path, tmp_path
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "--external-launcher --nodelist=gpu[03-04]"),
+        (("-hosts", "gpu01,gpu02"), "--external-launcher"),  # it names them to srun itself
+    ],
+)
+def test_srun_is_told_the_hosts_that_mpirun_takes_from_slurm(words: tuple[str, ...], told: str) -> None:
+    """Slurm 23.11 and 25.11 put the daemons of MPICH's mpirun on any nodes of the job."""
+    script = Path(__file__).parent.parent / "src/pytest_gpucluster/payloads/mpi/as_batch.sh"
+    done = subprocess.run(
+        ["sh", str(script), "gpu[03-04]", "2", "2", "sh", "-c", "echo $HYDRA_LAUNCHER_EXTRA_ARGS", *words],
+        env={"PATH": "/usr/bin:/bin", "HYDRA_LAUNCHER_EXTRA_ARGS": "--external-launcher"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == told + "\n"
+
+
 def test_ranks_on_hosts_that_were_not_asked_for(sandbox: Sandbox, frameworks: Path, tmp_path: Path) -> None:
     run = accept(
         sandbox, tmp_path, "mpich", "-k", "world", launchers=["mpirun"],

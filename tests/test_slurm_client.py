@@ -100,6 +100,20 @@ def test_a_surrounding_job_does_not_leak_in(monkeypatch: pytest.MonkeyPatch) -> 
                 "run it on a machine of the cluster"
             ),
         ),
+        (
+            (  # 22.05.8's salloc, 25.11.7's slurmctld
+                "salloc: error: auth_g_unpack: authentication plugin unknown(1007) not found\n"
+                "salloc: error: slurm_unpack_received_msg: [[localhost]:15515] Invalid Protocol Version 11264 from "
+                "uid=4294967295: Incompatible versions of client and server code\n"
+                "salloc: error: slurm_unpack_received_msg: [[localhost]:15515] Incompatible versions of client and "
+                "server code\n"
+                "salloc: error: Job submit/allocate failed: Unspecified error\n"
+            ),
+            (
+                "Incompatible versions of client and server code: name the folder of the commands that go with "
+                "slurmctld as slurm.bin in the cluster file"
+            ),
+        ),
         ("", ""),
     ],
 )

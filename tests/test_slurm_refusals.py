@@ -81,6 +81,10 @@ def test_a_limit_of_one_job_is_not_waited_for(reason: str, in_vain: bool) -> Non
 
 def test_a_job_submit_plugin_that_refuses_is_named() -> None:
     assert "job_submit plugin" in advice("Job submit/allocate failed: Unspecified error")
+    said = (
+        "error: Incompatible versions of client and server code\nerror: Job submit failed: Unspecified error"
+    )
+    assert advice(said) == "", "no job_submit plugin was ever asked"
 
 
 @pytest.mark.parametrize(

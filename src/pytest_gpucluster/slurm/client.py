@@ -38,6 +38,8 @@ _OUTAGE = re.compile(
 AGAIN = 10.0  # seconds that a command tries where one before it has waited for the controller in vain
 # scontrol without any slurm.conf: src/common/fetch_config.c, read_config.c
 _NO_CONF = "Could not establish a configuration source"
+# commands and slurmctld that are too far apart: src/common/slurm_errno.c
+_VERSIONS = "Incompatible versions of client and server code"
 # What a surrounding job or a user's shell would put into our commands
 _FOREIGN = re.compile(r"(?:SLURM|SALLOC|SBATCH|SCANCEL|SINFO|SQUEUE|SRUN)_")
 _OURS = frozenset(
@@ -202,6 +204,8 @@ def said(stderr: str) -> str:
     """Return the line of a Slurm command's stderr that says most: its first error, bare."""
     if _NO_CONF in stderr:  # its first error is of a DNS record, which hardly a site has
         return f"{_NO_CONF}: set SLURM_CONF, or slurm.conf in the cluster file, or run it on a machine of the cluster"
+    if _VERSIONS in stderr:  # its first error is of an authentication plugin
+        return f"{_VERSIONS}: name the folder of the commands that go with slurmctld as slurm.bin in the cluster file"
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     telling = (line for line in lines if "error:" in line or "unrecognized option" in line)
     chosen = next(telling, lines[-1] if lines else "")

@@ -114,6 +114,8 @@ class Asked(Protocol):
 
 def advice(text: str) -> str:
     """Return what to do about salloc's words; '' where they are not known."""
+    if "Incompatible versions" in text:  # said with its repair (client.py); it ends with "Unspecified error"
+        return ""
     return next((hint for words, hint in _ADVICE if words in text), "")
 
 

@@ -10,6 +10,15 @@ for name in $(env | sed -n 's/^\(SLURM_[A-Za-z0-9_]*\|PMI[A-Za-z0-9_]*\)=.*/\1/p
 done
 export SLURM_NODELIST="$hosts" SLURM_JOB_NODELIST="$hosts" SLURM_NNODES="$nodes" SLURM_JOB_NUM_NODES="$nodes"
 export SLURM_NTASKS=$((nodes * tasks)) SLURM_NPROCS=$((nodes * tasks)) SLURM_TASKS_PER_NODE="$tasks(x$nodes)"
+# An mpirun that takes its hosts from Slurm names none to srun, which then takes any of the job's nodes (23.11, 25.11).
+# Slurm itself puts --external-launcher into these variables. An mpirun that was given hosts names them.
+case " $* " in
+*" -host"*|*" --host"*|*" -H "*|*" -f "*|*" -machinefile"*|*" --machinefile"*) ;;
+*)
+  for name in OMPI_MCA_plm_slurm_args PRTE_MCA_plm_slurm_args HYDRA_LAUNCHER_EXTRA_ARGS I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS; do
+    eval "export $name=\"\${$name:+\$$name }--nodelist=\$hosts\""
+  done ;;
+esac
 export SLURM_OVERLAP=1   # the step that mpirun starts shares the nodes with this one
 # whoever starts this as root knows that
 [ "$(id -u)" != 0 ] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
