@@ -29,17 +29,40 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).parents[1]
-SUITES = ROOT / "suites"
 PYTHON = (
     shutil.which("python3", path="/usr/bin") or sys.executable
 )  # root's own may lie where no other may look
-MODULES = os.pathsep.join([str(ROOT / "src"), *(path for path in sys.path if path.endswith("site-packages"))])
 ALICE, BOB = "nobody", "daemon"  # every system has them
 
 
+class Checkout:
+    """Where the users find the suites and all modules: here, or in a copy where they may not look here."""
+
+    suites = ROOT / "suites"
+    modules = os.pathsep.join(
+        [str(ROOT / "src"), *(path for path in sys.path if path.endswith("site-packages"))]
+    )
+
+    def copy(self, folder: Path) -> None:
+        """Take along what they need, by links where that is possible."""
+        places = [Path(place) for place in self.modules.split(os.pathsep)]
+        copies = [folder / f"{number}" for number in range(len(places))]
+        for source, target in zip([self.suites, *places], [folder / "suites", *copies], strict=True):
+            shutil.copytree(source, target, copy_function=_link)
+        self.suites, self.modules = folder / "suites", os.pathsep.join(map(str, copies))
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
+HERE = Checkout()
+
+
 def _why_not() -> str:
-    if os.geteuid() != 0:
-        return "only root can become another user"
     for name in (ALICE, BOB):
         done = subprocess.run(
             [PYTHON, "-c", "import pytest_gpucluster.plugin, pytest_gpucluster.cli"],
@@ -55,6 +78,20 @@ def _why_not() -> str:
     return ""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def others() -> Iterator[None]:
+    """See to it that other users can run what is tested."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    with tempfile.TemporaryDirectory(prefix="modules-") as folder:
+        if _why_not():
+            Path(folder).chmod(0o755)
+            HERE.copy(Path(folder))
+        if why_not := _why_not():
+            pytest.skip(why_not)
+        yield
+
+
 def _identity(name: str) -> dict[str, Any]:
     user = pwd.getpwnam(name)
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": (), "umask": 0o077}
@@ -63,11 +100,7 @@ def _identity(name: str) -> dict[str, Any]:
 def _environment(home: str, **more: str) -> dict[str, str]:
     strange = ("XDG_", "TMPDIR", "HOME", "USER", "LOGNAME")  # root's
     kept = {name: value for name, value in environment().items() if not name.startswith(strange)}
-    return {**kept, "HOME": home, "PYTHONPATH": MODULES, **more}
-
-
-WHY_NOT = _why_not()
-pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+    return {**kept, "HOME": home, "PYTHONPATH": HERE.modules, **more}
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +174,15 @@ def shell_as(name: str, command: str, around: tuple[str, ...] = ()) -> Answer:
 
 
 def test_two_users_at_once_find_healthy_nodes_fit(sandbox: Sandbox, homes: Mapping[str, Path]) -> None:
-    argv = ("pytest", on(sandbox), "-m", "os or slurm or gpu or fabric or container", "-n", "2", str(SUITES))
+    argv = (
+        "pytest",
+        on(sandbox),
+        "-m",
+        "os or slurm or gpu or fabric or container",
+        "-n",
+        "2",
+        str(HERE.suites),
+    )
     nodes = {ALICE: "gpu[01-02]", BOB: "gpu[03-04]"}
     both = {name: begin(name, homes[name], *argv, f"--nodes={nodes[name]}") for name in (ALICE, BOB)}
     for run in [end(process, homes[name]) for name, process in both.items()]:
@@ -175,7 +216,7 @@ def test_a_checkout_of_somebody_else_is_no_place_for_our_files(
     checkout = homes[ALICE].parent / "checkout"
     checkout.mkdir()
     shutil.copy(ROOT / "pyproject.toml", checkout)
-    shutil.copytree(SUITES, checkout / "suites", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(HERE.suites, checkout / "suites", ignore=shutil.ignore_patterns("__pycache__"))
     checkout.chmod(0o755)
     asked = ("pytest", on(sandbox), "-m", "slurm", "-k", "known")
     refused = run_as(ALICE, homes[ALICE], *asked, cwd=checkout)
@@ -197,7 +238,7 @@ def test_a_history_that_we_may_only_read_is_told_before_a_node_is_taken(
     os.chown(history, mine.pw_uid, -1)
     history.chmod(0o400 if where == "file" else 0o600)
     before = jobs_so_far(sandbox)
-    run = run_as(ALICE, homes[ALICE], "pytest", on(sandbox), f"--history={history}", str(SUITES))
+    run = run_as(ALICE, homes[ALICE], "pytest", on(sandbox), f"--history={history}", str(HERE.suites))
     assert run.rc == 4
     (line,) = run.errors
     assert line.startswith(f"ERROR: history {history}: this user cannot write it, or its folder (")
@@ -221,7 +262,7 @@ def test_who_may_change_no_node_is_told_before_a_node_is_taken(
     sandbox: Sandbox, homes: Mapping[str, Path], option: str
 ) -> None:
     before = jobs_so_far(sandbox)
-    run = run_as(ALICE, homes[ALICE], "pytest", on(sandbox), option, "-m", "gpu", str(SUITES))
+    run = run_as(ALICE, homes[ALICE], "pytest", on(sandbox), option, "-m", "gpu", str(HERE.suites))
     assert run.rc == 4
     (line,) = run.errors
     assert option in line
@@ -230,7 +271,9 @@ def test_who_may_change_no_node_is_told_before_a_node_is_taken(
 
 
 def test_a_dry_run_needs_no_rights(sandbox: Sandbox, homes: Mapping[str, Path]) -> None:
-    run = run_as(ALICE, homes[ALICE], "pytest", on(sandbox), "--drain=dry-run", "-k", "known", str(SUITES))
+    run = run_as(
+        ALICE, homes[ALICE], "pytest", on(sandbox), "--drain=dry-run", "-k", "known", str(HERE.suites)
+    )
     assert run.rc == 0, run.out + run.err
 
 
@@ -241,7 +284,14 @@ def test_a_reservation_of_others_is_named(sandbox: Sandbox, homes: Mapping[str, 
     )  # fmt: skip
     try:
         run = run_as(
-            ALICE, homes[ALICE], "pytest", on(sandbox), "--reservation=theirs", "-k", "hostname", str(SUITES)
+            ALICE,
+            homes[ALICE],
+            "pytest",
+            on(sandbox),
+            "--reservation=theirs",
+            "-k",
+            "hostname",
+            str(HERE.suites),
         )
     finally:
         slurm(sandbox, "scontrol", "delete", "ReservationName=theirs")
@@ -255,7 +305,7 @@ def test_a_user_without_a_name_or_home_is_told_what_is_wrong_all_the_same() -> N
         user=54321,
         group=54321,
         extra_groups=(),
-        env={"PYTHONPATH": MODULES},
+        env={"PYTHONPATH": HERE.modules},
         cwd="/",
         capture_output=True,
         text=True,
@@ -380,7 +430,9 @@ def test_a_report_folder_that_others_have_prepared_is_refused(
         link.symlink_to(precious)
         os.chown(link, bob, -1, follow_symlinks=False)
     reports.chmod(0o1777)
-    run = run_as(ALICE, home, "pytest", "--cluster=local", "-m", "os", f"--report-dir={reports}", str(SUITES))
+    run = run_as(
+        ALICE, home, "pytest", "--cluster=local", "-m", "os", f"--report-dir={reports}", str(HERE.suites)
+    )
     assert run.rc == 4, run.out
     (line,) = run.errors
     assert said in line
@@ -456,7 +508,7 @@ def test_limits_of_jobs_cost_the_checks_of_jobs_at_most(
 ) -> None:
     account(site, "modify", "user", ALICE, "set", limit)
     try:
-        argv = ("pytest", cluster_of(site, homes[ALICE], account="ops"), "-m", "slurm", str(SUITES))
+        argv = ("pytest", cluster_of(site, homes[ALICE], account="ops"), "-m", "slurm", str(HERE.suites))
         run = run_as(ALICE, homes[ALICE], *argv)
     finally:
         account(site, "modify", "user", ALICE, "set", f"{limit.partition('=')[0]}=-1")
@@ -483,7 +535,7 @@ def test_a_second_job_that_a_limit_never_lets_begin_is_not_waited_for(
     path = homes[ALICE] / "two.yaml"
     path.write_text(yaml.safe_dump(plain))
     try:
-        argv = ("pytest", f"--cluster={path}", "--time=20m", "-k", "hostname", str(SUITES))
+        argv = ("pytest", f"--cluster={path}", "--time=20m", "-k", "hostname", str(HERE.suites))
         run = run_as(ALICE, homes[ALICE], *argv)
     finally:
         account(site, "modify", "user", ALICE, "set", "MaxJobs=-1")
@@ -493,7 +545,7 @@ def test_a_second_job_that_a_limit_never_lets_begin_is_not_waited_for(
 
 def test_an_account_that_is_lacking_is_said_with_the_key(site: Sandbox, homes: Mapping[str, Path]) -> None:
     cluster = cluster_of(site, homes[BOB])
-    run = run_as(BOB, homes[BOB], "pytest", cluster, "-k", "hostname", str(SUITES))
+    run = run_as(BOB, homes[BOB], "pytest", cluster, "-k", "hostname", str(HERE.suites))
     assert run.rc in (1, 4)
     assert "set slurm.account in the cluster file" in run.out + run.err
 
@@ -505,7 +557,7 @@ def test_nodes_are_drained_by_administrators_alone(
     cluster = cluster_of(site, homes[ALICE], account="ops")
     account(site, "modify", "user", ALICE, "set", f"AdminLevel={level}")
     try:
-        run = run_as(ALICE, homes[ALICE], "pytest", cluster, "--drain=apply", "-k", "known", str(SUITES))
+        run = run_as(ALICE, homes[ALICE], "pytest", cluster, "--drain=apply", "-k", "known", str(HERE.suites))
     finally:
         account(site, "modify", "user", ALICE, "set", "AdminLevel=None")
     assert run.rc == rc, run.out + run.err

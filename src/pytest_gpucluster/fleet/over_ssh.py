@@ -7,6 +7,7 @@ go on.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import subprocess
 import threading
@@ -135,7 +136,8 @@ class _Agent:
         if process is not None:
             process.close()
         if connection is not None:
-            connection.client.close()
+            with contextlib.suppress(EOFError, OSError):  # of a jump host that was first to go
+                connection.client.close()
 
 
 class _Agents:
