@@ -14,10 +14,10 @@ from pytest_gpucluster.probes import os_network as os_names
 from pytest_gpucluster.probes import os_software, os_storage
 from pytest_gpucluster.probes.base import RESPONDS
 from pytest_gpucluster.probes.kernel_log import KERNEL_LOG
-from pytest_gpucluster.suite import asks, fleet_probed, probed
+from pytest_gpucluster.suite import asks, asks_of_nodes, fleet_probed, probed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pytest_gpucluster.config.models import Cluster, Profile
     from pytest_gpucluster.fleet.channel import Channel
@@ -103,13 +103,17 @@ def owners(networks: dict[str, Network], all_naming: dict[str, Naming]) -> os_ne
     return os_network.owners(networks, all_naming)
 
 
+def ring_of(cluster: Cluster, nodes: Sequence[str]) -> str:
+    """Return the list from which each node takes its neighbours; '' where none has any."""
+    there = set(nodes)
+    return os_names.rings([name for name in group.names if name in there] for group in cluster.groups)
+
+
 @pytest.fixture(scope="session")
+@asks_of_nodes(lambda cluster, nodes: [os_names.reach(ring)] if (ring := ring_of(cluster, nodes)) else [])
 def neighbours(cluster: Cluster, nodes: tuple[str, ...]) -> Probe[tuple[Way, ...]]:
     """The probe of the ways between nodes: it is made once it is known who is there."""
-    there = set(nodes)
-    return os_names.reach(
-        os_names.rings([name for name in group.names if name in there] for group in cluster.groups)
-    )
+    return os_names.reach(ring_of(cluster, nodes))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 from pytest_gpucluster.probes.base import Probe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytest_gpucluster.config.models import Cluster
 
@@ -51,12 +51,26 @@ def asks(probes: Callable[[Cluster], Iterable[Probe[Any]]]) -> Callable[[Functio
     return mark
 
 
-def asked_by(function: Any, cluster: Cluster) -> tuple[Probe[Any], ...]:
-    """Return the probes that a fixture function is known to ask for."""
+def asks_of_nodes(
+    probes: Callable[[Cluster, Sequence[str]], Iterable[Probe[Any]]],
+) -> Callable[[Function], Function]:
+    """Say the same of probes that depend on which nodes are under test: they get the names, as `nodes` has them."""
+
+    def mark(function: Function) -> Function:
+        function.gpucluster_asks_of_nodes = probes  # type: ignore[attr-defined] # read by the plugin's prefetch
+        return function
+
+    return mark
+
+
+def asked_by(function: Any, cluster: Cluster, nodes: Sequence[str]) -> tuple[Probe[Any], ...]:
+    """Return the probes that a fixture function is known to ask for where these nodes are under test."""
     made_of, said = getattr(function, "gpucluster_probe", None), getattr(function, "gpucluster_asks", None)
+    of_nodes = getattr(function, "gpucluster_asks_of_nodes", None)
     return (
         *(() if made_of is None else (probe_for(made_of, cluster),)),
         *(() if said is None else said(cluster)),
+        *(() if of_nodes is None else of_nodes(cluster, nodes)),
     )
 
 

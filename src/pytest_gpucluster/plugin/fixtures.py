@@ -61,8 +61,7 @@ def inventory(gpucluster_session: Session) -> Mapping[str, NodeInfo]:
 @pytest.fixture(scope="session")
 def nodes(gpucluster_session: Session) -> tuple[str, ...]:
     """The names of the nodes that are really under test, in the order of the cluster file."""
-    session = gpucluster_session
-    return tuple(node for node in session.plan.testable if session.problem(node) is None)
+    return gpucluster_session.under_test()
 
 
 @pytest.fixture

@@ -258,11 +258,12 @@ class Hooks:
 
     def _wanted_probes(self, items: list[pytest.Item]) -> list[Probe[Any]]:
         wanted: dict[str, Probe[Any]] = {}
+        nodes = self.session.under_test()
         for fixtureinfo in {
             id(info): info for item in kinds(items) if (info := getattr(item, "_fixtureinfo", None))
         }.values():
             for definitions in fixtureinfo.name2fixturedefs.values():
-                for probe in asked_by(definitions[-1].func, self.session.cluster):
+                for probe in asked_by(definitions[-1].func, self.session.cluster, nodes):
                     wanted[probe.command] = probe
         return list(wanted.values())
 

@@ -242,6 +242,10 @@ class Session:
         """Return a command of a probe, its own or its short form, with sudo where that applies."""
         return with_root(command) if probe.root and self.cluster.sudo else command
 
+    def under_test(self) -> tuple[str, ...]:
+        """Return the nodes that are really under test, in the order of the cluster file."""
+        return tuple(node for node in self.plan.testable if self.problem(node) is None)
+
     def prefetch(self, probes: Sequence[Probe[Any]]) -> None:
         """Send the commands of probes in one go; later facts() finds them answered."""
         alone = [(self.command(probe), probe.timeout) for probe in probes if probe.alone]
