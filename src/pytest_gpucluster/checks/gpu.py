@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from pytest_gpucluster import hostlist
 from pytest_gpucluster.checks.fleet import Majority, drift, majority, owners
-from pytest_gpucluster.checks.verdict import Action, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.checks.verdict import (
+    Action,
+    Finding,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    check,
+    explained,
+)
 from pytest_gpucluster.probes import xid as xids
 from pytest_gpucluster.probes.nvidia_smi import HANG, NOT_REPORTED, REQUIRES_RESET, Gpu, Gpus
 from pytest_gpucluster.units import format_size
@@ -220,13 +228,11 @@ def _count(gpus: Gpus, profile: GpuProfile) -> Judgement:
 
 def count(gpus: Gpus, profile: GpuProfile) -> Verdict:
     """Judge the number of GPUs; one of which the driver says that a reset is due is there, and needs just that."""
-    verdict = _count(gpus, profile)
-    if not verdict.findings or not all(REQUIRES_RESET in found.measured for found in verdict.findings):
-        return verdict
-    return replace(
-        verdict,
-        cause="a GPU met an error that its driver clears by a reset alone",
-        hint="dmesg | grep Xid; end what uses the GPU; nvidia-smi -r -i INDEX (with NVSwitch: of all GPUs), or reboot",
+    return explained(
+        _count(gpus, profile),
+        REQUIRES_RESET,
+        "a GPU met an error that its driver clears by a reset alone",
+        "dmesg | grep Xid; end what uses the GPU; nvidia-smi -r -i INDEX (with NVSwitch: of all GPUs), or reboot",
         action=Action.RESET_GPU,
     )
 

@@ -132,11 +132,13 @@ def disturbed(verdict: Verdict, who: str) -> Verdict:
     )
 
 
-def explained(verdict: Verdict, words: str, cause: str, hint: str) -> Verdict:
-    """Return a verdict with this cause and hint, draining nobody, where all that was found says these words."""
+def explained(
+    verdict: Verdict, words: str, cause: str, hint: str, *, action: Action = Action.MONITOR
+) -> Verdict:
+    """Return a verdict with this cause, hint and action, where all that was found says these words."""
     if not verdict.findings or not all(words in finding.measured for finding in verdict.findings):
         return verdict
-    return replace(verdict, cause=cause, hint=hint, action=Action.MONITOR)
+    return replace(verdict, cause=cause, hint=hint, action=action)
 
 
 def of_software(verdict: Verdict) -> Verdict:
