@@ -832,6 +832,14 @@ def test_what_dcgm_says_of_no_entity_is_not_missed() -> None:
     )  # a summary repeats the entities' warnings
     whole.nodes["a"].dcgm = {"rc": 226, "out": both}
     assert failed(checks.dcgm(whole, "a", CONFIG)) == ["GPU 0: software (Deployment): fail: this one"]
+    warnings = [*grave(5)["warnings"], *grave(2, "NVML could not be loaded")["warnings"]]
+    graver = dcgm_4(
+        grave(5), summary={"status": "Fail", "warnings": warnings}
+    )  # and of none something graver
+    whole.nodes["a"].dcgm = {"rc": 226, "out": graver}
+    verdict = checks.dcgm(whole, "a", CONFIG)
+    assert verdict.action is Action.DRAIN
+    assert any("NVML could not be loaded" in finding for finding in failed(verdict))
 
 
 def test_dcgm_is_judged_test_by_test() -> None:

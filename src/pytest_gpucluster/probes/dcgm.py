@@ -105,8 +105,10 @@ def _results(root: dict[str, Any]) -> Iterator[DcgmResult]:
             summary = test.get("test_summary")
             if isinstance(summary, dict):
                 whole = _result(category, test, summary, "")
-                if not told or (whole.failed and not any(one.failed for one in told)):
-                    told.append(whole)  # a fault of no entity stands there alone
+                failed = [one for one in told if one.failed]
+                graver = whole.severities.difference(*(one.severities for one in failed))
+                if not told or (whole.failed and (not failed or graver)):
+                    told.append(whole)  # a fault of no entity stands there alone, beside the entities' own
             yield from told
 
 
