@@ -201,6 +201,64 @@ def test_last(node):
 """
 
 
+WIDER = """
+import pytest
+
+
+@pytest.fixture(scope="session", params=["tcp", "ib"])
+def wire(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def size(request):
+    return request.param
+
+
+def test_first(node):
+    pass
+
+
+def test_of_size(size):
+    pass
+
+
+def test_second(node):
+    pass
+
+
+def test_on_wire(wire):
+    pass
+
+
+def test_on_wire_and_node(wire, node):
+    pass
+
+
+def test_third(node):
+    pass
+
+
+def test_of_size_on_wire(size, wire):
+    pass
+
+
+def test_last(node):
+    pass
+"""
+
+# a site may make its nodes once for all tests: then pytest sorts by them
+SITES_NODE = """
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def node(request):
+    return request.param
+"""
+
+
 def timeless(text: str) -> str:
     """Return a text without times and addresses of memory."""
     times = r'(time|timestamp|hostname)="[^"]*"|20\d{6}T\d{6}-\d+|in \d+\.\d+s|\[ *\d+%\]|0x[\da-f]+|\[gw\d\]'
@@ -253,6 +311,20 @@ def test_both_ways_tell_the_same(sandbox: Sandbox, tmp_path: Path, options: tupl
     short, long = found
     for what in short:
         assert short[what] == long[what], what
+
+
+@pytest.mark.parametrize("site", ["", SITES_NODE])
+def test_items_stand_in_pytests_order(sandbox: Sandbox, tmp_path: Path, site: str) -> None:
+    found = []
+    for conftest in (SHORT, ""):
+        files = {"test_wider.py": WIDER, "test_sizes.py": WIDER, "conftest.py": conftest + site}
+        run = run_pytest(tmp_path, on(sandbox), "--collect-only", "-q", files=files)
+        assert run.rc == 0, run.out + run.err
+        found.append([line for line in run.out.splitlines() if "::" in line])
+    short, long = found
+    assert len(long) == 2 * (4 * 4 + 2 + 2 + 2 * 4 + 4)
+    assert short == long
+    assert long != sorted(long, key=lambda name: WIDER.index(name.split("::")[1].split("[")[0])), "sorted"
 
 
 @KNOWN_PYTEST

@@ -81,10 +81,13 @@ def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the burn-in's items out of a run that did not ask for it, be it by naming nothing else."""
     if asked(config.option):
         return
-    gone = [item for item in items if MARK in marks_of(item)]
-    if gone and len(gone) < len(items):
+    left: list[pytest.Item] = []
+    gone: list[pytest.Item] = []
+    for item in items:
+        (gone if MARK in marks_of(item) else left).append(item)
+    if gone and left:
         config.hook.pytest_deselected(items=gone)
-        items[:] = [item for item in items if MARK not in marks_of(item)]
+        items[:] = left
 
 
 class Screen(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,7 @@ from pytest_gpucluster.plugin import burnin, reporting, signals
 from pytest_gpucluster.plugin.about import about
 from pytest_gpucluster.plugin.lanes import PLACE, place_of
 from pytest_gpucluster.plugin.markers import refuse_slips
-from pytest_gpucluster.plugin.node_items import Maker, kinds, marks_of, pays
+from pytest_gpucluster.plugin.node_items import Maker, kinds, marks_of, pays, reordered_in_rows
 from pytest_gpucluster.plugin.plan import Kind
 from pytest_gpucluster.plugin.record import (
     NOT_APPLICABLE,
@@ -156,7 +157,8 @@ class Hooks:
         """Keep the garbage collector off the items: it would look through all of them again and again."""
         gc.disable()
         try:
-            return (yield)
+            with reordered_in_rows() if pays(self.session.plan.selected) else nullcontext():
+                return (yield)
         finally:
             gc.collect()  # items that were made and not chosen, which freeze() would keep for ever
             gc.freeze()
@@ -168,8 +170,7 @@ class Hooks:
         burnin.deselect(self.config, items)
         slow_asked = self.config.option.slow or "slow" in self.config.option.markexpr
         for item in items:
-            node, marks = node_of(item), marks_of(item)
-            self._skip_by_rule(item, node, slow="slow" in marks and not slow_asked)
+            self._skip_by_rule(item, node_of(item), slow=not slow_asked and "slow" in marks_of(item))
 
     def _skip_by_rule(self, item: pytest.Item, node: str, *, slow: bool) -> None:
         rules: Mapping[str, str] = self.session.cluster.not_applicable

@@ -7,9 +7,12 @@ is the node become NodeItems, and only where no other plugin has a say in how it
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+import _pytest.fixtures
 import pytest
 
 if TYPE_CHECKING:
@@ -251,3 +254,25 @@ def kinds(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
                 continue
             seen.add(id(item._shared))  # noqa: SLF001 - ours
         yield item
+
+
+@contextmanager
+def reordered_in_rows() -> Iterator[None]:
+    """Let pytest sort a row of NodeItems as one by the parameters of wider scopes: it looks at each item four times."""
+    pytests = _pytest.fixtures.reorder_items
+
+    def reorder(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+        rows = {row[0]: row for row in (list(row) for _, row in groupby(items, _row_of))}
+        return [item for first in pytests(list(rows)) for item in rows[first]]
+
+    _pytest.fixtures.reorder_items = reorder
+    try:
+        yield
+    finally:
+        _pytest.fixtures.reorder_items = pytests
+
+
+def _row_of(item: pytest.Item) -> int:
+    """Return one number for all items that pytest has no reason to move, and one of its own for any other."""
+    stays = type(item) is NodeItem and item.callspec._arg2scope["node"].value == "function"  # noqa: SLF001 - as pytest asks
+    return 0 if stays else id(item)
