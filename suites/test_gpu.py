@@ -92,11 +92,6 @@ def test_inforom(gpus: Gpus, expect: Expect) -> None:
     expect(gpu.inforom(gpus))
 
 
-def test_device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile, expect: Expect) -> None:
-    """The device files of all GPUs exist."""
-    expect(gpu.device_files(files, gpus, gpu_profile))
-
-
 def test_persistence(gpus: Gpus, gpu_profile: GpuProfile, expect: Expect) -> None:
     """Persistence mode is as the profile says."""
     expect(gpu.persistence(gpus, gpu_profile))
@@ -188,11 +183,6 @@ def test_p2p(
     expect(gpu.p2p(gpus, peer_access, gpu_profile))
 
 
-def test_fabric_manager(fabric_service: FabricManager, gpu_profile: GpuProfile, expect: Expect) -> None:
-    """Fabric manager runs where the node has NVSwitch."""
-    expect(gpu.fabric_manager(fabric_service, gpu_profile))
-
-
 def test_fabric_state(gpus: Gpus, gpu_profile: GpuProfile, expect: Expect) -> None:
     """Every GPU has joined the NVLink fabric."""
     expect(gpu.fabric_state(gpus, gpu_profile))
@@ -231,6 +221,16 @@ def test_stray_processes(gpus: Gpus, apps: tuple[App, ...], expect: Expect) -> N
 def test_recovery_action(gpus: Gpus, expect: Expect) -> None:
     """The driver asks for no reset, reboot or drain."""
     expect(gpu.recovery_action(gpus))
+
+
+def test_device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile, expect: Expect) -> None:
+    """The device files of all GPUs exist."""
+    expect(gpu.device_files(files, gpus, gpu_profile))
+
+
+def test_fabric_manager(fabric_service: FabricManager, gpu_profile: GpuProfile, expect: Expect) -> None:
+    """Fabric manager runs where the node has NVSwitch."""
+    expect(gpu.fabric_manager(fabric_service, gpu_profile))
 
 
 def test_xid(kernel_log: KernelLog, gpus: Gpus, expect: Expect) -> None:

@@ -212,12 +212,6 @@ def answer(node: Node, gpucluster_session: Session) -> Answer:
     return answer
 
 
-@pytest.mark.judges_node
-def test_responds(node: Node, fleet: Channel, answer: Answer, expect: Expect) -> None:
-    """The node carries out a command; a node lost during the run fails here, with why."""
-    expect(os.responds(answer, None if node.name in fleet.cut else fleet.lost.get(node.name)))
-
-
 def test_hostname(node: Node, hostname: str, expect: Expect) -> None:
     """The short host name is Slurm's node name."""
     expect(os.hostname(hostname, node.name))
@@ -251,11 +245,6 @@ def test_uptime(uptime: float, cluster: Cluster, expect: Expect) -> None:
 def test_clock(clock: Clock, common_time: os.CommonTime, cluster: Cluster, expect: Expect) -> None:
     """The clock agrees with most of the fleet."""
     expect(os.clock(clock, common_time, cluster.os.max_clock_skew))
-
-
-def test_time_sync(time_sync: TimeSync, expect: Expect) -> None:
-    """The clock is synchronised by a time service."""
-    expect(os.time_sync(time_sync))
 
 
 def test_memory(
@@ -318,11 +307,6 @@ def test_kernel_settings(node: Node, settings: str, all_settings: os.Peers[str],
     expect(os.kernel_settings(settings, all_settings.of(node.group)))
 
 
-def test_sysctls(sysctls: dict[str, str], cluster: Cluster, expect: Expect) -> None:
-    """Every sysctl of the cluster file has its value."""
-    expect(os.sysctls(sysctls, cluster.os.sysctls))
-
-
 def test_limits(
     node: Node,
     soft_limits: dict[str, float],
@@ -340,17 +324,6 @@ def test_mounts(mounts: dict[str, Mount], cluster: Cluster, expect: Expect) -> N
     expect(os.mounts(mounts, cluster.os.mounts))
 
 
-def test_mount_response(
-    disks: dict[str, Disk],
-    mounts: dict[str, Mount],
-    answering: frozenset[str],
-    cluster: Cluster,
-    expect: Expect,
-) -> None:
-    """No file system hangs."""
-    expect(os.mount_response(disks, mounts, os.disk_paths(cluster.os), answering))
-
-
 def test_root_writable(
     node: Node, mounts: dict[str, Mount], all_writable: dict[str, os.Peers[bool]], expect: Expect
 ) -> None:
@@ -366,6 +339,54 @@ def test_scratch(
     expect(os.scratch(os.Scratch.of(mounts), tmp, shm, memory.total))
 
 
+def test_load(load: Load, cpus: Cpus, cluster: Cluster, expect: Expect) -> None:
+    """An idle node has little load."""
+    expect(os.load(load, cpus.online, cluster.os.max_load_per_cpu))
+
+
+def test_taint(taint: int, expect: Expect) -> None:
+    """The kernel has not marked itself as damaged since boot."""
+    expect(os.taint(taint))
+
+
+def test_user(node: Node, user: str, users: os.Peers[str], expect: Expect) -> None:
+    """The user of the run has the same name, uid and groups as on most nodes."""
+    expect(os.user(user, users.of(node.group)))
+
+
+# early: its question is not sent ahead, and the nodes are at work on those that are
+def test_shared_storage(node: Node, shared_folders: dict[str, SharedFolder], expect: Expect) -> None:
+    """A file that one node wrote to shared storage is seen here."""
+    expect(os.shared_storage(shared_folders, node.name))
+
+
+@pytest.mark.judges_node
+def test_responds(node: Node, fleet: Channel, answer: Answer, expect: Expect) -> None:
+    """The node carries out a command; a node lost during the run fails here, with why."""
+    expect(os.responds(answer, None if node.name in fleet.cut else fleet.lost.get(node.name)))
+
+
+def test_time_sync(time_sync: TimeSync, expect: Expect) -> None:
+    """The clock is synchronised by a time service."""
+    expect(os.time_sync(time_sync))
+
+
+def test_sysctls(sysctls: dict[str, str], cluster: Cluster, expect: Expect) -> None:
+    """Every sysctl of the cluster file has its value."""
+    expect(os.sysctls(sysctls, cluster.os.sysctls))
+
+
+def test_mount_response(
+    disks: dict[str, Disk],
+    mounts: dict[str, Mount],
+    answering: frozenset[str],
+    cluster: Cluster,
+    expect: Expect,
+) -> None:
+    """No file system hangs."""
+    expect(os.mount_response(disks, mounts, os.disk_paths(cluster.os), answering))
+
+
 def test_free_space(
     disks: dict[str, Disk], mounts: dict[str, Mount], cluster: Cluster, expect: Expect
 ) -> None:
@@ -378,11 +399,6 @@ def test_inodes(disks: dict[str, Disk], expect: Expect) -> None:
     expect(os.inodes(disks))
 
 
-def test_shared_storage(node: Node, shared_folders: dict[str, SharedFolder], expect: Expect) -> None:
-    """A file that one node wrote to shared storage is seen here."""
-    expect(os.shared_storage(shared_folders, node.name))
-
-
 def test_zombies(processes: Processes, cluster: Cluster, expect: Expect) -> None:
     """No zombie processes stay."""
     expect(os.zombies(processes, cluster.os.max_zombies))
@@ -393,19 +409,9 @@ def test_dstate(processes: Processes, expect: Expect) -> None:
     expect(os.dstate(processes))
 
 
-def test_load(load: Load, cpus: Cpus, cluster: Cluster, expect: Expect) -> None:
-    """An idle node has little load."""
-    expect(os.load(load, cpus.online, cluster.os.max_load_per_cpu))
-
-
 def test_kernel_log(kernel_log: KernelLog, expect: Expect) -> None:
     """The kernel log holds no error of hardware, drivers or file systems."""
     expect(os.kernel_log(kernel_log))
-
-
-def test_taint(taint: int, expect: Expect) -> None:
-    """The kernel has not marked itself as damaged since boot."""
-    expect(os.taint(taint))
 
 
 def test_packages(packages: dict[str, str], cluster: Cluster, expect: Expect) -> None:
@@ -465,8 +471,3 @@ def test_mtu(
 def test_addresses(node: Node, network: Network, owners: os_network.Owners, expect: Expect) -> None:  # noqa: ARG001 - not checked without
     """No other node has an address of this one."""
     expect(os_network.addresses(node.name, owners))
-
-
-def test_user(node: Node, user: str, users: os.Peers[str], expect: Expect) -> None:
-    """The user of the run has the same name, uid and groups as on most nodes."""
-    expect(os.user(user, users.of(node.group)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from dataclasses import replace
 from os import environ
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -26,6 +27,9 @@ from pytest_gpucluster.probes.os_network import (
     rings,
 )
 from pytest_gpucluster.probes.os_software import SYSTEM_STATE, SystemState
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PLAIN = Profile(name="plain", description="of a test", source="none")
 FOUR = ("n1", "n2", "n3", "n4")
@@ -141,6 +145,25 @@ def test_the_time_of_names_is_read_with_the_addresses_of_the_nodes_own() -> None
     assert probe.parse(_answer("took 100.50 120.50 124 gpu01\n")).seconds == pytest.approx(20)
     with pytest.raises(NotAvailable):
         probe.parse(_answer("took 1.0 1.0 127 gpu01\n", err="timeout: getent: not found"))
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_names_that_are_slow_once_are_asked_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    always: bool,  # noqa: FBT001
+) -> None:
+    getent = tmp_path / "getent"
+    slow = "sleep 2.1" if always else '[ -e "$0.asked" ] || sleep 2.1'
+    getent.write_text(f'#!/bin/sh\n{slow}\necho "$@" >>"$0.asked"\necho 10.1.0.1 gpu01\n')
+    getent.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{environ['PATH']}")
+    monkeypatch.setenv("SLURMD_NODENAME", "gpu01")
+    done = subprocess.run(["sh", "-c", naming([]).command], capture_output=True, text=True, check=True)
+    told = naming([]).parse(_answer(done.stdout))
+    assert (told.seconds > 2) is always, "the second time counts"
+    assert told.own == ("10.1.0.1",)
+    assert (tmp_path / "getent.asked").read_text() == "hosts gpu01\n" * 2
 
 
 def test_a_dead_name_server_of_all_is_no_fault_of_a_node() -> None:

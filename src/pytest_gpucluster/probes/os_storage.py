@@ -46,7 +46,8 @@ _DISKS_SH = (
     + '</dev/null >"$d/$n.out" 2>&1 & pids="$pids $!"; }; '
     + "ended() { k=0; i=$1; "
     + 'while [ "$i" -le "$n" ]; do { read -r r <"$d/$i.rc"; } 2>/dev/null && k=$((k+1)); i=$((i+1)); done; }; '
-    + 'await() { while ended "$1"; [ "$k" -le "$((n-$1))" ] && [ "$t" -lt "$2" ]; do t=$((t+1)); sleep 0.1; done; }; '
+    + 'await() { w=0; while ended "$1"; [ "$k" -le "$((n-$1))" ] && [ "$t" -lt "$2" ]; do '
+    + '[ "$w" = 5 ] || w=$((w+1)); t=$((t+w)); sleep "0.$w"; done; }; '
     + 'show() { while read -r l; do printf "%s\\n" "$l"; done <"$d/$1.out"; }; '
     + 'pids=; ask "$@"; r=; await 0 @FIRST@; '
     + 'if [ "$k" = 1 ] && [ "$r" = 0 ]; then printf "\\036all\\n"; show 0; printf "\\036=0\\n"; else '

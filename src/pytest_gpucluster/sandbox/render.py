@@ -14,6 +14,7 @@ from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.errors import TransportError
 from pytest_gpucluster.sandbox import burnin_sim, collectives, hardware
 from pytest_gpucluster.sandbox.daemons import search_path
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox.hardware import Gpu, Hca, Node
     from pytest_gpucluster.sandbox.layout import Layout
+    from pytest_gpucluster.transport import Transport
 
 # Tools of the host that the simulated ones may call; each becomes an upper-case variable of theirs.
 _HOST_TOOLS = (
@@ -47,16 +49,22 @@ _HOST_TOOLS = (
 _NCCL_TESTS = ("all_gather_perf", "reduce_scatter_perf", "alltoall_perf", "broadcast_perf", "sendrecv_perf")
 # the option of a script's first line that leaves the options behind it to the script (mawk(1), gawk(1))
 _AWK_SCRIPT = {"mawk": "-We", "gawk": "-E"}
+# the time of an answer: a process less where awk can tell it
+_DATE_OF_AWK = "return strftime(layout)"
+_DATE_OF_PROCESS = """command = "%s '+" layout "'"
+  command | getline line
+  close(command)
+  return line"""
 # of a node's folder: what prolog, epilog and acts leave there, and the deal of real GPUs
 _KEPT = ("prolog.", "epilog", "fault.", "gpu.", "enroot/")
 
 
-def tools(layout: Layout) -> None:
+def tools(layout: Layout, transport: Transport) -> None:
     """Put the simulated tools into the sandbox's simbin."""
     base = layout.root / "base"
     base.mkdir(exist_ok=True)
     texts = {path.name: path.read_text() for path in (hardware.DATA / "simbin").iterdir()}
-    _write_tools(layout, {**texts, "nvidia-smi": _nvidia_smi(layout)})
+    _write_tools(layout, {**texts, "nvidia-smi": _nvidia_smi(layout, transport)})
     for name in _NCCL_TESTS:
         (layout.simbin / name).symlink_to("all_reduce_perf")
     for source, target in (
@@ -78,14 +86,22 @@ def tools(layout: Layout) -> None:
     )
 
 
-def _nvidia_smi(layout: Layout) -> str:
+def _has_strftime(awk: str, transport: Transport) -> bool:
+    """Say whether this awk has it: mawk since 1.3.4, gawk; others take it for a function that is not defined."""
+    try:
+        return transport.run([awk, 'BEGIN { print strftime("ok") }'], timeout=60.0).stdout == "ok\n"
+    except TransportError:
+        return False
+
+
+def _nvidia_smi(layout: Layout, transport: Transport) -> str:
     """Return the simulated nvidia-smi: a program of awk that reads its own options, where that awk can be told so."""
     found = {name: shutil.which(name, path=search_path()) or name for name in ("awk", "date", "sleep")}
     awk = found["awk"]  # not where it leads to: an image has the one name only
     places = {
         "@NODES@": json.dumps(str(layout.nodes), ensure_ascii=False),
         "@BASE@": json.dumps(str(layout.root / "base"), ensure_ascii=False),
-        "@DATE@": found["date"],
+        "@DATE@": _DATE_OF_AWK if _has_strftime(awk, transport) else _DATE_OF_PROCESS % found["date"],
         "@SLEEP@": found["sleep"],
     }
     text = (hardware.DATA / "nvidia-smi.awk").read_text()

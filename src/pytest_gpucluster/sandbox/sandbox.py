@@ -350,7 +350,7 @@ class Sandbox:
             profile, expected = clusterfile.real(dealt, count, shared)
             about = f"virtual nodes of one host with {dealt.gpu_name}"
         else:
-            render.tools(layout)
+            render.tools(layout, self._transport)
             self._show(state, state.nodes)
             pattern = hardware.healthy("none", 0, state.gpus_per_node, spec, shared)
             profile, expected = clusterfile.simulated(pattern, spec, shared)
@@ -497,7 +497,13 @@ class Sandbox:
 
     def _daemons(self, state: State) -> daemons.Daemons:
         programs = daemons.find_programs()
-        return daemons.Daemons(self.layout, self._transport, programs, self._namespaces(state))
+        return daemons.Daemons(
+            self.layout,
+            self._transport,
+            programs,
+            self._namespaces(state),
+            yielding=state.gpus != "real",
+        )
 
     def _namespaces(self, state: State) -> namespaces.Namespaces | None:
         if state.kind != "namespaced":

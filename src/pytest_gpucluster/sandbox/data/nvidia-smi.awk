@@ -14,7 +14,7 @@ BEGIN {
   noheader = format ~ /noheader/; nounits = format ~ /nounits/
   if (mode == "query" && xml) mode = "xml"
   FS = "\t"; whole = mode == "query" || mode == "xml" || mode == "table"
-  if (whole) now = date("+%a %b %e %H:%M:%S %Y" (mode == "table" ? "      " : ""))
+  if (whole) now = date("%a %b %e %H:%M:%S %Y" (mode == "table" ? "      " : ""))
   ARGC = 1
   if (mode ~ /^(gpu|apps|remap)$/) table_of("aliases", base "/aliases")
   table_of("gpus", pick("gpus"))
@@ -74,10 +74,7 @@ function pick(name) { return there(node "/load/" name) ? node "/load/" name : th
 function show(path,   line) { while ((getline line < path) > 0) print line }
 function table_of(name, path) { ARGV[ARGC++] = "what=" name; ARGV[ARGC++] = path }
 function date(layout,   command, line) {
-  command = "@DATE@ '" layout "'"
-  command | getline line
-  close(command)
-  return line
+  @DATE@
 }
 
 # what of a GPU the answer needs: its name, and what the list asks for
