@@ -8,7 +8,7 @@ done 2>/dev/null
 # the CPUs that it may run on, and those that the machine has; without a process, since this runs once a task
 cpus= online=
 while read -r key value; do
-    [ "$key" != Cpus_allowed_list: ] || cpus=$value
+    [ "$key" != Cpus_allowed_list: ] || { cpus=$value; break; }
 done 2>/dev/null </proc/self/status
 read -r online 2>/dev/null </sys/devices/system/cpu/online
 printf 'exam|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|end\n' "$SLURM_PROCID" "${SLURMD_NODENAME:-$(uname -n)}" "$SLURM_LOCALID" \
