@@ -65,7 +65,7 @@ def _burn(
     event: Callable[..., None],
     live_line: LiveLine,
 ) -> Told:
-    nodes = [node for node in held.nodes if session.problem(node) is None]
+    nodes = session.without_problem(held.nodes)
     profile, info = session.nodes[held.nodes[0]].profile, session.inventory.get(held.nodes[0])
     gpus = 0 if profile.gpu is None else (info and info.gpus) or profile.gpu.count
     before = getattr(request.config.option, "burnin_before", None)

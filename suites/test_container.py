@@ -74,7 +74,7 @@ def found(
     told: dict[str, Found] = {}
     stores = []
     for held in session.allocations:
-        nodes = tuple(node for node in held.nodes if session.problem(node) is None)[: claim.nodes]
+        nodes = session.without_problem(held.nodes)[: claim.nodes]
         profiles = {session.nodes[node].profile.gpu is not None for node in nodes}
         gpus = min((session.inventory[node].gpus for node in nodes), default=0) if profiles == {True} else 0
         store = Containers(

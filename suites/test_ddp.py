@@ -39,7 +39,7 @@ def runs(
     """One run an allocation."""
     session, made = gpucluster_session, []
     for held in session.allocations:
-        nodes = [node for node in held.nodes if session.problem(node) is None]
+        nodes = session.without_problem(held.nodes)
         profile = session.nodes[held.nodes[0]].profile
         info = session.inventory.get(held.nodes[0])
         gpus = 0 if profile.simulated or profile.gpu is None else (info and info.gpus) or profile.gpu.count

@@ -39,7 +39,7 @@ def runner(claimed: None, gpucluster_session: Session, allocation: Allocation) -
     session = gpucluster_session
     config = session.cluster.horovod
     assert config is not None  # `claimed` has skipped otherwise
-    nodes = tuple(node for node in allocation.nodes if session.problem(node) is None)
+    nodes = session.without_problem(allocation.nodes)
     steps = ClaimedSteps(
         allocation.slurm, allocation, session.cluster, config, "horovod", session.inventory, nodes
     )

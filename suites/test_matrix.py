@@ -34,7 +34,7 @@ def asked_for(cluster: Cluster) -> None:
 def matrix(asked_for: None, allocation: Allocation, gpucluster_session: Session) -> Iterator[Matrix]:  # noqa: ARG001 - first
     """The matrix over the nodes of the first allocation."""
     session = gpucluster_session
-    nodes = tuple(node for node in allocation.nodes if session.problem(node) is None)
+    nodes = session.without_problem(allocation.nodes)
     channel, slurm = session.need_channel(), allocation.slurm
     made = Matrix(slurm, allocation, session.cluster, channel, session.inventory, nodes=nodes)
     yield made

@@ -50,7 +50,7 @@ def runners(
     """One runner an allocation: its nodes share a partition and a number of GPUs."""
     session, made = gpucluster_session, []
     for held in session.allocations:
-        nodes = tuple(node for node in held.nodes if session.problem(node) is None)
+        nodes = session.without_problem(held.nodes)
         tasks = session.inventory[held.nodes[0]].gpus or WITHOUT_GPUS
         channel = session.need_channel()
         made.append(Mpi(held.slurm, held, session.cluster, channel, nodes, ntasks_per_node=tasks))

@@ -56,7 +56,7 @@ def proofs(
             _ = runner.runner
         except NotAvailable as error:
             pytest.skip(f"not checked: {error}")
-        nodes = tuple(node for node in held.nodes if session.problem(node) is None)
+        nodes = session.without_problem(held.nodes)
         own = session.nodes[held.nodes[0]].group.thresholds
         made.append(NcclProof(runner, nodes, profile, (*baseline, *own), held.slurm))
     if not made:

@@ -35,7 +35,7 @@ def examples(allocation: Allocation, cluster: Cluster, gpucluster_session: Sessi
             continue
         info = session.inventory.get(held.nodes[0])
         gpus = (info and info.gpus) or profile.gpu.count
-        nodes = [node for node in held.nodes if session.problem(node) is None]
+        nodes = session.without_problem(held.nodes)
         if nodes:
             made.append(
                 NcclExamples(allocation.slurm, held, cluster, session.inventory, nodes=nodes, gpus=gpus)

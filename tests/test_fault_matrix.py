@@ -33,13 +33,14 @@ MARKED = "os or gpu or slurm or fabric"
 
 
 class Run(NamedTuple):
-    """One run of the suites: {node: checks that failed}, which node has which fault, and what pytest printed."""
+    """One run of the suites: {node: checks that failed}, which node has which fault, what pytest printed, its exit."""
 
     failed: dict[str, set[str]]
     node_of: dict[str, str]
     healthy: tuple[str, ...]
     passed: dict[str, int]
     text: str
+    rc: int
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def suites(sandbox: Sandbox, reports: Path, node_of: dict[str, str]) -> Run:
         elif event["event"] == "result" and event["outcome"] == "passed":
             passed[event["node"]] = passed.get(event["node"], 0) + 1
     healthy = tuple(node for node in sandbox.nodes if node not in node_of.values())
-    return Run(failed, node_of, healthy, passed, done.stdout + done.stderr)
+    return Run(failed, node_of, healthy, passed, done.stdout + done.stderr, done.returncode)
 
 
 def test_at_least_twenty_kinds() -> None:
@@ -102,3 +103,23 @@ def test_a_node_that_takes_part_in_nothing_takes_no_other_along(
     # a batch job may have been sent there: then a check of the whole cluster fails too
     assert {node: checks for node, checks in run.failed.items() if node} == {"gpu03": {FAULTS[kind].check}}
     assert all(run.passed.get(node, 0) >= 45 for node in run.healthy), run.text[-2000:]
+
+
+def test_an_epilog_that_fails_as_the_nodes_go_back_is_told(sandbox: Sandbox, tmp_path: Path) -> None:
+    # the batch jobs of the slurm suite end on the first nodes
+    sandbox.fault("epilog_failing", "gpu04")
+    run = suites(sandbox, tmp_path, {"epilog_failing": "gpu04"})
+    assert run.failed == {}, "it had not run yet"
+    assert "ERROR: slurm.epilog on gpu04: failed as the nodes were given back" in run.text
+    assert "Epilog error" in run.text
+    assert run.rc == 1
+    told = [event["message"] for event in read_events(tmp_path / "events.jsonl") if event["event"] == "error"]
+    assert [text.partition(": failed")[0] for text in told] == ["slurm.epilog on gpu04"]
+
+
+def test_an_epilog_that_fails_after_a_batch_job_leaves_a_node_out(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.fault("epilog_failing", "gpu01")
+    run = suites(sandbox, tmp_path, {"epilog_failing": "gpu01"})
+    assert run.failed == {"gpu01": {"slurm.schedulable"}}, run.text[-3000:]
+    assert 'not tested: gpu01: DRAINED: "Epilog error"' in run.text
+    assert run.rc == 1

@@ -308,6 +308,10 @@ def prolog(exam: NodeExam | None, info: NodeInfo | None, config: Mapping[str, st
         yield NotChecked("no step has run on the node" + (f": {exam.problem}" if exam else ""))
 
 
+# the plugin looks at these nodes again when they have gone back
+EPILOG_LATER = "no job of this run has ended on the node yet: its epilog runs when the nodes go back"
+
+
 @check(
     "slurm.epilog",
     cause="the epilog failed or hangs on this node",
@@ -320,12 +324,15 @@ def epilog(info: NodeInfo | None, config: Mapping[str, str], ended_here: bool) -
         yield NotApplicable("slurm.conf names no Epilog")
     elif info is None:
         yield NotChecked("the node is not known to Slurm")
-    elif re.search(r"epilog|kill task failed", info.reason, re.IGNORECASE):
+    elif epilog_failed(info):
         yield Finding("Epilog", info.why_unavailable() or info.reason, f"{script} ends with 0")
     elif not ended_here:
-        yield NotChecked(
-            "no job of this run has ended on the node yet: its epilog runs when the nodes go back"
-        )
+        yield NotChecked(EPILOG_LATER)
+
+
+def epilog_failed(info: NodeInfo) -> bool:
+    """Say whether Slurm gives the epilog as the reason of the node's state."""
+    return re.search(r"epilog|kill task failed", info.reason, re.IGNORECASE) is not None
 
 
 @check(

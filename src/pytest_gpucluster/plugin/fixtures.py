@@ -69,7 +69,7 @@ def lane_nodes(gpucluster_session: Session) -> tuple[str, ...]:
     """The nodes that the item has for itself: with -n those of its node's lane, else all that are under test."""
     session = gpucluster_session
     lane = session.lane_of(session.record.node) if session.record.node else session.plan.testable
-    return tuple(node for node in lane if session.problem(node) is None)
+    return session.without_problem(lane)
 
 
 @pytest.fixture

@@ -358,7 +358,7 @@ class Hooks:
             self.session.messages.append(ended)
             self.log.write("error", message=ended)
         if not distributed:  # workers end later
-            self.session.let_agents_leave()
+            self.session.begin_to_leave()
         if session.exitstatus in ENDED:
             complaints = self._too_few()
             if session.exitstatus != pytest.ExitCode.TESTS_FAILED:
@@ -527,6 +527,9 @@ class Hooks:
     def pytest_unconfigure(self) -> None:
         """Give the nodes back, whatever happened."""
         signals.ignore()  # a run that is stopped before its first test has had no pytest_sessionfinish
+        self.session.give_back()
+        if self.log is not None:
+            self._tell_of_epilogs(self.log)
         self.session.close()
         if self._testcases is not None:
             self._testcases.close()
@@ -539,6 +542,35 @@ class Hooks:
                 why = f"the run was stopped (exit {self._stopped}): nothing is tested"
                 self._log_finish(self.log, self._stopped, [why])
             self.log.close()
+
+    def _tell_of_epilogs(self, log: EventLog) -> None:
+        """Say which nodes Slurm drained over the epilog that giving them back has run: no item could judge that."""
+        from pytest_gpucluster.checks.slurm import EPILOG_LATER, epilog_failed  # noqa: PLC0415 - of one suite
+
+        later = self.tally.unjudged_on("slurm.epilog", EPILOG_LATER)
+        session = self.config.pluginmanager.get_plugin("session")
+        if not later or session is None:
+            return
+        try:
+            found = self.session.last_look()
+        except GpuClusterError as error:
+            self._say(
+                f"not looked at: the epilogs of the nodes that were given back: {clean(one_line(error))}"
+            )
+            return
+        drained: dict[str, list[str]] = {}
+        for node in sorted(later & found.keys()):
+            if epilog_failed(found[node]):
+                drained.setdefault(found[node].why_unavailable() or found[node].reason, []).append(node)
+        for why, nodes in drained.items():
+            message = (
+                f"slurm.epilog on {hostlist.fold(nodes)}: failed as the nodes were given back, after the reports: "
+                f"{clean(why)}; see slurmd's log there, and run the Epilog of `scontrol show config` by hand"
+            )
+            self._say(f"ERROR: {message}")
+            log.write("error", message=message)
+            if session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def needs_nodes(item: pytest.Item) -> bool:

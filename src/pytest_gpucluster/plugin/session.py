@@ -39,7 +39,7 @@ from pytest_gpucluster.probes.base import Answer, Probe, with_root
 from pytest_gpucluster.probes.versions import versions_in
 from pytest_gpucluster.runners.submitit import SubmititDriver
 from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
-from pytest_gpucluster.slurm.completing import mark_stuck
+from pytest_gpucluster.slurm.completing import mark_stuck, settled
 from pytest_gpucluster.slurm.exam import read_jobs, run_exam, submit_jobs
 from pytest_gpucluster.slurm.guard import JobGuard
 from pytest_gpucluster.slurm.inventory import seen_from_inside
@@ -47,7 +47,7 @@ from pytest_gpucluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.suite import probe_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.checks.submitit import SubmititTold
     from pytest_gpucluster.config.models import Cluster, Profile, SlurmConfig
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_AFTER = 15.0  # seconds until the batch jobs are looked at, where nobody has asked for them earlier
+LAST_LOOK = 60.0  # seconds that epilogs may take for us to see what comes of them
 FRESH_STARTS = 3  # further allocations where nodes fall out as they start
 
 
@@ -244,7 +245,11 @@ class Session:
 
     def under_test(self) -> tuple[str, ...]:
         """Return the nodes that are really under test, in the order of the cluster file."""
-        return tuple(node for node in self.plan.testable if self.problem(node) is None)
+        return self.without_problem(self.plan.testable)
+
+    def without_problem(self, nodes: Iterable[str]) -> tuple[str, ...]:
+        """Return those of the nodes that can be tested by now, in their order."""
+        return tuple(node for node in nodes if self.problem(node) is None)
 
     def prefetch(self, probes: Sequence[Probe[Any]]) -> None:
         """Send the commands of probes in one go; later facts() finds them answered."""
@@ -349,8 +354,15 @@ class Session:
         for answers in (self._facts, self._split, self._hosts, self._prefetched):
             answers.clear()
 
-    def let_agents_leave(self) -> None:
-        """Begin to close the channel, where it is ours: all is judged, and reports are still to be written."""
+    def begin_to_leave(self) -> None:
+        """Begin to give back what is ours: all is judged, and reports are still to be written."""
+
+    def last_look(self) -> dict[str, NodeInfo]:
+        """Return the nodes that were given back, as Slurm has them once their epilogs have ended."""
+        return {}
+
+    def give_back(self) -> None:
+        """Let go of the nodes."""
 
     def close(self) -> None:
         """Let go of everything that this run holds."""
@@ -572,16 +584,26 @@ class Controller(Session):
                 if number.isdigit() and int(number) > 0 and nodes & set(step.nodes):
                     self.slurm.run("scancel", step.id)
 
-    def let_agents_leave(self) -> None:
-        """Begin to close the channel: the agents of a large fleet take a second to end."""
+    def begin_to_leave(self) -> None:
+        """Begin to close the channel and give the nodes back: a large fleet takes seconds for it."""
         self._lost_at_end = self.lost()
-        if self.channel is not None:
-            self._leaving = threading.Thread(target=self.channel.close, name="leaving", daemon=True)
+        if self.trial is None:  # what is on trial is drained before it goes back
+            self._leaving = threading.Thread(target=self._leave, name="leaving", daemon=True)
             self._leaving.start()
+
+    def last_look(self) -> dict[str, NodeInfo]:
+        """Wait a while until the nodes have let go of our jobs; return them as Slurm has them then."""
+        nodes = [node for held in self.allocations for node in held.nodes]
+        if self.slurm is None or not nodes or self.left_behind:
+            return {}
+        return settled(self.slurm, nodes, min(self.cluster.slurm.completing or LAST_LOOK, LAST_LOOK))
 
     def _let_go(self) -> None:
         if self._leaving is not None:
             self._leaving.join()
+        self._leave()
+
+    def _leave(self) -> None:
         if self.channel is not None:
             self.channel.close()
         for held in self.allocations:
@@ -590,7 +612,7 @@ class Controller(Session):
             except AllocationError as error:
                 self.left_behind.append(str(error))
 
-    def close(self) -> None:
+    def give_back(self) -> None:
         """Close the channel and give the nodes back; again and again is harmless."""
         self._lost_at_end = self.lost()
         if self._look is not None:
@@ -604,6 +626,10 @@ class Controller(Session):
             self._submitit.close()
         if self._job_guard is not None:
             self._job_guard.release()
+
+    def close(self) -> None:
+        """Give the nodes back, and close the connection; again and again is harmless."""
+        self.give_back()
         if self.slurm is not None:
             self.slurm.transport.close()
 

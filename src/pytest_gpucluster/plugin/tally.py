@@ -78,6 +78,10 @@ class Tally:
         suites = (*self.counts.get(node, {}).values(), *self.counts.get(CLUSTER, {}).values())
         return any(counter[outcome] for counter in suites for outcome in executed)
 
+    def unjudged_on(self, check: str, why: str) -> set[str]:
+        """Return the nodes on which a check was not checked for this reason."""
+        return self.unjudged["not checked"][why][check]
+
     def node_table(self) -> list[str]:
         """Draw nodes by suites; nodes with the same cells share a row. Bad rows come last, nearest to the prompt.
 

@@ -157,9 +157,12 @@ def _epilog_ends(ground: Ground, injected: Injected) -> None:
     _wait(ground, injected.node, lambda now: not now.startswith("comp"))
 
 
-def _prolog_works(ground: Ground, injected: Injected) -> None:
-    (ground.layout.node(injected.node) / "fault.prolog").unlink(missing_ok=True)
-    _resume(ground, injected)
+def _works_again(name: str) -> Callable[[Ground, Injected], None]:
+    def heal(ground: Ground, injected: Injected) -> None:
+        (ground.layout.node(injected.node) / name).unlink(missing_ok=True)
+        _resume(ground, injected)
+
+    return heal
 
 
 def _fewer_gres(ground: Ground, injected: Injected) -> None:
@@ -228,7 +231,8 @@ ACTS = {
     "drained": Act(_drain, _resume),
     "slurmd_dead": Act(_kill_slurmd, _start_slurmd),
     "node_hanging": Act(_mark("fault.hang"), _wake),
-    "prolog_failing": Act(_mark("fault.prolog"), _prolog_works),
+    "prolog_failing": Act(_mark("fault.prolog"), _works_again("fault.prolog")),
+    "epilog_failing": Act(_mark("fault.epilog_failing"), _works_again("fault.epilog_failing")),
     "epilog_hanging": Act(_hang_epilog, _epilog_ends),
     "image_missing": Act(_mark("fault.image_missing"), _unmark("fault.image_missing")),
     "image_corrupt": Act(_mark("fault.image_corrupt"), _unmark("fault.image_corrupt")),

@@ -598,6 +598,7 @@ _act("drained", "slurm.schedulable", "an administrator drained the node", reason
 _act("slurmd_dead", "slurm.responding", "slurmd does not run")
 _act("node_hanging", "os.responds", "nothing that is started on the node ever ends")
 _act("prolog_failing", "slurm.prolog", "the prolog fails and Slurm drains the node")
+_act("epilog_failing", "slurm.epilog", "the epilog fails and Slurm drains the node as it goes back")
 _act("epilog_hanging", "slurm.completing", "the epilog of a job that has ended hangs")
 _act("image_missing", "container.import", "no image file is there for the node's Enroot")
 _act("image_corrupt", "container.import", "image files are damaged on the node")

@@ -173,7 +173,7 @@ exit 0
 def epilog(layout: Layout) -> str:
     """Return the Epilog: it leaves a mark, takes the prolog's away, and the containers of scope `job`.
 
-    It does not end while the fault `epilog_hanging` is in.
+    It does not end while the fault `epilog_hanging` is in, and fails where `epilog_failing` is.
     """
     return f"""\
 #!/bin/sh
@@ -187,6 +187,7 @@ done
 # another user's: rm follows no link that may lie there
 others=$node/enroot/.of-$SLURM_JOB_UID
 [ ! -d "$others" ] || rm -rf "$others/pyxis_${{SLURM_JOB_ID}}_"*
+[ ! -e "$node/fault.epilog_failing" ] || {{ echo "epilog of the sandbox: told to fail" >&2; exit 1; }}
 exit 0
 """
 

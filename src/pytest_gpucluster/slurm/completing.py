@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -98,3 +99,20 @@ def mark_stuck(slurm: Slurm, nodes: Mapping[str, NodeInfo], stated: float | None
     except (GpuClusterError, ValueError):
         return nodes
     return with_stuck(nodes, jobs, now, allowed(slurm.config(), stated))
+
+
+def settled(slurm: Slurm, nodes: Iterable[str], patience: float) -> dict[str, NodeInfo]:
+    """Wait until Slurm has ended all jobs that were ending on the nodes; return those that let go, as they are then.
+
+    `patience` in seconds. SlurmError where Slurm does not answer.
+    """
+    asked, end, pause = frozenset(nodes), time.monotonic() + patience, 0.25
+    while True:
+        slurm.refresh()
+        found = {name: info for name, info in slurm.nodes().items() if name in asked}
+        done = {name: info for name, info in found.items() if "COMPLETING" not in info.flags}
+        left = end - time.monotonic()
+        if len(done) == len(found) or left <= 0:
+            return done
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, 4.0)
