@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,12 @@ class Pages:
         with contextlib.suppress(OSError):  # that it cannot be written is said at the end
             self.path.unlink()  # that of an earlier run would pass for this one's
         self._done = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self) -> None:
+        """Make the template ready beside the run: there is time while it waits for its nodes, and none at its end."""
+        if not self.config.option.collectonly:
+            threading.Thread(target=_prepare, name="template", daemon=True).start()
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -57,3 +64,9 @@ class Pages:
         memory = self.config.pluginmanager.get_plugin("gpucluster-history")
         found = getattr(memory, "comparison", None)
         return found.for_html() if found is not None else None
+
+
+def _prepare() -> None:
+    from pytest_gpucluster.report import html  # noqa: PLC0415 - the start of a run needs no templates
+
+    html.prepare()

@@ -93,6 +93,11 @@ def render(events: Iterable[dict[str, Any]], *, comparison: Comparison | None = 
     return str(page.encode(errors="replace").decode())
 
 
+def prepare() -> None:
+    """Compile the template, for whoever renders later."""
+    _template()
+
+
 @lru_cache(maxsize=1)
 def _template() -> Any:
     environment = Environment(
