@@ -16,6 +16,7 @@ from pytest_gpucluster.plugin.lanes import PLACE, place_of
 from pytest_gpucluster.plugin.markers import refuse_slips
 from pytest_gpucluster.plugin.node_items import Maker, kinds, marks_of, pays, reordered_in_rows
 from pytest_gpucluster.plugin.plan import Kind
+from pytest_gpucluster.plugin.progress import gathered
 from pytest_gpucluster.plugin.record import (
     NOT_APPLICABLE,
     NOT_CHECKED,
@@ -37,6 +38,7 @@ from pytest_gpucluster.units import share_of
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
+    from pytest_gpucluster.plugin.progress import Gathered
     from pytest_gpucluster.plugin.testcases import Testcases
     from pytest_gpucluster.probes.base import Probe
     from pytest_gpucluster.report.events import EventLog
@@ -74,6 +76,7 @@ class Hooks:
         # made once: pytest would make and check them anew for every test
         self._node_params = [pytest.param(node, id=node) for node in session.plan.selected]
         self._testcases: Testcases | None = None
+        self._letters: Gathered | None = None
         self._maker = Maker(config, session.plan.selected)
         self._swift = Swift(config, self.pytest_runtest_setup, self._enrich)
         if log is not None:
@@ -200,6 +203,14 @@ class Hooks:
             if "examined" in used and self.session.allocations and isinstance(self.session, Controller):
                 self.session.examine()
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_runtestloop")
+    def pytest_runtestloop_gathered(self) -> Generator[None, object, object]:
+        """Write letters of progress together where there are many."""
+        if not pays(self.session.plan.selected):
+            return (yield)
+        with gathered(self.config) as self._letters:
+            return (yield)
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Hand the session over to an xdist worker."""
@@ -279,7 +290,11 @@ class Hooks:
     @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_protocol")
     def pytest_runtest_protocol_swift(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Run an item of ours without the machinery that has nothing to do for it."""
-        return self._swift.run(item, nextitem) or None
+        if self._swift.run(item, nextitem):
+            return True
+        if self._letters is not None:
+            self._letters.put()  # this item may take long
+        return None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
