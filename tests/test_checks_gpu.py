@@ -389,3 +389,12 @@ def test_row_remapping_for_root_alone_is_not_checked() -> None:
     for check in ("gpu.remapped_rows", "gpu.remapped_pending"):
         assert verdicts[check].outcome is Outcome.NOT_CHECKED
         assert "to root alone" in verdicts[check].reason
+
+
+def test_more_gpus_than_stated_are_a_fault_of_the_statement() -> None:
+    verdict = judge(Host(), PROFILE.model_copy(update={"count": 4}))["gpu.count"]
+    assert verdict.outcome is Outcome.FAILED
+    assert verdict.action is Action.MONITOR
+    assert "more GPUs than its profile says" in verdict.cause
+    fewer = judge(Host(), PROFILE.model_copy(update={"count": 9}))["gpu.count"]
+    assert fewer.action is Action.DRAIN

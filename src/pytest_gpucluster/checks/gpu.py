@@ -227,7 +227,17 @@ def _count(gpus: Gpus, profile: GpuProfile) -> Judgement:
 
 
 def count(gpus: Gpus, profile: GpuProfile) -> Verdict:
-    """Judge the number of GPUs; one of which the driver says that a reset is due is there, and needs just that."""
+    """Judge the number of GPUs; one of which the driver says that a reset is due is there, and needs just that.
+
+    A node that has more than was said lacks none: it is the saying that is wrong.
+    """
+    if len(gpus) > profile.count and not gpus.failed and not any(gpu.lost for gpu in gpus):
+        return replace(
+            _count(gpus, profile),
+            cause="the node has more GPUs than its profile says: the cluster file names another model",
+            hint="nvidia-smi -L; gpucluster profiles show; correct the profile of the node, or `gpu: {count: N}`",
+            action=Action.MONITOR,
+        )
     return explained(
         _count(gpus, profile),
         REQUIRES_RESET,

@@ -29,11 +29,6 @@ _PACKAGES = {"munged": "munge", "slurmctld": "slurm-wlm", "slurmd": "slurm-wlm",
 _STARTERS = 4  # slurmd's start is mostly waiting; more at once only adds load
 _SOCKET_PATH_LIMIT = 107  # sun_path of unix(7), less the final NUL
 _LOG_LINES = 3
-_YIELD = (
-    "nice",
-    "-n",
-    "19",
-)  # on a cluster the login node has CPUs of its own: nodes get what its programs leave
 
 
 def search_path() -> str:
@@ -73,10 +68,7 @@ def client_programs(programs: dict[str, Path]) -> dict[str, Path]:
 
 
 class Daemons:
-    """The daemons of one sandbox. `programs` comes from find_programs; `namespaces` has the nodes' own ones.
-
-    `yielding`: what runs on nodes has the lowest priority; not where real GPUs are measured.
-    """
+    """The daemons of one sandbox. `programs` comes from find_programs; `namespaces` has the nodes' own ones."""
 
     def __init__(
         self,
@@ -84,15 +76,12 @@ class Daemons:
         transport: Transport,
         programs: dict[str, Path],
         namespaces: Namespaces | None = None,
-        *,
-        yielding: bool = False,
     ) -> None:
         self._layout = layout
         self._transport = transport
         self._programs = programs
         self._namespaces = namespaces
         self._sbin = layout.root / "sbin"
-        self._priority = _YIELD if yielding else ()
 
     def version(self) -> tuple[int, int]:
         """Return Slurm's version, as (22, 5)."""
@@ -136,8 +125,7 @@ class Daemons:
     def start_slurmd(self, node: str, conf: Path | None = None) -> None:
         """Start the slurmd of one node; `conf` is a slurm.conf of its own."""
         stepd = str(self._sbin / "slurmstepd")
-        slurmd = [str(self._sbin / "slurmd"), "-N", node, "-d", stepd, "-f", str(conf or self._layout.conf)]
-        argv = [*self._priority, *slurmd]
+        argv = [str(self._sbin / "slurmd"), "-N", node, "-d", stepd, "-f", str(conf or self._layout.conf)]
         self._run(argv, f"slurmd-{node}", self._namespaces.on_node(node) if self._namespaces else [])
 
     def wait_idle(self, nodes: Sequence[str], *, patience: float) -> None:

@@ -497,13 +497,7 @@ class Sandbox:
 
     def _daemons(self, state: State) -> daemons.Daemons:
         programs = daemons.find_programs()
-        return daemons.Daemons(
-            self.layout,
-            self._transport,
-            programs,
-            self._namespaces(state),
-            yielding=state.gpus != "real",
-        )
+        return daemons.Daemons(self.layout, self._transport, programs, self._namespaces(state))
 
     def _namespaces(self, state: State) -> namespaces.Namespaces | None:
         if state.kind != "namespaced":

@@ -207,15 +207,12 @@ fi
         if real_gpus
         else ""
     )
-    # daemons.py starts slurmd with the lowest priority; where the kernel groups tasks by session (sched(7), autogroup)
-    # that of the group counts, and each step is a session
-    lowest = "" if real_gpus else "echo 19 2>/dev/null >/proc/self/autogroup\n"
     return f"""\
 #!/bin/sh
 # Slurm runs it inside of a step's container, whose PATH is the image's own
 [ -d {_q(layout.simbin)} ] || exit 0
 node={_q(layout.nodes)}/$SLURMD_NODENAME
-{lowest}echo "export PATH={layout.simbin}:$PATH"
+echo "export PATH={layout.simbin}:$PATH"
 echo "export GPUCLUSTER_SANDBOX_NODE=$node"
 store=$node/enroot
 [ ! -d "$store" ] || [ -O "$store" ] || store=$store/.of-$(id -u)
