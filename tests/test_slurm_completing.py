@@ -155,3 +155,43 @@ def test_a_node_whose_job_is_hidden_from_us_does_not_pass(
     nodes = completing.mark_stuck(client, _nodes(gpu01="IDLE+COMPLETING", gpu04="IDLE"), None)
     assert checks.completing(nodes["gpu01"]).outcome is outcome
     assert checks.completing(nodes["gpu04"]).outcome is Outcome.PASSED
+
+
+class Looks:
+    """Slurm as it answers one look after another; the last answer stays."""
+
+    def __init__(self, *states: str) -> None:
+        self.states, self.now = list(states), 0.0
+
+    def refresh(self) -> None:
+        """Forget nothing."""
+
+    def nodes(self) -> dict[str, NodeInfo]:
+        """Return gpu01 as it is now, beside one that has long let go and one that nobody asked about."""
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        return _nodes(gpu01=state, gpu02="IDLE+DRAIN", gpu03="IDLE+COMPLETING")
+
+    def sleep(self, seconds: float) -> None:
+        """Let time go by."""
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("states", "let_go", "slept", "said"),
+    [
+        (["IDLE"], ["gpu01", "gpu02"], 0, []),
+        (["IDLE+COMPLETING", "IDLE"], ["gpu01", "gpu02"], 0.25, []),
+        (["IDLE+COMPLETING"], ["gpu02"], 10, ["waiting for the epilog on gpu01, at most 8 s"]),
+    ],
+)
+def test_nodes_that_were_given_back_are_waited_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, states: list[str], let_go: list[str], slept: float, said: list[str]
+) -> None:
+    looks = Looks(*states)
+    told: list[str] = []
+    monkeypatch.setattr("pytest_gpucluster.slurm.completing.time.monotonic", lambda: looks.now)
+    monkeypatch.setattr("pytest_gpucluster.slurm.completing.time.sleep", looks.sleep)
+    slurm: Any = looks
+    assert sorted(completing.settled(slurm, ["gpu01", "gpu02"], 10, told.append)) == let_go
+    assert looks.now == slept
+    assert told == said

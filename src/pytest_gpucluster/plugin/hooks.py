@@ -373,7 +373,7 @@ class Hooks:
             self.session.messages.append(ended)
             self.log.write("error", message=ended)
         if not distributed:  # workers end later
-            self.session.begin_to_leave()
+            self.session.let_agents_leave()
         if session.exitstatus in ENDED:
             complaints = self._too_few()
             if session.exitstatus != pytest.ExitCode.TESTS_FAILED:
@@ -561,21 +561,21 @@ class Hooks:
     def _tell_of_epilogs(self, log: EventLog) -> None:
         """Say which nodes Slurm drained over the epilog that giving them back has run: no item could judge that."""
         from pytest_gpucluster.checks.slurm import EPILOG_LATER, epilog_failed  # noqa: PLC0415 - of one suite
+        from pytest_gpucluster.drain import PREFIX  # noqa: PLC0415 - the same
 
         later = self.tally.unjudged_on("slurm.epilog", EPILOG_LATER)
         session = self.config.pluginmanager.get_plugin("session")
-        if not later or session is None:
+        if not later or session is None or session.exitstatus not in ENDED:
             return
         try:
-            found = self.session.last_look()
-        except GpuClusterError as error:
-            self._say(
-                f"not looked at: the epilogs of the nodes that were given back: {clean(one_line(error))}"
-            )
+            found = self.session.last_look(self._say)
+        except (GpuClusterError, KeyboardInterrupt) as error:
+            why = clean(one_line(error)) if isinstance(error, GpuClusterError) else "stopped by Ctrl-C"
+            self._say(f"not looked at: the epilogs of the nodes that were given back: {why}")
             return
         drained: dict[str, list[str]] = {}
         for node in sorted(later & found.keys()):
-            if epilog_failed(found[node]):
+            if epilog_failed(found[node]) and not found[node].reason.startswith(PREFIX):  # which we have told
                 drained.setdefault(found[node].why_unavailable() or found[node].reason, []).append(node)
         for why, nodes in drained.items():
             message = (

@@ -354,10 +354,10 @@ class Session:
         for answers in (self._facts, self._split, self._hosts, self._prefetched):
             answers.clear()
 
-    def begin_to_leave(self) -> None:
-        """Begin to give back what is ours: all is judged, and reports are still to be written."""
+    def let_agents_leave(self) -> None:
+        """Begin to close the channel, where it is ours: all is judged, and reports are still to be written."""
 
-    def last_look(self) -> dict[str, NodeInfo]:
+    def last_look(self, say: Callable[[str], None]) -> dict[str, NodeInfo]:  # noqa: ARG002 - the controller's
         """Return the nodes that were given back, as Slurm has them once their epilogs have ended."""
         return {}
 
@@ -584,26 +584,24 @@ class Controller(Session):
                 if number.isdigit() and int(number) > 0 and nodes & set(step.nodes):
                     self.slurm.run("scancel", step.id)
 
-    def begin_to_leave(self) -> None:
-        """Begin to close the channel and give the nodes back: a large fleet takes seconds for it."""
+    def let_agents_leave(self) -> None:
+        """Begin to close the channel: the agents of a large fleet take a second to end."""
         self._lost_at_end = self.lost()
-        if self.trial is None:  # what is on trial is drained before it goes back
-            self._leaving = threading.Thread(target=self._leave, name="leaving", daemon=True)
+        if self.channel is not None:
+            self._leaving = threading.Thread(target=self.channel.close, name="leaving", daemon=True)
             self._leaving.start()
 
-    def last_look(self) -> dict[str, NodeInfo]:
+    def last_look(self, say: Callable[[str], None]) -> dict[str, NodeInfo]:
         """Wait a while until the nodes have let go of our jobs; return them as Slurm has them then."""
         nodes = [node for held in self.allocations for node in held.nodes]
         if self.slurm is None or not nodes or self.left_behind:
             return {}
-        return settled(self.slurm, nodes, min(self.cluster.slurm.completing or LAST_LOOK, LAST_LOOK))
+        patience = min(self.cluster.slurm.completing or LAST_LOOK, LAST_LOOK)
+        return settled(self.slurm, nodes, patience, say)
 
     def _let_go(self) -> None:
         if self._leaving is not None:
             self._leaving.join()
-        self._leave()
-
-    def _leave(self) -> None:
         if self.channel is not None:
             self.channel.close()
         for held in self.allocations:

@@ -14,13 +14,14 @@ from pytest_gpucluster.errors import GpuClusterError
 from pytest_gpucluster.slurm.inventory import Stuck
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pytest_gpucluster.slurm.client import Slurm
     from pytest_gpucluster.slurm.inventory import NodeInfo
 
 # of a job that is COMPLETING squeue lists only the nodes that still hold it (man squeue, %N)
 SQUEUE = ("squeue", "-h", "-a", "-t", "CG", "-o", "%A|%u|%e|%N")
+LONG = 2.0  # seconds between two looks at nodes, from which on it is said what is waited for
 LEAST = 300.0  # seconds; epilogs that clean up or test the GPUs take a minute or two
 # slurm.conf's own bounds: Slurm drains a node by itself where they are over, so it is not accused before
 _TIMEOUTS = ("UnkillableStepTimeout", "PrologEpilogTimeout", "EpilogTimeout")
@@ -101,18 +102,24 @@ def mark_stuck(slurm: Slurm, nodes: Mapping[str, NodeInfo], stated: float | None
     return with_stuck(nodes, jobs, now, allowed(slurm.config(), stated))
 
 
-def settled(slurm: Slurm, nodes: Iterable[str], patience: float) -> dict[str, NodeInfo]:
+def settled(
+    slurm: Slurm, nodes: Iterable[str], patience: float, say: Callable[[str], None]
+) -> dict[str, NodeInfo]:
     """Wait until Slurm has ended all jobs that were ending on the nodes; return those that let go, as they are then.
 
-    `patience` in seconds. SlurmError where Slurm does not answer.
+    `patience` in seconds; `say` is told what is waited for where that takes long. SlurmError where Slurm is silent.
     """
-    asked, end, pause = frozenset(nodes), time.monotonic() + patience, 0.25
+    asked, begin, pause = frozenset(nodes), time.monotonic(), 0.25
     while True:
         slurm.refresh()
         found = {name: info for name, info in slurm.nodes().items() if name in asked}
         done = {name: info for name, info in found.items() if "COMPLETING" not in info.flags}
-        left = end - time.monotonic()
+        left = begin + patience - time.monotonic()
         if len(done) == len(found) or left <= 0:
             return done
+        if pause == LONG:
+            say(
+                f"waiting for the epilog on {hostlist.fold(found.keys() - done.keys())}, at most {left:.0f} s"
+            )
         time.sleep(min(pause, left))
-        pause = min(2 * pause, 4.0)
+        pause = min(2 * pause, 2 * LONG)
