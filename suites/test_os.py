@@ -354,7 +354,7 @@ def test_user(node: Node, user: str, users: os.Peers[str], expect: Expect) -> No
     expect(os.user(user, users.of(node.group)))
 
 
-# early: its question is not sent ahead, and the nodes are at work on those that are
+# here, since its question is not sent ahead: the nodes are at work on those that are
 def test_shared_storage(node: Node, shared_folders: dict[str, SharedFolder], expect: Expect) -> None:
     """A file that one node wrote to shared storage is seen here."""
     expect(os.shared_storage(shared_folders, node.name))

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 CLIENTS = ("sinfo", "scontrol", "squeue", "salloc", "srun", "sbatch", "scancel")
-MOST = 13
-AGAIN = 3  # a scontrol more for each further look at nodes whose epilogs take long
+MOST = 12
 
 
 def count_clients(folder: Path, sandbox: Sandbox, nodes: str) -> Counter[str]:
@@ -46,7 +45,11 @@ def count_clients(folder: Path, sandbox: Sandbox, nodes: str) -> Counter[str]:
     env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
     done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert " passed" in done.stdout, done.stdout[-2000:] + done.stderr[-1000:]
-    return Counter(log.read_text().split())
+    names = log.read_text().split()
+    # where epilogs run last of all, the run ends with looks at the nodes until they are over
+    while names[-1] == "scontrol":
+        names.pop()
+    return Counter(names)
 
 
 def test_three_suites_start_few_clients_whatever_the_number_of_nodes(
@@ -55,9 +58,8 @@ def test_three_suites_start_few_clients_whatever_the_number_of_nodes(
     two = count_clients(tmp_path / "two", sandbox, "gpu[01-02]")
     four = count_clients(tmp_path / "four", sandbox, "gpu[01-04]")
     assert two["srun"] > 0
-    assert min(two.total(), four.total()) <= MOST, two
-    assert abs(two["scontrol"] - four["scontrol"]) <= AGAIN
-    assert {**two, "scontrol": 0} == {**four, "scontrol": 0}
+    assert two.total() <= MOST, two
+    assert two == four
 
 
 def run(batch: Batch, **env: str) -> dict[str, Answer]:

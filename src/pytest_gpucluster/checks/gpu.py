@@ -231,15 +231,16 @@ def count(gpus: Gpus, profile: GpuProfile) -> Verdict:
 
     A node that has more than was said lacks none: it is the saying that is wrong.
     """
+    verdict = _count(gpus, profile)
     if len(gpus) > profile.count and not gpus.failed and not any(gpu.lost for gpu in gpus):
         return replace(
-            _count(gpus, profile),
+            verdict,
             cause="the node has more GPUs than its profile says: the cluster file names another model",
             hint="nvidia-smi -L; gpucluster profiles show; correct the profile of the node, or `gpu: {count: N}`",
             action=Action.MONITOR,
         )
     return explained(
-        _count(gpus, profile),
+        verdict,
         REQUIRES_RESET,
         "a GPU met an error that its driver clears by a reset alone",
         "dmesg | grep Xid; end what uses the GPU; nvidia-smi -r -i INDEX (with NVSwitch: of all GPUs), or reboot",
