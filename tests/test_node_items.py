@@ -89,6 +89,31 @@ def test_warns(node):
     warnings.warn("take care of " + node.name)
 
 
+def test_one_warns(node):
+    if node.name == "gpu03":
+        warnings.warn("this one alone")
+
+
+def test_leaves_a_filter(node):
+    if node.name == "gpu02":
+        warnings.simplefilter("ignore")
+    elif node.name == "gpu04":
+        warnings.warn("the filter of gpu02 is gone")
+
+
+@pytest.mark.filterwarnings("ignore:quiet")
+def test_is_quiet(node):
+    warnings.warn("quiet")
+
+
+def test_is_loud(node):
+    warnings.warn("quiet no more")
+
+
+def test_has_filters(node):
+    warnings.warn(f"{len(warnings.filters)} filters")
+
+
 def test_skips(node):
     pytest.skip("not today")
 
@@ -369,6 +394,61 @@ def test_whoever_has_a_say_gets_pytests_own_way(
     run = run_pytest(tmp_path, on(sandbox), files=files)
     assert run.rc == 0, run.out
     assert names(run.outcomes, "passed") == [f"test_long[gpu0{number}]" for number in range(1, 5)]
+
+
+ROWS = """
+import sys
+
+
+def is_further():
+    frame = sys._getframe()
+    while frame and frame.f_code.co_name != "_run_next":
+        frame = frame.f_back
+    return frame is not None
+
+
+def test_first(node):  # pytest itself runs the first item of a file
+    assert is_further() == (ROWS and node.name not in ("gpu01", "gpu02"))
+
+
+def test_long(node):
+    assert is_further() == (ROWS and node.name != "gpu01")
+
+
+def test_last(node):
+    pass
+"""
+AROUND = """
+
+import pytest
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    return (yield)
+"""
+PASSING = "def pytest_assertion_pass(item):\n    pass\n"
+
+
+@KNOWN_PYTEST
+@pytest.mark.parametrize(
+    ("conftest", "options", "rows"),
+    [
+        (SHORT, (), True),
+        (SHORT + AROUND, (), False),
+        (SHORT + "\n\n" + PASSING, (), False),
+        (SHORT, ("-o", "faulthandler_timeout=60"), False),
+        (SHORT, ("-p", "no:warnings"), False),
+        (SHORT, ("-n1",), False),
+    ],
+)
+def test_a_row_goes_through_the_wrappers_once_where_they_are_pytests(
+    sandbox: Sandbox, tmp_path: Path, conftest: str, options: tuple[str, ...], *, rows: bool
+) -> None:
+    files = {"test_rows.py": f"ROWS = {rows}\n{ROWS}", "conftest.py": conftest}
+    run = run_pytest(tmp_path, on(sandbox), *options, files=files)
+    assert run.rc == 0, run.out
+    assert len(run.outcomes) == 12
 
 
 ASKED = """

@@ -28,6 +28,7 @@ from pytest_gpucluster.plugin.record import (
     one_line,
     record_of,
 )
+from pytest_gpucluster.plugin.rows import Rows
 from pytest_gpucluster.plugin.session import Controller, Session, Worker
 from pytest_gpucluster.plugin.swift import Swift
 from pytest_gpucluster.plugin.tally import Tally, classify
@@ -79,6 +80,7 @@ class Hooks:
         self._letters: Gathered | None = None
         self._maker = Maker(config, session.plan.selected)
         self._swift = Swift(config, self.pytest_runtest_setup, self._enrich)
+        self._rows = Rows(config, self._swift)
         if log is not None:
             self._log_start(log)
 
@@ -190,10 +192,10 @@ class Hooks:
     # --- the nodes
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> None:
-        """Get the nodes before the first test, and ask them all that the tests will want to know."""
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        """Get the nodes before the first test, ask them all that the tests will want to know, and run the items."""
         if session.config.option.collectonly:
-            return
+            return None
         runs_here = bool(session.items)  # under xdist the controller has no items
         if runs_here and any(map(needs_nodes, kinds(session.items))):
             used = {name for item in kinds(session.items) for name in getattr(item, "fixturenames", ())}
@@ -202,6 +204,7 @@ class Hooks:
                 self.session.prefetch(self._wanted_probes(session.items))
             if "examined" in used and self.session.allocations and isinstance(self.session, Controller):
                 self.session.examine()
+        return self._rows.run_all(session) if runs_here and pays(self.session.plan.selected) else None
 
     @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_runtestloop")
     def pytest_runtestloop_gathered(self) -> Generator[None, object, object]:
@@ -290,7 +293,7 @@ class Hooks:
     @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_protocol")
     def pytest_runtest_protocol_swift(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Run an item of ours without the machinery that has nothing to do for it."""
-        if self._swift.run(item, nextitem):
+        if self._rows.run(item, nextitem):
             return True
         if self._letters is not None:
             self._letters.put()  # this item may take long
@@ -341,7 +344,11 @@ class Hooks:
         if outcome == "error" or (outcome == "failed" and "judges_node" in report.keywords):
             self._spoken.add(report.gpucluster["node"])
         self.tally.add(report.gpucluster, outcome, message)
-        self.log.write("result", report.gpucluster, **reporting.result_event(report, outcome, message))
+        event = reporting.result_event(report, outcome, message)
+        if reporting.holds_no_secret(event):
+            self.log.write("result", {**event, **report.gpucluster})
+        else:
+            self.log.write("result", report.gpucluster, **event)
         self._log_lost()
         # -x and --maxfail stop at a node that cannot be tested, as at any error; else it is told at the end
         if outcome == "not tested" and self.config.option.maxfail and self._tell(report.gpucluster["node"]):

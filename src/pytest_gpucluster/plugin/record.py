@@ -71,14 +71,15 @@ def _clean_verdict(verdict: Verdict) -> dict[str, Any]:
 
 def _clean_flat(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Clean plain data without depth; keys that are names of fields are clean."""
-    if all(value.__class__ is not str or _is_clean(value) for value in plain.values()):
+    if all(value.__class__ is not str or is_clean(value) for value in plain.values()):
         return dict(plain)
     cleaned: dict[str, Any] = clean_all(dict(plain))
     return cleaned
 
 
 @lru_cache(1 << 17)  # names, units, devices of many nodes; long texts are rare
-def _is_clean(text: str) -> bool:
+def is_clean(text: str) -> bool:
+    """Return True for a text that `clean` leaves as it is."""
     return text.isprintable() and not redact.is_suspect(text) and not text.endswith(redact.REDACTED)
 
 
@@ -115,7 +116,7 @@ def node_of(item: pytest.Item) -> str:
 
 def clean(text: str) -> str:
     """Take out secrets, and control characters: XML cannot hold them, and a terminal would obey them."""
-    return text if _is_clean(text) else printable.clean(redact.text(text))
+    return text if is_clean(text) else printable.clean(redact.text(text))
 
 
 def clean_all(data: Any) -> Any:

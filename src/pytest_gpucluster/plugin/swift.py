@@ -128,6 +128,7 @@ class Swift:
         self._config, self._setup, self._enrich = config, setup, enrich
         self.testcases: Testcases | None = None  # of junit.xml, where one is written
         self._capture: Any = None
+        self._files: tuple[int, ...] | None = None  # where what is captured goes; None: into memory
         self._logging: Any = None
         self._free: bool | None = None  # nobody else has a say; None: to be looked at
         self._quiet = False  # nobody wants more of an item that passed than the report of its call
@@ -190,6 +191,7 @@ class Swift:
         }
         manager = self._config.pluginmanager
         self._capture = manager.get_plugin("capturemanager")
+        self._files = _files_of(self._capture)
         self._logging = manager.get_plugin("logging-plugin")
         self._terminal = manager.get_plugin("terminalreporter")
         self._reraise = runner.get_reraise_exceptions(self._config)
@@ -287,15 +289,10 @@ class Swift:
 
     def _has_output(self) -> bool:
         """Return False where the files of what was captured are empty; reading them takes as long as an item."""
-        capturing = self._capture._global_capturing  # noqa: SLF001 - there is no other door to it
         try:
-            return any(
-                os.fstat(one.tmpfile.fileno()).st_size
-                for one in (capturing.out, capturing.err)
-                if one is not None
-            )
-        except (AttributeError, OSError, ValueError):  # kept in memory
-            return capturing is not None
+            return self._files is None or any(os.fstat(number).st_size for number in self._files)
+        except OSError:  # they are others by now
+            return True
 
     def _passed(self, item: NodeItem, calls: list[pytest.CallInfo[None]], location: Any) -> bool:
         """Tell of an item that passed and said nothing by the report of its call; False where others are needed.
@@ -338,6 +335,17 @@ class Swift:
         hook.pytest_runtest_logreport(report=report)
         if runner.check_interactive_exception(call, report):
             hook.pytest_exception_interact(node=item, call=call, report=report)
+
+
+def _files_of(capture: Any) -> tuple[int, ...] | None:
+    """Return the descriptors of the files that pytest captures into; None where it has none."""
+    capturing = capture and capture._global_capturing  # noqa: SLF001 - there is no other door to it
+    if capturing is None:
+        return ()
+    try:
+        return tuple(one.tmpfile.fileno() for one in (capturing.out, capturing.err) if one is not None)
+    except (AttributeError, OSError, ValueError):
+        return None
 
 
 def passed(item: NodeItem, call: pytest.CallInfo[None], location: Any) -> pytest.TestReport:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.errors import SandboxError
-from pytest_gpucluster.sandbox import clusterfile, processes
+from pytest_gpucluster.sandbox import clusterfile, processes, spank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,8 +93,10 @@ def _lose_mount_source(ground: Ground, injected: Injected) -> None:
 
 
 def _without_plugin(ground: Ground, injected: Injected) -> None:
-    """Start the node's slurmd with a configuration folder of its own, without plugstack.conf."""
-    _own_etc(ground, injected.node, without="plugstack.conf")
+    """Start the node's slurmd with a configuration folder of its own, whose plugstack.conf does not load Pyxis."""
+    own = _own_etc(ground, injected.node, without=spank.PLUGINS)
+    lines = (ground.layout.etc / spank.PLUGINS).read_text().splitlines()
+    (own / spank.PLUGINS).write_text("".join(f"{line}\n" for line in lines if spank.TASKS in line))
     _restart(ground, injected.node)
 
 

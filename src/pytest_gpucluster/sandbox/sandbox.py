@@ -280,7 +280,11 @@ class Sandbox:
         )
         files = dealt.devices or devices.null_devices(layout.root / "dev", state.gpus_per_node)
         user = pwd.getpwuid(os.getuid()).pw_name
-        layout.conf.write_text(slurmconf.slurm_conf(layout, shape, self._wiring(state), user=user))
+        prepared = spank.prepares_tasks(state.pyxis, simulated_gpus=state.gpus == "simulated")
+        wiring = self._wiring(state)
+        layout.conf.write_text(
+            slurmconf.slurm_conf(layout, shape, wiring, user=user, task_prolog=not prepared)
+        )
         (layout.etc / "gres.conf").write_text(slurmconf.gres_conf(shape, files))
         accounting = self._accounting(state)
         if accounting is not None:

@@ -75,8 +75,9 @@ def own_hosts(host: str, controller: str, addresses: Sequence[str]) -> Wiring:
     )
 
 
-def slurm_conf(layout: Layout, shape: Shape, wiring: Wiring, *, user: str) -> str:
-    """Return slurm.conf."""
+def slurm_conf(layout: Layout, shape: Shape, wiring: Wiring, *, user: str, task_prolog: bool = True) -> str:
+    """Return slurm.conf. `task_prolog`: no plugin prepares the tasks."""
+    prepared = f"TaskProlog={layout.etc}/task_prolog\n" if task_prolog else ""
     names = hostlist.fold(shape.nodes)
     gres = f" Gres=gpu:{shape.gpu_type}:{shape.gpus_per_node}" if shape.gpus_per_node else ""
     return f"""\
@@ -113,8 +114,7 @@ InactiveLimit=0
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,sched_min_interval=10000
 Prolog={layout.etc}/prolog
 Epilog={layout.etc}/epilog
-TaskProlog={layout.etc}/task_prolog
-NodeName={names} {wiring.nodes} CPUs={shape.cpus} \
+{prepared}NodeName={names} {wiring.nodes} CPUs={shape.cpus} \
 Sockets={shape.sockets} CoresPerSocket={shape.cpus // shape.sockets} ThreadsPerCore=1 \
 RealMemory={shape.memory}{gres} State=UNKNOWN
 PartitionName={PARTITION} Nodes=ALL Default=YES MaxTime={MAX_MINUTES} DefaultTime={DEFAULT_MINUTES} State=UP

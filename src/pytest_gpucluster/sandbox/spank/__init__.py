@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 LIBRARY = "spank_pyxis.so"  # Slurm names the file in its messages: the same name as the real one
 _SOURCES = ("options.c", "container.c", "plugin.c")
+PLUGINS, TASKS = "plugstack.conf", "spank_tasks.so"
 _FLAGS = ("-std=gnu11", "-O1", "-Wall", "-fpic", "-shared")
 _HEADER = "slurm/spank.h"
 OFF, AUTO = "off", "auto"
@@ -62,6 +63,11 @@ def lacking() -> str:
     return " ".join(dict.fromkeys(packages))
 
 
+def prepares_tasks(pyxis: str, *, simulated_gpus: bool) -> bool:
+    """Tell whether `install` adds a plugin that prepares every task; else a TaskProlog does, which costs a process."""
+    return simulated_gpus and pyxis != OFF and not lacking()
+
+
 def _headers() -> Path:
     """Return where the headers of the slurmd on PATH are: Slurm takes no plugin that was made for another version."""
     slurmd = shutil.which("slurmd", path=search_path()) or shutil.which("slurmd-wlm", path=search_path())
@@ -92,7 +98,7 @@ def install(
     for name in ("bin", "hooks.d", "config/mounts.d"):
         (folder / name).mkdir(parents=True)
     if pyxis == AUTO:
-        _compile(folder / LIBRARY, transport)
+        _compile(folder / LIBRARY, _SOURCES, transport)
         _own_tool(layout)
         line = f"required {folder / LIBRARY}"
     else:
@@ -104,7 +110,13 @@ def install(
     _node_tools(layout, nodes)
     if gpus:
         _driver(layout, simulated=simulated_gpus)
-    (layout.etc / "plugstack.conf").write_text(line + "\n")
+    lines = [line]
+    if prepares_tasks(pyxis, simulated_gpus=simulated_gpus):
+        _compile(folder / TASKS, ("tasks.c",), transport)
+        lines.insert(
+            0, f"required {folder / TASKS} {layout.root}"
+        )  # first: a container's PATH is its image's own
+    (layout.etc / PLUGINS).write_text("\n".join(lines) + "\n")
     made = layout.root / "images" / "sandbox.sqsh"
     made.parent.mkdir()
     image.build(made, transport)
@@ -118,8 +130,8 @@ def show_tool(layout: Layout) -> None:
         (layout.simbin / "enroot").symlink_to(tool)
 
 
-def _compile(library: Path, transport: Transport) -> None:
-    sources = (str(HERE / name) for name in _SOURCES)
+def _compile(library: Path, names: Sequence[str], transport: Transport) -> None:
+    sources = (str(HERE / name) for name in names)
     argv = ["cc", *_FLAGS, f"-I{_headers()}", *sources, "-o", str(library)]
     done = transport.run(argv, timeout=120)
     if done.rc != 0:
