@@ -22,7 +22,7 @@ from plugin_helpers import left_behind, sandbox_folder, wait_for
 
 from pytest_gpucluster import config
 from pytest_gpucluster.errors import SandboxError
-from pytest_gpucluster.sandbox import Sandbox, faults, processes, slurmconf
+from pytest_gpucluster.sandbox import Sandbox, faults, processes, slurmconf, spank
 from pytest_gpucluster.sandbox.daemons import Daemons, find_programs
 from pytest_gpucluster.sandbox.sandbox import node_names
 from pytest_gpucluster.transport import LocalTransport
@@ -281,6 +281,34 @@ def test_two_at_the_same_moment(folder: Path) -> None:
 def test_cgroups_are_switched_off_as_each_version_knows_it(version: tuple[int, int], plugin: str) -> None:
     """23.11 (Ubuntu 24.04): 'cannot create cgroup context for disabled'; cgroup/v1 does nothing until it is used."""
     assert slurmconf.cgroup_conf(version) == f"CgroupPlugin={plugin}\n"
+
+
+@pytest.mark.skipif(bool(spank.lacking()), reason=f"no plugin can be compiled: {spank.lacking()}")
+def test_a_plugin_prepares_tasks_as_the_task_prolog_does(folder: Path) -> None:
+    """Where no plugin is, a TaskProlog does the same; a node that hangs keeps a task either way until it is healed."""
+    names = ("PATH", "GPUCLUSTER_SANDBOX_NODE", "ENROOT_DATA_PATH")
+    found = []
+    for pyxis in (spank.AUTO, spank.OFF):
+        sandbox = Sandbox(folder / "s")
+        try:
+            sandbox.up(nodes=1, pyxis=pyxis)
+            assert ("TaskProlog=" in sandbox.layout.conf.read_text()) == (pyxis == spank.OFF)
+            env = {**os.environ, **sandbox.env}
+            shown = "; ".join(f'echo "{name} ${name}"' for name in names)
+            argv = ["srun", "sh", "-c", f"{shown}; nvidia-smi -L | wc -l"]
+            done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=True)
+            found.append(done.stdout)
+            sandbox.fault("node_hanging", "gpu01")
+            with subprocess.Popen(["srun", "true"], env=env, stderr=subprocess.PIPE) as step:
+                with pytest.raises(subprocess.TimeoutExpired):
+                    step.wait(timeout=3)
+                sandbox.heal("gpu01")
+                step.communicate(timeout=60)
+        finally:
+            sandbox.down()
+    assert found[0] == found[1]
+    assert f"PATH {sandbox.layout.simbin}:" in found[0]
+    assert f"ENROOT_DATA_PATH {sandbox.layout.node('gpu01')}/enroot" in found[0]
 
 
 def test_a_slurm_of_another_folder_is_named_in_the_cluster_file(
