@@ -177,8 +177,8 @@ class Maker:
         hook = self._config.hook
         return (
             pays(self._nodes)
-            and _plugins(hook.pytest_generate_tests) <= _GENERATE
-            and _plugins(hook.pytest_pycollect_makeitem) <= _MAKE
+            and plugins(hook.pytest_generate_tests) <= _GENERATE
+            and plugins(hook.pytest_pycollect_makeitem) <= _MAKE
             and metafunc.cls is None
             and "_testinfra_host" not in metafunc.fixturenames
             and not hasattr(metafunc.module, "pytest_generate_tests")
@@ -224,8 +224,13 @@ class Maker:
         return self._specs[key]
 
 
-def _plugins(caller: Any) -> set[str]:
-    return {impl.plugin_name for impl in caller.get_hookimpls()}
+def plugins(caller: Any, *, around: bool | None = None) -> set[str]:
+    """Return the names of those who have a hook: with `around` set, only the wrappers, or only the others."""
+    return {
+        impl.plugin_name
+        for impl in caller.get_hookimpls()
+        if around is None or around == (impl.wrapper or impl.hookwrapper)
+    }
 
 
 def marks_of(item: pytest.Item) -> frozenset[str]:

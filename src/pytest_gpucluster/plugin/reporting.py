@@ -316,10 +316,9 @@ def result_event(report: pytest.TestReport, outcome: str, message: str) -> dict[
 
 def holds_no_secret(event: dict[str, Any]) -> bool:
     """Return True for the event of an item that passed and said nothing, where its address is one without secrets."""
-    said = event["message"] or "properties" in event or "text" in event
-    return not said and all(
-        map(is_clean, event["nodeid"].partition("["))
-    )  # the test and the node: both come again
+    if event["message"] or "properties" in event or "text" in event:
+        return False
+    return all(map(is_clean, event["nodeid"].partition("[")))  # the test, and the node: both come again
 
 
 def shortened(text: str) -> str:

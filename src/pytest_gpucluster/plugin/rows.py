@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.plugin.node_items import NodeItem, own_marks
+from pytest_gpucluster.plugin.node_items import NodeItem, own_marks, plugins
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,12 +33,7 @@ class Rows:
 
     def run_all(self, session: pytest.Session) -> bool | None:
         """Stand for pytest's loop; None where that, or another plugin's, has to run."""
-        loops = {
-            impl.plugin_name
-            for impl in self._config.hook.pytest_runtestloop.get_hookimpls()
-            if not (impl.wrapper or impl.hookwrapper)
-        }
-        if session.testsfailed or not loops <= _LOOPS:
+        if session.testsfailed or not plugins(self._config.hook.pytest_runtestloop, around=False) <= _LOOPS:
             return None
         self._items, self._next = session.items, 0
         while self._next < len(self._items):
@@ -80,11 +75,7 @@ class Rows:
     def _serves_all(self) -> bool:
         """Return True where each wrapper is known, and does the same for all items of a row."""
         hook = self._config.hook
-        around = {
-            impl.plugin_name
-            for impl in hook.pytest_runtest_protocol.get_hookimpls()
-            if impl.wrapper or impl.hookwrapper
-        }
+        around = plugins(hook.pytest_runtest_protocol, around=True)
         timed = float(self._config.getini("faulthandler_timeout") or 0.0) > 0.0
         told = bool(hook.pytest_assertion_pass.get_hookimpls())
         return "warnings" in around and around <= _AROUND and not timed and not told

@@ -19,7 +19,7 @@ from _pytest import runner  # not names of it: only the releases that this file 
 from _pytest.junitxml import xml_key
 from _pytest.logging import catching_logs
 
-from pytest_gpucluster.plugin.node_items import NodeItem, own_marks
+from pytest_gpucluster.plugin.node_items import NodeItem, own_marks, plugins
 from pytest_gpucluster.report import junit
 
 if TYPE_CHECKING:
@@ -184,11 +184,7 @@ class Swift:
             }
             if not found <= known:
                 return False
-        rivals = {
-            impl.plugin_name
-            for impl in hook.pytest_runtest_protocol.get_hookimpls()
-            if not (impl.wrapper or impl.hookwrapper)
-        }
+        rivals = plugins(hook.pytest_runtest_protocol, around=False)
         manager = self._config.pluginmanager
         self._capture = manager.get_plugin("capturemanager")
         self._files = _files_of(self._capture)

@@ -280,10 +280,17 @@ class Sandbox:
         )
         files = dealt.devices or devices.null_devices(layout.root / "dev", state.gpus_per_node)
         user = pwd.getpwuid(os.getuid()).pw_name
-        prepared = spank.prepares_tasks(state.pyxis, simulated_gpus=state.gpus == "simulated")
-        wiring = self._wiring(state)
+        containers = spank.install(
+            layout,
+            self._transport,
+            state.nodes,
+            pyxis=state.pyxis,
+            simulated_gpus=state.gpus == "simulated",
+            gpus=state.gpus_per_node,
+        )
+        task_prolog = not containers.prepares_tasks
         layout.conf.write_text(
-            slurmconf.slurm_conf(layout, shape, wiring, user=user, task_prolog=not prepared)
+            slurmconf.slurm_conf(layout, shape, self._wiring(state), user=user, task_prolog=task_prolog)
         )
         (layout.etc / "gres.conf").write_text(slurmconf.gres_conf(shape, files))
         accounting = self._accounting(state)
@@ -305,14 +312,6 @@ class Sandbox:
             _for_all(layout.root / "tmp", layout.root / "tmp" / node, layout.node(node) / "enroot")
             _for_all(layout.node(node) / "load", mode=0o777)  # each replaces what another's load has left
         _for_all(clusterfile.shared_folder(layout.root))
-        containers = spank.install(
-            layout,
-            self._transport,
-            state.nodes,
-            pyxis=state.pyxis,
-            simulated_gpus=state.gpus == "simulated",
-            gpus=state.gpus_per_node,
-        )
         self._equip(state, spec, dealt, shape, containers)
 
     def _wiring(self, state: State) -> slurmconf.Wiring:

@@ -75,7 +75,7 @@ def own_hosts(host: str, controller: str, addresses: Sequence[str]) -> Wiring:
     )
 
 
-def slurm_conf(layout: Layout, shape: Shape, wiring: Wiring, *, user: str, task_prolog: bool = True) -> str:
+def slurm_conf(layout: Layout, shape: Shape, wiring: Wiring, *, user: str, task_prolog: bool) -> str:
     """Return slurm.conf. `task_prolog`: no plugin prepares the tasks."""
     prepared = f"TaskProlog={layout.etc}/task_prolog\n" if task_prolog else ""
     names = hostlist.fold(shape.nodes)

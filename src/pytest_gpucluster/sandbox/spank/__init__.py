@@ -34,10 +34,14 @@ OFF, AUTO = "off", "auto"
 
 @dataclass(frozen=True)
 class Containers:
-    """What a sandbox has of containers. `absent`: why it has none; `image`: a .sqsh for tests."""
+    """What a sandbox has of containers. `absent`: why it has none; `image`: a .sqsh for tests.
+
+    `prepares_tasks`: a plugin beside Pyxis prepares every task; else a TaskProlog has to, which costs a process.
+    """
 
     absent: str = ""
     image: Path | None = None
+    prepares_tasks: bool = False
 
     def claim(self) -> dict[str, Any]:
         """Return what the sandbox's cluster file says of containers."""
@@ -61,11 +65,6 @@ def lacking() -> str:
     if not (_headers() / _HEADER).exists():
         packages.append("libslurm-dev")
     return " ".join(dict.fromkeys(packages))
-
-
-def prepares_tasks(pyxis: str, *, simulated_gpus: bool) -> bool:
-    """Tell whether `install` adds a plugin that prepares every task; else a TaskProlog does, which costs a process."""
-    return simulated_gpus and pyxis != OFF and not lacking()
 
 
 def _headers() -> Path:
@@ -111,16 +110,15 @@ def install(
     if gpus:
         _driver(layout, simulated=simulated_gpus)
     lines = [line]
-    if prepares_tasks(pyxis, simulated_gpus=simulated_gpus):
+    if simulated_gpus:
         _compile(folder / TASKS, ("tasks.c",), transport)
-        lines.insert(
-            0, f"required {folder / TASKS} {layout.root}"
-        )  # first: a container's PATH is its image's own
-    (layout.etc / PLUGINS).write_text("\n".join(lines) + "\n")
+        # before Pyxis: a container's PATH is its image's own
+        lines = [f"required {folder / TASKS} {layout.root}", line]
+    (layout.etc / PLUGINS).write_text("".join(f"{line}\n" for line in lines))
     made = layout.root / "images" / "sandbox.sqsh"
     made.parent.mkdir()
     image.build(made, transport)
-    return Containers(image=made)
+    return Containers(image=made, prepares_tasks=simulated_gpus)
 
 
 def show_tool(layout: Layout) -> None:
