@@ -292,6 +292,7 @@ class _Recorder:
             self.failed.add(report.nodeid)
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm between two tests would end the module
         if nodeid not in self.failed:
             self.fast[nodeid] = round(time.monotonic() - self.began, 4)
         self.cov.switch_context("")
