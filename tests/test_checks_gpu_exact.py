@@ -705,7 +705,9 @@ def test_a_link_counts_only_where_it_differs_from_the_usual() -> None:
     assert (found.measured, found.expected) == ("19 active links", "18, as on most GPUs of the node")
     host.links[uuid(host, 4)] = dict.fromkeys(range(18))  # no bridge at all
     assert gpu.nvlink_state(host.gpus, host.links, unstated).findings == ()
-    (found,) = gpu.nvlink_state(host.gpus, host.links, PROFILE.model_copy(update={"nvlink_speed": None})).findings
+    (found,) = gpu.nvlink_state(
+        host.gpus, host.links, PROFILE.model_copy(update={"nvlink_speed": None})
+    ).findings
     down = ", ".join(map(str, range(18)))
     assert (found.measured, found.expected) == (f"0 active links (inactive: link {down})", "18")
 

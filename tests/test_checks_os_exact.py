@@ -337,7 +337,9 @@ def test_losses_in_full() -> None:
     assert told("other")[2] is Action.REBOOT
     words = "its agent's task ended"
     assert os.responds(Answer("n1", None, problem=words)).action is Action.MONITOR
-    assert os.responds(Answer("n1", None, problem=words), "gone").action is Action.REBOOT  # the channel's word
+    assert (
+        os.responds(Answer("n1", None, problem=words), "gone").action is Action.REBOOT
+    )  # the channel's word
     healthy = os.responds(Answer("n1", 0))
     assert (healthy.outcome, healthy.action) == (Outcome.PASSED, Action.REBOOT)
 
@@ -517,7 +519,12 @@ def test_scratch_space_of_all_nodes_is_rounded_to_what_most_have() -> None:
         }
 
     rooms = os.Scratch.of_all(
-        {"n1": node("1000k", "size=91k"), "n2": node("999k", "size=100k"), "n3": node("500k", "x"), "n4": {"/": ROOT}}
+        {
+            "n1": node("1000k", "size=91k"),
+            "n2": node("999k", "size=100k"),
+            "n3": node("500k", "x"),
+            "n4": {"/": ROOT},
+        }
     ).facts
     assert rooms == {
         "n1": os.Scratch(os.Room(size="999k"), os.Room(noexec=True, size="100k")),
