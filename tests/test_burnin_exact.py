@@ -470,9 +470,14 @@ def test_how_grave_each_severity_and_category_is() -> None:
 
 def test_a_node_whose_software_alone_fails_the_diagnostic() -> None:
     whole, told = one()
-    told.dcgm = {"rc": 0, "out": "no JSON", "err": ""}
-    verdict = burnin.dcgm(whole, "a", CONFIG)
-    assert (verdict.outcome, verdict.metrics) == (Outcome.NOT_CHECKED, ())
+    for said, words in (({}, "no message"), ({"err": "boom"}, "boom")):
+        told.dcgm = {"rc": 1, "out": "", **said}
+        verdict = burnin.dcgm(whole, "a", CONFIG)
+        assert (verdict.outcome, verdict.metrics, verdict.reason) == (
+            Outcome.NOT_CHECKED,
+            (),
+            f"dcgmi diag: no JSON (exit 1): {words}",
+        )
     told.dcgm = {"rc": 226, "out": (
         '{"DCGM Diagnostic": {"test_categories": [{"category": "Deployment", "tests": [{"name": "Denylist", "results": '
         '[{"status": "Fail", "warnings": "x"}]}]}]}}')}  # fmt: skip

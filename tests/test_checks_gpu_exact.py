@@ -10,7 +10,7 @@ import pytest
 from test_checks_gpu import FAULTS, MIB, PROFILE, Host, devices, judge, remap, uuid
 
 from pytest_gpucluster.checks import gpu
-from pytest_gpucluster.checks.fleet import Norm
+from pytest_gpucluster.checks.fleet import Norm, norm
 from pytest_gpucluster.checks.verdict import Action, Advisory, Finding, Metric, Outcome
 from pytest_gpucluster.probes import nvidia_smi
 from pytest_gpucluster.probes.fabric_manager import FabricManager
@@ -735,3 +735,47 @@ def test_device_files_are_counted_by_their_numbers() -> None:
     assert gpu.device_files(frozenset({"nvidiactl"}), nvidia_smi.Gpus(), PROFILE).findings == (
         Finding("/dev/nvidia[0-9]*", "0 files", "8"), Finding("/dev/nvidia-uvm", "absent", "present")
     )  # fmt: skip
+
+
+def test_a_gpu_that_does_not_tell_who_it_is_is_compared_with_no_other() -> None:
+    """Not even with what is called x: an empty name stands for none."""
+    host = Host()
+    first = replace(host.gpus.devices[0], name=None, uuid=None, index=None)
+    odd: dict[str, Norm[str]] = {"x": norm([("a", "1"), ("b", "1"), ("c", "1")])}
+    alone = nvidia_smi.Gpus((first,))
+    assert gpu.vbios(alone, PROFILE, odd).outcome is Outcome.PASSED
+    assert gpu.clocks(alone, odd).outcome is Outcome.PASSED
+    assert gpu.driver(alone, PROFILE, odd).outcome is Outcome.NOT_APPLICABLE
+    slow: dict[str, dict[int, float | None]] = {"x": {0: 1.0}}
+    assert gpu.nvlink_state(alone, slow, PROFILE).reason == f"{first}: nvidia-smi nvlink -s does not list it"
+    errors = {"x": nvidia_smi.LinkErrors(0, ((0, "Replay Errors", 9),))}
+    assert (
+        gpu.nvlink_errors(alone, errors, PROFILE).reason == f"{first}: nvidia-smi nvlink -e shows no counter"
+    )
+    rows = {"x": nvidia_smi.Remapped(9, 9, True, True, {})}
+    for check in (gpu.remapped_rows, gpu.remapped_pending):
+        assert (
+            check(alone, rows, PROFILE).reason
+            == f"{first}: nvidia-smi --query-remapped-rows does not list it"
+        )
+    numa = replace(host.topology, numa={1: "0"})
+    most = gpu.numa_majority({"a": alone, "b": alone}, {"a": numa, "b": numa})
+    assert list(most) == [("", 1, 1)]
+    verdict = gpu.numa_affinity(alone, numa, most)
+    assert (verdict.outcome, verdict.reason) == (
+        Outcome.NOT_APPLICABLE,
+        "there is no other node of this kind to compare with",
+    )
+
+
+def test_a_value_without_a_word_of_why_it_is_absent() -> None:
+    gpus = devices()
+    first = replace(gpus.devices[0], memory=None, unread={})
+    alone = nvidia_smi.Gpus((first,))
+    assert gpu.memory(alone, PROFILE).findings == (
+        Finding(str(first), "no value", "140.4 GiB (within 1%)", Action.RESET_GPU),
+    )
+    row = nvidia_smi.Remapped(0, None, False, False, {})
+    assert gpu.remapped_rows(alone, {str(first.uuid): row}, PROFILE).findings == (
+        Finding(str(first), "no value", "at most 8 rows", Action.RESET_GPU),
+    )
