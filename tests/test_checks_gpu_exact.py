@@ -752,7 +752,7 @@ def test_a_gpu_that_does_not_tell_who_it_is_is_compared_with_no_other() -> None:
     assert (
         gpu.nvlink_errors(alone, errors, PROFILE).reason == f"{first}: nvidia-smi nvlink -e shows no counter"
     )
-    rows = {"x": nvidia_smi.Remapped(9, 9, True, True, {})}
+    rows = {"x": nvidia_smi.Remapped(9, 9, pending=True, failure=True)}
     for check in (gpu.remapped_rows, gpu.remapped_pending):
         assert (
             check(alone, rows, PROFILE).reason
@@ -775,7 +775,7 @@ def test_a_value_without_a_word_of_why_it_is_absent() -> None:
     assert gpu.memory(alone, PROFILE).findings == (
         Finding(str(first), "no value", "140.4 GiB (within 1%)", Action.RESET_GPU),
     )
-    row = nvidia_smi.Remapped(0, None, False, False, {})
+    row = nvidia_smi.Remapped(0, None, pending=False, failure=False)
     assert gpu.remapped_rows(alone, {str(first.uuid): row}, PROFILE).findings == (
         Finding(str(first), "no value", "at most 8 rows", Action.RESET_GPU),
     )
