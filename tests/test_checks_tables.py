@@ -261,7 +261,8 @@ def test_what_is_an_uncorrected_error(text: str, *, uncorrected: bool) -> None:
     [
         ("fallen off the bus", Action.REBOOT), ("GPU is lost", Action.REBOOT), ("lost from the bus", Action.REBOOT),
         ("RmInitAdapter failed", Action.REBOOT), ("Cannot initialize the device", Action.REBOOT),
-        ("cannot ATTACH gpu", Action.REBOOT), ("copy vbios", Action.REBOOT), ("I/O region 0 is invalid", Action.REBOOT),
+        ("cannot ATTACH gpu", Action.REBOOT), ("copy vbios", Action.REBOOT),
+        ("NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:", Action.REBOOT),
         ("NV_ERR_MEMORY_ERROR", Action.RESET_GPU), ("GSP timeout *", Action.RESET_GPU), ("GSP timeout", None),
         ("I/O regions are invalid", None), ("something else", None), ("NV_ERR_RESET_REQUIRED", Action.RESET_GPU),
         ("rm_init_adapter failed", Action.REBOOT), ("probe routine failed", Action.REBOOT),
@@ -278,7 +279,7 @@ def test_what_the_drivers_words_ask_for(text: str, action: Action | None) -> Non
     [
         ("AER: Corrected error received", True), ("AER: Correctable error", True), ("AER: Uncorrected", False),
         ("Uncorrectable", False), ("first error is reported first", True), ("found no error details", True),
-        ("correction", False),
+        ("correction", False), ("correctedx", False), ("CORRECTABLE error", True),
     ],
 )  # fmt: skip
 def test_which_lines_of_pcie_are_of_corrected_errors(text: str, *, corrected: bool) -> None:
@@ -308,6 +309,19 @@ def test_devices_without_a_medium(text: str, *, no_medium: bool) -> None:
 def test_a_gpu_that_is_full(text: str, *, full: bool) -> None:
     assert kernel_log._harmless(Event("nvrm", 1, 0.0, 0.0, text), NO_LOG) is full
     assert kernel_log._harmless(Event("filesystem", 1, 0.0, 0.0, text), NO_LOG) is False
+
+
+@pytest.mark.parametrize(
+    ("text", "aborted"),
+    [
+        ("nvme nvme0: I/O 5 QID 1 timeout, aborting", True), ("nvme nvme12: I/O timeout, aborting req_op", True),
+        ("nvme nvmex: I/O 5 timeout, aborting", False), ("nvme nvme: I/O 5 timeout, aborting", False),
+        ("nvme nvme0: I/O 5 QID 1 timeout, reset controller", False), ("nvme nvme0: Admin timeout, aborting", False),
+    ],
+)  # fmt: skip
+def test_which_command_of_a_disk_was_aborted(text: str, *, aborted: bool) -> None:
+    words = "no command of a disk that took too long; if the abort did not help, more lines follow"
+    assert kernel_log._warning(Event("io", 1, 0.0, 0.0, text), NO_LOG) == (words if aborted else "")
 
 
 def test_a_finding_of_the_kernel_log_word_by_word(tmp_path: Path) -> None:
