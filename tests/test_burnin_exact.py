@@ -359,6 +359,9 @@ def test_counters_of_several_parts() -> None:
     both = burnin.counters(whole, "a", CONFIG)
     assert both.findings[0] == Finding("nvidia-smi", "Failed", "answers, also under load")
     assert both.cause == verdict.cause
+    assert verdict.cause == (
+        "errors that only show under load: failing memory, a link that replays, a port that loses symbols"
+    )
     told.rose.clear()
     alone = burnin.counters(whole, "a", CONFIG)
     assert (alone.cause, alone.hint, alone.action) == (
