@@ -290,7 +290,7 @@ def _record(run: Run) -> dict[str, Any]:
             word for pair in _dict(start.get("scope")).items() for word in map(_text, pair)
         ),
         "criteria": [
-            {key: _text(group.get(key)) for key in ("nodes", "profile", "description", "source", "partition")}
+            {key: _text(group.get(key)) for key in ("nodes", "profile", "description", "source")}
             for group in groups
         ],
         "waived": {_text(key): _text(why) for key, why in _dict(start.get("not_applicable")).items()},
@@ -435,8 +435,8 @@ def _failures(run: Run, anchors: Mapping[int, str]) -> dict[str, Any]:
     sections = []
     for group in ordered[:MAX_GROUPS]:
         rows = sorted(group.rows.values(), key=lambda row: -len(row.nodes))
-        kept = rows[: max(OPEN_ROWS, min(room, len(rows)))]
-        room = max(0, room - len(kept))
+        kept = rows[: max(OPEN_ROWS, room)]
+        room -= len(kept)
         sections.append(_section(run, group, anchors[id(group)], kept, len(rows) - len(kept)))
     retried: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for one in run.retried.values():
