@@ -481,6 +481,18 @@ def test_the_head_of_a_recorded_run() -> None:
     assert twice.exit == 0
 
 
+def test_a_recorded_run_ends_with_its_last_time() -> None:
+    found = recorded([start(time=0.25), {"event": "finish", "exit": 0, "time": 0.5}, {"event": "x"}])
+    assert (found.started, found.finished) == (0.25, 0.5)
+    assert vars(Item("n", "c", "passed")) == {
+        "node": "n", "check": "c", "outcome": "passed", "message": "", "action": "", "findings": (),
+    }  # fmt: skip
+    assert vars(Measure("n", "c", "p", "W")) == {
+        "node": "n", "check": "c", "name": "p", "unit": "W", "device": "", "better": "", "detail": False, "value": None,
+    }  # fmt: skip
+    assert check_of({"node": "n", "check": "c"}) == ("n", "c")
+
+
 @pytest.mark.parametrize(
     ("said", "simulated"), [(False, False), (True, True), (None, True), ("no", True), (0, True)]
 )
@@ -570,6 +582,7 @@ def test_of_several_results_of_an_item_a_red_one_stands() -> None:
         ("suites/test_gpu.py::test_x[gpu01]", "gpu01", "gpu.x"),
         ("suites/test_gpu.py::test_x[gpu01-4G]", "gpu01", "gpu.x[4G]"),
         ("suites/test_gpu.py::test_x[a-b]", "", "gpu.x[a-b]"),
+        ("suites/test_gpu.py::test_x[x]", "", "gpu.x[x]"),
         ("", "", "gpu.x"),
     ],
 )
