@@ -261,7 +261,8 @@ def test_the_log_of_a_step(tmp_path: Path) -> None:
     )
     assert logs.keep("", a_step()) == "steps/0002-exam.log"
     assert (tmp_path / "steps" / "0002-exam.log").read_text().startswith("check:   exam of the nodes\n")
-    assert StepLogs(tmp_path, "gw3").keep("a", a_step()) == "steps/gw3-0001-a.log"
+    assert StepLogs(tmp_path / "deep" / "er", "gw3").keep("a", a_step()) == "steps/gw3-0001-a.log"
+    assert (tmp_path / "deep" / "er" / "steps" / "gw3-0001-a.log").is_file()
 
 
 def test_a_long_stream_keeps_both_ends(tmp_path: Path) -> None:

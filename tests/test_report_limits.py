@@ -439,6 +439,13 @@ def test_the_logs_of_a_failure_are_its_own_or_its_checks_or_its_suites() -> None
         assert html._logs(run, group) == expected
 
 
+def test_a_failure_links_to_twelve_logs() -> None:
+    logs = [f"steps/{n}.log" for n in range(13)]
+    run = read_run(a_run([failing("gpu01", logs=logs)]))
+    (section,) = html._failures(run, {id(group): "g" for group in run.groups.values()})["failures"]
+    assert section["logs"] == logs[:12]
+
+
 def test_the_limits_of_a_page() -> None:
     assert html.counted([]) == "0 nodes"  # a line of the module that runs here: coverage knows it by that
     limits = {name: value for name, value in vars(html).items() if type(value) is int and name.isupper()}

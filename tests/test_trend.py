@@ -355,8 +355,8 @@ def test_how_far_a_metric_went_the_wrong_way(fields: dict[str, Any], badness: fl
 
 def test_a_link_is_named_once_for_each_check_and_metric() -> None:
     pair = change("gpu02", device="with gpu01")
-    changes = (pair, replace(pair, measure=replace(pair.measure, check="nccl.y")))
-    changes += (replace(pair, measure=replace(pair.measure, name="latency")),)
+    other = replace(pair, measure=replace(pair.measure, check="nccl.y"))
+    changes = (pair, other, replace(pair, measure=replace(pair.measure, name="latency")))
     assert [(it.where, it.change.measure.check, it.change.measure.name) for it in worse_of(changes)] == [
         ("link gpu01 - gpu02", "nccl.x", "busbw"),
         ("link gpu01 - gpu02", "nccl.y", "busbw"),
