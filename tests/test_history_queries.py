@@ -492,6 +492,7 @@ def test_the_schema(tmp_path: Path) -> None:
 
 def test_a_file_is_read_while_another_writes_it(kept: History, monkeypatch: pytest.MonkeyPatch) -> None:
     add(kept, log(1, night({"gpu01": 1.0})))
+    assert kept._number("busy_timeout") == 60_000  # milliseconds
     monkeypatch.setattr("pytest_gpucluster.report.history.BUSY", 0.01)
     kept._db.execute("BEGIN IMMEDIATE")
     with contextlib.closing(History(kept.path)) as other:

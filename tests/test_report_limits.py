@@ -400,7 +400,9 @@ def test_gaps_are_ordered() -> None:
         for n, end in enumerate(("odd", "not applicable", "skipped", "not checked"))
     ]
     run = read_run([*a_run(results, nodes=("gpu01", "gpu02", "gpu03"), not_tested={"gpu03": ["x", "busy"]})])
-    assert html._gaps(run) == {
+    found = html._gaps(run)
+    assert list(found["checks"]) == ["not checked", "skipped", "not applicable", "odd"]
+    assert found == {
         "nodes": [("busy", ["gpu03"]), ("the run ended before any check of them", ["gpu02"])],
         "checks": {
             "not checked": [("because", ["gpu.3"], ["gpu01"])],
@@ -437,6 +439,38 @@ def test_the_logs_of_a_failure_are_its_own_or_its_checks_or_its_suites() -> None
         run = read_run(a_run([*ran, red]))
         (group,) = run.groups.values()
         assert html._logs(run, group) == expected
+
+
+@pytest.mark.parametrize("patterns", [80, 2])
+def test_a_lost_node_is_not_drawn_as_one_that_passed(monkeypatch: pytest.MonkeyPatch, patterns: int) -> None:
+    monkeypatch.setattr(html, "MAX_PATTERNS", patterns)  # by counts or by states
+    nodes = [f"gpu{n:02}" for n in range(45)]
+    run = read_run(
+        [*a_run([passing(node) for node in nodes], nodes=nodes), event("lost", node="gpu07", why="gone")]
+    )
+    found = html._map(run, {})["patterns"]
+    assert [(row["state"], len(row["nodes"])) for row in found] == [("not tested", 1), ("passed", 44)]
+
+
+def test_a_page_has_a_limit_of_acts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "MAX_ACTS", 1)
+    text = page_of([*a_run([]), event("drain_one", why="first"), event("drain_two", why="second")]).text
+    assert ("first" in text, "second" in text) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("finding", "plain"),
+    [
+        ({"part": "", "measured": "m", "expected": ""}, True),
+        ({"part": "p", "measured": "m", "expected": ""}, False),
+        ({"part": "", "measured": "m", "expected": "e"}, False),
+        ({"part": "p", "measured": "m", "expected": "e"}, False),
+    ],
+)
+def test_findings_without_part_and_expectation_need_no_table(finding: dict[str, str], plain: bool) -> None:  # noqa: FBT001
+    run = read_run(a_run([failing("gpu01", findings=[finding])]))
+    (section,) = html._failures(run, {id(group): "g" for group in run.groups.values()})["failures"]
+    assert (section["plain"], section["actions"], section["anchor"]) == (plain, False, "g")
 
 
 def test_a_failure_links_to_twelve_logs() -> None:
@@ -557,6 +591,7 @@ def test_the_environment_of_a_run() -> None:
 
 
 def test_what_a_template_misses_is_an_error() -> None:
+    html.prepare()
     with pytest.raises(UndefinedError):
         html._template().environment.from_string("{{ missing }}").render()
 
