@@ -265,6 +265,17 @@ def test_warnings_are_rows_of_their_check_and_ask_for_nothing() -> None:
     }
 
 
+def test_the_first_verdict_with_findings_names_the_cause() -> None:
+    verdicts = [
+        {"findings": [], "cause": "none", "hint": "none", "action": "monitor"},
+        {"findings": [{"part": "a"}], "cause": "one", "hint": "h1", "action": "drain"},
+        {"findings": [{"part": "b"}], "cause": "two", "hint": "h2", "action": "reboot"},
+    ]
+    (group,) = read_run(a_run([result("gpu01", "failed", verdicts=verdicts)])).groups.values()
+    assert (group.cause, group.hint, group.action, group.suite) == ("one", "h1", "drain", "gpu")
+    assert [(row.part, row.action) for row in group.rows.values()] == [("a", "drain"), ("b", "reboot")]
+
+
 def test_an_error_has_no_verdict_of_its_check() -> None:
     (group,) = read_run(a_run([failing("gpu01", outcome="error", message="gpu01 broke")])).groups.values()
     assert (group.action, group.cause, group.hint) == ("", "", "")
@@ -399,6 +410,12 @@ def test_curves_and_cells_are_kept_with_their_node() -> None:
 )
 def test_fields_are_cut(length: int, text: str) -> None:
     assert read_run([event("error", message="x" * length)]).errors == [text]
+
+
+@pytest.mark.parametrize("words", [3, 150])
+def test_a_field_is_one_line(words: int) -> None:
+    assert read_run([event("error", message=" a\n\t" * words)]).errors == [" ".join(["a"] * words)]
+    assert read_run([event("error", message=None)]).errors == [""]
 
 
 def test_logs_of_a_failure_are_cut() -> None:

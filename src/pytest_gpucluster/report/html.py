@@ -196,7 +196,7 @@ def judge(run: Run) -> Judged:
     states = {node: run.state(node) for node in run.selected}
     unfit = tuple(node for node, state in states.items() if state == "failed")
     fit = tuple(
-        node for node, state in states.items() if state not in (*RED, "not tested", "") and _passed(run, node)
+        node for node, state in states.items() if state not in (*RED, "not tested") and _passed(run, node)
     )
     kind, title, first = _result(run, unfit)
     exceptions = tuple(_exceptions(run))

@@ -275,11 +275,10 @@ def worse_of(changes: Iterable[Change], trend: str = "worse") -> tuple[Worse, ..
     named: dict[tuple[str, ...], list[Change]] = defaultdict(list)
     for it in found:
         measure = it.measure
+        pair = sorted((measure.node, measure.device.removeprefix(PAIRED)))
         if not measure.device.startswith(PAIRED):
             named[measure.node or WHOLE, measure.check, measure.name].append(it)
-            continue
-        pair = sorted((measure.node, measure.device.removeprefix(PAIRED)))
-        if not ends & set(pair):
+        elif not ends & set(pair):
             named[f"link {' - '.join(pair)}", measure.check, measure.name].append(it)
     made = []
     for (where, *_), group in named.items():
