@@ -55,6 +55,8 @@ def test_every_end_is_counted(tmp_path: Path) -> None:
     assert told == Merged(files=1, passed=1, failed=4, errors=3, skipped=2, flaky=0)
     assert [one.name for one in found] == ["f0", "f1", "f2", "f3", "e0", "e1", "e2", "s0", "s1", "p0"]
     assert 'tests="10"' in text
+    assert '<testsuites name="pytest tests"' in text
+    assert '<testsuite name="pytest"' in text
     assert text.count("\n") <= 1  # as small as can be: files of a thousand nodes are large
 
 

@@ -272,7 +272,7 @@ def test_numbers_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_whole_cluster_is_kept_apart_from_nodes() -> None:
     whole = passing("", metrics=[{"name": "power", "value": 9.0, "unit": "W"}])
     found = html._numbers(read_run(a_run([*measured([1.0, 2.0]), whole])))
-    assert [row["name"] for row in found["rows"]] == ["power"]
+    assert [(row["name"], row["n"], row["high"]) for row in found["rows"]] == [("power", 2, ("2", "gpu01"))]
     assert found["single"] == [("power, whole cluster", "9 W", CLUSTER)]
     alone = html._numbers(read_run(a_run([whole])))
     assert alone["single"] == [("power", "9 W", CLUSTER)]
@@ -450,6 +450,33 @@ def test_a_lost_node_is_not_drawn_as_one_that_passed(monkeypatch: pytest.MonkeyP
     )
     found = html._map(run, {})["patterns"]
     assert [(row["state"], len(row["nodes"])) for row in found] == [("not tested", 1), ("passed", 44)]
+
+
+def test_rows_of_patterns_and_of_what_was_tried_again_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "MAX_PATTERNS", 2)
+    monkeypatch.setattr(html, "MAX_LINES", 1)
+    nodes = [f"gpu{n:02}" for n in range(45)]
+    ends = [failing(nodes[0]), unjudged(nodes[1], "skipped"), *(passing(node) for node in nodes[2:])]
+    again = [failing(nodes[0], check=check) | {"event": "rerun"} for check in ("gpu.b", "gpu.a")]
+    run = read_run(a_run([*again, *ends], nodes=nodes))
+    anchors = {id(group): "g" for group in run.groups.values()}
+    assert [row["state"] for row in html._map(run, anchors)["patterns"]] == ["failed", "skipped"]
+    found = html._failures(run, anchors)["retried"]
+    assert [key[0] for key, _ in found] == ["gpu.a"]
+
+
+def test_a_node_whose_action_is_unknown_is_not_left_out() -> None:
+    run = read_run(
+        a_run([failing("gpu01", action="burn"), failing("gpu02", action="monitor", check="gpu.x")])
+    )
+    anchors = {id(group): f"g{place}" for place, group in enumerate(html._ordered(run), 1)}
+    assert html._work(run, anchors) == [
+        {
+            "action": "monitor",
+            "nodes": ["gpu01", "gpu02"],
+            "checks": {"gpu.x": "g1", "gpu.nvlink_state": "g2"},
+        }
+    ]
 
 
 def test_a_page_has_a_limit_of_acts(monkeypatch: pytest.MonkeyPatch) -> None:

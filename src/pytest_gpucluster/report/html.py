@@ -327,12 +327,13 @@ def _work(run: Run, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
     checks: dict[str, dict[str, str]] = defaultdict(dict)
     for action in ACTIONS:
         for group in run.groups.values():
-            if group.outcome == "failed" and (group.action or "monitor") == action:
+            asked = group.action if group.action in ACTIONS else "monitor"  # none, or one of a newer version
+            if group.outcome == "failed" and asked == action:
                 for node in group.nodes:
                     hardest.setdefault(node, action)
     for group in _ordered(run):
         if group.outcome == "failed":
-            for action in {hardest[node] for node in group.nodes if node in hardest}:
+            for action in {hardest[node] for node in group.nodes}:
                 checks[action].setdefault(group.check, anchors[id(group)])
     rows = [
         {
