@@ -175,6 +175,7 @@ def test_three_attempts_in_several_scopes(tmp_path: Path) -> None:
         ("suites/test_gpu.py::test_count[4GiB-gpu03]", "gpu03", "test_count[4GiB]"),
         ("suites/test_gpu.py::test_count[a-gpu03-b]", "gpu03", "test_count[a-b]"),
         ("suites/test_gpu.py::test_count[gpu03-gpu03]", "gpu03", "test_count[gpu03]"),
+        ("suites/test_gpu.py::test_count[gpu03-x-gpu03]", "gpu03", "test_count[x-gpu03]"),
         ("suites/test_gpu.py::test_count[gpu031-x]", "gpu03", "test_count[gpu031-x]"),
         ("suites/test_gpu.py::test_count[gpu03-[x]]", "gpu03", "test_count[[x]]"),
         ("suites/test_gpu.py::test_count[gpu03-4GiB]", "", "test_count[gpu03-4GiB]"),
@@ -239,3 +240,20 @@ def test_the_first_start_and_end_of_a_log_count() -> None:
     ends = [{"event": "finish", "complaints": [word]} for word in ("one", "two")]
     assert [it.text for it in junit.tree(ends).iter("error")] == ["one"]
     assert [it.text for it in junit.tree([{"event": "finish", "complaints": []}]).iter("error")] == []
+
+
+@pytest.mark.parametrize(
+    ("rerun", "red", "tag", "text"),
+    [
+        ({"phase": "call", "message": "m"}, False, "flakyFailure", "m"),
+        ({"phase": "call", "message": "m", "text": "long"}, True, "rerunFailure", "long"),
+        ({"phase": "setup", "message": 5, "text": ""}, False, "flakyError", "5"),
+        ({"phase": "teardown", "message": "m"}, True, "rerunError", "m"),
+    ],
+)
+def test_an_attempt_that_does_not_decide(rerun: dict[str, Any], red: bool, tag: str, text: str) -> None:  # noqa: FBT001
+    element = junit.interim(rerun, red=red)
+    assert (element.tag, element.attrib) == (tag, {"message": str(rerun["message"]), "type": "rerun"})
+    assert [(child.tag, child.text) for child in element] == [("stackTrace", text)]
+    noted = junit.interim(rerun | {"annotation": ["a", "b"]}, red=red)
+    assert [(child.tag, child.text) for child in noted][1:] == [("system-out", "a\nb")]

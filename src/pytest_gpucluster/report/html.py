@@ -399,7 +399,7 @@ def _patterns(run: Run, where: Mapping[tuple[str, str], str]) -> list[dict[str, 
         state = run.state(node)  # a node that was lost looks like one that passed in what it did
         key = (state, *(tuple(sorted(row[suite].items())) if suite in row else () for suite in run.suites))
         exact[(node, key) if one_each else key].append(node)
-        rough[(state, *(run.state(node, suite) for suite in run.suites))].append(node)
+        rough[state, tuple(run.state(node, suite) for suite in run.suites)].append(node)
     chosen = exact if len(exact) <= MAX_PATTERNS else rough
     rows = [_pattern(run, nodes, where) for nodes in chosen.values()]
     if not one_each:
