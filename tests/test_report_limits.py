@@ -500,6 +500,13 @@ def test_findings_without_part_and_expectation_need_no_table(finding: dict[str, 
     assert (section["plain"], section["actions"], section["anchor"]) == (plain, False, "g")
 
 
+def test_one_finding_with_a_part_needs_a_table_for_all() -> None:
+    findings = [{"part": "", "measured": "m", "expected": ""}, {"part": "p", "measured": "m", "expected": ""}]
+    run = read_run(a_run([failing("gpu01", findings=findings)]))
+    (section,) = html._failures(run, {id(group): "g" for group in run.groups.values()})["failures"]
+    assert section["plain"] is False
+
+
 def test_a_failure_links_to_twelve_logs() -> None:
     logs = [f"steps/{n}.log" for n in range(13)]
     run = read_run(a_run([failing("gpu01", logs=logs)]))

@@ -112,7 +112,6 @@ def _template() -> Any:
         "nodes": folded,
         "counted": counted,
         "number": number,
-        "clock": clock,
         "mark": mark,
     }
     return environment.get_template("report.html.j2")
