@@ -139,6 +139,72 @@ def test_basics_asks_for_each_section() -> None:
     ]
 
 
+LSM = "lockdown,yama"  # the file has no last newline
+FILES = {
+    "proc": "5.5 9\n0.5 1.5 2.5 1/9 8\nquiet root=x\n",
+    "tunables": "core\n1\n2\n3\n4\n5\n",
+    "taint": "7\n",
+    "thp": "always [madvise] never\n",
+    "governor": "b\na\nb\n",
+    "release": 'ID="ubuntu"\nVERSION_ID="24.04"\n',
+    "meminfo": "MemTotal: 2 kB\n",
+    "limits": "Max open files  7  8 files\n",
+    "mounts": "a / ext4 rw 0 0\n",
+    "lsm": LSM,
+}
+TOGETHER = "Linux\nLinux\n".join(
+    ("".join(FILES[name] for name in ("proc", "tunables", "taint", "thp", "governor")),
+     *(FILES[name] for name in ("release", "meminfo", "limits", "mounts", "lsm")))
+)  # fmt: skip
+SINGLY = {name: text for name, text in FILES.items() if name != "meminfo"} | {
+    "proc": FILES["proc"] + FILES["meminfo"]
+}
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_each_probe_reads_its_part_of_basics(*, together: bool) -> None:
+    read: dict[str, str | tuple[str, int]] = {"files": (TOGETHER, 0)}
+    if not together:
+        read = {"files": ("cat: gone\n" + TOGETHER, 1), **SINGLY}
+    given = of(date="12.5\n", names="gpu01 6.8\n", lscpu="On-line CPU(s) list: 0-1\n", user="uid=0\n", **read)
+    found = {one.name: one.parse(given) for one in vars(os).values() if isinstance(one, Probe)}
+    assert found == {
+        "clock": os.Clock(12.5),
+        "hostname": "gpu01",
+        "kernel": "6.8",
+        "uptime": 5.5,
+        "load": Load(0.5, 1.5, 2.5),
+        "cmdline": "quiet",
+        "memory": Memory(2048, 0, 0, 0, 0, 0),
+        "release": "ubuntu 24.04",
+        "cpus": Cpus(2, "", 1, *("unknown",) * 4),
+        "mounts": {"/": Mount("a", "/", "ext4", ("rw",))},
+        "limits": {"Max open files": 7.0},
+        "kernel settings": (
+            "kernel.core_pattern=core kernel.pid_max=1 kernel.randomize_va_space=2 vm.max_map_count=3 "
+            "vm.overcommit_memory=4 vm.swappiness=5"
+        ),
+        "taint": 7,
+        "user": "uid=0",
+        "governor": {"a": 1, "b": 2},
+        "transparent huge pages": "madvise",
+        "lsm": LSM,
+    }
+
+
+def test_files_that_were_read_together_are_cut_where_they_end() -> None:
+    assert os.split_files(TOGETHER) == SINGLY
+    words = f"/proc and /sys: {{}} files of 6, not understood: {TOGETHER[:40]!r}"
+    for text, count in (
+        (TOGETHER.replace("b\na\nb\n", ""), 6),
+        (TOGETHER.rpartition("Linux\nLinux\n")[0], 5),
+        (TOGETHER + "Linux\nLinux\n", 7),
+    ):
+        with pytest.raises(ProbeError) as caught:
+            os.split_files(text)
+        assert str(caught.value) == words.format(count)
+
+
 MPICH = Version("MPICH", "4.2")
 RANK = Rank(0, 2, "h", "n", "single", 0, 8, "x")
 PAIR = Pair((0, 1), 1e-6, 1e9)
@@ -151,6 +217,11 @@ READ: list[tuple[Callable[[], object], object]] = [
     (lambda: os.CLOCK.parse(of(date="12.%N")), os.Clock(12.0)),
     (lambda: os.CLOCK.parse(of(date="12.N")), os.Clock(12.0)),
     (lambda: os.CLOCK.parse(of(date="12")), os.Clock(12.0)),
+    (lambda: os.sections(answer("\x1ea\nx\x1e=0")), {"a": Section("x", 0)}),
+    (lambda: os.read_uptime("0\n1\n2\n3\n"), 0.0),
+    (lambda: os.read_memory("0\n0\nSwapTotal: 5 kB\nMemTotal: 2 kB\n"), Memory(2048, 0, 0, 0, 0, 0)),
+    (lambda: os.read_release("ID=a\nVERSION_ID=1\nVERSION_ID=\n"), "a"),  # as a shell: the last one counts
+    (lambda: os.read_limits("Max a  1  2\nMax b  3  4x\nMax c   19 bytes\n"), {"Max a": 1.0}),
     (lambda: os.read_line(" a b \n"), "a b"),
     (lambda: os.read_uptime("5.5 9.9\n1\n2\n3\n"), 5.5),
     (lambda: os.read_load("0\n0.5 1.5 2.5 1/9 8\n0\n0\n"), Load(0.5, 1.5, 2.5)),
@@ -343,6 +414,20 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: os.section(of(b=("x\ny\n", 2)), "b"), NotAvailable, "y (exit 2)"),
     (lambda: os.read_clock(of(date="x12")), ProbeError, "date: not a number of seconds: 'x12'"),
     (lambda: os.read_clock(of(date="1.5.5")), ProbeError, "date: not a number"),
+    (lambda: os.sections(answer("\x1ea\nx\x1e=\n")), ProbeError, "section 'a' does not end with its exit status: '="),
+    (lambda: os.read_clock(of(date=".5")), ProbeError, "date: not a number of seconds: '.5'"),
+    (lambda: os.read_clock(of(date="12.")), ProbeError, "date: not a number of seconds: '12.'"),
+    (lambda: os.read_load("0\n1 x 3 1/2 3\n0\n0\n"), ProbeError, "/proc/loadavg: not a number: 'x'"),
+    (
+        lambda: os.read_cpus("On-line CPU(s) list: 0\nNUMA node(s): x\n"),
+        ProbeError,
+        "lscpu: NUMA node(s): not a number: 'x'",
+    ),
+    (lambda: os.cpu_list("1-x"), ProbeError, "not a CPU list: '1-x'"),
+    (lambda: os.read_governors(of(date="1")), ProbeError, "section 'governor' is missing in the answer"),
+    (lambda: os.read_lsm(of(date="1")), ProbeError, "section 'lsm' is missing in the answer"),
+    (lambda: os.read_thp(of(date="1")), ProbeError, "section 'thp' is missing in the answer"),
+    (lambda: os.read_thp(of(thp="always [] never")), ProbeError, "transparent_hugepage/enabled: not understood"),
     (lambda: os.read_line("a\nb"), ProbeError, "expected one line"),
     (lambda: os.read_line(" \n"), ProbeError, "expected one line"),
     (lambda: os.read_uptime("1\n2\n3\n"), ProbeError, "/proc: uptime, loadavg, cmdline and meminfo expected"),
@@ -397,6 +482,13 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: os_network.read_ways(answer("way a - 124 -\n")), NotAvailable, "getent ahosts a: timed out"),
     (lambda: os_network.read_ways(answer("way a - 127 -\n")), NotAvailable, "getent ahosts a: exit 127"),
     (lambda: os_network.read_ways(answer("way a 1.1.1.1 126 \n")), NotAvailable, "bash: exit 126"),
+    (lambda: os_software._process("7 x1 Z 9 u c"), ProbeError, "ps: not understood"),
+    (lambda: os_software._process("7 1 Z 9x u c"), ProbeError, "ps: not understood"),
+    (lambda: os_software._process(" 1 Z 9 u c"), ProbeError, "ps: not understood"),
+    (lambda: os_software._process("7  Z 9 u c"), ProbeError, "ps: not understood"),
+    (lambda: os_software._process("7 1 Z  u c"), ProbeError, "ps: not understood"),
+    (lambda: os_software._process("7 1 Z 9  c"), ProbeError, "ps: not understood"),
+    (lambda: os_software._process("7 1 Z 9 u "), ProbeError, "ps: not understood"),
     (lambda: os_software._process("7 1Z 9 u c"), ProbeError, "ps: not understood: '7 1Z 9 u c'"),
     (lambda: os_software._process("7 1 Z9 u c"), ProbeError, "ps: not understood"),
     (lambda: os_software._process("7 1 Z 9u c"), ProbeError, "ps: not understood"),
