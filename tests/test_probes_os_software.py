@@ -342,6 +342,7 @@ def test_the_boxes_of_a_build_are_read() -> None:
     assert read_build(TABLE) == Build(
         "0.28.1", frozenset({"pytorch"}), frozenset({"mpi", "gloo"}), frozenset({"gloo"})
     )
+    assert read_build(f"[X] Before\n[ ] Before\n{TABLE}") == read_build(TABLE)
     none = TABLE.replace("[X] Gloo", "[ ] Gloo")
     assert read_build(none).operations == frozenset()
     assert read_build(TABLE.replace("[ ] TensorFlow", "[Y] TensorFlow")).frameworks == {"pytorch"}
@@ -355,6 +356,8 @@ def test_the_boxes_of_a_build_are_read() -> None:
             TABLE.replace("Horovod v0.28.1:", "Horovod v0.28.1"),
             "no 'Horovod v...' in its answer; it ends with: ",
         ),
+        (TABLE.replace("Horovod v0.28.1:", "Horovod v:"), "no 'Horovod v...'"),
+        (TABLE.replace("Horovod v0.28.1:", "Horovod v0.28.1: x"), "no 'Horovod v...'"),
         (TABLE.replace("Horovod v0.28.1:", "x Horovod v0.28.1:"), "no 'Horovod v...'"),
         (TABLE.replace("Available Controllers:", "Controllers:"), "no 'Available Controllers:'"),
         (

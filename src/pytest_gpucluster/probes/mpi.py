@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.probes.base import Answer
     from pytest_gpucluster.probes.mpi_errors import Failure
 
-_LINE = re.compile(r"gpucluster-mpi (\{.*?\})\s*$", re.MULTILINE)
+_LINE = re.compile(r"gpucluster-mpi (\{.*\})\s*$", re.MULTILINE)
 _WHERE = re.compile(r"^gpucluster-mpi-(c|python) (\{.*\})\s*$", re.MULTILINE)
-_FACT = re.compile(r"^gpucluster-mpi-fact\t(\S+)\t(.*)$", re.MULTILINE)
+_FACT = re.compile(r"^gpucluster-mpi-fact\t(\S+)\t(.*)", re.MULTILINE)
 _LIST = re.compile(r"MPI plugin types are\.\.\.|MPI types are\.\.\.")
 _VERSIONS = (
     ("Open MPI", re.compile(r"Open MPI\)? v?(\d[\w.]*)")),
