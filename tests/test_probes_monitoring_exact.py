@@ -134,7 +134,8 @@ def test_a_target_that_is_not_understood(change: dict[str, Any], why: str) -> No
     with pytest.raises(ProbeError) as caught:
         target(**change)
     assert str(caught.value).startswith(f"targets: a target is not understood ({why}")
-    for given in ([7], [{}]):
+    odd: tuple[list[Any], ...] = ([7], [{}])
+    for given in odd:
         with pytest.raises(
             ProbeError, match=r"^targets: a target is not understood \((TypeError|KeyError)\("
         ):
@@ -142,15 +143,16 @@ def test_a_target_that_is_not_understood(change: dict[str, Any], why: str) -> No
 
 
 def test_an_alert_that_is_not_understood() -> None:
-    for given, why in (
+    wrong: tuple[tuple[Any, str], ...] = (
         (7, "TypeError"), ({}, "KeyError"), ({"labels": {}}, "KeyError"), ({"labels": {"alertname": "a"}}, "KeyError"),
         ({"labels": {"alertname": "a"}, "state": "firing", "annotations": None}, "AttributeError"),
-    ):  # fmt: skip
+    )  # fmt: skip
+    for given, why in wrong:
         with pytest.raises(ProbeError) as caught:
             monitoring.read_alerts(body(alerts=[given]))
         assert str(caught.value).startswith(f"alerts: an alert is not understood ({why}(")
-    given = {"labels": {"alertname": 7}, "state": 8}
-    assert monitoring.read_alerts(body(alerts=[given])) == (Alert("7", "8", "", "", ("",)),)
+    odd = {"labels": {"alertname": 7}, "state": 8}
+    assert monitoring.read_alerts(body(alerts=[odd])) == (Alert("7", "8", "", "", ("",)),)
 
 
 def test_answers_that_are_none() -> None:
