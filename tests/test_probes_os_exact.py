@@ -661,7 +661,9 @@ class Fleet:
 
 def test_the_first_node_that_is_there_writes_all_read_and_the_writer_removes() -> None:
     files, fleet = SharedFiles(("/a",), "t"), Fleet("n1")
-    assert os_storage.write(Fleet(), files) == ("n1", {"/a": ""})
+    whole = Fleet()
+    assert os_storage.write(whole, files) == ("n1", {"/a": ""})
+    assert whole.asked[0][0] == "n1"
     assert os_storage.write(fleet, files) == ("n2", {"/a": ""})
     partly = os_storage.read(Fleet(), files, "n2", {"/a": "", "/b": "full"})
     assert list(partly.answers) == ["n1"]
