@@ -465,7 +465,7 @@ def test_how_many_elements_are_wrong(cell: str, wrong: int | None) -> None:
 )  # fmt: skip
 def test_a_printed_number_is_an_interval(text: str, number: tuple[float, ...] | None) -> None:
     if number == ():
-        with pytest.raises(nccl_tests._BadRowError, match="is no number$"):
+        with pytest.raises(nccl_tests._BadRowError, match=r"is no number$"):
             nccl_tests._number(text)
         return
     found = nccl_tests._number(text)
@@ -501,3 +501,132 @@ def test_what_an_exit_status_means(rc: int, words: str) -> None:
 )  # fmt: skip
 def test_the_factor_of_the_bus_bandwidth(collective: str, factor: float) -> None:
     assert nccl_tests.bus_factor(collective, 4) == factor
+
+
+NAMELESS = HEAD.replace("# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809\n", "")
+OLDER = NAMELESS.replace("# Collective test starting: all_reduce_perf\n", "").replace(
+    "maxBytes 2048", "maxBytes 1024"
+)
+BELOW = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 0.1\n"
+
+
+def older(columns: str, row: str, head: str = OLDER, collective: str = "all_reduce") -> nccl_tests.Run:
+    (run,) = read(f"{head}# {columns}\n{row}\n{BELOW}", collective=collective).runs
+    return run
+
+
+@pytest.mark.parametrize(
+    ("head", "columns", "row", "version"),
+    [
+        (OLDER, "bytes N type op time algbw busbw res time algbw busbw res",
+         "1024 256 float sum 0.010 0.10 0.10 0e+00 0.010 0.10 0.10 0e+00", "1.0"),
+        (OLDER, "size count type redop time algbw busbw error time algbw busbw error",
+         "1024 256 float sum 10.24 0.10 0.10 0e+00 10.24 0.10 0.10 N/A", "2.0-2.11"),
+        (OLDER.replace(" Group  0", ""), "size count type redop root time algbw busbw #wrong",
+         "1024 256 float sum -1 10.24 0.10 0.10 0", "2.13.0-2.13.3"),
+        (OLDER.replace("[0000:00:0", "[0x0"), "size count type redop root time algbw busbw #wrong",
+         "1024 256 float sum -1 10.24 0.10 0.10 0", "2.13.4-2.14.0"),
+        (OLDER, "size count type redop root time algbw busbw #wrong",
+         "1024 256 float sum -1 10.24 0.10 0.10 0", "2.14.1-2.16.6"),
+        (NAMELESS.replace("2048", "1024"), "size count type redop root time algbw busbw #wrong",
+         "1024 256 float sum -1 10.24 0.10 0.10 0", "2.16.7-2.17.3"),
+    ],
+)  # fmt: skip
+def test_the_grammar_tells_the_version(head: str, columns: str, row: str, version: str) -> None:
+    run = older(columns, row, head)
+    assert (run.version, run.collective, run.complete, run.reasons) == (version, "all_reduce", True, ())
+    half = run.rows[0].out_of_place
+    assert (half.algbw, half.wrong, half.error) == (
+        (0.1, None, 0.0) if version in {"1.0", "2.0-2.11"} else (0.1, 0, None)
+    )
+    assert half.time_us == pytest.approx(10.0 if version == "1.0" else 10.24)
+    assert (run.rows[0].root, run.rows[0].redop) == (-1, "sum")
+
+
+@pytest.mark.parametrize(
+    ("collective", "last", "numbers", "good"),
+    [
+        ("all_gather", "error", "0.10 0.10", True), ("reduce_scatter", "error", "0.10 0.10", True),
+        ("all_gather", "error", "0.20 0.10", True), ("alltoall", "error", "0.10 0.10", False),
+        ("all_gather", "#wrong", "0.10 0.10", False), ("all_gather", "#wrong", "0.20 0.10", True),
+        ("hypercube", "#wrong", "0.10 0.10", True), ("hypercube", "#wrong", "0.20 0.10", False),
+        ("all_gather", "error", "0.10 0.05", False), ("all_gather", "error", "0.20 0.20", False),
+    ],
+)  # fmt: skip
+def test_until_2_4_some_print_the_bus_bandwidth_twice(
+    collective: str, last: str, numbers: str, *, good: bool
+) -> None:
+    head = OLDER.replace("Bytes 1024", "Bytes 2048")
+    run = older(
+        f"size count type time algbw busbw {last}", f"2048 256 float 10.24 {numbers} 0", head, collective
+    )
+    assert bool(run.rows) is good
+
+
+def test_times_that_are_zero() -> None:
+    columns = "size count type redop root time algbw busbw #wrong"
+    head = OLDER.replace("Bytes 1024", "Bytes 0").replace("step: 2(factor)", "step: 8(bytes)")
+    for row in (
+        "0 0 float sum -1 0.00 nan nan 0",
+        "0 0 float sum -1 1.50 0.00 0.00 0",
+        "0 0 float sum -1 nan nan nan 0",
+    ):
+        assert older(columns, row, head).rows
+    assert older(columns, "1024 256 float sum -1 0.00 inf inf 0").rows == ()
+    assert older(columns, "1024 256 float sum -1 0.00 nan nan 0").rows
+    assert older(columns, "1024 256 float sum -1 0.90 nan nan 0").rows == ()
+
+
+def test_the_processes_of_1_0_print_their_own_ranks() -> None:
+    head, ranks = OLDER.partition("#  Rank")[0], "#  Rank" + OLDER.partition("#  Rank")[2]
+    table = "# bytes N type op time algbw busbw res\n1024 256 float sum 0.010 0.10 0.10 0e+00\n"
+    (run,) = read(f"{head}{table}{ranks}{BELOW}", collective="all_reduce").runs
+    assert ([line.rank for line in run.ranks], run.world, run.complete) == ([0, 1], 2, True)
+    (none,) = read(f"{head}{table}{BELOW}", collective="all_reduce").runs
+    assert (none.ranks, none.world, none.reasons[0]) == ((), 0, "no Rank lines")
+
+
+def test_two_tables_of_one_output() -> None:
+    twice = read(WHOLE + WHOLE.replace("all_reduce_perf", "broadcast_perf").replace("-1 ", "0 "))
+    assert [(run.collective, run.complete) for run in twice.runs] == [
+        ("all_reduce", True),
+        ("broadcast", True),
+    ]
+    assert read(HEAD + COLUMNS + WHOLE).reasons == ()
+    again = read(WHOLE + "1024 256 float sum -1 10.24 0.10 0.10 0 20.48 0.05 x 0\n")
+    assert len(again.runs) == 2
+    assert again.runs[0].complete
+    cut = WHOLE.replace("0 OK", "1 OK") + ONE + TWO + TAIL
+    first, second = read(cut).runs
+    assert (len(first.reasons), second.complete) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("what", "failure"),
+    [
+        ("rank 1 on n01 (GPU 0000:00:07): odd words",
+         Failure("a rank failed", "n01", "rank 1 (GPU 0000:00:07): odd words", "look at dmesg and nvidia-smi of the node")),
+        ("rank 12 on n01: Connection reset by peer",
+         Failure("relayed", "n01", "rank 12: Connection reset by peer", "another rank failed before")),
+        *((f"rank 1 on n: {words}", Failure("relayed", "n", f"rank 1: {words}", "another rank failed before")) for words in (
+            "gpu02 never came to the rendezvous", "rendezvous unreachable", "connection closed", "Connection refused")),
+        ("rank x on n01: words", None), ("rank on n01: words", None), ("rank 1 on : words", None), ("rank  on n: w", None),
+    ],
+)  # fmt: skip
+def test_what_a_rank_of_our_payload_failed_of(what: str, failure: Failure | None) -> None:
+    assert nccl_tests._failure(f"collective: {what}") == failure
+
+
+def test_a_log_line_behind_na_takes_no_letter_of_it() -> None:
+    log = "vm:1:2 [0] NCCL INFO words"
+    row = ONE.replace("0.05 0\n", "0.05 N/")
+    for end in (
+        f"{row}A{log}\n\n",
+        f"{ONE.strip()}{log}\n \n",
+    ):  # nccl-tests prints the end of a row by itself
+        (run,) = read(WHOLE.replace(ONE, end)).runs
+        assert run.complete, run.reasons
+    (short,) = read(WHOLE.replace(ONE, f"{ONE[:30]}{log}\n\n")).runs
+    assert short.reasons[0] == f"line 9: row is cut: {ONE[:30].strip()!r}"
+    (comment,) = read(WHOLE.replace(ONE, f"{ONE[:20]}{log}\n# words\n{ONE[20:]}")).runs
+    assert comment.reasons[0] == f"line 9: row is cut: {ONE[:20].strip()!r}"

@@ -387,8 +387,8 @@ def _read_stream(label: str, lines: Iterable[tuple[int, str]]) -> _Stream:
         if _LOG_LINE.match(line):
             continue
         body, glued = _part_log(line, stream.table)
-        if not body.strip():
-            continue
+        if not body.strip() and not (stream.pending and _is_row(stream.pending[1])):
+            continue  # an empty line ends a row that was parted from its end
         if stream.pending:
             first, begun = stream.pending
             stream.pending = None
