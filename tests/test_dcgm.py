@@ -338,7 +338,7 @@ def test_where_the_words_of_a_result_stand() -> None:
         assert told(**{key: "words"}) == told(**{key: ["words", None]}) == (DcgmWarning("words"),)
     assert told(warnings=[{"x": 1}]) == (DcgmWarning(""),)
     assert told(warnings=[["a", "", {"message": "b"}]]) == (DcgmWarning("a; b"),)
-    nameless = {"DCGM Diagnostic": {"test_categories": [{"tests": [{"results": [{}]}]}]}}
+    nameless: dict[str, Any] = {"DCGM Diagnostic": {"test_categories": [{"tests": [{"results": [{}]}]}]}}
     assert dcgm.read(0, json.dumps(nameless)) == dcgm.DcgmDiag((dcgm.DcgmResult("", "", "", "no status"),))
     broken = dcgm.read(0, four(runtime_error=["NVVS", None, "died"]))
     assert (broken.problem, broken.version) == ("dcgmi diag: NVVS; died", "4.2.3")

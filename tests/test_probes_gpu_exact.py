@@ -560,7 +560,7 @@ def test_a_rate_that_is_no_number(rate: str) -> None:
 def test_lines_that_are_cut_name_nothing() -> None:
     text = "net\nnet eth0\nhca\nhca mlx5_0\n2: eth0 inet\n2: eth0 inet6 fe80::1/64\n3: eth1 inet 10.0.0.1/24 brd x\nend\n"
     found = infiniband.parse_interfaces(Answer("gpu01", 0, text.encode()))
-    assert (found.names, found.devices) == ({"eth0"}, {"mlx5_0"})
+    assert (set(found.names), set(found.devices)) == ({"eth0"}, {"mlx5_0"})
     assert found.addresses == {"eth1": (ipaddress.IPv4Interface("10.0.0.1/24"),)}
     for line in ("port mlx5_0", "a b 3", "port mlx5_0 x"):
         with pytest.raises(ProbeError, match=f"unexpected line '{line}'$"):
@@ -614,3 +614,34 @@ def test_the_probes_of_adapters() -> None:
     }  # fmt: skip
     assert probes[1].command != probes[0].command
     assert probes[1].command.startswith(probes[0].command)
+
+
+def test_what_only_looks_like_a_part_of_the_survey() -> None:
+    table = "index\n0"
+    found = nvidia_smi.parse_gpus(
+        survey(gpus=table, header="WARNING: infoROM is corrupted\n words\nCUDA Version: 13.\n")
+    )
+    assert (found.messages, found.cuda) == (("WARNING: infoROM is corrupted",), None)
+    cut = Answer("gpu01", 0, b"@@ gpus 0\nindex\n0\n@@ rows x\n@@ hung 124\n")
+    parts = nvidia_smi.sections(cut)
+    assert list(parts) == ["gpus", "apps", "header", "nvlink", "errors", "topology", "p2p", "rows"]
+    assert parts["rows"] == nvidia_smi.Section(124, "")
+    assert {parts[name] for name in ("apps", "header", "nvlink", "errors", "topology", "p2p")} == {
+        nvidia_smi.Section(None, "")
+    }
+    assert nvidia_smi.parse_gpus(cut).cut_off == "rows"
+    gpu = "GPU 0: NVIDIA H200 (UUID: GPU-1)"
+    counters = f"{gpu}\nLink 0: Replay Errors: 7\nLink x: A: 1\nzero \nzero 3\n"
+    assert nvidia_smi.parse_nvlink_errors(survey(errors=counters)) == {
+        "GPU-1": nvidia_smi.LinkErrors(3, ((0, "Replay Errors", 7),))
+    }
+    for old, new in (
+        ("  NIC0: mlx5_0", "NIC0: mlx5_0  "),
+        ("  NIC0: mlx5_0", "\x1b[4m  NIC0: mlx5_0\x1b[0m"),
+    ):
+        assert nvidia_smi.parse_topology(survey(topology=MATRIX.replace(old, new))).nics[0] == {
+            "mlx5_0": "PIX"
+        }
+    for new in ("  NIC0: ", "  NIC: mlx5_0", "  NIC0: a b", "  NICx: mlx5_0"):
+        nics = nvidia_smi.parse_topology(survey(topology=MATRIX.replace("  NIC0: mlx5_0", new))).nics
+        assert nics == {0: {"NIC0": "PIX"}, 1: {"NIC0": "SYS"}}
