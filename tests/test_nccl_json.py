@@ -12,7 +12,7 @@ import pytest
 
 from pytest_gpucluster.errors import ProbeError
 from pytest_gpucluster.probes.nccl_json import REDACTED, read
-from pytest_gpucluster.probes.nccl_tests import Half
+from pytest_gpucluster.probes.nccl_tests import Half, RankLine, Row, Run
 from pytest_gpucluster.redact import variables
 
 TEXT = (Path(__file__).parent / "data" / "nccl" / "nccl-json.json").read_text()
@@ -151,3 +151,117 @@ def test_secrets_go_by_name_and_by_shape(variable: str) -> None:
 def test_plain_settings_stay(variable: str) -> None:
     name, _, value = variable.partition("=")
     assert variables([variable]) == {name: value}
+
+
+# --- value by value
+
+
+def document(
+    *halves: dict[str, Any], name: str = "broadcast", ranks: int = 2, **config: Any
+) -> dict[str, Any]:
+    """Return a report of a row for each out-of-place half, of 1000 bytes."""
+    devices = [
+        {"rank": rank, "group": 0, "pid": 7 + rank, "hostname": "vm", "device": rank, "device_hex": f"0000:0{rank}:00",
+         "device_info": "NVIDIA H200"} for rank in range(ranks)
+    ]  # fmt: skip
+    rows = [
+        {"size": 1000, "count": 250, "type": "float", "redop": "none", "root": "     0", "out_of_place": half}
+        for half in halves
+    ]
+    return {
+        "version": 3, "nccl_version": 22809, "args": [f"/opt/{name}_perf"], "results": rows, "end_time": "t",
+        "config": {
+            "nthreads": 1, "ngpus": 1, "minimum_bytes": 1000, "maximum_bytes": 1500, "step_bytes": 500, "validation": 1,
+            "devices": devices, **config,
+        },
+        "out_of_bounds": {"count": 0, "okay": "true"},
+    }  # fmt: skip
+
+
+def half(time: float, algbw: Any, busbw: Any = None) -> dict[str, Any]:
+    return {"time": time, "alg_bw": algbw, "bus_bw": algbw if busbw is None else busbw, "nwrong": 0.0}
+
+
+def run_of(*halves: dict[str, Any], **change: Any) -> Run:
+    return read(json.dumps(document(*halves, **change))).run
+
+
+def test_every_value_of_a_report() -> None:
+    report = read(json.dumps(document(half(10.0, 0.1))))
+    assert report.exact
+    assert report.run == Run(
+        version="2.17.3 or later", collective="broadcast", out_of_bounds=0, label="", world=2, validation=True,
+        ranks=(
+            RankLine(0, 0, 7, "vm", 0, "0000:00:00", "NVIDIA H200"), RankLine(1, 0, 8, "vm", 1, "0000:01:00", "NVIDIA H200"),
+        ),
+        rows=(Row(1000, 250, "float", "none", 0, Half(10.0, 0.1, 0.1, 0), None),), sweep=(1000, 1500), nccl_version="22809",
+        reasons=("1 rows for 2 sizes: rows are missing", "no summary line 'Avg bus bandwidth', or it is nan"),
+    )  # fmt: skip
+    assert run_of(step_factor=2).sweep == (1000,)
+    assert run_of(validation=0).validation is False
+    many = read(json.dumps(document(nthreads=2, ngpus=4)))
+    assert (many.run.world, many.exact) == (16, False)
+    assert not read(json.dumps(document(nthreads=2))).exact
+
+
+def test_the_program_names_the_collective() -> None:
+    for program, name in (
+        ("broadcast_perf", "broadcast"),
+        ("/a/b/broadcast_perf", "broadcast"),
+        ("/opt/odd_perf", ""),
+    ):
+        report = read(json.dumps({**document(), "args": [program, "/x/all_reduce_perf"]}))
+        assert (report.run.collective, report.args) == (name, (program, "/x/all_reduce_perf"))
+
+
+def test_a_report_without_its_settings_proves_nothing() -> None:
+    whole = document(half(10.0, 0.1))
+    del whole["config"]
+    report = read(json.dumps(whole))
+    assert (report.run.sweep, report.run.validation, report.run.world, report.exact) == ((), False, 0, True)
+    assert report.run.reasons[0] == "result 0: refused: its collective or its ranks are not known"
+    for key in ("nthreads", "ngpus", "minimum_bytes", "maximum_bytes", "step_bytes", "validation"):
+        whole = document()
+        del whole["config"][key]
+        with pytest.raises(ProbeError, match=f"KeyError '{key}'"):
+            read(json.dumps(whole))
+
+
+@pytest.mark.parametrize(
+    ("time", "algbw", "busbw", "good"),
+    [
+        # 1e-4 of the bandwidth, and 1e-4 GB/s
+        (0.001, 1000.0, None, True), (0.001, 1000.05, None, True), (0.01, 100.009, None, True), (0.01, 100.03, None, False),
+        (1000.0, 0.00109, None, True), (1000.0, 0.00111, None, False), (1000.0, 0.00091, None, True),
+        # the last digit of the time, which matters below a microsecond
+        (0.001, 1001.05, None, True), (0.001, 1001.2, None, False), (0.0005, 2003.5, None, True), (0.0005, 2005.0, None, False),
+        # the bus bandwidth: 1e-5, and 2e-6 GB/s
+        (10.0, 0.1, 0.1000025, True), (10.0, 0.1, 0.1000035, False), (0.01, 100.0, 100.0009, True),
+        (0.01, 100.0, 100.0011, False), (10.0, 0.1, 0.0999975, True), (10.0, 0.1, 0.0999965, False),
+    ],
+)  # fmt: skip
+def test_how_far_the_numbers_of_a_row_may_differ(
+    time: float, algbw: float, busbw: float | None, *, good: bool
+) -> None:
+    assert bool(run_of(half(time, algbw, busbw)).rows) is good
+
+
+def test_a_hypercube_prints_its_bus_bandwidth_twice() -> None:
+    assert run_of(half(10.0, 0.075), name="hypercube", ranks=4).rows
+    assert run_of(half(10.0, 0.1, 0.075), name="all_gather", ranks=4).rows
+    for name, numbers in (
+        ("hypercube", (0.1, 0.075)),
+        ("all_gather", (0.075, 0.075)),
+        ("hypercube", (0.1, 0.1)),
+    ):
+        assert not run_of(half(10.0, *numbers), name=name, ranks=4).rows
+
+
+def test_numbers_that_are_none() -> None:
+    for key in ("time", "alg_bw", "bus_bw"):
+        assert run_of({**half(10.0, 7.0, 9.0), key: "nan"}).rows
+    assert run_of(half(0.0, 0.0)).rows[0].out_of_place == Half(0.0, 0.0, 0.0, 0)
+    for okay, count, contradicts in (("true", 0, False), ("false", 3, False), (True, 0, False), (False, 3, False),
+                                     ("false", 0, True), ("true", 3, True), (True, 3, True), (False, 0, True)):  # fmt: skip
+        said = json.dumps({**document(), "out_of_bounds": {"okay": okay, "count": count}})
+        assert ("out_of_bounds contradicts itself" in " ".join(read(said).run.reasons)) is contradicts

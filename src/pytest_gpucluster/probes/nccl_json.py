@@ -74,17 +74,15 @@ def _redact_args(args: Iterable[str]) -> tuple[str, ...]:
 def _report(data: Mapping[str, Any]) -> Report:
     config = data.get("config") or {}
     args = _redact_args(data.get("args") or ())
-    each = int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
+    each = int(config["nthreads"]) * int(config["ngpus"]) if config else 1
     reasons: list[str] = []
     ranks = tuple(_rank(entry) for entry in config.get("devices") or ())
     world = len(ranks) * each
     collective = _collective(args, reasons)
     rows = tuple(_rows(data.get("results") or (), collective, world, reasons))
     factor = "step_factor" in config
-    sizes = sweep(
-        int(config.get("minimum_bytes", 1)), int(config.get("maximum_bytes", 0)),
-        int(config.get("step_factor" if factor else "step_bytes", 0)), factor=factor,
-    )  # fmt: skip
+    steps = ("minimum_bytes", "maximum_bytes", "step_factor" if factor else "step_bytes")
+    sizes = sweep(*(int(config[key]) for key in steps), factor=factor) if config else ()
     bounds = data.get("out_of_bounds") or {}
     if bounds and _truth(bounds.get("okay")) != (bounds.get("count") == 0):
         reasons.append(f"out_of_bounds contradicts itself: {bounds}")
@@ -93,7 +91,7 @@ def _report(data: Mapping[str, Any]) -> Report:
     run = Run(
         version="2.17.3 or later", collective=collective, ranks=ranks, rows=rows,
         out_of_bounds=bounds.get("count"), avg_busbw=_average(data), failures=tuple(_failures(data)),
-        world=world, validation=int(config.get("validation", 0)) > 0, sweep=sizes,
+        world=world, validation=bool(config) and int(config["validation"]) > 0, sweep=sizes,
         nccl_version=str(data["nccl_version"]),
     )  # fmt: skip
     env = redact.variables(str(variable) for variable in data.get("env") or ())
@@ -103,10 +101,8 @@ def _report(data: Mapping[str, Any]) -> Report:
 
 def _truth(value: object) -> bool:
     """Read a boolean, which nccl-tests writes as a string."""
-    if value in ("true", "false"):
-        return value == "true"
-    if isinstance(value, bool):
-        return value
+    if isinstance(value, bool) or value in ("true", "false"):
+        return value in (True, "true")
     raise ValueError(f"{value!r} is no boolean")
 
 
