@@ -14,6 +14,7 @@ from pytest_gpucluster.config.models import FabricProfile, GpuProfile, NcclThres
 from pytest_gpucluster.probes.nccl_tests import Half, Row, Run
 
 MIB, GIB = 2**20, 2**30
+AS_FAST = "as fast as each end with its other partners"
 SKIPPED = Measurement(("a", "b"), None, "a had ended", skipped=True)
 
 
@@ -147,8 +148,8 @@ def test_links_are_told_with_their_evidence() -> None:
     assert told(links(found, *fed("ab:3"))) == (
         "nccl.links", Outcome.FAILED, "",
         (
-            Finding("link a - b", "a with b: 3 GB/s; b:0 with a:0: 4 GB/s", "as fast as each end with its other partners"),
-            Finding("link a - c", "slow", "as fast as each end with its other partners"),
+            Finding("link a - b", "a with b: 3 GB/s; b:0 with a:0: 4 GB/s", AS_FAST),
+            Finding("link a - c", "slow", AS_FAST),
             Finding("leaf switch x", "3 of 4 are slow", "as fast as the other leaves"),
             Finding("leaf switch y", "slow", "as fast as the other leaves"),
             Finding("one of c,link b-c", "cannot be told apart: too few", "every pair as fast as the fleet"),
