@@ -148,6 +148,17 @@ def test_figures_between_nodes() -> None:
     )  # fmt: skip
 
 
+def test_without_a_pair_there_is_no_speed() -> None:
+    alone = mpi_run(nodes=("gpu01",))
+    assert told(mpi.latency(alone, None)) == (Outcome.NOT_APPLICABLE, "one node alone makes no pair", (), ())
+    assert told(mpi.bandwidth(mpi_run(), None)) == (
+        Outcome.NOT_CHECKED,
+        "no pair of nodes was measured",
+        (),
+        (),
+    )
+
+
 def test_only_a_node_with_two_bad_neighbours_is_blamed() -> None:
     ranks = [test_mpi_suite.rank(n, 4, node=f"gpu0{n}") for n in range(4)]
     slow, fine = 9e-6, 1e-6
@@ -432,7 +443,7 @@ def test_causes_come_before_what_follows_from_them() -> None:
 
 
 def test_the_last_to_notice_a_lost_rank_counts() -> None:
-    facts = [
+    facts: list[dict[str, Any]] = [
         {"ddp": "lost", "rank": 3},
         *({"ddp": "noticed", "rank": n, "seconds": n + 1.0} for n in range(3)),
     ]

@@ -55,12 +55,15 @@ def expand(hostlist: str) -> tuple[str, ...]:
 
 
 def fold(nodes: Iterable[str]) -> str:
-    """Write node names as one bracket list.
+    """Write node names as one bracket list. Raise ValueError where a name has a stray bracket.
 
     >>> fold(["gpu02", "gpu01"])
     'gpu[01-02]'
     """
-    return str(NodeSet.fromlist(list(nodes), resolver=RESOLVER_NOGROUP))
+    try:
+        return str(NodeSet.fromlist(list(nodes), resolver=RESOLVER_NOGROUP))
+    except NodeSetException as error:
+        raise ValueError(f"not a list of node names ({error})") from error
 
 
 def is_name(text: str) -> bool:
