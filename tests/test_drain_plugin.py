@@ -173,6 +173,25 @@ def test_a_node_whose_shell_was_killed_meanwhile_is_judged_as_any_drained_one(a_
     assert finish(run) == 0
 
 
+def test_a_node_that_is_drained_with_our_reason_as_we_look_was_drained_by_us(a_run: Any) -> None:
+    run = a_run()
+    trial_of(run).gone = True
+    world_of(run).put("gpu02", "DRAIN", reason_of("gpu02"))
+    act(run)
+    assert run.lines[0] == "gpu02 is resumed: it passed gpu.count"
+
+
+def test_a_node_whose_state_cannot_be_read_is_not_kept(a_run: Any) -> None:
+    run = a_run()
+    world_of(run).nodes.pop("gpu02")
+    trial_of(run).open.remove("gpu03")
+    run.session.drained_by_us.pop("gpu03")
+    trial_of(run).stuck = ("gpu02",)
+    log = act(run)
+    assert log[0]["why"] == "its state cannot be read"
+    assert trial_of(run).kept == []
+
+
 def test_a_node_that_cannot_be_kept_is_resumed_once_it_is_drained_again(a_run: Any) -> None:
     run = a_run()
     trial_of(run).gone = True

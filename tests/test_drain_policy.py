@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from drain_helpers import summed
@@ -381,6 +382,17 @@ def test_the_worst_go_first_and_the_unconfirmed_not_at_all() -> None:
 def test_the_budget(text: str, nodes: int, allowed: int) -> None:
     assert Budget.parse(text).of(nodes) == allowed
     assert str(Budget.parse(text)) == text
+
+
+def test_the_budget_is_the_same_on_every_page_and_true_for_small_clusters() -> None:
+    root = Path(__file__).parents[1]
+    default = Budget.parse("10%")
+    assert {nodes: default.of(nodes) for nodes in (1, 2, 5, 8, 100)} == {1: 1, 2: 1, 5: 1, 8: 1, 100: 10}
+    rule = (
+        "10% of the partition's nodes, rounded down, but at least one (one of 1, 2, 5 or 8 nodes, 10 of 100)"
+    )
+    for page in ("README.md", "docs/drain.md"):
+        assert rule in " ".join((root / page).read_text().split()), page
 
 
 @pytest.mark.parametrize(

@@ -331,7 +331,7 @@ class Drainage:
             reason = drain.read_reason(node, text)
             assert reason is not None  # start has read it
             on_trial = trial is not None and node in trial.running
-            why = self._not_passed(node, reason) or (self._drained_meanwhile(actor, node) if on_trial else "")
+            why = self._not_passed(node, reason) or (self._drained_meanwhile(actor, node, text) if on_trial else "")
             if why or on_trial:
                 self._why[node] = why
                 actor.decide_resume(node, why, text)
@@ -350,11 +350,13 @@ class Drainage:
             return f"it was not tested: {problem.text}{hint}"
         return policy.why_not_passed(reason, self._ends.get(node, {}), self._worse.get(node, ()))
 
-    def _drained_meanwhile(self, actor: drain.Actor, node: str) -> str:
+    def _drained_meanwhile(self, actor: drain.Actor, node: str, reason: str) -> str:
         now = actor.look(node)
         if now is None:
             return "its state cannot be read"
-        return f'it was drained during its trial: "{now.reason}"' if "DRAIN" in now.flags else ""
+        # with this reason we have drained it, for the shell that would do it was killed
+        foreign = "DRAIN" in now.flags and now.reason != reason
+        return f'it was drained during its trial: "{now.reason}"' if foreign else ""
 
     def _end_trial(self) -> None:
         """Have what was not kept drained again, and say of each node what Slurm shows then."""
