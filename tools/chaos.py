@@ -629,7 +629,7 @@ def full(_campaign: Campaign, _run: Running, _rng: random.Random) -> str:
 def helper(campaign: Campaign, run: Running, rng: random.Random) -> str:
     """Kill or stop the shell that drains nodes again which a run has undrained to test them; then maybe the run."""
     name, then = rng.choice(("KILL", "KILL", "STOP", "STOP+CONT", "TERM")), rng.random() < 0.3
-    run.patience = 75.0  # the run waits 30 s for a shell that is stopped
+    run.patience = 110.0  # the run waits 60 s and 30 s for a shell that is stopped
     at = moment(campaign, run, rng)
     found: list[Process] = []
     while run.process.poll() is None and not (found := run.victims("helper")):
