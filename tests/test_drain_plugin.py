@@ -292,6 +292,19 @@ def test_a_reason_that_a_person_has_edited_is_named_and_left_alone(a_run: Any) -
     assert run.lines[0] == "gpu07 stays drained: its reason is not as gpucluster wrote it"
 
 
+def test_what_a_trial_leaves_when_the_nodes_go_back_is_said_at_the_very_end() -> None:
+    """Where the run ends before its session does, as when Slurm gives no nodes."""
+    world = World({"gpu02": NodeInfo("gpu02", "IDLE")})
+    session: Any = object.__new__(Controller)
+    session.__dict__.update(
+        lost=dict, trial=Trial(world, "gpu02"), left_behind=["job 7"], allocations=(), channel=None,
+        _look=None, _server=None, _leaving=None, _submitit=None, _job_guard=None,
+    )  # fmt: skip
+    session.trial.stuck = ("gpu02",)
+    session.give_back()
+    assert session.left_behind == ["job 7", "gpu02: could not be drained again"]
+
+
 def test_a_worker_has_no_trials() -> None:
     worker: Any = Drainage(SimpleNamespace(), SimpleNamespace(), None, None)  # type: ignore[arg-type] # nothing is asked of them
     assert finish(worker) == 0

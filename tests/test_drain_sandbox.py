@@ -350,18 +350,28 @@ def test_a_foreign_drain_survives(sandbox: Sandbox, tmp_path: Path) -> None:
     )
     drain_by_hand("gpu01", theirs, sandbox)
     drain_by_hand("gpu02", ours, sandbox)  # somebody has added a word to it: it is not ours alone any more
+    forged = summed(
+        "gpucluster:site.fit 7<8 GPUs run=20261120T020000-2", "gpu06"
+    )  # no run of ours that is known
+    drain_by_hand("gpu06", forged, sandbox)
     fail(tmp_path, "gpu03", "gpu04", "gpu05")
-    run = site(sandbox, tmp_path, "--drain=apply", "--drain-max=9", "--resume-passing", more=BOB)
+    history = f"--history={tmp_path / 'history.sqlite'}"
+    run = site(sandbox, tmp_path, "--drain=apply", "--drain-max=9", history, more=BOB)
     found = reasons(sandbox)
     assert (found["gpu01"], found["gpu02"]) == (theirs, ours)
     assert (found["gpu03"], found["gpu04"]) == (theirs, theirs), run.out  # drained while we tested
     assert found["gpu05"].startswith("gpucluster:site.fit 7<8 GPUs run=")
     assert f'not drained: gpu03 (site.fit): it has a reason of somebody else: "{theirs}" by root' in run.out
-    reserve(sandbox, "gpu01", "gpu02")
-    run = site(sandbox, tmp_path, "--resume-passing", "--reservation=fix")
-    assert (reasons(sandbox)["gpu01"], reasons(sandbox)["gpu02"]) == (theirs, ours)
+    reserve(sandbox, "gpu01", "gpu02", "gpu06")
+    run = site(sandbox, tmp_path, "--resume-passing", "--reservation=fix", history)
+    found = reasons(sandbox)
+    assert (found["gpu01"], found["gpu02"], found["gpu06"]) == (theirs, ours, forged)
     assert events(run, "node_intent") == []
     assert f'gpu02 stays drained: its reason is not as gpucluster wrote it for this node: "{ours}"' in run.out
+    assert (
+        "gpu06 stays drained: its reason names run 20261120T020000-2, which is neither in the history"
+        in run.out
+    )
 
 
 def test_a_run_that_is_stopped_early_drains_nothing(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -458,6 +458,29 @@ def test_a_node_that_slurm_does_not_know_any_more_is_told(world: World) -> None:
     )
 
 
+def test_who_drains_a_node_before_the_run_does_is_not_overruled(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = world.nodes, [0]
+
+    def bob() -> dict[str, NodeInfo]:
+        calls[0] += 1
+        if calls[0] == 2:
+            world.put("gpu01", "IDLE+DRAIN", "bob: bad cable")
+        return real()
+
+    run, log = a_trial(world, "gpu01")
+    run.begin()
+    with run._news:
+        monkeypatch.setattr(world, "nodes", bob)
+        killed(run)
+    settled(run, "gpu01")
+    assert run.end() == []
+    assert (run.ended, world.ours) == ({"gpu01": "left"}, [])
+    assert [event["event"] for event in log] == ["node_intent", "node_result", "node_result"]
+    assert world.told("gpu01") == ("IDLE+DRAIN", "bob: bad cable")
+
+
 def test_who_resumes_a_node_after_the_shell_has_drained_it_is_not_overruled(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

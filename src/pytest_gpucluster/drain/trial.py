@@ -184,17 +184,19 @@ class Trial:
             return
         if self._gone:
             self.slurm.retry_for = END_WITHIN  # nobody else tries
-        nodes: Mapping[str, NodeInfo] = {}
-        away = ""
-        try:
-            nodes = self._nodes()
-        except SlurmError as error:
-            away = str(error)
+        shown, away = self._shown()
         for node, reason in tuple(self._open.items()):
-            info, why = nodes.get(node), away
+            info, why = shown.get(node), away
             if info is not None and self._forgotten(node, info):
                 info, why = self._drain(node, reason)
             self._conclude(node, reason, info, why)
+
+    def _shown(self) -> tuple[Mapping[str, NodeInfo], str]:
+        """Return the nodes as they are now; without them, why Slurm does not tell."""
+        try:
+            return self._nodes(), ""
+        except SlurmError as error:
+            return {}, str(error)
 
     def _forgotten(self, node: str, info: NodeInfo) -> bool:
         """Return True for a node in service that the shell has not drained; else somebody has resumed it since."""
@@ -206,16 +208,18 @@ class Trial:
         if self._shell is not None and not self._gone:
             kill_group(self._shell)  # else it would drain the node later, whatever people do meanwhile
             self._gone = True
+        shown, why = self._shown()
+        info = shown.get(node)
+        if info is None or not self._forgotten(node, info):  # somebody has just drained it
+            return info, why
         self._intend(node, "back to drained by the run itself: the shell that does it has ended or hangs")
-        why = ""
+        problem = ""
         try:
             self.slurm.run(*_drained(node, reason))
         except SlurmError as error:
-            why = str(error)
-        try:
-            return self._nodes().get(node), why
-        except SlurmError as error:
-            return None, why or str(error)
+            problem = str(error)
+        shown, why = self._shown()
+        return shown.get(node), problem or why
 
     def _conclude(self, node: str, reason: str, info: NodeInfo | None, why: str) -> None:
         result = self.ended[node] = self._result(node, reason, info)

@@ -331,7 +331,9 @@ class Drainage:
             reason = drain.read_reason(node, text)
             assert reason is not None  # start has read it
             on_trial = trial is not None and node in trial.running
-            why = self._not_passed(node, reason) or (self._drained_meanwhile(actor, node, text) if on_trial else "")
+            why = self._not_passed(node, reason) or (
+                self._drained_meanwhile(actor, node, text) if on_trial else ""
+            )
             if why or on_trial:
                 self._why[node] = why
                 actor.decide_resume(node, why, text)
