@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -76,10 +77,11 @@ class World:
         if self.away:
             raise SlurmError(self.away)
         self.ours.append(argv)
-        done = self.transport.run(argv, timeout=30, env=self.env)
-        if done.rc:
+        node = argv[2].removeprefix("NodeName=")
+        if (self.folder / f"{node}.refused").exists():
             raise SlurmError("scontrol: refused")
-        return done.stdout
+        self.put(node, "IDLE+DRAIN", argv[4].removeprefix("Reason="))
+        return ""
 
     def nodes(self) -> dict[str, NodeInfo]:
         if self.away:
@@ -117,11 +119,14 @@ def test_what_is_kept_stays_and_the_others_are_drained_again_with_their_reason(w
     assert list(run.running) == []
     run.begin()
     assert list(run.running) == ["gpu01", "gpu02"]
+    assert {thread.daemon for thread in threading.enumerate() if thread.name == "trial"} == {True}
+    shell: Any = run._shell
     assert {world.told(node) for node in run.running} == {("IDLE", "")}
     assert run.keep("gpu02")
     assert list(run.running) == ["gpu01"]
     assert run.ended == {}
     assert run.end() == []
+    assert shell.wait(30) == 0
     assert (world.told("gpu01"), world.told("gpu02")) == (("IDLE+DRAIN", OURS), ("IDLE", ""))
     assert (run.refused, run.ended) == ({}, {"gpu01": "drained", "gpu02": "resumed"})
     assert world.ours == []
@@ -188,7 +193,7 @@ def test_a_node_that_slurm_does_not_undrain_is_refused_and_stays_as_it_was(world
     world.mark("gpu01", "refused")
     run, log = a_trial(world)
     run.begin()
-    assert run.refused == {"gpu01": "it could not be undrained (refused): are you Slurm's administrator?"}
+    assert run.refused == {"gpu01": "it could not be undrained: are you Slurm's administrator?"}
     assert [event.get("result") for event in log] == [None, None, "refused", "undrained"]
     assert run.end() == []
     assert run.ended == {"gpu01": "drained", "gpu02": "drained"}
@@ -529,11 +534,11 @@ def test_an_end_that_is_interrupted_is_ended_by_the_next(
 
     run, _ = a_trial(world)
     run.begin()
-    real = run._hear
-    monkeypatch.setattr(run, "_hear", stop)
+    real = run._news.wait_for
+    monkeypatch.setattr(run._news, "wait_for", stop)
     with pytest.raises(KeyboardInterrupt):
         run.end()
-    monkeypatch.setattr(run, "_hear", real)
+    monkeypatch.setattr(run._news, "wait_for", real)
     assert run.end() == []
     assert run.ended == {"gpu01": "drained", "gpu02": "drained"}
 
@@ -544,7 +549,8 @@ def test_a_shell_that_says_nothing_in_time_refuses_the_node(
     monkeypatch.setattr(trial, "BEGIN_WITHIN", 0.0)
     run, _ = a_trial(world, "gpu01")
     run.begin()
-    assert run.refused == {"gpu01": "it could not be undrained (unknown): are you Slurm's administrator?"}
+    why = "it was not undrained in time: the shell that does it has ended, or Slurm does not answer it"
+    assert run.refused == {"gpu01": why}
     run.end()
 
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 BEGIN_WITHIN = 60.0  # seconds; an undrained node is heard again after slurmctld's next ping
 END_WITHIN = 30.0  # after that we act; where the controller is away the shell goes on for 10 minutes
-_BEGUN = frozenset({"undrained", "refused"})  # words of the shell
-_DONE = frozenset({"drained", "left", "lost"})
 
 # Arguments: NODE REASON pairs. Lines in: `keep NODE`. Lines out: `undrained|refused|drained|left|lost NODE`.
 _SHELL = r"""
@@ -134,23 +132,24 @@ class Trial:
         pairs = [word for pair in chosen.items() for word in pair]
         self._shell = self.slurm.transport.spawn(("sh", "-c", _SHELL, "trial", *pairs), env=self.slurm.env)
         self._open = chosen
-        threading.Thread(target=self._read, args=(self._shell,), daemon=True).start()
-        self._hear(_BEGUN, BEGIN_WITHIN)
+        threading.Thread(target=self._read, args=(self._shell,), name="trial", daemon=True).start()
+        self._news.wait_for(lambda: self._gone or self._said.keys() >= chosen.keys(), BEGIN_WITHIN)
         for node in chosen:
             result = self._said.get(node, "unknown")
             self.slurm.transport.count("scontrol")
             self.write("node_result", node=node, result=result)
             if result != "undrained":
-                self.refused[node] = f"it could not be undrained ({result}): are you Slurm's administrator?"
+                self.refused[node] = _REFUSED[result]
 
     def keep(self, node: str) -> bool:
         """Leave a node undrained, which has passed; False where its trial is over and it is drained."""
         with self._news:
-            if node in self._open and not self._gone and self._tell(f"keep {node}\n"):
+            heard = self._tell(f"keep {node}\n")
+            if heard:
                 self._kept.add(node)
-                return True
-            self._settle()
-            return False
+            else:
+                self._settle()
+            return heard
 
     def _tell(self, line: str) -> bool:
         assert self._shell is not None  # nobody asks before begin
@@ -158,8 +157,8 @@ class Trial:
         try:
             self._shell.stdin.write(line.encode())
             self._shell.stdin.flush()
-        except OSError:
-            return False  # it has been killed
+        except (OSError, ValueError):  # it was killed; that has been noticed, and the pipe is closed
+            return False
         return True
 
     def end(self) -> list[str]:
@@ -168,10 +167,11 @@ class Trial:
             if self._open and not self._gone:
                 for node in self.running:
                     self._intend(node, "back to drained after its trial")
+                assert self._shell is not None  # it has begun
+                assert self._shell.stdin is not None
                 with contextlib.suppress(OSError):
-                    if self._shell is not None and self._shell.stdin is not None:
-                        self._shell.stdin.close()
-                self._hear(_DONE, END_WITHIN)
+                    self._shell.stdin.close()
+                self._news.wait_for(lambda: self._gone, END_WITHIN)
             self._settle()
             problems, self._problems = self._problems, []
         return problems
@@ -205,7 +205,8 @@ class Trial:
 
     def _drain(self, node: str, reason: str) -> tuple[NodeInfo | None, str]:
         """Drain a node that the shell has not drained; return it as it is then, and what hindered us."""
-        if self._shell is not None and not self._gone:
+        if not self._gone:
+            assert self._shell is not None  # it has begun
             kill_group(self._shell)  # else it would drain the node later, whatever people do meanwhile
             self._gone = True
         shown, why = self._shown()
@@ -277,12 +278,6 @@ class Trial:
         for node in silent:
             self.refused[node] = "it is not heard by Slurm after it was undrained"
 
-    def _hear(self, words: frozenset[str], within: float) -> None:
-        """Wait until the shell has said one of these words of every node, or has ended."""
-        self._news.wait_for(
-            lambda: self._gone or all(self._said.get(node) in words for node in self.running), within
-        )
-
     def _read(self, shell: subprocess.Popen[bytes] | FarProcess) -> None:
         assert shell.stdout is not None
         with contextlib.suppress(ValueError, OSError):
@@ -300,6 +295,12 @@ class Trial:
                         pipe.close()
             self._news.notify_all()
             self._settle()  # nothing is open where it has ended as it should
+
+
+_REFUSED = {
+    "refused": "it could not be undrained: are you Slurm's administrator?",
+    "unknown": "it was not undrained in time: the shell that does it has ended, or Slurm does not answer it",
+}
 
 
 def _undrained(node: str) -> tuple[str, ...]:
