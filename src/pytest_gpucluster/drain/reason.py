@@ -31,8 +31,9 @@ _OURS = re.compile(
 _AWAY = re.compile(
     r"(?: : (?:Not responding|reboot issued|reboot complete|reboot timed out|ResumeTimeout reached))+\Z"
 )
+# the number of digits keeps the whole below LIMIT, whatever a node says; 13 digits are bytes of a node's memory
 _NUMBER = re.compile(
-    r"(?:[<>]=? ?|at least |at most |up to )?(?P<value>-?\d+(?:\.\d+)?)(?: ?(?P<unit>[A-Za-z%].*))?"
+    r"(?:[<>]=? ?|at least |at most |up to )?(?P<value>-?\d{1,13}(?:\.\d{1,6})?)(?: ?(?P<unit>[A-Za-z%].*))?"
 )
 
 
@@ -57,7 +58,7 @@ def write_reason(
     tail = f" run={_name(run)[:48]}"
     start = f"{PREFIX}{first[:80]} {deviation(measured, expected, part)}"
     room = LIMIT - len(start + tail + _sum(node, ""))
-    also = next(text for text in _also(others) if len(text) <= room or text == " also=*")
+    also = next(text for text in _also(others) if len(text) <= room)
     text = start + also + tail
     return text + _sum(node, text)
 
