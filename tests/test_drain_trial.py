@@ -31,6 +31,7 @@ if [ "$1" = show ]; then
   exit 0
 fi
 [ -e "$node.refused" ] && exit 1
+[ -e "$node.kills" ] && { rm "$node.kills"; kill -9 $PPID; }
 case "$3" in
   State=UNDRAIN) echo IDLE >"$node.state"; : >"$node.reason" ;;
   State=DRAIN) echo IDLE+DRAIN >"$node.state"; echo "${4#Reason=}" >"$node.reason" ;;
@@ -292,6 +293,25 @@ def test_when_the_shell_is_killed_the_run_drains_its_nodes_at_once(world: World)
     assert world.retry_for == 30.0  # nobody else tries
     assert run.end() == []
     assert (len(log), len(world.ours)) == (8, 2)
+
+
+def test_when_the_shell_is_killed_while_it_undrains_its_nodes_are_not_on_trial(world: World) -> None:
+    world.mark("gpu02", "kills")
+    run, log = a_trial(world, "gpu01", "gpu02", "gpu03")
+    world.put("gpu03")
+    run.begin()
+    settled(run, "gpu01", "gpu02", "gpu03")
+    why = "it was not undrained in time: the shell that does it has ended, or Slurm does not answer it"
+    assert run.refused == {"gpu01": why, "gpu02": why, "gpu03": why}
+    undrained = [event for event in log if event["event"] == "node_result" and "state" not in event]
+    assert [(event["node"], event["result"]) for event in undrained] == [
+        ("gpu01", "undrained"),
+        ("gpu02", "unknown"),
+        ("gpu03", "unknown"),
+    ]
+    assert run.ended == dict.fromkeys(("gpu01", "gpu02", "gpu03"), "drained")
+    assert {world.told(node) for node in run.ended} == {("IDLE+DRAIN", OURS)}
+    assert run.end() == []
 
 
 def test_what_was_kept_stays_so_where_the_shell_is_killed_then(world: World) -> None:

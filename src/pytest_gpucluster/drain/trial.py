@@ -131,15 +131,15 @@ class Trial:
     def _start(self, chosen: dict[str, str]) -> None:
         pairs = [word for pair in chosen.items() for word in pair]
         self._shell = self.slurm.transport.spawn(("sh", "-c", _SHELL, "trial", *pairs), env=self.slurm.env)
-        self._open = chosen
+        self._open = dict(chosen)
         threading.Thread(target=self._read, args=(self._shell,), name="trial", daemon=True).start()
         self._news.wait_for(lambda: self._gone or self._said.keys() >= chosen.keys(), BEGIN_WITHIN)
         for node in chosen:
             result = self._said.get(node, "unknown")
             self.slurm.transport.count("scontrol")
             self.write("node_result", node=node, result=result)
-            if result != "undrained":
-                self.refused[node] = _REFUSED[result]
+            if result != "undrained" or self._gone:
+                self.refused[node] = _REFUSED if result == "refused" else _NOT_UNDRAINED
 
     def keep(self, node: str) -> bool:
         """Leave a node undrained, which has passed; False where its trial is over and it is drained."""
@@ -297,10 +297,8 @@ class Trial:
             self._settle()  # nothing is open where it has ended as it should
 
 
-_REFUSED = {
-    "refused": "it could not be undrained: are you Slurm's administrator?",
-    "unknown": "it was not undrained in time: the shell that does it has ended, or Slurm does not answer it",
-}
+_REFUSED = "it could not be undrained: are you Slurm's administrator?"
+_NOT_UNDRAINED = "it was not undrained in time: the shell that does it has ended, or Slurm does not answer it"
 
 
 def _undrained(node: str) -> tuple[str, ...]:
