@@ -140,6 +140,65 @@ def events(run: Run, *kinds: str) -> list[dict[str, Any]]:
     return [event for event in run.events if event["event"] in kinds]
 
 
+# --- the controller down: first, since one that is killed forgets the last seconds, as drains that were taken back
+
+DOWN = """
+def test_zz_down(state, node):
+    if node.name == "gpu10":
+        pid = int(Path(os.environ["CTLD_PID"]).read_text())
+        os.kill(pid, 9)
+"""
+
+
+def start_controller(sandbox: Sandbox, pid_file: Path) -> None:
+    """Start slurmctld anew on the state that the killed one has left, as systemd would."""
+    conf = Path(sandbox.env["SLURM_CONF"])
+    root = conf.parent.parent
+    before = pid_file.read_text()
+    subprocess.run([root / "sbin" / "slurmctld", "-f", conf], check=True, timeout=60)
+    wait_for(lambda: pid_file.read_text() not in ("", before), "slurmctld has started")
+    known = json.loads((root / "sandbox.json").read_text())
+    process = processes.identify(int(pid_file.read_text()))
+    assert process is not None
+    known["processes"]["slurmctld"] = [process.pid, process.started]
+    (root / "sandbox.json").write_text(json.dumps(known))  # else the sandbox would not know it as its own
+    wait_for(lambda: states(sandbox), "slurmctld answers")
+
+
+def test_with_the_controller_down_in_the_middle_nothing_is_drained(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(tmp_path, "gpu01", "gpu02")
+    config = slurm(sandbox, "scontrol", "show", "config")
+    pid_file = re.search(r"SlurmctldPidFile\s*=\s*(\S+)", config)
+    assert pid_file
+    monkeypatch.setenv("CTLD_PID", pid_file[1])
+    keys = {"partition": "batch", "conf": sandbox.env["SLURM_CONF"]}
+    path = cluster_file(sandbox, tmp_path, nodes=ALL, slurm=keys)
+    write_suites(tmp_path, {"test_site.py": SITE + DOWN})
+    argv = command(f"--cluster={path}", "--drain=apply", "--drain-max=5", ".")
+    log = tmp_path / "reports" / "events.jsonl"
+    with subprocess.Popen(
+        argv, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            # it comes back, with its state, once all is decided: the nodes are given back the sooner
+            wait_for(lambda: log.exists() and log.read_text().count("drain_decision") == 2, "all is decided")
+        finally:
+            start_controller(sandbox, Path(pid_file[1]))
+        out, err = process.communicate(timeout=180)
+    run = Run(process.returncode, out, err, tmp_path)
+    slurm(sandbox, "scancel", "--user=root")  # a controller that came back may have missed the end of the job
+    assert run.rc == 1
+    assert reasons(sandbox) == {}
+    assert events(run, "node_intent", "node_result") == []
+    decisions = events(run, "drain_decision")
+    assert [event["decision"] for event in decisions] == ["spare", "spare"]
+    assert all("cannot be read" in event["why"] for event in decisions)
+    assert any("its state cannot be read" in line for line in run.errors)
+    assert run.event("finish")["failed"] == 2
+
+
 # --- the whole circle
 
 
@@ -381,63 +440,6 @@ def test_a_run_that_is_stopped_early_drains_nothing(sandbox: Sandbox, tmp_path: 
     assert reasons(sandbox) == {}
     assert events(run, "drain_skipped")
     assert "stopped early: nothing is drained" in run.out
-
-
-DOWN = """
-def test_zz_down(state, node):
-    if node.name == "gpu10":
-        pid = int(Path(os.environ["CTLD_PID"]).read_text())
-        os.kill(pid, 9)
-"""
-
-
-def start_controller(sandbox: Sandbox, pid_file: Path) -> None:
-    """Start slurmctld anew on the state that the killed one has left, as systemd would."""
-    conf = Path(sandbox.env["SLURM_CONF"])
-    root = conf.parent.parent
-    before = pid_file.read_text()
-    subprocess.run([root / "sbin" / "slurmctld", "-f", conf], check=True, timeout=60)
-    wait_for(lambda: pid_file.read_text() not in ("", before), "slurmctld has started")
-    known = json.loads((root / "sandbox.json").read_text())
-    process = processes.identify(int(pid_file.read_text()))
-    assert process is not None
-    known["processes"]["slurmctld"] = [process.pid, process.started]
-    (root / "sandbox.json").write_text(json.dumps(known))  # else the sandbox would not know it as its own
-    wait_for(lambda: states(sandbox), "slurmctld answers")
-
-
-def test_with_the_controller_down_in_the_middle_nothing_is_drained(
-    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail(tmp_path, "gpu01", "gpu02")
-    config = slurm(sandbox, "scontrol", "show", "config")
-    pid_file = re.search(r"SlurmctldPidFile\s*=\s*(\S+)", config)
-    assert pid_file
-    monkeypatch.setenv("CTLD_PID", pid_file[1])
-    keys = {"partition": "batch", "conf": sandbox.env["SLURM_CONF"]}
-    path = cluster_file(sandbox, tmp_path, nodes=ALL, slurm=keys)
-    write_suites(tmp_path, {"test_site.py": SITE + DOWN})
-    argv = command(f"--cluster={path}", "--drain=apply", "--drain-max=5", ".")
-    log = tmp_path / "reports" / "events.jsonl"
-    with subprocess.Popen(
-        argv, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            # it comes back, with its state, once all is decided: the nodes are given back the sooner
-            wait_for(lambda: log.exists() and log.read_text().count("drain_decision") == 2, "all is decided")
-        finally:
-            start_controller(sandbox, Path(pid_file[1]))
-        out, err = process.communicate(timeout=180)
-    run = Run(process.returncode, out, err, tmp_path)
-    slurm(sandbox, "scancel", "--user=root")  # a controller that came back may have missed the end of the job
-    assert run.rc == 1
-    assert reasons(sandbox) == {}
-    assert events(run, "node_intent", "node_result") == []
-    decisions = events(run, "drain_decision")
-    assert [event["decision"] for event in decisions] == ["spare", "spare"]
-    assert all("cannot be read" in event["why"] for event in decisions)
-    assert any("its state cannot be read" in line for line in run.errors)
-    assert run.event("finish")["failed"] == 2
 
 
 # Slurm's own scontrol, but for an update: there the run dies, before anything is done
