@@ -383,6 +383,7 @@ class Controller(Session):
         self.places: list[str] | None = None  # the lane of every item, as an xdist worker tells it
         self.reserved: frozenset[str] = frozenset()  # the nodes of the reservation that we allocate in
         self.drained_by_us: dict[str, str] = {}  # node -> the reason of ours that it had at the start
+        self.edited: dict[str, str] = {}  # node -> why its reason, which begins as ours do, is none of ours
         self.trial: Trial | None = None
         self.left_behind: list[str] = []  # what could not be given back, and what to do about it
 
@@ -618,7 +619,7 @@ class Controller(Session):
         if self._server is not None:
             self._server.close()
         if self.trial is not None:
-            self.trial.end()  # while we hold them, nobody else gets them in between
+            self.left_behind += self.trial.end()  # while we hold them, nobody else gets them in between
         self._let_go()
         if isinstance(self._submitit, SubmititDriver):
             self._submitit.close()

@@ -17,7 +17,14 @@ from pytest_gpucluster.drain.policy import ours
 from pytest_gpucluster.errors import ConfigError, GpuClusterError, SlurmError
 from pytest_gpucluster.ownfile import refuse_traps
 from pytest_gpucluster.plugin import burnin, fixtures, signals
-from pytest_gpucluster.plugin.drain import Drainage, Options, durable, little_patience, trial_reasons
+from pytest_gpucluster.plugin.drain import (
+    Drainage,
+    Options,
+    durable,
+    edited_reasons,
+    little_patience,
+    trial_reasons,
+)
 from pytest_gpucluster.plugin.gauges import Gauges
 from pytest_gpucluster.plugin.hooks import Hooks
 from pytest_gpucluster.plugin.memory import Memory, history_path
@@ -102,7 +109,11 @@ def open_session(config: pytest.Config) -> tuple[Session, EventLog | None]:
     inventory = seen_from_inside(inventory, reserved or ())
     if slurm is not None and not option.collectonly:
         check_rights(options, slurm)
-    on_trial = trial_reasons(options, inventory, reserved)
+    edited: dict[str, str] = {}
+    if options.resume:
+        history = history_path(option.history, cluster.history)
+        edited = edited_reasons(inventory, cluster.name, history, Path(option.report_dir))
+    on_trial = trial_reasons(options, inventory, reserved, edited)
     plan = make_plan(cluster, inventory, selection, reserved=reserved, on_trial=on_trial)
     check_min_nodes(option.min_nodes, plan.selected)
     run = time.strftime("%Y%m%dT%H%M%S") + f"-{os.getpid()}"
@@ -115,8 +126,11 @@ def open_session(config: pytest.Config) -> tuple[Session, EventLog | None]:
     session.notes = notes
     session.reserved = reserved or frozenset()
     session.drained_by_us = {
-        node: inventory[node].reason for node in plan.selected if is_ours(inventory, node)
+        node: inventory[node].reason
+        for node in plan.selected
+        if node not in edited and is_ours(inventory, node)
     }
+    session.edited = {node: edited[node] for node in plan.selected if node in edited}
     on_trial = {node: reason for node, reason in on_trial.items() if node in plan.selected}
     if on_trial and slurm is not None and log is not None:
         session.trial = Trial(little_patience(slurm), on_trial, durable(log), lock_of(slurm))
