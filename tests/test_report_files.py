@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from pytest_gpucluster import ownfile
 from pytest_gpucluster.errors import GpuClusterError
-from pytest_gpucluster.report import files
 from pytest_gpucluster.report.events import EventLog, read_events, strict_json
-from pytest_gpucluster.report.files import write_whole
+from pytest_gpucluster.report.files import Reports, is_stream, write_whole
 from pytest_gpucluster.report.steps import MAX_STREAM, StepLogs, clear
 from pytest_gpucluster.slurm.result import StepResult, TaskResult
 
@@ -28,27 +28,64 @@ def test_a_file_is_whole(tmp_path: Path, data: Any) -> None:
     assert os.listdir(path.parent) == ["x.prom"]  # noqa: PTH208 - hidden files too
 
 
-@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
-def test_a_file_has_the_mode_that_others_expect(tmp_path: Path, mask: int) -> None:
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002, 0o777])
+def test_a_file_is_for_its_owner_alone_or_for_a_stated_group_as_well(tmp_path: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
-        write_whole(tmp_path / "x", b"")
-        assert os.umask(mask) == mask
+        write_whole(tmp_path / "own", b"")
+        write_whole(tmp_path / "group", b"", group=os.getegid())
+        write_whole(tmp_path / "all", b"", mode=0o644)
     finally:
         os.umask(before)
-    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o666 & ~mask
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"own": 0o600, "group": 0o640, "all": 0o644}
 
 
-def test_where_linux_shows_no_umask_it_is_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nowhere(*_args: Any, **_more: Any) -> str:
-        raise OSError(errno.ENOENT, "no /proc")
+def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(tmp_path / "pipe", [b"ab", b"c"])
+        assert os.read(reader, 9) == b"abc"
+    finally:
+        os.close(reader)
+    assert is_stream(tmp_path / "pipe")
+    assert is_stream(Path("/dev/null"))
+    assert is_stream(Path("/dev/stdout"))
+    assert not is_stream(tmp_path)
+    assert not is_stream(tmp_path / "absent")
+    assert not is_stream(Path(__file__))
 
-    monkeypatch.setattr(Path, "read_text", nowhere)
-    assert files._umask() == 0o022
-    monkeypatch.setattr(Path, "read_text", lambda *_args, **_more: "Name: x\n")
-    assert files._umask() == 0o022
-    monkeypatch.setattr(Path, "read_text", lambda *_args, **_more: "Name: x\nUmask:\t0027\nState: R\n")
-    assert files._umask() == 0o027
+
+def test_a_pipe_of_another_user_is_none_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr("pytest_gpucluster.report.files.os.geteuid", lambda: 4711)
+    if os.getuid() == 0:  # whose files are nobody else's
+        os.chown(tmp_path / "pipe", 4712, -1)
+    assert not is_stream(tmp_path / "pipe")
+
+
+def test_what_became_of_each_file_is_kept(tmp_path: Path) -> None:
+    reports, path = Reports(7), tmp_path / "x"
+    assert (reports.group, reports.written, reports.problems) == (7, {}, {})
+    with reports.writing(path):
+        pass
+    assert (reports.written, reports.problems) == ({path: None}, {})
+    with reports.writing(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert (reports.written, reports.problems) == ({}, {path: f"{path}: cannot be written (No space left on device)"})
+    with reports.writing(path):
+        raise OSError("odd")
+    assert reports.problems == {path: f"{path}: cannot be written (odd)"}
+    with reports.writing(path):
+        raise GpuClusterError("x:\n  full")
+    assert reports.problems == {path: "x: full"}
+    with pytest.raises(KeyboardInterrupt), reports.writing(path):
+        raise KeyboardInterrupt
+    assert reports.written == {}
+    with reports.writing(path):
+        pass
+    assert (reports.written, reports.problems) == ({path: None}, {})
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside(tmp_path: Path) -> None:
@@ -170,11 +207,13 @@ def test_a_log_that_cannot_be_closed_is_not_whole(tmp_path: Path) -> None:
     assert log.failed == f"{tmp_path}/events.jsonl: Input/output error"
 
 
-def test_a_log_that_is_no_plain_file_is_not_emptied() -> None:
-    log = EventLog(Path(os.devnull), "r")
-    log.write("start")
-    log.close()
-    assert log.failed == ""
+def test_a_log_that_is_no_plain_file_is_refused() -> None:
+    with pytest.raises(GpuClusterError) as caught:
+        EventLog(Path(os.devnull), "r")
+    assert str(caught.value) == (
+        "cannot write the event log /dev/null: is not a plain file of this user's own: --report-dir=DIR names another "
+        "folder"
+    )
 
 
 def test_a_file_system_without_locks_has_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,19 +313,20 @@ def test_only_our_own_logs_are_taken_away(tmp_path: Path) -> None:
 def test_a_log_that_another_run_took_away_meanwhile_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Path, "glob", lambda folder, _pattern: [folder / "0001-a.log"])
+    (tmp_path / "steps").mkdir()
+    monkeypatch.setattr(ownfile.Folder, "names", lambda _folder: ["0001-a.log"])
     clear(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / "steps").iterdir()) == []
 
 
 def test_logs_that_cannot_be_taken_away_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "steps").mkdir()
     (tmp_path / "steps" / "0001-a.log").write_text("")
 
-    def no(_path: Path, **_more: Any) -> None:
+    def no(*_args: Any, **_more: Any) -> None:
         raise OSError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(Path, "unlink", no)
+    monkeypatch.setattr(ownfile.os, "unlink", no)
     with pytest.raises(GpuClusterError) as caught:
         clear(tmp_path)
     assert str(caught.value) == (
