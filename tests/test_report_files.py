@@ -67,21 +67,28 @@ def test_a_pipe_of_another_user_is_none_of_ours(tmp_path: Path, monkeypatch: pyt
 
 def test_what_became_of_each_file_is_kept(tmp_path: Path) -> None:
     reports, path = Reports(7), tmp_path / "x"
+
+    def fail(error: BaseException) -> None:
+        raise error
+
     assert (reports.group, reports.written, reports.problems) == (7, {}, {})
     with reports.writing(path):
         pass
     assert (reports.written, reports.problems) == ({path: None}, {})
     with reports.writing(path):
-        raise OSError(errno.ENOSPC, "No space left on device")
-    assert (reports.written, reports.problems) == ({}, {path: f"{path}: cannot be written (No space left on device)"})
+        fail(OSError(errno.ENOSPC, "No space left on device"))
+    assert (reports.written, reports.problems) == (
+        {},
+        {path: f"{path}: cannot be written (No space left on device)"},
+    )
     with reports.writing(path):
-        raise OSError("odd")
+        fail(OSError("odd"))
     assert reports.problems == {path: f"{path}: cannot be written (odd)"}
     with reports.writing(path):
-        raise GpuClusterError("x:\n  full")
+        fail(GpuClusterError("x:\n  full"))
     assert reports.problems == {path: "x: full"}
     with pytest.raises(KeyboardInterrupt), reports.writing(path):
-        raise KeyboardInterrupt
+        fail(KeyboardInterrupt())
     assert reports.written == {}
     with reports.writing(path):
         pass
@@ -326,7 +333,7 @@ def test_logs_that_cannot_be_taken_away_end_the_run(tmp_path: Path, monkeypatch:
     def no(*_args: Any, **_more: Any) -> None:
         raise OSError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(ownfile.os, "unlink", no)
+    monkeypatch.setattr(os, "unlink", no)
     with pytest.raises(GpuClusterError) as caught:
         clear(tmp_path)
     assert str(caught.value) == (

@@ -51,7 +51,7 @@ def report(args: argparse.Namespace) -> None:
     if "start" not in kinds:
         raise GpuClusterError(f"{log}: is no event log of a run (it has no event `start`)")
     folder = args.output or log.parent
-    group = group_id(args.report_group) if args.report_group is not None else None
+    group = group_id(args.report_group)
     page, cases = folder / HTML, folder / JUNIT
     html.write(read_events(log), page, comparison=_comparison(args.history, log), group=group)
     _say(f"{page}: written")

@@ -149,8 +149,10 @@ class Folder:
         os.fchmod(handle, 0o600 if self.group is None else 0o640)
 
 
-def group_id(name: str) -> int:
+def group_id(name: str | None) -> int | None:
     """Return the id of a group whose members may read reports; GpuClusterError where this user cannot give it files."""
+    if name is None:
+        return None
     try:
         found = grp.getgrnam(name).gr_gid
     except KeyError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -377,10 +378,18 @@ class Hooks:
         distributed = session.config.pluginmanager.has_plugin("dsession")
         if distributed and session.exitstatus == pytest.ExitCode.INTERRUPTED:
             self.session.close()  # first: xdist gives its workers 10 s to end
+        if (told := getattr(self.config, "workeroutput", None)) is not None:
+            told["gpucluster"] = [(str(path), why) for path, why in self.reports.problems.items()]
         if self.log is not None and not session.config.option.collectonly:
             self._judge_run(session, self.log, distributed=distributed)
         if self._junit is not None:
             self._junit.catch()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take over what a worker could not write."""
+        told = getattr(node, "workeroutput", {}).get("gpucluster", ())
+        self.reports.problems.update((Path(path), why) for path, why in told)
 
     def _judge_run(self, session: pytest.Session, log: EventLog, *, distributed: bool) -> None:
         for ended in self.session.ended_early():
@@ -389,7 +398,7 @@ class Hooks:
         if not distributed:  # workers end later
             self.session.let_agents_leave()
         if session.exitstatus in ENDED:
-            complaints = self._too_few()
+            complaints = [*self._too_few(), *self._missing_logs()]
             if session.exitstatus != pytest.ExitCode.TESTS_FAILED:
                 complaints = [*self._complaints(), *complaints]
             self.session.messages.extend(complaints)
@@ -449,6 +458,12 @@ class Hooks:
         if self.log is not None and self.log.failed:
             complaints.append(f"the event log is not whole: {self.log.failed}")
         return complaints
+
+    def _missing_logs(self) -> list[str]:
+        """Complain of logs of steps that could not be written; the other reports are written later."""
+        missing = list(self.reports.problems.values())
+        more = f" (and {len(missing) - 1} more)" if missing[1:] else ""
+        return [f"logs of steps are missing: {missing[0]}{more}"] if missing else []
 
     def _tell_untested(self, session: pytest.Session) -> bool:
         """Report each node that should have been tested and could not be, once; return True where there is one."""

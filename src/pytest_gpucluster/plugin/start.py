@@ -55,7 +55,7 @@ def register(config: pytest.Config) -> None:
         )
     signals.catch()
     try:
-        reports = make_reports(config.option)
+        reports = Reports(group_id(config.option.report_group))
         session, log = open_session(config, reports)
         if not config.option.collectonly:
             keep_logs(config, session, reports, own=log is not None)
@@ -80,11 +80,6 @@ def register(config: pytest.Config) -> None:
         config.pluginmanager.register(gauges, "gpucluster-metrics")
     if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
         config.args = [str(suites_path())]  # away from a checkout the suites of the package are meant
-
-
-def make_reports(option: Any) -> Reports:
-    """Return what writes the reports; a group that cannot read them is refused before nodes are taken."""
-    return Reports(group_id(option.report_group) if option.report_group is not None else None)
 
 
 def open_session(config: pytest.Config, reports: Reports) -> tuple[Session, EventLog | None]:

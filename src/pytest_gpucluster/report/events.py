@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster import jsontext, redact
 from pytest_gpucluster.errors import GpuClusterError
 from pytest_gpucluster.ownfile import Folder
+from pytest_gpucluster.report.files import harmless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -68,7 +69,7 @@ class EventLog:
 
         `record`: further fields, which hold no secret any more (plugin.record cleans them).
         """
-        plain = {**redact.everything(fields), **(record or {})}
+        plain = {**redact.everything(fields, harmless), **(record or {})}
         line = strict_json({"time": round(time.time(), 3), "run": self.run, "event": event, **plain})
         with self._lock:
             try:

@@ -11,10 +11,9 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster import redact
+from pytest_gpucluster import printable, redact
 from pytest_gpucluster.errors import GpuClusterError
 from pytest_gpucluster.ownfile import Folder
-from pytest_gpucluster.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -79,8 +78,14 @@ def write_text(path: Path, text: str, *, group: int | None = None) -> None:
 
 
 def harmless(text: str) -> str:
-    """Return a text without terminal control, and then without secrets: control characters may hide their names."""
-    return redact.text(printable(text))
+    """Return a text without secrets, where each control character has become '?'.
+
+    Where control characters stand in the name of a secret they are left out instead, and the secret as well.
+    """
+    shown = redact.text(text)
+    bare = printable.bare(shown)
+    found = bare if bare == shown else redact.text(bare)
+    return printable.clean(shown) if found == bare else found
 
 
 def is_stream(path: Path) -> bool:
