@@ -72,6 +72,10 @@ def test_what_begins_as_a_switch_may_be_a_secret(value: str) -> None:
         (f"A_TOKEN='{S}\nb", f"A_TOKEN={R}\nb"),
         (f"'A_TOKEN={S} {S}' b", f"'A_TOKEN={R}' b"),
         (f'"A_TOKEN={S} {S}" b', f'"A_TOKEN={R}" b'),
+        (f"\\'A_TOKEN={S} {S}\\' b", f"\\'A_TOKEN={R}\\' b"),  # in the repr of a text
+        (f"'A_TOKEN={S} x\\'B_TOKEN={S} {S}\\' b'", f"'A_TOKEN={R} x\\'B_TOKEN={R}\\' b'"),
+        (f'\\\\\\"A_TOKEN={S} {S}\\\\\\" b', f'\\\\\\"A_TOKEN={R}\\\\\\" b'),
+        (f"'A_TOKEN={S}\\x {S}' b", f"'A_TOKEN={R}' b"),
         (f"'A_TOKEN={S} {S}\" b'", f"'A_TOKEN={R} {S}\" b'"),  # no pair of quotes: to the end of the word
         *((f"(A_TOKEN={S}{end}x", f"(A_TOKEN={R}{end}x") for end in " \t\n\"',;)}]"),
         (f"A_TOKEN  :   {S}", f"A_TOKEN  :   {R}"),

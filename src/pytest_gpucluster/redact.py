@@ -64,7 +64,8 @@ _OURS = (
 )
 _NAME = rf"(?<![A-Za-z0-9_])[A-Za-z0-9_]{{0,80}}?{_WORD}[A-Za-z0-9_-]{{0,80}}"
 _SWITCH = rf"(?:true|false|yes|no|on|off|none|null|0|1|{REDACTED})"
-_HARMLESS = rf"(?!{_SWITCH}(?:$|[\s\"',;)}}\]\x1b]))"
+_HARMLESS = rf"(?!{_SWITCH}(?:$|[\s\"',;)}}\]\\\x1b]))"
+_QUOTE = r"\\{0,3}['\"]"  # also as the repr of a text, or JSON, shows it
 _ESCAPED = r"\\{1,3}\"[^\"\\\n]*(?:\\{1,3}\")?"  # JSON in a text of JSON
 _SGR = r"(?:\x1b\[[\d;]{0,20}m){0,4}"  # colours of a log for terminals, around name and value
 _VALUE = rf"{_HARMLESS}{_SGR}(?:{_ESCAPED}|\"[^\"\n]*\"?|'[^'\n]*'?|[^\s\"',;)}}\]]+)"
@@ -82,7 +83,10 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (re.compile(r"(\bBearer\s{1,9})[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{REDACTED}"),
     (re.compile(r"(://[^/\s:@]{0,200}):[^/\s]{1,500}@"), rf"\1:{REDACTED}@"),
-    (re.compile(rf"(?P<quote>['\"])({_NAME}=)[^'\"\n]*(?P=quote)", re.IGNORECASE), rf"\g<quote>\2{REDACTED}\g<quote>"),
+    (
+        re.compile(rf"(?P<quote>{_QUOTE})({_NAME}=)(?:[^'\"\\\n]|(?!{_QUOTE})\\)*(?P=quote)", re.IGNORECASE),
+        rf"\g<quote>\2{REDACTED}\g<quote>",
+    ),
     (re.compile(rf"({_NAME}{_OURS}{_IS}){_VALUE}", re.IGNORECASE), rf"\1{REDACTED}"),
     (
         re.compile(rf"({_OPTION})(?!-){_VALUE}"),

@@ -70,12 +70,12 @@ def clean_explanation(shown: ExceptionRepr) -> None:
     """Take control characters out of pytest's own words: the diff of an assert shows what a node sent as it is."""
     for traceback, crash, _ in getattr(shown, "chain", ()):
         for entry in traceback.reprentries:
-            entry.lines = [clean(line) for line in entry.lines]
+            entry.lines = clean("\n".join(entry.lines)).split("\n")  # at once: a private key has many
             arguments, variables = getattr(entry, "reprfuncargs", None), getattr(entry, "reprlocals", None)
             if arguments is not None:
                 arguments.args = [(name, clean(value)) for name, value in arguments.args]
             if variables is not None:
-                variables.lines = [clean(line) for line in variables.lines]
+                variables.lines = clean("\n".join(variables.lines)).split("\n")
         if crash is not None:
             crash.message = clean(crash.message)
 

@@ -41,7 +41,7 @@ class StepLogs:
         name = f"{self._prefix}{next(self._numbers):04}-{plain}.log"
         path = self._folder / FOLDER / name
         with self._reports.writing(path):
-            text = harmless("\n".join(_lines(check, result)) + "\n")
+            text = "".join(f"{harmless(part)}\n" for part in _parts(check, result))
             with (
                 contextlib.closing(Folder(self._folder, create=True, group=self._reports.group)) as above,
                 contextlib.closing(above.folder(FOLDER, create=True)) as steps,
@@ -68,7 +68,8 @@ def clear(folder: Path) -> None:
         ) from error
 
 
-def _lines(check: str, result: StepResult) -> Iterator[str]:
+def _parts(check: str, result: StepResult) -> Iterator[str]:
+    """Yield lines and whole streams: half a private key in one of them takes only the rest of that one."""
     yield f"check:   {check or 'exam of the nodes'}"
     yield f"command: {result.command}"
     yield f"exit:    {result.rc} after {result.seconds:.1f} s"
