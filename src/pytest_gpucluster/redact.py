@@ -49,11 +49,12 @@ _WORD = (
 # How messages of this package go on after "NAME: ", where NAME is a path, host or check: the next word is no value. The
 # rest of a sentence was never taken out, so a foreign one loses nothing by it. tests/test_redact.py reads all messages.
 _PROSE = (
-    r"a|an|another|ansible_port|apt-get|ask|asking|bad|baseline|baselines|bus|cannot|check|choose|correct|could|"
-    r"cut|damaged|exit|failed|generation|give|gpucluster|have|holds|HTTP|in|index|install|is|it|its|judge|kept|"
-    r"key|key_file|killed|load|logs|look|made|make|may|measured|more|name|names|needs|neither|node_exporter|not|"
-    r"nothing|nvidia-smi|only|output|partition|printed|PrivateData|Prometheus|Rank|ranks|row|rows|run|saturated|"
-    r"say|see|set|settings|somebody|srun|stop|stopped|submitit|task|the|there|this|too|UCX|written"
+    r"a|absent|an|another|ansible_port|apt-get|ask|asking|bad|baseline|baselines|bus|cannot|check|choose|"
+    r"correct|could|cut|damaged|exit|failed|generation|give|gpucluster|has|have|holds|HTTP|in|index|install|is|"
+    r"it|its|judge|kept|key|key_file|killed|load|logs|look|made|make|may|measured|more|must|name|names|needs|"
+    r"neither|node|node_exporter|not|not_applicable|nothing|nvidia-smi|only|output|partition|printed|"
+    r"PrivateData|Prometheus|Rank|ranks|row|rows|run|saturated|say|see|set|settings|Slurm|somebody|srun|stop|"
+    r"stopped|submitit|task|the|there|this|too|UCX|whether|written"
 )
 # and what the system says of a path
 _ERRORS = "|".join(sorted({re.escape(os.strerror(number).split()[0]) for number in errno.errorcode}))
