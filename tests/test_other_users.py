@@ -413,7 +413,7 @@ def test_what_others_left_under_our_name_is_refused_in_one_line(
         ("junit", "junit.xml: Operation not permitted: --junitxml=FILE names another"),
         (
             "linked steps",
-            "logs of an earlier run cannot be taken away (Not a directory): --report-dir=DIR names",
+            "logs of an earlier run cannot be taken away (is a link or a file, not a folder): --report-dir=DIR names",
         ),
         ("steps", "logs of an earlier run cannot be taken away (Permission denied): --report-dir=DIR names"),
     ],

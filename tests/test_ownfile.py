@@ -167,6 +167,7 @@ def test_a_folder_inside_is_no_link_not_even_our_own(tmp_path: Path, monkeypatch
         with pytest.raises(NotADirectoryError) as caught:
             folder.folder("link", create=True)
         assert caught.value.filename == str(tmp_path / "link")
+        assert caught.value.strerror == "is a link or a file, not a folder"
         with pytest.raises(FileNotFoundError):
             folder.folder("absent")
         with closing(folder.folder("a")) as inner:

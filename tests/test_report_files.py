@@ -292,9 +292,77 @@ def test_a_long_stream_keeps_both_ends(tmp_path: Path) -> None:
     assert text.endswith("x" * half + "\n[... 1 characters left out ...]\n" + "y" * half + "\n")
 
 
-def test_a_log_that_cannot_be_written_is_none(tmp_path: Path) -> None:
-    (tmp_path / "steps").write_text("")
-    assert StepLogs(tmp_path).keep("a", a_step()) == ""
+@pytest.mark.parametrize("link", [True, False])
+def test_a_log_that_cannot_be_written_is_none_and_told(tmp_path: Path, *, link: bool) -> None:
+    (tmp_path / "home").mkdir()
+    if link:
+        (tmp_path / "steps").symlink_to("home")
+    else:
+        (tmp_path / "steps").write_text("")
+    reports, path = Reports(), tmp_path / "steps" / "0001-a.log"
+    assert StepLogs(tmp_path, reports=reports).keep("a", a_step()) == ""
+    assert reports.problems == {path: f"{path}: cannot be written (is a link or a file, not a folder)"}
+    assert list((tmp_path / "home").iterdir()) == []
+
+
+def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "steps").mkdir()
+    for name in ("0001-a.log", "0002-b.log"):
+        (tmp_path / "steps" / name).symlink_to(tmp_path / "precious")
+    assert StepLogs(tmp_path).keep("a", a_step()) == "steps/0001-a.log"
+    assert not (tmp_path / "steps" / "0001-a.log").is_symlink()
+    clear(tmp_path)
+    assert list((tmp_path / "steps").iterdir()) == []
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_a_link_as_the_folder_of_logs_is_not_cleared(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "0001-a.log").touch()
+    (tmp_path / "steps").symlink_to("home")
+    with pytest.raises(GpuClusterError, match=r"taken away \(is a link or a file, not a folder\)"):
+        clear(tmp_path)
+    assert (tmp_path / "home" / "0001-a.log").exists()
+
+
+def test_a_log_is_for_its_user_or_a_group_as_well(tmp_path: Path) -> None:
+    for name, group in (("own", None), ("shared", os.getegid())):
+        StepLogs(tmp_path / name, reports=Reports(group)).keep("a", a_step())
+    found = {
+        str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in sorted(tmp_path.rglob("*"))
+    }
+    assert found == {
+        "own": 0o700,
+        "own/steps": 0o700,
+        "own/steps/0001-a.log": 0o600,
+        "shared": 0o750,
+        "shared/steps": 0o750,
+        "shared/steps/0001-a.log": 0o640,
+    }
+
+
+def test_a_log_has_no_secret_and_no_control_character(tmp_path: Path) -> None:
+    key = "-----BEGIN RSA PRIVATE KEY-----\nhunter2\n"
+    tasks = (a_task(0, stdout=f"x\n{key}", stderr="A_TOKEN=hunter2\x1b[0m\r\n"), a_task(1, stdout="kept"))
+    step = a_step(command="srun --token hunter2", stderr="pass\x1b[1mword=hunter2 \ud800", tasks=tasks)
+    StepLogs(tmp_path).keep("a", step)
+    assert (tmp_path / "steps" / "0001-a.log").read_text() == (
+        "check:   a\ncommand: srun --token <redacted>\nexit:    0 after 1.3 s\n\n--- srun\npassword=<redacted> \n\n"
+        "--- task 0 on gpu01: exit 0\nx\n<redacted>\n--- its stderr\nA_TOKEN=<redacted>\n\n"
+        "--- task 1 on gpu01: exit 0\nkept\n"
+    )
+
+
+def test_a_cut_divides_no_secret_from_its_name(tmp_path: Path) -> None:
+    half = MAX_STREAM // 2
+    for end in range(-30, 30, 4):
+        text = "x " * (half // 2 + end) + "A_TOKEN=hunter2hunter2 " + "y " * half
+        StepLogs(tmp_path, f"w{end}").keep("a", a_step(stdout=text))
+        text = (tmp_path / "steps" / f"w{end}-0001-a.log").read_text()
+        assert "left out" in text
+        assert "hunter" not in text
+        assert "unter2" not in text
 
 
 def test_only_our_own_logs_are_taken_away(tmp_path: Path) -> None:

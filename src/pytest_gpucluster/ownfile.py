@@ -50,7 +50,10 @@ class Folder:
         inner = object.__new__(Folder)
         inner.path, inner.group = self.path / name, self.group
         with _naming(inner.path):
-            inner._handle = _enter(self._handle, name, create=create, group=self.group)
+            try:
+                inner._handle = _enter(self._handle, name, create=create, group=self.group)
+            except NotADirectoryError as error:
+                raise OSError(errno.ENOTDIR, "is a link or a file, not a folder") from error
         inner._check()
         return inner
 

@@ -555,10 +555,8 @@ class Hooks:
             write(line)
         self._write_problems(write)
         write(self.tally.coverage(len(self._tested()), len(session.plan.selected)))
-        junit = (
-            [self._junit.path] if self._junit is not None and self._junit.path in self.reports.written else []
-        )
-        write(f"reports: {', '.join(map(str, [self.log.path, *junit]))}")
+        written = self._junit is not None and self._junit.path in self.reports.written
+        write(f"reports: {self.log.path}" + (f", {self.config.option.xmlpath}" if written else ""))
         for message in session.messages:
             terminalreporter.write_line(clean(f"ERROR: {message}"), red=True)
 

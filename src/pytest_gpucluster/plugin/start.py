@@ -90,6 +90,8 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[Session, Even
     option = config.option
     if option.baseline and option.baseline != "record":
         baseline.load(Path(option.baseline))  # a wrong file is told before nodes are taken
+    elif option.baseline:
+        refuse_folder(Path(), "--baseline=record")
     if burnin.asked(option):
         option.burnin_before = burnin.before(option)  # before our own log takes the place of the old one
     notes: list[str] = []
@@ -137,6 +139,14 @@ def take_away(path: Path, option: str) -> None:
         pass  # the folder is made at the end
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}: --{option} names another") from error
+
+
+def refuse_folder(path: Path, option: str) -> None:
+    """Raise ConfigError for a folder in which this user does not write files."""
+    try:
+        Folder(path).close()
+    except OSError as error:
+        raise ConfigError(f"{option}: {path.absolute()}: {error.strerror}") from error
 
 
 def lock_of(slurm: Slurm) -> Path | None:

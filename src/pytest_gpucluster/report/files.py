@@ -82,7 +82,7 @@ def harmless(text: str) -> str:
 
     Where control characters stand in the name of a secret they are left out instead, and the secret as well.
     """
-    shown = redact.text(text)
+    shown = redact.text(text.replace("\r\n", "\n"))
     bare = printable.bare(shown)
     found = bare if bare == shown else redact.text(bare)
     return printable.clean(shown) if found == bare else found
