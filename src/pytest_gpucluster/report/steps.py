@@ -95,7 +95,7 @@ def _cut(text: str) -> str:
 
     Secrets are taken out before: the cut may divide one from its name.
     """
-    text = text.rstrip("\n")
+    text = text.rstrip("\r\n")
     if len(text) > MAX_STREAM:
         text = harmless(text)
     if len(text) <= MAX_STREAM:
