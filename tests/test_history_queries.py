@@ -434,7 +434,7 @@ def test_the_last_good_run_stays_and_older_good_ones_go(kept: History) -> None:
             ConfigError,
             "damaged, or no SQLite file (file is not a database); move it away, or name another file",
         ),
-        (OSError(28, "No space left on device"), ConfigError, "No space left on device"),
+        (OSError(28, "No space left on device"), ConfigError, "No space left on device; name another file"),
     ],
 )
 def test_an_error_of_the_file_is_one_line(
