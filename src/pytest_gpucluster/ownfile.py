@@ -238,7 +238,7 @@ def _enter(folder: int, name: str, *, create: bool, group: int | None) -> int:
     with contextlib.suppress(FileExistsError):  # another run was faster
         os.mkdir(name, 0o700, dir_fd=folder)
     handle = os.open(name, _FOLDER, dir_fd=folder)
-    if group is not None and os.fstat(handle).st_uid == os.geteuid():
+    if group is not None:
         itself = f"/proc/self/fd/{handle}"  # a descriptor of O_PATH takes no fchmod
         os.chown(itself, -1, group)
         os.chmod(itself, 0o750)  # noqa: PTH101, S103 - a descriptor; the group is the stated one
