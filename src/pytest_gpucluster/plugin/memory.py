@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.errors import GpuClusterError
+from pytest_gpucluster.plugin.record import clean
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.recorded import recorded
@@ -53,14 +54,18 @@ class Memory:
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """End with each metric beside its past, and name what got worse: nearest to the prompt."""
-        write, found = terminalreporter.write_line, self.comparison
+        found = self.comparison
+
+        def write(line: str, *, yellow: bool = False) -> None:
+            terminalreporter.write_line(clean(line), yellow=yellow)  # another user may have written the file
+
         terminalreporter.section("history")
         if found is not None:
             verbose = terminalreporter.verbosity > 0
             for line in (found.head, *(["", *found.table(constant=verbose), ""] if found.against else [])):
                 write(line)
             for line in found.lines():
-                terminalreporter.write_line(line, yellow=True)
+                write(line, yellow=True)
             write(found.verdict())
         if self.problem:
             terminalreporter.write_line(f"ERROR: the run is not in the history: {self.problem}", red=True)
