@@ -1,7 +1,7 @@
 """The writer of reports: each file whole or not at all, readable by its owner alone or by one stated group as well.
 
-Text that tasks have printed goes through `write_text`, which takes secrets and terminal control out of it. What is made
-from the event log (HTML, JUnit, metrics) holds none: the log is written without them.
+`harmless` takes secrets and terminal control out of the event log, logs of steps and what LogXML writes. HTML, metrics
+and history are made from the event log.
 """
 
 from __future__ import annotations
@@ -70,11 +70,6 @@ def write_whole(
             folder.replace(path.name, pieces, mode=mode)
     except OSError as error:
         raise GpuClusterError(f"{path}: cannot be written ({error.strerror or error})") from error
-
-
-def write_text(path: Path, text: str, *, group: int | None = None) -> None:
-    """Write a text that others have written, without secrets and terminal control; as `write_whole`."""
-    write_whole(path, harmless(text).encode("utf-8", "replace"), group=group)
 
 
 def harmless(text: str) -> str:
