@@ -352,6 +352,76 @@ HARMLESS = (
 )
 
 
+PLANTED = """
+import os
+from pathlib import Path
+
+from pytest_gpucluster.errors import StepError
+
+FILE = os.environ["PLANTED"]
+TEXT = Path(FILE).read_text()
+
+
+def test_step(srun, node):
+    print(TEXT)
+    assert srun(["sh", "-c", "cat $0; cat $0 >&2", FILE]).ok
+    srun(["sh", "-c", "exit 0", "--token", TEXT.split()[0].partition("=")[2]])
+
+
+def test_failed(srun, node, record_property, measure):
+    record_property("said", TEXT)
+    record_property("api_token", TEXT.split()[0].partition("=")[2])
+    measure("speed", 1, "GB/s", device=TEXT.splitlines()[1])
+    told = TEXT
+    assert told == "", told
+
+
+def test_broken(node):
+    raise StepError(TEXT)
+
+
+def test_skipped(node):
+    import pytest
+    pytest.skip(TEXT)
+"""
+
+
+def test_no_form_of_a_secret_and_no_control_is_left_anywhere(sandbox: Sandbox, tmp_path: Path) -> None:
+    """All files that a run leaves, and what it shows: 14 forms, each with a secret of its own."""
+    forms = {**LEAKS, "hidden": f"\x1b[1mpass\x1b[0mwo\x00rd={SECRET}"}
+    forms["private key that was cut"] = forms.pop("private key that was cut")  # which takes all that follows
+    secrets = {kind: f"n0tSh0wn{number:02}" for number, kind in enumerate(forms)}
+    plain = SECRET.replace("-", "")
+    planted = [
+        text.replace(SECRET, secrets[kind]).replace(plain, secrets[kind]) for kind, text in forms.items()
+    ]
+    home = tmp_path / "elsewhere"
+    home.mkdir()
+    (home / "planted").write_text("\n".join([*planted, "x" * 300]))  # pytest shows the end of a long text
+    run = run_pytest(
+        tmp_path,
+        f"--cluster={sandbox.cluster_file}",
+        *("--nodes=gpu01", "--history=history.db", "-rA", "-l", "-o", "junit_logging=all"),
+        files={"test_planted.py": PLANTED},
+        env={"PLANTED": str(home / "planted")},
+    )
+    assert sorted(run.outcomes.values()) == ["error", "failed", "passed", "skipped"]
+    files = [path for path in (tmp_path / "reports").rglob("*") if path.is_file()]
+    assert len([path for path in files if path.suffix == ".log"]) == 2
+    texts = {str(path): path.read_bytes().decode("utf-8", "replace") for path in files}
+    texts["terminal"] = run.out + run.err
+    for name, text in texts.items():
+        assert {kind for kind, secret in secrets.items() if secret in text} == set(), name
+        assert {char for char in text if not char.isprintable() and char not in "\n\t"} <= {"\r"}, name
+    history = (tmp_path / "history.db").read_bytes()
+    assert {kind for kind, secret in secrets.items() if secret.encode() in history} == set()
+    log = next(text for name, text in texts.items() if "0001-planted.step" in name)
+    assert log.count("WANDB_API_KEY=<redacted>") == 2
+    places = [*files, tmp_path / "history.db"]
+    assert {path.stat().st_mode & 0o777 for path in places} == {0o600}
+    assert {(tmp_path / "reports" / name).stat().st_mode & 0o777 for name in ("", "steps")} == {0o700}
+
+
 @pytest.mark.parametrize("kind", LEAKS)
 def test_a_secret_is_taken_out(kind: str) -> None:
     assert SECRET not in redact.text(LEAKS[kind])

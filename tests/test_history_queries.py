@@ -434,7 +434,7 @@ def test_the_last_good_run_stays_and_older_good_ones_go(kept: History) -> None:
             ConfigError,
             "damaged, or no SQLite file (file is not a database); move it away, or name another file",
         ),
-        (OSError(28, "No space left on device"), ConfigError, "No space left on device"),
+        (OSError(28, "No space left on device"), ConfigError, "No space left on device; name another file"),
     ],
 )
 def test_an_error_of_the_file_is_one_line(
@@ -473,7 +473,7 @@ def test_nothing_of_a_run_stays_that_was_deleted(kept: History) -> None:
 
 
 def test_the_schema(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "er" / "h.sqlite"
+    path = tmp_path / "h.sqlite"
     with contextlib.closing(History(path, create=True)) as made:
         rows = made._db.execute(
             "SELECT type, name FROM sqlite_master WHERE sql IS NOT NULL ORDER BY type, name"

@@ -405,9 +405,16 @@ def test_what_others_left_under_our_name_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("trap", "said"),
     [
-        ("link", "it is a link of another user's: --report-dir=DIR names another folder"),
-        ("folder", "its folder is another user's, and everybody may write there: --report-dir=DIR names"),
-        ("junit", "junit.xml: it is a link of another user's: --junitxml=FILE names another"),
+        ("link", "events.jsonl: is a symbolic link: --report-dir=DIR names another folder"),
+        ("folder", "the folder belongs to another user (1): --report-dir=DIR names another folder"),
+        ("group", "the folder belongs to another user (1): --report-dir=DIR names another folder"),
+        ("everybody", "everybody may replace files in this folder (mode 0777): --report-dir=DIR names"),
+        ("way", "reports is a link of another user (1): --report-dir=DIR names another folder"),
+        ("junit", "junit.xml: Operation not permitted: --junitxml=FILE names another"),
+        (
+            "linked steps",
+            "logs of an earlier run cannot be taken away (is a link or a file, not a folder): --report-dir=DIR names",
+        ),
         ("steps", "logs of an earlier run cannot be taken away (Permission denied): --report-dir=DIR names"),
     ],
 )
@@ -420,8 +427,21 @@ def test_a_report_folder_that_others_have_prepared_is_refused(
     precious.write_text("precious")
     os.chown(precious, alice, -1)
     reports.mkdir()
-    if trap == "folder":
-        os.chown(reports, bob, -1)
+    rights = {"group": 0o770, "everybody": 0o777}.get(trap, 0o1777)
+    if trap in ("folder", "group"):
+        os.chown(reports, bob, pwd.getpwnam(ALICE).pw_gid)
+    elif trap == "way":
+        reports.rmdir()
+        mine = home / "mine"
+        mine.mkdir()
+        os.chown(mine, alice, -1)
+        reports.symlink_to(mine)
+        os.chown(reports, bob, -1, follow_symlinks=False)
+    elif trap == "everybody":
+        os.chown(reports, alice, -1)
+    elif trap == "linked steps":
+        (reports / "steps").symlink_to(home)
+        (home / "0001-mine.log").write_text("precious")
     elif trap == "steps":
         (reports / "steps").mkdir()
         (reports / "steps" / "0001-os.drift.log").touch()
@@ -429,7 +449,8 @@ def test_a_report_folder_that_others_have_prepared_is_refused(
         link = reports / ("junit.xml" if trap == "junit" else "events.jsonl")
         link.symlink_to(precious)
         os.chown(link, bob, -1, follow_symlinks=False)
-    reports.chmod(0o1777)
+    if trap != "way":
+        reports.chmod(rights)
     run = run_as(
         ALICE, home, "pytest", "--cluster=local", "-m", "os", f"--report-dir={reports}", str(HERE.suites)
     )
@@ -437,6 +458,10 @@ def test_a_report_folder_that_others_have_prepared_is_refused(
     (line,) = run.errors
     assert said in line
     assert precious.read_text() == "precious"
+    if trap == "linked steps":
+        assert (home / "0001-mine.log").read_text() == "precious"
+    if trap == "way":
+        assert list(mine.iterdir()) == []
 
 
 def test_our_own_file_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from junitparser import JUnitXml
-from plugin_helpers import ENDS, Run, cluster_file, environment, names, on, out_of_service, run_pytest
+from plugin_helpers import ENDS, FULL, Run, cluster_file, environment, names, on, out_of_service, run_pytest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -237,11 +237,9 @@ def test_nothing_executed_is_never_a_success(
 
 
 def test_a_full_disk_is_no_success(tmp_path: Path) -> None:
-    (tmp_path / "reports").mkdir()
-    (tmp_path / "reports" / "events.jsonl").symlink_to("/dev/full")
-    run = run_pytest(tmp_path, "--cluster=local", files={"test_a.py": "def test_a(node): pass\n"})
+    run = run_pytest(tmp_path, "--cluster=local", files={"test_a.py": FULL})
     assert run.rc == 1
-    assert "ERROR: the event log is not whole: reports/events.jsonl: No space left on device" in run.errors
+    assert "ERROR: the event log is not whole: reports/events.jsonl: File too large" in run.errors
 
 
 def test_not_applicable_by_the_cluster_file(tmp_path: Path) -> None:

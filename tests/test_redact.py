@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +72,10 @@ def test_what_begins_as_a_switch_may_be_a_secret(value: str) -> None:
         (f"A_TOKEN='{S}\nb", f"A_TOKEN={R}\nb"),
         (f"'A_TOKEN={S} {S}' b", f"'A_TOKEN={R}' b"),
         (f'"A_TOKEN={S} {S}" b', f'"A_TOKEN={R}" b'),
+        (f"\\'A_TOKEN={S} {S}\\' b", f"\\'A_TOKEN={R}\\' b"),  # in the repr of a text
+        (f"'A_TOKEN={S} x\\'B_TOKEN={S} {S}\\' b'", f"'A_TOKEN={R} x\\'B_TOKEN={R}\\' b'"),
+        (f'\\\\\\"A_TOKEN={S} {S}\\\\\\" b', f'\\\\\\"A_TOKEN={R}\\\\\\" b'),
+        (f"'A_TOKEN={S}\\x {S}' b", f"'A_TOKEN={R}' b"),
         (f"'A_TOKEN={S} {S}\" b'", f"'A_TOKEN={R} {S}\" b'"),  # no pair of quotes: to the end of the word
         *((f"(A_TOKEN={S}{end}x", f"(A_TOKEN={R}{end}x") for end in " \t\n\"',;)}]"),
         (f"A_TOKEN  :   {S}", f"A_TOKEN  :   {R}"),
@@ -354,6 +362,9 @@ def test_the_first_look_folds_case_as_the_patterns_do() -> None:
         ("\ud800 \u202e \ufffe", "? ? ?"),
         (R, R),
         ("a\xa0b", "a?b"),
+        (f"a pass\x1b[1mword={S} \x1b[0mb", f"a password={R} b"),
+        (f"\x1b[1mpass\x00word={S}\nb", f"password={R}\nb"),
+        ("\x1b[1mpass\x00word\tb", "?[1mpass?word\tb"),
     ],
 )
 def test_clean(raw: str, shown: str) -> None:
@@ -363,3 +374,85 @@ def test_clean(raw: str, shown: str) -> None:
     assert clean_all({raw: 1}) == {shown: 1}
     assert is_clean(raw) == (raw == R)
     assert is_clean("plain")
+
+
+# --- our own messages: only foreign values are taken out of them
+
+
+def _prose() -> list[str]:
+    """Return what follows a name in every message of the package, from the colon on: ": cannot be read ("."""
+    found = set()
+    for path in sorted(Path(redact.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                for value, after in pairwise(node.values):
+                    if isinstance(value, ast.FormattedValue) and isinstance(after, ast.Constant):
+                        found.add(str(after.value))
+    words = re.compile(r"(?!: Test ): (?:[A-Za-z][\w.-]*(?:[ ,]|$)|--[a-z])")  # nccl-tests' own
+    return sorted(text for text in found if words.match(text) and "(?" not in text and "\\" not in text)
+
+
+def test_no_word_of_our_own_messages_is_taken_for_a_secret() -> None:
+    texts = _prose()
+    assert len(texts) > 150
+    assert [
+        text for text in texts if redact.text(f"/home/me/api_key{text}") != f"/home/me/api_key{text}"
+    ] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the key has a passphrase: load it into the agent with ssh-add",
+        "ray.token: driver: measured 1, expected 2",
+        "x: ray.token: head: measured",
+        "/clusters/my_secret:4: slurm.time: wrong",
+        "/clusters/my_secret:12345:1234: wrong",
+        "/clusters/my_secret:4:",
+        "/home/me/api_key: Permission denied",
+        "/home/me/api_key: Is a directory",
+        "api_key: damaged, or none",
+        "api_key: written",
+        "secrets: --report-dir=DIR names another",
+    ],
+)
+def test_our_own_words_stay(text: str) -> None:
+    assert redact.text(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ray.token=driver x", f"ray.token={R} x"),
+        ("my.ray.token: driver x", f"my.ray.token: {R} x"),
+        ("x_ray.token: driver x", f"x_ray.token: {R} x"),
+        ("ray.tokens: driver x", f"ray.tokens: {R} x"),
+        (f"ray.token: A_TOKEN={S}", f"ray.token: A_TOKEN={R}"),
+        ("secret:123456: x", f"secret:{R} x"),
+        ("secret:4:x", f"secret:{R}"),
+        ("secret:4:12345: x", f"secret:{R} x"),
+        ("secret:4x: x", f"secret:{R} x"),
+        ("secret: 4: x", f"secret: {R} x"),
+        ("secret:load x", f"secret:{R} x"),
+        ("secret:  load x", f"secret:  {R} x"),
+        ("secret=load x", f"secret={R} x"),
+        ("secret: loads x", f"secret: {R} x"),
+        ("secret: load; x", f"secret: {R}; x"),
+        ("secret: load\nx", f"secret: {R}\nx"),
+        ("secret: -x", f"secret: {R}"),
+        ("secret: --1", f"secret: {R}"),
+    ],
+)
+def test_words_of_others_are_taken_out_all_the_same(text: str, expected: str) -> None:
+    assert redact.text(text) == expected
+
+
+def test_every_check_may_be_named_in_a_message() -> None:
+    suites = Path(redact.__file__).parents[2] / "suites"
+    names = [
+        f"{path.stem.removeprefix('test_')}.{name}"
+        for path in sorted(suites.glob("test_*.py"))
+        for name in re.findall(r"^def test_(\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert len(names) > 150
+    assert [name for name in names if redact.text(f"{name}: GPU 1: 2") != f"{name}: GPU 1: 2"] == []

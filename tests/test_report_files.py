@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from pytest_gpucluster import ownfile
 from pytest_gpucluster.errors import GpuClusterError
-from pytest_gpucluster.report import files
 from pytest_gpucluster.report.events import EventLog, read_events, strict_json
-from pytest_gpucluster.report.files import write_whole
+from pytest_gpucluster.report.files import Reports, is_stream, write_whole
 from pytest_gpucluster.report.steps import MAX_STREAM, StepLogs, clear
 from pytest_gpucluster.slurm.result import StepResult, TaskResult
 
@@ -28,27 +28,71 @@ def test_a_file_is_whole(tmp_path: Path, data: Any) -> None:
     assert os.listdir(path.parent) == ["x.prom"]  # noqa: PTH208 - hidden files too
 
 
-@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
-def test_a_file_has_the_mode_that_others_expect(tmp_path: Path, mask: int) -> None:
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002, 0o777])
+def test_a_file_is_for_its_owner_alone_or_for_a_stated_group_as_well(tmp_path: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
-        write_whole(tmp_path / "x", b"")
-        assert os.umask(mask) == mask
+        write_whole(tmp_path / "own", b"")
+        write_whole(tmp_path / "group", b"", group=os.getegid())
+        write_whole(tmp_path / "all", b"", mode=0o644)
     finally:
         os.umask(before)
-    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o666 & ~mask
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"own": 0o600, "group": 0o640, "all": 0o644}
 
 
-def test_where_linux_shows_no_umask_it_is_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nowhere(*_args: Any, **_more: Any) -> str:
-        raise OSError(errno.ENOENT, "no /proc")
+def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(tmp_path / "pipe", [b"ab", b"c"])
+        assert os.read(reader, 9) == b"abc"
+    finally:
+        os.close(reader)
+    assert is_stream(tmp_path / "pipe")
+    assert is_stream(Path("/dev/null"))
+    assert is_stream(Path("/dev/stdout"))
+    assert not is_stream(tmp_path)
+    assert not is_stream(tmp_path / "absent")
+    assert not is_stream(Path(__file__))
 
-    monkeypatch.setattr(Path, "read_text", nowhere)
-    assert files._umask() == 0o022
-    monkeypatch.setattr(Path, "read_text", lambda *_args, **_more: "Name: x\n")
-    assert files._umask() == 0o022
-    monkeypatch.setattr(Path, "read_text", lambda *_args, **_more: "Name: x\nUmask:\t0027\nState: R\n")
-    assert files._umask() == 0o027
+
+def test_a_pipe_of_another_user_is_none_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr("pytest_gpucluster.report.files.os.geteuid", lambda: 4711)
+    if os.getuid() == 0:  # whose files are nobody else's
+        os.chown(tmp_path / "pipe", 4712, -1)
+    assert not is_stream(tmp_path / "pipe")
+
+
+def test_what_became_of_each_file_is_kept(tmp_path: Path) -> None:
+    reports, path = Reports(7), tmp_path / "x"
+
+    def fail(error: BaseException) -> None:
+        raise error
+
+    assert (reports.group, reports.written, reports.problems) == (7, {}, {})
+    with reports.writing(path):
+        pass
+    assert (reports.written, reports.problems) == ({path: None}, {})
+    with reports.writing(path):
+        fail(OSError(errno.ENOSPC, "No space left on device"))
+    assert (reports.written, reports.problems) == (
+        {},
+        {path: f"{path}: cannot be written (No space left on device)"},
+    )
+    with reports.writing(path):
+        fail(OSError("odd"))
+    assert reports.problems == {path: f"{path}: cannot be written (odd)"}
+    with reports.writing(path):
+        fail(GpuClusterError("x:\n  full"))
+    assert reports.problems == {path: "x: full"}
+    with pytest.raises(KeyboardInterrupt), reports.writing(path):
+        fail(KeyboardInterrupt())
+    assert reports.written == {}
+    with reports.writing(path):
+        pass
+    assert (reports.written, reports.problems) == ({path: None}, {})
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside(tmp_path: Path) -> None:
@@ -170,11 +214,13 @@ def test_a_log_that_cannot_be_closed_is_not_whole(tmp_path: Path) -> None:
     assert log.failed == f"{tmp_path}/events.jsonl: Input/output error"
 
 
-def test_a_log_that_is_no_plain_file_is_not_emptied() -> None:
-    log = EventLog(Path(os.devnull), "r")
-    log.write("start")
-    log.close()
-    assert log.failed == ""
+def test_a_log_that_is_no_plain_file_is_refused() -> None:
+    with pytest.raises(GpuClusterError) as caught:
+        EventLog(Path(os.devnull), "r")
+    assert str(caught.value) == (
+        "cannot write the event log /dev/null: is not a plain file of this user's own: --report-dir=DIR names another "
+        "folder"
+    )
 
 
 def test_an_event_is_in_the_file_at_once(tmp_path: Path) -> None:
@@ -275,9 +321,83 @@ def test_a_long_stream_keeps_both_ends(tmp_path: Path) -> None:
     assert text.endswith("x" * half + "\n[... 1 characters left out ...]\n" + "y" * half + "\n")
 
 
-def test_a_log_that_cannot_be_written_is_none(tmp_path: Path) -> None:
-    (tmp_path / "steps").write_text("")
-    assert StepLogs(tmp_path).keep("a", a_step()) == ""
+@pytest.mark.parametrize("link", [True, False])
+def test_a_log_that_cannot_be_written_is_none_and_told(tmp_path: Path, *, link: bool) -> None:
+    (tmp_path / "home").mkdir()
+    if link:
+        (tmp_path / "steps").symlink_to("home")
+    else:
+        (tmp_path / "steps").write_text("")
+    reports, path = Reports(), tmp_path / "steps" / "0001-a.log"
+    assert StepLogs(tmp_path, reports=reports).keep("a", a_step()) == ""
+    assert reports.problems == {path: f"{path}: cannot be written (is a link or a file, not a folder)"}
+    assert list((tmp_path / "home").iterdir()) == []
+
+
+def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "steps").mkdir()
+    for name in ("0001-a.log", "0002-b.log"):
+        (tmp_path / "steps" / name).symlink_to(tmp_path / "precious")
+    assert StepLogs(tmp_path).keep("a", a_step()) == "steps/0001-a.log"
+    assert not (tmp_path / "steps" / "0001-a.log").is_symlink()
+    clear(tmp_path)
+    assert list((tmp_path / "steps").iterdir()) == []
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_a_link_as_the_folder_of_logs_is_not_cleared(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "0001-a.log").touch()
+    (tmp_path / "steps").symlink_to("home")
+    with pytest.raises(GpuClusterError, match=r"taken away \(is a link or a file, not a folder\)"):
+        clear(tmp_path)
+    assert (tmp_path / "home" / "0001-a.log").exists()
+
+
+def test_a_log_is_for_its_user_or_a_group_as_well(tmp_path: Path) -> None:
+    for name, group in (("own", None), ("shared", os.getegid())):
+        StepLogs(tmp_path / name, reports=Reports(group)).keep("a", a_step())
+    found = {
+        str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in sorted(tmp_path.rglob("*"))
+    }
+    assert found == {
+        "own": 0o700,
+        "own/steps": 0o700,
+        "own/steps/0001-a.log": 0o600,
+        "shared": 0o750,
+        "shared/steps": 0o750,
+        "shared/steps/0001-a.log": 0o640,
+    }
+
+
+def test_a_log_has_no_secret_and_no_control_character(tmp_path: Path) -> None:
+    key = "-----BEGIN RSA PRIVATE KEY-----\nhunter2\n"
+    tasks = (
+        a_task(0, stdout=f"x\n{key}", stderr="A_TOKEN=hunter2\x1b[0m\r\n"),
+        a_task(1, node="A_TOKEN=hunter2\x07", stdout="kept"),
+    )
+    step = a_step(command="srun --token hunter2", stderr="pass\x1b[1mword=hunter2 \ud800", tasks=tasks)
+    StepLogs(tmp_path).keep("A_TOKEN=hunter2\x07", step)
+    (log,) = (tmp_path / "steps").iterdir()
+    assert log.read_text() == (
+        "check:   A_TOKEN=<redacted>\ncommand: srun --token <redacted>\nexit:    0 after 1.3 s\n\n"
+        "--- srun\npassword=<redacted> \n\n"
+        "--- task 0 on gpu01: exit 0\nx\n<redacted>\n--- its stderr\nA_TOKEN=<redacted>\n\n"
+        "--- task 1 on A_TOKEN=<redacted> exit 0\nkept\n"
+    )
+
+
+def test_a_cut_divides_no_secret_from_its_name(tmp_path: Path) -> None:
+    half = MAX_STREAM // 2
+    for end in range(15):  # the cut leaves six characters out, of the secret or beside it
+        text = "x " * (half // 2 - end) + "A_TOKEN=hunter2hunter2 "
+        text += "y" * (MAX_STREAM + 6 - len(text))
+        StepLogs(tmp_path, f"w{end}").keep("a", a_step(stdout=text))
+        text = (tmp_path / "steps" / f"w{end}-0001-a.log").read_text()
+        assert "\n[... 2 characters left out ...]\n" in text
+        assert "hunt" not in text
+        assert "er2" not in text
 
 
 def test_only_our_own_logs_are_taken_away(tmp_path: Path) -> None:
@@ -307,19 +427,20 @@ def test_only_our_own_logs_are_taken_away(tmp_path: Path) -> None:
 def test_a_log_that_another_run_took_away_meanwhile_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Path, "glob", lambda folder, _pattern: [folder / "0001-a.log"])
+    (tmp_path / "steps").mkdir()
+    monkeypatch.setattr(ownfile.Folder, "names", lambda _folder: ["0001-a.log"])
     clear(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / "steps").iterdir()) == []
 
 
 def test_logs_that_cannot_be_taken_away_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "steps").mkdir()
     (tmp_path / "steps" / "0001-a.log").write_text("")
 
-    def no(_path: Path, **_more: Any) -> None:
+    def no(*_args: Any, **_more: Any) -> None:
         raise OSError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(Path, "unlink", no)
+    monkeypatch.setattr(os, "unlink", no)
     with pytest.raises(GpuClusterError) as caught:
         clear(tmp_path)
     assert str(caught.value) == (

@@ -60,12 +60,14 @@ def written(path: Path, *, streamed: bool) -> str:
     cases = testcases.Testcases(xml) if streamed else None
     for one in told():
         xml.pytest_runtest_logreport(one)
-    if cases is not None:
-        cases.set_mark()
+    file = testcases.JUnitFile(xml, cases)
+    file.catch()
     xml.pytest_sessionfinish()
-    if cases is not None:
-        cases.fill(cases.take_mark())
-        cases.close()
+    assert not path.exists()
+    assert file.write(None)
+    assert not file.write(None)
+    file.close()
+    assert xml.logfile == str(path)
     text = path.read_text()
     return re.sub(r'(timestamp|time|hostname)="[^"]*"', "", text)
 

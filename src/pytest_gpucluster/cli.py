@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import cli_history, cli_report, config, redact
 from pytest_gpucluster.errors import ConfigError, GpuClusterError, SandboxError
+from pytest_gpucluster.ownfile import group_id
 from pytest_gpucluster.printable import one_line
 
 if TYPE_CHECKING:
@@ -402,6 +403,9 @@ def _junit_arguments(parser: argparse.ArgumentParser) -> None:
     )
     merge = verbs.add_parser("merge", help=text, description=text)
     merge.add_argument("out", type=Path, metavar="OUT", help="the file to write")
+    merge.add_argument(
+        "--report-group", metavar="GROUP", help="let this group read the file: mode 0640 instead of 0600"
+    )
     merge.add_argument("inputs", type=Path, nargs="+", metavar="IN", help="the files to read")
 
 
@@ -410,7 +414,7 @@ def _junit(args: argparse.Namespace) -> None:
 
     if args.out.name == "junit.xml" and args.out.with_name("events.jsonl").exists() and args.out.exists():
         raise ConfigError(f"{args.out}: is a run's own file, and would be lost: name the file to write first")
-    _say(f"{args.out}: {merge(args.inputs, args.out)}")
+    _say(f"{args.out}: {merge(args.inputs, args.out, group=group_id(args.report_group))}")
 
 
 # --- drains

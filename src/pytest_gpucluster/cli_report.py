@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.errors import GpuClusterError
+from pytest_gpucluster.ownfile import group_id
 
 if TYPE_CHECKING:
     import argparse
@@ -31,6 +32,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--history", type=Path, metavar="FILE", help="compare with earlier runs of this history"
     )
     parser.add_argument(
+        "--report-group", metavar="GROUP", help="let this group read the files: mode 0640 instead of 0600"
+    )
+    parser.add_argument(
         "--force", action="store_true", help=f"also in place of the {JUNIT} of a run that ended by itself"
     )
 
@@ -47,13 +51,14 @@ def report(args: argparse.Namespace) -> None:
     if "start" not in kinds:
         raise GpuClusterError(f"{log}: is no event log of a run (it has no event `start`)")
     folder = args.output or log.parent
+    group = group_id(args.report_group)
     page, cases = folder / HTML, folder / JUNIT
-    html.write(read_events(log), page, comparison=_comparison(args.history, log))
+    html.write(read_events(log), page, comparison=_comparison(args.history, log), group=group)
     _say(f"{page}: written")
     if "finish" in kinds and cases.exists() and not args.force:
         _say(f"{cases}: kept as pytest wrote it at the end of the run; --force writes it anew from the log")
         return
-    junit.write(read_events(log), cases)
+    junit.write(read_events(log), cases, group=group)
     _say(f"{cases}: written" + ("" if "finish" in kinds else "; the run did not end, and a testcase says so"))
 
 

@@ -23,19 +23,21 @@ def clean(text: str) -> str:
     return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
 
 
-def clean_all(data: Any) -> Any:
-    """Return plain data with every text in it cleaned, keys too."""
-    if isinstance(data, str):
-        return clean(data)
-    if isinstance(data, dict):
-        return {clean(key) if isinstance(key, str) else key: clean_all(value) for key, value in data.items()}
-    return [clean_all(value) for value in data] if isinstance(data, (list, tuple)) else data
-
-
 def one_line(text: object, width: int = 200) -> str:
     """Write a text of anybody on one line of at most `width` characters."""
     words = clean(" ".join(str(text)[: 20 * width].split()))
     return words if len(words) <= width else f"{words[: width - 3]}..."
+
+
+def bare(text: str) -> str:
+    r"""Return text without terminal escapes and other control characters: what a reader sees of it.
+
+    >>> bare("pass\x1b[1mwo\x00rd")
+    'password'
+    """
+    if text.isprintable():
+        return text
+    return "".join(char for char in _ESCAPES.sub("", text) if char.isprintable() or char in "\n\t")
 
 
 def printable(value: Any) -> str:

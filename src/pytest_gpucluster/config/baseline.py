@@ -16,11 +16,8 @@ The file holds the rows of `NcclThreshold` and where they come from:
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
-import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -28,10 +25,12 @@ from pydantic import ValidationError
 
 from pytest_gpucluster.config.models import NcclThreshold
 from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.ownfile import Folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
+    from pathlib import Path
 
 __all__ = ["LEAST_DROP", "MADS", "MIN_REPEATS", "Key", "Provenance", "load", "record", "write"]
 
@@ -139,25 +138,11 @@ def write(
             f"{path}: no baseline was written: there are no rows; repeat the runs at least {MIN_REPEATS} times"
         )
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120))
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+        with contextlib.closing(Folder(path.parent, create=True)) as folder:
+            folder.replace(path.name, [text.encode()], mode=0o644)  # others judge by it
     except OSError as error:
         raise ConfigError(f"{path}: baseline cannot be written: {error.strerror or error}") from error
-
-
-def _replace(path: Path, text: str) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
 
 
 def load(path: Path) -> tuple[NcclThreshold, ...]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.errors import GpuClusterError
+from pytest_gpucluster.ownfile import Folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,8 +39,8 @@ def locked(path: Path | None, *, patience: float = PATIENCE) -> Iterator[bool]:
         yield False
         return
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        with contextlib.closing(Folder(path.parent, create=True)) as folder:
+            handle = folder.open(path.name)
     except OSError:
         yield False
         return

@@ -139,6 +139,11 @@ def _add_run(add: Add) -> None:
         help="folder of what a run leaves: events.jsonl, junit.xml, report.html, metrics.prom, steps/ (%(default)s)",
     )
     add(
+        "--report-group",
+        metavar="GROUP",
+        help="let this group read the reports: mode 0640 instead of 0600",
+    )
+    add(
         "--baseline",
         metavar="record|FILE",
         help="record measured bandwidths as the cluster's own thresholds, or judge against a recorded file",

@@ -9,24 +9,28 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.errors import GpuClusterError
-from pytest_gpucluster.plugin.record import one_line
+from pytest_gpucluster.ownfile import Folder
 from pytest_gpucluster.report.events import read_events
 
 if TYPE_CHECKING:
     from pytest_gpucluster.report.events import EventLog
+    from pytest_gpucluster.report.files import Reports
 
 NAME = "metrics.prom"
+FOR_COLLECTORS = 0o644  # names and numbers alone, for a collector that runs as a user of its own
 
 
 class Gauges:
     """Registered in the controller. `problems` are what hindered a file, each in one line."""
 
-    def __init__(self, config: pytest.Config, log: EventLog) -> None:
+    def __init__(self, config: pytest.Config, log: EventLog, reports: Reports) -> None:
         asked = config.option.metrics
         if asked is not None:
             refuse(Path(asked))
-        self.log = log
-        self.paths = [Path(config.option.report_dir) / NAME, *([Path(asked)] if asked is not None else [])]
+        self.log, self.reports = log, reports
+        self._modes: dict[Path, int | None] = {Path(config.option.report_dir) / NAME: None}
+        if asked is not None:
+            self._modes[Path(asked)] = FOR_COLLECTORS if reports.group is None else None
         self.problems: list[str] = []
 
     @pytest.hookimpl(trylast=True)
@@ -34,11 +38,11 @@ class Gauges:
         """Write the files; one that was asked for and is not there is no success."""
         from pytest_gpucluster.report import prom  # noqa: PLC0415 - the start of a run has no need of it
 
-        for path in self.paths if self._has_events() else ():
-            try:
-                prom.write(read_events(self.log.path), path)
-            except GpuClusterError as error:
-                self.problems.append(one_line(error))
+        for path, mode in self._modes.items() if self._has_events() else ():
+            with self.reports.writing(path):
+                prom.write(read_events(self.log.path), path, group=self.reports.group, mode=mode)
+            if path in self.reports.problems:
+                self.problems.append(self.reports.problems[path])
         if self.problems and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -54,7 +58,9 @@ class Gauges:
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say where the metrics are, and what hindered them."""
-        terminalreporter.write_line(f"metrics: {', '.join(map(str, self.paths))}")
+        written = [str(path) for path in self._modes if path in self.reports.written]
+        if written:
+            terminalreporter.write_line(f"metrics: {', '.join(written)}")
         for problem in self.problems:
             terminalreporter.write_line(f"ERROR: {problem}", red=True)
 
@@ -65,3 +71,9 @@ def refuse(path: Path) -> None:
         raise GpuClusterError(f"--metrics={path}: node_exporter reads files that end in .prom only")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise GpuClusterError(f"--metrics={path}: {path.parent} is not a folder that can be written to")
+    try:
+        Folder(path.parent).close()
+    except OSError as error:
+        raise GpuClusterError(
+            f"--metrics={path}: {path.parent}: {error.strerror}; name another file"
+        ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,9 +41,10 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from pytest_gpucluster.plugin.progress import Gathered
-    from pytest_gpucluster.plugin.testcases import Testcases
+    from pytest_gpucluster.plugin.testcases import JUnitFile
     from pytest_gpucluster.probes.base import Probe
     from pytest_gpucluster.report.events import EventLog
+    from pytest_gpucluster.report.files import Reports
 
 MAX_CURVES = 8
 MAX_REASONS = 10
@@ -65,8 +67,10 @@ NEEDS_NODES = {
 class Hooks:
     """Registered with pytest once a session is open, in the controller and in every xdist worker."""
 
-    def __init__(self, config: pytest.Config, session: Session, log: EventLog | None) -> None:
-        self.config, self.session, self.log = config, session, log
+    def __init__(
+        self, config: pytest.Config, session: Session, log: EventLog | None, reports: Reports
+    ) -> None:
+        self.config, self.session, self.log, self.reports = config, session, log, reports
         self.tally = Tally()
         self._refused = False  # Slurm gave no nodes
         self._stopped: int | None = None  # exit code of a run that was stopped
@@ -76,7 +80,7 @@ class Hooks:
         self._reruns: dict[str, list[dict[str, Any]]] = {}  # item -> its attempts that did not decide
         # made once: pytest would make and check them anew for every test
         self._node_params = [pytest.param(node, id=node) for node in session.plan.selected]
-        self._testcases: Testcases | None = None
+        self._junit: JUnitFile | None = None
         self._letters: Gathered | None = None
         self._maker = Maker(config, session.plan.selected)
         self._swift = Swift(config, self.pytest_runtest_setup, self._enrich)
@@ -112,10 +116,10 @@ class Hooks:
         """Refuse a slip of -m, once everybody has said their markers; name testcases for Jenkins."""
         if self.log is not None:
             refuse_slips(self.config)
-        self._testcases = reporting.name_testcases(
+        self._junit = reporting.name_testcases(
             self.config, self._reruns, at_scale=pays(self.session.plan.selected)
         )
-        self._swift.testcases = self._testcases
+        self._swift.testcases = self._junit.testcases if self._junit is not None else None
 
     @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_sessionstart")
     def pytest_sessionstart_of_workers(self) -> Generator[None, object, object]:
@@ -374,15 +378,27 @@ class Hooks:
         distributed = session.config.pluginmanager.has_plugin("dsession")
         if distributed and session.exitstatus == pytest.ExitCode.INTERRUPTED:
             self.session.close()  # first: xdist gives its workers 10 s to end
-        if self.log is None or session.config.option.collectonly:
-            return
+        if (told := getattr(self.config, "workeroutput", None)) is not None:
+            told["gpucluster"] = [(str(path), why) for path, why in self.reports.problems.items()]
+        if self.log is not None and not session.config.option.collectonly:
+            self._judge_run(session, self.log, distributed=distributed)
+        if self._junit is not None:
+            self._junit.catch()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take over what a worker could not write."""
+        told = getattr(node, "workeroutput", {}).get("gpucluster", ())
+        self.reports.problems.update((Path(path), why) for path, why in told)
+
+    def _judge_run(self, session: pytest.Session, log: EventLog, *, distributed: bool) -> None:
         for ended in self.session.ended_early():
             self.session.messages.append(ended)
-            self.log.write("error", message=ended)
+            log.write("error", message=ended)
         if not distributed:  # workers end later
             self.session.let_agents_leave()
         if session.exitstatus in ENDED:
-            complaints = self._too_few()
+            complaints = [*self._too_few(), *self._missing_logs()]
             if session.exitstatus != pytest.ExitCode.TESTS_FAILED:
                 complaints = [*self._complaints(), *complaints]
             self.session.messages.extend(complaints)
@@ -391,28 +407,27 @@ class Hooks:
         else:
             status = int(session.exitstatus)
             complaints = [f"the run was stopped (exit {status}): what it had not come to is not tested"]
-        reporting.end_junit(self.config, self.session, self.log.run, complaints)
-        self._log_finish(self.log, int(session.exitstatus), complaints)
-        if self._testcases is not None:
-            self._testcases.set_mark()
+        reporting.end_junit(self.config, self.session, log.run, complaints)
+        self._log_finish(log, int(session.exitstatus), complaints)
 
     @pytest.hookimpl(wrapper=True, trylast=True, specname="pytest_sessionfinish")
     def pytest_sessionfinish_reports(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Let a JUnit file that cannot be written, as on a full disk, cost neither the summary nor the exit code."""
+        """Write the JUnit file; one that cannot be written costs neither the summary nor the other reports."""
         try:
-            try:
-                result = yield
-            finally:
-                text = self._testcases.take_mark() if self._testcases is not None else ""
-            if self._testcases is not None:
-                self._testcases.fill(text)
-            return result  # noqa: TRY300 - the except is of all of it
-        except OSError as error:
-            message = f"{error.filename or self.config.option.xmlpath}: cannot be written ({error.strerror})"
-            self.session.messages.append(message)
+            return (yield)
+        finally:
+            if self._junit is not None:
+                self._write_junit(session, self._junit)
+
+    def _write_junit(self, session: pytest.Session, junit: JUnitFile) -> None:
+        with self.reports.writing(junit.path):
+            if not junit.write(self.reports.group):
+                raise GpuClusterError(f"{junit.path}: is not written: pytest did not come to it")
+        if junit.path in self.reports.problems:
+            self.session.messages.append(self.reports.problems[junit.path])
             if session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
-            return None
+            reporting.forget_junit(self.config)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Remember how a run was stopped: before its first test pytest has no pytest_sessionfinish for it."""
@@ -443,6 +458,12 @@ class Hooks:
         if self.log is not None and self.log.failed:
             complaints.append(f"the event log is not whole: {self.log.failed}")
         return complaints
+
+    def _missing_logs(self) -> list[str]:
+        """Complain of logs of steps that could not be written; the other reports are written later."""
+        missing = list(self.reports.problems.values())
+        more = f" (and {len(missing) - 1} more)" if missing[1:] else ""
+        return [f"logs of steps are missing: {missing[0]}{more}"] if missing else []
 
     def _tell_untested(self, session: pytest.Session) -> bool:
         """Report each node that should have been tested and could not be, once; return True where there is one."""
@@ -534,7 +555,8 @@ class Hooks:
             write(line)
         self._write_problems(write)
         write(self.tally.coverage(len(self._tested()), len(session.plan.selected)))
-        write(f"reports: {self.log.path}, {self.config.option.xmlpath}")
+        written = self._junit is not None and self._junit.path in self.reports.written
+        write(f"reports: {self.log.path}" + (f", {self.config.option.xmlpath}" if written else ""))
         for message in session.messages:
             terminalreporter.write_line(clean(f"ERROR: {message}"), red=True)
 
@@ -554,8 +576,8 @@ class Hooks:
         if self.log is not None:
             self._tell_of_epilogs(self.log)
         self.session.close()
-        if self._testcases is not None:
-            self._testcases.close()
+        if self._junit is not None:
+            self._junit.close()
         for message in getattr(self.session, "left_behind", ()):
             self._say(f"ERROR: {message}")
             if self.log is not None:

@@ -9,24 +9,25 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.errors import GpuClusterError
-from pytest_gpucluster.plugin.record import one_line
+from pytest_gpucluster.plugin.record import clean
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.recorded import recorded
 
 if TYPE_CHECKING:
     from pytest_gpucluster.report.events import EventLog
+    from pytest_gpucluster.report.files import Reports
     from pytest_gpucluster.report.trend import Comparison
 
 
 class Memory:
     """Registered in the controller of a run with a history. `comparison` is None until the run is kept."""
 
-    def __init__(self, path: Path, log: EventLog) -> None:
-        self.path, self.log = path, log
+    def __init__(self, path: Path, log: EventLog, reports: Reports) -> None:
+        self.path, self.log, self.reports = path, log, reports
         self.comparison: Comparison | None = None
         self.problem = ""
-        with contextlib.closing(History(path, create=True)):
+        with contextlib.closing(History(path, create=True, group=reports.group)):
             pass  # a wrong file is told before nodes are taken
 
     def keep(self) -> None:
@@ -36,13 +37,12 @@ class Memory:
         if self.log.failed:  # a run with holes would pass for a whole one
             self.problem = f"the event log is not whole: {self.log.failed}"
             return
-        try:
+        with self.reports.writing(self.path):
             run = recorded(read_events(self.log.path), str(self.log.path))
-            with contextlib.closing(History(self.path, create=True)) as history:
+            with contextlib.closing(History(self.path, create=True, group=self.reports.group)) as history:
                 history.add(run)
                 self.comparison = history.compare(history.find(run.cluster, run.run))
-        except (GpuClusterError, OSError) as error:
-            self.problem = one_line(error)
+        self.problem = self.reports.problems.get(self.path, "")
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -54,14 +54,18 @@ class Memory:
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """End with each metric beside its past, and name what got worse: nearest to the prompt."""
-        write, found = terminalreporter.write_line, self.comparison
+        found = self.comparison
+
+        def write(line: str, *, yellow: bool = False) -> None:
+            terminalreporter.write_line(clean(line), yellow=yellow)  # another user may have written the file
+
         terminalreporter.section("history")
         if found is not None:
             verbose = terminalreporter.verbosity > 0
             for line in (found.head, *(["", *found.table(constant=verbose), ""] if found.against else [])):
                 write(line)
             for line in found.lines():
-                terminalreporter.write_line(line, yellow=True)
+                write(line, yellow=True)
             write(found.verdict())
         if self.problem:
             terminalreporter.write_line(f"ERROR: the run is not in the history: {self.problem}", red=True)

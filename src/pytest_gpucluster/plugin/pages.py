@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.errors import GpuClusterError
 from pytest_gpucluster.report.events import read_events
 
 if TYPE_CHECKING:
     from pytest_gpucluster.report.compared import Comparison
     from pytest_gpucluster.report.events import EventLog
+    from pytest_gpucluster.report.files import Reports
 
 
 class Pages:
     """Registered in the controller. The page is made from the log, as `gpucluster report` makes it again."""
 
-    def __init__(self, config: pytest.Config, log: EventLog) -> None:
-        self.config, self.log = config, log
+    def __init__(self, config: pytest.Config, log: EventLog, reports: Reports) -> None:
+        self.config, self.log, self.reports = config, log, reports
         self.path = Path(config.option.report_dir) / "report.html"
-        with contextlib.suppress(OSError):  # that it cannot be written is said at the end
-            self.path.unlink()  # that of an earlier run would pass for this one's
         self._done = False
 
     @pytest.hookimpl(tryfirst=True)
@@ -54,11 +51,10 @@ class Pages:
         self._done = True
         from pytest_gpucluster.report import html  # noqa: PLC0415 - the start of a run needs no templates
 
-        try:
-            html.write(read_events(self.log.path), self.path, comparison=self._comparison())
-        except (GpuClusterError, OSError) as error:
-            return str(error)
-        return ""
+        with self.reports.writing(self.path):
+            events, group = read_events(self.log.path), self.reports.group
+            html.write(events, self.path, comparison=self._comparison(), group=group)
+        return self.reports.problems.get(self.path, "")
 
     def _comparison(self) -> Comparison | None:
         memory = self.config.pluginmanager.get_plugin("gpucluster-history")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster import printable, redact
+from pytest_gpucluster import redact
 from pytest_gpucluster.plugin.node_items import NodeItem
+from pytest_gpucluster.report.files import harmless
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -117,12 +118,18 @@ def node_of(item: pytest.Item) -> str:
 
 def clean(text: str) -> str:
     """Take out secrets, and control characters: XML cannot hold them, and a terminal would obey them."""
-    return text if is_clean(text) else printable.clean(redact.text(text))
+    return text if is_clean(text) else harmless(text)
+
+
+def clean_pair(name: str, value: str) -> str:
+    """Clean a value that stands under a name of its own: a secret's name takes it out as a whole."""
+    found: str = clean_all({name: value})[clean(name)]
+    return found
 
 
 def clean_all(data: Any) -> Any:
     """Return plain data with every text in it cleaned."""
-    return printable.clean_all(redact.everything(data))
+    return redact.everything(data, clean)
 
 
 def one_line(error: BaseException) -> str:

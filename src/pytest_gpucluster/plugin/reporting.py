@@ -20,9 +20,9 @@ from _pytest._code.code import (
 from pytest_gpucluster.errors import GpuClusterError
 from pytest_gpucluster.plugin.expect import CheckFailed
 from pytest_gpucluster.plugin.plan import Kind
-from pytest_gpucluster.plugin.record import Record, clean, is_clean, record_of
+from pytest_gpucluster.plugin.record import Record, clean, clean_pair, is_clean, record_of
 from pytest_gpucluster.plugin.tally import CLUSTER
-from pytest_gpucluster.plugin.testcases import Testcases, has_name
+from pytest_gpucluster.plugin.testcases import JUnitFile, Testcases, has_name
 from pytest_gpucluster.report import junit
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ def enrich(
     item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, session: Session
 ) -> None:
     """Put the item's record, and on failure the annotation, into each report that is counted."""
+    # what was captured too: XML cannot hold all that a node prints, and an environment holds secrets
+    report.sections = [(clean(name), clean(content)) for name, content in report.sections]
     if report.passed and report.when != "call":
         return  # two of three reports: nobody reads their record
     record = record_of(item)
@@ -50,8 +52,6 @@ def enrich(
     ):  # (path, line, reason): the reason is of the node
         path, line, reason = report.longrepr
         report.longrepr = (path, line, clean(reason))
-    # what was captured too: XML cannot hold all that a node prints, and an environment holds secrets
-    report.sections = [(clean(name), clean(content)) for name, content in report.sections]
     if not report.failed or call.excinfo is None:
         return
     lines = annotation(item, record, session)
@@ -70,12 +70,12 @@ def clean_explanation(shown: ExceptionRepr) -> None:
     """Take control characters out of pytest's own words: the diff of an assert shows what a node sent as it is."""
     for traceback, crash, _ in getattr(shown, "chain", ()):
         for entry in traceback.reprentries:
-            entry.lines = [clean(line) for line in entry.lines]
+            entry.lines = clean("\n".join(entry.lines)).split("\n")  # at once: a private key has many
             arguments, variables = getattr(entry, "reprfuncargs", None), getattr(entry, "reprlocals", None)
             if arguments is not None:
                 arguments.args = [(name, clean(value)) for name, value in arguments.args]
             if variables is not None:
-                variables.lines = [clean(line) for line in variables.lines]
+                variables.lines = clean("\n".join(variables.lines)).split("\n")
         if crash is not None:
             crash.message = clean(crash.message)
 
@@ -206,7 +206,7 @@ OURS = {"suite", "check", "node", "slurm_state", "slurm_reason", "simulated", "a
 
 
 def _foreign(item: pytest.Item) -> list[tuple[str, object]]:
-    return [(name, value) for name, value in item.user_properties if not is_ours(name)]
+    return [(name, clean_pair(name, str(value))) for name, value in item.user_properties if not is_ours(name)]
 
 
 def is_ours(name: str) -> bool:
@@ -235,10 +235,10 @@ def record_of_nodeid(nodeid: str, session: Session) -> dict[str, Any]:
 
 def name_testcases(
     config: pytest.Config, reruns: dict[str, list[dict[str, Any]]], *, at_scale: bool
-) -> Testcases | None:
+) -> JUnitFile | None:
     """Give every testcase its stable Jenkins name, and the annotation as its output.
 
-    `at_scale`: write them out as they end; None where not, or where there is no JUnit.
+    `at_scale`: write them out as they end. None where there is no JUnit.
 
     pytest opens a second testcase where a failed test's teardown breaks too, and freezes both before any hook sees
     them: so the names are given where testcases are opened. `reruns` are the earlier attempts of items by their id.
@@ -266,7 +266,7 @@ def name_testcases(
         return reporter
 
     xml._opentestcase = named  # noqa: SLF001
-    return Testcases(xml) if at_scale else None
+    return JUnitFile(xml, Testcases(xml) if at_scale else None)
 
 
 def end_junit(config: pytest.Config, session: Session, run: str, complaints: list[str]) -> None:
@@ -289,6 +289,16 @@ def end_junit(config: pytest.Config, session: Session, run: str, complaints: lis
         reporter.append(element)
 
 
+def forget_junit(config: pytest.Config) -> None:
+    """Let pytest not name a JUnit file as generated which could not be written."""
+    from _pytest.junitxml import xml_key  # noqa: PLC0415 - only runs that write JUnit need it
+
+    xml = config.stash.get(xml_key, None)
+    if xml is not None:
+        del config.stash[xml_key]
+        config.pluginmanager.unregister(xml)
+
+
 def run_properties(session: Session, run: str) -> list[tuple[str, str]]:
     """Return what the JUnit file says of the run as a whole."""
     cluster = session.cluster
@@ -309,8 +319,9 @@ def result_event(report: pytest.TestReport, outcome: str, message: str) -> dict[
     ):  # what JUnit and HTML show of it, also where they are made from the log of a killed run
         fields["text"] = shortened(clean(report.longreprtext))
         fields["output"] = shortened(clean("\n".join(text for _, text in report.sections if text)))
-    if foreign := [[name, clean(str(it))] for name, it in report.user_properties if not is_ours(name)]:
-        fields["properties"] = foreign
+    foreign = [(name, str(it)) for name, it in report.user_properties if not is_ours(name)]
+    if foreign:
+        fields["properties"] = [[clean(name), clean_pair(name, value)] for name, value in foreign]
     return fields
 
 

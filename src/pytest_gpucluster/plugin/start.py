@@ -15,7 +15,7 @@ from pytest_gpucluster.config import baseline, load_cluster
 from pytest_gpucluster.drain import Trial, lock_path, why_no_rights
 from pytest_gpucluster.drain.policy import ours
 from pytest_gpucluster.errors import ConfigError, GpuClusterError, SlurmError
-from pytest_gpucluster.ownfile import refuse_traps
+from pytest_gpucluster.ownfile import Folder, group_id
 from pytest_gpucluster.plugin import burnin, fixtures, signals
 from pytest_gpucluster.plugin.drain import (
     Drainage,
@@ -34,6 +34,7 @@ from pytest_gpucluster.plugin.record import clean, one_line
 from pytest_gpucluster.plugin.session import Controller, Session, Worker
 from pytest_gpucluster.report import steps
 from pytest_gpucluster.report.events import EventLog
+from pytest_gpucluster.report.files import Reports, is_stream
 from pytest_gpucluster.slurm.client import make_slurm
 from pytest_gpucluster.slurm.completing import mark_stuck
 from pytest_gpucluster.slurm.inventory import seen_from_inside
@@ -61,13 +62,14 @@ def register(config: pytest.Config) -> None:
         )
     signals.catch()
     try:
-        session, log = open_session(config)
+        reports = Reports(group_id(config.option.report_group))
+        session, log = open_session(config, reports)
         if not config.option.collectonly:
-            keep_logs(config, session, own=log is not None)
-        hooks = Hooks(config, session, log)
+            keep_logs(config, session, reports, own=log is not None)
+        hooks = Hooks(config, session, log, reports)
         options = Options.read(config.option)
-        memory = make_memory(config, session, log)
-        gauges = Gauges(config, log) if log is not None else None
+        memory = make_memory(config, session, log, reports)
+        gauges = Gauges(config, log, reports) if log is not None else None
     except GpuClusterError as error:
         raise pytest.UsageError(clean(one_line(error))) from error
     # suites may lie in an installation or a checkout of somebody else, where pytest cannot keep its cache
@@ -81,13 +83,13 @@ def register(config: pytest.Config) -> None:
     if memory is not None:
         config.pluginmanager.register(memory, "gpucluster-history")
     if log is not None:
-        config.pluginmanager.register(Pages(config, log), "gpucluster-pages")
+        config.pluginmanager.register(Pages(config, log, reports), "gpucluster-pages")
         config.pluginmanager.register(gauges, "gpucluster-metrics")
     if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
         config.args = [str(suites_path())]  # away from a checkout the suites of the package are meant
 
 
-def open_session(config: pytest.Config) -> tuple[Session, EventLog | None]:
+def open_session(config: pytest.Config, reports: Reports) -> tuple[Session, EventLog | None]:
     """Return the controller's session and event log, or an xdist worker's view."""
     handed = getattr(config, "workerinput", {}).get("gpucluster")
     if handed is not None:
@@ -95,6 +97,8 @@ def open_session(config: pytest.Config) -> tuple[Session, EventLog | None]:
     option = config.option
     if option.baseline and option.baseline != "record":
         baseline.load(Path(option.baseline))  # a wrong file is told before nodes are taken
+    elif option.baseline:
+        refuse_folder(Path(), "--baseline=record")
     if burnin.asked(option):
         option.burnin_before = burnin.before(option)  # before our own log takes the place of the old one
     notes: list[str] = []
@@ -119,9 +123,10 @@ def open_session(config: pytest.Config) -> tuple[Session, EventLog | None]:
     run = time.strftime("%Y%m%dT%H%M%S") + f"-{os.getpid()}"
     log = None
     if not option.collectonly:
-        log = EventLog(Path(option.report_dir) / "events.jsonl", run)
+        log = EventLog(Path(option.report_dir) / "events.jsonl", run, reports.group)
         option.xmlpath = option.xmlpath or str(Path(option.report_dir) / "junit.xml")
-        take_away_junit(Path(option.xmlpath))
+        take_away(Path(option.report_dir) / "report.html", "report-dir=DIR")
+        take_away(Path(option.xmlpath), "junitxml=FILE")
     session = Controller(cluster, inventory, plan, slurm)
     session.notes = notes
     session.reserved = reserved or frozenset()
@@ -137,15 +142,25 @@ def open_session(config: pytest.Config) -> tuple[Session, EventLog | None]:
     return session, log
 
 
-def take_away_junit(path: Path) -> None:
-    """Remove the JUnit file of an earlier run, which would pass for this one's, were this killed."""
-    with contextlib.suppress(OSError):
-        path.unlink()
+def take_away(path: Path, option: str) -> None:
+    """Remove a report of an earlier run, which would pass for this one's, were this killed."""
+    if is_stream(path):
+        return
     try:
-        if path.parent.exists():
-            refuse_traps(path)
+        with contextlib.closing(Folder(path.parent)) as folder:
+            folder.remove(path.name)
+    except FileNotFoundError:
+        pass  # the folder is made at the end
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}: --junitxml=FILE names another") from error
+        raise ConfigError(f"cannot write {path}: {error.strerror}: --{option} names another") from error
+
+
+def refuse_folder(path: Path, option: str) -> None:
+    """Raise ConfigError for a folder in which this user does not write files."""
+    try:
+        Folder(path).close()
+    except OSError as error:
+        raise ConfigError(f"{option}: {path.absolute()}: {error.strerror}") from error
 
 
 def lock_of(slurm: Slurm) -> Path | None:
@@ -166,19 +181,21 @@ def reserved_nodes(cluster: Cluster, slurm: Slurm) -> frozenset[str] | None:
     return frozenset(found.nodes) or None if found else None
 
 
-def keep_logs(config: pytest.Config, session: Session, *, own: bool) -> None:
+def keep_logs(config: pytest.Config, session: Session, reports: Reports, *, own: bool) -> None:
     """Let the logs of steps be written to --report-dir; the controller clears away those of an earlier run."""
     folder = Path(config.option.report_dir)
     if own:
         steps.clear(folder)
     worker = getattr(config, "workerinput", {}).get("workerid", "")
-    session.keep_steps(steps.StepLogs(folder, worker))
+    session.keep_steps(steps.StepLogs(folder, worker, reports))
 
 
-def make_memory(config: pytest.Config, session: Session, log: EventLog | None) -> Memory | None:
+def make_memory(
+    config: pytest.Config, session: Session, log: EventLog | None, reports: Reports
+) -> Memory | None:
     """Open the history where one is kept; a file that is none is told here, before nodes are taken."""
     path = history_path(config.option.history, session.cluster.history)
-    return Memory(path, log) if path is not None and log is not None else None
+    return Memory(path, log, reports) if path is not None and log is not None else None
 
 
 def find_cluster(name: str, profile: str | None, notes: list[str]) -> Cluster:

@@ -1,7 +1,8 @@
-"""The testcases of pytest's junit.xml, written out as they end: as elements they would take 4 kB an item to the end.
+"""junit.xml: pytest's LogXML writes it into memory; it appears in its place whole, and without secrets.
 
-pytest's LogXML makes them, but for those that `passed` writes by itself. What ends is kept as text, and moved into a
-nameless file in large pieces; at the end pytest writes its file with one mark in it, where all of them belong.
+At scale the testcases are written out as they end: as elements they would take 4 kB per item to the end. LogXML makes
+them, except those that `passed` writes by itself. What ends is kept as text, and moved into a nameless file in large
+pieces; at the end LogXML writes its document with one mark in it, where all of them belong.
 """
 
 from __future__ import annotations
@@ -12,11 +13,69 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.errors import GpuClusterError
+from pytest_gpucluster.plugin.record import clean, clean_pair
+from pytest_gpucluster.report.files import write_whole
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 PIECE = 1 << 20  # characters that are moved at a time
 MARK = "gpucluster-testcases"
+
+
+class JUnitFile:
+    """Lets LogXML write into memory, and writes the file itself."""
+
+    def __init__(self, xml: Any, testcases: Testcases | None = None) -> None:
+        self._xml, self.testcases = xml, testcases
+        self._memory = -1
+        self.path = Path(xml.logfile)
+
+    def catch(self) -> None:
+        """Let LogXML write into memory from now on."""
+        if self.testcases is not None:
+            self.testcases.set_mark()
+        self._memory = os.memfd_create("junit")
+        self._xml.logfile = f"/proc/self/fd/{self._memory}"
+
+    def write(self, group: int | None) -> bool:
+        """Write the file; False where LogXML has written nothing. GpuClusterError where it cannot be written."""
+        if self._memory < 0:
+            return False
+        with os.fdopen(self._memory, "rb") as memory:
+            text = memory.read()
+        self._memory, self._xml.logfile = -1, str(self.path)
+        if text:
+            try:
+                root = cleaned(ET.fromstring(text))  # noqa: S314 - LogXML's own
+            except ET.ParseError as error:
+                raise GpuClusterError(f"{self.path}: cannot be written (invalid XML: {error})") from error
+            write_whole(self.path, self._pieces(ET.tostring(root, encoding="unicode")), group=group)
+        return bool(text)
+
+    def _pieces(self, text: str) -> Iterator[bytes]:
+        before, mark, after = text.partition(f"<{MARK} />")
+        yield f'<?xml version="1.0" encoding="utf-8"?>{before}'.encode()
+        if mark and self.testcases is not None:
+            yield from self.testcases.pieces()
+        yield after.encode()
+
+    def close(self) -> None:
+        """Close the nameless file; again is harmless."""
+        if self.testcases is not None:
+            self.testcases.close()
+
+
+def cleaned(root: ET.Element) -> ET.Element:
+    """Take secrets out of an element and all below it."""
+    for element in root.iter():
+        for name, value in element.attrib.items():
+            element.set(name, clean(value))
+        if element.tag == "property":
+            element.set("value", clean_pair(element.get("name", ""), element.get("value", "")))
+        element.text, element.tail = clean(element.text or ""), clean(element.tail or "")
+    return root
 
 
 class Testcases:
@@ -28,7 +87,6 @@ class Testcases:
         self._size = 0
         self._file: Any = None
         self._moved: list[Any] = []  # before those of LogXML's list: (begin, length) in the file, or as there
-        self._path = ""
         xml.finalize = self._end
 
     # --- while the run lives
@@ -65,7 +123,7 @@ class Testcases:
         """Stand for LogXML.finalize: what has ended is kept as text."""
         reporter = self._xml.node_reporter(report)
         self._finalize(report)
-        text = ET.tostring(reporter.to_xml(), encoding="unicode")
+        text = _text(reporter)
         for entries in (self._xml.node_reporters_ordered, self._moved):
             for at in range(len(entries) - 1, -1, -1):  # it is one of the last
                 if entries[at] is reporter:
@@ -114,46 +172,28 @@ class Testcases:
     # --- the end
 
     def set_mark(self) -> None:
-        """Let LogXML write its file elsewhere, with a mark in place of all testcases."""
+        """Let LogXML write a mark in place of all testcases."""
         ordered = self._xml.node_reporters_ordered
         self._moved = [entry for entry in (*self._moved, *ordered) if has_name(entry)]
         ordered[:] = [_Mark()]
-        handle, around = tempfile.mkstemp(prefix="junit-", suffix=".xml")
-        os.close(handle)
-        self._path, self._xml.logfile = self._xml.logfile, around
-
-    def take_mark(self) -> str:
-        """Return what LogXML has written, '' where it did not come to it; it is as it was before."""
-        if not self._path:
-            return ""
-        around, self._xml.logfile = Path(self._xml.logfile), self._path
-        text = around.read_text(encoding="utf-8")
-        around.unlink()
-        return text
-
-    def fill(self, text: str) -> None:
-        """Write the file with the testcases in place of the mark; OSError where it cannot be written."""
-        before, mark, after = text.partition(f"<{MARK} />")
-        if not mark:
-            return
-        Path(self._path).parent.mkdir(parents=True, exist_ok=True)
-        with open(self._path, "w", encoding="utf-8") as file:  # noqa: PTH123 - as pytest: also what is no plain file
-            file.write(before)
-            file.writelines(self._texts())
-            file.write(after)
 
     def close(self) -> None:
         """Let go of the nameless file; again is harmless."""
         if self._file is not None:
             self._file.close()
 
-    def _texts(self) -> Iterator[str]:
+    def pieces(self) -> Iterator[bytes]:
+        """Yield all testcases, in their order."""
         for entry in self._moved:
             if isinstance(entry, tuple):
                 begin, length = entry
-                yield os.pread(self._file.fileno(), length, begin).decode()
+                yield os.pread(self._file.fileno(), length, begin)
             else:
-                yield entry if isinstance(entry, str) else ET.tostring(entry.to_xml(), encoding="unicode")
+                yield (entry if isinstance(entry, str) else _text(entry)).encode()
+
+
+def _text(reporter: Any) -> str:
+    return ET.tostring(cleaned(reporter.to_xml()), encoding="unicode")
 
 
 def has_name(entry: Any) -> bool:

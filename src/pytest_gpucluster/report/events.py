@@ -7,18 +7,19 @@ resume are in docs/drain.md. What a field means stands where it is written.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
-import stat
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import jsontext, redact
 from pytest_gpucluster.errors import GpuClusterError
-from pytest_gpucluster.ownfile import refuse_traps
+from pytest_gpucluster.ownfile import Folder
+from pytest_gpucluster.report.files import harmless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,13 +32,15 @@ _ENCODER = json.JSONEncoder(allow_nan=False)  # json.dumps makes a new one each 
 class EventLog:
     """Appends events to one file. Safe to use from several threads."""
 
-    def __init__(self, path: Path, run: str) -> None:
+    def __init__(self, path: Path, run: str, group: int | None = None) -> None:
         self.path, self.run = path, run
         self._lock = threading.Lock()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            refuse_traps(path)
-            self._file = path.open("ab", buffering=0)  # nothing of a failed write is kept back for later
+            with contextlib.closing(Folder(path.parent, create=True, group=group)) as folder:
+                handle = folder.open(path.name)
+            self._file = os.fdopen(
+                handle, "r+b", buffering=0
+            )  # nothing of a failed write is kept back for later
             self._take_over()
         except OSError as error:
             raise GpuClusterError(
@@ -48,8 +51,6 @@ class EventLog:
 
     def _take_over(self) -> None:
         """Empty the log of an earlier run; GpuClusterError where that run still writes it."""
-        if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
-            return
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with us, however we die
         except BlockingIOError:
@@ -68,7 +69,7 @@ class EventLog:
 
         `record`: further fields, which hold no secret any more (plugin.record cleans them).
         """
-        plain = {**redact.everything(fields), **(record or {})}
+        plain = {**redact.everything(fields, harmless), **(record or {})}
         line = strict_json({"time": round(time.time(), 3), "run": self.run, "event": event, **plain})
         with self._lock:
             try:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.checks.directions import LOWER, NEITHER, Judged, judge, kind_of
 from pytest_gpucluster.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.ownfile import Folder
 from pytest_gpucluster.report.recorded import PAIRED, RED, Measure, Recorded
 from pytest_gpucluster.report.trend import Change, Comparison, Fleet, Past, Turn, changed, fleet_key, when
 
@@ -75,14 +76,18 @@ _PAST = "run, cluster, simulated, started, complete, good, exit, passed, failed,
 class History:
     """An open history file. ConfigError: it is none, or of a newer version; GpuClusterError: it cannot be written."""
 
-    def __init__(self, path: Path, *, create: bool = False) -> None:
+    def __init__(self, path: Path, *, create: bool = False, group: int | None = None) -> None:
+        """Open the file. `create`: to write; it is made where it is missing, but not its folder."""
         self.path = path
+        self._folder: Folder | None = None
         if not create and not path.exists():
             raise ConfigError(f"history {path}: no such file; a run with --history={path} makes it")
         with self._told():
             if create:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=BUSY, isolation_level=None)
+                self._folder = Folder(path.parent, group=group)
+                self._folder.make(path.name)
+            name = self._folder.reach(path.name) if self._folder is not None else path
+            self._db = sqlite3.connect(name, timeout=BUSY, isolation_level=None)
         try:
             with self._told():
                 self._db.execute("PRAGMA cache_size = -65536")
@@ -90,12 +95,14 @@ class History:
                 if create:
                     self._try_to_write()
         except BaseException:
-            self._db.close()
+            self.close()
             raise
 
     def close(self) -> None:
         """Close the file."""
         self._db.close()
+        if self._folder is not None:
+            self._folder.close()
 
     # --- the file
 
@@ -170,8 +177,12 @@ class History:
             raise ConfigError(
                 f"history {self.path}: damaged, or no SQLite file ({error}); move it away, or name another file"
             ) from error
+        except FileNotFoundError as error:
+            raise ConfigError(
+                f"history {self.path}: there is no folder {self.path.parent}: make it, or name another file"
+            ) from error
         except OSError as error:
-            raise ConfigError(f"history {self.path}: {error.strerror}") from error
+            raise ConfigError(f"history {self.path}: {error.strerror}; name another file") from error
 
     # --- writing
 

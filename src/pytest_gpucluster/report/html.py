@@ -62,9 +62,15 @@ _SHOWN = ("time", "run", "event", "node", "nodes")  # have columns of their own
 _LARGE = 1 << 20  # a bandwidth below this size says little about a link
 
 
-def write(events: Iterable[dict[str, Any]], path: Path, *, comparison: Comparison | None = None) -> None:
+def write(
+    events: Iterable[dict[str, Any]],
+    path: Path,
+    *,
+    comparison: Comparison | None = None,
+    group: int | None = None,
+) -> None:
     """Write the report of one run to `path`, whole or not at all. GpuClusterError where that cannot be."""
-    write_whole(path, render(events, comparison=comparison).encode())
+    write_whole(path, render(events, comparison=comparison).encode(), group=group)
 
 
 def render(events: Iterable[dict[str, Any]], *, comparison: Comparison | None = None) -> str:

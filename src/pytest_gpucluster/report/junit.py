@@ -99,7 +99,7 @@ def run_properties(run: str, cluster: str, nodes: Iterable[str], *, simulated: b
     return [*found, ("simulated", "true")] if simulated else found
 
 
-def write(events: Iterable[Mapping[str, Any]], path: Path) -> None:
+def write(events: Iterable[Mapping[str, Any]], path: Path, *, group: int | None = None) -> None:
     """Write the JUnit file of a run's events (report.events.read_events), also of a run that was killed.
 
     A run without a `finish` event, or one that finished with complaints, has a testcase in error that says so.
@@ -107,7 +107,7 @@ def write(events: Iterable[Mapping[str, Any]], path: Path) -> None:
     """
     root = tree(list(events))
     ET.indent(root, " ")
-    write_whole(path, ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")
+    write_whole(path, ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n", group=group)
 
 
 def tree(events: Iterable[Mapping[str, Any]]) -> ET.Element:

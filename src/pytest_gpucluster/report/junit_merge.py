@@ -69,7 +69,7 @@ class Attempt:
     scope: str
 
 
-def merge(inputs: Sequence[Path], out: Path) -> Merged:
+def merge(inputs: Sequence[Path], out: Path, *, group: int | None = None) -> Merged:
     """Write the testcases of all files into one; GpuClusterError where one cannot be read or holds no testcase."""
     suites = _in_order([suite for path in inputs for suite in _read(path)])
     attempts: dict[tuple[str, str], list[Attempt]] = {}
@@ -83,7 +83,7 @@ def merge(inputs: Sequence[Path], out: Path) -> Merged:
             case = _together(cases)
             attempts.setdefault(name, []).append(Attempt(case, _end(case), scope if whole else ""))
     decided = [_decide(tries) for tries in attempts.values()]
-    _write(decided, suites, out)
+    _write(decided, suites, out, group)
     ends = [_end(case) for case in decided]
     return Merged(
         files=len(inputs),
@@ -227,7 +227,7 @@ def _property(suite: Any, name: str) -> str:
     return next((found.value or "" for found in suite.properties() if found.name == name), "")
 
 
-def _write(cases: list[Any], suites: list[Any], out: Path) -> None:
+def _write(cases: list[Any], suites: list[Any], out: Path, group: int | None) -> None:
     merged: Any = xunit2.TestSuite(SUITE_NAME)  # type: ignore[no-untyped-call] # junitparser has no types here
     pairs = {(found.name, found.value): None for suite in suites for found in suite.properties()}
     for name, value in pairs:
@@ -240,4 +240,4 @@ def _write(cases: list[Any], suites: list[Any], out: Path) -> None:
     report.update_statistics()
     buffer = io.BytesIO()
     report.write(buffer)
-    write_whole(out, buffer.getvalue())
+    write_whole(out, buffer.getvalue(), group=group)

@@ -73,13 +73,15 @@ class _Page:
                 yield f"{name}{labels} {_value(value)}"
 
 
-def write(events: Iterable[Mapping[str, Any]], path: Path) -> None:
+def write(
+    events: Iterable[Mapping[str, Any]], path: Path, *, group: int | None = None, mode: int | None = None
+) -> None:
     """Write the metrics of a run's events; the time of the last success is carried over from the file before.
 
     GpuClusterError where the file cannot be written.
     """
     lines = _lines(events, _read(path))
-    write_whole(path, (f"{line}\n".encode() for line in lines))
+    write_whole(path, (f"{line}\n".encode() for line in lines), group=group, mode=mode)
 
 
 def _read(path: Path) -> str:

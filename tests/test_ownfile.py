@@ -1,0 +1,375 @@
+"""Files of our own where other users may lay traps: refused, never followed; each mode and message exactly."""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster import ownfile
+from pytest_gpucluster.errors import GpuClusterError
+from pytest_gpucluster.ownfile import Folder, group_id, open_own
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OTHER = 54321  # the id of no user here
+
+
+@pytest.fixture(autouse=True)
+def no_descriptor_is_left_open() -> Iterator[None]:
+    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the descriptors of this process
+    yield
+    left = {number for number in os.listdir("/proc/self/fd") if number not in before}  # noqa: PTH208
+    assert {number for number in left if Path(f"/proc/self/fd/{number}").exists()} == set()
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o7777
+
+
+def by_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let everything that this process has made be another user's from now on."""
+    monkeypatch.setattr(ownfile, "_trusted", lambda: (OTHER,))
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER)
+
+
+def why_not(path: Path, *, create: bool = False) -> tuple[int | None, str]:
+    """Return number and text of the error that a folder is refused with."""
+    with pytest.raises(OSError, match="/") as caught:
+        Folder(path, create=create)
+    assert caught.value.filename == str(path)
+    return caught.value.errno, caught.value.strerror or ""
+
+
+def test_we_trust_this_user_and_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER)
+    assert ownfile._trusted() == (OTHER, 0)
+
+
+# --- folders
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_a_folder_is_made_for_its_owner_or_for_a_group_as_well(tmp_path: Path, mask: int) -> None:
+    (tmp_path / "there").mkdir(mode=0o711)
+    before, expected = os.umask(mask), mode(tmp_path / "there")
+    try:
+        with closing(Folder(tmp_path / "there" / "a" / "b", create=True)) as own:
+            assert (own.path, own.group) == (tmp_path / "there" / "a" / "b", None)
+        with closing(Folder(tmp_path / "there" / "c" / "d", create=True, group=os.getegid())) as shared:
+            shared.folder("e", create=True).close()
+    finally:
+        os.umask(before)
+    assert mode(tmp_path / "there") == expected
+    assert [mode(tmp_path / "there" / name) for name in ("a", "a/b")] == [0o700] * 2
+    assert [mode(tmp_path / "there" / name) for name in ("c", "c/d", "c/d/e")] == [0o750] * 3
+
+
+def test_what_is_made_belongs_to_the_stated_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[object, int, int]] = []
+    monkeypatch.setattr(os, "chown", lambda _path, *ids: given.append(("folder", *ids)))
+    monkeypatch.setattr(os, "fchown", lambda _handle, *ids: given.append(("file", *ids)))
+    with closing(Folder(tmp_path / "a", create=True, group=4711)) as folder:
+        os.close(folder.open("x"))
+        folder.make("y")
+        folder.replace("z", [b""])
+    assert given == [("folder", -1, 4711), *[("file", -1, 4711)] * 3]
+    assert [mode(tmp_path / "a" / name) for name in "xyz"] == [0o640] * 3
+
+
+def test_a_folder_that_is_not_there_is_not_made_unasked(tmp_path: Path) -> None:
+    assert why_not(tmp_path / "a" / "b") == (errno.ENOENT, "No such file or directory")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_own_links_on_the_way_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "x").touch()
+    (tmp_path / "relative").symlink_to("a/../a/b")
+    (tmp_path / "absolute").symlink_to(tmp_path / "a")
+    monkeypatch.chdir(tmp_path)
+    for way in (
+        "a/b",
+        "relative",
+        "absolute/b",
+        "relative/../b",
+        str(tmp_path / "a" / "." / "b"),
+        "absolute/new",
+    ):
+        with closing(Folder(Path(way), create=True)) as folder:
+            assert folder.names() == ([] if way.endswith("new") else ["x"])
+    assert (tmp_path / "a" / "new").is_dir()
+    with closing(Folder(Path())) as folder:
+        assert folder.names() == ["a", "absolute", "relative"]
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    assert why_not(tmp_path / "circle", create=True)[0] == errno.ENOTDIR
+    last = tmp_path
+    for number in range(41):
+        (tmp_path / f"{number}").symlink_to(last)
+        last = tmp_path / f"{number}"
+    Folder(tmp_path / "38").close()
+    assert why_not(last)[0] == errno.ENOTDIR
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+    assert why_not(tmp_path / "x", create=True) == (errno.ENOTDIR, "Not a directory")
+    assert why_not(tmp_path / "x" / "y", create=True) == (errno.ENOTDIR, "Not a directory")
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_another_user(monkeypatch)
+    said = f"the folder belongs to another user ({os.getuid()})"
+    assert why_not(tmp_path) == (errno.EPERM, said)
+    monkeypatch.setattr(ownfile, "_trusted", lambda: (OTHER, os.getuid()))
+    Folder(tmp_path).close()
+
+
+def test_a_link_of_another_user_is_refused_on_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to("a")
+    by_another_user(monkeypatch)
+    said = f"link is a link of another user ({os.getuid()})"
+    assert why_not(tmp_path / "link" / "b", create=True) == (errno.EPERM, said)
+    assert list((tmp_path / "a").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("rights", "refused"), [(0o777, True), (0o1777, False), (0o770, False), (0o702, True)]
+)
+def test_a_folder_where_everybody_may_exchange_files_is_refused(
+    tmp_path: Path, rights: int, *, refused: bool
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a").chmod(rights)
+    if refused:
+        said = f"everybody may replace files in this folder (mode {rights:04o})"
+        assert why_not(tmp_path / "a") == (errno.EPERM, said)
+    else:
+        Folder(tmp_path / "a").close()
+
+
+def test_a_folder_inside_is_no_link_not_even_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to("a")
+    with closing(Folder(tmp_path)) as folder:
+        with pytest.raises(NotADirectoryError) as caught:
+            folder.folder("link", create=True)
+        assert caught.value.filename == str(tmp_path / "link")
+        assert caught.value.strerror == "is a link or a file, not a folder"
+        with pytest.raises(FileNotFoundError):
+            folder.folder("absent")
+        with closing(folder.folder("a")) as inner:
+            assert (inner.path, inner.names()) == (tmp_path / "a", [])
+        by_another_user(monkeypatch)
+        with pytest.raises(PermissionError, match="the folder belongs to another user"):
+            folder.folder("a")
+
+
+# --- files
+
+
+def test_a_file_is_opened_and_found_again(tmp_path: Path) -> None:
+    with closing(Folder(tmp_path)) as folder:
+        handle = folder.open("x")
+        os.write(handle, b"12")
+        os.close(handle)
+        (tmp_path / "x").chmod(0o644)
+        handle = folder.open("x")
+        assert os.read(handle, 9) == b"12"
+        os.close(handle)
+    assert mode(tmp_path / "x") == 0o600
+
+
+def traps(folder: Path) -> None:
+    """Leave all that is no plain file of our own."""
+    (folder / "precious").write_text("precious")
+    (folder / "link").symlink_to("precious")
+    (folder / "nowhere").symlink_to("absent")
+    (folder / "two").write_text("")
+    (folder / "names").hardlink_to(folder / "two")
+    os.mkfifo(folder / "pipe")
+    (folder / "folder").mkdir()
+
+
+NOT_OURS = "is not a plain file of this user's own"
+OPENED = {
+    "link": "is a symbolic link",
+    "nowhere": "is a symbolic link",
+    "two": NOT_OURS,
+    "pipe": NOT_OURS,
+    "folder": "Is a directory",
+}
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_a_trap_is_not_opened(tmp_path: Path, name: str) -> None:
+    traps(tmp_path)
+    with closing(Folder(tmp_path)) as folder, pytest.raises(OSError, match="/") as caught:
+        folder.open(name)
+    assert (caught.value.strerror, caught.value.filename) == (OPENED[name], str(tmp_path / name))
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert not (tmp_path / "absent").exists()
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_a_trap_is_no_file_that_is_made(tmp_path: Path, name: str) -> None:
+    traps(tmp_path)
+    with closing(Folder(tmp_path)) as folder, pytest.raises(PermissionError) as caught:
+        folder.make(name)
+    assert (caught.value.strerror, caught.value.filename) == (NOT_OURS, str(tmp_path / name))
+    assert not (tmp_path / "absent").exists()
+
+
+def test_a_file_of_another_user_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x").touch(mode=0o644)
+    with closing(Folder(tmp_path)) as folder:
+        by_another_user(monkeypatch)
+        with pytest.raises(PermissionError, match=NOT_OURS):
+            folder.open("x")
+    assert mode(tmp_path / "x") == 0o644
+
+
+@pytest.mark.parametrize(("rights", "refused"), [(0o1777, True), (0o770, False), (0o700, False)])
+def test_a_file_of_another_user_is_shared_where_not_everybody_could_have_put_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rights: int, *, refused: bool
+) -> None:
+    with closing(Folder(tmp_path)) as folder:
+        folder.make("x")
+        assert mode(tmp_path / "x") == 0o600
+        (tmp_path / "x").chmod(0o660)
+        folder.make("x")
+        tmp_path.chmod(rights)
+        by_another_user(monkeypatch)
+        if refused:
+            with pytest.raises(PermissionError, match=NOT_OURS):
+                folder.make("x")
+        else:
+            folder.make("x")
+    assert mode(tmp_path / "x") == 0o660
+
+
+def test_a_file_is_replaced_and_a_link_never_followed(tmp_path: Path) -> None:
+    traps(tmp_path)
+    with closing(Folder(tmp_path)) as folder:
+        for name in ("link", "nowhere", "two", "pipe", "new"):
+            folder.replace(name, [b"a", b"b"])
+            assert (tmp_path / name).read_bytes() == b"ab"
+            assert not (tmp_path / name).is_symlink()
+            assert mode(tmp_path / name) == 0o600
+        folder.replace("new", [b"c"], mode=0o644)
+        assert mode(tmp_path / "new") == 0o644
+        with pytest.raises(IsADirectoryError) as caught:
+            folder.replace("folder", [b""])
+        assert caught.value.filename == str(tmp_path / "folder")
+        folder.replace("n" * 255, [b""])
+        names = folder.names()
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert (tmp_path / "names").read_text() == ""
+    assert [name for name in names if name.startswith(".")] == []
+
+
+def test_a_write_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("old")
+    seen: list[str] = []
+
+    def stopped() -> Iterator[bytes]:
+        yield b"new"
+        seen.extend(sorted(path.name for path in tmp_path.iterdir()))
+        raise KeyboardInterrupt
+
+    with closing(Folder(tmp_path)) as folder, pytest.raises(KeyboardInterrupt):
+        folder.replace("x", stopped())
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x").read_text() == "old"
+    hidden, plain = seen
+    assert hidden.startswith(".x.")
+    assert hidden.endswith(".tmp")
+    assert len(hidden) == len(".x.") + 16 + len(".tmp")
+    assert plain == "x"
+
+
+def test_a_link_is_removed_and_not_what_it_leads_to(tmp_path: Path) -> None:
+    traps(tmp_path)
+    with closing(Folder(tmp_path)) as folder:
+        folder.remove("link")
+        folder.remove("link")
+        with pytest.raises(OSError, match="/") as caught:
+            folder.remove("folder")
+        assert caught.value.filename == str(tmp_path / "folder")
+        assert Path(folder.reach("precious")).read_text() == "precious"
+    assert (tmp_path / "precious").exists()
+    assert not (tmp_path / "link").exists()
+
+
+def test_the_folder_stays_the_one_that_was_checked(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "evil").mkdir()
+    with closing(Folder(tmp_path / "a")) as folder:
+        (tmp_path / "a").rename(tmp_path / "moved")
+        (tmp_path / "a").symlink_to("evil")
+        folder.replace("x", [b""])
+        os.close(folder.open("y"))
+        folder.make("z")
+    assert sorted(path.name for path in (tmp_path / "moved").iterdir()) == ["x", "y", "z"]
+    assert list((tmp_path / "evil").iterdir()) == []
+
+
+def test_a_file_in_the_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    path, handle = open_own("x.lock")
+    os.close(handle)
+    assert (path, mode(path)) == (tmp_path / "x.lock", 0o600)
+    traps(tmp_path)
+    with pytest.raises(GpuClusterError) as caught:
+        open_own("link")
+    assert str(caught.value) == (
+        f"{tmp_path}/link: cannot be opened (is a symbolic link): remove it, or set TMPDIR to a folder of your own"
+    )
+
+    def nowhere() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    with pytest.raises(
+        GpuClusterError, match=r"^x: cannot be opened \(No usable temporary directory found\): "
+    ):
+        open_own("x")
+
+
+# --- groups
+
+
+def test_a_group_has_to_exist_and_be_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = grp.getgrgid(0)
+    assert group_id(None) is None
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "getegid", lambda: 5)
+    monkeypatch.setattr(os, "getgroups", lambda: [6])
+    assert group_id(known.gr_name) == 0
+    with pytest.raises(GpuClusterError) as caught:
+        group_id("nosuch")
+    assert str(caught.value) == "group 'nosuch' does not exist on this machine: getent group lists them"
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER)
+    with pytest.raises(GpuClusterError) as caught:
+        group_id(known.gr_name)
+    assert str(caught.value) == (
+        f"group {known.gr_name!r}: this user is not a member and cannot give it files: newgrp, or another group"
+    )
+    monkeypatch.setattr(os, "getgroups", lambda: [6, 0])
+    assert group_id(known.gr_name) == 0
+    monkeypatch.setattr(os, "getgroups", lambda: [6])
+    monkeypatch.setattr(os, "getegid", lambda: 0)
+    assert group_id(known.gr_name) == 0

@@ -1,0 +1,273 @@
+"""Files of a run from the plugin's side: what is refused at its start, what is said of files that are not there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from _pytest.junitxml import LogXML, xml_key
+
+from pytest_gpucluster import cli_history, ownfile
+from pytest_gpucluster.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.plugin import gauges, reporting, start
+from pytest_gpucluster.plugin.hooks import Hooks
+from pytest_gpucluster.plugin.memory import Memory
+from pytest_gpucluster.plugin.record import clean_pair
+from pytest_gpucluster.plugin.testcases import JUnitFile
+from pytest_gpucluster.report.files import Reports
+from pytest_gpucluster.report.history import History
+
+
+@pytest.fixture
+def foreign(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Let all folders be another user's; return what is said of them."""
+    monkeypatch.setattr(ownfile, "_trusted", lambda: (54321,))
+    return f"the folder belongs to another user ({os.getuid()})"
+
+
+# --- the start of a run
+
+
+def test_a_report_of_an_earlier_run_is_taken_away_but_not_what_a_link_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "junit.xml").symlink_to("precious")
+    start.take_away(tmp_path / "junit.xml", "junitxml=FILE")
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+    start.take_away(tmp_path / "junit.xml", "junitxml=FILE")
+    start.take_away(tmp_path / "later" / "junit.xml", "junitxml=FILE")
+    os.mkfifo(tmp_path / "pipe")
+    start.take_away(tmp_path / "pipe", "junitxml=FILE")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe", "precious"]
+
+
+def test_a_report_that_cannot_be_taken_away_is_told(tmp_path: Path) -> None:
+    (tmp_path / "report.html").mkdir()
+    with pytest.raises(ConfigError) as caught:
+        start.take_away(tmp_path / "report.html", "report-dir=DIR")
+    assert str(caught.value) == (
+        f"cannot write {tmp_path}/report.html: Is a directory: --report-dir=DIR names another"
+    )
+
+
+def test_folders_of_other_users_are_refused_for_every_file(tmp_path: Path, foreign: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        start.take_away(tmp_path / "x.xml", "junitxml=FILE")
+    assert str(caught.value) == f"cannot write {tmp_path}/x.xml: {foreign}: --junitxml=FILE names another"
+    with pytest.raises(ConfigError) as caught:
+        start.refuse_folder(tmp_path, "--baseline=record")
+    assert str(caught.value) == f"--baseline=record: {tmp_path}: {foreign}"
+    with pytest.raises(GpuClusterError) as told:
+        gauges.refuse(tmp_path / "x.prom")
+    assert str(told.value) == f"--metrics={tmp_path}/x.prom: {tmp_path}: {foreign}; name another file"
+    with pytest.raises(ConfigError) as caught:
+        History(tmp_path / "h.db", create=True)
+    assert str(caught.value) == f"history {tmp_path}/h.db: {foreign}; name another file"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_own_folders_are_taken(tmp_path: Path) -> None:
+    start.refuse_folder(tmp_path, "--baseline=record")
+    gauges.refuse(tmp_path / "x.prom")
+
+
+# --- the history
+
+
+def test_a_history_makes_no_folder(tmp_path: Path) -> None:
+    path = tmp_path / "no" / "where" / "h.db"
+    with pytest.raises(ConfigError) as caught:
+        History(path, create=True)
+    assert str(caught.value) == (
+        f"history {path}: there is no folder {path.parent}: make it, or name another file"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_history_is_for_its_user_or_a_group_as_well_and_keeps_its_mode(tmp_path: Path) -> None:
+    for name, group in (("own", None), ("shared", os.getegid())):
+        History(tmp_path / name, create=True, group=group).close()
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("own", "shared")] == [0o600, 0o640]
+    (tmp_path / "own").chmod(0o664)
+    History(tmp_path / "own", create=True).close()
+    assert (tmp_path / "own").stat().st_mode & 0o777 == 0o664
+
+
+def test_a_history_is_no_link(tmp_path: Path) -> None:
+    History(tmp_path / "h.db", create=True).close()
+    (tmp_path / "link").symlink_to("h.db")
+    with pytest.raises(
+        ConfigError, match=r"link: is not a plain file of this user's own; name another file$"
+    ):
+        History(tmp_path / "link", create=True)
+    (tmp_path / "nowhere").symlink_to("absent")
+    with pytest.raises(ConfigError, match="is not a plain file of this user's own"):
+        History(tmp_path / "nowhere", create=True)
+    assert not (tmp_path / "absent").exists()
+
+
+# --- junit.xml
+
+
+def logged(path: Path) -> Any:
+    """Return a LogXML that has a secret in every place of it."""
+    xml = LogXML(str(path), None, family="xunit2")
+    xml.pytest_sessionstart()
+    xml.add_global_property("my_token", "hunter2")
+    xml.add_global_property("said", "A_TOKEN=hunter2 x")
+    reporter = xml.node_reporter("a.py::test_a")
+    reporter.attrs.update(classname="c", name="test_a[A_TOKEN=hunter2]")
+    reporter.add_property("api_key", "hunter2")
+    reporter._add_simple("failure", "B_TOKEN=hunter2 m", "Authorization: Basic hunter2\nkept")
+    return xml
+
+
+def test_junit_is_written_whole_without_secrets_and_for_its_user_alone(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "x.xml"
+    xml = logged(path)
+    file = JUnitFile(xml)
+    assert not file.write(None)
+    file.catch()
+    xml.pytest_sessionfinish()
+    assert list(tmp_path.iterdir()) == []
+    assert file.write(os.getegid())
+    text = path.read_text()
+    assert text.startswith(
+        '<?xml version="1.0" encoding="utf-8"?><testsuites name="pytest tests"><testsuite '
+    )
+    assert "hunter2" not in text
+    assert text.count("&lt;redacted&gt;") == 6
+    assert 'message="B_TOKEN=&lt;redacted&gt; m">Authorization: &lt;redacted&gt;\nkept</failure>' in text
+    assert path.stat().st_mode & 0o777 == 0o640
+    file.close()
+
+
+def test_junit_that_pytest_did_not_come_to_is_not_written(tmp_path: Path) -> None:
+    file = JUnitFile(logged(tmp_path / "x.xml"))
+    file.catch()
+    assert not file.write(None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_junit_that_is_no_xml_is_told(tmp_path: Path) -> None:
+    xml = logged(tmp_path / "x.xml")
+    file = JUnitFile(xml)
+    file.catch()
+    Path(xml.logfile).write_text("<a>\0</a>")
+    with pytest.raises(GpuClusterError, match=r"x\.xml: cannot be written \(invalid XML: "):
+        file.write(None)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("my_token", "hunter2", "<redacted>"),
+        ("my_token", "true", "true"),
+        ("node", "A_TOKEN=hunter2 x", "A_TOKEN=<redacted> x"),
+        ("n\x00", "v\x00", "v?"),
+    ],
+)
+def test_a_property_is_clean_by_its_name_and_by_its_value(name: str, value: str, shown: str) -> None:
+    assert clean_pair(name, value) == shown
+
+
+class Manager:
+    """Remembers what was unregistered."""
+
+    def __init__(self) -> None:
+        self.gone: list[object] = []
+
+    def unregister(self, plugin: object) -> None:
+        self.gone.append(plugin)
+
+
+def hooks_with(tmp_path: Path, exitstatus: int) -> tuple[Any, Any, Any]:
+    xml, stash = logged(tmp_path / "x.xml"), pytest.Stash()
+    stash[xml_key] = xml
+    hooks: Any = object.__new__(Hooks)
+    hooks.config = SimpleNamespace(stash=stash, pluginmanager=Manager())
+    hooks.session, hooks.reports = SimpleNamespace(messages=[]), Reports()
+    hooks._junit = JUnitFile(xml)
+    return hooks, SimpleNamespace(exitstatus=exitstatus), xml
+
+
+def test_junit_that_is_written_is_kept_as_such(tmp_path: Path) -> None:
+    hooks, session, xml = hooks_with(tmp_path, pytest.ExitCode.OK)
+    hooks._junit.catch()
+    xml.pytest_sessionfinish()
+    hooks._write_junit(session, hooks._junit)
+    assert hooks.reports.written == {tmp_path / "x.xml": None}
+    assert (hooks.session.messages, session.exitstatus) == ([], pytest.ExitCode.OK)
+    assert hooks.config.pluginmanager.gone == []
+    reporting.forget_junit(hooks.config)
+    assert hooks.config.pluginmanager.gone == [xml]
+    reporting.forget_junit(hooks.config)
+    assert hooks.config.pluginmanager.gone == [xml]
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 1), (2, 2)])
+def test_junit_that_is_not_written_is_an_error_and_not_named(tmp_path: Path, before: int, after: int) -> None:
+    hooks, session, xml = hooks_with(tmp_path, pytest.ExitCode(before))
+    (tmp_path / "x.xml").mkdir()
+    hooks._junit.catch()
+    xml.pytest_sessionfinish()
+    hooks._write_junit(session, hooks._junit)
+    assert hooks.session.messages == [f"{tmp_path}/x.xml: cannot be written (Is a directory)"]
+    assert (hooks.reports.written, session.exitstatus) == ({}, after)
+    assert hooks.config.pluginmanager.gone == [xml]
+
+
+def test_junit_that_was_not_come_to_is_an_error(tmp_path: Path) -> None:
+    hooks, session, _ = hooks_with(tmp_path, pytest.ExitCode.OK)
+    hooks._write_junit(session, hooks._junit)
+    assert hooks.session.messages == [f"{tmp_path}/x.xml: is not written: pytest did not come to it"]
+
+
+# --- logs of steps
+
+
+def test_missing_logs_of_steps_are_counted_also_those_of_workers(tmp_path: Path) -> None:
+    hooks, _, _ = hooks_with(tmp_path, 0)
+    assert hooks._missing_logs() == []
+    hooks.pytest_testnodedown(SimpleNamespace())
+    hooks.pytest_testnodedown(SimpleNamespace(workeroutput={}))
+    assert hooks.reports.problems == {}
+    hooks.pytest_testnodedown(SimpleNamespace(workeroutput={"gpucluster": [("a", "a: full")]}))
+    assert hooks.reports.problems == {Path("a"): "a: full"}
+    assert hooks._missing_logs() == ["logs of steps are missing: a: full"]
+    hooks.pytest_testnodedown(SimpleNamespace(workeroutput={"gpucluster": [("b", "b: full"), ("c", "c")]}))
+    assert hooks._missing_logs() == ["logs of steps are missing: a: full (and 2 more)"]
+
+
+# --- what a history of others holds is shown without terminal control
+
+
+def test_a_history_of_others_has_no_hand_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    class Terminal:
+        verbosity = 0
+        said: ClassVar[list[tuple[str, bool]]] = []
+
+        def section(self, title: str) -> None:
+            self.said.append((title, False))
+
+        def write_line(self, line: str, *, yellow: bool = False, red: bool = False) -> None:
+            self.said.append((line, yellow or red))
+
+    memory: Any = object.__new__(Memory)
+    memory.problem = "full"
+    memory.comparison = SimpleNamespace(
+        head="a\x1b[2J",
+        against=True,
+        table=lambda *, constant: [f"b\x00{constant}"],
+        lines=lambda: ["c\x07"],
+        verdict=lambda: "d A_TOKEN=hunter2",
+    )
+    memory.pytest_terminal_summary(Terminal())
+    shown = [("a?[2J", False), ("", False), ("b?False", False), ("", False), ("c?", True)]
+    error = ("ERROR: the run is not in the history: full", True)
+    assert Terminal.said == [("history", False), *shown, ("d A_TOKEN=<redacted>", False), error]
+    cli_history._say("e\x1b[2J")
+    assert capsys.readouterr().out == "e?[2J\n"
