@@ -357,6 +357,8 @@ def test_the_budget(text: str, nodes: int, allowed: int) -> None:
         "1.%",
         "1000000",
         "1.5",
+        "٣",
+        "٣%",
     ],
 )
 def test_a_wrong_budget_is_refused(text: str) -> None:

@@ -172,7 +172,7 @@ def _address(inventory: Inventory, host: str, path: Path) -> HostAddress:
         "key_file": inventory.variable(host, "ansible_ssh_private_key_file"),
     }
     port = said["port"]
-    if port is not None and not (port.isdecimal() and 0 < int(port) < 1 << 16):
+    if port is not None and not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
         raise ConfigError(f"{path}: {clip(host)}: ansible_port is to be a port, not {clip(port)}")
     return HostAddress.model_validate(said)
 

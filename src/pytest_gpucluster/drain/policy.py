@@ -45,7 +45,7 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> Budget:
         """Read '3' or '10%'; ValueError for anything else."""
-        match = re.fullmatch(r"(\d{1,6})|(\d{1,3}(?:\.\d+)?)%", text.strip())
+        match = re.fullmatch(r"(\d{1,6})|(\d{1,3}(?:\.\d+)?)%", text.strip(), re.ASCII)
         if match is None or float(match[2] or 0) > 100:  # noqa: PLR2004 - percent
             raise ValueError(f"is to be a number of nodes or percent of the partition like 10%, not {text!r}")
         return cls(int(match[1])) if match[1] else cls(percent=float(match[2]))
