@@ -27,7 +27,7 @@ from pytest_gpucluster.config.source import Loc, Source, clip, read_source
 from pytest_gpucluster.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 BUILT_IN = Path(__file__).parent / "clusters"
 # The sandbox writes this cluster's file itself when it starts; the plugin knows where.
@@ -107,6 +107,7 @@ def load_cluster(name_or_path: str | Path, *, profile: str | None = None) -> Clu
     name = written.name or Path(source.label).stem
     cluster = Cluster(name=name, groups=tuple(groups), hosts=hosts, **shared)
     _refuse_shared_nodes(source, cluster)
+    _refuse_without_effect(source, written, cluster)
     return cluster
 
 
@@ -210,3 +211,38 @@ def _refuse_shared_nodes(source: Source, cluster: Cluster) -> None:
             if node in seen:
                 raise source.error(("groups", index, "nodes"), f"{node} is in groups[{seen[node]}] already")
             seen[node] = index
+
+
+def _refuse_without_effect(source: Source, written: ClusterFile, cluster: Cluster) -> None:
+    """Raise ConfigError for a key that would be read by nobody, or names what the file does not have."""
+    if written.inventory_group is not None and written.inventory is None:
+        raise source.error(("inventory_group",), "has no effect without 'inventory'")
+    remote = cluster.transport.model_fields_set - {"kind"}
+    if remote and cluster.transport.kind == "local":
+        raise source.error(("transport", min(remote)), "has no effect without 'kind: ssh'")
+    count = sum(len(group.names) for group in cluster.groups)
+    for section, key, name in _environments_used(cluster):
+        if name not in cluster.environments:
+            known = (
+                nearest(name, cluster.environments)
+                or f"; there are: {', '.join(cluster.environments) or 'none'}"
+            )
+            raise source.error((section, key), f"no environment is called '{clip(name)}'{known}")
+    for section in _CLAIMS:
+        nodes = getattr(getattr(cluster, section), "nodes", None) or 0
+        if nodes > count:
+            raise source.error((section, "nodes"), f"asks for {nodes} nodes; the cluster has {count}")
+
+
+_CLAIMS = (
+    "nccl", "burnin", "container", "mpi", "ddp", "horovod", "ray", "tensorflow", "submitit", "matrix",
+)  # fmt: skip
+
+
+def _environments_used(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
+    """Yield section, key and value of each key that names an environment."""
+    for section in _CLAIMS:
+        keys = ("container", "framework") if section == "matrix" else ("environment",)
+        for key in keys:
+            if (name := getattr(getattr(cluster, section), key, None)) is not None:
+                yield section, key, name

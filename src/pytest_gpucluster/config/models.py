@@ -44,9 +44,15 @@ from pytest_gpucluster.config.values import (
     Model,
     Nodes,
     Port,
+    SallocOption,
     Size,
     Text,
 )
+
+Collective = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce", "sendrecv", "gather", "scatter",
+    "hypercube",
+]  # fmt: skip
 
 
 def _extends(value: Any) -> Any:
@@ -104,7 +110,7 @@ class SlurmConfig(Model):
     exclusive: bool = Field(
         default=True, description="ask for whole nodes (--exclusive) with all memory (--mem=0)"
     )
-    extra_args: tuple[str, ...] = Field((), description="further salloc options, as they are")
+    extra_args: tuple[SallocOption, ...] = Field((), description="further salloc options, as they are")
     job_start: Duration = Field(60, description="a job of one second has to start within this time")
     completing: AnyDuration | None = Field(
         None,
@@ -114,7 +120,7 @@ class SlurmConfig(Model):
     conf: Text | None = Field(
         None, description="path of slurm.conf (SLURM_CONF), where it is not the default"
     )
-    bin: Text | None = Field(None, description="folder of Slurm's commands, where they are not on PATH")
+    bin: FolderPath | None = Field(None, description="folder of Slurm's commands, where they are not on PATH")
 
 
 class EnvironmentConfig(Model):
@@ -191,7 +197,9 @@ class NcclConfig(Model):
         "all_reduce_perf -b 1M -e 4G -f 2 -g 1",
         description="of the all-reduce test; other collectives swap the program's name [allreduce_command]",
     )
-    collectives: tuple[str, ...] = Field(("all_reduce",), description="all_reduce, all_gather, ...")
+    collectives: tuple[Collective, ...] = Field(
+        ("all_reduce",), min_length=1, description="all_reduce, all_gather, ..."
+    )
     environment: str | None = Field(None, description="name under `environments` for the steps")
     base_container: Image | None = Field(
         None, description="image to compile nccl-tests in, with NCCL and MPI [base_container]"
@@ -309,18 +317,7 @@ class FabricProfile(Model):
 class NcclThreshold(Model):
     """Bus bandwidth (GB/s, out-of-place) of one collective at one message size on so many nodes."""
 
-    collective: Literal[
-        "all_reduce",
-        "all_gather",
-        "reduce_scatter",
-        "alltoall",
-        "broadcast",
-        "reduce",
-        "sendrecv",
-        "gather",
-        "scatter",
-        "hypercube",
-    ] = "all_reduce"
+    collective: Collective = "all_reduce"
     nodes: Nodes = Field(1, description="nodes that take part")
     gpus_per_node: Count | None = Field(None, description="None: however many the node has")
     size: Size = Field(description="message size")

@@ -48,6 +48,13 @@ def image_file(text: str) -> str:
     return absolute(text) if text.endswith((".sqsh", ".squashfs")) else text
 
 
+def salloc_option(word: str) -> str:
+    """Return an option of salloc's; ValueError for --no-shell, with which salloc runs nothing that ends with pytest."""
+    if word.startswith("--no-s") and "--no-shell".startswith(word):  # getopt takes what is unique
+        raise ValueError("--no-shell would leave the nodes allocated after the run: leave it out")
+    return word
+
+
 _MEASURED = ["string", "number"]
 Size = Annotated[
     int,
@@ -77,6 +84,7 @@ Port = Annotated[int, Field(ge=1, le=65_535)]
 Text = Annotated[str, Field(min_length=1)]
 FolderPath = Annotated[str, AfterValidator(absolute)]
 ContainerMount = Annotated[str, AfterValidator(container_mount)]
+SallocOption = Annotated[str, AfterValidator(salloc_option)]
 Image = Annotated[str, Field(min_length=1), AfterValidator(image_file)]
 
 
