@@ -23,7 +23,9 @@ COMMANDS = ("salloc", "sbatch", "scancel", "scontrol", "squeue", "srun")  # that
 _END = "--gpucluster-end"
 _BOTH = ("-v", "-Q")
 _READ = re.compile(rf"unrecognized option\W+{_END.strip('-')}\b")
-_EXCLUDE = "both --verbose (-v) and --quiet (-Q)"
+_NOT_READ = re.compile(
+    r"both --verbose \(-v\) and --quiet \(-Q\)|No command given to execute"
+)  # the latter: srun
 
 
 def refuse_options(cluster: Cluster, slurm: Slurm) -> None:
@@ -51,12 +53,11 @@ def refuse_options(cluster: Cluster, slurm: Slurm) -> None:
 
 def refusal(command: str, text: str) -> str:
     """Return why a command refuses its options, by what it printed; '' where it read all of them."""
-    if (
-        _READ.search(text) or "fatal:" in text or outage(text)
-    ):  # no configuration, or no controller that has it
-        return ""
-    if _EXCLUDE in text:
+    if _NOT_READ.search(text):
         return "a word is no option, or an option has no value"
+    # fatal: no configuration, or no controller that has it
+    if _READ.search(text) or "fatal:" in text or outage(text):
+        return ""
     first = text.partition("\n")[0]
     if "error:" in text or "option" in first:
         return said(text if "error:" in text else first)
