@@ -125,18 +125,21 @@ def test_what_a_command_refuses_is_one_line(
     assert refused(load(text.replace("BIN", f"{tmp_path}/bin"))) == f"cluster lab: {said}"
 
 
-def test_a_folder_without_slurm_s_commands_is_named_with_what_it_lacks(
-    load: Callable[[str], Cluster], tmp_path: Path
-) -> None:
-    hint = "name the folder of Slurm's commands, or leave it out where they are on PATH"
-    every = ", ".join(COMMANDS)
-    assert every == "salloc, sbatch, scancel, scontrol, squeue, srun"
+def test_a_folder_without_slurm_s_commands_is_refused(load: Callable[[str], Cluster], tmp_path: Path) -> None:
+    lacks = (
+        "has none of Slurm's commands (salloc, sbatch, scancel, scontrol, squeue, srun): name their folder, or leave "
+        "it out where they are on PATH"
+    )
     cluster = load(f"slurm: {{bin: {tmp_path}/nowhere, extra_args: [--nosuch]}}")
-    assert refused(cluster) == f"cluster lab: slurm.bin: {tmp_path}/nowhere has no {every}: {hint}"
-    (tmp_path / "bin" / "srun").unlink()
-    (tmp_path / "bin" / "scontrol").chmod(0o644)
-    cluster = load(f"slurm: {{bin: {tmp_path}/bin}}")
-    assert refused(cluster) == f"cluster lab: slurm.bin: {tmp_path}/bin has no scontrol, srun: {hint}"
+    assert refused(cluster) == f"cluster lab: slurm.bin: {tmp_path}/nowhere {lacks}"
+    cluster = load(f'slurm: {{bin: "{tmp_path}/it\'s $HOME"}}')
+    (tmp_path / "it's $HOME").mkdir()
+    (tmp_path / "it's $HOME" / "salloc").mkdir()
+    (tmp_path / "it's $HOME" / "srun").write_text("")
+    (tmp_path / "it's $HOME" / "sinfo").symlink_to("/bin/sh")
+    assert refused(cluster) == f"cluster lab: slurm.bin: {tmp_path}/it's $HOME {lacks}"
+    (tmp_path / "it's $HOME" / "srun").chmod(0o755)  # the others may be on PATH
+    assert tried(cluster) == 1
 
 
 def test_a_machine_that_does_not_answer_is_left_to_the_first_contact(
@@ -156,7 +159,7 @@ def test_a_machine_that_does_not_answer_is_left_to_the_first_contact(
 def test_an_answer_that_was_cut_refuses_nothing(
     load: Callable[[str], Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Slurm, "run", lambda *_, **__: "")
+    monkeypatch.setattr(Slurm, "run", lambda *_, **__: "salloc\n")
     assert tried(load("slurm: {extra_args: [--nosuch]}")) == 0
 
 

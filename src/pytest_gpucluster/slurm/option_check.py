@@ -35,16 +35,16 @@ def refuse_options(cluster: Cluster, slurm: Slurm) -> None:
         return
     nonce = f"next-{secrets.token_hex(8)}"
     # LC_ALL: getopt's words, which _READ looks for, are translated
-    parts = [_missing(folder) if folder else "", *(_trial(*one) for one in options.values())]
+    parts = [_commands_in(folder) if folder else "", *(_trial(*one) for one in options.values())]
     try:
         answer = slurm.run("sh", "-c", f"\necho {nonce}\n".join(parts) + "\n:", env={"LC_ALL": "C"})
     except SlurmError:  # the first contact will say more
         return
-    missing, *texts = answer.split(f"{nonce}\n")
-    if missing.strip():
+    found, *texts = answer.split(f"{nonce}\n")
+    if folder and not found.strip():
         raise ConfigError(
-            f"cluster {cluster.name}: slurm.bin: {folder} has no {', '.join(missing.split())}: name the folder of "
-            "Slurm's commands, or leave it out where they are on PATH"
+            f"cluster {cluster.name}: slurm.bin: {folder} has none of Slurm's commands ({', '.join(COMMANDS)}): name "
+            "their folder, or leave it out where they are on PATH"
         )
     for (where, (command, _)), text in zip(options.items(), texts, strict=False):
         if why := refusal(command, text):
@@ -75,9 +75,9 @@ def _options(cluster: Cluster) -> Iterator[tuple[str, tuple[str, Sequence[str]]]
             yield f"environments.{name}.srun_args", ("srun", environment.srun_args)
 
 
-def _missing(folder: str) -> str:
-    tests = (f"[ -x {shlex.quote(f'{folder}/{command}')} ] || echo {command}" for command in COMMANDS)
-    return "\n".join(tests)
+def _commands_in(folder: str) -> str:
+    look = '[ -f "$folder/$name" ] && [ -x "$folder/$name" ] && echo "$name"'
+    return f"folder={shlex.quote(folder)}; for name in {' '.join(COMMANDS)}; do {look}; done"
 
 
 def _trial(command: str, options: Sequence[str]) -> str:
