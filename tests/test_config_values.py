@@ -27,6 +27,13 @@ if TYPE_CHECKING:
         (values.Tasks, ["1", "65533"], ["0", "-3", "65534"]),
         (values.Port, ["1", "65535"], ["0", "65536"]),
         (values.Text, ["a"], [""]),
+        (values.Version, ["12", "12.2", "535.104.05"], ["", "twelve", "12.x", "12.", "v12", "١٢"]),
+        (values.Variable, ["A", "_a1", "NCCL_DEBUG"], ["", "1A", "A B", "A=1", "A-B", "Ä"]),
+        (
+            values.SallocOption,
+            ["--no-kill", "--no-", "--no-shells", "-n", ""],
+            ["--no-shell", "--no-s", "--no-shel"],
+        ),
         (values.FolderPath, ["/", "/scratch"], ["", "scratch", "./scratch", "~/scratch", "$HOME"]),
         (
             values.Image,
@@ -85,6 +92,29 @@ SETTINGS = {
     "submitit: {folder: .}": "submitit.folder: must be an absolute path, which begins with /, not '.'",
     "environments: {x: {container_mounts: ['data:/data']}}": "environments.x.container_mounts[0]: must be SOURCE:TARGET[:FLAGS] with absolute paths, like /data:/data:ro, not 'data:/data'",
     "environments: {x: {container_image: x.sqsh}}": "environments.x.container_image: must be an absolute path, which begins with /, not 'x.sqsh'",
+    "profile: {gpu: {count: 1, name: x, cuda: twelve}}": "profile.gpu.cuda: must be a version like 12.2, not 'twelve'",
+    "profile: {gpu: {count: 1, name: x, nvlink_speed: 0}}": "profile.gpu.nvlink_speed: is to be greater than 0, not '0'",
+    "profile: {gpu: {count: 1, name: x, driver: ''}}": "profile.gpu.driver: is to be text, not ''",
+    "profile: {gpu: {count: 1, name: x, power_limit: 0}}": "profile.gpu.power_limit: is to be greater than 0, not '0'",
+    "profile: {gpu: {count: 1, name: x, max_temperature: 0}}": "profile.gpu.max_temperature: is to be greater than 0, not '0'",
+    "profile: {fabric: {hcas: 8}}": "profile.fabric: hcas, rate and mtu have no effect without link_layer: InfiniBand or Ethernet",
+    "profile: {fabric: {mtu: 9}}": "profile.fabric: hcas, rate and mtu have no effect without link_layer: InfiniBand or Ethernet",
+    "profile: {fabric: {rate: 9}}": "profile.fabric: hcas, rate and mtu have no effect without link_layer: InfiniBand or Ethernet",
+    "profile: {fabric: {rate: 0}}": "profile.fabric.rate: is to be greater than 0, not '0'",
+    "not_applicable: {gpu.xid: ''}": "not_applicable.gpu.xid: is to be text, not ''",
+    "required: ['']": "required[0]: is to be text, not ''",
+    "nccl: {pair_busbw: 0}": "nccl.pair_busbw: is to be greater than 0, not '0'",
+    "nccl: {exports: {A B: x}}": "nccl.exports.A B.[key]: must be the name of an environment variable, like NCCL_DEBUG, not 'A B'",
+    "nccl: {collectives: []}": "nccl.collectives: is empty; name at least one",
+    "thresholds: [{size: 0, busbw: 1, source: x}]": "thresholds[0].size: is to be greater than 0, not '0'",
+    "thresholds: [{size: 1, busbw: 1, source: x, gpus_per_node: 0}]": "thresholds[0].gpus_per_node: is to be greater than or equal to 1, not '0'",
+    "mpi: {launchers: []}": "mpi.launchers: is empty; name at least one",
+    "mpi: {languages: []}": "mpi.languages: is empty; name at least one",
+    "mpi: {min_bandwidth: 0}": "mpi.min_bandwidth: is to be greater than 0, not '0'",
+    "horovod: {operations: []}": "horovod.operations: is empty; name at least one",
+    "horovod: {launchers: []}": "horovod.launchers: is empty; name at least one",
+    "slurm: {extra_args: [--no-shell]}": "slurm.extra_args[0]: --no-shell would leave the nodes allocated after the run: leave it out",
+    "slurm: {bin: bin}": "slurm.bin: must be an absolute path, which begins with /, not 'bin'",
     "gpu: {xid_ignore: [1000]}": "gpu.xid_ignore[0]: must be an Xid (1 to 999) or an SXid (10000 to 99999), not 1000",
 }
 
@@ -107,3 +137,9 @@ def test_numbers_of_xids_and_sxids(number: int) -> None:
 def test_what_is_no_xid(number: int) -> None:
     with pytest.raises(ValueError, match="must be an Xid"):
         GpuConfig(xid_ignore=(number,))
+
+
+def test_a_profile_may_take_the_network_away(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text("nodes: a\nprofile: {extends: dgx-h100, fabric: {link_layer: none}}\n")
+    assert config.load_cluster(path).groups[0].profile.fabric.hcas

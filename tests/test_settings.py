@@ -12,7 +12,7 @@ from pytest_gpucluster.config.models import Cluster, Group, Profile
 from pytest_gpucluster.errors import ConfigError
 from pytest_gpucluster.plugin import text_options
 from pytest_gpucluster.plugin.drain import Options
-from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_words
+from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_slurms_options, refuse_words
 from pytest_gpucluster.slurm.inventory import NodeInfo
 
 if TYPE_CHECKING:
@@ -146,6 +146,25 @@ def test_a_limit_that_no_ulimit_has_is_refused() -> None:
         refuse_names(cluster("gpu01", os={"limits": {"memlok": "unlimited"}}))
 
 
+def test_a_command_of_nccl_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^nccl\.command 'all_reduce_perf -f 1': -f must be a number"):
+        refuse_names(cluster("gpu01", nccl={"command": "all_reduce_perf -f 1"}))
+    refuse_names(cluster("gpu01", nccl={"command": "all_reduce_perf -b 8 -e 8"}))
+
+
+@pytest.mark.parametrize("word", ["partition", "reservation", "account"])
+def test_an_option_of_slurm_s_is_refused_where_there_is_no_slurm(word: str) -> None:
+    given = SimpleNamespace(**{**dict.fromkeys(("partition", "reservation", "account")), word: "x"})
+    refuse_slurms_options(given, cluster("gpu01"))
+    with pytest.raises(ConfigError) as caught:
+        refuse_slurms_options(given, cluster("gpu01", slurm={"scheduler": "none"}))
+    assert str(caught.value) == f"--{word}: has no effect: cluster lab has no scheduler"
+    with pytest.raises(ConfigError, match="the nodes are reached over SSH, without Slurm"):
+        refuse_slurms_options(given, cluster("gpu01", over="ssh"))
+    setattr(given, word, None)
+    refuse_slurms_options(given, cluster("gpu01", slurm={"scheduler": "none"}))
+
+
 def test_names_that_exist_are_taken() -> None:
     refuse_names(cluster("gpu01"))
     refuse_names(cluster("gpu01", matrix={}))
@@ -156,6 +175,13 @@ def test_names_that_exist_are_taken() -> None:
 WITHOUT_EFFECT = {
     "inventory_group: gpus": "inventory_group: has no effect without 'inventory'",
     "transport: {host: login1, user: me}": "transport.host: has no effect without 'kind: ssh'",
+    "nccl: {compile: true, base_container: b, source: /s}": (
+        "nccl.compile: has no effect without 'container', where the result is saved"
+    ),
+    "nccl: {base_container: b}": "nccl.base_container: has no effect without 'compile: true'",
+    "nccl: {source: /s}": "nccl.source: has no effect without 'compile: true'",
+    "nccl: {cleanup: true}": "nccl.cleanup: has no effect without 'compile: true'",
+    "min_nodes: 3": "min_nodes: asks for 3 nodes; the cluster has 2",
     "nccl: {environment: pt}": "nccl.environment: no environment is called 'pt'; did you mean 'ptx'?",
     "ddp: {environment: zz}": "ddp.environment: no environment is called 'zz'; there are: ptx, mpi",
     "matrix: {container: ptxx}": "matrix.container: no environment is called 'ptxx'; did you mean 'ptx'?",
@@ -182,8 +208,9 @@ def test_a_key_without_effect_is_one_line(tmp_path: Path, text: str) -> None:
 def test_keys_with_effect_are_taken(tmp_path: Path) -> None:
     path = tmp_path / "lab.yaml"
     path.write_text(
-        "groups: [{nodes: a}, {nodes: b}]\ntransport: {kind: ssh, host: login1}\n"
-        "nccl: {environment: ptx, nodes: 2}\nmatrix: {container: ptx, framework: ptx}\nddp: {nodes: 2}\n"
+        "groups: [{nodes: a}, {nodes: b}]\ntransport: {kind: ssh, host: login1}\nmin_nodes: 2\n"
+        "nccl: {environment: ptx, nodes: 2, compile: false, base_container: b, source: /s, cleanup: true}\n"
+        "matrix: {container: ptx, framework: ptx}\nddp: {nodes: 2}\n"
         "environments: {ptx: {container_image: x}}\n"
     )
     assert config.load_cluster(path).nccl.nodes == 2

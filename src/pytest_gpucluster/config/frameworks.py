@@ -26,7 +26,7 @@ ThreadLevel = Literal["single", "funneled", "serialized", "multiple"]
 class Claim(Model):
     """A framework that has to work on the nodes."""
 
-    environment: str | None = Field(None, description="name under `environments` for the steps")
+    environment: Text | None = Field(None, description="name under `environments` for the steps")
     nodes: Nodes | None = Field(None, description="nodes to use; default: all that are allocated")
     ntasks_per_node: Tasks | None = Field(
         None, description="tasks a node; default: one a GPU, or two without GPUs"
@@ -42,19 +42,21 @@ class ContainerConfig(Claim):
         description="the image that most checks use: a .sqsh path or REGISTRY#IMAGE:TAG; default: the environment's",
     )
     images: tuple[Image, ...] = Field((), description="further images that every node has to import")
-    release: str | None = Field(
+    release: Text | None = Field(
         None, description="ID VERSION_ID of the image's os-release, like 'ubuntu 24.04'"
     )
     mounts: tuple[ContainerMount, ...] = Field(
         (), description="SOURCE:TARGET[:FLAGS] that has to mount on every node, like /data:/data:ro"
     )
-    version: str | None = Field(None, description="of Pyxis, from its beginning, like 0.24")
+    version: Text | None = Field(None, description="of Pyxis, from its beginning, like 0.24")
     mount_home: bool = Field(default=False, description="the site mounts home where nothing is said")
     rank_hook: bool | None = Field(
         None, description="Enroot's 50-slurm-pytorch.sh; true: it has to be there, false: it must not"
     )
     entrypoint_sets: Text | None = Field(None, description="variable that the image's entrypoint sets")
-    memlock: str | None = Field(None, description="locked memory inside, like unlimited; default: as outside")
+    memlock: Text | None = Field(
+        None, description="locked memory inside, like unlimited; default: as outside"
+    )
     shm: Size | None = Field(None, description="lowest size of /dev/shm inside; default: as outside")
     min_free: Size = Field(10 * 2**30, description="free space on Enroot's data, cache and temporary paths")
     scratch: FolderPath = Field("/tmp", description="folder on each node for what the checks write")  # noqa: S108 - a node's own
@@ -69,16 +71,17 @@ class MpiConfig(Claim):
 
     launchers: tuple[Launcher, ...] = Field(
         ("mpirun", "srun"),
+        min_length=1,
         description="what has to start MPI programs: mpirun, 'srun --mpi=TYPE', or srun with the type of the "
         "environment or Slurm's MpiDefault",
     )
     languages: tuple[Literal["c", "python"], ...] = Field(
-        ("c",), description="c: compiled on the nodes or in the image; python: mpi4py"
+        ("c",), min_length=1, description="c: compiled on the nodes or in the image; python: mpi4py"
     )
     compiler: Text = Field("mpicc", description="name or path of the compiler")
     mpirun: Text = Field("mpirun", description="name or path of mpirun")
     mpirun_args: tuple[str, ...] = Field((), description="further mpirun options, as they are")
-    implementation: str | None = Field(
+    implementation: Text | None = Field(
         None, description="what the library calls itself, from its beginning, like 'Open MPI v4.1'"
     )
     prefix: FolderPath | None = Field(
@@ -86,7 +89,7 @@ class MpiConfig(Claim):
     )
     threads: ThreadLevel = Field("funneled", description="thread level that the MPI has to provide")
     max_latency: float | None = Field(None, gt=0, description="microseconds, one way, 8 bytes, between nodes")
-    min_bandwidth: Bandwidth | None = Field(None, description="GB/s, one way, 4 MiB, between nodes")
+    min_bandwidth: Bandwidth | None = Field(None, gt=0, description="GB/s, one way, 4 MiB, between nodes")
     scratch: FolderPath = Field(
         "/tmp",  # noqa: S108 - a node's own
         description="folder on each node for the compiled program, not noexec",
@@ -116,10 +119,12 @@ class HorovodConfig(Claim):
     )
     operations: tuple[Literal["nccl", "mpi", "gloo", "ccl", "ddl"], ...] | None = Field(
         None,
+        min_length=1,
         description="tensor operations of the build; default: nccl where the profile has GPUs, else gloo",
     )
     launchers: tuple[Literal["srun", "horovodrun"], ...] | None = Field(
         None,
+        min_length=1,
         description="what has to start jobs; default: srun, and horovodrun where ssh works between nodes",
     )
     interface: Text | None = Field(None, description="network interface; default: the one between the nodes")
@@ -163,8 +168,10 @@ class SubmititConfig(Claim):
 class MatrixConfig(Model):
     """The experiment matrix: launchers by workloads. The MPI column is that of `mpi`, the NCCL column of `nccl`."""
 
-    container: str | None = Field(None, description="name under `environments`, with a plain container_image")
-    framework: str | None = Field(
+    container: Text | None = Field(
+        None, description="name under `environments`, with a plain container_image"
+    )
+    framework: Text | None = Field(
         None, description="name under `environments`, with the container_image of a framework, like PyTorch's"
     )
     nodes: Nodes | None = Field(None, description="nodes to use; default: all that are allocated")

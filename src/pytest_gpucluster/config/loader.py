@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ClusterShell.NodeSet import NodeSetException
 from pydantic import ValidationError
 
-from pytest_gpucluster import hostlist
+from pytest_gpucluster import hostlist, units
 from pytest_gpucluster.config.ansible import Inventory, read_inventory
 from pytest_gpucluster.config.models import (
     Cluster,
@@ -214,35 +214,51 @@ def _refuse_shared_nodes(source: Source, cluster: Cluster) -> None:
 
 
 def _refuse_without_effect(source: Source, written: ClusterFile, cluster: Cluster) -> None:
-    """Raise ConfigError for a key that would be read by nobody, or names what the file does not have."""
+    """Raise ConfigError for a key that nothing would read, or that asks for what the file does not have."""
+    for loc, problem in (
+        *_unread(written),
+        *_unknown_environments(cluster),
+        *_too_many_nodes(cluster),
+    ):
+        raise source.error(loc, problem)
+
+
+def _unread(written: ClusterFile) -> Iterator[tuple[Loc, str]]:
+    """Yield keys that have no effect without another one."""
+    transport, nccl = written.transport, written.nccl
     if written.inventory_group is not None and written.inventory is None:
-        raise source.error(("inventory_group",), "has no effect without 'inventory'")
-    remote = cluster.transport.model_fields_set - {"kind"}
-    if remote and cluster.transport.kind == "local":
-        raise source.error(("transport", min(remote)), "has no effect without 'kind: ssh'")
+        yield ("inventory_group",), "has no effect without 'inventory'"
+    if transport.kind == "local":
+        for key in sorted(transport.model_fields_set - {"kind"}):
+            yield ("transport", key), "has no effect without 'kind: ssh'"
+    if nccl.compile and not nccl.container:
+        yield ("nccl", "compile"), "has no effect without 'container', where the result is saved"
+    if "compile" not in nccl.model_fields_set:  # where it is false, the others wait for it to be true
+        for key in ("base_container", "source", "cleanup"):
+            if getattr(nccl, key):
+                yield ("nccl", key), "has no effect without 'compile: true'"
+
+
+def _unknown_environments(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
+    known = cluster.environments
+    for section in _CLAIMS:
+        for key in ("container", "framework") if section == "matrix" else ("environment",):
+            name = getattr(getattr(cluster, section), key, None)
+            if name is not None and name not in known:
+                guess = nearest(name, known) or f"; there are: {', '.join(known) or 'none'}"
+                yield (section, key), f"no environment is called '{clip(name)}'{guess}"
+
+
+def _too_many_nodes(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
     count = sum(len(group.names) for group in cluster.groups)
-    for section, key, name in _environments_used(cluster):
-        if name not in cluster.environments:
-            known = (
-                nearest(name, cluster.environments)
-                or f"; there are: {', '.join(cluster.environments) or 'none'}"
-            )
-            raise source.error((section, key), f"no environment is called '{clip(name)}'{known}")
     for section in _CLAIMS:
         nodes = getattr(getattr(cluster, section), "nodes", None) or 0
         if nodes > count:
-            raise source.error((section, "nodes"), f"asks for {nodes} nodes; the cluster has {count}")
+            yield (section, "nodes"), f"asks for {nodes} nodes; the cluster has {count}"
+    if cluster.min_nodes is not None and units.share_of(cluster.min_nodes, count) > count:
+        yield ("min_nodes",), f"asks for {cluster.min_nodes} nodes; the cluster has {count}"
 
 
 _CLAIMS = (
     "nccl", "burnin", "container", "mpi", "ddp", "horovod", "ray", "tensorflow", "submitit", "matrix",
 )  # fmt: skip
-
-
-def _environments_used(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
-    """Yield section, key and value of each key that names an environment."""
-    for section in _CLAIMS:
-        keys = ("container", "framework") if section == "matrix" else ("environment",)
-        for key in keys:
-            if (name := getattr(getattr(cluster, section), key, None)) is not None:
-                yield section, key, name

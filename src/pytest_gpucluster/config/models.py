@@ -47,6 +47,8 @@ from pytest_gpucluster.config.values import (
     SallocOption,
     Size,
     Text,
+    Variable,
+    Version,
 )
 
 Collective = Literal[
@@ -139,9 +141,9 @@ class EnvironmentConfig(Model):
     container_writable: bool | None = Field(None, description="--container-writable or --container-readonly")
     modules: tuple[Text, ...] = Field((), description="names for `module load`, in this order")
     conda: Text | None = Field(None, description="name or prefix of a conda environment")
-    exports: dict[str, str] = Field({}, description="variables that every task gets")
+    exports: dict[Variable, str] = Field({}, description="variables that every task gets")
     python: Text = Field("python3", description="the interpreter for payloads")
-    mpi: str | None = Field(None, description="srun --mpi=TYPE")
+    mpi: Text | None = Field(None, description="srun --mpi=TYPE")
     srun_args: tuple[str, ...] = Field((), description="further srun options, as they are")
 
 
@@ -149,9 +151,9 @@ class MountConfig(Model):
     """A file system that every node must have mounted."""
 
     path: FolderPath = Field(description="where it is mounted")
-    fstype: str | None = Field(None, description="type of the file system, like nfs4")
-    source: str | None = Field(None, description="what is mounted, like nas:/export/home")
-    options: tuple[str, ...] = Field((), description="mount options that must be there, like rw or noatime")
+    fstype: Text | None = Field(None, description="type of the file system, like nfs4")
+    source: Text | None = Field(None, description="what is mounted, like nas:/export/home")
+    options: tuple[Text, ...] = Field((), description="mount options that must be there, like rw or noatime")
     min_free: Size | None = Field(None, description="free space")
     min_free_percent: float | None = Field(None, ge=0, le=100, description="free space, share of the whole")
 
@@ -159,15 +161,15 @@ class MountConfig(Model):
 class OsConfig(Model):
     """What the operating system of every node is to be. What is not said is compared across the fleet."""
 
-    release: str | None = Field(None, description="ID VERSION_ID of os-release, like 'ubuntu 22.04'")
-    kernel: str | None = Field(None, description="uname -r, or a prefix that ends in *")
+    release: Text | None = Field(None, description="ID VERSION_ID of os-release, like 'ubuntu 22.04'")
+    kernel: Text | None = Field(None, description="uname -r, or a prefix that ends in *")
     max_uptime: Duration | None = Field(None, description="a node up for longer missed a reboot")
     min_uptime: AnyDuration | None = Field(None, description="a node up for less has rebooted lately")
     max_clock_skew: Duration = Field(1.0, description="against the median of the fleet")
     time_sync: Literal["required", "none"] = Field(
         "required", description="none: the site keeps no time service"
     )
-    governor: str | None = Field(None, description="CPU frequency governor, like performance")
+    governor: Text | None = Field(None, description="CPU frequency governor, like performance")
     hugepages: Count | None = Field(None, description="HugePages_Total")
     limits: dict[str, str] = Field({}, description="ulimit in a step, at least: memlock: unlimited")
     sysctls: dict[str, str] = Field({}, description="sysctl name: exact value")
@@ -192,7 +194,7 @@ class NcclConfig(Model):
         "auto", description="auto: nccl-tests where the nodes have it, else our payload on torch.distributed"
     )
     launcher: Literal["srun", "mpirun"] = Field("srun", description="what starts the ranks of nccl-tests")
-    mpi: str | None = Field(None, description="srun --mpi=TYPE, like pmix or pmi2")
+    mpi: Text | None = Field(None, description="srun --mpi=TYPE, like pmix or pmi2")
     command: str = Field(
         "all_reduce_perf -b 1M -e 4G -f 2 -g 1",
         description="of the all-reduce test; other collectives swap the program's name [allreduce_command]",
@@ -219,7 +221,9 @@ class NcclConfig(Model):
         None, ge=1, description="GPUs a node to use; default: the profile's [num_gpus]"
     )
     nodes: Nodes | None = Field(None, description="nodes to use; default: all that are allocated [num_nodes]")
-    exports: dict[str, str] = Field({}, description="variables for the ranks, like NCCL_DEBUG [srun_exports]")
+    exports: dict[Variable, str] = Field(
+        {}, description="variables for the ranks, like NCCL_DEBUG [srun_exports]"
+    )
     srun_args: tuple[str, ...] = Field((), description="further srun options [srun_options]")
     payload: tuple[str, ...] = Field((), description="command in place of `PYTHON our payload`")
     hostid_from_slurm: bool = Field(
@@ -228,7 +232,7 @@ class NcclConfig(Model):
     deadline: Duration = Field(600, description="of one step; what has not ended by then hangs")
     pair_size: Size = Field(2**28, gt=0, description="message size of the measurements in pairs")
     pair_busbw: Bandwidth | None = Field(
-        None, description="GB/s that a pair of nodes has to reach at pair_size"
+        None, gt=0, description="GB/s that a pair of nodes has to reach at pair_size"
     )
     pair_drain_below: Bandwidth | None = Field(
         None,
@@ -247,7 +251,7 @@ class JobLimits(Model):
     max_time: AnyDuration | None = Field(None, description="MaxTime")
     default_time: AnyDuration | None = Field(None, description="DefaultTime")
     max_nodes: Count | None = Field(None, description="MaxNodes")
-    state: str | None = Field("UP", description="State")
+    state: Text | None = Field("UP", description="State")
 
 
 class NodeProfile(Model):
@@ -265,14 +269,14 @@ class GpuProfile(Model):
     counts: tuple[Count, ...] = Field(
         (), description="other numbers of GPUs that such a node is dealt; NAME:COUNT picks one"
     )
-    name: str = Field(description="name of nvidia-smi, exact")
+    name: Text = Field(description="name of nvidia-smi, exact")
     memory: Size | None = Field(None, description="memory.total of nvidia-smi")
-    gres_type: str | None = Field(None, description="TYPE of Gres=gpu:TYPE:N")
-    driver: str | None = Field(None, description="driver version, or a prefix that ends in *")
-    cuda: str | None = Field(None, description="lowest CUDA version of the driver, like 12.2")
-    vbios: str | None = Field(None, description="VBIOS version")
+    gres_type: Text | None = Field(None, description="TYPE of Gres=gpu:TYPE:N")
+    driver: Text | None = Field(None, description="driver version, or a prefix that ends in *")
+    cuda: Version | None = Field(None, description="lowest CUDA version of the driver, like 12.2")
+    vbios: Text | None = Field(None, description="VBIOS version")
     persistence: bool | None = Field(default=True, description="persistence mode")
-    compute_mode: str | None = Field("Default", description="compute mode")
+    compute_mode: Text | None = Field("Default", description="compute mode")
     mig: bool | None = Field(default=False, description="MIG mode")
     ecc: bool | None = Field(default=True, description="ECC mode")
     max_aggregate_sram_uncorrectable: Count = Field(
@@ -281,14 +285,14 @@ class GpuProfile(Model):
     max_remapped_uncorrectable: Count = Field(8, description="rows remapped for uncorrectable errors")
     nvlinks: Count | None = Field(None, description="active NVLinks a GPU")
     nvlink_speed: Bandwidth | None = Field(
-        None, description="GB/s a link and direction, as nvidia-smi nvlink -s"
+        None, gt=0, description="GB/s a link and direction, as nvidia-smi nvlink -s"
     )
     pcie_gen: Count | None = Field(None, description="PCIe generation of the link")
     pcie_width: Count | None = Field(None, description="PCIe lanes of the link")
     power_limit: float | None = Field(None, gt=0, description="watts")
     max_temperature: float = Field(85, gt=0, description="degrees Celsius, of an idle or lightly used GPU")
     max_idle_memory: Size = Field(1024 * 2**20, description="memory in use on an idle GPU")
-    topology: str | None = Field(
+    topology: Text | None = Field(
         None, description="what nvidia-smi topo -m shows between any two GPUs, like NV18"
     )
     nvswitch: bool = Field(default=False, description="the node has NVSwitch, so fabric manager has to run")
@@ -304,14 +308,20 @@ class FabricProfile(Model):
     link_layer: Literal["InfiniBand", "Ethernet", "none"] = Field(
         "none", description="Ethernet: RoCE; none: neither"
     )
-    rate: Bandwidth | None = Field(None, description="of one port; 400 Gb/s is held as 50.0")
+    rate: Bandwidth | None = Field(None, gt=0, description="of one port; 400 Gb/s is held as 50.0")
     peer_memory: bool = Field(
         default=False, description="adapters register GPU memory: nvidia_peermem or DMA-BUF"
     )
-    transport: str | None = Field(
+    transport: Text | None = Field(
         None, description="between nodes, as NCCL logs it: NET/IB/GDRDMA, NET/IB, NET/Socket"
     )
     mtu: Count | None = Field(None, description="active MTU of a port")
+
+    @model_validator(mode="after")
+    def _ports_have_a_link_layer(self) -> FabricProfile:
+        if "link_layer" not in self.model_fields_set and (self.hcas or self.rate or self.mtu):
+            raise ValueError("hcas, rate and mtu have no effect without link_layer: InfiniBand or Ethernet")
+        return self
 
 
 class NcclThreshold(Model):
@@ -319,8 +329,8 @@ class NcclThreshold(Model):
 
     collective: Collective = "all_reduce"
     nodes: Nodes = Field(1, description="nodes that take part")
-    gpus_per_node: Count | None = Field(None, description="None: however many the node has")
-    size: Size = Field(description="message size")
+    gpus_per_node: int | None = Field(None, ge=1, description="None: however many the node has")
+    size: Size = Field(gt=0, description="message size")
     busbw: Bandwidth = Field(gt=0, description="bus bandwidth, out-of-place")
     tolerance: float = Field(
         0.05, ge=0, lt=1, description="share below busbw that is still accepted; 0 where busbw is a minimum"
@@ -330,7 +340,7 @@ class NcclThreshold(Model):
         gt=0,
         description="hard limit: a node that is below it by itself may be drained; without one it is only watched",
     )
-    conditions: dict[str, str] = Field(
+    conditions: dict[Variable, str] = Field(
         {}, description="what has to hold for this row, like NCCL_NVLS_ENABLE: '0'"
     )
     source: str = Field(description="where the figure comes from")
@@ -363,10 +373,10 @@ class Profile(Model):
     burnin: tuple[BurninLimit, ...] = Field(
         (), description="hard limits of the burn-in, for GPUs of the profile's name"
     )
-    absent: dict[str, str] = Field(
+    absent: dict[Text, Text] = Field(
         {}, description="check pattern: why it does not apply, like 'gpu.fabric_manager'"
     )
-    required: tuple[str, ...] = Field((), description="check patterns that must not end as 'not checked'")
+    required: tuple[Text, ...] = Field((), description="check patterns that must not end as 'not checked'")
 
 
 class Group(Model):
@@ -420,12 +430,12 @@ class ClusterSettings(Model):
         description="nodes that have to be tested in every run, as a number or like 90% of those under test; "
         "fewer is no success, as with pytest's --min-nodes",
     )
-    required: tuple[str, ...] = Field((), description="check patterns that must not end as 'not checked'")
-    not_applicable: dict[str, str] = Field({}, description="check pattern: why the site does without it")
+    required: tuple[Text, ...] = Field((), description="check patterns that must not end as 'not checked'")
+    not_applicable: dict[Text, Text] = Field({}, description="check pattern: why the site does without it")
     sandbox: bool = Field(
         default=False, description="the nodes are a sandbox's: started when needed, reports say SIMULATED"
     )
-    history: str | None = Field(None, description="file that keeps the runs, as pytest's --history")
+    history: Text | None = Field(None, description="file that keeps the runs, as pytest's --history")
     settings: dict[str, Any] = Field({}, description="free for a site's own suites")
 
     @field_validator("min_nodes")
@@ -469,7 +479,7 @@ class GroupFile(Model):
 
     nodes: str = Field(description="Slurm hostlist, like gpu[01-16]")
     profile: ProfilePart | None = Field(None, description="a shipped profile, a path, or a mapping")
-    partition: str | None = Field(None, description="where it is not that of slurm.partition")
+    partition: Text | None = Field(None, description="where it is not that of slurm.partition")
     thresholds: tuple[NcclThreshold, ...] = Field((), description="rows that go before the profile's")
 
     @field_validator("nodes")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pytest_gpucluster.config.values import Duration, Model, Port
+from pytest_gpucluster.config.values import Duration, Model, Port, Text
 
 Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+(/\S*)?$")]
 
@@ -33,6 +33,6 @@ class MonitoringConfig(Model):
         ("Watchdog",),
         description="patterns of alert names that are no failure, like Watchdog, which always fires",
     )
-    prometheus_version: str | None = Field(None, description="version, from its beginning, like 2.53")
-    grafana_version: str | None = Field(None, description="version, from its beginning, like 11.")
+    prometheus_version: Text | None = Field(None, description="version, from its beginning, like 2.53")
+    grafana_version: Text | None = Field(None, description="version, from its beginning, like 11.")
     timeout: Duration = Field(10, description="for one answer, to its end")

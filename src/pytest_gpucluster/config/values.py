@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import (
@@ -48,6 +49,20 @@ def image_file(text: str) -> str:
     return absolute(text) if text.endswith((".sqsh", ".squashfs")) else text
 
 
+def version(text: str) -> str:
+    """Return a version that can be compared; ValueError for one without numbers, below which nothing would be."""
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", text):
+        raise ValueError(f"must be a version like 12.2, not {text!r}")
+    return text
+
+
+def variable(name: str) -> str:
+    """Return the name of an environment variable; ValueError for one that no shell could set."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError(f"must be the name of an environment variable, like NCCL_DEBUG, not {name!r}")
+    return name
+
+
 def salloc_option(word: str) -> str:
     """Return an option of salloc's; ValueError for --no-shell, with which salloc runs nothing that ends with pytest."""
     if word.startswith("--no-s") and "--no-shell".startswith(word):  # getopt takes what is unique
@@ -85,6 +100,8 @@ Text = Annotated[str, Field(min_length=1)]
 FolderPath = Annotated[str, AfterValidator(absolute)]
 ContainerMount = Annotated[str, AfterValidator(container_mount)]
 SallocOption = Annotated[str, AfterValidator(salloc_option)]
+Version = Annotated[str, AfterValidator(version)]
+Variable = Annotated[str, AfterValidator(variable)]
 Image = Annotated[str, Field(min_length=1), AfterValidator(image_file)]
 
 

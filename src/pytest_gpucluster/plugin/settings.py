@@ -33,8 +33,19 @@ def refuse_words(option: Any) -> None:
             raise pytest.UsageError(f"{name}: has no value: write one, or leave the option out")
 
 
+def refuse_slurms_options(option: Any, cluster: Cluster) -> None:
+    """Raise ConfigError for an option that chooses in Slurm where there is no Slurm."""
+    for word in ("partition", "reservation", "account"):
+        if getattr(option, word) is not None and cluster.why_no_slurm:
+            raise ConfigError(f"--{word}: has no effect: {cluster.why_no_slurm}")
+
+
 def refuse_names(cluster: Cluster) -> None:
-    """Raise ConfigError for a limit of os.limits or a cell of matrix.expected that does not exist."""
+    """Raise ConfigError for a limit of os.limits, a cell of matrix.expected or a command of nccl that cannot be."""
+    if "command" in cluster.nccl.model_fields_set:
+        from pytest_gpucluster.runners.nccl import Sweep  # noqa: PLC0415 - a tenth of a second, for few sites
+
+        Sweep.parse(cluster.nccl.command)
     if cluster.os.limits:
         from pytest_gpucluster.checks.os import wanted_limits  # noqa: PLC0415 - hardly a site has any
 

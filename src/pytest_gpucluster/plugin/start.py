@@ -26,7 +26,7 @@ from pytest_gpucluster.plugin.pages import Pages
 from pytest_gpucluster.plugin.plan import Selection, make_plan
 from pytest_gpucluster.plugin.record import clean, one_line
 from pytest_gpucluster.plugin.session import Controller, Session, Worker
-from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_words
+from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_slurms_options, refuse_words
 from pytest_gpucluster.report import steps
 from pytest_gpucluster.report.events import EventLog
 from pytest_gpucluster.slurm.client import make_slurm
@@ -97,6 +97,7 @@ def open_session(config: pytest.Config) -> tuple[Session, EventLog | None]:
     options = Options.read(option)
     if options.wanted and slurm is None:
         raise ConfigError(f"--drain and --resume-passing: cluster {cluster.name} has no scheduler")
+    refuse_slurms_options(option, cluster)
     refuse_names(cluster)
     refuse_unmatched(config, cluster)
     if slurm is not None:
