@@ -10,7 +10,8 @@ import pytest
 from test_checks_gpu import FAULTS, MIB, PROFILE, Host, devices, judge, remap, uuid
 
 from pytest_gpucluster.checks import gpu
-from pytest_gpucluster.checks.verdict import Action, Advisory, Finding, Outcome
+from pytest_gpucluster.checks.fleet import Norm, norm
+from pytest_gpucluster.checks.verdict import Action, Advisory, Finding, Metric, Outcome
 from pytest_gpucluster.probes import nvidia_smi
 from pytest_gpucluster.probes.fabric_manager import FabricManager
 
@@ -157,12 +158,27 @@ def test_a_link_is_at_its_speed_within_one_percent(speed: float, *, fails: bool)
     assert judge(host, unstated)["gpu.nvlink_state"].findings == ()
 
 
+NVLINK_LIMITS = {
+    "replay errors": 1, "recovery errors": 1, "crc errors": 100, "crc flit errors": 100, "crc data errors": 100,
+    "malformed packet errors": 1, "buffer overrun errors": 1, "local link integrity errors": 1,
+    "link recovery failed events": 1, "link recovery successful events": 100,
+}  # fmt: skip
+
+
 def test_the_limits_of_nvlink_counters_are_those_of_dcgm() -> None:
-    assert gpu.NVLINK_LIMITS == {
-        "replay errors": 1, "recovery errors": 1, "crc errors": 100, "crc flit errors": 100, "crc data errors": 100,
-        "malformed packet errors": 1, "buffer overrun errors": 1, "local link integrity errors": 1,
-        "link recovery failed events": 1, "link recovery successful events": 100,
-    }  # fmt: skip
+    host = Host()
+    first = host.gpus.devices[0]
+    counts = tuple((0, counter, 1.0) for counter in NVLINK_LIMITS)
+    found = list(gpu._link_errors(first, nvidia_smi.LinkErrors(0, counts)))
+    assert found[0] == Metric("nvlink_errors", len(NVLINK_LIMITS), "errors", str(first))
+    assert [it.measured for it in found if isinstance(it, Finding)] == [
+        f"1.0 {counter}" for counter, limit in NVLINK_LIMITS.items() if limit == 1
+    ]
+    assert found[-1] == Advisory(
+        str(first), "link recovery successful events: 1 on NVLink 0", "0 since the driver's start"
+    )
+    assert len(found) == 8
+    assert gpu.NVLINK_LIMITS == NVLINK_LIMITS
     assert gpu.NVLINK_WARNINGS == (
         "rx errors", "rx remote errors", "rx general errors", "tx discards", "link recovery successful events",
         "total link recovery events", "effective errors", "symbol errors", "symbol ber",
@@ -171,6 +187,17 @@ def test_the_limits_of_nvlink_counters_are_those_of_dcgm() -> None:
 
 
 def test_the_bits_of_clock_reasons_are_those_of_nvml() -> None:
+    host = Host()
+    host.change(0, throttle=0x1FF)
+    verdict = gpu.throttle(host.gpus)
+    assert verdict.findings == (
+        Finding(
+            str(host.gpus.devices[0]),
+            "hardware slowdown, software thermal slowdown, hardware thermal slowdown, hardware power brake",
+            "no slowdown",
+        ),
+    )
+    assert verdict.advisories == ()
     assert gpu.FINE_REASONS == {
         0x1: "idle", 0x2: "applications clocks setting", 0x4: "software power cap", 0x10: "sync boost",
         0x100: "display clock setting",
@@ -530,7 +557,7 @@ def test_grace_is_known_by_its_name() -> None:
         assert verdict.advisories == (
             Advisory(str(host.gpus.devices[2]), "2 GiB that no process holds", "at most 1 GiB"),
         )
-    for other in ("NVIDIA GB10", "NVIDIA RTX GX200", "NVIDIA xGH200", None):
+    for other in ("NVIDIA GB10", "NVIDIA RTX GX200", "NVIDIA xGH200", "NVIDIA GB2000", "NVIDIA GBX00", None):
         host = Host()
         host.change(2, name=other, memory_used=2048 * MIB)
         assert judge(host)["gpu.idle_memory"].outcome is Outcome.FAILED
@@ -572,4 +599,183 @@ def test_a_gpu_in_mig_mode_is_named() -> None:
     assert (
         judge(host)["gpu.nvlink_state"].reason
         == f"{host.gpus.devices[1]} is in MIG mode (see gpu.mig), which has no NVLink"
+    )
+
+
+@pytest.mark.parametrize("name", ["NVIDIA XRTX 1", "NVIDIA RTXX", "NVIDIA A100", None])
+def test_what_only_looks_like_a_graphics_card_has_ecc(name: str | None) -> None:
+    gpus = replace(devices(), devices=tuple(replace(one, name=name, ecc=False) for one in devices()))
+    assert len(gpu.ecc_mode(gpus, PROFILE).findings) == 8
+
+
+@pytest.mark.parametrize(
+    ("said", "part"),
+    [
+        ("infoROM is corrupted at gpu 0000:00:0B.0", "GPU 5"), ("INFOROM is corrupted AT GPU 0000:00:0b.0", "GPU 5"),
+        ("infoROM is corrupted at gpu that", "GPUs"), ("infoROM, what gpu 0000:00:0B.0", "GPUs"),
+    ],
+)  # fmt: skip
+def test_a_warning_names_its_gpu(said: str, part: str) -> None:
+    host = Host()
+    host.gpus = replace(host.gpus, messages=("unlike", said))
+    (found,) = gpu.inforom(host.gpus).findings
+    assert found.part == (str(host.gpus.devices[5]) if part == "GPU 5" else part)
+
+
+def test_who_owns_what_and_who_votes() -> None:
+    one, two, three = devices().devices[:3]
+    nameless = replace(three, name=None, vbios="x")
+    without = replace(three, vbios=None, driver=None, uuid=None, serial=None, clock_sm_max=None)
+    facts = {
+        "n1": nvidia_smi.Gpus((one, replace(two, serial=one.serial), nameless, without)),
+        "n2": nvidia_smi.Gpus((one, replace(two, uuid=one.uuid, driver="1"))),
+    }
+    assert gpu.uuid_owners(facts) == {
+        one.uuid: ("n1", "n2", "n2"), two.uuid: ("n1",), three.uuid: ("n1",)
+    }  # fmt: skip
+    assert {serial: nodes for serial, nodes in gpu.serial_owners(facts).items() if serial == one.serial} == {
+        one.serial: ("n1", "n2")
+    }
+    assert gpu.vbios_majority(facts) == {
+        one.name: Norm(((one.vbios, ("n1", "n1", "n2", "n2")),), "GPUs of this model")
+    }
+    assert gpu.driver_majority(facts) == {
+        one.name: Norm(((one.driver, ("n1", "n2")), ("1", ("n2",))), "nodes with this model")
+    }
+    clocks = f"SM {one.clock_sm_max:g} MHz, memory {one.clock_memory_max:g} MHz"
+    assert gpu.clock_majority(facts)[str(one.name)].votes == ((clocks, ("n1", "n1", "n2", "n2")),)
+
+
+def test_a_uuid_may_stand_twice_on_one_node() -> None:
+    gpus = devices()
+    first, second = gpus.devices[:2]
+    twice = replace(gpus, devices=(first, replace(second, uuid=first.uuid)))
+    verdict = gpu.uuids(twice, gpu.uuid_owners({"gpu01": twice, "gpu02": nvidia_smi.Gpus((first,))}), "gpu01")
+    assert [it.measured for it in verdict.findings] == ["the same UUID on gpu[01-02]"] * 2
+    assert gpu.uuids(gpus, {}, "gpu01").outcome is Outcome.PASSED
+    assert gpu.serials(gpus, {}, "gpu01").outcome is Outcome.PASSED
+
+
+def test_an_edge_of_the_topology_is_judged_once_and_the_first_gpu_is_told() -> None:
+    host = Host()
+    host.topology.links[7][0] = "SYS"  # the lower half repeats the upper one
+    host.topology.links[0][0] = "X"
+    assert judge(host)["gpu.topology"].outcome is Outcome.PASSED
+    host.topology.links[3][4] = "PIX"
+    host.topology.links[2][4] = "PHB"
+    assert [(it.part, it.measured) for it in judge(host)["gpu.topology"].findings] == [
+        ("GPU 2 to GPU 4", "PHB"), ("GPU 3 to GPU 4", "PIX")
+    ]  # fmt: skip
+
+
+def test_more_and_fewer_gpus_than_stated() -> None:
+    host = Host()
+    more = gpu.count(host.gpus, PROFILE.model_copy(update={"count": 7}))
+    assert (more.findings, more.action) == ((Finding("GPUs", "8", "7"),), Action.MONITOR)
+    assert more.cause == "the node has more GPUs than its profile says: the cluster file names another model"
+    assert more.hint == (
+        "nvidia-smi -L; gpucluster profiles show; correct the profile of the node, or `gpu: {count: N}`"
+    )
+    failed = gpu.count(replace(host.gpus, failed="exit 3"), PROFILE.model_copy(update={"count": 7}))
+    assert (failed.findings, failed.action) == (
+        (Finding("GPUs", "8, nvidia-smi: (exit 3)", "7"),), Action.DRAIN
+    )  # fmt: skip
+    said = gpu.count(replace(host.gpus, messages=("a",)), PROFILE.model_copy(update={"count": 9}))
+    assert said.findings == (Finding("GPUs", "8, nvidia-smi: a", "9"),)
+    gone = lost()
+    gone.gpus = replace(gone.gpus, failed="exit 3", messages=("a",))
+    verdict = gpu.count(gone.gpus, PROFILE)
+    assert [(it.part[:5], it.measured) for it in verdict.findings] == [("GPU 4", "[GPU is lost]")]
+    assert gpu.count(gone.gpus, PROFILE.model_copy(update={"count": 7})).action is Action.DRAIN
+    due = Host()
+    due.change(1, memory=None, unread={"memory": "[GPU requires reset]"})
+    reset = gpu.count(due.gpus, PROFILE)
+    assert (reset.cause, reset.hint, reset.action) == (
+        "a GPU met an error that its driver clears by a reset alone",
+        "dmesg | grep Xid; end what uses the GPU; nvidia-smi -r -i INDEX (with NVSwitch: of all GPUs), or reboot",
+        Action.RESET_GPU,
+    )
+
+
+def test_a_link_counts_only_where_it_differs_from_the_usual() -> None:
+    host = Host()
+    unstated = PROFILE.model_copy(update={"nvlinks": None, "nvlink_speed": None})
+    host.links[uuid(host, 4)] = dict.fromkeys(range(18), 26.0) | {18: 26.0}  # one more than the others
+    (found,) = gpu.nvlink_state(host.gpus, host.links, unstated).findings
+    assert (found.measured, found.expected) == ("19 active links", "18, as on most GPUs of the node")
+    host.links[uuid(host, 4)] = dict.fromkeys(range(18))  # no bridge at all
+    assert gpu.nvlink_state(host.gpus, host.links, unstated).findings == ()
+    (found,) = gpu.nvlink_state(
+        host.gpus, host.links, PROFILE.model_copy(update={"nvlink_speed": None})
+    ).findings
+    down = ", ".join(map(str, range(18)))
+    assert (found.measured, found.expected) == (f"0 active links (inactive: link {down})", "18")
+
+
+def test_pcie_in_p0_and_without_a_state() -> None:
+    def told(**values: Any) -> tuple[list[str], str]:
+        host = Host()
+        host.change(6, **values)
+        verdict = gpu.pcie_gen(host.gpus, PROFILE)
+        return [it.measured for it in verdict.findings], verdict.reason
+
+    assert told(pcie_gen=5, pstate=None) == told(pcie_gen=6, pstate=None) == ([], "")
+    assert told(pcie_gen=4, pstate="P1") == ([], "")
+    assert told(pcie_gen=4, pstate="P0") == (["generation 4 in P0"], "")
+    assert told(pcie_gen=4, pcie_gen_max=4) == (["at most generation 4 in this slot"], "")
+    assert told(pcie_gen=5, pcie_gen_max=5) == ([], "")
+
+
+def test_device_files_are_counted_by_their_numbers() -> None:
+    gpus = devices()
+    names = {"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia", *(f"nvidia{n}" for n in range(8))}
+    assert gpu.device_files(frozenset(names), gpus, PROFILE).outcome is Outcome.PASSED
+    more = frozenset({*names, "nvidia8"})
+    assert gpu.device_files(more, gpus, PROFILE).outcome is Outcome.PASSED
+    assert gpu.device_files(frozenset({"nvidiactl"}), nvidia_smi.Gpus(), PROFILE).findings == (
+        Finding("/dev/nvidia[0-9]*", "0 files", "8"), Finding("/dev/nvidia-uvm", "absent", "present")
+    )  # fmt: skip
+
+
+def test_a_gpu_that_does_not_tell_who_it_is_is_compared_with_no_other() -> None:
+    """Not even with what is called x: an empty name stands for none."""
+    host = Host()
+    first = replace(host.gpus.devices[0], name=None, uuid=None, index=None)
+    odd: dict[str, Norm[str]] = {"x": norm([("a", "1"), ("b", "1"), ("c", "1")])}
+    alone = nvidia_smi.Gpus((first,))
+    assert gpu.vbios(alone, PROFILE, odd).outcome is Outcome.PASSED
+    assert gpu.clocks(alone, odd).outcome is Outcome.PASSED
+    assert gpu.driver(alone, PROFILE, odd).outcome is Outcome.NOT_APPLICABLE
+    slow: dict[str, dict[int, float | None]] = {"x": {0: 1.0}}
+    assert gpu.nvlink_state(alone, slow, PROFILE).reason == f"{first}: nvidia-smi nvlink -s does not list it"
+    errors = {"x": nvidia_smi.LinkErrors(0, ((0, "Replay Errors", 9),))}
+    assert (
+        gpu.nvlink_errors(alone, errors, PROFILE).reason == f"{first}: nvidia-smi nvlink -e shows no counter"
+    )
+    rows = {"x": nvidia_smi.Remapped(9, 9, pending=True, failure=True)}
+    for check in (gpu.remapped_rows, gpu.remapped_pending):
+        assert (
+            check(alone, rows, PROFILE).reason
+            == f"{first}: nvidia-smi --query-remapped-rows does not list it"
+        )
+    numa = replace(host.topology, numa={1: "0"})
+    most = gpu.numa_majority({"a": alone, "b": alone}, {"a": numa, "b": numa})
+    assert list(most) == [("", 1, 1)]
+    verdict = gpu.numa_affinity(alone, numa, most)
+    assert (verdict.outcome, verdict.reason) == (
+        Outcome.NOT_APPLICABLE,
+        "there is no other node of this kind to compare with",
+    )
+
+
+def test_a_value_without_a_word_of_why_it_is_absent() -> None:
+    gpus = devices()
+    first = replace(gpus.devices[0], memory=None, unread={})
+    alone = nvidia_smi.Gpus((first,))
+    assert gpu.memory(alone, PROFILE).findings == (
+        Finding(str(first), "no value", "140.4 GiB (within 1%)", Action.RESET_GPU),
+    )
+    row = nvidia_smi.Remapped(0, None, pending=False, failure=False)
+    assert gpu.remapped_rows(alone, {str(first.uuid): row}, PROFILE).findings == (
+        Finding(str(first), "no value", "at most 8 rows", Action.RESET_GPU),
     )

@@ -76,6 +76,9 @@ STATED: list[tuple[Callable[[], Verdict], Finding | None]] = [
     (lambda: os.release("a 1", "A 2", NONE), Finding("release", "a 1", "a 2")),
     (lambda: os.kernel("6.8.0", "6.8*", NONE), None),
     (lambda: os.kernel("6.8.0", "6.1*", NONE), Finding("kernel", "6.8.0", "6.1*")),
+    (lambda: os.kernel("6.8.0", "6.8.0", NONE), None),
+    (lambda: os.kernel("6.8.0", "6.8", NONE), Finding("kernel", "6.8.0", "6.8")),
+    (lambda: os.kernel("6.8.0", "*", NONE), None),
     (lambda: os.numa(CPUS, 2, NONE), None),
     (lambda: os.numa(CPUS, 4, NONE), Finding("NUMA nodes", "2", "4")),
     (lambda: os.hugepages(MEMORY, 4, NONE), None),
@@ -87,6 +90,16 @@ STATED: list[tuple[Callable[[], Verdict], Finding | None]] = [
         Finding("CPUs", "8 online (offline: 7)", "no CPU offline"),
     ),
     (lambda: os.cpus(replace(CPUS, online=7, offline="7"), 8, NONE), Finding("CPUs", "7 online (offline: 7)", "8")),
+    (
+        lambda: os.cpus(replace(CPUS, offline="7"), None, os.norm({"n1": 8, "n2": 9})),
+        Finding("CPUs", "8 online (offline: 7)", "no CPU offline"),
+    ),
+    (lambda: os.cpus(replace(CPUS, offline="7"), None, peers(8, 8)), None),
+    (lambda: os.cpus(replace(CPUS, offline="7"), None, peers(8, 9)),
+     Finding("CPUs", "8 online (offline: 7)", f"9, {MOST}")),
+    (lambda: os.cpus(replace(CPUS, offline="7"), 8, peers(8, 9)), None),
+    (lambda: os.governor({}, None, peers({}, {"a": 8})), Finding("governor", "{}", f"{{'a': 8}}, {MOST}")),
+    (lambda: os.governor({"a": 8}, None, peers({"a": 8}, {})), Finding("governor", "{'a': 8}", f"{{}}, {MOST}")),
     (lambda: os.governor({"a": 8}, "a", NONE), None),
     (lambda: os.governor({"b": 1, "a": 7}, "a", NONE), Finding("governor", "a on 7 CPUs, b on 1 CPUs", "a on all CPUs")),  # noqa: E501 - one case
     (lambda: os.governor({}, "a", NONE), Finding("governor", "no frequency scaling", "a on all CPUs")),
@@ -101,6 +114,11 @@ STATED: list[tuple[Callable[[], Verdict], Finding | None]] = [
     ),
     (lambda: os._responds(Answer("n", 1), None), Finding("node", "'true' ended with exit status 1", "exit status 0")),
     (lambda: os.load(Load(8, 0, 0), 8, 1), None),
+    (lambda: os.systemd(SystemState("running"), peers(*ANSWERS)), None),
+    (lambda: os.systemd(SystemState("degraded"), NONE), None),
+    (lambda: os.shared_storage({"/s": SharedFolder("n1")}, "n2"), None),
+    (lambda: os.drift({"c": Said("a", 0)}, {"c": peers(Said("a", 0), Said("a", 0))}), None),
+    (lambda: os.name_resolution({"x": "1"}, "n1", {"x": peers("1", "1")}), None),
     (lambda: os.sysctls({"a": "1 2"}, {"a": " 1  2"}), None),
     (lambda: os.services({"a": "active"}, ["a"]), None),
     (lambda: os.services({"a": "inactive"}, ["a"]), Finding("a", "inactive", "active")),
@@ -205,6 +223,9 @@ def test_bounds_of_uptime() -> None:
     assert os.uptime(60, 60, 60).outcome is Outcome.PASSED
     assert os.uptime(59, 60, None).findings == (Finding("uptime", "59 s", "at least 1 min"),)
     assert os.uptime(61, None, 60).findings == (Finding("uptime", "1 min 1 s", "at most 1 min"),)
+    for verdict in (os.uptime(60, 60, None), os.uptime(60, None, 60)):
+        assert (verdict.outcome, verdict.reason) == (Outcome.PASSED, "")
+    assert os.uptime(59, 60, None).reason == os.uptime(61, None, 60).reason == ""
 
 
 def test_words_of_the_command_line() -> None:
@@ -212,6 +233,17 @@ def test_words_of_the_command_line() -> None:
     assert verdict.findings == (Finding("kernel command line", "has b more and nothing less", MOST),)
     verdict = os.cmdline("a", peers("a", "a d c"))
     assert verdict.findings == (Finding("kernel command line", "has nothing more and c d less", MOST),)
+    halves = os.norm({"n1": "a", "n2": "b"})
+    assert os.cmdline("a", halves).findings == (
+        Finding(
+            "kernel command line",
+            "a",
+            "one value on all nodes of its group; no majority: a on n1, b on n2",
+            Action.MONITOR,
+        ),
+    )
+    assert os.cmdline("a", halves).reason == ""
+    assert os.cmdline("a", peers("a", "a")).outcome is Outcome.PASSED
     assert (os.cmdline("x", ALONE).reason, os.cmdline("x", ALONE).outcome) == (NOBODY, Outcome.NOT_APPLICABLE)
 
 
@@ -303,6 +335,13 @@ def test_losses_in_full() -> None:
     assert told("its agent's task ended") == os._LOSSES[2][1:]
     assert [loss[3] for loss in os._LOSSES] == [Action.DRAIN, Action.DRAIN, Action.MONITOR]
     assert told("other")[2] is Action.REBOOT
+    words = "its agent's task ended"
+    assert os.responds(Answer("n1", None, problem=words)).action is Action.MONITOR
+    assert (
+        os.responds(Answer("n1", None, problem=words), "gone").action is Action.REBOOT
+    )  # the channel's word
+    healthy = os.responds(Answer("n1", 0))
+    assert (healthy.outcome, healthy.action) == (Outcome.PASSED, Action.REBOOT)
 
 
 def test_limits_in_words() -> None:
@@ -437,3 +476,121 @@ def test_peers_are_worked_out_once_for_each_question() -> None:
     assert one.of(GROUP, "total", 0.1) is first
     assert (first.total, one.of(GROUP, "swap_total").value, one.of(GROUP).value) == (2, 3 << 20, MEMORY)
     assert one == os.Peers(dict(one.facts))
+    sizes = os.Peers({"n1": replace(MEMORY, total=100), "n2": replace(MEMORY, total=99), "n3": MEMORY})
+    assert sizes.of(GROUP, "total").votes == ((100, ("n1",)), (99, ("n2",)), (64 * GIB, ("n3",)))
+    assert sizes.of(GROUP, "total", 0.02).votes == ((100, ("n1", "n2")), (64 * GIB, ("n3",)))
+    assert sizes.of(GROUP, "total").voters == "nodes of its group"
+
+
+def test_a_name_that_is_alike_nowhere_or_means_nothing_is_not_compared() -> None:
+    halves = os.norm({"n1": "1", "n2": "2"})
+    verdict = os.name_resolution({"x": "1"}, "n1", {"x": halves})
+    assert [it.action for it in verdict.findings] == [Action.MONITOR]
+    for most in (peers("1", ""), ALONE):
+        verdict = os.name_resolution({"x": "1"}, "n1", {"x": most})
+        assert (verdict.outcome, verdict.findings) == (Outcome.NOT_APPLICABLE, ())
+    both = os.name_resolution({"x": "1", "y": "3"}, "n1", {"x": peers("1", ""), "y": peers("3", "4")})
+    assert both.findings == (Finding("y", "3", f"4, {MOST}"),)
+
+
+def test_what_may_be_written_to_on_the_nodes_that_have_it() -> None:
+    def mount(path: str, fstype: str = "ext4", *options: str) -> Mount:
+        return Mount("d", path, fstype, options or ("rw",))
+
+    fleet = {
+        "n1": {"/": mount("/", "overlay"), "/var": mount("/var"), "/nfs": mount("/nfs", "nfs4", "ro")},
+        "n2": {"/": mount("/", "overlay"), "/var": mount("/var", "xfs", "rw", "shutdown"), "/b": mount("/b")},
+        "n3": {"/var": mount("/var", "nfs", "ro")},
+    }
+    assert {path: peers.facts for path, peers in os.writable_of_all(fleet).items()} == {
+        "/": {"n1": True, "n2": True},
+        "/b": {"n2": True},
+        "/var": {"n1": True, "n2": False, "n3": False},
+    }
+    assert list(os.writable_of_all(fleet)) == ["/", "/b", "/var"]
+
+
+def test_scratch_space_of_all_nodes_is_rounded_to_what_most_have() -> None:
+    def node(tmp: str, shm: str) -> dict[str, Mount]:
+        return {
+            "/": ROOT,
+            "/tmp": Mount("t", "/tmp", "tmpfs", ("rw", f"size={tmp}")),
+            "/dev/shm": Mount("t", "/dev/shm", "tmpfs", ("rw", "noexec", shm)),
+        }
+
+    rooms = os.Scratch.of_all(
+        {
+            "n1": node("1000k", "size=91k"),
+            "n2": node("999k", "size=100k"),
+            "n3": node("500k", "x"),
+            "n4": {"/": ROOT},
+        }
+    ).facts
+    assert rooms == {
+        "n1": os.Scratch(os.Room(size="999k"), os.Room(noexec=True, size="100k")),
+        "n2": os.Scratch(os.Room(size="999k"), os.Room(noexec=True, size="100k")),
+        "n3": os.Scratch(os.Room(size="500k"), os.Room(noexec=True, size="half of the memory")),
+        "n4": os.Scratch(os.Room(), os.Room()),
+    }
+
+
+def test_programs_that_may_not_run_in_scratch_space_are_a_warning() -> None:
+    quiet = os.Room()
+    mine = os.Scratch(os.Room(noexec=True), quiet)
+    alike = peers(quiet, quiet)
+    verdict = os.scratch(mine, alike, alike, 1)
+    assert verdict.advisories == (
+        Advisory("/tmp", "mounted noexec", "programs may run there, as on 4 of 4 nodes of its group"),
+    )
+    assert verdict.outcome is Outcome.PASSED
+    halves = os.norm({"n1": quiet, "n2": os.Room(noexec=True)})
+    assert os.scratch(mine, halves, alike, 1).advisories == ()
+    small = os.Scratch(quiet, os.Room(size="half of the memory"))
+    most = peers(quiet, os.Room(size="2048k"))
+    assert os.scratch(small, alike, most, 2 * GIB).outcome is Outcome.PASSED
+    assert os.scratch(small, alike, most, 2 << 20).findings == (
+        Finding("/dev/shm", "limit of 1 MiB", f"limit of 2 MiB, {MOST}"),
+    )
+
+
+def test_files_that_cannot_be_written() -> None:
+    def told(problem: str, *options: str) -> Verdict:
+        found = {"/": ROOT, "/tmp": Mount("t", "/tmp", "tmpfs", options or ("rw",))}
+        return os.root_writable(found, {}, {"/tmp": problem})
+
+    words = "sh: 1: cannot create /tmp/x: "
+    for end in ("Permission denied", "No such file or directory"):
+        assert told(words + end).findings == (
+            Finding("/tmp", words + end, "a file can be written", Action.MONITOR),
+        )
+    assert told(f"{words}Input/output error").findings == (
+        Finding("/tmp", f"{words}Input/output error", "a file can be written"),
+    )
+    for full in ("No space left on device", "Disk quota exceeded", ""):
+        assert told(words + full if full else "").outcome is Outcome.PASSED
+    absent = told("sh: mktemp: not found")
+    assert (absent.outcome, absent.reason) == (Outcome.NOT_CHECKED, "/tmp: sh: mktemp: not found")
+    assert told(f"{words}Input/output error", "ro").findings == (Finding("/tmp", "mounted ro", "rw"),)
+    assert os.root_writable({"/": ROOT}, {}, {"/dev/shm": "x"}).findings[0].part == "/dev/shm"
+
+
+def test_a_path_that_is_for_others_is_not_checked() -> None:
+    denied = Disk(problem="df: /h: Permission denied")
+    verdict = os.mount_response({"/h": denied}, {"/h": ROOT})
+    assert (verdict.outcome, verdict.reason) == (
+        Outcome.NOT_CHECKED, "df: /h: Permission denied: the user of the run may not go there"
+    )  # fmt: skip
+    hung = Disk(problem="no answer within 10 s", hung=True)
+    assert os.mount_response({"/x": hung}, {}, ()).findings == (Finding("/x", hung.problem, "df answers"),)
+    stale = Disk(problem="df: /h: Stale file handle")
+    assert os.mount_response({"/h": stale}, {"/h": ROOT}, ()).findings == (
+        Finding("/h (ext4 from /dev/sda1)", stale.problem, "df answers"),
+    )
+    config = OsConfig(mounts=(MountConfig(path="/h", min_free=1),))
+    room = Disk(9 * GIB, 9 * GIB)
+    disks = {"/h": denied, "/": room, "/tmp": room, "/dev/shm": room}
+    verdict = os.free_space(disks, {"/": ROOT, "/h": ROOT}, config)
+    assert (verdict.outcome, verdict.reason) == (
+        Outcome.NOT_CHECKED, "df: /h: Permission denied: the user of the run may not go there"
+    )  # fmt: skip
+    assert [it.device for it in verdict.metrics] == ["/", "/tmp", "/dev/shm"]

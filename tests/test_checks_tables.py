@@ -10,15 +10,19 @@ from kernel_logs import fold
 
 from pytest_gpucluster.checks import burnin, fabric, kernel_log, slurm
 from pytest_gpucluster.checks import xid as xid_checks
+from pytest_gpucluster.checks.burnin_told import NodeTold
 from pytest_gpucluster.checks.verdict import Action, Finding, Outcome
+from pytest_gpucluster.config.burnin import BurninConfig
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.probes import xid
 from pytest_gpucluster.probes.infiniband import Interfaces
+from pytest_gpucluster.probes.kernel_log import Event, KernelLog
 from pytest_gpucluster.probes.xid import Advice
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+NO_LOG = KernelLog("dmesg", 0, None, None)
 UNUSED = "unused according to NVIDIA's catalogue"
 NVLINK5 = "NVLink 5 error of the"
 # What an Xid means, in the words of the reports: number by number
@@ -109,7 +113,8 @@ def test_the_process_of_an_xid_is_no_word_of_the_driver() -> None:
     assert xid.lookup(149, "x pid=7, name=nonfatal, Fatal").advice is Advice.IGNORE  # not at the beginning
 
 
-def test_what_an_advice_asks_for() -> None:
+def test_what_an_advice_asks_for(tmp_path: Path) -> None:
+    assert not xid_checks.explains(fold(tmp_path, "usb 1-1: hello"), 1, None)
     assert xid_checks.ACTIONS == {
         Advice.RESET: Action.RESET_GPU, Advice.REBOOT: Action.REBOOT, Advice.SUPPORT: Action.DRAIN
     }  # fmt: skip
@@ -130,6 +135,11 @@ def test_the_counters_of_a_burn_in() -> None:
         **dict.fromkeys(never, 0), "nvlink_crc_errors": 99, "port_rcv_errors": 9,
         "port_rcv_remote_physical_errors": 9, "symbol_error": 119,
     } == burnin.LIMITS  # fmt: skip
+    config = BurninConfig(max_corrected=7)
+    assert {name: burnin._limit(name, 2.0, config) for name in burnin.LIMITS} == burnin.LIMITS
+    assert [burnin._limit(name, 2.5, config) for name in ("ecc_corrected_volatile", "pcie_replay", "xid_79")] == [
+        7, 20, None
+    ]  # fmt: skip
     assert burnin.FATAL == (
         "gone", "ecc_uncorrected_volatile", "ecc_uncorrected_aggregate", "remapped_uncorrectable", "remapped_failure"
     )  # fmt: skip
@@ -155,13 +165,19 @@ def test_the_counters_of_a_burn_in() -> None:
     ],
 )  # fmt: skip
 def test_how_a_rank_ends_that_waited_for_another(text: str, *, waited: bool) -> None:
-    assert bool(burnin._FOLLOWS.search(text)) is waited
+    told = NodeTold("a", problems=[("hbm", "", "illegal memory access"), ("nccl", "", text)])
+    assert burnin._of_nccl(told) == [text]
+    assert burnin._broke(told) is not waited
 
 
 # --- the fabric ----------------------------------------------------------------------------------------------------
 
 
 def test_the_tables_of_the_fabric() -> None:
+    assert (fabric.DMABUF_KERNEL, fabric._registers_dmabufs("5.12")) == ((5, 12), True)
+    assert (fabric.ROCE_V2, fabric.GID_BY_NCCL) == ("RoCE v2", "-1")
+    assert fabric.NO_PORT == "the node has no port (see fabric.hca_count)"
+    assert fabric.NONE_ACTIVE == "no port is active (see fabric.port_state)"
     assert fabric.USUAL == {
         "symbol_error": 10, "link_error_recovery": 10, "link_downed": 10, "port_rcv_errors": 10,
         "port_rcv_remote_physical_errors": 100, "port_xmit_discards": 100, "local_link_integrity_errors": 10,
@@ -230,6 +246,10 @@ def test_from_which_kernel_on_dma_buf_is_sure(kernel: str | None, *, sure: bool)
         ("Machine Check: Bank 7: 0x2000000000000000 fatal", True),
         ("Machine Check Event: 0x1 Bank 12: dc00000000000000 fatal", False),
         ("machine check: 0 bank 7: bd80000000100134", True), ("Machine Check: 0 Bank 7: bd8 fatal", True),
+        ("Machine Check: 0x1f Bank 7: 0xbd80000000100134", True), ("Machine Check: Bank 7: bd80000000100134", True),
+        ("Machine Check Exception: from an unknown source", True), ("EDAC MC0: 1 UE", True), ("MC18_STATUS[UE|", True),
+        ("Machine Check: 0 Bank x: bd80000000100134", False), ("Machine Check: 0 Bank : bd80000000100134", False),
+        ("Machine Check:  Bank 7: bd80000000100134", False), ("EDAC MC0: 1 CE deferred", True), ("QUEUE", False),
     ],
 )  # fmt: skip
 def test_what_is_an_uncorrected_error(text: str, *, uncorrected: bool) -> None:
@@ -241,9 +261,13 @@ def test_what_is_an_uncorrected_error(text: str, *, uncorrected: bool) -> None:
     [
         ("fallen off the bus", Action.REBOOT), ("GPU is lost", Action.REBOOT), ("lost from the bus", Action.REBOOT),
         ("RmInitAdapter failed", Action.REBOOT), ("Cannot initialize the device", Action.REBOOT),
-        ("cannot ATTACH gpu", Action.REBOOT), ("copy vbios", Action.REBOOT), ("I/O region 0 is invalid", Action.REBOOT),
+        ("cannot ATTACH gpu", Action.REBOOT), ("copy vbios", Action.REBOOT),
+        ("NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:", Action.REBOOT),
         ("NV_ERR_MEMORY_ERROR", Action.RESET_GPU), ("GSP timeout *", Action.RESET_GPU), ("GSP timeout", None),
-        ("I/O regions are invalid", None), ("something else", None),
+        ("I/O regions are invalid", None), ("something else", None), ("NV_ERR_RESET_REQUIRED", Action.RESET_GPU),
+        ("rm_init_adapter failed", Action.REBOOT), ("probe routine failed", Action.REBOOT),
+        ("is probably locked", Action.RESET_GPU), ("likely needs to be reset", Action.RESET_GPU),
+        ("Heartbeat timed out", Action.RESET_GPU), ("memory subsystem error detected", Action.RESET_GPU),
     ],
 )  # fmt: skip
 def test_what_the_drivers_words_ask_for(text: str, action: Action | None) -> None:
@@ -255,11 +279,11 @@ def test_what_the_drivers_words_ask_for(text: str, action: Action | None) -> Non
     [
         ("AER: Corrected error received", True), ("AER: Correctable error", True), ("AER: Uncorrected", False),
         ("Uncorrectable", False), ("first error is reported first", True), ("found no error details", True),
-        ("correction", False),
+        ("correction", False), ("correctedx", False), ("CORRECTABLE error", True),
     ],
 )  # fmt: skip
 def test_which_lines_of_pcie_are_of_corrected_errors(text: str, *, corrected: bool) -> None:
-    assert bool(kernel_log._PCIE_CORRECTED.search(text)) is corrected
+    assert kernel_log._harmless(Event("pcie", 1, 0.0, 0.0, text), NO_LOG) is corrected
 
 
 @pytest.mark.parametrize(
@@ -271,7 +295,7 @@ def test_which_lines_of_pcie_are_of_corrected_errors(text: str, *, corrected: bo
     ],
 )  # fmt: skip
 def test_devices_without_a_medium(text: str, *, no_medium: bool) -> None:
-    assert bool(kernel_log._NO_MEDIUM.search(text)) is no_medium
+    assert kernel_log._harmless(Event("io", 1, 0.0, 0.0, text), NO_LOG) is no_medium
 
 
 @pytest.mark.parametrize(
@@ -283,7 +307,21 @@ def test_devices_without_a_medium(text: str, *, no_medium: bool) -> None:
     ],
 )
 def test_a_gpu_that_is_full(text: str, *, full: bool) -> None:
-    assert bool(kernel_log._GPU_FULL.search(text)) is full
+    assert kernel_log._harmless(Event("nvrm", 1, 0.0, 0.0, text), NO_LOG) is full
+    assert kernel_log._harmless(Event("filesystem", 1, 0.0, 0.0, text), NO_LOG) is False
+
+
+@pytest.mark.parametrize(
+    ("text", "aborted"),
+    [
+        ("nvme nvme0: I/O 5 QID 1 timeout, aborting", True), ("nvme nvme12: I/O timeout, aborting req_op", True),
+        ("nvme nvmex: I/O 5 timeout, aborting", False), ("nvme nvme: I/O 5 timeout, aborting", False),
+        ("nvme nvme0: I/O 5 QID 1 timeout, reset controller", False), ("nvme nvme0: Admin timeout, aborting", False),
+    ],
+)  # fmt: skip
+def test_which_command_of_a_disk_was_aborted(text: str, *, aborted: bool) -> None:
+    words = "no command of a disk that took too long; if the abort did not help, more lines follow"
+    assert kernel_log._warning(Event("io", 1, 0.0, 0.0, text), NO_LOG) == (words if aborted else "")
 
 
 def test_a_finding_of_the_kernel_log_word_by_word(tmp_path: Path) -> None:

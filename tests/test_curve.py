@@ -63,6 +63,7 @@ def test_one_point_is_drawn(unicode: bool) -> None:
 
 
 def test_fits() -> None:
+    assert (MIN_WIDTH, fits(30), fits(29)) == (30, True, False)
     assert fits(MIN_WIDTH)
     assert not fits(MIN_WIDTH - 1)
     assert draw(POINTS, width=MIN_WIDTH - 1) == []
@@ -166,3 +167,18 @@ def test_the_axis_ends_at_a_round_number(value: float, top: float) -> None:
 )  # fmt: skip
 def test_a_label_has_no_exponent_where_people_look(value: float, label: str) -> None:
     assert _label(value) == label
+
+
+def test_a_label_needs_four_columns_beside_it() -> None:
+    def named(last: float) -> str:
+        return draw([(MIB, 1.0), (2 * MIB, 1.0), (int(last * MIB), 1.0)], width=60, unicode=False)[-2]
+
+    assert named(90.5) == f"{'    1MiB    2MiB':53}90.5MiB"
+    assert named(128) == f"{'    1MiB':54}128MiB"  # it would be 3 apart
+
+
+def test_a_bound_at_an_end_stays_there() -> None:
+    bounds = {MIB: 2.0, GIB: 2.0}
+    lines = draw([(MIB, 1.0), (GIB, 1.0)], width=40, height=3, unicode=False, thresholds=bounds)
+    assert lines[0] == "   2 |==                             =="
+    assert lines[1] == "   1 |X...............................X"

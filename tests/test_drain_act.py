@@ -267,6 +267,25 @@ def test_a_resume_reads_again_and_leaves_what_has_changed() -> None:
     assert a_world.ran == [("scontrol", "update", "NodeName=gpu01", "State=UNDRAIN")]
 
 
+def test_a_resume_of_a_node_that_cannot_be_read_ends_the_acts() -> None:
+    def down(_world: World, _argv: tuple[str, ...]) -> None:
+        raise SlurmError("no controller")
+
+    log = Log()
+    act = actor(world(before=down), log)
+    assert act.resume("gpu01", OURS) is False
+    why = "its state cannot be read: no controller"
+    assert [(event["event"], event["why"]) for event in log] == [("resume_decision", why)]
+    assert act.problems == [f"nothing more is touched: gpu01: {why}"]
+
+
+def test_a_spared_node_is_named_with_its_hardest_check() -> None:
+    act = actor(world(), Log())
+    mine = [*grounds("gpu01"), Grounds("gpu01", "gpu.memory", Action.VENDOR, "3", "0")]
+    act.drain(mine, limits(), spared={"gpu01": "it was lost"})
+    assert act.spared_lines == ["not drained: gpu01 (gpu.memory): it was lost"]
+
+
 def test_a_dry_run_resumes_nothing() -> None:
     ours = "gpucluster:gpu.count 7<8 run=old"
     a_world, log = world(), Log()

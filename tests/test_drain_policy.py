@@ -7,7 +7,7 @@ import re
 import pytest
 
 from pytest_gpucluster.checks.verdict import Action
-from pytest_gpucluster.drain import Budget, Grounds, fit_for_trial, listed, read_reason, write_reason
+from pytest_gpucluster.drain import Budget, Grounds, fit_for_trial, listed, policy, read_reason, write_reason
 from pytest_gpucluster.drain.policy import (
     ours,
     ranked,
@@ -59,6 +59,10 @@ def node(state: str = "IDLE", *flags: str, reason: str = "", name: str = "gpu01"
         ("7", "around 8", "", "7!=around 8"),
         ("50%", "60%", "", "50<60 %"),
         ("7.", "8", "", "7.!=8"),
+        ("1.x", "2", "", "1.x!=2"),
+        ("2199023255552", "1.000001", "", "2199023255552>1.000001"),
+        ("1" * 14, "2", "", "1" * 14 + "!=2"),
+        ("1.0000001", "2", "", "1.0000001!=2"),
         ("\"a\" 'b' `c` \\d |e $f", "[x]=y", "", "a b c d e f!=(x):y"),
         ("a  b\n\tc", "\xe9\x00\x7f", "", "a b c!=???"),
         ("x" * 40, "y" * 41, "", "x" * 40 + "!=" + "y" * 37 + "..."),
@@ -89,6 +93,8 @@ def test_a_reason_has_its_check_first_and_is_read_again() -> None:
         "'; rm -rf / #\"`$(id)`",
         "7 [root@2026-11-21T08:00:00]",
         "x" * 100_000,
+        "1" * 1000,
+        "1." + "0" * 1000,
     ],
 )
 def test_nothing_that_a_node_says_breaks_the_reason(hostile: str) -> None:
@@ -121,6 +127,11 @@ def test_a_long_list_of_checks_is_shortened_to_one_that_asks_for_more() -> None:
     assert longest == f"gpucluster:{'x' * 80} {y}...!={z}... run={'r' * 64}"
     assert len(longest) == LIMIT - 12
     assert read_reason(longest) is not None
+    digits = write_reason(
+        ["x" * 500, "y" * 500], "-" + "1" * 13 + ".5" + "0" * 5, "2" * 13 + " " + "u" * 500, "r" * 500
+    )
+    assert digits.endswith(f" also=* run={'r' * 64}")
+    assert len(digits) <= LIMIT
 
 
 @pytest.mark.parametrize("over", [0, 1])
@@ -150,6 +161,7 @@ def test_a_name_in_a_reason_has_harmless_characters_only() -> None:
         ("gpucluster:a-b_c.D9 1<2 also=,a,,b, run=r", Reason(("a-b_c.D9", "a", "b"), "1<2", "r")),
         ("gpucluster:gpu.count 1<2 also=x also=y run=r", Reason(("gpu.count", "y"), "1<2 also=x", "r")),
         ("gpucluster:gpu.count 1<2 run=q run=r", Reason(("gpu.count",), "1<2 run=q", "r")),
+        ("gpucluster:gpu.count 1<2 also= run=r", Reason(("gpu.count",), "1<2 also=", "r")),
         ("gpucluster:gpu.count  run=r", Reason(("gpu.count",), "", "r")),
         ("gpucluster:gpu.count 1<2 run=r : reboot timed out", Reason(("gpu.count",), "1<2", "r")),
         ("gpucluster:gpu.count 1<2 run=r : Not responding ", None),
@@ -284,6 +296,30 @@ def test_the_action_class_decides_what_is_grounds(action: str, least: Action, gr
     assert reaches(action, least) is grounds
 
 
+def test_a_node_ranks_by_its_hardest_action() -> None:
+    def of(name: str, check: str, action: Action) -> Grounds:
+        return Grounds(name, check, action, "1", "2")
+
+    rows = ranked(
+        [of("gpu01", "a", Action.DRAIN), of("gpu02", "a", Action.RESET_GPU), of("gpu02", "b", Action.VENDOR)]
+    )
+    assert [name for name, _ in rows] == ["gpu02", "gpu01"]
+
+
+def test_the_words_for_actions_and_what_grounds_have_by_themselves() -> None:
+    assert reaches("drain", Action.DRAIN)
+    assert policy.NAMES == {
+        "reset-gpu": Action.RESET_GPU,
+        "reboot": Action.REBOOT,
+        "drain": Action.DRAIN,
+        "return-to-vendor": Action.VENDOR,
+    }
+    bare = Grounds("gpu01", "gpu.count", Action.DRAIN, "7", "8")
+    assert ranked([bare]) == [("gpu01", (bare,))]
+    assert (bare.part, bare.unconfirmed) == ("", "")
+    assert deviation("7", "8") == "7<8"
+
+
 def test_the_worst_go_first_and_the_unconfirmed_not_at_all() -> None:
     def of(name: str, check: str, action: Action = Action.DRAIN, unconfirmed: str = "") -> Grounds:
         return Grounds(name, check, action, "1", "2", unconfirmed=unconfirmed)
@@ -348,6 +384,10 @@ def test_the_budget(text: str, nodes: int, allowed: int) -> None:
         "10 %",
         "101%",
         "100.1%",
+        "100.%",
+        "1.x%",
+        "100.01%",
+        "999%",
         "1000%",
         "1e3",
         "10%%",
@@ -371,6 +411,7 @@ def test_a_budget_may_stand_among_spaces() -> None:
     assert Budget.parse(" 3 ") == Budget(3)
     assert Budget.parse("\t2.50% ") == Budget(percent=2.5)
     assert str(Budget.parse("2.50%")) == "2.5%"
+    assert Budget.parse("100.00%") == Budget(percent=100.0)
 
 
 def test_the_reason_of_a_node_is_of_its_hardest_grounds() -> None:

@@ -138,6 +138,32 @@ def test_what_is_kept_stays_and_the_others_are_drained_again_with_their_reason(w
     assert (world.ran, len(log)) == (before, 6)
 
 
+def test_the_first_node_is_kept_while_the_shell_drains_the_second_one(world: World) -> None:
+    run, _ = a_trial(world)
+    run.begin()
+    run.keep("gpu01")
+    run.end()  # the shell takes them in order: with gpu02 drained it is done with gpu01
+    assert (world.told("gpu01"), world.told("gpu02")) == (("IDLE", ""), ("IDLE+DRAIN", OURS))
+
+
+def test_the_shell_has_the_environment_of_slurm_and_its_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (trial.BEGIN_WITHIN, trial.END_WITHIN) == (60.0, 30.0)
+    world.env = {"SLURM_CONF": "/etc/other.conf"}
+    spawn, seen = world.transport.spawn, []
+
+    def noted(argv: Any, **options: Any) -> Any:
+        seen.append(options)
+        return spawn(argv, **options)
+
+    monkeypatch.setattr(world.transport, "spawn", noted)
+    run, _ = a_trial(world, "gpu01")
+    run.begin()
+    run.end()
+    assert seen == [{"env": {"SLURM_CONF": "/etc/other.conf"}}]
+
+
 def test_a_node_that_has_changed_since_is_left_alone(world: World) -> None:
     world.put("gpu01", reason="bob: bad cable")
     run, log = a_trial(world, "gpu01", "gpu09")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
@@ -362,6 +363,21 @@ def test_the_last_good_run_that_has_the_check_counts(kept: History) -> None:
     assert kept.compare(told.run, third).turned == ()
 
 
+def test_a_node_that_was_not_tested_is_one_turn_beside_what_failed(kept: History) -> None:
+    checks = ("gpu.a", "gpu.b", "gpu.c", "gpu.d")
+    nodes = ("gpu01", "gpu02")
+    add(kept, log(1, [result(node, check) for node in nodes for check in checks]))
+    ends = ("not tested", "not tested", "failed", "not checked")
+    told = add(
+        kept, log(2, [result(n, c, end) for n in nodes for c, end in zip(checks, ends, strict=True)], end=1)
+    )
+    assert sorted((turn.node, turn.check, turn.now) for turn in told.turned) == [
+        (node, check, end)
+        for node in nodes
+        for check, end in (("", "not tested"), ("gpu.c", "failed"), ("gpu.d", "not checked"))
+    ]
+
+
 # --- keeping few
 
 
@@ -437,3 +453,101 @@ def test_a_history_without_runs_names_its_clusters(kept: History) -> None:
     kept.add(recorded(log(1, night({"gpu01": 1.0}), cluster="other")))
     with pytest.raises(ConfigError, match=r"no run 'x' of cluster prod; it has clusters: other$"):
         kept.find("prod", "x")
+
+
+def count(kept: History, table: str) -> int:
+    return int(kept._db.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
+
+
+def test_nothing_of_a_run_stays_that_was_deleted(kept: History) -> None:
+    of_run = ("runs", "metrics", "verdicts", "findings", "fleet", "node_runs", "series", "items")
+    found = [{"part": "p" * 500, "measured": str(n), "expected": "x"} for n in range(400)]
+    red = result("gpu01", "gpu.x", "failed", verdicts=[{"findings": found, "action": "drain"}])
+    add(kept, log(1, [red, *night({"gpu01": 1.0})], end=1))
+    assert all(count(kept, table) for table in of_run)
+    before = kept.path.stat().st_size
+    assert kept.keep(1) == 0
+    assert kept.keep(0) == 1
+    assert [count(kept, table) for table in of_run] == [0] * len(of_run)
+    assert kept.path.stat().st_size < before - 100_000  # the file gets smaller, too
+
+
+def test_the_schema(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "er" / "h.sqlite"
+    with contextlib.closing(History(path, create=True)) as made:
+        rows = made._db.execute(
+            "SELECT type, name FROM sqlite_master WHERE sql IS NOT NULL ORDER BY type, name"
+        )
+        assert [*rows] == [
+            ("index", "findings_run"), ("index", "metrics_run"), ("index", "node_runs_run"), ("index", "runs_started"),
+            ("index", "verdicts_run"), ("table", "accepted"), ("table", "findings"), ("table", "fleet"),
+            ("table", "items"), ("table", "metrics"), ("table", "node_runs"), ("table", "nodes"), ("table", "runs"),
+            ("table", "series"), ("table", "verdicts"),
+        ]  # fmt: skip
+        assert (made._number("application_id"), made._number("user_version")) == (
+            int.from_bytes(b"gpuc", "big"),
+            1,
+        )
+
+
+def test_a_file_is_read_while_another_writes_it(kept: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(kept, log(1, night({"gpu01": 1.0})))
+    assert kept._number("busy_timeout") == 60_000  # milliseconds
+    monkeypatch.setattr("pytest_gpucluster.report.history.BUSY", 0.01)
+    kept._db.execute("BEGIN IMMEDIATE")
+    with contextlib.closing(History(kept.path)) as other:
+        assert [past.run for past in other.runs("prod")] == ["night001"]
+    with pytest.raises(GpuClusterError, match=r"another writer has held it for 0.01 s; import the run later"):
+        History(kept.path, create=True)
+    kept._db.execute("ROLLBACK")
+
+
+def test_a_file_of_the_next_version_is_refused(kept: History) -> None:
+    kept._db.execute("PRAGMA user_version = 2")
+    said = (
+        r"written by a newer pytest-gpucluster \(schema 2, this one knows 1\); upgrade, or name another file$"
+    )
+    with pytest.raises(ConfigError, match=said):
+        History(kept.path)
+
+
+def test_answers_have_twenty_rows_unless_asked_for_more(kept: History) -> None:
+    for number in range(1, 22):
+        kept.add(recorded(log(number, night({"gpu01": 1.0}))))
+    assert [len(kept.runs("prod")), len(kept.runs("prod", 30))] == [20, 21]
+    assert [len(kept.node_runs("prod", "gpu01")), len(kept.node_runs("prod", "gpu01", 30))] == [20, 21]
+    (values,) = kept.node_values("prod", "gpu01", simulated=False).values()
+    assert len(values) == 20
+    with pytest.raises(ConfigError) as caught:
+        kept.find("prod", "x")
+    assert re.findall(r"night\d+", str(caught.value)) == [f"night{n:03}" for n in (21, 20, 19, 18, 17)]
+
+
+def test_real_and_simulated_runs_are_not_compared(kept: History) -> None:
+    for number in (1, 2):
+        kept.add(recorded(log(number, night({"gpu01": 1.0}), real=number == 1)))
+    real, other = kept.find("prod", "night001"), kept.find("prod", "night002")
+    for one, two in ((real, other), (other, real)):
+        with pytest.raises(ConfigError) as caught:
+            kept.compare(one, two)
+        assert str(caught.value) == "run night002 is simulated and night001 is real: they cannot be compared"
+    assert (kept.compare(real).against, kept.compare(other).against) == ((), ())
+
+
+def test_an_accepted_baseline_is_kept_under_a_star(kept: History) -> None:
+    told = add(kept, log(1, night({"gpu01": 1.0})))
+    kept.accept(told.run)
+    rows = kept._db.execute("SELECT node FROM accepted").fetchall()
+    assert rows == [("*",)]
+    killed = log(2, night({"gpu01": 1.0}), end=None)
+    kept.add(recorded(killed))
+    with pytest.raises(ConfigError, match=r"^run night002 is incomplete: it cannot be a baseline$"):
+        kept.accept(kept.find("prod", "night002"))
+
+
+def test_a_run_that_was_incomplete_is_replaced_by_more_of_it(kept: History) -> None:
+    for end, added in ((None, True), (None, False), (0, True), (0, False), (None, False)):
+        values = {"gpu01": 1.0} if end is None else {"gpu01": 1.0, "gpu02": 2.0}
+        assert kept.add(recorded(log(1, night(values), end=end))) is added
+    (past,) = kept.runs("prod")
+    assert (past.complete, past.nodes, count(kept, "metrics"), count(kept, "verdicts")) == (True, 2, 2, 2)

@@ -133,3 +133,9 @@ def test_names_of_nodes() -> None:
 
 def test_a_blank_list_names_no_node() -> None:
     assert hostlist.expand(" \n") == ()
+
+
+@pytest.mark.parametrize("text", ["gpu[01", "gpu[x]", "a[1-"])
+def test_what_is_no_name_is_not_folded(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^no names of nodes: "):
+        hostlist.fold([text, "b"])

@@ -92,6 +92,8 @@ def test_each_wording_has_its_kind(kind: str, line: str) -> None:
         "limits of this process: 40 open files", "a limit is a CPU build", "edit is a CPU built", "x_perf : not found",
         "mpi/pmix: error: x", "pmixp_ is fine", "HYDU_x: started", "torch finds a CUDA device",
         "No module named 'torchvision'", "NET/IB : peer x message truncated", "execve(): done",
+        "Duplicate GPU detected : rank 1x and rank 1 both on CUDA device 60",
+        "Duplicate GPU detected : rank 1 and rank 1x both on CUDA device 60",
         "Duplicate GPU detected : rank x and rank 1 both on CUDA device 60",
         "Duplicate GPU detected : rank 1 and rank x both on CUDA device 60",
         "Duplicate GPU detected : rank 1 and rank 2 both on CUDA device xyz",
@@ -114,6 +116,62 @@ def test_each_wording_has_its_kind(kind: str, line: str) -> None:
 )  # fmt: skip
 def test_what_is_like_a_known_message_is_none(line: str) -> None:
     assert explain(line) == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "PMIX ERROR: UNREACHABLE in file x.c", "PMIx_Init failed: no server", "pmixp_server: ERROR: no peer",
+        "mpi/pmix_v4: ERROR: no peer", "ncclUnhandledCudaError: Call to CUDA", "ncclSystemError: System call",
+        "ncclRemoteError: A call failed", "ncclInternalError: Internal check", "NCCL error in: x.cpp:1, unhandled",
+        "Error while creating shared memory segment /x (size 9), error: No space left on device (28)",
+        "unknown error; limits of this process: 40 open files, 9 processes",
+        "cannot listen at 0.0.0.0:29500: Address already in use (98)",
+        "torch.OutOfMemoryError: CUDA out of memory", "Out Of Memory: oom-kill of task 3",
+        "No module named 'torch' (python3.11)", "torch finds no CUDA device (0 of 8)",
+        "error while loading shared libraries: libmpi.so.40: cannot open shared object file",
+    ],
+)  # fmt: skip
+def test_a_message_is_told_to_the_end_of_its_line(line: str) -> None:
+    assert [found.text for found in explain(f"first\n{line}\nlast")] == [line]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("import: torch.OutOfMemoryError: CUDA", "torch.OutOfMemoryError: CUDA"),
+        ("sh: 1: /opt/x/all_reduce_perf: not found", "/opt/x/all_reduce_perf: not found"),
+        ("a  PMIX ERROR: b   c", "PMIX ERROR: b c"),
+    ],
+)
+def test_where_a_message_begins(line: str, text: str) -> None:
+    assert [found.text for found in explain(line)] == [text]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("PMI server not found", "MPI without PMI"),
+        ("orte_init failed", "orte_ess_init"),
+        ("PMIX ERROR: x", "PMIx abort"),
+        ("launch_p_step_launch: StepId=7.0 aborted before step completely launched", "step launch failed"),
+        ("cannot find mpi plugin for pmix", "plugin missing"),
+    ],
+)
+def test_how_the_step_ran_is_told_with_what_depends_on_it(line: str, kind: str) -> None:
+    (found,) = explain(line, mpi="pmix")
+    assert (found.kind, found.text) == (kind, f"{line}; the step ran with --mpi=pmix")
+
+
+def test_a_line_of_two_kinds_is_told_once() -> None:
+    line = "PMIX ERROR: PMI_Init failed"
+    assert [found.kind for found in explain(line)] == ["MPI without PMI"]
+    assert [found.kind for found in explain(f"x\n{line}\n")] == ["MPI without PMI"]
+    both = explain(f"{line}\nPMIX ERROR: y\n")
+    assert [(found.kind, found.text) for found in both] == [
+        ("MPI without PMI", "PMI_Init failed"),
+        ("PMIx abort", "PMIX ERROR: y (2 times)"),
+    ]
 
 
 def test_a_line_belongs_to_its_first_kind_alone() -> None:
@@ -185,6 +243,17 @@ def test_lines_of_srun_about_tasks() -> None:
     assert list(mpi_errors._numbers("1x x2 12345678 3")) == [3]
     assert mpi_errors._fold({"gpu1", "gpu2"}) == "gpu[1-2]"
     assert mpi_errors._fold(set()) == ""
+    assert list(mpi_errors._numbers("1-x")) == [1]
+
+
+def test_damaged_lines_of_srun_break_nothing() -> None:
+    text = "NCCL error: x\nsrun: error: gpu[01: task 1: Killed\nsrun: error: b: task 2: Killed\n"
+    assert explain(text)[0].host == "b,gpu[01"
+    assert mpi_errors.nodes_of_tasks("srun: error: a: task 8 of 9: x\nsrun: error: b: task 1") == {}
+    launch = "launch_p_step_launch: StepId=7.0 aborted before step completely launched"
+    assert explain(f"{launch}\nsrun: error: task x1 launch failed: y\n")[0].text == launch
+    client = "PMI_Init failed\nUnreachable in file extax_client.c\n"
+    assert explain(client)[0].text == "PMI_Init failed"
 
 
 def test_long_lines_are_cut() -> None:

@@ -74,6 +74,7 @@ def test_the_types_of_srun_are_read() -> None:
 def test_the_types_of_an_old_srun_are_read_from_stderr() -> None:
     old = "srun: MPI types are...\nsrun: none\nsrun: pmi2\nsrun: openmpi\n"
     assert read_mpi_list(answer(err=old)) == ("none", "pmi2", "openmpi")
+    assert read_mpi_list(answer("warned\nMPI types are...\nnone", "pmix\npmix\n")) == ("none", "pmix")
 
 
 def test_no_list_of_types_is_never_an_empty_list() -> None:
@@ -103,6 +104,15 @@ def test_no_list_of_types_is_never_an_empty_list() -> None:
         ("MVAPICH2- Version: 2", "", "", ""),
         ("MVAPICH Version:3.0", "MVAPICH", "3.0", "MPICH"),
         ("MPICH Version:4.2", "MPICH", "4.2", "MPICH"),
+        ("MPICH Version : 4.2", "MPICH", "4.2", "MPICH"),
+        ("MPICH Version:", "", "", ""),
+        ("MVAPICH Version:", "", "", ""),
+        ("HYDRA build details:\nVersion :4\nHwloc Version: 2", "Hydra", "4", "MPICH"),
+        ("HYDRA build details: Version:", "", "", ""),
+        ("Open MPI is here", "", "", ""),
+        ("mpirun (Open MPI) 5.1.0a1", "Open MPI", "5.1.0a1", "Open MPI"),
+        ("Intel(R) MPI Library v5.1", "Intel MPI", "5.1", "MPICH"),
+        ("Intel(R) MPI Library 5.x", "", "", ""),
         ("HYDRA build detailsVersion:4", "Hydra", "4", "MPICH"),
         ("prterun: command not found", "", "", ""),
     ],
@@ -144,6 +154,64 @@ def test_a_world_is_read_among_other_lines_and_behind_labels() -> None:
     world = read_world(f"hello\n[1,1]<stdout>:{LINE}\n{pair}\n")
     assert world.ranks == (Rank(1, 2, "h2", "gpu02", "multiple", 0, 1024, "MPICH"),)
     assert world.pairs == (Pair((0, 1), 2e-06, 1e9),)
+
+
+def test_facts_of_a_node_stand_at_the_begin_of_a_line() -> None:
+    fact = "gpucluster-mpi-fact\t"
+    text = (
+        f"x {fact}mpirun\t/x\n{fact}mpirun\tplain /usr/bin/mpirun\n{fact}mpirun\tconda /opt/c/mpirun \n"
+        f"{fact}mpirun-first\t/a\n{fact}mpirun-first\t/b\n{fact}mpirun-version\tmpirun (Open MPI) 4.1\n"
+        f"{fact}mpich\t\n{fact}problem-python\tno\n"
+        'gpucluster-mpi-c {"host": "h", "library": "MPICH Version: 4"}\r\nx gpucluster-mpi-python {"host": "i"}\n'
+        'gpucluster-mpi-python {"host": "i"} x\n'
+    )
+    assert read_installed("gpu01", text) == Installed(
+        "gpu01",
+        "h",
+        (Found("/usr/bin/mpirun", conda=False), Found("/opt/c/mpirun", conda=True)),
+        "/a",
+        Version("Open MPI", "4.1"),
+        {"c": "MPICH Version: 4"},
+        {"python": "no"},
+        ("pmi2",),
+    )
+    bare = read_installed("gpu01", "gpucluster-mpi-c {}\n")
+    assert bare == Installed("gpu01", library={"c": ""})
+    assert vars(Installed("gpu01")) == {
+        "node": "gpu01", "host": "", "mpiruns": (), "mpirun": "", "launcher": Version("", ""), "library": {},
+        "problems": {}, "speaks": (),
+    }  # fmt: skip
+    assert bare.program("python") == Version("", "")
+
+
+def test_lines_of_a_world_end_with_their_bracket() -> None:
+    without = LINE.replace('"of": 1024, ', "")
+    inner = LINE.replace('"MPICH"', '"a } {b}"')
+    assert [one.library for one in read_world(f"{inner}\r\n").ranks] == ["a } {b}"]
+    assert read_world(LINE + " x\n") == World((), ())
+    assert read_world('gpucluster-mpi {"kind": "other"}\n') == World((), ())
+    for line, words in (
+        ("gpucluster-mpi {}", "no line of an MPI world: {} ('kind')"),
+        ("gpucluster-mpi {x}", "no line of an MPI world: {x} ("),
+        (
+            without,
+            f"no line of an MPI world: {without[15:135]} ('of')",
+        ),
+        (LINE.replace('"rank": 1,', '"rank": null,'), "no line of an MPI world: "),
+        (LINE.replace('"rank": 1,', '"rank": 1e999,'), "no line of an MPI world: "),
+    ):
+        with pytest.raises(ProbeError) as caught:
+            read_world(line)
+        assert str(caught.value).startswith(words)
+
+
+def test_ranks_are_in_order_and_of_the_node_that_is_known() -> None:
+    text = LINE + "\n" + LINE.replace('"rank": 1', '"rank": 0') + "\n"
+    assert [(one.rank, one.node) for one in read_world(text, "gpu09").ranks] == [(0, "gpu09"), (1, "gpu09")]
+    assert read_world(text).nodes == {0: "gpu02", 1: "gpu02"}
+    assert Run("srun", "c", ("a", "b", "c"), 2, World()).size == 6
+    plain = Run("srun", "c", (), 1, World())
+    assert (plain.rc, plain.problem, plain.failures, plain.said) == (0, "", (), "")
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,8 @@ def test_what_prints_stays(char: str) -> None:
         ("\x9b31mred\x9b0m", "red"),
         ("\x9b?1~x\x9b0 @y", "xy"),
         ("\x1b]0;title\x07x", "x"),
+        ("\x1b]\x07x", "x"),
+        ("\x9bmx", "x"),
         ("\x1b]8;;http://a\x1b\\link\x1b]8;;\x1b\\", "link"),
         ("\x1b]0;never ended", ""),
         ("\x1b]0;one\x1b[31mx", "x"),

@@ -451,6 +451,10 @@ def test_the_probes_of_nvidia_smi() -> None:
             "state active\nversion Fabric Manager version is : 580.159.04\n",
             FabricManager("active", "580.159.04"),
         ),
+        (
+            "state active\nversion Fabric Manager version is : 580.159.04rc1\n",
+            FabricManager("active", "580.159.04"),
+        ),
         ("state inactive\nversion version is:5\n", FabricManager("inactive", "5")),
         ("state failed\nversion sh: nv-fabricmanager: not found\n", FabricManager("failed", None)),
         ("state unknown\n", FabricManager("unknown", None)),

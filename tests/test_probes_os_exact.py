@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import subprocess
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.errors import NotAvailable, ProbeError
+from pytest_gpucluster.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.probes import base, container, enroot, mpi, os, os_network, os_software, os_storage
 from pytest_gpucluster.probes.base import Answer, Probe
 from pytest_gpucluster.probes.mpi import Installed, Pair, Rank, Version, World
@@ -55,7 +57,7 @@ BY_HAND = {
     "transparent huge pages": ("cat /sys/kernel/mm/transparent_hugepage/enabled", 30.0, True),
     "lsm": ("cat /sys/kernel/security/lsm", 30.0, True),
     "network": ("ip -br link; ip -br addr", 30.0, False),
-    "naming": ("time getent hosts $(hostname)", 2 * os_network.PATIENCE + 15.0, False),
+    "naming": ("time getent hosts $(hostname)", 55.0, False),
     "neighbours": (
         "getent ahosts PEER; timeout 5 bash -c ': >/dev/tcp/PEER/59999'  # refused is well",
         30.0,
@@ -139,6 +141,72 @@ def test_basics_asks_for_each_section() -> None:
     ]
 
 
+LSM = "lockdown,yama"  # the file has no last newline
+FILES = {
+    "proc": "5.5 9\n0.5 1.5 2.5 1/9 8\nquiet root=x\n",
+    "tunables": "core\n1\n2\n3\n4\n5\n",
+    "taint": "7\n",
+    "thp": "always [madvise] never\n",
+    "governor": "b\na\nb\n",
+    "release": 'ID="ubuntu"\nVERSION_ID="24.04"\n',
+    "meminfo": "MemTotal: 2 kB\n",
+    "limits": "Max open files  7  8 files\n",
+    "mounts": "a / ext4 rw 0 0\n",
+    "lsm": LSM,
+}
+TOGETHER = "Linux\nLinux\n".join(
+    ("".join(FILES[name] for name in ("proc", "tunables", "taint", "thp", "governor")),
+     *(FILES[name] for name in ("release", "meminfo", "limits", "mounts", "lsm")))
+)  # fmt: skip
+SINGLY = {name: text for name, text in FILES.items() if name != "meminfo"} | {
+    "proc": FILES["proc"] + FILES["meminfo"]
+}
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_each_probe_reads_its_part_of_basics(*, together: bool) -> None:
+    read: dict[str, str | tuple[str, int]] = {"files": (TOGETHER, 0)}
+    if not together:
+        read = {"files": ("cat: gone\n" + TOGETHER, 1), **SINGLY}
+    given = of(date="12.5\n", names="gpu01 6.8\n", lscpu="On-line CPU(s) list: 0-1\n", user="uid=0\n", **read)
+    found = {one.name: one.parse(given) for one in vars(os).values() if isinstance(one, Probe)}
+    assert found == {
+        "clock": os.Clock(12.5),
+        "hostname": "gpu01",
+        "kernel": "6.8",
+        "uptime": 5.5,
+        "load": Load(0.5, 1.5, 2.5),
+        "cmdline": "quiet",
+        "memory": Memory(2048, 0, 0, 0, 0, 0),
+        "release": "ubuntu 24.04",
+        "cpus": Cpus(2, "", 1, *("unknown",) * 4),
+        "mounts": {"/": Mount("a", "/", "ext4", ("rw",))},
+        "limits": {"Max open files": 7.0},
+        "kernel settings": (
+            "kernel.core_pattern=core kernel.pid_max=1 kernel.randomize_va_space=2 vm.max_map_count=3 "
+            "vm.overcommit_memory=4 vm.swappiness=5"
+        ),
+        "taint": 7,
+        "user": "uid=0",
+        "governor": {"a": 1, "b": 2},
+        "transparent huge pages": "madvise",
+        "lsm": LSM,
+    }
+
+
+def test_files_that_were_read_together_are_cut_where_they_end() -> None:
+    assert os.split_files(TOGETHER) == SINGLY
+    words = f"/proc and /sys: {{}} files of 6, not understood: {TOGETHER[:40]!r}"
+    for text, count in (
+        (TOGETHER.replace("b\na\nb\n", ""), 6),
+        (TOGETHER.rpartition("Linux\nLinux\n")[0], 5),
+        (TOGETHER + "Linux\nLinux\n", 7),
+    ):
+        with pytest.raises(ProbeError) as caught:
+            os.split_files(text)
+        assert str(caught.value) == words.format(count)
+
+
 MPICH = Version("MPICH", "4.2")
 RANK = Rank(0, 2, "h", "n", "single", 0, 8, "x")
 PAIR = Pair((0, 1), 1e-6, 1e9)
@@ -151,6 +219,11 @@ READ: list[tuple[Callable[[], object], object]] = [
     (lambda: os.CLOCK.parse(of(date="12.%N")), os.Clock(12.0)),
     (lambda: os.CLOCK.parse(of(date="12.N")), os.Clock(12.0)),
     (lambda: os.CLOCK.parse(of(date="12")), os.Clock(12.0)),
+    (lambda: os.sections(answer("\x1ea\nx\x1e=0")), {"a": Section("x", 0)}),
+    (lambda: os.read_uptime("0\n1\n2\n3\n"), 0.0),
+    (lambda: os.read_memory("0\n0\nSwapTotal: 5 kB\nMemTotal: 2 kB\n"), Memory(2048, 0, 0, 0, 0, 0)),
+    (lambda: os.read_release("ID=a\nVERSION_ID=1\nVERSION_ID=\n"), "a"),  # as a shell: the last one counts
+    (lambda: os.read_limits("Max a  1  2\nMax b  3  4x\nMax c   19 bytes\n"), {"Max a": 1.0}),
     (lambda: os.read_line(" a b \n"), "a b"),
     (lambda: os.read_uptime("5.5 9.9\n1\n2\n3\n"), 5.5),
     (lambda: os.read_load("0\n0.5 1.5 2.5 1/9 8\n0\n0\n"), Load(0.5, 1.5, 2.5)),
@@ -210,7 +283,24 @@ READ: list[tuple[Callable[[], object], object]] = [
         ),
         {"/a": Disk(10240, -6144, 30, 29), "/b": Disk(20480, 15360, 0, 0)},
     ),
+    (lambda: os_storage.read_disk(Section("d 10 4 6 60% /\nd 20 5 15 25% /\n", 0)), Disk(10240, 6144, 20, 15)),
+    (
+        lambda: os_storage.disks(["/", "/x"]).parse(answer("\x1e/\nd 1 0 1 0% /\nd 2 0 2 0% /\n\x1e=0\n\x1e/x\ngone\n\x1e=1\n")),  # noqa: E501
+        {"/": Disk(1024, 1024, 2, 2), "/x": Disk(problem="gone")},
+    ),
+    (lambda: vars(Disk()), {"size": 0, "free": 0, "inodes": 0, "inodes_free": 0, "problem": "", "hung": False}),
+    (lambda: vars(SharedFolder("w")), {"writer": "w", "write_problem": "", "read_problem": ""}),
     # shared files and scratch space
+    (
+        lambda: os_storage.read_seen(answer(f"\x1e/a\n{'x' * 41}\n\x1e=0\n"), SharedFiles(("/a",), "t")),
+        {"/a": f"other content: '{'x' * 40}'"},
+    ),
+    (
+        lambda: os_storage.read_written(
+            answer("\x1e/a\nfull\n\x1e=1\n\x1e/b\n\x1e=\n", None, problem="timed out"), SharedFiles(("/a", "/b"), "t")
+        ),
+        {"/a": "full", "/b": "timed out"},
+    ),
     (lambda: SharedFiles(("/s/",), "t").path("/s/"), "/s/.gpucluster-t"),
     (lambda: SharedFiles(("/s", "/b c"), "t").remove_command(), "rm -f /s/.gpucluster-t '/b c/.gpucluster-t'"),
     (
@@ -284,6 +374,18 @@ READ: list[tuple[Callable[[], object], object]] = [
         ),
         Network({"a": Link("ether", 9), "b": Link("", 8)}, {"a": ("10.0.0.1", "10.0.0.2")}),
     ),
+    (
+        lambda: os_network.NETWORK.parse(
+            of(
+                link="1: a: <UP> mtu 9\nx1: c: <UP> mtu 5\n2: d: <UP> mtu x\n3: e: <UP> mtu 1234567890\n"
+                "4: b: <UP> mtu 9 uplink/x\n5: : <UP> mtu 5\n6: f@: <UP> mtu 5\n",
+                addr="1: a inet 10.0.0.1/8\nx1: a inet 10.0.0.2\n1: a inet x1.0.0.1\n1: a inet 1.x.0.1\n1: a inet 1.0.x.1\n"  # noqa: E501
+                "1: a inet 1.0.0.x\n1:  inet 10.0.0.3\n1: binet 10.0.0.4\n1: a inet 1..0.1\n1: a inet 1.0..1\n",
+            )
+        ),
+        Network({"a": Link("", 9), "b": Link("", 9)}, {"a": ("10.0.0.1",)}),
+    ),
+    (lambda: os_network.rings((["a", "b", "c"], ["n"], ["x", "y"])), "c a b c a y x y x"),
     (lambda: os_network.rings((["a", "b"], ["c"])), "b a b a"),
     (lambda: os_network.rings([["c"]]), ""),
     (
@@ -291,12 +393,17 @@ READ: list[tuple[Callable[[], object], object]] = [
         Naming(0.0, ("10.0.0.1", "10.0.0.2")),
     ),
     (lambda: os_network.read_naming(answer("took 5 7.5 2 gpu1\n")), Naming(2.5)),
+    (lambda: os_network.read_naming(answer("gpu1 z\ntook 5.5 25.5 124 gpu1\n")), Naming(20.0)),
+    (
+        lambda: os_network.read_ways(answer("way a - 2 -\nway b 1.1.1.1 1 No route to host\n")),
+        (Way("a", "", "the name does not resolve"), Way("b", "1.1.1.1", "No route to host")),
+    ),
     (
         lambda: os_network.read_ways(answer("way b 1.1.1.1 0\nway a 1.1.1.2 1 Connection refused\nway c 1.1.1.3 124 x\n")),  # noqa: E501
         (Way("a", "1.1.1.2", "reached"), Way("b", "1.1.1.1", "reached"), Way("c", "1.1.1.3", "no answer within 5 s")),
     ),
     # containers
-    (lambda: enroot.jobs_of(("pyxis_7.0", "pyxis_8_8.12", "pyxis_9_x", "pyxis_x", "pyxis_7.", "pyxis_9_", "pyxis_.7", "pyxis__7.7", "a")),  # noqa: E501
+    (lambda: enroot.jobs_of(("pyxis_7.0", "pyxis_8_8.12", "pyxis_9_x", "pyxis_x", "pyxis_7.", "pyxis_9_", "pyxis_.7", "pyxis__7.7", "a", "pyxis_x_7.0", "pyxis_7.x", "pyxis_a_b")),  # noqa: E501
      {"pyxis_7.0": 7, "pyxis_8_8.12": 8, "pyxis_9_x": 9}),
     (lambda: enroot.own_names(("pyxis_a.b", "pyxis_7_a.b", "pyxis_a_b", "pyxis__a.b", "a.b"), "a.b"), ("pyxis_a.b", "pyxis_7_a.b")),  # noqa: E501
     (lambda: enroot.remove_command(("a", "b c")), "enroot remove -f a 'b c' </dev/null"),
@@ -306,6 +413,8 @@ READ: list[tuple[Callable[[], object], object]] = [
     (lambda: container.Imported("i", "n", {"b": 0.0}, reused=("a",)).nodes, ("b", "a")),
     (lambda: container.Seen(), (container.Seen(tasks=(), problem="", seconds=0.0))),  # noqa: PLW0108
     (lambda: container.Seen().facts, {}),
+    (lambda: container.Seen(({"a": "1"}, {"a": "2"}, {"a": "3"})).facts, {"a": "1"}),
+    (lambda: container.Imported("i", "n").command, ""),
     (lambda: container.read_facts("c|a|b|c\nx|a|b\nc|d\n"), {"a": "b|c"}),
     (
         lambda: enroot.read_room(answer("data 2 512 rw /d e\n tmp 1 1 ro /t\n")),
@@ -313,6 +422,12 @@ READ: list[tuple[Callable[[], object], object]] = [
     ),
     (lambda: enroot.read_pyxis(answer("so /p.so\npyxis: version v0.20\n")), enroot.Pyxis("/p.so", "0.20")),
     (lambda: enroot.read_pyxis(answer("so /p.so\n")), enroot.Pyxis("/p.so", "")),
+    (
+        lambda: enroot.read_pyxis(answer("so /p.so\nversion v\nversion v0.20\nversion v0.21\n")),
+        enroot.Pyxis("/p.so", "0.20"),
+    ),
+    (lambda: vars(enroot.Pyxis()), {"library": "", "version": "", "absent": ""}),
+    (lambda: enroot.read_pyxis(answer("x\ny\n no conf \n")), enroot.Pyxis(absent="no conf")),
     (lambda: enroot.read_pyxis(answer("x\n no conf \n")), enroot.Pyxis(absent="no conf")),
     (lambda: enroot.read_pyxis(answer("")), enroot.Pyxis(absent="no answer")),
     (lambda: enroot.read_names(answer("a\n\n b\n")), ("a", "b")),
@@ -343,6 +458,20 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: os.section(of(b=("x\ny\n", 2)), "b"), NotAvailable, "y (exit 2)"),
     (lambda: os.read_clock(of(date="x12")), ProbeError, "date: not a number of seconds: 'x12'"),
     (lambda: os.read_clock(of(date="1.5.5")), ProbeError, "date: not a number"),
+    (lambda: os.sections(answer("\x1ea\nx\x1e=\n")), ProbeError, "section 'a' does not end with its exit status: '="),
+    (lambda: os.read_clock(of(date=".5")), ProbeError, "date: not a number of seconds: '.5'"),
+    (lambda: os.read_clock(of(date="12.")), ProbeError, "date: not a number of seconds: '12.'"),
+    (lambda: os.read_load("0\n1 x 3 1/2 3\n0\n0\n"), ProbeError, "/proc/loadavg: not a number: 'x'"),
+    (
+        lambda: os.read_cpus("On-line CPU(s) list: 0\nNUMA node(s): x\n"),
+        ProbeError,
+        "lscpu: NUMA node(s): not a number: 'x'",
+    ),
+    (lambda: os.cpu_list("1-x"), ProbeError, "not a CPU list: '1-x'"),
+    (lambda: os.read_governors(of(date="1")), ProbeError, "section 'governor' is missing in the answer"),
+    (lambda: os.read_lsm(of(date="1")), ProbeError, "section 'lsm' is missing in the answer"),
+    (lambda: os.read_thp(of(date="1")), ProbeError, "section 'thp' is missing in the answer"),
+    (lambda: os.read_thp(of(thp="always [] never")), ProbeError, "transparent_hugepage/enabled: not understood"),
     (lambda: os.read_line("a\nb"), ProbeError, "expected one line"),
     (lambda: os.read_line(" \n"), ProbeError, "expected one line"),
     (lambda: os.read_uptime("1\n2\n3\n"), ProbeError, "/proc: uptime, loadavg, cmdline and meminfo expected"),
@@ -394,9 +523,43 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: os_network.read_ways(answer("", 1, "n1 has no neighbour\n")), NotAvailable, "n1 has no neighbour"),
     (lambda: os_network.read_ways(answer("")), ProbeError, "neighbours: no answer"),
     (lambda: os_network.read_ways(answer("way a\n")), ProbeError, "neighbours: not understood: 'way a'"),
+    *(
+        (partial(os_network.read_ways, answer(f"{line}\n")), ProbeError, f"neighbours: not understood: {line!r}")
+        for line in ("way a 1.1.1.1 x", "way  1.1.1.1 0", "way a  0")
+    ),
+    *(
+        (partial(os_network.read_naming, answer(f"{line}\n")), ProbeError, f"getent: not understood: {line!r}")
+        for line in (
+            "took x 7 0 g", "took 5.x 7 0 g", "took 5 x 0 g", "took 5 7.x 0 g", "took 5 7 x g", "took 5. 7 0 g",
+            "took 5 7. 0 g", "took 5 7  g", "took 5 7 0 ",
+        )
+    ),
+    (
+        lambda: os_network.read_ways(answer("way a 1.1.1.1 1 No such file or directory\n")),
+        NotAvailable,
+        "bash: No such file or directory",
+    ),
+    *(
+        (partial(os_storage.read_disks, ["/"], f"{row}\n{row}\n"), ProbeError, "df: 0 rows for 1 paths")
+        for row in ("x 1 2 3 a% /", "x 12 3 4% /", "x 1 23 4% /", "x 1 2 34% /", "x 1 2 3 4%/")
+    ),
+    *(
+        (partial(os_storage.absolute, path), ConfigError, f"os: path {path!r} has to be absolute, like /scratch")
+        for path in ("x", "", "/a\nb")
+    ),
+    (lambda: enroot.read_room(answer("data 1 x rw /d\n")), ProbeError, "room of enroot: not understood"),
+    (lambda: enroot.read_room(answer("data  1 rw /d\n")), ProbeError, "room of enroot: not understood"),
+    (lambda: enroot.read_room(answer("data 1  rw /d\n")), ProbeError, "room of enroot: not understood"),
     (lambda: os_network.read_ways(answer("way a - 124 -\n")), NotAvailable, "getent ahosts a: timed out"),
     (lambda: os_network.read_ways(answer("way a - 127 -\n")), NotAvailable, "getent ahosts a: exit 127"),
     (lambda: os_network.read_ways(answer("way a 1.1.1.1 126 \n")), NotAvailable, "bash: exit 126"),
+    (lambda: os_software._process("7 x1 Z 9 u c"), ProbeError, "ps: not understood"),
+    (lambda: os_software._process("7 1 Z 9x u c"), ProbeError, "ps: not understood"),
+    (lambda: os_software._process(" 1 Z 9 u c"), ProbeError, "ps: not understood"),
+    (lambda: os_software._process("7  Z 9 u c"), ProbeError, "ps: not understood"),
+    (lambda: os_software._process("7 1 Z  u c"), ProbeError, "ps: not understood"),
+    (lambda: os_software._process("7 1 Z 9  c"), ProbeError, "ps: not understood"),
+    (lambda: os_software._process("7 1 Z 9 u "), ProbeError, "ps: not understood"),
     (lambda: os_software._process("7 1Z 9 u c"), ProbeError, "ps: not understood: '7 1Z 9 u c'"),
     (lambda: os_software._process("7 1 Z9 u c"), ProbeError, "ps: not understood"),
     (lambda: os_software._process("7 1 Z 9u c"), ProbeError, "ps: not understood"),
@@ -498,7 +661,12 @@ class Fleet:
 
 def test_the_first_node_that_is_there_writes_all_read_and_the_writer_removes() -> None:
     files, fleet = SharedFiles(("/a",), "t"), Fleet("n1")
+    whole = Fleet()
+    assert os_storage.write(whole, files) == ("n1", {"/a": ""})
+    assert whole.asked[0][0] == "n1"
     assert os_storage.write(fleet, files) == ("n2", {"/a": ""})
+    partly = os_storage.read(Fleet(), files, "n2", {"/a": "", "/b": "full"})
+    assert list(partly.answers) == ["n1"]
     result = os_storage.read(fleet, files, "n2", {"/a": ""})
     assert (list(result.answers), result.writer, result.written) == (["n1"], "n2", {"/a": ""})
     os_storage.remove(fleet, files, "n2", {"/a": "", "/b": "full"})
@@ -517,3 +685,56 @@ def test_what_nobody_could_write_is_neither_read_nor_removed() -> None:
     assert result.answers == {node: Answer(node, None, problem="nothing was written") for node in fleet.nodes}
     os_storage.remove(fleet, files, "", {"/a": "no node to write it"})
     assert fleet.asked == []
+
+
+def test_df_of_a_path_that_is_not_there_leaves_the_others() -> None:
+    probe = os_storage.disks(["/", "/not/there"])
+    done = subprocess.run(["sh", "-c", probe.command], capture_output=True, check=True, timeout=30)
+    found = probe.parse(Answer("n1", 0, done.stdout))
+    assert found["/"].size > 0
+    assert found["/not/there"].problem == "df: /not/there: No such file or directory"
+    assert not found["/not/there"].hung
+
+
+def test_how_names_are_asked_for() -> None:
+    after = (
+        '; r=$?; read -r b _ </proc/uptime; [ "$r" != 124 ] && [ "$((${b%.*}-${a%.*}))" -gt 1 ] || break; done; '
+        'printf "%s\\n" ${o:+"$o"} "took $a $b $r $n"'
+    )
+    before = (
+        "export LC_ALL=C; n=${SLURMD_NODENAME:-$(uname -n)}; for i in 1 2; do read -r a _ </proc/uptime; "
+        'o=$(timeout 20 getent hosts "$n" '
+    )
+    assert os_network.naming(["a b", "c"]).command == f"{before}'a b'){after}"
+    assert os_network.naming([]).command == f"{before}){after}"
+
+
+def test_what_was_found_of_a_node_and_its_containers() -> None:
+    image, other = container.Imported("i", "n"), container.Imported("j", "m")
+    config: Any = object()
+    found = container.Found("n1", config, (image, other))
+    assert vars(found) == {
+        "node": "n1", "config": config, "imports": (image, other), "seen": {}, "gpus": 0, "override": "",
+        "token": "", "token_back": False, "saved_removed": "", "nodes_of_job": (),
+    }  # fmt: skip
+    assert found.main is image
+    assert found.step("plain") == container.Seen(problem="the step was not run on this node")
+    assert replace(found, seen={"plain": container.Seen(problem="x")}).step("plain").problem == "x"
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "contained"),
+    [
+        ({"root": "1", "release": "a"}, {"root": "1", "release": "a"}, False),
+        ({"root": "2", "release": "a"}, {"root": "1", "release": "a"}, True),
+        ({"root": "1", "release": "b"}, {"root": "1", "release": "a"}, True),
+        ({}, {"root": "1", "release": "a"}, None),
+        ({"root": "1", "release": "a"}, {}, None),
+    ],
+)
+def test_a_container_is_told_by_its_root_or_its_release(
+    inside: dict[str, str], outside: dict[str, str], *, contained: bool | None
+) -> None:
+    seen = {"plain": container.Seen((inside,)), "outside": container.Seen((outside,))}
+    config: Any = object()
+    assert container.Found("n1", config, (), seen).contained is contained

@@ -11,6 +11,7 @@ from pytest_gpucluster.probes import os_software as probes
 from pytest_gpucluster.probes.base import Answer
 from pytest_gpucluster.probes.horovod_build import Build
 from pytest_gpucluster.probes.horovod_build import read as read_build
+from pytest_gpucluster.probes.os import SECTIONS_SH
 from pytest_gpucluster.probes.os_software import Process, Processes, Said, SystemState, TimeSync
 
 
@@ -50,6 +51,8 @@ def test_what_is_stuck_at_every_look(text: str, total: int, stuck: tuple[Process
     [
         (answer("processes 200"), ProbeError, "ps: the last line is cut: 'processes 200'"),
         (answer("7 1 Z+ 90root a\nprocesses 2\n"), ProbeError, "ps: not understood: '7 1 Z"),
+        (answer("processes x\n"), ProbeError, "ps: not understood: 'processes x'"),
+        (answer("processes  of ours\n"), ProbeError, "ps: not understood: 'processes  of ours'"),
         (answer("processes 3 of ours\n"), NotAvailable, "ps does not show process 1"),
         (answer("processes 0\n", "ps: broken"), NotAvailable, "^ps: broken$"),
         (answer("\n"), NotAvailable, "^ps lists no process$"),
@@ -59,6 +62,12 @@ def test_what_is_stuck_at_every_look(text: str, total: int, stuck: tuple[Process
 def test_processes_that_are_not_known(given: Answer, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         probes.read_processes(given)
+
+
+def test_what_is_stuck_by_its_state() -> None:
+    sleeper = Process(8, 1, "D", 1, "root", "x")
+    both = Processes(9, (ZOMBIE, sleeper))
+    assert (both.of_state("Z"), both.of_state("D"), both.of_state("T")) == ((ZOMBIE,), (sleeper,), ())
 
 
 # -- time -------------------------------------------------------------------------------------------------------
@@ -78,6 +87,9 @@ FIELDS = "A,t,3,1.0,{},a,b,c,d,e,f,g,h,{}\n"  # 14 fields
             parted(ntpq=("leap_none, sync_ntp\noffset=+1.5, x=1\n", 0)), TimeSync(True, "ntpq", 0.0015, "leap_none"),
         ),
         (parted(ntpq=("status leap=11,\n", 0)), TimeSync(False, "ntpq", None, "leap=11")),
+        (parted(ntpq=("leap_none, clk_offset=7, x\n", 0)), TimeSync(True, "ntpq", None, "leap_none")),
+        (parted(ntpq=("leap_none, offset=0.5ms\n", 0)), TimeSync(True, "ntpq", 0.0005, "leap_none")),
+        (parted(ntpq=("leap_none, offset=, x\n", 0)), TimeSync(True, "ntpq", None, "leap_none")),
         (parted(ntpq=("status leap=3,\n", 0)), TimeSync(False, "ntpq", None, "leap=3")),
         (parted(ntpq=("status leap=00, offset=1.2.3\n", 0)), TimeSync(True, "ntpq", None, "leap=00")),
         (parted(ntpq=("status leap_alarm, offset=-2\n", 0)), TimeSync(False, "ntpq", -0.002, "leap_alarm")),
@@ -106,6 +118,19 @@ def test_the_time_service_that_is_believed(given: Answer, expected: TimeSync) ->
     assert probes.read_time_sync(given) == expected
 
 
+@pytest.mark.parametrize(
+    ("tool", "text"),
+    [
+        ("chronyc", FIELDS.format("0", "Normal").replace("h,", "")),  # 13 fields
+        ("ntpq", "status leap=x1,"), ("ntpq", "leap_ "), ("ntpq", "leap=,"),
+        ("timedatectl", "LastNTPSynchronized=yes"), ("timedatectl", "NTPSynchronized=yesterday"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_does_not_tell_is_not_believed(tool: str, text: str) -> None:
+    with pytest.raises(NotAvailable, match=f"^{tool}: "):
+        probes.read_time_sync(parted(**{tool: (text + "\n", 0)}))
+
+
 def test_a_time_service_that_does_not_answer_is_named() -> None:
     silent = parted(
         chronyc=("506 Cannot talk to daemon\n", 1), ntpq=("", 127), timedatectl=("a\nno bus\n", 1)
@@ -125,6 +150,8 @@ def test_a_time_service_that_does_not_answer_is_named() -> None:
         (answer("running\n"), SystemState("running")),
         (answer("degraded\n", rc=1), SystemState("degraded")),
         (answer("offline\n", rc=1), SystemState("offline")),
+        *((answer(f"{word}\n", rc=1), SystemState(word, ""))
+          for word in ("initializing", "starting", "maintenance", "stopping")),
         (answer("", "System has not been booted with systemd as init system\nFailed to connect to bus", 1),
          SystemState("offline")),
         (answer("", "System has not been booted with systemd as init system", 1), SystemState("offline")),
@@ -146,6 +173,13 @@ def test_a_systemd_that_may_not_be_asked_is_not_known(said: str) -> None:
         probes.read_system_state(answer("", said, 1))
 
 
+def test_how_systemd_is_asked() -> None:
+    probe = probes.SYSTEM_STATE
+    assert probe.parse(answer("running\n")) == SystemState("running", "")
+    assert probe.command == "LC_ALL=C timeout 10 systemctl is-system-running"
+    assert TimeSync(True, "x") == TimeSync(True, "x", None, "")
+
+
 def test_a_node_without_systemctl_is_not_known() -> None:
     with pytest.raises(NotAvailable, match=r"systemctl: not found"):
         probes.read_system_state(answer("", "sh: systemctl: not found", 127))
@@ -156,7 +190,7 @@ def test_a_node_without_systemctl_is_not_known() -> None:
 def test_units_that_failed_are_named() -> None:
     units = "\u25cf a.service loaded failed failed A\n\n  b@1.mount loaded failed failed B\n\u25cfc.timer loaded\n"
     assert probes.read_failed_units(answer(units)) == ("a.service", "b@1.mount", "c.timer")
-    for line in ("word", "a.service", "two words", "a.SERVICE loaded"):
+    for line in ("word", "a.service", "two words", "a.SERVICE loaded", ".service loaded", "a. loaded"):
         with pytest.raises(ProbeError, match=r"systemctl: not a unit"):
             probes.read_failed_units(answer(f"{line}\n"))
 
@@ -173,6 +207,42 @@ def test_services_are_told_one_a_line() -> None:
         with pytest.raises(NotAvailable, match=words):
             probe.parse(given)
     assert probes.services([]).parse(answer()) == {}
+
+
+def test_empty_lists_ask_nothing() -> None:
+    for probe, name in (
+        (probes.services([]), "services"), (probes.packages([]), "packages"), (probes.sysctls([]), "sysctls"),
+    ):  # fmt: skip
+        assert (probe.name, probe.command, probe.parse(answer())) == (name, "true", {})
+
+
+def test_a_wrong_name_is_told_with_its_key() -> None:
+    for ask, key in (
+        (probes.services, "os.services"), (probes.packages, "os.packages"), (probes.sysctls, "os.sysctls"),
+        (probes.resolution, "nodes"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError) as caught:
+            ask(["a;b"])
+        assert str(caught.value) == f"{key}: 'a;b' is no name of the kind that belongs here"
+
+
+def test_the_commands_that_ask_for_names() -> None:
+    assert probes.packages(["libstdc++6", "b"]).command == (
+        "export LC_ALL=C; if command -v dpkg-query >/dev/null 2>&1; then "
+        "dpkg-query -W -f='${Package}\\t${Version}\\t${Status}\\n' libstdc++6 b 2>&1; "
+        "elif command -v rpm >/dev/null 2>&1; then "
+        "rpm -q --qf '%{NAME}\\t%{VERSION}-%{RELEASE}\\tinstalled\\n' libstdc++6 b 2>&1; "
+        "else echo 'neither dpkg-query nor rpm is there' >&2; exit 127; fi"
+    )
+    assert probes.sysctls(["vm.a", "net.b"]).command == SECTIONS_SH + (
+        "v=$(cat /proc/sys/vm/a /proc/sys/net/b 2>/dev/null) && set -f && IFS='\n' && set -- $v && [ $# = 2 ] && "
+        "s all printf '%s\\n' \"$@\" || { s vm.a cat /proc/sys/vm/a; s net.b cat /proc/sys/net/b; }"
+    )
+    assert probes.resolution(["a", "b"]).command == SECTIONS_SH + (
+        "v=$(getent hosts a b 2>/dev/null); g=$?; "
+        'for n in a b; do case "$v " in *[[:space:]]"$n"[[:space:].]*) ;; *) g=1;; esac; done; '
+        "if [ $g = 0 ]; then s '*' printf '%s\\n' \"$v\"; else s a getent hosts a; s b getent hosts b; fi"
+    )
 
 
 # -- packages, sysctls, names -------------------------------------------------------------------------------------
@@ -228,6 +298,8 @@ def test_addresses_of_names() -> None:
     probe = probes.resolution(["gpu01", "gpu02"])
     lines = "10.0.0.2 gpu02.site x\n10.0.0.1 gpu01\n10.0.0.9 gpu01\n10.0.0.1 gpu01\n"
     assert probe.parse(parted(**{"*": (lines, 0)})) == {"gpu01": "10.0.0.1 10.0.0.9", "gpu02": "10.0.0.2"}
+    of_itself = "gpu01 gpu09\n10.0.0.2 gpu02\n"  # a first word is an address, whatever it looks like
+    assert probe.parse(parted(**{"*": (of_itself, 0)})) == {"gpu01": "", "gpu02": "10.0.0.2"}
     singly = {"gpu01": ("10.0.0.1 gpu01\n\n", 0), "gpu02": ("", 2)}
     assert probe.parse(parted(**singly)) == {"gpu01": "10.0.0.1", "gpu02": ""}
     with pytest.raises(NotAvailable, match=r"^no answer about gpu02$"):
@@ -270,6 +342,7 @@ def test_the_boxes_of_a_build_are_read() -> None:
     assert read_build(TABLE) == Build(
         "0.28.1", frozenset({"pytorch"}), frozenset({"mpi", "gloo"}), frozenset({"gloo"})
     )
+    assert read_build(f"[X] Before\n[ ] Before\n{TABLE}") == read_build(TABLE)
     none = TABLE.replace("[X] Gloo", "[ ] Gloo")
     assert read_build(none).operations == frozenset()
     assert read_build(TABLE.replace("[ ] TensorFlow", "[Y] TensorFlow")).frameworks == {"pytorch"}
@@ -283,6 +356,8 @@ def test_the_boxes_of_a_build_are_read() -> None:
             TABLE.replace("Horovod v0.28.1:", "Horovod v0.28.1"),
             "no 'Horovod v...' in its answer; it ends with: ",
         ),
+        (TABLE.replace("Horovod v0.28.1:", "Horovod v:"), "no 'Horovod v...'"),
+        (TABLE.replace("Horovod v0.28.1:", "Horovod v0.28.1: x"), "no 'Horovod v...'"),
         (TABLE.replace("Horovod v0.28.1:", "x Horovod v0.28.1:"), "no 'Horovod v...'"),
         (TABLE.replace("Available Controllers:", "Controllers:"), "no 'Available Controllers:'"),
         (

@@ -346,6 +346,7 @@ def test_the_value_of_a_sample(value: float | str, text: str) -> None:
         ("t.py::test_x[gpu01-4G]", "gpu01", "4G"),
         ("t.py::test_x[a-gpu01-b]", "gpu01", "a-b"),
         ("t.py::test_x[gpu01-gpu01]", "gpu01", "gpu01"),
+        ("t.py::test_x[gpu01-x-gpu01]", "gpu01", "x-gpu01"),
         ("t.py::test_x[a-b]", "", "a-b"),
         ("t.py::test_x", "", ""),
         ("t.py::test_x", "gpu01", ""),

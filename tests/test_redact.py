@@ -309,6 +309,29 @@ def test_what_the_first_look_lets_pass_has_no_secret(text: str, part: str) -> No
     assert redact.is_suspect(given) or through == given
 
 
+@pytest.mark.parametrize(
+    ("value", "secret"),
+    [
+        ("a1B2" * 8, True), ("a1B2" * 7 + "a1B", False), ("g1H2c3D4e5F6g7H8+a1B2c3D4e5F6g7H", True), ("g" * 32, False),
+        ("gG" * 16, False), ("g1" * 16, False), ("G1" * 16, False), ("g" * 30 + "G1", True),
+    ],
+)  # fmt: skip
+def test_a_long_run_of_capitals_small_letters_and_digits_is_a_secret(value: str, *, secret: bool) -> None:
+    assert redact.is_secret("X", value) is secret
+    assert redact.is_secret("X", f"a {value} b") is secret
+
+
+def test_a_command_behind_an_empty_variable_is_no_secret() -> None:
+    assert redact.words(["env", "MY_TOKEN=", "srun"]) == ["env", "MY_TOKEN=", "srun"]
+    assert redact.words(["--my-token", S]) == ["--my-token", R]
+    assert redact.text(f"my_\N{LATIN SMALL LETTER LONG S}ecret={S}").endswith(R)  # S where case is ignored
+
+
+def test_a_cookie_with_a_gap_and_a_word_that_ends_in_bearer() -> None:
+    assert redact.text("Cookie : abc") == f"Cookie : {R}"
+    assert redact.text("xBearer abcdefghij") == "xBearer abcdefghij"
+
+
 def test_the_first_look_folds_case_as_the_patterns_do() -> None:
     kelvin = f"API_\N{KELVIN SIGN}EY={S}"  # matches K where case is ignored
     assert redact.is_suspect(kelvin)

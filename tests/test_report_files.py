@@ -177,6 +177,34 @@ def test_a_log_that_is_no_plain_file_is_not_emptied() -> None:
     assert log.failed == ""
 
 
+def test_an_event_is_in_the_file_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "er" / "events.jsonl"
+    log = EventLog(path, "r1")
+    assert (log.failed, log._cut) == ("", False)
+    log.write("start")
+    assert [event["event"] for event in logged(path)] == ["start"]
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("first", "named"), [("", "?"), ('{"event": "start"}', "?"), ('{"run": "r1"}\n{"run": "r2"}', "r1")]
+)
+def test_a_log_that_is_written_already_names_its_run(tmp_path: Path, first: str, named: str) -> None:
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path, "r1")
+    path.write_text(first)
+    with pytest.raises(GpuClusterError) as caught:
+        EventLog(path, "r2")
+    assert str(caught.value) == (
+        f"{path}: run {named} still writes it: wait for its end, or give this run a folder of its own with "
+        "--report-dir=DIR"
+    )
+    assert path.read_text() == first
+    log.close()
+    EventLog(path, "r3").close()
+    assert path.read_text() == ""
+
+
 def test_a_file_system_without_locks_has_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_locks(*_args: Any) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
@@ -233,7 +261,8 @@ def test_the_log_of_a_step(tmp_path: Path) -> None:
     )
     assert logs.keep("", a_step()) == "steps/0002-exam.log"
     assert (tmp_path / "steps" / "0002-exam.log").read_text().startswith("check:   exam of the nodes\n")
-    assert StepLogs(tmp_path, "gw3").keep("a", a_step()) == "steps/gw3-0001-a.log"
+    assert StepLogs(tmp_path / "deep" / "er", "gw3").keep("a", a_step()) == "steps/gw3-0001-a.log"
+    assert (tmp_path / "deep" / "er" / "steps" / "gw3-0001-a.log").is_file()
 
 
 def test_a_long_stream_keeps_both_ends(tmp_path: Path) -> None:
@@ -264,6 +293,10 @@ def test_only_our_own_logs_are_taken_away(tmp_path: Path) -> None:
         "gw-0001-a.log",
         "00001-a.log",
         "0001-.log x",
+        "0001-.log",
+        "gw3x0001-a.log",
+        "gwx-0001-a.log",
+        "abcd-a.log",
     )
     for name in (*ours, *others):
         (folder / name).write_text("")

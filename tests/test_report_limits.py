@@ -6,8 +6,10 @@ import re
 from typing import Any
 
 import pytest
+from jinja2 import UndefinedError
 from report_helpers import a_run, event, failing, passing, result, unjudged
 from test_report_html import page_of
+from test_report_whole import in_utc
 
 from pytest_gpucluster.report import html
 from pytest_gpucluster.report.compared import Compared, Comparison
@@ -270,7 +272,7 @@ def test_numbers_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_whole_cluster_is_kept_apart_from_nodes() -> None:
     whole = passing("", metrics=[{"name": "power", "value": 9.0, "unit": "W"}])
     found = html._numbers(read_run(a_run([*measured([1.0, 2.0]), whole])))
-    assert [row["name"] for row in found["rows"]] == ["power"]
+    assert [(row["name"], row["n"], row["high"]) for row in found["rows"]] == [("power", 2, ("2", "gpu01"))]
     assert found["single"] == [("power, whole cluster", "9 W", CLUSTER)]
     alone = html._numbers(read_run(a_run([whole])))
     assert alone["single"] == [("power", "9 W", CLUSTER)]
@@ -398,7 +400,9 @@ def test_gaps_are_ordered() -> None:
         for n, end in enumerate(("odd", "not applicable", "skipped", "not checked"))
     ]
     run = read_run([*a_run(results, nodes=("gpu01", "gpu02", "gpu03"), not_tested={"gpu03": ["x", "busy"]})])
-    assert html._gaps(run) == {
+    found = html._gaps(run)
+    assert list(found["checks"]) == ["not checked", "skipped", "not applicable", "odd"]
+    assert found == {
         "nodes": [("busy", ["gpu03"]), ("the run ended before any check of them", ["gpu02"])],
         "checks": {
             "not checked": [("because", ["gpu.3"], ["gpu01"])],
@@ -437,6 +441,79 @@ def test_the_logs_of_a_failure_are_its_own_or_its_checks_or_its_suites() -> None
         assert html._logs(run, group) == expected
 
 
+@pytest.mark.parametrize("patterns", [80, 2])
+def test_a_lost_node_is_not_drawn_as_one_that_passed(monkeypatch: pytest.MonkeyPatch, patterns: int) -> None:
+    monkeypatch.setattr(html, "MAX_PATTERNS", patterns)  # by counts or by states
+    nodes = [f"gpu{n:02}" for n in range(45)]
+    run = read_run(
+        [*a_run([passing(node) for node in nodes], nodes=nodes), event("lost", node="gpu07", why="gone")]
+    )
+    found = html._map(run, {})["patterns"]
+    assert [(row["state"], len(row["nodes"])) for row in found] == [("not tested", 1), ("passed", 44)]
+
+
+def test_rows_of_patterns_and_of_what_was_tried_again_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "MAX_PATTERNS", 2)
+    monkeypatch.setattr(html, "MAX_LINES", 1)
+    nodes = [f"gpu{n:02}" for n in range(45)]
+    ends = [failing(nodes[0]), unjudged(nodes[1], "skipped"), *(passing(node) for node in nodes[2:])]
+    again = [failing(nodes[0], check=check) | {"event": "rerun"} for check in ("gpu.b", "gpu.a")]
+    run = read_run(a_run([*again, *ends], nodes=nodes))
+    anchors = {id(group): "g" for group in run.groups.values()}
+    assert [row["state"] for row in html._map(run, anchors)["patterns"]] == ["failed", "skipped"]
+    found = html._failures(run, anchors)["retried"]
+    assert [key[0] for key, _ in found] == ["gpu.a"]
+
+
+def test_a_node_whose_action_is_unknown_is_not_left_out() -> None:
+    run = read_run(
+        a_run([failing("gpu01", action="burn"), failing("gpu02", action="monitor", check="gpu.x")])
+    )
+    anchors = {id(group): f"g{place}" for place, group in enumerate(html._ordered(run), 1)}
+    assert html._work(run, anchors) == [
+        {
+            "action": "monitor",
+            "nodes": ["gpu01", "gpu02"],
+            "checks": {"gpu.x": "g1", "gpu.nvlink_state": "g2"},
+        }
+    ]
+
+
+def test_a_page_has_a_limit_of_acts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "MAX_ACTS", 1)
+    text = page_of([*a_run([]), event("drain_one", why="first"), event("drain_two", why="second")]).text
+    assert ("first" in text, "second" in text) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("finding", "plain"),
+    [
+        ({"part": "", "measured": "m", "expected": ""}, True),
+        ({"part": "p", "measured": "m", "expected": ""}, False),
+        ({"part": "", "measured": "m", "expected": "e"}, False),
+        ({"part": "p", "measured": "m", "expected": "e"}, False),
+    ],
+)
+def test_findings_without_part_and_expectation_need_no_table(finding: dict[str, str], plain: bool) -> None:  # noqa: FBT001
+    run = read_run(a_run([failing("gpu01", findings=[finding])]))
+    (section,) = html._failures(run, {id(group): "g" for group in run.groups.values()})["failures"]
+    assert (section["plain"], section["actions"], section["anchor"]) == (plain, False, "g")
+
+
+def test_one_finding_with_a_part_needs_a_table_for_all() -> None:
+    findings = [{"part": "", "measured": "m", "expected": ""}, {"part": "p", "measured": "m", "expected": ""}]
+    run = read_run(a_run([failing("gpu01", findings=findings)]))
+    (section,) = html._failures(run, {id(group): "g" for group in run.groups.values()})["failures"]
+    assert section["plain"] is False
+
+
+def test_a_failure_links_to_twelve_logs() -> None:
+    logs = [f"steps/{n}.log" for n in range(13)]
+    run = read_run(a_run([failing("gpu01", logs=logs)]))
+    (section,) = html._failures(run, {id(group): "g" for group in run.groups.values()})["failures"]
+    assert section["logs"] == logs[:12]
+
+
 def test_the_limits_of_a_page() -> None:
     assert html.counted([]) == "0 nodes"  # a line of the module that runs here: coverage knows it by that
     limits = {name: value for name, value in vars(html).items() if type(value) is int and name.isupper()}
@@ -456,3 +533,265 @@ def test_the_limits_of_a_page() -> None:
         "FEW_BINS": 8,
         "_LARGE": 1048576,
     }
+
+
+# --- parts of a page, field by field
+
+
+def test_only_a_systemic_fault_is_called_so() -> None:
+    run = a_run([passing("gpu01"), passing("gpu02")])
+    assert judge(read_run([*run, event("drain_decision", node="gpu01")])).sentences == (EVERY,)
+    assert judge(read_run([*run, event("drain_decision"), event("drain_systemic")])).sentences == (
+        EVERY,
+        "The fault looks systemic: more nodes were to be drained than the budget allows.",
+    )
+
+
+def test_the_record_of_a_run_that_says_all() -> None:
+    start = {
+        "description": "the new hall",
+        "user": "ops",
+        "host": "login1",
+        "groups": [
+            {"nodes": "gpu01", "profile": "h100", "description": "8 H100", "source": "a sheet", "x": 1},
+            "odd",
+        ],
+        "not_applicable": {"fabric.*": "no InfiniBand"},
+        "scope": {"-m": "gpu or os", "-k": "x"},
+        "versions": {"pytest-gpucluster": "1.2.3"},
+    }
+    events = [one | {"time": 86400.0} for one in a_run([passing("gpu01")], nodes=("gpu01",), start=start)]
+    with in_utc():
+        assert html._record(read_run([*events, event("x") | {"time": 86475.4}])) == {
+            "cluster": "prod",
+            "description": "the new hall",
+            "date": "1970-01-02 00:00:00 +0000",
+            "duration": "1 min 15 s",
+            "run": "20261121T020000-1",
+            "by": "ops@login1",
+            "nodes": ["gpu01"],
+            "suites": ["gpu"],
+            "options": "-m 'gpu or os' -k x",
+            "criteria": [{"nodes": "gpu01", "profile": "h100", "description": "8 H100", "source": "a sheet"}],
+            "waived": {"fabric.*": "no InfiniBand"},
+            "version": "1.2.3",
+        }
+
+
+def test_the_record_of_a_run_that_says_nothing() -> None:
+    assert html._record(read_run([])) == {
+        "cluster": "unknown cluster",
+        "description": "",
+        "date": "not known",
+        "duration": "under 1 s",
+        "run": "",
+        "by": "",
+        "nodes": [],
+        "suites": [],
+        "options": "",
+        "criteria": [],
+        "waived": {},
+        "version": "",
+    }
+    assert html._environment(read_run([])) == [("Slurm", "none"), ("exit status", "the run did not end")]
+    for seconds, shown in ((0.9, "under 1 s"), (1.0, "1 s"), (61.0, "1 min 1 s")):
+        run = read_run([{"time": 5.0}, {"time": 5.0 + seconds}])
+        assert html._record(run)["duration"] == shown
+
+
+def test_the_environment_of_a_run() -> None:
+    start = {
+        "versions": {"python": "3.11", "pytest": "8"}, "system": "Linux 6", "host": "login1", "folder": "/home/ops",
+        "arguments": ["-m", "gpu or os"],
+    }  # fmt: skip
+    jobs = [
+        event("allocation", job=42, nodes=["gpu01", "gpu02"]),
+        event("allocation", job=43, nodes=["gpu03"]),
+    ]
+    end = event("finish", exit=0, processes={"srun": 5, "ssh": 2})
+    assert html._environment(read_run([*a_run([], start=start, finish=None), *jobs, end])) == [
+        ("Slurm", "22.05.8"),
+        ("python", "3.11"),
+        ("pytest", "8"),
+        ("system", "Linux 6"),
+        ("started on", "login1"),
+        ("in folder", "/home/ops"),
+        ("arguments", "-m 'gpu or os'"),
+        ("allocation 42", "gpu[01-02]"),
+        ("allocation 43", "gpu03"),
+        ("processes started", "srun 5, ssh 2"),
+        ("exit status", "0"),
+    ]
+
+
+def test_what_a_template_misses_is_an_error() -> None:
+    html.prepare()
+    with pytest.raises(UndefinedError):
+        html._template().environment.from_string("{{ missing }}").render()
+
+
+def test_nodes_of_which_nothing_is_known_come_last() -> None:
+    nodes = [f"gpu{n:02}" for n in range(45)]
+    ends = [unjudged(node, "not applicable") for node in nodes[20:30]] + [
+        passing(node) for node in nodes[30:]
+    ]
+    found = html._map(read_run(a_run(ends, nodes=nodes)), {})
+    assert [(row["state"], len(row["nodes"])) for row in found["patterns"]] == [
+        ("passed", 15), ("not applicable", 10), ("", 20),
+    ]  # fmt: skip
+    assert [(title, tally) for title, tally, _ in found["tiles"]] == [
+        ("all suites", [("passed", 15), ("not applicable", 10)]),
+        ("gpu", [("passed", 15), ("not applicable", 10)]),
+    ]
+
+
+def test_warnings_are_sorted_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def warned(node: str, check: str, part: str) -> dict[str, Any]:
+        told = {"part": part, "measured": "1", "expected": "0"}
+        return passing(node, check=check, verdicts=[{"findings": [], "advisories": [told]}])
+
+    results = [
+        warned("gpu01", "gpu.b", "x"),
+        warned("gpu01", "gpu.b", "y"),
+        warned("gpu02", "gpu.b", "y"),
+        warned("", "gpu.a", "z"),
+    ]
+    run = read_run(a_run(results))
+    found = html._warnings(run)
+    assert [(check, row.part, row.nodes) for check, row in found["rows"]] == [
+        ("gpu.a", "z", [CLUSTER]),
+        ("gpu.b", "y", ["gpu01", "gpu02"]),
+        ("gpu.b", "x", ["gpu01"]),
+    ]
+    assert (found["on"], found["left_out"]) == ("2 nodes", 0)
+    assert html._warnings(read_run(a_run(results[3:])))["on"] == "the cluster"
+    monkeypatch.setattr(html, "MAX_ROWS", 2)
+    found = html._warnings(run)
+    assert ([check for check, _ in found["rows"]], found["left_out"]) == (["gpu.a", "gpu.b"], 1)
+
+
+def test_a_curve_at_its_bound_is_not_below_it() -> None:
+    bound = {"name": "bound all_reduce 1 GiB", "value": 20, "unit": "GB/s"}
+    curve = {"title": "all_reduce, 2 nodes x 8 GPUs", "points": [[1 << 20, 1.0], [1 << 30, 20.0]]}
+    (chart,) = html._bandwidth(read_run(a_run([passing("", curves=[curve], metrics=[bound])])))
+    assert (chart["note"], chart["bounds"], chart["apart"]) == ("", True, [])
+    assert 'aria-label="all_reduce, 2 nodes x 8 GPUs: bus bandwidth by size"' in chart["svg"]
+    run = read_run([])
+    assert html._bounds_of(run, "all_reduce, 2 nodes x 8 GPUs") == {}
+    run.bounds["all_reduce", ""] = {1: 1.0}
+    assert html._bounds_of(run, "all_reduce, 2 nodes x 8 GPUs") == {1: 1.0}
+    run.bounds["all_reduce", "2 nodes"] = {2: 2.0}
+    assert html._bounds_of(run, "all_reduce, 2 nodes x 8 GPUs") == {2: 2.0}
+    assert html._bounds_of(run, "all_gather, 2 nodes x 8 GPUs") == {}
+
+
+def test_curves_of_one_title_have_a_limit() -> None:
+    curves = [{"title": "t", "points": [[1 << 20, 1.0], [1 << 30, 2.0]]}] * 41
+    (chart,) = html._bandwidth(read_run(a_run([passing("gpu01", curves=curves)])))
+    assert chart["svg"].count('class="line"') == 40
+
+
+def test_nodes_that_stand_apart_are_marked() -> None:
+    usual, slow, fast = (
+        {"1 MiB": 100.0, "1 GiB": 400.0},
+        {"1 MiB": 80.0, "1 GiB": 320.0},
+        {"1 GiB": 600.0, "2 GiB": 9.0},
+    )
+    few = {f"gpu{n:02}": usual for n in range(6)} | {"gpu06": fast, "gpu07": slow}
+    bound = {"name": "busbw_bound", "value": 380, "unit": "GB/s", "device": "all_reduce 1 GiB"}
+    results = [busbw(node, values) for node, values in few.items()] + [passing("gpu00", metrics=[bound])]
+    (chart,) = html._bandwidth(read_run(a_run(results)))
+    assert chart["apart"] == [("gpu07", "80% of the median"), ("gpu06", "125% of the median")]
+    lines = re.findall(r'class="(line[^"]*)" d="[^"]*"><title>([^<]*)<', chart["svg"])
+    assert lines == [
+        *(("line", f"gpu{n:02}") for n in range(6)),
+        ("line mark", "gpu07"),
+        ("line mark", "gpu06"),
+    ]
+    assert chart["bounds"] is True
+    assert 'class="bound"' in chart["svg"]
+    many = few | {f"gpu{n:02}": usual for n in range(8, 12)}
+    (chart,) = html._bandwidth(read_run(a_run([busbw(node, values) for node, values in many.items()])))
+    lines = re.findall(r'class="(line[^"]*)" d="[^"]*"><title>([^<]*)<', chart["svg"])
+    assert lines == [("line", "median of 12"), ("line mark", "gpu07"), ("line mark", "gpu06")]
+    assert html._ends([]) == (0.0, 0.0)
+    assert html._ends([2.0, 1.0, 3.0]) == (1.0, 3.0)
+
+
+def test_at_most_eight_curves_are_marked() -> None:
+    results = [busbw(f"gpu{n:02}", {"1 GiB": 400.0 if n < 40 else 100.0 + n}) for n in range(49)]
+    (chart,) = html._bandwidth(read_run(a_run(results)))
+    assert re.findall(r'class="line mark" d="[^"]*"><title>([^<]*)<', chart["svg"]) == [
+        f"gpu{n}" for n in range(40, 48)
+    ]
+    assert len(chart["apart"]) == 9
+
+
+def test_the_share_of_a_node_is_that_of_its_large_sizes() -> None:
+    mib = 1 << 20
+    nodes = {
+        "a": {mib - 1: 9.0, mib: 5.0, 2 * mib: 6.0, 3 * mib: 8.0, 4 * mib: 7.0},
+        "b": {1: 1.0},
+        "c": {4 * mib: 7.0},
+    }
+    middle = {1: 1.0, mib - 1: 1.0, mib: 10.0, 2 * mib: 10.0, 3 * mib: 10.0, 4 * mib: 0.0}
+    assert html._shares(nodes, middle) == {"a": 0.6}
+
+
+def test_numbers_are_sorted_and_one_place_counts_once() -> None:
+    bound = {"name": "bound all_reduce 1 GiB alone", "value": 5, "unit": "GB/s"}
+    results = [*measured([1.0, 2.0], "b"), *measured([1.0, 2.0], "a"), passing("gpu01", metrics=[bound])]
+    found = html._numbers(read_run(a_run(results)))  # nothing was measured of what has a bound
+    assert [row["name"] for row in found["rows"]] == ["a", "b"]
+    twice = html._numbers(read_run(a_run([*measured([1.0]), *measured([2.0])])))
+    assert [(row["n"], row["strip"], row["low"], row["high"]) for row in twice["rows"]] == [
+        (1, "", ("2", "gpu00"), ("2", "gpu00"))
+    ]
+
+
+def test_a_distribution_field_by_field() -> None:
+    metrics = [{"name": "power", "value": 80.0 + n / 10, "unit": "W", "device": f"GPU {n}"} for n in range(8)]
+    hot = [{"name": "power", "value": 300.5, "unit": "W", "device": "GPU 0"}]
+    cold = [{"name": "power", "value": 5.0, "unit": "W", "device": "GPU 0"}]
+    results = [
+        passing("gpu01", metrics=metrics),
+        passing("gpu02", metrics=hot),
+        passing("gpu03", metrics=cold),
+    ]
+    (row,) = html._numbers(read_run(a_run(results)))["rows"]
+    picture = row.pop("strip")
+    assert row == {
+        "name": "power",
+        "unit": "W",
+        "n": 10,
+        "low": ("5", "gpu03 GPU 0"),
+        "median": "80.35",
+        "high": ("300.5", "gpu02 GPU 0"),
+        "bounds": [],
+        "histogram": "",
+        "apart": ["gpu03 GPU 0 (5)", "gpu02 GPU 0 (300.5)"],
+        "apart_more": 0,
+    }
+    assert 'aria-label="power: 10 values"' in picture
+    assert picture.count('class="low"') == 2
+
+
+def test_texts_have_a_limit() -> None:
+    kept = html._printed(Comparison("h.db", note="x" * 4000, last_good="a\x1b[1mb"))
+    assert (kept.note, kept.last_good, kept.source) == ("x" * 4000, "ab", "h.db")
+    assert html._printed(Comparison("h.db", note="x" * 4001)).note == (
+        f"{'x' * 2000} [... 1 characters left out ...] {'x' * 2000}"
+    )
+    assert html._text("x" * 600) == "x" * 600
+    assert html._text("x" * 601) == f"{'x' * 300} [... 1 characters left out ...] {'x' * 300}"
+
+
+def test_what_is_not_compared_is_empty() -> None:
+    assert vars(Compared("n", "m", "u", 1.0)) == {
+        "node": "n", "metric": "m", "unit": "u", "now": 1.0, "device": "", "last_good": None, "previous": None,
+        "fleet": None, "worse": False, "note": "",
+    }  # fmt: skip
+    assert vars(Comparison("h.db")) == {
+        "source": "h.db", "rows": (), "last_good": "", "previous": "", "runs": 0,
+        "fleet_is": "median of the nodes in this run", "note": "",
+    }  # fmt: skip

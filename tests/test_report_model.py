@@ -11,7 +11,7 @@ from report_helpers import a_run, event, failing, passing, result, unjudged
 from pytest_gpucluster.errors import GpuClusterError
 from pytest_gpucluster.report import html
 from pytest_gpucluster.report.recorded import Finding, Item, Measure, check_of, plain, recorded
-from pytest_gpucluster.report.run import CLUSTER, Run, Series, read_run
+from pytest_gpucluster.report.run import CLUSTER, Row, Run, Series, _sized, read_run
 
 # --- the model of a page
 
@@ -19,6 +19,7 @@ from pytest_gpucluster.report.run import CLUSTER, Run, Series, read_run
 def test_an_empty_log_is_an_empty_run() -> None:
     run = read_run([])
     assert run == Run()
+    assert [name for name, value in vars(run).items() if value] == []
     assert (run.suites, run.simulated, run.untested, run.silent, run.executed) == ([], False, {}, [], 0)
 
 
@@ -168,6 +169,7 @@ def test_versions_are_gathered_by_what_and_version() -> None:
     [
         ("steps/0001-gpu.log", True),
         ("steps/gw0-0001-gpu.x_y.log", True),
+        ("steps/x.log", True),
         ("steps/.log", False),
         ("steps/.x.log", False),
         ("steps/a/b.log", False),
@@ -230,6 +232,50 @@ def test_failures_are_grouped_by_what_differs() -> None:
     assert len(read_run(a_run([one, two])).groups) == 2
 
 
+def test_numbers_in_a_cause_make_no_group() -> None:
+    run = read_run(a_run([failing("gpu01", cause="port 31 of gpu01", hint="h", action="drain")]))
+    assert list(run.groups) == [("failed", "gpu.nvlink_state", "drain", "port # of gpu#", "h")]
+
+
+def test_rows_differ_in_part_measured_expected_and_action() -> None:
+    told = {"part": "a", "measured": "b", "expected": "c", "action": "drain"}
+    found = [
+        told,
+        told | {"part": "x"},
+        told | {"measured": "x"},
+        told | {"expected": "x"},
+        told | {"action": "x"},
+    ]
+    (group,) = read_run(a_run([failing("gpu01", findings=[*found, told])])).groups.values()
+    assert [(row.part, row.measured, row.expected, row.action, row.nodes) for row in group.rows.values()] == [
+        ("a", "b", "c", "drain", ["gpu01"]),
+        ("x", "b", "c", "drain", ["gpu01"]),
+        ("a", "x", "c", "drain", ["gpu01"]),
+        ("a", "b", "x", "drain", ["gpu01"]),
+        ("a", "b", "c", "x", ["gpu01"]),
+    ]
+
+
+def test_warnings_are_rows_of_their_check_and_ask_for_nothing() -> None:
+    told = {"part": "GPU 3 (GPU-d, 0:4)", "measured": "1 replay", "expected": "0"}
+    verdicts = [{"findings": [], "advisories": [told], "action": "drain"}]
+    run = read_run(a_run([passing(node, check="gpu.pcie", verdicts=verdicts) for node in ("gpu01", "gpu02")]))
+    assert run.warnings == {
+        ("gpu.pcie", "GPU 3", "1 replay", "0", ""): Row("GPU 3", "1 replay", "0", "", ["gpu01", "gpu02"])
+    }
+
+
+def test_the_first_verdict_with_findings_names_the_cause() -> None:
+    verdicts = [
+        {"findings": [], "cause": "none", "hint": "none", "action": "monitor"},
+        {"findings": [{"part": "a"}], "cause": "one", "hint": "h1", "action": "drain"},
+        {"findings": [{"part": "b"}], "cause": "two", "hint": "h2", "action": "reboot"},
+    ]
+    (group,) = read_run(a_run([result("gpu01", "failed", verdicts=verdicts)])).groups.values()
+    assert (group.cause, group.hint, group.action, group.suite) == ("one", "h1", "drain", "gpu")
+    assert [(row.part, row.action) for row in group.rows.values()] == [("a", "drain"), ("b", "reboot")]
+
+
 def test_an_error_has_no_verdict_of_its_check() -> None:
     (group,) = read_run(a_run([failing("gpu01", outcome="error", message="gpu01 broke")])).groups.values()
     assert (group.action, group.cause, group.hint) == ("", "", "")
@@ -247,6 +293,8 @@ def test_rows_of_a_group_lose_what_is_one_nodes_own() -> None:
     (group,) = read_run(a_run([one, two])).groups.values()
     assert [(row.part, row.nodes) for row in group.rows.values()] == [("GPU 4", ["gpu01", "gpu02"])]
     assert list(group.nodes) == ["gpu01", "gpu02"]
+    (group,) = read_run(a_run([one, two, two])).groups.values()
+    assert [(row.part, row.nodes) for row in group.rows.values()] == [("GPU 4", ["gpu01", "gpu02"])]
 
 
 def metric(name: str, value: Any, unit: str = "W", device: Any = "", **more: Any) -> dict[str, Any]:
@@ -271,6 +319,9 @@ def metric(name: str, value: Any, unit: str = "W", device: Any = "", **more: Any
         ("/scratch (nvme)", "power /scratch", ""),
         ("4 GiB", "power 4 GiB", ""),
         ("a GPU 4", "power a GPU 4", ""),
+        ("GPU clock", "power GPU clock", ""),
+        ("mlxfw", "power mlxfw", ""),
+        ("without gpu02", "power without gpu02", ""),
     ],
 )
 def test_a_device_is_a_part_or_what_was_measured(device: str, label: str, part: str) -> None:
@@ -299,6 +350,11 @@ def test_bandwidths_make_curves_and_bounds() -> None:
         metric("bound all_reduce 4 KiB 2 nodes", 3),
         metric("bound all_reduce 4 KiB 2 nodes", 2),
         metric("bound odd", 9),
+        metric("bound all_reduce 512 B", 1),
+        metric("bound all_reduce 1.5GiB 2 nodes x 8", 8),
+        metric("bound all_reduce x B", 9),
+        metric("bound all_reduce 1 GiBs", 9),
+        metric("bound 2all_reduce 1 GiB", 9),
     ]
     run = read_run(
         a_run([passing("gpu01", metrics=metrics), passing("", metrics=metrics[:1] + metrics[4:5])])
@@ -310,13 +366,21 @@ def test_bandwidths_make_curves_and_bounds() -> None:
     assert run.bounds == {
         ("all_reduce", "alone"): {1 << 20: 4},
         ("all_reduce", "2 nodes"): {4096: 2},
-        ("all_reduce", ""): {1 << 20: 4},
+        ("all_reduce", "2 nodes x 8"): {3 << 29: 8},
+        ("all_reduce", ""): {1 << 20: 4, 512: 1},
     }
-    assert run.series == {
-        ("busbw all_reduce 4 KiB 2 nodes", "GB/s"): Series(
-            "busbw all_reduce 4 KiB 2 nodes", "GB/s", [], [3, 2]
-        )
-    }
+    assert [(one.name, one.unit, one.values, one.bounds) for one in run.series.values()] == [
+        ("busbw all_reduce 4 KiB 2 nodes", "GB/s", [], [3, 2]),
+        ("busbw all_reduce 512 B", "GB/s", [], [1]),
+        ("busbw all_reduce 1.5GiB 2 nodes x 8", "GB/s", [], [8]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", [" 1 GiB", "all_reduce 1 GiB ", "all_reduce", "all_reduce GiB", "all_reduce 1", ""]
+)
+def test_what_names_no_size_makes_no_curve(text: str) -> None:
+    assert _sized(text) is None
 
 
 def test_curves_and_cells_are_kept_with_their_node() -> None:
@@ -346,6 +410,12 @@ def test_curves_and_cells_are_kept_with_their_node() -> None:
 )
 def test_fields_are_cut(length: int, text: str) -> None:
     assert read_run([event("error", message="x" * length)]).errors == [text]
+
+
+@pytest.mark.parametrize("words", [3, 150])
+def test_a_field_is_one_line(words: int) -> None:
+    assert read_run([event("error", message=" a\n\t" * words)]).errors == [" ".join(["a"] * words)]
+    assert read_run([event("error", message=None)]).errors == [""]
 
 
 def test_logs_of_a_failure_are_cut() -> None:
@@ -428,6 +498,18 @@ def test_the_head_of_a_recorded_run() -> None:
     assert twice.exit == 0
 
 
+def test_a_recorded_run_ends_with_its_last_time() -> None:
+    found = recorded([start(time=0.25), {"event": "finish", "exit": 0, "time": 0.5}, {"event": "x"}])
+    assert (found.started, found.finished) == (0.25, 0.5)
+    assert vars(Item("n", "c", "passed")) == {
+        "node": "n", "check": "c", "outcome": "passed", "message": "", "action": "", "findings": (),
+    }  # fmt: skip
+    assert vars(Measure("n", "c", "p", "W")) == {
+        "node": "n", "check": "c", "name": "p", "unit": "W", "device": "", "better": "", "detail": False, "value": None,
+    }  # fmt: skip
+    assert check_of({"node": "n", "check": "c"}) == ("n", "c")
+
+
 @pytest.mark.parametrize(
     ("said", "simulated"), [(False, False), (True, True), (None, True), ("no", True), (0, True)]
 )
@@ -506,7 +588,7 @@ def test_items_have_their_findings() -> None:
 def test_of_several_results_of_an_item_a_red_one_stands() -> None:
     ends = ["passed", "error", "passed", "failed"]
     (item,) = recorded([start(), *(result("gpu01", end) for end in ends)]).items
-    assert item.outcome == "error"
+    assert (item.outcome, item.action, item.findings) == ("error", "", ())
     (item,) = recorded([start(), result("gpu01", "not checked"), result("gpu01", "passed")]).items
     assert item.outcome == "passed"
 
@@ -517,6 +599,7 @@ def test_of_several_results_of_an_item_a_red_one_stands() -> None:
         ("suites/test_gpu.py::test_x[gpu01]", "gpu01", "gpu.x"),
         ("suites/test_gpu.py::test_x[gpu01-4G]", "gpu01", "gpu.x[4G]"),
         ("suites/test_gpu.py::test_x[a-b]", "", "gpu.x[a-b]"),
+        ("suites/test_gpu.py::test_x[x]", "", "gpu.x[x]"),
         ("", "", "gpu.x"),
     ],
 )

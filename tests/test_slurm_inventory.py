@@ -695,6 +695,21 @@ def test_control_characters_and_blanks_of_a_reason() -> None:
     assert (first.reason, first.reason_user, second.reason) == ("one two", "root", "")
 
 
+def test_what_almost_is_a_mark_a_key_or_a_count() -> None:
+    drained, when = "IDLE+DRAIN", "[root@2026-11-20T10:00:00]"
+    assert _node(drained, " Reason=x [@2020-01-01T00:00:00]").reason == "x [@2020-01-01T00:00:00]"
+    assert _node(drained, f" Reason=cable {when} K=7").reason == "cable"
+    assert _node("DOWN", f" Reason=x : Not responding to mail {when}").responding
+    (node,) = inventory.parse_nodes("NodeName=n1 Arch=x x86State=DOWN X=1 State=IDLE X=1").values()
+    assert (node.name, node.state) == ("n1", "IDLE")
+    (node,) = inventory.parse_nodes(f"NodeName=n1 State=IDLE+DRAIN Reason=a Gres=gpu:8 {when}").values()
+    assert (node.reason, node.gres) == ("a Gres=gpu:8", {})
+    assert inventory.parse_gres("gpu:T") == {"gpu:T": 1}
+    assert inventory.parse_gres("gpu:2T,disk:3") == {"gpu": 2 * 2**40, "disk": 3}
+    assert inventory.parse_state("mix+drain") == ("MIXED", frozenset({"DRAIN"}))
+    assert _node("REBOOT*").away
+
+
 def test_parts_of_gres_with_blanks_and_brackets() -> None:
     assert inventory.parse_gres(" gpu:a100:2(S:0,1) , shard:3 ") == {"gpu:a100": 2, "shard": 3}
     assert inventory.parse_gres("a:(null):no_consume:5") == {"a": 5}

@@ -221,6 +221,10 @@ def test_a_run_in_a_word(good: bool, complete: bool, word: str) -> None:  # noqa
             {"level": 0.0, "distance": None, "value": -1.0},
             WORDS.replace("440", "-1").replace("8.0% ", "").replace("478", "0"),
         ),
+        (
+            {"level": 0.0, "distance": None, "value": 0.5},
+            WORDS.replace("440", "0.5").replace("8.0% below", "above").replace("478", "0"),
+        ),
         ({"kind": "gone", "value": None, "runs": 1}, f"{GONE} in its last good run"),
         ({"kind": "gone", "value": None, "base": "r7"}, f"{GONE} in run r7"),
         ({"value": None, "distance": None}, "not a number; 478 GB/s in its last 5 good runs"),
@@ -318,3 +322,53 @@ def test_times() -> None:
         assert when(1763600000.0) == "2025-11-20 00:53"
         assert when(1e18) == "1000000000000000000"
         assert when(float("1e30")).startswith("1000000000000000")
+
+
+def test_nought_is_a_value() -> None:
+    none = change(
+        "gpu01", "same", name="alerts", unit="", value=0.0, level=0.0, distance=None, fleet=Fleet(0.0, 0.0, 3)
+    )
+    told = replace(COMPARISON, changes=(none, replace(none, fleet=Fleet(0.0, 2.0, 4))), turned=())
+    assert [line.split() for line in told.table()[2:]] == [
+        ["alerts", "2", "0", "1", "4", "gpu01", "0", "0", "-"]
+    ]
+    assert [row.now for row in told.for_html().rows] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "badness"),
+    [
+        ({"kind": "worse", "distance": None}, float("inf")),
+        ({"kind": "gone", "distance": None}, float("inf")),
+        ({"kind": "new", "distance": None}, 0.0),
+        ({"distance": -0.25}, 0.25),
+        ({"distance": 0.25}, -0.25),
+        ({"unit": "us", "distance": 0.25}, 0.25),
+        ({"unit": "us", "distance": -0.25}, -0.25),
+        ({"unit": "W", "distance": -0.25}, 0.25),
+        ({"unit": "W", "distance": 0.25}, 0.25),
+    ],
+)
+def test_how_far_a_metric_went_the_wrong_way(fields: dict[str, Any], badness: float) -> None:
+    assert trend._badness(change(**fields)) == badness
+
+
+def test_a_link_is_named_once_for_each_check_and_metric() -> None:
+    pair = change("gpu02", device="with gpu01")
+    other = replace(pair, measure=replace(pair.measure, check="nccl.y"))
+    changes = (pair, other, replace(pair, measure=replace(pair.measure, name="latency")))
+    assert [(it.where, it.change.measure.check, it.change.measure.name) for it in worse_of(changes)] == [
+        ("link gpu01 - gpu02", "nccl.x", "busbw"),
+        ("link gpu01 - gpu02", "nccl.y", "busbw"),
+        ("link gpu01 - gpu02", "nccl.x", "latency"),
+    ]
+
+
+def test_what_a_run_does_not_say_is_none_or_nought() -> None:
+    assert vars(Past("r", "c", simulated=False, started=1.0, complete=False, good=False)) == {
+        "run": "r", "cluster": "c", "simulated": False, "started": 1.0, "complete": False, "good": False, "exit": None,
+        "passed": 0, "failed": 0, "error": 0, "unjudged": 0, "nodes": 0,
+    }  # fmt: skip
+    assert Turn("n", "c", "failed").base == ""
+    known = change()
+    assert (known.previous, known.base) == (None, "")

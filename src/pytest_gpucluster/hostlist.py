@@ -26,6 +26,9 @@ _LONG_NUMBER = re.compile(r"\d{19}")
 _BRACKET = re.compile(r"\[([^\]]*)")
 _PART = re.compile(r"(?:[^,\[]|\[[^\]]*)+")  # up to a comma outside of brackets
 
+# digits beside a bracket are part of its range to ClusterShell, which asserts that no range is too large
+_REFUSALS = (NodeSetException, RangeSetException, AssertionError, ArithmeticError, LookupError)
+
 
 def expand(hostlist: str) -> tuple[str, ...]:
     """Return the sorted node names of a bracket list; '' gives ().
@@ -47,8 +50,7 @@ def expand(hostlist: str) -> tuple[str, ...]:
     try:
         # RESOLVER_NOGROUP: '@all' would be read from ClusterShell's own sample configuration
         nodes = tuple(str(node) for node in NodeSet(hostlist, resolver=RESOLVER_NOGROUP))
-    # digits beside a bracket are part of its range to ClusterShell, which asserts that no range is too large
-    except (NodeSetException, RangeSetException, AssertionError, ArithmeticError, LookupError) as error:
+    except _REFUSALS as error:
         raise ValueError(f"not a hostlist: {hostlist[:80]!r} ({error})") from error
     for node in nodes:
         if not _NAME.fullmatch(node):
@@ -57,12 +59,16 @@ def expand(hostlist: str) -> tuple[str, ...]:
 
 
 def fold(nodes: Iterable[str]) -> str:
-    """Write node names as one bracket list.
+    """Write node names as one bracket list; ValueError where a text is no name, as 'gpu[01'.
 
     >>> fold(["gpu02", "gpu01"])
     'gpu[01-02]'
     """
-    return str(NodeSet.fromlist(list(nodes), resolver=RESOLVER_NOGROUP))
+    names = list(nodes)
+    try:
+        return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
+    except _REFUSALS as error:
+        raise ValueError(f"no names of nodes: {','.join(names)[:80]!r} ({error})") from error
 
 
 def is_name(text: str) -> bool:

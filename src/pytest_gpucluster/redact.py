@@ -84,7 +84,7 @@ _WORDS = (
 )
 _ANY, _ANY_LOWER = re.compile(_WORDS, re.IGNORECASE), re.compile(_WORDS)
 _SHORT = 200  # characters of a text that is worth to be remembered: names, units, devices, causes
-_REMEMBERED = 1 << 14
+_REMEMBERED = 16_384
 
 
 def is_secret(name: str, value: str) -> bool:

@@ -105,7 +105,8 @@ def kernel_log(log: KernelLog, stalls: Stalls = Stalls()) -> Verdict:
 _DRIVER = {
     re.compile(
         r"fallen off the bus|GPU is lost|lost from the bus|RmInitAdapter|rm_init_adapter failed"
-        r"|probe routine failed|Cannot (attach gpu|initialize the device)|copy vbios|I/O region .* is invalid",
+        r"|probe routine failed|Cannot (attach gpu|initialize the device)|copy vbios"
+        r"|assigned to your NVIDIA device is invalid",
         re.IGNORECASE,
     ): Action.REBOOT,
     re.compile(

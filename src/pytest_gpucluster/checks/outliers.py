@@ -84,11 +84,7 @@ def _halves(values: Mapping[str, float], min_relative: float) -> Halves | None:
     names = sorted(values, key=values.__getitem__)
     ordered = [values[name] for name in names]
     # at least half are slow: else they are outliers; and two are fast: one alone may be a wrong measurement
-    cut = max(
-        range((len(names) + 1) // 2, len(names) - 1), key=lambda at: ordered[at] - ordered[at - 1], default=0
-    )
-    if not cut:
-        return None
+    cut = max(range((len(names) + 1) // 2, len(names) - 1), key=lambda at: ordered[at] - ordered[at - 1])
     slow, fast = ordered[:cut], ordered[cut:]
     medians = statistics.median(slow), statistics.median(fast)
     spread = max(

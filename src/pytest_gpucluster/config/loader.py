@@ -7,7 +7,6 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ClusterShell.NodeSet import NodeSetException
 from pydantic import ValidationError
 
 from pytest_gpucluster import hostlist, units
@@ -158,7 +157,7 @@ def _inventory_hosts(source: Source, written: ClusterFile) -> dict[str, HostAddr
 def _folded(source: Source, names: Iterable[str]) -> str:
     try:
         return named_nodes(hostlist.fold(names))
-    except (ValueError, NodeSetException) as error:
+    except ValueError as error:
         raise source.error(("inventory",), f"names no nodes as Slurm does: {clip(error, 200)}") from error
 
 

@@ -69,7 +69,7 @@ class Actor:
     drained: list[str] = field(default_factory=list)  # also those that a dry run would drain
     over_budget: list[str] = field(default_factory=list)
     spared_lines: list[str] = field(default_factory=list)  # who was left alone, and why, for people
-    _deadline: float = 0.0
+    _deadline: float = field(init=False)
     _stopped: str = ""
 
     def __post_init__(self) -> None:

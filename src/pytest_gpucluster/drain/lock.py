@@ -39,7 +39,7 @@ def locked(path: Path | None, *, patience: float = PATIENCE) -> Iterator[bool]:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     except OSError:
         yield False
         return

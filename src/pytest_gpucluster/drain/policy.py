@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.checks.verdict import Action
@@ -45,10 +46,11 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> Budget:
         """Read '3' or '10%'; ValueError for anything else."""
-        match = re.fullmatch(r"(\d{1,6})|(\d{1,3}(?:\.\d+)?)%", text.strip(), re.ASCII)
-        if match is None or float(match[2] or 0) > 100:  # noqa: PLR2004 - percent
+        match = re.fullmatch(r"(\d{1,6})|(100(?:\.0+)?|\d{1,2}(?:\.\d+)?)%", text.strip(), re.ASCII)
+        if match is None:
             raise ValueError(f"is to be a number of nodes or percent of the partition like 10%, not {text!r}")
-        return cls(int(match[1])) if match[1] else cls(percent=float(match[2]))
+        count, percent = match.groups()
+        return cls(int(count)) if count else cls(percent=float(percent))
 
     def of(self, nodes: int) -> int:
         """Return the nodes that may be out by us: percent rounded down, but one, so that small clusters have it."""
@@ -124,10 +126,7 @@ def why_not_passed(reason: Reason, outcomes: Mapping[str, Sequence[str]], worse:
     """
     for pattern in reason.checks:
         ends = [
-            end
-            for check, all_ends in outcomes.items()
-            if Reason((pattern,), "", "").concerns(check)
-            for end in all_ends
+            end for check, all_ends in outcomes.items() if fnmatchcase(check, pattern) for end in all_ends
         ]
         if "*" in pattern:  # stands for several checks, of which some may have no meaning here
             ends = [end for end in ends if end != "not applicable"]

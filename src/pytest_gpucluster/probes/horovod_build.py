@@ -33,17 +33,17 @@ def read(text: str) -> Build:
     """Read the table; ProbeError where a heading or its boxes are missing."""
     version = _VERSION.search(text)
     found: dict[str, set[str]] = {}
-    listed: dict[str, int] = {}
+    listed: set[str] = set()
     section = ""
     for line in map(str.strip, text.splitlines()):
         if line in _HEADINGS:
             section = _HEADINGS[line]
-            found[section], listed[section] = set(), 0
+            found[section] = set()
         elif section and (box := _BOX.fullmatch(line)):
-            listed[section] += 1
+            listed.add(section)
             if box[1] == "X":
                 found[section].add(box[2].lower())
-    missing = [heading for heading, name in _HEADINGS.items() if not listed.get(name)]
+    missing = [heading for heading, name in _HEADINGS.items() if name not in listed]
     if version is None or missing:
         what = missing[0] if missing else "Horovod v..."
         last = text.strip().splitlines()[-1:] or ["nothing"]

@@ -29,8 +29,7 @@ SCRAPE_INTERVAL = (
     60.0  # seconds; the default of global.scrape_interval, for a Prometheus before 2.28, which tells none
 )
 NODE_LABELS = ("node", "nodename", "hostname", "host", "Hostname")  # Hostname: dcgm-exporter's own
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")  # RFC 3339
-_FRACTION = re.compile(r"(\.\d{6})\d+")
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)")  # RFC 3339
 _SECONDS = {"y": 365 * 86400.0, "w": 7 * 86400.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _PART = re.compile(r"(\d{1,12})(ms|[ywdhms])")
 _DURATION = re.compile(r"(?:\d{1,12}(?:ms|[ywdhms]))+")
@@ -136,7 +135,7 @@ def _interval(told: object) -> float:
     if told is None:
         return SCRAPE_INTERVAL
     parts = _DURATION.fullmatch(str(told))
-    if not parts or not told:
+    if not parts:
         raise ValueError(f"no duration: {told!r}")
     return sum(int(number) * _SECONDS[unit] for number, unit in _PART.findall(str(told)))
 
@@ -216,15 +215,12 @@ def read_time(text: str) -> float | None:
     """
     if text.startswith("0001-"):
         return None
-    if not _TIME.fullmatch(text):
+    parts = _TIME.fullmatch(text)
+    if not parts:
         raise ValueError(f"no time: {text!r}")
-    plain = _FRACTION.sub(r"\1", text.replace("Z", "+00:00"))
-    return dt.datetime.fromisoformat(_padded(plain)).timestamp()
-
-
-def _padded(text: str) -> str:
-    """Give the fraction six digits: Python 3.10 reads three or six only, and Go drops zeros at the end."""
-    return re.sub(r"\.(\d{1,6})(?=[+-])", lambda found: "." + found[1].ljust(6, "0"), text)
+    plain, fraction, zone = parts.groups(default="")
+    # Python 3.10 reads three or six digits only; Go writes up to nine and drops zeros at the end
+    return dt.datetime.fromisoformat(f"{plain}.{fraction:0<6.6}{zone.replace('Z', '+00:00')}").timestamp()
 
 
 def _hosts(labels: Mapping[str, Any]) -> tuple[str, ...]:

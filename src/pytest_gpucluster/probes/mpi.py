@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.probes.base import Answer
     from pytest_gpucluster.probes.mpi_errors import Failure
 
-_LINE = re.compile(r"gpucluster-mpi (\{.*?\})\s*$", re.MULTILINE)
+_LINE = re.compile(r"gpucluster-mpi (\{.*\})\s*$", re.MULTILINE)
 _WHERE = re.compile(r"^gpucluster-mpi-(c|python) (\{.*\})\s*$", re.MULTILINE)
-_FACT = re.compile(r"^gpucluster-mpi-fact\t(\S+)\t(.*)$", re.MULTILINE)
+_FACT = re.compile(r"^gpucluster-mpi-fact\t(\S+)\t(.*)", re.MULTILINE)
 _LIST = re.compile(r"MPI plugin types are\.\.\.|MPI types are\.\.\.")
 _VERSIONS = (
     ("Open MPI", re.compile(r"Open MPI\)? v?(\d[\w.]*)")),
@@ -284,9 +284,7 @@ def _rank(fields: dict[str, Any], node: str) -> Rank:
 
 def _json(text: str) -> dict[str, Any]:
     try:
-        fields = jsontext.loads(text)
+        fields: dict[str, Any] = jsontext.loads(text)  # of a text in braces
     except ValueError as error:
         raise ProbeError(f"no line of an MPI world: {text[:120]} ({error})") from error
-    if not isinstance(fields, dict):
-        raise ProbeError(f"no line of an MPI world: {text[:120]}")
     return fields

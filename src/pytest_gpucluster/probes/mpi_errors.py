@@ -36,6 +36,9 @@ class _Known:
     hint: str
 
 
+_PAIR = re.compile(
+    r"Duplicate GPU detected : rank (\d{1,7}) and rank (\d{1,7}) both on CUDA device ([0-9a-f]+)"
+)
 _KNOWN = (
     _Known(
         "MPI without PMI",
@@ -93,7 +96,7 @@ _KNOWN = (
     ),
     _Known(
         "duplicate GPU",
-        re.compile(r"Duplicate GPU detected : rank \d+ and rank \d+ both on CUDA device [0-9a-f]+"),
+        _PAIR,
         "each rank needs a GPU of its own: give each task one GPU (--gpus-per-task=1) or set CUDA_VISIBLE_DEVICES "
         "from SLURM_LOCALID; nodes that share one host need each their own slice",
     ),
@@ -186,14 +189,11 @@ _FOLLOWS = {
     "out of memory": {"low limits"},
 }
 _OF_MPI = ("MPI without PMI", "orte_ess_init", "PMIx abort", "step launch failed", "plugin missing")
-_GONE = re.compile(r"srun: error: (?P<nodes>\S+): tasks? (?P<tasks>[\d,\-\[\] ]+): (?P<what>.*)")
+_GONE = re.compile(r"srun: error: (?P<nodes>\S+): tasks? (?P<tasks>[\d,\-\[\] ]+): ")
 MAX_LINE = 2048
 MAX_TASK = 1 << 17  # far above any step; a damaged line must not fill the memory
 _SPAN = re.compile(r"\b(\d{1,7})(?:-(\d{1,7}))?\b")
 _LAUNCH = re.compile(r"srun: error: task (\d{1,7}) launch failed")
-_PAIR = re.compile(
-    r"Duplicate GPU detected : rank (\d{1,7}) and rank (\d{1,7}) both on CUDA device ([0-9a-f]+)"
-)
 
 
 def explain(text: str, *, mpi: str | None = None) -> tuple[Failure, ...]:
@@ -222,7 +222,7 @@ def explain(text: str, *, mpi: str | None = None) -> tuple[Failure, ...]:
 
 def clipped(text: str) -> str:
     """Return the text with very long lines cut: no message is so long, and patterns take the square of a line."""
-    return "\n".join(line[:MAX_LINE] for line in text.split("\n")) if len(text) > MAX_LINE else text
+    return "\n".join(line[:MAX_LINE] for line in text.split("\n"))
 
 
 def _tell(known: _Known, match: re.Match[str], text: str) -> str:
@@ -268,8 +268,8 @@ def nodes_of_tasks(text: str) -> Mapping[int, str]:
 
 
 def _numbers(text: str) -> Iterator[int]:
-    for match in _SPAN.finditer(text):
-        yield from range(int(match[1]), min(int(match[2] or match[1]), MAX_TASK) + 1)
+    for first, last in _SPAN.findall(text):
+        yield from range(int(first), min(int(last or first), MAX_TASK) + 1)
 
 
 def _fold_numbers(numbers: list[str]) -> str:

@@ -301,7 +301,8 @@ def cpu_list(text: str) -> tuple[int, ...]:
         match = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part.strip())
         if not match:
             raise ProbeError(f"not a CPU list: {text[:40]!r}")
-        cpus.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
+        first, last = match.groups()
+        cpus.extend(range(int(first), int(last or first) + 1))
         if len(cpus) > MAX_CPUS:
             raise ProbeError(f"a CPU list of more than {MAX_CPUS} CPUs: {text[:40]!r}")
     return tuple(cpus)
@@ -325,13 +326,14 @@ def read_cpus(text: str) -> Cpus:
     )
 
 
-def _absent(part: Section) -> bool:
-    return part.rc != 0 and "No such file or directory" in part.text
+def _absent(answer: Answer, name: str) -> bool:
+    part = basic_sections(answer).get(name)
+    return part is not None and "No such file or directory" in part.text
 
 
 def read_governors(answer: Answer) -> dict[str, int]:
     """Count the CPUs by their frequency governor: {'performance': 128}; {} where there is no scaling."""
-    if _absent(basic_sections(answer).get("governor", Section("", 0))):
+    if _absent(answer, "governor"):
         return {}
     text = section(answer, "governor")
     counts: dict[str, int] = {}
@@ -371,14 +373,14 @@ def read_limits(text: str) -> dict[str, float]:
 
 def read_lsm(answer: Answer) -> str:
     """Return the active security modules, 'lockdown,yama,apparmor'; 'none' where the kernel has no list."""
-    if _absent(basic_sections(answer).get("lsm", Section("", 0))):
+    if _absent(answer, "lsm"):
         return "none"
     return read_line(section(answer, "lsm"))
 
 
 def read_thp(answer: Answer) -> str:
     """Return the chosen word: 'always [madvise] never' gives madvise; 'none' on a kernel built without it."""
-    if _absent(basic_sections(answer).get("thp", Section("", 0))):
+    if _absent(answer, "thp"):
         return "none"
     text = section(answer, "thp")
     match = re.search(r"\[(\w+)\]", text)

@@ -158,7 +158,6 @@ def reach(ring: str) -> Probe[tuple[Way, ...]]:
         "neighbours",
         command,
         read_ways,
-        timeout=NAME_SECONDS + CONNECT_SECONDS + 15.0,
         by_hand=f"getent ahosts PEER; timeout {CONNECT_SECONDS} bash -c ': >/dev/tcp/PEER/{PORT}'  # refused is well",
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.errors import ConfigError, NotAvailable, ProbeError
-from pytest_gpucluster.probes.base import NOT_FOUND, Answer, Probe, last_line, text_of
+from pytest_gpucluster.probes.base import NOT_EXECUTABLE, NOT_FOUND, Answer, Probe, last_line, text_of
 from pytest_gpucluster.probes.os import SECTIONS_SH, sections
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _chrony(text: str) -> TimeSync | None:
 
 def _ntp(text: str) -> TimeSync | None:
     """`ntpq -c rv`: leap=11 (leap_alarm) means not synchronised; offset in milliseconds."""
-    leap = re.search(r"leap_\w+|leap=(\d+)", text)
+    leap = re.search(r"leap_\w+|leap=\d+", text)
     offset = re.search(r"\boffset=([-+.\d]+)", text)
     if not leap:
         return None
@@ -171,7 +171,7 @@ def read_failed_units(answer: Answer) -> tuple[str, ...]:
     """Return the names of failed units; an empty answer with exit status 0 means none."""
     failed = []
     for line in text_of(answer).splitlines():
-        fields = line.replace("\u25cf", " ").split()
+        fields = line.replace("\u25cf", "").split()
         if fields and not (len(fields) > 1 and re.fullmatch(r"\S+\.[a-z]+", fields[0])):
             raise ProbeError(f"systemctl: not a unit: {line[:80]!r}")
         failed += fields[:1]
@@ -342,7 +342,7 @@ def command_output(command: str) -> Probe[Said]:
     """Make the probe of a further command whose output is to be alike on all nodes."""
 
     def parse(answer: Answer) -> Said:
-        if answer.rc in (NOT_FOUND, 126) or answer.truncated or answer.rc is None:
+        if answer.rc in (NOT_FOUND, NOT_EXECUTABLE):
             text_of(answer)
         return Said(answer.out.strip(), answer.rc or 0)
 

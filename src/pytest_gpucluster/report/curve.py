@@ -125,10 +125,10 @@ def _paint(
 def _foot(area: _Area, gutter: int, sizes: Sequence[int], marks: Mapping[str, str]) -> list[str]:
     base = [marks["base"]] * area.columns
     names = [" "] * (area.columns + gutter + 3)
-    for size in [sizes[0], sizes[-1], *sizes[1:-1]]:  # the ends are named first, then what finds room
+    for size in [sizes[0], sizes[-1], *sizes]:  # the ends are named first, then what finds room
         label = format_size(size).replace(" ", "")
         column = area.column(size)
-        start = min(max(gutter + 2 + column - len(label) // 2, 0), len(names) - len(label))
+        start = min(gutter + 2 + column - len(label) // 2, len(names) - len(label))
         if not "".join(names[max(0, start - _GAP) : start + len(label) + _GAP]).strip():
             base[column] = marks["tick"]
             names[start : start + len(label)] = label

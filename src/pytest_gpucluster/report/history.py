@@ -132,7 +132,8 @@ class History:
             self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
     def _number(self, pragma: str) -> int:
-        return int(self._db.execute(f"PRAGMA {pragma}").fetchone()[0])
+        (value,) = self._db.execute(f"PRAGMA {pragma}").fetchone()
+        return int(value)
 
     def _tables(self) -> bool:
         return self._db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
@@ -188,7 +189,7 @@ class History:
             nodes = self._insert_nodes(run, number)
             self._insert_items(run, number, nodes)
             self._insert_metrics(run, number, nodes)
-            past = self._past("id = ?", (number,))[0]
+            (past,) = self._past("id = ?", (number,))
             worse = [it for it in self._changes(number, past, None) if it.trend == "worse"]
             self._mark(number, nodes, (it.measure for it in worse))
         return True
@@ -410,10 +411,11 @@ class History:
             values += [len(name), name]  # type: ignore[list-item] # SQL's values
         with self._told():
             # an id may begin many others
-            exact = self._past("cluster = ? AND run = ?", (cluster, name)) if count != 1 else ()
+            exact = self._past("cluster = ? AND run = ?", (cluster, name))
             found = exact or self._past(where, tuple(values), count)
         if len(found) == 1:
-            return found[0]
+            (past,) = found
+            return past
         if found:
             raise ConfigError(f"history {self.path}: {name!r} begins several runs: {_listed(found)}")
         known = self.runs(cluster, 5)
@@ -438,9 +440,8 @@ class History:
                 good = self._past(
                     "cluster = ? AND simulated = ? AND good AND (started, run) < (?, ?)",
                     (past.cluster, past.simulated, past.started, past.run),
-                    1,
                 )
-                last_good = good[0] if good else None
+                last_good = next(iter(good), None)
             else:
                 earlier, last_good = (against,), against if against.good else None
             return Comparison(
@@ -506,7 +507,7 @@ class History:
             raise ConfigError(f"history {self.path}: no run {past.run!r} of cluster {past.cluster}")
         return int(row[0])
 
-    def _past(self, where: str, values: Sequence[Any], count: int = -1) -> tuple[Past, ...]:
+    def _past(self, where: str, values: Sequence[Any], count: int = 1) -> tuple[Past, ...]:
         rows = self._db.execute(
             f"SELECT {_PAST} FROM runs WHERE {where} ORDER BY started DESC, id DESC LIMIT ?",  # noqa: S608 - our own words
             (*values, count),
@@ -567,9 +568,8 @@ class History:
     def _was_zero(self, measure: Measure, node: int, past: Past, against: Past | None) -> bool:
         """Tell whether errors that appear now were looked for before, and there were none to record."""
         kind = kind_of(measure.unit, measure.better)
-        if not (kind.counted and kind.better == LOWER):
-            return False
-        return self._before(node, measure.check, past, against) == "passed"
+        none = kind.counted and kind.better == LOWER
+        return none and self._before(node, measure.check, past, against) == "passed"
 
     def _before(self, node: int, check: str, past: Past, against: Past | None) -> str | None:
         """Return how an item ended in the other run, or in the node's last good run that has it."""

@@ -112,7 +112,6 @@ def _template() -> Any:
         "nodes": folded,
         "counted": counted,
         "number": number,
-        "clock": clock,
         "mark": mark,
     }
     return environment.get_template("report.html.j2")
@@ -196,7 +195,7 @@ def judge(run: Run) -> Judged:
     states = {node: run.state(node) for node in run.selected}
     unfit = tuple(node for node, state in states.items() if state == "failed")
     fit = tuple(
-        node for node, state in states.items() if state not in (*RED, "not tested", "") and _passed(run, node)
+        node for node, state in states.items() if state not in (*RED, "not tested") and _passed(run, node)
     )
     kind, title, first = _result(run, unfit)
     exceptions = tuple(_exceptions(run))
@@ -290,7 +289,7 @@ def _record(run: Run) -> dict[str, Any]:
             word for pair in _dict(start.get("scope")).items() for word in map(_text, pair)
         ),
         "criteria": [
-            {key: _text(group.get(key)) for key in ("nodes", "profile", "description", "source", "partition")}
+            {key: _text(group.get(key)) for key in ("nodes", "profile", "description", "source")}
             for group in groups
         ],
         "waived": {_text(key): _text(why) for key, why in _dict(start.get("not_applicable")).items()},
@@ -327,12 +326,13 @@ def _work(run: Run, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
     checks: dict[str, dict[str, str]] = defaultdict(dict)
     for action in ACTIONS:
         for group in run.groups.values():
-            if group.outcome == "failed" and (group.action or "monitor") == action:
+            asked = group.action if group.action in ACTIONS else "monitor"  # none, or one of a newer version
+            if group.outcome == "failed" and asked == action:
                 for node in group.nodes:
                     hardest.setdefault(node, action)
     for group in _ordered(run):
         if group.outcome == "failed":
-            for action in {hardest[node] for node in group.nodes if node in hardest}:
+            for action in {hardest[node] for node in group.nodes}:
                 checks[action].setdefault(group.check, anchors[id(group)])
     rows = [
         {
@@ -395,9 +395,10 @@ def _patterns(run: Run, where: Mapping[tuple[str, str], str]) -> list[dict[str, 
     rough: dict[Any, list[str]] = defaultdict(list)
     for node in names:
         row = run.counts.get(node, {})
-        key = tuple(tuple(sorted(row[suite].items())) if suite in row else () for suite in run.suites)
+        state = run.state(node)  # a node that was lost looks like one that passed in what it did
+        key = (state, *(tuple(sorted(row[suite].items())) if suite in row else () for suite in run.suites))
         exact[(node, key) if one_each else key].append(node)
-        rough[tuple(run.state(node, suite) for suite in run.suites)].append(node)
+        rough[state, tuple(run.state(node, suite) for suite in run.suites)].append(node)
     chosen = exact if len(exact) <= MAX_PATTERNS else rough
     rows = [_pattern(run, nodes, where) for nodes in chosen.values()]
     if not one_each:
@@ -435,8 +436,8 @@ def _failures(run: Run, anchors: Mapping[int, str]) -> dict[str, Any]:
     sections = []
     for group in ordered[:MAX_GROUPS]:
         rows = sorted(group.rows.values(), key=lambda row: -len(row.nodes))
-        kept = rows[: max(OPEN_ROWS, min(room, len(rows)))]
-        room = max(0, room - len(kept))
+        kept = rows[: max(OPEN_ROWS, room)]
+        room -= len(kept)
         sections.append(_section(run, group, anchors[id(group)], kept, len(rows) - len(kept)))
     retried: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for one in run.retried.values():

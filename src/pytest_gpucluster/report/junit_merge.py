@@ -106,7 +106,7 @@ def _in_order(suites: list[Any]) -> list[Any]:
 
 def _time(stamp: str | None) -> dt.datetime | None:
     try:
-        time = dt.datetime.fromisoformat((stamp or "").replace("Z", "+00:00"))
+        time = dt.datetime.fromisoformat(str(stamp).replace("Z", "+00:00"))
     except ValueError:
         return None
     return time if time.tzinfo is not None else time.replace(tzinfo=dt.timezone.utc)
@@ -126,7 +126,7 @@ def _back(
     judged = {
         name[0].split(".", 2)[-1]
         for name, cases in found.items()
-        if any(_end(it) != "skipped" for it in cases)
+        if name[0].startswith("gpucluster.") and any(_end(it) != "skipped" for it in cases)
     }
     for name in names:
         node = name[0].removeprefix(f"gpucluster.{RUN_SUITE}.")
@@ -199,7 +199,7 @@ def _tell(case: Any, title: str, other: Any) -> None:
 
 def _last(attempts: list[Attempt]) -> Any:
     """Return the last attempt that was not skipped, with what the others said."""
-    judged = [attempt for attempt in attempts if attempt.end != "skipped"] or attempts[-1:]
+    judged = [attempt for attempt in attempts if attempt.end != "skipped"] or attempts
     last, earlier = judged[-1], judged[:-1]
     case = copy.deepcopy(last.case)
     if len(attempts) == 1:
@@ -239,5 +239,5 @@ def _write(cases: list[Any], suites: list[Any], out: Path) -> None:
     report.add_testsuite(merged)
     report.update_statistics()
     buffer = io.BytesIO()
-    report.write(buffer, pretty=False)
+    report.write(buffer)
     write_whole(out, buffer.getvalue())

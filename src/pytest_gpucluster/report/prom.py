@@ -79,7 +79,7 @@ def write(events: Iterable[Mapping[str, Any]], path: Path) -> None:
     GpuClusterError where the file cannot be written.
     """
     lines = _lines(events, _read(path))
-    write_whole(path, (f"{line}\n".encode("utf-8", "replace") for line in lines))
+    write_whole(path, (f"{line}\n".encode() for line in lines))
 
 
 def _read(path: Path) -> str:
@@ -201,7 +201,7 @@ def _failures(page: _Page, result: Mapping[str, Any]) -> None:
         "gpucluster_check_broken": "1 for a check that could not be made: the infrastructure broke.",
     }[name]
     parts = [finding["part"] for verdict in result["verdicts"] for finding in verdict["findings"]]
-    for gpu in dict.fromkeys(_gpu(part) for part in parts or [""]):
+    for gpu in dict.fromkeys(map(_gpu, parts)) or [""]:
         page.gauge(name, about, 1, node=result["node"], check=result["check"], gpu=gpu)
 
 

@@ -136,7 +136,7 @@ def plain(text: object) -> str:
 def check_of(result: Mapping[str, Any]) -> tuple[str, str]:
     """Return (node, check with its parameters) of a result: gpu03, nccl.whole_bandwidth[all_reduce]."""
     node = plain(result.get("node"))
-    name = junit.name(str(result.get("nodeid", "")), str(result.get("node") or ""))
+    name = junit.name(str(result.get("nodeid")), str(result.get("node") or ""))
     _, bracket, inside = name.partition("[")
     return node, plain(result.get("check")) + plain(bracket + inside)
 

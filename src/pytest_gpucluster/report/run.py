@@ -28,7 +28,7 @@ _MAX_FIELD = 600  # characters of a measured value, a reason, a hint
 _SHORT = 200
 _MAX_TEXT = 8_000  # characters of a failure's log
 _INSTANCE = re.compile(r"(?:(?:GPU|NIC|HCA|port|link|NVLink|device|rank) ?\d|mlx\d|with )", re.IGNORECASE)
-_SIZED = re.compile(r"(?P<collective>[a-z_]+) (?P<size>[\d.]+ ?[KMGT]?i?B)(?: (?P<scope>.+))?")
+_SIZED = re.compile(r"(?P<collective>[a-z_]+) (?P<size>\S+ ?\w*B)(?: (?P<scope>.+))?")
 _NUMBERS = re.compile(r"\d+")
 _PREFIX = re.compile(r"(?:Skipped: )?(?:not checked|not applicable|not tested): ")
 _ACT = re.compile(r"(?:drain|resume|trial|node)[._]")  # what plugin/drain.py writes
@@ -42,7 +42,7 @@ class Row:
     part: str
     measured: str
     expected: str
-    action: str = ""
+    action: str
     nodes: list[str] = field(default_factory=list)
 
 
@@ -286,9 +286,8 @@ def _add(
     """Put a node into the row of nodes that deviate alike; the UUID and bus id of a part are one node's own."""
     part, measured, expected = told
     row = rows.setdefault((check, _short(part), measured, expected, action), Row(*told, action))
-    if row.nodes and row.nodes[-1] != node:
-        row.part = _short(part)
-    if not row.nodes or row.nodes[-1] != node:
+    if row.nodes[-1:] != [node]:
+        row.part = _short(part) if row.nodes else part
         row.nodes.append(node)
 
 

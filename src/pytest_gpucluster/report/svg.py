@@ -251,7 +251,7 @@ class _Bins:
         bins = cls(low, wide, [0] * number, [0] * number)
         for into, found in ((bins.counts, values), (bins.apart, outliers)):
             for value in found:
-                into[min(number - 1, max(0, math.floor((value - low) / wide + 1e-9)))] += 1
+                into[max(0, math.floor((value - low) / wide + 1e-9))] += 1
         return bins
 
     @property
@@ -294,7 +294,7 @@ def histogram(
 
 def _bar(begin: float, end: float, floor: float, bar: float, *, apart: bool, said: str) -> Iterable[str]:
     kind = "bar apart" if apart else "bar"
-    size = f'width="{max(1.0, end - begin - 1):.1f}" height="{bar:.1f}"'
+    size = f'width="{end - begin - 1:.1f}" height="{bar:.1f}"'
     yield f'<rect class="{kind}" x="{begin}" y="{floor - bar:.1f}" {size}><title>{said}</title></rect>'
     if apart:
         yield f'<path class="low" d="M{(begin + end) / 2 - 4:.1f} {floor - bar - 7:.1f}l4 -4l4 4l-4 4z"/>'

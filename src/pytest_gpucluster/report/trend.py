@@ -102,7 +102,7 @@ class Worse:
 
     where: str
     change: Change
-    parts: int = 1
+    parts: int
 
     @property
     def text(self) -> str:
@@ -124,7 +124,7 @@ class Comparison:
     last_good: Past | None
     changes: tuple[Change, ...]
     turned: tuple[Turn, ...]
-    file: str = ""
+    file: str
 
     @property
     def worse(self) -> tuple[Worse, ...]:
@@ -159,10 +159,10 @@ class Comparison:
 
     def verdict(self) -> str:
         """Say the result in a line, also where nothing got worse."""
-        judged = sum(change.trend in ("worse", "better", "same", "gone") for change in self.changes)
         if self.lines():
             where = fold(sorted({it.where for it in self.worse} | {it.node or WHOLE for it in self.turned}))
             return f"history: got worse: {where}"
+        judged = sum(change.trend in ("better", "same") for change in self.changes)
         few = sum(change.trend == "too few" for change in self.changes)
         left = f"; {few} vary too much to be judged by so few runs" if few else ""
         return f"history: {judged} metrics could be compared, none got worse{left}" if judged else ""
@@ -275,11 +275,10 @@ def worse_of(changes: Iterable[Change], trend: str = "worse") -> tuple[Worse, ..
     named: dict[tuple[str, ...], list[Change]] = defaultdict(list)
     for it in found:
         measure = it.measure
+        pair = sorted((measure.node, measure.device.removeprefix(PAIRED)))
         if not measure.device.startswith(PAIRED):
             named[measure.node or WHOLE, measure.check, measure.name].append(it)
-            continue
-        pair = sorted((measure.node, measure.device.removeprefix(PAIRED)))
-        if not ends & set(pair):
+        elif not ends & set(pair):
             named[f"link {' - '.join(pair)}", measure.check, measure.name].append(it)
     made = []
     for (where, *_), group in named.items():
@@ -380,5 +379,5 @@ def when(started: float) -> str:
         return f"{started:.0f}"
 
 
-def _named(past: Past | None) -> str:
-    return f"{past.run} of {when(past.started)}" if past else "-"
+def _named(past: Past) -> str:
+    return f"{past.run} of {when(past.started)}"

@@ -16,7 +16,7 @@ from pytest_gpucluster import hostlist, units
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-_REASON = re.compile(r" Reason=(.*)$")
+_REASON = re.compile(r" Reason=(.*)")
 # a user may have a realm of its own: [jane.doe@EXAMPLE.COM@2024-01-02T03:04:05]
 _WHO_WHEN = re.compile(r" \[([^\s\[\]]+)@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|Unknown)\]")
 # ReservationName since 23.02, Topology and the certificate since 25.05, Parameters since 25.11 (src/api/node_info.c)
@@ -79,9 +79,7 @@ _FLAG_NAMES = {
     "INVAL": "INVALID_REG",
     "RESV": "RESERVED",
 }
-_FLAGS_AS_STATE = frozenset(
-    {"COMPLETING", "PERFCTRS", "PLANNED", *_FLAG_NAMES.values(), *_OCCUPIED, *_AWAY} | set(_BAD_FLAGS)
-)
+_FLAGS_AS_STATE = frozenset({"PLANNED", *_OCCUPIED, *_AWAY, *_BAD_FLAGS})
 _STATE_NAMES = {"ALLOC": "ALLOCATED", "MIX": "MIXED", "UNK": "UNKNOWN", "FUTR": "FUTURE", "ERR": "ERROR"}
 
 
@@ -372,7 +370,7 @@ def parse_state(text: str) -> tuple[str, frozenset[str]]:
     if base == "DRAINING":  # sinfo: jobs still run there
         base, words = "ALLOCATED", [*words, "DRAIN"]
     if base in _FLAGS_AS_STATE:
-        base, words = "IDLE", ["", *words]
+        base, words = "IDLE", [base, *words]
     return base, frozenset(found.union(filter(None, words[1:])))
 
 
@@ -384,11 +382,11 @@ def parse_gres(text: str) -> dict[str, int]:
     """
     counts: dict[str, int] = {}
     for part in filter(None, re.split(r",(?![^(]*\))", _unset(text.strip()))):
-        words = re.sub(r"(?<!:)\([^()]*\)$", "", part.strip()).split(":")
+        words = re.sub(r"(?<!:)\([^()]*\)", "", part.strip()).split(":")
         count = _COUNT.fullmatch(words[-1]) if len(words) > 1 else None
         named = words[:-1] if count else words
         name = ":".join(word for word in named if word not in {"(null)", "no_consume"})
-        number = int(count[1]) * 1024 ** " KMGTP".index(count[2] or " ") if count else 1
+        number = int(count[1]) * 1024 ** " KMGTP".index(count[2]) if count else 1
         counts[name] = counts.get(name, 0) + number
     return counts
 
@@ -435,7 +433,7 @@ def _reason(text: str) -> tuple[str, str, str]:
         rest = text[mark.end() :]
         if not rest or rest.startswith("        ") or _AFTER_REASON.match(rest):
             more = _AFTER_REASON.split(rest)[0]
-            return _clean(text[: mark.start()] + " " + more), mark[1], mark[2]
+            return _clean(text[: mark.start()] + more), mark[1], mark[2]
     for mark in marks:
         if _SOME_KEY.match(text, mark.end()):
             return _clean(text[: mark.start()]), mark[1], mark[2]
@@ -443,7 +441,7 @@ def _reason(text: str) -> tuple[str, str, str]:
 
 
 def _clean(text: str) -> str:
-    return re.sub(r"  +", " ", _CONTROL.sub(" ", text)).strip()
+    return re.sub(r" +", " ", _CONTROL.sub(" ", text)).strip()
 
 
 def _values(record: str) -> Mapping[str, str]:

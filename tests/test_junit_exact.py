@@ -1,0 +1,259 @@
+"""JUnit: names, heads of small logs, merging of files that others wrote. Whole runs are in test_junit.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from junitparser import xunit2
+
+from pytest_gpucluster.report import junit
+from pytest_gpucluster.report.junit_merge import Merged, merge
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RED = "<failure message='m'>why</failure>"
+BROKEN = "<error message='e'/>"
+SKIPPED = "<skipped message='s'/>"
+
+
+def case(name: str = "t", inside: str = "", of: str = "gpucluster.gpu.gpu01") -> str:
+    return f"<testcase classname='{of}' name='{name}'>{inside}</testcase>"
+
+
+def merged(tmp_path: Path, *shards: str, heads: tuple[str, ...] = ()) -> tuple[Merged, list[Any], str]:
+    """Merge files of these testcases; return what it says, the testcases, and the text of the file."""
+    paths = []
+    for place, shard in enumerate(shards):
+        paths.append(tmp_path / f"{place}.xml")
+        head = heads[place] if heads else ""
+        stamp = f"timestamp='2026-11-2{place}T00:00:00'"
+        paths[-1].write_text(
+            f"<testsuites><testsuite name='x' {stamp}>{head}{shard}</testsuite></testsuites>"
+        )
+    told = merge(paths, tmp_path / "out.xml")
+    read: Any = xunit2.JUnitXml.fromfile(str(tmp_path / "out.xml"))
+    return told, [one for suite in read for one in suite], (tmp_path / "out.xml").read_text()
+
+
+def ends(one: Any) -> tuple[list[str], list[str], dict[str, str]]:
+    return (
+        [type(it).__name__ for it in one.result],
+        [type(it).__name__ for it in one.interim_result],
+        {it.name: it.value for it in one.properties()},
+    )
+
+
+def test_every_end_is_counted(tmp_path: Path) -> None:
+    shard = "".join(
+        case(f"{kind}{n}", inside)
+        for kind, inside, count in (("f", RED, 4), ("e", BROKEN, 3), ("s", SKIPPED, 2), ("p", "", 1))
+        for n in range(count)
+    )
+    told, found, text = merged(tmp_path, shard)
+    assert told == Merged(files=1, passed=1, failed=4, errors=3, skipped=2, flaky=0)
+    assert [one.name for one in found] == ["f0", "f1", "f2", "f3", "e0", "e1", "e2", "s0", "s1", "p0"]
+    assert 'tests="10"' in text
+    assert '<testsuites name="pytest tests"' in text
+    assert '<testsuite name="pytest"' in text
+    assert text.count("\n") <= 1  # as small as can be: files of a thousand nodes are large
+
+
+def test_what_was_skipped_each_time_keeps_earlier_failures(tmp_path: Path) -> None:
+    flaky = "<flakyFailure message='m' type='x'/>"
+    _, (one,), _ = merged(tmp_path, case(inside=flaky + SKIPPED), case(inside=SKIPPED))
+    assert ends(one) == (["Skipped"], ["FlakyFailure"], {"attempts": "skipped, skipped"})
+
+
+def test_a_testcase_without_a_name_is_one_of_its_own(tmp_path: Path) -> None:
+    told, found, _ = merged(
+        tmp_path, f"<testcase>{RED}</testcase>", f"<testcase classname='x' name='x'/>{case('', '', 'x')}"
+    )
+    assert (told.failed, told.passed) == (1, 2)
+    assert [ends(one)[0] for one in found] == [["Failure"], [], []]
+    told, _, _ = merged(tmp_path, f"<testcase name='t'>{RED}</testcase>", "<testcase name='t'/>")
+    assert (told.passed, told.flaky) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "order", [("", BROKEN, RED), (RED, "", BROKEN), (BROKEN, RED, ""), (SKIPPED, RED, BROKEN)]
+)
+def test_the_worst_of_one_name_in_one_file_stands_with_what_else_is_red(
+    tmp_path: Path, order: tuple[str, ...]
+) -> None:
+    told, (one,), _ = merged(tmp_path, "".join(case(inside=inside) for inside in order))
+    assert (told.failed, ends(one)) == (1, (["Failure"], [], {}))
+    assert one.result[0].text == "why\n--- again in this run\ne"
+    _, (broken,), _ = merged(tmp_path, case(inside=BROKEN) + case(inside="<error>two</error>"))
+    assert broken.result[0].text == "\n--- again in this run\ntwo"
+    _, (mute,), _ = merged(tmp_path, case(inside=BROKEN) + case(inside="<error/>"))
+    assert mute.result[0].text == "\n--- again in this run\n"
+
+
+OUT = case("test_available", BROKEN, "gpucluster.run.gpu01")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "back"),
+    [
+        (OUT, case(inside=SKIPPED) + case(), True),  # one of two that were skipped: it was there
+        (OUT, case() + case(inside=SKIPPED), True),
+        (OUT, case(inside=SKIPPED), False),
+        (OUT, case(of="gpucluster.gpu.gpu02"), False),
+        (OUT, case(of="own.gpu01"), False),  # another program's class
+        (case("test_other", BROKEN, "gpucluster.run.gpu01"), case(), False),
+        (case("test_available", BROKEN, "gpu01"), case(), False),
+    ],
+)
+def test_a_node_has_come_back_where_something_of_it_was_judged(
+    tmp_path: Path,
+    first: str,
+    second: str,
+    back: bool,  # noqa: FBT001 - a table
+) -> None:
+    _, (one, *_), text = merged(tmp_path, first, second)
+    if back:
+        assert ends(one) == ([], ["FlakyError"], {"attempts": "error, passed"})
+        assert 'classname="gpucluster.run.gpu01" name="test_available" time="0.0"' in text or (
+            'name="test_available" time="0.0" classname="gpucluster.run.gpu01"' in text
+        )
+    else:
+        assert ends(one) == (["Error"], [], {})
+
+
+def test_a_file_that_names_no_nodes_is_a_scope_of_its_own(tmp_path: Path) -> None:
+    nodes = (
+        "<properties><property name='other' value='o'/><property name='nodes' value='gpu01'/></properties>"
+    )
+    whole = "gpucluster.nccl.cluster"
+    _, (one,), text = merged(tmp_path, case(inside=RED, of=whole), case(of=whole), heads=("", nodes))
+    assert ends(one) == (["Failure"], [], {"scopes": "?: failed; gpu01: passed"})
+    assert text.count('<property name="other" value="o"') == 1
+    _, (one,), _ = merged(tmp_path, case(inside=RED, of=whole), case(of=whole))
+    assert ends(one) == ([], ["FlakyFailure"], {"attempts": "failed, passed"})
+    _, (one,), _ = merged(
+        tmp_path, case(inside=RED, of="gpucluster.x"), case(of="gpucluster.x"), heads=("", nodes)
+    )
+    assert ends(one) == ([], ["FlakyFailure"], {"attempts": "failed, passed"})
+
+
+def test_a_file_without_a_time_leaves_the_order_of_the_files(tmp_path: Path) -> None:
+    for name, stamp, inside in (("a", "", RED), ("b", "timestamp='2026-11-20T00:00:00'", "")):
+        (tmp_path / name).write_text(f"<testsuite name='x' {stamp}>{case(inside=inside)}</testsuite>")
+    assert merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out.xml").flaky == 1
+    assert merge([tmp_path / "b", tmp_path / "a"], tmp_path / "out.xml").failed == 1
+    assert "timestamp=" in (tmp_path / "out.xml").read_text()
+    merge([tmp_path / "a"], tmp_path / "out.xml")
+    assert "timestamp=" not in (tmp_path / "out.xml").read_text()
+
+
+def test_three_attempts_in_several_scopes(tmp_path: Path) -> None:
+    def of(nodes: str) -> str:
+        return f"<properties><property name='nodes' value='{nodes}'/></properties>"
+
+    whole = "gpucluster.nccl.cluster"
+    shards = [case(inside=inside, of=whole) for inside in (SKIPPED, BROKEN, "", RED)]
+    _, (one,), _ = merged(tmp_path, *shards, heads=(of("a"), of("b"), of("b"), of("c")))
+    assert ends(one) == (
+        ["Failure"],
+        ["FlakyError"],
+        {"scopes": "c: failed; a: skipped; b: passed"},
+    )
+
+
+# --- the file of one run
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "node", "name"),
+    [
+        ("suites/test_gpu.py::test_count[gpu03]", "gpu03", "test_count"),
+        ("suites/test_gpu.py::test_count", "gpu03", "test_count"),
+        ("suites/test_gpu.py::test_count[]", "gpu03", "test_count"),
+        ("suites/test_gpu.py::test_count[gpu03-4GiB]", "gpu03", "test_count[4GiB]"),
+        ("suites/test_gpu.py::test_count[4GiB-gpu03]", "gpu03", "test_count[4GiB]"),
+        ("suites/test_gpu.py::test_count[a-gpu03-b]", "gpu03", "test_count[a-b]"),
+        ("suites/test_gpu.py::test_count[gpu03-gpu03]", "gpu03", "test_count[gpu03]"),
+        ("suites/test_gpu.py::test_count[gpu03-x-gpu03]", "gpu03", "test_count[x-gpu03]"),
+        ("suites/test_gpu.py::test_count[gpu031-x]", "gpu03", "test_count[gpu031-x]"),
+        ("suites/test_gpu.py::test_count[gpu03-[x]]", "gpu03", "test_count[[x]]"),
+        ("suites/test_gpu.py::test_count[gpu03-4GiB]", "", "test_count[gpu03-4GiB]"),
+        ("suites/test_gpu.py::TestA::test_count[sda-gpu03]", "gpu03", "TestA::test_count[sda]"),
+        ("test_count", "gpu03", "test_count"),
+    ],
+)
+def test_the_name_of_a_testcase_has_no_node(nodeid: str, node: str, name: str) -> None:
+    assert junit.name(nodeid, node) == name
+
+
+def test_the_class_of_a_testcase_has_its_suite_and_node() -> None:
+    assert (junit.classname("gpu", "gpu03"), junit.classname("nccl", "")) == (
+        "gpucluster.gpu.gpu03",
+        "gpucluster.nccl.cluster",
+    )
+    assert (junit.RUN_CASE, junit.NODE_TEST) == (
+        ("gpucluster.run.cluster", "test_finished"),
+        "test_available",
+    )
+
+
+def test_the_properties_of_an_item_in_their_order() -> None:
+    told = [{"part": f"GPU {n}", "measured": "1", "expected": "0"} for n in range(21)]
+    verdicts = [
+        {"findings": told[:1], "action": "drain", "advisories": told[1:2]},
+        {"findings": [], "action": "reboot", "advisories": told},
+        {"findings": told[2:3], "action": "reboot"},
+    ]
+    metrics = [
+        {"name": "bw", "value": 1.5, "unit": "GB/s", "device": "GPU 1"},
+        {"name": "odd", "value": "NaN", "unit": "W", "device": ""},
+    ]
+    result = {"suite": "gpu", "check": "gpu.x", "node": "gpu01", "verdicts": verdicts, "metrics": metrics}
+    head = [("suite", "gpu"), ("check", "gpu.x"), ("node", "gpu01")]
+    said = [
+        ("action", "drain"),
+        ("finding", "GPU 0: measured 1, expected 0"),
+        ("warning", "GPU 1: measured 1, expected 0"),
+        *(("warning", f"GPU {n}: measured 1, expected 0") for n in range(20)),
+        ("action", "reboot"),
+        ("finding", "GPU 2: measured 1, expected 0"),
+        ("metric bw[GPU 1]", "1.5 GB/s"),
+        ("metric odd", "NaN W"),
+    ]
+    assert junit.properties(result) == [*head, *said]
+    slurm = [("slurm_state", "IDLE"), ("slurm_reason", "why"), ("simulated", "true")]
+    assert junit.properties(result, state="IDLE", reason="why", simulated=True) == [*head, *slurm, *said]
+    assert junit.properties({"suite": "s", "check": "c", "node": ""}) == [("suite", "s"), ("check", "c")]
+
+
+def test_the_first_start_and_end_of_a_log_count() -> None:
+    def of(*events: dict[str, Any]) -> list[tuple[str, str]]:
+        return [(it.attrib["name"], it.attrib["value"]) for it in junit.tree(events)[0].iter("property")]
+
+    two = [
+        {"event": "start", "time": n, "run": f"r{n}", "cluster": f"c{n}", "simulated": n == 2} for n in (1, 2)
+    ]
+    nodes = [{"event": "nodes", "selected": [f"n{n}"]} for n in (1, 2)]
+    assert of(*two, *nodes) == [("run", "r1"), ("cluster", "c1"), ("nodes", "n1")]
+    assert of({"event": "start", "simulated": False}) == [("run", ""), ("cluster", ""), ("nodes", "")]
+    ends = [{"event": "finish", "complaints": [word]} for word in ("one", "two")]
+    assert [it.text for it in junit.tree(ends).iter("error")] == ["one"]
+    assert [it.text for it in junit.tree([{"event": "finish", "complaints": []}]).iter("error")] == []
+
+
+@pytest.mark.parametrize(
+    ("rerun", "red", "tag", "text"),
+    [
+        ({"phase": "call", "message": "m"}, False, "flakyFailure", "m"),
+        ({"phase": "call", "message": "m", "text": "long"}, True, "rerunFailure", "long"),
+        ({"phase": "setup", "message": 5, "text": ""}, False, "flakyError", "5"),
+        ({"phase": "teardown", "message": "m"}, True, "rerunError", "m"),
+    ],
+)
+def test_an_attempt_that_does_not_decide(rerun: dict[str, Any], red: bool, tag: str, text: str) -> None:  # noqa: FBT001
+    element = junit.interim(rerun, red=red)
+    assert (element.tag, element.attrib) == (tag, {"message": str(rerun["message"]), "type": "rerun"})
+    assert [(child.tag, child.text) for child in element] == [("stackTrace", text)]
+    noted = junit.interim(rerun | {"annotation": ["a", "b"]}, red=red)
+    assert [(child.tag, child.text) for child in noted][1:] == [("system-out", "a\nb")]
