@@ -87,6 +87,23 @@ def test_a_pattern_that_matches_no_check_names_place_and_nearest(tmp_path: Path)
     )
 
 
+def test_even_what_is_like_nothing_has_a_nearest(tmp_path: Path) -> None:
+    assert refusal(tmp_path, cluster(required=["gpu.@@@@@@@@@@@@@@@@@@@@@@"])).endswith(
+        "; the nearest is 'gpu.*'"
+    )
+
+
+def test_the_hooks_look_before_items_are_deselected_and_need_no_xdist(tmp_path: Path) -> None:
+    manager = pytest.PytestPluginManager()
+    plugin = left(tmp_path, "made.one")
+    manager.register(plugin)
+    (modify,) = [
+        one for one in manager.hook.pytest_collection_modifyitems.get_hookimpls() if one.plugin is plugin
+    ]
+    assert modify.tryfirst
+    manager.check_pending()  # raises for a hook that nobody specifies, unless it is optional
+
+
 def test_the_profile_s_own_required_is_judged_too(tmp_path: Path) -> None:
     plain = Profile(name="plain", description="of a test", source="none", required=("gpu.cout",))
     lab = Cluster(name="lab", groups=(Group(nodes="gpu01", profile=plain),))
@@ -197,7 +214,7 @@ def test_the_check_of_an_address(nodeid: str, check: str) -> None:
 
 def test_names_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "test_site.py"
-    path.write_bytes(SITE.encode() + b"# \xff my_test_x\n")
+    path.write_bytes(SITE.encode() + b"# \xff my_test_x test_ x\n")
     assert sorted(names_in(path)) == ["site.disk", "site.imported", "site.made"]
     assert list(names_in(tmp_path / "none.py")) == []
     assert list(names_in(tmp_path)) == []

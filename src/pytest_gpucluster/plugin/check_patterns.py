@@ -49,7 +49,7 @@ class Unmatched:
             return
         pattern, *others = patterns
         known = {*self.names, *(f"{name.partition('.')[0]}.*" for name in self.names)}
-        close = difflib.get_close_matches(pattern, sorted(known), n=1, cutoff=0.0)
+        close = difflib.get_close_matches(pattern, sorted(known), cutoff=0.0)
         more = f" (and {len(others)} more)" if others else ""
         raise ConfigError(f"{self.left[pattern]} matches no check{more}; the nearest is {close[0]!r}")
 

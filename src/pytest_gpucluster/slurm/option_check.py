@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 import shlex
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ COMMANDS = ("salloc", "sbatch", "scancel", "scontrol", "squeue", "srun")  # that
 # -v and -Q, which exclude each other (_opt_verify() of src/salloc/opt.c and src/srun/opt.c, Slurm 20.11 to 26.05).
 _END = "--gpucluster-end"
 _BOTH = ("-v", "-Q")
+_NEXT = "gpucluster-next"  # a line between two answers
 _READ = re.compile(rf"unrecognized option\W+{_END.strip('-')}\b")
 _NOT_READ = re.compile(
     r"both --verbose \(-v\) and --quiet \(-Q\)|No command given to execute"
@@ -33,14 +33,13 @@ def refuse_options(cluster: Cluster, slurm: Slurm) -> None:
     folder, options = cluster.slurm.bin, dict(_options(cluster))
     if not folder and not options:
         return
-    nonce = f"next-{secrets.token_hex(8)}"
     # LC_ALL: getopt's words, which _READ looks for, are translated
-    parts = [_commands_in(folder) if folder else "", *(_trial(*one) for one in options.values())]
+    parts = [_commands_in(str(folder)), *(_trial(*one) for one in options.values())]
     try:
-        answer = slurm.run("sh", "-c", f"\necho {nonce}\n".join(parts) + "\n:", env={"LC_ALL": "C"})
+        answer = slurm.run("sh", "-c", f"\necho {_NEXT}\n".join(parts) + "\n:", env={"LC_ALL": "C"})
     except SlurmError:  # the first contact will say more
         return
-    found, *texts = answer.split(f"{nonce}\n")
+    found, *texts = answer.split(f"{_NEXT}\n")
     if folder and not found.strip():
         raise ConfigError(
             f"cluster {cluster.name}: slurm.bin: {folder} has none of Slurm's commands ({', '.join(COMMANDS)}): name "
