@@ -170,6 +170,8 @@ def test_an_answer_that_was_cut_refuses_nothing(
         ("salloc: lua: defaults set\n" + ENDS.format("salloc", "salloc"), ""),
         ("salloc: unrecognized option: gpucluster-end\n", ""),  # musl
         ("salloc: fatal: Could not establish a configuration source\n", ""),
+        ("sh: 3: salloc: not found\n", ""),
+        ("sh: 3: salloc: Permission denied\n", ""),
         ("salloc: error: Unable to contact slurm controller (connect failure)\n", ""),
         (BOTH, "a word is no option, or an option has no value"),
         ("srun: fatal: No command given to execute.\n", "a word is no option, or an option has no value"),

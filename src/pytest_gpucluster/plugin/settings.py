@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def refuse_words(option: Any) -> None:
     """Raise UsageError for words of the command line that mean nothing for a cluster, whatever it is."""
-    if getattr(option, "dist", "no") == "each":
+    if getattr(option, "dist", None) == "each":
         raise pytest.UsageError(
             "--dist=each: runs every test in every worker, on the same nodes: leave it out"
         )

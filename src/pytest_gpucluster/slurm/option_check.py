@@ -26,6 +26,8 @@ _READ = re.compile(rf"unrecognized option\W+{_END.strip('-')}\b")
 _NOT_READ = re.compile(
     r"both --verbose \(-v\) and --quiet \(-Q\)|No command given to execute"
 )  # the latter: srun
+# no such command, no configuration, or no controller that has it: the first contact says more
+_CANNOT = re.compile(r"fatal:|: not found|[Pp]ermission denied")
 
 
 def refuse_options(cluster: Cluster, slurm: Slurm) -> None:
@@ -54,8 +56,7 @@ def refusal(command: str, text: str) -> str:
     """Return why a command refuses its options, by what it printed; '' where it read all of them."""
     if _NOT_READ.search(text):
         return "a word is no option, or an option has no value"
-    # fatal: no configuration, or no controller that has it
-    if _READ.search(text) or "fatal:" in text or outage(text):
+    if _READ.search(text) or _CANNOT.search(text) or outage(text):
         return ""
     first = text.partition("\n")[0]
     if "error:" in text or "option" in first:
