@@ -251,8 +251,8 @@ def _unknown_environments(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
 def _too_many_nodes(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
     count = sum(len(group.names) for group in cluster.groups)
     for section in _CLAIMS:
-        nodes = getattr(getattr(cluster, section), "nodes", None) or 0
-        if nodes > count:
+        nodes = getattr(getattr(cluster, section), "nodes", None)
+        if nodes is not None and nodes > count:
             yield (section, "nodes"), f"asks for {nodes} nodes; the cluster has {count}"
     if cluster.min_nodes is not None and units.share_of(cluster.min_nodes, count) > count:
         yield ("min_nodes",), f"asks for {cluster.min_nodes} nodes; the cluster has {count}"
