@@ -34,7 +34,6 @@ from pytest_gpucluster.probes import (
     monitoring,
     mpi,
     mpi_errors,
-    nccl_json,
     nccl_log,
     nccl_tests,
     os_network,
@@ -312,7 +311,6 @@ OTHERS: dict[str, Reader] = {
         Reader("probes.mpi.read_installed", lambda data: mpi.read_installed("gpu01", _text(data)), _in("mpi", "prepare*")),
         Reader("probes.mpi.read_world", _both(mpi.read_world), _WORLD),
         Reader("probes.mpi_errors.explain", _both(mpi_errors.explain), (*_in("nccl", "mpi-*.txt"), *_SRUN)),
-        Reader("probes.nccl_json.read", _both(nccl_json.read), recorded("nccl/nccl-json.json"), strict=True),
         Reader("probes.nccl_log.read", _both(nccl_log.read), recorded("nccl/nccl-debug-info.txt")),
         Reader("probes.nccl_tests.read", _both(nccl_tests.read), (
             *_in("nccl", "nccl-*.txt"), *_in("nccl", "derived-2.1*-all_reduce.txt"))),

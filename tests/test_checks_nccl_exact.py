@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_nccl_belief import IB, judged, line, run_of, with_rank
 
+from pytest_gpucluster.checks import nccl
 from pytest_gpucluster.checks.localise import (
     Bound,
     Kind,
@@ -376,3 +377,102 @@ def test_bad_nodes_come_in_the_order_of_slurm() -> None:
             for group in groups
         )
     assert it.verdict().bad_nodes == ("z", "a")
+
+
+# --- limits and rarer words ----------------------------------------------------------------------------------------
+
+
+def test_lists_of_ranks_nodes_and_pairs_are_cut_after_four() -> None:
+    assert [nccl._some(range(count)) for count in (0, 1, 4, 5)] == [
+        "none", "0", "0, 1, 2, 3", "0, 1, 2, 3 and 1 more",
+    ]  # fmt: skip
+    assert (nccl._fold([]), nccl._fold(["n2", "n1"]), nccl._fold(["b[", "a["])) == (
+        "none",
+        "n[1-2]",
+        "a[, b[",
+    )
+    assert nccl._short("gpu01.cluster.local") == "gpu01"
+    where = dict.fromkeys(range(9), "gpu01")
+    pairs = [(rank, rank + 1) for rank in range(5)]
+    assert nccl._pairs(pairs[:4], where) == "gpu01: ranks 0->1, 1->2, 2->3, 3->4"
+    assert nccl._pairs(pairs, where) == "gpu01: ranks 0->1, 1->2, 2->3, 3->4 ..."
+
+
+def test_medians_of_repeated_sizes() -> None:
+    assert nccl._median([]) is None
+    assert nccl._median([None, 4.0]) == 4.0
+    assert nccl._median([9.0, None, 1.0, 3.0]) == 3.0
+    assert nccl._median([9.0, 1.0]) == 5.0
+    assert nccl._median([4.0, 1.0, 2.0, 9.0, 8.0]) == 4.0
+
+
+@pytest.mark.parametrize(("size", "latency"), [(0, False), (1, True), (8, True), (9, False), (16, False)])
+def test_latency_is_that_of_at_most_8_bytes(size: int, *, latency: bool) -> None:
+    half = Half(20.5, 0.0, 1.0, 0)
+    run = run_of(rows=(Row(size, 1, "float", "sum", -1, half, None),))
+    assert ("latency" in {metric.name for metric in metrics(run)}) is latency
+
+
+def test_a_larger_row_answers_no_smaller_size() -> None:
+    assert [aligned(size, 1024, 2) for size in (992, 993, 1023, 1024, 1025)] == [
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_two_ranks_that_ran_alone() -> None:
+    alone = run_of(nodes=1, gpus=1)
+    output = Output((alone, alone))
+    assert output.singletons == 2
+    verdict = believe(output, Asked(("gpu01",), 2))
+    assert verdict.findings == (Finding("ranks", "rank 0 alone, 2 times", "1 run of 2 ranks"),)
+    assert (believe(Output(()), Asked(("gpu01",), 1)).findings[0].part) == "tables"
+    passed = believe(Output((run_of(nodes=1),)), Asked(("gpu01",), 2))
+    assert (passed.outcome, passed.cause, passed.hint) == (Outcome.PASSED, "", "")
+
+
+def test_the_table_of_one_node_is_proved_as_that_of_all() -> None:
+    asked = Asked(("gpu01", "gpu02"), 2)
+    failure = mpi_errors.Failure("out of memory", "", "words", "do this")
+    rows = (replace(run_of().rows[0], out_of_place=wrong(3)), run_of().rows[1])
+    shared = with_rank(nodewise().runs[1], 1, bus_id="0000:06:00")
+    for change, part, measured in (
+        ({"failures": (failure,)}, "run", "out of memory: words"),
+        ({"rows": rows}, "all_reduce 8 B out-of-place", "3 wrong elements"),
+        ({"ranks": shared.ranks}, "GPU 0000:06:00 of gpu02", "ranks 0, 1"),
+        ({"reasons": ("no end",)}, "table", "no end"),
+    ):
+        found = believe_nodes(nodewise(**change), LABELS, asked)
+        assert [(it.part, it.measured) for it in found["gpu02"].findings] == [(part, measured)]
+        assert found["gpu01"].outcome is Outcome.PASSED
+    unlabelled = believe_nodes(nodewise(label="9"), {**LABELS, "x": "gpu02"}, asked)
+    assert unlabelled["gpu02"].findings == (Finding("gpu02", "0 tables", "1 table"),)
+
+
+def test_transports_of_each_node_by_its_own_log() -> None:
+    asked = Asked(("gpu01", "gpu02"), 2)
+    logs = {
+        "gpu01": nccl_log.read(line("P2P/CUMEM", 0, 1, "")),
+        "gpu02": nccl_log.read(line("SHM/direct/direct", 0, 1, "")),
+    }
+    found = believe_nodes(nodewise(), LABELS, asked, IB, logs)
+    assert found["gpu01"].outcome is Outcome.PASSED
+    assert found["gpu02"].findings == (Finding("gpu02: ranks 0->1", "SHM within a node", "P2P or NVLS"),)
+
+
+def test_networks_from_bad_to_good() -> None:
+    order = ("NET/Socket", "NET/IB", "NET/IB/GDRDMA")
+    worse = [(kind, wanted) for kind in order for wanted in order if nccl._worse(kind, wanted)]
+    assert worse == [(order[0], order[1]), (order[0], order[2]), (order[1], order[2])]
+
+
+def test_at_most_four_ranks_elsewhere_are_named() -> None:
+    where = dict.fromkeys(range(5), "gpu02")
+    run = run_of(nodes=1, gpus=5)
+    verdict = believe(Output((run,)), Asked(("gpu01",), 5, node_of_rank=where))
+    assert [it.part for it in verdict.findings if it.part.startswith("rank ")] == [
+        f"rank {n}" for n in range(4)
+    ]

@@ -311,3 +311,43 @@ def test_a_diagnostic_that_broke_off_is_not_checked_unless_it_found_something() 
 )  # fmt: skip
 def test_where_a_test_failed(result: dict[str, Any], where: str) -> None:
     assert judged(three("GPU Memory", "Fail", "bad", **result)).findings[0].part == where
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        *((word, Outcome.PASSED) for word in ("Pass", "PASSED", "Warn", "warning")),
+        *((word, Outcome.FAILED) for word in ("Fail", "Failed", "ERROR")),
+        *((word, Outcome.NOT_CHECKED) for word in ("Skip", "Skipped", "Not Run", "NotRun", "")),
+    ],
+)
+def test_every_word_for_a_status_is_known(status: str, outcome: Outcome) -> None:
+    warns = three("Environment Variables", status, "CUDA_VISIBLE_DEVICES is set")
+    verdict = judged(warns if status.lower().startswith("warn") else four({"status": status}))
+    assert verdict.outcome is outcome
+    assert bool(verdict.advisories) is status.lower().startswith("warn")
+    if outcome is Outcome.NOT_CHECKED and status:
+        assert verdict.reason == "dcgmi diag skipped every test"
+
+
+def test_where_the_words_of_a_result_stand() -> None:
+    def told(**result: Any) -> tuple[DcgmWarning, ...]:
+        return dcgm.read(0, four({"status": "Fail", **result})).results[0].warnings
+
+    for key in ("warnings", "warning", "errors"):
+        assert told(**{key: "words"}) == told(**{key: ["words", None]}) == (DcgmWarning("words"),)
+    assert told(warnings=[{"x": 1}]) == (DcgmWarning(""),)
+    assert told(warnings=[["a", "", {"message": "b"}]]) == (DcgmWarning("a; b"),)
+    nameless: dict[str, Any] = {"DCGM Diagnostic": {"test_categories": [{"tests": [{"results": [{}]}]}]}}
+    assert dcgm.read(0, json.dumps(nameless)) == dcgm.DcgmDiag((dcgm.DcgmResult("", "", "", "no status"),))
+    broken = dcgm.read(0, four(runtime_error=["NVVS", None, "died"]))
+    assert (broken.problem, broken.version) == ("dcgmi diag: NVVS; died", "4.2.3")
+    with pytest.raises(ProbeError, match=r"^dcgmi diag: no JSON \(exit 1\): no message$"):
+        dcgm.read(1, "")
+
+
+def test_words_before_the_json_are_none_of_its_starts() -> None:
+    assert dcgm.read(0, "words " + "{" * 99 + four({"status": "Pass"})).results[0].status == "pass"
+    assert dcgm.read(0, four({"status": "Pass"}) + " {").results[0].status == "pass"
+    with pytest.raises(ProbeError, match=r"JSON without .*: \['a'\]$"):
+        dcgm.read(0, '{"a": 1}' + "{" * 100)

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables of cases read better unbroken
 """What the kernel says: what of it condemns a node, and what is ordinary. Logs are folded as a node folds its own."""
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from pytest_gpucluster.checks import kernel_log as checks
 from pytest_gpucluster.checks.kernel_log import Stalls
 from pytest_gpucluster.checks.verdict import Action, Outcome
 from pytest_gpucluster.errors import NotAvailable, ProbeError
+from pytest_gpucluster.probes import kernel_log as probes
 from pytest_gpucluster.probes.base import Answer
-from pytest_gpucluster.probes.kernel_log import Event, KernelLog, parse
+from pytest_gpucluster.probes.kernel_log import Event, KernelLog, XidEvent, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -725,3 +727,84 @@ def log(*events: tuple[str, str, int]) -> KernelLog:
 def test_kernel_log_kinds(kind: str, text: str, count: int, bad: bool) -> None:  # noqa: FBT001 - a table
     verdict = checks.kernel_log(log((kind, text, count)))
     assert verdict.outcome is (Outcome.FAILED if bad else Outcome.PASSED)
+
+
+# --- the answer, value by value
+
+ROW = "seen\t3\t4\t[    1.5]\t[ 2.25]\t{}"
+
+
+def folded(*rows: str, first: str = "[ 0.5] Linux", end: str = "end\t900\t1\t2\t3\t[ 12.5]") -> KernelLog:
+    text = "\n".join(("source dmesg", "clock 1700000100 100.5 7", f"from\t{first}", *rows, end))
+    return parse(Answer("gpu01", 0, f"{text}\n".encode()))
+
+
+def test_every_value_of_an_answer() -> None:
+    log = folded(ROW.format("EDAC MC0: 1 CE memory\terror "), ROW.format("NVRM: loading"))
+    assert log == KernelLog(
+        "dmesg",
+        900,
+        0.5,
+        log.booted,
+        (Event("edac", 3, 1.5, 2.25, "EDAC MC0: 1 CE memory\terror", 4),),
+        1,
+        2,
+        100.5,
+        12.5,
+        3,
+    )
+    assert log.booted is not None
+    assert log.booted.isoformat() == "2023-11-14T22:13:19.500000+00:00"
+    xid = folded(ROW.format("NVRM: Xid (PCI:0000:1B:00): 79,text"), ROW.format("NVRM: Xid (): 79"))
+    assert xid.xids == (XidEvent(79, "0000:1b:00", xid.events[0], "text"),)
+    switch = folded(
+        ROW.format("nvidia-nvswitch3: SXid (PCI:1): 7, Fatal, x"), ROW.format("nvidia-nvswitch4: SXid (): 8")
+    )
+    assert [(it.number, it.bus, it.text) for it in switch.sxids] == [
+        (7, "nvidia-nvswitch3", "Fatal, x"), (8, "nvidia-nvswitch4", "")
+    ]  # fmt: skip
+    assert folded(ROW.format("NVRM: Xid (PCI:0000:1b:00): x")).xids == ()
+    lustre = folded(ROW.format("Lustre: a: Connection to fs-OST0 (at x) was lost"))
+    assert [(it.kind, it.server) for it in lustre.events] == [("stall", "fs-OST0")]
+    assert Event("io", 1, None, None, "x").server == ""
+    probe = probes.KERNEL_LOG
+    assert (probe.name, probe.root, probe.timeout, probe.by_hand) == (
+        "kernel log", True, 30, "dmesg || journalctl -k -b"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first", "lines", "good"),
+    [
+        ("[    0.000000] Linux", 1, True), ("[Sat Nov 21 10:00:00 2026] Linux", 1, True), ("<6>[ 0.0] Linux", 1, True),
+        ("kern  :info  : [ 0.0] Linux", 1, True), ("kern:info:[ 0.0] Linux", 1, True), ("kern :info : 2026-11-21T10:00 x", 1, True),
+        ("Nov  1 10:00:00 gpu01 kernel", 1, True), ("2026-11-21T10:00:00 x", 1, True), ("<>[ 0.0] x", 1, False),
+        ("[x] Linux", 1, False), ("abcd-11-21T10:00:00 x", 1, False), ("words", 19, False), ("words", 20, True),
+        ("\a words", 20, False), ("\ufffd words", 20, False), ("Nov  x 10:00", 1, False), ("[] x", 1, False),
+    ],
+)  # fmt: skip
+def test_what_begins_a_log(first: str, lines: int, *, good: bool) -> None:
+    end = f"end\t{lines}\t0\t0\t0\t"
+    if good:
+        assert folded(first=first, end=end).lines == lines
+        return
+    with pytest.raises(NotAvailable) as error:
+        folded(first=first + "y" * 90, end=end)
+    shown = (first.replace("\a", "?") + "y" * 90)[:80]
+    assert str(error.value) == f"that is no kernel log: {shown!r}"
+    with pytest.raises(NotAvailable, match=r"^the kernel log is empty: nothing shows that it was read$"):
+        folded(first=first, end="end\t0\t0\t0\t0\t")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("EXT4-fs (sda1): error", "filesystem"), ("XFSx error", ""), ("EXT4-fs error", "filesystem"), ("md/raid: active with  out of 2", ""),
+        ("raid1: Disk failure on sda", "raid"), ("raid1:Disk failure on sda", "raid"), ("md/raid:md0: active with 1 out of 2", "raid"),
+        ("raid Disk failure on sda", "raid"), ("md/raid active with 1 out of 2", "raid"), ("nvme nvmex: device not ready", ""),
+        ("nvme nvme1: device not ready", "io"), ("mce: error", "mce"), ("nfs: server  not responding", ""),
+        ("Connection to  (x) was lost", ""), ("EDAC MC0: xCE", ""), ("EDAC MC0: 2 UE", "edac"),
+    ],
+)  # fmt: skip
+def test_lines_that_almost_are_of_a_kind(text: str, kind: str) -> None:
+    assert [event.kind for event in folded(ROW.format(text)).events] == ([kind] if kind else [])

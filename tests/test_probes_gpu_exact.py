@@ -1,7 +1,9 @@
+# ruff: noqa: E501 - tables of cases read better unbroken
 """The readers of nvidia-smi, of fabric manager and of adapters, value by value, and what they say where they cannot."""
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 import pytest
@@ -518,3 +520,132 @@ def test_the_mtus_of_adapters() -> None:
         ),
         5.25,
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "uptime"),
+    [
+        ("uptime 5.25 1", 5.25), ("uptime 5 1", 5.0), ("uptime 5.2x", 5.2), ("uptime x5 1", None), ("uptime .", None),
+        ("x uptime 7", None), ("", None),
+    ],
+)  # fmt: skip
+def test_for_how_long_a_node_is_up(line: str, uptime: float | None) -> None:
+    answer = Answer("gpu01", 0, f"{line}\nend\n".encode())
+    assert infiniband.parse_adapters(answer) == infiniband.Adapters((), uptime)
+    for early in (Answer("gpu01", 0, b"uptime 5 1\n"), Answer("gpu01", 0, b"end\n", truncated=True)):
+        with pytest.raises(ProbeError, match=r"^/sys/class/infiniband: the answer ended early$"):
+            infiniband.parse_adapters(early)
+
+
+def test_a_port_of_which_all_is_said() -> None:
+    path = "/sys/class/infiniband/mlx5_0"
+    text = (
+        f"uptime 5 1\nport mlx5_0 1 virtual\n{path}/fw_ver:28.39\n{path}/hca_type:MT4129\n{path}/board_id:MT_0\n"
+        f"{path}/ports/1/state:4: ACTIVE\n{path}/ports/1/phys_state:5: LinkUp\n{path}/ports/1/rate:8 Gb/sec (1X)\n"
+        f"{path}/ports/1/link_layer:InfiniBand\n{path}/ports/1/counters/symbol_error:7\n"
+        f"{path}/ports/1/counters/link_downed:N/A {'x' * 40}\n{path}/ports/1/counters/VL15_dropped: \nnet ib0\n"
+        "active_mtu: 1\nhca_id: mlx5_0\nport: x\n\tport:\t1\n\tactive_mtu:\t4096 (5)\nend\n"
+    )
+    (port,) = infiniband.parse_adapters(Answer("gpu01", 0, text.encode())).ports
+    assert port == infiniband.Port(
+        "mlx5_0", 1, "28.39", "MT4129", "MT_0", "ACTIVE", "LinkUp", 1.0, "InfiniBand", {"symbol_error": 7}, {"ib0": None},
+        4096, {"link_downed": f"N/A {'x' * 36}"}, virtual=True,
+    )  # fmt: skip
+    assert str(port) == "mlx5_0 port 1"
+
+
+@pytest.mark.parametrize("rate", [".5 Gb/sec", "x5 Gb/sec", ""])
+def test_a_rate_that_is_no_number(rate: str) -> None:
+    text = f"port mlx5_0 1\n/sys/class/infiniband/mlx5_0/ports/1/rate:{rate}\nend\n"
+    (port,) = infiniband.parse_adapters(Answer("gpu01", 0, text.encode())).ports
+    assert port.rate is None
+
+
+def test_lines_that_are_cut_name_nothing() -> None:
+    text = "net\nnet eth0\nhca\nhca mlx5_0\n2: eth0 inet\n2: eth0 inet6 fe80::1/64\n3: eth1 inet 10.0.0.1/24 brd x\nend\n"
+    found = infiniband.parse_interfaces(Answer("gpu01", 0, text.encode()))
+    assert (set(found.names), set(found.devices)) == ({"eth0"}, {"mlx5_0"})
+    assert found.addresses == {"eth1": (ipaddress.IPv4Interface("10.0.0.1/24"),)}
+    for line in ("port mlx5_0", "a b 3", "port mlx5_0 x"):
+        with pytest.raises(ProbeError, match=f"unexpected line '{line}'$"):
+            infiniband.parse_gids(Answer("gpu01", 0, f"{line}\nend\n".encode()))
+    modules = infiniband.parse_peer_memory(Answer("gpu01", 0, b"nvidia 1 0\nlisted\nkernel unknown\n"))
+    assert modules == infiniband.PeerMemory(frozenset({"nvidia"}), None, None)
+
+
+def test_the_iommu_of_each_device() -> None:
+    text = (
+        "ro  iommu=pt\ndmar0\n\n dmar1 \n/sys/class/infiniband/mlx5_0/device/iommu_group/type:identity\n"
+        "/sys/bus/pci/drivers/nvidia/0000:1b:00.0/iommu_group/type:DMA-FQ\nend\n"
+    )
+    assert infiniband.parse_iommu(Answer("gpu01", 0, text.encode())) == infiniband.Iommu(
+        ("ro", "iommu=pt"), ("dmar0", "dmar1"), {"mlx5_0": "identity", "0000:1b:00.0": "DMA-FQ"}
+    )
+
+
+def test_rows_of_lspci_that_are_cut_are_no_control() -> None:
+    text = (
+        "acs 0000:01:00.0 downstream\nxyz 0000:02:00.0 downstream ReqRedir+\nacs 0000:03:00.0 downstream ACSCtl: ReqRedir+\n"
+        "acs 0000:04:00.0 downstream ACSCtl: ReqRedir+ DirectTrans+\nacs 0000:05:00.0 root ACSCtl: ReqRedir+\n"
+        "acs 0000:06:00.0 downstream ACSCtl: ReqRedir-\nend 9 0\n"
+    )
+    assert infiniband.parse_acs(Answer("gpu01", 0, text.encode())) == infiniband.Acs(
+        4, ("0000:03:00.0",), ("0000:04:00.0", "0000:05:00.0")
+    )
+    for end in ("end x 0", "end 0 0", "end 5", "end 5 0 0", "5 5 0"):
+        with pytest.raises(NotAvailable, match=r"^lspci -vvv: no device$"):
+            infiniband.parse_acs(Answer("gpu01", 0, f"{end}\n".encode()))
+    with pytest.raises(NotAvailable, match=r"^lspci -vvv: capabilities are hidden: root is needed$"):
+        infiniband.parse_acs(Answer("gpu01", 0, b"end 9 3\n"))
+    assert infiniband.parse_acs(Answer("gpu01", 0, b"end 9 0\n")) == infiniband.Acs(0)
+
+
+def test_the_probes_of_adapters() -> None:
+    probes = (
+        infiniband.ADAPTERS, infiniband.ADAPTERS_LATER, infiniband.PEER_MEMORY, infiniband.INTERFACES, infiniband.GIDS,
+        infiniband.IOMMU, infiniband.ACS,
+    )  # fmt: skip
+    assert {it.name: (it.root, it.by_hand) for it in probes} == {
+        "network adapters": (False, "ibstat; ls /sys/class/infiniband"),
+        "network adapters, later": (False, "grep . /sys/class/infiniband/*/ports/*/counters/*"),
+        "GPUDirect RDMA": (False, "lsmod | grep -e peermem -e peer_mem; cat /proc/driver/nvidia/version; uname -r"),
+        "network interfaces": (False, "ip -o addr; ls /sys/class/infiniband"),
+        "GID types": (False, "grep . /sys/class/infiniband/*/ports/*/gid_attrs/types/*"),
+        "IOMMU": (
+            False, "cat /proc/cmdline; ls /sys/class/iommu; grep . /sys/class/infiniband/*/device/iommu_group/type"
+        ),
+        "PCIe access control": (True, "lspci -vvv | grep -e '^[0-9a-f]' -e 'Express (' -e ACSCtl"),
+    }  # fmt: skip
+    assert probes[1].command != probes[0].command
+    assert probes[1].command.startswith(probes[0].command)
+
+
+def test_what_only_looks_like_a_part_of_the_survey() -> None:
+    table = "index\n0"
+    found = nvidia_smi.parse_gpus(
+        survey(gpus=table, header="WARNING: infoROM is corrupted\n words\nCUDA Version: 13.\n")
+    )
+    assert (found.messages, found.cuda) == (("WARNING: infoROM is corrupted",), None)
+    cut = Answer("gpu01", 0, b"@@ gpus 0\nindex\n0\n@@ rows x\n@@ hung 124\n")
+    parts = nvidia_smi.sections(cut)
+    assert list(parts) == ["gpus", "apps", "header", "nvlink", "errors", "topology", "p2p", "rows"]
+    assert parts["rows"] == nvidia_smi.Section(124, "")
+    assert {parts[name] for name in ("apps", "header", "nvlink", "errors", "topology", "p2p")} == {
+        nvidia_smi.Section(None, "")
+    }
+    assert nvidia_smi.parse_gpus(cut).cut_off == "rows"
+    gpu = "GPU 0: NVIDIA H200 (UUID: GPU-1)"
+    counters = f"{gpu}\nLink 0: Replay Errors: 7\nLink x: A: 1\nzero \nzero 3\n"
+    assert nvidia_smi.parse_nvlink_errors(survey(errors=counters)) == {
+        "GPU-1": nvidia_smi.LinkErrors(3, ((0, "Replay Errors", 7),))
+    }
+    for old, new in (
+        ("  NIC0: mlx5_0", "NIC0: mlx5_0  "),
+        ("  NIC0: mlx5_0", "\x1b[4m  NIC0: mlx5_0\x1b[0m"),
+    ):
+        assert nvidia_smi.parse_topology(survey(topology=MATRIX.replace(old, new))).nics[0] == {
+            "mlx5_0": "PIX"
+        }
+    for new in ("  NIC0: ", "  NIC: mlx5_0", "  NIC0: a b", "  NICx: mlx5_0"):
+        nics = nvidia_smi.parse_topology(survey(topology=MATRIX.replace("  NIC0: mlx5_0", new))).nics
+        assert nics == {0: {"NIC0": "PIX"}, 1: {"NIC0": "SYS"}}

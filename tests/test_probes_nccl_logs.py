@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +12,9 @@ import pytest
 from pytest_gpucluster.checks import slurm
 from pytest_gpucluster.config.models import NodeProfile
 from pytest_gpucluster.errors import NotAvailable, ProbeError
-from pytest_gpucluster.probes import dcgm, infiniband, kernel_log, nccl_json, nccl_log, nccl_tests, nvidia_smi
+from pytest_gpucluster.probes import dcgm, infiniband, kernel_log, nccl_log, nccl_tests, nvidia_smi
 from pytest_gpucluster.probes.base import Answer
-from pytest_gpucluster.probes.mpi_errors import Failure
 from pytest_gpucluster.probes.nccl_log import HINTS, Channel, Log
-
-DOCUMENT = json.loads((Path(__file__).parent / "data" / "nccl" / "nccl-json.json").read_text())
 
 
 def said(*lines: str) -> Log:
@@ -91,82 +87,6 @@ def test_a_log_in_a_line() -> None:
     assert Log(settings={"NCCL_ALGO": "x"}).summary() == (
         "no connection was logged; set in the environment or nccl.conf: NCCL_ALGO=x"
     )
-
-
-def report(**change: Any) -> nccl_json.Report:
-    return nccl_json.read(json.dumps({**json.loads(json.dumps(DOCUMENT)), **change}))
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"args": ["/x/odd_perf"]}, "collective 'odd' is none of"),
-        ({"args": []}, "collective '' is none of"),
-        ({"out_of_bounds": {"okay": "true", "count": 3}}, "out_of_bounds contradicts itself: {'okay': 'true', 'count': 3}"),
-        ({"results": [{"size": 1}]}, "result 0: no out-of-place half"),
-    ],
-)  # fmt: skip
-def test_what_a_report_contradicts(change: dict[str, Any], reason: str) -> None:
-    run = report(**change).run
-    assert not run.complete
-    assert any(it.startswith(reason) for it in run.reasons), run.reasons
-
-
-def test_rows_of_a_report() -> None:
-    def first(**change: Any) -> nccl_json.Report:
-        results = json.loads(json.dumps(DOCUMENT["results"]))
-        results[0]["out_of_place"].update(change)
-        return report(results=results)
-
-    half = DOCUMENT["results"][0]["out_of_place"]
-    assert first().run.reasons == ()
-    assert first(nwrong=None).run.rows[0].out_of_place.wrong is None
-    slow = first(time=half["time"] * 2).run
-    assert slow.reasons[0] == (
-        f"result 0: refused: {DOCUMENT['results'][0]['size']} B in {half['time'] * 2} us is not {half['alg_bw']} GB/s"
-    )
-    fast = first(bus_bw=half["bus_bw"] * 1.00002).run
-    assert fast.reasons[0].startswith("result 0: refused: busbw ")
-    assert fast.reasons[0].endswith(f"is not 1.75 x algbw {half['alg_bw']} (8 ranks)")
-    assert first(bus_bw=half["bus_bw"] * 1.000009).run.reasons[:1] != fast.reasons[:1]
-    assert len(first(bus_bw="nan").run.rows) == len(DOCUMENT["results"])
-    for bad in (True, -1, "x"):
-        with pytest.raises(ProbeError, match=f"ValueError {bad!r} is no measurement"):
-            first(bus_bw=bad)
-
-
-def test_a_report_of_cpu_times_is_not_held_against_the_bytes() -> None:
-    results = json.loads(json.dumps(DOCUMENT["results"]))
-    for half in ("out_of_place", "in_place"):
-        results[0][half]["cpu_time"] = results[0][half].pop("time") * 3
-    assert report(results=results).run.reasons == ()
-    results = json.loads(json.dumps(DOCUMENT["results"]))
-    results[0]["size"] = 0  # nothing was moved, so nothing can contradict it
-    assert not [it for it in report(results=results).run.reasons if "result 0" in it]
-
-
-def test_failures_and_ends_of_a_report() -> None:
-    assert report(errors=["a", ""]).run.failures == (
-        Failure("NCCL", "", "a", "set NCCL_DEBUG=INFO and repeat"),
-    )
-    low = {**DOCUMENT["average_bus_bandwidth"], "okay": "false"}
-    assert report(average_bus_bandwidth=low).run.failures == (
-        Failure(
-            "minimum bandwidth", "", "average bus bandwidth is below 0.9 x NCCL_TESTS_MIN_BW", "judge per size instead"
-        ),
-    )  # fmt: skip
-    cut = {key: value for key, value in DOCUMENT.items() if key != "end_time"}
-    found = nccl_json.read(json.dumps(cut))
-    assert ("no end_time: the run did not end" in found.run.reasons, found.end_time) == (True, "")
-    for key, text in (
-        ({"version": 9}, r"^JSON version 9 of nccl-tests is none of 1, 2, 3$"),
-        ({"out_of_bounds": {"okay": "x", "count": 0}}, "ValueError 'x' is no boolean"),
-    ):
-        with pytest.raises(ProbeError, match=text):
-            report(**key)
-    for okay in (True, "true"):
-        assert report(out_of_bounds={"okay": okay, "count": 0}).run.out_of_bounds == 0
-    assert report().run.version == "2.17.3 or later"
 
 
 def test_so_many_braces_before_the_json_of_dcgm_are_tried() -> None:

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables of cases read better unbroken
 """Xids and SXids: what each asks for, and which of them a node fails for. Logs are folded as a node folds its own."""
 
 from __future__ import annotations
@@ -352,3 +353,112 @@ def test_the_cluster_files_section_is_checked(values: dict[str, object]) -> None
 
 def test_an_age_is_a_duration() -> None:
     assert GpuConfig.model_validate({"xid_max_age": "7d"}).xid_max_age == 7 * 86400
+
+
+# What a finding says of each number: NVIDIA's names, shortened
+MEANINGS = {
+    "unused according to NVIDIA's catalogue": "1 2 3 4 5 6 7 9 10 12 14 15 16 17 18 19 20 21 22 23 24 26 27 28 29 30 33 34 35 36 42 47 49 50 51 52 53 55 56 57 58 59 61 65 73 81 87 90 91 108 111 112 113 114 115 116 117 118 122 123 124 125 138",
+    "GPU stopped processing": "8 46",
+    "invalid or corrupted push buffer stream": "11 32",
+    "graphics engine exception": "13",
+    "invalid or illegal push buffer stream": "25",
+    "GPU memory page fault": "31",
+    "driver firmware error": "37 38",
+    "copy engine exception": "39 40 41",
+    "GPU stopped processing for an application": "43",
+    "graphics engine fault during a context switch": "44",
+    "preemptive cleanup, due to previous errors": "45",
+    "double-bit ECC error": "48",
+    "auxiliary power is not connected": "54",
+    "video processor exception": "60",
+    "internal micro-controller halt": "62",
+    "row remapping or page retirement was recorded": "63",
+    "row remapping or page retirement failed": "64",
+    "illegal access by the driver": "66 67",
+    "video decoder exception": "68",
+    "graphics engine class error": "69",
+    "copy engine error": "70 71 72 75 76 77 85 126 127 128 129 130 131 132 133 134 135",
+    "NVLink error": "74",
+    "vGPU start error": "78",
+    "GPU has fallen off the bus": "79",
+    "corrupted data sent to the GPU": "80",
+    "JPEG decoder error": "82 99 100 101 102 103 104 105",
+    "video decoder error": "83 84 88 89 96 97 98",
+    "optical flow accelerator exception": "86",
+    "high rate of single-bit ECC errors": "92",
+    "wear limit of the InfoROM exceeded": "93",
+    "contained memory error": "94",
+    "uncontained memory error": "95",
+    "SMBPBI test message": "106 107",
+    "context switch timeout": "109",
+    "security fault": "110",
+    "GSP firmware did not answer in time": "119",
+    "GSP firmware error": "120",
+    "error of the C2C link": "121",
+    "NVLink training failed": "136",
+    "NVLink privilege error": "137",
+    "optical flow accelerator error": "139",
+    "unrecovered ECC error": "140",
+    "CUDA fast path error": "141",
+    "video encoder error": "142",
+    "GPU initialization failed": "143",
+    "NVLink 5 error of the link unit (SAW)": "144",
+    "NVLink 5 error of the retry layer (RLW)": "145",
+    "NVLink 5 error of the translation layer (TLW)": "146",
+    "NVLink 5 error of the tree unit (TREX)": "147",
+    "NVLink 5 error of the control unit (NVLPW)": "148",
+    "NVLink 5 error of the network port (NETIR)": "149",
+    "NVLink 5 error of the memory subsystem (MSE)": "150",
+    "key rotation error": "151",
+    "DLA SMMU error": "152",
+    "DLA timeout": "153",
+    "the recovery action of the GPU changed": "154",
+    "NVLink error defined by software": "155",
+    "a resource was retired": "156",
+    "resource retirement failed": "157",
+    "GPU fatal timeout": "158",
+    "CHI non-data error": "159",
+    "a channel was retired": "160",
+    "channel retirement failed": "161",
+    "power smoothing was engaged again": "162",
+    "power smoothing was disengaged": "163",
+    "power smoothing: low lifetime": "164",
+    "power smoothing: lifetime exhausted": "165",
+    "NVLink traffic before encryption was configured": "166",
+    "PCIe fatal timeout": "167",
+    "errors in the write-protected region, less GPU memory": "168",
+    "internal micro-controller halt (SEC2)": "169",
+    "NVLink interrupt in confidential mode": "170",
+    "uncorrectable DRAM error": "171",
+    "uncorrectable SRAM error": "172",
+}  # fmt: skip
+
+
+def test_what_each_number_means() -> None:
+    expected = {int(number): words for words, numbers in MEANINGS.items() for number in numbers.split()}
+    assert {number: entry.meaning for number, entry in xid.TABLE.items()} == expected
+    assert [advice.value for advice in Advice] == [
+        "nothing to do", "restart the application", "no action known", "update or check software", "reset the GPU",
+        "restart the node", "contact support",
+    ]  # fmt: skip
+    changed = "Xid 154: the recovery action of the GPU changed"
+    assert str(xid.lookup(154)) == f"{changed} (no action known)"
+    assert (
+        str(xid.lookup(154, "from 0x0 (None) to 0x3 (Drain P2P)"))
+        == f"{changed} to Drain P2P (contact support)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "text", "advice"),
+    [
+        (150, "pid=7, name=nonfatal", Advice.RESET), (150, "pid=,name=nonfatal, MSE Fatal", Advice.RESET),
+        (150, "pid='<unknown>', name=<unknown>, MSE Nonfatal XC0", Advice.IGNORE),
+        (150, "MSE Fatal, pid=7, name=nonfatal", Advice.RESET), (150, "pid=7, MSE Nonfatal", Advice.IGNORE),
+        (150, "MSE Nonfatality", Advice.RESET), (150, "MSE xnonfatal", Advice.RESET), (150, "MSE non-fatal", Advice.IGNORE),
+        (154, "from 0x0 (None) to 0x (Drain P2P)", Advice.UNKNOWN), (154, "from 0x0 (None) to 0x1 ()", Advice.UNKNOWN),
+    ],
+)  # fmt: skip
+def test_words_that_almost_are_a_severity(number: int, text: str, advice: Advice) -> None:
+    assert xid.lookup(number, text).advice is advice
+    assert xid.of_switch(7, "  Non-Fatal, Link 3").advice is Advice.IGNORE

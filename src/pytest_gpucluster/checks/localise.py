@@ -232,8 +232,9 @@ class Localiser:
             (self._first if self._steps <= 1 else self._later).append(measured)
 
     def _count(self, groups: Round) -> None:
-        if any(len(group) > 1 for group in groups):
-            self._rounds["part" if any(":" in member for member in groups[0]) else "node"] += 1
+        (first, *partners), *_ = groups  # the groups of a round are alike
+        if partners:
+            self._rounds["part" if ":" in first else "node"] += 1
 
     def _first_batch(self) -> Batch:
         rounds: list[Round] = [tuple((node,) for node in self.nodes)] if self._alone_first else []
@@ -263,7 +264,7 @@ class Localiser:
     def kind_of(self, members: Group) -> Kind:
         """Return what a group of these members measures."""
         hosts = {member.partition(":")[0] for member in members}
-        if any(":" in member for member in members):
+        if ":" in str(members):
             return Kind.LOCAL if len(hosts) == 1 else Kind.RAIL
         if len(hosts) == 1:
             return Kind.ALONE
@@ -310,13 +311,13 @@ class Localiser:
     def verdict(self) -> Localisation:
         """Return what is known by now."""
         found = _Inference(self)
-        named = [*sorted(found.bad, key=self.nodes.index), *found.bad_leaves]
+        bad = sorted(found.bad, key=self.nodes.index)
         return Localisation(
-            bad_nodes=tuple(sorted(found.bad, key=self.nodes.index)),
+            bad_nodes=tuple(bad),
             bad_links=tuple(found.bad_links),
             bad_leaves=tuple(found.bad_leaves),
             bad_parts=found.bad_parts(),
-            why={part: found.why[part] for part in named},
+            why={part: found.why[part] for part in (*bad, *found.bad_leaves)},
             unresolved=tuple(found.unresolved()),
             evidence=tuple(found.evidence()),
             rounds=self._rounds["node"],
@@ -377,12 +378,11 @@ class _Inference:
                 results[measured.members[0]].append((measured, status))
         for node, seen in results.items():
             counts = Counter(status for _, status in seen)
-            failed = next((m.problem for m, status in seen if status is Status.FAILED), "")
-            if counts[Status.FAILED]:
-                self._convict(node, f"failed alone: {failed}")
+            if failed := [m.problem for m, status in seen if status is Status.FAILED]:
+                self._convict(node, f"failed alone: {failed[0]}")
             elif counts[Status.SLOW] > max(1, counts[Status.GOOD]):
                 self._convict(node, "slow alone, measured twice")
-            elif counts[Status.SLOW] and counts[Status.SLOW] > counts[Status.GOOD]:
+            elif counts[Status.SLOW] > counts[Status.GOOD]:
                 self.alone_again.add(node)
 
     def _read_pairs(self) -> None:
@@ -402,7 +402,7 @@ class _Inference:
         crossing = [
             (tuple(self.plan.leaves[end] for end in edge.ends), edge.bad > edge.good)
             for edge in self.edges.values()
-            if edge.crosses and sound.issuperset(edge.ends) and self.plan.leaves.keys() >= set(edge.ends)
+            if edge.crosses and sound.issuperset(edge.ends) and not set(edge.ends) - self.plan.leaves.keys()
             if edge.bad or edge.good
         ]
         bad: list[str] = []
@@ -414,12 +414,12 @@ class _Inference:
 
     def _read_closed_leaves(self) -> set[str]:
         """Return the leaves with bad pairs across them and not one fine: a pair across them accuses no node."""
-        seen: dict[str, Counter[bool]] = defaultdict(Counter)
+        seen: dict[str, set[bool]] = defaultdict(set)
         for edge in self.edges.values():
             if edge.crosses and (edge.bad or edge.good) and not self._explained(edge):
                 for end in edge.ends:
-                    seen[self.plan.leaves.get(end, "")][edge.good > 0] += 1
-        closed = {leaf for leaf, counts in seen.items() if leaf and not counts[True]}
+                    seen[self.plan.leaves.get(end, "")].add(edge.good > 0)
+        closed = {leaf for leaf, fine in seen.items() if leaf and True not in fine}
         return closed.union(self.bad_leaves, self.maybe_leaves)
 
     def _may_accuse(self, edge: _Edge) -> bool:

@@ -124,7 +124,6 @@ def alike(facts: Installed, fleet: Mapping[str, Norm[str]]) -> Judgement:
     """Judge that the node has the MPI of most nodes: launcher and libraries, path and version."""
     if fleet["mpirun"].total < 2:  # noqa: PLR2004 - a fleet
         yield NotApplicable("one node has no fleet to compare with")
-        return
     for part, value in _parts(facts):
         yield from fleet[part].judge(part, value)
 

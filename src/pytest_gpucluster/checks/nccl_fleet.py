@@ -49,7 +49,7 @@ def pairs(
     values = [it.busbw for it in own if it.busbw is not None and not it.problem]
     merely_slow = hard is not None and len(values) == len(own) and statistics.median(values) >= hard
     parts = ", ".join(found.bad_parts.get(node, ()))
-    evidence = [line for line in found.evidence if node in line]
+    evidence = [line for line in found.evidence if _about(line, node)]
     yield Finding(
         f"{node} {parts}".strip(),
         f"{found.why.get(node, 'bad')} at {format_size(size)}: {'; '.join(evidence[:MAX_EVIDENCE])}",
@@ -100,7 +100,7 @@ def links(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[
     yield Metric("localisation_rounds", found.rounds, "rounds")
     yield Metric("localisation_steps", found.steps, "steps")
     for one, other in found.bad_links:
-        evidence = "; ".join(line for line in found.evidence if one in line and other in line)
+        evidence = "; ".join(line for line in found.evidence if _about(line, one, other))
         yield Finding(
             f"link {one} - {other}", evidence or "slow", "as fast as each end with its other partners"
         )
@@ -183,3 +183,8 @@ def outlier(node: str, values: Mapping[str, float], what: str) -> Judgement:
 
 def _others(members: Iterable[str], node: str) -> str:
     return " ".join(member for member in members if member != node)
+
+
+def _about(line: str, *nodes: str) -> bool:
+    """Tell whether a line of evidence names all these nodes, or GPUs of them: gpu1 is not gpu10."""
+    return {word.partition(":")[0] for word in line.split()}.issuperset(nodes)

@@ -369,7 +369,7 @@ def _absent(
 
 
 def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+    return tuple(int(part) for part in text.split(".") if part.isdigit())
 
 
 def _listed(names: Iterable[object]) -> str:

@@ -52,7 +52,6 @@ def mirrored(node: str, told: StepTold, gpus: int) -> Judgement:
             yield NotChecked(_SEE)
         else:
             yield Finding("task", told.silence(node), "starts")
-        return
     replicas = gpus or 2
     for task in tasks:
         yield from _judge_task(task, told, replicas)
@@ -69,7 +68,6 @@ def workers(told: StepTold, per_task: int) -> Judgement:
     """Judge MultiWorkerMirroredStrategy: all workers, right sums, `per_task` replicas a worker."""
     if not told.ntasks:
         yield NotChecked(_SEE)
-        return
     known = {task.task: task for task in told.tasks}
     for task in _causes_first(told):
         yield from _judge_task(task, told, told.ntasks * per_task, name=f"worker {task.task} ({task.node})")
@@ -88,7 +86,6 @@ def config(told: StepTold) -> Judgement:
     """Judge TF_CONFIG: one cluster for all, every index once, nothing set beforehand."""
     if not told.ntasks:
         yield NotChecked(_SEE)
-        return
     facts = told.facts("config")
     indices = sorted(int(fact["config"]["task"]["index"]) for fact in facts)
     if indices != list(range(told.ntasks)):
@@ -115,7 +112,6 @@ def equal(told: StepTold) -> Judgement:
     trained = told.by_rank("trained")
     if not trained:
         yield NotChecked("no worker trained: see tensorflow.workers" if told.ntasks else _SEE)
-        return
     for stage, what in (("before", "before training"), ("after", "after training")):
         usual = most_common(str(fact[stage]) for fact in trained.values())
         for rank, fact in trained.items():

@@ -88,7 +88,7 @@ def _json_in(text: str) -> dict[str, Any] | None:
     at = text.find("{")
     for _ in range(MAX_STARTS):
         if at < 0:
-            break
+            return first
         try:
             found, end = jsontext.raw_decode(text, at)
         except ValueError:

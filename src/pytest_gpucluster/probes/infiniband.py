@@ -43,7 +43,7 @@ _ADAPTERS = " ".join(
         "for f in " + " ".join(_OF_PORT) + '; do set -- "$@" $d/$a/ports/$p/$f; done;',
         'grep -H . "$@" 2>/dev/null;',
         "for n in $(ls $d/$a/device/net 2>/dev/null); do echo net $n $(cat $d/$a/device/net/$n/mtu 2>/dev/null); done;",
-        "done; done; echo mtus; ibv_devinfo 2>&1 | grep -e hca_id: -e port: -e active_mtu:; echo end",
+        "done; done; ibv_devinfo 2>&1 | grep -e hca_id: -e port: -e active_mtu:; echo end",
     )
 )
 
@@ -89,21 +89,21 @@ def parse_adapters(answer: Answer) -> Adapters:
     lines = answer.out.splitlines()
     if "end" not in lines or answer.truncated:
         raise ProbeError("/sys/class/infiniband: the answer ended early")
-    mtus = _active_mtus(lines[lines.index("mtus") :])
+    mtus = _active_mtus(lines)
     blocks: list[list[str]] = []
-    for line in lines[: lines.index("mtus")]:
+    for line in lines:
         if line.startswith("port "):
             blocks.append([])
         if blocks:
             blocks[-1].append(line)
-    uptime = re.search(r"^uptime (\d+(?:\.\d+)?)", answer.out, re.MULTILINE)
+    uptime = re.search(r"^uptime (\d+\.?\d*)", answer.out, re.MULTILINE)
     return Adapters(tuple(_port(block, mtus) for block in blocks), float(uptime[1]) if uptime else None)
 
 
 def _port(block: list[str], mtus: Mapping[tuple[str, int], int]) -> Port:
     _, device, number, *virtual = block[0].split()
-    values = _values(f"/{device}/", f"ports/{number}/", block[1:])
-    rate = re.match(r"(\d+(?:\.\d+)?) Gb/sec", values.get("rate", ""))
+    values = _values(f"/{device}/", f"ports/{number}/", block)
+    rate = re.match(r"(\d+\.?\d*) Gb/sec", values["rate"]) if "rate" in values else None
     counters = {name: values[f"counters/{name}"] for name in COUNTERS if f"counters/{name}" in values}
     interfaces = [line.split() for line in block if line.startswith("net ")]
     return Port(
@@ -263,8 +263,9 @@ def parse_iommu(answer: Answer) -> Iommu:
         raise NotAvailable(f"cat /proc/cmdline: {last_line(answer.err) or 'no answer'}")
     domains, units = {}, []
     for line in filter(None, lines[1:-1]):
-        if found := re.search(r"/([^/]+)(?:/device)?/iommu_group/type:(\S+)$", line):
-            domains[found[1]] = found[2]
+        device, _, kind = line.partition("/iommu_group/type:")
+        if kind:
+            domains[device.removesuffix("/device").rpartition("/")[2]] = kind.strip()
         else:
             units.append(line.strip())
     return Iommu(tuple(lines[0].split()), tuple(units), domains)
@@ -286,11 +287,11 @@ class Acs:
 def parse_acs(answer: Answer) -> Acs:
     """Read the folded lspci -vvv; NotAvailable without lspci or without the right to read capabilities."""
     rows = [line.split(maxsplit=3) for line in answer.out.splitlines()]
-    ends = [row for row in rows if row[:1] == ["end"] and len(row) == 3]  # noqa: PLR2004 - end, devices, denied
-    if not ends or not ends[0][1].isdecimal() or ends[0][1] == "0":
+    end = next((row for row in rows if row[:1] == ["end"] and len(row) == 3), None)  # noqa: PLR2004 - end, devices, denied
+    if end is None or not end[1].isdecimal() or end[1] == "0":
         raise NotAvailable(f"lspci -vvv: {last_line(answer.err) or 'no device'}")
     controls = [row for row in rows if row[:1] == ["acs"] and len(row) > 3]  # noqa: PLR2004 - acs, address, kind, text
-    if not controls and ends[0][2] != "0":
+    if not controls and end[2] != "0":
         raise NotAvailable("lspci -vvv: capabilities are hidden: root is needed")
     redirecting = {
         row[1]: row[2] == "downstream" and "DirectTrans+" not in row[3]

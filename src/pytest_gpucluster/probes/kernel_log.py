@@ -293,15 +293,15 @@ class KernelLog:
         return (self.booted + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-_SEEN = ("seen", "count", "line", "first", "last", "text")
-_END = ("end", "lines", "unsaid", "unsaid_xids", "stalls_over", "loaded")
+_SEEN = 6  # fields: seen, count, line, first, last, text
+_END = 6  # fields: end, lines, unsaid, unsaid_xids, stalls_over, loaded
 
 
 def parse(answer: Answer) -> KernelLog:
     """Read the folded log; NotAvailable without permission, ProbeError where the log is cut or unread."""
     lines = _permitted(answer).splitlines()
     ends = [line.split("\t") for line in lines if line.startswith("end\t")]
-    if not ends or len(ends[-1]) != len(_END) or not lines[0].startswith("source "):
+    if not ends or len(ends[-1]) != _END or not lines[0].startswith("source "):
         raise ProbeError(
             "kernel log came without its end: the answer is cut or awk is absent; run dmesg by hand"
         )
@@ -355,8 +355,8 @@ _REMEDY = (
 
 
 def _event(line: str) -> Event | None:
-    fields = line.split("\t", len(_SEEN) - 1)
-    if len(fields) != len(_SEEN) or not (fields[1].isdecimal() and fields[2].isdecimal()):
+    fields = line.split("\t", _SEEN - 1)
+    if len(fields) != _SEEN or not (fields[1].isdecimal() and fields[2].isdecimal()):
         raise ProbeError(f"kernel log: not understood: {line[:80]!r}")
     _, count, place, first, last, text = fields
     kind = next((name for name, pattern in KINDS.items() if pattern.search(text)), None)

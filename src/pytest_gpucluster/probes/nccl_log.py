@@ -11,6 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.probes.nccl_tests import labelled
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -26,16 +28,15 @@ HINTS = {
     "NCCL_P2P_DISABLE and at ACS",
 }
 
-_PREFIX = re.compile(r"([\w.-]{1,255}):(\d{1,18}):\d+ \[(-?\d+)\] (?:\S+:\d+ )?NCCL (INFO|WARN) (.*)")
-_LABEL = re.compile(r"\s*(\d{1,18}): ?|\[[^\],<>]*,(\d{1,18})\]<(?:stdout|stderr)>: ?|\[(\d{1,18})\] ?")
+_PREFIX = re.compile(r"([\w.-]{1,255}):\d+:\d+ \[-?\d+\] (?:\S+:\d+ )?NCCL (INFO|WARN) (.+)")
 _CHANNEL = re.compile(
     r"(?:Channel|Ring|Tree) (\d{1,18})(?:/\d+)? : (\d{1,18})\[[0-9a-f]+\] -> (\d{1,18})\[[0-9a-f]+\] "
-    r"(?:\[(send|receive)\] )?via ([A-Za-z0-9_/]+)(\S*)"
+    r"(?:\[(?:send|receive)\] )?via ([A-Za-z0-9_/]+)(\S*)"
 )
-_COLLNET = re.compile(r"CollNet \d+/\d+ : (\d{1,18}) \[(?:send|receive)\] via COLLNET/(\w+)/\d+(/GDRDMA)?")
+_COLLNET = re.compile(r"CollNet \d+/\d+ : \d+ \[(?:send|receive)\] via COLLNET/(\w+)/\d+(/GDRDMA)?")
 _RANK = re.compile(r"comm 0x[0-9a-f]+ rank (\d{1,18}) n[rR]anks (\d{1,18})(?: nNodes (\d{1,18}))?")
 _NETWORK = re.compile(r"Using network (\S+)|Assigned NET plugin (\S+) to comm")
-_INTERFACE = re.compile(r"NET/(\w+) : Using (.*)")
+_INTERFACE = re.compile(r"NET/\w+ : Using ")
 _VERSION = re.compile(r"NCCL version (\S+)")
 _SETTING = re.compile(r"(NCCL_\w{1,80}) set by environment to (.{0,200}?)\.?\s*$")
 # Settings that choose or name the network, or change nothing: none of them slows the GPUs of one node
@@ -141,7 +142,7 @@ class _Reading:
     labels: dict[int, str] = field(default_factory=dict)
     ranks: int = 0
     nodes: int = 0
-    networks: Counter[str] = field(default_factory=Counter)
+    networks: set[str] = field(default_factory=set)
     interfaces: dict[str, None] = field(default_factory=dict)
     no_ib: bool = False
     gdr: set[bool] = field(default_factory=set)
@@ -160,9 +161,8 @@ def read(text: str, *, label: str | None = None) -> Log:
     reading = _Reading()
     for line in text.split("\n")[:-1]:
         if "NCCL" in line:
-            tag = _LABEL.match(line)
-            task = str(int(tag[tag.lastindex or 1])) if tag else ""
-            match = _PREFIX.search(line, tag.end() if tag else 0)
+            task, rest = labelled(line)
+            match = _PREFIX.search(rest)
             if match and label in (None, task):
                 _take(reading, task, match)
     networks = sorted(reading.networks)
@@ -175,16 +175,16 @@ def read(text: str, *, label: str | None = None) -> Log:
 
 
 def _take(reading: _Reading, label: str, match: re.Match[str]) -> None:
-    host, said = match[1], match[5]
-    if match[4] == "WARN":
+    host, said = match[1], match[3]
+    if match[2] == "WARN":
         reading.warnings[said.strip()] = None
     elif channel := _CHANNEL.match(said):
         number, source, target = (int(channel[group]) for group in (1, 2, 3))
-        reading.channels.add(Channel(number, source, target, _kind(channel[5], channel[6])))
+        reading.channels.add(Channel(number, source, target, _kind(channel[4], channel[5])))
     elif rank := _RANK.search(said):
         _take_rank(reading, label, host, rank)
     elif collnet := _COLLNET.match(said):
-        reading.collnet[f"COLLNET/{collnet[2]}{collnet[3] or ''}"] += 1
+        reading.collnet[f"COLLNET/{collnet[1]}{collnet[2] or ''}"] += 1
     else:
         _take_setup(reading, said)
 
@@ -200,13 +200,13 @@ def _take_rank(reading: _Reading, label: str, host: str, match: re.Match[str]) -
 
 def _take_setup(reading: _Reading, said: str) -> None:
     if match := _NETWORK.match(said):
-        reading.networks[match[1] or match[2]] += 1
+        reading.networks.add(match[1] or match[2])
     elif said.startswith("NET/IB : No device found"):
         reading.no_ib = True
-    elif match := _INTERFACE.match(said):
-        for name in re.findall(r"\[\d+\]([\w.-]+):", match[2]):
+    elif _INTERFACE.match(said):
+        for name in re.findall(r"\[\d+\]([\w.-]+):", said):
             reading.interfaces[name] = None
-    elif match := re.search(r"use ring PXN \d+ GDR (\d)", said):
+    elif match := re.search(r"use ring PXN \d+ GDR ([01])", said):
         reading.gdr.add(match[1] == "1")
     elif "Connected NVLS tree" in said or " via NVLS" in said or said.startswith("NVLS comm"):
         reading.nvls = True

@@ -48,6 +48,7 @@ __all__ = [
     "Run",
     "bus_factor",
     "explain_rc",
+    "labelled",
     "read",
     "read_tasks",
     "sweep",
@@ -285,16 +286,20 @@ def sweep(first: int, last: int, step: int, *, factor: bool) -> tuple[int, ...]:
 _LABEL = re.compile(r"\s*(\d{1,18}): ?|\[[^\],<>]*,(\d{1,18})\]<(?:stdout|stderr)>: ?|\[(\d{1,18})\] ?")
 
 
+def labelled(line: str) -> tuple[str, str]:
+    """Return the label of a line's task ('' without one), and what stands behind it."""
+    match = _LABEL.match(line)
+    return (str(int(next(filter(None, match.groups())))), line[match.end() :]) if match else ("", line)
+
+
 def _streams(text: str) -> tuple[dict[str, list[tuple[int, str]]], list[tuple[int, str]]]:
     """Part the lines by label; a last line without an end is given apart, for nothing in it can be trusted."""
     lines = text.split("\n")
     rest = lines.pop()
     streams: dict[str, list[tuple[int, str]]] = {}
     for number, line in enumerate(lines, 1):
-        match = _LABEL.match(line)
-        label = match[match.lastindex or 1] if match else ""
-        body = line[match.end() :] if match else line
-        streams.setdefault(str(int(label)) if label else "", []).append((number, body.rstrip("\r")))
+        label, body = labelled(line)
+        streams.setdefault(label, []).append((number, body.rstrip("\r")))
     return streams, [(len(lines) + 1, rest)] if rest.strip() else []
 
 
@@ -382,8 +387,8 @@ def _read_stream(label: str, lines: Iterable[tuple[int, str]]) -> _Stream:
         if _LOG_LINE.match(line):
             continue
         body, glued = _part_log(line, stream.table)
-        if not body.strip():
-            continue
+        if not body.strip() and not (stream.pending and _is_row(stream.pending[1])):
+            continue  # an empty line ends a row that was parted from its end
         if stream.pending:
             first, begun = stream.pending
             stream.pending = None

@@ -185,7 +185,7 @@ _RECOVERY = re.compile(r"to 0x[0-9a-f]+ \(([^)]*)\)", re.IGNORECASE)
 _NVLINK = range(144, 151)
 # "Contained: CE User Channel (0x9). RST: No, D-RST: No" (kern_gpu_error_cont_ga100.c); D-RST: drain and reset
 _RESET = re.compile(r"RST: Yes")
-_PROCESS = re.compile(r"^pid=[^,]*,\s*(?:name=[^,]*(?:,\s*|$))?")
+_PROCESS = re.compile(r"pid=[^,]*,\s*name=[^,]*")
 
 
 def lookup(number: int, text: str = "") -> Xid:

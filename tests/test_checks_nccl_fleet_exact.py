@@ -1,0 +1,427 @@
+"""The words of pairs, links and outliers of a fleet, of thresholds, ceilings and tables: compared exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_gpucluster.checks import nccl_bandwidth, nccl_fleet
+from pytest_gpucluster.checks.localise import Localisation, Measurement, Unresolved
+from pytest_gpucluster.checks.nccl_bandwidth import Ceiling, NoThresholdError
+from pytest_gpucluster.checks.verdict import Action, Finding, Metric, Outcome, Verdict
+from pytest_gpucluster.config.models import FabricProfile, GpuProfile, NcclThreshold, Profile
+from pytest_gpucluster.probes.nccl_tests import Half, Row, Run
+
+MIB, GIB = 2**20, 2**30
+AS_FAST = "as fast as each end with its other partners"
+SKIPPED = Measurement(("a", "b"), None, "a had ended", skipped=True)
+
+
+def told(verdict: Verdict) -> tuple[Any, ...]:
+    return verdict.check, verdict.outcome, verdict.reason, verdict.findings, verdict.metrics, verdict.action
+
+
+def pairs(node: str, found: Localisation, *measured: Measurement, hard: float | None = None) -> Verdict:
+    return nccl_fleet.pairs(node, found, measured, 64 * MIB, hard)
+
+
+def fed(text: str) -> tuple[Measurement, ...]:
+    """Read pairs such as 'ab:30 cd:99'."""
+    return tuple(
+        Measurement(tuple(one.partition(":")[0]), float(one.partition(":")[2])) for one in text.split()
+    )
+
+
+def test_a_node_without_pairs_or_with_pairs_that_were_not_tried() -> None:
+    alone = Measurement(("a",), 300.0)
+    bad = Localisation(("a",), why={"a": "slow alone, measured twice"})
+    assert told(pairs("a", bad, alone, Measurement(("b", "c"), 1.0))) == (
+        "nccl.pairs", Outcome.NOT_APPLICABLE, "the node was measured with no partner", (), (), Action.DRAIN
+    )  # fmt: skip
+    other = Measurement(("a", "c"), None, "c had ended", skipped=True)
+    assert told(pairs("a", bad, SKIPPED, other)) == (
+        "nccl.pairs", Outcome.NOT_CHECKED, "a had ended", (), (), Action.DRAIN
+    )  # fmt: skip
+
+
+def test_a_bad_node_is_told_with_its_parts_and_the_first_lines_of_evidence() -> None:
+    lines = tuple(f"a with {i}: slow" for i in range(8))
+    found = Localisation(
+        ("a",),
+        bad_parts={"a": ("GPU 1", "GPU 3")},
+        why={"a": "bad with b, c"},
+        evidence=("b alone: good", "aa with b: good", *lines),
+    )
+    measured = (Measurement(("a", "b"), 30.0), Measurement(("c", "a"), None, "hung"), SKIPPED)
+    assert told(pairs("a", found, *measured, hard=10.0)) == (
+        "nccl.pairs", Outcome.FAILED, "",
+        (
+            Finding(
+                "a GPU 1, GPU 3",
+                "bad with b, c at 64 MiB: a with 0: slow; a with 1: slow; a with 2: slow; a with 3: slow; "
+                "a with 4: slow; a with 5: slow",
+                "as fast as the fleet with every sound partner",
+            ),
+        ),
+        (Metric("pair_busbw", 30.0, "GB/s", "with b"),), Action.DRAIN,
+    )  # fmt: skip
+    (finding,) = pairs("a", Localisation(("a",)), Measurement(("a", "b", "c"), 30.0), hard=30.0).findings
+    assert finding == Finding(
+        "a", "bad at 64 MiB: ", "as fast as the fleet with every sound partner", Action.MONITOR
+    )
+    assert pairs("a", Localisation(("a",)), *fed("ab:30 ac:28"), hard=29.1).findings[0].action is None
+    assert (
+        pairs("a", Localisation(("a",)), *fed("ab:30 ac:28"), hard=29.0).findings[0].action is Action.MONITOR
+    )
+    wrong = Measurement(("a", "c"), 50.0, "wrong data")
+    assert pairs("a", Localisation(("a",)), *fed("ab:50"), wrong, hard=29.0).findings[0].action is None
+    assert pairs("a", Localisation(("a",)), *fed("ab:50")).findings[0].action is None
+    assert pairs("a", Localisation(), Measurement(("a", "b", "c"), 30.0)).metrics == (
+        Metric("pair_busbw", 30.0, "GB/s", "with b c"),
+    )
+
+
+UNPROVED = (
+    " with the best of 1 partners; the node, its partners or the network: no partner is known to be fast"
+)
+
+
+@pytest.mark.parametrize(
+    ("measured", "best", "more", "action"),
+    [
+        ("ab:20 ac:19 bc:30", "20", " with the best of 2 partners", None),
+        ("ab:20 ac:19 bd:30 ce:10", "20", " with the best of 2 partners; 3 of 5 nodes are below it", None),
+        (
+            "ab:20", "20",
+            f"{UNPROVED}; 2 of 2 nodes are below it", Action.MONITOR,
+        ),
+        (
+            "ab:20 bc:30", "20",
+            UNPROVED,
+            Action.MONITOR,
+        ),
+        (
+            "ab:20 ac:20 bd:29", "20",
+f"{UNPROVED.replace('1', '2')}; 4 of 4 nodes are below it", Action.MONITOR,
+        ),
+        # half of the nodes is not most of them
+        ("ab:0 ac:0 bd:30 ce:0", "0", " with the best of 2 partners; 3 of 5 nodes are below it", None),
+        ("ab:20 ac:20 bd:30 ce:30 af:20", "20", " with the best of 3 partners", None),
+    ],
+)  # fmt: skip
+def test_a_node_below_the_hard_limit_that_the_fleet_does_not_name(
+    measured: str, best: str, more: str, action: Action | None
+) -> None:
+    assert pairs("a", Localisation(), *fed(measured), hard=30.0).findings == (
+        Finding(
+            "a", f"{best} GB/s at 64 MiB{more}", "at least 30 GB/s with one of them (hard limit)", action
+        ),
+    )
+
+
+def test_at_the_hard_limit_no_node_is_named() -> None:
+    assert pairs("a", Localisation(), *fed("ab:30 ac:1"), hard=30.0).outcome is Outcome.PASSED
+    assert pairs("a", Localisation(), *fed("ab:1")).outcome is Outcome.PASSED
+    wrong = (
+        Measurement(("a", "b"), 1.0, "wrong data"),
+        Measurement(("a", "b", "c"), 1.0),
+        Measurement(("a", "d")),
+    )
+    assert pairs("a", Localisation(), *wrong, hard=30.0).outcome is Outcome.PASSED
+
+
+def links(found: Localisation, *measured: Measurement, nodes: tuple[str, ...] = ("a", "b", "c")) -> Verdict:
+    return nccl_fleet.links(found, measured, nodes)
+
+
+def test_links_are_told_with_their_evidence() -> None:
+    found = Localisation(
+        ("d",), (("a", "b"), ("a", "c")), ("x", "y"), why={"x": "3 of 4 are slow"},
+        unresolved=(
+            Unresolved(("c", "link b-c"), "too few"), Unresolved(("d",), "slow alone, measured once"),
+            Unresolved(("n1", "n2"), "no further partner"),
+        ),
+        evidence=("a with b: 3 GB/s", "a with d: 2 GB/s", "a with bb: 2 GB/s", "b:0 with a:0: 4 GB/s"),
+        rounds=3, steps=2,
+    )  # fmt: skip
+    assert told(links(found, *fed("ab:3"))) == (
+        "nccl.links", Outcome.FAILED, "",
+        (
+            Finding("link a - b", "a with b: 3 GB/s; b:0 with a:0: 4 GB/s", AS_FAST),
+            Finding("link a - c", "slow", AS_FAST),
+            Finding("leaf switch x", "3 of 4 are slow", "as fast as the other leaves"),
+            Finding("leaf switch y", "slow", "as fast as the other leaves"),
+            Finding("one of c,link b-c", "cannot be told apart: too few", "every pair as fast as the fleet"),
+            Finding("one of n[1-2]", "cannot be told apart: no further partner", "every pair as fast as the fleet"),
+        ),
+        (Metric("localisation_rounds", 3, "rounds"), Metric("localisation_steps", 2, "steps")), Action.MONITOR,
+    )  # fmt: skip
+
+
+def test_links_that_cannot_be_judged() -> None:
+    found = Localisation(
+        unresolved=(Unresolved(("a",), "no bound: give the expected bandwidth"),), rounds=1, steps=1
+    )
+    metrics = (Metric("localisation_rounds", 1, "rounds"), Metric("localisation_steps", 1, "steps"))
+    few = "2 nodes are too few to judge their pairs by each other: state nccl.pair_busbw"
+    assert told(links(found, nodes=("a", "b"))) == (
+        "nccl.links", Outcome.NOT_CHECKED, few, (), metrics, Action.MONITOR
+    )  # fmt: skip
+    assert told(links(found, nodes=("a",))) == (
+        "nccl.links", Outcome.NOT_APPLICABLE, "one node alone has no link to another", (), (), Action.MONITOR
+    )  # fmt: skip
+    skipped = Measurement(("a", "c"), None, "no time", skipped=True)
+    assert told(links(found, Measurement(("a",), 5.0), SKIPPED, skipped)) == (
+        "nccl.links", Outcome.NOT_CHECKED, "a had ended", (), (), Action.MONITOR
+    )  # fmt: skip
+    assert links(Localisation(), SKIPPED, *fed("ac:5")).outcome is Outcome.PASSED
+
+
+def test_where_a_bad_whole_may_lie() -> None:
+    def where(found: Localisation, *measured: Measurement) -> str:
+        return nccl_fleet.whereabouts(found, measured, ("n1", "n2", "n3", "n4"))
+
+    assert where(Localisation(("a", "b"), (("c", "d"),), ("x",)), SKIPPED) == (
+        "the rounds of pairs name a, b, link c - d, leaf switch x"
+    )
+    assert (
+        where(Localisation(unresolved=(Unresolved(("a",), "why"),)), SKIPPED) == "no pair could be measured"
+    )
+    unresolved = (Unresolved(("n1", "n2"), "too few"), Unresolved(("n3",), "no bound"))
+    assert where(Localisation(unresolved=unresolved)) == (
+        "the rounds of pairs could not tell which part it is: one of n[1-2]: too few; one of n3: no bound"
+    )
+    assert where(Localisation(), Measurement(("n1",), 5.0), *fed("ab:5 ba:5 cd:5")) == (
+        "all 2 measured of 6 pairs are fine, so no node or link is named: what only all of n[1-4] together use "
+        "remains (switches above the leaves, routing, congestion)"
+    )
+
+
+def test_a_node_that_stands_apart_from_its_fleet() -> None:
+    values = {f"n{i}": 100.0 for i in range(1, 9)}
+    values["n3"] = 94.9
+    assert told(nccl_fleet.outlier("n3", values, "all_reduce")) == (
+        "nccl.outlier", Outcome.FAILED, "",
+        (
+            Finding(
+                "all_reduce", "94.90 GB/s, 5.1% below the median", "within 5% of the median 100.00 GB/s (MAD 0)"
+            ),
+        ),
+        (), Action.MONITOR,
+    )  # fmt: skip
+    assert nccl_fleet.outlier("n3", {**values, "n3": 95.1}, "x").outcome is Outcome.PASSED
+    assert nccl_fleet.outlier("n1", values, "x").outcome is Outcome.PASSED
+    assert told(nccl_fleet.outlier("n9", values, "x")) == (
+        "nccl.outlier", Outcome.NOT_APPLICABLE, "the node has no believed bandwidth to compare", (), (), Action.MONITOR
+    )  # fmt: skip
+    few = nccl_fleet.outlier("n1", {"n1": 1.0}, "x")
+    assert (few.outcome, few.findings) == (Outcome.NOT_APPLICABLE, ())
+    assert few.reason
+
+
+# --- thresholds and ceilings
+
+
+def row(busbw: float = 365, **more: Any) -> NcclThreshold:
+    return NcclThreshold(**{"gpus_per_node": 8, "size": 4 * GIB, "busbw": busbw, "source": "site", **more})
+
+
+def missing(rows: tuple[NcclThreshold, ...], **more: Any) -> str:
+    asked = {"collective": "all_reduce", "nodes": 2, "gpus_per_node": 8, "size": 4 * GIB, "env": {}, **more}
+    if asked["size"] is None:
+        del asked["size"]
+    with pytest.raises(NoThresholdError) as error:
+        (nccl_bandwidth.threshold_for if "size" in asked else nccl_bandwidth.sizes_for)(rows, **asked)
+    return str(error.value)
+
+
+END = "; add a row to thresholds, or record a baseline"
+
+
+def test_no_threshold_names_the_nearest_rows() -> None:
+    assert missing(()) == (
+        "no threshold for all_reduce on 2 nodes x 8 GPUs at 4 GiB: neither cluster nor profile has any; write one, "
+        "or record a baseline"
+    )
+    assert missing((row(),)) == (
+        "no threshold for all_reduce on 2 nodes x 8 GPUs at 4 GiB; no row goes beyond 1 nodes, and none is "
+        f"extrapolated; nearest: all_reduce 1 x 8 4 GiB 365 GB/s differs in nodes 1{END}"
+    )
+    assert missing((row(nodes=2),), size=None, collective="alltoall") == (
+        "no threshold for alltoall on 2 nodes x 8 GPUs; nearest: all_reduce 2 x 8 4 GiB 365 GB/s differs in "
+        f"collective all_reduce{END}"
+    )
+    assert missing(
+        (row(nodes=2, gpus_per_node=None, size=GIB, conditions={"A": "1", "B": "2"}),), env={"B": "3"}
+    ) == (
+        "no threshold for all_reduce on 2 nodes x 8 GPUs at 4 GiB; nearest: all_reduce 2 1 GiB 365 GB/s differs in "
+        f"size 1 GiB, A=1 (is not set), B=2 (is 3){END}"
+    )
+
+
+def nearest(*rows: NcclThreshold, **more: Any) -> list[str]:
+    told = missing(rows, **more).partition("nearest: ")[2].removesuffix(END)
+    return [one.split(" GB/s")[0].rpartition(" ")[2] for one in told.split("; ")]
+
+
+def test_the_nearest_rows_differ_in_the_least_then_in_nodes_then_in_size() -> None:
+    assert nearest(row(1, nodes=9), row(2, nodes=4), row(3, nodes=3), row(4, nodes=1, size=GIB)) == [
+        "3",
+        "2",
+        "1",
+    ]
+    assert nearest(row(1, nodes=2, size=GIB), row(2, nodes=2, size=8 * GIB), row(3, nodes=2, size=MIB)) == [
+        "2", "1", "3",
+    ]  # fmt: skip
+    assert nearest(row(1, nodes=3, size=4 * GIB), row(2, nodes=2, size=8)) == ["2", "1"]
+    assert nearest(row(1, nodes=4), row(2, nodes=1), row(3, nodes=5), size=None) == ["2", "1", "3"]
+    # a row of one more node that is as large goes before one of as many nodes that differs twice
+    assert nearest(row(1, nodes=2, size=8, gpus_per_node=4), row(2, nodes=3)) == ["2", "1"]
+    # size counts among rows of as many other nodes, also where it is smaller
+    assert nearest(row(1, nodes=3, size=8), row(2, nodes=3, size=GIB), row(3, nodes=3, size=64 * GIB)) == [
+        "2",
+        "3",
+        "1",
+    ]
+
+
+def test_the_chosen_row_in_words() -> None:
+    def why(*rows: NcclThreshold, **env: str) -> str:
+        return nccl_bandwidth.threshold_for(
+            rows, collective="all_reduce", nodes=1, gpus_per_node=8, size=4 * GIB, env=env
+        ).why
+
+    assert why(row(tolerance=0)) == "minimum 365 GB/s; source: site"
+    assert why(row(conditions={"B": "2", "A": "1"}), A="1", B="2") == (
+        "365 GB/s less 0.05 of it, A=1, B=2; source: site"
+    )
+    assert why(row(gpus_per_node=None, tolerance=0.125)) == "365 GB/s less 0.125 of it; source: site"
+
+
+def profile(gpu: dict[str, Any] | None = None, fabric: dict[str, Any] | None = None) -> Profile:
+    return Profile(
+        name="p",
+        description="p",
+        source="site",
+        gpu=None if gpu is None else GpuProfile(**{"name": "X", "count": 8, **gpu}),
+        fabric=FabricProfile(**(fabric or {})),
+    )
+
+
+LINKS = {"nvlinks": 10, "nvlink_speed": 50.0}
+
+
+@pytest.mark.parametrize(
+    ("collective", "gpu", "busbw", "why"),
+    [
+        ("all_reduce", LINKS, 510.0, "10 NVLinks x 50 GB/s"),
+        ("all_gather", {**LINKS, "nvswitch": True}, 510.0, "10 NVLinks x 50 GB/s"),
+        (
+            "all_reduce",
+            {**LINKS, "nvswitch": True},
+            510.0 * 1.5,
+            "10 NVLinks x 50 GB/s x 1.5 (the switch adds up)",
+        ),
+    ],
+)
+def test_the_ceiling_within_a_node(collective: str, gpu: dict[str, Any], busbw: float, why: str) -> None:
+    found = nccl_bandwidth.ceiling(collective, nodes=1, gpus_per_node=4, profile=profile(gpu))
+    assert found == Ceiling(pytest.approx(busbw), why)  # type: ignore[arg-type]
+    assert nccl_bandwidth.ceiling(collective, nodes=1, gpus_per_node=1, profile=profile(gpu)) is None
+    for unknown in ({"nvlinks": 10}, {"nvlink_speed": 50.0}, {}, None):
+        assert nccl_bandwidth.ceiling(collective, nodes=1, gpus_per_node=4, profile=profile(unknown)) is None
+
+
+def test_two_ranks_have_a_ceiling_already() -> None:
+    found = nccl_bandwidth.ceiling("all_reduce", nodes=1, gpus_per_node=2, profile=profile(LINKS))
+    assert found == Ceiling(510.0, "10 NVLinks x 50 GB/s")
+
+
+@pytest.mark.parametrize(
+    ("collective", "share", "shown"),
+    [
+        ("all_reduce", 2 * 11 / 12, "1.83"),
+        ("all_gather", 11 / 12 * 3 / 2, "1.38"),
+        ("reduce_scatter", 11 / 12 * 3 / 2, "1.38"),
+        ("alltoall", 11 / 32, "0.344"),
+        ("broadcast", 1.0, "1"),
+    ],
+)
+def test_the_ceiling_between_nodes(collective: str, share: float, shown: str) -> None:
+    fabric = {"hcas": 2, "rate": 50.0}
+    found = nccl_bandwidth.ceiling(collective, nodes=3, gpus_per_node=4, profile=profile(fabric=fabric))
+    assert found == Ceiling(
+        pytest.approx(100 * share * 1.02),  # type: ignore[arg-type]
+        f"2 adapters x 50 GB/s x {shown} (bytes that cross)",
+    )
+    for unknown in ({"hcas": 2}, {"rate": 50.0}, {}):
+        assert (
+            nccl_bandwidth.ceiling(collective, nodes=3, gpus_per_node=4, profile=profile(fabric=unknown))
+            is None
+        )
+    assert (
+        nccl_bandwidth.ceiling(collective, nodes=1, gpus_per_node=4, profile=profile(fabric=fabric)) is None
+    )
+
+
+# --- verdict and table
+
+
+def run_of(*rows: tuple[int, Half], collective: str = "all_reduce") -> Run:
+    return Run(
+        collective=collective,
+        world=8,
+        rows=tuple(Row(size, size // 4, "float", "sum", -1, half, None) for size, half in rows),
+    )
+
+
+def test_a_bandwidth_that_was_not_measured_or_is_implausible() -> None:
+    run = run_of(
+        (GIB, Half(1.0, 2.0, 400.0, 0)), (2 * GIB, Half(1.0, 2.0, 400.5, 0)), (8, Half(1.0, 2.0, None, 0))
+    )
+    verdict = nccl_bandwidth.bandwidth(
+        run,
+        [row(), row(300, size=GIB, nodes=1)],
+        nodes=1,
+        gpus_per_node=8,
+        env={},
+        limit=Ceiling(400.0, "links"),
+    )
+    assert told(verdict) == (
+        "nccl.bandwidth", Outcome.FAILED, "",
+        (
+            Finding(
+                "all_reduce 4 GiB", "not measured",
+                "at least 346.75 GB/s (365 GB/s less 0.05 of it; source: site)",
+            ),
+            Finding(
+                "all_reduce 2 GiB", "400.50 GB/s",
+                "at most 400.00 GB/s (links): implausible, so the figure is not believed",
+            ),
+        ),
+        (
+            Metric("busbw all_reduce 1 GiB alone", 400.0, "GB/s"),
+            Metric("bound all_reduce 1 GiB alone", 285.0, "GB/s", "site", better="neither"),
+        ),
+        Action.MONITOR,
+    )  # fmt: skip
+    two = nccl_bandwidth.bandwidth(run, [row(300, size=GIB, nodes=2)], nodes=2, gpus_per_node=8, env={})
+    assert [metric.name for metric in two.metrics] == [
+        "busbw all_reduce 1 GiB 2 nodes", "bound all_reduce 1 GiB 2 nodes",
+    ]  # fmt: skip
+
+
+def test_the_table_of_a_run() -> None:
+    run = run_of(
+        (GIB, Half(1.0, 2.0, 400.0, 0)), (2 * GIB, Half(1.5, None, None, 7)), (8, Half(None, 2.0, 3.0, None)),
+    )  # fmt: skip
+    chosen = nccl_bandwidth.Chosen(346.754, row(), "why")
+    assert nccl_bandwidth.table_rows(run, {GIB: chosen}) == (
+        ("size", "time us", "algbw GB/s", "busbw GB/s", "wrong", "at least", "source"),
+        [
+            ("1 GiB", "1.00", "2.00", "400.00", "0", "346.75", "site"),
+            ("2 GiB", "1.50", "nan", "nan", "7", "", ""),
+            ("8 B", "nan", "2.00", "3.00", "not checked", "", ""),
+        ],
+    )
