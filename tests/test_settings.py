@@ -214,7 +214,7 @@ def test_keys_with_effect_are_taken(tmp_path: Path) -> None:
         "environments: {ptx: {container_image: x}}\n"
     )
     assert config.load_cluster(path).nccl.nodes == 2
-    path.write_text("nodes: a\ntransport: {kind: local}\n")
+    path.write_text("nodes: a\ntransport: {kind: local, host: login1}\n")
     assert config.load_cluster(path).transport.kind == "local"
     path.write_text("nodes: a\nddp: {environment: x}\n")
     with pytest.raises(ConfigError, match="no environment is called 'x'; there are: none"):

@@ -227,8 +227,8 @@ def _unread(written: ClusterFile) -> Iterator[tuple[Loc, str]]:
     transport, nccl = written.transport, written.nccl
     if written.inventory_group is not None and written.inventory is None:
         yield ("inventory_group",), "has no effect without 'inventory'"
-    if transport.kind == "local":
-        for key in sorted(transport.model_fields_set - {"kind"}):
+    if "kind" not in transport.model_fields_set:  # where it is local, the others wait for it to be ssh
+        for key in sorted(transport.model_fields_set):
             yield ("transport", key), "has no effect without 'kind: ssh'"
     if nccl.compile and not nccl.container:
         yield ("nccl", "compile"), "has no effect without 'container', where the result is saved"
