@@ -235,10 +235,18 @@ def test_a_time_that_slurm_cannot_count_is_refused(text: str) -> None:
         (units.parse_option_time, "٣"),
         (lambda text: units.share_of(text, 9), "٣%"),
         (lambda text: units.share_of(text, 9), "1٣"),
+        (lambda text: units.share_of(text, 9), "x%"),
+        (lambda text: units.share_of(text, 9), "1.x%"),
+        (units.parse_duration, "1.x s"),
+        (units.parse_duration, "1.s"),
+        (units.parse_duration, "x-1:00"),
+        (units.parse_duration, "1-x:00"),
+        (units.parse_duration, "1:02:0x"),
+        (units.parse_bandwidth, "1.x GB/s"),
     ],
 )
-def test_digits_of_other_scripts_are_no_number(parse: Callable[[str], float], text: str) -> None:
-    with pytest.raises(ValueError, match="not"):
+def test_letters_and_digits_of_other_scripts_are_no_number(parse: Callable[[str], float], text: str) -> None:
+    with pytest.raises(ValueError, match=r"^(not a |is to be )"):
         parse(text)
 
 

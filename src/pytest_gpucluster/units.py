@@ -22,7 +22,7 @@ _SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
 _RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(B|b|bit)(?:/s|ps)?\s*", re.ASCII)
 # Slurm's commands count the seconds of a time in an int and wrap around beyond it without a word (time_str2secs() of
 # src/common/parse_time.c, the same from 20.11 to 26.05); salloc gets whole minutes
-LONGEST = (2**31 - 1) // 60 * 60
+LONGEST = 35_791_394 * 60  # whole minutes in 2**31 - 1 seconds
 
 
 def parse_size(text: str | int) -> int:
