@@ -457,6 +457,8 @@ def test_the_budget_is_the_same_on_every_page_and_true_for_small_clusters() -> N
         "1.%",
         "1000000",
         "1.5",
+        "٣",
+        "٣%",
     ],
 )
 def test_a_wrong_budget_is_refused(text: str) -> None:

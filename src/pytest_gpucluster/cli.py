@@ -326,7 +326,7 @@ def _verb(
 
 def _number(least: int, most: int) -> Callable[[str], int]:
     def number(text: str) -> int:
-        if not text.isdecimal() or not least <= int(text) <= most:
+        if not (text.isascii() and text.isdecimal()) or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"is to be a number from {least} to {most}, not {text!r}")
         return int(text)
 

@@ -46,7 +46,7 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> Budget:
         """Read '3' or '10%'; ValueError for anything else."""
-        match = re.fullmatch(r"(\d{1,6})|(100(?:\.0+)?|\d{1,2}(?:\.\d+)?)%", text.strip())
+        match = re.fullmatch(r"(\d{1,6})|(100(?:\.0+)?|\d{1,2}(?:\.\d+)?)%", text.strip(), re.ASCII)
         if match is None:
             raise ValueError(f"is to be a number of nodes or percent of the partition like 10%, not {text!r}")
         count, percent = match.groups()

@@ -70,14 +70,15 @@ class Options:
             budget = policy.Budget.parse(option.drain_max)
         except ValueError as error:
             raise ConfigError(f"--drain-max {error}") from error
-        if not 1 <= option.drain_confirm <= MAX_CONFIRM:
+        confirm = str(option.drain_confirm)
+        if confirm not in map(str, range(1, MAX_CONFIRM + 1)):
             raise ConfigError(
-                f"--drain-confirm is to be 1 to {MAX_CONFIRM}, not {option.drain_confirm}: "
+                f"--drain-confirm is to be 1 to {MAX_CONFIRM}, not {confirm}: "
                 "a node is drained only after it failed again"
             )
         return cls(
             mode=option.drain or "off",
-            confirm=option.drain_confirm,
+            confirm=int(confirm),
             budget=budget,
             least=policy.NAMES[option.drain_from],
             resume=bool(option.resume_passing),

@@ -17,6 +17,7 @@ from pytest_gpucluster.drain.policy import ours
 from pytest_gpucluster.errors import ConfigError, GpuClusterError, SlurmError
 from pytest_gpucluster.ownfile import Folder, group_id
 from pytest_gpucluster.plugin import burnin, fixtures, signals
+from pytest_gpucluster.plugin.check_patterns import refuse_unmatched
 from pytest_gpucluster.plugin.drain import (
     Drainage,
     Options,
@@ -32,12 +33,14 @@ from pytest_gpucluster.plugin.pages import Pages
 from pytest_gpucluster.plugin.plan import Selection, make_plan
 from pytest_gpucluster.plugin.record import clean, one_line
 from pytest_gpucluster.plugin.session import Controller, Session, Worker
+from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_slurms_options, refuse_words
 from pytest_gpucluster.report import steps
 from pytest_gpucluster.report.events import EventLog
 from pytest_gpucluster.report.files import Reports, is_stream
 from pytest_gpucluster.slurm.client import make_slurm
 from pytest_gpucluster.slurm.completing import mark_stuck
 from pytest_gpucluster.slurm.inventory import seen_from_inside
+from pytest_gpucluster.slurm.option_check import refuse_options
 from pytest_gpucluster.units import parse_option_time, share_of
 
 if TYPE_CHECKING:
@@ -56,10 +59,7 @@ def register(config: pytest.Config) -> None:
     """Open the session and register the hooks and fixtures that need one."""
     if config.option.help or config.option.version or config.option.markers:
         return
-    if getattr(config.option, "dist", "no") == "each":
-        raise pytest.UsageError(
-            "--dist=each: runs every test in every worker, on the same nodes: leave it out"
-        )
+    refuse_words(config.option)
     signals.catch()
     try:
         reports = Reports(group_id(config.option.report_group))
@@ -108,6 +108,11 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[Session, Even
     options = Options.read(option)
     if options.wanted and slurm is None:
         raise ConfigError(f"--drain and --resume-passing: cluster {cluster.name} has no scheduler")
+    refuse_slurms_options(option, cluster)
+    refuse_names(cluster)
+    refuse_unmatched(config, cluster)
+    if slurm is not None:
+        refuse_options(cluster, slurm)
     inventory = first_contact(cluster, slurm) if slurm else {}
     reserved = reserved_nodes(cluster, slurm) if slurm else None
     inventory = seen_from_inside(inventory, reserved or ())
@@ -248,6 +253,7 @@ def first_contact(cluster: Cluster, slurm: Slurm) -> Mapping[str, NodeInfo]:
     try:
         inventory = mark_stuck(slurm, slurm.nodes(), cluster.slurm.completing)
         check_partitions(cluster, slurm)
+        check_nodes(cluster, inventory)
         slurm.config()
     except SlurmError as error:
         if "permission denied" not in error.stderr.lower():
