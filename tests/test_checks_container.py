@@ -24,6 +24,7 @@ from pytest_gpucluster.probes.container import (
     read_facts,
 )
 from pytest_gpucluster.probes.enroot import (
+    SEARCH,
     Pyxis,
     Room,
     jobs_of,
@@ -396,7 +397,7 @@ def test_names_are_lines() -> None:
     with pytest.raises(NotAvailable, match="enroot is not found on PATH"):
         read_names(Answer("gpu01", 127, b"", b"sh: enroot: not found"))
     assert own_names(("pyxis_x", "pyxis_7_x", "pyxis_xy", "x"), "x") == ("pyxis_x", "pyxis_7_x")
-    assert remove_command(("a", "b c")) == "enroot remove -f a 'b c' </dev/null"
+    assert remove_command(("a", "b c")) == f"{SEARCH}; enroot remove -f a 'b c' </dev/null"
 
 
 def test_what_did_not_start_is_said_once() -> None:
