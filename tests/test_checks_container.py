@@ -34,6 +34,7 @@ from pytest_gpucluster.probes.enroot import (
     read_room,
     remove_command,
 )
+from pytest_gpucluster.probes.enroot import UNKNOWN as NO_LIST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,12 +102,23 @@ def lines(verdict: Verdict) -> list[str]:
 
 
 BROKEN = Seen(problem="the step ended with 1")
+HOOK_FAILED = Seen(problem="Enroot's hook /e/hooks.d/60-x.sh exited with 3: no license")
 NOT_IMPORTED = replace(good(), imports=(replace(IMAGE, seconds={}, failed={"gpu01": "no such image"}),))
 BARE = good(plain={"root": "8:1 /", "release": "debian 12"})
 
 
 # fmt: off
 FOUND: list[tuple[Callable[[Found], Verdict], Found, list[str]]] = [
+    (checks.hooks, good(), []),
+    (checks.hooks, good(back=HOOK_FAILED, saved=HOOK_FAILED),
+     ["/e/hooks.d/60-x.sh|exited with 3: no license|exits with 0"]),
+    (checks.hooks, replace(good(), imports=(replace(IMAGE, seconds={}, failed={"gpu01": HOOK_FAILED.problem}),)),
+     ["/e/hooks.d/60-x.sh|exited with 3: no license|exits with 0"]),
+    (checks.environment, good(plain={"image.PATH": "/i", "path": "/p", "login_path": "/p"}), []),
+    (checks.environment, good(plain={"image.PATH": "/i", "path": "/i", "login_path": "/p"}), []),
+    (checks.environment, good(plain={"image.PATH": "/i", "path": "/hook", "login_path": "/p"}),
+     ["PATH|/hook|the image's: /i"]),
+    (checks.save, good(back=Seen(({},), unsaved="no room")), ["--container-save|no room|saved"]),
     (checks.root, good(readonly={"writable": "yes"}), ["root without a flag|writable|read-only"]),
     (checks.root, good(turned={"marked": "no"}), ["root with --container-writable|read-only|writable"]),
     (checks.mounts, good(mounts={"token": "u"}), ["mount|a file of the node is not read inside|read"]),
@@ -271,6 +283,11 @@ UNKNOWN: list[tuple[Callable[[], Verdict], Outcome, str]] = [
      "the version of Pyxis is not known: no line"),
     (lambda: checks.plugin(configured(good(), version="0.24"), Pyxis("/p.so")), Outcome.NOT_CHECKED,
      "the version of Pyxis is not known: /p.so does not tell"),
+    (lambda: checks.imported(
+        replace(good(), imports=(replace(IMAGE, seconds={}, failed={"gpu01": HOOK_FAILED.problem}),))), Outcome.NOT_CHECKED, "a hook of Enroot failed, which container.hooks judges"),
+    (lambda: checks.hooks(NOT_IMPORTED), Outcome.NOT_CHECKED, NO_IMPORT),
+    (lambda: checks.hooks(BARE), Outcome.NOT_CHECKED, NO_CONTAINER),
+    (lambda: checks.remove(replace(good(), saved_removed=NO_LIST)), Outcome.NOT_CHECKED, NO_LIST),
     (lambda: checks.imported(BARE), Outcome.NOT_CHECKED, NO_CONTAINER),
     (lambda: checks.release(BARE, fleet()), Outcome.NOT_CHECKED, NO_CONTAINER),
     (lambda: checks.reuse(BARE), Outcome.NOT_CHECKED, NO_CONTAINER),

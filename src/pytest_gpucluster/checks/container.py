@@ -108,7 +108,7 @@ def hooks(found: Found) -> Judgement:
     for text in failed:
         hook, _, words = text.partition(" ")
         yield Finding(hook, words, "exits with 0")
-    if not failed and found.contained is not True:
+    if not failed:
         yield from _unfit(found, "plain")
 
 
