@@ -103,6 +103,9 @@ def lines(verdict: Verdict) -> list[str]:
 
 BROKEN = Seen(problem="the step ended with 1")
 HOOK_FAILED = Seen(problem="Enroot's hook /e/hooks.d/60-x.sh exited with 3: no license")
+STOPPED_BY_HOOK = replace(
+    good(), imports=(replace(IMAGE, seconds={}, failed={"gpu01": HOOK_FAILED.problem}),)
+)
 NOT_IMPORTED = replace(good(), imports=(replace(IMAGE, seconds={}, failed={"gpu01": "no such image"}),))
 BARE = good(plain={"root": "8:1 /", "release": "debian 12"})
 
@@ -112,7 +115,7 @@ FOUND: list[tuple[Callable[[Found], Verdict], Found, list[str]]] = [
     (checks.hooks, good(), []),
     (checks.hooks, good(back=HOOK_FAILED, saved=HOOK_FAILED),
      ["/e/hooks.d/60-x.sh|exited with 3: no license|exits with 0"]),
-    (checks.hooks, replace(good(), imports=(replace(IMAGE, seconds={}, failed={"gpu01": HOOK_FAILED.problem}),)),
+    (checks.hooks, STOPPED_BY_HOOK,
      ["/e/hooks.d/60-x.sh|exited with 3: no license|exits with 0"]),
     (checks.environment, good(plain={"image.PATH": "/i", "path": "/p", "login_path": "/p"}), []),
     (checks.environment, good(plain={"image.PATH": "/i", "path": "/i", "login_path": "/p"}), []),
@@ -283,8 +286,7 @@ UNKNOWN: list[tuple[Callable[[], Verdict], Outcome, str]] = [
      "the version of Pyxis is not known: no line"),
     (lambda: checks.plugin(configured(good(), version="0.24"), Pyxis("/p.so")), Outcome.NOT_CHECKED,
      "the version of Pyxis is not known: /p.so does not tell"),
-    (lambda: checks.imported(
-        replace(good(), imports=(replace(IMAGE, seconds={}, failed={"gpu01": HOOK_FAILED.problem}),))), Outcome.NOT_CHECKED, "a hook of Enroot failed, which container.hooks judges"),
+    (lambda: checks.imported(STOPPED_BY_HOOK), Outcome.NOT_CHECKED, "a hook of Enroot failed, which container.hooks judges"),
     (lambda: checks.hooks(NOT_IMPORTED), Outcome.NOT_CHECKED, NO_IMPORT),
     (lambda: checks.hooks(BARE), Outcome.NOT_CHECKED, NO_CONTAINER),
     (lambda: checks.remove(replace(good(), saved_removed=NO_LIST)), Outcome.NOT_CHECKED, NO_LIST),
