@@ -95,10 +95,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[Session, Even
     if handed is not None:
         return Worker.take_over(handed, make_slurm), None
     option = config.option
-    if option.baseline and option.baseline != "record":
-        baseline.load(Path(option.baseline))  # a wrong file is told before nodes are taken
-    elif option.baseline:
-        refuse_folder(Path(), "--baseline=record")
+    look_at_baseline(option.baseline)
     if burnin.asked(option):
         option.burnin_before = burnin.before(option)  # before our own log takes the place of the old one
     notes: list[str] = []
@@ -145,6 +142,14 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[Session, Even
     if on_trial and slurm is not None and log is not None:
         session.trial = Trial(little_patience(slurm), on_trial, durable(log), lock_of(slurm))
     return session, log
+
+
+def look_at_baseline(asked: str | None) -> None:
+    """Raise ConfigError before nodes are taken, where the baseline is wrong or could not be written."""
+    if asked == "record":
+        refuse_folder(Path(), "--baseline=record")
+    elif asked:
+        baseline.load(Path(asked))
 
 
 def take_away(path: Path, option: str) -> None:
