@@ -19,12 +19,11 @@ from pytest_gpucluster.config.frameworks import ContainerConfig
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.fleet.channel import Fleet
 from pytest_gpucluster.probes.container import MOUNTED, PASSED, Found, Imported, Seen
-from pytest_gpucluster.probes.enroot import own_name
 from pytest_gpucluster.runners.containers import Containers, clear
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.slurm.client import Slurm
-from pytest_gpucluster.slurm.pyxis import PyxisOptions
+from pytest_gpucluster.slurm.pyxis import PyxisOptions, own_name
 from pytest_gpucluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.transport import LocalTransport
 

@@ -29,6 +29,7 @@ TEXTS = {
     "--profile": "profile",
     "--time": "time_limit",
     "--report-dir": "report_dir",
+    "--report-group": "report_group",
     "--baseline": "baseline",
     "--history": "history",
     "--metrics": "metrics",

@@ -590,10 +590,10 @@ class Controller(Session):
 
     def _clear_containers(self) -> None:
         """Remove the containers that steps of this run, or of one that was killed, have left; once."""
-        used = self.cluster.container or any(
-            one.container_image for one in self.cluster.environments.values()
-        )
-        if self._cleared or not used or self.slurm is None or self.channel is None or not self.allocations:
+        if self.channel is None or self.slurm is None or not self.allocations or self._cleared:
+            return
+        images = any(one.container_image for one in self.cluster.environments.values())
+        if not images and self.cluster.container is None:
             return
         self._cleared = True
         try:

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster import hostlist, redact, units
 from pytest_gpucluster.errors import SlurmError, StepCancelled, StepError, StepTimeout
-from pytest_gpucluster.probes.enroot import own_name
 from pytest_gpucluster.slurm.client import said
-from pytest_gpucluster.slurm.pyxis import PyxisOptions
+from pytest_gpucluster.slurm.pyxis import PyxisOptions, own_name
 from pytest_gpucluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.transport import kill_group
 
