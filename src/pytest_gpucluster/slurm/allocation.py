@@ -2,7 +2,9 @@
 
 A guard shell starts `salloc ... sh -c HOLDER`; the holder and the guard both read a pipe that we hold. When it
 closes, however we died, the holder ends and Slurm takes the nodes back; a request that still waits in the
-queue is withdrawn by the guard. `salloc --no-shell` would leak instead.
+queue is withdrawn by the guard. `salloc --no-shell` would leak instead. Where we, the guard and the holder are killed
+at once, salloc alone ends by itself: a holder that is gone ends it where the nodes are granted; while it waits, the
+kernel signals the end of its parent, and where setpriv cannot ask for that, its own time to wait (--immediate) is over.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster import hostlist, units
+from pytest_gpucluster import hostlist, runmark, units
 from pytest_gpucluster.errors import AllocationError, SlurmError
 from pytest_gpucluster.slurm.client import outage, said
 from pytest_gpucluster.slurm.refusals import advice, ended_as, explained, hopeless, in_the_way
@@ -33,15 +35,20 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.slurm.client import Slurm
 
+SPARE = 60  # seconds that salloc waits longer than we do
 PROMPT = 3.0  # seconds; salloc ends within one where all is well
 # The holder's end alone makes salloc give the nodes back. SIGTERM is for a request that still waits, and comes
 # later: at the same moment as the holder's end it made salloc hang now and then (seen on 22.05.8).
 # Nodes of a salloc that was killed are given back by its parent, which alone knows for sure how it ended. It says
 # nothing: a shell that tells of a killed process where nobody reads any more is killed itself.
+# SIGUSR1 ends a salloc that waits, and one that holds nodes ignores it (salloc.c; tried on 22.05.8): the holder's end
+# and a signal do not meet.
 _GUARD = """
 exec 3<&0 4>&1
+set -- salloc "$@"
+setpriv --pdeathsig USR1 true </dev/null >/dev/null 2>&1 && set -- setpriv --pdeathsig USR1 "$@"
 {
-  salloc "$@" <&3 3<&- 5>&1 >&4 4>&- &
+  "$@" <&3 3<&- 5>&1 >&4 4>&- &
   s=$!
   { read -r _ <&3; exec 3<&-; sleep 1; while kill -TERM $s; do kill -CONT $s; sleep 2; done; } >/dev/null 2>&1 4>&- &
   w=$!
@@ -97,7 +104,7 @@ class AllocationRequest:
     queue_wait: float = 600
     exclusive: bool = True
     gpus_per_node: int | None = None
-    job_name: str = "gpucluster"
+    job_name: str = field(default_factory=runmark.name_of_run)
     dependency: str | None = field(default=None, metadata={"example": "afterany:12:13"})
     extra_args: tuple[str, ...] = ()
     all_memory: bool = True  # of whole nodes
@@ -117,6 +124,7 @@ class AllocationRequest:
             "time": max(1, math.ceil(self.time / 60)),  # Slurm counts minutes
             "gpus-per-node": self.gpus_per_node,
             "job-name": self.job_name,
+            "immediate": math.ceil(self.queue_wait) + SPARE,  # 1 alone means at once or never
             "dependency": self.dependency,
         }
         flags = ["--no-kill", "--kill-command=TERM"]  # without -K a cancelled job leaves its holder alive
