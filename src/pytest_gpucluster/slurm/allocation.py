@@ -3,8 +3,9 @@
 A guard shell starts `salloc ... sh -c HOLDER`; the holder and the guard both read a pipe that we hold. When it
 closes, however we died, the holder ends and Slurm takes the nodes back; a request that still waits in the
 queue is withdrawn by the guard. `salloc --no-shell` would leak instead. Where we, the guard and the holder are killed
-at once, salloc alone ends by itself: a holder that is gone ends it where the nodes are granted; while it waits, the
-kernel signals the end of its parent, and where setpriv cannot ask for that, its own time to wait (--immediate) is over.
+at once, salloc alone ends by itself: with the holder, which finds the pipe closed, where nodes are granted; or else
+after the time that it may wait (--immediate). The kernel could signal its parent's end (setpriv --pdeathsig), but a
+signal that arrives as nodes are granted has salloc wait busily and for ever for a child that is gone (22.05.8).
 """
 
 from __future__ import annotations
@@ -41,14 +42,10 @@ PROMPT = 3.0  # seconds; salloc ends within one where all is well
 # later: at the same moment as the holder's end it made salloc hang now and then (seen on 22.05.8).
 # Nodes of a salloc that was killed are given back by its parent, which alone knows for sure how it ended. It says
 # nothing: a shell that tells of a killed process where nobody reads any more is killed itself.
-# SIGUSR1 ends a salloc that waits, and one that holds nodes ignores it (salloc.c; tried on 22.05.8): the holder's end
-# and a signal do not meet.
 _GUARD = """
 exec 3<&0 4>&1
-set -- salloc "$@"
-setpriv --pdeathsig USR1 true </dev/null >/dev/null 2>&1 && set -- setpriv --pdeathsig USR1 "$@"
 {
-  "$@" <&3 3<&- 5>&1 >&4 4>&- &
+  salloc "$@" <&3 3<&- 5>&1 >&4 4>&- &
   s=$!
   { read -r _ <&3; exec 3<&-; sleep 1; while kill -TERM $s; do kill -CONT $s; sleep 2; done; } >/dev/null 2>&1 4>&- &
   w=$!

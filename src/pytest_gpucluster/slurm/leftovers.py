@@ -11,18 +11,22 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster import runmark
-from pytest_gpucluster.errors import GpuClusterError
+from pytest_gpucluster.errors import GpuClusterError, SlurmError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pytest_gpucluster.slurm.client import Slurm
+
+
+TRIES = 10  # a second apart
 
 
 @dataclass(frozen=True)
@@ -38,11 +42,10 @@ class Leftover:
 
 
 def jobs(slurm: Slurm) -> list[Leftover]:
-    """Return the jobs of this user's dead runs, and those of runs that cannot be judged from here. One process."""
+    """Return the jobs of this user's dead runs, and those of runs that cannot be judged from here."""
     found: dict[tuple[str, str], str] = {}
-    for line in slurm.run("squeue", "--me", "-h", "-a", "-o", "%F %T %j").splitlines():
-        number, state, name = line.split(maxsplit=2)
-        if runmark.mark_in(name) and state != "COMPLETING":
+    for number, state, name in _queue(slurm):
+        if runmark.mark_in(name):
             found.setdefault((number, name), state)  # the elements of an array share both
     judged = [
         _judged(f"job {number} ({name}, {state})", name, partial(_cancel, slurm, number, name))
@@ -96,7 +99,29 @@ def _judged(what: str, name: str, remove: Callable[[], object]) -> Leftover | No
 
 
 def _cancel(slurm: Slurm, number: str, name: str) -> None:
-    slurm.run("scancel", "--quiet", f"--name={name}", number)
+    """Cancel a job until it is gone: one that ends to be requeued escapes scancel, and waits again a moment later."""
+    states: list[str] = []
+    problem = ""
+    for _ in range(TRIES):
+        try:
+            slurm.run("scancel", f"--name={name}", number)
+        except SlurmError as error:  # it may just have ended; the queue tells
+            problem = f"{error}: "
+        states = [state for found, state, known in _queue(slurm) if (found, known) == (number, name)]
+        if not states:
+            return
+        time.sleep(1)
+    if set(states) != {"COMPLETING"}:  # that one's nodes take their time, and Slurm ends it
+        raise GpuClusterError(f"{problem}it is still {', '.join(sorted(set(states)))}: run scancel {number}")
+
+
+def _queue(slurm: Slurm) -> list[tuple[str, str, str]]:
+    """Return (id, state, name) of this user's jobs; the elements of an array share the id, and may be one line."""
+    lines = (
+        line.split(maxsplit=2)
+        for line in slurm.run("squeue", "--me", "-h", "-a", "-o", "%F %T %j").splitlines()
+    )
+    return [(words[0], words[1], words[2]) for words in lines if len(words) == 3]  # noqa: PLR2004 - a job may have no name
 
 
 def _remove_folder(path: Path) -> None:
