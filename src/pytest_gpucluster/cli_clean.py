@@ -61,7 +61,7 @@ class _Work:
     """What was found and what went wrong. Everything is printed as it happens."""
 
     def __init__(self, *, yes: bool) -> None:
-        self.yes, self.found, self.failed = yes, 0, False
+        self.yes, self.found, self.stays, self.failed = yes, 0, 0, False
 
     def take(self, found: Sequence[Leftover]) -> None:
         """Print what was found; with --yes remove it, and print what came of it."""
@@ -73,6 +73,7 @@ class _Work:
             else:
                 _say(one.what)
             self.found += one.remove is not None
+            self.stays += one.remove is None
 
     def problem(self, text: str) -> None:
         """Print what could not be looked at."""
@@ -82,7 +83,7 @@ class _Work:
     def end(self) -> int:
         """Print the last line and return the exit status."""
         if not self.found and not self.failed:
-            _say("No killed run has left anything here")
+            _say(f"No killed run has left anything {'else ' if self.stays else ''}here")
         elif self.found and not self.yes:
             _say(f"{self.found} found: `gpucluster clean --yes` with the same options removes them")
         return int(self.failed)
