@@ -1,4 +1,4 @@
-"""The mark of a run in the names of its jobs and folders, and whether that run still lives.
+"""The names of what a run makes: its mark in those of jobs and folders, and whether the run of a mark still lives.
 
 A mark is PLACE-PID-START: the process of pytest by its number and its start (clock ticks since boot, proc(5)), and
 where both count: one boot of one kernel, one namespace of processes. No two processes share a mark. Whether the process
@@ -48,6 +48,16 @@ def lives(mark: str) -> bool | None:
     return began == start and state not in {"Z", "X"}
 
 
+def container_name(job: int, *words: str) -> str:
+    """Return the name of a container that belongs to one job of ours: whoever finds it later can ask for the job."""
+    return f"{PREFIX}-{job}-{digest(*words)}"
+
+
+def digest(*words: str) -> str:
+    """Return eight digits that stand for these words."""
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
+
+
 def _mark() -> str:
     place, pid = _place(), os.getpid()
     return f"{place}-{pid}-{_stat(pid)[1]}" if place else ""
@@ -61,7 +71,7 @@ def _place() -> str:
         words = (_PROC / "sys/kernel/random/boot_id").read_text() + str((_PROC / "self/ns/pid").readlink())
     except OSError:
         return ""
-    return hashlib.sha256(words.encode()).hexdigest()[:8]
+    return digest(words)
 
 
 def _stat(pid: int) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shlex
 from dataclasses import dataclass
@@ -10,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.errors import NotAvailable, ProbeError
 from pytest_gpucluster.probes.base import NOT_FOUND, Answer, Probe, text_of
+from pytest_gpucluster.runmark import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 # pyxis_NAME (scope global), pyxis_JOB_NAME (scope job), pyxis_JOB.STEP and pyxis_JOB_JOB.STEP while an unnamed one runs
-# and those of the suites carry their job in their own name: gpucluster-JOB-DIGEST (see own_name)
+# and those of the suites carry their job in their own name: gpucluster-JOB-DIGEST (see container_name)
 _UNNAMED = re.compile(r"pyxis_(?:\d+_)?(\d+)\.\d+")
 _OF_JOB = re.compile(r"pyxis_(\d+)_.+")
-PREFIX = "gpucluster"
 _OURS = re.compile(rf"pyxis_(?:\d+_)?{PREFIX}-(\d+)-.+")
 # Pyxis runs Enroot with slurmd's PATH; that of a task may lack the folder
 UNKNOWN = "enroot does not list the containers of the node: is it on the PATH of tasks, as it is on slurmd's?"
@@ -126,19 +125,9 @@ def jobs_of(names: tuple[str, ...]) -> Mapping[str, int]:
     return found
 
 
-def own_name(job: int, *words: str) -> str:
-    """Return the name of a container that belongs to one job of ours: whoever finds it later can ask for the job."""
-    return f"{PREFIX}-{job}-{digest(*words)}"
-
-
 def ours(names: tuple[str, ...]) -> Mapping[str, int]:
     """Return those of the containers that a run of ours has made for one job, with that job."""
     return {name: int(match[1]) for name in names if (match := _OURS.fullmatch(name))}
-
-
-def digest(*words: str) -> str:
-    """Return eight digits that stand for these words."""
-    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
 
 
 def own_names(names: tuple[str, ...], name: str) -> tuple[str, ...]:

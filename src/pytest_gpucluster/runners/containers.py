@@ -27,6 +27,7 @@ from pytest_gpucluster.ownfile import open_own
 from pytest_gpucluster.probes import enroot
 from pytest_gpucluster.probes.base import last_line
 from pytest_gpucluster.probes.container import Imported
+from pytest_gpucluster.runmark import PREFIX, container_name, digest
 from pytest_gpucluster.slurm.leftovers import Leftover
 from pytest_gpucluster.slurm.pyxis import PyxisOptions, explain
 from pytest_gpucluster.slurm.result import StepResult
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.slurm.allocation import Allocation
     from pytest_gpucluster.slurm.client import Slurm
 
-KEPT = f"{enroot.PREFIX}-kept"
+KEPT = f"{PREFIX}-kept"
 PROGRESS = 15.0  # seconds between two lines of progress
 _UPTIME = "read -r up _ < /proc/uptime; echo up $up"
 _EXISTS = re.compile(r"\[ERROR\].*File (?:already )?exists|but the container already exists")
@@ -112,9 +113,9 @@ class Containers:
         look = f"{_stat(image)}; {_UPTIME}; {enroot.NAMES.command} 2>/dev/null"
         told = self.ask(look, nodes)
         stamps = {stamp for answer in told.values() if (stamp := _stamp(answer.out))}
-        name = enroot.own_name(self._allocation.job_id, image)
+        name = container_name(self._allocation.job_id, image)
         if self._keep:
-            name = f"{KEPT}-{enroot.digest(image)}-{enroot.digest(*sorted(stamps)) if stamps else 'registry'}"
+            name = f"{KEPT}-{digest(image)}-{digest(*sorted(stamps)) if stamps else 'registry'}"
         there = tuple(node for node, answer in told.items() if enroot.own_names(_lines(answer.out), name))
         replaced = self._drop_outdated(image, name, told)
         missing = tuple(node for node in nodes if node not in there)
@@ -139,7 +140,7 @@ class Containers:
 
     def _drop_outdated(self, image: str, name: str, told: Mapping[str, Answer]) -> tuple[str, ...]:
         """Remove what was imported from an older file of this path; return the nodes that had it."""
-        pattern = re.compile(rf"pyxis_(?:\d+_)?({KEPT}-{enroot.digest(image)}-[^-]+)")
+        pattern = re.compile(rf"pyxis_(?:\d+_)?({KEPT}-{digest(image)}-[^-]+)")
         outdated: dict[str, list[str]] = {}
         for node, answer in told.items():
             for line in _lines(answer.out):
@@ -194,7 +195,7 @@ class Containers:
             thread.join()
 
     def _share(self, image: str) -> str:
-        return f"{self._allocation.job_id}-{enroot.digest(image)}"
+        return f"{self._allocation.job_id}-{digest(image)}"
 
     def close(self) -> None:
         """Remove what was imported, unless it is to be kept, or another process of this run still uses it."""
@@ -298,7 +299,7 @@ def of_ended_jobs(
     }
     unknown = [node for node, answer in told.items() if node not in listed and answer.rc is not None]
     problem = (
-        f"{hostlist.fold(unknown)} may keep containers named {enroot.PREFIX}-JOB-...: {enroot.UNKNOWN} "
+        f"{hostlist.fold(unknown)} may keep containers named {PREFIX}-JOB-...: {enroot.UNKNOWN} "
         f"Run enroot list and enroot remove -f there"
     )
     return {node: names for node, names in over.items() if names}, [problem] if unknown else []
@@ -338,7 +339,7 @@ def _remove_everywhere(channel: Channel, name: str, nodes: Sequence[str]) -> Non
 
 def dead_users() -> list[Leftover]:
     """Return the files of _shared() that killed processes have left: unlocked, and no process in them lives."""
-    prefix = f"{enroot.PREFIX}-{os.getuid()}"
+    prefix = f"{PREFIX}-{os.getuid()}"
     return [
         Leftover(f"file {path}, whose processes have ended", partial(_is_unused, path, remove=True))
         for path in sorted(Path(tempfile.gettempdir()).glob(f"{prefix}-*.users"))
@@ -384,7 +385,7 @@ def _shared(name: str) -> Iterator[set[int]]:
 
 def _opened(name: str) -> tuple[Path, int]:
     while True:
-        path, handle = open_own(f"{enroot.PREFIX}-{os.getuid()}-{name}.users")
+        path, handle = open_own(f"{PREFIX}-{os.getuid()}-{name}.users")
         fcntl.flock(handle, fcntl.LOCK_EX)
         if os.fstat(handle).st_nlink:
             return path, handle
