@@ -135,7 +135,8 @@ def test_a_run_that_is_stopped_before_its_first_test_says_so_in_its_log(tmp_path
     assert finish["complaints"] == ["the run was stopped (exit 2): nothing is tested"]
 
 
-def test_the_relay_of_a_killed_controller_leaves_no_folder(tmp_path: Path) -> None:
+def test_the_relay_of_a_killed_controller_leaves_no_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    tmp_path = tmp_path_factory.mktemp("r")  # short enough for the path of a socket
     code = """
 import os, signal
 from pytest_gpucluster.fleet.relay import FleetServer

@@ -126,10 +126,10 @@ def test_a_long_folder_for_temporary_files_leaves_room_for_the_socket(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runmark, "name_of_run", lambda suffix: f"gpucluster-{suffix}")
-    room = 107 - len("/gpucluster-12345678/s")
+    room = 107 - len("/gpucluster-1234/s")
     longest, too_long = "/scratch".ljust(room, "x"), "/scratch".ljust(room + 1, "x")
     for usual, chosen in ((longest, longest), (too_long, "/tmp")):
         monkeypatch.setattr(tempfile, "tempdir", usual)
         folder = relay._folder_of_run()
         assert str(folder.parent) == chosen
-        assert re.fullmatch("gpucluster-[0-9a-f]{8}", folder.name)
+        assert re.fullmatch("gpucluster-[0-9a-f]{4}", folder.name)
