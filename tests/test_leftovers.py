@@ -329,14 +329,13 @@ def test_containers_are_told_by_name_and_removed_by_name() -> None:
     one, other = containers.as_leftovers(cast("Channel", fake), found)
     assert one.what == "container pyxis_a on gpu[01-02], whose job has ended"
     assert other.what == "container pyxis_b on gpu02, whose job has ended"
-    assert one.remove is not None
-    assert other.remove is not None
-    one.remove()
-    for left, name in ((one, "pyxis_a"), (other, "pyxis_b")):
-        with pytest.raises(
-            GpuClusterError, match=rf"gpu02 keeps containers of ended jobs: busy: .*-f {name}"
-        ):
-            left.remove()
+    said: list[str] = []
+    assert leftovers.remove([one], said.append)
+    assert not leftovers.remove([one, other], said.append)
+    for text, left, name in zip(said[1:], (one, other), ("pyxis_a", "pyxis_b"), strict=True):
+        problem = "gpu02 keeps containers of ended jobs: busy: run there: "
+        assert text.startswith(f"{left.what}: could not be removed: {problem}")
+        assert text.endswith(f"enroot remove -f {name} </dev/null")
     assert "pyxis_a)" in fake.asked[0]
     assert "pyxis_b" not in fake.asked[0]
     assert "pyxis_b)" in fake.asked[2]
