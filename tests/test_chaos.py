@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     ("kind", "number"),
     [
         *(("signal", number) for number in (3, 6, 12, 17, 27)),  # holder, srun, pytest -n2, agent, pytest
+        ("holder", 1),  # -n2
         ("slurmd", 5),
         ("full", 6),
         ("clock", 7),
