@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / PACKAGE
 
 # Ground floor first. Rooms on one line do not import each other, but for what BESIDE allows.
 ROOMS = (
-    ("errors", "units", "hostlist", "printable", "jsontext", "redact", "ownfile"),
+    ("errors", "units", "hostlist", "printable", "jsontext", "redact", "ownfile", "runmark"),
     ("config",),
     ("transport",),
     ("slurm",),
@@ -32,7 +32,7 @@ ROOMS = (
     ("sandbox",),
     ("suite",),
     ("plugin",),
-    ("cli_history", "cli_report", "cli_reference"),
+    ("cli_history", "cli_report", "cli_reference", "cli_clean"),
     ("cli",),
 )
 ORDER = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     ("kind", "number"),
     [
         *(("signal", number) for number in (3, 6, 12, 17, 27)),  # holder, srun, pytest -n2, agent, pytest
+        ("holder", 1),  # -n2
         ("slurmd", 5),
         ("full", 6),
         ("clock", 7),
@@ -136,7 +137,8 @@ def test_a_run_that_is_stopped_before_its_first_test_says_so_in_its_log(tmp_path
     assert finish["complaints"] == ["the run was stopped (exit 2): nothing is tested"]
 
 
-def test_the_relay_of_a_killed_controller_leaves_no_folder(tmp_path: Path) -> None:
+def test_the_relay_of_a_killed_controller_leaves_no_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    tmp_path = tmp_path_factory.mktemp("r")  # short enough for the path of a socket
     code = """
 import os, signal
 from pytest_gpucluster.fleet.relay import FleetServer

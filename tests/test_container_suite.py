@@ -19,11 +19,12 @@ from pytest_gpucluster.config.frameworks import ContainerConfig
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.fleet.channel import Fleet
 from pytest_gpucluster.probes.container import MOUNTED, PASSED, Found, Imported, Seen
+from pytest_gpucluster.runmark import container_name
 from pytest_gpucluster.runners.containers import Containers, clear
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.slurm.client import Slurm
-from pytest_gpucluster.slurm.pyxis import PyxisOptions, own_name
+from pytest_gpucluster.slurm.pyxis import PyxisOptions
 from pytest_gpucluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.transport import LocalTransport
 
@@ -146,7 +147,7 @@ def test_containers_go_with_their_job_and_those_of_others_stay(store: Containers
     request = StepRequest(argv=("true",), nodes=("gpu01",), environment=environment)
     assert run_step(slurm, held, request).ok
     assert run_step(slurm, held, request).ok
-    own = f"pyxis_{own_name(held.job_id, 'step', image)}"
+    own = f"pyxis_{container_name(held.job_id, 'step', image)}"
     assert store.listed(["gpu01"]) == {"gpu01": (own,)}
     for name in ("gpucluster-4000000-x", "gpucluster-kept-x-y", "mine"):
         options = PyxisOptions(image=image, name=name)

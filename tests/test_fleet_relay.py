@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing.connection
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpucluster import runmark
 from pytest_gpucluster.errors import TransportError
 from pytest_gpucluster.fleet import relay
 from pytest_gpucluster.fleet.channel import Channel, Fleet
@@ -123,7 +125,11 @@ def test_private_and_nothing_left(fleet: Fleet) -> None:
 def test_a_long_folder_for_temporary_files_leaves_room_for_the_socket(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", "/var/lib/" + "x" * 90)
-    assert relay._short_folder() == "/tmp"
-    monkeypatch.setattr(tempfile, "tempdir", "/scratch/tmp")
-    assert relay._short_folder() == "/scratch/tmp"
+    monkeypatch.setattr(runmark, "name_of_run", lambda suffix: f"gpucluster-{suffix}")
+    room = 107 - len("/gpucluster-1234/s")
+    longest, too_long = "/scratch".ljust(room, "x"), "/scratch".ljust(room + 1, "x")
+    for usual, chosen in ((longest, longest), (too_long, "/tmp")):
+        monkeypatch.setattr(tempfile, "tempdir", usual)
+        folder = relay._folder_of_run()
+        assert str(folder.parent) == chosen
+        assert re.fullmatch("gpucluster-[0-9a-f]{4}", folder.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -198,7 +199,12 @@ def test_an_end_in_the_queue_withdraws_all_jobs(
     write_suites(tmp_path, {"test_sleepy.py": SLEEPY})
     where = (".",) if suite == "sleepy" else (str(SLURM_SUITE),)
     with running(sandbox, tmp_path, "--nodes=gpu[01-04]", where=where) as run:
-        wait_for(lambda: any(line.endswith("gpucluster PENDING") for line in queue(sandbox)), "it waits")
+        wait_for(
+            lambda: any(
+                re.search(r" gpucluster-[0-9a-f]{8}-[0-9-]+ PENDING$", line) for line in queue(sandbox)
+            ),
+            "it waits",
+        )
         run.process.send_signal(number)
         run.nodes_are_back(others=1)
         run.nothing_is_left()

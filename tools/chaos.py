@@ -88,6 +88,7 @@ TRIED = {
 }
 SIGNALS = ("KILL", "TERM", "HUP", "STOP+CONT", "STOP")
 ROLES = ("pytest", "pytest", "worker", "salloc", "guard", "holder", "srun", "agent")
+SURVIVORS = ("salloc", "srun", "agent")
 COMMANDS = ("scontrol", "squeue", "scancel", "salloc", "srun")
 # The wall clock of all Python of a run, before anything else is imported. Not libfaketime: it breaks time.sleep(),
 # which waits on the monotonic clock, also where that is left alone (0.9.10).
@@ -131,6 +132,7 @@ class Running:
     began: float
     killed: bool = False
     strict: bool = False
+    cleaned: bool = False  # the next run, or `gpucluster clean`, takes away what is left
     uncancelled: bool = False  # scancel hangs: jobs of the exam end by themselves, after minutes
     patience: float = 45.0
     grace: float = 20.0  # seconds for nodes and processes to be back afterwards
@@ -337,6 +339,8 @@ class Campaign:
 
     def _left(self, run: Running) -> list[str]:
         """Return what is left behind once the grace is over, and take it away."""
+        if run.cleaned:
+            self._clean(run)
         deadline = time.monotonic() + run.grace
         while True:
             jobs = self.client("squeue", "-h", "-o", "%i:%j:%T:%r")
@@ -367,6 +371,18 @@ class Campaign:
             self._mend()
         found = [f"job {job}" for job in jobs or []]
         return [*found, *(f"process {p}" for p in alive), *(f"file {t}" for t in temporary), *away]
+
+    def _clean(self, run: Running) -> None:
+        """Do as an operator does after a run that was killed whole."""
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest_gpucluster.cli", "clean", "--yes"],
+            env={**os.environ, **self.sandbox.env, "TMPDIR": str(run.folder / "tmp")},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        (run.folder / "clean").write_text(f"{done.returncode}\n{done.stdout}{done.stderr}")
 
     def client(self, *argv: str) -> list[str] | None:
         """Run a command of Slurm; None where the controller does not answer."""
@@ -573,6 +589,26 @@ def signalled(campaign: Campaign, run: Running, rng: random.Random) -> str:
     return f"{name} {role} at {at:.1f}{' -n2' if run.workers else ''}"
 
 
+def holder(campaign: Campaign, run: Running, rng: random.Random) -> str:
+    """Kill pytest, its workers and all shells at once: what Slurm's own commands do then is left to them."""
+    while run.process.poll() is None and not run.victims("guard"):
+        time.sleep(0.02)
+    time.sleep(rng.uniform(0.0, campaign.usual[run.workers] / 2))
+    at = time.monotonic() - run.began
+    if run.process.poll() is not None:
+        return f"KILL of all at {at:.1f}: it was over"
+    run.killed = run.cleaned = True
+    killed: set[Process] = set()
+    while victims := {
+        one for one in run.own() if one.alive and role_of(one, run.process.pid) not in SURVIVORS
+    }:
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: none sees the end of another
+            for victim in victims:
+                victim.send(number)
+        killed |= victims
+    return f"KILL of all {len(killed)} but {', '.join(SURVIVORS)} at {at:.1f}{' -n2' if run.workers else ''}"
+
+
 def slurmd(campaign: Campaign, run: Running, rng: random.Random) -> str:
     """Kill a slurmd, and start it again, as systemd would."""
     at, node = moment(campaign, run, rng), rng.choice(campaign.sandbox.nodes)
@@ -684,6 +720,7 @@ def network(campaign: Campaign, run: Running, rng: random.Random) -> str:
 
 TROUBLES: dict[str, Callable[[Campaign, Running, random.Random], str]] = {
     "signal": signalled,
+    "holder": holder,
     "slurmd": slurmd,
     "slurmctld": slurmctld,
     "full": full,
@@ -692,7 +729,7 @@ TROUBLES: dict[str, Callable[[Campaign, Running, random.Random], str]] = {
     "helper": helper,
     "network": network,
 }
-USUAL = ("signal",) * 14 + ("slurmd", "slurmctld", "full", "full", "clock", "hang", "helper")
+USUAL = ("signal",) * 13 + ("holder", "slurmd", "slurmctld", "full", "full", "clock", "hang", "helper")
 
 
 def line_of(told: Told) -> str:

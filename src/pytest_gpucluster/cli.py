@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster import cli_history, cli_report, config, redact
+from pytest_gpucluster import cli_clean, cli_history, cli_report, config, redact
 from pytest_gpucluster.errors import ConfigError, GpuClusterError, SandboxError
 from pytest_gpucluster.ownfile import group_id
 from pytest_gpucluster.printable import one_line
@@ -488,6 +488,12 @@ COMMANDS = (
     Command("profiles", "list or show the shipped hardware profiles", _profiles_arguments, _profiles),
     Command(
         "drains", "list the nodes that gpucluster has drained, and by which run", _drains_arguments, _drains
+    ),
+    Command(
+        "clean",
+        "list what killed runs have left, and remove it with --yes: jobs, files, containers",
+        cli_clean.arguments,
+        cli_clean.clean,
     ),
     Command("sandbox", "run a real Slurm of virtual nodes on this machine", _sandbox_arguments, _sandbox),
     Command(

@@ -18,6 +18,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster import runmark
 from pytest_gpucluster.errors import TransportError
 from pytest_gpucluster.fleet.channel import CAP, TIMEOUT
 from pytest_gpucluster.fleet.turns import Turns
@@ -30,14 +31,16 @@ if TYPE_CHECKING:
     from pytest_gpucluster.probes.base import Answer
 
 _METHODS = ("ask", "ask_node", "prefetch", "lost", "cut", "nodes")
-MAX_FOLDER = 80  # bytes
+MAX_PATH = 107  # bytes of a socket's path: sun_path of unix(7), less its end
+SOCKET = "s"
 _GONE = (EOFError, OSError, AuthenticationError)
 
 
-def _short_folder() -> str:
-    """Return the folder for temporary files, or one that leaves room where it is too long: sun_path has 107 bytes."""
-    usual = tempfile.gettempdir()
-    return usual if len(os.fsencode(usual)) <= MAX_FOLDER else "/tmp"  # noqa: S108 - a folder of mode 0700 in it
+def _folder_of_run() -> Path:
+    """Return our folder among the temporary files, or in /tmp where its socket's path would be too long."""
+    name = runmark.name_of_run(suffix=secrets.token_hex(2))
+    usual = Path(tempfile.gettempdir(), name)
+    return usual if len(os.fsencode(usual / SOCKET)) <= MAX_PATH else Path("/tmp", name)  # noqa: S108 - of mode 0700
 
 
 class FleetServer:
@@ -55,14 +58,14 @@ class FleetServer:
     ) -> None:
         self._channel, self._also, self._abandoned = channel, dict(also or {}), abandoned
         self._turns = Turns()
-        self._folder = Path(_short_folder(), f"gpucluster-{secrets.token_hex(6)}")
+        self._folder = _folder_of_run()
         # first: it takes the folder away when our pipe closes, however we die
         self._reaper = LocalTransport().spawn(
             ("/bin/sh", "-c", 'read -r _; exec rm -rf -- "$0"', str(self._folder))
         )
         self._folder.mkdir(mode=0o700)
         key = secrets.token_bytes(32)
-        path = str(self._folder / "s")
+        path = str(self._folder / SOCKET)
         self._listener = Listener(path, "AF_UNIX", backlog=128, authkey=key)
         self.address = (path, key.hex())
         self._closing = threading.Event()

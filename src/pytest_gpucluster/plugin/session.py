@@ -38,8 +38,9 @@ from pytest_gpucluster.plugin.plan import Kind, Plan, Problem, judge_node, share
 from pytest_gpucluster.plugin.record import NOT_APPLICABLE, NOT_CHECKED, Record, clean, matches
 from pytest_gpucluster.probes.base import Answer, Probe, with_root
 from pytest_gpucluster.probes.versions import versions_in
-from pytest_gpucluster.runners.containers import clear
+from pytest_gpucluster.runners.containers import clear, dead_users
 from pytest_gpucluster.runners.submitit import SubmititDriver
+from pytest_gpucluster.slurm import leftovers
 from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.slurm.completing import mark_stuck, settled
 from pytest_gpucluster.slurm.exam import read_jobs, run_exam, submit_jobs
@@ -404,6 +405,7 @@ class Controller(Session):
         """
         if self.channel is not None or not self.plan.testable:
             return
+        self._clear_dead_runs(say)
         if self.cluster.over == "ssh":
             self.channel = open_over_ssh(self.cluster, self.plan.testable)
             return
@@ -429,6 +431,14 @@ class Controller(Session):
             if not self._left_out_fallen(self.slurm, say):
                 return
             self._open_others(self.slurm, None, say)
+
+    def _clear_dead_runs(self, say: Callable[[str], None]) -> None:
+        """Remove what killed runs have left in the queue and on this machine; what may be of a live run stays."""
+        try:
+            found = [*(leftovers.jobs(self.slurm) if self.slurm else ()), *leftovers.folders(), *dead_users()]
+            leftovers.remove([one for one in found if one.remove is not None], say)
+        except SlurmError as error:
+            say(f"jobs of runs that were killed may be left: {error}")
 
     def _begin_trial(self, slurm: Slurm, trial: Trial, say: Callable[[str], None]) -> None:
         """Undrain the nodes on trial; one that does not come is not tested."""

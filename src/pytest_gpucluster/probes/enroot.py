@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.errors import NotAvailable, ProbeError
 from pytest_gpucluster.probes.base import NOT_FOUND, Answer, Probe, text_of
-from pytest_gpucluster.slurm.pyxis import PREFIX
+from pytest_gpucluster.runmark import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 # pyxis_NAME (scope global), pyxis_JOB_NAME (scope job), pyxis_JOB.STEP and pyxis_JOB_JOB.STEP while an unnamed one runs
-# and those of the suites carry their job in their own name: gpucluster-JOB-DIGEST (see own_name)
+# and those of the suites carry their job in their own name: gpucluster-JOB-DIGEST (see container_name)
 _UNNAMED = re.compile(r"pyxis_(?:\d+_)?(\d+)\.\d+")
 _OF_JOB = re.compile(r"pyxis_(\d+)_.+")
 _OURS = re.compile(rf"pyxis_(?:\d+_)?{PREFIX}-(\d+)-.+")

@@ -14,18 +14,22 @@ import itertools
 import os
 import re
 import shlex
+import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster import hostlist, units
-from pytest_gpucluster.errors import NotAvailable, StepError, StepTimeout
+from pytest_gpucluster.errors import GpuClusterError, NotAvailable, StepError, StepTimeout
 from pytest_gpucluster.ownfile import open_own
 from pytest_gpucluster.probes import enroot
 from pytest_gpucluster.probes.base import last_line
 from pytest_gpucluster.probes.container import Imported
-from pytest_gpucluster.slurm.pyxis import PREFIX, PyxisOptions, digest, explain, own_name
+from pytest_gpucluster.runmark import PREFIX, container_name, digest
+from pytest_gpucluster.slurm.leftovers import Leftover
+from pytest_gpucluster.slurm.pyxis import PyxisOptions, explain
 from pytest_gpucluster.slurm.result import StepResult
 from pytest_gpucluster.slurm.step import StepRequest, run_step
 
@@ -109,7 +113,7 @@ class Containers:
         look = f"{_stat(image)}; {_UPTIME}; {enroot.NAMES.command} 2>/dev/null"
         told = self.ask(look, nodes)
         stamps = {stamp for answer in told.values() if (stamp := _stamp(answer.out))}
-        name = own_name(self._allocation.job_id, image)
+        name = container_name(self._allocation.job_id, image)
         if self._keep:
             name = f"{KEPT}-{digest(image)}-{digest(*sorted(stamps)) if stamps else 'registry'}"
         there = tuple(node for node, answer in told.items() if enroot.own_names(_lines(answer.out), name))
@@ -270,9 +274,17 @@ def _names(answer: Answer) -> tuple[str, ...] | None:
 
 
 def clear(slurm: Slurm, channel: Channel, jobs: Collection[int]) -> list[str]:
-    """Remove the containers of these jobs and of jobs of ours that are over; return what could not be removed.
+    """Remove the containers of these jobs and of jobs of ours that are over; return what could not be removed."""
+    found, unknown = of_ended_jobs(slurm, channel, jobs)
+    return [*remove_found(channel, found), *unknown]
 
-    Only what bears a job in a name of ours goes: a container of a job that Slurm still knows stays.
+
+def of_ended_jobs(
+    slurm: Slurm, channel: Channel, jobs: Collection[int]
+) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """Return {node: containers of these jobs and of jobs of ours that are over}, and which nodes do not list theirs.
+
+    Only what bears a job in a name of ours counts: a container of a job that Slurm still knows does not.
     """
     told = channel.ask(f"{enroot.NAMES.command}\n# at the end of jobs {sorted(jobs)}", timeout=60.0)
     listed = {node: names for node, answer in told.items() if (names := _names(answer)) is not None}
@@ -281,22 +293,76 @@ def clear(slurm: Slurm, channel: Channel, jobs: Collection[int]) -> list[str]:
         live = {int(job) for job in slurm.run("squeue", "-h", "-a", "-o", "%A").split() if job.isdigit()}
     else:
         live = set()
-    over = sorted(
-        {name for ours in found.values() for name, job in ours.items() if job in jobs or job not in live}
+    over = {
+        node: tuple(sorted(name for name, job in ours.items() if job in jobs or job not in live))
+        for node, ours in found.items()
+    }
+    unknown = [node for node, answer in told.items() if node not in listed and answer.rc is not None]
+    problem = (
+        f"{hostlist.fold(unknown)} may keep containers named {PREFIX}-JOB-...: {enroot.UNKNOWN} "
+        f"Run enroot list and enroot remove -f there"
     )
-    removed = channel.ask(enroot.remove_there(over), timeout=120.0) if over else {}
-    left = [
+    return {node: names for node, names in over.items() if names}, [problem] if unknown else []
+
+
+def remove_found(channel: Channel, found: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Remove what of_ended_jobs() has found, by one command for all nodes; return what could not be removed."""
+    every = sorted({name for names in found.values() for name in names})
+    removed = channel.ask(enroot.remove_there(every), timeout=120.0) if every else {}
+    return [
         f"{node} keeps containers of ended jobs: {answer.problem or last_line(answer.err) or f'exit {answer.rc}'}: run "
-        f"there: {enroot.remove_command(tuple(name for name in over if name in found[node]))}"
+        f"there: {enroot.remove_command(found[node])}"
         for node, answer in removed.items()
         if answer.rc != 0 and node in found
     ]
-    if unknown := [node for node, answer in told.items() if node not in listed and answer.rc is not None]:
-        left.append(
-            f"{hostlist.fold(unknown)} may keep containers named {PREFIX}-JOB-...: {enroot.UNKNOWN} "
-            f"Run enroot list and enroot remove -f there"
+
+
+def as_leftovers(channel: Channel, found: Mapping[str, tuple[str, ...]]) -> list[Leftover]:
+    """Return what of_ended_jobs() has found, container by container, to be listed and removed one by one."""
+    nodes: dict[str, list[str]] = {}
+    for node, names in found.items():
+        for name in names:
+            nodes.setdefault(name, []).append(node)
+    return [
+        Leftover(
+            f"container {name} on {hostlist.fold(where)}, whose job has ended",
+            partial(_remove_everywhere, channel, name, where),
         )
-    return left
+        for name, where in nodes.items()
+    ]
+
+
+def _remove_everywhere(channel: Channel, name: str, nodes: Sequence[str]) -> None:
+    if problems := remove_found(channel, dict.fromkeys(nodes, (name,))):
+        raise GpuClusterError("; ".join(problems))
+
+
+def dead_users() -> list[Leftover]:
+    """Return the files of _shared() that killed processes have left: unlocked, and no process in them lives."""
+    prefix = f"{PREFIX}-{os.getuid()}"
+    return [
+        Leftover(f"file {path}, whose processes have ended", partial(_is_unused, path, remove=True))
+        for path in sorted(Path(tempfile.gettempdir()).glob(f"{prefix}-*.users"))
+        if re.fullmatch(rf"{prefix}-\d+-[0-9a-f]{{8}}\.users", path.name) and _is_unused(path)
+    ]
+
+
+def _is_unused(path: Path, *, remove: bool = False) -> bool:
+    """Say whether nobody uses a file of _shared() any more; `remove`: take it away then."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unused = os.fstat(handle).st_uid == os.geteuid() and not _users(handle)
+        if unused and remove:
+            path.unlink(missing_ok=True)
+    except BlockingIOError:  # a process imports this very image
+        return False
+    finally:
+        os.close(handle)
+    return unused
 
 
 @contextlib.contextmanager
@@ -305,11 +371,9 @@ def _shared(name: str) -> Iterator[set[int]]:
 
     Two first uses of a name on one node race in Enroot, and what one xdist worker has done with another may still use.
     """
-    path, handle = open_own(f"{PREFIX}-{os.getuid()}-{name}.users")
+    path, handle = _opened(name)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        text = os.pread(handle, 1 << 16, 0).decode(errors="replace")
-        users = {int(word) for word in text.split() if word.isdigit() and Path("/proc", word).exists()}
+        users = _users(handle)
         yield users
         os.ftruncate(handle, 0)
         os.pwrite(handle, " ".join(map(str, sorted(users))).encode(), 0)
@@ -317,3 +381,18 @@ def _shared(name: str) -> Iterator[set[int]]:
             path.unlink(missing_ok=True)
     finally:
         os.close(handle)
+
+
+def _opened(name: str) -> tuple[Path, int]:
+    while True:
+        path, handle = open_own(f"{PREFIX}-{os.getuid()}-{name}.users")
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return path, handle
+        os.close(handle)  # who had the lock has taken the file away
+
+
+def _users(handle: int) -> set[int]:
+    """Return the processes that a file names and that live."""
+    text = os.pread(handle, 1 << 16, 0).decode(errors="replace")
+    return {int(word) for word in text.split() if word.isdigit() and Path("/proc", word).exists()}

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster import runmark
 from pytest_gpucluster.checks.submitit import SubmititTold
 from pytest_gpucluster.checks.told import last_words, read_facts
 from pytest_gpucluster.errors import ConfigError, TransportError
@@ -130,15 +131,20 @@ class SubmititDriver:
                 del self._errors[: -(1 << 16)]
 
 
+def storage(cluster: Cluster, claim: SubmititConfig) -> str | None:
+    """Return the storage that all nodes share, for the folders of runs; None where the cluster file names none."""
+    return claim.folder or next(iter(cluster.os.shared_storage), None)
+
+
 def shared_folder(cluster: Cluster, claim: SubmititConfig) -> Path:
     """Return a folder of this run on storage that the nodes share; ConfigError where the cluster file names none."""
-    base = claim.folder or next(iter(cluster.os.shared_storage), None)
+    base = storage(cluster, claim)
     if base is None:
         raise ConfigError(
             f"cluster {cluster.name}: submitit needs a folder that all nodes share: name one as submitit.folder "
             "or under os.shared_storage"
         )
-    return Path(base) / f".gpucluster-submitit-{secrets.token_hex(8)}"
+    return Path(base) / f".{runmark.name_of_run('submitit', secrets.token_hex(4))}"
 
 
 def parameters(cluster: Cluster) -> dict[str, Any]:
@@ -152,7 +158,7 @@ def parameters(cluster: Cluster) -> dict[str, Any]:
         "slurm_constraint": asked.constraint,
         "slurm_additional_parameters": {"reservation": asked.reservation} if asked.reservation else None,
     }
-    return {"name": "gpucluster-submitit", **{key: value for key, value in plain.items() if value}}
+    return {"name": runmark.name_of_run("submitit"), **{key: value for key, value in plain.items() if value}}
 
 
 def keeps_records(config: Mapping[str, str]) -> bool:

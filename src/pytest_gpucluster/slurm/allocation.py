@@ -2,7 +2,10 @@
 
 A guard shell starts `salloc ... sh -c HOLDER`; the holder and the guard both read a pipe that we hold. When it
 closes, however we died, the holder ends and Slurm takes the nodes back; a request that still waits in the
-queue is withdrawn by the guard. `salloc --no-shell` would leak instead.
+queue is withdrawn by the guard. `salloc --no-shell` would leak instead. Where we, the guard and the holder are killed
+at once, salloc alone ends by itself: with the holder, which finds the pipe closed, where nodes are granted; or else
+after the time that it may wait (--immediate). The kernel could signal its parent's end (setpriv --pdeathsig), but a
+signal that arrives as nodes are granted has salloc wait busily and for ever for a child that is gone (22.05.8).
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster import hostlist, units
+from pytest_gpucluster import hostlist, runmark, units
 from pytest_gpucluster.errors import AllocationError, SlurmError
 from pytest_gpucluster.slurm.client import outage, said
 from pytest_gpucluster.slurm.inventory import seen_from_inside
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.slurm.client import Slurm
 
+SPARE = 60  # seconds that salloc waits longer than we do
 PROMPT = 3.0  # seconds; salloc ends within one where all is well
 # The holder's end alone makes salloc give the nodes back. SIGTERM is for a request that still waits, and comes
 # later: at the same moment as the holder's end it made salloc hang now and then (seen on 22.05.8).
@@ -98,7 +102,7 @@ class AllocationRequest:
     queue_wait: float = 600
     exclusive: bool = True
     gpus_per_node: int | None = None
-    job_name: str = "gpucluster"
+    job_name: str = field(default_factory=runmark.name_of_run)
     dependency: str | None = field(default=None, metadata={"example": "afterany:12:13"})
     extra_args: tuple[str, ...] = ()
     all_memory: bool = True  # of whole nodes
@@ -118,6 +122,7 @@ class AllocationRequest:
             "time": max(1, math.ceil(self.time / 60)),  # Slurm counts minutes
             "gpus-per-node": self.gpus_per_node,
             "job-name": self.job_name,
+            "immediate": math.ceil(self.queue_wait) + SPARE,  # 1 alone means at once or never
             "dependency": self.dependency,
         }
         flags = ["--no-kill", "--kill-command=TERM"]  # without -K a cancelled job leaves its holder alive

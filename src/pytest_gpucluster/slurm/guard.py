@@ -1,4 +1,7 @@
-"""Batch jobs that cannot outlive us: a shell that reads a pipe of ours, and cancels them when it closes."""
+"""Batch jobs that cannot outlive us: a shell that reads a pipe of ours, and cancels them when it closes.
+
+Where that shell is killed together with us, the next run finds them by their name (slurm/leftovers.py).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import secrets
 import subprocess
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster import runmark
 from pytest_gpucluster.errors import SlurmError
 from pytest_gpucluster.slurm.client import Slurm
 from pytest_gpucluster.transport import kill_group
@@ -26,7 +30,7 @@ class JobGuard:
     """Give jobs `name` (sbatch --job-name) before the first is submitted; however we die, they are cancelled."""
 
     def __init__(self, slurm: Slurm) -> None:
-        self.name = f"gpucluster-exam-{secrets.token_hex(4)}"
+        self.name = runmark.name_of_run("exam", secrets.token_hex(4))
         self._slurm = slurm
         self._process: subprocess.Popen[bytes] | FarProcess | None = slurm.transport.spawn(
             ("sh", "-c", _CANCEL, self.name), env=slurm.env

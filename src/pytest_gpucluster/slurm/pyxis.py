@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 
@@ -55,7 +54,6 @@ class PyxisOptions:
         return argv
 
 
-PREFIX = "gpucluster"
 HOOK = "Enroot's hook "
 NOT_SAVED = "failed to export container"
 _TELLING = re.compile(r"\[ERROR\]|[Ff]ail|FATAL|[Cc]annot|[Ee]rror|denied|No such")
@@ -143,13 +141,3 @@ _EXITS = {
 def explain_exit(rc: int) -> str | None:
     """Return what an exit status of srun means by itself, in one line; None for a task's own."""
     return _EXITS.get(rc)
-
-
-def own_name(job: int, *words: str) -> str:
-    """Return the name of a container that belongs to one job of ours: whoever finds it later can ask for the job."""
-    return f"{PREFIX}-{job}-{digest(*words)}"
-
-
-def digest(*words: str) -> str:
-    """Return eight digits that stand for these words."""
-    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]

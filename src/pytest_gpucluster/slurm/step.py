@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster import hostlist, redact, units
 from pytest_gpucluster.errors import SlurmError, StepCancelled, StepError, StepTimeout
+from pytest_gpucluster.runmark import container_name
 from pytest_gpucluster.slurm.client import said
-from pytest_gpucluster.slurm.pyxis import PyxisOptions, own_name
+from pytest_gpucluster.slurm.pyxis import PyxisOptions
 from pytest_gpucluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.transport import kill_group
 
@@ -234,7 +235,7 @@ def named(pyxis: PyxisOptions, job: int) -> PyxisOptions:
     """
     if not pyxis.image or pyxis.name or pyxis.save or pyxis.writable:
         return pyxis
-    return replace(pyxis, name=f"{own_name(job, 'step', pyxis.image)}:no_exec")
+    return replace(pyxis, name=f"{container_name(job, 'step', pyxis.image)}:no_exec")
 
 
 def fair_cap(request: StepRequest) -> int:

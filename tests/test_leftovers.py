@@ -1,0 +1,673 @@
+"""What killed runs have left: what is removed, and above all what never is."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from plugin_helpers import cluster_file, queue, run_pytest, wait_for, write_suites
+
+from pytest_gpucluster import cli, cli_clean, runmark
+from pytest_gpucluster.config import load_cluster
+from pytest_gpucluster.config.frameworks import SubmititConfig
+from pytest_gpucluster.errors import AllocationError, GpuClusterError, SlurmError
+from pytest_gpucluster.fleet.channel import Fleet
+from pytest_gpucluster.plugin import session as sessions
+from pytest_gpucluster.plugin.session import Controller
+from pytest_gpucluster.probes.base import Answer
+from pytest_gpucluster.runners import containers
+from pytest_gpucluster.runners.submitit import parameters, shared_folder
+from pytest_gpucluster.slurm import leftovers
+from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.slurm.client import Slurm
+from pytest_gpucluster.slurm.guard import JobGuard
+from pytest_gpucluster.slurm.inventory import parse_nodes
+from pytest_gpucluster.slurm.leftovers import Leftover
+from pytest_gpucluster.transport import LocalTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpucluster.fleet.channel import Channel
+    from pytest_gpucluster.sandbox import Sandbox
+
+OWN = f"gpucluster-{runmark._mark()}"
+
+
+@pytest.fixture
+def dead() -> str:
+    """Return the mark of a process that has ended."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        mark = f"{runmark._place()}-{process.pid}-{runmark._stat(process.pid)[1]}"
+        process.kill()
+    return mark
+
+
+@pytest.fixture
+def tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+class FakeSlurm:
+    """Answers squeue with one queue after the other, the last one for ever; scancel with `refusal`."""
+
+    def __init__(self, *queues: str, refusal: str = "") -> None:
+        self.queues, self.refusal = list(queues), refusal
+        self.cancelled: list[tuple[str, ...]] = []
+
+    def run(self, *argv: str) -> str:
+        if argv[0] == "squeue":
+            assert argv == ("squeue", "--me", "-h", "-a", "-o", "%F %T %j")
+            return self.queues.pop(0) if len(self.queues) > 1 else self.queues[0]
+        self.cancelled.append(argv)
+        if self.refusal:
+            raise SlurmError(self.refusal)
+        return ""
+
+
+def of(fake: FakeSlurm) -> Slurm:
+    return cast("Slurm", fake)
+
+
+def of_another(pid: str) -> str:
+    return f"of process {pid} of another machine, or of this one before a restart"
+
+
+# --- jobs
+
+
+def test_only_jobs_of_dead_runs_are_found(dead: str) -> None:
+    place, pid, start = dead.split("-")
+    elsewhere = f"{int(place, 16) ^ 1:08x}-{pid}-{start}"
+    lines = [
+        f"11 PENDING gpucluster-exam-{dead}-1a2b3c4d",
+        f"11 RUNNING gpucluster-exam-{dead}-1a2b3c4d",
+        f"12 RUNNING gpucluster-{dead}",
+        f"13 RUNNING {OWN}",
+        f"14 PENDING gpucluster-exam-{runmark._mark()}-1a2b3c4d",
+        f"15 RUNNING gpucluster-{elsewhere}",
+        "16 RUNNING gpucluster",
+        "17 RUNNING train gpt",
+        f"18 RUNNING my-gpucluster-{dead}",
+        "19 RUNNING",
+    ]
+    fake = FakeSlurm("\n".join(lines), "")
+    found = leftovers.jobs(of(fake))
+    assert [(one.what, one.stays) for one in found] == [
+        (f"job 11 (gpucluster-exam-{dead}-1a2b3c4d, PENDING) of a killed run (process {pid})", ""),
+        (f"job 12 (gpucluster-{dead}, RUNNING) of a killed run (process {pid})", ""),
+        (
+            f"job 15 (gpucluster-{elsewhere}, RUNNING) {of_another(pid)}",
+            "whether that run lives cannot be seen from here",
+        ),
+    ]
+    assert [one.remove is None for one in found] == [False, False, True]
+    said: list[str] = []
+    assert leftovers.remove(found, said.append)
+    assert fake.cancelled == [
+        ("scancel", f"--name=gpucluster-exam-{dead}-1a2b3c4d", "11"),
+        ("scancel", f"--name=gpucluster-{dead}", "12"),
+    ]
+    assert said == [
+        f"{found[0].what}: removed",
+        f"{found[1].what}: removed",
+        f"{found[2].what} stays: {found[2].stays}",
+    ]
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    found: list[float] = []
+    monkeypatch.setattr(time, "sleep", found.append)
+    return found
+
+
+def test_a_job_is_cancelled_until_it_is_gone(pauses: list[float]) -> None:
+    """One that ends to be requeued escapes scancel, as the array of the slurm suite does."""
+    fake = FakeSlurm("7 COMPLETING a", "7 PENDING a", "7 RUNNING b\n8 RUNNING a")
+    leftovers._cancel(of(fake), "7", "a")
+    assert fake.cancelled == [("scancel", "--name=a", "7")] * 3
+    assert pauses == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("left", "refusal", "said"),
+    [
+        ("7 COMPLETING a", "scancel: Job/step already completing", ""),
+        ("7 RUNNING a\n7 PENDING a", "", "it is still PENDING, RUNNING: run scancel 7"),
+        ("7 RUNNING a\n7 COMPLETING a", "no", "no: it is still COMPLETING, RUNNING: run scancel 7"),
+    ],
+)
+def test_a_job_that_stays_is_told(left: str, refusal: str, said: str, pauses: list[float]) -> None:
+    fake = FakeSlurm(left, refusal=refusal)
+    if said:
+        with pytest.raises(GpuClusterError) as told:
+            leftovers._cancel(of(fake), "7", "a")
+        assert str(told.value) == said
+    else:
+        leftovers._cancel(of(fake), "7", "a")
+    assert len(pauses) == len(fake.cancelled) == 10
+
+
+def test_a_job_that_is_gone_already_is_no_error(pauses: list[float]) -> None:
+    leftovers._cancel(of(FakeSlurm("", refusal="Invalid job id")), "7", "a")
+    assert pauses == []
+
+
+def test_what_cannot_be_removed_is_told_and_the_rest_goes() -> None:
+    gone: list[int] = []
+
+    def refuse(error: Exception) -> None:
+        raise error
+
+    found = [
+        Leftover("a", lambda: refuse(GpuClusterError("why"))),
+        Leftover("b", lambda: refuse(OSError(13, "no"))),
+        Leftover("c", lambda: gone.append(1)),
+        Leftover("d", None, "alive"),
+    ]
+    said: list[str] = []
+    assert leftovers.remove(found, said.append) is False
+    assert gone == [1]
+    assert said == [
+        "a: could not be removed: why",
+        "b: could not be removed: [Errno 13] no",
+        "c: removed",
+        "d stays: alive",
+    ]
+
+
+# --- folders and files
+
+
+def test_only_folders_of_dead_runs_are_removed(
+    tmp: Path, tmp_path: Path, dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, pid, start = dead.split("-")
+    shared = tmp_path / "shared"
+    precious = tmp_path / "precious"
+    elsewhere = f"gpucluster-{int(place, 16) ^ 1:08x}-{pid}-{start}-1a2b3c4d"
+    stay = [
+        tmp / name for name in (f"{OWN}-1a2b3c4d", elsewhere, "gpucluster-1a2b3c4d", f"my-{dead}", f"x{dead}")
+    ]
+    go = [tmp / f"gpucluster-{dead}-1a2b3c4d", shared / f".gpucluster-submitit-{dead}-1a2b3c4d"]
+    for folder in (*stay, *go, precious):
+        folder.mkdir(parents=True)
+        (folder / "s").touch()
+    (tmp / f"gpucluster-{dead}-2a").symlink_to(precious)
+    (tmp / f"gpucluster-{dead}-3a").touch()
+    found = [one for one in leftovers.folders(shared) if str(tmp_path) in one.what]
+    assert [one.what for one in found if one.remove] == [
+        f"folder {path} of a killed run (process {pid})" for path in go
+    ]
+    assert [one.what.split(" of ")[0] for one in found if one.remove is None] == [f"folder {tmp / elsewhere}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        assert leftovers.folders(shared) == []
+    assert leftovers.remove(found, print)
+    assert leftovers.remove(found, print)  # the shell of that run may have been faster
+    assert [path for path in go if path.exists()] == []
+    assert all((path / "s").exists() for path in (*stay, precious))
+    assert (tmp / f"gpucluster-{dead}-3a").exists()
+
+
+def users_file(tmp: Path, text: str, job: str = "7") -> Path:
+    path = tmp / f"gpucluster-{os.getuid()}-{job}-1a2b3c4d.users"
+    path.write_text(text)
+    return path
+
+
+def test_only_files_that_nobody_uses_are_removed(
+    tmp: Path, dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = dead.split("-")[1]
+    stale = users_file(tmp, killed)
+    used = users_file(tmp, f"{killed} {os.getpid()}", "8")
+    foreign = tmp / f"gpucluster-{os.getuid() + 1}-9-1a2b3c4d.users"
+    odd = tmp / f"gpucluster-{os.getuid()}-x-1a2b3c4d.users"
+    longer = tmp / f"gpucluster-{os.getuid()}-9-1a2b3c4d.users.users"
+    link = tmp / f"gpucluster-{os.getuid()}-9-1a2b3c4d.users"
+    for path in (foreign, odd, longer):
+        path.touch()
+    link.symlink_to(foreign)
+    locked = users_file(tmp, "", "10")  # by a process that imports an image, and is not in it yet
+    with locked.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        found = containers.dead_users()
+        assert [one.what for one in found] == [f"file {stale}, whose processes have ended"]
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+            assert containers.dead_users() == []
+        stale.write_text(str(os.getpid()))  # another run of that job
+        leftovers.remove(found, print)
+        assert stale.exists()
+        stale.write_text(killed)
+        leftovers.remove(found, print)
+    assert sorted(tmp.iterdir()) == sorted([used, foreign, odd, longer, link, locked])
+
+
+def test_who_waits_for_a_file_that_is_taken_away_makes_a_new_one(tmp: Path) -> None:
+    path = users_file(tmp, "")
+    opened: list[tuple[Path, int]] = []
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        waiting = threading.Thread(target=lambda: opened.append(containers._opened("7-1a2b3c4d")))
+        waiting.start()
+        held = Path("/proc/self/fd")
+        wait_for(
+            lambda: sum(str(os.path.realpath(one)) == str(path) for one in held.iterdir()) > 1, "it waits"
+        )
+        path.unlink()
+    waiting.join(10)
+    ((new, handle),) = opened
+    assert new == path
+    assert os.fstat(handle).st_ino == path.stat().st_ino
+    os.close(handle)
+
+
+# --- containers
+
+
+class FakeChannel:
+    """Three nodes; each command is kept."""
+
+    def __init__(self, *answers: dict[str, Answer]) -> None:
+        self.answers, self.asked = list(answers), list[str]()
+        self.lost: dict[str, str] = {"gpu03": "gone"}
+
+    def ask(self, command: str, *, timeout: float) -> dict[str, Answer]:
+        self.asked.append(command)
+        return self.answers.pop(0)
+
+
+def listed(**names: str) -> dict[str, Answer]:
+    return {node: Answer(node, 0, text.encode()) for node, text in names.items()}
+
+
+def test_a_container_of_a_live_job_is_no_leftover() -> None:
+    busy = cast("Slurm", SimpleNamespace(run=lambda *_: "7\n8_[0-1]\n9\n"))
+    fake = FakeChannel(
+        {
+            **listed(
+                gpu01="pyxis_gpucluster-7-a\npyxis_gpucluster-6-a\npyxis_gpucluster-kept-a-b\npyxis_mine",
+                gpu02="pyxis_gpucluster-9-a",
+                gpu04="pyxis_gpucluster-5-a\npyxis_5_gpucluster-6-a\npyxis_gpucluster-6-a",
+            ),
+            "gpu05": Answer("gpu05", 127),
+            "gpu06": Answer("gpu06", None),
+        }
+    )
+    found, problems = containers.of_ended_jobs(busy, cast("Channel", fake), ())
+    assert found == {
+        "gpu01": ("pyxis_gpucluster-6-a",),
+        "gpu04": ("pyxis_5_gpucluster-6-a", "pyxis_gpucluster-5-a", "pyxis_gpucluster-6-a"),
+    }
+    assert [problem.split(":")[0] for problem in problems] == [
+        "gpu05 may keep containers named gpucluster-JOB-..."
+    ]
+
+
+def test_containers_are_told_by_name_and_removed_by_name() -> None:
+    found = {"gpu01": ("pyxis_a",), "gpu02": ("pyxis_a", "pyxis_b")}
+    busy = {**listed(gpu01=""), "gpu02": Answer("gpu02", 1, b"", b"busy\n")}
+    fake = FakeChannel(listed(gpu01="", gpu02=""), busy, busy)
+    one, other = containers.as_leftovers(cast("Channel", fake), found)
+    assert one.what == "container pyxis_a on gpu[01-02], whose job has ended"
+    assert other.what == "container pyxis_b on gpu02, whose job has ended"
+    said: list[str] = []
+    assert leftovers.remove([one], said.append)
+    assert not leftovers.remove([one, other], said.append)
+    for text, left, name in zip(said[1:], (one, other), ("pyxis_a", "pyxis_b"), strict=True):
+        problem = "gpu02 keeps containers of ended jobs: busy: run there: "
+        assert text.startswith(f"{left.what}: could not be removed: {problem}")
+        assert text.endswith(f"enroot remove -f {name} </dev/null")
+    assert "pyxis_a)" in fake.asked[0]
+    assert "pyxis_b" not in fake.asked[0]
+    assert "pyxis_b)" in fake.asked[2]
+
+
+# --- the next run
+
+
+def test_the_next_run_removes_what_is_dead_and_says_nothing_of_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone: list[str] = []
+    monkeypatch.setattr(
+        leftovers, "jobs", lambda _slurm: [Leftover("a", lambda: gone.append("a")), Leftover("b", None)]
+    )
+    monkeypatch.setattr(leftovers, "folders", lambda: [Leftover("c", lambda: gone.append("c"))])
+    monkeypatch.setattr(sessions, "dead_users", lambda: [Leftover("d", lambda: gone.append("d"))])
+    controller = Controller.__new__(Controller)
+    said: list[str] = []
+    for controller.slurm in (of(FakeSlurm("")), None):
+        controller._clear_dead_runs(said.append)
+    assert gone == ["a", "c", "d", "c", "d"]
+    assert said == [f"{what}: removed" for what in gone]
+
+    def away(_slurm: Slurm) -> list[Leftover]:
+        raise SlurmError("squeue: away")
+
+    monkeypatch.setattr(leftovers, "jobs", away)
+    controller.slurm = of(FakeSlurm(""))
+    said.clear()
+    controller._clear_dead_runs(said.append)
+    assert said == ["jobs of runs that were killed may be left: squeue: away"]
+
+
+# --- gpucluster clean
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Leftover]]:
+    """What the command finds, by where it looks."""
+    places: dict[str, list[Leftover]] = {"jobs": [], "folders": [], "files": []}
+    monkeypatch.setattr(leftovers, "jobs", lambda _slurm: places["jobs"])
+    monkeypatch.setattr(leftovers, "folders", lambda *_more: places["folders"])
+    monkeypatch.setattr(containers, "dead_users", lambda: places["files"])
+    return places
+
+
+def test_clean_lists_and_removes_nothing_unless_it_is_told_to(
+    found: dict[str, list[Leftover]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone: list[str] = []
+    found["jobs"] = [Leftover("job 1", lambda: gone.append("job")), Leftover("job 2", None, "it may live")]
+    found["files"] = [Leftover("file 3", lambda: gone.append("file"))]
+    assert cli.main(["clean"]) == 0
+    assert gone == []
+    assert capsys.readouterr().out.splitlines() == [
+        "job 1",
+        "job 2 stays: it may live",
+        "file 3",
+        "2 found: `gpucluster clean --yes` with the same options removes them",
+    ]
+    assert cli.main(["clean", "--yes"]) == 0
+    assert gone == ["job", "file"]
+    assert capsys.readouterr().out.splitlines() == [
+        "job 1: removed",
+        "job 2 stays: it may live",
+        "file 3: removed",
+    ]
+
+
+def test_clean_that_finds_nothing_says_so(
+    found: dict[str, list[Leftover]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for argv in (["clean"], ["clean", "--yes"], ["clean", "--cluster", "local"]):
+        assert cli.main(argv) == 0
+        assert capsys.readouterr().out == "No killed run has left anything here\n"
+    found["jobs"] = [Leftover("job 2", None, "it may live")]
+    assert cli.main(["clean"]) == 0
+    assert capsys.readouterr().out == "job 2 stays: it may live\nNo killed run has left anything else here\n"
+
+
+def test_clean_ends_with_1_where_something_stays(
+    found: dict[str, list[Leftover]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    def refuse() -> None:
+        raise GpuClusterError("busy")
+
+    gone: list[str] = []
+    found["folders"] = [Leftover("folder 1", refuse), Leftover("folder 2", lambda: gone.append("2"))]
+    assert cli.main(["clean", "--yes"]) == 1
+    assert capsys.readouterr().out == "folder 1: could not be removed: busy\nfolder 2: removed\n"
+
+    def away(_slurm: Slurm) -> list[Leftover]:
+        raise SlurmError("squeue: not found")
+
+    monkeypatch.setattr(leftovers, "jobs", away)
+    found["folders"].pop(0)
+    assert cli.main(["clean", "--yes"]) == 1
+    assert gone == ["2", "2"]
+    told = capsys.readouterr()
+    assert told.out == "folder 2: removed\n"
+    hint = "run it where squeue works, or name the cluster with --cluster"
+    assert told.err == f"gpucluster: error: squeue: not found: {hint}\n"
+    found["folders"].clear()
+    (tmp_path / "c.yaml").write_text("nodes: gpu01\n")
+    assert cli.main(["clean", "--cluster", str(tmp_path / "c.yaml")]) == 1
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", "gpucluster: error: squeue: not found\n")
+
+
+def test_clean_refuses_what_does_not_fit(
+    found: dict[str, list[Leftover]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    found["jobs"] = found["folders"] = [Leftover("x", lambda: pytest.fail("nothing may be removed"))]
+    for argv, why in (
+        (["--nodes", "gpu01"], "--nodes needs --cluster"),
+        (
+            ["--cluster", "local", "--nodes", "gpu01"],
+            "cluster local has no scheduler, and runs without jobs leave no",
+        ),
+        (["--cluster", str(tmp_path / "nope.yaml")], "nope.yaml"),
+    ):
+        assert cli.main(["clean", "--yes", *argv]) == 4
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert why in told.err
+
+
+def test_clean_looks_into_the_storage_of_submitit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[tuple[Path, ...]] = []
+
+    def folders(*more: Path) -> list[Leftover]:
+        looked.append(more)
+        return []
+
+    monkeypatch.setattr(leftovers, "folders", folders)
+    monkeypatch.setattr(containers, "dead_users", list)
+    monkeypatch.setattr(leftovers, "jobs", lambda _slurm: [])
+    for text, more in (
+        ("submitit: {folder: /a}\nos: {shared_storage: [/b]}", (Path("/a"),)),
+        ("submitit: {}\nos: {shared_storage: [/b, /c]}", (Path("/b"),)),
+        ("submitit: {}", ()),
+        ("os: {shared_storage: [/b]}", ()),
+    ):
+        (tmp_path / "c.yaml").write_text(f"nodes: gpu01\n{text}\n")
+        assert cli.main(["clean", "--cluster", str(tmp_path / "c.yaml")]) == 0
+        assert looked.pop() == more
+
+
+NODES = """
+NodeName=gpu01 State=IDLE CPUTot=8 Partitions=batch Gres=gpu:8
+NodeName=gpu02 State=IDLE CPUTot=8 Partitions=fast Gres=gpu:8
+NodeName=gpu03 State=DOWN CPUTot=8 Partitions=batch Reason=dead [root@2026-11-20T10:00:00]
+"""
+NODES_FILE = """
+slurm: {partition: batch, account: ops, exclusive: true, time: 2h}
+groups: [{nodes: "gpu[01,03]"}, {nodes: gpu02, partition: fast}]
+"""
+
+
+def test_clean_asks_for_little_and_tells_which_nodes_it_did_not_see(
+    found: dict[str, list[Leftover]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    gone: list[str] = []
+    requests: list[AllocationRequest] = []
+
+    def looked(_slurm: Slurm, request: AllocationRequest, _work: object) -> Iterator[Leftover]:
+        requests.append(request)
+        if request.partition == "fast":
+            raise AllocationError("no nodes within 60 s")
+        yield Leftover("container a", lambda: gone.append("a"))
+
+    monkeypatch.setattr(Slurm, "nodes", lambda _self: parse_nodes(NODES.strip()))
+    monkeypatch.setattr(cli_clean, "_containers", looked)
+    (tmp_path / "c.yaml").write_text(NODES_FILE)
+    found["jobs"] = []
+    argv = ["clean", "--cluster", str(tmp_path / "c.yaml"), "--nodes", "gpu[01-03]"]
+    assert cli.main([*argv, "--yes"]) == 1
+    told = capsys.readouterr()
+    assert told.out == "container a: removed\n"
+    assert gone == ["a"]
+    (down, held) = told.err.splitlines()
+    assert down.startswith("gpucluster: error: gpu03 was not looked at: ")
+    assert held == "gpucluster: error: gpu02 was not looked at: no nodes within 60 s"
+    assert [(one.nodes, one.partition, one.account, one.time) for one in requests] == [
+        (("gpu01",), "batch", "ops", 300.0),
+        (("gpu02",), "fast", "ops", 300.0),
+    ]
+    assert not any(one.exclusive or one.gpus_per_node for one in requests)
+    assert cli.main([*argv[:-1], "gpu01"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "container a"
+    assert gone == ["a"]
+
+
+def test_a_node_that_is_lost_was_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeChannel({**listed(gpu01="pyxis_gpucluster-6-a"), "gpu02": Answer("gpu02", 127)})
+    held = contextlib.nullcontext()
+    monkeypatch.setattr(Allocation, "request", lambda *_, **__: held)
+    monkeypatch.setattr(Fleet, "over_slurm", lambda *_: contextlib.nullcontext(fake))
+    work = cli_clean._Work(yes=False)
+    request = AllocationRequest(nodes=("gpu01", "gpu02", "gpu03"))
+    idle = cast("Slurm", SimpleNamespace(run=lambda *_: ""))
+    found = list(cli_clean._containers(idle, request, work))
+    assert [one.what for one in found] == ["container pyxis_gpucluster-6-a on gpu01, whose job has ended"]
+    (unknown, lost) = capsys.readouterr().err.splitlines()
+    assert unknown.startswith("gpucluster: error: gpu02 may keep containers named")
+    assert lost == "gpucluster: error: gpu03 was not looked at: gone"
+    assert work.end() == 1
+
+
+def test_what_a_run_makes_bears_its_mark() -> None:
+    mark = runmark._mark()
+    request = AllocationRequest(count=1, queue_wait=9.5)
+    assert f"--job-name=gpucluster-{mark}" in request.argv()
+    assert "--immediate=70" in request.argv()  # salloc gives up by itself, should nobody be left to end it
+    assert parameters(load_cluster("local"))["name"] == f"gpucluster-submitit-{mark}"
+    cluster = load_cluster("local").model_copy(update={"submitit": SubmititConfig(folder="/shared")})
+    assert cluster.submitit is not None
+    folder = shared_folder(cluster, cluster.submitit)
+    assert re.fullmatch(rf"/shared/\.gpucluster-submitit-{mark}-[0-9a-f]{{8}}", str(folder))
+    assert runmark.mark_in(folder.name.removeprefix(".")) == mark
+
+
+OWNER = """
+from pytest_gpucluster.fleet.relay import FleetServer
+from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.slurm.client import Slurm
+from pytest_gpucluster.slurm.guard import JobGuard
+from pytest_gpucluster.transport import LocalTransport
+slurm = Slurm(LocalTransport())
+guard, server = JobGuard(slurm), FleetServer(None)
+slurm.run("sbatch", f"--job-name={guard.name}", "--begin=now+600", "--array=0-1", "--output=/dev/null", "--wrap=true")
+Allocation.request(slurm, AllocationRequest(nodes=("gpu01",), extra_args=("--begin=now+600",)))
+"""
+
+
+def kill_all(owner: subprocess.Popen[str], *, but: str) -> None:
+    """Kill a process and all sessions that it has led to, at once."""
+    started = subprocess.run(["pgrep", "-P", str(owner.pid)], stdout=subprocess.PIPE, text=True, check=True)
+    sessions = ",".join(started.stdout.split())
+    every = subprocess.run(
+        ["pgrep", "-s", sessions], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.split()
+    victims = [int(pid) for pid in every if Path("/proc", pid, "comm").read_text().strip() != but]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in (owner.pid, *victims):
+            os.kill(pid, number)
+    owner.wait()
+
+
+def test_a_run_that_is_killed_whole_is_cleaned_and_live_runs_are_not(
+    sandbox: Sandbox, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """salloc alone survives: the batch jobs, the request and a folder stay."""
+    tmp = sandbox.layout.root / "killed"  # short enough for the path of a socket
+    tmp.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp))
+    client = Slurm(LocalTransport(sandbox.env))
+    env = {**os.environ, **sandbox.env, "TMPDIR": str(tmp)}
+    live = JobGuard(client)
+    try:
+        for name in (live.name, "gpucluster-1a2b3c4d-12-34", "gpucluster", "mine"):
+            client.run("sbatch", f"--job-name={name}", "--begin=now+600", "--output=/dev/null", "--wrap=true")
+        before = set(queue(sandbox))
+        owner = subprocess.Popen([sys.executable, "-c", OWNER], env=env, stdout=subprocess.DEVNULL, text=True)
+        wait_for(lambda: len(queue(sandbox)) == len(before) + 2, "both wait in the queue")
+        kill_all(owner, but="salloc")
+        assert len(set(queue(sandbox)) - before) == 2
+        assert len(list(tmp.iterdir())) == 1
+        arguments = ["clean", "--cluster", str(sandbox.cluster_file)]
+        assert cli.main(arguments) == 0
+        assert f"of a killed run (process {owner.pid})\n3 found: " in capsys.readouterr().out
+        assert len(set(queue(sandbox)) - before) == 2
+        assert cli.main([*arguments, "--yes"]) == 0
+        assert set(queue(sandbox)) == before
+        assert list(tmp.iterdir()) == []
+        capsys.readouterr()
+        assert cli.main([*arguments, "--yes"]) == 0
+        (stays, nothing) = capsys.readouterr().out.splitlines()
+        assert "(gpucluster-1a2b3c4d-12-34, PENDING) of process 12 of another machine" in stays
+        assert nothing == "No killed run has left anything else here"
+    finally:
+        tmp.rmdir()
+        live.release()
+        for job in queue(sandbox):
+            client.run("scancel", job.split("_")[0].split()[0])
+
+
+BOXED = """
+import time
+from pathlib import Path
+def test_in_a_container(srun, node):
+    assert srun(["true"], environment="box").ok
+    Path("inside").touch()
+    time.sleep(300)
+"""
+
+
+def test_containers_of_a_killed_run_go_with_the_next(sandbox: Sandbox, tmp_path: Path) -> None:
+    image = str(sandbox.layout.root / "images" / "sandbox.sqsh")
+    cluster = cluster_file(sandbox, tmp_path, environments={"box": {"container_image": image}})
+    options = (f"--cluster={cluster}", "--nodes=gpu01")
+    clean = [sys.executable, "-m", "pytest_gpucluster.cli", "clean", f"--cluster={cluster}", "--nodes=gpu01"]
+
+    def cleaned(*more: str) -> str:
+        done = subprocess.run([*clean, *more], env=env, stdout=subprocess.PIPE, text=True, check=True)
+        return done.stdout
+
+    env = {**os.environ, **sandbox.env}
+    write_suites(tmp_path, {"test_box.py": BOXED})
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *options, "test_box.py"],
+        cwd=tmp_path,
+        env=env,
+        stdout=subprocess.DEVNULL,
+    )
+    wait_for((tmp_path / "inside").exists, "the image is unpacked")
+    (job,) = (line.split()[0] for line in queue(sandbox))
+    killed.kill()
+    killed.wait()
+    wait_for(lambda: not queue(sandbox), "the nodes are back")
+    assert f"container pyxis_gpucluster-{job}-" in cleaned()
+    done = run_pytest(
+        tmp_path, *options, files={"test_next.py": "def test_next(node): pass\n"}, where=["test_next.py"]
+    )
+    assert done.rc == 0, done.out
+    assert cleaned("--yes") == "No killed run has left anything here\n"
