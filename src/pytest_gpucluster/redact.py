@@ -53,7 +53,7 @@ _PROSE = (
     r"correct|could|cut|damaged|exit|failed|generation|give|gpucluster|has|have|holds|HTTP|in|index|install|is|"
     r"it|its|judge|kept|key|key_file|killed|load|logs|look|made|make|may|measured|more|must|name|names|needs|"
     r"neither|node|node_exporter|not|not_applicable|nothing|nvidia-smi|only|output|partition|printed|"
-    r"PrivateData|Prometheus|Rank|ranks|row|rows|run|saturated|say|see|set|settings|Slurm|somebody|srun|stop|"
+    r"PrivateData|Prometheus|Rank|ranks|removed|row|rows|run|saturated|say|see|set|settings|Slurm|somebody|srun|stop|"
     r"stopped|submitit|task|the|there|this|too|UCX|whether|written"
 )
 # and what the system says of a path
