@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 PIECE = 1 << 20  # characters that are moved at a time
+PATIENCE = 60.0  # seconds for what LogXML has written to be read; it takes none
 MARK = "gpucluster-testcases"
 
 
@@ -51,7 +52,7 @@ class JUnitFile:
             return False
         os.close(self._writing)
         self._writing, self._xml.logfile = -1, str(self.path)
-        text = self._read.result()
+        text = self._read.result(PATIENCE)
         if text:
             try:
                 root = cleaned(ET.fromstring(text))  # noqa: S314 - LogXML's own

@@ -103,7 +103,7 @@ class History:
             self._db = sqlite3.connect(name, timeout=BUSY, isolation_level=None)
         try:
             with self._told():
-                self._db.execute("PRAGMA cache_size = -65536")
+                self._patiently("PRAGMA cache_size = -65536")
                 self._check()
                 if create:
                     self._try_to_write()
