@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     ("kind", "number"),
     [
         *(("signal", number) for number in (3, 6, 12, 17, 27)),  # holder, srun, pytest -n2, agent, pytest
+        ("double", 2),
+        ("end", 1),
         ("slurmd", 5),
         ("full", 6),
         ("clock", 7),

@@ -42,7 +42,7 @@ class Gauges:
             with self.reports.writing(path):
                 try:
                     self._write(path, mode)
-                except Exception as error:  # whatever it is
+                except Exception as error:  # noqa: BLE001 - whatever it is
                     try:
                         take_away(path)
                     except OSError as more:
