@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     ("kind", "number"),
     [
         *(("signal", number) for number in (3, 6, 12, 17, 27)),  # holder, srun, pytest -n2, agent, pytest
-        ("double", 2),
+        ("double", 28),
         ("end", 1),
         ("slurmd", 5),
         ("full", 6),

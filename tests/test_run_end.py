@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from plugin_helpers import run_pytest
 from pytest_gpucluster.plugin import signals
 from pytest_gpucluster.plugin.gauges import Gauges
 from pytest_gpucluster.plugin.run_end import RunEnd
+from pytest_gpucluster.plugin.session import Controller, Worker
 from pytest_gpucluster.plugin.tally import Tally
 from pytest_gpucluster.report.events import EventLog, read_events
 from pytest_gpucluster.report.files import Reports
@@ -112,6 +115,36 @@ def test_a_run_that_only_collects_states_nothing(tmp_path: Path) -> None:
     stopped: Any = run
     end.settle(stopped)
     assert (end.stated, run.exitstatus, session.messages) == (None, 1, ["x: full"])
+
+
+# --- nodes
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_nodes_go_back_beside_the_reports(*, broken: bool) -> None:
+    session: Any = object.__new__(Controller)
+    session._giving_back = session._lost_at_end = session.channel = None
+    seen: list[str] = []
+
+    def give_all_back() -> None:
+        time.sleep(0.05)
+        seen.append(threading.current_thread().name)
+        if broken and len(seen) == 1:
+            raise RuntimeError("broken")
+
+    session._give_all_back = give_all_back
+    session.start_giving_back()
+    session.start_giving_back()
+    assert seen == []
+    assert session._lost_at_end == {}
+    session.give_back()
+    assert seen == ["giving back", "MainThread"]
+
+
+def test_a_worker_has_no_nodes_to_give_back() -> None:
+    worker: Any = object.__new__(Worker)
+    worker.start_giving_back()
+    assert vars(worker) == {}
 
 
 # --- metrics

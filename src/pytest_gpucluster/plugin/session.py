@@ -600,7 +600,9 @@ class Controller(Session):
         """Begin to give the nodes back, while reports are written: those can take long."""
         self._lost_at_end = self.lost()
         if self._giving_back is None:
-            self._giving_back = threading.Thread(target=self._give_all_back, name="giving back", daemon=True)
+            self._giving_back = threading.Thread(
+                target=self._give_back_early, name="giving back", daemon=True
+            )
             self._giving_back.start()
 
     def last_look(self, say: Callable[[str], None]) -> dict[str, NodeInfo]:
@@ -628,6 +630,10 @@ class Controller(Session):
         if self._giving_back is not None:
             self._giving_back.join()
         self._give_all_back()
+
+    def _give_back_early(self) -> None:
+        with contextlib.suppress(Exception):  # give_back() tries again, where an error is seen
+            self._give_all_back()
 
     def _give_all_back(self) -> None:
         if self._look is not None:
