@@ -115,11 +115,12 @@ def test_an_event_log_goes_on_after_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_a_junit_file_that_cannot_be_written_costs_no_summary(tmp_path: Path) -> None:
-    (tmp_path / "reports" / "junit.xml").mkdir(parents=True)
-    code = "def test_whole(cluster):\n    assert cluster.name\n"
+    code = "import os\ndef test_whole(cluster):\n    os.mkdir('reports/junit.xml')\n"
     run = run_pytest(tmp_path, "--cluster=local", files={"test_x.py": code})
     assert run.rc == 1, run.out
     assert "junit.xml: cannot be written (Is a directory)" in run.out
+    assert "generated xml file" not in run.out
+    assert "\nreports: reports/events.jsonl\n" in run.out
     assert "coverage: 1 of 1 checks judged" in run.out
     assert "Traceback" not in run.out + run.err
 

@@ -473,7 +473,7 @@ def test_nothing_of_a_run_stays_that_was_deleted(kept: History) -> None:
 
 
 def test_the_schema(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "er" / "h.sqlite"
+    path = tmp_path / "h.sqlite"
     with contextlib.closing(History(path, create=True)) as made:
         rows = made._db.execute(
             "SELECT type, name FROM sqlite_master WHERE sql IS NOT NULL ORDER BY type, name"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import grp
 import os
+import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ import pytest
 
 from pytest_gpucluster import ownfile
 from pytest_gpucluster.errors import GpuClusterError
-from pytest_gpucluster.ownfile import Folder, group_id
+from pytest_gpucluster.ownfile import Folder, group_id, open_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -326,6 +327,28 @@ def test_the_folder_stays_the_one_that_was_checked(tmp_path: Path) -> None:
     assert list((tmp_path / "evil").iterdir()) == []
 
 
+def test_a_file_in_the_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    path, handle = open_own("x.lock")
+    os.close(handle)
+    assert (path, mode(path)) == (tmp_path / "x.lock", 0o600)
+    traps(tmp_path)
+    with pytest.raises(GpuClusterError) as caught:
+        open_own("link")
+    assert str(caught.value) == (
+        f"{tmp_path}/link: cannot be opened (is a symbolic link): remove it, or set TMPDIR to a folder of your own"
+    )
+
+    def nowhere() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    with pytest.raises(
+        GpuClusterError, match=r"^x: cannot be opened \(No usable temporary directory found\): "
+    ):
+        open_own("x")
+
+
 # --- groups
 
 
@@ -333,13 +356,13 @@ def test_a_group_has_to_exist_and_be_ones_own(monkeypatch: pytest.MonkeyPatch) -
     known = grp.getgrgid(0)
     assert group_id(None) is None
     monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "getegid", lambda: 5)
+    monkeypatch.setattr(os, "getgroups", lambda: [6])
     assert group_id(known.gr_name) == 0
     with pytest.raises(GpuClusterError) as caught:
         group_id("nosuch")
     assert str(caught.value) == "group 'nosuch' does not exist on this machine: getent group lists them"
     monkeypatch.setattr(os, "geteuid", lambda: OTHER)
-    monkeypatch.setattr(os, "getegid", lambda: 5)
-    monkeypatch.setattr(os, "getgroups", lambda: [6])
     with pytest.raises(GpuClusterError) as caught:
         group_id(known.gr_name)
     assert str(caught.value) == (

@@ -6,15 +6,16 @@ import os
 import resource
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from _pytest.junitxml import LogXML, xml_key
 
-from pytest_gpucluster import ownfile
+from pytest_gpucluster import cli_history, ownfile
 from pytest_gpucluster.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.plugin import gauges, reporting, start
 from pytest_gpucluster.plugin.hooks import Hooks
+from pytest_gpucluster.plugin.memory import Memory
 from pytest_gpucluster.plugin.record import clean_pair
 from pytest_gpucluster.plugin.testcases import JUnitFile
 from pytest_gpucluster.report.files import Reports
@@ -256,3 +257,32 @@ def test_missing_logs_of_steps_are_counted_also_those_of_workers(tmp_path: Path)
     assert hooks._missing_logs() == ["logs of steps are missing: a: full"]
     hooks.pytest_testnodedown(SimpleNamespace(workeroutput={"gpucluster": [("b", "b: full"), ("c", "c")]}))
     assert hooks._missing_logs() == ["logs of steps are missing: a: full (and 2 more)"]
+
+
+# --- what a history of others holds is shown without terminal control
+
+
+def test_a_history_of_others_has_no_hand_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    class Terminal:
+        verbosity = 0
+        said: ClassVar[list[tuple[str, bool]]] = []
+
+        def section(self, title: str) -> None:
+            self.said.append((title, False))
+
+        def write_line(self, line: str, *, yellow: bool = False) -> None:
+            self.said.append((line, yellow))
+
+    memory: Any = object.__new__(Memory)
+    memory.comparison = SimpleNamespace(
+        head="a\x1b[2J",
+        against=True,
+        table=lambda *, constant: [f"b\x00{constant}"],
+        lines=lambda: ["c\x07"],
+        verdict=lambda: "d A_TOKEN=hunter2",
+    )
+    memory.pytest_terminal_summary(Terminal())
+    shown = [("a?[2J", False), ("", False), ("b?False", False), ("", False), ("c?", True)]
+    assert Terminal.said == [("history", False), *shown, ("d A_TOKEN=<redacted>", False)]
+    cli_history._say("e\x1b[2J")
+    assert capsys.readouterr().out == "e?[2J\n"

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -187,3 +189,33 @@ def test_the_metrics_of_what_slurm_hands_out() -> None:
         ("slurm_cpus", 64, "CPUs"), ("slurm_memory", 2.0, "GiB"), ("step", 1.5, "s"), ("bound_gpus", 1, "GPUs"),
         ("step_cpus", 2, "CPUs"),
     ]  # fmt: skip
+
+
+def test_the_iterations_behind_each_row_are_none_of_its_figures() -> None:
+    text = (Path(__file__).parent / "data" / "nccl" / "derived-2.17.6-stamps.txt").read_text()
+    plain = nccl_tests.read(
+        re.sub(r"  2026-11-20 \d\d:\d\d:\d\d$", "", text.replace("  timestamp", ""), flags=re.MULTILINE), rc=0
+    )
+    counted = nccl_tests.read(
+        re.sub(
+            r"  2026-11-20 \d\d:\d\d:\d\d$", "  20", text.replace("timestamp", "#iters"), flags=re.MULTILINE
+        ),
+        rc=0,
+    )
+    assert plain.runs[0].rows
+    assert counted.runs[0].rows == plain.runs[0].rows
+
+
+def test_deadlines_that_passed_for_want_of_a_silent_rank_are_not_named() -> None:
+    late = "rank 1 (gpu02 GPU 0): failed: timeout after 30 s"
+    silent = nccl_tests.Failure("a rank failed", "gpu01", "rank 0: no sign of life", "")
+    timeout = nccl_tests.Failure("timeout", "gpu02", late, "")
+    assert nccl_tests._of_ranks([silent, timeout]) == [silent]
+    assert nccl_tests._of_ranks([timeout]) == [timeout]
+
+
+def test_words_of_the_first_nccl_tests() -> None:
+    failures = nccl_tests.read("NCCL failure common.cu:908 'unhandled system error'\n").failures
+    assert [(one.kind, one.text) for one in failures] == [
+        ("NCCL", "NCCL failure common.cu:908 'unhandled system error'")
+    ]

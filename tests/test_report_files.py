@@ -392,25 +392,31 @@ def test_a_log_is_for_its_user_or_a_group_as_well(tmp_path: Path) -> None:
 
 def test_a_log_has_no_secret_and_no_control_character(tmp_path: Path) -> None:
     key = "-----BEGIN RSA PRIVATE KEY-----\nhunter2\n"
-    tasks = (a_task(0, stdout=f"x\n{key}", stderr="A_TOKEN=hunter2\x1b[0m\r\n"), a_task(1, stdout="kept"))
+    tasks = (
+        a_task(0, stdout=f"x\n{key}", stderr="A_TOKEN=hunter2\x1b[0m\r\n"),
+        a_task(1, node="A_TOKEN=hunter2\x07", stdout="kept"),
+    )
     step = a_step(command="srun --token hunter2", stderr="pass\x1b[1mword=hunter2 \ud800", tasks=tasks)
-    StepLogs(tmp_path).keep("a", step)
-    assert (tmp_path / "steps" / "0001-a.log").read_text() == (
-        "check:   a\ncommand: srun --token <redacted>\nexit:    0 after 1.3 s\n\n--- srun\npassword=<redacted> \n\n"
+    StepLogs(tmp_path).keep("A_TOKEN=hunter2\x07", step)
+    (log,) = (tmp_path / "steps").iterdir()
+    assert log.read_text() == (
+        "check:   A_TOKEN=<redacted>\ncommand: srun --token <redacted>\nexit:    0 after 1.3 s\n\n"
+        "--- srun\npassword=<redacted> \n\n"
         "--- task 0 on gpu01: exit 0\nx\n<redacted>\n--- its stderr\nA_TOKEN=<redacted>\n\n"
-        "--- task 1 on gpu01: exit 0\nkept\n"
+        "--- task 1 on A_TOKEN=<redacted> exit 0\nkept\n"
     )
 
 
 def test_a_cut_divides_no_secret_from_its_name(tmp_path: Path) -> None:
     half = MAX_STREAM // 2
-    for end in range(-30, 30, 4):
-        text = "x " * (half // 2 + end) + "A_TOKEN=hunter2hunter2 " + "y " * half
+    for end in range(15):  # the cut leaves six characters out, of the secret or beside it
+        text = "x " * (half // 2 - end) + "A_TOKEN=hunter2hunter2 "
+        text += "y" * (MAX_STREAM + 6 - len(text))
         StepLogs(tmp_path, f"w{end}").keep("a", a_step(stdout=text))
         text = (tmp_path / "steps" / f"w{end}-0001-a.log").read_text()
-        assert "left out" in text
-        assert "hunter" not in text
-        assert "unter2" not in text
+        assert "\n[... 2 characters left out ...]\n" in text
+        assert "hunt" not in text
+        assert "er2" not in text
 
 
 def test_only_our_own_logs_are_taken_away(tmp_path: Path) -> None:

@@ -98,13 +98,15 @@ class Project:
         return [path.relative_to(self.source).as_posix() for path in dict.fromkeys(found)]
 
     def importers(self) -> dict[str, set[str]]:
-        """Return for each module the files that import it."""
+        """Return for each module the files that import it: of the package below its folder, tests as `tests/NAME`."""
         found: dict[str, set[str]] = {}
-        for path in self.source.rglob("*.py"):
+        files = {path: path.relative_to(self.source).as_posix() for path in self.source.rglob("*.py")}
+        files |= {path: f"tests/{path.name}" for path in (self.root / "tests").glob("test_*.py")}
+        for path, name in files.items():
             for node in ast.walk(ast.parse(path.read_bytes())):
                 if isinstance(node, ast.ImportFrom) and node.module:
-                    for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
-                        found.setdefault(name, set()).add(path.relative_to(self.source).as_posix())
+                    for module in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                        found.setdefault(module, set()).add(name)
         return found
 
 
@@ -331,9 +333,12 @@ class Reached:
         reached = self.by_line.get(mutant.path, {})
         here = set().union(*(reached.get(line, ()) for line in mutant.lines))
         others = self.of_file(mutant.path)
-        if mutant.at_import:  # a table or default: whoever uses the module, or a module that imports it
+        if (
+            mutant.at_import
+        ):  # a table or default: whoever uses the module, or a module or test that imports it
             for importer in self.importers.get(self.module(mutant.path), ()):
                 others |= self.of_file(importer)
+                others |= {test for test in self.cost if test.startswith(f"{importer}::")}
         return [batch for batch in (*self.split(here), self.within(others - here, OTHER_TESTS)) if batch]
 
     def split(self, tests: set[str]) -> list[list[str]]:

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster import config
+from pytest_gpucluster import config, printable
 from pytest_gpucluster.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.report.history import LAST, LAST_GOOD, History
 from pytest_gpucluster.report.trend import WHOLE, fold, number, share, when
@@ -334,4 +334,4 @@ def _positive(text: str) -> int:
 
 
 def _say(text: str) -> None:
-    print(text)  # noqa: T201 - a command speaks
+    print(printable.clean(text))  # noqa: T201 - a command speaks; another user may have written the file

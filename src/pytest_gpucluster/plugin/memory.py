@@ -10,6 +10,7 @@ import pytest
 
 from pytest_gpucluster.errors import GpuClusterError
 from pytest_gpucluster.plugin import signals
+from pytest_gpucluster.plugin.record import clean
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.recorded import recorded
@@ -49,14 +50,18 @@ class Memory:
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """End with each metric beside its past, and name what got worse: nearest to the prompt."""
-        write, found = terminalreporter.write_line, self.comparison
+        found = self.comparison
+
+        def write(line: str, *, yellow: bool = False) -> None:
+            terminalreporter.write_line(clean(line), yellow=yellow)  # another user may have written the file
+
         if found is not None:
             terminalreporter.section("history")
             verbose = terminalreporter.verbosity > 0
             for line in (found.head, *(["", *found.table(constant=verbose), ""] if found.against else [])):
                 write(line)
             for line in found.lines():
-                terminalreporter.write_line(line, yellow=True)
+                write(line, yellow=True)
             write(found.verdict())
 
 

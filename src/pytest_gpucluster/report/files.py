@@ -1,7 +1,7 @@
 """The writer of reports: each file whole or not at all, readable by its owner alone or by one stated group as well.
 
-Text that tasks have printed goes through `write_text`, which takes secrets and terminal control out of it. What is made
-from the event log (HTML, JUnit, metrics) holds none: the log is written without them.
+`harmless` takes secrets and terminal control out of the event log, logs of steps and what LogXML writes. HTML, metrics
+and history are made from the event log.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def write_whole(
     pieces = [data] if isinstance(data, bytes) else data
     try:
         if is_stream(path):
-            with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC), "wb") as file:  # noqa: PTH123
+            with open(os.open(path, os.O_WRONLY | os.O_APPEND), "wb") as file:  # noqa: PTH123
                 file.writelines(pieces)
             return
         with contextlib.closing(Folder(path.parent, create=True, group=group)) as folder:
@@ -79,11 +79,6 @@ def take_away(path: Path) -> None:
     if not is_stream(path):
         with contextlib.closing(Folder(path.parent)) as folder:
             folder.remove(path.name)
-
-
-def write_text(path: Path, text: str, *, group: int | None = None) -> None:
-    """Write a text that others have written, without secrets and terminal control; as `write_whole`."""
-    write_whole(path, harmless(text).encode("utf-8", "replace"), group=group)
 
 
 def harmless(text: str) -> str:

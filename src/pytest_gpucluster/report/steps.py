@@ -41,7 +41,7 @@ class StepLogs:
         name = f"{self._prefix}{next(self._numbers):04}-{plain}.log"
         path = self._folder / FOLDER / name
         with self._reports.writing(path):
-            text = "".join(f"{harmless(part)}\n" for part in _parts(check, result))
+            text = "".join(f"{part}\n" for part in _parts(check, result))
             with (
                 contextlib.closing(Folder(self._folder, create=True, group=self._reports.group)) as above,
                 contextlib.closing(above.folder(FOLDER, create=True)) as steps,
@@ -69,9 +69,9 @@ def clear(folder: Path) -> None:
 
 
 def _parts(check: str, result: StepResult) -> Iterator[str]:
-    """Yield lines and whole streams: half a private key in one of them takes only the rest of that one."""
-    yield f"check:   {check or 'exam of the nodes'}"
-    yield f"command: {result.command}"
+    """Yield lines and streams, harmless each by itself: half a private key takes only the rest of its own."""
+    yield harmless(f"check:   {check or 'exam of the nodes'}")
+    yield harmless(f"command: {result.command}")
     yield f"exit:    {result.rc} after {result.seconds:.1f} s"
     for title, text in (("srun", result.stderr), ("output without a task", result.stdout)):
         if text:
@@ -83,7 +83,8 @@ def _parts(check: str, result: StepResult) -> Iterator[str]:
 def _task_lines(task: TaskResult) -> Iterator[str]:
     ended = "exit unknown" if task.rc is None else f"exit {task.rc}"
     yield ""
-    yield f"--- task {task.rank} on {task.node or '?'}: {ended}" + (", output cut" if task.truncated else "")
+    cut = ", output cut" if task.truncated else ""
+    yield harmless(f"--- task {task.rank} on {task.node or '?'}: {ended}{cut}")
     if task.stdout:
         yield _cut(task.stdout)
     if task.stderr:
@@ -95,9 +96,7 @@ def _cut(text: str) -> str:
 
     Secrets are taken out before: the cut may divide one from its name.
     """
-    text = text.rstrip("\n")
-    if len(text) > MAX_STREAM:
-        text = harmless(text)
+    text = harmless(text.rstrip("\r\n"))
     if len(text) <= MAX_STREAM:
         return text
     half = MAX_STREAM // 2
