@@ -654,6 +654,9 @@ def test_a_uuid_may_stand_twice_on_one_node() -> None:
     assert [it.measured for it in verdict.findings] == ["the same UUID on gpu[01-02]"] * 2
     assert gpu.uuids(gpus, {}, "gpu01").outcome is Outcome.PASSED
     assert gpu.serials(gpus, {}, "gpu01").outcome is Outcome.PASSED
+    without = replace(first, serial=None, unread={"serial": "[N/A]"})
+    one = gpu.serials(replace(gpus, devices=(without, second)), {}, "gpu01")
+    assert [it.expected for it in one.findings] == ["a serial number; other GPUs of the node report it"]
 
 
 def test_an_edge_of_the_topology_is_judged_once_and_the_first_gpu_is_told() -> None:

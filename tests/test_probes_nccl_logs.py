@@ -203,6 +203,7 @@ def test_the_iterations_behind_each_row_are_none_of_its_figures() -> None:
         rc=0,
     )
     assert plain.runs[0].rows
+    assert nccl_tests.read(text, rc=0).runs[0].rows == plain.runs[0].rows
     assert counted.runs[0].rows == plain.runs[0].rows
 
 
@@ -219,3 +220,103 @@ def test_words_of_the_first_nccl_tests() -> None:
     assert [(one.kind, one.text) for one in failures] == [
         ("NCCL", "NCCL failure common.cu:908 'unhandled system error'")
     ]
+
+
+def test_a_half_without_its_last_column_is_no_layout() -> None:
+    assert nccl_tests._layout(["size", "count", "type", "time", "algbw", "busbw"]) is None
+
+
+def test_a_line_of_nccl_is_cut_off_a_row_and_a_line_without_one_is_whole() -> None:
+    row = "     1048576        262144     float     sum      -1   123.00    8.53   15.98       "
+    assert nccl_tests._part_log(f"{row}gpu01:77:99 [0] NCCL INFO x", None) == (row, True)
+    assert nccl_tests._part_log(f"{row}N/Agpu01:77:99 [0] NCCL INFO x", None) == (f"{row}N/A", True)
+    assert nccl_tests._part_log(row, None) == (row, False)
+    assert nccl_tests._part_log("# NCCL", None) == ("# NCCL", False)
+    assert nccl_tests.Run().world == 0
+
+
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        ("[]", "[]"),
+        ("", "an empty cell"),
+        ("N/A", "N/A"),
+        ("NA", "NA"),
+        ("ERR", "ERR"),
+        ("Unknown", "Unknown"),
+    ],
+)
+def test_what_stands_in_place_of_a_value(cell: str, told: str) -> None:
+    assert nvidia_smi._understood(lambda text, _unit: text, cell, "") == (None, told)
+
+
+def test_a_short_line_is_a_cut_row_only_where_it_begins_like_one() -> None:
+    assert nvidia_smi._row(", x", ["", "x"], ["index", "name", "uuid"], "") is None
+    for cut in ("0, x", "12 , x", "GPU-1f, x"):
+        with pytest.raises(ProbeError, match=r"a row of 2 of 3 cells, cut\?"):
+            nvidia_smi._row(cut, cut.split(","), ["index", "name", "uuid"], "")
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["Nov 21 10:00:00 gpu01 kernel: x", "[    0.1] x", "2026-11-21T10:00 x", "kern  :info  : [ 1.0] x"],
+)
+def test_a_short_log_that_tells_times_is_one(first: str) -> None:
+    text = f"source dmesg\nfrom\t{first}\nend\t1\t0\t0\t0\t\n"
+    assert kernel_log.parse(Answer("gpu01", 0, text.encode())).lines == 1
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "Nov 21 x0:00:00 gpu01 kernel: x",
+        "Nov 21 1x:00:00 x",
+        "Nov x 10:00:00 x",
+        "nov 21 10:00 x",
+        "x026-11-21T10:00 x",
+        "2026-x1-21T10:00 x",
+        "2026-1x-21T10:00 x",
+        "2026-11-x1T10:00 x",
+        "2026-11-2xT10:00 x",
+        "2026-11-21 x",
+        "[x] x",
+        "dmesg: not permitted",
+    ],
+)
+def test_a_short_text_without_times_is_no_log(first: str) -> None:
+    text = f"source dmesg\nfrom\t{first}\nend\t1\t0\t0\t0\t\n"
+    with pytest.raises(NotAvailable, match=r"^that is no kernel log"):
+        kernel_log.parse(Answer("gpu01", 0, text.encode()))
+
+
+def test_legends_of_a_topology_may_begin_their_line() -> None:
+    assert dict(nvidia_smi._LEGEND.findall("NIC Legend:\n\nNIC0: mlx5_0\n  NIC1: mlx5_1\n")) == {
+        "NIC0": "mlx5_0", "NIC1": "mlx5_1"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("place", [0, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18])
+def test_a_row_whose_time_of_day_is_damaged_is_refused(place: int) -> None:
+    text = (Path(__file__).parent / "data" / "nccl" / "derived-2.17.6-stamps.txt").read_text()
+    stamp = re.search(r"2026-11-20 \d\d:\d\d:\d\d", text)
+    assert stamp is not None
+    damaged = f"{stamp[0][:place]}x{stamp[0][place + 1 :]}"
+    whole, broken = nccl_tests.read(text, rc=0), nccl_tests.read(text.replace(stamp[0], damaged, 1), rc=0)
+    assert (whole.runs[0].complete, broken.runs[0].complete) == (True, False)
+
+
+def test_a_rank_line_that_is_not_understood_is_told_once() -> None:
+    text = (Path(__file__).parent / "data" / "nccl" / "derived-2.17.6-stamps.txt").read_text()
+    line = next(line for line in text.splitlines() if "Rank  3" in line)
+    run = nccl_tests.read(text.replace(line, "#  Rank  3 is lost")).runs[0]
+    assert [reason for reason in run.reasons if reason.startswith("line ")] == [
+        f"line {text.splitlines().index(line) + 1}: Rank line not understood: '# Rank 3 is lost'"
+    ]
+
+
+def test_the_world_of_a_table_is_the_group_of_its_first_rank() -> None:
+    def line(rank: int, group: int) -> tuple[int, nccl_tests.RankLine]:
+        return rank, nccl_tests.RankLine(rank, group, 1, "gpu01", rank, "0000:01:00", "H200")
+
+    table = nccl_tests._Table("", ranks=[line(2, 1), line(0, 0), line(1, 0), line(3, 1), line(4, 1)])
+    assert nccl_tests._ranks(table, []) == 2

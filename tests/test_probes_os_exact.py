@@ -351,6 +351,7 @@ READ: list[tuple[Callable[[], object], object]] = [
     (lambda: mpi._speaks({Version("", "")}, {"mpich": ""}), ()),
     (lambda: mpi._speaks({Version("Open MPI", "5.0.1")}, {"ompi-pmi": "s1"}), ("pmix",)),
     (lambda: mpi._speaks({Version("Open MPI", "4.1")}, {"ompi-pmi": "s1 s2 ext3x s2 x"}), ("pmi1", "pmi2", "pmix")),
+    (lambda: mpi._speaks({Version("Open MPI", "4.1")}, {"ompi-pmi": "isolated s2"}), ("pmi2",)),
     (lambda: mpi._speaks({Version("Open MPI", "x.1")}, {"ompi-pmi": "pmix3x"}), ("pmix",)),
     (lambda: mpi._speaks({Version("Open MPI", "4.1")}, {}), ()),
     (lambda: str(Version("", "")), "unknown"),

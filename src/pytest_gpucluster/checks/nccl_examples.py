@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.checks.told import Fact, StepTold
     from pytest_gpucluster.checks.verdict import Judgement
 
-EXIT_NO_LIBRARY = 2  # the payload's
-
 
 def judge(told: StepTold, node: str = "") -> Judgement:
     """Judge one program on a node ('': on all): every rank once, every element right, every process ends with 0."""

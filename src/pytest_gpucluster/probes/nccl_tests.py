@@ -710,7 +710,7 @@ _NUMBER = re.compile(r"(?:0|[1-9]\d*)(?:\.(\d{1,18}))?(?:e([+-]\d{2,3}))?")
 _WHOLE = re.compile(r"0|[1-9]\d*")
 _WRONG = re.compile(r"(?:0|[1-9]\d*)(?:\.\d+)?(?:e\+\d{2,3})?")  # %g
 _NAN = ("nan", "-nan")
-_STAMPS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+_STAMPS = re.compile(r"\d{4}(?:-\d\d){2} \d\d(?::\d\d){2}")
 
 
 @dataclass(frozen=True)
