@@ -102,6 +102,7 @@ def test_a_log_with_gaps_is_told_and_not_among_the_files(log: EventLog) -> None:
     assert end.gaps() == []
     log.failed = "a: full"
     end.finish(1, [])
+    assert end.reports.written == {}
     end.settle(run)
     assert session.messages == ["the event log is not whole: a: full"]
     assert end.reports.written == {}
@@ -229,13 +230,15 @@ def test_metrics_of_a_log_that_is_lost_say_how_the_run_ended(tmp_path: Path, log
     assert reports.problems == {}
     assert 'exit_status{cluster="a"} 1\n' in (tmp_path / "all" / "x.prom").read_text()
     log.path.write_text(
-        '{"event": "result", "time": 1, "node": "n", "outcome": "passed", "metrics": [], "verdicts": []}'
+        '{"event": "result", "time": 1, "node": "n", "outcome": "failed", "check": "c", "metrics": [], "verdicts": []}'
     )
-    log.write("finish", exit=2)
+    with log.path.open("a") as file:
+        file.write('\n{"event": "finish", "time": 2, "exit": 0}\n')
+    log.frame["finish"]["exit"] = 2
     made.write()
     text = (tmp_path / "metrics.prom").read_text()
     assert 'exit_status{cluster="a"} 2\n' in text
-    assert 'checks{cluster="a",outcome="passed"} 1\n' in text
+    assert 'gpucluster_check_failed{cluster="a",node="n",check="c"} 1\n' in text
 
 
 # --- whole runs

@@ -60,14 +60,14 @@ class Gauges:
 
     def _events(self) -> Iterator[dict[str, Any]]:
         """Yield the events of the log; where a full disk has taken some, those that frame a run come from memory."""
-        frame = self.log.frame if self.log.failed else {}
-        yield from (event for kind, event in frame.items() if kind != "finish")
+        frame = list(self.log.frame.values()) if self.log.failed else []
+        yield from frame  # `start` before the results
         try:
             yield from read_events(self.log.path)
         except OSError:
             if not frame:
                 raise
-        yield from (event for kind, event in frame.items() if kind == "finish")
+        yield from frame  # and the `finish` that counts behind those of the log
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
