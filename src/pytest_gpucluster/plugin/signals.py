@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SAME = (
-    10.0  # seconds in which further signals mean the first: another exception would break what that has begun
-)
+# another KeyboardInterrupt would break what the first has begun
+SAME = 10.0  # seconds in which further signals mean the first
 
 STEP = 0.1  # seconds until a wait that a signal ends has ended
 
