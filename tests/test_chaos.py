@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     [
         *(("signal", number) for number in (3, 6, 12, 17, 27)),  # holder, srun, pytest -n2, agent, pytest
         ("holder", 1),  # -n2
+        ("double", 28),
+        ("end", 1),
         ("slurmd", 5),
         ("full", 6),
         ("clock", 7),

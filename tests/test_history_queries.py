@@ -411,12 +411,12 @@ def test_the_last_good_run_stays_and_older_good_ones_go(kept: History) -> None:
         (
             sqlite3.OperationalError("database is locked"),
             GpuClusterError,
-            "another writer has held it for 60 s; import the run later with `gpucluster history --import EVENTS`",
+            "another writer has held it for 0 s; import the run later with `gpucluster history --import EVENTS`",
         ),
         (
             sqlite3.OperationalError("database is busy"),
             GpuClusterError,
-            "another writer has held it for 60 s; import the run later with `gpucluster history --import EVENTS`",
+            "another writer has held it for 0 s; import the run later with `gpucluster history --import EVENTS`",
         ),
         (
             sqlite3.OperationalError("attempt to write a readonly database"),
@@ -492,14 +492,40 @@ def test_the_schema(tmp_path: Path) -> None:
 
 def test_a_file_is_read_while_another_writes_it(kept: History, monkeypatch: pytest.MonkeyPatch) -> None:
     add(kept, log(1, night({"gpu01": 1.0})))
-    assert kept._number("busy_timeout") == 60_000  # milliseconds
+    (timeout,) = kept._db.execute("PRAGMA busy_timeout").fetchone()
+    assert timeout == 60_000  # milliseconds
     monkeypatch.setattr("pytest_gpucluster.report.history.BUSY", 0.01)
     kept._db.execute("BEGIN IMMEDIATE")
     with contextlib.closing(History(kept.path)) as other:
         assert [past.run for past in other.runs("prod")] == ["night001"]
-    with pytest.raises(GpuClusterError, match=r"another writer has held it for 0.01 s; import the run later"):
+    with pytest.raises(GpuClusterError, match=r"another writer has held it for 0 s; import the run later"):
         History(kept.path, create=True)
     kept._db.execute("ROLLBACK")
+
+
+def test_a_wait_for_another_writer_can_be_ended(kept: History) -> None:
+    with contextlib.closing(sqlite3.connect(kept.path, isolation_level=None)) as other:
+        for statement, steps in (("BEGIN IMMEDIATE", [0.05, 0.05]), ("BEGIN EXCLUSIVE", [0.05])):
+            other.execute(statement)
+            waits: list[float] = []
+
+            def wait(seconds: float, waits: list[float] = waits, most: int = len(steps)) -> bool:
+                waits.append(seconds)
+                return len(waits) < most
+
+            with pytest.raises(GpuClusterError, match="another writer has held it for 0 s"):
+                History(kept.path, create=True, wait=wait)
+            assert waits == steps
+            other.execute("ROLLBACK")
+        other.execute("BEGIN IMMEDIATE")
+
+        def released(_seconds: float) -> None:
+            other.execute("ROLLBACK")
+
+        with contextlib.closing(History(kept.path, create=True, wait=released)) as late:
+            assert late.add(recorded(log(1, night({"gpu01": 1.0}))))
+            (timeout,) = late._db.execute("PRAGMA busy_timeout").fetchone()
+            assert timeout == 60_000  # a reader waits in SQLite
 
 
 def test_a_file_of_the_next_version_is_refused(kept: History) -> None:

@@ -445,6 +445,10 @@ def test_the_testcase_of_the_run(finish: dict[str, Any], message: str | None, te
     assert cases == ([] if message is None else [red])
 
 
+def test_of_two_finishes_the_last_counts() -> None:
+    assert case_of({"event": "finish", "complaints": ["before the last one"]}) == []
+
+
 def test_the_head_of_a_file() -> None:
     events = [
         {"event": "start", "time": 86400.0, "run": "r1", "cluster": "prod", "simulated": True},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -184,23 +185,22 @@ class Manager:
         self.gone.append(plugin)
 
 
-def hooks_with(tmp_path: Path, exitstatus: int) -> tuple[Any, Any, Any]:
+def hooks_with(tmp_path: Path) -> tuple[Any, Any]:
     xml, stash = logged(tmp_path / "x.xml"), pytest.Stash()
     stash[xml_key] = xml
     hooks: Any = object.__new__(Hooks)
     hooks.config = SimpleNamespace(stash=stash, pluginmanager=Manager())
     hooks.session, hooks.reports = SimpleNamespace(messages=[]), Reports()
     hooks._junit = JUnitFile(xml)
-    return hooks, SimpleNamespace(exitstatus=exitstatus), xml
+    return hooks, xml
 
 
 def test_junit_that_is_written_is_kept_as_such(tmp_path: Path) -> None:
-    hooks, session, xml = hooks_with(tmp_path, pytest.ExitCode.OK)
+    hooks, xml = hooks_with(tmp_path)
     hooks._junit.catch()
     xml.pytest_sessionfinish()
-    hooks._write_junit(session, hooks._junit)
+    hooks.write_junit()
     assert hooks.reports.written == {tmp_path / "x.xml": None}
-    assert (hooks.session.messages, session.exitstatus) == ([], pytest.ExitCode.OK)
     assert hooks.config.pluginmanager.gone == []
     reporting.forget_junit(hooks.config)
     assert hooks.config.pluginmanager.gone == [xml]
@@ -208,29 +208,46 @@ def test_junit_that_is_written_is_kept_as_such(tmp_path: Path) -> None:
     assert hooks.config.pluginmanager.gone == [xml]
 
 
-@pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 1), (2, 2)])
-def test_junit_that_is_not_written_is_an_error_and_not_named(tmp_path: Path, before: int, after: int) -> None:
-    hooks, session, xml = hooks_with(tmp_path, pytest.ExitCode(before))
+def test_junit_that_is_not_written_is_not_named(tmp_path: Path) -> None:
+    hooks, xml = hooks_with(tmp_path)
     (tmp_path / "x.xml").mkdir()
     hooks._junit.catch()
     xml.pytest_sessionfinish()
-    hooks._write_junit(session, hooks._junit)
-    assert hooks.session.messages == [f"{tmp_path}/x.xml: cannot be written (Is a directory)"]
-    assert (hooks.reports.written, session.exitstatus) == ({}, after)
+    hooks.write_junit()
+    why = f"{tmp_path}/x.xml: cannot be written (Is a directory)"
+    assert (hooks.reports.written, hooks.reports.problems) == ({}, {tmp_path / "x.xml": why})
     assert hooks.config.pluginmanager.gone == [xml]
 
 
-def test_junit_that_was_not_come_to_is_an_error(tmp_path: Path) -> None:
-    hooks, session, _ = hooks_with(tmp_path, pytest.ExitCode.OK)
-    hooks._write_junit(session, hooks._junit)
-    assert hooks.session.messages == [f"{tmp_path}/x.xml: is not written: pytest did not come to it"]
+def test_junit_that_was_not_come_to_is_a_problem(tmp_path: Path) -> None:
+    hooks, _ = hooks_with(tmp_path)
+    hooks.write_junit()
+    why = f"{tmp_path}/x.xml: is not written: pytest did not come to it"
+    assert hooks.reports.problems == {tmp_path / "x.xml": why}
+    hooks._junit = None
+    hooks.write_junit()
+
+
+def test_a_limit_on_files_does_not_hit_what_pytest_writes_of_junit(tmp_path: Path) -> None:
+    hooks, xml = hooks_with(tmp_path)
+    hooks._junit.catch()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+        xml.pytest_sessionfinish()
+        hooks.write_junit()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    why = f"{tmp_path}/x.xml: cannot be written (File too large)"
+    assert hooks.reports.problems == {tmp_path / "x.xml": why}
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- logs of steps
 
 
 def test_missing_logs_of_steps_are_counted_also_those_of_workers(tmp_path: Path) -> None:
-    hooks, _, _ = hooks_with(tmp_path, 0)
+    hooks, _ = hooks_with(tmp_path)
     assert hooks._missing_logs() == []
     hooks.pytest_testnodedown(SimpleNamespace())
     hooks.pytest_testnodedown(SimpleNamespace(workeroutput={}))
@@ -253,11 +270,10 @@ def test_a_history_of_others_has_no_hand_on_the_terminal(capsys: pytest.CaptureF
         def section(self, title: str) -> None:
             self.said.append((title, False))
 
-        def write_line(self, line: str, *, yellow: bool = False, red: bool = False) -> None:
-            self.said.append((line, yellow or red))
+        def write_line(self, line: str, *, yellow: bool = False) -> None:
+            self.said.append((line, yellow))
 
     memory: Any = object.__new__(Memory)
-    memory.problem = "full"
     memory.comparison = SimpleNamespace(
         head="a\x1b[2J",
         against=True,
@@ -267,7 +283,6 @@ def test_a_history_of_others_has_no_hand_on_the_terminal(capsys: pytest.CaptureF
     )
     memory.pytest_terminal_summary(Terminal())
     shown = [("a?[2J", False), ("", False), ("b?False", False), ("", False), ("c?", True)]
-    error = ("ERROR: the run is not in the history: full", True)
-    assert Terminal.said == [("history", False), *shown, ("d A_TOKEN=<redacted>", False), error]
+    assert Terminal.said == [("history", False), *shown, ("d A_TOKEN=<redacted>", False)]
     cli_history._say("e\x1b[2J")
     assert capsys.readouterr().out == "e?[2J\n"

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import sqlite3
 import subprocess
 import time
 import uuid
@@ -59,6 +60,15 @@ STEP = """
 def test_in_a_step(node, srun):
     open("asleep-step", "w").close()
     srun(["sleep", "1200"])
+"""
+UNTIL_LOCKED = """
+import pathlib, time
+
+
+def test_waits(host):
+    open("asleep-x", "w").close()
+    while not pathlib.Path("locked").exists():
+        time.sleep(0.05)
 """
 SLURM_SUITE = Path(__file__).parent.parent / "suites" / "test_slurm.py"
 
@@ -284,3 +294,25 @@ def test_under_nohup_a_hang_up_is_ignored(sandbox: Sandbox, tmp_path: Path) -> N
     finally:
         signal.signal(signal.SIGHUP, before)
     assert run.rc == 0, run.out
+
+
+def test_a_locked_history_holds_no_nodes_and_is_not_waited_for_after_a_signal(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    write_suites(tmp_path, {"test_until_locked.py": UNTIL_LOCKED})
+    with running(sandbox, tmp_path, "--history=h.db") as run:
+        run.asleep()
+        assert queue(sandbox)
+        with contextlib.closing(sqlite3.connect(tmp_path / "h.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            (tmp_path / "locked").touch()
+            run.nodes_are_back()
+            assert run.process.poll() is None, "it waits for the history"
+            assert (tmp_path / "reports" / "metrics.prom").exists()
+            run.process.terminate()
+            ended = run.ended()
+    assert ended.rc == 2, ended.out
+    assert [event["exit"] for event in ended.events if event["event"] == "finish"] == [0, 2]
+    first, second = ended.errors
+    assert "the run is not in the history: history h.db: another writer has held it for" in first
+    assert second == "ERROR: stopped by SIGTERM after the last test: the run ends with 2"

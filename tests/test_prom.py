@@ -125,13 +125,13 @@ def test_a_lost_node_is_not_fit() -> None:
 def test_the_last_success_is_carried_over(tmp_path: Path) -> None:
     path, series = tmp_path / "metrics.prom", 'gpucluster_last_success_timestamp_seconds{cluster="prod"}'
     for exit_, said in ((1, None), (0, 110), (1, 110), (None, 110)):
-        prom.write(events(result("gpu.count"), exit_=exit_), path)
+        prom.write(events(result("gpu.count"), exit_=exit_), path, prom.read(path))
         found = samples(path.read_text())
         assert found.get(series) == said
         assert found['gpucluster_run_success{cluster="prod"}'] == (exit_ == 0)
     assert [one.name for one in tmp_path.iterdir()] == ["metrics.prom"]
     path.write_bytes(b"\xff\x00 garbage")
-    prom.write(events(result("gpu.count"), exit_=1), path)
+    prom.write(events(result("gpu.count"), exit_=1), path, prom.read(path))
     assert series not in samples(path.read_text())
 
 
@@ -438,5 +438,5 @@ def test_a_file_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
     assert run.rc == 1
     assert any("metrics.prom: cannot be written" in error for error in run.errors)
     with pytest.raises(GpuClusterError, match=r"cannot be written"):
-        prom.write(events(), tmp_path / "reports" / "metrics.prom")
+        prom.write(events(), tmp_path / "reports" / "metrics.prom", "")
     assert len(list((tmp_path / "reports").glob(".metrics*"))) == 0

@@ -102,14 +102,14 @@ def test_a_help_line_has_plain_quotes() -> None:
     assert '# HELP gpucluster_measured_a_b_watts a"b as the last run measured it, in watts.\n' in page
 
 
-def test_a_duration_is_in_milliseconds_and_the_first_of_an_event_counts() -> None:
+def test_a_duration_is_in_milliseconds_and_of_two_finishes_the_last_counts() -> None:
     told: list[dict[str, Any]] = [
         {"event": "start", "time": 100.0, "cluster": "a", "simulated": True},
         {"event": "start", "time": 101.0, "cluster": "b", "simulated": False},
         {"event": "nodes", "time": 101.0, "selected": ["n1"]},
         {"event": "nodes", "time": 101.0, "selected": ["n2"]},
-        {"event": "finish", "time": 102.0, "exit": 3},
-        {"event": "finish", "time": 110.12345, "exit": 0},
+        {"event": "finish", "time": 102.0, "exit": 0},
+        {"event": "finish", "time": 110.12345, "exit": 3},
     ]
     page = prom.render(told).splitlines()
     assert [
@@ -131,13 +131,13 @@ def test_results_without_a_start_have_no_cluster() -> None:
 
 def test_a_success_is_carried_over_from_the_file_before(tmp_path: Path) -> None:
     path = tmp_path / "metrics.prom"
-    prom.write(events(exit_=1), path)  # there is none
+    prom.write(events(exit_=1), path, prom.read(path))  # there is none
     assert "last_success" not in path.read_text()
-    prom.write(events(exit_=0), path)
-    prom.write(events(exit_=1), path)
+    prom.write(events(exit_=0), path, prom.read(path))
+    prom.write(events(exit_=1), path, prom.read(path))
     assert path.read_text().endswith("\n")
     line = 'gpucluster_last_success_timestamp_seconds{cluster="prod"} 110\n'
     assert line in path.read_text()
     path.write_bytes(b"\xff\n" + line.encode())
-    prom.write(events(exit_=1), path)
+    prom.write(events(exit_=1), path, prom.read(path))
     assert line in path.read_text()

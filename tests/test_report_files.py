@@ -13,7 +13,7 @@ import pytest
 from pytest_gpucluster import ownfile
 from pytest_gpucluster.errors import GpuClusterError
 from pytest_gpucluster.report.events import EventLog, read_events, strict_json
-from pytest_gpucluster.report.files import Reports, is_stream, write_whole
+from pytest_gpucluster.report.files import Reports, is_stream, take_away, write_whole
 from pytest_gpucluster.report.steps import MAX_STREAM, StepLogs, clear
 from pytest_gpucluster.slurm.result import StepResult, TaskResult
 
@@ -87,6 +87,9 @@ def test_what_became_of_each_file_is_kept(tmp_path: Path) -> None:
     with reports.writing(path):
         fail(GpuClusterError("x:\n  full"))
     assert reports.problems == {path: "x: full"}
+    with reports.writing(path):
+        fail(KeyError("a"))
+    assert reports.problems == {path: f"{path}: cannot be written (KeyError: 'a')"}
     with pytest.raises(KeyboardInterrupt), reports.writing(path):
         fail(KeyboardInterrupt())
     assert reports.written == {}
@@ -112,6 +115,16 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside(tmp_path: Pat
         GpuClusterError, match=r"cannot be written \(Not a directory\)|cannot be written \(File exists\)"
     ):
         write_whole(path / "below", b"")
+
+
+def test_a_file_of_an_earlier_run_is_taken_away_but_no_pipe(tmp_path: Path) -> None:
+    path = tmp_path / "x.prom"
+    path.write_text("old")
+    take_away(path)
+    take_away(path)
+    os.mkfifo(path)
+    take_away(path)
+    assert [one.name for one in tmp_path.iterdir()] == ["x.prom"]
 
 
 def test_a_file_that_is_written_is_hidden_from_collectors(tmp_path: Path) -> None:
@@ -192,8 +205,14 @@ def test_a_full_disk_is_remembered_and_costs_no_later_event(tmp_path: Path) -> N
     log.write("second")  # 9 bytes of it, then the disk is full
     assert log.failed == f"{path}: No space left on device"
     log.write("third")
+    log.write("finish", exit=1)
+    log._file.room = [-1]
+    log.write("finish", exit=2)
+    assert {kind: event["exit"] for kind, event in log.frame.items()} == {
+        "finish": 2
+    }  # also what is not in the file
     log.close()
-    assert [event["event"] for event in read_events(path)] == ["first", "third"]
+    assert [event["event"] for event in read_events(path)] == ["first", "third", "finish"]
     lines = path.read_text().splitlines()
     assert [len(line) for line in lines[1:2]] == [9]
     assert json.loads(lines[2])["event"] == "third"

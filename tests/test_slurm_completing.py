@@ -190,8 +190,20 @@ def test_nodes_that_were_given_back_are_waited_for_a_while(
     looks = Looks(*states)
     told: list[str] = []
     monkeypatch.setattr("pytest_gpucluster.slurm.completing.time.monotonic", lambda: looks.now)
-    monkeypatch.setattr("pytest_gpucluster.slurm.completing.time.sleep", looks.sleep)
     slurm: Any = looks
-    assert sorted(completing.settled(slurm, ["gpu01", "gpu02"], 10, told.append)) == let_go
+    assert sorted(completing.settled(slurm, ["gpu01", "gpu02"], 10, told.append, looks.sleep)) == let_go
     assert looks.now == slept
     assert told == said
+
+
+def test_a_wait_for_epilogs_ends_where_no_more_waiting_is_wanted() -> None:
+    looks = Looks("IDLE+COMPLETING")
+    waits: list[float] = []
+    slurm: Any = looks
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return len(waits) < 2
+
+    assert sorted(completing.settled(slurm, ["gpu01", "gpu02"], 10, print, wait)) == ["gpu02"]
+    assert waits == [0.25, 0.5]

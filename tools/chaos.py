@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -37,6 +38,7 @@ from pytest_gpucluster.slurm.inventory import parse_nodes
 ROOT = Path(__file__).parent.parent
 NODES = 4
 FAULTY = "gpu03"  # has lost a GPU: whatever happens, it must not pass, and no other node may fail
+REPORTS = ("junit.xml", "metrics.prom", "report.html")
 TESTS = ("asked", "count", "quick", "responds", "step")
 
 # Every item's end is also told to a file of its own, behind the plugin's back.
@@ -50,6 +52,13 @@ def pytest_runtest_logreport(report):
     if folder and "PYTEST_XDIST_WORKER" not in os.environ and (report.when == "call" or report.outcome != "passed"):
         with open(folder, "a") as file:
             file.write(json.dumps(report.nodeid) + "\\n")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_unconfigure(config):
+    folder = os.environ.get("CHAOS_WITNESS")
+    if folder and "PYTEST_XDIST_WORKER" not in os.environ:
+        open(folder + ".over", "w").close()
 """
 SUITE = """
 from pytest_gpucluster.checks.verdict import Finding, check
@@ -133,6 +142,7 @@ class Running:
     killed: bool = False
     strict: bool = False
     cleaned: bool = False  # the next run, or `gpucluster clean`, takes away what is left
+    at_end: bool = False  # it was stopped while it lived, before its last hook
     uncancelled: bool = False  # scancel hangs: jobs of the exam end by themselves, after minutes
     patience: float = 45.0
     grace: float = 20.0  # seconds for nodes and processes to be back afterwards
@@ -481,7 +491,7 @@ class Campaign:
         if run.killed:
             return
         for word in ("INTERNALERROR", "Traceback (most recent"):
-            if word in out:
+            if word in out and events:  # before that it is Python or pytest that a signal has met
                 told.fault("wrong", f"{word} in what it printed")
         if told.rc == 0:
             told.fault("wrong", "ends green")
@@ -493,9 +503,11 @@ class Campaign:
             return
         finish = [event for event in events if event["event"] == "finish"]
         begun = any(event["event"] == "start" for event in events)
-        if begun and (len(finish) != 1 or finish[0]["exit"] != told.rc):
+        said = [event["exit"] for event in finish]  # a signal or a full disk after the first makes another
+        if begun and (not said or len(said) > 2 or said[-1] != told.rc):
             if told.rc != 4 or len(finish) > 1:  # no nodes: pytest.exit
-                told.fault("lost", f"{len(finish)} finish events, exit {told.rc}")
+                told.fault("lost", f"finish events say {said}, exit {told.rc}")
+        self._judge_reports(run, told, out, begun=begun)
         ends = [event for event in results if not event["nodeid"].startswith(f"{RUN_SUITE}::")]
         if told.rc == 1 and len(ends) != NODES * len(TESTS):
             told.fault("lost", f"{len(ends)} of {NODES * len(TESTS)} items have an end")
@@ -508,6 +520,22 @@ class Campaign:
                 if e["outcome"] != "passed"
             ]
             told.fault("wrong", f"exit {told.rc}, other verdicts than undisturbed: {bad}")
+
+    def _judge_reports(self, run: Running, told: Told, out: str, *, begun: bool) -> None:
+        """Each report is there, or an ERROR names it; a run that was stopped at its end ended with 2."""
+        if run.at_end and told.rc != 2:
+            told.fault("wrong", f"was stopped at its end, exit {told.rc}")
+        errors = "".join(line for line in out.splitlines() if line.startswith("ERROR"))
+        reports = run.folder / "reports"
+        for name in REPORTS if begun and told.rc in {1, 2} and "collected " in out else ():
+            if not (reports / name).exists() and name not in errors:
+                told.fault("lost", f"{name} is missing, and no line says so")
+        with contextlib.suppress(OSError):
+            page = (reports / "metrics.prom").read_text()
+            if told.rc is not None and not re.search(
+                rf"^gpucluster_run_exit_status\S* {told.rc}$", page, re.MULTILINE
+            ):
+                told.fault("wrong", f"metrics.prom has another exit status than {told.rc}")
 
 
 def wrong_verdict(event: dict[str, Any]) -> str:
@@ -607,6 +635,44 @@ def holder(campaign: Campaign, run: Running, rng: random.Random) -> str:
                 victim.send(number)
         killed |= victims
     return f"KILL of all {len(killed)} but {', '.join(SURVIVORS)} at {at:.1f}{' -n2' if run.workers else ''}"
+
+
+def stopped(run: Running, rng: random.Random, times: int) -> str:
+    """Stop pytest several times within a moment: Ctrl-C as a terminal does, or a signal to pytest alone."""
+    sent = []
+    for _ in range(times):
+        if run.process.poll() is not None:
+            break
+        name = rng.choice(("INT", "INT", "TERM", "HUP"))
+        send = os.killpg if name == "INT" else os.kill
+        with contextlib.suppress(ProcessLookupError):
+            before_its_last = not (run.folder / "witness.over").exists()
+            send(run.process.pid, signal.Signals[f"SIG{name}"])
+            run.at_end = run.at_end or (
+                before_its_last and read_lines(run.folder / "reports" / "events.jsonl") != []
+            )
+            sent.append(name)
+        time.sleep(rng.choice([0.0, rng.uniform(0, 0.05), rng.uniform(0, 0.5)]))
+    return "+".join(sent) or "it was over"
+
+
+def doubled(campaign: Campaign, run: Running, rng: random.Random) -> str:
+    """Stop pytest two or three times, one soon after the other, at a random moment."""
+    at = moment(campaign, run, rng)
+    what = stopped(run, rng, rng.choice([2, 3]))
+    run.at_end = False  # before it has its handlers a signal may just end it: _judge_end looks at that
+    return f"{what} at {at:.1f}{' -n2' if run.workers else ''}"
+
+
+def at_the_end(_campaign: Campaign, run: Running, rng: random.Random) -> str:
+    """Stop pytest one to three times, 0 to 1 s after the last verdict."""
+    while run.process.poll() is None and len(read_lines(run.folder / "witness")) < NODES * len(TESTS):
+        time.sleep(0.005)
+    after = rng.choice([0.0, rng.uniform(0, 0.2), rng.uniform(0, 1)])
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        run.process.wait(after)
+    what = stopped(run, rng, rng.choice([1, 2, 3]))
+    return f"{what} {after:.2f} s after the last verdict{' -n2' if run.workers else ''}"
 
 
 def slurmd(campaign: Campaign, run: Running, rng: random.Random) -> str:
@@ -721,6 +787,8 @@ def network(campaign: Campaign, run: Running, rng: random.Random) -> str:
 TROUBLES: dict[str, Callable[[Campaign, Running, random.Random], str]] = {
     "signal": signalled,
     "holder": holder,
+    "double": doubled,
+    "end": at_the_end,
     "slurmd": slurmd,
     "slurmctld": slurmctld,
     "full": full,
@@ -729,7 +797,9 @@ TROUBLES: dict[str, Callable[[Campaign, Running, random.Random], str]] = {
     "helper": helper,
     "network": network,
 }
-USUAL = ("signal",) * 13 + ("holder", "slurmd", "slurmctld", "full", "full", "clock", "hang", "helper")
+USUAL = ("signal",) * 13 + (
+    "double", "double", "end", "end", "holder", "slurmd", "slurmctld", "full", "full", "clock", "hang", "helper",
+)  # fmt: skip
 
 
 def line_of(told: Told) -> str:

@@ -1,18 +1,21 @@
-"""Writes metrics.prom into --report-dir, and the file of --metrics, at the end of a run."""
+"""Writes metrics.prom into --report-dir, and the file of --metrics, as the first reports at the end of a run."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpucluster.errors import GpuClusterError
 from pytest_gpucluster.ownfile import Folder
 from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.files import take_away
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pytest_gpucluster.report.events import EventLog
     from pytest_gpucluster.report.files import Reports
 
@@ -21,7 +24,7 @@ FOR_COLLECTORS = 0o644  # names and numbers alone, for a collector that runs as 
 
 
 class Gauges:
-    """Registered in the controller. `problems` are what hindered a file, each in one line."""
+    """Registered in the controller."""
 
     def __init__(self, config: pytest.Config, log: EventLog, reports: Reports) -> None:
         asked = config.option.metrics
@@ -31,38 +34,47 @@ class Gauges:
         self._modes: dict[Path, int | None] = {Path(config.option.report_dir) / NAME: None}
         if asked is not None:
             self._modes[Path(asked)] = FOR_COLLECTORS if reports.group is None else None
-        self.problems: list[str] = []
+        self._before: dict[Path, str] = {}  # the page of an earlier run
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write the files; one that was asked for and is not there is no success."""
+    def write(self) -> None:
+        """Write the files. What an earlier run has left there goes in any case: it says nothing of this run."""
+        for path, mode in self._modes.items():
+            with self.reports.writing(path):
+                try:
+                    self._write(path, mode)
+                except Exception as error:  # noqa: BLE001 - whatever it is
+                    try:
+                        take_away(path)
+                    except OSError as more:
+                        raise GpuClusterError(
+                            f"{error}; the file of an earlier run is still there ({more.strerror or more})"
+                        ) from error
+                    self._write(path, mode)  # its place on a full disk is free
+
+    def _write(self, path: Path, mode: int | None) -> None:
         from pytest_gpucluster.report import prom  # noqa: PLC0415 - the start of a run has no need of it
 
-        for path, mode in self._modes.items() if self._has_events() else ():
-            with self.reports.writing(path):
-                prom.write(read_events(self.log.path), path, group=self.reports.group, mode=mode)
-            if path in self.reports.problems:
-                self.problems.append(self.reports.problems[path])
-        if self.problems and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if path not in self._before:
+            self._before[path] = prom.read(path)
+        prom.write(self._events(), path, self._before[path], group=self.reports.group, mode=mode)
 
-    def _has_events(self) -> bool:
+    def _events(self) -> Iterator[dict[str, Any]]:
+        """Yield the events of the log; where a full disk has taken some, those that frame a run come from memory."""
+        frame = list(self.log.frame.values()) if self.log.failed else []
+        yield from frame  # `start` before the results
         try:
-            return any(True for _ in read_events(self.log.path))
-        except OSError as error:
-            self.problems.append(
-                f"{self.log.path}: cannot be read ({error.strerror}): no metrics are written"
-            )
-            return False
+            yield from read_events(self.log.path)
+        except OSError:
+            if not frame:
+                raise
+        yield from frame  # and the `finish` that counts behind those of the log
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say where the metrics are, and what hindered them."""
+        """Say where the metrics are."""
         written = [str(path) for path in self._modes if path in self.reports.written]
         if written:
             terminalreporter.write_line(f"metrics: {', '.join(written)}")
-        for problem in self.problems:
-            terminalreporter.write_line(f"ERROR: {problem}", red=True)
 
 
 def refuse(path: Path) -> None:

@@ -30,6 +30,7 @@ from pytest_gpucluster.plugin.record import (
     record_of,
 )
 from pytest_gpucluster.plugin.rows import Rows
+from pytest_gpucluster.plugin.run_end import ENDED, RunEnd
 from pytest_gpucluster.plugin.session import Controller, Session, Worker
 from pytest_gpucluster.plugin.swift import Swift
 from pytest_gpucluster.plugin.tally import Tally, classify
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 
 MAX_CURVES = 8
 MAX_REASONS = 10
-# a run that came to its end
-ENDED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.TESTS_FAILED)
 NEEDS_NODES = {
     "jobs",
     "node",
@@ -74,7 +73,8 @@ class Hooks:
         self.tally = Tally()
         self._refused = False  # Slurm gave no nodes
         self._stopped: int | None = None  # exit code of a run that was stopped
-        self._finished = False
+        self.end = RunEnd(session, log, reports, self.tally)
+        self._shown = 0  # messages of the session that the summary has shown
         self._spoken: set[str] = set()  # nodes of which an item says that they cannot be tested
         self._lost_logged: set[str] = set()
         self._reruns: dict[str, list[dict[str, Any]]] = {}  # item -> its attempts that did not decide
@@ -212,11 +212,13 @@ class Hooks:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_runtestloop")
     def pytest_runtestloop_gathered(self) -> Generator[None, object, object]:
-        """Write letters of progress together where there are many."""
-        if not pays(self.session.plan.selected):
-            return (yield)
-        with gathered(self.config) as self._letters:
-            return (yield)
+        """Write letters of progress together where there are many; with the last item the end of the run begins."""
+        together = pays(self.session.plan.selected)
+        try:
+            with gathered(self.config) if together else nullcontext() as self._letters:
+                return (yield)
+        finally:
+            signals.ignore()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -372,9 +374,10 @@ class Hooks:
         """Nothing is green by absence: no test executed, or a node lost unsaid, is not a success."""
         signals.ignore()
         self.session.forget_answers()  # all is judged, and reports need memory
-        if self.session.stopped:
+        stopped = self.session.stopped or (signals.noted() if session.exitstatus in ENDED else "")
+        if stopped:
             session.exitstatus = pytest.ExitCode.INTERRUPTED
-            self.session.messages.append(self.session.stopped)
+            self.session.messages.append(stopped)
         distributed = session.config.pluginmanager.has_plugin("dsession")
         if distributed and session.exitstatus == pytest.ExitCode.INTERRUPTED:
             self.session.close()  # first: xdist gives its workers 10 s to end
@@ -398,7 +401,7 @@ class Hooks:
         if not distributed:  # workers end later
             self.session.let_agents_leave()
         if session.exitstatus in ENDED:
-            complaints = [*self._too_few(), *self._missing_logs()]
+            complaints = [*self._too_few(), *self._missing_logs(), *self.end.gaps()]
             if session.exitstatus != pytest.ExitCode.TESTS_FAILED:
                 complaints = [*self._complaints(), *complaints]
             self.session.messages.extend(complaints)
@@ -408,44 +411,32 @@ class Hooks:
             status = int(session.exitstatus)
             complaints = [f"the run was stopped (exit {status}): what it had not come to is not tested"]
         reporting.end_junit(self.config, self.session, log.run, complaints)
-        self._log_finish(log, int(session.exitstatus), complaints)
+        self.end.finish(int(session.exitstatus), complaints)
 
     @pytest.hookimpl(wrapper=True, trylast=True, specname="pytest_sessionfinish")
     def pytest_sessionfinish_reports(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Write the JUnit file; one that cannot be written costs neither the summary nor the other reports."""
+        """Give the nodes back and write the reports, whatever becomes of each, and of other plugins."""
         try:
             return (yield)
         finally:
-            if self._junit is not None:
-                self._write_junit(session, self._junit)
+            self.session.start_giving_back()  # fixtures that need the nodes are torn down
+            if not hasattr(self.config, "workerinput"):
+                self.end.write(session)
 
-    def _write_junit(self, session: pytest.Session, junit: JUnitFile) -> None:
-        with self.reports.writing(junit.path):
-            if not junit.write(self.reports.group):
-                raise GpuClusterError(f"{junit.path}: is not written: pytest did not come to it")
-        if junit.path in self.reports.problems:
-            self.session.messages.append(self.reports.problems[junit.path])
-            if session.exitstatus == pytest.ExitCode.OK:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    def write_junit(self) -> None:
+        """Write the JUnit file, where there is one."""
+        if self._junit is None:
+            return
+        with self.reports.writing(self._junit.path):
+            if not self._junit.write(self.reports.group):
+                raise GpuClusterError(f"{self._junit.path}: is not written: pytest did not come to it")
+        if self._junit.path in self.reports.problems:
             reporting.forget_junit(self.config)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Remember how a run was stopped: before its first test pytest has no pytest_sessionfinish for it."""
         code = getattr(excinfo.value, "returncode", None)
         self._stopped = int(pytest.ExitCode.INTERRUPTED if code is None else code)
-
-    def _log_finish(self, log: EventLog, code: int, complaints: list[str]) -> None:
-        self._finished = True
-        log.write(
-            "finish",
-            exit=code,
-            complaints=complaints,
-            processes=dict(self.session.slurm.transport.started) if self.session.slurm else {},
-            record={
-                kind: self.tally.total(kind)
-                for kind in ("passed", "failed", "error", "not checked", "not tested")
-            },
-        )
 
     def _complaints(self) -> list[str]:
         complaints = []
@@ -455,8 +446,6 @@ class Hooks:
             complaints.append(f"{nothing}: {why}" if why else nothing)
         elif self.tally.total("not tested") and not self.session.plan.testable:
             complaints.append("no node was tested: this run says nothing about the cluster's nodes")
-        if self.log is not None and self.log.failed:
-            complaints.append(f"the event log is not whole: {self.log.failed}")
         return complaints
 
     def _missing_logs(self) -> list[str]:
@@ -555,10 +544,18 @@ class Hooks:
             write(line)
         self._write_problems(write)
         write(self.tally.coverage(len(self._tested()), len(session.plan.selected)))
-        written = self._junit is not None and self._junit.path in self.reports.written
-        write(f"reports: {self.log.path}" + (f", {self.config.option.xmlpath}" if written else ""))
+        self._write_files(write)
         for message in session.messages:
             terminalreporter.write_line(clean(f"ERROR: {message}"), red=True)
+        self._shown = len(session.messages)
+
+    def _write_files(self, write: Any) -> None:
+        files = [(self.log.path, str(self.log.path))] if self.log is not None else []
+        if self._junit is not None:
+            files.append((self._junit.path, self.config.option.xmlpath))
+        written = [name for path, name in files if path in self.reports.written]
+        if written:
+            write(f"reports: {', '.join(written)}")
 
     def _write_problems(self, write: Any) -> None:
         by_text: dict[str, list[str]] = {}
@@ -582,10 +579,23 @@ class Hooks:
             self._say(f"ERROR: {message}")
             if self.log is not None:
                 self.log.write("error", message=message)
+        alone = hasattr(self.config, "workerinput") or signals.is_only_pytest()
+        if alone:
+            signals.over()
+        self._settle()
+        if not alone:
+            signals.give_back()
+
+    def _settle(self) -> None:
+        """Let everything state the exit status that the process ends with, and tell what no summary has told."""
+        session = self.config.pluginmanager.get_plugin("session")
+        if self.end.stated is None and self._stopped is not None:
+            self.end.finish(self._stopped, [f"the run was stopped (exit {self._stopped}): nothing is tested"])
+        elif session is not None:
+            self.end.settle(session)
+        for message in self.session.messages[self._shown :]:
+            self._say(f"ERROR: {message}")
         if self.log is not None:
-            if self._stopped is not None and not self._finished:
-                why = f"the run was stopped (exit {self._stopped}): nothing is tested"
-                self._log_finish(self.log, self._stopped, [why])
             self.log.close()
 
     def _tell_of_epilogs(self, log: EventLog) -> None:
@@ -599,10 +609,14 @@ class Hooks:
             return
         try:
             found = self.session.last_look(self._say)
-        except (GpuClusterError, KeyboardInterrupt) as error:
-            why = clean(one_line(error)) if isinstance(error, GpuClusterError) else "stopped by Ctrl-C"
-            self._say(f"not looked at: the epilogs of the nodes that were given back: {why}")
+        except GpuClusterError as error:
+            self._say(
+                f"not looked at: the epilogs of the nodes that were given back: {clean(one_line(error))}"
+            )
             return
+        unseen = sorted(later - found.keys())
+        if unseen and signals.noted():
+            self._say(f"not looked at: the epilogs on {hostlist.fold(unseen)}: {signals.noted()}")
         drained: dict[str, list[str]] = {}
         for node in sorted(later & found.keys()):
             if epilog_failed(found[node]) and not found[node].reason.startswith(PREFIX):  # which we have told

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.errors import GpuClusterError
+from pytest_gpucluster.plugin import signals
 from pytest_gpucluster.plugin.record import clean
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.report.history import History
@@ -26,30 +27,25 @@ class Memory:
     def __init__(self, path: Path, log: EventLog, reports: Reports) -> None:
         self.path, self.log, self.reports = path, log, reports
         self.comparison: Comparison | None = None
-        self.problem = ""
         with contextlib.closing(History(path, create=True, group=reports.group)):
             pass  # a wrong file is told before nodes are taken
 
-    def keep(self) -> None:
-        """Store the run from its event log, once; what hinders it is kept in `problem`."""
-        if self.comparison is not None or self.problem:
-            return
-        if self.log.failed:  # a run with holes would pass for a whole one
-            self.problem = f"the event log is not whole: {self.log.failed}"
-            return
+    def write(self) -> None:
+        """Store the run from its event log. Nodes are given back by now, so another writer may take its time."""
         with self.reports.writing(self.path):
-            run = recorded(read_events(self.log.path), str(self.log.path))
-            with contextlib.closing(History(self.path, create=True, group=self.reports.group)) as history:
-                history.add(run)
-                self.comparison = history.compare(history.find(run.cluster, run.run))
-        self.problem = self.reports.problems.get(self.path, "")
+            try:
+                self._store()
+            except (GpuClusterError, OSError) as error:
+                raise GpuClusterError(f"the run is not in the history: {error}") from error
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Keep the run; one that was asked to be kept and is not is no success."""
-        self.keep()
-        if self.problem and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    def _store(self) -> None:
+        if self.log.failed:  # a run with holes would pass for a whole one
+            raise GpuClusterError(f"the event log is not whole: {self.log.failed}")
+        run = recorded(read_events(self.log.path), str(self.log.path))
+        group, wait = self.reports.group, signals.pause
+        with contextlib.closing(History(self.path, create=True, group=group, wait=wait)) as history:
+            history.add(run)
+            self.comparison = history.compare(history.find(run.cluster, run.run))
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -59,16 +55,14 @@ class Memory:
         def write(line: str, *, yellow: bool = False) -> None:
             terminalreporter.write_line(clean(line), yellow=yellow)  # another user may have written the file
 
-        terminalreporter.section("history")
         if found is not None:
+            terminalreporter.section("history")
             verbose = terminalreporter.verbosity > 0
             for line in (found.head, *(["", *found.table(constant=verbose), ""] if found.against else [])):
                 write(line)
             for line in found.lines():
                 write(line, yellow=True)
             write(found.verdict())
-        if self.problem:
-            terminalreporter.write_line(f"ERROR: the run is not in the history: {self.problem}", red=True)
 
 
 def history_path(option: str | None, key: str | None) -> Path | None:

@@ -22,7 +22,6 @@ class Pages:
     def __init__(self, config: pytest.Config, log: EventLog, reports: Reports) -> None:
         self.config, self.log, self.reports = config, log, reports
         self.path = Path(config.option.report_dir) / "report.html"
-        self._done = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> None:
@@ -32,29 +31,17 @@ class Pages:
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Write the page; it is no verdict on the cluster where that fails, so the exit status stays."""
-        problem = self.write()
-        if problem:
-            terminalreporter.write_line(f"ERROR: no HTML report: {problem}", red=True)
-        elif self._done:
+        """Say where the page is."""
+        if self.path in self.reports.written:
             terminalreporter.write_line(f"HTML: {self.path}")
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_unconfigure(self) -> None:
-        """Write the page where there was no terminal to say so."""
-        self.write()
-
-    def write(self) -> str:
-        """Write the page, once; return what hindered it."""
-        if self._done or not self.log.path.exists():
-            return ""
-        self._done = True
+    def write(self) -> None:
+        """Write the page."""
         from pytest_gpucluster.report import html  # noqa: PLC0415 - the start of a run needs no templates
 
         with self.reports.writing(self.path):
             events, group = read_events(self.log.path), self.reports.group
             html.write(events, self.path, comparison=self._comparison(), group=group)
-        return self.reports.problems.get(self.path, "")
 
     def _comparison(self) -> Comparison | None:
         memory = self.config.pluginmanager.get_plugin("gpucluster-history")

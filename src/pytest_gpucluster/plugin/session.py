@@ -33,6 +33,7 @@ from pytest_gpucluster.fleet.channel import Fleet
 from pytest_gpucluster.fleet.join import JoinedChannel
 from pytest_gpucluster.fleet.relay import FleetClient, FleetServer
 from pytest_gpucluster.fleet.testinfra_backend import host_of
+from pytest_gpucluster.plugin import signals
 from pytest_gpucluster.plugin.lanes import Lanes, Place, make_lanes
 from pytest_gpucluster.plugin.plan import Kind, Plan, Problem, judge_node, shares
 from pytest_gpucluster.plugin.record import NOT_APPLICABLE, NOT_CHECKED, Record, clean, matches
@@ -360,6 +361,9 @@ class Session:
     def let_agents_leave(self) -> None:
         """Begin to close the channel, where it is ours: all is judged, and reports are still to be written."""
 
+    def start_giving_back(self) -> None:
+        """Begin to let go of the nodes: what is left of the run needs none."""
+
     def last_look(self, say: Callable[[str], None]) -> dict[str, NodeInfo]:  # noqa: ARG002 - the controller's
         """Return the nodes that were given back, as Slurm has them once their epilogs have ended."""
         return {}
@@ -381,6 +385,7 @@ class Controller(Session):
         self._look: threading.Timer | None = None
         self._job_guard: JobGuard | None = None
         self._leaving: threading.Thread | None = None
+        self._giving_back: threading.Thread | None = None
         self._submitit: SubmititDriver | ConfigError | None = None
         self._lock = threading.Lock()
         self.places: list[str] | None = None  # the lane of every item, as an xdist worker tells it
@@ -620,13 +625,22 @@ class Controller(Session):
             self._leaving = threading.Thread(target=self.channel.close, name="leaving", daemon=True)
             self._leaving.start()
 
+    def start_giving_back(self) -> None:
+        """Begin to give the nodes back, while reports are written: those can take long."""
+        self._lost_at_end = self.lost()
+        if self._giving_back is None:
+            self._giving_back = threading.Thread(
+                target=self._give_back_early, name="giving back", daemon=True
+            )
+            self._giving_back.start()
+
     def last_look(self, say: Callable[[str], None]) -> dict[str, NodeInfo]:
         """Wait a while until the nodes have let go of our jobs; return them as Slurm has them then."""
         nodes = [node for held in self.allocations for node in held.nodes]
         if self.slurm is None or not nodes or self._still_held:
             return {}
         patience = min(self.cluster.slurm.completing or LAST_LOOK, LAST_LOOK)
-        return settled(self.slurm, nodes, patience, say)
+        return settled(self.slurm, nodes, patience, say, signals.pause)
 
     def _let_go(self) -> None:
         if self._leaving is not None:
@@ -643,6 +657,15 @@ class Controller(Session):
     def give_back(self) -> None:
         """Close the channel and give the nodes back; again and again is harmless."""
         self._lost_at_end = self.lost()
+        if self._giving_back is not None:
+            self._giving_back.join()
+        self._give_all_back()
+
+    def _give_back_early(self) -> None:
+        with contextlib.suppress(Exception):  # give_back() tries again, where an error is seen
+            self._give_all_back()
+
+    def _give_all_back(self) -> None:
         if self._look is not None:
             self._look.cancel()
         if self._server is not None:

@@ -82,9 +82,14 @@ def register(config: pytest.Config) -> None:
         config.pluginmanager.register(Drainage(config, session, log, options), "gpucluster-drain")
     if memory is not None:
         config.pluginmanager.register(memory, "gpucluster-history")
-    if log is not None:
-        config.pluginmanager.register(Pages(config, log, reports), "gpucluster-pages")
+    hooks.end.writers.append(hooks.write_junit)
+    if gauges is not None and log is not None:
+        pages = Pages(config, log, reports)
+        config.pluginmanager.register(pages, "gpucluster-pages")
         config.pluginmanager.register(gauges, "gpucluster-metrics")
+        kept = [memory.write] if memory is not None else []
+        hooks.end.writers[:] = [gauges.write, hooks.write_junit, *kept, pages.write]  # metrics raise alerts
+        hooks.end.stating[:] = [gauges.write, pages.write]
     if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
         config.args = [str(suites_path())]  # away from a checkout the suites of the package are meant
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 import xml.etree.ElementTree as ET
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 PIECE = 1 << 20  # characters that are moved at a time
+PATIENCE = 60.0  # seconds for what LogXML has written to be read; it takes none
 MARK = "gpucluster-testcases"
 
 
@@ -29,23 +32,27 @@ class JUnitFile:
 
     def __init__(self, xml: Any, testcases: Testcases | None = None) -> None:
         self._xml, self.testcases = xml, testcases
-        self._memory = -1
+        self._writing = -1
+        self._read: Future[bytes] = Future()
         self.path = Path(xml.logfile)
 
     def catch(self) -> None:
         """Let LogXML write into memory from now on."""
         if self.testcases is not None:
             self.testcases.set_mark()
-        self._memory = os.memfd_create("junit")
-        self._xml.logfile = f"/proc/self/fd/{self._memory}"
+        reading, self._writing = (
+            os.pipe()
+        )  # not a file in memory: a limit on the size of files is for those, too
+        self._xml.logfile = f"/proc/self/fd/{self._writing}"
+        threading.Thread(target=_read_all, args=(reading, self._read), name="junit", daemon=True).start()
 
     def write(self, group: int | None) -> bool:
         """Write the file; False where LogXML has written nothing. GpuClusterError where it cannot be written."""
-        if self._memory < 0:
+        if self._writing < 0:
             return False
-        with os.fdopen(self._memory, "rb") as memory:
-            text = memory.read()
-        self._memory, self._xml.logfile = -1, str(self.path)
+        os.close(self._writing)
+        self._writing, self._xml.logfile = -1, str(self.path)
+        text = self._read.result(PATIENCE)
         if text:
             try:
                 root = cleaned(ET.fromstring(text))  # noqa: S314 - LogXML's own
@@ -65,6 +72,11 @@ class JUnitFile:
         """Close the nameless file; again is harmless."""
         if self.testcases is not None:
             self.testcases.close()
+
+
+def _read_all(reading: int, read: Future[bytes]) -> None:
+    with os.fdopen(reading, "rb") as pipe:
+        read.set_result(pipe.read())
 
 
 def cleaned(root: ET.Element) -> ET.Element:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _ENCODER = json.JSONEncoder(allow_nan=False)  # json.dumps makes a new one each time
+FRAME = ("start", "nodes", "finish")  # what is known of a run whose results are lost
 
 
 class EventLog:
@@ -47,6 +48,9 @@ class EventLog:
                 f"cannot write the event log {path}: {error.strerror}: --report-dir=DIR names another folder"
             ) from error
         self.failed = ""
+        self.frame: dict[
+            str, dict[str, Any]
+        ] = {}  # the last event of each kind of FRAME, also where the disk is full
         self._cut = False  # the last line is not whole
 
     def _take_over(self) -> None:
@@ -70,7 +74,10 @@ class EventLog:
         `record`: further fields, which hold no secret any more (plugin.record cleans them).
         """
         plain = {**redact.everything(fields, harmless), **(record or {})}
-        line = strict_json({"time": round(time.time(), 3), "run": self.run, "event": event, **plain})
+        whole = {"time": round(time.time(), 3), "run": self.run, "event": event, **plain}
+        if event in FRAME:
+            self.frame[event] = whole
+        line = strict_json(whole)
         with self._lock:
             try:
                 if not self._file.closed:

@@ -47,6 +47,8 @@ class Reports:
             self.problems[path] = " ".join(str(error).split())
         except OSError as error:
             self.problems[path] = f"{path}: cannot be written ({error.strerror or error})"
+        except Exception as error:  # noqa: BLE001 - whatever it is: the other reports are written
+            self.problems[path] = f"{path}: cannot be written ({type(error).__name__}: {error})"
         else:
             self.problems.pop(path, None)
             self.written[path] = None
@@ -70,6 +72,13 @@ def write_whole(
             folder.replace(path.name, pieces, mode=mode)
     except OSError as error:
         raise GpuClusterError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+def take_away(path: Path) -> None:
+    """Remove the file of an earlier run, if there is one; a terminal or pipe stays. OSError where it cannot go."""
+    if not is_stream(path):
+        with contextlib.closing(Folder(path.parent)) as folder:
+            folder.remove(path.name)
 
 
 def harmless(text: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import statistics
+import time
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +22,13 @@ from pytest_gpucluster.report.recorded import PAIRED, RED, Measure, Recorded
 from pytest_gpucluster.report.trend import Change, Comparison, Fleet, Past, Turn, changed, fleet_key, when
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
 __all__ = ["LAST", "LAST_GOOD", "WINDOW", "History"]
 
 BUSY = 60.0  # seconds; a run of 1,000 nodes is written in a few
+STEP = 0.05  # seconds between two tries for it
 WINDOW = 10  # earlier good runs of a node that make its baseline: two weeks of working nights
 LAST, LAST_GOOD = "last", "last-good"
 EVERY_NODE = "*"  # accepted for the whole cluster; no node can be called so
@@ -76,9 +78,20 @@ _PAST = "run, cluster, simulated, started, complete, good, exit, passed, failed,
 class History:
     """An open history file. ConfigError: it is none, or of a newer version; GpuClusterError: it cannot be written."""
 
-    def __init__(self, path: Path, *, create: bool = False, group: int | None = None) -> None:
-        """Open the file. `create`: to write; it is made where it is missing, but not its folder."""
-        self.path = path
+    def __init__(
+        self,
+        path: Path,
+        *,
+        create: bool = False,
+        group: int | None = None,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """Open the file. `create`: to write; it is made where it is missing, but not its folder.
+
+        `wait` sleeps so many seconds for another writer, and returns False where no more waiting is wanted.
+        """
+        self.path, self._wait = path, wait
+        self._waited = 0.0  # seconds, for another writer
         self._folder: Folder | None = None
         if not create and not path.exists():
             raise ConfigError(f"history {path}: no such file; a run with --history={path} makes it")
@@ -90,7 +103,7 @@ class History:
             self._db = sqlite3.connect(name, timeout=BUSY, isolation_level=None)
         try:
             with self._told():
-                self._db.execute("PRAGMA cache_size = -65536")
+                self._patiently("PRAGMA cache_size = -65536")
                 self._check()
                 if create:
                     self._try_to_write()
@@ -123,7 +136,7 @@ class History:
 
     def _try_to_write(self) -> None:
         """Begin to write: a file or folder that is not ours to write shows itself now, not after the run."""
-        self._db.execute("BEGIN IMMEDIATE")
+        self._patiently("BEGIN IMMEDIATE")
         try:
             self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")  # opens the journal beside the file
         finally:
@@ -139,7 +152,7 @@ class History:
             self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
     def _number(self, pragma: str) -> int:
-        (value,) = self._db.execute(f"PRAGMA {pragma}").fetchone()
+        (value,) = self._patiently(f"PRAGMA {pragma}").fetchone()
         return int(value)
 
     def _tables(self) -> bool:
@@ -148,7 +161,7 @@ class History:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         """Hold the write lock; all or nothing."""
-        self._db.execute("BEGIN IMMEDIATE")
+        self._patiently("BEGIN IMMEDIATE")
         try:
             yield
         except BaseException:
@@ -157,16 +170,31 @@ class History:
             raise
         self._db.execute("COMMIT")
 
+    def _patiently(self, statement: str) -> sqlite3.Cursor:
+        """Execute a statement that another writer may keep from its lock for up to BUSY seconds."""
+        begin = time.monotonic()
+        self._db.execute("PRAGMA busy_timeout = 0")  # in SQLite's own wait no signal is seen
+        try:
+            while True:
+                try:
+                    return self._db.execute(statement)
+                except sqlite3.OperationalError as error:
+                    self._waited = time.monotonic() - begin
+                    if not _is_locked(error) or self._waited >= BUSY or self._wait(STEP) is False:
+                        raise
+        finally:
+            self._db.execute(f"PRAGMA busy_timeout = {BUSY * 1000:.0f}")
+
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
         """Turn SQLite's errors into one line: what, where, what to do."""
         try:
             yield
         except sqlite3.OperationalError as error:
-            if "locked" in str(error) or "busy" in str(error):
+            if _is_locked(error):
                 raise GpuClusterError(
-                    f"history {self.path}: another writer has held it for {BUSY:g} s; import the run later with "
-                    "`gpucluster history --import EVENTS`"
+                    f"history {self.path}: another writer has held it for {self._waited:.0f} s; import the run later "
+                    "with `gpucluster history --import EVENTS`"
                 ) from error
             if "readonly" in str(error) or "unable to open" in str(error):
                 raise ConfigError(
@@ -698,6 +726,10 @@ class History:
                 whole = outcome == "not tested"
                 untested.update({node} if whole else ())
                 yield Turn(name, "" if whole else check, outcome, against.run if against else "")
+
+
+def _is_locked(error: sqlite3.OperationalError) -> bool:
+    return "locked" in str(error) or "busy" in str(error)
 
 
 def _made(row: Sequence[Any]) -> Past:

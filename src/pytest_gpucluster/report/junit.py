@@ -150,7 +150,7 @@ class _Run:
         self.reruns: dict[str, list[Mapping[str, Any]]] = {}
         for event in by_kind.get("rerun", ()):
             self.reruns.setdefault(event["nodeid"], []).append(event)
-        self.finish: Mapping[str, Any] | None = next(iter(by_kind.get("finish", ())), None)
+        self.finish: Mapping[str, Any] | None = next(reversed(by_kind.get("finish", [])), None)
         start = (by_kind.get("start") or [{}])[0]
         nodes = (by_kind.get("nodes") or [{}])[0]
         self.simulated = bool(start.get("simulated"))

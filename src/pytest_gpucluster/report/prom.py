@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["render", "write"]
+__all__ = ["read", "render", "write"]
 
 OUTCOMES = ("passed", "failed", "error", "not checked", "not tested", "not applicable", "skipped")
 RED = ("failed", "error")
@@ -74,17 +74,23 @@ class _Page:
 
 
 def write(
-    events: Iterable[Mapping[str, Any]], path: Path, *, group: int | None = None, mode: int | None = None
+    events: Iterable[Mapping[str, Any]],
+    path: Path,
+    before: str,
+    *,
+    group: int | None = None,
+    mode: int | None = None,
 ) -> None:
-    """Write the metrics of a run's events; the time of the last success is carried over from the file before.
+    """Write the metrics of a run's events; the time of the last success is carried over from the page `before`.
 
     GpuClusterError where the file cannot be written.
     """
-    lines = _lines(events, _read(path))
+    lines = _lines(events, before)
     write_whole(path, (f"{line}\n".encode() for line in lines), group=group, mode=mode)
 
 
-def _read(path: Path) -> str:
+def read(path: Path) -> str:
+    """Return the page of an earlier run, '' where there is none."""
     with contextlib.suppress(OSError):
         return path.read_text(encoding="utf-8", errors="replace")
     return ""
@@ -114,6 +120,8 @@ def _lines(events: Iterable[Mapping[str, Any]], before: str) -> Iterator[str]:
                     _measured(measured, event, metric)
         elif kind == "lost":
             lost.add(event["node"])
+        elif kind == "finish":
+            known[kind] = event  # the last one counts
         else:
             known.setdefault(kind, event)
     start = known.get("start", {})

@@ -103,11 +103,16 @@ def mark_stuck(slurm: Slurm, nodes: Mapping[str, NodeInfo], stated: float | None
 
 
 def settled(
-    slurm: Slurm, nodes: Iterable[str], patience: float, say: Callable[[str], None]
+    slurm: Slurm,
+    nodes: Iterable[str],
+    patience: float,
+    say: Callable[[str], None],
+    wait: Callable[[float], object] = time.sleep,
 ) -> dict[str, NodeInfo]:
     """Wait until Slurm has ended all jobs that were ending on the nodes; return those that let go, as they are then.
 
-    `patience` in seconds; `say` is told what is waited for where that takes long. SlurmError where Slurm is silent.
+    `patience` in seconds; `say` is told what is waited for where that takes long. `wait` sleeps so many seconds, and
+    returns False where no more waiting is wanted. SlurmError where Slurm is silent.
     """
     asked, begin, pause = frozenset(nodes), time.monotonic(), 0.25
     while True:
@@ -121,5 +126,6 @@ def settled(
             say(
                 f"waiting for the epilog on {hostlist.fold(found.keys() - done.keys())}, at most {left:.0f} s"
             )
-        time.sleep(min(pause, left))
+        if wait(min(pause, left)) is False:
+            return done
         pause = min(2 * pause, 2 * LONG)

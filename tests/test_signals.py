@@ -1,0 +1,144 @@
+"""What signals do: tests are stopped once, and while a run ends signals are only noted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster.plugin import signals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    """Give every test the handlers of a fresh process, and this process its own again."""
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signals._state.before.clear()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr("pytest_gpucluster.plugin.signals.time.monotonic", lambda: now[0])
+    return now
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")],
+)
+def test_a_signal_stops_the_tests_once(clock: list[float], number: int, name: str) -> None:
+    signals.catch()
+    assert signals.noted() == ""
+    with pytest.raises(KeyboardInterrupt, match=f"^stopped by {name}$"):
+        signal.raise_signal(number)
+    assert signals.noted() == f"stopped by {name}"
+    clock[0] += 9.9
+    for other in STOPPING:  # pytest is about to end the run
+        signal.raise_signal(other)
+    clock[0] += 0.1
+    with pytest.raises(KeyboardInterrupt):  # it was not: some code has taken the first
+        signal.raise_signal(number)
+    clock[0] += 9.9
+    signal.raise_signal(number)
+    signals.catch()
+    assert signals.noted() == ""
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(number)
+
+
+def test_a_signal_at_the_end_is_noted_and_ends_waits() -> None:
+    signals.catch()
+    signals.ignore()
+    assert signals.pause(0.01)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    assert not signals.pause(60)
+    assert signals.noted() == "stopped by Ctrl-C"
+    signal.raise_signal(signal.SIGTERM)
+    assert signals.noted() == "stopped by Ctrl-C"
+    assert not signals.pause(60)
+
+
+def test_a_pause_lasts_as_long_as_it_should(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr("pytest_gpucluster.plugin.signals.time.sleep", sleep)
+    signals.catch()
+    assert signals.pause(0.25)
+    assert slept == pytest.approx([0.1, 0.1, 0.05])
+
+
+def test_what_is_ignored_stays_so_and_other_handlers_of_ctrl_c_stay() -> None:
+    def own(*_args: Any) -> None:
+        """Stand for the handler of a program that embeds pytest."""
+
+    signal.signal(signal.SIGINT, own)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, own)
+    signals.catch()
+    assert [signal.getsignal(number) for number in STOPPING] == [own, signals._arrived, signal.SIG_IGN]
+    signals.over()
+    assert [signal.getsignal(number) for number in STOPPING] == [own, signal.SIG_IGN, signal.SIG_IGN]
+    signals.give_back()
+    assert [signal.getsignal(number) for number in STOPPING] == [own, own, signal.SIG_IGN]
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signals.give_back()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+
+
+def test_handlers_go_back_to_what_they_were() -> None:
+    signals.catch()
+    signals.over()
+    assert {signal.getsignal(number) for number in STOPPING} == {signal.SIG_IGN}
+    signals.give_back()
+    assert [signal.getsignal(number) for number in STOPPING] == [
+        signal.default_int_handler,
+        signal.SIG_DFL,
+        signal.SIG_DFL,
+    ]
+
+
+def test_a_thread_that_is_not_the_main_one_changes_nothing() -> None:
+    thread = threading.Thread(target=signals.catch)
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signals._state.before == {}
+
+
+@pytest.mark.parametrize(
+    ("program", "only"),
+    [
+        ("/usr/bin/pytest", True),
+        ("/opt/x/py.test", True),
+        ("/x/site-packages/pytest/__main__.py", True),
+        ("/x/mytests/__main__.py", False),
+        ("/x/pytest/run.py", False),
+        ("-c", False),
+    ],
+)
+def test_who_embeds_pytest_is_known_by_the_program(
+    monkeypatch: pytest.MonkeyPatch, program: str, *, only: bool
+) -> None:
+    monkeypatch.setattr(sys, "argv", [program])
+    assert signals.is_only_pytest() is only
