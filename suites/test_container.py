@@ -125,6 +125,11 @@ def test_import(here: Found, expect: Expect) -> None:
     expect(checks.imported(here))
 
 
+def test_hooks(here: Found, expect: Expect) -> None:
+    """No hook of Enroot fails as a container starts."""
+    expect(checks.hooks(here))
+
+
 def test_release(here: Found, found: dict[str, Found], expect: Expect) -> None:
     """The operating system of the image is what runs."""
     told = (

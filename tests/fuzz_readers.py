@@ -274,9 +274,10 @@ OTHERS: dict[str, Reader] = {
             b'{"members": ["gpu01", "gpu02"], "busbw": 1.5, "collective": "all_reduce", "size": 4, "round": 1}',), DOOR),
         Reader("checks.burnin_told.NodeTold.from_dict", _told_burnin, _BURNIN, DOOR),
         Reader("drain.policy.Budget.parse", _both(Budget.parse), (b"10%", b"3"), VALUE),
-        Reader("drain.reason.read_reason", _both(read_reason), (
-            b"gpucluster:gpu.count 1<2 GPUs run=20261121T010203-42", b"gpucluster:gpu.count,os.mounts x run=r",
-            b"gpucluster:gpu.count 1<2 GPUs run=r : Not responding")),
+        Reader("drain.reason.read_reason", _both(lambda text: read_reason("gpu01", text)), (
+            b"gpucluster:gpu.count 1<2 GPUs run=20261121T010203-42 sum=5a4e2ac0",
+            b"gpucluster:gpu.count 1<2 also=os.mounts,gpu.* run=r sum=00000000",
+            b"gpucluster:gpu.count 1<2 GPUs run=r sum=a7b464f3 : Not responding")),
         Reader("probes.monitoring.read_targets", monitoring.read_targets, _TARGETS),
         Reader("probes.monitoring.read_alerts", monitoring.read_alerts, (
             b'{"status": "success", "data": {"alerts": [{"labels": {"alertname": "Down"}, "annotations": {}, "state": "firing", '

@@ -24,6 +24,7 @@ from pytest_gpucluster.probes.container import (
     read_facts,
 )
 from pytest_gpucluster.probes.enroot import (
+    SEARCH,
     Pyxis,
     Room,
     jobs_of,
@@ -33,6 +34,7 @@ from pytest_gpucluster.probes.enroot import (
     read_room,
     remove_command,
 )
+from pytest_gpucluster.probes.enroot import UNKNOWN as NO_LIST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,12 +102,26 @@ def lines(verdict: Verdict) -> list[str]:
 
 
 BROKEN = Seen(problem="the step ended with 1")
+HOOK_FAILED = Seen(problem="Enroot's hook /e/hooks.d/60-x.sh exited with 3: no license")
+STOPPED_BY_HOOK = replace(
+    good(), imports=(replace(IMAGE, seconds={}, failed={"gpu01": HOOK_FAILED.problem}),)
+)
 NOT_IMPORTED = replace(good(), imports=(replace(IMAGE, seconds={}, failed={"gpu01": "no such image"}),))
 BARE = good(plain={"root": "8:1 /", "release": "debian 12"})
 
 
 # fmt: off
 FOUND: list[tuple[Callable[[Found], Verdict], Found, list[str]]] = [
+    (checks.hooks, good(), []),
+    (checks.hooks, good(back=HOOK_FAILED, saved=HOOK_FAILED),
+     ["/e/hooks.d/60-x.sh|exited with 3: no license|exits with 0"]),
+    (checks.hooks, STOPPED_BY_HOOK,
+     ["/e/hooks.d/60-x.sh|exited with 3: no license|exits with 0"]),
+    (checks.environment, good(plain={"image.PATH": "/i", "path": "/p", "login_path": "/p"}), []),
+    (checks.environment, good(plain={"image.PATH": "/i", "path": "/i", "login_path": "/p"}), []),
+    (checks.environment, good(plain={"image.PATH": "/i", "path": "/hook", "login_path": "/p"}),
+     ["PATH|/hook|the image's: /i"]),
+    (checks.save, good(back=Seen(({},), unsaved="no room")), ["--container-save|no room|saved"]),
     (checks.root, good(readonly={"writable": "yes"}), ["root without a flag|writable|read-only"]),
     (checks.root, good(turned={"marked": "no"}), ["root with --container-writable|read-only|writable"]),
     (checks.mounts, good(mounts={"token": "u"}), ["mount|a file of the node is not read inside|read"]),
@@ -270,6 +286,11 @@ UNKNOWN: list[tuple[Callable[[], Verdict], Outcome, str]] = [
      "the version of Pyxis is not known: no line"),
     (lambda: checks.plugin(configured(good(), version="0.24"), Pyxis("/p.so")), Outcome.NOT_CHECKED,
      "the version of Pyxis is not known: /p.so does not tell"),
+    (lambda: checks.imported(STOPPED_BY_HOOK), Outcome.NOT_CHECKED,
+     "a hook of Enroot failed, which container.hooks judges"),
+    (lambda: checks.hooks(NOT_IMPORTED), Outcome.NOT_CHECKED, NO_IMPORT),
+    (lambda: checks.hooks(BARE), Outcome.NOT_CHECKED, NO_CONTAINER),
+    (lambda: checks.remove(replace(good(), saved_removed=NO_LIST)), Outcome.NOT_CHECKED, NO_LIST),
     (lambda: checks.imported(BARE), Outcome.NOT_CHECKED, NO_CONTAINER),
     (lambda: checks.release(BARE, fleet()), Outcome.NOT_CHECKED, NO_CONTAINER),
     (lambda: checks.reuse(BARE), Outcome.NOT_CHECKED, NO_CONTAINER),
@@ -396,7 +417,7 @@ def test_names_are_lines() -> None:
     with pytest.raises(NotAvailable, match="enroot is not found on PATH"):
         read_names(Answer("gpu01", 127, b"", b"sh: enroot: not found"))
     assert own_names(("pyxis_x", "pyxis_7_x", "pyxis_xy", "x"), "x") == ("pyxis_x", "pyxis_7_x")
-    assert remove_command(("a", "b c")) == "enroot remove -f a 'b c' </dev/null"
+    assert remove_command(("a", "b c")) == f"{SEARCH}; enroot remove -f a 'b c' </dev/null"
 
 
 def test_what_did_not_start_is_said_once() -> None:

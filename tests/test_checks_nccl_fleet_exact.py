@@ -349,13 +349,13 @@ def test_two_ranks_have_a_ceiling_already() -> None:
     ],
 )
 def test_the_ceiling_between_nodes(collective: str, share: float, shown: str) -> None:
-    fabric = {"hcas": 2, "rate": 50.0}
+    fabric = {"link_layer": "InfiniBand", "hcas": 2, "rate": 50.0}
     found = nccl_bandwidth.ceiling(collective, nodes=3, gpus_per_node=4, profile=profile(fabric=fabric))
     assert found == Ceiling(
         pytest.approx(100 * share * 1.02),  # type: ignore[arg-type]
         f"2 adapters x 50 GB/s x {shown} (bytes that cross)",
     )
-    for unknown in ({"hcas": 2}, {"rate": 50.0}, {}):
+    for unknown in ({"hcas": 2, "link_layer": "InfiniBand"}, {"rate": 50.0, "link_layer": "InfiniBand"}, {}):
         assert (
             nccl_bandwidth.ceiling(collective, nodes=3, gpus_per_node=4, profile=profile(fabric=unknown))
             is None

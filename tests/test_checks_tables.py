@@ -107,10 +107,10 @@ def test_the_process_of_an_xid_is_no_word_of_the_driver() -> None:
         "pid=7, name=nonfatal, Fatal",
         "pid=7, name=nonfatal",
         "pid='<unknown>', name=non-fatal,Fatal",
+        "x pid=7, name=nonfatal, Fatal",
     ):
         assert xid.lookup(149, text).advice is Advice.RESET
     assert xid.lookup(149, "pid=7, Nonfatal").advice is Advice.IGNORE
-    assert xid.lookup(149, "x pid=7, name=nonfatal, Fatal").advice is Advice.IGNORE  # not at the beginning
 
 
 def test_what_an_advice_asks_for(tmp_path: Path) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster import cli, config
+from pytest_gpucluster import cli, cli_history, config
 from pytest_gpucluster.errors import SandboxError
 from pytest_gpucluster.slurm import client
 from pytest_gpucluster.transport import Completed, LocalTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 INVENTORY = "[slurm-master]\nmgmt01\n[slurm-node]\ngpu[01:04]\n"
 
@@ -319,3 +324,13 @@ def test_drains_asks_the_slurm_of_the_cluster_file(
     assert "ssh to 127.0.0.1" in capsys.readouterr().err
     assert cli.main(["drains", "--cluster", "local"]) == cli.WRONG_CONFIG
     assert "cluster local has no Slurm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("read", [cli._number(1, 9), cli_history._positive])
+def test_a_number_has_ascii_digits(read: Callable[[str], int]) -> None:
+    assert read("3") == 3
+    for text in ("٣", "-3", "+3", "0"):
+        with pytest.raises(
+            argparse.ArgumentTypeError, match=f"is to be a number from 1.*not '{re.escape(text)}'"
+        ):
+            read(text)

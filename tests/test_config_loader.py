@@ -191,9 +191,10 @@ def test_an_inventory_of_no_use_is_told(here: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("port", ["0", "65536", "ssh", "-1"])
+@pytest.mark.parametrize("port", ["0", "65536", "ssh", "-1", "\u0662\u0662"])
 def test_a_port_of_an_inventory_is_one(here: Path, port: str) -> None:
     assert refusal(here, f"a ansible_port={port}\n") == (
         f"site/hosts: a: ansible_port is to be a port, not {port}"
     )
     assert of_inventory(here, "a ansible_port=1\n").hosts["a"].port == 1
+    assert "not a hostlist" in refusal(here, "a:\u0662\u0662\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +16,15 @@ from pytest_gpucluster.checks import container as checks
 from pytest_gpucluster.checks.fleet import norm
 from pytest_gpucluster.checks.verdict import Action, Outcome
 from pytest_gpucluster.config.frameworks import ContainerConfig
+from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.fleet.channel import Fleet
 from pytest_gpucluster.probes.container import MOUNTED, PASSED, Found, Imported, Seen
-from pytest_gpucluster.runners.containers import Containers
+from pytest_gpucluster.runners.containers import Containers, clear
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.slurm.client import Slurm
+from pytest_gpucluster.slurm.pyxis import PyxisOptions, own_name
+from pytest_gpucluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.transport import LocalTransport
 
 if TYPE_CHECKING:
@@ -72,7 +76,7 @@ def test_healthy_node_passes_everything(run: Run, faulty: tuple[Sandbox, dict[st
         for event in run.events
         if event.get("node") == healthy and "check" in event
     }
-    assert len(ends) == 19
+    assert len(ends) == 20
     assert set(ends.values()) == {"passed"}, ends
     left = (faulty[0].layout.node(healthy) / "enroot").glob("pyxis*")
     assert list(left) == []
@@ -113,14 +117,44 @@ def test_one_import_for_many_and_removed_at_the_end(
     store._known.clear()  # as another run would start
     again = store.ensure(str(image))
     assert (set(again.seconds), again.reused) == ({"gpu01"}, ("gpu02",))
+    store.close()
+    assert store.listed(nodes) == {"gpu01": (), "gpu02": ()}
+
+
+def test_what_is_kept_is_imported_anew_where_its_image_was_made_anew(
+    store: Containers, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    image = tmp_path / "image.sqsh"
+    shutil.copy(sandbox.layout.root / "images" / "sandbox.sqsh", image)
+    store._keep = True
+    kept = store.ensure(str(image))
+    assert re.fullmatch(r"gpucluster-kept-[0-9a-f]{8}-[0-9a-f]{8}", kept.name)
     os.utime(image, (1, 1))  # made anew
     store._known.clear()
     newer = store.ensure(str(image))
-    assert newer.name != first.name
-    assert set(newer.replaced) == set(nodes)
-    assert all(names == (f"pyxis_{newer.name}",) for names in store.listed(nodes).values())
+    assert newer.name != kept.name
+    assert set(newer.replaced) == {"gpu01", "gpu02"}
     store.close()
-    assert store.listed(nodes) == {"gpu01": (), "gpu02": ()}
+    assert set(store.listed(["gpu01"]).values()) == {(f"pyxis_{newer.name}",)}
+    store.remove(newer.name, ["gpu01", "gpu02"])
+
+
+def test_containers_go_with_their_job_and_those_of_others_stay(store: Containers, sandbox: Sandbox) -> None:
+    slurm, held = store._slurm, store._allocation
+    image = str(sandbox.layout.root / "images" / "sandbox.sqsh")
+    environment = EnvironmentConfig(container_image=image)
+    request = StepRequest(argv=("true",), nodes=("gpu01",), environment=environment)
+    assert run_step(slurm, held, request).ok
+    assert run_step(slurm, held, request).ok
+    own = f"pyxis_{own_name(held.job_id, 'step', image)}"
+    assert store.listed(["gpu01"]) == {"gpu01": (own,)}
+    for name in ("gpucluster-4000000-x", "gpucluster-kept-x-y", "mine"):
+        options = PyxisOptions(image=image, name=name)
+        assert run_step(slurm, held, StepRequest(argv=("true",), nodes=("gpu01",), pyxis=options)).ok
+    assert clear(slurm, store._channel, {held.job_id}) == []
+    assert store.listed(["gpu01"]) == {"gpu01": ("pyxis_gpucluster-kept-x-y", "pyxis_mine")}
+    for name in ("gpucluster-kept-x-y", "mine"):
+        store.remove(name, ["gpu01"])
 
 
 def test_image_that_is_not_there(store: Containers) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drain_helpers import summed
 
 from pytest_gpucluster.checks.verdict import Action
 from pytest_gpucluster.drain import Actor, Budget, Grounds, Limits, lock_path, locked, why_no_rights
@@ -102,7 +103,7 @@ def test_intent_before_the_act_and_result_after() -> None:
     a_world = world(before=note)
     actor(a_world, log).drain(grounds("gpu02"), limits(), spared={})
     assert drained(a_world) == ["gpu02"]
-    assert a_world.nodes["gpu02"].reason == f"gpucluster:gpu.count 7<8 GPUs run={RUN}"
+    assert a_world.nodes["gpu02"].reason == summed(f"gpucluster:gpu.count 7<8 GPUs run={RUN}", "gpu02")
     assert seen == [["drain_decision", "node_intent"]]
     assert log.kinds == ["drain_decision", "node_intent", "node_result"]
     assert log[-1]["result"] == "drained"
@@ -135,7 +136,9 @@ def test_forty_percent_failing_drains_ten_and_no_more() -> None:
 
 def test_what_former_runs_drained_counts_and_what_others_drained_does_not() -> None:
     a_world, log = world(20), Log()
-    a_world.put("gpu20", "DRAIN", "gpucluster:gpu.names off!=on run=older")
+    a_world.put(
+        "gpu20", "DRAIN", "gpucluster:gpu.names off!=on run=older - bob: keep out"
+    )  # edited, but a drain of ours
     a_world.put("gpu19", "DRAIN", "bad cable")
     act = actor(a_world, log)
     act.drain(grounds("gpu01", "gpu02"), limits("10%"), spared={})
@@ -254,7 +257,7 @@ def test_an_update_whose_answer_is_lost_but_that_worked_is_a_drain() -> None:
 
 
 def test_a_resume_reads_again_and_leaves_what_has_changed() -> None:
-    ours = "gpucluster:gpu.count 7<8 run=old"
+    ours = summed("gpucluster:gpu.count 7<8 run=old")
     a_world, log = world(), Log()
     a_world.put("gpu01", "DRAIN", ours)
     a_world.put("gpu02", "DRAIN", "bob: bad cable")
@@ -287,7 +290,7 @@ def test_a_spared_node_is_named_with_its_hardest_check() -> None:
 
 
 def test_a_dry_run_resumes_nothing() -> None:
-    ours = "gpucluster:gpu.count 7<8 run=old"
+    ours = summed("gpucluster:gpu.count 7<8 run=old")
     a_world, log = world(), Log()
     a_world.put("gpu01", "DRAIN", ours)
     act = actor(a_world, log, dry=True)
@@ -298,8 +301,10 @@ def test_a_dry_run_resumes_nothing() -> None:
 
 # --- every branch, exactly
 
-OURS = "gpucluster:gpu.count 7<8 run=old"
-DRAIN = f"scontrol update NodeName=gpu01 State=DRAIN Reason=gpucluster:gpu.count 7<8 GPUs run={RUN}"
+OURS = summed("gpucluster:gpu.count 7<8 run=old")
+DRAIN = "scontrol update NodeName=gpu01 State=DRAIN Reason=" + summed(
+    f"gpucluster:gpu.count 7<8 GPUs run={RUN}"
+)
 
 
 def test_the_events_of_a_drain_say_everything() -> None:
@@ -307,7 +312,7 @@ def test_the_events_of_a_drain_say_everything() -> None:
     act = actor(a_world, log)
     mine = [*grounds("gpu01"), Grounds("gpu01", "gpu.memory", Action.VENDOR, "3", "0", part="errors")]
     act.drain(mine, limits(), spared={})
-    reason = f"gpucluster:gpu.memory 3>0 errors also=gpu.count run={RUN}"
+    reason = summed(f"gpucluster:gpu.memory 3>0 errors also=gpu.count run={RUN}")
     command = f"scontrol update NodeName=gpu01 State=DRAIN Reason={reason}"
     assert log == [
         {
@@ -594,7 +599,7 @@ def test_the_events_of_a_resume(dry: bool) -> None:  # noqa: FBT001 - a table
     ("reason", "why"),
     [
         ("bob: bad cable", "its reason is not ours"),
-        (OURS.replace("7", "6"), 'its reason is another one now: "bob: bad cable"'),
+        (OURS, 'its reason is another one now: "bob: bad cable"'),
     ],
 )
 def test_a_node_that_is_not_ours_stays_drained(reason: str, why: str) -> None:

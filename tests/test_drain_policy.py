@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
+from drain_helpers import summed
 
 from pytest_gpucluster.checks.verdict import Action
 from pytest_gpucluster.drain import Budget, Grounds, fit_for_trial, listed, policy, read_reason, write_reason
@@ -21,7 +23,7 @@ from pytest_gpucluster.drain.reason import LIMIT, PART, Reason, deviation
 from pytest_gpucluster.slurm.inventory import NodeInfo, parse_nodes, parse_reservations, seen_from_inside
 
 RUN = "20261121T020000-4711"
-OURS = f"gpucluster:gpu.count 7<8 GPUs run={RUN}"
+OURS = summed(f"gpucluster:gpu.count 7<8 GPUs run={RUN}")
 OTHER = "its reason is another one now: "
 FOREIGN = "it has a reason of somebody else: "
 
@@ -74,9 +76,9 @@ def test_the_deviation_in_short(measured: str, expected: str, part: str, text: s
 
 
 def test_a_reason_has_its_check_first_and_is_read_again() -> None:
-    text = write_reason(["gpu.count", "gpu.names", "gpu.count"], "7", "8", RUN, part="GPUs")
-    assert text == f"gpucluster:gpu.count 7<8 GPUs also=gpu.names run={RUN}"
-    found = read_reason(text)
+    text = write_reason("gpu01", ["gpu.count", "gpu.names", "gpu.count"], "7", "8", RUN, part="GPUs")
+    assert text == f"gpucluster:gpu.count 7<8 GPUs also=gpu.names run={RUN} sum=ad70a871"
+    found = read_reason("gpu01", text)
     assert found is not None
     assert (found.checks, found.detail, found.run) == (("gpu.count", "gpu.names"), "7<8 GPUs", RUN)
     assert found.concerns("gpu.names")
@@ -98,12 +100,12 @@ def test_a_reason_has_its_check_first_and_is_read_again() -> None:
     ],
 )
 def test_nothing_that_a_node_says_breaks_the_reason(hostile: str) -> None:
-    text = write_reason(["gpu.count"], hostile, hostile, RUN)
+    text = write_reason("gpu01", ["gpu.count"], hostile, hostile, RUN)
     assert text.isascii()
     assert text.isprintable()
     assert len(text) <= LIMIT
     assert not set("\"'`\\|$[]") & set(text)
-    found = read_reason(text)
+    found = read_reason("gpu01", text)
     assert found is not None
     assert (found.checks, found.run) == (("gpu.count",), RUN)
     shown = (
@@ -114,67 +116,114 @@ def test_nothing_that_a_node_says_breaks_the_reason(hostile: str) -> None:
 
 def test_a_long_list_of_checks_is_shortened_to_one_that_asks_for_more() -> None:
     many = [f"gpu.check_number_{number}" for number in range(20)]
-    text = write_reason(["os.memory", *many], "1", "2", RUN)
+    text = write_reason("gpu01", ["os.memory", *many], "1", "2", RUN)
     assert len(text) <= LIMIT
-    found = read_reason(text)
+    found = read_reason("gpu01", text)
     assert found is not None
     assert found.checks == ("os.memory", "gpu.*")
-    everywhere = read_reason(write_reason([f"suite{n}_of_long_name.what" for n in range(40)], "1", "2", RUN))
+    wide = write_reason("gpu01", [f"suite{n}_of_long_name.what" for n in range(40)], "1", "2", RUN)
+    everywhere = read_reason("gpu01", wide)
     assert everywhere is not None
     assert everywhere.checks[1:] == ("*",)
-    longest = write_reason(["x" * 500], "y" * 500, "z" * 500, "r" * 500)
+    longest = write_reason("gpu01", ["x" * 500], "y" * 500, "z" * 500, "r" * 500)
     y, z = "y" * (PART - 3), "z" * (PART - 3)
-    assert longest == f"gpucluster:{'x' * 80} {y}...!={z}... run={'r' * 64}"
-    assert len(longest) == LIMIT - 12
-    assert read_reason(longest) is not None
+    assert longest == summed(f"gpucluster:{'x' * 80} {y}...!={z}... run={'r' * 48}")
+    assert len(longest) == LIMIT - 15
+    assert read_reason("gpu01", longest) is not None
     digits = write_reason(
-        ["x" * 500, "y" * 500], "-" + "1" * 13 + ".5" + "0" * 5, "2" * 13 + " " + "u" * 500, "r" * 500
+        "gpu01",
+        ["x" * 500, "y" * 500],
+        "-" + "1" * 13 + ".5" + "0" * 5,
+        "2" * 13 + " " + "u" * 500,
+        "r" * 500,
     )
-    assert digits.endswith(f" also=* run={'r' * 64}")
+    assert f" also=* run={'r' * 48} sum=" in digits
     assert len(digits) <= LIMIT
 
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_the_further_checks_are_exact_as_long_as_slurms_accounting_keeps_them(over: int) -> None:
     """slurmdbd keeps 255 bytes of a reason (TINYTEXT)."""
-    start, tail = "gpucluster:gpu.count 7<8 GPUs", f" run={RUN}"
+    start, tail = "gpucluster:gpu.count 7<8 GPUs", f" run={RUN} sum=12345678"
     room = 255 - len(start) - len(tail) - len(" also=os.a,")
     other = "gpu." + "x" * (room - len("gpu.") + over)
-    text = write_reason(["gpu.count", "os.a", other], "7", "8 GPUs", RUN)
-    assert text == f"{start} also={'os.*,gpu.*' if over else f'os.a,{other}'}{tail}"
+    text = write_reason("gpu01", ["gpu.count", "os.a", other], "7", "8 GPUs", RUN)
+    assert text == summed(f"{start} also={'os.*,gpu.*' if over else f'os.a,{other}'} run={RUN}")
     assert len(text) == 255 or over
 
 
 def test_a_name_in_a_reason_has_harmless_characters_only() -> None:
-    text = write_reason(["gpu count;x", "", "a,b"], "1", "2", "run 1/2")
-    assert text == "gpucluster:gpu_count_x 1<2 also=_,a_b run=run_1_2"
-    assert read_reason(text) == Reason(("gpu_count_x", "_", "a_b"), "1<2", "run_1_2")
-    assert write_reason(["a"], "1", "2", "") == "gpucluster:a 1<2 run=_"
+    text = write_reason("gpu01", ["gpu count;x", "", "a,b"], "1", "2", "run 1/2")
+    assert text == summed("gpucluster:gpu_count_x 1<2 also=_,a_b run=run_1_2")
+    assert read_reason("gpu01", text) == Reason(("gpu_count_x", "_", "a_b"), "1<2", "run_1_2")
+    assert write_reason("gpu01", ["a"], "1", "2", "") == summed("gpucluster:a 1<2 run=_")
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("gpucluster:gpu.count run=r", Reason(("gpu.count",), "", "r")),
-        ("gpucluster:gpu.count 1 < 2 x run=r", Reason(("gpu.count",), "1 < 2 x", "r")),
-        ("gpucluster:gpu.* 1<2 also=* run=r-1_2.3", Reason(("gpu.*", "*"), "1<2", "r-1_2.3")),
-        ("gpucluster:a-b_c.D9 1<2 also=,a,,b, run=r", Reason(("a-b_c.D9", "a", "b"), "1<2", "r")),
-        ("gpucluster:gpu.count 1<2 also=x also=y run=r", Reason(("gpu.count", "y"), "1<2 also=x", "r")),
-        ("gpucluster:gpu.count 1<2 run=q run=r", Reason(("gpu.count",), "1<2 run=q", "r")),
-        ("gpucluster:gpu.count 1<2 also= run=r", Reason(("gpu.count",), "1<2 also=", "r")),
-        ("gpucluster:gpu.count  run=r", Reason(("gpu.count",), "", "r")),
-        ("gpucluster:gpu.count 1<2 run=r : reboot timed out", Reason(("gpu.count",), "1<2", "r")),
-        ("gpucluster:gpu.count 1<2 run=r : Not responding ", None),
-        ("gpucluster:gpu.count 1<2 run=r\n", None),
-        ("gpucluster:gpu.count 1<2 run=r x", None),
+        ("gpucluster:gpu.count 1<2 run=r", Reason(("gpu.count",), "1<2", "r")),
+        ("gpucluster:gpu.count != run=r", Reason(("gpu.count",), "!=", "r")),
+        ("gpucluster:gpu.count a b!=c ~ run=r", Reason(("gpu.count",), "a b!=c ~", "r")),
+        ("gpucluster:gpu.count 1<2 also=* run=r-1_2.3", Reason(("gpu.count", "*"), "1<2", "r-1_2.3")),
+        ("gpucluster:a-b_c.D9 1<2 also=a,b.*,c run=r", Reason(("a-b_c.D9", "a", "b.*", "c"), "1<2", "r")),
+        # with a right sum, but not as write_reason writes it
+        ("gpucluster:gpu.* 1<2 run=r", None),
+        ("gpucluster:* 1<2 run=r", None),
+        ("gpucluster:gpu.count run=r", None),
+        ("gpucluster:gpu.count  run=r", None),
+        ("gpucluster:gpu.count 1=2 run=r", None),
+        ("gpucluster:gpu.count 1<2\nx run=r", None),
+        ("gpucluster:gpu.count 1<2\xe9 run=r", None),
+        ("gpucluster:gpu.count 1<2\x7f run=r", None),
+        ("gpucluster:gpu.count 1<2\x1f run=r", None),
+        ("gpucluster:gpu.count 1<2 also=x also=y run=r", None),
+        ("gpucluster:gpu.count 1<2 also=,a run=r", None),
+        ("gpucluster:gpu.count 1<2 also= run=r", None),
+        ("gpucluster:gpu.count 1<2 also=a,*,b run=r", None),
+        ("gpucluster:gpu.count 1<2 run=q run=r", None),
         ("gpucluster:gpu.count 1<2 run=", None),
+        ("gpucluster:gpu.count 1<2 run=r x", None),
         ("gpucluster:gpu,count 1<2 run=r", None),
-        ("gpucluster: run=r", None),
-        ("xgpucluster:gpu.count run=r", None),
+        ("gpucluster: 1<2 run=r", None),
+        ("xgpucluster:gpu.count 1<2 run=r", None),
     ],
 )
 def test_what_is_read_of_a_reason(text: str, reason: Reason | None) -> None:
-    assert read_reason(text) == reason
+    assert read_reason("gpu01", summed(text)) == reason
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        OURS.replace("GPUs", "GPUs - bob: keep out, ticket 4711"),
+        OURS.replace("7<8", "6<8"),
+        OURS.replace(RUN, RUN[:-1] + "2"),
+        OURS.replace(":gpu.count", ":*"),
+        OURS.replace(" run=", " also=* run="),
+        OURS.replace(" run=", "  run="),
+        OURS[:-1] + ("0" if OURS[-1] != "0" else "1"),
+        OURS[:-1],
+        OURS.upper(),
+        OURS + " ",
+        OURS + "\n",
+        " " + OURS,
+        OURS.rpartition(" sum=")[0],  # as earlier versions wrote it, or a hand does
+        "gpucluster:* bob: keep out run=x",
+    ],
+)
+def test_a_reason_that_a_person_has_edited_is_that_persons(edited: str) -> None:
+    assert read_reason("gpu01", OURS) is not None
+    assert read_reason("gpu01", edited) is None
+    drained = node("IDLE", "DRAIN", reason=edited)
+    assert ours(drained) is None
+    assert why_not_drain(drained) == f'{FOREIGN}"{edited}"'
+    assert not fit_for_trial(drained)
+
+
+def test_a_reason_that_was_copied_to_another_node_is_none_of_ours() -> None:
+    assert read_reason("gpu02", OURS) is None
+    assert ours(node("IDLE", "DRAIN", reason=OURS, name="gpu02")) is None
 
 
 @pytest.mark.parametrize(
@@ -211,7 +260,7 @@ def test_a_reason_concerns_the_checks_that_it_names(
     ],
 )
 def test_a_reason_that_is_not_ours_or_not_ours_alone_is_never_ours(text: str) -> None:
-    assert read_reason(text) is None
+    assert read_reason("gpu01", text) is None
 
 
 @pytest.mark.parametrize(
@@ -222,7 +271,7 @@ def test_slurms_words_of_a_node_that_was_switched_off_for_its_repair_leave_the_r
     added: str,
 ) -> None:
     """Slurm 23.02 and later appends them (node_mgr.c, set_node_reason); 22.05 left the reason as it was."""
-    found = read_reason(OURS + added)
+    found = read_reason("gpu01", OURS + added)
     assert found is not None
     assert (found.checks, found.detail, found.run) == (("gpu.count",), "7<8 GPUs", RUN)
     drained = node("IDLE", "DRAIN", reason=OURS + added)
@@ -239,7 +288,7 @@ def test_slurms_words_of_a_node_that_was_switched_off_for_its_repair_leave_the_r
     ],
 )
 def test_other_words_behind_our_reason_are_somebody_elses(added: str) -> None:
-    assert read_reason(OURS + added) is None
+    assert read_reason("gpu01", OURS + added) is None
 
 
 # --- drain
@@ -375,6 +424,17 @@ def test_the_budget(text: str, nodes: int, allowed: int) -> None:
     assert str(Budget.parse(text)) == text
 
 
+def test_the_budget_is_the_same_on_every_page_and_true_for_small_clusters() -> None:
+    root = Path(__file__).parents[1]
+    default = Budget.parse("10%")
+    assert {nodes: default.of(nodes) for nodes in (1, 2, 5, 8, 100)} == {1: 1, 2: 1, 5: 1, 8: 1, 100: 10}
+    rule = (
+        "10% of the partition's nodes, rounded down, but at least one (one of 1, 2, 5 or 8 nodes, 10 of 100)"
+    )
+    for page in ("README.md", "docs/drain.md"):
+        assert rule in " ".join((root / page).read_text().split()), page
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -397,6 +457,8 @@ def test_the_budget(text: str, nodes: int, allowed: int) -> None:
         "1.%",
         "1000000",
         "1.5",
+        "٣",
+        "٣%",
     ],
 )
 def test_a_wrong_budget_is_refused(text: str) -> None:
@@ -417,7 +479,7 @@ def test_the_reason_of_a_node_is_of_its_hardest_grounds() -> None:
         Grounds("gpu01", "gpu.memory", Action.VENDOR, "3 errors", "0 errors", part="GPU 4"),
         Grounds("gpu01", "gpu.count", Action.DRAIN, "7", "8 GPUs"),
     )
-    assert reason_for(mine, RUN) == f"gpucluster:gpu.memory 3>0 errors also=gpu.count run={RUN}"
+    assert reason_for(mine, RUN) == summed(f"gpucluster:gpu.memory 3>0 errors also=gpu.count run={RUN}")
     parted = Grounds("gpu01", "gpu.count", Action.DRAIN, "7", "8", part="GPUs")
     assert reason_for([parted], RUN) == OURS
 
@@ -484,13 +546,13 @@ def test_only_what_our_reason_left_is_resumed(info: NodeInfo | None, why: str) -
 def test_a_node_has_to_pass_everything_that_drained_it(
     outcomes: dict[str, list[str]], worse: list[str], why: str
 ) -> None:
-    reason = read_reason(f"gpucluster:gpu.count 7<8 GPUs also=gpu.names run={RUN}")
+    reason = read_reason("gpu01", summed(f"gpucluster:gpu.count 7<8 GPUs also=gpu.names run={RUN}"))
     assert reason is not None
     assert why_not_passed(reason, outcomes, worse) == why
 
 
 def test_a_shortened_list_asks_for_the_whole_suite() -> None:
-    reason = read_reason(f"gpucluster:os.memory 1<2 also=gpu.* run={RUN}")
+    reason = read_reason("gpu01", summed(f"gpucluster:os.memory 1<2 also=gpu.* run={RUN}"))
     assert reason is not None
     good = {"os.memory": ["passed"], "gpu.count": ["passed"], "gpu.mig": ["not applicable"]}
     assert why_not_passed(reason, good, ()) == ""
@@ -523,7 +585,12 @@ def test_only_a_quiet_node_of_ours_goes_on_trial(info: NodeInfo, fit: bool) -> N
 def test_the_list_of_drains_has_ours_alone() -> None:
     nodes = [
         node("IDLE", "DRAIN", reason="bad cable", name="gpu03"),
-        node("ALLOCATED", "DRAIN", reason=OURS, name="gpu02"),
+        node(
+            "ALLOCATED",
+            "DRAIN",
+            reason=summed(f"gpucluster:gpu.count 7<8 GPUs run={RUN}", "gpu02"),
+            name="gpu02",
+        ),
         node("IDLE", reason=OURS, name="gpu05"),
         node("IDLE", "DRAIN", reason=f"{OURS} - see ticket", name="gpu01"),
     ]
@@ -549,7 +616,7 @@ def test_the_list_of_drains_has_ours_alone() -> None:
             "log": "reports/events.jsonl",
         },
     ]
-    two = f"gpucluster:gpu.count 7<8 also=os.x,os.y run={RUN}"
+    two = summed(f"gpucluster:gpu.count 7<8 also=os.x,os.y run={RUN}")
     drained = NodeInfo(
         "gpu01", "IDLE", frozenset({"DRAIN"}), reason=two, reason_user="root", reason_time="2026-11-21"
     )

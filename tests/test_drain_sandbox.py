@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drain_helpers import summed
 from plugin_helpers import (
     Run,
     cluster_file,
@@ -139,6 +140,65 @@ def events(run: Run, *kinds: str) -> list[dict[str, Any]]:
     return [event for event in run.events if event["event"] in kinds]
 
 
+# --- the controller down: first, since one that is killed forgets the last seconds, as drains that were taken back
+
+DOWN = """
+def test_zz_down(state, node):
+    if node.name == "gpu10":
+        pid = int(Path(os.environ["CTLD_PID"]).read_text())
+        os.kill(pid, 9)
+"""
+
+
+def start_controller(sandbox: Sandbox, pid_file: Path) -> None:
+    """Start slurmctld anew on the state that the killed one has left, as systemd would."""
+    conf = Path(sandbox.env["SLURM_CONF"])
+    root = conf.parent.parent
+    before = pid_file.read_text()
+    subprocess.run([root / "sbin" / "slurmctld", "-f", conf], check=True, timeout=60)
+    wait_for(lambda: pid_file.read_text() not in ("", before), "slurmctld has started")
+    known = json.loads((root / "sandbox.json").read_text())
+    process = processes.identify(int(pid_file.read_text()))
+    assert process is not None
+    known["processes"]["slurmctld"] = [process.pid, process.started]
+    (root / "sandbox.json").write_text(json.dumps(known))  # else the sandbox would not know it as its own
+    wait_for(lambda: states(sandbox), "slurmctld answers")
+
+
+def test_with_the_controller_down_in_the_middle_nothing_is_drained(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(tmp_path, "gpu01", "gpu02")
+    config = slurm(sandbox, "scontrol", "show", "config")
+    pid_file = re.search(r"SlurmctldPidFile\s*=\s*(\S+)", config)
+    assert pid_file
+    monkeypatch.setenv("CTLD_PID", pid_file[1])
+    keys = {"partition": "batch", "conf": sandbox.env["SLURM_CONF"]}
+    path = cluster_file(sandbox, tmp_path, nodes=ALL, slurm=keys)
+    write_suites(tmp_path, {"test_site.py": SITE + DOWN})
+    argv = command(f"--cluster={path}", "--drain=apply", "--drain-max=5", ".")
+    log = tmp_path / "reports" / "events.jsonl"
+    with subprocess.Popen(
+        argv, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            # it comes back, with its state, once all is decided: the nodes are given back the sooner
+            wait_for(lambda: log.exists() and log.read_text().count("drain_decision") == 2, "all is decided")
+        finally:
+            start_controller(sandbox, Path(pid_file[1]))
+        out, err = process.communicate(timeout=180)
+    run = Run(process.returncode, out, err, tmp_path)
+    slurm(sandbox, "scancel", "--user=root")  # a controller that came back may have missed the end of the job
+    assert run.rc == 1
+    assert reasons(sandbox) == {}
+    assert events(run, "node_intent", "node_result") == []
+    decisions = events(run, "drain_decision")
+    assert [event["decision"] for event in decisions] == ["spare", "spare"]
+    assert all("cannot be read" in event["why"] for event in decisions)
+    assert any("its state cannot be read" in line for line in run.errors)
+    assert run.event("finish")["failed"] == 2
+
+
 # --- the whole circle
 
 
@@ -161,7 +221,8 @@ def test_a_dry_run_prints_the_very_command_and_changes_nothing(sandbox: Sandbox,
     (printed,) = re.findall(r"dry run, nothing was touched: (.*)", run.out)
     subprocess.run(printed, shell=True, check=True, timeout=60)  # it is the very command: typed, it drains
     (decision,) = events(run, "drain_decision")
-    assert reasons(sandbox) == {"gpu02": f"gpucluster:gpu.count 1<2 GPUs run={decision['run']}"}
+    reason = summed(f"gpucluster:gpu.count 1<2 GPUs run={decision['run']}", "gpu02")
+    assert reasons(sandbox) == {"gpu02": reason}
 
 
 def test_fault_drain_repair_resume(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -171,7 +232,7 @@ def test_fault_drain_repair_resume(sandbox: Sandbox, tmp_path: Path) -> None:
     assert "drained: gpu02" in run.out
     assert "action:       drain" in run.out
     (result,) = events(run, "node_result")
-    reason = f"gpucluster:gpu.count 1<2 GPUs run={result['run']}"
+    reason = summed(f"gpucluster:gpu.count 1<2 GPUs run={result['run']}", "gpu02")
     assert (result["result"], result["state"], result["reason"]) == ("drained", "ALLOCATED+DRAIN", reason)
     assert reasons(sandbox) == {"gpu02": reason}
     wait_for(lambda: states(sandbox)["gpu02"] == "drained", "gpu02 is drained once the job is over")
@@ -198,14 +259,14 @@ def test_fault_drain_repair_resume(sandbox: Sandbox, tmp_path: Path) -> None:
     options = ("--resume-passing", "--reservation=fix", "--drain=apply")
     run = gpus(sandbox, tmp_path, *options)
     assert run.rc == 1
-    assert "gpu02 goes back to drained: gpu.count ended as failed" in run.out
+    assert "gpu02 is drained again: gpu.count ended as failed" in run.out
     assert reasons(sandbox) == {"gpu02": reason}
     assert [event["result"] for event in events(run, "node_result")] == ["undrained", "drained"]
 
     sandbox.heal("gpu02")
     run = gpus(sandbox, tmp_path, *options, chosen="test_names")
     assert run.rc == 0, run.out
-    assert "gpu02 goes back to drained: gpu.count did not run" in run.out
+    assert "gpu02 is drained again: gpu.count did not run" in run.out
     assert reasons(sandbox) == {"gpu02": reason}
 
     run = gpus(sandbox, tmp_path, *options)
@@ -343,20 +404,33 @@ def test_zz_bob(state, node):
 
 def test_a_foreign_drain_survives(sandbox: Sandbox, tmp_path: Path) -> None:
     theirs = "bob: bad cable, ticket 4711"
-    ours = "gpucluster:site.fit 7<8 GPUs run=20261120T020000-1 - alice: keep out"
+    ours = summed("gpucluster:site.fit 7<8 GPUs run=20261120T020000-1", "gpu02").replace(
+        "7<8", "7<8 alice: keep out"
+    )
     drain_by_hand("gpu01", theirs, sandbox)
     drain_by_hand("gpu02", ours, sandbox)  # somebody has added a word to it: it is not ours alone any more
+    forged = summed(
+        "gpucluster:site.fit 7<8 GPUs run=20261120T020000-2", "gpu06"
+    )  # no run of ours that is known
+    drain_by_hand("gpu06", forged, sandbox)
     fail(tmp_path, "gpu03", "gpu04", "gpu05")
-    run = site(sandbox, tmp_path, "--drain=apply", "--drain-max=9", "--resume-passing", more=BOB)
+    history = f"--history={tmp_path / 'history.sqlite'}"
+    run = site(sandbox, tmp_path, "--drain=apply", "--drain-max=9", history, more=BOB)
     found = reasons(sandbox)
     assert (found["gpu01"], found["gpu02"]) == (theirs, ours)
     assert (found["gpu03"], found["gpu04"]) == (theirs, theirs), run.out  # drained while we tested
     assert found["gpu05"].startswith("gpucluster:site.fit 7<8 GPUs run=")
     assert f'not drained: gpu03 (site.fit): it has a reason of somebody else: "{theirs}" by root' in run.out
-    reserve(sandbox, "gpu01", "gpu02")
-    run = site(sandbox, tmp_path, "--resume-passing", "--reservation=fix")
-    assert (reasons(sandbox)["gpu01"], reasons(sandbox)["gpu02"]) == (theirs, ours)
+    reserve(sandbox, "gpu01", "gpu02", "gpu06")
+    run = site(sandbox, tmp_path, "--resume-passing", "--reservation=fix", history)
+    found = reasons(sandbox)
+    assert (found["gpu01"], found["gpu02"], found["gpu06"]) == (theirs, ours, forged)
     assert events(run, "node_intent") == []
+    assert f'gpu02 stays drained: its reason is not as gpucluster wrote it for this node: "{ours}"' in run.out
+    assert (
+        "gpu06 stays drained: its reason names run 20261120T020000-2, which is neither in the history"
+        in run.out
+    )
 
 
 def test_a_run_that_is_stopped_early_drains_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -366,63 +440,6 @@ def test_a_run_that_is_stopped_early_drains_nothing(sandbox: Sandbox, tmp_path: 
     assert reasons(sandbox) == {}
     assert events(run, "drain_skipped")
     assert "stopped early: nothing is drained" in run.out
-
-
-DOWN = """
-def test_zz_down(state, node):
-    if node.name == "gpu10":
-        pid = int(Path(os.environ["CTLD_PID"]).read_text())
-        os.kill(pid, 9)
-"""
-
-
-def start_controller(sandbox: Sandbox, pid_file: Path) -> None:
-    """Start slurmctld anew on the state that the killed one has left, as systemd would."""
-    conf = Path(sandbox.env["SLURM_CONF"])
-    root = conf.parent.parent
-    before = pid_file.read_text()
-    subprocess.run([root / "sbin" / "slurmctld", "-f", conf], check=True, timeout=60)
-    wait_for(lambda: pid_file.read_text() not in ("", before), "slurmctld has started")
-    known = json.loads((root / "sandbox.json").read_text())
-    process = processes.identify(int(pid_file.read_text()))
-    assert process is not None
-    known["processes"]["slurmctld"] = [process.pid, process.started]
-    (root / "sandbox.json").write_text(json.dumps(known))  # else the sandbox would not know it as its own
-    wait_for(lambda: states(sandbox), "slurmctld answers")
-
-
-def test_with_the_controller_down_in_the_middle_nothing_is_drained(
-    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail(tmp_path, "gpu01", "gpu02")
-    config = slurm(sandbox, "scontrol", "show", "config")
-    pid_file = re.search(r"SlurmctldPidFile\s*=\s*(\S+)", config)
-    assert pid_file
-    monkeypatch.setenv("CTLD_PID", pid_file[1])
-    keys = {"partition": "batch", "conf": sandbox.env["SLURM_CONF"]}
-    path = cluster_file(sandbox, tmp_path, nodes=ALL, slurm=keys)
-    write_suites(tmp_path, {"test_site.py": SITE + DOWN})
-    argv = command(f"--cluster={path}", "--drain=apply", "--drain-max=5", ".")
-    log = tmp_path / "reports" / "events.jsonl"
-    with subprocess.Popen(
-        argv, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            # it comes back, with its state, once all is decided: the nodes are given back the sooner
-            wait_for(lambda: log.exists() and log.read_text().count("drain_decision") == 2, "all is decided")
-        finally:
-            start_controller(sandbox, Path(pid_file[1]))
-        out, err = process.communicate(timeout=180)
-    run = Run(process.returncode, out, err, tmp_path)
-    slurm(sandbox, "scancel", "--user=root")  # a controller that came back may have missed the end of the job
-    assert run.rc == 1
-    assert reasons(sandbox) == {}
-    assert events(run, "node_intent", "node_result") == []
-    decisions = events(run, "drain_decision")
-    assert [event["decision"] for event in decisions] == ["spare", "spare"]
-    assert all("cannot be read" in event["why"] for event in decisions)
-    assert any("its state cannot be read" in line for line in run.errors)
-    assert run.event("finish")["failed"] == 2
 
 
 # Slurm's own scontrol, but for an update: there the run dies, before anything is done
@@ -456,13 +473,50 @@ def test_zz_dies(state, node):
 
 
 def test_a_kill_during_a_trial_leaves_the_node_drained_as_it_was(sandbox: Sandbox, tmp_path: Path) -> None:
-    reason = "gpucluster:site.fit 7<8 GPUs run=20261120T020000-1"
+    reason = summed("gpucluster:site.fit 7<8 GPUs run=20261120T020000-1", "gpu02")
     drain_by_hand("gpu02", reason, sandbox)
     reserve(sandbox, "gpu02")
     run = site(sandbox, tmp_path, "--resume-passing", "--reservation=fix", more=TRIAL)
     assert run.rc == -signal.SIGKILL
     assert run.outcomes["test_site.py::test_fit[gpu02]"] == "passed"  # it was undrained, and tested
     wait_for(lambda: reasons(sandbox) == {"gpu02": reason}, "gpu02 is drained again")
+
+
+SHELL_DIES = """
+def test_zz_shell(state, node):
+    if node.name == "gpu02":
+        found = subprocess.run(["pgrep", "-f", "drain_again.*gpucluster:site[.]fit"], capture_output=True, text=True)
+        for pid in found.stdout.split():
+            os.kill(int(pid), 9)
+"""
+
+
+def test_the_run_drains_tried_nodes_itself_where_their_shell_is_killed(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """gpu02 has passed by then and gpu03 has failed; the one is resumed, the other goes back."""
+    reason = {
+        name: summed("gpucluster:site.fit 7<8 GPUs run=20261120T020000-1", name)
+        for name in ("gpu02", "gpu03")
+    }
+    for name, text in reason.items():
+        drain_by_hand(name, text, sandbox)
+    reserve(sandbox, *reason)
+    fail(tmp_path, "gpu03")
+    run = site(sandbox, tmp_path, "--resume-passing", "--reservation=fix", more=SHELL_DIES)
+    assert run.rc == 1
+    assert reasons(sandbox) == {"gpu03": reason["gpu03"]}, run.out
+    assert "gpu02 is resumed" in run.out
+    assert "gpu03 stays drained: site.fit ended as failed" in run.out
+    assert "ERROR: drain" not in run.out
+    results = [(event["node"], event["result"]) for event in events(run, "node_result")]
+    assert results == [
+        ("gpu02", "undrained"),
+        ("gpu03", "undrained"),
+        ("gpu02", "drained"),
+        ("gpu03", "drained"),
+        ("gpu02", "resumed"),
+    ]
 
 
 def test_two_runs_at_once_share_one_budget(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -519,7 +573,7 @@ def test_without_slurm_or_without_a_cluster_there_is_nothing_to_drain(tmp_path: 
 
 
 def test_collecting_only_touches_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
-    drain_by_hand("gpu02", "gpucluster:site.fit 7<8 GPUs run=20261120T020000-1", sandbox)
+    drain_by_hand("gpu02", summed("gpucluster:site.fit 7<8 GPUs run=20261120T020000-1", "gpu02"), sandbox)
     reserve(sandbox, "gpu02")
     before = reasons(sandbox)
     run = site(sandbox, tmp_path, "--collect-only", "--drain=apply", "--resume-passing", "--reservation=fix")

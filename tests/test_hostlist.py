@@ -89,6 +89,7 @@ def test_what_is_said_of_a_list_that_is_refused() -> None:
     )
     assert refusal(f"{long};") == f"not a hostlist: '{'n' * 80}' ('{'n' * 40}' is no node name)"
     assert refusal(f"{long}[1").startswith(f"not a hostlist: '{'n' * 80}' (")
+    assert refusal("g[1-٣]" + long) == f"not a hostlist: 'g[1-٣]{'n' * 54}': node names are ASCII"
     assert refusal("g[5-1]").startswith("not a hostlist: 'g[5-1]' (")
 
 

@@ -377,6 +377,31 @@ def test_a_command_that_cannot_be_read_is_a_mistake_of_the_cluster_file() -> Non
         Sweep.parse(" ")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("-b '1M", "No closing quotation"),
+        ("-b 0", "-b must be greater than 0, and not greater than -e"),
+        ("-b 2M -e 1M", "-b must be greater than 0, and not greater than -e"),
+        *(
+            (f"-f {factor}", "-f must be a number from 2 to 9999")
+            for factor in ("0", "1", "-2", "x", "٣", "10000")
+        ),
+        ("-f", "-f must be a number from 2 to 9999"),
+    ],
+)
+def test_a_sweep_without_steps_is_refused(words: str, said: str) -> None:
+    command = f"all_reduce_perf {words}"
+    with pytest.raises(ConfigError) as caught:
+        Sweep.parse(command)
+    assert str(caught.value) == f"nccl.command {command!r}: {said}"
+
+
+def test_steps_of_a_sweep_at_their_bounds() -> None:
+    for factor in (2, 9, 10, 9999):
+        assert Sweep.parse(f"x -b 8 -e 8 -f {factor}") == Sweep("x", 8, 8, factor)
+
+
 def test_the_sweep_starts_at_8_bytes_only_where_its_steps_meet_the_asked_begin() -> None:
     assert Sweep.parse("x -b 1M -e 1G -f 2").with_latency("all_reduce").begin == 8
     assert Sweep.parse("x -b 3M -e 1G -f 2").with_latency("all_reduce").begin == 3 << 20

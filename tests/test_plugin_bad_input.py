@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from plugin_helpers import TINY, Run, cluster_file, environment, jobs_so_far, on, run_pytest, write_suites
@@ -85,6 +85,43 @@ def test_a_bad_option_is_one_line(
     before = jobs_so_far(sandbox)
     refused(run_pytest(tmp_path, on(sandbox), *options, files=SUITE), *words)
     assert jobs_so_far(sandbox) == before, "a job was started"
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (
+            {"required": ["tiny.*", "gpu.nothing_like_this"]},
+            ("required", "'gpu.nothing_like_this'", "'gpu.nvlink_state'"),
+        ),
+        ({"nodes": "old[1-2]"}, ("Slurm knows no node of old[1-2]", "gpu[01-04]")),
+        ({"slurm": {"extra_args": ["--exclusive", "--nosuch"]}}, ("slurm.extra_args", "'--nosuch'")),
+        ({"slurm": {"bin": "/nowhere"}}, ("slurm.bin", "/nowhere")),
+    ],
+)
+def test_a_setting_that_means_nothing_is_one_line(
+    sandbox: Sandbox, tmp_path: Path, keys: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    if "slurm" in keys:
+        keys = {"slurm": {"conf": sandbox.env["SLURM_CONF"], **keys["slurm"]}}
+    before = jobs_so_far(sandbox)
+    path = cluster_file(sandbox, tmp_path, **keys)
+    refused(run_pytest(tmp_path, f"--cluster={path}", files=SUITE), *words)
+    assert jobs_so_far(sandbox) == before, "a job was started"
+
+
+def test_less_than_no_worker_is_one_line(tmp_path: Path) -> None:
+    refused(run_pytest(tmp_path, "--cluster=local", "-n", "-3", files=SUITE), "-n -3")
+
+
+def test_a_pattern_of_no_suite_ends_the_run_before_nodes_are_asked_for(tmp_path: Path) -> None:
+    text = "nodes: localhost\nslurm: {scheduler: none}\nrequired: [tiny.*, tony.named]\n"
+    run = run_pytest(tmp_path, "--cluster=lab.yaml", files={**SUITE, "lab.yaml": text})
+    assert run.rc == 4, run.out + run.err
+    assert run.errors == [
+        "ERROR: cluster lab: required: 'tony.named' matches no check; the nearest is 'tiny.named'"
+    ]
+    assert run.outcomes == {}
 
 
 @pytest.mark.parametrize(

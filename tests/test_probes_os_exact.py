@@ -76,7 +76,7 @@ BY_HAND = {
     "writes": ("mktemp /tmp/XXXXXX; mktemp /dev/shm/XXXXXX", 30.0, True),
     "Pyxis": ("grep -i pyxis /etc/slurm/plugstack.conf*", 30.0, False),
     "room of Enroot": ("df -h $ENROOT_DATA_PATH $ENROOT_CACHE_PATH", 30.0, False),
-    "containers": ("", 30.0, False),
+    "containers": ("enroot list", 30.0, False),
     "responds": ("", 30.0, False),
 }
 
@@ -102,7 +102,7 @@ def test_each_probe_has_its_name_its_limit_and_its_command_to_look_again() -> No
         {},
         "x",
     )  # make mutation: this test reaches these modules
-    assert (enroot.NAMES.command, base.RESPONDS.command) == ("enroot list", "true")
+    assert (enroot.NAMES.command, base.RESPONDS.command) == (f"{enroot.SEARCH}; enroot list", "true")
     assert {one.name: (one.by_hand, one.timeout, one.alone) for one in probes()} == BY_HAND
     assert not any(one.root for one in probes())
 
@@ -407,7 +407,12 @@ READ: list[tuple[Callable[[], object], object]] = [
     (lambda: enroot.jobs_of(("pyxis_7.0", "pyxis_8_8.12", "pyxis_9_x", "pyxis_x", "pyxis_7.", "pyxis_9_", "pyxis_.7", "pyxis__7.7", "a", "pyxis_x_7.0", "pyxis_7.x", "pyxis_a_b")),  # noqa: E501
      {"pyxis_7.0": 7, "pyxis_8_8.12": 8, "pyxis_9_x": 9}),
     (lambda: enroot.own_names(("pyxis_a.b", "pyxis_7_a.b", "pyxis_a_b", "pyxis__a.b", "a.b"), "a.b"), ("pyxis_a.b", "pyxis_7_a.b")),  # noqa: E501
-    (lambda: enroot.remove_command(("a", "b c")), "enroot remove -f a 'b c' </dev/null"),
+    (lambda: enroot.ours(("pyxis_gpucluster-7-ab", "pyxis_8_gpucluster-8-cd", "pyxis_gpucluster-kept-a-b")),
+     {"pyxis_gpucluster-7-ab": 7, "pyxis_8_gpucluster-8-cd": 8}),
+    (lambda: enroot.ours(("pyxis_gpucluster-7-", "gpucluster-7-x", "pyxis_mine", "pyxis_x_gpucluster-7-a")), {}),
+    (lambda: enroot.jobs_of(("pyxis_gpucluster-7-ab", "pyxis_9_gpucluster-8-cd")),
+     {"pyxis_gpucluster-7-ab": 7, "pyxis_9_gpucluster-8-cd": 8}),
+    (lambda: enroot.remove_command(("a", "b c")), f"{enroot.SEARCH}; enroot remove -f a 'b c' </dev/null"),
     (lambda: container.Imported("i", "n", {"a": 2.0, "b": 0.0}, {"a": 4_000_000, "b": 1, "c": 1}).throughput("a"), 2.0),
     (lambda: container.Imported("i", "n", {"b": 0.0}, {"b": 1, "c": 1}).throughput("b"), None),
     (lambda: container.Imported("i", "n", {"b": 0.0}, {"b": 1, "c": 1}).throughput("c"), None),

@@ -95,6 +95,62 @@ CASES = {
         "slurmstepd-gpu01: error: run_command: slurm task_prolog can not be executed (/etc/slurm/tp) No such file",
         r"^Slurm runs TaskProlog /etc/slurm/tp inside",
     ),
+    # what real steps printed, on Slurm 22.05 with Pyxis 0.24.0 and Enroot 4.1.2
+    "cut image": (
+        f"{E}child 7 failed with error code: 1\n{E}failed to create container filesystem for image: /i/cut.sqsh\n"
+        f"{LOG}[INFO] Extracting squashfs filesystem...\n{E}    Read on filesystem failed because EOF\n"
+        f"{E}    read_id_table: failed to read id index table\n{E}    FATAL ERROR: File system corruption detected{TAIL}",
+        r"^the image is damaged \(FATAL ERROR: File system corruption detected\): make it anew",
+    ),
+    "damaged image": (
+        f"{LOG}zstd uncompress failed with error code 10\n{E}    FATAL ERROR: writer: failed to read/uncompress file /d/x.so{TAIL}",
+        r"^the image is damaged \(FATAL ERROR: writer: failed to read/uncompress file /d/x.so\)",
+    ),
+    "no room": (
+        f"{E}failed to create container filesystem for image: /i/a.sqsh\n{LOG}[INFO] Extracting squashfs filesystem...\n"
+        f"{E}    Write on output file failed because No space left on device\n"
+        f"{E}    FATAL ERROR: writer: failed to write file /d/pyxis_11.0/usr/bin/tar{TAIL}",
+        r"^no room on the node \(Write on output file failed because No space left on device\): free",
+    ),
+    "read-only": (
+        f"{LOG}FATAL ERROR: dir_scan: failed to make directory /d/pyxis_12.0, because Read-only file system{TAIL}",
+        r"^a path of Enroot is read-only \(FATAL ERROR: dir_scan: .* because Read-only file system\)",
+    ),
+    "no right": (
+        f"{E}failed to create container filesystem for image: /i/a.sqsh\n{LOG}mkdir: cannot create directory '/d': Permission denied{TAIL}",
+        r"^Enroot may not write there \(cannot create directory '/d': Permission denied\)",
+    ),
+    "other words of unsquashfs": (
+        f"{LOG}FATAL ERROR: out of memory{TAIL}",
+        r"^unsquashfs could not .* \(FATAL ERROR: out of memory\)",
+    ),
+    "hook that says why": (
+        f"{E}container start failed with error code: 1\n{LOG}hook is unhappy: no license\n"
+        f"{E}    [ERROR] /etc/enroot/hooks.d/60-x.sh exited with return code 3\n"
+        f"{E}container was not started successfully by another task{TAIL}",
+        r"^Enroot's hook /etc/enroot/hooks.d/60-x.sh exited with 3: hook is unhappy: no license: mend it",
+    ),
+    "hook without a word": (
+        f"{LOG}[ERROR] /etc/enroot/hooks.d/60-x.sh exited with return code 3{TAIL}",
+        r"^Enroot's hook /etc/enroot/hooks.d/60-x.sh exited with 3: mend it",
+    ),
+    "log folder of slurmd": (
+        f"{E}failed to export container pyxis_n to /s/a.sqsh\n"
+        f"{LOG}find: Failed to restore initial working directory: /var/log/slurm: Permission denied{TAIL}",
+        r"^Pyxis runs Enroot where slurmd runs, in /var/log/slurm, which users may not enter",
+    ),
+    "words of Enroot's that are new": (
+        f"{E}failed to create container filesystem for image: /i/a.sqsh\n{LOG}[INFO] Extracting\n{E}    no luck, it failed\n{E}    more{TAIL}",
+        r"^no root filesystem could be made from /i/a.sqsh: no luck, it failed$",
+    ),
+    "silent Enroot": (
+        f"{E}failed to export container pyxis_n to /s/a.sqsh\n{LOG}one\n{E}    two{TAIL}",
+        r"^pyxis_n could not be saved as /s/a.sqsh: two$",
+    ),
+    "no log of Enroot": (
+        TAIL,
+        r"^Pyxis could not start the container: Enroot says nothing more: see the step log$",
+    ),
     "no user namespace": (
         f"{LOG}enroot-nsenter: failed to create user namespace: Operation not permitted",
         r"sysctl",

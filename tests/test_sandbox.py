@@ -446,3 +446,8 @@ def test_a_test_that_is_killed_leaves_no_sandbox() -> None:
     assert running
     wait_for(lambda: not folder.exists(), "the sandbox is taken down")
     assert of_sandbox(folder) == []
+
+
+def test_a_shared_folder_that_would_hide_the_state_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SandboxError, match=rf"--share {tmp_path} holds the state folder {tmp_path}/a/s "):
+        Sandbox(tmp_path / "a" / "s").up(share=[tmp_path])

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from plugin_helpers import names, on, run_pytest, slurm
 
 from pytest_gpucluster.errors import AllocationError, ConfigError, SlurmError
 from pytest_gpucluster.plugin import start
-from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest, _Holder
 from pytest_gpucluster.slurm.client import Slurm
-from pytest_gpucluster.slurm.inventory import parse_partitions
+from pytest_gpucluster.slurm.inventory import NodeInfo, parse_partitions
 from pytest_gpucluster.slurm.refusals import advice, ended_as, explained, hopeless, in_the_way
 from pytest_gpucluster.transport.local import LocalTransport
 
@@ -27,6 +28,26 @@ PARTITION = (
     "MaxTime=00:10:00 MinNodes=0 Nodes=gpu[01-04] State=UP\n"
 )
 ASKED = AllocationRequest(nodes=("gpu01", "gpu02", "gpu03"), time=3600)
+
+
+@pytest.mark.parametrize(
+    ("reservation", "out"),
+    [("fix", ["gpu02"]), (None, ["gpu01", "gpu02"])],
+)
+def test_inside_its_reservation_a_node_is_not_out_for_being_reserved(
+    reservation: str | None, out: list[str]
+) -> None:
+    """Else one node that is drained as salloc waits would cost the run all of the reservation's nodes."""
+    flags = {
+        "gpu01": {"MAINTENANCE", "RESERVED"},
+        "gpu02": {"MAINTENANCE", "RESERVED", "DRAIN"},
+        "gpu03": {"DRAIN"},
+    }
+    nodes = {name: NodeInfo(name, "IDLE", frozenset(of)) for name, of in flags.items()}
+    holder: Any = object.__new__(_Holder)
+    holder.slurm = SimpleNamespace(refresh=lambda: None, nodes=lambda: nodes)
+    holder.asked = AllocationRequest(nodes=("gpu01", "gpu02"), reservation=reservation)
+    assert list(holder._out()) == out
 
 
 @pytest.mark.parametrize(

@@ -239,6 +239,20 @@ def test_slurm_that_is_not_on_the_login_node_is_named(sandbox: Sandbox, tmp_path
     assert "slurm.bin" in run.errors[0]
 
 
+def test_options_are_tried_on_the_login_node(sandbox: Sandbox, login: Sshd, tmp_path: Path) -> None:
+    own = yaml.safe_load(sandbox.cluster_file.read_text())["slurm"]
+    cluster = far_file(
+        sandbox, login, tmp_path, slurm={**own, "extra_args": ["--comment=it's $HOME", "--nosuch"]}
+    )
+    run = run_pytest(tmp_path, f"--cluster={cluster}", env=NO_SLURM, files={"test_tiny.py": TINY})
+    assert (run.rc, run.errors) == (
+        4,
+        [
+            "ERROR: cluster sandbox: slurm.extra_args: salloc refuses them: unrecognized option '--nosuch'",
+        ],
+    )
+
+
 def test_a_job_around_the_login_session_is_not_ours_and_no_secret_is_written(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:

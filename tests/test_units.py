@@ -209,7 +209,45 @@ def test_what_is_too_long_is_told_in_short() -> None:
         with pytest.raises(ValueError, match="not a ") as caught:
             parse(long)
         assert str(caught.value) == f"not a {what}: '{'9' * 40}'...: too long"
-        assert parse("9" * 60) == float("9" * 60)
+    assert units.parse_bandwidth("9" * 60) == float("9" * 60)
+
+
+@pytest.mark.parametrize("text", ["2147483641", "35791394.02m", "24856d", "24855-03:14:01", "9" * 60])
+def test_a_time_that_slurm_cannot_count_is_refused(text: str) -> None:
+    assert units.parse_duration("2147483640") == units.LONGEST == 2147483640
+    assert units.parse_duration("35791394m") == units.parse_duration("24855-03:14:00") == units.LONGEST
+    with pytest.raises(ValueError, match="Slurm") as caught:
+        units.parse_duration(text)
+    said = f"{text!r} is longer than Slurm can count: at most 2147483640s (68 years)"
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (units.parse_size, "٣G"),
+        (units.parse_duration, "٣s"),
+        (units.parse_duration, "٣٠"),
+        (units.parse_duration, "0:٣:00"),
+        (units.parse_duration, "1-٣"),
+        (units.parse_bandwidth, "٣"),
+        (units.parse_bandwidth, "٣ GB/s"),
+        (units.parse_option_time, "٣"),
+        (lambda text: units.share_of(text, 9), "٣%"),
+        (lambda text: units.share_of(text, 9), "1٣"),
+        (lambda text: units.share_of(text, 9), "x%"),
+        (lambda text: units.share_of(text, 9), "1.x%"),
+        (units.parse_duration, "1.x s"),
+        (units.parse_duration, "1.s"),
+        (units.parse_duration, "x-1:00"),
+        (units.parse_duration, "1-x:00"),
+        (units.parse_duration, "1:02:0x"),
+        (units.parse_bandwidth, "1.x GB/s"),
+    ],
+)
+def test_letters_and_digits_of_other_scripts_are_no_number(parse: Callable[[str], float], text: str) -> None:
+    with pytest.raises(ValueError, match=r"^(not a |is to be )"):
+        parse(text)
 
 
 def test_a_time_of_an_option_needs_its_unit() -> None:
@@ -218,6 +256,9 @@ def test_a_time_of_an_option_needs_its_unit() -> None:
     with pytest.raises(ValueError, match="unit") as caught:
         units.parse_option_time(" 5 ")
     assert str(caught.value) == "' 5 ' has no unit: write 5m or 5s"
+    with pytest.raises(ValueError, match="greater") as caught:
+        units.parse_option_time("0m")
+    assert str(caught.value) == "must be greater than 0, not '0m'"
 
 
 def test_durations_for_people_at_their_bounds() -> None:

@@ -29,9 +29,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_gpucluster.drain import write_reason
 from pytest_gpucluster.report.junit import RUN_SUITE
 from pytest_gpucluster.sandbox import Sandbox, processes
 from pytest_gpucluster.sandbox.processes import Process
+from pytest_gpucluster.slurm.inventory import parse_nodes
 
 ROOT = Path(__file__).parent.parent
 NODES = 4
@@ -88,6 +90,11 @@ def test_asked(host, node):
 def test_step(srun, node):
     assert srun(["sleep", "0.1"]).ok
 """
+# drained nodes of an earlier run that `helper` has undrained and tested: node -> reason; the first is healthy now
+TRIED = {
+    node: write_reason(node, ["chaos.count"], "1", "2 GPUs", "20261121T020000-1")
+    for node in ("gpu02", FAULTY)
+}
 SIGNALS = ("KILL", "TERM", "HUP", "STOP+CONT", "STOP")
 ROLES = ("pytest", "pytest", "worker", "salloc", "guard", "holder", "srun", "agent")
 COMMANDS = ("scontrol", "squeue", "scancel", "salloc", "srun")
@@ -158,6 +165,8 @@ def role_of(process: Process, main: int) -> str:  # noqa: PLR0911 - a table
         return name
     if "exec 3<&0" in text:
         return "guard"
+    if "drain_again" in text:
+        return "helper"
     if "scontrol show hostnames" in text or words[:1] == ["cat"]:
         return "holder"
     if "gpucluster-agent" in words:
@@ -208,7 +217,8 @@ class Campaign:
         told = Told(number, kind, "")
         folder = self.folder / f"run{number}"
         folder.mkdir()
-        with self._started(folder, workers, *before(kind, rng, folder)) as run:
+        options = self._put_on_trial() if kind == "helper" else ()
+        with self._started(folder, workers, *before(kind, rng, folder), options=options) as run:
             try:
                 told.what = TROUBLES[kind](self, run, rng)
                 self._wait(run, told)
@@ -243,7 +253,7 @@ class Campaign:
             shutil.rmtree(folder)
 
     @contextlib.contextmanager
-    def _started(self, folder: Path, workers: bool, *prefix: str) -> Any:
+    def _started(self, folder: Path, workers: bool, *prefix: str, options: tuple[str, ...] = ()) -> Any:
         mark = f"CHAOS_MARK={uuid.uuid4()}"
         (folder / "tmp").mkdir()
         (folder / "hangs").mkdir()
@@ -251,6 +261,7 @@ class Campaign:
             f"--cluster={self.sandbox.cluster_file}",
             "-n2" if workers else "-n0",
             f"--report-dir={folder / 'reports'}",
+            *options,
         ]
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
         variables = dict(word.split("=", 1) for word in prefix if "=" in word and not word.startswith("-"))
@@ -287,6 +298,7 @@ class Campaign:
                 ),
                 "PYTHONDONTWRITEBYTECODE": "1",
                 "TMPDIR": str(folder / "tmp"),
+                "XDG_STATE_HOME": str(folder / "state"),
                 "CHAOS_HANGS": str(folder / "hangs"),
                 "CHAOS_WITNESS": str(folder / "witness"),
                 **dict([mark.split("=")]),
@@ -327,6 +339,8 @@ class Campaign:
     # --- what is left
 
     def _judge(self, run: Running, told: Told) -> None:
+        if told.kind == "helper":
+            self._judge_trial(run, told)
         for text in self._left(run):
             told.fault("leaked", text)
         self._judge_events(run, told)
@@ -390,6 +404,45 @@ class Campaign:
             self.client("sinfo", "-h", "-N", "-p", "batch", "-o", "%t") or []
         ) != {"idle"}:
             time.sleep(0.5)
+
+    # --- trials
+
+    def _put_on_trial(self) -> tuple[str, ...]:
+        """Drain nodes as an earlier run has, inside of a reservation of all nodes; return pytest's options."""
+        for node, reason in TRIED.items():
+            self.client("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
+        self.client(
+            "scontrol", "create", "reservation", "ReservationName=chaos", f"Nodes={','.join(self.sandbox.nodes)}",
+            "Users=root", "Flags=maint,ignore_jobs", "StartTime=now", "Duration=60",
+        )  # fmt: skip
+        return "--resume-passing", "--reservation=chaos"
+
+    def _judge_trial(self, run: Running, told: Told) -> None:
+        """See that the faulty node is drained as before, and the healthy one too, or resumed; then undo it all."""
+        deadline = time.monotonic() + run.grace
+        healthy, faulty = TRIED
+        allowed = {healthy: ("", TRIED[healthy]), faulty: (TRIED[faulty],)}
+        while True:
+            shown = parse_nodes("\n".join(self.client("scontrol", "show", "node", "-o") or []))
+            found = {node: shown[node].reason if "DRAIN" in shown[node].flags else "" for node in TRIED}
+            wrong = [node for node in TRIED if found[node] not in allowed[node]]
+            if not (wrong or self.client("squeue", "-h", "-o", "%i")) or time.monotonic() > deadline:
+                break
+            time.sleep(0.3)
+        for node in wrong:
+            told.fault("leaked", f"{node} was on trial and has the reason {found[node]!r} now")
+        log = "".join(read_lines(run.folder / "reports" / "events.jsonl"))
+        if not run.killed and not found[healthy] and '"result": "resumed"' not in log:
+            told.fault("wrong", f"{healthy} is in service, and the log does not say that it was resumed")
+        for job in self.client("squeue", "-h", "-o", "%i") or []:
+            self.client("scancel", job)  # _left will not see it any more
+            told.fault("leaked", f"job {job}")
+        while (
+            self.client("scontrol", "delete", "ReservationName=chaos") or []
+        ) and time.monotonic() < deadline + 30:
+            time.sleep(0.3)
+        for node in (node for node in TRIED if found[node]):
+            self.client("scontrol", "update", f"NodeName={node}", "State=UNDRAIN")
 
     # --- what is told
 
@@ -639,6 +692,28 @@ def full(_campaign: Campaign, _run: Running, _rng: random.Random) -> str:
     return "files cannot grow"
 
 
+def helper(campaign: Campaign, run: Running, rng: random.Random) -> str:
+    """Kill or stop the shell that drains nodes again which a run has undrained to test them; then maybe the run."""
+    name, then = rng.choice(("KILL", "KILL", "STOP", "STOP+CONT", "TERM")), rng.random() < 0.3
+    run.patience = 110.0  # the run waits 60 s and 30 s for a shell that is stopped
+    at = moment(campaign, run, rng)
+    found: list[Process] = []
+    while run.process.poll() is None and not (found := run.victims("helper")):
+        time.sleep(0.02)
+    if not found:
+        return f"{name} helper at {at:.1f}: it was over"
+    first, _, go_on = name.partition("+")
+    found[0].send(signal.Signals[f"SIG{first}"])
+    if go_on:
+        time.sleep(rng.uniform(0.2, 2.0))
+        found[0].send(signal.SIGCONT)
+    if then and name == "KILL":  # both at once is what cannot be promised: docs/safety.md
+        time.sleep(3)
+        run.process.kill()
+        run.killed = True
+    return f"{name} helper at {at:.1f}{', then the run' if run.killed else ''}{' -n2' if run.workers else ''}"
+
+
 def clock(campaign: Campaign, run: Running, rng: random.Random) -> str:
     """Let the wall clock of the run jump."""
     at, jump = moment(campaign, run, rng), rng.choice([-86400, -3600, -30, 30, 3600, 86400])
@@ -682,20 +757,11 @@ TROUBLES: dict[str, Callable[[Campaign, Running, random.Random], str]] = {
     "full": full,
     "clock": clock,
     "hang": hang,
+    "helper": helper,
     "network": network,
 }
-USUAL = ("signal",) * 14 + (
-    "double",
-    "double",
-    "end",
-    "end",
-    "slurmd",
-    "slurmctld",
-    "full",
-    "full",
-    "clock",
-    "hang",
-)
+ONCE = ("slurmd", "slurmctld", "full", "full", "clock", "hang", "helper")
+USUAL = ("signal",) * 14 + ("double", "double", "end", "end", *ONCE)
 
 
 def line_of(told: Told) -> str:

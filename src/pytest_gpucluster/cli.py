@@ -326,7 +326,7 @@ def _verb(
 
 def _number(least: int, most: int) -> Callable[[str], int]:
     def number(text: str) -> int:
-        if not text.isdecimal() or not least <= int(text) <= most:
+        if not (text.isascii() and text.isdecimal()) or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"is to be a number from {least} to {most}, not {text!r}")
         return int(text)
 
@@ -436,6 +436,7 @@ def _drains_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _drains(args: argparse.Namespace) -> None:
     from pytest_gpucluster.drain import PREFIX, listed  # noqa: PLC0415 - only here
+    from pytest_gpucluster.report.logs import logs_below  # noqa: PLC0415 - the same
 
     slurm = _slurm_of(args.cluster)
     try:
@@ -445,7 +446,7 @@ def _drains(args: argparse.Namespace) -> None:
         raise GpuClusterError(f"{error}{where}") from error
     finally:
         slurm.transport.close()
-    rows = listed(nodes.values(), _runs_in(args.reports or [Path("reports")]))
+    rows = listed(nodes.values(), logs_below(args.reports or [Path("reports")]))
     if args.json:
         for row in rows:
             _say(json.dumps(row))
@@ -474,18 +475,6 @@ def _slurm_of(name: str | None) -> Any:
         raise ConfigError(f"cluster {name} has no Slurm, so nothing is drained in it")
     slurm.retry_for = 0
     return slurm
-
-
-def _runs_in(folders: Sequence[Path]) -> dict[str, str]:
-    """Return where the event log of each run lies: run -> path."""
-    from pytest_gpucluster.report.events import read_events  # noqa: PLC0415 - only here
-
-    found = {}
-    for path in sorted(log for folder in folders for log in folder.rglob("events.jsonl")):
-        first = next(read_events(path), None)
-        if first is not None:
-            found[str(first.get("run", ""))] = str(path)
-    return found
 
 
 COMMANDS = (

@@ -328,7 +328,7 @@ def _name(node: str) -> str:
 def _positive(text: str) -> int:
     from argparse import ArgumentTypeError  # noqa: PLC0415 - only where it is wrong
 
-    if not text.isdecimal() or not 1 <= int(text) < 2**31:
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) < 2**31:
         raise ArgumentTypeError(f"is to be a number from 1, not {text!r}")
     return int(text)
 

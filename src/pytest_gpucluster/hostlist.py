@@ -40,6 +40,8 @@ def expand(hostlist: str) -> tuple[str, ...]:
     """
     if not hostlist.strip():
         return ()
+    if not hostlist.isascii():  # ClusterShell reads the digits of every script as numbers
+        raise ValueError(f"not a hostlist: {hostlist[:60]!r}: node names are ASCII")
     span = _span(hostlist)
     if span > MAX_NODES:
         raise ValueError(f"hostlist {hostlist[:60]!r} names {span} nodes, more than {MAX_NODES}")

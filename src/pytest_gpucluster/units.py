@@ -11,13 +11,18 @@ import re
 
 _BINARY = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 _DECIMAL = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
-_SHARE = re.compile(r"\s*(?:([1-9]\d{0,5})|(\d{1,3}(?:\.\d{1,6})?)\s*%)\s*")
+# ASCII: \d would take the digits of every script
+_SHARE = re.compile(r"\s*(?:([1-9]\d{0,5})|(\d{1,3}(?:\.\d{1,6})?)\s*%)\s*", re.ASCII)
 _LONGEST = 60  # characters of a value with its unit
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)(B?)\s*", re.IGNORECASE)
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|sec|m|min|h|hours?|d|days?)\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)(B?)\s*", re.IGNORECASE | re.ASCII)
+_NUMBER = re.compile(r"\s*\d+(?:\.\d+)?\s*", re.ASCII)
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|sec|m|min|h|hours?|d|days?)\s*", re.IGNORECASE | re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
-_RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(B|b|bit)(?:/s|ps)?\s*")
+_SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
+_RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(B|b|bit)(?:/s|ps)?\s*", re.ASCII)
+# Slurm's commands count the seconds of a time in an int and wrap around beyond it without a word (time_str2secs() of
+# src/common/parse_time.c, the same from 20.11 to 26.05); salloc gets whole minutes
+LONGEST = 35_791_394 * 60  # whole minutes in 2**31 - 1 seconds
 
 
 def parse_size(text: str | int) -> int:
@@ -67,7 +72,7 @@ def share_of(text: str | int, whole: int) -> int:
 def parse_duration(text: str | float) -> float:
     """Return seconds: '90s', '10m', '4h', '250ms', Slurm's '1-02:00:00' and '01:30:00', or a number.
 
-    A bare Slurm number would be minutes; here a number is always seconds.
+    A bare Slurm number would be minutes; here a number is always seconds. ValueError also beyond what Slurm can count.
 
     >>> parse_duration("01:30:00"), parse_duration("10m"), parse_duration("90")
     (5400.0, 600.0, 90.0)
@@ -76,12 +81,19 @@ def parse_duration(text: str | float) -> float:
         return float(text)
     if len(text) > _LONGEST:  # so many digits are infinite
         raise ValueError(f"not a duration: {text[:40]!r}...: too long")
+    seconds = _seconds(text)
+    if seconds > LONGEST:
+        raise ValueError(f"{text!r} is longer than Slurm can count: at most {LONGEST}s (68 years)")
+    return seconds
+
+
+def _seconds(text: str) -> float:
     match = _DURATION.fullmatch(text)
     if match:
         number, unit = match.groups()
         unit = unit.lower()
         return float(number) * _SECONDS["ms" if unit == "ms" else unit[0]]
-    if re.fullmatch(r"\d+(\.\d+)?", text.strip()):
+    if _NUMBER.fullmatch(text):
         return float(text)
     match = _SLURM_TIME.fullmatch(text.strip())
     if not match or (match[1] is None and match[3] is None):
@@ -96,9 +108,13 @@ def parse_duration(text: str | float) -> float:
 
 def parse_option_time(text: str) -> float:
     """Return seconds of a command line's time, which needs a unit: a bare number means minutes to Slurm's commands."""
-    if text.strip().isdecimal():
-        raise ValueError(f"{text!r} has no unit: write {text.strip()}m or {text.strip()}s")
-    return parse_duration(text)
+    bare = text.strip()
+    if bare.isascii() and bare.isdecimal():
+        raise ValueError(f"{text!r} has no unit: write {bare}m or {bare}s")
+    seconds = parse_duration(text)
+    if not seconds:
+        raise ValueError(f"must be greater than 0, not {text!r}")
+    return seconds
 
 
 def format_duration(seconds: float) -> str:
@@ -133,7 +149,7 @@ def parse_bandwidth(text: str | float) -> float:
         return float(text)
     if len(text) > _LONGEST:
         raise ValueError(f"not a bandwidth: {text[:40]!r}...: too long")
-    if re.fullmatch(r"\s*\d+(\.\d+)?\s*", text):
+    if _NUMBER.fullmatch(text):
         return float(text)
     match = _RATE.fullmatch(text)
     if not match:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster import units
 from pytest_gpucluster.checks.verdict import Action, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.probes.container import HOST_VALUE, MOUNTED, PASSED, RANKS_PER_NODE
-from pytest_gpucluster.probes.enroot import jobs_of
+from pytest_gpucluster.probes.enroot import UNKNOWN, jobs_of
+from pytest_gpucluster.slurm.pyxis import HOOK
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -80,7 +81,9 @@ def imported(found: Found) -> Judgement:
         yield from _unfit(found)
         return
     for image in found.imports:
-        if found.node in image.failed:
+        if image.failed.get(found.node, "").startswith(HOOK):
+            yield NotChecked("a hook of Enroot failed, which container.hooks judges")
+        elif found.node in image.failed:
             yield Finding(image.image, image.failed[found.node], "imported")
         elif found.node not in image.nodes:
             yield Finding(image.image, "no word of the import", "imported")
@@ -89,6 +92,24 @@ def imported(found: Found) -> Judgement:
         throughput = image.throughput(found.node)
         if throughput is not None:
             yield Metric("import_throughput", throughput, "MB/s", image.image)
+
+
+@check(
+    "container.hooks",
+    cause="a script in Enroot's hooks.d ends with an error on this node: what it needs is missing there",
+    hint="srun -w NODE --container-image=IMAGE true; run the commands of the hook (/etc/enroot/hooks.d) by hand there",
+    action=Action.MONITOR,
+)
+def hooks(found: Found) -> Judgement:
+    """Judge that no hook of Enroot fails, whatever step it fails. The site's scripts are to blame, not the node."""
+    told = [image.failed.get(found.node, "") for image in found.imports]
+    told += [seen.problem for seen in found.seen.values()]
+    failed = dict.fromkeys(text.removeprefix(HOOK) for text in told if text.startswith(HOOK))
+    for text in failed:
+        hook, _, words = text.partition(" ")
+        yield Finding(hook, words, "exits with 0")
+    if not failed:
+        yield from _unfit(found, "plain")
 
 
 @check(
@@ -215,18 +236,22 @@ def remap_root(found: Found) -> Judgement:
     "container.environment",
     cause="Enroot's environ.d or a hook changes what users export",
     hint="ls /etc/enroot/environ.d /etc/enroot/hooks.d; srun --container-env=NAME ...",
+    action=Action.MONITOR,
 )
 def environment(found: Found) -> Judgement:
-    """Judge that exports pass through, that the image's own values win, and that --container-env turns that round."""
+    """Judge that exports pass through, that the image's own values win, and that --container-env turns that round.
+
+    PATH is the image's, or what a login shell of the image makes of it: ENROOT_LOGIN_SHELL is on by default.
+    """
     yield from (problems := tuple(_unfit(found, "plain", "readonly", "turned")))
     if problems:
         return
     plain = found.step("plain").facts
     if plain.get("env.GPUCLUSTER_PASSED") != PASSED:
         yield Finding("exported variable", plain.get("env.GPUCLUSTER_PASSED", "absent"), PASSED)
-    own = plain.get("image.PATH")
-    if own and plain.get("path") != own:
-        yield Finding("PATH", plain.get("path", "absent"), f"the image's: {own}")
+    own, path = plain.get("image.PATH"), plain.get("path")
+    if own and path not in {own, plain.get("login_path") or own}:
+        yield Finding("PATH", path or "absent", f"the image's: {own}")
     name = found.override
     if not name:
         return
@@ -298,7 +323,9 @@ def save(found: Found) -> Judgement:
     yield from (problems := tuple(_unfit(found, "back")))
     if problems:
         return
-    if found.step("saved").problem:
+    if found.step("back").unsaved:
+        yield Finding("--container-save", found.step("back").unsaved, "saved")
+    elif found.step("saved").problem:
         yield _step_finding("saved image", found.step("saved"))
     elif found.step("saved").facts.get("mark") != "yes":
         yield Finding("saved image", "lacks what was written before", "complete")
@@ -316,7 +343,9 @@ def remove(found: Found) -> Judgement:
         yield NotApplicable("container.save is false: there is no second container to remove")
         return
     yield from (problems := tuple(_unfit(found, "saved")))
-    if not problems and found.saved_removed:
+    if found.saved_removed == UNKNOWN:
+        yield NotChecked(UNKNOWN)
+    elif not problems and found.saved_removed:
         yield Finding("named container", found.saved_removed, "listed, then removed")
 
 

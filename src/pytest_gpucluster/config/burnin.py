@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import Field
 
-from pytest_gpucluster import units
+from pytest_gpucluster.config.values import Duration, FolderPath, Model, Size
 
-Duration = Annotated[float, BeforeValidator(units.parse_duration)]
-Size = Annotated[int, BeforeValidator(units.parse_size)]
 Load = Literal["dcgm", "matmul", "hbm", "copies", "peer", "cpu", "memory", "storage", "nccl"]
 Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
 Metric = Literal[
@@ -20,10 +18,8 @@ ALL: tuple[Load, ...] = ("dcgm", "matmul", "hbm", "copies", "peer", "cpu", "memo
 DTYPES: tuple[Dtype, ...] = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 
 
-class BurninLimit(BaseModel):
+class BurninLimit(Model):
     """The hard limit of one rate of the burn-in on one kind of node."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     metric: Metric = Field(description="data type of the products, or another rate that the burn-in measures")
     drain_below: float = Field(
@@ -32,17 +28,15 @@ class BurninLimit(BaseModel):
     source: str = Field(description="where the figure comes from, and why no healthy node misses it")
 
 
-class BurninConfig(BaseModel):
+class BurninConfig(Model):
     """How the burnin suite loads the nodes, and what it accepts."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     environment: str | None = Field(
         None, description="name under `environments` for the step: its python has torch, or its container"
     )
-    time: Duration = Field(3600, gt=0, description="how long, where --burnin-time does not say")
+    time: Duration = Field(3600, description="how long, where --burnin-time does not say")
     load: Duration = Field(
-        10, gt=0, description="of one load; less where fewer than three rounds would fit into the time"
+        10, description="of one load; less where fewer than three rounds would fit into the time"
     )
     loads: tuple[Load, ...] = Field(ALL, min_length=1, description="which loads")
     dtypes: tuple[Dtype, ...] = Field(
@@ -50,14 +44,14 @@ class BurninConfig(BaseModel):
     )
     dcgm: int = Field(1, ge=1, le=4, description="level of `dcgmi diag -r`, once, where DCGM is installed")
     dcgm_timeout: Duration = Field(3600, description="of dcgmi; level 3 takes half an hour")
-    storage: str | None = Field("/tmp", description="folder of each node to write to; null: none")  # noqa: S108 - a node's own
+    storage: FolderPath | None = Field("/tmp", description="folder of each node to write to; null: none")  # noqa: S108 - a node's own
     storage_size: Size = Field(2**30, gt=0, description="bytes written and read back a round")
     memory: Size | None = Field(
-        None, description="bytes; default: a quarter of what is available, 64 GiB at most"
+        None, gt=0, description="bytes; default: a quarter of what is available, 64 GiB at most"
     )
     cpus: int | None = Field(None, ge=1, description="processes on CPUs; default: all CPUs but one a GPU")
     nccl_size: Size = Field(2**30, gt=0, description="message of the all-reduce")
-    expect: dict[Metric, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+    expect: dict[Metric, Annotated[float, Field(gt=0)]] = Field(
         {},
         description="hard limits, in place of those of profile and card; below them a node may be drained: "
         "bf16: 600 (TFLOP/s), hbm: 3600, h2d: 40, peer, nccl_alone, nccl_pairs, memory, storage_write, storage_read "
@@ -73,15 +67,15 @@ class BurninConfig(BaseModel):
         0.3, gt=0, lt=1, description="the same for copies, NCCL, CPU, memory and storage, which vary more"
     )
     max_temperature: float | None = Field(
-        None, description="degrees Celsius under load; default: the GPU's own slowdown temperature"
+        None, gt=0, description="degrees Celsius under load; default: the GPU's own slowdown temperature"
     )
     max_throttled: float = Field(
         0.2, ge=0, le=1, description="share of samples in which heat or the power brake may slow a GPU"
     )
     max_corrected: int = Field(100, ge=0, description="corrected ECC errors of one GPU that are accepted")
-    silence: Duration = Field(60, gt=0, description="a node that says nothing for so long is lost")
-    beat: Duration = Field(5, gt=0, description="how often a node gives a sign of life")
-    sample: Duration = Field(2, gt=0, description="how often temperature, clocks and power are read")
+    silence: Duration = Field(60, description="a node that says nothing for so long is lost")
+    beat: Duration = Field(5, description="how often a node gives a sign of life")
+    sample: Duration = Field(2, description="how often temperature, clocks and power are read")
     payload: tuple[str, ...] = Field((), description="command in place of the workers of our payload")
 
     def load_seconds(self, total: float) -> float:

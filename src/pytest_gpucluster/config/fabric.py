@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from pytest_gpucluster.config.values import Model
 
 Counter = Literal[
     "symbol_error",
@@ -19,10 +21,8 @@ Counter = Literal[
 ]
 
 
-class FabricConfig(BaseModel):
+class FabricConfig(Model):
     """What the fabric suite accepts of the nodes' ports."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     counters: dict[Counter, Annotated[int, Field(ge=0)]] = Field(
         {},

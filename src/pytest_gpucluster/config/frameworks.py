@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import Field
 
-from pytest_gpucluster import units
+from pytest_gpucluster.config.values import (
+    Bandwidth,
+    ContainerMount,
+    Duration,
+    FolderPath,
+    Image,
+    Model,
+    Nodes,
+    Size,
+    Tasks,
+    Text,
+)
 
-Duration = Annotated[float, BeforeValidator(units.parse_duration)]
-Bandwidth = Annotated[float, BeforeValidator(units.parse_bandwidth)]
-Size = Annotated[int, BeforeValidator(units.parse_size)]
 Launcher = Annotated[str, Field(pattern=r"^(mpirun|srun( --mpi=[\w.]+)?)$")]
 ThreadLevel = Literal["single", "funneled", "serialized", "multiple"]
 
 
-class Claim(BaseModel):
+class Claim(Model):
     """A framework that has to work on the nodes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    environment: str | None = Field(None, description="name under `environments` for the steps")
-    nodes: int | None = Field(None, description="nodes to use; default: all that are allocated")
-    ntasks_per_node: int | None = Field(
+    environment: Text | None = Field(None, description="name under `environments` for the steps")
+    nodes: Nodes | None = Field(None, description="nodes to use; default: all that are allocated")
+    ntasks_per_node: Tasks | None = Field(
         None, description="tasks a node; default: one a GPU, or two without GPUs"
     )
     deadline: Duration = Field(300, description="of one step")
@@ -31,27 +37,29 @@ class Claim(BaseModel):
 class ContainerConfig(Claim):
     """Pyxis and Enroot: the images that have to start."""
 
-    image: str | None = Field(
+    image: Image | None = Field(
         None,
         description="the image that most checks use: a .sqsh path or REGISTRY#IMAGE:TAG; default: the environment's",
     )
-    images: tuple[str, ...] = Field((), description="further images that every node has to import")
-    release: str | None = Field(
+    images: tuple[Image, ...] = Field((), description="further images that every node has to import")
+    release: Text | None = Field(
         None, description="ID VERSION_ID of the image's os-release, like 'ubuntu 24.04'"
     )
-    mounts: tuple[str, ...] = Field(
+    mounts: tuple[ContainerMount, ...] = Field(
         (), description="SOURCE:TARGET[:FLAGS] that has to mount on every node, like /data:/data:ro"
     )
-    version: str | None = Field(None, description="of Pyxis, from its beginning, like 0.24")
+    version: Text | None = Field(None, description="of Pyxis, from its beginning, like 0.24")
     mount_home: bool = Field(default=False, description="the site mounts home where nothing is said")
     rank_hook: bool | None = Field(
         None, description="Enroot's 50-slurm-pytorch.sh; true: it has to be there, false: it must not"
     )
-    entrypoint_sets: str | None = Field(None, description="variable that the image's entrypoint sets")
-    memlock: str | None = Field(None, description="locked memory inside, like unlimited; default: as outside")
+    entrypoint_sets: Text | None = Field(None, description="variable that the image's entrypoint sets")
+    memlock: Text | None = Field(
+        None, description="locked memory inside, like unlimited; default: as outside"
+    )
     shm: Size | None = Field(None, description="lowest size of /dev/shm inside; default: as outside")
     min_free: Size = Field(10 * 2**30, description="free space on Enroot's data, cache and temporary paths")
-    scratch: str = Field("/tmp", description="folder on each node for what the checks write")  # noqa: S108 - a node's own
+    scratch: FolderPath = Field("/tmp", description="folder on each node for what the checks write")  # noqa: S108 - a node's own
     save: bool = Field(
         default=True, description="save a container too, which packs the whole image once a node"
     )
@@ -63,23 +71,29 @@ class MpiConfig(Claim):
 
     launchers: tuple[Launcher, ...] = Field(
         ("mpirun", "srun"),
+        min_length=1,
         description="what has to start MPI programs: mpirun, 'srun --mpi=TYPE', or srun with the type of the "
         "environment or Slurm's MpiDefault",
     )
     languages: tuple[Literal["c", "python"], ...] = Field(
-        ("c",), description="c: compiled on the nodes or in the image; python: mpi4py"
+        ("c",), min_length=1, description="c: compiled on the nodes or in the image; python: mpi4py"
     )
-    compiler: str = Field("mpicc", description="name or path of the compiler")
-    mpirun: str = Field("mpirun", description="name or path of mpirun")
+    compiler: Text = Field("mpicc", description="name or path of the compiler")
+    mpirun: Text = Field("mpirun", description="name or path of mpirun")
     mpirun_args: tuple[str, ...] = Field((), description="further mpirun options, as they are")
-    implementation: str | None = Field(
+    implementation: Text | None = Field(
         None, description="what the library calls itself, from its beginning, like 'Open MPI v4.1'"
     )
-    prefix: str | None = Field(None, description="folder of the site's MPI; mpirun has to be its bin/mpirun")
+    prefix: FolderPath | None = Field(
+        None, description="folder of the site's MPI; mpirun has to be its bin/mpirun"
+    )
     threads: ThreadLevel = Field("funneled", description="thread level that the MPI has to provide")
     max_latency: float | None = Field(None, gt=0, description="microseconds, one way, 8 bytes, between nodes")
-    min_bandwidth: Bandwidth | None = Field(None, description="GB/s, one way, 4 MiB, between nodes")
-    scratch: str = Field("/tmp", description="folder on each node for the compiled program, not noexec")  # noqa: S108 - a node's own
+    min_bandwidth: Bandwidth | None = Field(None, gt=0, description="GB/s, one way, 4 MiB, between nodes")
+    scratch: FolderPath = Field(
+        "/tmp",  # noqa: S108 - a node's own
+        description="folder on each node for the compiled program, not noexec",
+    )
 
 
 RankVariable = Literal["WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"]
@@ -105,14 +119,16 @@ class HorovodConfig(Claim):
     )
     operations: tuple[Literal["nccl", "mpi", "gloo", "ccl", "ddl"], ...] | None = Field(
         None,
+        min_length=1,
         description="tensor operations of the build; default: nccl where the profile has GPUs, else gloo",
     )
     launchers: tuple[Literal["srun", "horovodrun"], ...] | None = Field(
         None,
+        min_length=1,
         description="what has to start jobs; default: srun, and horovodrun where ssh works between nodes",
     )
-    interface: str | None = Field(None, description="network interface; default: the one between the nodes")
-    mpi: str = Field("pmix", description="srun --mpi=TYPE of the MPI controller")
+    interface: Text | None = Field(None, description="network interface; default: the one between the nodes")
+    mpi: Text = Field("pmix", description="srun --mpi=TYPE of the MPI controller")
 
 
 class RayConfig(Claim):
@@ -120,11 +136,11 @@ class RayConfig(Claim):
 
     cpus: int | None = Field(None, ge=1, description="CPUs that Ray is given a node; default: those of Slurm")
     gpus: int | None = Field(None, ge=0, description="GPUs that Ray is given a node; default: those of Slurm")
-    interface: str | None = Field(None, description="network interface; default: the one between the nodes")
+    interface: Text | None = Field(None, description="network interface; default: the one between the nodes")
     port: int | None = Field(
         None, ge=1024, le=32000, description="the head's first port, the others follow; default: free ones"
     )
-    temp: str = Field(
+    temp: FolderPath = Field(
         "/tmp",  # noqa: S108 - a node's own
         max_length=20,
         description="folder on each node for Ray's session; a short path",
@@ -142,24 +158,24 @@ class TensorflowConfig(Claim):
 class SubmititConfig(Claim):
     """submitit: functions as Slurm jobs, submitted where pytest runs."""
 
-    folder: str | None = Field(
+    folder: FolderPath | None = Field(
         None,
         description="folder that this machine and all nodes share; default: the first of os.shared_storage",
     )
     wait: Duration = Field(120, description="the jobs have to be over by then, once the nodes are free")
 
 
-class MatrixConfig(BaseModel):
+class MatrixConfig(Model):
     """The experiment matrix: launchers by workloads. The MPI column is that of `mpi`, the NCCL column of `nccl`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    container: str | None = Field(None, description="name under `environments`, with a plain container_image")
-    framework: str | None = Field(
+    container: Text | None = Field(
+        None, description="name under `environments`, with a plain container_image"
+    )
+    framework: Text | None = Field(
         None, description="name under `environments`, with the container_image of a framework, like PyTorch's"
     )
-    nodes: int | None = Field(None, description="nodes to use; default: all that are allocated")
-    ntasks_per_node: int = Field(2, ge=1, description="tasks a node of the CPU and MPI workloads")
+    nodes: Nodes | None = Field(None, description="nodes to use; default: all that are allocated")
+    ntasks_per_node: Tasks = Field(2, description="tasks a node of the CPU and MPI workloads")
     expected: dict[str, str] = Field(
         {}, description="ROW-COLUMN: why this cell is expected to fail, like 'srun-mpi: no PMI support'"
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from pytest_gpucluster import hostlist
+from pytest_gpucluster import hostlist, units
 from pytest_gpucluster.config.ansible import Inventory, read_inventory
 from pytest_gpucluster.config.models import (
     Cluster,
@@ -26,7 +26,7 @@ from pytest_gpucluster.config.source import Loc, Source, clip, read_source
 from pytest_gpucluster.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 BUILT_IN = Path(__file__).parent / "clusters"
 # The sandbox writes this cluster's file itself when it starts; the plugin knows where.
@@ -106,6 +106,7 @@ def load_cluster(name_or_path: str | Path, *, profile: str | None = None) -> Clu
     name = written.name or Path(source.label).stem
     cluster = Cluster(name=name, groups=tuple(groups), hosts=hosts, **shared)
     _refuse_shared_nodes(source, cluster)
+    _refuse_without_effect(source, written, cluster)
     return cluster
 
 
@@ -171,7 +172,7 @@ def _address(inventory: Inventory, host: str, path: Path) -> HostAddress:
         "key_file": inventory.variable(host, "ansible_ssh_private_key_file"),
     }
     port = said["port"]
-    if port is not None and not (port.isdecimal() and 0 < int(port) < 1 << 16):
+    if port is not None and not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
         raise ConfigError(f"{path}: {clip(host)}: ansible_port is to be a port, not {clip(port)}")
     return HostAddress.model_validate(said)
 
@@ -209,3 +210,54 @@ def _refuse_shared_nodes(source: Source, cluster: Cluster) -> None:
             if node in seen:
                 raise source.error(("groups", index, "nodes"), f"{node} is in groups[{seen[node]}] already")
             seen[node] = index
+
+
+def _refuse_without_effect(source: Source, written: ClusterFile, cluster: Cluster) -> None:
+    """Raise ConfigError for a key that nothing would read, or that asks for what the file does not have."""
+    for loc, problem in (
+        *_unread(written),
+        *_unknown_environments(cluster),
+        *_too_many_nodes(cluster),
+    ):
+        raise source.error(loc, problem)
+
+
+def _unread(written: ClusterFile) -> Iterator[tuple[Loc, str]]:
+    """Yield keys that have no effect without another one."""
+    transport, nccl = written.transport, written.nccl
+    if written.inventory_group is not None and written.inventory is None:
+        yield ("inventory_group",), "has no effect without 'inventory'"
+    if "kind" not in transport.model_fields_set:  # where it is local, the others wait for it to be ssh
+        for key in sorted(transport.model_fields_set):
+            yield ("transport", key), "has no effect without 'kind: ssh'"
+    if nccl.compile and not nccl.container:
+        yield ("nccl", "compile"), "has no effect without 'container', where the result is saved"
+    if "compile" not in nccl.model_fields_set:  # where it is false, the others wait for it to be true
+        for key in ("base_container", "source", "cleanup"):
+            if getattr(nccl, key):
+                yield ("nccl", key), "has no effect without 'compile: true'"
+
+
+def _unknown_environments(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
+    known = cluster.environments
+    for section in _CLAIMS:
+        for key in ("container", "framework") if section == "matrix" else ("environment",):
+            name = getattr(getattr(cluster, section), key, None)
+            if name is not None and name not in known:
+                guess = nearest(name, known) or f"; there are: {', '.join(known) or 'none'}"
+                yield (section, key), f"no environment is called '{clip(name)}'{guess}"
+
+
+def _too_many_nodes(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
+    count = sum(len(group.names) for group in cluster.groups)
+    for section in _CLAIMS:
+        nodes = getattr(getattr(cluster, section), "nodes", None)
+        if nodes is not None and nodes > count:
+            yield (section, "nodes"), f"asks for {nodes} nodes; the cluster has {count}"
+    if cluster.min_nodes is not None and units.share_of(cluster.min_nodes, count) > count:
+        yield ("min_nodes",), f"asks for {cluster.min_nodes} nodes; the cluster has {count}"
+
+
+_CLAIMS = (
+    "nccl", "burnin", "container", "mpi", "ddp", "horovod", "ray", "tensorflow", "submitit", "matrix",
+)  # fmt: skip

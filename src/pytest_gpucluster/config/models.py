@@ -12,12 +12,8 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
-    PlainSerializer,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -37,27 +33,28 @@ from pytest_gpucluster.config.frameworks import (
 )
 from pytest_gpucluster.config.gpu import GpuConfig
 from pytest_gpucluster.config.monitoring import MonitoringConfig
+from pytest_gpucluster.config.values import (
+    AnyDuration,
+    Bandwidth,
+    ContainerMount,
+    Count,
+    Duration,
+    FolderPath,
+    Image,
+    Model,
+    Nodes,
+    Port,
+    SallocOption,
+    Size,
+    Text,
+    Variable,
+    Version,
+)
 
-_MEASURED = ["string", "number"]
-Size = Annotated[
-    int,
-    BeforeValidator(units.parse_size),
-    PlainSerializer(units.write_size, when_used="json"),
-    WithJsonSchema({"type": _MEASURED, "title": "size", "examples": ["4G", "81559MiB", "2TB"]}),
-]
-Duration = Annotated[
-    float,
-    BeforeValidator(units.parse_duration),
-    PlainSerializer(lambda seconds: f"{seconds:.12g}s", when_used="json"),
-    WithJsonSchema({"type": _MEASURED, "title": "duration", "examples": ["90s", "10m", "1-02:00:00"]}),
-]
-Bandwidth = Annotated[
-    float,
-    BeforeValidator(units.parse_bandwidth),
-    PlainSerializer(lambda rate: f"{rate:.12g} GB/s", when_used="json"),
-    WithJsonSchema({"type": _MEASURED, "title": "bandwidth", "examples": ["365 GB/s", "400 Gb/s"]}),
-]
-Count = Annotated[int, Field(ge=0)]
+Collective = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce", "sendrecv", "gather", "scatter",
+    "hypercube",
+]  # fmt: skip
 
 
 def _extends(value: Any) -> Any:
@@ -68,23 +65,15 @@ def _extends(value: Any) -> Any:
 ProfilePart = Annotated[dict[str, Any], BeforeValidator(_extends)]
 
 
-class Model(BaseModel):
-    """Frozen, and strict about keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
 class SshConfig(Model):
     """How an SSH server is reached. What is not said is OpenSSH's: its configuration, known_hosts, agent and keys."""
 
-    user: str | None = Field(None, description="where it is not that of the SSH configuration")
-    port: int | None = Field(
-        None, ge=1, le=65535, description="where it is not that of the SSH configuration, or 22"
-    )
-    key_file: str | None = Field(None, description="private key; one with a passphrase goes into the agent")
-    jump: str | None = Field(None, description="[USER@]HOST[:PORT] to go through, as ProxyJump")
-    config_file: str | None = Field(None, description="in place of ~/.ssh/config and /etc/ssh/ssh_config")
-    known_hosts: str | None = Field(None, description="host keys, in place of ~/.ssh/known_hosts")
+    user: Text | None = Field(None, description="where it is not that of the SSH configuration")
+    port: Port | None = Field(None, description="where it is not that of the SSH configuration, or 22")
+    key_file: Text | None = Field(None, description="private key; one with a passphrase goes into the agent")
+    jump: Text | None = Field(None, description="[USER@]HOST[:PORT] to go through, as ProxyJump")
+    config_file: Text | None = Field(None, description="in place of ~/.ssh/config and /etc/ssh/ssh_config")
+    known_hosts: Text | None = Field(None, description="host keys, in place of ~/.ssh/known_hosts")
     connect_timeout: Duration = Field(10, description="for an SSH server to answer")
     alive: Duration = Field(
         60, description="a connection that brings nothing for so long is given up, at both ends"
@@ -95,15 +84,15 @@ class TransportConfig(SshConfig):
     """Where Slurm's commands run: this machine, or a login node over SSH."""
 
     kind: Literal["local", "ssh"] = Field("local", description="local: Slurm's commands are on this machine")
-    host: str | None = Field(None, description="the login node, for ssh")
-    workdir: str | None = Field(None, description="folder there to run in; default: the home folder")
+    host: Text | None = Field(None, description="the login node, for ssh")
+    workdir: Text | None = Field(None, description="folder there to run in; default: the home folder")
 
 
 class HostAddress(Model):
     """Where a node is reached over SSH, as an inventory says it."""
 
     host: str
-    port: int | None = None
+    port: Port | None = None
     user: str | None = None
     key_file: str | None = None
 
@@ -112,55 +101,59 @@ class SlurmConfig(Model):
     """How nodes are asked for. The keys are salloc's options; `queue_wait` bounds the wait in the queue."""
 
     scheduler: Literal["slurm", "none"] = Field("slurm", description="none: only this machine is tested")
-    partition: str | None = Field(None, description="--partition")
-    account: str | None = Field(None, description="--account")
-    qos: str | None = Field(None, description="--qos")
-    reservation: str | None = Field(None, description="--reservation")
+    partition: Text | None = Field(None, description="--partition")
+    account: Text | None = Field(None, description="--account")
+    qos: Text | None = Field(None, description="--qos")
+    reservation: Text | None = Field(None, description="--reservation")
     comment: str | None = Field(None, description="--comment")
-    constraint: str | None = Field(None, description="--constraint: features of the nodes")
+    constraint: Text | None = Field(None, description="--constraint: features of the nodes")
     time: Duration = Field(3600, description="time limit of the allocation")
     queue_wait: Duration = Field(600, description="how long to wait for the nodes")
     exclusive: bool = Field(
         default=True, description="ask for whole nodes (--exclusive) with all memory (--mem=0)"
     )
-    extra_args: tuple[str, ...] = Field((), description="further salloc options, as they are")
+    extra_args: tuple[SallocOption, ...] = Field((), description="further salloc options, as they are")
     job_start: Duration = Field(60, description="a job of one second has to start within this time")
-    completing: Duration | None = Field(
+    completing: AnyDuration | None = Field(
         None,
         description="a node may be COMPLETING for so long; default: 5 min, or the longest of slurm.conf's "
         "UnkillableStepTimeout and PrologEpilogTimeout",
     )
-    conf: str | None = Field(None, description="path of slurm.conf (SLURM_CONF), where it is not the default")
-    bin: str | None = Field(None, description="folder of Slurm's commands, where they are not on PATH")
+    conf: Text | None = Field(
+        None, description="path of slurm.conf (SLURM_CONF), where it is not the default"
+    )
+    bin: FolderPath | None = Field(None, description="folder of Slurm's commands, where they are not on PATH")
 
 
 class EnvironmentConfig(Model):
     """What surrounds the commands of a step: container, modules, conda, exported variables."""
 
-    container_image: str | None = Field(
+    container_image: Image | None = Field(
         None, description="--container-image: REGISTRY#IMAGE:TAG or a .sqsh file"
     )
-    container_mounts: tuple[str, ...] = Field((), description="--container-mounts: SOURCE:TARGET[:FLAGS]")
-    container_name: str | None = Field(None, description="--container-name")
-    container_workdir: str | None = Field(None, description="--container-workdir")
+    container_mounts: tuple[ContainerMount, ...] = Field(
+        (), description="--container-mounts: SOURCE:TARGET[:FLAGS]"
+    )
+    container_name: Text | None = Field(None, description="--container-name")
+    container_workdir: FolderPath | None = Field(None, description="--container-workdir")
     container_mount_home: bool | None = Field(None, description="--[no-]container-mount-home")
     container_remap_root: bool | None = Field(None, description="--[no-]container-remap-root")
     container_writable: bool | None = Field(None, description="--container-writable or --container-readonly")
-    modules: tuple[str, ...] = Field((), description="names for `module load`, in this order")
-    conda: str | None = Field(None, description="name or prefix of a conda environment")
-    exports: dict[str, str] = Field({}, description="variables that every task gets")
-    python: str = Field("python3", description="the interpreter for payloads")
-    mpi: str | None = Field(None, description="srun --mpi=TYPE")
+    modules: tuple[Text, ...] = Field((), description="names for `module load`, in this order")
+    conda: Text | None = Field(None, description="name or prefix of a conda environment")
+    exports: dict[Variable, str] = Field({}, description="variables that every task gets")
+    python: Text = Field("python3", description="the interpreter for payloads")
+    mpi: Text | None = Field(None, description="srun --mpi=TYPE")
     srun_args: tuple[str, ...] = Field((), description="further srun options, as they are")
 
 
 class MountConfig(Model):
     """A file system that every node must have mounted."""
 
-    path: str = Field(description="where it is mounted")
-    fstype: str | None = Field(None, description="type of the file system, like nfs4")
-    source: str | None = Field(None, description="what is mounted, like nas:/export/home")
-    options: tuple[str, ...] = Field((), description="mount options that must be there, like rw or noatime")
+    path: FolderPath = Field(description="where it is mounted")
+    fstype: Text | None = Field(None, description="type of the file system, like nfs4")
+    source: Text | None = Field(None, description="what is mounted, like nas:/export/home")
+    options: tuple[Text, ...] = Field((), description="mount options that must be there, like rw or noatime")
     min_free: Size | None = Field(None, description="free space")
     min_free_percent: float | None = Field(None, ge=0, le=100, description="free space, share of the whole")
 
@@ -168,15 +161,15 @@ class MountConfig(Model):
 class OsConfig(Model):
     """What the operating system of every node is to be. What is not said is compared across the fleet."""
 
-    release: str | None = Field(None, description="ID VERSION_ID of os-release, like 'ubuntu 22.04'")
-    kernel: str | None = Field(None, description="uname -r, or a prefix that ends in *")
+    release: Text | None = Field(None, description="ID VERSION_ID of os-release, like 'ubuntu 22.04'")
+    kernel: Text | None = Field(None, description="uname -r, or a prefix that ends in *")
     max_uptime: Duration | None = Field(None, description="a node up for longer missed a reboot")
-    min_uptime: Duration | None = Field(None, description="a node up for less has rebooted lately")
+    min_uptime: AnyDuration | None = Field(None, description="a node up for less has rebooted lately")
     max_clock_skew: Duration = Field(1.0, description="against the median of the fleet")
     time_sync: Literal["required", "none"] = Field(
         "required", description="none: the site keeps no time service"
     )
-    governor: str | None = Field(None, description="CPU frequency governor, like performance")
+    governor: Text | None = Field(None, description="CPU frequency governor, like performance")
     hugepages: Count | None = Field(None, description="HugePages_Total")
     limits: dict[str, str] = Field({}, description="ulimit in a step, at least: memlock: unlimited")
     sysctls: dict[str, str] = Field({}, description="sysctl name: exact value")
@@ -184,12 +177,12 @@ class OsConfig(Model):
     min_free_root: Size = Field(
         2**30, description="free space on / and /tmp; on /dev/shm a tenth, where that is less"
     )
-    shared_storage: tuple[str, ...] = Field((), description="writable folders that all nodes share")
+    shared_storage: tuple[FolderPath, ...] = Field((), description="writable folders that all nodes share")
     packages: dict[str, str] = Field({}, description="package: version prefix, or '' for any")
-    services: tuple[str, ...] = Field((), description="systemd units that must be active")
-    max_load_per_cpu: float = Field(1.0, description="1-minute load of an idle node, per CPU")
+    services: tuple[Text, ...] = Field((), description="systemd units that must be active")
+    max_load_per_cpu: float = Field(1.0, gt=0, description="1-minute load of an idle node, per CPU")
     max_zombies: Count = Field(0, description="zombie processes that are still accepted")
-    drift: tuple[str, ...] = Field(
+    drift: tuple[Text, ...] = Field(
         (), description="further commands whose output is to be alike on all nodes"
     )
 
@@ -201,41 +194,45 @@ class NcclConfig(Model):
         "auto", description="auto: nccl-tests where the nodes have it, else our payload on torch.distributed"
     )
     launcher: Literal["srun", "mpirun"] = Field("srun", description="what starts the ranks of nccl-tests")
-    mpi: str | None = Field(None, description="srun --mpi=TYPE, like pmix or pmi2")
+    mpi: Text | None = Field(None, description="srun --mpi=TYPE, like pmix or pmi2")
     command: str = Field(
         "all_reduce_perf -b 1M -e 4G -f 2 -g 1",
         description="of the all-reduce test; other collectives swap the program's name [allreduce_command]",
     )
-    collectives: tuple[str, ...] = Field(("all_reduce",), description="all_reduce, all_gather, ...")
+    collectives: tuple[Collective, ...] = Field(
+        ("all_reduce",), min_length=1, description="all_reduce, all_gather, ..."
+    )
     environment: str | None = Field(None, description="name under `environments` for the steps")
-    base_container: str | None = Field(
+    base_container: Image | None = Field(
         None, description="image to compile nccl-tests in, with NCCL and MPI [base_container]"
     )
-    container: str | None = Field(
+    container: Image | None = Field(
         None, description="image with nccl-tests: a .sqsh path or a registry image [nccl_tests_container]"
     )
     compile: bool = Field(
         default=False,
         description="compile nccl-tests in base_container and save the result as container [compile_nccl_tests]",
     )
-    source: str | None = Field(
+    source: FolderPath | None = Field(
         None, description="folder of nccl-tests' source, seen by the nodes, for compile"
     )
     cleanup: bool = Field(default=False, description="delete the compiled container at the end [cleanup]")
     gpus_per_node: int | None = Field(
-        None, description="GPUs a node to use; default: the profile's [num_gpus]"
+        None, ge=1, description="GPUs a node to use; default: the profile's [num_gpus]"
     )
-    nodes: int | None = Field(None, description="nodes to use; default: all that are allocated [num_nodes]")
-    exports: dict[str, str] = Field({}, description="variables for the ranks, like NCCL_DEBUG [srun_exports]")
+    nodes: Nodes | None = Field(None, description="nodes to use; default: all that are allocated [num_nodes]")
+    exports: dict[Variable, str] = Field(
+        {}, description="variables for the ranks, like NCCL_DEBUG [srun_exports]"
+    )
     srun_args: tuple[str, ...] = Field((), description="further srun options [srun_options]")
     payload: tuple[str, ...] = Field((), description="command in place of `PYTHON our payload`")
     hostid_from_slurm: bool = Field(
         default=False, description="NCCL_HOSTID is the node name: virtual nodes of one host use the network"
     )
     deadline: Duration = Field(600, description="of one step; what has not ended by then hangs")
-    pair_size: Size = Field(2**28, description="message size of the measurements in pairs")
+    pair_size: Size = Field(2**28, gt=0, description="message size of the measurements in pairs")
     pair_busbw: Bandwidth | None = Field(
-        None, description="GB/s that a pair of nodes has to reach at pair_size"
+        None, gt=0, description="GB/s that a pair of nodes has to reach at pair_size"
     )
     pair_drain_below: Bandwidth | None = Field(
         None,
@@ -243,16 +240,18 @@ class NcclConfig(Model):
         description="GB/s; hard limit of a pair at pair_size: a node below it, whose partners reach it, may be "
         "drained; default: drain_below of the threshold for 2 nodes at pair_size",
     )
-    min_relative: float = Field(0.15, description="a pair this share below the fleet's median is suspect")
+    min_relative: float = Field(
+        0.15, gt=0, lt=1, description="a pair this share below the fleet's median is suspect"
+    )
 
 
 class JobLimits(Model):
     """Limits of the partition as the site has set them; what is not said is not checked."""
 
-    max_time: Duration | None = Field(None, description="MaxTime")
-    default_time: Duration | None = Field(None, description="DefaultTime")
+    max_time: AnyDuration | None = Field(None, description="MaxTime")
+    default_time: AnyDuration | None = Field(None, description="DefaultTime")
     max_nodes: Count | None = Field(None, description="MaxNodes")
-    state: str | None = Field("UP", description="State")
+    state: Text | None = Field("UP", description="State")
 
 
 class NodeProfile(Model):
@@ -270,14 +269,14 @@ class GpuProfile(Model):
     counts: tuple[Count, ...] = Field(
         (), description="other numbers of GPUs that such a node is dealt; NAME:COUNT picks one"
     )
-    name: str = Field(description="name of nvidia-smi, exact")
+    name: Text = Field(description="name of nvidia-smi, exact")
     memory: Size | None = Field(None, description="memory.total of nvidia-smi")
-    gres_type: str | None = Field(None, description="TYPE of Gres=gpu:TYPE:N")
-    driver: str | None = Field(None, description="driver version, or a prefix that ends in *")
-    cuda: str | None = Field(None, description="lowest CUDA version of the driver, like 12.2")
-    vbios: str | None = Field(None, description="VBIOS version")
+    gres_type: Text | None = Field(None, description="TYPE of Gres=gpu:TYPE:N")
+    driver: Text | None = Field(None, description="driver version, or a prefix that ends in *")
+    cuda: Version | None = Field(None, description="lowest CUDA version of the driver, like 12.2")
+    vbios: Text | None = Field(None, description="VBIOS version")
     persistence: bool | None = Field(default=True, description="persistence mode")
-    compute_mode: str | None = Field("Default", description="compute mode")
+    compute_mode: Text | None = Field("Default", description="compute mode")
     mig: bool | None = Field(default=False, description="MIG mode")
     ecc: bool | None = Field(default=True, description="ECC mode")
     max_aggregate_sram_uncorrectable: Count = Field(
@@ -286,14 +285,14 @@ class GpuProfile(Model):
     max_remapped_uncorrectable: Count = Field(8, description="rows remapped for uncorrectable errors")
     nvlinks: Count | None = Field(None, description="active NVLinks a GPU")
     nvlink_speed: Bandwidth | None = Field(
-        None, description="GB/s a link and direction, as nvidia-smi nvlink -s"
+        None, gt=0, description="GB/s a link and direction, as nvidia-smi nvlink -s"
     )
     pcie_gen: Count | None = Field(None, description="PCIe generation of the link")
     pcie_width: Count | None = Field(None, description="PCIe lanes of the link")
-    power_limit: float | None = Field(None, description="watts")
-    max_temperature: float = Field(85, description="degrees Celsius, of an idle or lightly used GPU")
+    power_limit: float | None = Field(None, gt=0, description="watts")
+    max_temperature: float = Field(85, gt=0, description="degrees Celsius, of an idle or lightly used GPU")
     max_idle_memory: Size = Field(1024 * 2**20, description="memory in use on an idle GPU")
-    topology: str | None = Field(
+    topology: Text | None = Field(
         None, description="what nvidia-smi topo -m shows between any two GPUs, like NV18"
     )
     nvswitch: bool = Field(default=False, description="the node has NVSwitch, so fabric manager has to run")
@@ -309,34 +308,29 @@ class FabricProfile(Model):
     link_layer: Literal["InfiniBand", "Ethernet", "none"] = Field(
         "none", description="Ethernet: RoCE; none: neither"
     )
-    rate: Bandwidth | None = Field(None, description="of one port; 400 Gb/s is held as 50.0")
+    rate: Bandwidth | None = Field(None, gt=0, description="of one port; 400 Gb/s is held as 50.0")
     peer_memory: bool = Field(
         default=False, description="adapters register GPU memory: nvidia_peermem or DMA-BUF"
     )
-    transport: str | None = Field(
+    transport: Text | None = Field(
         None, description="between nodes, as NCCL logs it: NET/IB/GDRDMA, NET/IB, NET/Socket"
     )
     mtu: Count | None = Field(None, description="active MTU of a port")
+
+    @model_validator(mode="after")
+    def _ports_have_a_link_layer(self) -> FabricProfile:
+        if "link_layer" not in self.model_fields_set and (self.hcas or self.rate or self.mtu):
+            raise ValueError("hcas, rate and mtu have no effect without link_layer: InfiniBand or Ethernet")
+        return self
 
 
 class NcclThreshold(Model):
     """Bus bandwidth (GB/s, out-of-place) of one collective at one message size on so many nodes."""
 
-    collective: Literal[
-        "all_reduce",
-        "all_gather",
-        "reduce_scatter",
-        "alltoall",
-        "broadcast",
-        "reduce",
-        "sendrecv",
-        "gather",
-        "scatter",
-        "hypercube",
-    ] = "all_reduce"
-    nodes: int = Field(1, ge=1, description="nodes that take part")
-    gpus_per_node: Count | None = Field(None, description="None: however many the node has")
-    size: Size = Field(description="message size")
+    collective: Collective = "all_reduce"
+    nodes: Nodes = Field(1, description="nodes that take part")
+    gpus_per_node: int | None = Field(None, ge=1, description="None: however many the node has")
+    size: Size = Field(gt=0, description="message size")
     busbw: Bandwidth = Field(gt=0, description="bus bandwidth, out-of-place")
     tolerance: float = Field(
         0.05, ge=0, lt=1, description="share below busbw that is still accepted; 0 where busbw is a minimum"
@@ -346,7 +340,7 @@ class NcclThreshold(Model):
         gt=0,
         description="hard limit: a node that is below it by itself may be drained; without one it is only watched",
     )
-    conditions: dict[str, str] = Field(
+    conditions: dict[Variable, str] = Field(
         {}, description="what has to hold for this row, like NCCL_NVLS_ENABLE: '0'"
     )
     source: str = Field(description="where the figure comes from")
@@ -379,10 +373,10 @@ class Profile(Model):
     burnin: tuple[BurninLimit, ...] = Field(
         (), description="hard limits of the burn-in, for GPUs of the profile's name"
     )
-    absent: dict[str, str] = Field(
+    absent: dict[Text, Text] = Field(
         {}, description="check pattern: why it does not apply, like 'gpu.fabric_manager'"
     )
-    required: tuple[str, ...] = Field((), description="check patterns that must not end as 'not checked'")
+    required: tuple[Text, ...] = Field((), description="check patterns that must not end as 'not checked'")
 
 
 class Group(Model):
@@ -436,12 +430,12 @@ class ClusterSettings(Model):
         description="nodes that have to be tested in every run, as a number or like 90% of those under test; "
         "fewer is no success, as with pytest's --min-nodes",
     )
-    required: tuple[str, ...] = Field((), description="check patterns that must not end as 'not checked'")
-    not_applicable: dict[str, str] = Field({}, description="check pattern: why the site does without it")
+    required: tuple[Text, ...] = Field((), description="check patterns that must not end as 'not checked'")
+    not_applicable: dict[Text, Text] = Field({}, description="check pattern: why the site does without it")
     sandbox: bool = Field(
         default=False, description="the nodes are a sandbox's: started when needed, reports say SIMULATED"
     )
-    history: str | None = Field(None, description="file that keeps the runs, as pytest's --history")
+    history: Text | None = Field(None, description="file that keeps the runs, as pytest's --history")
     settings: dict[str, Any] = Field({}, description="free for a site's own suites")
 
     @field_validator("min_nodes")
@@ -457,7 +451,7 @@ class Cluster(ClusterSettings):
 
     name: str
     groups: tuple[Group, ...] = Field(min_length=1)
-    hosts: dict[str, HostAddress] = {}
+    hosts: dict[str, HostAddress] = Field({})
 
     @property
     def why_no_slurm(self) -> str:
@@ -485,7 +479,7 @@ class GroupFile(Model):
 
     nodes: str = Field(description="Slurm hostlist, like gpu[01-16]")
     profile: ProfilePart | None = Field(None, description="a shipped profile, a path, or a mapping")
-    partition: str | None = Field(None, description="where it is not that of slurm.partition")
+    partition: Text | None = Field(None, description="where it is not that of slurm.partition")
     thresholds: tuple[NcclThreshold, ...] = Field((), description="rows that go before the profile's")
 
     @field_validator("nodes")

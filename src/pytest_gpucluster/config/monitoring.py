@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import Field
 
-from pytest_gpucluster import units
+from pytest_gpucluster.config.values import Duration, Model, Port, Text
 
-Duration = Annotated[float, BeforeValidator(units.parse_duration)]
-Port = Annotated[int, Field(ge=1, le=65535)]
 Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+(/\S*)?$")]
 
 
-class MonitoringConfig(BaseModel):
+class MonitoringConfig(Model):
     """Prometheus, Grafana and exporters: asked over HTTP from the machine that pytest runs on."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     prometheus: Url = Field("http://localhost:9090", description="where Prometheus answers")
     grafana: Url | None = Field(
@@ -31,12 +27,12 @@ class MonitoringConfig(BaseModel):
     cluster_exporters: dict[str, Port] = Field(
         {"slurm_exporter": 8080}, description="name: port of what is exported once, on any machine"
     )
-    max_scrape_age: Duration = Field(120, gt=0, description="a target was scraped within this time")
+    max_scrape_age: Duration = Field(120, description="a target was scraped within this time")
     alerts: bool = Field(default=True, description="a firing alert is a failure")
     ignored_alerts: tuple[str, ...] = Field(
         ("Watchdog",),
         description="patterns of alert names that are no failure, like Watchdog, which always fires",
     )
-    prometheus_version: str | None = Field(None, description="version, from its beginning, like 2.53")
-    grafana_version: str | None = Field(None, description="version, from its beginning, like 11.")
-    timeout: Duration = Field(10, gt=0, description="for one answer, to its end")
+    prometheus_version: Text | None = Field(None, description="version, from its beginning, like 2.53")
+    grafana_version: Text | None = Field(None, description="version, from its beginning, like 11.")
+    timeout: Duration = Field(10, description="for one answer, to its end")

@@ -51,6 +51,8 @@ def _sentence(error: Mapping[str, Any], model: type[BaseModel]) -> str:
         return _unknown_key(tuple(error["loc"]), model)
     if kind == "missing":
         return "is missing"
+    if kind == "too_short":
+        return "is empty; name at least one"
     if kind == "value_error":
         return clip(str(error["ctx"]["error"]), 200)
     if value is None:

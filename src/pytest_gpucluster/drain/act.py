@@ -42,7 +42,7 @@ class Limits:
         wanted = set(name.split(","))
         present = {other for other, info in nodes.items() if wanted.intersection(info.partitions)}
         allowed = self.budget.of(len(present))
-        out = {other for other in present if policy.ours(nodes[other])} | (set(new) & present)
+        out = {other for other in present if policy.counts(nodes[other])} | (set(new) & present)
         if len(out) < allowed:
             return ""
         return (
@@ -141,13 +141,15 @@ class Actor:
         except SlurmError as error:
             why = f"its state cannot be read: {error}"
             self._stop(f"{node}: {why}")
-        if not why and read_reason(reason) is None:
+        if not why and read_reason(node, reason) is None:
             why = "its reason is not ours"
         fields: dict[str, Any] = {} if why else {"command": self.shown(argv)}
         self.decide_resume(node, why, reason, **fields)
-        if why or self.dry:
-            if not why:
-                self.commands.append(self.shown(argv))
+        if why:
+            self.spared_lines.append(f"not resumed: {node}: {why}")
+            return False
+        if self.dry:
+            self.commands.append(self.shown(argv))
             return False
         assert info is not None  # else there is a why
         return self._update(node, argv, info, lambda now: "DRAIN" not in now.flags, "resumed") == "resumed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.drain.reason import PREFIX, read_reason
+from pytest_gpucluster.drain import policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,9 +16,9 @@ def listed(nodes: Iterable[NodeInfo], runs: Mapping[str, str]) -> list[dict[str,
     """Return a row for each drained node whose reason begins with our prefix; `runs`: run -> its event log."""
     rows = []
     for info in sorted(nodes, key=lambda one: one.name):
-        if "DRAIN" not in info.flags or not info.reason.startswith(PREFIX):
+        if not policy.counts(info):
             continue
-        mine = read_reason(info.reason)
+        mine = policy.ours(info)
         rows.append(
             {
                 "node": info.name,

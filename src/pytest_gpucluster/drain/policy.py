@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.checks.verdict import Action
-from pytest_gpucluster.drain.reason import Reason, read_reason, write_reason
+from pytest_gpucluster.drain.reason import PREFIX, Reason, read_reason, write_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +46,7 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> Budget:
         """Read '3' or '10%'; ValueError for anything else."""
-        match = re.fullmatch(r"(\d{1,6})|(100(?:\.0+)?|\d{1,2}(?:\.\d+)?)%", text.strip())
+        match = re.fullmatch(r"(\d{1,6})|(100(?:\.0+)?|\d{1,2}(?:\.\d+)?)%", text.strip(), re.ASCII)
         if match is None:
             raise ValueError(f"is to be a number of nodes or percent of the partition like 10%, not {text!r}")
         count, percent = match.groups()
@@ -84,12 +84,18 @@ def ranked(grounds: Iterable[Grounds]) -> list[tuple[str, tuple[Grounds, ...]]]:
 def reason_for(grounds: Sequence[Grounds], run: str) -> str:
     """Write the reason for one node from all its grounds, the hardest first."""
     first = grounds[0]
-    return write_reason([one.check for one in grounds], first.measured, first.expected, run, part=first.part)
+    checks = [one.check for one in grounds]
+    return write_reason(first.node, checks, first.measured, first.expected, run, part=first.part)
 
 
 def ours(info: NodeInfo) -> Reason | None:
     """Return our reason where we drained the node; None where we did not."""
-    return read_reason(info.reason) if "DRAIN" in info.flags else None
+    return read_reason(info.name, info.reason) if "DRAIN" in info.flags else None
+
+
+def counts(info: NodeInfo) -> bool:
+    """Return True for a node that the budget counts: drained by us, also where somebody has edited the reason."""
+    return "DRAIN" in info.flags and info.reason.startswith(PREFIX)
 
 
 def why_not_drain(info: NodeInfo | None) -> str:

@@ -1,12 +1,14 @@
-"""The reason that we leave at a node: `gpucluster:CHECK measured<expected unit [also=CHECK,...] run=ID`. Pure.
+"""The reason that we leave at a node: `gpucluster:CHECK measured<expected unit [also=CHECK,...] run=ID sum=CRC`. Pure.
 
 The check comes first, since `sinfo -R` shows about 20 characters. Everything in it may come from a broken node, so
-each part is reduced to harmless characters and the whole to one line.
+each part is reduced to harmless characters and the whole to one line. `sum` is the CRC-32 of the node's name and the
+text before it: whoever edits the reason, or copies it to another node, makes it a foreign one.
 """
 
 from __future__ import annotations
 
 import re
+import zlib
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -18,9 +20,11 @@ PREFIX = "gpucluster:"
 LIMIT = 255  # slurmdbd keeps a node's reason as TINYTEXT (as_mysql_cluster.c); slurmctld itself sets no limit
 PART = 40  # of what was measured, and of what was expected
 
+_NAME = "[A-Za-z0-9_.-]+"
 _OURS = re.compile(
-    r"gpucluster:(?P<check>[A-Za-z0-9_.*-]+)(?: (?P<detail>[^\n]*?))?"
-    r"(?: also=(?P<also>[A-Za-z0-9_.,*-]+))? run=(?P<run>[A-Za-z0-9_.-]+)"
+    # no '=' in what was measured, but in '!=': deviation()
+    rf"(?P<text>gpucluster:(?P<check>{_NAME}) (?P<detail>(?:[ -<>-~]|!=)+?)"
+    rf"(?: also=(?P<also>\*|{_NAME}(?:\.\*)?(?:,{_NAME}(?:\.\*)?)*))? run=(?P<run>{_NAME})) sum=(?P<sum>[0-9a-f]{{8}})"
 )
 # What slurmctld appends since 23.02 to the reason of a node that is away or reboots, as one does for a repair
 # (node_mgr.c, set_node_reason). What it appends of hardware that is less than configured is no part of ours.
@@ -46,25 +50,34 @@ class Reason:
         return any(fnmatchcase(check, pattern) for pattern in self.checks)
 
 
-def write_reason(checks: Sequence[str], measured: str, expected: str, run: str, *, part: str = "") -> str:
+def write_reason(
+    node: str, checks: Sequence[str], measured: str, expected: str, run: str, *, part: str = ""
+) -> str:
     """Write the reason for a node that failed these checks; `measured`, `expected`, `part` are the first one's."""
     first, *others = dict.fromkeys(_name(check) for check in checks)
-    tail = f" run={_name(run)[:64]}"
+    tail = f" run={_name(run)[:48]}"
     start = f"{PREFIX}{first[:80]} {deviation(measured, expected, part)}"
-    also = next(text for text in _also(others) if len(start) + len(text) + len(tail) <= LIMIT)
-    return start + also + tail
+    room = LIMIT - len(start + tail + _sum(node, ""))
+    also = next(text for text in _also(others) if len(text) <= room)
+    text = start + also + tail
+    return text + _sum(node, text)
 
 
-def read_reason(text: str) -> Reason | None:
-    """Read a reason of ours; None for any other, and for one of ours that somebody has added words to.
+def read_reason(node: str, text: str) -> Reason | None:
+    """Read a reason of ours for this node; None for any other, and for one of ours that was changed by a character.
 
     Slurm's own words about a node that was away or rebooted may follow it.
     """
-    match = _OURS.fullmatch(_AWAY.sub("", text))
-    if match is None:
+    match = _OURS.fullmatch(bare(text))
+    if match is None or _sum(node, match["text"]) != f" sum={match['sum']}":
         return None
-    also = tuple(filter(None, (match["also"] or "").split(",")))
-    return Reason((match["check"], *also), match["detail"] or "", match["run"])
+    also = match["also"].split(",") if match["also"] else ()
+    return Reason((match["check"], *also), match["detail"], match["run"])
+
+
+def bare(text: str) -> str:
+    """Return a reason without what Slurm has added of a node that was away."""
+    return _AWAY.sub("", text)
 
 
 def deviation(measured: str, expected: str, part: str = "") -> str:
@@ -97,6 +110,10 @@ def _also(others: Sequence[str]) -> Iterable[str]:
     yield " also=" + ",".join(others)
     yield " also=" + ",".join(dict.fromkeys(f"{check.partition('.')[0]}.*" for check in others))
     yield " also=*"
+
+
+def _sum(node: str, text: str) -> str:
+    return f" sum={zlib.crc32(f'{node} {text}'.encode()):08x}"
 
 
 def _name(text: str) -> str:

@@ -1,6 +1,6 @@
 # Tells what a task sees, outside or inside of a container, as lines `c|KEY|VALUE`. POSIX sh, and little else: an image
 # may hold next to nothing. $1 is what to do besides: tell, look, write, forget, environment; $2 a word that no other run uses.
-act=$1 nonce=$2
+act=$1 nonce=$2 own=
 tell() { printf 'c|%s|%s\n' "$1" "$2"; }
 has() { command -v "$1" > /dev/null 2>&1; }
 can_write() { if (: > "$1") 2> /dev/null; then rm -f "$1"; echo yes; else echo no; fi; }
@@ -57,8 +57,10 @@ case $act in
     forget) rm -f "/.gpucluster-$nonce" ;;
     environment)
         while IFS== read -r name value; do
-            case $name in '' | *[!A-Za-z0-9_]*) ;; *) tell "image.$name" "$value" ;; esac
+            case $name in '' | *[!A-Za-z0-9_]*) ;; *) tell "image.$name" "$value" && [ "$name" != PATH ] || own=$value ;; esac
         done < /etc/environment
+        # what /etc/profile makes of it: Enroot starts a login shell by default
+        [ -z "$own" ] || tell login_path "$(PATH=$own exec sh -l -c 'echo "$PATH"' 2> /dev/null)"
         ;;
 esac
 tell end "$nonce"

@@ -101,6 +101,18 @@ def _add_all(add: Add) -> None:
     _add_drain(add)
 
 
+def text_options() -> list[tuple[str, str]]:
+    """Return the options with a value, and the attributes that hold them."""
+    found: list[tuple[str, str]] = []
+
+    def add(name: str, **attributes: Any) -> None:
+        if "metavar" in attributes:
+            found.append((name, attributes.get("dest", name.strip("-").replace("-", "_"))))
+
+    _add_all(add)
+    return found
+
+
 def _group(parser: pytest.Parser) -> pytest.OptionGroup:
     return parser.getgroup("gpucluster", "acceptance of a GPU cluster")
 
@@ -181,9 +193,8 @@ def _add_drain(add: Add) -> None:
     )
     add(
         "--drain-confirm",
-        type=int,
         metavar="N",
-        default=1,
+        default="1",
         help="fresh attempts that have to fail as well before a node is drained (%(default)s)",
     )
     add(

@@ -7,6 +7,7 @@ for long. A run that was stopped early drains and resumes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from collections import defaultdict
@@ -19,16 +20,19 @@ from pytest_gpucluster import drain, hostlist
 from pytest_gpucluster.checks.verdict import Action, Outcome
 from pytest_gpucluster.drain import policy
 from pytest_gpucluster.errors import ConfigError, GpuClusterError
-from pytest_gpucluster.plugin import reporting
+from pytest_gpucluster.plugin import reporting, signals
 from pytest_gpucluster.plugin.afresh import NOT_REPEATABLE, run_again
 from pytest_gpucluster.plugin.expect import CheckFailed
 from pytest_gpucluster.plugin.record import clean
 from pytest_gpucluster.plugin.session import Controller
 from pytest_gpucluster.plugin.tally import classify
+from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.logs import logs_below
 from pytest_gpucluster.slurm.client import Slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+    from pathlib import Path
 
     from pytest_gpucluster.plugin.session import Session
     from pytest_gpucluster.report.events import EventLog
@@ -66,14 +70,15 @@ class Options:
             budget = policy.Budget.parse(option.drain_max)
         except ValueError as error:
             raise ConfigError(f"--drain-max {error}") from error
-        if not 1 <= option.drain_confirm <= MAX_CONFIRM:
+        confirm = str(option.drain_confirm)
+        if confirm not in map(str, range(1, MAX_CONFIRM + 1)):
             raise ConfigError(
-                f"--drain-confirm is to be 1 to {MAX_CONFIRM}, not {option.drain_confirm}: "
+                f"--drain-confirm is to be 1 to {MAX_CONFIRM}, not {confirm}: "
                 "a node is drained only after it failed again"
             )
         return cls(
             mode=option.drain or "off",
-            confirm=option.drain_confirm,
+            confirm=int(confirm),
             budget=budget,
             least=policy.NAMES[option.drain_from],
             resume=bool(option.resume_passing),
@@ -97,7 +102,10 @@ def durable(log: EventLog) -> Callable[..., None]:
 
 
 def trial_reasons(
-    options: Options, inventory: Mapping[str, NodeInfo], reserved: frozenset[str] | None
+    options: Options,
+    inventory: Mapping[str, NodeInfo],
+    reserved: frozenset[str] | None,
+    edited: Collection[str],
 ) -> dict[str, str]:
     """Return the drained nodes of ours that a run may undrain for its tests, with their reasons."""
     if not options.resume or options.dry or reserved is None:
@@ -105,8 +113,37 @@ def trial_reasons(
     return {
         node: info.reason
         for node, info in inventory.items()
-        if node in reserved and drain.fit_for_trial(info)
+        if node in reserved and node not in edited and drain.fit_for_trial(info)
     }
+
+
+def edited_reasons(
+    inventory: Mapping[str, NodeInfo], cluster: str, history: Path | None, reports: Path
+) -> dict[str, str]:
+    """Return the nodes whose reason begins as ours do and is none of ours, and why.
+
+    A reason has to be as a run wrote it. Where a history is kept, that run has to be in it, or its event log below the
+    report folder; without one only the reason itself tells, since the log of a run is replaced by that of the next.
+    """
+    found = {node: policy.ours(info) for node, info in inventory.items() if policy.counts(info)}
+    unknown = _unknown({mine.run for mine in found.values() if mine}, cluster, history, reports)
+    why = {}
+    for node, mine in found.items():
+        if mine is None:
+            why[node] = f'its reason is not as gpucluster wrote it for this node: "{inventory[node].reason}"'
+        elif mine.run in unknown:
+            why[node] = (
+                f"its reason names run {mine.run}, which is neither in the history {history} nor below {reports}: "
+                "gpucluster history --import takes that run's events.jsonl"
+            )
+    return why
+
+
+def _unknown(runs: set[str], cluster: str, history: Path | None, reports: Path) -> set[str]:
+    if not runs or history is None or not history.exists():
+        return set()
+    with contextlib.closing(History(history)) as kept:
+        return {run for run in runs if not kept.has(cluster, run)} - logs_below([reports]).keys()
 
 
 class Drainage:
@@ -122,6 +159,8 @@ class Drainage:
         self._failed: dict[str, dict[str, Any]] = {}  # in the controller: nodeid -> record
         self._ends: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         self._worse: dict[str, list[str]] = defaultdict(list)
+        self._why: dict[str, str] = {}  # node on trial -> why it is not resumed
+        self._told: set[str] = set()  # nodes of ours of which a line tells
         self._trouble = False
         if log is not None:  # now the controller is known to answer, and has answered both
             assert session.slurm is not None  # start refuses the options for a cluster without a scheduler
@@ -231,10 +270,11 @@ class Drainage:
             with drain.locked(self._lock) as alone:
                 if not alone:
                     write("drain_unlocked", why="no file can be locked below the home folder")
-                if grounds:
-                    actor.drain(grounds, self._limits(), spared=self._spared(grounds))
                 if self.options.resume:
                     self._resume(actor, self.session)
+                    self._end_trial()
+                if grounds:  # now that the budget counts what is drained again
+                    actor.drain(grounds, self._limits(), spared=self._spared(grounds))
         except Exception as error:  # noqa: BLE001 - whatever it is: reports are written, nodes given back
             self._loud(f"drain: {clean(str(error))}")
         self._say(actor, log)
@@ -269,17 +309,12 @@ class Drainage:
         return found
 
     def _spared(self, grounds: Sequence[policy.Grounds]) -> dict[str, str]:
-        """Say which nodes are left alone whatever they failed: lost ones, and those on trial."""
-        spared = {}
-        assert isinstance(self.session, Controller)  # who has the log
-        on_trial = self.session.trial.running if self.session.trial else ()
-        for node in {one.node for one in grounds}:
-            problem = self.session.problem(node)
-            if node in on_trial:
-                spared[node] = "it was on trial: it goes back to drained with the reason that it had"
-            elif problem is not None:
-                spared[node] = f"it could not be tested to the end: {problem.text}"
-        return spared
+        """Say which nodes are left alone whatever they failed: those that were lost."""
+        return {
+            one.node: f"it could not be tested to the end: {problem.text}"
+            for one in grounds
+            if (problem := self.session.problem(one.node)) is not None
+        }
 
     def _limits(self) -> drain.Limits:
         cluster = self.session.cluster
@@ -290,19 +325,25 @@ class Drainage:
         return drain.Limits(self.options.budget, places)
 
     def _resume(self, actor: drain.Actor, session: Controller) -> None:
+        for node, why in session.edited.items():
+            self.lines.append(f"{node} stays drained: {why}")
         trial = session.trial
-        for node in session.plan.selected:
-            info = session.drained_by_us.get(node)
-            reason = drain.read_reason(info) if info is not None else None
-            if info is None or reason is None:
-                continue
-            why = self._not_passed(node, reason)
-            if trial is not None and node in trial.running:
-                self._end_trial(actor, trial, node, info, why)
-            elif why:
-                actor.decide_resume(node, why, info)
+        for node, text in session.drained_by_us.items():
+            reason = drain.read_reason(node, text)
+            assert reason is not None  # start has read it
+            on_trial = trial is not None and node in trial.running
+            why = self._not_passed(node, reason) or (
+                self._drained_meanwhile(actor, node, text) if on_trial else ""
+            )
+            if why or on_trial:
+                self._why[node] = why
+                actor.decide_resume(node, why, text)
+            if trial is not None and on_trial and (why or trial.keep(node)):
+                continue  # its end tells
+            self._told.add(node)
+            if why:
                 self.lines.append(f"{node} stays drained: {why}")
-            elif actor.resume(node, info):
+            elif actor.resume(node, text):
                 self.lines.append(f"{node} is resumed: it passed {', '.join(reason.checks)}")
 
     def _not_passed(self, node: str, reason: drain.Reason) -> str:
@@ -312,20 +353,33 @@ class Drainage:
             return f"it was not tested: {problem.text}{hint}"
         return policy.why_not_passed(reason, self._ends.get(node, {}), self._worse.get(node, ()))
 
-    def _end_trial(self, actor: drain.Actor, trial: drain.Trial, node: str, reason: str, why: str) -> None:
-        """Leave a node that has passed undrained; the others are drained again when the session closes."""
-        now = None if why else actor.look(node)
-        if now is not None and "DRAIN" in now.flags:
-            why = f'it was drained during its trial: "{now.reason}"'
-        elif not why and now is None:
-            why = "its state cannot be read"
-        actor.decide_resume(node, why, reason)
-        if why:
-            self.lines.append(f"{node} goes back to drained: {why}")
+    def _drained_meanwhile(self, actor: drain.Actor, node: str, reason: str) -> str:
+        now = actor.look(node)
+        if now is None:
+            return "its state cannot be read"
+        # with this reason we have drained it, for the shell that would do it was killed
+        foreign = "DRAIN" in now.flags and now.reason != reason
+        return f'it was drained during its trial: "{now.reason}"' if foreign else ""
+
+    def _end_trial(self) -> None:
+        """Have what was not kept drained again, and say of each node what Slurm shows then."""
+        trial = self.session.trial if isinstance(self.session, Controller) else None
+        if trial is None:
             return
-        trial.keep(node)
-        actor.write("node_result", node=node, result="resumed", problem="", state=now and now.full_state)
-        self.lines.append(f"{node} is resumed: it passed everything that had drained it")
+        for problem in trial.end():
+            self._loud(f"drain: {clean(problem)}")
+        for node in sorted(trial.ended.keys() - self._told):
+            self._told.add(node)
+            result, why = trial.ended[node], self._why.get(node, "the run came to no decision about it")
+            if result == "resumed":
+                self.lines.append(f"{node} is resumed: it passed everything that had drained it")
+            elif result == "drained":
+                word = "stays drained" if node in trial.refused else "is drained again"
+                self.lines.append(f"{node} {word}: {why}")
+            elif result == "left":
+                self.lines.append(
+                    f"{node} was drained by somebody else during its trial, and stays so: {why}"
+                )
 
     # --- what people see
 
@@ -359,7 +413,9 @@ class Drainage:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """An act that did not work is no success."""
+        """An act that did not work is no success; nor is a trial that a run which was stopped early has not ended."""
+        signals.ignore()
+        self._end_trial()
         if self._trouble and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -24,6 +24,7 @@ from pytest_gpucluster.errors import (
     GpuClusterError,
     NotAvailable,
     ProbeError,
+    SlurmError,
     StepError,
     TransportError,
 )
@@ -38,6 +39,7 @@ from pytest_gpucluster.plugin.plan import Kind, Plan, Problem, judge_node, share
 from pytest_gpucluster.plugin.record import NOT_APPLICABLE, NOT_CHECKED, Record, clean, matches
 from pytest_gpucluster.probes.base import Answer, Probe, with_root
 from pytest_gpucluster.probes.versions import versions_in
+from pytest_gpucluster.runners.containers import clear
 from pytest_gpucluster.runners.submitit import SubmititDriver
 from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.slurm.completing import mark_stuck, settled
@@ -388,7 +390,9 @@ class Controller(Session):
         self.places: list[str] | None = None  # the lane of every item, as an xdist worker tells it
         self.reserved: frozenset[str] = frozenset()  # the nodes of the reservation that we allocate in
         self.drained_by_us: dict[str, str] = {}  # node -> the reason of ours that it had at the start
+        self.edited: dict[str, str] = {}  # node -> why its reason, which begins as ours do, is none of ours
         self.trial: Trial | None = None
+        self._cleared = self._still_held = False
         self.left_behind: list[str] = []  # what could not be given back, and what to do about it
 
     def read_inventory(self, slurm: Slurm) -> Mapping[str, NodeInfo]:
@@ -589,9 +593,24 @@ class Controller(Session):
                 if number.isdigit() and int(number) > 0 and nodes & set(step.nodes):
                     self.slurm.run("scancel", step.id)
 
+    def _clear_containers(self) -> None:
+        """Remove the containers that steps of this run, or of one that was killed, have left; once."""
+        if self.channel is None or self.slurm is None or not self.allocations or self._cleared:
+            return
+        images = any(one.container_image for one in self.cluster.environments.values())
+        if not images and self.cluster.container is None:
+            return
+        self._cleared = True
+        try:
+            left = clear(self.slurm, self.channel, {held.job_id for held in self.allocations})
+        except (SlurmError, TransportError) as error:
+            left = [f"containers of this run may be left on the nodes: {error}"]
+        self.left_behind += left
+
     def let_agents_leave(self) -> None:
         """Begin to close the channel: the agents of a large fleet take a second to end."""
         self._lost_at_end = self.lost()
+        self._clear_containers()
         if self.channel is not None:
             self._leaving = threading.Thread(target=self.channel.close, name="leaving", daemon=True)
             self._leaving.start()
@@ -608,7 +627,7 @@ class Controller(Session):
     def last_look(self, say: Callable[[str], None]) -> dict[str, NodeInfo]:
         """Wait a while until the nodes have let go of our jobs; return them as Slurm has them then."""
         nodes = [node for held in self.allocations for node in held.nodes]
-        if self.slurm is None or not nodes or self.left_behind:
+        if self.slurm is None or not nodes or self._still_held:
             return {}
         patience = min(self.cluster.slurm.completing or LAST_LOOK, LAST_LOOK)
         return settled(self.slurm, nodes, patience, say, signals.pause)
@@ -622,6 +641,7 @@ class Controller(Session):
             try:
                 held.release()
             except AllocationError as error:
+                self._still_held = True
                 self.left_behind.append(str(error))
 
     def give_back(self) -> None:
@@ -640,8 +660,9 @@ class Controller(Session):
             self._look.cancel()
         if self._server is not None:
             self._server.close()
+        self._clear_containers()
         if self.trial is not None:
-            self.trial.end()  # while we hold them, nobody else gets them in between
+            self.left_behind += self.trial.end()  # while we hold them, nobody else gets them in between
         self._let_go()
         if isinstance(self._submitit, SubmititDriver):
             self._submitit.close()

@@ -17,7 +17,15 @@ from pytest_gpucluster.drain.policy import ours
 from pytest_gpucluster.errors import ConfigError, GpuClusterError, SlurmError
 from pytest_gpucluster.ownfile import Folder, group_id
 from pytest_gpucluster.plugin import burnin, fixtures, signals
-from pytest_gpucluster.plugin.drain import Drainage, Options, durable, little_patience, trial_reasons
+from pytest_gpucluster.plugin.check_patterns import refuse_unmatched
+from pytest_gpucluster.plugin.drain import (
+    Drainage,
+    Options,
+    durable,
+    edited_reasons,
+    little_patience,
+    trial_reasons,
+)
 from pytest_gpucluster.plugin.gauges import Gauges
 from pytest_gpucluster.plugin.hooks import Hooks
 from pytest_gpucluster.plugin.memory import Memory, history_path
@@ -25,12 +33,14 @@ from pytest_gpucluster.plugin.pages import Pages
 from pytest_gpucluster.plugin.plan import Selection, make_plan
 from pytest_gpucluster.plugin.record import clean, one_line
 from pytest_gpucluster.plugin.session import Controller, Session, Worker
+from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_slurms_options, refuse_words
 from pytest_gpucluster.report import steps
 from pytest_gpucluster.report.events import EventLog
 from pytest_gpucluster.report.files import Reports, is_stream
 from pytest_gpucluster.slurm.client import make_slurm
 from pytest_gpucluster.slurm.completing import mark_stuck
 from pytest_gpucluster.slurm.inventory import seen_from_inside
+from pytest_gpucluster.slurm.option_check import refuse_options
 from pytest_gpucluster.units import parse_option_time, share_of
 
 if TYPE_CHECKING:
@@ -49,10 +59,7 @@ def register(config: pytest.Config) -> None:
     """Open the session and register the hooks and fixtures that need one."""
     if config.option.help or config.option.version or config.option.markers:
         return
-    if getattr(config.option, "dist", "no") == "each":
-        raise pytest.UsageError(
-            "--dist=each: runs every test in every worker, on the same nodes: leave it out"
-        )
+    refuse_words(config.option)
     signals.catch()
     try:
         reports = Reports(group_id(config.option.report_group))
@@ -93,10 +100,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[Session, Even
     if handed is not None:
         return Worker.take_over(handed, make_slurm), None
     option = config.option
-    if option.baseline and option.baseline != "record":
-        baseline.load(Path(option.baseline))  # a wrong file is told before nodes are taken
-    elif option.baseline:
-        refuse_folder(Path(), "--baseline=record")
+    look_at_baseline(option.baseline)
     if burnin.asked(option):
         option.burnin_before = burnin.before(option)  # before our own log takes the place of the old one
     notes: list[str] = []
@@ -106,12 +110,21 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[Session, Even
     options = Options.read(option)
     if options.wanted and slurm is None:
         raise ConfigError(f"--drain and --resume-passing: cluster {cluster.name} has no scheduler")
+    refuse_slurms_options(option, cluster)
+    refuse_names(cluster)
+    refuse_unmatched(config, cluster)
+    if slurm is not None:
+        refuse_options(cluster, slurm)
     inventory = first_contact(cluster, slurm) if slurm else {}
     reserved = reserved_nodes(cluster, slurm) if slurm else None
     inventory = seen_from_inside(inventory, reserved or ())
     if slurm is not None and not option.collectonly:
         check_rights(options, slurm)
-    on_trial = trial_reasons(options, inventory, reserved)
+    edited: dict[str, str] = {}
+    if options.resume:
+        history = history_path(option.history, cluster.history)
+        edited = edited_reasons(inventory, cluster.name, history, Path(option.report_dir))
+    on_trial = trial_reasons(options, inventory, reserved, edited)
     plan = make_plan(cluster, inventory, selection, reserved=reserved, on_trial=on_trial)
     check_min_nodes(option.min_nodes, plan.selected)
     run = time.strftime("%Y%m%dT%H%M%S") + f"-{os.getpid()}"
@@ -125,12 +138,23 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[Session, Even
     session.notes = notes
     session.reserved = reserved or frozenset()
     session.drained_by_us = {
-        node: inventory[node].reason for node in plan.selected if is_ours(inventory, node)
+        node: inventory[node].reason
+        for node in plan.selected
+        if node not in edited and is_ours(inventory, node)
     }
+    session.edited = {node: edited[node] for node in plan.selected if node in edited}
     on_trial = {node: reason for node, reason in on_trial.items() if node in plan.selected}
     if on_trial and slurm is not None and log is not None:
         session.trial = Trial(little_patience(slurm), on_trial, durable(log), lock_of(slurm))
     return session, log
+
+
+def look_at_baseline(asked: str | None) -> None:
+    """Raise ConfigError before nodes are taken, where the baseline is wrong or could not be written."""
+    if asked == "record":
+        refuse_folder(Path(), "--baseline=record")
+    elif asked:
+        baseline.load(Path(asked))
 
 
 def take_away(path: Path, option: str) -> None:
@@ -239,6 +263,7 @@ def first_contact(cluster: Cluster, slurm: Slurm) -> Mapping[str, NodeInfo]:
     try:
         inventory = mark_stuck(slurm, slurm.nodes(), cluster.slurm.completing)
         check_partitions(cluster, slurm)
+        check_nodes(cluster, inventory)
         slurm.config()
     except SlurmError as error:
         if "permission denied" not in error.stderr.lower():

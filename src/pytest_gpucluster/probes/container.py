@@ -44,11 +44,15 @@ class Imported:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the tasks of one step told on one node; `problem` says why they told nothing."""
+    """What the tasks of one step told on one node; `problem` says why they told nothing.
+
+    `unsaved`: why the container could not be saved when its tasks had ended.
+    """
 
     tasks: tuple[Mapping[str, str], ...] = ()
     problem: str = ""
     seconds: float = 0.0
+    unsaved: str = ""
 
     @property
     def facts(self) -> Mapping[str, str]:

@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.errors import NotAvailable, ProbeError
 from pytest_gpucluster.probes.base import NOT_FOUND, Answer, Probe, text_of
+from pytest_gpucluster.slurm.pyxis import PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 # pyxis_NAME (scope global), pyxis_JOB_NAME (scope job), pyxis_JOB.STEP and pyxis_JOB_JOB.STEP while an unnamed one runs
+# and those of the suites carry their job in their own name: gpucluster-JOB-DIGEST (see own_name)
 _UNNAMED = re.compile(r"pyxis_(?:\d+_)?(\d+)\.\d+")
 _OF_JOB = re.compile(r"pyxis_(\d+)_.+")
+_OURS = re.compile(rf"pyxis_(?:\d+_)?{PREFIX}-(\d+)-.+")
+# Pyxis runs Enroot with slurmd's PATH; that of a task may lack the folder
+UNKNOWN = "enroot does not list the containers of the node: is it on the PATH of tasks, as it is on slurmd's?"
+SEARCH = "PATH=$PATH:/usr/bin:/usr/local/bin:/opt/enroot/bin"
 
 # plugstack.conf names the plugin, or includes a file that does; the version is text inside of the plugin
 _PYXIS = r"""
@@ -36,6 +42,7 @@ grep -ao 'pyxis: version v[0-9][0-9A-Za-z.+-]*' "$so" | head -n 1
 
 # As Enroot itself does: the environment first, then enroot.conf, then XDG's defaults
 _ROOM = r"""
+PATH=$PATH:/usr/bin:/usr/local/bin:/opt/enroot/bin
 tool=$(command -v enroot) || { echo "enroot: not found" >&2; exit 127; }
 conf=$(sed -n 's/^config::init "\(.*\)"$/\1/p' "$tool" | head -n 1)
 for file in "${conf:-/etc/enroot/enroot.conf}" "${conf:-/etc/enroot/enroot.conf}".d/*.conf; do
@@ -112,10 +119,15 @@ def jobs_of(names: tuple[str, ...]) -> Mapping[str, int]:
     """Return the containers that belong to one job alone, with that job."""
     found = {}
     for name in names:
-        match = _UNNAMED.fullmatch(name) or _OF_JOB.fullmatch(name)
+        match = _OURS.fullmatch(name) or _UNNAMED.fullmatch(name) or _OF_JOB.fullmatch(name)
         if match:
             found[name] = int(match[1])
     return found
+
+
+def ours(names: tuple[str, ...]) -> Mapping[str, int]:
+    """Return those of the containers that a run of ours has made for one job, with that job."""
+    return {name: int(match[1]) for name in names if (match := _OURS.fullmatch(name))}
 
 
 def own_names(names: tuple[str, ...], name: str) -> tuple[str, ...]:
@@ -126,9 +138,17 @@ def own_names(names: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 def remove_command(names: tuple[str, ...]) -> str:
     """Return the command that removes containers."""
-    return "enroot remove -f " + " ".join(map(shlex.quote, names)) + " </dev/null"
+    return f"{SEARCH}; enroot remove -f " + " ".join(map(shlex.quote, names)) + " </dev/null"
+
+
+def remove_there(names: Sequence[str]) -> str:
+    """Return the command that removes those of the containers that a node has."""
+    wanted = " | ".join(map(shlex.quote, names))
+    return f"""{NAMES.command} | {{ rc=0; while read -r name; do
+case $name in {wanted}) enroot remove -f "$name" </dev/null || rc=$? ;; esac
+done; exit $rc; }}"""
 
 
 PYXIS = Probe("Pyxis", _PYXIS, read_pyxis, by_hand="grep -i pyxis /etc/slurm/plugstack.conf*")
 ROOM = Probe("room of Enroot", _ROOM, read_room, by_hand="df -h $ENROOT_DATA_PATH $ENROOT_CACHE_PATH")
-NAMES = Probe("containers", "enroot list", read_names)
+NAMES = Probe("containers", f"{SEARCH}; enroot list", read_names, by_hand="enroot list")

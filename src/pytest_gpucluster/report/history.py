@@ -433,6 +433,11 @@ class History:
         with self._told():
             return self._past("cluster = ?", (cluster,), count)
 
+    def has(self, cluster: str, run: str) -> bool:
+        """Return True for a run that is kept, by its whole id."""
+        with self._told():
+            return bool(self._past("cluster = ? AND run = ?", (cluster, run), 1))
+
     def find(self, cluster: str, name: str, *, before: Past | None = None) -> Past:
         """Return a run by its id, the beginning of its id, 'last' or 'last-good'; ConfigError where there is none.
 

@@ -26,8 +26,8 @@ from pytest_gpucluster.probes.container import (
     Seen,
     read_facts,
 )
-from pytest_gpucluster.runners.containers import Containers, why_failed
-from pytest_gpucluster.slurm.pyxis import PyxisOptions, explain_exit
+from pytest_gpucluster.runners.containers import Containers, said_of, why_failed
+from pytest_gpucluster.slurm.pyxis import NOT_SAVED, PyxisOptions, explain_exit
 from pytest_gpucluster.slurm.result import StepResult
 from pytest_gpucluster.slurm.step import StepRequest, run_step
 
@@ -141,7 +141,11 @@ class ContainerExam:
                 imported, mount_home=False, remap_root=False, entrypoint=False, writable=False, save=saved
             )
             self._step("back", group, back, "look")
-            kept = tuple(node for node in group if not self._seen[node]["back"].problem)
+            kept = tuple(
+                node
+                for node in group
+                if not self._seen[node]["back"].problem and not self._seen[node]["back"].unsaved
+            )
             if saved:
                 self._step("saved", kept, PyxisOptions(image=saved, name=name), "look")
         if not self.config.save:
@@ -150,13 +154,16 @@ class ContainerExam:
             node for node in nodes if "saved" in self._seen[node] and not self._seen[node]["saved"].problem
         )
         there = {
-            node: enroot.own_names(names or (), name) for node, names in self.containers.listed(kept).items()
+            node: None if names is None else enroot.own_names(names, name)
+            for node, names in self.containers.listed(kept).items()
         }
         problems = self.containers.remove(name, kept)
         left = self.containers.listed(kept)
         removed = {}
         for node in kept:
-            if not there.get(node):
+            if there.get(node) is None:
+                removed[node] = enroot.UNKNOWN
+            elif not there[node]:
                 removed[node] = "enroot list did not show it"
             elif problems.get(node) or enroot.own_names(left.get(node) or (), name):
                 removed[node] = problems.get(node) or "enroot list shows it still"
@@ -273,7 +280,9 @@ def _seen(result: StepResult, node: str, problem: str, nonce: str) -> Seen:
     tasks = result.of_node(node)
     told = tuple(facts for task in tasks if (facts := read_facts(task.stdout)).get("end") == nonce)
     if told and len(told) == len(tasks):
-        return Seen(told, seconds=result.seconds)
+        # Pyxis saves when the task has ended: a failure shows in its words alone
+        unsaved = why_failed(result, node) if NOT_SAVED in said_of(result, node) else ""
+        return Seen(told, seconds=result.seconds, unsaved=unsaved)
     ended = next((_ended(task.rc) for task in tasks if task.rc), "it told nothing")
     last = next((task.stderr.strip().splitlines()[-1] for task in tasks if task.stderr.strip()), "")
     return Seen((), why_failed(result, node) or problem or last or ended, result.seconds)

@@ -1,15 +1,15 @@
 """Images as named containers: imported once a node, re-used by name, removed at the end.
 
-The name holds a digest of the image's path and, for a .sqsh file, of its size and time: an image that was made anew
-has another name, and the outdated container goes. A step that pins no nodes must not use such a name, since a name is
-a node's own.
+The name holds the job that made it: nobody re-uses what a dead run has left, and whoever finds it knows whether it may
+go. One that is to be kept holds, for a .sqsh file, a digest of its size and time in place of the job: an image that was
+made anew has another name, and the outdated container goes. A step that pins no nodes must not use such a name, since
+a name is a node's own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import itertools
 import os
 import re
@@ -25,22 +25,22 @@ from pytest_gpucluster.ownfile import open_own
 from pytest_gpucluster.probes import enroot
 from pytest_gpucluster.probes.base import last_line
 from pytest_gpucluster.probes.container import Imported
-from pytest_gpucluster.slurm.pyxis import PyxisOptions, explain
+from pytest_gpucluster.slurm.pyxis import PREFIX, PyxisOptions, digest, explain, own_name
 from pytest_gpucluster.slurm.result import StepResult
 from pytest_gpucluster.slurm.step import StepRequest, run_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.fleet.channel import Channel
     from pytest_gpucluster.probes.base import Answer
     from pytest_gpucluster.slurm.allocation import Allocation
     from pytest_gpucluster.slurm.client import Slurm
 
-PREFIX = "gpucluster"
+KEPT = f"{PREFIX}-kept"
 PROGRESS = 15.0  # seconds between two lines of progress
 _UPTIME = "read -r up _ < /proc/uptime; echo up $up"
-_EXISTS = re.compile(r"\[ERROR\].*File (?:already )?exists")
+_EXISTS = re.compile(r"\[ERROR\].*File (?:already )?exists|but the container already exists")
 
 
 class Containers:
@@ -78,7 +78,10 @@ class Containers:
         """Remove a container by Pyxis's name; return why it failed, by node."""
         problems = {}
         for node, names in self.listed(nodes).items():
-            own = enroot.own_names(names or (), name)
+            if names is None:
+                problems[node] = enroot.UNKNOWN
+                continue
+            own = enroot.own_names(names, name)
             if not own:
                 continue
             answer = self._channel.ask_node(node, enroot.remove_command(own), timeout=120.0, fresh=True)
@@ -103,10 +106,12 @@ class Containers:
         return PyxisOptions(name=f"{self._known[image].name}:no_exec")
 
     def _ensure(self, image: str, nodes: tuple[str, ...]) -> Imported:
-        look = f"{_stat(image)}; {_UPTIME}; enroot list 2>/dev/null"
+        look = f"{_stat(image)}; {_UPTIME}; {enroot.NAMES.command} 2>/dev/null"
         told = self.ask(look, nodes)
         stamps = {stamp for answer in told.values() if (stamp := _stamp(answer.out))}
-        name = f"{PREFIX}-{_digest(image)}-{_digest(*sorted(stamps)) if stamps else 'registry'}"
+        name = own_name(self._allocation.job_id, image)
+        if self._keep:
+            name = f"{KEPT}-{digest(image)}-{digest(*sorted(stamps)) if stamps else 'registry'}"
         there = tuple(node for node, answer in told.items() if enroot.own_names(_lines(answer.out), name))
         replaced = self._drop_outdated(image, name, told)
         missing = tuple(node for node in nodes if node not in there)
@@ -122,7 +127,7 @@ class Containers:
         won = {
             node: 0.0
             for node, names in (self.listed(lost_race).items() if lost_race else ())
-            if enroot.own_names(names or (), name)
+            if names is None or enroot.own_names(names, name)
         }
         failed = {node: why for node, why in failed.items() if node not in won}
         return Imported(
@@ -131,7 +136,7 @@ class Containers:
 
     def _drop_outdated(self, image: str, name: str, told: Mapping[str, Answer]) -> tuple[str, ...]:
         """Remove what was imported from an older file of this path; return the nodes that had it."""
-        pattern = re.compile(rf"pyxis_(?:\d+_)?({PREFIX}-{_digest(image)}-[^-]+)")
+        pattern = re.compile(rf"pyxis_(?:\d+_)?({KEPT}-{digest(image)}-[^-]+)")
         outdated: dict[str, list[str]] = {}
         for node, answer in told.items():
             for line in _lines(answer.out):
@@ -148,7 +153,8 @@ class Containers:
             argv=("sh", "-c", _UPTIME),
             nodes=nodes,
             ntasks_per_node=1,
-            pyxis=PyxisOptions(image=image, name=name),
+            # create: what is there already was not imported by this step
+            pyxis=PyxisOptions(image=image, name=f"{name}:create"),
             timeout=self._deadline,
         )
         begin = time.monotonic()
@@ -185,7 +191,7 @@ class Containers:
             thread.join()
 
     def _share(self, image: str) -> str:
-        return f"{self._allocation.job_id}-{_digest(image)}"
+        return f"{self._allocation.job_id}-{digest(image)}"
 
     def close(self) -> None:
         """Remove what was imported, unless it is to be kept, or another process of this run still uses it."""
@@ -263,8 +269,34 @@ def _names(answer: Answer) -> tuple[str, ...] | None:
         return None
 
 
-def _digest(*words: str) -> str:
-    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
+def clear(slurm: Slurm, channel: Channel, jobs: Collection[int]) -> list[str]:
+    """Remove the containers of these jobs and of jobs of ours that are over; return what could not be removed.
+
+    Only what bears a job in a name of ours goes: a container of a job that Slurm still knows stays.
+    """
+    told = channel.ask(f"{enroot.NAMES.command}\n# at the end of jobs {sorted(jobs)}", timeout=60.0)
+    listed = {node: names for node, answer in told.items() if (names := _names(answer)) is not None}
+    found = {node: ours for node, names in listed.items() if (ours := enroot.ours(names))}
+    if any(job not in jobs for ours in found.values() for job in ours.values()):
+        live = {int(job) for job in slurm.run("squeue", "-h", "-a", "-o", "%A").split() if job.isdigit()}
+    else:
+        live = set()
+    over = sorted(
+        {name for ours in found.values() for name, job in ours.items() if job in jobs or job not in live}
+    )
+    removed = channel.ask(enroot.remove_there(over), timeout=120.0) if over else {}
+    left = [
+        f"{node} keeps containers of ended jobs: {answer.problem or last_line(answer.err) or f'exit {answer.rc}'}: run "
+        f"there: {enroot.remove_command(tuple(name for name in over if name in found[node]))}"
+        for node, answer in removed.items()
+        if answer.rc != 0 and node in found
+    ]
+    if unknown := [node for node, answer in told.items() if node not in listed and answer.rc is not None]:
+        left.append(
+            f"{hostlist.fold(unknown)} may keep containers named {PREFIX}-JOB-...: {enroot.UNKNOWN} "
+            f"Run enroot list and enroot remove -f there"
+        )
+    return left
 
 
 @contextlib.contextmanager

@@ -177,6 +177,12 @@ class Sandbox:
         """
         if not 1 <= nodes <= MAX_NODES:
             raise SandboxError(f"a sandbox has 1 to {MAX_NODES} nodes, not {nodes}")
+        root = self.layout.root.resolve()
+        for folder in share:
+            if root.is_relative_to(folder.resolve()):
+                raise SandboxError(
+                    f"--share {folder} holds the state folder {root} and would hide it: name another"
+                )
         kind, why_plain = self._kind(kind, nodes)
         spec = models.model(model)
         gpus_per_node = spec.gpus if gpus_per_node is None else gpus_per_node

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster import hostlist, units
 from pytest_gpucluster.errors import AllocationError, SlurmError
 from pytest_gpucluster.slurm.client import outage, said
+from pytest_gpucluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.slurm.refusals import advice, ended_as, explained, hopeless, in_the_way
 from pytest_gpucluster.transport import kill_group
 
@@ -377,6 +378,8 @@ class _Holder:
             known = self.slurm.nodes()
         except SlurmError:
             return {}
+        if self.asked.reservation:  # else its nodes, which are marked as reserved, would all be out
+            known = seen_from_inside(known, self.asked.nodes)
         asked = {node: known[node] for node in self.asked.nodes if node in known}
         return {
             node: info.why_unavailable()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 
@@ -54,10 +55,23 @@ class PyxisOptions:
         return argv
 
 
-# The first that is found wins: causes before consequences
+PREFIX = "gpucluster"
+HOOK = "Enroot's hook "
+NOT_SAVED = "failed to export container"
+_TELLING = re.compile(r"\[ERROR\]|[Ff]ail|FATAL|[Cc]annot|[Ee]rror|denied|No such")
+
+# The first that is found wins: causes before consequences. Enroot's own words are indented behind "pyxis:"
 _EXPLANATIONS = (
     (r"failed to import docker image: ([^/\s]+\.sqsh)\b", r"{0} was taken for a registry image: a file needs a path with a slash, like ./{0}"),
     (r"[Tt]ask_?[Pp]rolog can not be executed \((\S+)\)", r"Slurm runs TaskProlog {0} inside of the container, where it is not: mount it (a fstab in Enroot's mounts.d)"),
+    (r"pyxis: {4,}(?!\[)(\S.*)\n.*\[ERROR\] (\S*hooks\.d/\S+) exited with return code (\d+)", HOOK + r"{1} exited with {2}: {0}: mend it, or take it out of hooks.d"),
+    (r"\[ERROR\] (\S*hooks\.d/\S+) exited with return code (\d+)", HOOK + r"{0} exited with {1}: mend it, or take it out of hooks.d"),
+    (r"pyxis: {4,}(.*No space left on device.*)", r"no room on the node ({0}): free ENROOT_DATA_PATH, ENROOT_TEMP_PATH, or where the image is saved"),
+    (r"pyxis: {4,}(.*Read-only file system.*)", r"a path of Enroot is read-only ({0}): mend the mount on the node, or ENROOT_DATA_PATH"),
+    (r"find: Failed to restore initial working directory: (.+): Permission denied", r"Pyxis runs Enroot where slurmd runs, in {0}, which users may not enter: chmod o+x, or another folder for SlurmdLogFile"),
+    (r"pyxis: {4,}(?:mkdir: )?(.*Permission denied.*)", r"Enroot may not write there ({0}): give users their folder in ENROOT_DATA_PATH"),
+    (r"(FATAL ERROR.*(?:corruption|read|uncompress).*)", r"the image is damaged ({0}): make it anew with enroot import, or look at the storage that holds it"),
+    (r"(FATAL ERROR.*)", r"unsquashfs could not unpack the image ({0}): see its words in the step log"),
     (r"Could not resolve host: (\S+)", r"the node cannot resolve {0}: import the image to a .sqsh where there is a network (enroot import), or mend DNS or the proxy"),
     (r"\[ERROR\] Invalid image format: (\S+)", r"{0} is no squashfs image: make it anew with enroot import"),
     (r"\[ERROR\] No such file or directory: (\S+)", r"{0} does not exist on the node: put the image on storage that every node mounts"),
@@ -78,14 +92,13 @@ _EXPLANATIONS = (
     (r"curl: \(\d+\) (.*)", r"the image could not be fetched ({0}): check the registry, credentials and the node's network"),
     (r"\[ERROR\] URL.*returned error code: (\d+)", r"the registry answered {0}: check the image's name, tag and credentials in enroot's .credentials"),
     (r"failed to import docker image: (\S+)", r"image {0} could not be imported: a file needs a path with a slash (./image.sqsh), a registry image its name (registry#image:tag)"),
-    (r"\[ERROR\].*No space left on device", r"no room to unpack the image: free ENROOT_DATA_PATH or ENROOT_TEMP_PATH on the node"),
     (r"unrecognized option '(--(?:no-)?container-[^'=]+)", r"srun does not know {0}: Pyxis is not loaded on the submitting host (plugstack.conf), or is too old"),
-    (r"failed to create container filesystem for image: (\S+)", r"no root filesystem could be made from {0}: see enroot's log above, and the room in ENROOT_DATA_PATH"),
+    (r"failed to create container filesystem for image: (\S+)", r"no root filesystem could be made from {0}: {log}"),
     (r"couldn't create enroot start configuration script", r"Pyxis could not write enroot's start configuration: check the mounts and /run/pyxis on the node"),
     (r"unusual entrypoint", r"the image's entrypoint does not exec its arguments: try --no-container-entrypoint"),
     (r"container exited too soon", r"the container ended before the task began: the image needs a working sh"),
-    (r"failed to export container (\S+) to (\S+)", r"{0} could not be saved as {1}: check room, rights and mksquashfs on the node"),
-    (r"spank_pyxis\.so: task_init\(\) failed", r"Pyxis could not start the container: see the lines before"),
+    (r"failed to export container (\S+) to (\S+)", r"{0} could not be saved as {1}: {log}"),
+    (r"spank_pyxis\.so: task_init\(\) failed", r"Pyxis could not start the container: {log}"),
     (r"orte_ess_init failed|not built with SLURM's PMI|PMI support", r"the MPI program was built without this PMI: try --mpi=pmix or pmi2 (srun --mpi=list), or mpirun"),
     (r"execve\(\): ([^:]+): No such file or directory", r"{0} is not found on the node or in the container: check the name and PATH"),
     (r"execve\(\): ([^:]+): Permission denied", r"{0} is not executable: chmod +x, or a noexec mount"),
@@ -98,8 +111,18 @@ def explain(stderr: str) -> str | None:
     for pattern, meaning in _EXPLANATIONS:
         match = re.search(pattern, stderr)
         if match:
-            return meaning.format(*match.groups())
+            return meaning.format(*match.groups(), log=_decisive(stderr))
     return None
+
+
+def _decisive(stderr: str) -> str:
+    """Return the line of Enroot's log that tells most: its first error, else its last word."""
+    _, _, log = stderr.partition("pyxis: printing enroot log file:")
+    lines: list[str] = [line.strip() for line in re.findall(r"pyxis: {4,}(.*\S)", log)]
+    telling = [line for line in lines if _TELLING.search(line)]
+    if telling:
+        return telling[0]
+    return lines[-1] if lines else "Enroot says nothing more: see the step log"
 
 
 # What srun exits with where nobody says more; a task's own code passes through
@@ -120,3 +143,13 @@ _EXITS = {
 def explain_exit(rc: int) -> str | None:
     """Return what an exit status of srun means by itself, in one line; None for a task's own."""
     return _EXITS.get(rc)
+
+
+def own_name(job: int, *words: str) -> str:
+    """Return the name of a container that belongs to one job of ours: whoever finds it later can ask for the job."""
+    return f"{PREFIX}-{job}-{digest(*words)}"
+
+
+def digest(*words: str) -> str:
+    """Return eight digits that stand for these words."""
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster import hostlist, redact, units
 from pytest_gpucluster.errors import SlurmError, StepCancelled, StepError, StepTimeout
 from pytest_gpucluster.slurm.client import said
-from pytest_gpucluster.slurm.pyxis import PyxisOptions
+from pytest_gpucluster.slurm.pyxis import PyxisOptions, own_name
 from pytest_gpucluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.transport import kill_group
 
@@ -219,10 +219,22 @@ def ended_from_outside(result: StepResult, request: StepRequest) -> str:
 def _complete(request: StepRequest, allocation: Allocation) -> StepRequest:
     if request.environment is not None:
         request = environment_request(request.environment, request)
+    if request.pyxis is not None:
+        request = replace(request, pyxis=named(request.pyxis, allocation.job_id))
     # with --nodes and --ntasks-per-node alone srun starts one task a node (seen on 22.05.8)
     nodes = request.nodes or allocation.nodes
     ntasks = request.ntasks or len(nodes) * (request.ntasks_per_node or 1)
     return replace(request, nodes=nodes, ntasks=ntasks)
+
+
+def named(pyxis: PyxisOptions, job: int) -> PyxisOptions:
+    """Name the container of an image after its job: the first step unpacks the image on a node, later ones re-use it.
+
+    Not where a step writes into it or saves it. The name ends with the job: see runners.containers.clear.
+    """
+    if not pyxis.image or pyxis.name or pyxis.save or pyxis.writable:
+        return pyxis
+    return replace(pyxis, name=f"{own_name(job, 'step', pyxis.image)}:no_exec")
 
 
 def fair_cap(request: StepRequest) -> int:

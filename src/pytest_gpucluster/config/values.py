@@ -1,0 +1,111 @@
+"""Types of values in cluster files and profiles, with the limits that Slurm sets."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+)
+
+from pytest_gpucluster import units
+from pytest_gpucluster.hostlist import MAX_NODES
+
+# slurm.conf(5) of Slurm 20.11 to 26.05: MaxTasksPerNode "may not exceed 65533"
+MAX_TASKS = 65_533
+
+
+def absolute(path: str) -> str:
+    """Return a path that means the same file in every folder; ValueError for a relative one."""
+    if not path.startswith("/"):
+        raise ValueError(f"must be an absolute path, which begins with /, not {path!r}")
+    return path
+
+
+def container_mount(text: str) -> str:
+    """Return SOURCE[:TARGET[:FLAGS]] with absolute paths; ValueError for anything else.
+
+    Pyxis takes tmpfs and umount as SOURCE too (args.c of 0.24: add_mount). A relative SOURCE would be looked for in the
+    working folder of each step.
+    """
+    source, _, rest = text.partition(":")
+    target = rest.partition(":")[0] if ":" in text else source
+    if not target.startswith("/") or not (source.startswith("/") or source in ("tmpfs", "umount")):
+        raise ValueError(
+            f"must be SOURCE:TARGET[:FLAGS] with absolute paths, like /data:/data:ro, not {text!r}"
+        )
+    return text
+
+
+def image_file(text: str) -> str:
+    """Return the name of an image; ValueError for a relative .sqsh file, which Pyxis would look for in a registry."""
+    return absolute(text) if text.endswith((".sqsh", ".squashfs")) else text
+
+
+def version(text: str) -> str:
+    """Return a version that can be compared; ValueError for one without numbers, below which nothing would be."""
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", text):
+        raise ValueError(f"must be a version like 12.2, not {text!r}")
+    return text
+
+
+def variable(name: str) -> str:
+    """Return the name of an environment variable; ValueError for one that no shell could set."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError(f"must be the name of an environment variable, like NCCL_DEBUG, not {name!r}")
+    return name
+
+
+def salloc_option(word: str) -> str:
+    """Return an option of salloc's; ValueError for --no-shell, with which salloc runs nothing that ends with pytest."""
+    if word.startswith("--no-s") and "--no-shell".startswith(word):  # getopt takes what is unique
+        raise ValueError("--no-shell would leave the nodes allocated after the run: leave it out")
+    return word
+
+
+_MEASURED = ["string", "number"]
+Size = Annotated[
+    int,
+    BeforeValidator(units.parse_size),
+    PlainSerializer(units.write_size, when_used="json"),
+    WithJsonSchema({"type": _MEASURED, "title": "size", "examples": ["4G", "81559MiB", "2TB"]}),
+]
+# zero included: where zero has a meaning
+AnyDuration = Annotated[
+    float,
+    Field(ge=0),
+    BeforeValidator(units.parse_duration),
+    PlainSerializer(lambda seconds: f"{seconds:.12g}s", when_used="json"),
+    WithJsonSchema({"type": _MEASURED, "title": "duration", "examples": ["90s", "10m", "1-02:00:00"]}),
+]
+Duration = Annotated[AnyDuration, Field(gt=0)]
+Bandwidth = Annotated[
+    float,
+    BeforeValidator(units.parse_bandwidth),
+    PlainSerializer(lambda rate: f"{rate:.12g} GB/s", when_used="json"),
+    WithJsonSchema({"type": _MEASURED, "title": "bandwidth", "examples": ["365 GB/s", "400 Gb/s"]}),
+]
+Count = Annotated[int, Field(ge=0)]
+Nodes = Annotated[int, Field(ge=1, le=MAX_NODES)]
+Tasks = Annotated[int, Field(ge=1, le=MAX_TASKS)]
+Port = Annotated[int, Field(ge=1, le=65_535)]
+Text = Annotated[str, Field(min_length=1)]
+FolderPath = Annotated[str, AfterValidator(absolute)]
+ContainerMount = Annotated[str, AfterValidator(container_mount)]
+SallocOption = Annotated[str, AfterValidator(salloc_option)]
+Version = Annotated[str, AfterValidator(version)]
+Variable = Annotated[str, AfterValidator(variable)]
+Image = Annotated[str, Field(min_length=1), AfterValidator(image_file)]
+
+
+class Model(BaseModel):
+    """Frozen, and strict about keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

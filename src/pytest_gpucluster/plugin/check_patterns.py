@@ -1,0 +1,130 @@
+"""Patterns of checks in cluster file and profiles. One that matches no check would be ignored without a word."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster import suites_path
+from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.plugin.node_items import kinds
+from pytest_gpucluster.plugin.record import check_of, matches
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from pytest_gpucluster.config.models import Cluster
+
+_TEST = re.compile(r"\btest_(\w+)")  # also where a file imports or assigns the test
+_FILES = ("test_*.py", "*/test_*.py", "*/*/test_*.py")  # below the root folder: a home folder may be that
+
+
+class Unmatched:
+    """The patterns that match no check so far: {pattern: where it is written}."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.left = {
+            pattern: f"{where}: {pattern!r}" for where, patterns in _written(cluster) for pattern in patterns
+        }
+        self.names: set[str] = set()
+
+    def look_in(self, files: Iterable[Path]) -> None:
+        """Take the checks of suite files as known, without importing them."""
+        if self.left:
+            self.add(name for path in files for name in names_in(path))
+
+    def add(self, names: Iterable[str]) -> None:
+        """Take these checks as known."""
+        self.names |= set(names)
+        matched = {found for name in self.names for found in self.left if matches(name, (found,))}
+        self.left = {pattern: where for pattern, where in self.left.items() if pattern not in matched}
+
+    def refuse(self, patterns: Collection[str]) -> None:
+        """Raise ConfigError for the first of these patterns, with the check that is most like it."""
+        if not patterns:
+            return
+        pattern, *others = patterns
+        known = {*self.names, *(f"{name.partition('.')[0]}.*" for name in self.names)}
+        close = difflib.get_close_matches(pattern, sorted(known), cutoff=0.0)
+        more = f" (and {len(others)} more)" if others else ""
+        raise ConfigError(f"{self.left[pattern]} matches no check{more}; the nearest is {close[0]!r}")
+
+
+def refuse_unmatched(config: pytest.Config, cluster: Cluster) -> None:
+    """Raise ConfigError for a pattern that matches no check of the shipped suites or of the site's own.
+
+    A pattern whose suite no file has may be for checks that a plugin makes: it is refused after the collection.
+    """
+    unmatched = Unmatched(cluster)
+    unmatched.look_in(Path(suites_path()).glob("test_*.py"))
+    shipped = {name.partition(".")[0] for name in unmatched.names}
+    unmatched.look_in(_site_files(config))
+    unmatched.refuse([pattern for pattern in unmatched.left if pattern.partition(".")[0] in shipped])
+    if unmatched.left:
+        config.pluginmanager.register(AfterCollection(unmatched), "gpucluster-check-patterns")
+
+
+class AfterCollection:
+    """Registered where patterns are left: knows what was collected, also what a plugin has made."""
+
+    def __init__(self, unmatched: Unmatched) -> None:
+        self._unmatched = unmatched
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        """Look at all items, before others deselect some."""
+        if not session.testsfailed:  # a file that could not be imported may have the checks
+            self._decide(map(check_of, kinds(items)))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """Look at what a worker of xdist has collected: the controller has no items."""
+        self._decide(map(check_of_nodeid, ids))
+
+    def _decide(self, names: Iterable[str]) -> None:
+        self._unmatched.add(names)
+        try:
+            self._unmatched.refuse(list(self._unmatched.left))
+        except ConfigError as error:
+            raise pytest.UsageError(str(error)) from error
+
+
+def names_in(path: Path) -> Iterator[str]:
+    """Yield the checks of a suite file: SUITE.WHAT for each word test_WHAT of test_SUITE.py."""
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        return
+    suite = path.stem.removeprefix("test_")
+    yield from (f"{suite}.{what}" for what in _TEST.findall(text))
+
+
+def check_of_nodeid(nodeid: str) -> str:
+    """Return the check of an item by its address: SUITE.WHAT of test_SUITE.py::test_WHAT[node]."""
+    path, *_, name = nodeid.partition("[")[0].split("::")
+    return f"{Path(path).stem.removeprefix('test_')}.{name.removeprefix('test_')}"
+
+
+def _written(cluster: Cluster) -> Iterator[tuple[str, Collection[str]]]:
+    """Yield where patterns are written, and the patterns."""
+    yield f"cluster {cluster.name}: required", cluster.required
+    yield f"cluster {cluster.name}: not_applicable", cluster.not_applicable
+    for group in cluster.groups:
+        yield f"profile {group.profile.name}: required", group.profile.required
+        yield f"profile {group.profile.name}: absent", group.profile.absent
+
+
+def _site_files(config: pytest.Config) -> Iterator[Path]:
+    """Yield the suite files that are asked for, and those below the root folder, which another run may ask for."""
+    named = (
+        config.args_source is not pytest.Config.ArgsSource.INVOCATION_DIR
+    )  # else nobody has named a folder
+    for arg in config.args if named else ():
+        asked = config.invocation_params.dir / arg.partition("::")[0]
+        yield from asked.rglob("test_*.py") if asked.is_dir() else [asked]
+    for pattern in _FILES:
+        yield from config.rootpath.glob(pattern)

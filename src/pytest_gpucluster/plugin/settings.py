@@ -1,0 +1,73 @@
+"""Words and settings that mean nothing for the cluster: each is refused before anything is started."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster import hostlist
+from pytest_gpucluster.config.problems import nearest
+from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.plugin import text_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.slurm.inventory import NodeInfo
+
+
+def refuse_words(option: Any) -> None:
+    """Raise UsageError for words of the command line that mean nothing for a cluster, whatever it is."""
+    if getattr(option, "dist", None) == "each":
+        raise pytest.UsageError(
+            "--dist=each: runs every test in every worker, on the same nodes: leave it out"
+        )
+    for name, word in (("-n", "numprocesses"), ("--maxprocesses", "maxprocesses")):
+        value = getattr(option, word, None)
+        if isinstance(value, int) and value < 0:
+            raise pytest.UsageError(f"{name} {value}: must be a number of processes from 0 on")
+    for name, word in text_options():
+        if getattr(option, word) == "":
+            raise pytest.UsageError(f"{name}: has no value: write one, or leave the option out")
+
+
+def refuse_slurms_options(option: Any, cluster: Cluster) -> None:
+    """Raise ConfigError for an option that chooses in Slurm where there is no Slurm."""
+    for word in ("partition", "reservation", "account"):
+        if getattr(option, word) is not None and cluster.why_no_slurm:
+            raise ConfigError(f"--{word}: has no effect: {cluster.why_no_slurm}")
+
+
+def refuse_names(cluster: Cluster) -> None:
+    """Raise ConfigError for a limit of os.limits, a cell of matrix.expected or a command of nccl that cannot be."""
+    if "command" in cluster.nccl.model_fields_set:
+        from pytest_gpucluster.runners.nccl import Sweep  # noqa: PLC0415 - a tenth of a second, for few sites
+
+        Sweep.parse(cluster.nccl.command)
+    if cluster.os.limits:
+        from pytest_gpucluster.checks.os import wanted_limits  # noqa: PLC0415 - hardly a site has any
+
+        wanted_limits(cluster.os.limits)
+    if cluster.matrix is not None and cluster.matrix.expected:
+        from pytest_gpucluster.checks.matrix import COLUMNS, ROWS, name_of  # noqa: PLC0415 - hardly a site has any
+
+        cells = [name_of(row, column) for row in ROWS for column in COLUMNS]
+        for name in cluster.matrix.expected:
+            if name not in cells:
+                guess = nearest(name, cells) or f"; there are {', '.join(cells)}"
+                raise ConfigError(
+                    f"cluster {cluster.name}: matrix.expected: no cell is called {name!r}{guess}"
+                )
+
+
+def check_nodes(cluster: Cluster, inventory: Mapping[str, NodeInfo]) -> None:
+    """Raise ConfigError where Slurm has no node of the cluster file; one that is missing is its own problem."""
+    expected = [node for group in cluster.groups for node in group.names]
+    if not inventory.keys() & set(expected):
+        known = hostlist.fold(inventory) if inventory else "none that this user sees"
+        raise ConfigError(
+            f"cluster {cluster.name}: Slurm knows no node of {hostlist.fold(expected)}; it has {known}: correct the "
+            "nodes in the cluster file, or name this cluster's slurm.conf as slurm.conf there"
+        )

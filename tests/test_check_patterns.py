@@ -1,0 +1,227 @@
+"""Patterns of checks that match none are refused with the nearest; those of site suites and plugins are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster import config, suites_path
+from pytest_gpucluster.config.models import Cluster, Group, Profile
+from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.plugin.check_patterns import (
+    AfterCollection,
+    Unmatched,
+    check_of_nodeid,
+    names_in,
+    refuse_unmatched,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SOURCE = pytest.Config.ArgsSource
+SITE = "from common import test_imported\n\n\ndef test_disk(node):\n    pass\n\n\ntest_made = make()\n"
+
+
+def cluster(
+    required: Iterable[str] = (), not_applicable: Iterable[str] = (), *, name: str = "lab", **profile: Any
+) -> Cluster:
+    plain = Profile(name="plain", description="of a test", source="none", **profile)
+    groups = (Group(nodes="gpu01", profile=plain),)
+    return Cluster(
+        name=name,
+        groups=groups,
+        required=tuple(required),
+        not_applicable=dict.fromkeys(not_applicable, "why"),
+    )
+
+
+class Registry:
+    def __init__(self) -> None:
+        self.plugins: list[Any] = []
+
+    def register(self, plugin: Any, name: str) -> None:
+        assert name == "gpucluster-check-patterns"
+        self.plugins.append(plugin)
+
+
+def run_of(
+    root: Path, *args: str, source: pytest.Config.ArgsSource = SOURCE.ARGS
+) -> tuple[Any, list[AfterCollection]]:
+    """Return what a check needs of pytest's configuration, and the plugins that it registers."""
+    registry = Registry()
+    found = SimpleNamespace(
+        args=list(args),
+        args_source=source,
+        rootpath=root,
+        invocation_params=SimpleNamespace(dir=root),
+        pluginmanager=registry,
+    )
+    return found, registry.plugins
+
+
+def refusal(root: Path, lab: Cluster, *args: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        refuse_unmatched(run_of(root, *args)[0], lab)
+    return str(caught.value)
+
+
+def accepted(root: Path, lab: Cluster, *args: str, **more: Any) -> bool:
+    """Tell whether all patterns are known before the collection."""
+    run, plugins = run_of(root, *args, **more)
+    refuse_unmatched(run, lab)
+    return not plugins
+
+
+def test_a_pattern_that_matches_no_check_names_place_and_nearest(tmp_path: Path) -> None:
+    wrong = "gpu.fabric_manger"
+    end = f"{wrong!r} matches no check; the nearest is 'gpu.fabric_manager'"
+    assert refusal(tmp_path, cluster(required=["gpu.xid", wrong])) == f"cluster lab: required: {end}"
+    assert refusal(tmp_path, cluster(not_applicable=[wrong], name="x")) == f"cluster x: not_applicable: {end}"
+    assert refusal(tmp_path, cluster(absent={wrong: "why"})) == f"profile plain: absent: {end}"
+    assert refusal(tmp_path, cluster(name="y", absent={"gpu.zzz*": "w"})).startswith(
+        "profile plain: absent: 'gpu.zzz*' matches no check; the nearest is 'gpu."
+    )
+
+
+def test_even_what_is_like_nothing_has_a_nearest(tmp_path: Path) -> None:
+    assert refusal(tmp_path, cluster(required=["gpu.@@@@@@@@@@@@@@@@@@@@@@"])).endswith(
+        "; the nearest is 'gpu.*'"
+    )
+
+
+def test_the_hooks_look_before_items_are_deselected_and_need_no_xdist(tmp_path: Path) -> None:
+    manager = pytest.PytestPluginManager()
+    plugin = left(tmp_path, "made.one")
+    manager.register(plugin)
+    (modify,) = [
+        one for one in manager.hook.pytest_collection_modifyitems.get_hookimpls() if one.plugin is plugin
+    ]
+    assert modify.tryfirst
+    manager.check_pending()  # raises for a hook that nobody specifies, unless it is optional
+
+
+def test_the_profile_s_own_required_is_judged_too(tmp_path: Path) -> None:
+    plain = Profile(name="plain", description="of a test", source="none", required=("gpu.cout",))
+    lab = Cluster(name="lab", groups=(Group(nodes="gpu01", profile=plain),))
+    assert refusal(tmp_path, lab) == (
+        "profile plain: required: 'gpu.cout' matches no check; the nearest is 'gpu.count'"
+    )
+
+
+def test_several_are_counted_and_a_suite_alone_gets_its_star(tmp_path: Path) -> None:
+    assert refusal(tmp_path, cluster(required=["gpu", "gpu.no", "os.no"])) == (
+        "cluster lab: required: 'gpu' matches no check (and 2 more); the nearest is 'gpu.*'"
+    )
+
+
+@pytest.mark.parametrize("pattern", ["gpu.xid", "gpu.*", "*", "*.xid", "[gn]pu.x?d", "os.time_sync"])
+def test_a_pattern_of_a_shipped_check_is_known(tmp_path: Path, pattern: str) -> None:
+    assert accepted(tmp_path, cluster(required=[pattern], not_applicable=[pattern], absent={pattern: "why"}))
+
+
+@pytest.mark.parametrize("name", config.profile_names())
+def test_patterns_of_shipped_profiles_match(tmp_path: Path, name: str) -> None:
+    lab = Cluster(name="lab", groups=(Group(nodes="gpu01", profile=config.load_profile(name)),))
+    assert accepted(tmp_path, lab)
+
+
+@pytest.mark.parametrize(
+    ("where", "asked"),
+    [
+        ("test_site.py", "."),
+        ("a/b/c/test_site.py", "a"),
+        ("a/b/c/test_site.py", "a/b/c/test_site.py::test_disk"),
+        ("a/b/test_site.py", "elsewhere"),
+        ("a/test_site.py", "elsewhere/test_x.py"),
+        ("test_site.py", "elsewhere"),
+    ],
+)
+def test_checks_of_a_site_are_known_where_a_run_finds_them(tmp_path: Path, where: str, asked: str) -> None:
+    (tmp_path / where).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / where).write_text(SITE)
+    lab = cluster(required=["site.disk", "site.imported", "site.made", "s*.d*"])
+    assert accepted(tmp_path, lab, asked)
+
+
+def test_a_site_s_file_of_a_shipped_suite_s_name_adds_to_it(tmp_path: Path) -> None:
+    (tmp_path / "test_gpu.py").write_text(SITE)
+    assert accepted(tmp_path, cluster(required=["gpu.disk", "gpu.xid"]), ".")
+    assert "'gpu.disc' matches no check; the nearest is 'gpu.disk'" in refusal(
+        tmp_path, cluster(required=["gpu.disc"]), "."
+    )
+
+
+def test_folders_that_nobody_has_named_are_not_searched_to_their_end(tmp_path: Path) -> None:
+    deep = tmp_path / "a/b/c"
+    deep.mkdir(parents=True)
+    (deep / "test_site.py").write_text(SITE)
+    lab = cluster(required=["site.disk"])
+    assert accepted(tmp_path, lab, str(tmp_path))
+    assert not accepted(tmp_path, lab, str(tmp_path), source=SOURCE.INVOCATION_DIR)
+
+
+def left(tmp_path: Path, *patterns: str) -> AfterCollection:
+    run, plugins = run_of(tmp_path, ".")
+    refuse_unmatched(run, cluster(required=patterns))
+    (plugin,) = plugins
+    return plugin
+
+
+def item(nodeid: str) -> Any:
+    path, name = nodeid.split("::")
+    return SimpleNamespace(path=Path(path), name=name, originalname=name)
+
+
+def test_checks_that_a_plugin_makes_are_known_after_the_collection(tmp_path: Path) -> None:
+    items = [item("test_made.py::test_one"), item("test_made.py::test_two")]
+    collected: Any = SimpleNamespace(testsfailed=0)
+    left(tmp_path, "made.one", "mad?.*").pytest_collection_modifyitems(collected, items)
+    with pytest.raises(pytest.UsageError) as caught:
+        left(tmp_path, "made.one", "mode.two").pytest_collection_modifyitems(collected, items)
+    assert str(caught.value) == (
+        "cluster lab: required: 'mode.two' matches no check; the nearest is 'made.two'"
+    )
+
+
+def test_a_file_that_could_not_be_imported_may_have_the_check(tmp_path: Path) -> None:
+    broken: Any = SimpleNamespace(testsfailed=1)
+    left(tmp_path, "made.one").pytest_collection_modifyitems(broken, [])
+
+
+def test_the_controller_of_xdist_looks_at_what_its_workers_collect(tmp_path: Path) -> None:
+    ids = ["x/test_made.py::test_one[gpu01]", "x/test_made.py::TestMany::test_two"]
+    left(tmp_path, "made.one", "made.two").pytest_xdist_node_collection_finished(ids)
+    with pytest.raises(pytest.UsageError, match=r"'made\.three' matches no check"):
+        left(tmp_path, "made.three").pytest_xdist_node_collection_finished(ids)
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "check"),
+    [
+        ("suites/test_gpu.py::test_xid[gpu01]", "gpu.xid"),
+        ("test_gpu.py::test_xid[a::b]", "gpu.xid"),
+        ("test_gpu.py::TestAll::test_xid", "gpu.xid"),
+        ("site.py::disk", "site.disk"),
+    ],
+)
+def test_the_check_of_an_address(nodeid: str, check: str) -> None:
+    assert check_of_nodeid(nodeid) == check
+
+
+def test_names_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "test_site.py"
+    path.write_bytes(SITE.encode() + b"# \xff my_test_x test_ x\n")
+    assert sorted(names_in(path)) == ["site.disk", "site.imported", "site.made"]
+    assert list(names_in(tmp_path / "none.py")) == []
+    assert list(names_in(tmp_path)) == []
+
+
+def test_no_file_is_read_where_no_pattern_is_left() -> None:
+    nothing = Unmatched(cluster())
+    nothing.look_in(Path(suites_path()).glob("test_*.py"))
+    assert nothing.names == set()
+    nothing.refuse([])

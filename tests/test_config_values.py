@@ -1,0 +1,146 @@
+# ruff: noqa: E501 - a table of messages
+"""Types of values: what a key of the cluster file takes, and the first value that it refuses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from pytest_gpucluster import config
+from pytest_gpucluster.config import values
+from pytest_gpucluster.config.gpu import GpuConfig
+from pytest_gpucluster.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (values.AnyDuration, ["0", "0s", "90", "2147483640"], ["2147483641", "-1", -1, "soon"]),
+        (values.Duration, ["1ms", "90", "2147483640"], ["0", "0s", "0:00:00", "2147483641", -1]),
+        (values.Count, ["0", "7"], ["-1", "٣"]),
+        (values.Nodes, ["1", "65536"], ["0", "-3", "65537"]),
+        (values.Tasks, ["1", "65533"], ["0", "-3", "65534"]),
+        (values.Port, ["1", "65535"], ["0", "65536"]),
+        (values.Text, ["a"], [""]),
+        (values.Version, ["12", "12.2", "535.104.05"], ["", "twelve", "12.x", "12.", "v12", "١٢"]),
+        (values.Variable, ["A", "_a1", "NCCL_DEBUG"], ["", "1A", "A B", "A=1", "A-B", "Ä"]),
+        (
+            values.SallocOption,
+            ["--no-kill", "--no-", "--no-shells", "-n", ""],
+            ["--no-shell", "--no-s", "--no-shel"],
+        ),
+        (values.FolderPath, ["/", "/scratch"], ["", "scratch", "./scratch", "~/scratch", "$HOME"]),
+        (
+            values.Image,
+            ["ubuntu:24.04", "nvcr.io#a/b:1", "/i/a.sqsh", "a.squash"],
+            ["", "i/a.sqsh", "a.squashfs"],
+        ),
+        (
+            values.ContainerMount,
+            ["/data", "/data:/data", "/data:/d:ro", "/a:/b:", "tmpfs:/x", "umount:/proc"],
+            [
+                "",
+                "data",
+                "data:/data",
+                "./data:/data",
+                "/data:data",
+                "/data:",
+                ":/data",
+                "tmpfs",
+                "nfs:/x",
+                "/a::ro",
+            ],
+        ),
+    ],
+)
+def test_what_a_value_may_be(kind: Any, good: list[str], bad: list[Any]) -> None:
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
+    for text in good:
+        read = adapter.validate_python(text)
+        assert read == text or isinstance(read, (int, float))
+    for text in bad:
+        with pytest.raises(ValueError, match="error"):
+            adapter.validate_python(text)
+
+
+SETTINGS = {
+    "slurm: {time: 0}": "slurm.time: is to be greater than 0, not '0'",
+    "slurm: {time: 40000000m}": "slurm.time: '40000000m' is longer than Slurm can count: at most 2147483640s (68 years)",
+    "slurm: {queue_wait: 0s}": "slurm.queue_wait: is to be greater than 0, not '0s'",
+    "slurm: {time: ٣m}": "slurm.time: not a duration: '٣m' (write it like 90s, 10m, 4h or Slurm's 1-02:00:00)",
+    "slurm: {account: ''}": "slurm.account: is to be text, not ''",
+    "ddp: {nodes: 0}": "ddp.nodes: is to be greater than or equal to 1, not '0'",
+    "mpi: {ntasks_per_node: -3}": "mpi.ntasks_per_node: is to be greater than or equal to 1, not '-3'",
+    "mpi: {ntasks_per_node: 65534}": "mpi.ntasks_per_node: is to be less than or equal to 65533, not '65534'",
+    "nccl: {nodes: 65537}": "nccl.nodes: is to be less than or equal to 65536, not '65537'",
+    "nccl: {gpus_per_node: 0}": "nccl.gpus_per_node: is to be greater than or equal to 1, not '0'",
+    "nccl: {min_relative: 1}": "nccl.min_relative: is to be less than 1, not '1'",
+    "nccl: {pair_size: 0}": "nccl.pair_size: is to be greater than 0, not '0'",
+    "os: {max_load_per_cpu: 0}": "os.max_load_per_cpu: is to be greater than 0, not '0'",
+    "burnin: {max_temperature: inf}": "burnin.max_temperature: is to be a finite number, not 'inf'",
+    "burnin: {storage: scratch}": "burnin.storage: must be an absolute path, which begins with /, not 'scratch'",
+    "burnin: {memory: 0}": "burnin.memory: is to be greater than 0, not '0'",
+    "os: {mounts: [{path: home}]}": "os.mounts[0].path: must be an absolute path, which begins with /, not 'home'",
+    "os: {shared_storage: [nfs]}": "os.shared_storage[0]: must be an absolute path, which begins with /, not 'nfs'",
+    "container: {scratch: tmp}": "container.scratch: must be an absolute path, which begins with /, not 'tmp'",
+    "mpi: {prefix: opt/mpi}": "mpi.prefix: must be an absolute path, which begins with /, not 'opt/mpi'",
+    "ray: {temp: tmp}": "ray.temp: must be an absolute path, which begins with /, not 'tmp'",
+    "submitit: {folder: .}": "submitit.folder: must be an absolute path, which begins with /, not '.'",
+    "environments: {x: {container_mounts: ['data:/data']}}": "environments.x.container_mounts[0]: must be SOURCE:TARGET[:FLAGS] with absolute paths, like /data:/data:ro, not 'data:/data'",
+    "environments: {x: {container_image: x.sqsh}}": "environments.x.container_image: must be an absolute path, which begins with /, not 'x.sqsh'",
+    "profile: {gpu: {count: 1, name: x, cuda: twelve}}": "profile.gpu.cuda: must be a version like 12.2, not 'twelve'",
+    "profile: {gpu: {count: 1, name: x, nvlink_speed: 0}}": "profile.gpu.nvlink_speed: is to be greater than 0, not '0'",
+    "profile: {gpu: {count: 1, name: x, driver: ''}}": "profile.gpu.driver: is to be text, not ''",
+    "profile: {gpu: {count: 1, name: x, power_limit: 0}}": "profile.gpu.power_limit: is to be greater than 0, not '0'",
+    "profile: {gpu: {count: 1, name: x, max_temperature: 0}}": "profile.gpu.max_temperature: is to be greater than 0, not '0'",
+    "profile: {fabric: {hcas: 8}}": "profile.fabric: hcas, rate and mtu have no effect without link_layer: InfiniBand or Ethernet",
+    "profile: {fabric: {mtu: 9}}": "profile.fabric: hcas, rate and mtu have no effect without link_layer: InfiniBand or Ethernet",
+    "profile: {fabric: {rate: 9}}": "profile.fabric: hcas, rate and mtu have no effect without link_layer: InfiniBand or Ethernet",
+    "profile: {fabric: {rate: 0}}": "profile.fabric.rate: is to be greater than 0, not '0'",
+    "not_applicable: {gpu.xid: ''}": "not_applicable.gpu.xid: is to be text, not ''",
+    "required: ['']": "required[0]: is to be text, not ''",
+    "nccl: {pair_busbw: 0}": "nccl.pair_busbw: is to be greater than 0, not '0'",
+    "nccl: {exports: {A B: x}}": "nccl.exports.A B.[key]: must be the name of an environment variable, like NCCL_DEBUG, not 'A B'",
+    "nccl: {collectives: []}": "nccl.collectives: is empty; name at least one",
+    "thresholds: [{size: 0, busbw: 1, source: x}]": "thresholds[0].size: is to be greater than 0, not '0'",
+    "thresholds: [{size: 1, busbw: 1, source: x, gpus_per_node: 0}]": "thresholds[0].gpus_per_node: is to be greater than or equal to 1, not '0'",
+    "mpi: {launchers: []}": "mpi.launchers: is empty; name at least one",
+    "mpi: {languages: []}": "mpi.languages: is empty; name at least one",
+    "mpi: {min_bandwidth: 0}": "mpi.min_bandwidth: is to be greater than 0, not '0'",
+    "horovod: {operations: []}": "horovod.operations: is empty; name at least one",
+    "horovod: {launchers: []}": "horovod.launchers: is empty; name at least one",
+    "slurm: {extra_args: [--no-shell]}": "slurm.extra_args[0]: --no-shell would leave the nodes allocated after the run: leave it out",
+    "slurm: {bin: bin}": "slurm.bin: must be an absolute path, which begins with /, not 'bin'",
+    "gpu: {xid_ignore: [1000]}": "gpu.xid_ignore[0]: must be an Xid (1 to 999) or an SXid (10000 to 99999), not 1000",
+}
+
+
+@pytest.mark.parametrize("text", SETTINGS)
+def test_a_setting_that_means_nothing_is_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text(f"nodes: gpu01\n{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        config.load_cluster(path)
+    assert str(caught.value) == f"{path}:2: {SETTINGS[text]}"
+
+
+@pytest.mark.parametrize("number", [1, 79, 999, 10_000, 20_034, 99_999])
+def test_numbers_of_xids_and_sxids(number: int) -> None:
+    assert GpuConfig(xid_ignore=(number,)).xid_ignore == (number,)
+
+
+@pytest.mark.parametrize("number", [-1, 0, 1000, 9_999, 100_000])
+def test_what_is_no_xid(number: int) -> None:
+    with pytest.raises(ValueError, match="must be an Xid"):
+        GpuConfig(xid_ignore=(number,))
+
+
+def test_a_profile_may_take_the_network_away(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text("nodes: a\nprofile: {extends: dgx-h100, fabric: {link_layer: none}}\n")
+    assert config.load_cluster(path).groups[0].profile.fabric.hcas

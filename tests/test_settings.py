@@ -1,0 +1,222 @@
+"""Words of the command line and names of the cluster file that mean nothing end the run before it starts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster import config, hostlist
+from pytest_gpucluster.config.models import Cluster, Group, Profile
+from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.plugin import text_options
+from pytest_gpucluster.plugin.drain import Options
+from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_slurms_options, refuse_words
+from pytest_gpucluster.slurm.inventory import NodeInfo
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLAIN = Profile(name="plain", description="of a test", source="none")
+TEXTS = {
+    "--nodes": "nodes",
+    "--exclude-nodes": "exclude_nodes",
+    "--min-nodes": "min_nodes",
+    "--partition": "partition",
+    "--reservation": "reservation",
+    "--account": "account",
+    "--profile": "profile",
+    "--time": "time_limit",
+    "--report-dir": "report_dir",
+    "--report-group": "report_group",
+    "--baseline": "baseline",
+    "--history": "history",
+    "--metrics": "metrics",
+    "--burnin-time": "burnin_time",
+    "--burnin-resume": "burnin_resume",
+    "--drain-max": "drain_max",
+    "--drain-confirm": "drain_confirm",
+}
+
+
+def options(**changes: Any) -> Any:
+    return SimpleNamespace(**{**dict.fromkeys(TEXTS.values()), **changes})
+
+
+def refused(option: Any) -> str:
+    with pytest.raises(pytest.UsageError) as caught:
+        refuse_words(option)
+    return str(caught.value)
+
+
+def test_every_option_with_a_value_is_looked_at() -> None:
+    assert dict(text_options()) == TEXTS
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_an_option_without_its_value_is_refused(name: str) -> None:
+    said = refused(options(**{TEXTS[name]: ""}))
+    assert said == f"{name}: has no value: write one, or leave the option out"
+
+
+def test_usual_words_are_taken() -> None:
+    refuse_words(options())
+    refuse_words(options(nodes="gpu01", numprocesses=0, maxprocesses=0, dist="load"))
+    refuse_words(options(numprocesses="auto", maxprocesses=None))
+    refuse_words(options(numprocesses=3, maxprocesses=2))
+
+
+@pytest.mark.parametrize(("name", "word"), [("-n", "numprocesses"), ("--maxprocesses", "maxprocesses")])
+@pytest.mark.parametrize("number", [-1, -3])
+def test_less_than_no_process_is_refused(name: str, word: str, number: int) -> None:
+    said = refused(options(**{word: number}))
+    assert said == f"{name} {number}: must be a number of processes from 0 on"
+
+
+def test_every_test_in_every_worker_is_refused() -> None:
+    said = "--dist=each: runs every test in every worker, on the same nodes: leave it out"
+    assert refused(options(dist="each")) == said
+
+
+@pytest.mark.parametrize("text", ["0", "11", "-1", "1_0", "٣", "+1", " 1", "x", "9" * 5000])
+def test_attempts_are_1_to_10_in_ascii(text: str) -> None:
+    given = SimpleNamespace(
+        drain="off", drain_max="10%", drain_confirm=text, drain_from="drain", resume_passing=None
+    )
+    with pytest.raises(ConfigError) as caught:
+        Options.read(given)
+    assert str(caught.value) == (
+        f"--drain-confirm is to be 1 to 10, not {text}: a node is drained only after it failed again"
+    )
+    for number in ("1", "10"):
+        given.drain_confirm = number
+        assert Options.read(given).confirm == int(number)
+
+
+def cluster(*nodes: str, **more: Any) -> Cluster:
+    return Cluster(name="lab", groups=tuple(Group(nodes=one, profile=PLAIN) for one in nodes), **more)
+
+
+def inventory(nodes: str) -> dict[str, NodeInfo]:
+    return {name: NodeInfo(name, "IDLE") for name in hostlist.expand(nodes)}
+
+
+def test_a_file_whose_nodes_slurm_does_not_know_is_refused() -> None:
+    lab = cluster("gpu[01-02]", "old1")
+    hint = "correct the nodes in the cluster file, or name this cluster's slurm.conf as slurm.conf there"
+    with pytest.raises(ConfigError) as caught:
+        check_nodes(lab, inventory("node[1-9]"))
+    assert str(caught.value) == (
+        f"cluster lab: Slurm knows no node of gpu[01-02],old1; it has node[1-9]: {hint}"
+    )
+    with pytest.raises(ConfigError) as caught:
+        check_nodes(lab, {})
+    assert str(caught.value) == (
+        f"cluster lab: Slurm knows no node of gpu[01-02],old1; it has none that this user sees: {hint}"
+    )
+
+
+@pytest.mark.parametrize("known", ["gpu01", "old1,x", "gpu[01-02],old1"])
+def test_a_file_of_which_slurm_knows_a_node_is_taken(known: str) -> None:
+    check_nodes(cluster("gpu[01-02]", "old1"), inventory(known))
+
+
+CELLS = (
+    "mpirun-cpu, mpirun-gpu, mpirun-mpi, mpirun-nccl, srun-cpu, srun-gpu, srun-mpi, srun-nccl, srun_pyxis-cpu, "
+    "srun_pyxis-gpu, srun_pyxis-mpi, srun_pyxis-nccl, srun_framework-cpu, srun_framework-gpu, srun_framework-mpi, "
+    "srun_framework-nccl"
+)
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        ("srun_mpi", "; did you mean 'srun-mpi'?"),
+        ("zz", f"; there are {CELLS}"),
+    ],
+)
+def test_a_cell_that_the_matrix_does_not_have_is_refused(cell: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        refuse_names(cluster("gpu01", matrix={"expected": {"srun-mpi": "why", cell: "why"}}))
+    assert str(caught.value) == f"cluster lab: matrix.expected: no cell is called {cell!r}{said}"
+
+
+def test_a_limit_that_no_ulimit_has_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^os\.limits: no limit 'memlok'; there are "):
+        refuse_names(cluster("gpu01", os={"limits": {"memlok": "unlimited"}}))
+
+
+def test_a_command_of_nccl_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^nccl\.command 'all_reduce_perf -f 1': -f must be a number"):
+        refuse_names(cluster("gpu01", nccl={"command": "all_reduce_perf -f 1"}))
+    refuse_names(cluster("gpu01", nccl={"command": "all_reduce_perf -b 8 -e 8"}))
+
+
+@pytest.mark.parametrize("word", ["partition", "reservation", "account"])
+def test_an_option_of_slurm_s_is_refused_where_there_is_no_slurm(word: str) -> None:
+    given = SimpleNamespace(**{**dict.fromkeys(("partition", "reservation", "account")), word: "x"})
+    refuse_slurms_options(given, cluster("gpu01"))
+    with pytest.raises(ConfigError) as caught:
+        refuse_slurms_options(given, cluster("gpu01", slurm={"scheduler": "none"}))
+    assert str(caught.value) == f"--{word}: has no effect: cluster lab has no scheduler"
+    with pytest.raises(ConfigError, match="the nodes are reached over SSH, without Slurm"):
+        refuse_slurms_options(given, cluster("gpu01", over="ssh"))
+    setattr(given, word, None)
+    refuse_slurms_options(given, cluster("gpu01", slurm={"scheduler": "none"}))
+
+
+def test_names_that_exist_are_taken() -> None:
+    refuse_names(cluster("gpu01"))
+    refuse_names(cluster("gpu01", matrix={}))
+    limits = {"memlock": "unlimited", "nofile": "1024"}
+    refuse_names(cluster("gpu01", os={"limits": limits}, matrix={"expected": {"srun_pyxis-nccl": "why"}}))
+
+
+WITHOUT_EFFECT = {
+    "inventory_group: gpus": "inventory_group: has no effect without 'inventory'",
+    "transport: {host: login1, user: me}": "transport.host: has no effect without 'kind: ssh'",
+    "nccl: {compile: true, base_container: b, source: /s}": (
+        "nccl.compile: has no effect without 'container', where the result is saved"
+    ),
+    "nccl: {base_container: b}": "nccl.base_container: has no effect without 'compile: true'",
+    "nccl: {source: /s}": "nccl.source: has no effect without 'compile: true'",
+    "nccl: {cleanup: true}": "nccl.cleanup: has no effect without 'compile: true'",
+    "min_nodes: 3": "min_nodes: asks for 3 nodes; the cluster has 2",
+    "nccl: {environment: pt}": "nccl.environment: no environment is called 'pt'; did you mean 'ptx'?",
+    "ddp: {environment: zz}": "ddp.environment: no environment is called 'zz'; there are: ptx, mpi",
+    "matrix: {container: ptxx}": "matrix.container: no environment is called 'ptxx'; did you mean 'ptx'?",
+    "matrix: {framework: ptxx}": "matrix.framework: no environment is called 'ptxx'; did you mean 'ptx'?",
+    "nccl: {nodes: 3}": "nccl.nodes: asks for 3 nodes; the cluster has 2",
+    "matrix: {nodes: 3}": "matrix.nodes: asks for 3 nodes; the cluster has 2",
+    **{
+        f"{section}: {{nodes: 3, environment: ptx}}": f"{section}.nodes: asks for 3 nodes; the cluster has 2"
+        for section in ("container", "mpi", "ddp", "horovod", "ray", "tensorflow", "submitit")
+    },
+    "burnin: {environment: mp}": "burnin.environment: no environment is called 'mp'; did you mean 'mpi'?",
+}
+
+
+@pytest.mark.parametrize("text", WITHOUT_EFFECT)
+def test_a_key_without_effect_is_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text(f"groups: [{{nodes: a}}, {{nodes: b}}]\n{text}\nenvironments: {{ptx: {{}}, mpi: {{}}}}\n")
+    with pytest.raises(ConfigError) as caught:
+        config.load_cluster(path)
+    assert str(caught.value) == f"{path}:2: {WITHOUT_EFFECT[text]}"
+
+
+def test_keys_with_effect_are_taken(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text(
+        "groups: [{nodes: a}, {nodes: b}]\ntransport: {kind: ssh, host: login1}\nmin_nodes: 2\n"
+        "nccl: {environment: ptx, nodes: 2, compile: false, base_container: b, source: /s, cleanup: true}\n"
+        "matrix: {container: ptx, framework: ptx}\nddp: {nodes: 2}\n"
+        "environments: {ptx: {container_image: x}}\n"
+    )
+    assert config.load_cluster(path).nccl.nodes == 2
+    path.write_text("nodes: a\ntransport: {kind: local, host: login1}\n")
+    assert config.load_cluster(path).transport.kind == "local"
+    path.write_text("nodes: a\nddp: {environment: x}\n")
+    with pytest.raises(ConfigError, match="no environment is called 'x'; there are: none"):
+        config.load_cluster(path)

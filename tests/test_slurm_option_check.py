@@ -1,0 +1,220 @@
+"""`slurm.bin` and options for salloc and srun are tried in one request that starts nothing."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster import config
+from pytest_gpucluster.errors import ConfigError, SlurmError
+from pytest_gpucluster.slurm import option_check
+from pytest_gpucluster.slurm.client import Slurm, make_slurm
+from pytest_gpucluster.slurm.option_check import COMMANDS, refusal, refuse_options
+from pytest_gpucluster.transport import LocalTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pytest_gpucluster.config import Cluster
+
+ENDS = "{}: unrecognized option '--gpucluster-end'\nTry \"{} --help\" for more information\n"
+BOTH = "salloc: error: don't specify both --verbose (-v) and --quiet (-Q)\n"
+# a command that reads options as Slurm's do: --good and --value VALUE are known
+TOOL = """#!/bin/sh
+name=${0##*/}
+echo "$name $*" >>"$GPUCLUSTER_TEST_LOG"
+[ "$LC_ALL" = C ] || exit 9
+while [ $# -gt 0 ]; do
+  case $1 in
+    -v | -Q | --good) ;;
+    --value) shift ;;
+    --help) echo "Usage: $name"; exit 0 ;;
+    -*) echo "$name: unrecognized option '$1'" >&2; echo "Try" >&2; exit 1 ;;
+    *) break ;;
+  esac
+  shift
+done
+echo "$name: error: don't specify both --verbose (-v) and --quiet (-Q)" >&2
+exit 1
+"""
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Cluster]:
+    """Return a function that loads a cluster file beside a folder `bin` with every command."""
+    (tmp_path / "bin").mkdir()
+    for name in COMMANDS:
+        (tmp_path / "bin" / name).write_text(TOOL)
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("GPUCLUSTER_TEST_LOG", str(tmp_path / "log"))
+
+    def loaded(text: str) -> Cluster:
+        (tmp_path / "lab.yaml").write_text(f"nodes: gpu01\n{text}\n")
+        return config.load_cluster(tmp_path / "lab.yaml")
+
+    return loaded
+
+
+def tried(cluster: Cluster) -> int:
+    """Try the options of a cluster; return how many processes that took."""
+    slurm = make_slurm(cluster)
+    assert slurm is not None
+    assert isinstance(slurm.transport, LocalTransport)
+    refuse_options(cluster, slurm)
+    return slurm.transport.started.total()
+
+
+def refused(cluster: Cluster) -> str:
+    with pytest.raises(ConfigError) as caught:
+        tried(cluster)
+    return str(caught.value)
+
+
+def test_without_such_a_setting_nothing_is_asked(load: Callable[[str], Cluster]) -> None:
+    assert tried(load("environments: {x: {}}")) == 0
+
+
+def test_all_settings_are_tried_in_one_request(load: Callable[[str], Cluster], tmp_path: Path) -> None:
+    cluster = load(
+        f"slurm: {{bin: {tmp_path}/bin, extra_args: [--good, --value, 'a b']}}\n"
+        "nccl: {srun_args: [--good]}\nenvironments: {x: {srun_args: [--value, $HOME]}, y: {}}"
+    )
+    assert tried(cluster) == 1
+    assert (tmp_path / "log").read_text().splitlines() == [
+        "salloc -v -Q --good --value a b --gpucluster-end",
+        "srun -v -Q --good --gpucluster-end",
+        "srun -v -Q --value $HOME --gpucluster-end",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "slurm: {bin: BIN, extra_args: [--good, --nosuch]}",
+            "slurm.extra_args: salloc refuses them: unrecognized option '--nosuch'",
+        ),
+        (
+            "slurm: {bin: BIN, extra_args: [bash]}",
+            "slurm.extra_args: salloc refuses them: a word is no option, or an option has no value",
+        ),
+        (
+            "slurm: {bin: BIN, extra_args: [--value]}",
+            "slurm.extra_args: salloc refuses them: a word is no option, or an option has no value",
+        ),
+        (
+            "slurm: {bin: BIN, extra_args: [--help]}",
+            "slurm.extra_args: salloc refuses them: salloc only prints something and ends",
+        ),
+        (
+            "slurm: {bin: BIN, extra_args: [--good]}\nnccl: {srun_args: [--nosuch]}",
+            "nccl.srun_args: srun refuses them: unrecognized option '--nosuch'",
+        ),
+        (
+            "slurm: {bin: BIN}\nenvironments: {x: {srun_args: [--good]}, y: {srun_args: [--nosuch]}}",
+            "environments.y.srun_args: srun refuses them: unrecognized option '--nosuch'",
+        ),
+    ],
+)
+def test_what_a_command_refuses_is_one_line(
+    load: Callable[[str], Cluster], tmp_path: Path, text: str, said: str
+) -> None:
+    assert refused(load(text.replace("BIN", f"{tmp_path}/bin"))) == f"cluster lab: {said}"
+
+
+def test_a_folder_without_slurm_s_commands_is_refused(load: Callable[[str], Cluster], tmp_path: Path) -> None:
+    lacks = (
+        "has none of Slurm's commands (salloc, sbatch, scancel, scontrol, squeue, srun): name their folder, or leave "
+        "it out where they are on PATH"
+    )
+    cluster = load(f"slurm: {{bin: {tmp_path}/nowhere, extra_args: [--nosuch]}}")
+    assert refused(cluster) == f"cluster lab: slurm.bin: {tmp_path}/nowhere {lacks}"
+    cluster = load(f'slurm: {{bin: "{tmp_path}/it\'s $HOME"}}')
+    (tmp_path / "it's $HOME").mkdir()
+    (tmp_path / "it's $HOME" / "salloc").mkdir()
+    (tmp_path / "it's $HOME" / "srun").write_text("")
+    (tmp_path / "it's $HOME" / "sinfo").symlink_to("/bin/sh")
+    assert refused(cluster) == f"cluster lab: slurm.bin: {tmp_path}/it's $HOME {lacks}"
+    (tmp_path / "it's $HOME" / "srun").chmod(0o755)  # the others may be on PATH
+    assert tried(cluster) == 1
+
+
+def test_a_machine_that_does_not_answer_is_left_to_the_first_contact(
+    load: Callable[[str], Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def no_answer(_: Slurm, *argv: str, **_more: Any) -> str:
+        asked.extend(argv[:2])
+        raise SlurmError("no end after 30 s")
+
+    monkeypatch.setattr(Slurm, "run", no_answer)
+    assert tried(load("slurm: {extra_args: [--nosuch]}")) == 0
+    assert asked == ["sh", "-c"]
+
+
+def test_an_answer_that_was_cut_refuses_nothing(
+    load: Callable[[str], Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Slurm, "run", lambda *_, **__: "salloc\n")
+    assert tried(load("slurm: {extra_args: [--nosuch]}")) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (ENDS.format("salloc", "salloc"), ""),
+        ("salloc: lua: defaults set\n" + ENDS.format("salloc", "salloc"), ""),
+        ("salloc: unrecognized option: gpucluster-end\n", ""),  # musl
+        ("salloc: fatal: Could not establish a configuration source\n", ""),
+        ("sh: 3: salloc: not found\n", ""),
+        ("sh: 3: salloc: Permission denied\n", ""),
+        ("salloc: error: Unable to contact slurm controller (connect failure)\n", ""),
+        (BOTH, "a word is no option, or an option has no value"),
+        ("srun: fatal: No command given to execute.\n", "a word is no option, or an option has no value"),
+        ("salloc: error: Invalid --mem specification\n", "Invalid --mem specification"),
+        ("note\nsalloc: error: Invalid --mem specification\n", "Invalid --mem specification"),
+        (
+            "salloc: unrecognized option '--gpucluster-endless'\nTry\n",
+            "unrecognized option '--gpucluster-endless'",
+        ),
+        ("salloc: option '--no' is ambiguous\nTry\n", "option '--no' is ambiguous"),
+        ("slurm 26.05.3\n", "salloc only prints something and ends"),
+        ("", "salloc only prints something and ends"),
+    ],
+)
+def test_why_a_command_refuses(text: str, why: str) -> None:
+    assert refusal("salloc", text) == why
+
+
+REAL = [
+    (["--mem=4G", "-C", "a&b", "--gres", "gpu:2", "--nice=5"], ""),
+    (["--nosuch"], "unrecognized option '--nosuch'"),
+    (["--mem=much"], "Invalid --mem specification"),
+    (["--ntasks-per-node=-3"], 'Invalid numeric value "-3" for --ntasks-per-node.'),
+    (["--exclusive", "touch"], "a word is no option, or an option has no value"),
+    (["--mem=1", ":", "--mem=2"], "a word is no option, or an option has no value"),
+    (["--"], "a word is no option, or an option has no value"),
+    (["--comment"], "a word is no option, or an option has no value"),
+    (["-V"], "salloc only prints something and ends"),
+]
+
+
+@pytest.mark.parametrize(("words", "why"), REAL, ids=[" ".join(words) for words, _ in REAL])
+def test_the_real_commands_end_before_they_ask_for_a_job(tmp_path: Path, words: list[str], why: str) -> None:
+    if shutil.which("salloc") is None:
+        pytest.skip("no Slurm is installed here")
+    conf = tmp_path / "slurm.conf"  # port 1: nothing could be asked for
+    conf.write_text(
+        "ClusterName=x\nSlurmctldHost=localhost\nSlurmctldPort=1\nAuthType=auth/none\nNodeName=gpu01\n"
+    )
+    slurm = Slurm(LocalTransport({"SLURM_CONF": str(conf)}))
+    for command in ("salloc", "srun"):
+        answer = slurm.run(
+            "sh", "-c", option_check._trial(command, words) + "; echo $?", env={"LC_ALL": "C"}, timeout=60
+        )
+        assert "connect failure" not in answer, "it asked the controller"
+        assert refusal(command, answer) == why.replace("salloc", command)
