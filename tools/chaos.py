@@ -797,9 +797,8 @@ TROUBLES: dict[str, Callable[[Campaign, Running, random.Random], str]] = {
     "helper": helper,
     "network": network,
 }
-USUAL = ("signal",) * 13 + (
-    "double", "double", "end", "end", "holder", "slurmd", "slurmctld", "full", "full", "clock", "hang", "helper",
-)  # fmt: skip
+ONCE = ("holder", "slurmd", "slurmctld", "full", "full", "clock", "hang", "helper")
+USUAL = ("signal",) * 13 + ("double", "double", "end", "end", *ONCE)
 
 
 def line_of(told: Told) -> str:
