@@ -353,6 +353,7 @@ ELSEWHERE = {
     "probes.os_storage.read": "asks the nodes; read_written and read_seen read",
     "probes.os_storage.SharedFiles": "writes a command",
     "report.events.read_events": "a file: tests/test_bad_input.py",
+    "report.prom.read": "text as it is; its lines are read where it is written",
     "runners.burnin.Before": "a file: tests/test_bad_input.py",
     "runners.nccl.Sweep.parse": "an option of the cluster file",
     "plugin.": "ours",

@@ -227,7 +227,7 @@ def test_the_properties_of_an_item_in_their_order() -> None:
     assert junit.properties({"suite": "s", "check": "c", "node": ""}) == [("suite", "s"), ("check", "c")]
 
 
-def test_the_first_start_and_end_of_a_log_count() -> None:
+def test_the_first_start_and_the_last_end_of_a_log_count() -> None:
     def of(*events: dict[str, Any]) -> list[tuple[str, str]]:
         return [(it.attrib["name"], it.attrib["value"]) for it in junit.tree(events)[0].iter("property")]
 
@@ -238,7 +238,7 @@ def test_the_first_start_and_end_of_a_log_count() -> None:
     assert of(*two, *nodes) == [("run", "r1"), ("cluster", "c1"), ("nodes", "n1")]
     assert of({"event": "start", "simulated": False}) == [("run", ""), ("cluster", ""), ("nodes", "")]
     ends = [{"event": "finish", "complaints": [word]} for word in ("one", "two")]
-    assert [it.text for it in junit.tree(ends).iter("error")] == ["one"]
+    assert [it.text for it in junit.tree(ends).iter("error")] == ["two"]
     assert [it.text for it in junit.tree([{"event": "finish", "complaints": []}]).iter("error")] == []
 
 
