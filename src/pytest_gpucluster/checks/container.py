@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 
 HOOK_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")  # of Enroot's hook 50-slurm-pytorch.sh
 UNLIMITED = "unlimited"
+HOOK_FAILED = "a hook of Enroot failed, which container.hooks judges"
 
 
 def _unfit(found: Found, *steps: str) -> Iterator[NotChecked]:
     """Yield why nothing inside can be judged: the checks of import and plugin say what is wrong."""
-    if found.node in found.main.failed:
+    if found.main.failed.get(found.node, "").startswith(HOOK):
+        yield NotChecked(HOOK_FAILED)
+    elif found.node in found.main.failed:
         yield NotChecked("the image could not be imported, which container.import judges")
     elif found.contained is False:
         yield NotChecked("the tasks ran outside of a container, which container.plugin judges")
@@ -59,7 +62,8 @@ def plugin(found: Found, pyxis: Pyxis | str) -> Judgement:
         if "srun does not know" in why:
             yield Finding("Pyxis", why, "--container-image is an option of srun")
         else:
-            yield NotChecked("no container started: container.import says why")
+            judge = "hooks" if why.startswith(HOOK) else "import"
+            yield NotChecked(f"no container started: container.{judge} says why")
     wanted = found.config.version
     if wanted is None:
         return
@@ -82,7 +86,7 @@ def imported(found: Found) -> Judgement:
         return
     for image in found.imports:
         if image.failed.get(found.node, "").startswith(HOOK):
-            yield NotChecked("a hook of Enroot failed, which container.hooks judges")
+            yield NotChecked(HOOK_FAILED)
         elif found.node in image.failed:
             yield Finding(image.image, image.failed[found.node], "imported")
         elif found.node not in image.nodes:
