@@ -194,7 +194,7 @@ KINDS: dict[str, re.Pattern[str]] = {
 _STAMP = re.compile(r"\[\s*(\d+\.\d+)\]")
 # [    0.000000] or [Sat Nov 21 10:00:00 2026], with <6>, "kern  :info  : ", an ISO or a syslog time before it or alone
 _DATED = re.compile(
-    r"(?:<\d+>)?(?:[a-z0-9]+ *: *[a-z]+ *: *)?(?:\[[^\]]*\d[^\]]*\]|\d{4}-\d\d-\d\dT|[A-Z][a-z]{2} +\d+ \d\d:)"
+    r"(?:<\d+>)?(?:[a-z0-9]+ *: *[a-z]+ *: *)?(?:\[[^\]]*\d|\d{4}-\d\d-\d\dT|[A-Z][a-z]{2} +\d+ \d\d:)"
 )
 SHORT = 20  # lines: a message in place of a log is shorter
 _XID = re.compile(
