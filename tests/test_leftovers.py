@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from plugin_helpers import cluster_file, queue, run_pytest, wait_for, write_suites
@@ -287,11 +287,12 @@ class FakeChannel:
     """Three nodes; each command is kept."""
 
     def __init__(self, *answers: dict[str, Answer]) -> None:
-        self.answers, self.asked = list(answers), list[str]()
+        self.answers, self.asked, self.timeouts = list(answers), list[str](), list[float]()
         self.lost: dict[str, str] = {"gpu03": "gone"}
 
     def ask(self, command: str, *, timeout: float) -> dict[str, Answer]:
         self.asked.append(command)
+        self.timeouts.append(timeout)
         return self.answers.pop(0)
 
 
@@ -309,7 +310,8 @@ def test_a_container_of_a_live_job_is_no_leftover() -> None:
                 gpu04="pyxis_gpucluster-5-a\npyxis_5_gpucluster-6-a\npyxis_gpucluster-6-a",
             ),
             "gpu05": Answer("gpu05", 127),
-            "gpu06": Answer("gpu06", None),
+            "gpu03": Answer("gpu03", None, problem="lost: gone"),
+            "gpu06": Answer("gpu06", None, problem="timed out after 60 s"),
         }
     )
     found, problems = containers.of_ended_jobs(busy, cast("Channel", fake), ())
@@ -317,9 +319,43 @@ def test_a_container_of_a_live_job_is_no_leftover() -> None:
         "gpu01": ("pyxis_gpucluster-6-a",),
         "gpu04": ("pyxis_5_gpucluster-6-a", "pyxis_gpucluster-5-a", "pyxis_gpucluster-6-a"),
     }
-    assert [problem.split(":")[0] for problem in problems] == [
-        "gpu05 may keep containers named gpucluster-JOB-..."
+    may_keep = "may keep containers named gpucluster-JOB-..."
+    assert problems[0].startswith(f"gpu05 {may_keep}: enroot does not list")
+    assert problems[1:] == [
+        f"gpu06 {may_keep}: timed out after 60 s. Run enroot list and enroot remove -f there"
     ]
+
+
+@pytest.mark.parametrize("hurry", [False, True])
+def test_a_stopped_run_waits_for_containers_for_seconds(*, hurry: bool) -> None:
+    fake = FakeChannel(listed(gpu01="pyxis_gpucluster-6-a"), {"gpu01": Answer("gpu01", 0)})
+    assert containers.clear(cast("Slurm", None), cast("Channel", fake), {6}, hurry=hurry) == []
+    assert fake.timeouts == [containers.HURRY if hurry else containers.PATIENCE] * 2
+
+
+def controller_of(fake: object, *, started: bool) -> Controller:
+    controller = Controller.__new__(Controller)
+    controller.channel, controller.slurm = cast("Channel", fake), cast("Slurm", object())
+    controller.allocations = cast("Any", (SimpleNamespace(job_id=6),))
+    controller.cluster = cast("Any", SimpleNamespace(environments={}, container=object()))
+    controller._started, controller._cleared, controller.left_behind = started, False, []
+    return controller
+
+
+def test_agents_that_have_not_started_are_not_waited_for_at_the_end() -> None:
+    fake = FakeChannel()
+    controller_of(fake, started=False)._clear_containers()
+    assert fake.asked == []
+
+
+def test_no_error_of_containers_keeps_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> list[str]:
+        raise GpuClusterError("no task started")
+
+    monkeypatch.setattr("pytest_gpucluster.plugin.session.clear", broken)
+    controller = controller_of(FakeChannel(), started=True)
+    controller._clear_containers()
+    assert controller.left_behind == ["containers of this run may be left on the nodes: no task started"]
 
 
 def test_containers_are_told_by_name_and_removed_by_name() -> None:

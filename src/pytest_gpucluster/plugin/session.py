@@ -393,7 +393,7 @@ class Controller(Session):
         self.drained_by_us: dict[str, str] = {}  # node -> the reason of ours that it had at the start
         self.edited: dict[str, str] = {}  # node -> why its reason, which begins as ours do, is none of ours
         self.trial: Trial | None = None
-        self._cleared = self._still_held = False
+        self._started = self._cleared = self._still_held = False
         self.left_behind: list[str] = []  # what could not be given back, and what to do about it
 
     def read_inventory(self, slurm: Slurm) -> Mapping[str, NodeInfo]:
@@ -503,7 +503,7 @@ class Controller(Session):
         for part in self._parts:  # the channel is made of them once all nodes are had
             part.close()
         self._let_go()
-        self.channel, self.allocations = None, ()
+        self.channel, self.allocations, self._started = None, (), False
 
     def _open(self, slurm: Slurm, dependency: str | None, say: Callable[[str], None]) -> None:
         """Allocate the testable nodes, and start an agent on each."""
@@ -519,6 +519,7 @@ class Controller(Session):
             self.channel = parts[0] if len(parts) == 1 else JoinedChannel(parts)
         for part in parts:
             part.wait_started()
+        self._started = True
 
     def _left_out_fallen(self, slurm: Slurm, say: Callable[[str], None]) -> bool:
         """Where the agents of all nodes went with the first, leave out the nodes at fault; True: start afresh.
@@ -605,15 +606,17 @@ class Controller(Session):
 
     def _clear_containers(self) -> None:
         """Remove the containers that steps of this run, or of one that was killed, have left; once."""
-        if self.channel is None or self.slurm is None or not self.allocations or self._cleared:
+        # agents that have not started would be waited for, and have run no step
+        if self.channel is None or self.slurm is None or not self._started or self._cleared:
             return
         images = any(one.container_image for one in self.cluster.environments.values())
         if not images and self.cluster.container is None:
             return
         self._cleared = True
         try:
-            left = clear(self.slurm, self.channel, {held.job_id for held in self.allocations})
-        except (SlurmError, TransportError) as error:
+            jobs = {held.job_id for held in self.allocations}
+            left = clear(self.slurm, self.channel, jobs, hurry=bool(signals.noted()))
+        except GpuClusterError as error:  # the nodes are given back all the same
             left = [f"containers of this run may be left on the nodes: {error}"]
         self.left_behind += left
 

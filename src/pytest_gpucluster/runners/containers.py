@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 KEPT = f"{PREFIX}-kept"
 PROGRESS = 15.0  # seconds between two lines of progress
+# seconds for the nodes to list their containers, and again to remove them; and in a run that was stopped
+PATIENCE, HURRY = 60.0, 10.0
 _UPTIME = "read -r up _ < /proc/uptime; echo up $up"
 _EXISTS = re.compile(r"\[ERROR\].*File (?:already )?exists|but the container already exists")
 
@@ -273,20 +275,25 @@ def _names(answer: Answer) -> tuple[str, ...] | None:
         return None
 
 
-def clear(slurm: Slurm, channel: Channel, jobs: Collection[int]) -> list[str]:
-    """Remove the containers of these jobs and of jobs of ours that are over; return what could not be removed."""
-    found, unknown = of_ended_jobs(slurm, channel, jobs)
-    return [*remove_found(channel, found), *unknown]
+def clear(slurm: Slurm, channel: Channel, jobs: Collection[int], *, hurry: bool = False) -> list[str]:
+    """Remove the containers of these jobs and of jobs of ours that are over; return what could not be removed.
+
+    `hurry`: a run that was stopped waits for a node for seconds, not for minutes.
+    """
+    patience = HURRY if hurry else PATIENCE
+    found, unknown = of_ended_jobs(slurm, channel, jobs, patience)
+    return [*remove_found(channel, found, patience), *unknown]
 
 
 def of_ended_jobs(
-    slurm: Slurm, channel: Channel, jobs: Collection[int]
+    slurm: Slurm, channel: Channel, jobs: Collection[int], patience: float = PATIENCE
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
     """Return {node: containers of these jobs and of jobs of ours that are over}, and which nodes do not list theirs.
 
     Only what bears a job in a name of ours counts: a container of a job that Slurm still knows does not.
     """
-    told = channel.ask(f"{enroot.NAMES.command}\n# at the end of jobs {sorted(jobs)}", timeout=60.0)
+    lost = set(channel.lost)  # of which the run tells anyway
+    told = channel.ask(f"{enroot.NAMES.command}\n# at the end of jobs {sorted(jobs)}", timeout=patience)
     listed = {node: names for node, answer in told.items() if (names := _names(answer)) is not None}
     found = {node: ours for node, names in listed.items() if (ours := enroot.ours(names))}
     if any(job not in jobs for ours in found.values() for job in ours.values()):
@@ -297,18 +304,25 @@ def of_ended_jobs(
         node: tuple(sorted(name for name, job in ours.items() if job in jobs or job not in live))
         for node, ours in found.items()
     }
-    unknown = [node for node, answer in told.items() if node not in listed and answer.rc is not None]
-    problem = (
-        f"{hostlist.fold(unknown)} may keep containers named {PREFIX}-JOB-...: {enroot.UNKNOWN} "
+    unknown: dict[str, list[str]] = {}
+    for node, answer in told.items():
+        if node not in listed and node not in lost:
+            why = f"{answer.problem}." if answer.problem else enroot.UNKNOWN
+            unknown.setdefault(why, []).append(node)
+    problems = [
+        f"{hostlist.fold(nodes)} may keep containers named {PREFIX}-JOB-...: {why} "
         f"Run enroot list and enroot remove -f there"
-    )
-    return {node: names for node, names in over.items() if names}, [problem] if unknown else []
+        for why, nodes in unknown.items()
+    ]
+    return {node: names for node, names in over.items() if names}, problems
 
 
-def remove_found(channel: Channel, found: Mapping[str, tuple[str, ...]]) -> list[str]:
+def remove_found(
+    channel: Channel, found: Mapping[str, tuple[str, ...]], patience: float = PATIENCE
+) -> list[str]:
     """Remove what of_ended_jobs() has found, by one command for all nodes; return what could not be removed."""
     every = sorted({name for names in found.values() for name in names})
-    removed = channel.ask(enroot.remove_there(every), timeout=120.0) if every else {}
+    removed = channel.ask(enroot.remove_there(every), timeout=patience) if every else {}
     return [
         f"{node} keeps containers of ended jobs: {answer.problem or last_line(answer.err) or f'exit {answer.rc}'}: run "
         f"there: {enroot.remove_command(found[node])}"
