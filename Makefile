@@ -60,7 +60,7 @@ test: $(VENV)/.ready slurm packages $(FRAMEWORKS)/.ready
 corpus: $(VENV)/.ready
 	@$(BIN)/python tools/corpus.py
 
-# PACKAGES: below src/pytest_gpucluster, as `checks probes/xid.py`; the first run measures the tests, which takes minutes
+# PACKAGES: below src/pytest_gpucluster, as `checks kit/xid.py`; the first run measures the tests, which takes minutes
 COUNT ?= 160
 MINUTES ?= 10
 mutation: $(VENV)/.ready

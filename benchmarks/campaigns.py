@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from link_model import ACROSS, ALONE, WITHIN, LinkModel
 
-from pytest_gpucluster.checks.localise import Localisation, Localiser
+from pytest_gpucluster.suites.nccl.localization import Localisation, Localiser
 
 GPUS = 8
 KINDS = ("network", "gpus", "adapters", "crashes", "hangs")

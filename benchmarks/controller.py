@@ -56,10 +56,10 @@ class Cost:
 
 def checks() -> list[str]:
     """Return the node ids of the checks: all of the gpu suite, then those of the os suite."""
-    source = (ROOT / "suites/test_gpu.py").read_text()
+    source = (ROOT / "suites/gpu/test_gpu.py").read_text()
     gpu = re.findall(r"^def (test_\w+)", source, re.MULTILINE)
-    files = [(ROOT / "suites/test_gpu.py", name) for name in gpu]
-    files += [(ROOT / "suites/test_os.py", f"test_{name}") for name in OS_CHECKS]
+    files = [(ROOT / "suites/gpu/test_gpu.py", name) for name in gpu]
+    files += [(ROOT / "suites/os/test_os.py", f"test_{name}") for name in OS_CHECKS]
     return [f"{file}::{name}" for file, name in files]
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.fleet.channel import Fleet
+from pytest_gpucluster.cluster.channel.channel import Fleet
+from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.sandbox import Sandbox
-from pytest_gpucluster.transport import LocalTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

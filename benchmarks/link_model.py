@@ -11,12 +11,12 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.checks.localise import Measurement
+from pytest_gpucluster.suites.nccl.localization import Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pytest_gpucluster.checks.schedule import Batch, Group, Round
+    from pytest_gpucluster.kit.pairing import Batch, Group, Round
 
 ALONE, WITHIN, ACROSS, RAIL, LOCAL = 365.0, 95.0, 90.0, 47.0, 345.0  # GB/s, of a fabric of 400 Gb/s adapters
 

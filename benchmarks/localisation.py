@@ -14,8 +14,8 @@ from campaigns import draw
 from link_model import LinkModel
 from tabulate import tabulate
 
-from pytest_gpucluster.checks import schedule
-from pytest_gpucluster.checks.localise import Localisation, Localiser
+from pytest_gpucluster.kit import pairing as schedule
+from pytest_gpucluster.suites.nccl.localization import Localisation, Localiser
 
 SIZES = (4, 16, 64, 256, 1024)
 PER_LEAF = 16

@@ -94,9 +94,9 @@ class Phases:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Collection ends the start; from here on what waits for nodes is counted where it waits."""
-        from pytest_gpucluster.fleet.channel import Fleet  # noqa: PLC0415 - only the measured pytest has it
+        from pytest_gpucluster.cluster.channel.channel import Fleet  # noqa: PLC0415 - only the measured pytest has it
         from pytest_gpucluster.plugin.session import Controller  # noqa: PLC0415
-        from pytest_gpucluster.slurm import exam  # noqa: PLC0415
+        from pytest_gpucluster.suites.slurm import diagnostic_step as exam  # noqa: PLC0415
 
         self.items = len(session.items)
         self.seconds["start"] = time.time() - self.begun

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.checks.burnin_told import NodeTold, Told
-from pytest_gpucluster.config.burnin import BurninConfig
+from pytest_gpucluster.suites.burnin.config import BurninConfig
+from pytest_gpucluster.suites.burnin.results import NodeTold, Told
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.checks.verdict import Verdict
+    from pytest_gpucluster.core.check import Verdict
 
 NAME = "NVIDIA H200"
 CONFIG = BurninConfig()

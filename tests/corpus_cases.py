@@ -47,17 +47,17 @@ import corpus_steps
 import pytest
 import yaml
 
+from pytest_gpucluster.cluster.slurm import inventory
 from pytest_gpucluster.config import load_cluster
-from pytest_gpucluster.errors import GpuClusterError, NotAvailable, ProbeError
-from pytest_gpucluster.plugin.record import NOT_APPLICABLE
-from pytest_gpucluster.probes.base import Answer, Probe
-from pytest_gpucluster.slurm import inventory
+from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Answer, Probe
+from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
 from pytest_gpucluster.suite import probe_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pytest_gpucluster.checks.verdict import Verdict
+    from pytest_gpucluster.core.check import Verdict
 
 ROOT = Path(__file__).parents[1]
 CORPUS = Path(__file__).parent / "corpus"
@@ -366,7 +366,7 @@ class Bench:
                 return Result("error", reason=str(error))
             return Result(verdict.outcome.value, verdict)
         suite, _, what = check.partition(".")
-        module = importlib.import_module(f"suites.test_{suite}")
+        module = importlib.import_module(f"pytest_gpucluster.suites.{suite}.test_{suite}")
         verdicts: list[Verdict] = []
         try:
             given = self._given(node, verdicts) | ({"slurm": self.slurm} if suite == "slurm" else {})

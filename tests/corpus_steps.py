@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.checks import burnin, nccl, nccl_bandwidth
-from pytest_gpucluster.checks.burnin_told import NodeTold, Told
-from pytest_gpucluster.checks.verdict import Outcome, Verdict
-from pytest_gpucluster.probes import nccl_tests
+from pytest_gpucluster.core.check import Outcome, Verdict
+from pytest_gpucluster.suites.burnin import checks as burnin
+from pytest_gpucluster.suites.burnin.results import NodeTold, Told
+from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
+from pytest_gpucluster.suites.nccl import table_reader as nccl_tests
+from pytest_gpucluster.suites.nccl import validation as nccl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

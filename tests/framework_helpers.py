@@ -11,7 +11,7 @@ import pytest
 from plugin_helpers import Run, cluster_file, run_pytest
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.checks.verdict import Verdict
+    from pytest_gpucluster.core.check import Verdict
     from pytest_gpucluster.sandbox import Sandbox
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +45,7 @@ def run_suite(
     exports = {"OMP_NUM_THREADS": "1"}
     environment = {"python": str(python or framework_python()), "exports": exports}
     path = cluster_file(sandbox, folder, environments={"frameworks": environment}, **keys)
-    suites = str(ROOT / "suites" / suite)
+    suites = str(ROOT / "suites" / suite.removeprefix("test_").removesuffix(".py") / suite)
     env = {
         **sandbox.env,
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),

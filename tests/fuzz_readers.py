@@ -18,32 +18,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest_gpucluster
-from pytest_gpucluster import hostlist, jsontext, units
-from pytest_gpucluster.checks import told, topology
-from pytest_gpucluster.checks.burnin_told import NodeTold
-from pytest_gpucluster.checks.localise import Measurement
+from pytest_gpucluster.cluster.channel import protocol
+from pytest_gpucluster.cluster.channel.batch import Batch
+from pytest_gpucluster.cluster.slurm import completing, inventory, pyxis, step
+from pytest_gpucluster.core import hostlist, topology, units
+from pytest_gpucluster.core import safe_json as jsontext
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.drain.policy import Budget
 from pytest_gpucluster.drain.reason import read_reason
-from pytest_gpucluster.errors import GpuClusterError
-from pytest_gpucluster.fleet import protocol
-from pytest_gpucluster.fleet.batch import Batch
-from pytest_gpucluster.probes import (
-    container,
-    dcgm,
-    horovod_build,
-    monitoring,
-    mpi,
-    mpi_errors,
-    nccl_log,
-    nccl_tests,
-    os_network,
-    os_software,
-    os_storage,
-)
-from pytest_gpucluster.probes.base import Answer, Probe
-from pytest_gpucluster.report.run import read_run
-from pytest_gpucluster.runners import nccl
-from pytest_gpucluster.slurm import completing, exam, inventory, pyxis, step
+from pytest_gpucluster.kit import mpi_errors
+from pytest_gpucluster.kit import payload_result as told
+from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.suites.burnin import dcgm
+from pytest_gpucluster.suites.burnin.results import NodeTold
+from pytest_gpucluster.suites.container import facts as container
+from pytest_gpucluster.suites.horovod import facts as horovod_build
+from pytest_gpucluster.suites.monitoring import facts as monitoring
+from pytest_gpucluster.suites.mpi import facts as mpi
+from pytest_gpucluster.suites.nccl import log_reader as nccl_log
+from pytest_gpucluster.suites.nccl import steps as nccl
+from pytest_gpucluster.suites.nccl import table_reader as nccl_tests
+from pytest_gpucluster.suites.nccl.localization import Measurement
+from pytest_gpucluster.suites.os import network_facts as os_network
+from pytest_gpucluster.suites.os import software_facts as os_software
+from pytest_gpucluster.suites.os import storage_facts as os_storage
+from pytest_gpucluster.suites.slurm import diagnostic_step as exam
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -97,54 +97,54 @@ _SECTION = b"\x1e%s\n%s\x1e=0\n"
 BASICS, SURVEY = recorded("os/debian12-basics.txt")[0] + _SECTION % (b"taint", b"12289\n"), _survey()
 # by name of the constant or of the function that makes the probe
 PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
-    "probes.base": (b"",),
-    "probes.os": (BASICS,),
-    "probes.nvidia_smi": (SURVEY,),
-    "probes.nvidia_smi.DEVICE_FILES": (b"nvidia0\nnvidiactl\nentries 2\n",),
-    "probes.enroot.PYXIS": (
+    "core.probe": (b"",),
+    "suites.os.facts": (BASICS,),
+    "kit.nvidia_smi": (SURVEY,),
+    "kit.nvidia_smi.DEVICE_FILES": (b"nvidia0\nnvidiactl\nentries 2\n",),
+    "kit.enroot.PYXIS": (
         b"so /usr/lib/slurm/spank_pyxis.so\npyxis: version v0.20.0\n",
         b"no plugstack.conf\n",
     ),
-    "probes.enroot.ROOM": (b"data 1234 4096 rw /var/lib/enroot\ncache 99 4096 ro /x\n",),
-    "probes.enroot.NAMES": (b"pyxis_12_nccl\npyxis_7.0\n",),
-    "probes.fabric_manager": (b"state active\nversion Fabric Manager version is : 580.82.07\n",),
-    "probes.infiniband.ADAPTERS": (
+    "kit.enroot.ROOM": (b"data 1234 4096 rw /var/lib/enroot\ncache 99 4096 ro /x\n",),
+    "kit.enroot.NAMES": (b"pyxis_12_nccl\npyxis_7.0\n",),
+    "kit.fabric_manager": (b"state active\nversion Fabric Manager version is : 580.82.07\n",),
+    "suites.fabric.facts.ADAPTERS": (
         b"uptime 12.5 100\nport mlx5_0 1\n/sys/class/infiniband/mlx5_0/fw_ver:28.39.1002\n"
         b"/sys/class/infiniband/mlx5_0/ports/1/state:4: ACTIVE\n/sys/class/infiniband/mlx5_0/ports/1/counters/link_downed:1\n"
         b"net ib0 2044\nmtus\nhca_id: mlx5_0\nport: 1\nactive_mtu: 4096 (5)\nend\n",
         b"uptime 12.5 100\nmtus\nend\n",
     ),
-    "probes.infiniband.ADAPTERS_LATER": (b"uptime 12.5 100\nmtus\nend\n",),
-    "probes.infiniband.PEER_MEMORY": (
+    "suites.fabric.facts.ADAPTERS_LATER": (b"uptime 12.5 100\nmtus\nend\n",),
+    "suites.fabric.facts.PEER_MEMORY": (
         b"nvidia 14299136 - - Live 0x0 (O)\nlisted\nkernel 6.8.0\nNVRM version: NVIDIA UNIX Open Kernel Module\n",
     ),
-    "probes.infiniband.INTERFACES": (
+    "suites.fabric.facts.INTERFACES": (
         b"net lo\nnet eth0\nhca mlx5_0\n2: eth0 inet 10.0.0.1/24 brd 10.0.0.255\nend\n",
     ),
-    "probes.infiniband.GIDS": (
+    "suites.fabric.facts.GIDS": (
         b"port mlx5_0 1 Ethernet\n/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/3:RoCE v2\nend\n",
     ),
-    "probes.infiniband.IOMMU": (
+    "suites.fabric.facts.IOMMU": (
         b"BOOT_IMAGE=/vmlinuz iommu=pt\ndmar0\n/sys/class/infiniband/mlx5_0/device/iommu_group/type:DMA-FQ\nend\n",
     ),
-    "probes.infiniband.ACS": (b"acs 00:01.0 downstream ACSCtl: SrcValid+ ReqRedir+\nend 20 0\n",),
-    "probes.kernel_log": (
+    "suites.fabric.facts.ACS": (b"acs 00:01.0 downstream ACSCtl: SrcValid+ ReqRedir+\nend 20 0\n",),
+    "kit.kernel_log": (
         b"source dmesg\nclock 1700000000 100.5 1\nfrom\t[    0.000000] Linux\n"
         b"seen\t3\t90\t[  10.500000]\t[  12.250000]\tNVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.\n"
         b"end\t900\t0\t0\t1\t[   12.114906]\n",
     ),
-    "probes.mpi": recorded("mpi/mpi-list-22.05.txt"),
-    "probes.os_software.PROCESSES": (
+    "suites.mpi.facts": recorded("mpi/mpi-list-22.05.txt"),
+    "suites.os.software_facts.PROCESSES": (
         b"12 1 D 99 root nfsd\nprocesses 211\n12 1 D 100 root nfsd\nprocesses 212\n",
         b"processes 3 of ours\n",
     ),
-    "probes.os_software.TIME_SYNC": (
+    "suites.os.software_facts.TIME_SYNC": (
         _SECTION % (b"chronyc", b"C0,ntp,2,1.5,0.000012,0,0,0,0,0,0,0,16,Normal\n"),
         _SECTION % (b"ntpq", b"leap_none, offset=-0.25\n"),
     ),
-    "probes.os_software.FAILED_UNITS": (b"nvidia-persistenced.service loaded failed failed NVIDIA\n",),
-    "probes.os_software.SYSTEM_STATE": (b"degraded\n",),
-    "probes.os_network.NETWORK": (
+    "suites.os.software_facts.FAILED_UNITS": (b"nvidia-persistenced.service loaded failed failed NVIDIA\n",),
+    "suites.os.software_facts.SYSTEM_STATE": (b"degraded\n",),
+    "suites.os.network_facts.NETWORK": (
         _SECTION
         % (
             b"link",
@@ -152,17 +152,22 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         )
         + _SECTION % (b"addr", b"2: eno1    inet 10.1.0.1/16 brd 10.1.255.255 scope global eno1\n"),
     ),
-    "probes.os_network.naming": (b"10.1.0.1  gpu01\n10.1.0.2  gpu02\ntook 100.5 100.6 0 gpu01\n",),
-    "probes.os_network.reach": (b"way gpu02 10.1.0.2 1 Connection refused\nway gpu04 - 2 -\n",),
-    "probes.os_software.services": (b"active\ninactive\n",),
-    "probes.os_software.packages": (
+    "suites.os.network_facts.naming": (b"10.1.0.1  gpu01\n10.1.0.2  gpu02\ntook 100.5 100.6 0 gpu01\n",),
+    "suites.os.network_facts.reach": (b"way gpu02 10.1.0.2 1 Connection refused\nway gpu04 - 2 -\n",),
+    "suites.os.software_facts.services": (b"active\ninactive\n",),
+    "suites.os.software_facts.packages": (
         b"slurmd\t22.05.8-4\tinstall ok installed\nno packages found matching munge\n",
     ),
-    "probes.os_software.sysctls": (_SECTION % (b"all", b"1\n60\n"), _SECTION % (b"vm.swappiness", b"60\n")),
-    "probes.os_software.command_output": (b"nofile 1048576\n",),
-    "probes.os_software.resolution": (_SECTION % (b"gpu01", b"10.0.0.1 gpu01\n"),),
-    "probes.os_storage.WRITES": (b"\x1e/tmp\n\x1e=0\n\x1e/dev/shm\nmktemp: Read-only file system\n\x1e=1\n",),
-    "probes.os_storage.disks": (
+    "suites.os.software_facts.sysctls": (
+        _SECTION % (b"all", b"1\n60\n"),
+        _SECTION % (b"vm.swappiness", b"60\n"),
+    ),
+    "suites.os.software_facts.command_output": (b"nofile 1048576\n",),
+    "suites.os.software_facts.resolution": (_SECTION % (b"gpu01", b"10.0.0.1 gpu01\n"),),
+    "suites.os.storage_facts.WRITES": (
+        b"\x1e/tmp\n\x1e=0\n\x1e/dev/shm\nmktemp: Read-only file system\n\x1e=1\n",
+    ),
+    "suites.os.storage_facts.disks": (
         _SECTION
         % (
             b"/",
@@ -261,111 +266,119 @@ _EVENTS = (
 )
 
 VALUE = (GpuClusterError, ValueError)  # who calls these tells where: SlurmError, ConfigError
-# told by tasks of our own payloads, behind a door that takes these (runners)
+# told by tasks of our own payloads, behind a door that takes these (kit.payload_step)
 DOOR = (*VALUE, KeyError, TypeError, AttributeError, OverflowError)
 OTHERS: dict[str, Reader] = {
     reader.name: reader
     for reader in (
-        Reader("checks.told.read_facts", lambda data: told.read_facts(_text(data), "ddp"), (
+        Reader("kit.payload_result.read_facts", lambda data: told.read_facts(_text(data), "ddp"), (
             b'{"ddp": "rank", "rank": 0, "node": "gpu01"}\nnoise {"ddp": "x"}\n',)),
-        Reader("checks.topology.parse_slurm_topology", _both(topology.parse_slurm_topology), (
+        Reader("core.topology.parse_slurm_topology", _both(topology.parse_slurm_topology), (
             b"SwitchName=s0 Level=0 LinkSpeed=1 Nodes=gpu[01-04]\nSwitchName=s1 Level=1 Switches=s[0-3]\n",), VALUE),
-        Reader("checks.localise.Measurement.from_dict", lambda data: Measurement.from_dict(jsontext.loads(_text(data))), (
+        Reader("suites.nccl.localization.Measurement.from_dict", lambda data: Measurement.from_dict(jsontext.loads(_text(data))), (
             b'{"members": ["gpu01", "gpu02"], "busbw": 1.5, "collective": "all_reduce", "size": 4, "round": 1}',), DOOR),
-        Reader("checks.burnin_told.NodeTold.from_dict", _told_burnin, _BURNIN, DOOR),
+        Reader("suites.burnin.results.NodeTold.from_dict", _told_burnin, _BURNIN, DOOR),
         Reader("drain.policy.Budget.parse", _both(Budget.parse), (b"10%", b"3"), VALUE),
         Reader("drain.reason.read_reason", _both(lambda text: read_reason("gpu01", text)), (
             b"gpucluster:gpu.count 1<2 GPUs run=20261121T010203-42 sum=5a4e2ac0",
             b"gpucluster:gpu.count 1<2 also=os.mounts,gpu.* run=r sum=00000000",
             b"gpucluster:gpu.count 1<2 GPUs run=r sum=a7b464f3 : Not responding")),
-        Reader("probes.monitoring.read_targets", monitoring.read_targets, _TARGETS),
-        Reader("probes.monitoring.read_alerts", monitoring.read_alerts, (
+        Reader("suites.monitoring.facts.read_targets", monitoring.read_targets, _TARGETS),
+        Reader("suites.monitoring.facts.read_alerts", monitoring.read_alerts, (
             b'{"status": "success", "data": {"alerts": [{"labels": {"alertname": "Down"}, "annotations": {}, "state": "firing", '
             b'"activeAt": "2026-11-21T01:02:03.5Z", "value": "1e+00"}]}}',)),
-        Reader("probes.monitoring.read_version", monitoring.read_version, (
+        Reader("suites.monitoring.facts.read_version", monitoring.read_version, (
             b'{"status": "success", "data": {"version": "2.42.0"}}',)),
-        Reader("probes.monitoring.read_began", monitoring.read_began, (
+        Reader("suites.monitoring.facts.read_began", monitoring.read_began, (
             b'{"status": "success", "data": {"startTime": "2026-11-21T01:02:03Z", "lastConfigTime": '
             b'"2026-11-21T02:02:03+01:00"}}',)),
-        Reader("probes.monitoring.read_grafana", monitoring.read_grafana, (b'{"database": "ok", "version": "11.0"}',)),
-        Reader("probes.monitoring.read_time", _both(monitoring.read_time), (
+        Reader("suites.monitoring.facts.read_grafana", monitoring.read_grafana, (b'{"database": "ok", "version": "11.0"}',)),
+        Reader("suites.monitoring.facts.read_time", _both(monitoring.read_time), (
             b"2026-11-21T01:02:03.123456789Z", b"0001-01-01T00:00:00Z"), VALUE),
-        Reader("report.run.read_run", _run, _EVENTS),
-        Reader("slurm.inventory.parse_reservations", _both(inventory.parse_reservations), (
+        Reader("report.run_model.read_run", _run, _EVENTS),
+        Reader("cluster.slurm.inventory.parse_reservations", _both(inventory.parse_reservations), (
             b"ReservationName=maint State=ACTIVE Nodes=gpu[01-02] Flags=MAINT,IGNORE_JOBS\n",
             b"No reservations in the system\n"), VALUE),
-        Reader("slurm.completing.parse_ending", _both(completing.parse_ending), (
+        Reader("cluster.slurm.completing.parse_ending", _both(completing.parse_ending), (
             b"12|alice|2026-11-21T03:04:05|gpu[01-02]\n13|bob|N/A|gpu03\n",)),
-        Reader("fleet.batch.Batch.split", _batch, (b"hello\nMARK 0\nx\nMARK 1\n",)),
-        Reader("fleet.protocol.unlabel", protocol.unlabel, (b"12: n 1 P", b"no label")),
-        Reader("fleet.protocol.parse", lambda data: protocol.parse(data, b"n"), (
+        Reader("cluster.channel.batch.Batch.split", _batch, (b"hello\nMARK 0\nx\nMARK 1\n",)),
+        Reader("cluster.channel.protocol.unlabel", protocol.unlabel, (b"12: n 1 P", b"no label")),
+        Reader("cluster.channel.protocol.parse", lambda data: protocol.parse(data, b"n"), (
             b"n 1 o 0 4 YWJj", b"n 0 H 1 b 5.1", b"n 1 X 0", b"n 1 O 1 0"), (protocol.FrameError,)),
-        Reader("fleet.protocol.Stream", _stream, (b"n 1 o 0 4 YWJj\nn 1 O 1 0\n",), (protocol.FrameError,)),
-        Reader("fleet.protocol.ending", _both(protocol.ending), _SRUN),
-        Reader("fleet.protocol.task_numbers", _both(protocol.task_numbers), (b"0-3,5", b"7")),
-        Reader("hostlist.expand", _both(hostlist.expand), (b"gpu[01-16,20],login", b"rack[1-3]gpu[01-08]"), VALUE),
-        Reader("jsontext.loads", _both(jsontext.loads), (b'{"a": [1, 2.5, null]}',), (ValueError,)),
-        Reader("probes.container.read_facts", _both(container.read_facts), (b"c|root|8:1\nc|env|a|b\n",)),
-        Reader("probes.dcgm.read", lambda data: dcgm.read(0, _text(data)), _DCGM, strict=True),
-        Reader("probes.horovod_build.read", _both(horovod_build.read), _in("horovod", "*.txt")),
-        Reader("probes.mpi.version_of", _both(mpi.version_of), (b"mpirun (Open MPI) 4.1.4", b"MPICH Version: 4.2.1")),
-        Reader("probes.mpi.read_installed", lambda data: mpi.read_installed("gpu01", _text(data)), _in("mpi", "prepare*")),
-        Reader("probes.mpi.read_world", _both(mpi.read_world), _WORLD),
-        Reader("probes.mpi_errors.explain", _both(mpi_errors.explain), (*_in("nccl", "mpi-*.txt"), *_SRUN)),
-        Reader("probes.nccl_log.read", _both(nccl_log.read), recorded("nccl/nccl-debug-info.txt")),
-        Reader("probes.nccl_tests.read", _both(nccl_tests.read), (
+        Reader("cluster.channel.protocol.Stream", _stream, (b"n 1 o 0 4 YWJj\nn 1 O 1 0\n",), (protocol.FrameError,)),
+        Reader("cluster.channel.protocol.ending", _both(protocol.ending), _SRUN),
+        Reader("cluster.channel.protocol.task_numbers", _both(protocol.task_numbers), (b"0-3,5", b"7")),
+        Reader("core.hostlist.expand", _both(hostlist.expand), (b"gpu[01-16,20],login", b"rack[1-3]gpu[01-08]"), VALUE),
+        Reader("core.safe_json.loads", _both(jsontext.loads), (b'{"a": [1, 2.5, null]}',), (ValueError,)),
+        Reader("suites.container.facts.read_facts", _both(container.read_facts), (b"c|root|8:1\nc|env|a|b\n",)),
+        Reader("suites.burnin.dcgm.read", lambda data: dcgm.read(0, _text(data)), _DCGM, strict=True),
+        Reader("suites.horovod.facts.read", _both(horovod_build.read), _in("horovod", "*.txt")),
+        Reader("suites.mpi.facts.version_of", _both(mpi.version_of), (b"mpirun (Open MPI) 4.1.4", b"MPICH Version: 4.2.1")),
+        Reader("suites.mpi.facts.read_installed", lambda data: mpi.read_installed("gpu01", _text(data)), _in("mpi", "prepare*")),
+        Reader("suites.mpi.facts.read_world", _both(mpi.read_world), _WORLD),
+        Reader("kit.mpi_errors.explain", _both(mpi_errors.explain), (*_in("nccl", "mpi-*.txt"), *_SRUN)),
+        Reader("suites.nccl.log_reader.read", _both(nccl_log.read), recorded("nccl/nccl-debug-info.txt")),
+        Reader("suites.nccl.table_reader.read", _both(nccl_tests.read), (
             *_in("nccl", "nccl-*.txt"), *_in("nccl", "derived-2.1*-all_reduce.txt"))),
-        Reader("probes.nccl_tests.read_tasks", lambda data: nccl_tests.read_tasks({"0": _text(data)}, stderr=_text(data)), (
+        Reader("suites.nccl.table_reader.read_tasks", lambda data: nccl_tests.read_tasks({"0": _text(data)}, stderr=_text(data)), (
             *_in("nccl", "per-node*.txt"), *_in("nccl", "torch-*.txt"))),
 
-        Reader("runners.nccl.read_rounds", _generated(nccl.read_rounds), (
+        Reader("suites.nccl.steps.read_rounds", _generated(nccl.read_rounds), (
             b'{"round": 1, "members": ["gpu01", "gpu02"], "busbw": 1.5}\n',)),
-        Reader("slurm.exam.cpu_list", _both(exam.cpu_list), (b"0-2,8", b"0-127")),
-        Reader("slurm.exam.parse_squeue", _both(exam.parse_squeue), (
+        Reader("suites.slurm.diagnostic_step.cpu_list", _both(exam.cpu_list), (b"0-2,8", b"0-127")),
+        Reader("suites.slurm.diagnostic_step.parse_squeue", _both(exam.parse_squeue), (
             b"12_0                12        COMPLETED           1  \n",), VALUE),
-        Reader("slurm.inventory.parse_nodes", _both(inventory.parse_nodes), _NODES, VALUE),
-        Reader("slurm.inventory.parse_partitions", _both(inventory.parse_partitions), (
+        Reader("cluster.slurm.inventory.parse_nodes", _both(inventory.parse_nodes), _NODES, VALUE),
+        Reader("cluster.slurm.inventory.parse_partitions", _both(inventory.parse_partitions), (
             b"PartitionName=batch Default=YES MaxTime=1-00:00:00 Nodes=gpu[01-04] State=UP OverSubscribe=NO\n",), VALUE),
-        Reader("slurm.inventory.parse_steps", _both(inventory.parse_steps), (
+        Reader("cluster.slurm.inventory.parse_steps", _both(inventory.parse_steps), (
             b"StepId=10.0 UserId=0 State=RUNNING Partition=batch NodeList=gpu[01-02] Nodes=2 CPUs=2 Name=a b Network=(null)\n",
             ), VALUE),
-        Reader("slurm.inventory.parse_config", _both(inventory.parse_config), (b"SLURM_VERSION           = 22.05.8\n",), VALUE),
-        Reader("slurm.inventory.parse_state", _both(inventory.parse_state), (b"IDLE+DRAIN*", b"mixed~"), VALUE),
-        Reader("slurm.inventory.parse_gres", _both(inventory.parse_gres), (b"gpu:h200:8(S:0-1),shard:32",), VALUE),
-        Reader("slurm.pyxis.explain", _both(pyxis.explain), (
+        Reader("cluster.slurm.inventory.parse_config", _both(inventory.parse_config), (b"SLURM_VERSION           = 22.05.8\n",), VALUE),
+        Reader("cluster.slurm.inventory.parse_state", _both(inventory.parse_state), (b"IDLE+DRAIN*", b"mixed~"), VALUE),
+        Reader("cluster.slurm.inventory.parse_gres", _both(inventory.parse_gres), (b"gpu:h200:8(S:0-1),shard:32",), VALUE),
+        Reader("cluster.slurm.pyxis.explain", _both(pyxis.explain), (
             b"slurmstepd: error: pyxis: couldn't chdir to /x: No such file\n", b"curl: (6) Could not resolve host: nvcr.io")),
-        Reader("slurm.step.srun_endings", _both(step.srun_endings), _SRUN),
-        Reader("units.parse_size", _both(units.parse_size), (b"81559MiB", b"2 TB"), VALUE),
-        Reader("units.parse_duration", _both(units.parse_duration), (b"1-02:00:00", b"250ms"), VALUE),
-        Reader("units.parse_option_time", _both(units.parse_option_time), (b"30m", b"30"), VALUE),
-        Reader("units.parse_bandwidth", _both(units.parse_bandwidth), (b"400 Gb/s",), VALUE),
+        Reader("cluster.slurm.step.srun_endings", _both(step.srun_endings), _SRUN),
+        Reader("core.units.parse_size", _both(units.parse_size), (b"81559MiB", b"2 TB"), VALUE),
+        Reader("core.units.parse_duration", _both(units.parse_duration), (b"1-02:00:00", b"250ms"), VALUE),
+        Reader("core.units.parse_option_time", _both(units.parse_option_time), (b"30m", b"30"), VALUE),
+        Reader("core.units.parse_bandwidth", _both(units.parse_bandwidth), (b"400 Gb/s",), VALUE),
     )
 }  # fmt: skip
 
 # Readers that need no corpus of their own, and why.
 ELSEWHERE = {
-    "checks.os.load": "a check",
-    "checks.told.TaskTold": "words for people",
+    "suites.os.checks.load": "a check",
+    "kit.payload_result.TaskTold": "words for people",
     "config.": "files: tests/test_fuzz_config.py",
-    "probes.nccl_tests.explain_rc": "reads a number",
-    "slurm.pyxis.explain_exit": "reads a number",
-    "slurm.exam.read_jobs": "asks Slurm; parse_squeue reads",
-    "probes.os_storage.read": "asks the nodes; read_written and read_seen read",
-    "probes.os_storage.SharedFiles": "writes a command",
+    "suites.nccl.table_reader.explain_rc": "reads a number",
+    "cluster.slurm.pyxis.explain_exit": "reads a number",
+    "suites.slurm.diagnostic_step.read_jobs": "asks Slurm; parse_squeue reads",
+    "suites.os.storage_facts.read": "asks the nodes; read_written and read_seen read",
+    "suites.os.storage_facts.SharedFiles": "writes a command",
     "report.events.read_events": "a file: tests/test_bad_input.py",
     "report.prom.read": "text as it is; its lines are read where it is written",
-    "runners.burnin.Before": "a file: tests/test_bad_input.py",
-    "runners.nccl.Sweep.parse": "an option of the cluster file",
+    "suites.burnin.steps.Before": "a file: tests/test_bad_input.py",
+    "suites.nccl.steps.Sweep.parse": "an option of the cluster file",
     "plugin.": "ours",
     "sandbox.": "ours",
     "suite.": "ours",
-    "transport.": "files of ssh, read by paramiko",
-    "fleet.over_ssh": "the frames are read by fleet.protocol",
+    "cluster.transport.": "files of ssh, read by paramiko",
+    "cluster.channel.over_ssh": "the frames are read by cluster.channel.protocol",
 }
-# readers behind a probe: fuzzed as the probe's parse
+# modules of probes: their readers are fuzzed as the probe's parse
 _OF_PROBES = (
-    "enroot", "fabric_manager", "infiniband", "kernel_log", "nvidia_smi", "os", "os_network", "os_software", "os_storage",
+    "core.probe", "kit.enroot", "kit.fabric_manager", "kit.kernel_log", "kit.nvidia_smi", "suites.fabric.facts",
+    "suites.os.facts", "suites.os.network_facts", "suites.os.software_facts", "suites.os.storage_facts",
 )  # fmt: skip
+_PROBES = (
+    *_OF_PROBES,
+    "suites.mpi.facts",
+    "suites.container.facts",
+    "suites.monitoring.facts",
+    "suites.horovod.facts",
+)
 
 
 def probes() -> dict[str, Probe[Any]]:
@@ -374,13 +387,11 @@ def probes() -> dict[str, Probe[Any]]:
     for module in _modules():
         short = module.__name__.removeprefix("pytest_gpucluster.")
         for name, value in vars(module).items():
-            if isinstance(value, Probe) and short.startswith("probes."):
+            if short not in _PROBES:
+                continue
+            if isinstance(value, Probe):
                 found[f"{short}.{name}"] = value
-            elif (
-                _makes_probe(value, module.__name__)
-                and not name.startswith("_")
-                and short.startswith("probes.")
-            ):
+            elif _makes_probe(value, module.__name__) and not name.startswith("_"):
                 found[f"{short}.{name}"] = MADE[name]()
     return found
 
@@ -401,12 +412,10 @@ def unknown_readers() -> list[str]:
 
 
 def _is_known(name: str) -> bool:
-    module = name.split(".")[1] if name.startswith("probes.") else ""
     return (
         name in OTHERS
-        or name.startswith(tuple(ELSEWHERE))
-        or module in _OF_PROBES
-        or name == "probes.mpi.read_mpi_list"
+        or name.startswith((*ELSEWHERE, *(f"{module}." for module in _OF_PROBES)))
+        or name == "suites.mpi.facts.read_mpi_list"
     )
 
 
@@ -426,7 +435,7 @@ def readers_in_the_package() -> Iterator[str]:
 
 def _modules() -> Iterator[Any]:
     for info in pkgutil.walk_packages(pytest_gpucluster.__path__, "pytest_gpucluster."):
-        if "payloads" not in info.name and "__main__" not in info.name:
+        if ".payload" not in info.name and ".test_" not in info.name and "__main__" not in info.name:
             yield importlib.import_module(info.name)
 
 

@@ -7,13 +7,13 @@ import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.probes import kernel_log
-from pytest_gpucluster.probes.base import Answer
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit import kernel_log
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpucluster.probes.kernel_log import KernelLog
+    from pytest_gpucluster.kit.kernel_log import KernelLog
 
 START = "Linux version 5.15.0-1061-nvidia (buildd@lcy02) #62-Ubuntu SMP"
 

@@ -62,8 +62,8 @@ def test_a(node, full):
 ENDS = """
 import pytest
 
-from pytest_gpucluster.checks.verdict import Finding, Metric, check
-from pytest_gpucluster.probes.base import Probe, text_of
+from pytest_gpucluster.core.check import Finding, Metric, check
+from pytest_gpucluster.core.probe import Probe, text_of
 from pytest_gpucluster.suite import probed
 
 

@@ -6,16 +6,14 @@ A check that changes its action changes this table too: a drain takes a node wit
 from __future__ import annotations
 
 import ast
-import importlib
-import pkgutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster import checks
-from pytest_gpucluster.checks.verdict import (
+from pytest_gpucluster import suites
+from pytest_gpucluster.core.check import (
     CHECKS,
     Action,
     Advisory,
@@ -23,6 +21,7 @@ from pytest_gpucluster.checks.verdict import (
     NotApplicable,
     NotChecked,
     conclude,
+    disturbed,
 )
 from pytest_gpucluster.drain.policy import NAMES, reaches
 from pytest_gpucluster.plugin.drain import Drainage, Options
@@ -257,8 +256,7 @@ VALUES = ("monitor", "reset gpu", "reboot", "drain", "return to vendor")
 @pytest.fixture(scope="module")
 def registered() -> dict[str, str]:
     """Return check -> action of every check of every module."""
-    for module in pkgutil.iter_modules(checks.__path__):
-        importlib.import_module(f"{checks.__name__}.{module.name}")
+    suites.import_checks()
     return {name: about.action.value for name, about in CHECKS.items()}
 
 
@@ -339,10 +337,24 @@ HARDEST = {
 ELSEWHERE = {
     "drain.py": ["monitor"],
     "expect.py": ["monitor"],
-    "nccl_proof.py": ["monitor", "drain"],
     "policy.py": ["monitor"],
-    "verdict.py": ["monitor", "drain"],  # drain: what a check asks for that names no action
+    "check.py": ["monitor", "drain"],  # drain: what a check asks for that names no action
+    "stages.py": ["monitor", "drain"],
 }
+
+
+SOURCE = Path(suites.__file__).parents[1]
+CHECK_FILES = [
+    path
+    for path in sorted(
+        [*SOURCE.glob("suites/*/*.py"), *SOURCE.glob("kit/*.py"), SOURCE / "core" / "majority.py"]
+    )
+    if "core.check import" in path.read_text() and path.stem != "stages"
+]
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
 
 
 class Source:
@@ -351,18 +363,19 @@ class Source:
     def __init__(self) -> None:
         self.defined: dict[tuple[str, str], ast.stmt] = {}
         self.imported: dict[tuple[str, str], tuple[str, str]] = {}  # '' as name: the module itself
-        for path in Path(checks.__file__).parent.glob("*.py"):
+        self.modules = {module_of(path): path for path in CHECK_FILES}
+        for module, path in self.modules.items():
             for node in ast.parse(path.read_bytes()).body:
-                self.read(path.stem, node)
+                self.read(module, node)
         self.checks = {name: key for key, node in self.defined.items() for name in self.named(node)}
         self.parts = {key: list(own_parts(node)) for key, node in self.defined.items()}
 
     def read(self, module: str, node: ast.stmt) -> None:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(checks.__name__):
-            source = (node.module or "").removeprefix(checks.__name__).strip(".")
+        if isinstance(node, ast.ImportFrom):
             for alias in node.names:
-                name = alias.asname or alias.name
-                self.imported[module, name] = (source, alias.name) if source else (alias.name, "")
+                whole, name = f"{node.module}.{alias.name}", alias.asname or alias.name
+                is_module = whole in self.modules
+                self.imported[module, name] = (whole, "") if is_module else (node.module or "", alias.name)
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             self.defined[module, node.name] = node
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
@@ -390,7 +403,7 @@ class Source:
 
     def reached(self, key: tuple[str, str], seen: set[tuple[str, str]]) -> set[str]:
         module, _ = key
-        if key in seen or key not in self.defined or module == "verdict":
+        if key in seen or key not in self.defined or module.endswith("core.check"):
             return set()
         seen.add(key)
         found: set[str] = set()
@@ -441,13 +454,12 @@ def test_every_finding_that_asks_for_more_than_to_watch_stands_in_the_table(
 
 
 def test_what_is_no_check_names_the_actions_of_the_table() -> None:
-    root = Path(checks.__file__).parents[1]
     found = {}
-    for path in [*root.rglob("*.py"), *Path(root.parents[1], "suites").glob("*.py")]:
+    for path in SOURCE.rglob("*.py"):
         text = path.read_bytes()
         parts = ast.walk(ast.parse(text)) if b"Action." in text else ()
         named = {part.attr for part in parts if isinstance(part, ast.Attribute) and is_action(part)}
-        if named and (path.parent.name != "checks" or path.stem == "verdict"):
+        if named and path not in CHECK_FILES:
             found[path.name] = sorted((Action[name].value for name in named), key=VALUES.index)
     assert found == ELSEWHERE
 
@@ -541,7 +553,7 @@ def test_an_error_is_no_grounds_and_keeps_a_drained_node_drained() -> None:
 @pytest.mark.parametrize("action", Action)
 def test_a_failure_of_other_users_or_settings_asks_for_no_drain(action: Action) -> None:
     """Where others were at work on the GPUs, the hardware alone was not measured."""
-    found = checks.verdict.disturbed(
+    found = disturbed(
         conclude("gpu.x", [BAD, Finding("GPU 3", "1", "2", action)], cause="", hint="", action=action),
         "others",
     )

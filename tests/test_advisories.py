@@ -12,7 +12,7 @@ from report_helpers import a_run, failing, passing
 from test_prom import promtool, samples
 from test_report_html import HOSTILE, Page, page_of
 
-from pytest_gpucluster.checks.verdict import (
+from pytest_gpucluster.core.check import (
     Action,
     Advisory,
     Finding,
@@ -29,11 +29,11 @@ from pytest_gpucluster.checks.verdict import (
 )
 from pytest_gpucluster.plugin.drain import _hardest
 from pytest_gpucluster.plugin.expect import MAX_SHOWN, describe
-from pytest_gpucluster.plugin.record import Record
-from pytest_gpucluster.plugin.tally import MAX_WARNINGS, Tally
+from pytest_gpucluster.plugin.item_result import Record
+from pytest_gpucluster.plugin.summary import MAX_WARNINGS, Tally
 from pytest_gpucluster.report import html, junit, prom
-from pytest_gpucluster.report.recorded import recorded
-from pytest_gpucluster.report.run import read_run
+from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.report.run_snapshot import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -335,7 +335,7 @@ def test_the_same_finding_with_another_action_is_another_row() -> None:
 
 def test_prometheus_counts_the_warnings_of_a_check() -> None:
     two = warned(
-        "gpu02", WARNING, {**WARNING, "part": "GPU 5"}, nodeid="suites/test_gpu.py::test_pcie[gpu02-4G]"
+        "gpu02", WARNING, {**WARNING, "part": "GPU 5"}, nodeid="suites/gpu/test_gpu.py::test_pcie[gpu02-4G]"
     )
     page = prom.render(a_run([warned("gpu01"), two, passing("gpu03")]))
     assert promtool(page) == ""
@@ -372,7 +372,7 @@ def test_a_damaged_warning_of_a_foreign_log_is_no_crash(odd: Any) -> None:
 
 SUITE = """
 import pytest
-from pytest_gpucluster.checks.verdict import Action, Advisory, Finding, conclude
+from pytest_gpucluster.core.check import Action, Advisory, Finding, conclude
 
 
 def test_warned(host, expect):

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 from plugin_helpers import wait_for
 
-from pytest_gpucluster.errors import AllocationError
-from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
-from pytest_gpucluster.slurm.client import Slurm
-from pytest_gpucluster.transport import LocalTransport
+from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.cluster.slurm.client import Slurm
+from pytest_gpucluster.cluster.transport import LocalTransport
+from pytest_gpucluster.core.errors import AllocationError
 
 if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 OWNER = """
 import sys, time
-from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
-from pytest_gpucluster.slurm.client import Slurm
-from pytest_gpucluster.transport import LocalTransport
+from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.cluster.slurm.client import Slurm
+from pytest_gpucluster.cluster.transport import LocalTransport
 print("begin", flush=True)
 held = Allocation.request(Slurm(LocalTransport()), AllocationRequest(nodes=("gpu01", "gpu02")))
 time.sleep(300)

@@ -17,19 +17,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from plugin_helpers import DEADLINE, Run, run_pytest
 
-from pytest_gpucluster import printable, redact
-from pytest_gpucluster.cli import main
-from pytest_gpucluster.config.models import EnvironmentConfig
-from pytest_gpucluster.errors import GpuClusterError, SlurmError, TransportError
-from pytest_gpucluster.fleet.channel import Fleet
-from pytest_gpucluster.fleet.protocol import BASE64, FrameError, Stream, parse
-from pytest_gpucluster.probes.base import with_root
-from pytest_gpucluster.report.events import EventLog, read_events
-from pytest_gpucluster.runners.burnin import Before
-from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
-from pytest_gpucluster.slurm.client import Slurm
-from pytest_gpucluster.slurm.inventory import parse_nodes
-from pytest_gpucluster.slurm.step import (
+from pytest_gpucluster.cli.main import main
+from pytest_gpucluster.cluster.channel.channel import Fleet
+from pytest_gpucluster.cluster.channel.protocol import BASE64, FrameError, Stream, parse
+from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.cluster.slurm.client import Slurm
+from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
+from pytest_gpucluster.cluster.slurm.step import (
     LEAST_CAP,
     STEP_CAP,
     StepRequest,
@@ -37,7 +31,14 @@ from pytest_gpucluster.slurm.step import (
     fair_cap,
     run_step,
 )
-from pytest_gpucluster.transport import LocalTransport, local
+from pytest_gpucluster.cluster.transport import LocalTransport, local
+from pytest_gpucluster.config.models import EnvironmentConfig
+from pytest_gpucluster.core import redact
+from pytest_gpucluster.core import sanitize as printable
+from pytest_gpucluster.core.errors import GpuClusterError, SlurmError, TransportError
+from pytest_gpucluster.core.probe import with_root
+from pytest_gpucluster.report.events import EventLog, read_events
+from pytest_gpucluster.suites.burnin.steps import Before
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,9 +63,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpucluster.checks.verdict import Finding, check
-from pytest_gpucluster.errors import StepError
-from pytest_gpucluster.probes.base import Probe, text_of
+from pytest_gpucluster.core.check import Finding, check
+from pytest_gpucluster.core.errors import StepError
+from pytest_gpucluster.core.probe import Probe, text_of
 from pytest_gpucluster.suite import probed
 
 HOSTILE = {HOSTILE!r}
@@ -356,7 +357,7 @@ PLANTED = """
 import os
 from pathlib import Path
 
-from pytest_gpucluster.errors import StepError
+from pytest_gpucluster.core.errors import StepError
 
 FILE = os.environ["PLANTED"]
 TEXT = Path(FILE).read_text()

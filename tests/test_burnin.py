@@ -19,15 +19,14 @@ from framework_helpers import framework_python, imported
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpucluster.checks import burnin as checks
-from pytest_gpucluster.checks.burnin_told import NodeTold, Told
-from pytest_gpucluster.checks.verdict import Action, Finding, Outcome
-from pytest_gpucluster.config.burnin import BurninConfig
 from pytest_gpucluster.config.models import EnvironmentConfig
-from pytest_gpucluster.errors import ConfigError
-from pytest_gpucluster.payloads import burnin as payload
+from pytest_gpucluster.core.check import Action, Finding, Outcome
+from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.plugin import burnin as plugin
-from pytest_gpucluster.runners.burnin import Before, Burnin, Progress, _pairs
+from pytest_gpucluster.suites.burnin import checks, payload
+from pytest_gpucluster.suites.burnin.config import BurninConfig
+from pytest_gpucluster.suites.burnin.results import NodeTold, Told
+from pytest_gpucluster.suites.burnin.steps import Before, Burnin, Progress, _pairs
 
 DATA = Path(__file__).parent / "data"
 SOURCE = Path(payload.__file__)

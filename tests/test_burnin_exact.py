@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from burnin_helpers import CONFIG, NAME, failed, fleet, gpu_of, hello, load
 
-from pytest_gpucluster.checks import burnin, burnin_limits, burnin_told
-from pytest_gpucluster.checks.burnin_told import GpuAbout, Lie, NodeTold, Peaks, Told
-from pytest_gpucluster.checks.outliers import Halves, Outliers
-from pytest_gpucluster.checks.verdict import Action, Advisory, Finding, Metric, Outcome
-from pytest_gpucluster.config.burnin import BurninConfig
-from pytest_gpucluster.probes.dcgm import DcgmResult, DcgmWarning
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome
+from pytest_gpucluster.core.outliers import Halves, Outliers
+from pytest_gpucluster.suites.burnin import checks as burnin
+from pytest_gpucluster.suites.burnin import limits as burnin_limits
+from pytest_gpucluster.suites.burnin import results as burnin_told
+from pytest_gpucluster.suites.burnin.config import BurninConfig
+from pytest_gpucluster.suites.burnin.dcgm import DcgmResult, DcgmWarning
+from pytest_gpucluster.suites.burnin.results import GpuAbout, Lie, NodeTold, Peaks, Told
 
 PART = "GPU 1 (GPU-a-1, 0000:10:00.0)"
 UUID = gpu_of("a", 1)

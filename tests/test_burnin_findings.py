@@ -7,18 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from burnin_helpers import CONFIG, fleet, gpu_of, hello, load
 
-from pytest_gpucluster.checks import burnin as checks
-from pytest_gpucluster.checks.burnin_told import NodeTold, Peaks, Told
-from pytest_gpucluster.checks.verdict import (
-    Action,
-    Finding,
-    Metric,
-    NotApplicable,
-    NotChecked,
-    Outcome,
-    Verdict,
-)
-from pytest_gpucluster.config.burnin import BurninConfig
+from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, Outcome, Verdict
+from pytest_gpucluster.suites.burnin import checks
+from pytest_gpucluster.suites.burnin.config import BurninConfig
+from pytest_gpucluster.suites.burnin.results import NodeTold, Peaks, Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,14 +9,14 @@ from burnin_helpers import CONFIG, NAME, failed, fleet, gpu_of, hello, load
 from pydantic import ValidationError
 
 from pytest_gpucluster import config as configs
-from pytest_gpucluster.checks import burnin as checks
-from pytest_gpucluster.checks.burnin_figures import KNOWN, LANE, Floor, figures_of, floor_of
-from pytest_gpucluster.checks.burnin_limits import Rate, limit_of
-from pytest_gpucluster.checks.burnin_told import NodeTold, Peaks, Told
-from pytest_gpucluster.checks.outliers import Halves, outliers
-from pytest_gpucluster.checks.verdict import Action, Finding, Metric, Outcome
-from pytest_gpucluster.config.burnin import BurninConfig, BurninLimit
 from pytest_gpucluster.config.models import GpuProfile, Profile
+from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome
+from pytest_gpucluster.core.outliers import Halves, outliers
+from pytest_gpucluster.suites.burnin import checks
+from pytest_gpucluster.suites.burnin.config import BurninConfig, BurninLimit
+from pytest_gpucluster.suites.burnin.gpu_peaks import KNOWN, LANE, Floor, figures_of, floor_of
+from pytest_gpucluster.suites.burnin.limits import Rate, limit_of
+from pytest_gpucluster.suites.burnin.results import NodeTold, Peaks, Told
 
 # NVIDIA's data sheets, dense: fp64, fp32, tf32, fp16, fp8, int8 (TFLOP/s, TOP/s), memory (GB/s)
 SHEETS = {

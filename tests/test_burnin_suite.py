@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 DEADLINE = 240  # seconds; a run takes a tenth of it
 Faults = dict[str, dict[str, dict[str, int]]]
-SUITE = ROOT / "suites" / "test_burnin.py"
+SUITE = ROOT / "suites" / "burnin" / "test_burnin.py"
 # of a node: faults that leave it in the burn-in, or one that ends its part
 FAULTY: Faults = {
     "gpu01": {

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.checks import burnin, burnin_told
-from pytest_gpucluster.checks.burnin_told import GpuAbout, NodeTold, Peaks, Told, unit_of
-from pytest_gpucluster.config.burnin import BurninConfig
+from pytest_gpucluster.suites.burnin import checks as burnin
+from pytest_gpucluster.suites.burnin import results as burnin_told
+from pytest_gpucluster.suites.burnin.config import BurninConfig
+from pytest_gpucluster.suites.burnin.results import GpuAbout, NodeTold, Peaks, Told, unit_of
 
 
 def test_units_of_rates() -> None:

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plugin_helpers import queue, run_pytest, wait_for
 
-from pytest_gpucluster.errors import AllocationError, SlurmError
+from pytest_gpucluster.cluster.channel.channel import Fleet
+from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest, _Holder
+from pytest_gpucluster.cluster.slurm.client import Slurm
+from pytest_gpucluster.cluster.slurm.result import StepResult
+from pytest_gpucluster.cluster.slurm.step import StepRequest, ended_from_outside, run_step
+from pytest_gpucluster.cluster.transport import LocalTransport
+from pytest_gpucluster.core.errors import AllocationError, SlurmError
 from pytest_gpucluster.report.events import EventLog, read_events
-from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest, _Holder
-from pytest_gpucluster.slurm.client import Slurm
-from pytest_gpucluster.slurm.result import StepResult
-from pytest_gpucluster.slurm.step import StepRequest, ended_from_outside, run_step
-from pytest_gpucluster.transport import LocalTransport
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 import chaos
@@ -143,7 +144,7 @@ def test_the_relay_of_a_killed_controller_leaves_no_folder(tmp_path_factory: pyt
     tmp_path = tmp_path_factory.mktemp("r")  # short enough for the path of a socket
     code = """
 import os, signal
-from pytest_gpucluster.fleet.relay import FleetServer
+from pytest_gpucluster.cluster.channel.channel_server import FleetServer
 server = FleetServer(None)
 print(os.path.dirname(server.address[0]), os.path.exists(server.address[0]))
 os.kill(os.getpid(), signal.SIGKILL)
@@ -162,9 +163,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_nodes_are_given_back_when_salloc_is_killed_and_then_we_are(sandbox: Sandbox) -> None:
     code = """
 import os, signal, subprocess
-from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
-from pytest_gpucluster.slurm.client import Slurm
-from pytest_gpucluster.transport import LocalTransport
+from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.cluster.slurm.client import Slurm
+from pytest_gpucluster.cluster.transport import LocalTransport
 held = Allocation.request(Slurm(LocalTransport()), AllocationRequest(count=1))
 guard = held._holder.process.pid
 subprocess.run(["pkill", "-KILL", "-x", "-s", str(guard), "salloc"], check=True)
@@ -180,9 +181,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_submission_that_outlives_us_is_cancelled_too(sandbox: Sandbox) -> None:
     code = """
 import os, signal, subprocess
-from pytest_gpucluster.slurm.client import Slurm
-from pytest_gpucluster.slurm.guard import JobGuard
-from pytest_gpucluster.transport import LocalTransport
+from pytest_gpucluster.cluster.slurm.client import Slurm
+from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
+from pytest_gpucluster.cluster.transport import LocalTransport
 guard = JobGuard(Slurm(LocalTransport()))
 late = f"sleep 1.5; sbatch --job-name={guard.name} --begin=now+600 -o /dev/null --wrap true"
 subprocess.Popen(["sh", "-c", late], start_new_session=True, stdout=subprocess.DEVNULL)
@@ -234,6 +235,11 @@ def test_a_step_that_is_ended_before_its_task_has_begun_blames_no_node(tmp_path:
         (1, "slurmstepd: error: *** STEP 3.1 ON gpu01 CANCELLED AT 2026-11-21T10:00 DUE TO TIME LIMIT ***", "STEP 3"),
         (1, "slurmstepd: error: *** STEP 3.1 ON gpu01 CANCELLED AT 2026-11-21T10:00 DUE TO TASK FAILURE ***", ""),
         (1, "srun: error: task 0 launch failed: x\nsrun: Job step aborted", ""),
+        (
+            1,
+            "srun: error: Task launch for StepId=3.1 failed on node gpu01: Job credential revoked",
+            "its job ended",
+        ),
         (137, "srun: error: gpu02: task 0: Killed", ""),
         (7, "srun: error: gpu02: task 0: Exited with exit code 7", ""),
     ],
@@ -261,6 +267,41 @@ def fake_slurm(tmp_path: Path) -> Slurm:
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     return Slurm(LocalTransport({"PATH": f"{tmp_path}:{os.environ['PATH']}"}), retry_for=1)
+
+
+REFUSING_SRUN = """#!/bin/sh
+echo "srun: error: Task launch for StepId=78.0 failed on node gpu01: $WHY" >&2
+echo "srun: error: Application launch failed: $WHY" >&2
+echo "srun: Job step aborted: Waiting up to 32 seconds for job step to finish." >&2
+exit 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("why", "to_blame"), [("Job credential revoked", False), ("Invalid job credential", True)]
+)
+def test_a_node_that_heard_of_the_end_of_the_job_first_is_not_to_blame(
+    tmp_path: Path, why: str, *, to_blame: bool
+) -> None:
+    """What srun says when the holder of the allocation is killed while the agents start."""
+    (tmp_path / "srun").write_text(REFUSING_SRUN)
+    (tmp_path / "srun").chmod(0o755)
+    slurm = Slurm(LocalTransport({"PATH": f"{tmp_path}:{os.environ['PATH']}", "WHY": why}))
+    with Fleet.over_slurm(slurm, Allocation.attach(slurm, 78, ("gpu01", "gpu02"))) as fleet:
+        fleet.wait_started()
+        assert why in fleet.lost["gpu01"]
+        assert fleet.cut == ({"gpu02"} if to_blame else {"gpu01", "gpu02"})
+        assert set(fleet.stillborn) == ({"gpu01"} if to_blame else set())
+
+
+@pytest.mark.parametrize("listed", ["", "echo gpu02"])
+def test_an_allocation_of_which_other_nodes_are_listed_is_refused(
+    fake_slurm: Slurm, tmp_path: Path, listed: str
+) -> None:
+    """A `scontrol show hostnames` that was killed listed none: every node was accused of not answering."""
+    (tmp_path / "salloc").write_text(FAKE_SALLOC.replace("echo gpu01", listed).replace("kill -9 $$", ""))
+    with pytest.raises(AllocationError, match=f"listed {listed[5:] or 'no node'} in the job; run again"):
+        Allocation.request(fake_slurm, AllocationRequest(nodes=("gpu01",)))
 
 
 def test_an_allocation_that_cannot_be_given_back_is_told(fake_slurm: Slurm) -> None:
@@ -302,8 +343,8 @@ def test_nothing_waits_by_the_wall_clock() -> None:
     known = {
         "sandbox/sandbox.py": 1,
         "report/events.py": 1,
-        "fleet/channel.py": 3,
-        "runners/monitoring.py": 2,
+        "cluster/channel/channel.py": 3,
+        "suites/monitoring/steps.py": 2,
     }
     src = Path(chaos.__file__).parents[1] / "src" / "pytest_gpucluster"
     found = {
@@ -313,5 +354,5 @@ def test_nothing_waits_by_the_wall_clock() -> None:
             count := sum("time.time()" in line and "``" not in line for line in path.read_text().splitlines())
         )
     }
-    found.pop("probes/base.py", None)  # a docstring
+    found.pop("core/probe.py", None)  # a docstring
     assert found == known

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpucluster import config, suites_path
 from pytest_gpucluster.config.models import Cluster, Group, Profile
-from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.plugin.check_patterns import (
     AfterCollection,
     Unmatched,
@@ -202,7 +202,7 @@ def test_the_controller_of_xdist_looks_at_what_its_workers_collect(tmp_path: Pat
 @pytest.mark.parametrize(
     ("nodeid", "check"),
     [
-        ("suites/test_gpu.py::test_xid[gpu01]", "gpu.xid"),
+        ("suites/gpu/test_gpu.py::test_xid[gpu01]", "gpu.xid"),
         ("test_gpu.py::test_xid[a::b]", "gpu.xid"),
         ("test_gpu.py::TestAll::test_xid", "gpu.xid"),
         ("site.py::disk", "site.disk"),

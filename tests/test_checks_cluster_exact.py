@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.checks import matrix, monitoring
-from pytest_gpucluster.checks import slurm as checks
-from pytest_gpucluster.checks.verdict import CHECKS, Finding, Metric, Outcome, Verdict
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_state
+from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.config.models import NodeProfile
-from pytest_gpucluster.config.monitoring import MonitoringConfig
-from pytest_gpucluster.probes.monitoring import Alert, Monitored, Service, Target
-from pytest_gpucluster.slurm.exam import ExamTask, NodeExam
-from pytest_gpucluster.slurm.inventory import NodeInfo, parse_state
-from pytest_gpucluster.slurm.result import StepResult, TaskResult
+from pytest_gpucluster.core.check import CHECKS, Finding, Metric, Outcome, Verdict
+from pytest_gpucluster.suites.matrix import checks as matrix
+from pytest_gpucluster.suites.monitoring import checks as monitoring
+from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
+from pytest_gpucluster.suites.monitoring.facts import Alert, Monitored, Service, Target
+from pytest_gpucluster.suites.slurm import checks
+from pytest_gpucluster.suites.slurm.diagnostic_step import ExamTask, NodeExam
 
 
 def told(verdict: Verdict) -> tuple[Any, ...]:

@@ -8,22 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.checks import container as checks
-from pytest_gpucluster.checks.fleet import norm
-from pytest_gpucluster.checks.verdict import Action, Finding, Outcome, Verdict
-from pytest_gpucluster.config.frameworks import ContainerConfig
-from pytest_gpucluster.errors import NotAvailable, ProbeError
-from pytest_gpucluster.probes.base import Answer
-from pytest_gpucluster.probes.container import (
-    HOST_VALUE,
-    MOUNTED,
-    PASSED,
-    Found,
-    Imported,
-    Seen,
-    read_facts,
-)
-from pytest_gpucluster.probes.enroot import (
+from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.majority import norm
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit.enroot import (
     SEARCH,
     Pyxis,
     Room,
@@ -34,12 +23,23 @@ from pytest_gpucluster.probes.enroot import (
     read_room,
     remove_command,
 )
-from pytest_gpucluster.probes.enroot import UNKNOWN as NO_LIST
+from pytest_gpucluster.kit.enroot import UNKNOWN as NO_LIST
+from pytest_gpucluster.kit.framework_config import ContainerConfig
+from pytest_gpucluster.suites.container import checks
+from pytest_gpucluster.suites.container.facts import (
+    HOST_VALUE,
+    MOUNTED,
+    PASSED,
+    Found,
+    Imported,
+    Seen,
+    read_facts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpucluster.checks.fleet import Norm
+    from pytest_gpucluster.core.majority import Norm
 
 IMAGE = Imported("/i.sqsh", "n", {"gpu01": 2.0}, {"gpu01": 10_000_000})
 OUTSIDE = {

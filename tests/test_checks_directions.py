@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpucluster.checks.directions import HIGHER, KINDS, LOWER, NEITHER, Judged, Kind, judge, kind_of
+from pytest_gpucluster.core.metric_direction import (
+    HIGHER,
+    KINDS,
+    LOWER,
+    NEITHER,
+    Judged,
+    Kind,
+    judge,
+    kind_of,
+)
 
 PARTS = Kind("higher", 0.0, 1, counted=True)
 ERRORS = Kind("lower", 0.0, 1, counted=True)

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 from kernel_logs import fold
 
-from pytest_gpucluster.checks import fleet, outliers, schedule, verdict, xid
-from pytest_gpucluster.checks.fleet import norm
-from pytest_gpucluster.checks.outliers import Halves, Outliers, beyond_spread
-from pytest_gpucluster.checks.told import StepTold, TaskTold, last_words, most_common, read_facts
-from pytest_gpucluster.checks.verdict import Action, Finding, Verdict
+from pytest_gpucluster.core import check as verdict
+from pytest_gpucluster.core import majority as fleet
+from pytest_gpucluster.core import outliers
+from pytest_gpucluster.core.check import Action, Finding, Verdict
+from pytest_gpucluster.core.majority import norm
+from pytest_gpucluster.core.outliers import Halves, Outliers, beyond_spread
+from pytest_gpucluster.kit import pairing as schedule
+from pytest_gpucluster.kit import xid_check as xid
+from pytest_gpucluster.kit.payload_result import StepTold, TaskTold, last_words, most_common, read_facts
 
 if TYPE_CHECKING:
     from pathlib import Path

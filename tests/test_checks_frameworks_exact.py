@@ -13,12 +13,17 @@ import test_ray_suite
 import test_submitit_suite
 import test_tensorflow_suite
 
-from pytest_gpucluster.checks import ddp, horovod, mpi, ray, submitit, tensorflow
-from pytest_gpucluster.checks.told import StepTold, TaskTold
-from pytest_gpucluster.checks.verdict import Finding, Metric, Outcome, Verdict
-from pytest_gpucluster.config.frameworks import MpiConfig
-from pytest_gpucluster.probes.mpi import Found, Installed, Pair, Version, World
-from pytest_gpucluster.probes.mpi_errors import Failure
+from pytest_gpucluster.core.check import Finding, Metric, Outcome, Verdict
+from pytest_gpucluster.kit.framework_config import MpiConfig
+from pytest_gpucluster.kit.mpi_errors import Failure
+from pytest_gpucluster.kit.payload_result import StepTold, TaskTold
+from pytest_gpucluster.suites.ddp import checks as ddp
+from pytest_gpucluster.suites.horovod import checks as horovod
+from pytest_gpucluster.suites.mpi import checks as mpi
+from pytest_gpucluster.suites.mpi.facts import Found, Installed, Pair, Version, World
+from pytest_gpucluster.suites.ray import checks as ray
+from pytest_gpucluster.suites.submitit import checks as submitit
+from pytest_gpucluster.suites.tensorflow import checks as tensorflow
 
 
 def told(verdict: Verdict) -> tuple[Any, ...]:
@@ -252,7 +257,7 @@ def test_each_place_of_a_rank_is_compared() -> None:
 
 
 def test_a_build_that_can_do_nothing() -> None:
-    from pytest_gpucluster.probes.horovod_build import read  # noqa: PLC0415 - needed here only
+    from pytest_gpucluster.suites.horovod.facts import read  # noqa: PLC0415 - needed here only
 
     whole = read(test_horovod_suite.TABLE)
     here = horovod.NodeBuild(replace(whole, operations=frozenset()))

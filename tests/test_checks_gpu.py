@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.checks import gpu, xid
-from pytest_gpucluster.checks.verdict import Action, Finding, Outcome
 from pytest_gpucluster.config.gpu import GpuConfig
 from pytest_gpucluster.config.models import GpuProfile
-from pytest_gpucluster.probes import nvidia_smi
-from pytest_gpucluster.probes.base import Answer
-from pytest_gpucluster.probes.fabric_manager import FabricManager
-from pytest_gpucluster.probes.kernel_log import Event, KernelLog
+from pytest_gpucluster.core.check import Action, Finding, Outcome
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit import xid_check as xid
+from pytest_gpucluster.kit.fabric_manager import FabricManager
+from pytest_gpucluster.kit.kernel_log import Event, KernelLog
+from pytest_gpucluster.suites.gpu import checks as gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpucluster.checks.verdict import Verdict
+    from pytest_gpucluster.core.check import Verdict
 
 MIB = 2**20
 DATA = Path(__file__).parent / "data" / "h200x8"

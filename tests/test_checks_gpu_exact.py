@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_checks_gpu import FAULTS, MIB, PROFILE, Host, devices, judge, remap, uuid
 
-from pytest_gpucluster.checks import gpu
-from pytest_gpucluster.checks.fleet import Norm, norm
-from pytest_gpucluster.checks.verdict import Action, Advisory, Finding, Metric, Outcome
-from pytest_gpucluster.probes import nvidia_smi
-from pytest_gpucluster.probes.fabric_manager import FabricManager
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome
+from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit.fabric_manager import FabricManager
+from pytest_gpucluster.suites.gpu import checks as gpu
 
 if TYPE_CHECKING:
     from pytest_gpucluster.config.models import GpuProfile

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.checks import localise, schedule
-from pytest_gpucluster.checks.localise import (
+from pytest_gpucluster.kit import pairing as schedule  # noqa: TC001 - monkeypatched
+from pytest_gpucluster.suites.nccl import localization as localise
+from pytest_gpucluster.suites.nccl.localization import (
     Bound,
     Kind,
     Localisation,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pytest_gpucluster.checks import matrix
-from pytest_gpucluster.checks.matrix import Cell, State, Work
-from pytest_gpucluster.checks.verdict import Action, Finding, Outcome, Verdict
+from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
+from pytest_gpucluster.suites.matrix import checks as matrix
+from pytest_gpucluster.suites.matrix.checks import Cell, State, Work
 
 PASSED = Verdict("x", Outcome.PASSED)
 NO_PMI = Verdict("x", Outcome.FAILED, (Finding("singletons", "4 worlds", "one"),))

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_nccl_belief import IB, judged, line, run_of, with_rank
 
-from pytest_gpucluster.checks import nccl
-from pytest_gpucluster.checks.localise import (
+from pytest_gpucluster.config.models import FabricProfile
+from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome
+from pytest_gpucluster.kit import mpi_errors
+from pytest_gpucluster.suites.nccl import log_reader as nccl_log
+from pytest_gpucluster.suites.nccl import validation as nccl
+from pytest_gpucluster.suites.nccl.localization import (
     Bound,
     Kind,
     Localisation,
@@ -18,14 +22,19 @@ from pytest_gpucluster.checks.localise import (
     Status,
     fleet_bound,
 )
-from pytest_gpucluster.checks.nccl import TRANSPORT, Asked, aligned, believe, believe_nodes, follows, metrics
-from pytest_gpucluster.checks.verdict import Action, Finding, Metric, Outcome
-from pytest_gpucluster.config.models import FabricProfile
-from pytest_gpucluster.probes import mpi_errors, nccl_log
-from pytest_gpucluster.probes.nccl_tests import Half, Output, Row
+from pytest_gpucluster.suites.nccl.table_reader import Half, Output, Row
+from pytest_gpucluster.suites.nccl.validation import (
+    TRANSPORT,
+    Asked,
+    aligned,
+    believe,
+    believe_nodes,
+    follows,
+    metrics,
+)
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.probes.nccl_tests import Run
+    from pytest_gpucluster.suites.nccl.table_reader import Run
 
 COUNT = "compare srun's -N, --ntasks-per-node and the tool's -g with what was asked for"
 OTHER = "the run was smaller, larger or other than asked for"

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.checks import os, os_network
-from pytest_gpucluster.checks.fleet import Norm  # noqa: TC001
-from pytest_gpucluster.checks.os_network import Ways  # noqa: TC001
-from pytest_gpucluster.checks.verdict import Action, Finding, Metric, Outcome
-from pytest_gpucluster.probes.os_network import Link, Naming, Network, Way
+from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome
+from pytest_gpucluster.core.majority import Norm  # noqa: TC001
+from pytest_gpucluster.suites.os import checks as os
+from pytest_gpucluster.suites.os import network as os_network
+from pytest_gpucluster.suites.os.network import Ways  # noqa: TC001
+from pytest_gpucluster.suites.os.network_facts import Link, Naming, Network, Way
 
 ETHER, OTHER, IB = Link("ether", 9000), Link("ether", 1500), Link("infiniband", 2044)
 OPEN, HERE = "an answer, or a refusal, from it", "an answer, or a refusal, from here"

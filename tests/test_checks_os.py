@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.checks import os
-from pytest_gpucluster.checks.fleet import Norm
-from pytest_gpucluster.checks.verdict import Action, Advisory, Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.config.models import Group, MountConfig, NodeProfile, OsConfig, Profile
-from pytest_gpucluster.errors import ConfigError
-from pytest_gpucluster.probes.base import Answer
-from pytest_gpucluster.probes.os import Clock, Cpus, Load, Memory, Mount
-from pytest_gpucluster.probes.os_software import Process, Processes, Said, TimeSync
-from pytest_gpucluster.probes.os_storage import Disk, SharedFolder
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.majority import Norm
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.suites.os import checks as os
+from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, Memory, Mount
+from pytest_gpucluster.suites.os.software_facts import Process, Processes, Said, TimeSync
+from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -700,8 +700,8 @@ def test_name_resolution_leaves_out_the_own_name() -> None:
 
 def test_every_check_has_a_test_in_the_suite_of_the_same_name() -> None:
     root = Path(__file__).parents[1]
-    folder = root / "src/pytest_gpucluster/checks"
-    checks = [ast.parse((folder / name).read_text()) for name in ("os.py", "os_network.py", "kernel_log.py")]
+    folder = root / "src/pytest_gpucluster/suites/os"
+    checks = [ast.parse((folder / name).read_text()) for name in ("checks.py", "network.py", "kernel_log.py")]
     named = {
         decorator.args[0].value
         for module in checks
@@ -710,7 +710,7 @@ def test_every_check_has_a_test_in_the_suite_of_the_same_name() -> None:
         for decorator in function.decorator_list
         if isinstance(decorator, ast.Call) and isinstance(decorator.args[0], ast.Constant)
     }
-    suite = ast.parse((root / "suites/test_os.py").read_text())
+    suite = ast.parse((root / "suites/os/test_os.py").read_text())
     tests = {
         f"os.{function.name.removeprefix('test_')}"
         for function in suite.body

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.checks import os
-from pytest_gpucluster.checks.fleet import Norm
-from pytest_gpucluster.checks.verdict import Action, Advisory, Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.config.models import Cluster, Group, MountConfig, NodeProfile, OsConfig, Profile
-from pytest_gpucluster.errors import ConfigError
-from pytest_gpucluster.probes.base import Answer
-from pytest_gpucluster.probes.os import Clock, Cpus, Load, Memory, Mount
-from pytest_gpucluster.probes.os_software import Process, Processes, Said, SystemState, TimeSync
-from pytest_gpucluster.probes.os_storage import Disk, SharedFolder
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.majority import Norm
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.suites.os import checks as os
+from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, Memory, Mount
+from pytest_gpucluster.suites.os.software_facts import Process, Processes, Said, SystemState, TimeSync
+from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gpucluster.checks.schedule import across_leaves, by_leaf, circle, neighbours, within_leaves
+from pytest_gpucluster.kit.pairing import across_leaves, by_leaf, circle, neighbours, within_leaves
 
 LEAVES = {"a": "s1", "b": "s1", "c": "s1", "d": "s2", "e": "s2", "f": "s2"}
 

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.checks import slurm as checks
-from pytest_gpucluster.checks.verdict import Action, Finding, Outcome, Verdict
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, PartitionInfo, Stuck, parse_state
+from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
+from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.config.models import GpuProfile, JobLimits, NodeProfile, Profile
-from pytest_gpucluster.slurm.exam import (
+from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
+from pytest_gpucluster.suites.slurm import checks
+from pytest_gpucluster.suites.slurm.diagnostic_step import (
     ExamTask,
     JobFacts,
     JobRecord,
@@ -19,9 +22,6 @@ from pytest_gpucluster.slurm.exam import (
     judge_step,
     parse_squeue,
 )
-from pytest_gpucluster.slurm.inventory import NodeInfo, PartitionInfo, Stuck, parse_state
-from pytest_gpucluster.slurm.result import StepResult, TaskResult
-from pytest_gpucluster.slurm.step import StepRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 from kernel_logs import fold
 
-from pytest_gpucluster.checks import burnin, fabric, kernel_log, slurm
-from pytest_gpucluster.checks import xid as xid_checks
-from pytest_gpucluster.checks.burnin_told import NodeTold
-from pytest_gpucluster.checks.verdict import Action, Finding, Outcome
-from pytest_gpucluster.config.burnin import BurninConfig
 from pytest_gpucluster.config.models import EnvironmentConfig
-from pytest_gpucluster.probes import xid
-from pytest_gpucluster.probes.infiniband import Interfaces
-from pytest_gpucluster.probes.kernel_log import Event, KernelLog
-from pytest_gpucluster.probes.xid import Advice
+from pytest_gpucluster.core.check import Action, Finding, Outcome
+from pytest_gpucluster.kit import xid
+from pytest_gpucluster.kit import xid_check as xid_checks
+from pytest_gpucluster.kit.kernel_log import Event, KernelLog
+from pytest_gpucluster.kit.xid import Advice
+from pytest_gpucluster.suites.burnin import checks as burnin
+from pytest_gpucluster.suites.burnin.config import BurninConfig
+from pytest_gpucluster.suites.burnin.results import NodeTold
+from pytest_gpucluster.suites.fabric import checks as fabric
+from pytest_gpucluster.suites.fabric.facts import Interfaces
+from pytest_gpucluster.suites.os import kernel_log
+from pytest_gpucluster.suites.slurm import checks as slurm
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-from pathlib import Path
 
 import pytest
 
-from pytest_gpucluster.checks import verdict as verdicts
-from pytest_gpucluster.checks.told import (
-    StepTold,
-    TaskTold,
-    last_words,
-    most_common,
-    read_facts,
-    signal_name,
-)
-from pytest_gpucluster.checks.verdict import (
+from pytest_gpucluster import suites
+from pytest_gpucluster.core import check as verdicts
+from pytest_gpucluster.core.check import (
     Action,
     Advisory,
     Finding,
@@ -30,6 +21,14 @@ from pytest_gpucluster.checks.verdict import (
     disturbed,
     explained,
     of_software,
+)
+from pytest_gpucluster.kit.payload_result import (
+    StepTold,
+    TaskTold,
+    last_words,
+    most_common,
+    read_facts,
+    signal_name,
 )
 
 FINDING = Finding("GPU 1", "7", "8")
@@ -155,8 +154,7 @@ def test_a_check_of_ours_is_listed_and_one_of_others_is_not() -> None:
 
 def test_every_check_is_listed_by_suite_and_what() -> None:
     """Imported here, so that a changed name is noticed by this test."""
-    for module in sorted(Path(verdicts.__file__).parent.glob("*.py")):
-        importlib.import_module(f"pytest_gpucluster.checks.{module.stem}")
+    suites.import_checks()
     assert len(verdicts.CHECKS) > 100
     for name, about in verdicts.CHECKS.items():
         assert re.fullmatch(r"[a-z_]+\.[a-z0-9_]+", name), name

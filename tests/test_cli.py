@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster import cli, cli_history, config
-from pytest_gpucluster.errors import SandboxError
-from pytest_gpucluster.slurm import client
-from pytest_gpucluster.transport import Completed, LocalTransport
+from pytest_gpucluster import config
+from pytest_gpucluster.cli import history as cli_history
+from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.cluster.slurm import client
+from pytest_gpucluster.cluster.transport import Completed, LocalTransport
+from pytest_gpucluster.core.errors import SandboxError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

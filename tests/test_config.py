@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from pytest_gpucluster import config
-from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from pytest_gpucluster import config
-from pytest_gpucluster.config import draft as drafts
+from pytest_gpucluster.config import init_template as drafts
 from pytest_gpucluster.config.ansible import read_inventory
-from pytest_gpucluster.config.draft import DraftNode, Login, draft, from_inventory, proposals
-from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.config.init_template import DraftNode, Login, draft, from_inventory, proposals
+from pytest_gpucluster.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path

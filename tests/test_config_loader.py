@@ -10,7 +10,7 @@ import pytest
 from pytest_gpucluster.config import cluster_names, load_cluster
 from pytest_gpucluster.config.loader import BUILT_IN, _exists, find_cluster, search_path
 from pytest_gpucluster.config.models import HostAddress
-from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from pytest_gpucluster.config import Cluster

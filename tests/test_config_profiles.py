@@ -11,7 +11,7 @@ import yaml
 
 from pytest_gpucluster import config
 from pytest_gpucluster.config import json_schema, profile_files
-from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.core.errors import ConfigError
 
 ALL = config.profile_names()
 SIMULATED = [f"sandbox-{model}" for model in ("a100", "gb200", "h100", "h200", "t4", "v100")]

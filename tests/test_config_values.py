@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from pytest_gpucluster import config
 from pytest_gpucluster.config import values
 from pytest_gpucluster.config.gpu import GpuConfig
-from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path

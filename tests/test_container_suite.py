@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING
 import pytest
 from plugin_helpers import on, run_pytest, sandbox_folder
 
-from pytest_gpucluster.checks import container as checks
-from pytest_gpucluster.checks.fleet import norm
-from pytest_gpucluster.checks.verdict import Action, Outcome
-from pytest_gpucluster.config.frameworks import ContainerConfig
+from pytest_gpucluster.cluster.channel.channel import Fleet
+from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.cluster.slurm.client import Slurm
+from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions
+from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
+from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.config.models import EnvironmentConfig
-from pytest_gpucluster.fleet.channel import Fleet
-from pytest_gpucluster.probes.container import MOUNTED, PASSED, Found, Imported, Seen
-from pytest_gpucluster.runmark import container_name
-from pytest_gpucluster.runners.containers import Containers, clear
+from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.core.majority import norm
+from pytest_gpucluster.core.run_mark import container_name
+from pytest_gpucluster.kit.containers import Containers, clear
+from pytest_gpucluster.kit.framework_config import ContainerConfig
 from pytest_gpucluster.sandbox import Sandbox
-from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
-from pytest_gpucluster.slurm.client import Slurm
-from pytest_gpucluster.slurm.pyxis import PyxisOptions
-from pytest_gpucluster.slurm.step import StepRequest, run_step
-from pytest_gpucluster.transport import LocalTransport
+from pytest_gpucluster.suites.container import checks
+from pytest_gpucluster.suites.container.facts import MOUNTED, PASSED, Found, Imported, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from plugin_helpers import Run
 
-SUITE = Path(__file__).parent.parent / "suites" / "test_container.py"
+SUITE = Path(__file__).parent.parent / "suites" / "container" / "test_container.py"
 FAULTS = {
     "image_missing": "container.import",
     "image_corrupt": "container.import",

@@ -9,7 +9,7 @@ from pathlib import Path
 import corpus_nvidia_smi as stand_in
 import pytest
 
-from pytest_gpucluster.probes import nvidia_smi
+from pytest_gpucluster.kit import nvidia_smi
 
 DATA = Path(__file__).parent / "data" / "h200x8"
 # The two commands ran one after the other.

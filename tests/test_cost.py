@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpucluster.fleet.batch import Batch, batched
-from pytest_gpucluster.fleet.channel import Fleet
-from pytest_gpucluster.probes.base import Answer
+from pytest_gpucluster.cluster.channel.batch import Batch, batched
+from pytest_gpucluster.cluster.channel.channel import Fleet
+from pytest_gpucluster.core.probe import Answer
 
 if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpucluster.report.curve import MIN_WIDTH, _label, _round_up, draw, fits
+from pytest_gpucluster.report.ascii_plot import MIN_WIDTH, _label, _round_up, draw, fits
 
 POINTS = [(2**power, 400 * (1 - 0.7 ** (power - 19))) for power in range(20, 33)]
 

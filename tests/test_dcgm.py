@@ -11,11 +11,10 @@ from burnin_helpers import CONFIG, failed, fleet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpucluster.checks import burnin as checks
-from pytest_gpucluster.checks.verdict import Action, Advisory, Finding, Metric, Outcome, Verdict
-from pytest_gpucluster.errors import ProbeError
-from pytest_gpucluster.probes import dcgm
-from pytest_gpucluster.probes.dcgm import DcgmWarning
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict
+from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.suites.burnin import checks, dcgm
+from pytest_gpucluster.suites.burnin.dcgm import DcgmWarning
 
 DCGM_3 = """Successfully ran diagnostic for group.
 {

@@ -13,21 +13,21 @@ import pytest
 from framework_helpers import spelled
 from plugin_helpers import Run, cluster_file, names, run_pytest
 
-from pytest_gpucluster.checks import ddp
-from pytest_gpucluster.checks.told import StepTold, TaskTold, read_facts
-from pytest_gpucluster.checks.verdict import Action, Finding, Outcome, Verdict
-from pytest_gpucluster.config.frameworks import DdpConfig
-from pytest_gpucluster.payloads import ddp as payload
-from pytest_gpucluster.runners import ddp as runner
+from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
+from pytest_gpucluster.kit.framework_config import DdpConfig
+from pytest_gpucluster.kit.payload_result import StepTold, TaskTold, read_facts
+from pytest_gpucluster.suites.ddp import checks as ddp
+from pytest_gpucluster.suites.ddp import payload
+from pytest_gpucluster.suites.ddp import steps as runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_gpucluster.cluster.slurm.step import StepRequest
     from pytest_gpucluster.sandbox import Sandbox
-    from pytest_gpucluster.slurm.step import StepRequest
 
 ROOT = Path(__file__).parents[1]
-SUITE = ROOT / "suites" / "test_ddp.py"
+SUITE = ROOT / "suites" / "ddp" / "test_ddp.py"
 PATIENCE = 400  # seconds; a run takes a tenth of it on a quiet machine
 PYTHON = ROOT / ".cache" / "frameworks" / "bin" / "python"
 NODES = ("gpu01", "gpu02")

@@ -16,7 +16,9 @@ import yaml
 from docs_helpers import PAGES, ROOT, Block, Command, anchors, blocks, commands, lines, links, name_of
 from plugin_helpers import environment, slurm, wait_for
 
-from pytest_gpucluster import cli, cli_reference, config
+from pytest_gpucluster import config
+from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.cli import reference as cli_reference
 from pytest_gpucluster.config.models import ClusterFile
 
 if TYPE_CHECKING:
@@ -298,10 +300,10 @@ def test_the_suite_of_a_site_is_what_the_page_shows(sandbox: Sandbox, tmp_path: 
 import json, re
 from pathlib import Path
 import pytest
-from pytest_gpucluster.checks.verdict import Finding, Metric, check
-from pytest_gpucluster.errors import ProbeError, StepError
-from pytest_gpucluster.probes.base import Probe, text_of
-from pytest_gpucluster.slurm.step import StepRequest, run_step
+from pytest_gpucluster.core.check import Finding, Metric, check
+from pytest_gpucluster.core.errors import ProbeError, StepError
+from pytest_gpucluster.core.probe import Probe, text_of
+from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.suite import probed
 from site_parts import *
 """
@@ -364,7 +366,7 @@ def test_every_page_is_linked() -> None:
     assert [name_of(page) for page in PAGES if page not in seen] == []
 
 
-SUITES = sorted((ROOT / "suites").glob("test_*.py"))
+SUITES = sorted((ROOT / "suites").glob("*/test_*.py"))
 
 
 def page_of(suite: Path) -> str:

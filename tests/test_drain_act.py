@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from drain_helpers import summed
 
-from pytest_gpucluster.checks.verdict import Action
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+from pytest_gpucluster.core.check import Action
+from pytest_gpucluster.core.errors import GpuClusterError, SlurmError
 from pytest_gpucluster.drain import Actor, Budget, Grounds, Limits, lock_path, locked, why_no_rights
-from pytest_gpucluster.errors import GpuClusterError, SlurmError
-from pytest_gpucluster.slurm.inventory import NodeInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -532,7 +532,7 @@ def test_a_node_that_another_drained_with_other_words_is_not_ours() -> None:
 
 def test_acts_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("pytest_gpucluster.drain.act.time.monotonic", lambda: now)
+    monkeypatch.setattr("pytest_gpucluster.drain.executor.time.monotonic", lambda: now)
     log, a_world = Log(), world()
     act = actor(a_world, log)
     now = 1300.0

@@ -11,15 +11,15 @@ import pytest
 from drain_helpers import summed
 from test_drain_act import Client, Log, World, drained, grounds
 
-from pytest_gpucluster.checks.verdict import Action
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+from pytest_gpucluster.core.check import Action
+from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.drain import Budget
-from pytest_gpucluster.errors import GpuClusterError
 from pytest_gpucluster.plugin.drain import Drainage, Options, edited_reasons, trial_reasons
 from pytest_gpucluster.plugin.session import Controller
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.logs import logs_below
-from pytest_gpucluster.report.recorded import Recorded
-from pytest_gpucluster.slurm.inventory import NodeInfo
+from pytest_gpucluster.report.run_snapshot import Recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 from drain_helpers import summed
 
-from pytest_gpucluster.checks.verdict import Action
+from pytest_gpucluster.cluster.slurm.inventory import (
+    NodeInfo,
+    parse_nodes,
+    parse_reservations,
+    seen_from_inside,
+)
+from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.drain import Budget, Grounds, fit_for_trial, listed, policy, read_reason, write_reason
 from pytest_gpucluster.drain.policy import (
     ours,
@@ -20,7 +26,6 @@ from pytest_gpucluster.drain.policy import (
     why_not_resume,
 )
 from pytest_gpucluster.drain.reason import LIMIT, PART, Reason, deviation
-from pytest_gpucluster.slurm.inventory import NodeInfo, parse_nodes, parse_reservations, seen_from_inside
 
 RUN = "20261121T020000-4711"
 OURS = summed(f"gpucluster:gpu.count 7<8 GPUs run={RUN}")

@@ -34,7 +34,7 @@ from pytest_gpucluster.sandbox import Sandbox, processes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-GPU_SUITE = Path(__file__).parent.parent / "suites" / "test_gpu.py"
+GPU_SUITE = Path(__file__).parent.parent / "suites" / "gpu" / "test_gpu.py"
 ALL = "gpu[01-10]"
 
 # A node fails where a file of its name lies in the folder; where it ends in `.once`, at the first asking only.
@@ -45,8 +45,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpucluster.checks.verdict import Action, Finding, check
-from pytest_gpucluster.probes.base import Probe, text_of
+from pytest_gpucluster.core.check import Action, Finding, check
+from pytest_gpucluster.core.probe import Probe, text_of
 from pytest_gpucluster.suite import probed
 
 HERE = Path(__file__).parent

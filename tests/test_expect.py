@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.checks.verdict import Action, Advisory, Finding, Metric, Outcome, Verdict
-from pytest_gpucluster.errors import NotAvailable
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.plugin.expect import CheckFailed, Expect, describe
-from pytest_gpucluster.plugin.node_items import NodeItem
-from pytest_gpucluster.plugin.record import (
+from pytest_gpucluster.plugin.item_result import (
     RECORD,
     Record,
     check_of,
@@ -25,6 +24,7 @@ from pytest_gpucluster.plugin.record import (
     record_of,
     suite_of,
 )
+from pytest_gpucluster.plugin.node_items import NodeItem
 
 
 def made(*, required: bool = False) -> tuple[Expect, Record]:

@@ -14,21 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pytest_gpucluster.checks import fabric
-from pytest_gpucluster.checks.fleet import Norm
-from pytest_gpucluster.checks.verdict import Action, Advisory, Finding, Metric, Outcome
 from pytest_gpucluster.config.fabric import Counter, FabricConfig
 from pytest_gpucluster.config.models import EnvironmentConfig, FabricProfile, GpuProfile, Profile
-from pytest_gpucluster.errors import NotAvailable, ProbeError
-from pytest_gpucluster.probes import infiniband
-from pytest_gpucluster.probes.base import Answer
-from pytest_gpucluster.probes.fabric_manager import FabricManager
-from pytest_gpucluster.probes.nvidia_smi import Topology
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.majority import Norm
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit.fabric_manager import FabricManager
+from pytest_gpucluster.kit.nvidia_smi import Topology
+from pytest_gpucluster.suites.fabric import checks as fabric
+from pytest_gpucluster.suites.fabric import facts as infiniband
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpucluster.checks.verdict import Verdict
+    from pytest_gpucluster.core.check import Verdict
 
 IB = Profile(
     name="ib",

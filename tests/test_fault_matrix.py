@@ -16,7 +16,7 @@ import pytest
 from plugin_helpers import sandbox_folder
 
 from pytest_gpucluster.report.events import read_events
-from pytest_gpucluster.report.recorded import check_of
+from pytest_gpucluster.report.run_snapshot import check_of
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.sandbox.faults import FAULTS
 

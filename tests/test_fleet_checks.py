@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpucluster.checks import fleet
-from pytest_gpucluster.checks.fleet import Norm, decides, near, norm, owners
-from pytest_gpucluster.checks.verdict import Action, Finding
+from pytest_gpucluster.core import majority as fleet
+from pytest_gpucluster.core.check import Action, Finding
+from pytest_gpucluster.core.majority import Norm, decides, near, norm, owners
 
 
 def _fleet(*counts: int) -> Norm[str]:

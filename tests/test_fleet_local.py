@@ -18,14 +18,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpucluster.fleet.channel import Fleet, new_nonce
-from pytest_gpucluster.fleet.protocol import agent_argv
-from pytest_gpucluster.transport import LocalTransport
+from pytest_gpucluster.cluster.channel.channel import Fleet, new_nonce
+from pytest_gpucluster.cluster.channel.protocol import agent_argv
+from pytest_gpucluster.cluster.transport import LocalTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pytest_gpucluster.probes.base import Answer
+    from pytest_gpucluster.core.probe import Answer
 
 CANDIDATES = {"sh": ("sh",), "dash": ("dash",), "bash": ("bash", "--posix"), "busybox": ("busybox", "sh")}
 # one of each: /bin/sh is a link to one of the others on most systems
@@ -260,7 +260,7 @@ def test_what_somebody_waits_for_goes_at_once(own: Fleet, tmp_path: Path) -> Non
 def test_a_slow_command_holds_up_what_was_asked_ahead_for_seconds_only(
     own: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_gpucluster.fleet.channel.AHEAD", 0.2)
+    monkeypatch.setattr("pytest_gpucluster.cluster.channel.channel.AHEAD", 0.2)
     held_and_next(own, tmp_path)
     wait_for((tmp_path / "told").exists)
     (tmp_path / "go").touch()
@@ -305,7 +305,7 @@ def test_closing_ends_what_runs() -> None:
 
 CONTROLLER = """
 import sys
-from pytest_gpucluster.fleet.channel import Fleet
+from pytest_gpucluster.cluster.channel.channel import Fleet
 fleet = Fleet.local("here", shell=tuple(sys.argv[1:]))
 fleet.prefetch([("sleep 64.5", 600.0)])
 print(fleet._popen.pid, fleet._nonce.decode(), flush=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpucluster.fleet.protocol import (
+from pytest_gpucluster.cluster.channel.protocol import (
     BASE64,
     HEX,
     Frame,

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster import runmark
-from pytest_gpucluster.errors import TransportError
-from pytest_gpucluster.fleet import relay
-from pytest_gpucluster.fleet.channel import Channel, Fleet
-from pytest_gpucluster.fleet.relay import FleetClient, FleetServer
+from pytest_gpucluster.cluster.channel import channel_server as relay
+from pytest_gpucluster.cluster.channel.channel import Channel, Fleet
+from pytest_gpucluster.cluster.channel.channel_server import FleetClient, FleetServer
+from pytest_gpucluster.core import run_mark as runmark
+from pytest_gpucluster.core.errors import TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +69,7 @@ def test_only_the_channels_methods(server: FleetServer) -> None:
 
 WORKER = """
 import sys
-from pytest_gpucluster.fleet.relay import FleetClient
+from pytest_gpucluster.cluster.channel.channel_server import FleetClient
 client = FleetClient(*sys.argv[1:3])
 print("up", flush=True)
 print(client.ask(sys.argv[3])["here"].out, flush=True)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.fleet.channel import Fleet
-from pytest_gpucluster.transport import LocalTransport
+from pytest_gpucluster.cluster.channel.channel import Fleet
+from pytest_gpucluster.cluster.transport import LocalTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 import testinfra.backend
 
-from pytest_gpucluster.errors import TransportError
-from pytest_gpucluster.fleet.channel import Fleet
-from pytest_gpucluster.fleet.testinfra_backend import FleetBackend, host_of
+from pytest_gpucluster.cluster.channel.channel import Fleet
+from pytest_gpucluster.cluster.channel.testinfra_backend import FleetBackend, host_of
+from pytest_gpucluster.core.errors import TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.config.ansible import read_inventory
-from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path

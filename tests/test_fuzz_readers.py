@@ -11,8 +11,8 @@ from fuzz_readers import ALL, OTHERS, Reader, probes, typed, unknown_readers
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpucluster.errors import NotAvailable, ProbeError
-from pytest_gpucluster.probes.base import Answer
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Answer
 
 # `make fuzz` asks for many
 EXAMPLES = int(os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES", "12"))
@@ -118,4 +118,4 @@ def test_the_fuzzer_finds_what_it_looks_for() -> None:
     careless = Reader("careless", lambda data: int(data or b"0"), (b"12",), (ProbeError,))
     with pytest.raises(ValueError, match="invalid literal"):
         test_any_text_gives_facts_or_a_typed_error(careless)
-    assert "hostlist.expand" in OTHERS
+    assert "core.hostlist.expand" in OTHERS

@@ -17,19 +17,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plugin_helpers import environment
 
-from pytest_gpucluster import cli, cli_history
-from pytest_gpucluster.checks.directions import HIGHER, KINDS, LOWER, NEITHER, judge, kind_of
-from pytest_gpucluster.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.cli import history as cli_history
+from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.core.metric_direction import HIGHER, KINDS, LOWER, NEITHER, judge, kind_of
 from pytest_gpucluster.report import history as module
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.report.history import APPLICATION, History
-from pytest_gpucluster.report.recorded import recorded
-from pytest_gpucluster.report.trend import Past
+from pytest_gpucluster.report.regression import Past
+from pytest_gpucluster.report.run_snapshot import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pytest_gpucluster.report.trend import Comparison
+    from pytest_gpucluster.report.regression import Comparison
 
 NODES = ("gpu01", "gpu02", "gpu03")
 DAY = 86_400
@@ -189,7 +190,7 @@ def test_every_unit_of_our_checks_is_thought_of() -> None:
     }
     none |= {"rounds", "steps", "s after boot", "products", "counters", "tests"}
     found = set()
-    for file in sorted((SOURCE / "pytest_gpucluster" / "checks").glob("*.py")):
+    for file in sorted((SOURCE / "pytest_gpucluster" / "suites").glob("*/*.py")):
         for call in ast.walk(ast.parse(file.read_text())):
             if isinstance(call, ast.Call) and ast.unparse(call.func) == "Metric" and len(call.args) > 2:
                 if any(keyword.arg == "better" for keyword in call.keywords):
@@ -399,7 +400,7 @@ WRITER = """
 import contextlib, json, os, signal, sys
 from pathlib import Path
 from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.recorded import recorded
+from pytest_gpucluster.report.run_snapshot import recorded
 
 how, path, *logs = sys.argv[1:]
 def die(*_):
@@ -799,6 +800,6 @@ def test_every_table_of_runs_is_emptied_with_them(path: Path, kept: History) -> 
 
 
 def test_a_check_of_no_node_keeps_its_parameters() -> None:
-    one = result("", "nccl.whole") | {"nodeid": "suites/test_nccl.py::test_whole[x]"}
+    one = result("", "nccl.whole") | {"nodeid": "suites/nccl/test_nccl.py::test_whole[x]"}
     (item,) = recorded(log(1, [one])).items
     assert (item.node, item.check) == ("", "nccl.whole[x]")

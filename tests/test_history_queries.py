@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_history import DAY, FIRST, add, log, metric, named, result
 
-from pytest_gpucluster.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.report.history import EVERY_NODE, WINDOW, History
-from pytest_gpucluster.report.recorded import Measure, recorded
-from pytest_gpucluster.report.trend import Fleet, Turn
+from pytest_gpucluster.report.regression import Fleet, Turn
+from pytest_gpucluster.report.run_snapshot import Measure, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from pytest_gpucluster.report.trend import Change, Comparison
+    from pytest_gpucluster.report.regression import Change, Comparison
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from plugin_helpers import (
     write_suites,
 )
 
-from pytest_gpucluster import cli
+from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.report.history import History
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox import Sandbox
 
-SUITE = str(Path(__file__).parents[1] / "suites" / "test_nccl.py")
+SUITE = str(Path(__file__).parents[1] / "suites" / "nccl" / "test_nccl.py")
 SLOWER = "gpu02"
 THREE = "gpu[01-03]"  # too few for nccl.outlier, which would find it without a history
 DEADLINE = 200

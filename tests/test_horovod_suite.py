@@ -14,21 +14,21 @@ import pytest
 from framework_helpers import deviant_python, ends, framework_python, imported, message, run_suite, spelled
 from plugin_helpers import sandbox_folder
 
-from pytest_gpucluster.checks import horovod as checks
-from pytest_gpucluster.checks.horovod import NodeBuild, Way, World
-from pytest_gpucluster.checks.told import read_facts
-from pytest_gpucluster.checks.verdict import Action, Outcome
-from pytest_gpucluster.config.frameworks import HorovodConfig
-from pytest_gpucluster.errors import ProbeError, SandboxError
-from pytest_gpucluster.payloads import horovod_build as build_payload
-from pytest_gpucluster.payloads import horovod_world as world_payload
-from pytest_gpucluster.probes.horovod_build import read
-from pytest_gpucluster.runners.horovod import ways
+from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.core.errors import ProbeError, SandboxError
+from pytest_gpucluster.kit.framework_config import HorovodConfig
+from pytest_gpucluster.kit.payload_result import read_facts
+from pytest_gpucluster.suites.horovod import checks
+from pytest_gpucluster.suites.horovod import payload as world_payload
+from pytest_gpucluster.suites.horovod import payload_build as build_payload
+from pytest_gpucluster.suites.horovod.checks import NodeBuild, Way, World
+from pytest_gpucluster.suites.horovod.facts import read
+from pytest_gpucluster.suites.horovod.steps import ways
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpucluster.checks.verdict import Verdict
+    from pytest_gpucluster.core.check import Verdict
     from pytest_gpucluster.sandbox import Sandbox
 
 TABLE = (Path(__file__).parent / "data" / "horovod" / "check-build-0.28.1.txt").read_text()

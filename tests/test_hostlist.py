@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpucluster import hostlist
+from pytest_gpucluster.core import hostlist
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ import xmlschema
 from junitparser import xunit2
 from plugin_helpers import ENDS, Run, cases, command, environment, on, out_of_service, run_pytest, wait_for
 
-from pytest_gpucluster import cli
-from pytest_gpucluster.errors import GpuClusterError
+from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.report.junit_merge import Merged, merge
@@ -202,7 +202,7 @@ def test_a_run_that_executed_nothing_is_red(sandbox: Sandbox, tmp_path: Path) ->
 def result(
     test: str, outcome: str = "passed", *, node: str = "gpu01", message: str = "", **fields: Any
 ) -> dict[str, Any]:
-    nodeid = f"suites/test_gpu.py::{test}" + (f"[{node}]" if node else "")
+    nodeid = f"suites/gpu/test_gpu.py::{test}" + (f"[{node}]" if node else "")
     known = {"suite": "gpu", "check": f"gpu.{test.removeprefix('test_')}", "node": node, "phase": "call"}
     return {
         "event": "result",

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 from kernel_logs import fold, fold_raw
 
-from pytest_gpucluster.checks import kernel_log as checks
-from pytest_gpucluster.checks.kernel_log import Stalls
-from pytest_gpucluster.checks.verdict import Action, Outcome
-from pytest_gpucluster.errors import NotAvailable, ProbeError
-from pytest_gpucluster.probes import kernel_log as probes
-from pytest_gpucluster.probes.base import Answer
-from pytest_gpucluster.probes.kernel_log import Event, KernelLog, XidEvent, parse
+from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit import kernel_log as probes
+from pytest_gpucluster.kit.kernel_log import Event, KernelLog, XidEvent, parse
+from pytest_gpucluster.suites.os import kernel_log as checks
+from pytest_gpucluster.suites.os.kernel_log import Stalls
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpucluster.checks.verdict import Verdict
+    from pytest_gpucluster.core.check import Verdict
 
 # Words of the kernel's own sources (fs/ext4, drivers/pci/pcie, drivers/nvme, arch/x86/kernel/cpu/mce, drivers/edac,
 # drivers/acpi/apei, fs/nfs), as in https://access.redhat.com/solutions/56302 and 7128107

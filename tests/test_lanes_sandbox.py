@@ -209,7 +209,7 @@ def test_reports_and_drain_are_those_of_one_process(sandbox: Sandbox, tmp_path: 
     for workers in ("-n0", "-n2", "-n4"):
         folder = tmp_path / workers
         folder.mkdir()
-        gpu = (SUITES / "test_gpu.py").read_text()
+        gpu = (SUITES / "gpu" / "test_gpu.py").read_text()
         files = {"test_ends.py": ENDS, "test_stamps.py": STAMPS, "test_gpu.py": gpu}
         run = run_pytest(folder, on(sandbox), workers, "--drain=dry-run", *NO_JOBS, files=files)
         assert run.rc == 1, run.out

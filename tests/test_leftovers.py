@@ -19,28 +19,30 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from plugin_helpers import cluster_file, queue, run_pytest, wait_for, write_suites
 
-from pytest_gpucluster import cli, cli_clean, runmark
+from pytest_gpucluster.cli import clean as cli_clean
+from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.cluster.channel.channel import Fleet
+from pytest_gpucluster.cluster.slurm import leftovers
+from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.cluster.slurm.client import Slurm
+from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
+from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
+from pytest_gpucluster.cluster.slurm.leftovers import Leftover
+from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.config import load_cluster
-from pytest_gpucluster.config.frameworks import SubmititConfig
-from pytest_gpucluster.errors import AllocationError, GpuClusterError, SlurmError
-from pytest_gpucluster.fleet.channel import Fleet
+from pytest_gpucluster.core import run_mark as runmark
+from pytest_gpucluster.core.errors import AllocationError, GpuClusterError, SlurmError
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit import containers
+from pytest_gpucluster.kit.framework_config import SubmititConfig
 from pytest_gpucluster.plugin import session as sessions
 from pytest_gpucluster.plugin.session import Controller
-from pytest_gpucluster.probes.base import Answer
-from pytest_gpucluster.runners import containers
-from pytest_gpucluster.runners.submitit import parameters, shared_folder
-from pytest_gpucluster.slurm import leftovers
-from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
-from pytest_gpucluster.slurm.client import Slurm
-from pytest_gpucluster.slurm.guard import JobGuard
-from pytest_gpucluster.slurm.inventory import parse_nodes
-from pytest_gpucluster.slurm.leftovers import Leftover
-from pytest_gpucluster.transport import LocalTransport
+from pytest_gpucluster.suites.submitit.steps import parameters, shared_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_gpucluster.fleet.channel import Channel
+    from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.sandbox import Sandbox
 
 OWN = f"gpucluster-{runmark._mark()}"
@@ -604,11 +606,11 @@ def test_what_a_run_makes_bears_its_mark() -> None:
 
 
 OWNER = """
-from pytest_gpucluster.fleet.relay import FleetServer
-from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
-from pytest_gpucluster.slurm.client import Slurm
-from pytest_gpucluster.slurm.guard import JobGuard
-from pytest_gpucluster.transport import LocalTransport
+from pytest_gpucluster.cluster.channel.channel_server import FleetServer
+from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.cluster.slurm.client import Slurm
+from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
+from pytest_gpucluster.cluster.transport import LocalTransport
 slurm = Slurm(LocalTransport())
 guard, server = JobGuard(slurm), FleetServer(None)
 slurm.run("sbatch", f"--job-name={guard.name}", "--begin=now+600", "--array=0-1", "--output=/dev/null", "--wrap=true")
@@ -682,7 +684,14 @@ def test_containers_of_a_killed_run_go_with_the_next(sandbox: Sandbox, tmp_path:
     image = str(sandbox.layout.root / "images" / "sandbox.sqsh")
     cluster = cluster_file(sandbox, tmp_path, environments={"box": {"container_image": image}})
     options = (f"--cluster={cluster}", "--nodes=gpu01")
-    clean = [sys.executable, "-m", "pytest_gpucluster.cli", "clean", f"--cluster={cluster}", "--nodes=gpu01"]
+    clean = [
+        sys.executable,
+        "-m",
+        "pytest_gpucluster.cli",
+        "clean",
+        f"--cluster={cluster}",
+        "--nodes=gpu01",
+    ]
 
     def cleaned(*more: str) -> str:
         done = subprocess.run([*clean, *more], env=env, stdout=subprocess.PIPE, text=True, check=True)

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpucluster.checks import schedule
-from pytest_gpucluster.checks.localise import Localisation, Localiser, Measurement, fleet_bound
+from pytest_gpucluster.kit import pairing as schedule
+from pytest_gpucluster.suites.nccl.localization import Localisation, Localiser, Measurement, fleet_bound
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from campaigns import draw
 from link_model import ACROSS, WITHIN, LinkModel
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.checks.schedule import Batch
+    from pytest_gpucluster.kit.pairing import Batch
 
 
 def names(count: int) -> list[str]:

@@ -10,10 +10,10 @@ import yaml
 from framework_helpers import spelled
 from plugin_helpers import Run, names, run_pytest
 
-from pytest_gpucluster.checks import matrix as checks
-from pytest_gpucluster.checks.matrix import Cell, State, Work
-from pytest_gpucluster.checks.verdict import Finding, Outcome, Verdict
-from pytest_gpucluster.plugin.tally import Tally
+from pytest_gpucluster.core.check import Finding, Outcome, Verdict
+from pytest_gpucluster.plugin.summary import Tally
+from pytest_gpucluster.suites.matrix import checks
+from pytest_gpucluster.suites.matrix.checks import Cell, State, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 ROOT = Path(__file__).parents[1]
-SUITE = ROOT / "suites" / "test_matrix.py"
+SUITE = ROOT / "suites" / "matrix" / "test_matrix.py"
 FRAMEWORKS = ROOT / ".cache" / "frameworks"
 NO_PMI = Finding(
     "MPI without PMI on gpu01", "OMPI was not built with SLURM's PMI support", "a world of 4 ranks"

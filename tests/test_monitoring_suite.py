@@ -31,15 +31,15 @@ from plugin_helpers import (
     wait_for,
 )
 
-from pytest_gpucluster.checks import monitoring as checks
-from pytest_gpucluster.checks.verdict import Outcome, Verdict
-from pytest_gpucluster.config.monitoring import MonitoringConfig
-from pytest_gpucluster.errors import ProbeError, TransportError
-from pytest_gpucluster.probes import monitoring as probe
-from pytest_gpucluster.probes.monitoring import Alert, Monitored, Service, Target
-from pytest_gpucluster.runners.monitoring import look, names
-from pytest_gpucluster.slurm.inventory import NodeInfo
-from pytest_gpucluster.transport.http import get
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+from pytest_gpucluster.cluster.transport.http import get
+from pytest_gpucluster.core.check import Outcome, Verdict
+from pytest_gpucluster.core.errors import ProbeError, TransportError
+from pytest_gpucluster.suites.monitoring import checks
+from pytest_gpucluster.suites.monitoring import facts as probe
+from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
+from pytest_gpucluster.suites.monitoring.facts import Alert, Monitored, Service, Target
+from pytest_gpucluster.suites.monitoring.steps import look, names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -230,7 +230,7 @@ def run_suite(folder: Path, cluster: Path, *words: str) -> Run:
         ROOT / "pyproject.toml",
         "-p",
         "no:cacheprovider",
-        where=[str(ROOT / "suites" / "test_monitoring.py")],
+        where=[str(ROOT / "suites" / "monitoring" / "test_monitoring.py")],
     )
 
 

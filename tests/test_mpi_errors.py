@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpucluster.probes import mpi_errors
-from pytest_gpucluster.probes.mpi_errors import explain
+from pytest_gpucluster.kit import mpi_errors
+from pytest_gpucluster.kit.mpi_errors import explain
 
 LINES = {
     "MPI without PMI": (

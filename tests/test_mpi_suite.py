@@ -14,13 +14,13 @@ from framework_helpers import spelled
 from plugin_helpers import Run as Pytest
 from plugin_helpers import cluster_file, names, run_pytest, sandbox_folder
 
-from pytest_gpucluster.checks import mpi as checks
-from pytest_gpucluster.checks.verdict import Action, Outcome
-from pytest_gpucluster.config.frameworks import MpiConfig
-from pytest_gpucluster.errors import NotAvailable, ProbeError, SandboxError
-from pytest_gpucluster.probes import mpi_errors
-from pytest_gpucluster.probes.base import Answer
-from pytest_gpucluster.probes.mpi import (
+from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError, SandboxError
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit import mpi_errors
+from pytest_gpucluster.kit.framework_config import MpiConfig
+from pytest_gpucluster.suites.mpi import checks
+from pytest_gpucluster.suites.mpi.facts import (
     Found,
     Installed,
     Pair,
@@ -39,11 +39,11 @@ from pytest_gpucluster.probes.mpi import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pytest_gpucluster.checks.verdict import Verdict
+    from pytest_gpucluster.core.check import Verdict
     from pytest_gpucluster.sandbox import Sandbox
 
 ROOT = Path(__file__).parents[1]
-SUITE = ROOT / "suites" / "test_mpi.py"
+SUITE = ROOT / "suites" / "mpi" / "test_mpi.py"
 DATA = Path(__file__).parent / "data"
 FRAMEWORKS = ROOT / ".cache" / "frameworks" / "bin"
 OPEN_MPI_LIBRARY = "/usr/lib/x86_64-linux-gnu/libmpi.so.40"
@@ -1062,7 +1062,7 @@ def test_pmi_missing_and_singletons(sandbox: Sandbox, frameworks: Path, tmp_path
 )
 def test_srun_is_told_the_hosts_that_mpirun_takes_from_slurm(words: tuple[str, ...], told: str) -> None:
     """Slurm 23.11 and 25.11 put the daemons of MPICH's mpirun on any nodes of the job."""
-    script = Path(__file__).parent.parent / "src/pytest_gpucluster/payloads/mpi/as_batch.sh"
+    script = Path(__file__).parent.parent / "src/pytest_gpucluster/suites/mpi/payload/as_batch.sh"
     done = subprocess.run(
         ["sh", str(script), "gpu[03-04]", "2", "2", "sh", "-c", "echo $HYDRA_LAUNCHER_EXTRA_ARGS", *words],
         env={"PATH": "/usr/bin:/bin", "HYDRA_LAUNCHER_EXTRA_ARGS": "--external-launcher"},
@@ -1145,7 +1145,7 @@ def test_mpi_that_is_not_claimed_does_not_apply(sandbox: Sandbox, tmp_path: Path
 
 
 def test_the_payload_compiles_without_warnings(frameworks: Path, tmp_path: Path) -> None:
-    source = ROOT / "src" / "pytest_gpucluster" / "payloads" / "mpi" / "world.c"
+    source = ROOT / "src" / "pytest_gpucluster" / "suites" / "mpi" / "payload" / "world.c"
     for compiler in ("mpicc.openmpi", f"{FRAMEWORKS}/mpicc"):
         words = ["-std=c99", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O2"]
         program = [compiler, *words, "-o", str(tmp_path / "world"), str(source)]
@@ -1153,5 +1153,5 @@ def test_the_payload_compiles_without_warnings(frameworks: Path, tmp_path: Path)
 
 
 def test_python_of_the_payload_is_that_of_old_nodes() -> None:
-    source = (ROOT / "src" / "pytest_gpucluster" / "payloads" / "mpi" / "world.py").read_text()
+    source = (ROOT / "src" / "pytest_gpucluster" / "suites" / "mpi" / "payload" / "world.py").read_text()
     assert ast.parse(source, feature_version=(3, 6)).body

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.checks.nccl import Asked, believe, believe_nodes, metrics
-from pytest_gpucluster.checks.verdict import Metric, Outcome
 from pytest_gpucluster.config.models import FabricProfile, GpuProfile, Profile
-from pytest_gpucluster.probes import mpi_errors, nccl_log
-from pytest_gpucluster.probes.nccl_tests import Half, Output, RankLine, Row, Run, read
+from pytest_gpucluster.core.check import Metric, Outcome
+from pytest_gpucluster.kit import mpi_errors
+from pytest_gpucluster.suites.nccl import log_reader as nccl_log
+from pytest_gpucluster.suites.nccl.table_reader import Half, Output, RankLine, Row, Run, read
+from pytest_gpucluster.suites.nccl.validation import Asked, believe, believe_nodes, metrics
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.checks.verdict import Verdict
+    from pytest_gpucluster.core.check import Verdict
 
 DATA = Path(__file__).parent / "data" / "nccl"
 H200 = DATA.parent / "h200x4-slurm"

@@ -16,17 +16,16 @@ import pytest
 from framework_helpers import spelled
 from plugin_helpers import free_port, on, run_pytest
 
-from pytest_gpucluster.checks import nccl_examples as checks
-from pytest_gpucluster.checks.told import StepTold, TaskTold
-from pytest_gpucluster.checks.verdict import Outcome, Verdict
-from pytest_gpucluster.payloads import nccl_examples as payload
+from pytest_gpucluster.core.check import Outcome, Verdict
+from pytest_gpucluster.kit.payload_result import StepTold, TaskTold
+from pytest_gpucluster.suites.nccl_examples import checks, payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpucluster.sandbox import Sandbox
 
-SUITE = Path(__file__).parents[1] / "suites" / "test_nccl_examples.py"
+SUITE = Path(__file__).parents[1] / "suites" / "nccl_examples" / "test_nccl_examples.py"
 
 
 # -- the payload --------------------------------------------------------------------------------------------------

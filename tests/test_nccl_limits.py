@@ -8,17 +8,17 @@ import pytest
 from pydantic import ValidationError
 
 from pytest_gpucluster import config
-from pytest_gpucluster.checks import nccl_fleet
-from pytest_gpucluster.checks.localise import Localisation, Measurement, Unresolved
-from pytest_gpucluster.checks.nccl_bandwidth import bandwidth
-from pytest_gpucluster.checks.verdict import Action, Finding, Outcome
 from pytest_gpucluster.config.models import NcclThreshold
-from pytest_gpucluster.probes import nccl_log
-from pytest_gpucluster.probes.nccl_tests import Half, Row, Run
-from pytest_gpucluster.units import parse_size
+from pytest_gpucluster.core.check import Action, Finding, Outcome
+from pytest_gpucluster.core.units import parse_size
+from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
+from pytest_gpucluster.suites.nccl import log_reader as nccl_log
+from pytest_gpucluster.suites.nccl.bandwidth import bandwidth
+from pytest_gpucluster.suites.nccl.localization import Localisation, Measurement, Unresolved
+from pytest_gpucluster.suites.nccl.table_reader import Half, Row, Run
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.checks.verdict import Verdict
+    from pytest_gpucluster.core.check import Verdict
 
 GIB = 2**30
 

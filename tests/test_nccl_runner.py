@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.checks import nccl as beliefs
-from pytest_gpucluster.checks import nccl_fleet
-from pytest_gpucluster.checks.localise import Localisation
-from pytest_gpucluster.checks.verdict import Action, Finding, Outcome, Verdict
+from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.cluster.slurm.client import Slurm
+from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
+from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.config.models import (
     Cluster,
     EnvironmentConfig,
@@ -25,26 +25,26 @@ from pytest_gpucluster.config.models import (
     NcclThreshold,
     Profile,
 )
-from pytest_gpucluster.errors import ConfigError, NotAvailable, StepError, StepTimeout
-from pytest_gpucluster.payloads.collective import CONCLUDED, GIVEN_UP
-from pytest_gpucluster.probes import nccl_log
-from pytest_gpucluster.probes.base import Answer
-from pytest_gpucluster.probes.nccl_tests import Half, Output, Row, Run
-from pytest_gpucluster.runners import nccl as runners
-from pytest_gpucluster.runners import nccl_proof as proofs
-from pytest_gpucluster.runners.nccl import Measured, Nccl, Sweep
+from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
+from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError, StepTimeout
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit.payloads.collective import CONCLUDED, GIVEN_UP
 from pytest_gpucluster.sandbox import processes
-from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
-from pytest_gpucluster.slurm.client import Slurm
-from pytest_gpucluster.slurm.result import StepResult, TaskResult
-from pytest_gpucluster.transport import LocalTransport
+from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
+from pytest_gpucluster.suites.nccl import log_reader as nccl_log
+from pytest_gpucluster.suites.nccl import stages as proofs
+from pytest_gpucluster.suites.nccl import steps as runners
+from pytest_gpucluster.suites.nccl import validation as beliefs
+from pytest_gpucluster.suites.nccl.localization import Localisation
+from pytest_gpucluster.suites.nccl.steps import Measured, Nccl, Sweep
+from pytest_gpucluster.suites.nccl.table_reader import Half, Output, Row, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pytest_gpucluster.checks.localise import Measurement
+    from pytest_gpucluster.cluster.slurm.step import StepRequest
     from pytest_gpucluster.sandbox import Sandbox
-    from pytest_gpucluster.slurm.step import StepRequest
+    from pytest_gpucluster.suites.nccl.localization import Measurement
 
 NODES = ("gpu01", "gpu02")
 COMMAND = "all_reduce_perf -b 1M -e 1M -f 2 -g 1"

@@ -19,7 +19,7 @@ from pytest_gpucluster.sandbox.faults import FAULTS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SUITE = str(Path(__file__).parents[1] / "suites" / "test_nccl.py")
+SUITE = str(Path(__file__).parents[1] / "suites" / "nccl" / "test_nccl.py")
 DEADLINE = 10  # seconds of a step, so that a hang costs a test no more
 NODES = 8
 PATIENCE = 200
@@ -272,9 +272,9 @@ def test_a_fault_leads_to_the_right_verdict_on_the_right_part(
 # a node hangs while the suite runs, before the step of the named measurement
 HANGS = """
 from pathlib import Path
-from pytest_gpucluster.runners.nccl import Nccl
+from pytest_gpucluster.suites.nccl.steps import Nccl
 from pytest_gpucluster.sandbox import Sandbox
-from pytest_gpucluster.slurm import step
+from pytest_gpucluster.cluster.slurm import step
 
 step.STRAGGLER, step.ENOUGH_GRACE = 4.0, 2.0
 measure = Nccl.{measurement}

@@ -13,7 +13,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpucluster.checks.nccl_bandwidth import (
+from pytest_gpucluster.config import baseline
+from pytest_gpucluster.config.models import FabricProfile, GpuProfile, NcclThreshold, Profile
+from pytest_gpucluster.core.check import Metric, Outcome
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.outliers import outliers
+from pytest_gpucluster.suites.nccl.bandwidth import (
     Ceiling,
     NoThresholdError,
     bandwidth,
@@ -22,12 +27,7 @@ from pytest_gpucluster.checks.nccl_bandwidth import (
     table_rows,
     threshold_for,
 )
-from pytest_gpucluster.checks.outliers import outliers
-from pytest_gpucluster.checks.verdict import Metric, Outcome
-from pytest_gpucluster.config import baseline
-from pytest_gpucluster.config.models import FabricProfile, GpuProfile, NcclThreshold, Profile
-from pytest_gpucluster.errors import ConfigError
-from pytest_gpucluster.probes.nccl_tests import Run, read
+from pytest_gpucluster.suites.nccl.table_reader import Run, read
 
 DATA = Path(__file__).parent / "data" / "nccl"
 GIB = 2**30

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.checks import os, os_network
-from pytest_gpucluster.checks.verdict import Action, Outcome, Verdict
 from pytest_gpucluster.config.models import Group, Profile
-from pytest_gpucluster.errors import NotAvailable
-from pytest_gpucluster.probes.base import Answer
-from pytest_gpucluster.probes.os_network import (
+from pytest_gpucluster.core.check import Action, Outcome, Verdict
+from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.suites.os import checks as os
+from pytest_gpucluster.suites.os import network as os_network
+from pytest_gpucluster.suites.os.network_facts import (
     NETWORK,
     REACHED,
     UNKNOWN_NAME,
@@ -26,7 +27,7 @@ from pytest_gpucluster.probes.os_network import (
     reach,
     rings,
 )
-from pytest_gpucluster.probes.os_software import SYSTEM_STATE, SystemState
+from pytest_gpucluster.suites.os.software_facts import SYSTEM_STATE, SystemState
 
 if TYPE_CHECKING:
     from pathlib import Path

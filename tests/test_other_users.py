@@ -18,12 +18,14 @@ import pytest
 import yaml
 from plugin_helpers import Run, environment, jobs_so_far, names, slurm
 
-from pytest_gpucluster import ownfile
-from pytest_gpucluster.errors import GpuClusterError, NotAvailable
-from pytest_gpucluster.probes import kernel_log, os_software, os_storage
-from pytest_gpucluster.probes.base import Answer
+from pytest_gpucluster.core import secure_tempfile as ownfile
+from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit import kernel_log
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.sandbox import Sandbox, slurmconf
+from pytest_gpucluster.suites.os import software_facts as os_software
+from pytest_gpucluster.suites.os import storage_facts as os_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -65,7 +67,7 @@ HERE = Checkout()
 def _why_not() -> str:
     for name in (ALICE, BOB):
         done = subprocess.run(
-            [PYTHON, "-c", "import pytest_gpucluster.plugin, pytest_gpucluster.cli"],
+            [PYTHON, "-c", "import pytest_gpucluster.plugin, pytest_gpucluster.cli.main"],
             **_identity(name),
             env=_environment("/"),
             cwd="/",

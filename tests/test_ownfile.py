@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster import ownfile
-from pytest_gpucluster.errors import GpuClusterError
-from pytest_gpucluster.ownfile import Folder, group_id, open_own
+from pytest_gpucluster.core import secure_tempfile as ownfile
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.secure_tempfile import Folder, group_id, open_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from plugin_helpers import free_port
 
-from pytest_gpucluster.checks.localise import Measurement
-from pytest_gpucluster.payloads import collective, ddp
+from pytest_gpucluster.kit.payloads import collective
+from pytest_gpucluster.suites.ddp import payload as ddp
+from pytest_gpucluster.suites.nccl.localization import Measurement
 
 ROOT = Path(__file__).parents[1]
 PAYLOAD = Path(collective.__file__)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_nodes
 from pytest_gpucluster.config.models import Cluster, Group, Profile, SlurmConfig
-from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.probe import RESPONDS
 from pytest_gpucluster.plugin.plan import Kind, Plan, Problem, Selection, judge_node, make_plan, shares
 from pytest_gpucluster.plugin.session import Session
-from pytest_gpucluster.probes.base import RESPONDS
-from pytest_gpucluster.slurm.inventory import NodeInfo, parse_nodes
 
 PLAIN = Profile(name="plain", description="of a test", source="none")
 

@@ -11,14 +11,17 @@ from typing import Any, ClassVar
 import pytest
 from _pytest.junitxml import LogXML, xml_key
 
-from pytest_gpucluster import cli_history, ownfile
-from pytest_gpucluster.errors import ConfigError, GpuClusterError
-from pytest_gpucluster.plugin import gauges, reporting, start
+from pytest_gpucluster.cli import history as cli_history
+from pytest_gpucluster.core import secure_tempfile as ownfile
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.plugin import metrics_file as gauges
+from pytest_gpucluster.plugin import reporting
+from pytest_gpucluster.plugin import session_factory as start
+from pytest_gpucluster.plugin.history import Memory
 from pytest_gpucluster.plugin.hooks import Hooks
-from pytest_gpucluster.plugin.memory import Memory
-from pytest_gpucluster.plugin.record import clean_pair
-from pytest_gpucluster.plugin.testcases import JUnitFile
-from pytest_gpucluster.report.files import Reports
+from pytest_gpucluster.plugin.item_result import clean_pair
+from pytest_gpucluster.plugin.junit_stream import JUnitFile
+from pytest_gpucluster.report.atomic_write import Reports
 from pytest_gpucluster.report.history import History
 
 

@@ -277,9 +277,9 @@ def test_hostile_text_reaches_no_terminal_and_breaks_no_report(sandbox: Sandbox,
     (tmp_path / "hostile").write_bytes(HOSTILE.replace(b"\x00", b""))
     code = f"""
 import pytest
-from pytest_gpucluster.checks.verdict import Finding, Metric, check
-from pytest_gpucluster.errors import GpuClusterError
-from pytest_gpucluster.probes.base import Probe, text_of
+from pytest_gpucluster.core.check import Finding, Metric, check
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.probe import Probe, text_of
 from pytest_gpucluster.suite import probed
 
 FILE = "{tmp_path}/hostile"

@@ -70,7 +70,7 @@ def test_waits(host):
     while not pathlib.Path("locked").exists():
         time.sleep(0.05)
 """
-SLURM_SUITE = Path(__file__).parent.parent / "suites" / "test_slurm.py"
+SLURM_SUITE = Path(__file__).parent.parent / "suites" / "slurm" / "test_slurm.py"
 
 
 @dataclass

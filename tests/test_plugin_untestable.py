@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 SUITE = {"test_tiny.py": TINY}
 ROOT = Path(__file__).parent.parent
-OS_SUITE, SLURM_SUITE = (ROOT / "suites" / name for name in ("test_os.py", "test_slurm.py"))
+OS_SUITE, SLURM_SUITE = (ROOT / "suites" / name for name in ("os/test_os.py", "slurm/test_slurm.py"))
 PATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
@@ -371,7 +371,7 @@ def test_cut(fleet):
         time.sleep(0.05)
 
 
-from suites.test_os import answer, test_responds
+from pytest_gpucluster.suites.os.test_os import answer, test_responds
 """
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.printable import bare, clean, cut, one_line, printable
+from pytest_gpucluster.core.sanitize import bare, clean, cut, one_line, printable
 
 MARK = "\N{REPLACEMENT CHARACTER}"
 BAD = (

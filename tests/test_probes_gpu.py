@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpucluster.errors import NotAvailable, ProbeError
-from pytest_gpucluster.probes import kernel_log, nvidia_smi
-from pytest_gpucluster.probes.base import Answer
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit import kernel_log, nvidia_smi
 
 DATA = Path(__file__).parent / "data" / "h200x8"
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.errors import NotAvailable, ProbeError
-from pytest_gpucluster.probes import fabric_manager, infiniband, nvidia_smi
-from pytest_gpucluster.probes.base import Answer
-from pytest_gpucluster.probes.fabric_manager import FabricManager
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit import fabric_manager, nvidia_smi
+from pytest_gpucluster.kit.fabric_manager import FabricManager
+from pytest_gpucluster.suites.fabric import facts as infiniband
 
 MIB = 2**20
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.errors import ProbeError
-from pytest_gpucluster.probes import monitoring
-from pytest_gpucluster.probes.monitoring import Alert, Monitored, Service, Target
+from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.suites.monitoring import facts as monitoring
+from pytest_gpucluster.suites.monitoring.facts import Alert, Monitored, Service, Target
 
 
 def body(**data: Any) -> bytes:

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpucluster.errors import ConfigError, NotAvailable, ProbeError
-from pytest_gpucluster.probes import os as basics
-from pytest_gpucluster.probes import os_software, os_storage
-from pytest_gpucluster.probes.base import Answer, Probe
+from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Answer, Probe
+from pytest_gpucluster.suites.os import facts as basics
+from pytest_gpucluster.suites.os import software_facts as os_software
+from pytest_gpucluster.suites.os import storage_facts as os_storage
 
 DATA = Path(__file__).parent / "data" / "os"
 DEBIAN = Answer("gpu01", 0, (DATA / "debian12-basics.txt").read_bytes(), sent=100.0, received=101.0)

@@ -10,13 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.errors import ConfigError, NotAvailable, ProbeError
-from pytest_gpucluster.probes import base, container, enroot, mpi, os, os_network, os_software, os_storage
-from pytest_gpucluster.probes.base import Answer, Probe
-from pytest_gpucluster.probes.mpi import Installed, Pair, Rank, Version, World
-from pytest_gpucluster.probes.os import Cpus, Load, Memory, Mount, Section
-from pytest_gpucluster.probes.os_network import Link, Naming, Network, Way
-from pytest_gpucluster.probes.os_storage import Disk, SharedFiles, SharedFolder, SharedResult
+from pytest_gpucluster.core import probe as base
+from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Answer, Probe
+from pytest_gpucluster.kit import enroot
+from pytest_gpucluster.suites.container import facts as container
+from pytest_gpucluster.suites.mpi import facts as mpi
+from pytest_gpucluster.suites.mpi.facts import Installed, Pair, Rank, Version, World
+from pytest_gpucluster.suites.os import facts as os
+from pytest_gpucluster.suites.os import network_facts as os_network
+from pytest_gpucluster.suites.os import software_facts as os_software
+from pytest_gpucluster.suites.os import storage_facts as os_storage
+from pytest_gpucluster.suites.os.facts import Cpus, Load, Memory, Mount, Section
+from pytest_gpucluster.suites.os.network_facts import Link, Naming, Network, Way
+from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFiles, SharedFolder, SharedResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpucluster.errors import ConfigError, NotAvailable, ProbeError
-from pytest_gpucluster.probes import os_software as probes
-from pytest_gpucluster.probes.base import Answer
-from pytest_gpucluster.probes.horovod_build import Build
-from pytest_gpucluster.probes.horovod_build import read as read_build
-from pytest_gpucluster.probes.os import SECTIONS_SH
-from pytest_gpucluster.probes.os_software import Process, Processes, Said, SystemState, TimeSync
+from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.suites.horovod.facts import Build
+from pytest_gpucluster.suites.horovod.facts import read as read_build
+from pytest_gpucluster.suites.os import software_facts as probes
+from pytest_gpucluster.suites.os.facts import SECTIONS_SH
+from pytest_gpucluster.suites.os.software_facts import Process, Processes, Said, SystemState, TimeSync
 
 
 def answer(out: str = "", err: str = "", rc: int = 0) -> Answer:

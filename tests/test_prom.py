@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plugin_helpers import Run, on, run_pytest
 
-from pytest_gpucluster.errors import GpuClusterError
+from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report import prom
 
 if TYPE_CHECKING:
@@ -395,7 +395,7 @@ def run(sandbox: Sandbox, folder: Path) -> Run:
             f"--metrics={folder}/collector/gpucluster.prom",
             "-p",
             "no:cacheprovider",
-            where=[str(ROOT / "suites" / "test_gpu.py")],
+            where=[str(ROOT / "suites" / "gpu" / "test_gpu.py")],
         )
         assert done.rc == 1, done.out
         (folder / "out").write_text(done.out)

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from pytest_gpucluster.slurm import pyxis
-from pytest_gpucluster.slurm.pyxis import PyxisOptions
+from pytest_gpucluster.cluster.slurm import pyxis
+from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions
 
 E = "slurmstepd-gpu01: error: pyxis: "
 TAIL = """

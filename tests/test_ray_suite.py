@@ -15,16 +15,16 @@ import pytest
 from framework_helpers import deviant_python, ends, imported, message, run_suite, spelled
 from plugin_helpers import free_port, wait_for
 
-from pytest_gpucluster.checks import ray as checks
-from pytest_gpucluster.checks.ray import ClusterFacts, NodeFacts, Share
-from pytest_gpucluster.checks.verdict import Action, Outcome
-from pytest_gpucluster.payloads import ray_node
-from pytest_gpucluster.runners.ray import left_command, remove_command
+from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.suites.ray import checks
+from pytest_gpucluster.suites.ray import payload_node as ray_node
+from pytest_gpucluster.suites.ray.checks import ClusterFacts, NodeFacts, Share
+from pytest_gpucluster.suites.ray.steps import left_command, remove_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpucluster.checks.verdict import Verdict
+    from pytest_gpucluster.core.check import Verdict
     from pytest_gpucluster.sandbox import Sandbox
 
 NODES = ("gpu01", "gpu02", "gpu03")

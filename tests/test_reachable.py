@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from plugin_helpers import Run, on, run_pytest, sandbox_folder
 
+from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.sandbox import Sandbox, namespaces
 from pytest_gpucluster.sandbox.daemons import search_path
-from pytest_gpucluster.transport import LocalTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SUITE = Path(__file__).parents[1] / "suites" / "test_os.py"
+SUITE = Path(__file__).parents[1] / "suites" / "os" / "test_os.py"
 WHY_NOT = namespaces.why_not(LocalTransport(), search_path())
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpucluster import redact
-from pytest_gpucluster.plugin.record import clean, clean_all, is_clean
+from pytest_gpucluster.core import redact
+from pytest_gpucluster.plugin.item_result import clean, clean_all, is_clean
 
 S, R = "hunter2", "<redacted>"  # no shape of a secret: only what stands before it tells
 LONG = "a1B2" * 8
@@ -382,7 +382,7 @@ def test_clean(raw: str, shown: str) -> None:
 def _prose() -> list[str]:
     """Return what follows a name in every message of the package, from the colon on: ": cannot be read ("."""
     found = set()
-    for path in sorted(Path(redact.__file__).parent.rglob("*.py")):
+    for path in sorted(Path(redact.__file__).parents[1].rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 for value, after in pairwise(node.values):
@@ -448,10 +448,10 @@ def test_words_of_others_are_taken_out_all_the_same(text: str, expected: str) ->
 
 
 def test_every_check_may_be_named_in_a_message() -> None:
-    suites = Path(redact.__file__).parents[2] / "suites"
+    suites = Path(redact.__file__).parents[1] / "suites"
     names = [
         f"{path.stem.removeprefix('test_')}.{name}"
-        for path in sorted(suites.glob("test_*.py"))
+        for path in sorted(suites.glob("*/test_*.py"))
         for name in re.findall(r"^def test_(\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
     assert len(names) > 150

@@ -13,10 +13,10 @@ from plugin_helpers import command, environment, on, queue, run_pytest, wait_for
 from report_helpers import a_run, failing, passing
 from test_report_html import Page
 
-from pytest_gpucluster import cli
+from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.report.events import strict_json
-from pytest_gpucluster.report.steps import MAX_STREAM, StepLogs, clear
-from pytest_gpucluster.slurm.result import StepResult, TaskResult
+from pytest_gpucluster.report.step_logs import MAX_STREAM, StepLogs, clear
 
 if TYPE_CHECKING:
     from pathlib import Path

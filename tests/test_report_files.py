@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster import ownfile
-from pytest_gpucluster.errors import GpuClusterError
+from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
+from pytest_gpucluster.core import secure_tempfile as ownfile
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.report.atomic_write import Reports, is_stream, take_away, write_whole
 from pytest_gpucluster.report.events import EventLog, read_events, strict_json
-from pytest_gpucluster.report.files import Reports, is_stream, take_away, write_whole
-from pytest_gpucluster.report.steps import MAX_STREAM, StepLogs, clear
-from pytest_gpucluster.slurm.result import StepResult, TaskResult
+from pytest_gpucluster.report.step_logs import MAX_STREAM, StepLogs, clear
 
 # --- whole files
 
@@ -59,7 +59,7 @@ def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
 
 def test_a_pipe_of_another_user_is_none_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
-    monkeypatch.setattr("pytest_gpucluster.report.files.os.geteuid", lambda: 4711)
+    monkeypatch.setattr("pytest_gpucluster.report.atomic_write.os.geteuid", lambda: 4711)
     if os.getuid() == 0:  # whose files are nobody else's
         os.chown(tmp_path / "pipe", 4712, -1)
     assert not is_stream(tmp_path / "pipe")

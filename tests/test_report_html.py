@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from report_helpers import a_run, event, failing, passing, result, unjudged
 
-from pytest_gpucluster.errors import GpuClusterError
-from pytest_gpucluster.printable import cut, printable
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.sanitize import cut, printable
 from pytest_gpucluster.report import html, svg
-from pytest_gpucluster.report.compared import Compared, Comparison
+from pytest_gpucluster.report.comparison import Compared, Comparison
 from pytest_gpucluster.report.events import read_events
-from pytest_gpucluster.report.run import read_run
+from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,9 +12,9 @@ from test_report_html import page_of
 from test_report_whole import in_utc
 
 from pytest_gpucluster.report import html
-from pytest_gpucluster.report.compared import Compared, Comparison
+from pytest_gpucluster.report.comparison import Compared, Comparison
 from pytest_gpucluster.report.html import Judged, judge
-from pytest_gpucluster.report.run import CLUSTER, read_run
+from pytest_gpucluster.report.run_model import CLUSTER, read_run
 
 NOT = "Not accepted"
 FAILED = "1 of 2 nodes failed at least one check."

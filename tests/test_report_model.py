@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from report_helpers import a_run, event, failing, passing, result, unjudged
 
-from pytest_gpucluster.errors import GpuClusterError
+from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report import html
-from pytest_gpucluster.report.recorded import Finding, Item, Measure, check_of, plain, recorded
-from pytest_gpucluster.report.run import CLUSTER, Row, Run, Series, _sized, read_run
+from pytest_gpucluster.report.run_model import CLUSTER, Row, Run, Series, _sized, read_run
+from pytest_gpucluster.report.run_snapshot import Finding, Item, Measure, check_of, plain, recorded
 
 # --- the model of a page
 
@@ -596,10 +596,10 @@ def test_of_several_results_of_an_item_a_red_one_stands() -> None:
 @pytest.mark.parametrize(
     ("nodeid", "node", "check"),
     [
-        ("suites/test_gpu.py::test_x[gpu01]", "gpu01", "gpu.x"),
-        ("suites/test_gpu.py::test_x[gpu01-4G]", "gpu01", "gpu.x[4G]"),
-        ("suites/test_gpu.py::test_x[a-b]", "", "gpu.x[a-b]"),
-        ("suites/test_gpu.py::test_x[x]", "", "gpu.x[x]"),
+        ("suites/gpu/test_gpu.py::test_x[gpu01]", "gpu01", "gpu.x"),
+        ("suites/gpu/test_gpu.py::test_x[gpu01-4G]", "gpu01", "gpu.x[4G]"),
+        ("suites/gpu/test_gpu.py::test_x[a-b]", "", "gpu.x[a-b]"),
+        ("suites/gpu/test_gpu.py::test_x[x]", "", "gpu.x[x]"),
         ("", "", "gpu.x"),
     ],
 )

@@ -18,7 +18,7 @@ import pytest
 from report_helpers import a_run, event, failing, passing, unjudged
 
 from pytest_gpucluster.report import html, junit, prom
-from pytest_gpucluster.report.compared import Compared, Comparison
+from pytest_gpucluster.report.comparison import Compared, Comparison
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

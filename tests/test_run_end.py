@@ -13,12 +13,12 @@ import pytest
 from plugin_helpers import run_pytest
 
 from pytest_gpucluster.plugin import signals
-from pytest_gpucluster.plugin.gauges import Gauges
+from pytest_gpucluster.plugin.metrics_file import Gauges
 from pytest_gpucluster.plugin.run_end import RunEnd
 from pytest_gpucluster.plugin.session import Controller, Worker
-from pytest_gpucluster.plugin.tally import Tally
+from pytest_gpucluster.plugin.summary import Tally
+from pytest_gpucluster.report.atomic_write import Reports
 from pytest_gpucluster.report.events import EventLog, read_events
-from pytest_gpucluster.report.files import Reports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -199,11 +199,11 @@ def test_metrics_of_an_earlier_run_make_room_on_a_full_disk(
     def broken(_handle: int) -> None:
         raise OSError(9, "Bad file descriptor")
 
-    monkeypatch.setattr("pytest_gpucluster.ownfile.os.fsync", full)
+    monkeypatch.setattr("pytest_gpucluster.core.secure_tempfile.os.fsync", full)
     made.write()
     assert path not in reports.problems
     assert f"{SUCCESS}5\n" in path.read_text()
-    monkeypatch.setattr("pytest_gpucluster.ownfile.os.fsync", broken)
+    monkeypatch.setattr("pytest_gpucluster.core.secure_tempfile.os.fsync", broken)
     made.write()
     assert not path.exists()
     assert reports.problems[path] == f"{path}: cannot be written (Bad file descriptor)"
@@ -211,7 +211,7 @@ def test_metrics_of_an_earlier_run_make_room_on_a_full_disk(
     def stays(_path: Path) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("pytest_gpucluster.plugin.gauges.take_away", stays)
+    monkeypatch.setattr("pytest_gpucluster.plugin.metrics_file.take_away", stays)
     made.write()
     assert reports.problems[path] == (
         f"{path}: cannot be written (Bad file descriptor); the file of an earlier run is still there (Read-only file "

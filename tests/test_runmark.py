@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster import runmark
+from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.sandbox import processes
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ import pytest
 from plugin_helpers import left_behind, sandbox_folder, wait_for
 
 from pytest_gpucluster import config
-from pytest_gpucluster.errors import SandboxError
+from pytest_gpucluster.cluster.transport import LocalTransport
+from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.sandbox import Sandbox, faults, hardware, processes, slurmconf, spank
 from pytest_gpucluster.sandbox.daemons import Daemons, find_programs
 from pytest_gpucluster.sandbox.sandbox import node_names
-from pytest_gpucluster.transport import LocalTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -337,7 +337,7 @@ def test_as_an_ordinary_user() -> None:
         os.chown(home, user.pw_uid, user.pw_gid)
         code = (
             "from pathlib import Path; from pytest_gpucluster.sandbox import Sandbox;"
-            "from pytest_gpucluster.transport import LocalTransport;"
+            "from pytest_gpucluster.cluster.transport import LocalTransport;"
             f"s = Sandbox(Path({home!r}) / 's'); s.up(nodes=2);"
             "argv = ['srun', '-N2', 'sh', '-c', 'id -un; nvidia-smi -L | wc -l'];"
             "print(LocalTransport(s.env).run(argv, timeout=60).stdout); s.down()"

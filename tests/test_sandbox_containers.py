@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from plugin_helpers import environment
 
+from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.sandbox import spank
-from pytest_gpucluster.transport import LocalTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

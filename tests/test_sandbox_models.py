@@ -14,13 +14,14 @@ import pytest
 from plugin_helpers import sandbox_folder
 
 from pytest_gpucluster import config
-from pytest_gpucluster.errors import SandboxError
+from pytest_gpucluster.cluster.transport import LocalTransport
+from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.report.events import read_events
-from pytest_gpucluster.sandbox import Sandbox, faults, hardware, render
+from pytest_gpucluster.sandbox import Sandbox, faults, hardware
+from pytest_gpucluster.sandbox import node_files as render
 from pytest_gpucluster.sandbox.collectives import Health, World, busbw
 from pytest_gpucluster.sandbox.layout import Layout
 from pytest_gpucluster.sandbox.models import MODELS, healthy_fields
-from pytest_gpucluster.transport import LocalTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

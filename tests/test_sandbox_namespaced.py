@@ -18,10 +18,10 @@ import pytest
 from plugin_helpers import sandbox_folder
 
 from pytest_gpucluster import config
-from pytest_gpucluster.errors import SandboxError
+from pytest_gpucluster.cluster.transport import LocalTransport
+from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.sandbox import Sandbox, namespaces, processes
 from pytest_gpucluster.sandbox.daemons import search_path
-from pytest_gpucluster.transport import LocalTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -255,7 +255,7 @@ def test_as_an_ordinary_user() -> None:
         os.chown(home, user.pw_uid, user.pw_gid)
         code = (
             "from pathlib import Path; from pytest_gpucluster.sandbox import Sandbox;"
-            "from pytest_gpucluster.transport import LocalTransport;"
+            "from pytest_gpucluster.cluster.transport import LocalTransport;"
             f"s = Sandbox(Path({home!r}) / 's'); s.up(nodes=2, kind='namespaced');"
             "argv = ['srun', '-N2', 'sh', '-c', 'id -un; cat /proc/sys/kernel/hostname'];"
             "print(LocalTransport(s.env).run(argv, timeout=60).stdout); s.down()"

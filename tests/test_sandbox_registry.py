@@ -19,8 +19,8 @@ import pytest
 import yaml
 from plugin_helpers import environment, free_port, run_pytest
 
+from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.sandbox.spank import image, registry
-from pytest_gpucluster.transport import LocalTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,7 +171,7 @@ def test_the_container_suite_imports_it_on_every_node(
     plain["container"]["images"] = [f"{served.name}#site/tools:1", f"{served.name}#site/nosuch:1"]
     path = tmp_path / "cluster.yaml"
     path.write_text(yaml.safe_dump(plain))
-    suite = Path(__file__).parent.parent / "suites" / "test_container.py"
+    suite = Path(__file__).parent.parent / "suites" / "container" / "test_container.py"
     run = run_pytest(tmp_path, f"--cluster={path}", "--nodes=gpu[01-02]", "-k", "import", where=[str(suite)])
     for node in ("gpu01", "gpu02"):
         event = next(it for it in run.events if it.get("check") == "container.import" and it["node"] == node)

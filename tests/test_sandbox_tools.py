@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from plugin_helpers import wait_for
 
-from pytest_gpucluster.errors import SandboxError
-from pytest_gpucluster.sandbox import Sandbox, collectives, faults, hardware, render
+from pytest_gpucluster.cluster.transport import LocalTransport
+from pytest_gpucluster.core.errors import SandboxError
+from pytest_gpucluster.sandbox import Sandbox, collectives, faults, hardware
+from pytest_gpucluster.sandbox import node_files as render
 from pytest_gpucluster.sandbox.collectives import Health, World, busbw
-from pytest_gpucluster.transport import LocalTransport
 
 RECORDED = Path(__file__).parent / "data" / "h200x8"
 

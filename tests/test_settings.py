@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster import config, hostlist
+from pytest_gpucluster import config
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import Cluster, Group, Profile
-from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.plugin import text_options
 from pytest_gpucluster.plugin.drain import Options
 from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_slurms_options, refuse_words
-from pytest_gpucluster.slurm.inventory import NodeInfo
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.errors import SlurmError
-from pytest_gpucluster.slurm import client
-from pytest_gpucluster.slurm.client import Slurm, outage, said
-from pytest_gpucluster.slurm.pyxis import PyxisOptions, explain
-from pytest_gpucluster.transport import LocalTransport
+from pytest_gpucluster.cluster.slurm import client
+from pytest_gpucluster.cluster.slurm.client import Slurm, outage, said
+from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions, explain
+from pytest_gpucluster.cluster.transport import LocalTransport
+from pytest_gpucluster.core.errors import SlurmError
 
 if TYPE_CHECKING:
     from pathlib import Path

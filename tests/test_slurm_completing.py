@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plugin_helpers import cluster_file, names, queue, run_pytest, slurm, wait_for
 
-from pytest_gpucluster.checks import slurm as checks
-from pytest_gpucluster.checks.verdict import Outcome
+from pytest_gpucluster.cluster.slurm import completing
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_nodes
+from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.plugin.plan import Kind, judge_node
-from pytest_gpucluster.slurm import completing
-from pytest_gpucluster.slurm.inventory import NodeInfo, parse_nodes
+from pytest_gpucluster.suites.slurm import checks
 
 if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
@@ -189,7 +189,7 @@ def test_nodes_that_were_given_back_are_waited_for_a_while(
 ) -> None:
     looks = Looks(*states)
     told: list[str] = []
-    monkeypatch.setattr("pytest_gpucluster.slurm.completing.time.monotonic", lambda: looks.now)
+    monkeypatch.setattr("pytest_gpucluster.cluster.slurm.completing.time.monotonic", lambda: looks.now)
     slurm: Any = looks
     assert sorted(completing.settled(slurm, ["gpu01", "gpu02"], 10, told.append, looks.sleep)) == let_go
     assert looks.now == slept

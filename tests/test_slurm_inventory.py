@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_gpucluster.cluster.slurm import inventory
 from pytest_gpucluster.drain.reason import bare
-from pytest_gpucluster.slurm import inventory
 
 NODE = (
     "NodeName=gpu03 Arch=x86_64 CoresPerSocket=1  CPUAlloc=0 CPUEfctv=16 CPUTot=16 CPULoad=0.00 "

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpucluster import config
-from pytest_gpucluster.errors import ConfigError, SlurmError
-from pytest_gpucluster.slurm import option_check
-from pytest_gpucluster.slurm.client import Slurm, make_slurm
-from pytest_gpucluster.slurm.option_check import COMMANDS, refusal, refuse_options
-from pytest_gpucluster.transport import LocalTransport
+from pytest_gpucluster.cluster.slurm import option_check
+from pytest_gpucluster.cluster.slurm.client import Slurm, make_slurm
+from pytest_gpucluster.cluster.slurm.option_check import COMMANDS, refusal, refuse_options
+from pytest_gpucluster.cluster.transport import LocalTransport
+from pytest_gpucluster.core.errors import ConfigError, SlurmError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

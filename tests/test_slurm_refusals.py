@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plugin_helpers import names, on, run_pytest, slurm
 
-from pytest_gpucluster.errors import AllocationError, ConfigError, SlurmError
-from pytest_gpucluster.plugin import start
-from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest, _Holder
-from pytest_gpucluster.slurm.client import Slurm
-from pytest_gpucluster.slurm.inventory import NodeInfo, parse_partitions
-from pytest_gpucluster.slurm.refusals import advice, ended_as, explained, hopeless, in_the_way
-from pytest_gpucluster.transport.local import LocalTransport
+from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest, _Holder
+from pytest_gpucluster.cluster.slurm.client import Slurm
+from pytest_gpucluster.cluster.slurm.error_hints import advice, ended_as, explained, hopeless, in_the_way
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_partitions
+from pytest_gpucluster.cluster.transport.local import LocalTransport
+from pytest_gpucluster.core.errors import AllocationError, ConfigError, SlurmError
+from pytest_gpucluster.plugin import session_factory as start
 
 if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
@@ -182,5 +182,5 @@ def test_how_a_job_ended_is_told_only_where_it_says_something() -> None:
 
 def test_a_check_of_batch_jobs_alone_gets_its_jobs(sandbox: Sandbox, tmp_path: Path) -> None:
     """A failure says `again: pytest ...::test_array`, which has to do again what failed."""
-    run = run_pytest(tmp_path, on(sandbox), "-k", "array", where=(str(SUITES / "test_slurm.py"),))
+    run = run_pytest(tmp_path, on(sandbox), "-k", "array", where=(str(SUITES / "slurm" / "test_slurm.py"),))
     assert names(run.outcomes, "passed") == ["test_array"]

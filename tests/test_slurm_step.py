@@ -10,23 +10,28 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from pytest_gpucluster.checks import slurm as checks
-from pytest_gpucluster.checks.verdict import Outcome
+from pytest_gpucluster.cluster.slurm import step
+from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.cluster.slurm.client import Slurm
+from pytest_gpucluster.cluster.slurm.inventory import PartitionInfo
+from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
+from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step, srun_endings
+from pytest_gpucluster.cluster.transport import LocalTransport, kill_group
 from pytest_gpucluster.config.models import EnvironmentConfig, JobLimits, SlurmConfig
-from pytest_gpucluster.errors import StepCancelled, StepError, StepTimeout
-from pytest_gpucluster.runners import container_exam, containers, mpi, nccl, told
-from pytest_gpucluster.slurm import exam, step
-from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
-from pytest_gpucluster.slurm.client import Slurm
-from pytest_gpucluster.slurm.inventory import PartitionInfo
-from pytest_gpucluster.slurm.result import StepResult, TaskResult
-from pytest_gpucluster.slurm.step import StepRequest, run_step, srun_endings
-from pytest_gpucluster.transport import LocalTransport, kill_group
+from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.core.errors import StepCancelled, StepError, StepTimeout
+from pytest_gpucluster.kit import containers
+from pytest_gpucluster.kit import payload_step as told
+from pytest_gpucluster.suites.container import steps as container_exam
+from pytest_gpucluster.suites.mpi import steps as mpi
+from pytest_gpucluster.suites.nccl import steps as nccl
+from pytest_gpucluster.suites.slurm import checks
+from pytest_gpucluster.suites.slurm import diagnostic_step as exam
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pytest_gpucluster.checks.verdict import Verdict
+    from pytest_gpucluster.core.check import Verdict
     from pytest_gpucluster.sandbox import Sandbox
 
 NODES = ("gpu01", "gpu02")

@@ -54,7 +54,7 @@ def test_signal(node, srun):
 def test_release(host):
     assert host.file("/etc/os-release").exists
 """
-IMPATIENT = "from pytest_gpucluster.transport import ssh\n\nssh.AGAIN_PATIENCE = 2\n"
+IMPATIENT = "from pytest_gpucluster.cluster.transport import ssh\n\nssh.AGAIN_PATIENCE = 2\n"
 LONG = """
 import pathlib
 

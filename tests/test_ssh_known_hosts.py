@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpucluster.transport import known_hosts
+from pytest_gpucluster.cluster.transport import known_hosts
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,12 +22,12 @@ from plugin_helpers import (
 from ssh_helpers import WHY_NOT as NO_SSHD
 
 from pytest_gpucluster import config, suites_path
+from pytest_gpucluster.cluster.channel.over_ssh import settings_of
+from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.config.models import HostAddress, SshConfig
-from pytest_gpucluster.errors import ConfigError
-from pytest_gpucluster.fleet.over_ssh import settings_of
+from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.sandbox import Sandbox, namespaces
 from pytest_gpucluster.sandbox.daemons import search_path
-from pytest_gpucluster.transport import LocalTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

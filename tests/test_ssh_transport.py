@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from ssh_helpers import HOST, WHY_NOT, Blackhole, Sshd, sshd
 
+from pytest_gpucluster.cluster.channel.over_ssh import fleet_over_ssh
+from pytest_gpucluster.cluster.transport import LocalTransport, kill_group, ssh
+from pytest_gpucluster.cluster.transport.remote_process import header
+from pytest_gpucluster.cluster.transport.ssh import SshTransport, repeatable
 from pytest_gpucluster.config.models import HostAddress, SshConfig
-from pytest_gpucluster.errors import ConfigError, TransportError
-from pytest_gpucluster.fleet.over_ssh import fleet_over_ssh
-from pytest_gpucluster.transport import LocalTransport, kill_group, ssh
-from pytest_gpucluster.transport.far import header
-from pytest_gpucluster.transport.ssh import SshTransport, repeatable
+from pytest_gpucluster.core.errors import ConfigError, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -98,7 +98,7 @@ def test_streams_are_binary_and_whole(far: SshTransport) -> None:
 
 
 def test_endless_output_is_ended(far: SshTransport, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_gpucluster.transport.far.MAX_OUTPUT", 1 << 20)
+    monkeypatch.setattr("pytest_gpucluster.cluster.transport.remote_process.MAX_OUTPUT", 1 << 20)
     with pytest.raises(TransportError, match="yes: printed more than"):
         far.run(["yes"], timeout=LONG)
     with pytest.raises(TransportError, match="sh: printed more than"):
@@ -308,7 +308,7 @@ def test_our_sudden_death_ends_the_input_of_what_runs(own: Sshd, tmp_path: Path)
     code = f"""
 import time
 from pytest_gpucluster.config.models import TransportConfig
-from pytest_gpucluster.transport.ssh import SshTransport
+from pytest_gpucluster.cluster.transport.ssh import SshTransport
 transport = SshTransport(TransportConfig.model_validate({own.keys()!r}))
 process = transport.spawn(["sh", "-c", "echo $$ > {tmp_path}/pid; cat; echo over > {tmp_path}/end"])
 time.sleep(600)

@@ -24,18 +24,18 @@ from plugin_helpers import (
     wait_for,
 )
 
-from pytest_gpucluster.checks import submitit as checks
-from pytest_gpucluster.checks.submitit import SubmititTold
-from pytest_gpucluster.checks.verdict import Outcome, Verdict
 from pytest_gpucluster.config import load_cluster
-from pytest_gpucluster.runners import submitit as runner
+from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.sandbox import Sandbox
+from pytest_gpucluster.suites.submitit import checks
+from pytest_gpucluster.suites.submitit import steps as runner
+from pytest_gpucluster.suites.submitit.checks import SubmititTold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT = Path(__file__).parents[1]
-SUITE = ROOT / "suites" / "test_submitit.py"
+SUITE = ROOT / "suites" / "submitit" / "test_submitit.py"
 PATIENCE = 400  # seconds; a run takes a tenth of it on a quiet machine
 PYTHON = ROOT / ".cache" / "frameworks" / "bin" / "python"
 ALL = (
@@ -521,7 +521,7 @@ def test_the_first_shared_storage_is_the_default(sandbox: Sandbox) -> None:
 
 
 def _claim() -> Any:
-    from pytest_gpucluster.config.frameworks import SubmititConfig  # noqa: PLC0415 - used here alone
+    from pytest_gpucluster.kit.framework_config import SubmititConfig  # noqa: PLC0415 - used here alone
 
     return SubmititConfig()
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.plugin import tally as tallies
-from pytest_gpucluster.plugin.record import clean
-from pytest_gpucluster.plugin.tally import Tally, cell, classify, fold, number
+from pytest_gpucluster.plugin import summary as tallies
+from pytest_gpucluster.plugin.item_result import clean
+from pytest_gpucluster.plugin.summary import Tally, cell, classify, fold, number
 from pytest_gpucluster.report import junit
 
 
@@ -105,10 +105,10 @@ def test_coverage_counts_what_was_not_judged() -> None:
 @pytest.mark.parametrize(
     ("nodeid", "node", "name"),
     [
-        ("suites/test_gpu.py::test_count[gpu03]", "gpu03", "test_count"),
-        ("suites/test_nccl.py::test_busbw[gpu03-4GiB]", "gpu03", "test_busbw[4GiB]"),
-        ("suites/test_nccl.py::test_busbw[4GiB-gpu03]", "gpu03", "test_busbw[4GiB]"),
-        ("suites/test_slurm.py::test_array", "", "test_array"),
+        ("suites/gpu/test_gpu.py::test_count[gpu03]", "gpu03", "test_count"),
+        ("suites/nccl/test_nccl.py::test_busbw[gpu03-4GiB]", "gpu03", "test_busbw[4GiB]"),
+        ("suites/nccl/test_nccl.py::test_busbw[4GiB-gpu03]", "gpu03", "test_busbw[4GiB]"),
+        ("suites/slurm/test_slurm.py::test_array", "", "test_array"),
         ("suites/test_x.py::TestX::test_y[gpu1]", "gpu1", "TestX::test_y"),
         ("suites/test_x.py::test_y[gpu1-gpu10-a-]", "gpu10", "test_y[gpu1-a-]"),
         ("suites/test_x.py::test_path[a::b-gpu1]", "gpu1", "test_path[a::b]"),

@@ -11,10 +11,9 @@ import pytest
 from framework_helpers import spelled
 from plugin_helpers import Run, cluster_file, names, run_pytest
 
-from pytest_gpucluster.checks import tensorflow as checks
-from pytest_gpucluster.checks.told import StepTold, TaskTold
-from pytest_gpucluster.checks.verdict import Outcome, Verdict
-from pytest_gpucluster.payloads import tensorflow_strategies as payload
+from pytest_gpucluster.core.check import Outcome, Verdict
+from pytest_gpucluster.kit.payload_result import StepTold, TaskTold
+from pytest_gpucluster.suites.tensorflow import checks, payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 ROOT = Path(__file__).parents[1]
-SUITE = ROOT / "suites" / "test_tensorflow.py"
+SUITE = ROOT / "suites" / "tensorflow" / "test_tensorflow.py"
 PATIENCE = 400  # seconds; a run takes a tenth of it on a quiet machine
 PYTHON = ROOT / ".cache" / "frameworks" / "bin" / "python"
 NODES = ("gpu01", "gpu02")

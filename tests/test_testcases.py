@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.junitxml import LogXML
 
-from pytest_gpucluster.plugin import testcases
+from pytest_gpucluster.plugin import junit_stream as testcases
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

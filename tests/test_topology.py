@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpucluster.checks.topology import parse_slurm_topology
-from pytest_gpucluster.errors import ProbeError
+from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.core.topology import parse_slurm_topology
 
 SLURM = """SwitchName=leaf0 Level=0 LinkSpeed=1 Nodes=gpu[01-02]
 SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=gpu[03-04]

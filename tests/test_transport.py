@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from plugin_helpers import wait_for
 
-from pytest_gpucluster.errors import TransportError
-from pytest_gpucluster.transport import LocalTransport, kill_group
+from pytest_gpucluster.cluster.transport import LocalTransport, kill_group
+from pytest_gpucluster.core.errors import TransportError
 
 
 def test_run_returns_what_came_out() -> None:

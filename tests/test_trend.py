@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from test_report_whole import in_utc
 
-from pytest_gpucluster.checks.directions import Judged
-from pytest_gpucluster.report import trend
-from pytest_gpucluster.report.compared import Compared
-from pytest_gpucluster.report.recorded import Measure
-from pytest_gpucluster.report.trend import (
+from pytest_gpucluster.core.metric_direction import Judged
+from pytest_gpucluster.report import regression as trend
+from pytest_gpucluster.report.comparison import Compared
+from pytest_gpucluster.report.regression import (
     Change,
     Comparison,
     Fleet,
@@ -26,6 +25,7 @@ from pytest_gpucluster.report.trend import (
     when,
     worse_of,
 )
+from pytest_gpucluster.report.run_snapshot import Measure
 
 FLEET = Fleet(470.0, 476.0, 5)
 WORDS = "440 GB/s, 8.0% below the median of its last 5 good runs (478, MAD 1.5; fleet 476 before, 470 now)"

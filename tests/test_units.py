@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpucluster import units
+from pytest_gpucluster.core import units
 
 if TYPE_CHECKING:
     from collections.abc import Callable

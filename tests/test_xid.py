@@ -10,17 +10,17 @@ import pytest
 from kernel_logs import fold
 from pydantic import ValidationError
 
-from pytest_gpucluster.checks import xid as checks
-from pytest_gpucluster.checks.verdict import Action, Outcome
 from pytest_gpucluster.config.gpu import GpuConfig
-from pytest_gpucluster.probes import xid
-from pytest_gpucluster.probes.nvidia_smi import Gpus
-from pytest_gpucluster.probes.xid import Advice
+from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.kit import xid
+from pytest_gpucluster.kit import xid_check as checks
+from pytest_gpucluster.kit.nvidia_smi import Gpus
+from pytest_gpucluster.kit.xid import Advice
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpucluster.checks.verdict import Verdict
+    from pytest_gpucluster.core.check import Verdict
 
 # NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, 2025-10-29), column "Resolution
 # Bucket (Immediate Action)", written down number by number apart from the table of the plugin.

@@ -29,11 +29,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
 from pytest_gpucluster.drain import write_reason
 from pytest_gpucluster.report.junit import RUN_SUITE
 from pytest_gpucluster.sandbox import Sandbox, processes
 from pytest_gpucluster.sandbox.processes import Process
-from pytest_gpucluster.slurm.inventory import parse_nodes
 
 ROOT = Path(__file__).parent.parent
 NODES = 4
@@ -61,10 +61,11 @@ def pytest_unconfigure(config):
         open(folder + ".over", "w").close()
 """
 SUITE = """
-from pytest_gpucluster.checks.verdict import Finding, check
-from pytest_gpucluster.probes.base import Probe, text_of
+from pytest_gpucluster.core.check import Finding, check
+from pytest_gpucluster.core.probe import Probe, text_of
 from pytest_gpucluster.suite import probed
-from suites.test_os import answer, test_responds  # the one that runs for lost nodes too: only they may fail it
+# the one that runs for lost nodes too: only they may fail it
+from pytest_gpucluster.suites.os.test_os import answer, test_responds
 
 shown = probed(Probe("shown", "nvidia-smi -L | wc -l", lambda answer: int(text_of(answer))))
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "pytest_gpucluster"
-TARGETS = ("checks", "probes", "drain", "report", "plugin/plan.py", "config/loader.py", "slurm/inventory.py",
+TARGETS = ("checks", "probes", "drain", "report", "plugin/plan.py", "config/loader.py", "cluster/slurm/inventory.py",
            "redact.py", "printable.py")  # fmt: skip
 LIBRARIES = (
     "pytest", "_pytest.assertion.rewrite", "_pytest.junitxml", "xdist.plugin", "testinfra.plugin", "testinfra", "yaml",

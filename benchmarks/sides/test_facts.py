@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from questions import Question, asked
 
-from pytest_gpucluster.probes.base import Probe
+from pytest_gpucluster.core.probe import Probe
 from pytest_gpucluster.suite import probed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpucluster.probes.base import Answer
+    from pytest_gpucluster.core.probe import Answer
 
 SMI, LAYOUT = "nvidia-smi --query-gpu=", " --format=csv,noheader"
 BETWEEN, MARK = "/proc/sys/kernel/ostype", "Linux\n"  # twice: no file that is asked for holds such lines

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from questions import Question, asked
 
-from pytest_gpucluster.probes.base import Probe
+from pytest_gpucluster.core.probe import Probe
 from pytest_gpucluster.suite import probed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpucluster.probes.base import Answer
+    from pytest_gpucluster.core.probe import Answer
 
 
 def text_of(answer: Answer) -> str:

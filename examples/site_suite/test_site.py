@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.checks.verdict import Action, Finding, Metric, check
-from pytest_gpucluster.errors import ProbeError, StepError
-from pytest_gpucluster.probes.base import Answer, Probe, text_of
-from pytest_gpucluster.slurm.step import StepRequest, run_step
+from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
+from pytest_gpucluster.core.check import Action, Finding, Metric, check
+from pytest_gpucluster.core.errors import ProbeError, StepError
+from pytest_gpucluster.core.probe import Answer, Probe, text_of
 from pytest_gpucluster.suite import probed
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.checks.verdict import Judgement
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.cluster.slurm.result import TaskResult
     from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import Node
-    from pytest_gpucluster.slurm.allocation import Allocation
-    from pytest_gpucluster.slurm.result import TaskResult
 
 
 # 1. A stock testinfra test. It runs once a node; each command is asked of the whole fleet in one round trip.

@@ -7,8 +7,7 @@ __version__ = "0.1.0"
 
 
 def suites_path() -> str:
-    """Return the folder of the acceptance suites: the package's own, or that of the checkout it runs from."""
+    """Return the folder of the acceptance suites."""
     from pathlib import Path  # noqa: PLC0415 - see above
 
-    packaged = Path(__file__).parent / "suites"
-    return str(packaged if packaged.is_dir() else Path(__file__).parents[2] / "suites")
+    return str(Path(__file__).parent / "suites")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pytest
 
-from pytest_gpucluster.probes.base import Probe
+from pytest_gpucluster.core.probe import Probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -11,9 +11,9 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.config.source import clip, read_source, read_text
-from pytest_gpucluster.errors import ConfigError
-from pytest_gpucluster.hostlist import MAX_NODES
+from pytest_gpucluster.config.yaml_loader import clip, read_source, read_text
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.hostlist import MAX_NODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,8 +24,8 @@ import yaml
 from pydantic import ValidationError
 
 from pytest_gpucluster.config.models import NcclThreshold
-from pytest_gpucluster.errors import ConfigError
-from pytest_gpucluster.ownfile import Folder
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.secure_tempfile import Folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from pytest_gpucluster import hostlist, units
 from pytest_gpucluster.config.ansible import Inventory, read_inventory
 from pytest_gpucluster.config.models import (
     Cluster,
@@ -20,10 +19,11 @@ from pytest_gpucluster.config.models import (
     Profile,
     named_nodes,
 )
-from pytest_gpucluster.config.problems import nearest, problems
 from pytest_gpucluster.config.profile_files import and_more, load_profile, profile_of
-from pytest_gpucluster.config.source import Loc, Source, clip, read_source
-from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.config.validation_errors import nearest, problems
+from pytest_gpucluster.config.yaml_loader import Loc, Source, clip, read_source
+from pytest_gpucluster.core import hostlist, units
+from pytest_gpucluster.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -18,21 +18,8 @@ from pydantic import (
     model_validator,
 )
 
-from pytest_gpucluster import hostlist, units
-from pytest_gpucluster.config.burnin import BurninConfig, BurninLimit
 from pytest_gpucluster.config.fabric import FabricConfig
-from pytest_gpucluster.config.frameworks import (
-    ContainerConfig,
-    DdpConfig,
-    HorovodConfig,
-    MatrixConfig,
-    MpiConfig,
-    RayConfig,
-    SubmititConfig,
-    TensorflowConfig,
-)
 from pytest_gpucluster.config.gpu import GpuConfig
-from pytest_gpucluster.config.monitoring import MonitoringConfig
 from pytest_gpucluster.config.values import (
     AnyDuration,
     Bandwidth,
@@ -50,6 +37,19 @@ from pytest_gpucluster.config.values import (
     Variable,
     Version,
 )
+from pytest_gpucluster.core import hostlist, units
+from pytest_gpucluster.kit.framework_config import (
+    ContainerConfig,
+    DdpConfig,
+    HorovodConfig,
+    MatrixConfig,
+    MpiConfig,
+    RayConfig,
+    SubmititConfig,
+    TensorflowConfig,
+)
+from pytest_gpucluster.suites.burnin.config import BurninConfig, BurninLimit
+from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
 
 Collective = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce", "sendrecv", "gather", "scatter",

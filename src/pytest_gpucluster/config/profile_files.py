@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from pytest_gpucluster.config.models import Profile
-from pytest_gpucluster.config.problems import nearest, problems
-from pytest_gpucluster.config.source import Loc, Source, clip, read_source
+from pytest_gpucluster.config.validation_errors import nearest, problems
+from pytest_gpucluster.config.yaml_loader import Loc, Source, clip, read_source
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.errors import ConfigError
+    from pytest_gpucluster.core.errors import ConfigError
 
 PROFILES = Path(__file__).parent / "profiles"
 MAX_DEPTH = 8

@@ -15,8 +15,8 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from pytest_gpucluster import units
-from pytest_gpucluster.hostlist import MAX_NODES
+from pytest_gpucluster.core import units
+from pytest_gpucluster.core.hostlist import MAX_NODES
 
 # slurm.conf(5) of Slurm 20.11 to 26.05: MaxTasksPerNode "may not exceed 65533"
 MAX_TASKS = 65_533

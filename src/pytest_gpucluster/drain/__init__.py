@@ -6,12 +6,12 @@
 - `trial`: drained nodes of ours, undrained inside a reservation for a test, and drained again unless they are kept.
 """
 
-from pytest_gpucluster.drain.act import Actor, Limits, why_no_rights
-from pytest_gpucluster.drain.listing import listed
+from pytest_gpucluster.drain.executor import Actor, Limits, why_no_rights
 from pytest_gpucluster.drain.lock import lock_path, locked
 from pytest_gpucluster.drain.policy import Budget, Grounds, why_not_resume
 from pytest_gpucluster.drain.reason import PREFIX, Reason, read_reason, write_reason
-from pytest_gpucluster.drain.trial import Trial, fit_for_trial
+from pytest_gpucluster.drain.reservation_test import Trial, fit_for_trial
+from pytest_gpucluster.drain.table import listed
 
 __all__ = [
     "PREFIX",

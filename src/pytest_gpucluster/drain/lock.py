@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.errors import GpuClusterError
-from pytest_gpucluster.ownfile import Folder
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.secure_tempfile import Folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.checks.verdict import Action
+from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.drain.reason import PREFIX, Reason, read_reason, write_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpucluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 
 ACTIONS = tuple(Action)  # from mild to hard
 NAMES = {action.value.replace(" ", "-"): action for action in ACTIONS if action is not Action.MONITOR}

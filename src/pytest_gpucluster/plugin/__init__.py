@@ -226,7 +226,7 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(
                 "--cluster: load the plugin by -p pytest_gpucluster.plugin, not from a conftest.py"
             )
-        from pytest_gpucluster.plugin import start  # noqa: PLC0415 - only where it is asked for
+        from pytest_gpucluster.plugin import session_factory as start  # noqa: PLC0415 - only where it is asked for
 
         start.register(config)
 

@@ -7,11 +7,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.units import parse_option_time
+from pytest_gpucluster.plugin.item_result import clean
 from pytest_gpucluster.plugin.node_items import marks_of
-from pytest_gpucluster.plugin.record import clean
 from pytest_gpucluster.report.events import read_events
-from pytest_gpucluster.units import parse_option_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_gpucluster.config.burnin import BurninConfig
-    from pytest_gpucluster.runners.burnin import Before
+    from pytest_gpucluster.suites.burnin.config import BurninConfig
+    from pytest_gpucluster.suites.burnin.steps import Before
 
 MARK = "burnin"
 AROUND = 600.0  # seconds of the allocation beside the burn-in: start, collectives that end, judging
@@ -37,7 +37,7 @@ def before(option: Any) -> Before | None:
     refuse_workers(option)
     if not option.burnin_resume:
         return None
-    from pytest_gpucluster.runners.burnin import Before  # noqa: PLC0415 - a tenth of the start of every other run
+    from pytest_gpucluster.suites.burnin.steps import Before  # noqa: PLC0415 - a tenth of the start of every other run
 
     path = Path(option.burnin_resume)
     try:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster import suites_path
-from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.plugin.item_result import check_of, matches
 from pytest_gpucluster.plugin.node_items import kinds
-from pytest_gpucluster.plugin.record import check_of, matches
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -60,7 +60,7 @@ def refuse_unmatched(config: pytest.Config, cluster: Cluster) -> None:
     A pattern whose suite no file has may be for checks that a plugin makes: it is refused after the collection.
     """
     unmatched = Unmatched(cluster)
-    unmatched.look_in(Path(suites_path()).glob("test_*.py"))
+    unmatched.look_in(Path(suites_path()).glob("*/test_*.py"))
     shipped = {name.partition(".")[0] for name in unmatched.names}
     unmatched.look_in(_site_files(config))
     unmatched.refuse([pattern for pattern in unmatched.left if pattern.partition(".")[0] in shipped])

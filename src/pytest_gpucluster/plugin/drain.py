@@ -16,27 +16,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster import drain, hostlist
-from pytest_gpucluster.checks.verdict import Action, Outcome
+from pytest_gpucluster import drain
+from pytest_gpucluster.cluster.slurm.client import Slurm
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.drain import policy
-from pytest_gpucluster.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.plugin import reporting, signals
-from pytest_gpucluster.plugin.afresh import NOT_REPEATABLE, run_again
 from pytest_gpucluster.plugin.expect import CheckFailed
-from pytest_gpucluster.plugin.record import clean
+from pytest_gpucluster.plugin.item_result import clean
+from pytest_gpucluster.plugin.rerun import NOT_REPEATABLE, run_again
 from pytest_gpucluster.plugin.session import Controller
-from pytest_gpucluster.plugin.tally import classify
+from pytest_gpucluster.plugin.summary import classify
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.logs import logs_below
-from pytest_gpucluster.slurm.client import Slurm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
     from pathlib import Path
 
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.plugin.session import Session
     from pytest_gpucluster.report.events import EventLog
-    from pytest_gpucluster.slurm.inventory import NodeInfo
 
 PATIENCE, TIMEOUT = 5.0, 20.0  # seconds, for a controller that does not answer, and for one command
 MAX_CONFIRM = 10

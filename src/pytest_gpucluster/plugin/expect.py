@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from tabulate import tabulate
 
-from pytest_gpucluster.checks.directions import HIGHER, LOWER
-from pytest_gpucluster.checks.verdict import Action, Finding, Metric, Outcome, Verdict
-from pytest_gpucluster.errors import NotAvailable
-from pytest_gpucluster.plugin.record import NOT_APPLICABLE, NOT_CHECKED
+from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
+from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.metric_direction import HIGHER, LOWER
+from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpucluster.plugin.record import Record
+    from pytest_gpucluster.plugin.item_result import Record
     from pytest_gpucluster.plugin.session import Session
 
 

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.checks.verdict import Metric
-from pytest_gpucluster.errors import AllocationError
+from pytest_gpucluster.core.check import Metric
+from pytest_gpucluster.core.errors import AllocationError
 from pytest_gpucluster.plugin.burnin import LiveLine
 from pytest_gpucluster.plugin.expect import Expect
-from pytest_gpucluster.plugin.record import NOT_APPLICABLE
+from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from pytest_gpucluster.cluster.channel.channel import Channel
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster, GpuProfile, Profile
-    from pytest_gpucluster.fleet.channel import Channel
     from pytest_gpucluster.plugin.session import Node, Session
-    from pytest_gpucluster.probes.nccl_tests import Run
-    from pytest_gpucluster.slurm.allocation import Allocation
-    from pytest_gpucluster.slurm.inventory import NodeInfo
-    from pytest_gpucluster.slurm.result import StepResult
     from pytest_gpucluster.suite import AnyProbe
+    from pytest_gpucluster.suites.nccl.table_reader import Run
 
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
 

@@ -9,16 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster import hostlist, redact
-from pytest_gpucluster.errors import GpuClusterError, TransportError
+from pytest_gpucluster.core import hostlist, redact
+from pytest_gpucluster.core.errors import GpuClusterError, TransportError
+from pytest_gpucluster.core.units import share_of
 from pytest_gpucluster.plugin import burnin, reporting, signals
-from pytest_gpucluster.plugin.about import about
-from pytest_gpucluster.plugin.lanes import PLACE, place_of
-from pytest_gpucluster.plugin.markers import refuse_slips
-from pytest_gpucluster.plugin.node_items import Maker, kinds, marks_of, pays, reordered_in_rows
-from pytest_gpucluster.plugin.plan import Kind
-from pytest_gpucluster.plugin.progress import gathered
-from pytest_gpucluster.plugin.record import (
+from pytest_gpucluster.plugin.item_result import (
     NOT_APPLICABLE,
     NOT_CHECKED,
     NOT_TESTED,
@@ -29,23 +24,28 @@ from pytest_gpucluster.plugin.record import (
     one_line,
     record_of,
 )
+from pytest_gpucluster.plugin.markers import refuse_slips
+from pytest_gpucluster.plugin.node_items import Maker, kinds, marks_of, pays, reordered_in_rows
+from pytest_gpucluster.plugin.node_partition import PLACE, place_of
+from pytest_gpucluster.plugin.plan import Kind
+from pytest_gpucluster.plugin.progress import gathered
 from pytest_gpucluster.plugin.rows import Rows
 from pytest_gpucluster.plugin.run_end import ENDED, RunEnd
+from pytest_gpucluster.plugin.run_metadata import about
 from pytest_gpucluster.plugin.session import Controller, Session, Worker
+from pytest_gpucluster.plugin.summary import Tally, classify
 from pytest_gpucluster.plugin.swift import Swift
-from pytest_gpucluster.plugin.tally import Tally, classify
-from pytest_gpucluster.report.curve import draw
+from pytest_gpucluster.report.ascii_plot import draw
 from pytest_gpucluster.suite import asked_by
-from pytest_gpucluster.units import share_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
+    from pytest_gpucluster.core.probe import Probe
+    from pytest_gpucluster.plugin.junit_stream import JUnitFile
     from pytest_gpucluster.plugin.progress import Gathered
-    from pytest_gpucluster.plugin.testcases import JUnitFile
-    from pytest_gpucluster.probes.base import Probe
+    from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
-    from pytest_gpucluster.report.files import Reports
 
 MAX_CURVES = 8
 MAX_REASONS = 10
@@ -600,8 +600,8 @@ class Hooks:
 
     def _tell_of_epilogs(self, log: EventLog) -> None:
         """Say which nodes Slurm drained over the epilog that giving them back has run: no item could judge that."""
-        from pytest_gpucluster.checks.slurm import EPILOG_LATER, epilog_failed  # noqa: PLC0415 - of one suite
         from pytest_gpucluster.drain import PREFIX  # noqa: PLC0415 - the same
+        from pytest_gpucluster.suites.slurm.checks import EPILOG_LATER, epilog_failed  # noqa: PLC0415 - of one suite
 
         later = self.tally.unjudged_on("slurm.epilog", EPILOG_LATER)
         session = self.config.pluginmanager.get_plugin("session")

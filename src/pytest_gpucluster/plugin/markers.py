@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.config.problems import nearest
+from pytest_gpucluster.config.validation_errors import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,14 +6,14 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster import hostlist
-from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.slurm.inventory import NodeInfo
 
 
 class Kind(str, enum.Enum):

@@ -17,12 +17,12 @@ from _pytest._code.code import (
     ReprTraceback,
 )
 
-from pytest_gpucluster.errors import GpuClusterError
+from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.plugin.expect import CheckFailed
+from pytest_gpucluster.plugin.item_result import Record, clean, clean_pair, is_clean, record_of
+from pytest_gpucluster.plugin.junit_stream import JUnitFile, Testcases, has_name
 from pytest_gpucluster.plugin.plan import Kind
-from pytest_gpucluster.plugin.record import Record, clean, clean_pair, is_clean, record_of
-from pytest_gpucluster.plugin.tally import CLUSTER
-from pytest_gpucluster.plugin.testcases import JUnitFile, Testcases, has_name
+from pytest_gpucluster.plugin.summary import CLUSTER
 from pytest_gpucluster.report import junit
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_gpucluster.plugin.session import Session
-    from pytest_gpucluster.plugin.tally import Tally
+    from pytest_gpucluster.plugin.summary import Tally
+    from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
-    from pytest_gpucluster.report.files import Reports
 
 # a run that came to its end
 ENDED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.TESTS_FAILED)

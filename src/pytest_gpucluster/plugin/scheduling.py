@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from xdist.scheduler import LoadScheduling
 
-from pytest_gpucluster.plugin.lanes import ALL, ANY
+from pytest_gpucluster.plugin.node_partition import ALL, ANY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

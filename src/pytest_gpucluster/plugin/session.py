@@ -16,9 +16,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from pytest_gpucluster import hostlist
-from pytest_gpucluster.checks.topology import parse_slurm_topology
-from pytest_gpucluster.errors import (
+from pytest_gpucluster.cluster.channel.batch import batched
+from pytest_gpucluster.cluster.channel.channel import Fleet
+from pytest_gpucluster.cluster.channel.channel_server import FleetClient, FleetServer
+from pytest_gpucluster.cluster.channel.multi_channel import JoinedChannel
+from pytest_gpucluster.cluster.channel.testinfra_backend import host_of
+from pytest_gpucluster.cluster.slurm import leftovers
+from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.cluster.slurm.completing import mark_stuck, settled
+from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
+from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
+from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.errors import (
     AllocationError,
     ConfigError,
     GpuClusterError,
@@ -28,42 +38,32 @@ from pytest_gpucluster.errors import (
     StepError,
     TransportError,
 )
-from pytest_gpucluster.fleet.batch import batched
-from pytest_gpucluster.fleet.channel import Fleet
-from pytest_gpucluster.fleet.join import JoinedChannel
-from pytest_gpucluster.fleet.relay import FleetClient, FleetServer
-from pytest_gpucluster.fleet.testinfra_backend import host_of
+from pytest_gpucluster.core.probe import Answer, Probe, with_root
+from pytest_gpucluster.core.topology import parse_slurm_topology
+from pytest_gpucluster.core.versions import versions_in
+from pytest_gpucluster.kit.containers import clear, dead_users
 from pytest_gpucluster.plugin import signals
-from pytest_gpucluster.plugin.lanes import Lanes, Place, make_lanes
+from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, Record, clean, matches
+from pytest_gpucluster.plugin.node_partition import Lanes, Place, make_lanes
 from pytest_gpucluster.plugin.plan import Kind, Plan, Problem, judge_node, shares
-from pytest_gpucluster.plugin.record import NOT_APPLICABLE, NOT_CHECKED, Record, clean, matches
-from pytest_gpucluster.probes.base import Answer, Probe, with_root
-from pytest_gpucluster.probes.versions import versions_in
-from pytest_gpucluster.runners.containers import clear, dead_users
-from pytest_gpucluster.runners.submitit import SubmititDriver
-from pytest_gpucluster.slurm import leftovers
-from pytest_gpucluster.slurm.allocation import Allocation, AllocationRequest
-from pytest_gpucluster.slurm.completing import mark_stuck, settled
-from pytest_gpucluster.slurm.exam import read_jobs, run_exam, submit_jobs
-from pytest_gpucluster.slurm.guard import JobGuard
-from pytest_gpucluster.slurm.inventory import seen_from_inside
-from pytest_gpucluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.suite import probe_for
+from pytest_gpucluster.suites.slurm.diagnostic_step import read_jobs, run_exam, submit_jobs
+from pytest_gpucluster.suites.submitit.steps import SubmititDriver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpucluster.checks.submitit import SubmititTold
+    from pytest_gpucluster.cluster.channel.batch import Batch
+    from pytest_gpucluster.cluster.channel.channel import Channel
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster, Profile, SlurmConfig
     from pytest_gpucluster.drain import Trial
-    from pytest_gpucluster.fleet.batch import Batch
-    from pytest_gpucluster.fleet.channel import Channel
-    from pytest_gpucluster.report.steps import StepLogs
-    from pytest_gpucluster.slurm.client import Slurm
-    from pytest_gpucluster.slurm.exam import JobFacts, Jobs, NodeExam
-    from pytest_gpucluster.slurm.inventory import NodeInfo
-    from pytest_gpucluster.slurm.result import StepResult
+    from pytest_gpucluster.report.step_logs import StepLogs
     from pytest_gpucluster.suite import AnyProbe
+    from pytest_gpucluster.suites.slurm.diagnostic_step import JobFacts, Jobs, NodeExam
+    from pytest_gpucluster.suites.submitit.checks import SubmititTold
 
 T = TypeVar("T")
 
@@ -768,7 +768,7 @@ class Worker(Session):
 
 def open_over_ssh(cluster: Cluster, nodes: tuple[str, ...]) -> Fleet:
     """Open a channel to nodes by one SSH connection each."""
-    from pytest_gpucluster.fleet.over_ssh import fleet_over_ssh  # noqa: PLC0415 - Fabric takes 0.2 s to import
+    from pytest_gpucluster.cluster.channel.over_ssh import fleet_over_ssh  # noqa: PLC0415 - Fabric takes 0.2 s to import
 
     return fleet_over_ssh(nodes, cluster.ssh, cluster.hosts)
 

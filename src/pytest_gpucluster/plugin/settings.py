@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster import hostlist
-from pytest_gpucluster.config.problems import nearest
-from pytest_gpucluster.errors import ConfigError
+from pytest_gpucluster.config.validation_errors import nearest
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.plugin import text_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.slurm.inventory import NodeInfo
 
 
 def refuse_words(option: Any) -> None:
@@ -43,15 +43,15 @@ def refuse_slurms_options(option: Any, cluster: Cluster) -> None:
 def refuse_names(cluster: Cluster) -> None:
     """Raise ConfigError for a limit of os.limits, a cell of matrix.expected or a command of nccl that cannot be."""
     if "command" in cluster.nccl.model_fields_set:
-        from pytest_gpucluster.runners.nccl import Sweep  # noqa: PLC0415 - a tenth of a second, for few sites
+        from pytest_gpucluster.suites.nccl.steps import Sweep  # noqa: PLC0415 - a tenth of a second, for few sites
 
         Sweep.parse(cluster.nccl.command)
     if cluster.os.limits:
-        from pytest_gpucluster.checks.os import wanted_limits  # noqa: PLC0415 - hardly a site has any
+        from pytest_gpucluster.suites.os.checks import wanted_limits  # noqa: PLC0415 - hardly a site has any
 
         wanted_limits(cluster.os.limits)
     if cluster.matrix is not None and cluster.matrix.expected:
-        from pytest_gpucluster.checks.matrix import COLUMNS, ROWS, name_of  # noqa: PLC0415 - hardly a site has any
+        from pytest_gpucluster.suites.matrix.checks import COLUMNS, ROWS, name_of  # noqa: PLC0415 - hardly a site has any
 
         cells = [name_of(row, column) for row in ROWS for column in COLUMNS]
         for name in cluster.matrix.expected:

@@ -25,8 +25,8 @@ from pytest_gpucluster.report import junit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_gpucluster.plugin.junit_stream import Testcases
     from pytest_gpucluster.plugin.node_items import Shared
-    from pytest_gpucluster.plugin.testcases import Testcases
 
 OURS = {"gpucluster-hooks", "gpucluster-drain"}
 STOPS = {"skip", "skipif", "xfail"}

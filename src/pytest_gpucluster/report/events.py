@@ -1,7 +1,7 @@
 """The event log: one JSON object a line, flushed, so that it is whole up to the last line even after SIGKILL.
 
 Every event has `time` (seconds since the epoch), `run` (id of the run) and `event`. The events: `start`, `nodes`,
-`allocation`, `result` (one item), `lost` (a node), `burnin` (runners/burnin.py), `finish`. Those of drain and
+`allocation`, `result` (one item), `lost` (a node), `burnin` (suites/burnin/steps.py), `finish`. Those of drain and
 resume are in docs/drain.md. What a field means stands where it is written.
 """
 
@@ -16,10 +16,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster import jsontext, redact
-from pytest_gpucluster.errors import GpuClusterError
-from pytest_gpucluster.ownfile import Folder
-from pytest_gpucluster.report.files import harmless
+from pytest_gpucluster.core import redact
+from pytest_gpucluster.core import safe_json as jsontext
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.secure_tempfile import Folder
+from pytest_gpucluster.report.atomic_write import harmless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

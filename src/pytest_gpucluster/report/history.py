@@ -15,11 +15,20 @@ import time
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.checks.directions import LOWER, NEITHER, Judged, judge, kind_of
-from pytest_gpucluster.errors import ConfigError, GpuClusterError
-from pytest_gpucluster.ownfile import Folder
-from pytest_gpucluster.report.recorded import PAIRED, RED, Measure, Recorded
-from pytest_gpucluster.report.trend import Change, Comparison, Fleet, Past, Turn, changed, fleet_key, when
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.core.metric_direction import LOWER, NEITHER, Judged, judge, kind_of
+from pytest_gpucluster.core.secure_tempfile import Folder
+from pytest_gpucluster.report.regression import (
+    Change,
+    Comparison,
+    Fleet,
+    Past,
+    Turn,
+    changed,
+    fleet_key,
+    when,
+)
+from pytest_gpucluster.report.run_snapshot import PAIRED, RED, Measure, Recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -23,20 +23,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from pytest_gpucluster import hostlist
-from pytest_gpucluster.checks.outliers import outliers
-from pytest_gpucluster.printable import cut, printable
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.outliers import outliers
+from pytest_gpucluster.core.sanitize import cut, printable
+from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.report import svg
-from pytest_gpucluster.report.compared import Compared, Comparison
-from pytest_gpucluster.report.files import write_whole
-from pytest_gpucluster.report.run import ACTIONS, CLUSTER, RED, STATES, read_run
-from pytest_gpucluster.units import format_duration
+from pytest_gpucluster.report.atomic_write import write_whole
+from pytest_gpucluster.report.comparison import Compared, Comparison
+from pytest_gpucluster.report.run_model import ACTIONS, CLUSTER, RED, STATES, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpucluster.report.run import Group, Row, Run, Series
+    from pytest_gpucluster.report.run_model import Group, Row, Run, Series
 
 __all__ = ["render", "write"]
 

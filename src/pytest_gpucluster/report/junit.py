@@ -18,8 +18,8 @@ import re
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster import hostlist
-from pytest_gpucluster.report.files import write_whole
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.report.atomic_write import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -46,9 +46,9 @@ def classname(suite: str, node: str) -> str:
 def name(nodeid: str, node: str) -> str:
     """Return the test's name without the node in its brackets.
 
-    >>> name("suites/test_gpu.py::test_count[gpu03]", "gpu03")
+    >>> name("suites/gpu/test_gpu.py::test_count[gpu03]", "gpu03")
     'test_count'
-    >>> name("suites/test_nccl.py::test_busbw[gpu03-4GiB]", "gpu03")
+    >>> name("suites/nccl/test_nccl.py::test_busbw[gpu03-4GiB]", "gpu03")
     'test_busbw[4GiB]'
     >>> name("site/test_site.py::TestDisk::test_busbw[sda-gpu03]", "gpu03")
     'TestDisk::test_busbw[sda]'

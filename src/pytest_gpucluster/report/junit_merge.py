@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from junitparser import Error, Failure, JUnitXmlError, Skipped, xunit2
 
-from pytest_gpucluster.errors import GpuClusterError
-from pytest_gpucluster.report.files import write_whole
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.junit import NODE_TEST, RUN_SUITE, SUITE_NAME
 
 if TYPE_CHECKING:

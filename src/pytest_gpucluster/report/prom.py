@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.report.files import write_whole
+from pytest_gpucluster.report.atomic_write import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from pytest_gpucluster.units import format_size
+from pytest_gpucluster.core.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from pytest_gpucluster import config, hostlist
-from pytest_gpucluster.sandbox import render, slurmconf
+from pytest_gpucluster import config
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.sandbox import node_files as render
+from pytest_gpucluster.sandbox import slurmconf
 from pytest_gpucluster.sandbox.collectives import Health, World, busbw
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pytest_gpucluster.sandbox.devices import Dealt
+    from pytest_gpucluster.sandbox.gpu_assignment import Dealt
     from pytest_gpucluster.sandbox.hardware import Node
     from pytest_gpucluster.sandbox.models import Model
     from pytest_gpucluster.sandbox.slurmconf import Shape

@@ -11,16 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.errors import SandboxError, TransportError
+from pytest_gpucluster.core.errors import SandboxError, TransportError
 from pytest_gpucluster.sandbox import processes, slurmconf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from pytest_gpucluster.cluster.transport import Completed, Transport
     from pytest_gpucluster.sandbox.layout import Layout
     from pytest_gpucluster.sandbox.namespaces import Namespaces
     from pytest_gpucluster.sandbox.processes import Process
-    from pytest_gpucluster.transport import Completed, Transport
 
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _CLIENTS = ("srun", "salloc", "sbatch", "sinfo", "squeue", "scancel", "scontrol")

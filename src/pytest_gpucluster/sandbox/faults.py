@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster import config, hostlist
-from pytest_gpucluster.config.problems import nearest
-from pytest_gpucluster.errors import SandboxError
+from pytest_gpucluster import config
+from pytest_gpucluster.config.validation_errors import nearest
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.sandbox.hardware import GIB_KB, App, Process
 from pytest_gpucluster.sandbox.models import healthy_fields
 

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.errors import SandboxError
+from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.sandbox.models import DATA, MODELS, gpu_fields, healthy_fields, model
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpucluster.errors import SandboxError
+from pytest_gpucluster.core.errors import SandboxError
 
 
 def default_state_dir() -> Path:

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
-from pytest_gpucluster.errors import SandboxError
+from pytest_gpucluster.core.errors import SandboxError
 
 DATA = Path(__file__).parent / "data"
 

@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.errors import SandboxError, TransportError
+from pytest_gpucluster.core.errors import SandboxError, TransportError
 from pytest_gpucluster.sandbox import processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from pytest_gpucluster.cluster.transport import Transport
     from pytest_gpucluster.sandbox.layout import Layout
     from pytest_gpucluster.sandbox.processes import Process
-    from pytest_gpucluster.transport import Transport
 
 NETWORK, PREFIX = "10.1.0", 16  # the simulated getent tells the same addresses
 LOGIN_ADDRESS = "10.1.255.254"

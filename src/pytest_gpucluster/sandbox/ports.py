@@ -9,8 +9,8 @@ import random
 import socket
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.errors import SandboxError
-from pytest_gpucluster.ownfile import open_own
+from pytest_gpucluster.core.errors import SandboxError
+from pytest_gpucluster.core.secure_tempfile import open_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

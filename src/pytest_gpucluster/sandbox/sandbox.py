@@ -15,32 +15,32 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster import hostlist
-from pytest_gpucluster.errors import SandboxError
+from pytest_gpucluster.cluster.transport import LocalTransport
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.sandbox import (
-    acts,
     clusterfile,
     daemons,
-    dbd,
-    devices,
     faults,
     hardware,
     models,
     namespaces,
     ports,
     processes,
-    render,
     slurmconf,
     spank,
 )
+from pytest_gpucluster.sandbox import gpu_assignment as devices
+from pytest_gpucluster.sandbox import node_files as render
+from pytest_gpucluster.sandbox import slurm_faults as acts
+from pytest_gpucluster.sandbox import slurmdbd as dbd
 from pytest_gpucluster.sandbox.layout import Layout, default_state_dir
 from pytest_gpucluster.sandbox.processes import Process
-from pytest_gpucluster.transport import LocalTransport
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from pytest_gpucluster.transport import Transport
+    from pytest_gpucluster.cluster.transport import Transport
 
 MAX_NODES = 256
 KINDS = ("plain", "namespaced", "auto")

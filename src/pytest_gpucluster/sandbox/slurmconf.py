@@ -10,7 +10,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster import hostlist
+from pytest_gpucluster.core import hostlist
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

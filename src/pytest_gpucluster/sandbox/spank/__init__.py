@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.errors import SandboxError
+from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.sandbox.daemons import search_path
 from pytest_gpucluster.sandbox.spank import image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_gpucluster.cluster.transport import Transport
     from pytest_gpucluster.sandbox.layout import Layout
-    from pytest_gpucluster.transport import Transport
 
 HERE = Path(__file__).parent
 LIBRARY = "spank_pyxis.so"  # Slurm names the file in its messages: the same name as the real one

@@ -8,13 +8,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.errors import SandboxError
+from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.sandbox.daemons import search_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pytest_gpucluster.transport import Transport
+    from pytest_gpucluster.cluster.transport import Transport
 
 ID, VERSION = "gpucluster-image", "1"
 PROGRAMS = (

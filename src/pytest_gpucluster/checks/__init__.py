@@ -1,1 +1,0 @@
-"""Facts held against expectations. Pure."""

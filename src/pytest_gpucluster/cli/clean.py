@@ -1,0 +1,159 @@
+"""`gpucluster clean`: list what killed runs have left, and remove it where --yes says so."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.core.sanitize import one_line
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from pytest_gpucluster.cluster.slurm.allocation import AllocationRequest
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.cluster.slurm.leftovers import Leftover
+    from pytest_gpucluster.config.models import Cluster
+
+HOLD = 300.0  # seconds of the allocation; a container is removed within a few
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "--cluster", metavar="NAME|PATH", help="whose Slurm (default: the one that squeue asks here)"
+    )
+    parser.add_argument(
+        "--nodes",
+        metavar="LIST",
+        help="look for containers on these nodes of --cluster too, like gpu[01-04]; allocates one task per node for it "
+        "(default: look at no node)",
+    )
+    parser.add_argument("--yes", action="store_true", help="remove what is found (default: only list it)")
+
+
+def clean(args: argparse.Namespace) -> int:
+    """List what is left, or remove it; exit status 1 where something could not be looked at or removed."""
+    from pytest_gpucluster.cluster.slurm import leftovers  # noqa: PLC0415 - the other commands need no Slurm
+
+    cluster, slurm = _connect(args.cluster, args.nodes)
+    work = _Work(yes=args.yes)
+    if slurm is not None:
+        where = "" if args.cluster else ": run it where squeue works, or name the cluster with --cluster"
+        try:
+            work.take(leftovers.jobs(slurm))
+        except GpuClusterError as error:
+            work.problem(f"{error}{where}")
+    work.take(_files(cluster))
+    if args.nodes and slurm is not None and cluster is not None:
+        _look_at_nodes(cluster, slurm, args.nodes, work)
+    if slurm is not None:
+        slurm.transport.close()
+    return work.end()
+
+
+class _Work:
+    """What was found and what went wrong. Everything is printed as it happens."""
+
+    def __init__(self, *, yes: bool) -> None:
+        self.yes, self.found, self.stays, self.failed = yes, 0, 0, False
+
+    def take(self, found: Sequence[Leftover]) -> None:
+        """Print what was found; with --yes remove it, and print what came of it."""
+        from pytest_gpucluster.cluster.slurm import leftovers  # noqa: PLC0415 - see above
+
+        for one in found:
+            if self.yes or one.remove is None:
+                self.failed |= not leftovers.remove([one], _say)
+            else:
+                _say(one.what)
+            self.found += one.remove is not None
+            self.stays += one.remove is None
+
+    def problem(self, text: str) -> None:
+        """Print what could not be looked at."""
+        print(f"gpucluster: error: {one_line(text, 2000)}", file=sys.stderr)  # noqa: T201 - a command speaks
+        self.failed = True
+
+    def end(self) -> int:
+        """Print the last line and return the exit status."""
+        if not self.found and not self.failed:
+            _say(f"No killed run has left anything {'else ' if self.stays else ''}here")
+        elif self.found and not self.yes:
+            _say(f"{self.found} found: `gpucluster clean --yes` with the same options removes them")
+        return int(self.failed)
+
+
+def _connect(name: str | None, nodes: str | None) -> tuple[Cluster | None, Slurm | None]:
+    """Return the cluster and its Slurm, None where there is none; ConfigError for options that do not fit."""
+    from pytest_gpucluster import config  # noqa: PLC0415 - slow to import
+    from pytest_gpucluster.cluster.slurm.client import Slurm, make_slurm  # noqa: PLC0415
+    from pytest_gpucluster.cluster.transport import LocalTransport  # noqa: PLC0415
+
+    if name is None:
+        if nodes is not None:
+            raise ConfigError("--nodes needs --cluster: the cluster file says how its nodes are allocated")
+        return None, Slurm(LocalTransport(), retry_for=0)
+    if name == "sandbox":
+        from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415
+
+        name = str(Sandbox().cluster_file)
+    cluster = config.load_cluster(name)
+    slurm = make_slurm(cluster)
+    if slurm is None and nodes is not None:
+        raise ConfigError(f"--nodes: {cluster.why_no_slurm}, and runs without jobs leave no containers")
+    if slurm is not None:
+        slurm.retry_for = 0
+    return cluster, slurm
+
+
+def _files(cluster: Cluster | None) -> list[Leftover]:
+    """Return what dead runs have left on this machine, and in the folder that submitit shares with the nodes."""
+    from pytest_gpucluster.cluster.slurm import leftovers  # noqa: PLC0415
+    from pytest_gpucluster.kit import containers  # noqa: PLC0415 - see above
+    from pytest_gpucluster.suites.submitit import steps as submitit  # noqa: PLC0415 - see above
+
+    shared = submitit.storage(cluster, cluster.submitit) if cluster and cluster.submitit else None
+    return [*leftovers.folders(*([Path(shared)] if shared else ())), *containers.dead_users()]
+
+
+def _look_at_nodes(cluster: Cluster, slurm: Slurm, nodes: str, work: _Work) -> None:
+    """Look for containers of ended jobs, partition by partition."""
+    from pytest_gpucluster.plugin.plan import Selection, make_plan, shares  # noqa: PLC0415 - see above
+    from pytest_gpucluster.plugin.session import make_request  # noqa: PLC0415
+
+    inventory = slurm.nodes()
+    plan = make_plan(cluster, inventory, Selection.parse(nodes, None))
+    for node, problem in plan.problems.items():
+        work.problem(f"{node} was not looked at: {problem.text}")
+    for (partition, _gpus), names in shares(cluster, inventory, plan.testable).items():
+        request = replace(
+            make_request(cluster.slurm, partition, 0, names), exclusive=False, gpus_per_node=None, time=HOLD
+        )
+        try:
+            for found in _containers(slurm, request, work):
+                work.take([found])
+        except GpuClusterError as error:
+            work.problem(f"{hostlist.fold(names)} was not looked at: {error}")
+
+
+def _containers(slurm: Slurm, request: AllocationRequest, work: _Work) -> Iterator[Leftover]:
+    """Yield the containers of ended jobs on the nodes of an allocation, while it is held."""
+    from pytest_gpucluster.cluster.channel.channel import Fleet  # noqa: PLC0415 - see above
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation  # noqa: PLC0415
+    from pytest_gpucluster.kit import containers  # noqa: PLC0415
+
+    with Allocation.request(slurm, request, say=_say) as held, Fleet.over_slurm(slurm, held) as fleet:
+        found, problems = containers.of_ended_jobs(slurm, fleet, ())
+        yield from containers.as_leftovers(fleet, found)
+        for problem in (*problems, *(f"{node} was not looked at: {why}" for node, why in fleet.lost.items())):
+            work.problem(problem)
+
+
+def _say(text: str) -> None:
+    print(text)  # noqa: T201 - a command speaks

@@ -1,0 +1,338 @@
+"""`gpucluster history` and `gpucluster compare`: the runs that --history keeps.
+
+Exit status of compare: 0 nothing got worse, 3 something did; else as every command of gpucluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import sys
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster import config
+from pytest_gpucluster.core import sanitize as printable
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.report.history import LAST, LAST_GOOD, History
+from pytest_gpucluster.report.regression import WHOLE, fold, number, share, when
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pytest_gpucluster.report.regression import Past
+    from pytest_gpucluster.report.run_snapshot import Measure
+
+    Seen = Sequence[tuple[float | None, bool]]
+
+WORSE = 3
+VARIABLE = "GPUCLUSTER_HISTORY"
+MAX_RED = 20
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--history",
+        type=Path,
+        metavar="FILE",
+        help=f"the file of pytest's --history (default: ${VARIABLE}, else `history` of the cluster file)",
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="NAME|PATH",
+        help="whose runs (default: those of the only cluster that the file has)",
+    )
+
+
+def history_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `gpucluster history`."""
+    parser.add_argument(
+        "node", nargs="?", help=f"one node's runs and metrics; '{WHOLE}' is what is about no single node"
+    )
+    _common(parser)
+    parser.add_argument("--runs", type=_positive, default=20, metavar="N", help="how many runs (%(default)s)")
+    parser.add_argument("--metric", metavar="PATTERN", help="metrics of these names only, like 'busbw*'")
+    parser.add_argument(
+        "--all", action="store_true", help="of a node also the metrics that were the same in all these runs"
+    )
+    acts = parser.add_mutually_exclusive_group()
+    acts.add_argument(
+        "--import",
+        dest="logs",
+        type=Path,
+        nargs="+",
+        metavar="EVENTS",
+        help="store runs from their events.jsonl; one that was killed is stored as incomplete and never good",
+    )
+    acts.add_argument(
+        "--keep", type=_positive, metavar="N", help="delete all but the last N runs of each cluster"
+    )
+    acts.add_argument(
+        "--accept",
+        metavar="RUN",
+        help="take this run as the norm from here on, for NODE or for all nodes (after a change that was meant)",
+    )
+
+
+def compare_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `gpucluster compare`."""
+    about = f"id of a run, the beginning of one, '{LAST}' or '{LAST_GOOD}'"
+    parser.add_argument("a", metavar="A", nargs="?", default=LAST_GOOD, help=f"{about} (%(default)s)")
+    parser.add_argument("b", metavar="B", nargs="?", default=LAST, help="held against A (%(default)s)")
+    _common(parser)
+    parser.add_argument("--all", action="store_true", help="also the metrics that are as they were")
+
+
+def history(args: argparse.Namespace) -> None:
+    """Show runs or a node, or import, thin out, accept."""
+    with _open(args, create=bool(args.logs)) as found:
+        if args.logs:
+            _import(found, args.logs)
+        elif args.keep:
+            _say(f"{found.path}: {found.keep(args.keep)} runs deleted")
+        elif args.accept:
+            _accept(found, args)
+        elif args.node is None:
+            _runs(found, _cluster(args, found), args.runs)
+        else:
+            _node(found, _cluster(args, found), args)
+
+
+def compare(args: argparse.Namespace) -> int:
+    """Hold run B against run A; WORSE where something got worse."""
+    with _open(args) as found:
+        cluster = _cluster(args, found)
+        if args.a in (LAST, LAST_GOOD):  # of the time before B
+            later = found.find(cluster, args.b)
+            earlier = found.find(cluster, args.a, before=later)
+        else:
+            earlier = found.find(cluster, args.a)
+            later = found.find(cluster, args.b)
+        if earlier.run == later.run:
+            raise ConfigError(f"run {later.run} is compared with itself: name two runs")
+        told = found.compare(later, earlier)
+    for letter, past in (("A", earlier), ("B", later)):
+        _say(f"{letter}  {_about(past)}")
+    for line in ("", *told.table(constant=args.all, more="--all"), ""):
+        _say(line)
+    for word, lines in (("", told.lines()), ("better: ", [it.text for it in told.better])):
+        for line in lines:
+            _say(f"{word}{line}")
+    if not told.lines():
+        _say(told.verdict() or "history: the two runs have no metric in common")
+    return WORSE if told.lines() else 0
+
+
+# --- which file, which cluster
+
+
+@contextlib.contextmanager
+def _open(args: argparse.Namespace, *, create: bool = False) -> Iterator[History]:
+    with contextlib.closing(History(_file(args), create=create)) as found:
+        yield found
+
+
+def _file(args: argparse.Namespace) -> Path:
+    if args.history is not None:
+        return Path(args.history).expanduser()
+    if os.environ.get(VARIABLE):
+        return Path(os.environ[VARIABLE]).expanduser()
+    if args.cluster is not None:
+        key = config.load_cluster(args.cluster).history
+        if key is not None:
+            return Path(key).expanduser()
+    raise ConfigError(
+        f"which history? give --history FILE, set {VARIABLE}, or --cluster with `history` in its file"
+    )
+
+
+def _cluster(args: argparse.Namespace, found: History) -> str:
+    """Return the cluster's name as the runs have it."""
+    names = found.clusters()
+    if args.cluster is None:
+        if len(names) == 1:
+            return names[0]
+        has = f"has clusters {', '.join(names)}: choose with --cluster" if names else "holds no run yet"
+        raise ConfigError(f"history {found.path}: {has}")
+    if args.cluster in names:
+        return str(args.cluster)
+    with contextlib.suppress(ConfigError):
+        name = config.load_cluster(args.cluster).name
+        if name in names:
+            return name
+    raise ConfigError(
+        f"history {found.path}: no run of cluster {args.cluster}; it has: {', '.join(names) or 'none'}"
+    )
+
+
+# --- acts
+
+
+def _import(found: History, logs: Sequence[Path]) -> None:
+    from pytest_gpucluster.report.events import read_events  # noqa: PLC0415 - only here
+    from pytest_gpucluster.report.run_snapshot import recorded  # noqa: PLC0415
+
+    runs = []
+    for path in logs:
+        try:
+            runs.append((recorded(read_events(path), str(path)), path))
+        except OSError as error:
+            raise GpuClusterError(f"{path}: cannot be read ({error.strerror})") from error
+    for run, path in sorted(runs, key=lambda it: it[0].started):  # each is judged by those before it
+        kind = "" if run.complete else ", incomplete: it never serves as a baseline"
+        there = "stored" if found.add(run) else "is there already"
+        _say(f"{path}: run {run.run} of cluster {run.cluster} {there}{kind}")
+
+
+def _accept(found: History, args: argparse.Namespace) -> None:
+    cluster = _cluster(args, found)
+    past = found.find(cluster, args.accept)
+    if args.node is not None and not found.node_runs(cluster, _name(args.node), 1):
+        raise _unknown(found, cluster, args.node)
+    found.accept(past, None if args.node is None else _name(args.node))
+    _say(f"{args.node or 'all nodes'} of cluster {cluster}: baselines begin with run {past.run} from here on")
+
+
+# --- what is shown
+
+
+def _about(past: Past) -> str:
+    kind = "simulated, " if past.simulated else ""
+    errors, nodes = ("" if count == 1 else "s" for count in (past.error, past.nodes))
+    counts = (
+        f"{past.passed} passed, {past.failed} failed, {past.error} error{errors}, {past.unjudged} not judged"
+    )
+    return f"{past.run}  {when(past.started)}  {kind}{past.outcome}: {counts} on {past.nodes} node{nodes}"
+
+
+def _runs(found: History, cluster: str, count: int) -> None:
+    from tabulate import tabulate  # noqa: PLC0415 - slow to import
+
+    rows = [
+        (
+            it.run,
+            when(it.started),
+            ("simulated " if it.simulated else "") + it.outcome,
+            it.nodes,
+            it.passed,
+            it.failed,
+            it.error,
+            it.unjudged,
+        )
+        for it in reversed(found.runs(cluster, count))
+    ]
+    headers = ("run", "began", "was", "nodes", "passed", "failed", "errors", "not judged")
+    _say(tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True))
+
+
+def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
+    from tabulate import tabulate  # noqa: PLC0415 - slow to import
+
+    node = _name(args.node)
+    runs = found.node_runs(cluster, node, args.runs)
+    if not runs:
+        raise _unknown(found, cluster, args.node)
+    simulated = runs[0][0].simulated
+    runs = [(past, counts) for past, counts in runs if past.simulated == simulated]
+    kind = " (SIMULATED)" if simulated else ""
+    _say(f"cluster {cluster}{kind}, {args.node}: the last {len(runs)} runs\n")
+    rows = [
+        (
+            past.run,
+            when(past.started),
+            past.outcome,
+            "good" if counts["good"] else "-",
+            *list(counts.values())[1:],
+        )
+        for past, counts in reversed(runs)
+    ]
+    headers = ("run", "began", "run was", "node was", "passed", "failed", "errors", "not judged")
+    _say(tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True))
+    red = found.node_red(cluster, node, [past.run for past, _ in runs])
+    for run, check, outcome, message in red[:MAX_RED]:
+        _say(f"{run}  {outcome}: {check}: {message}")
+    if red[MAX_RED:]:
+        _say(f"and {len(red) - MAX_RED} more")
+    _node_metrics(found.node_values(cluster, node, simulated=simulated, count=args.runs), args)
+
+
+def _node_metrics(values: Mapping[Measure, Seen], args: argparse.Namespace) -> None:
+    from tabulate import tabulate  # noqa: PLC0415 - slow to import
+
+    chosen = {
+        measure: seen
+        for measure, seen in values.items()
+        if seen and (args.metric is None or fnmatchcase(measure.name, args.metric))
+    }
+    moved = {measure: seen for measure, seen in chosen.items() if not _constant(seen)}
+    shown = chosen if args.all or args.metric else moved
+    lines = [_metric(measure, seen) for measure, seen in shown.items()]
+    columns = ("check", "metric", "unit", "runs", "lowest", "median", "highest", "last", "change")
+    if lines:
+        headers = (*columns, "old to new")
+        _say("\n" + tabulate(lines, headers=headers, tablefmt="plain", disable_numparse=True))
+    if alike := len(chosen) - len(shown):
+        _say(f"{alike} more metrics were the same in all these runs (--all shows them)")
+
+
+def _constant(seen: Seen) -> bool:
+    """Whether a metric was measured in several runs, and never differed."""
+    return len(seen) > 1 and len({value for value, _ in seen}) == 1
+
+
+def _metric(measure: Measure, seen: Seen) -> tuple[str, ...]:
+    """Draw one row: the change is that of the last value against the median of the good ones before it."""
+    known = [value for value, _ in seen if value is not None]
+    last = seen[-1][0]
+    fit = [value for value, good in seen[:-1] if good and value is not None]
+    level = statistics.median(fit) if fit else None
+    change = share((last - level) / abs(level)) if last is not None and level else "-"
+    ends = (min(known), statistics.median(known), max(known)) if known else (None, None, None)
+    label = f"{measure.name} {measure.device}".strip()
+    # fmt: off
+    return (
+        measure.check, label, measure.unit, str(len(seen)), *map(number, ends), number(last), change,
+        _spark([value for value, _ in seen]),
+    )
+    # fmt: on
+
+
+def _spark(values: Sequence[float | None]) -> str:
+    """Draw values as bars from lowest to highest; '.' where none is, '' where the terminal cannot show them."""
+    known = [value for value in values if value is not None]
+    try:
+        _BARS.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return ""
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    step = (high - low) / (len(_BARS) - 1) or 1.0
+    return "".join("." if value is None else _BARS[round((value - low) / step)] for value in values)
+
+
+def _unknown(found: History, cluster: str, node: str) -> ConfigError:
+    known = [name for name in found.nodes(cluster) if name]
+    return ConfigError(
+        f"history {found.path}: no node {node!r} of cluster {cluster}; it has: {fold(known) or 'none'}"
+    )
+
+
+def _name(node: str) -> str:
+    return "" if node == WHOLE else node
+
+
+def _positive(text: str) -> int:
+    from argparse import ArgumentTypeError  # noqa: PLC0415 - only where it is wrong
+
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) < 2**31:
+        raise ArgumentTypeError(f"is to be a number from 1, not {text!r}")
+    return int(text)
+
+
+def _say(text: str) -> None:
+    print(printable.clean(text))  # noqa: T201 - a command speaks; another user may have written the file

@@ -1,0 +1,525 @@
+"""The command `gpucluster`: drafts cluster files, prints schemas and profiles, runs the sandbox.
+
+Exit status: 0; 1 for an error; 2 for wrong usage; 3 where compare finds something worse; 4 for a wrong cluster file,
+profile, inventory or history; 130 for Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster import config
+from pytest_gpucluster.cli import clean as cli_clean
+from pytest_gpucluster.cli import history as cli_history
+from pytest_gpucluster.cli import report as cli_report
+from pytest_gpucluster.core import redact
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SandboxError
+from pytest_gpucluster.core.sanitize import one_line
+from pytest_gpucluster.core.secure_tempfile import group_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.cluster.slurm.inventory import PartitionInfo
+    from pytest_gpucluster.config import Profile
+    from pytest_gpucluster.config.init_template import Pmi
+    from pytest_gpucluster.sandbox import Sandbox
+
+_PLAIN = {"power_limit": "watts", "max_temperature": "degrees Celsius"}  # what profiles state as bare numbers
+OK, FAILED, WRONG_CONFIG, INTERRUPTED = 0, 1, 4, 130
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: its name, one line of help, its arguments, and what it does."""
+
+    name: str
+    help: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int | None]  # exit status, None is 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `gpucluster` and return its exit status. Errors are one line on stderr."""
+    try:
+        args = _parser().parse_args(argv)
+        status = args.run(args)
+        sys.stdout.flush()
+    except ConfigError as error:
+        return _complain(error, WRONG_CONFIG)
+    except GpuClusterError as error:
+        return _complain(error, FAILED)
+    except KeyboardInterrupt:
+        return _complain("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # the reader, like head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except OSError as error:
+        return _complain(error, FAILED)
+    return int(status or OK)
+
+
+def _complain(error: object, status: int) -> int:
+    print(f"gpucluster: error: {one_line(redact.text(str(error)), 2000)}", file=sys.stderr)  # noqa: T201 - a command speaks
+    return status
+
+
+def _say(text: str) -> None:
+    print(text)  # noqa: T201 - a command speaks
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpucluster", description="Beside pytest --cluster=NAME: its files and its sandbox."
+    )
+    parser.add_argument("--version", action="version", version=f"gpucluster {_version()}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        one = commands.add_parser(command.name, help=command.help, description=command.help)
+        command.arguments(one)
+        one.set_defaults(run=command.run)
+    return parser
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import
+
+    try:
+        return version("pytest-gpucluster")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+# --- init
+
+
+def _init_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--name", help="name of the cluster (default: Slurm's, or that of the inventory file)"
+    )
+    parser.add_argument(
+        "--inventory", type=Path, metavar="FILE", help="an Ansible inventory, in place of sinfo"
+    )
+    parser.add_argument("--output", metavar="FILE", help="default: clusters/NAME.yaml; - for standard output")
+    parser.add_argument("--force", action="store_true", help="overwrite the file if it is there")
+
+
+def _init(args: argparse.Namespace) -> None:
+    name, text = _draft_of_inventory(args) if args.inventory else _draft_of_slurm(args)
+    if args.output == "-":
+        _say(text)
+        return
+    path = Path(args.output) if args.output else Path("clusters", f"{name}.yaml")
+    _write(path, text, force=args.force)
+    cluster = config.load_cluster(path if path.suffix in (".yaml", ".yml") else path.resolve())
+    nodes, groups = sum(len(group.names) for group in cluster.groups), len(cluster.groups)
+    _say(
+        f"{path}: {nodes} node{'s' * (nodes > 1)} in {groups} group{'s' * (groups > 1)}. "
+        f"Look it through, then: pytest --cluster={path}"
+    )
+
+
+def _draft_of_inventory(args: argparse.Namespace) -> tuple[str, str]:
+    from pytest_gpucluster.config.ansible import read_inventory  # noqa: PLC0415 - only init needs it
+    from pytest_gpucluster.config.init_template import from_inventory  # noqa: PLC0415
+
+    name = args.name or _file_name(args.inventory.stem)
+    return name, from_inventory(read_inventory(args.inventory), name=name, origin=str(args.inventory))
+
+
+def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, str]:
+    from pytest_gpucluster.cluster.slurm.client import Slurm  # noqa: PLC0415
+    from pytest_gpucluster.cluster.transport import LocalTransport  # noqa: PLC0415
+    from pytest_gpucluster.config.init_template import DraftNode, draft  # noqa: PLC0415 - only init needs Slurm
+
+    slurm = Slurm(LocalTransport(), retry_for=0)
+    try:
+        partitions = slurm.partitions()
+        nodes = [
+            DraftNode(node.name, _chosen(node.partitions, partitions), node.gres)
+            for node in slurm.nodes().values()
+        ]
+    except GpuClusterError as error:
+        raise GpuClusterError(f"{error}; run init where sinfo works, or give --inventory FILE") from error
+    name = args.name or _file_name(slurm.config().get("ClusterName", "cluster"))
+    conf = os.environ.get("SLURM_CONF")
+    simulated = _of_simulated_sandbox(conf)
+    return name, draft(name, nodes, origin="sinfo", conf=conf, pmi=_pmi(slurm), simulated=simulated)
+
+
+def _pmi(slurm: Slurm) -> Pmi | None:
+    """Ask srun which MPI types it has; None where it does not say."""
+    from pytest_gpucluster.config.init_template import Pmi  # noqa: PLC0415 - only init needs it
+    from pytest_gpucluster.core.probe import Answer  # noqa: PLC0415
+    from pytest_gpucluster.suites.mpi.facts import read_mpi_list  # noqa: PLC0415
+
+    try:
+        done = slurm.transport.run(("srun", "--mpi=list"), timeout=slurm.timeout, env=slurm.env)
+        types = read_mpi_list(Answer("", done.rc, done.stdout.encode(), done.stderr.encode()))
+    except GpuClusterError:
+        return None
+    return Pmi(tuple(kind for kind in types if kind != "none"), slurm.config().get("MpiDefault", ""))
+
+
+def _of_simulated_sandbox(conf: str | None) -> bool:
+    from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415 - only init needs it
+
+    root = Path(conf or "/etc/slurm/slurm.conf").absolute().parent.parent
+    return Sandbox(root).status().get("gpus") == "simulated"
+
+
+def _chosen(mine: Sequence[str], partitions: dict[str, PartitionInfo]) -> str:
+    """Return one partition of a node: the cluster's default if it is among them, else that of most nodes."""
+
+    def rank(name: str) -> tuple[bool, int, str]:
+        info = partitions.get(name)
+        return info is None or not info.default, -len(info.nodes) if info else 0, name
+
+    return min(mine, key=rank, default="")
+
+
+def _file_name(text: str) -> str:
+    return "".join(char if char.isalnum() or char in "-_." else "-" for char in text).strip(".") or "cluster"
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w" if force else "x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise ConfigError(
+            f"{path}: is there already; --force overwrites it, --output names another file"
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be written ({error.strerror}): --output names another file, - standard output"
+        ) from error
+
+
+# --- schema and profiles
+
+
+def _schema_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", nargs="?", choices=("cluster", "profile"), default="cluster")
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--markdown", action="store_true", help="the keys as Markdown tables instead")
+    other.add_argument(
+        "--reference", action="store_true", help="options, markers, fixtures and commands as Markdown instead"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="default: standard output")
+
+
+def _schema(args: argparse.Namespace) -> None:
+    if args.reference:
+        from pytest_gpucluster.cli import reference as cli_reference  # noqa: PLC0415 - only here
+
+        text = cli_reference.reference(_parser())
+    else:
+        text = config.reference() if args.markdown else json.dumps(config.schema(args.kind), indent=2) + "\n"
+    if args.output:
+        _write(args.output, text, force=True)
+    else:
+        _say(text.rstrip("\n"))
+
+
+def _profiles_arguments(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", metavar="list|show NAME")
+    verbs.add_parser("list", help="names and descriptions")
+    verbs.add_parser("show", help="one profile, all that it expects").add_argument("name")
+
+
+def _profiles(args: argparse.Namespace) -> None:
+    if args.verb == "show":
+        _say(_profile_text(config.load_profile(args.name)))
+        return
+    from tabulate import tabulate  # noqa: PLC0415 - slow to import
+
+    rows = [(name, config.load_profile(name).description) for name in config.profile_names()]
+    _say(tabulate(rows, headers=("profile", "description"), tablefmt="plain"))
+
+
+def _profile_text(profile: Profile) -> str:
+    """Write a profile as a file would state it: with units, and without what it expects nothing of."""
+    import yaml  # noqa: PLC0415 - only here
+
+    said = _stated(profile.model_dump(mode="json"), profile.model_dump(mode="json", exclude_defaults=True))
+    text = yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=110).rstrip()
+    return re.sub(
+        r"(?m)^ +(power_limit|max_temperature): .*$", lambda line: f"{line[0]}  # {_PLAIN[line[1]]}", text
+    )
+
+
+def _stated(plain: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is empty; a null in place of a default stays, for it takes an expectation away."""
+    inner = {
+        key: _stated(value, changed.get(key) or {}) if isinstance(value, dict) else value
+        for key, value in plain.items()
+    }
+    return {key: value for key, value in inner.items() if value not in (None, {}, []) or key in changed}
+
+
+# --- sandbox
+
+
+def _sandbox_arguments(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(required=True, metavar="up|down|status|fault|heal")
+    up = _verb(verbs, "up", "start a real Slurm of virtual nodes on this machine", _up)
+    up.add_argument("--nodes", type=_number(1, 256), default=4, help="virtual nodes, 1 to 256 (default: 4)")
+    up.add_argument(
+        "--model",
+        default="h200",
+        help="what the nodes show: t4, v100, a100, h100, h200 or gb200 (default: h200)",
+    )
+    up.add_argument("--gpus", type=_number(0, 16), help="GPUs per node (default: as the model has)")
+    up.add_argument(
+        "--kind",
+        choices=("plain", "namespaced", "auto"),
+        default="plain",
+        help="plain: all nodes on 127.0.0.1; namespaced: each with a network, hostname, processes, /tmp and sshd "
+        "of its own; auto: namespaced where this machine allows it (default: plain)",
+    )
+    up.add_argument("--accounting", action="store_true", help="with slurmdbd and a MariaDB of its own")
+    up.add_argument(
+        "--share",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder below /tmp or /run that namespaced nodes are to see",
+    )
+    up.add_argument(
+        "--pyxis",
+        default="auto",
+        metavar="auto|off|FILE",
+        help="containers: our own plugin where it can be compiled, none, or the site's spank_pyxis.so with the "
+        "enroot on PATH (default: auto)",
+    )
+    _verb(verbs, "down", "stop it", _down)
+    _verb(verbs, "status", "what runs, and which faults are in", _status)
+    fault = _verb(verbs, "fault", "put a fault into a node", _fault)
+    fault.add_argument(
+        "--list", action="store_true", help="the kinds of faults, and the check that finds each"
+    )
+    fault.add_argument("kind", nargs="?")
+    fault.add_argument("node", nargs="?")
+    fault.add_argument("options", nargs="*", metavar="key=value")
+    heal = _verb(verbs, "heal", "take faults out again, all or those of a node or kind", _heal)
+    heal.add_argument("node", nargs="?")
+    heal.add_argument("--kind")
+
+
+def _verb(
+    verbs: Any, name: str, text: str, act: Callable[[Sandbox, argparse.Namespace], None]
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
+    parser.add_argument(
+        "--state-dir", type=Path, metavar="DIR", help="where the sandbox lives (default: $GPUCLUSTER_SANDBOX)"
+    )
+    parser.set_defaults(act=act)
+    return parser
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not (text.isascii() and text.isdecimal()) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"is to be a number from {least} to {most}, not {text!r}")
+        return int(text)
+
+    return number
+
+
+def _sandbox(args: argparse.Namespace) -> None:
+    from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415 - only here
+
+    args.act(Sandbox(args.state_dir), args)
+
+
+def _up(sandbox: Sandbox, args: argparse.Namespace) -> None:
+    sandbox.up(
+        nodes=args.nodes,
+        gpus_per_node=args.gpus,
+        model=args.model,
+        kind=args.kind,
+        accounting=args.accounting,
+        share=args.share,
+        pyxis=args.pyxis,
+    )
+    status = sandbox.status()
+    if status.get("why_plain"):
+        _say(f"The nodes are plain: {status['why_plain']}")
+    _say(f"The sandbox is up: {args.nodes} {status['kind']} nodes. Now: pytest --cluster=sandbox")
+
+
+def _down(sandbox: Sandbox, _args: argparse.Namespace) -> None:
+    sandbox.down()
+    _say("The sandbox is down.")
+
+
+def _status(sandbox: Sandbox, _args: argparse.Namespace) -> None:
+    _say(json.dumps(sandbox.status(), indent=2, default=str))
+
+
+def _fault(sandbox: Sandbox, args: argparse.Namespace) -> None:
+    if args.list:
+        from tabulate import tabulate  # noqa: PLC0415
+
+        from pytest_gpucluster.sandbox.faults import FAULTS  # noqa: PLC0415 - only here
+
+        rows = [(fault.name, fault.description, fault.check) for fault in FAULTS.values()]
+        _say(tabulate(rows, headers=("fault", "what it does", "found by"), tablefmt="plain"))
+        return
+    if not (args.kind and args.node):
+        raise SandboxError(
+            "which fault in which node? `gpucluster sandbox fault KIND NODE`; --list shows the kinds"
+        )
+    sandbox.fault(args.kind, args.node, **_options(args.options))
+    _say(f"{args.node}: {args.kind} is in. `gpucluster sandbox heal {args.node}` takes it out.")
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
+    for word in words:
+        if not word.partition("=")[0].isidentifier() or "=" not in word:
+            raise SandboxError(f"an option of a fault is written key=value, not {word!r}")
+    return dict(word.split("=", 1) for word in words)
+
+
+def _heal(sandbox: Sandbox, args: argparse.Namespace) -> None:
+    sandbox.heal(args.node, args.kind)
+    _say(f"Healed: {args.node or 'all nodes'}.")
+
+
+# --- junit
+
+
+def _junit_arguments(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(required=True, metavar="merge")
+    text = (
+        "one JUnit file of several: shards of a cluster, and repeated runs; what was once red stays visible"
+    )
+    merge = verbs.add_parser("merge", help=text, description=text)
+    merge.add_argument("out", type=Path, metavar="OUT", help="the file to write")
+    merge.add_argument(
+        "--report-group", metavar="GROUP", help="let this group read the file: mode 0640 instead of 0600"
+    )
+    merge.add_argument("inputs", type=Path, nargs="+", metavar="IN", help="the files to read")
+
+
+def _junit(args: argparse.Namespace) -> None:
+    from pytest_gpucluster.report.junit_merge import merge  # noqa: PLC0415 - only here
+
+    if args.out.name == "junit.xml" and args.out.with_name("events.jsonl").exists() and args.out.exists():
+        raise ConfigError(f"{args.out}: is a run's own file, and would be lost: name the file to write first")
+    _say(f"{args.out}: {merge(args.inputs, args.out, group=group_id(args.report_group))}")
+
+
+# --- drains
+
+
+def _drains_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--cluster", metavar="NAME|PATH", help="whose Slurm (default: the one that scontrol asks here)"
+    )
+    parser.add_argument(
+        "--reports",
+        type=Path,
+        action="append",
+        metavar="DIR",
+        help="where reports of runs lie, to name the run's own (default: reports)",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a node")
+
+
+def _drains(args: argparse.Namespace) -> None:
+    from pytest_gpucluster.drain import PREFIX, listed  # noqa: PLC0415 - only here
+    from pytest_gpucluster.report.logs import logs_below  # noqa: PLC0415 - the same
+
+    slurm = _slurm_of(args.cluster)
+    try:
+        nodes = slurm.nodes()
+    except GpuClusterError as error:
+        where = "" if args.cluster else "; run it where sinfo works, or name the cluster with --cluster"
+        raise GpuClusterError(f"{error}{where}") from error
+    finally:
+        slurm.transport.close()
+    rows = listed(nodes.values(), logs_below(args.reports or [Path("reports")]))
+    if args.json:
+        for row in rows:
+            _say(json.dumps(row))
+        return
+    if not rows:
+        _say(f"No node is drained with a reason that begins with {PREFIX}")
+        return
+    from tabulate import tabulate  # noqa: PLC0415 - slow to import
+
+    _say(tabulate([row.values() for row in rows], headers=list(rows[0]), tablefmt="plain"))
+
+
+def _slurm_of(name: str | None) -> Any:
+    """Return the client of a cluster file's Slurm, or of the one that this shell is set up for."""
+    from pytest_gpucluster.cluster.slurm.client import Slurm, make_slurm  # noqa: PLC0415 - only where it is asked for
+    from pytest_gpucluster.cluster.transport import LocalTransport  # noqa: PLC0415
+
+    if name is None:
+        return Slurm(LocalTransport(), retry_for=0)
+    if name == "sandbox":
+        from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415
+
+        return Slurm(LocalTransport(dict(Sandbox().env)), retry_for=0)
+    slurm = make_slurm(config.load_cluster(name))
+    if slurm is None:
+        raise ConfigError(f"cluster {name} has no Slurm, so nothing is drained in it")
+    slurm.retry_for = 0
+    return slurm
+
+
+COMMANDS = (
+    Command("init", "draft a cluster file from sinfo or an Ansible inventory", _init_arguments, _init),
+    Command(
+        "schema",
+        "print the JSON Schema of cluster files, for editors; or the reference of the docs",
+        _schema_arguments,
+        _schema,
+    ),
+    Command("profiles", "list or show the shipped hardware profiles", _profiles_arguments, _profiles),
+    Command(
+        "drains", "list the nodes that gpucluster has drained, and by which run", _drains_arguments, _drains
+    ),
+    Command(
+        "clean",
+        "list what killed runs have left, and remove it with --yes: jobs, files, containers",
+        cli_clean.arguments,
+        cli_clean.clean,
+    ),
+    Command("sandbox", "run a real Slurm of virtual nodes on this machine", _sandbox_arguments, _sandbox),
+    Command(
+        "history",
+        "list the runs that pytest's --history keeps, or the past of one node",
+        cli_history.history_arguments,
+        cli_history.history,
+    ),
+    Command(
+        "compare",
+        "hold one run against another; exit status 3 where something got worse",
+        cli_history.compare_arguments,
+        cli_history.compare,
+    ),
+    Command(
+        "report",
+        "make HTML and JUnit again from the event log, also of a run that was killed",
+        cli_report.arguments,
+        cli_report.report,
+    ),
+    Command("junit", "put several JUnit files into one", _junit_arguments, _junit),
+)
+
+if __name__ == "__main__":
+    sys.exit(main())

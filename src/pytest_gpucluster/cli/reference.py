@@ -1,0 +1,225 @@
+"""The reference of options, fixtures, markers and commands in Markdown, made from what the code itself says.
+
+`gpucluster schema --reference` prints it; docs/reference.md is that, and a test compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+HEAD = """\
+# Reference
+
+Made by `gpucluster schema --reference`; a test compares. The keys of cluster files and hardware profiles are in
+[configuration.md](configuration.md), thresholds and how to read a failure in the page of each suite ([suites](suites)),
+pytest's exit statuses in [ci.md](ci.md).
+"""
+STATUSES = (
+    "Exit status: 0; 1 for an error; 2 for wrong usage; 3 where `compare` finds something worse; 4 for a wrong file; "
+    "130 for Ctrl-C."
+)
+
+
+def reference(parser: argparse.ArgumentParser) -> str:
+    """Return the reference as Markdown; `parser` is that of the command gpucluster."""
+    parts = (_options(), _markers(), _fixtures(), _for_suites(), _commands(parser), _checks())
+    return "\n".join((HEAD, *("\n".join(part) for part in parts)))
+
+
+# --- options of pytest
+
+
+class _Recorder:
+    """Stands where pytest's parser and its group do, and keeps what is added."""
+
+    def __init__(self) -> None:
+        self.added: list[tuple[tuple[str, ...], dict[str, Any]]] = []
+
+    def getgroup(self, *_about: str) -> _Recorder:
+        return self
+
+    def addoption(self, *names: str, **attributes: Any) -> None:
+        self.added.append((names, attributes))
+
+
+def _options() -> Iterator[str]:
+    from pytest_gpucluster import plugin  # noqa: PLC0415 - only the reference needs pytest
+
+    recorder = _Recorder()
+    for add in (plugin.pytest_addoption, plugin.add_options):
+        add(recorder)  # type: ignore[arg-type] # the part of a parser that is used
+    yield from ("## Options of pytest", "", "| option | default | meaning |", "|---|---|---|")
+    for names, attributes in recorder.added:
+        yield _row(
+            _written(names, attributes), _default(attributes.get("default")), _help(attributes["help"])
+        )
+    yield ""
+    yield "The others are there beside `--cluster` only, which leaves their names to other projects; a run that names"
+    yield "one without it ends with exit status 4. pytest's own options work as ever."
+    yield ""
+
+
+def _written(names: Iterable[str], attributes: dict[str, Any]) -> str:
+    value = attributes.get("metavar") or "|".join(attributes.get("choices") or ())
+    return ", ".join(f"`{name}={value}`" if value else f"`{name}`" for name in names)
+
+
+def _default(value: Any) -> str:
+    return f"`{value}`" if value not in (None, False, "", argparse.SUPPRESS) and value != [] else ""
+
+
+def _help(text: str | None) -> str:
+    return (text or "").replace(" (%(default)s)", "").replace("%%", "%")  # the default has a column
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+# --- markers and fixtures
+
+
+def _markers() -> Iterator[str]:
+    from pytest_gpucluster.plugin import MARKERS  # noqa: PLC0415 - only the reference needs pytest
+
+    yield from ("## Markers", "", "| marker | meaning |", "|---|---|")
+    yield from (
+        _row(f"`{name}`", about.strip()) for name, _, about in (one.partition(":") for one in MARKERS)
+    )
+    yield ""
+
+
+def _fixtures() -> Iterator[str]:
+    from pytest_gpucluster.plugin import fixtures  # noqa: PLC0415 - only the reference needs pytest
+
+    yield from ("## Fixtures", "")
+    yield "A test that asks for a fixture of scope *item* runs once a node, `srun`, `curve` and `table` apart."
+    yield from ("", "| fixture | scope | what it is |", "|---|---|---|")
+    for function in ast.parse(inspect.getsource(fixtures)).body:
+        scope = _scope(function)
+        if scope and isinstance(function, ast.FunctionDef):
+            yield _row(f"`{function.name}`", scope, _flat(ast.get_docstring(function) or ""))
+    yield ""
+
+
+def _scope(function: ast.stmt) -> str:
+    """Return the scope of a fixture; '' of what is none."""
+    for decorator in getattr(function, "decorator_list", ()):
+        text = ast.unparse(decorator)
+        if text.startswith("pytest.fixture"):
+            return "session" if "scope='session'" in text else "item"
+    return ""
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _for_suites() -> Iterator[str]:
+    from pytest_gpucluster import suite  # noqa: PLC0415 - only the reference needs pytest
+    from pytest_gpucluster.core import check as verdict  # noqa: PLC0415
+    from pytest_gpucluster.plugin.expect import Expect  # noqa: PLC0415
+
+    yield from ("## For suites", "", "| name | what it does |", "|---|---|")
+    for function in (suite.probed, suite.fleet_probed, suite.asks):
+        yield _row(f"`suite.{function.__name__}`", _flat(function.__doc__ or ""))
+    methods = ("__call__", "at_least", "at_most", "not_applicable", "not_checked")
+    for name in methods:
+        written = "expect(verdict)" if name == "__call__" else f"expect.{name}"
+        yield _row(f"`{written}`", _flat(inspect.getdoc(getattr(Expect, name)) or ""))
+    for part in (verdict.check, verdict.Metric, verdict.Finding, verdict.NotApplicable, verdict.Action):
+        yield _row(f"`checks.verdict.{part.__name__}`", _paragraph(part))
+    yield ""
+
+
+def _paragraph(part: object) -> str:
+    return _flat((inspect.getdoc(part) or "").partition("\n\n")[0])
+
+
+# --- the command gpucluster
+
+
+def _commands(parser: argparse.ArgumentParser) -> Iterator[str]:
+    yield from ("## The command gpucluster", "")
+    yield STATUSES
+    yield ""
+    for words, one in _leaves(parser, ()):
+        yield from (f"### gpucluster {' '.join(words)}", "", f"{_sentence(one.description or '')}", "")
+        rows = list(_arguments(one))
+        if rows:
+            yield from ("| argument | default | meaning |", "|---|---|---|", *rows, "")
+
+
+def _first_upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _sentence(text: str) -> str:
+    return _first_upper(text) + ("" if text.endswith(".") else ".") if text else ""
+
+
+def _leaves(
+    parser: argparse.ArgumentParser, words: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
+    """Yield each command that does something, with the words that call it."""
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]  # noqa: SLF001 - argparse has no public way to read a parser
+    if words and not any(group.required for group in groups):
+        yield words, parser
+    for group in groups:
+        about = {choice.dest: choice.help for choice in group._choices_actions}  # noqa: SLF001
+        for name, one in group.choices.items():
+            one.description = one.description or about.get(name)
+            yield from _leaves(one, (*words, name))
+
+
+def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:  # noqa: SLF001 - as above
+        if isinstance(action, (argparse._HelpAction, argparse._SubParsersAction)):  # noqa: SLF001
+            continue
+        attributes = {"metavar": action.metavar, "choices": action.choices}
+        if not action.option_strings:
+            written = f"`{action.metavar or '|'.join(action.choices or ()) or action.dest.upper()}`"
+        elif action.nargs == 0:
+            written = _written(action.option_strings, {})
+        else:
+            attributes["metavar"] = action.metavar or (None if action.choices else action.dest.upper())
+            written = _written(action.option_strings, attributes)
+        yield _row(written, _default(action.default), _help(action.help))
+
+
+# --- checks
+
+
+def _checks() -> Iterator[str]:
+    from pytest_gpucluster import suites  # noqa: PLC0415 - only the reference needs all of them
+    from pytest_gpucluster.core import check as verdict  # noqa: PLC0415
+
+    suites.import_checks()
+    about = verdict.CHECKS
+    yield from ("## Checks and repairs", "")
+    yield "What has to hold, the usual cause where it does not, what to do, and the action class of a failure, which"
+    yield "decides whether it may [drain](drain.md) the node. A failure may say a narrower cause of its own."
+    yield ""
+    for suite in sorted({name.partition(".")[0] for name in about}):
+        yield from (
+            f"### Checks of {suite}",
+            "",
+            "| check | what has to hold | likely cause | what to do | action |",
+        )
+        yield "|---|---|---|---|---|"
+        for name, one in sorted(about.items()):  # not in the order of imports
+            if name.startswith(f"{suite}."):
+                yield _row(
+                    f"`{name}`",
+                    _first_upper(one.holds.removeprefix("Judge that ").removeprefix("Judge ")),
+                    one.cause,
+                    one.hint,
+                    one.action.value,
+                )
+        yield ""

@@ -1,0 +1,80 @@
+"""Several commands in one question. A question costs the agent ten processes a node, a command in a batch one.
+
+The commands run one after another, each in a subshell, under one deadline: a timeout(1) and a shell for each would
+cost as much as the commands themselves. What a batch leaves unanswered (a command hangs, the output was cut) is to be
+asked again alone, under its own deadline.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_gpucluster.core.probe import Answer
+
+# One program and plain words: the subshell becomes it, where the shell would fork once more for the last of a list.
+_PROGRAM = re.compile(r"(?P<name>[\w./][\w.+/-]*)(?: [\w.+/:,@%=-]+)*", re.ASCII)
+# Words that a shell takes for itself (POSIX 2.4, 2.9.1.1, 2.14, and what bash and dash add): no file has to be there.
+_OF_THE_SHELL = re.compile(
+    r"alias|bg|bind|break|builtin|caller|case|cd|chdir|command|compgen|complete|compopt|continue|coproc|declare|dirs"
+    r"|disown|do|done|echo|elif|else|enable|esac|eval|exec|exit|export|false|fc|fg|fi|for|function|getopts|hash|help"
+    r"|history|if|in|jobs|kill|let|local|logout|mapfile|popd|printf|pushd|pwd|read|readarray|readonly|return|select"
+    r"|set|shift|shopt|source|suspend|test|then|time|times|trap|true|type|typeset|ulimit|umask|unalias|unset|until"
+    r"|wait|while|[.:]"
+)
+
+_HEAD = 'b() { (eval "$1") </dev/null; printf \'%s %s\\n\' "$m" $?; printf \'%s\\n\' "$m" >&2; }; '
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Commands with their deadlines in seconds."""
+
+    commands: tuple[tuple[str, float], ...]
+
+    @property
+    def mark(self) -> str:
+        """What ends each command's output: the same in every process that asks for the same."""
+        return "\x1e" + hashlib.sha256(repr(self.commands).encode()).hexdigest()[:16]
+
+    @property
+    def command(self) -> str:
+        """The one command."""
+        calls = (f"b {shlex.quote(_in_place(command))}" for command, _ in self.commands)
+        return f"m={shlex.quote(self.mark)}; {_HEAD}{'; '.join(calls)}; :"
+
+    @property
+    def timeout(self) -> float:
+        """Its deadline: that of its most patient command."""
+        return max(timeout for _, timeout in self.commands)
+
+    def split(self, answer: Answer) -> dict[str, Answer]:
+        """Return the answers by command; those that did not end are left out."""
+        outs = list(_pieces(answer.stdout, self.mark.encode() + rb" (\d{1,3})\n"))
+        errs = list(_pieces(answer.stderr, self.mark.encode() + rb"()\n"))
+        return {
+            command: replace(answer, rc=int(status), stdout=out, stderr=err, problem="", truncated=False)
+            for (command, _), (out, status), (err, _) in zip(self.commands, outs, errs, strict=False)
+        }
+
+
+def _in_place(command: str) -> str:
+    """Return the command with `exec` before it where it is one program with plain arguments: a fork less."""
+    found = _PROGRAM.fullmatch(command)
+    return f"exec {command}" if found and not _OF_THE_SHELL.fullmatch(found["name"]) else command
+
+
+def _pieces(stream: bytes, mark: bytes) -> Iterator[tuple[bytes, bytes]]:
+    parts = re.split(mark, stream)
+    return zip(parts[::2], parts[1::2], strict=False)
+
+
+def batched(commands: Sequence[tuple[str, float]]) -> Batch | None:
+    """Return the batch of two or more commands; None where there is nothing to put together."""
+    return Batch(tuple(commands)) if len(commands) > 1 else None

@@ -1,0 +1,212 @@
+"""The fleet channel without Slurm: one SSH connection a node, one agent at its end.
+
+The connections together behave as the one srun does that `Fleet` is used to: what goes in reaches the agent of every
+node, and each line that comes out bears the number of its node. A node that cannot be reached is lost; the others
+go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import subprocess
+import threading
+import time
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from pytest_gpucluster.cluster.channel.channel import Fleet, new_nonce
+from pytest_gpucluster.cluster.channel.protocol import agent_argv
+from pytest_gpucluster.cluster.transport.remote_process import RemoteProcess
+from pytest_gpucluster.cluster.transport.ssh_connect import connect, gateway_to, place
+from pytest_gpucluster.core.errors import GpuClusterError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pytest_gpucluster.config.models import HostAddress, SshConfig
+
+AT_ONCE = 32  # connections that are made side by side
+BEGIN = 60.0  # seconds for a login shell to come to the agent
+_LINE = 1 << 16
+_FAR_END = 5.0  # seconds for an agent to leave
+
+
+def fleet_over_ssh(nodes: Sequence[str], settings: SshConfig, hosts: Mapping[str, HostAddress]) -> Fleet:
+    """Open a channel to nodes, each over an SSH connection of its own; `hosts` are the addresses of an inventory."""
+    agents = _Agents(nodes, settings, hosts)
+    fleet = Fleet(agents, nodes, agents.nonce)
+    agents.start(fleet.give_up)
+    return fleet
+
+
+def settings_of(node: str, settings: SshConfig, hosts: Mapping[str, HostAddress]) -> tuple[str, SshConfig]:
+    """Return host name and settings of one node: what the inventory says of it goes before the cluster file."""
+    address = hosts.get(node)
+    if address is None:
+        return node, settings
+    said = {"port": address.port, "user": address.user, "key_file": address.key_file}
+    return address.host, settings.model_copy(update={key: value for key, value in said.items() if value})
+
+
+class _Lines:
+    """A stream of lines from many writers; b'' at the end."""
+
+    def __init__(self) -> None:
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def put(self, line: bytes) -> None:
+        self._lines.put(line)
+
+    def readline(self, _limit: int = -1) -> bytes:
+        return self._lines.get()
+
+    def close(self) -> None:
+        self._lines.put(b"")
+
+
+class _Input:
+    """What is written goes to every node; each has a queue of its own, so a node that hangs delays no other."""
+
+    def __init__(self, nodes: Sequence[_Agent]) -> None:
+        self._nodes = nodes
+
+    def write(self, data: bytes) -> int:
+        for node in self._nodes:
+            node.inbox.put(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+    def close(self) -> None:
+        for node in self._nodes:
+            node.inbox.put(None)
+
+
+class _Agent:
+    """One node: its connection, the agent there, a thread that feeds it and one that reads it."""
+
+    def __init__(self, task: int, node: str, out: _Lines) -> None:
+        self.task, self.node = task, node
+        self.inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.ended = threading.Event()
+        self._out = out
+        self._connection: Any = None
+        self._process: RemoteProcess | None = None
+
+    def run(self, make: Callable[[], Any], where: str, nonce: str, lose: Callable[[str, str], None]) -> None:
+        """Connect, feed the agent until the input ends, and see it leave."""
+        try:
+            connection = self._connection = make()
+            channel = connection.transport.open_session(timeout=BEGIN)
+            process = RemoteProcess(channel, agent_argv(nonce), where, merged=True)
+            process.begin({"SLURM_PROCID": str(self.task), "SLURMD_NODENAME": self.node}, timeout=BEGIN)
+            self._process = process
+            reader = threading.Thread(target=self._read, args=(process, lose), daemon=True)
+            reader.start()
+            while (data := self.inbox.get()) is not None:
+                process.stdin.write(data)
+                process.stdin.flush()
+            process.stdin.close()
+            reader.join(_FAR_END)
+        except GpuClusterError as error:
+            lose(self.node, str(error))
+        except Exception as error:  # noqa: BLE001 - paramiko raises many kinds; each is the end of this node alone
+            lose(
+                self.node, f"its SSH connection broke: {' '.join(str(error).split()) or type(error).__name__}"
+            )
+        finally:
+            self.close()
+            self.ended.set()
+
+    def _read(self, process: RemoteProcess, lose: Callable[[str, str], None]) -> None:
+        label = b"%d: " % self.task
+        try:
+            while line := process.stdout.readline(_LINE):
+                self._out.put(label + line)
+        except (OSError, ValueError):
+            pass  # closed by us
+        why = "its SSH connection was lost" if process.lost else f"its agent ended (exit {process.poll()})"
+        lose(self.node, why)
+        self.inbox.put(None)
+
+    def close(self) -> None:
+        """Let go of the connection, and of the agent with it."""
+        process, connection = self._process, self._connection
+        if process is not None:
+            process.close()
+        if connection is not None:
+            with contextlib.suppress(EOFError, OSError):  # of a jump host that was first to go
+                connection.client.close()
+
+
+class _Agents:
+    """All agents, in the surface of one far process."""
+
+    def __init__(self, nodes: Sequence[str], settings: SshConfig, hosts: Mapping[str, HostAddress]) -> None:
+        self.nonce = new_nonce()
+        self.pid = 0
+        self._out, self._err = _Lines(), _Lines()
+        self._agents = [_Agent(task, node, self._out) for task, node in enumerate(nodes)]
+        self._settings, self._hosts = settings, hosts
+        self._room = threading.Semaphore(AT_ONCE)
+        self._gateway: Any = None
+        self._gateway_lock = threading.Lock()
+        # streams as far as Fleet uses them
+        self.stdin = cast("IO[bytes]", _Input(self._agents))
+        self.stdout, self.stderr = cast("IO[bytes]", self._out), cast("IO[bytes]", self._err)
+
+    def start(self, lose: Callable[[str, str], None]) -> None:
+        """Connect to all nodes; `lose` is told (node, why) of each that is lost."""
+        for agent in self._agents:
+            host, settings = settings_of(agent.node, self._settings, self._hosts)
+            args = (self._maker(host, settings), place(host, settings), self.nonce, lose)
+            threading.Thread(target=agent.run, args=args, name=f"ssh-{agent.node}", daemon=True).start()
+
+    def _maker(self, host: str, settings: SshConfig) -> Callable[[], Any]:
+        def make() -> Any:
+            with self._room:
+                return connect(host, settings, gateway=self._way(settings))
+
+        return make
+
+    def _way(self, settings: SshConfig) -> Any:
+        """Return the one connection to the jump host that all nodes go through, None without one."""
+        if not settings.jump:
+            return None
+        with self._gateway_lock:
+            if self._gateway is None or not self._gateway.is_connected:
+                self._gateway = gateway_to(settings)
+            return self._gateway
+
+    @property
+    def returncode(self) -> int | None:
+        """0 once every agent has ended."""
+        return 0 if all(agent.ended.is_set() for agent in self._agents) else None
+
+    def poll(self) -> int | None:
+        """Return `returncode`."""
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for all agents to end; subprocess.TimeoutExpired."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for agent in self._agents:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not agent.ended.wait(left):
+                raise subprocess.TimeoutExpired(("ssh",), timeout or 0.0)
+        self._finish()
+        return 0
+
+    def kill_group(self, _sig: int) -> None:
+        """End every connection; the agents leave as their input ends."""
+        for agent in self._agents:
+            agent.inbox.put(None)
+            agent.close()
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._gateway is not None:
+            self._gateway.close()
+        self._out.close()
+        self._err.close()

@@ -1,0 +1,209 @@
+"""The wire of the fleet channel: how a command is written for the agents and how their lines are read. Pure.
+
+The grammar stands in agent.sh. Every line of an agent starts with the nonce of its session; a line that does not
+is noise of somebody else (a profile, a motd) and no part of an answer.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.cluster.slurm.result import REVOKED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+BASE64, HEX = b"b", b"x"
+MAX_PIECE = 1 << 16
+CODERS = (BASE64, HEX)
+
+_PLAIN = re.compile(r"[\x20-\x7e]*")
+_LABEL = re.compile(rb"\s*(\d{1,7}): ")
+_TASKS = re.compile(r"\b(\d{1,7})(?:-(\d{1,7}))?\b")
+MAX_TASK = 1 << 17  # far above any step; a damaged line must not fill the memory
+_DIGITS = 18  # of a number in a frame
+
+
+class FrameError(ValueError):
+    """A line bears our nonce but is no frame: it was damaged on its way."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of an agent: number of the command (0: the agent itself), kind, and its fields."""
+
+    number: int
+    kind: str
+    fields: tuple[bytes, ...] = ()
+
+    def integer(self, index: int) -> int:
+        """Return a field that holds a number from 0 up; FrameError where it does not."""
+        text = self.fields[index]
+        if not text.isdigit() or len(text) > _DIGITS:
+            raise FrameError(f"not a number: {text[:20]!r}")
+        return int(text)
+
+
+# How many fields each kind has after the kind itself; the last takes the rest of the line.
+_FIELDS = {"H": 3, "Q": 1, "P": 0, "o": 3, "e": 3, "O": 2, "E": 2, "X": 1}
+
+
+def agent_source() -> str:
+    """Return the agent without its comments: it travels as an argument of srun."""
+    text = resources.files(__package__).joinpath("agent.sh").read_text(encoding="ascii")
+    lines = (line.strip() for line in text.splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("#"))
+
+
+def agent_argv(nonce: str, shell: tuple[str, ...] = ("sh",)) -> tuple[str, ...]:
+    """Return the command that starts an agent."""
+    return (*shell, "-c", agent_source(), "gpucluster-agent", nonce)
+
+
+def request(number: int, tasks: Iterable[int] | None, seconds: int, cap: int, command: str) -> bytes:
+    r"""Write one command for the agents.
+
+    `tasks` None: all of them. `seconds` is the deadline on the node, `cap` the most bytes of stdout and of stderr.
+    A command of printable ASCII goes as it is, any other as `printf %b` reads it: \0ooo for each such byte.
+    """
+    who = "*" if tasks is None else f",{','.join(map(str, tasks))},"
+    form, code = ("p", command) if _PLAIN.fullmatch(command) else ("b", _escaped(command))
+    return f"{number} {who} {seconds} {cap} {form} {code}|\n".encode("ascii")
+
+
+def _escaped(command: str) -> str:
+    raw = command.encode("utf-8", "surrogateescape")
+    return "".join(
+        chr(byte) if 0x20 <= byte <= 0x7E and byte != ord("\\") else f"\\0{byte:03o}"  # noqa: PLR2004 - ASCII
+        for byte in raw
+    )
+
+
+def unlabel(line: bytes) -> tuple[int | None, bytes]:
+    """Take srun's label off a line: (task, rest); (None, line) where it has none."""
+    found = _LABEL.match(line)
+    return (int(found[1]), line[found.end() :]) if found else (None, line)
+
+
+def parse(line: bytes, nonce: bytes) -> Frame | None:
+    """Read one line of an agent, without its label. None: not ours. FrameError: ours, but damaged."""
+    head, _, rest = line.rstrip(b"\r\n").partition(b" ")
+    if head != nonce:
+        return None
+    number, _, rest = rest.partition(b" ")
+    kind, _, rest = rest.partition(b" ")
+    name = kind.decode("ascii", "replace")
+    if name not in _FIELDS or not number.isdigit() or len(number) > _DIGITS:
+        raise FrameError(f"unknown frame: {line[:60]!r}")
+    count = _FIELDS[name]
+    fields = tuple(rest.split(b" ", count - 1)) if count else ()
+    if len(fields) != count:
+        raise FrameError(f"frame {name} lacks a field: {line[:60]!r}")
+    return Frame(int(number), name, fields)
+
+
+@dataclass
+class Stream:
+    """One of the two outputs of a command, as its pieces come in."""
+
+    pieces: list[bytes] = field(default_factory=list)
+    size: int = 0
+    ended: bool = False
+    truncated: bool = False
+    damage: str = ""
+
+    def add(self, frame: Frame, cap: int) -> None:
+        """Take one piece; a missing or garbled one, or one too many, is remembered as damage.
+
+        `cap`: of the bytes that were asked for; in hex, the longer code, they are three times as many.
+        """
+        data = frame.fields[2]
+        self.size += len(data)
+        if self.size > 3 * cap + MAX_PIECE:
+            self.damage = self.damage or f"more than the {cap} bytes that were asked for"
+            self.pieces.clear()
+        elif frame.integer(0) != len(self.pieces) or frame.integer(1) != len(data):
+            self.damage = self.damage or f"piece {len(self.pieces)} is missing or garbled"
+        else:
+            self.pieces.append(data)
+
+    def end(self, frame: Frame) -> None:
+        """Take the end of the stream."""
+        self.ended, self.truncated = True, frame.fields[1] == b"1"
+        if frame.integer(0) != len(self.pieces):
+            self.damage = self.damage or f"{len(self.pieces)} of {frame.integer(0)} pieces came"
+
+    def data(self, coder: bytes, cap: int) -> bytes:
+        """Return the bytes, at most `cap`; FrameError where they can not be decoded."""
+        joined = b"".join(self.pieces)
+        try:
+            raw = bytes.fromhex(joined.decode()) if coder == HEX else base64.b64decode(joined, validate=True)
+        except (ValueError, binascii.Error) as error:
+            raise FrameError(f"undecodable output: {error}") from error
+        if len(raw) > cap:
+            self.truncated = True
+        return raw[:cap]
+
+
+# srun 22.05, src/srun/libsrun/launch.c and src/api/step_launch.c
+_TASK_ENDED = re.compile(r"srun: error: (?P<nodes>\S+): tasks? (?P<tasks>[\d,\-]+): (?P<why>.+)")
+_NODE_FAILED = re.compile(r"srun: error: (?P<why>Node failure) on (?P<nodes>\S+)")
+_TASK_LAUNCH = re.compile(r"srun: error: [Tt]ask (?P<tasks>\d+) launch failed: (?P<why>.+)")
+_NODE_LAUNCH = re.compile(
+    r"srun: error: Task launch for (?:StepId=)?\S+ failed on node (?P<nodes>\S+): (?P<why>.+)"
+)
+_ENDINGS = (_TASK_ENDED, _NODE_FAILED, _TASK_LAUNCH, _NODE_LAUNCH)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What srun says of tasks that are no more: by hostlist, by task numbers, or both.
+
+    `launch`: the node took no task at all; srun then ends the tasks of all other nodes, too (22.05, with --no-kill).
+    `revoked`: it took none because it had been told of the end of the job before.
+    """
+
+    nodes: str
+    tasks: str
+    why: str
+    launch: bool = False
+
+    @property
+    def revoked(self) -> bool:
+        """The job had ended: the node is not to blame."""
+        return self.launch and self.why.startswith(REVOKED)
+
+
+def ending(line: str) -> Ending | None:
+    """Read a line of srun's stderr; None where it tells of no ended task."""
+    for pattern in _ENDINGS:
+        found = pattern.match(line.strip())
+        if found:
+            named = found.groupdict()
+            launch = pattern is _NODE_LAUNCH
+            return Ending(named.get("nodes", ""), named.get("tasks", ""), named["why"].strip(), launch)
+    return None
+
+
+# slurmstepd's and srun's words for a step that was cancelled (22.05, src/slurmd/slurmstepd/req.c, src/srun)
+_CANCELLED = re.compile(
+    r"\*\*\* (?:STEP|JOB) .*CANCELLED AT (?!.*(?:NODE|TASK) FAILURE)|srun: Job step aborted"
+)
+
+
+def cancelled(line: str) -> bool:
+    """Say whether a line of srun's stderr tells that somebody ended the whole step: scancel, a time limit, a signal."""
+    return bool(_CANCELLED.search(line))
+
+
+def task_numbers(text: str) -> tuple[int, ...]:
+    """Expand srun's task list: '0-2,5' is (0, 1, 2, 5)."""
+    numbers: list[int] = []
+    for match in _TASKS.finditer(text):
+        numbers.extend(range(int(match[1]), min(int(match[2] or match[1]), MAX_TASK) + 1))
+    return tuple(numbers)

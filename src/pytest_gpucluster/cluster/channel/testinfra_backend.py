@@ -1,0 +1,89 @@
+"""A testinfra backend on the fleet channel: any stock testinfra test runs on every node, one round trip a command.
+
+    host = host_of(fleet, "gpu03")
+    assert host.file("/etc/slurm/slurm.conf").exists
+
+A command asked of one node is asked of all at once and remembered, so what a test changes on a node is not seen by a
+later, equal command; `host.backend.fresh = True` asks that node anew each time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import testinfra.backend
+from testinfra.backend.base import BaseBackend, CommandResult
+from testinfra.host import Host
+
+from pytest_gpucluster.cluster.channel.channel import CAP, TIMEOUT
+from pytest_gpucluster.core.errors import TransportError
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.cluster.channel.channel import Channel
+
+NAME = "gpucluster"
+
+
+class FleetBackend(BaseBackend):  # type: ignore[misc] # testinfra is not typed
+    """Runs testinfra's commands on one node of a channel.
+
+    `timeout` in seconds and `cap` in bytes hold for each command. TransportError where the node is lost, did not end
+    the command in time, or printed more than the cap: none of these is an answer that a test may judge.
+    """
+
+    NAME = NAME
+
+    def __init__(
+        self,
+        hostname: str,
+        channel: Channel,
+        *,
+        timeout: float = TIMEOUT,
+        cap: int = CAP,
+        fresh: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(hostname, **options)
+        self.channel, self.timeout, self.cap, self.fresh = channel, timeout, cap, fresh
+        self._encoding = "utf-8"  # spares testinfra a question of its own to each node
+
+    def run(self, command: str, *args: str, **_: Any) -> CommandResult:
+        """Run a command; `args` are quoted into its %s."""
+        text = self.get_command(command, *args)
+        answer = self.channel.ask_node(
+            self.hostname, text, timeout=self.timeout, cap=self.cap, fresh=self.fresh
+        )
+        if answer.rc is None:
+            raise TransportError(_problem(self.hostname, answer.problem, text))
+        if answer.truncated:
+            raise TransportError(
+                f"node {self.hostname}: more than {self.cap} bytes of output from {text!r}: cut"
+            )
+        return self.result(answer.rc, text.encode(), answer.stdout, answer.stderr)
+
+    def decode(self, data: bytes) -> str:
+        """Return text; bytes that are not UTF-8 are replaced."""
+        return data.decode("utf-8", "replace")
+
+    def get_sudo_command(self, command: str, sudo_user: str | None) -> str:
+        """Go through sudo without ever being asked for a password: nobody is there to type it."""
+        user = self.quote("-u %s ", sudo_user) if sudo_user else ""
+        return f"sudo -n {user}{self.quote('/bin/sh -c %s', command)}"
+
+
+def _problem(node: str, problem: str, command: str) -> str:
+    lost = problem.removeprefix("node lost: ")
+    return f"node {node} lost: {lost}" if lost != problem else f"node {node}: {problem}: {command!r}"
+
+
+def host_of(
+    channel: Channel, node: str, *, sudo: bool = False, timeout: float = TIMEOUT, fresh: bool = False
+) -> Host:
+    """Return the testinfra Host of a node. `sudo`: every command goes through `sudo -n`."""
+    backend = FleetBackend(node, channel, sudo=sudo, timeout=timeout, fresh=fresh)
+    host = Host(backend)
+    backend.set_host(host)
+    return host
+
+
+testinfra.backend.BACKENDS[NAME] = f"{FleetBackend.__module__}.{FleetBackend.__qualname__}"

@@ -1,0 +1,472 @@
+"""One allocation that cannot leak.
+
+A guard shell starts `salloc ... sh -c HOLDER`; the holder and the guard both read a pipe that we hold. When it
+closes, however we died, the holder ends and Slurm takes the nodes back; a request that still waits in the
+queue is withdrawn by the guard. `salloc --no-shell` would leak instead. Where we, the guard and the holder are killed
+at once, salloc alone ends by itself: with the holder, which finds the pipe closed, where nodes are granted; or else
+after the time that it may wait (--immediate). The kernel could signal its parent's end (setpriv --pdeathsig), but a
+signal that arrives as nodes are granted has salloc wait busily and for ever for a child that is gone (22.05.8).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import re
+import secrets
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.cluster.slurm.client import outage, said
+from pytest_gpucluster.cluster.slurm.error_hints import advice, ended_as, explained, hopeless, in_the_way
+from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
+from pytest_gpucluster.cluster.transport import kill_group
+from pytest_gpucluster.core import hostlist, units
+from pytest_gpucluster.core import run_mark as runmark
+from pytest_gpucluster.core.errors import AllocationError, SlurmError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+
+SPARE = 60  # seconds that salloc waits longer than we do
+PROMPT = 3.0  # seconds; salloc ends within one where all is well
+# The holder's end alone makes salloc give the nodes back. SIGTERM is for a request that still waits, and comes
+# later: at the same moment as the holder's end it made salloc hang now and then (seen on 22.05.8).
+# Nodes of a salloc that was killed are given back by its parent, which alone knows for sure how it ended. It says
+# nothing: a shell that tells of a killed process where nobody reads any more is killed itself.
+_GUARD = """
+exec 3<&0 4>&1
+{
+  salloc "$@" <&3 3<&- 5>&1 >&4 4>&- &
+  s=$!
+  { read -r _ <&3; exec 3<&-; sleep 1; while kill -TERM $s; do kill -CONT $s; sleep 2; done; } >/dev/null 2>&1 4>&- &
+  w=$!
+  exec 3<&- 4>&- </dev/null 2>/dev/null
+  wait $s; rc=$?
+  kill $w
+  echo "ended $rc"
+} | {
+  exec 3<&- 4>&- 2>/dev/null
+  while read -r what value; do
+    case $what in
+      job) job=$value ;;
+      ended) [ "$value" -lt 128 ] || [ -z "$job" ] || scancel --quiet "$job"; exit "$value" ;;
+    esac
+  done
+}
+"""
+# ... and by the holder, where that parent was killed too.
+_HOLDER = """
+{ echo "job $SLURM_JOB_ID" >&5; exec 5>&-; } 2>/dev/null
+scontrol show hostnames; echo "$0 $SLURM_JOB_ID $SLURM_JOB_PARTITION"
+cat >/dev/null
+kill -0 $PPID 2>/dev/null && ! grep -q "^State:.*Z" /proc/$PPID/status || exec scancel --quiet "$SLURM_JOB_ID"
+"""
+_COMPLETES = 5.0  # seconds that the end of a job may hide how it ended
+_JOB = re.compile(r"(?:Pending|Granted) job allocation (\d+)")
+
+# slurm_errno.c; QOSMaxMemoryPerJob, AssocMaxMemPerNode and the like as reason or in stderr
+_MEMORY_LIMIT = re.compile(r"Memory required by task is not available|(QOS|Assoc)Max\w*Mem")
+# Slurm's words where nodes that were asked for are out of service or reserved (squeue's %r)
+_NODES_OUT = ("ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED")
+
+
+@dataclass(frozen=True)
+class AllocationRequest:
+    """What is asked of salloc, in its own words. `nodes` by name, else `count` of any; times in seconds.
+
+    `exclusive` alone gives whole nodes with every CPU and every GPU (and by --mem=0 all of the memory, of which they
+    would have DefMemPerNode where Slurm hands it out), also where nodes differ (tried on 22.05.8):
+    steps with `--overlap --gpus-per-task=1` or `--gres=gpu:8` run beside a step without gres. A step
+    without gres sees no GPU then.
+    """
+
+    nodes: tuple[str, ...] = ()
+    count: int | None = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    comment: str | None = None
+    constraint: str | None = None
+    time: float = 3600
+    queue_wait: float = 600
+    exclusive: bool = True
+    gpus_per_node: int | None = None
+    job_name: str = field(default_factory=runmark.name_of_run)
+    dependency: str | None = field(default=None, metadata={"example": "afterany:12:13"})
+    extra_args: tuple[str, ...] = ()
+    all_memory: bool = True  # of whole nodes
+    beside: tuple[int, ...] = ()  # jobs that this run holds already, and keeps while it waits
+
+    def argv(self) -> list[str]:
+        """Return salloc's options."""
+        options: dict[str, object] = {
+            "nodelist": hostlist.fold(self.nodes) if self.nodes else None,
+            "nodes": len(self.nodes) or self.count,
+            "partition": self.partition,
+            "account": self.account,
+            "qos": self.qos,
+            "reservation": self.reservation,
+            "comment": self.comment,
+            "constraint": self.constraint,
+            "time": max(1, math.ceil(self.time / 60)),  # Slurm counts minutes
+            "gpus-per-node": self.gpus_per_node,
+            "job-name": self.job_name,
+            "immediate": math.ceil(self.queue_wait) + SPARE,  # 1 alone means at once or never
+            "dependency": self.dependency,
+        }
+        flags = ["--no-kill", "--kill-command=TERM"]  # without -K a cancelled job leaves its holder alive
+        if self.exclusive:
+            flags += ["--exclusive", "--mem=0"] if self.all_memory else ["--exclusive"]
+        given = [f"--{key}={value}" for key, value in options.items() if value is not None]
+        return [*flags, *given, *self.extra_args]
+
+    def limited_in_memory(self, error: AllocationError) -> bool:
+        """Say whether a limit of memory refuses the request, which asks for all of it."""
+        return self.exclusive and self.all_memory and bool(_MEMORY_LIMIT.search(f"{error} {error.stderr}"))
+
+
+class Allocation:
+    """Nodes that Slurm has given to us: `job_id`, `nodes` in Slurm's (rank) order.
+
+    A worker process attaches to one by plain data; only the one who asked for it releases it.
+    """
+
+    def __init__(
+        self,
+        slurm: Slurm,
+        job_id: int,
+        nodes: Sequence[str],
+        *,
+        request: AllocationRequest | None = None,
+        holder: _Holder | None = None,
+        waited: float = 0.0,
+    ) -> None:
+        self.slurm = slurm
+        self.job_id = job_id
+        self.nodes = tuple(nodes)
+        self.asked = request or AllocationRequest(nodes=self.nodes)
+        self.waited = waited
+        self.env = {"SLURM_JOB_ID": str(job_id)}
+        self._holder = holder
+
+    @classmethod
+    def request(
+        cls, slurm: Slurm, request: AllocationRequest, *, say: Callable[[str], None] | None = None
+    ) -> Allocation:
+        """Ask for nodes and wait up to `queue_wait` seconds; `say` is told what is waited for.
+
+        Raise AllocationError with one line where Slurm refuses or the wait is over; nothing is left behind then.
+        Where a limit (MaxMemPerNode, a QOS) keeps us from all of the memory, the partition's default is asked for.
+        """
+        begin, said = time.monotonic(), say or (lambda _line: None)
+        holder = _Holder(slurm, request)
+        try:
+            job_id, nodes = holder.wait(said)
+        except BaseException as error:
+            holder.end()
+            if not (isinstance(error, AllocationError) and request.limited_in_memory(error)):
+                raise
+            said(
+                f"{error}: asking for the default memory instead (slurm.extra_args: --mem=SIZE asks for more)"
+            )
+            return cls.request(slurm, replace(request, all_memory=False), say=say)
+        return cls(slurm, job_id, nodes, request=request, holder=holder, waited=time.monotonic() - begin)
+
+    @classmethod
+    def attach(cls, slurm: Slurm, job_id: int, nodes: Sequence[str]) -> Allocation:
+        """Use an allocation that another process owns: steps run in it, it is never released from here."""
+        return cls(slurm, job_id, nodes)
+
+    @property
+    def owned(self) -> bool:
+        """This object holds the allocation."""
+        return self._holder is not None
+
+    @property
+    def alive(self) -> bool:
+        """The allocation is still held; for an attached one this cannot be known without asking: True."""
+        return self._holder is None or self._holder.running
+
+    @property
+    def ended(self) -> str:
+        """Why salloc ended, in its words; '' while it runs."""
+        return "" if self._holder is None or self._holder.running else self._holder.last_words()
+
+    def why_ended(self) -> str:
+        """Return Slurm's state of a job that ended before its time and what it means, or else salloc's words."""
+        return ended_as(self._last_state()) or self.ended or "salloc said nothing"
+
+    def _last_state(self) -> str:
+        """Return the state that the job ended in; '' where Slurm does not say. One that completes hides it so long."""
+        deadline = time.monotonic() + _COMPLETES
+        while True:
+            try:
+                state = self.slurm.run(
+                    "squeue", "-h", "-t", "all", "-j", str(self.job_id), "-o", "%T"
+                ).strip()
+            except SlurmError:  # forgotten already (MinJobAge), or the controller is away
+                return ""
+            if state != "COMPLETING" or time.monotonic() > deadline:
+                return state
+            time.sleep(0.2)
+
+    def release(self) -> None:
+        """Give the nodes back; again and again is harmless, and an attached allocation is left alone.
+
+        Raise AllocationError, in one line, where Slurm could not be told: it may still hold the nodes for us.
+        """
+        holder, self._holder = self._holder, None
+        if holder is not None:
+            holder.end(self.job_id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class _Holder:
+    """The guard shell with salloc under it."""
+
+    def __init__(self, slurm: Slurm, request: AllocationRequest) -> None:
+        self.slurm, self.asked = slurm, request
+        self.forgotten = False
+        self.nonce = f"held-{secrets.token_hex(8)}"
+        self.argv = ("salloc", *request.argv(), "sh", "-c", _HOLDER, self.nonce)
+        self.lines: queue.Queue[str | None] = queue.Queue()
+        self.errors: list[str] = []
+        self.process = slurm.transport.spawn(("sh", "-c", _GUARD, "guard", *self.argv[1:]), env=slurm.env)
+        slurm.transport.count("salloc")
+        self._threads = [
+            threading.Thread(target=self._read_out, daemon=True),
+            threading.Thread(target=self._read_err, daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def wait(self, say: Callable[[str], None]) -> tuple[int, tuple[str, ...]]:
+        """Return job id and nodes once they are granted."""
+        deadline = time.monotonic() + self.asked.queue_wait
+        nodes: list[str] = []
+        pause = 5.0 if self.asked.dependency else 2.0  # jobs that go first end within seconds
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise self._too_late()
+            try:
+                line = self.lines.get(timeout=min(left, pause))
+            except queue.Empty:
+                pause = min(pause * 1.5, 15.0)
+                why = self._waits_for()
+                patience = units.format_duration(max(0, deadline - time.monotonic()))
+                say(f"waiting for job {self._job() or '?'}: {why}; gives up in {patience} (slurm.queue_wait)")
+                self._give_up_if_hopeless(why)
+                continue
+            if line is None:
+                raise self._refused()
+            if line.startswith(self.nonce + " "):
+                self.slurm.transport.count("scontrol")  # the holder's own
+                self._refuse_other(nodes)
+                return int(line.split()[1]), tuple(nodes)
+            nodes.append(line)
+
+    def _refuse_other(self, nodes: Sequence[str]) -> None:
+        """Raise AllocationError unless `scontrol show hostnames` listed what was asked for."""
+        if set(nodes) != set(self.asked.nodes or nodes) or not nodes:
+            found = hostlist.fold(nodes) if nodes else "no node"
+            raise self._error(f"scontrol show hostnames listed {found} in the job; run again")
+
+    def end(self, job_id: int | None = None) -> None:
+        """Close the pipe and see salloc end; cancel the job where it does not do so by itself."""
+        with contextlib.suppress(OSError):
+            if self.process.stdin:
+                self.process.stdin.close()
+        job_id = job_id or self._job()
+        said, begin = len(self.errors), time.monotonic()
+        try:
+            code = self.process.wait(15)
+            killed = code > 128 or code < 0  # noqa: PLR2004 - by a signal
+        except subprocess.TimeoutExpired:
+            killed = True
+        # a controller that was away meanwhile may have forgotten that salloc gave the nodes back
+        unsure = killed or time.monotonic() - begin > PROMPT or outage("\n".join(self.errors[said:]))
+        try:
+            if unsure and job_id:
+                self._cancel(job_id)
+        finally:
+            kill_group(self.process)
+            for thread in self._threads:
+                thread.join(5)
+
+    def _cancel(self, job_id: int) -> None:
+        try:
+            self.slurm.run("scancel", str(job_id))
+        except SlurmError as error:
+            if "Invalid job id" in error.stderr or "already completing" in error.stderr:
+                return
+            raise self._error(
+                f"job {job_id} may still hold them: {error}: run scancel {job_id} once Slurm answers"
+            ) from error
+
+    def last_words(self) -> str:
+        """Return what salloc said last."""
+        return said("\n".join(self.errors[-20:]))
+
+    def _job(self) -> int | None:
+        found = [int(match[1]) for line in list(self.errors) if (match := _JOB.search(line))]
+        return found[-1] if found else None
+
+    def _waits_for(self) -> str:
+        job = self._job()
+        if job is None:
+            return self.last_words() or "salloc has said nothing yet"
+        try:
+            answer = self.slurm.run("squeue", "-h", "-j", str(job), "-o", "%r").strip()
+        except SlurmError as error:
+            return f"unknown, squeue failed: {error}"
+        return explained(answer) + (self._jobs_wait_for() if answer == "Dependency" else "")
+
+    def _jobs_wait_for(self) -> str:
+        """Say why the jobs that go before have not even started."""
+        jobs = ",".join(re.findall(r"\d+", re.sub(r"_\d+", "", self.asked.dependency or "")))
+        try:
+            reasons = self.slurm.run("squeue", "-h", "-t", "PD", "-j", jobs, "-o", "%r").splitlines()
+        except SlurmError:  # all of them have ended and are forgotten
+            return ""
+        others = dict.fromkeys(
+            reason for reason in reasons if reason not in {"Dependency", "BeginTime", "None"}
+        )
+        return "".join(f": {explained(reason)}" for reason in others)
+
+    def _give_up_if_hopeless(self, why: str) -> None:
+        forgotten = "Invalid job id" in why
+        if forgotten and self.forgotten:  # twice: the first may have met a job that was just granted
+            raise self._error(
+                "Slurm no longer knows the request: slurmctld has lost its latest state, or the job was cancelled"
+            )
+        self.forgotten = forgotten
+        if self.asked.beside and re.match(r"(QOS|Assoc)\w*Job", why):
+            held = ", ".join(map(str, self.asked.beside))
+            raise self._error(
+                f"{why}: this run holds job {held} already, for each partition and number of GPUs a node needs a job "
+                "of its own: test them one after another, by --nodes"
+            )
+        if hopeless(why):
+            raise self._error(f"Slurm will not give these nodes: {why}{self._limits(why)}")
+        if why.startswith(_NODES_OUT) and (bad := self._out() or self._reserved_soon()):
+            raise self._without(bad, "nodes cannot be allocated")
+
+    def _too_late(self) -> AllocationError:
+        """Name the nodes that were not free, where it was not all of them."""
+        message = f"no nodes within {units.format_duration(self.asked.queue_wait)}: {self._waits_for()}"
+        bad = self._out(busy=True)
+        return self._without(bad, message) if bad else self._error(message)
+
+    def _out(self, *, busy: bool = False) -> dict[str, str]:
+        """Return {node: why Slurm does not give it now}; with `busy`, those at work for others too."""
+        self.slurm.refresh()
+        try:
+            known = self.slurm.nodes()
+        except SlurmError:
+            return {}
+        if self.asked.reservation:  # else its nodes, which are marked as reserved, would all be out
+            known = seen_from_inside(known, self.asked.nodes)
+        asked = {node: known[node] for node in self.asked.nodes if node in known}
+        return {
+            node: info.why_unavailable()
+            for node, info in asked.items()
+            if not (info.available if busy else info.schedulable)
+        }
+
+    def _reserved_soon(self) -> dict[str, str]:
+        """Return {node: which reservation of others begins there before our time would be over}."""
+        try:
+            # as scontrol writes its times, in the time zone of where both run
+            submitted = self.slurm.run("squeue", "-h", "-j", str(self._job()), "-o", "%V").strip()
+            end = datetime.fromisoformat(submitted) + timedelta(seconds=self.asked.time)
+            reservations = self.slurm.reservations().values()
+            soon = [one for one in reservations if datetime.fromisoformat(one.start) < end]
+        except (SlurmError, ValueError):
+            return {}
+        length = units.format_duration(self.asked.time)
+        return {
+            node: f"reservation {one.name} begins {one.start}, before a job of {length} would end: less --time, or "
+            f"--reservation={one.name}"
+            for one in soon
+            for node in self.asked.nodes
+            if node in one.nodes and one.name != self.asked.reservation
+        }
+
+    def _without(self, bad: Mapping[str, str], message: str) -> AllocationError:
+        alike: dict[str, list[str]] = {}
+        for node, why in bad.items():
+            alike.setdefault(why, []).append(node)
+        reasons = "; ".join(f"{hostlist.fold(nodes)}: {why}" for why, nodes in alike.items())
+        error = self._error(f"{message}: {reasons}")
+        error.nodes = bad
+        return error
+
+    def _refused(self) -> AllocationError:
+        self.process.wait()
+        for thread in self._threads:
+            thread.join(5)
+        words = self.last_words() or f"salloc ended with exit {self.process.returncode}"
+        hint = advice("\n".join(self.errors))
+        return self._error(words + (f": {hint}" if hint else "") + self._limits(words))
+
+    def _limits(self, words: str) -> str:
+        """Say which settings of the partition are in the way."""
+        try:
+            partitions = self.slurm.partitions()
+        except SlurmError:
+            return ""
+        default = next((name for name, one in partitions.items() if one.default), "")
+        partition = partitions.get(self.asked.partition or default)
+        found = in_the_way(partition, self.asked, words) if partition else ""
+        return f" ({found})" if found else ""
+
+    def _error(self, message: str) -> AllocationError:
+        asked = self.asked
+        what = f"{hostlist.fold(asked.nodes)}" if asked.nodes else f"{asked.count or 1} nodes"
+        where = f" in partition {asked.partition}" if asked.partition else ""
+        return AllocationError(
+            f"salloc of {what}{where}: {message}",
+            argv=self.argv,
+            rc=self.process.poll(),
+            stderr="\n".join(self.errors),
+        )
+
+    def _read_out(self) -> None:
+        assert self.process.stdout is not None
+        with contextlib.suppress(ValueError, OSError):
+            for raw in self.process.stdout:
+                self.lines.put(raw.decode(errors="replace").strip())
+        self.lines.put(None)
+
+    def _read_err(self) -> None:
+        assert self.process.stderr is not None
+        with contextlib.suppress(ValueError, OSError):
+            for raw in self.process.stderr:
+                self.errors.append(raw.decode(errors="replace").rstrip())

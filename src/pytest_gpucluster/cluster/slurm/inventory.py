@@ -1,0 +1,474 @@
+"""What `scontrol show node|partition|config` say, on Slurm 20.11 and later without --json.
+
+`scontrol show node -o` prints one line a node, KEY=VALUE separated by blanks, free text (OS, Reason, Comment,
+Extra) unquoted. Reason comes late, as `Reason=FIRST LINE [USER@TIME] FURTHER LINES`, more keys behind it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core import hostlist, units
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+_REASON = re.compile(r" Reason=(.*)")
+# a user may have a realm of its own: [jane.doe@EXAMPLE.COM@2024-01-02T03:04:05]
+_WHO_WHEN = re.compile(r" \[([^\s\[\]]+)@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|Unknown)\]")
+# ReservationName since 23.02, Topology and the certificate since 25.05, Parameters since 25.11 (src/api/node_info.c)
+# one blank before them, or four where scontrol writes several lines
+_AFTER_REASON = re.compile(
+    r" {1,4}(?:Comment|Extra|InstanceId|InstanceType|ReservationName|TLSCert\w+|Topology|Parameters)="
+)
+_FREE_TEXT = re.compile(r" {1,4}(?:Comment|Extra)=")
+_SOME_KEY = re.compile(r" {1,4}[A-Z][A-Za-z]*=")  # of versions to come
+_SILENT = re.compile(
+    r"^Not responding| : Not responding$"
+)  # since 23.02 it goes behind a reason that is there
+_KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z_]*)=")
+_COUNT = re.compile(r"(\d+)([KMGTP]?)")  # _get_suffix() of src/interfaces/gres.c
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+
+# sinfo's suffixes, man sinfo "NODE STATE CODES", as the flags that scontrol prints
+SUFFIXES = {
+    "*": "NOT_RESPONDING",
+    "~": "POWERED_DOWN",
+    "#": "POWERING_UP",
+    "!": "POWER_DOWN",
+    "%": "POWERING_DOWN",
+    "$": "MAINTENANCE",
+    "@": "REBOOT_REQUESTED",
+    "^": "REBOOT_ISSUED",
+    "-": "PLANNED",
+}
+_GOOD_STATES = frozenset({"IDLE", "ALLOCATED", "MIXED"})  # others: DOWN, ERROR, FUTURE, UNKNOWN
+# Flags that keep jobs away, and what each means where nobody has given a reason; '' where a reason is due
+_BAD_FLAGS = {
+    "DRAIN": "",
+    "FAIL": "",
+    "NOT_RESPONDING": "",
+    "INVALID_REG": "slurmd registered with less than slurm.conf says: see slurmctld's log",
+    "POWERING_DOWN": "Slurm switches it off to save power (SuspendProgram)",
+    "POWER_DOWN": "Slurm is about to switch it off (scontrol power down, SuspendTime)",
+    "REBOOT_ISSUED": "it reboots (scontrol reboot)",
+    "REBOOT_REQUESTED": "it will reboot when its jobs have ended (scontrol reboot)",
+    "MAINTENANCE": "held by a reservation (scontrol show reservation); --reservation=NAME runs within it",
+    "RESERVED": "held by a reservation (scontrol show reservation); --reservation=NAME runs within it",
+    "EXTERNAL": "slurm.conf says State=EXTERNAL: Slurm runs no slurmd and no step there",
+}
+_STATE_WORDS = {
+    "UNKNOWN": "slurmctld has not heard of it since it was started: wait a moment, or look at its slurmd",
+    "FUTURE": "slurm.conf keeps it for later (State=FUTURE): slurmctld does not look for its slurmd yet",
+}
+_RESERVATION_FLAGS = frozenset({"MAINTENANCE", "RESERVED"})
+_OCCUPIED = frozenset({"COMPLETING", "BLOCKED", "PERFCTRS"})  # by jobs of others: nothing is wrong
+# slurmd is not running, as it should: the node is off, or on its way up or down
+_AWAY = frozenset({"POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "REBOOT_ISSUED"})
+# Older and shorter words for a flag; as a base state (Slurm 20.11, and sinfo) they stand for an idle node with it:
+# node_state_string() of src/common/slurm_protocol_defs.c
+_FLAG_NAMES = {
+    "REBOOT": "REBOOT_REQUESTED",
+    "MAINT": "MAINTENANCE",
+    "NO_RESPOND": "NOT_RESPONDING",
+    "POWER": "POWERED_DOWN",  # 20.11
+    "DRAINED": "DRAIN",
+    "INVAL": "INVALID_REG",
+    "RESV": "RESERVED",
+}
+_FLAGS_AS_STATE = frozenset({"PLANNED", *_OCCUPIED, *_AWAY, *_BAD_FLAGS})
+_STATE_NAMES = {"ALLOC": "ALLOCATED", "MIX": "MIXED", "UNK": "UNKNOWN", "FUTR": "FUTURE", "ERR": "ERROR"}
+
+
+_ENDING = "a job has ended there, its epilog or its processes have not (squeue -t CG; slurmd's log there)"
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A job has ended `seconds` ago and the node still holds it, which it may for `most` seconds."""
+
+    job: str
+    user: str
+    seconds: float
+    most: float
+
+    def __str__(self) -> str:
+        took, most = units.format_duration(self.seconds), units.format_duration(self.most)
+        return (
+            f"COMPLETING for {took} (at most {most}): job {self.job} of {self.user} has ended there, its epilog or its "
+            "processes have not (slurmd's log there)"
+        )
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """One node as slurmctld knows it. `memory` is bytes; `gres` maps 'gpu:h200' or 'gpu' to a count."""
+
+    name: str
+    state: str
+    flags: frozenset[str] = frozenset()
+    gres: dict[str, int] = field(default_factory=dict)
+    reason: str = ""
+    reason_user: str = ""
+    reason_time: str = ""
+    cpus: int = 0
+    memory: int = 0
+    features: frozenset[str] = frozenset()
+    partitions: tuple[str, ...] = ()
+    boot_time: str = ""
+    version: str = ""
+    cpus_allocated: int = 0
+    address: str = ""
+    hostname: str = ""
+    stuck: Stuck | None = None  # cluster/slurm/completing.py finds out
+    ending_unseen: bool = False  # COMPLETING, but Slurm shows us no job of it
+
+    @property
+    def base_state(self) -> str:
+        """The state without its flags: IDLE, ALLOCATED, MIXED, DOWN, ..."""
+        return self.state
+
+    @property
+    def full_state(self) -> str:
+        """The state with its flags, as scontrol writes it: IDLE+DRAIN."""
+        return "+".join((self.state, *sorted(self.flags)))
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of any type that Slurm counts on the node."""
+        return sum(count for name, count in self.gres.items() if name.split(":")[0] == "gpu")
+
+    @property
+    def busy(self) -> bool:
+        """A job runs there, or ends just now."""
+        return (
+            self.state in _GOOD_STATES - {"IDLE"} or bool(self.flags & _OCCUPIED) or self.cpus_allocated > 0
+        )
+
+    @property
+    def away(self) -> bool:
+        """Slurm has switched the node off, switches it on, or reboots it: its slurmd cannot answer yet."""
+        # 20.11 shows a node that boots as REBOOT* (NHC's pull request 84)
+        boots = self.flags >= {"REBOOT_REQUESTED", "NOT_RESPONDING"}
+        return self.state in _GOOD_STATES and (boots or bool(self.flags & _AWAY))
+
+    @property
+    def responding(self) -> bool:
+        """The controller hears the node's slurmd."""
+        # an administrator's DOWN says nothing of slurmd; slurmctld's own has this reason
+        silent = self.state == "DOWN" and bool(_SILENT.search(self.reason))
+        return "NOT_RESPONDING" not in self.flags and self.state not in {"UNKNOWN", "FUTURE"} and not silent
+
+    @property
+    def schedulable(self) -> bool:
+        """Jobs may start there once it is idle."""
+        return self.in_service and self.stuck is None
+
+    @property
+    def in_service(self) -> bool:
+        """Nobody has taken it out of service or reserved it."""
+        return self.state in _GOOD_STATES and not self._obstacles
+
+    @property
+    def why_out(self) -> str:
+        """The reason of its state; '' in service: scontrol may show that of an earlier drain (cloud nodes)."""
+        return "" if self.in_service else self.reason
+
+    @property
+    def reserved(self) -> bool:
+        """A reservation holds it, and nothing else keeps jobs away."""
+        return self.state in _GOOD_STATES and bool(self._obstacles) and self._obstacles <= _RESERVATION_FLAGS
+
+    @property
+    def _obstacles(self) -> frozenset[str]:
+        # a node that comes up is silent until then; one that is off has no power to go down from
+        moot = {"NOT_RESPONDING"} if "POWERING_UP" in self.flags else set()
+        moot |= {"POWER_DOWN"} if "POWERED_DOWN" in self.flags else set()
+        return self.flags & _BAD_FLAGS.keys() - moot
+
+    @property
+    def available(self) -> bool:
+        """The node may be allocated as a whole now."""
+        return self.schedulable and not self.busy
+
+    @property
+    def label(self) -> str:
+        """One word for people, as sinfo would say it: DRAINED, DRAINING, DOWN, IDLE."""
+        if "DRAIN" in self.flags and self.state in _GOOD_STATES:
+            return "DRAINING" if self.busy else "DRAINED"
+        return "+".join((self.state, *sorted(self._obstacles)))
+
+    def why_unavailable(self) -> str:
+        """Return state, reason, who and when: 'DRAINED: "bad cable" by root since TIME'; '' where available."""
+        if self.available:
+            return ""
+        if self.in_service and self.stuck:
+            return str(self.stuck)
+        if self.schedulable:
+            ending = self.state == "IDLE" and "COMPLETING" in self.flags
+            return "COMPLETING: " + _ENDING if ending else f"{self._occupied}: in use by other jobs"
+        return self._with_reason(self.label)
+
+    def annotation(self) -> tuple[str, ...]:
+        """Return the lines that a failing item shows for its node."""
+        lines = [f"Slurm state: {self.full_state}"]
+        if self.reason:
+            lines.append(f'reason: "{self.reason}"{self._by()}')
+        return tuple(lines)
+
+    @property
+    def _occupied(self) -> str:
+        return "+".join((self.state, *sorted(self.flags & {"BLOCKED", "PERFCTRS"})))
+
+    def _with_reason(self, label: str) -> str:
+        # the reason of an earlier drain stays after RESUME on old versions: a reservation is none of it
+        if self.reason and not self.reserved:
+            return f'{label}: "{self.reason}"{self._by()}'
+        words = [_STATE_WORDS.get(self.state, ""), *(_BAD_FLAGS[flag] for flag in sorted(self._obstacles))]
+        return f"{label}: {next(filter(None, words), 'no reason given')}"
+
+    def _by(self) -> str:
+        by = f" by {self.reason_user}" if self.reason_user else ""
+        return by + (f" since {self.reason_time}" if self.reason_time else "")
+
+
+@dataclass(frozen=True)
+class PartitionInfo:
+    """One partition. Times are seconds, None: unlimited or not set."""
+
+    name: str
+    state: str
+    nodes: tuple[str, ...] = ()
+    default: bool = False
+    max_time: float | None = None
+    default_time: float | None = None
+    max_nodes: int | None = None
+    over_subscribe: str = ""
+    allow_groups: tuple[str, ...] = ()  # none: all may
+    allow_accounts: tuple[str, ...] = ()
+    deny_accounts: tuple[str, ...] = ()
+    allow_qos: tuple[str, ...] = ()
+    deny_qos: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReservationInfo:
+    """One reservation: its state (ACTIVE, INACTIVE), nodes, flags, and start as Slurm writes a time."""
+
+    name: str
+    state: str
+    nodes: tuple[str, ...] = ()
+    flags: frozenset[str] = frozenset()
+    start: str = ""
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """One step that runs: '12.3' or '12.extern', its name and nodes."""
+
+    id: str
+    name: str
+    nodes: tuple[str, ...] = ()
+
+
+def seen_from_inside(nodes: Mapping[str, NodeInfo], members: Collection[str]) -> dict[str, NodeInfo]:
+    """Return the inventory as a job of a reservation sees it: its own members are not reserved for others."""
+    return {
+        name: replace(info, flags=info.flags - _RESERVATION_FLAGS) if name in members else info
+        for name, info in nodes.items()
+    }
+
+
+def parse_nodes(text: str) -> dict[str, NodeInfo]:
+    """Read `scontrol show node -o` (or without -o). Raise ValueError for text that names no node but is not empty."""
+    nodes = {}
+    for record in _records(text, "NodeName="):
+        node = _node(record)
+        if not hostlist.is_name(node.name):
+            raise ValueError(f"no name of a node: {node.name[:60]!r}")
+        nodes[node.name] = node
+    if not nodes and text.strip() and "No nodes" not in text:
+        raise ValueError(f"no node in scontrol's answer: {text.strip()[:80]!r}")
+    return nodes
+
+
+def parse_partitions(text: str) -> dict[str, PartitionInfo]:
+    """Read `scontrol show partition -o`."""
+    partitions = {}
+    for record in _records(text, "PartitionName="):
+        values = _values(record)
+        name = values["PartitionName"]
+        partitions[name] = PartitionInfo(
+            name=name,
+            state=values["State"],
+            nodes=hostlist.expand(_unset(values["Nodes"])),
+            default=values["Default"] == "YES",
+            max_time=_time(values["MaxTime"]),
+            default_time=_time(values["DefaultTime"]),
+            max_nodes=_number(values["MaxNodes"]),
+            over_subscribe=values["OverSubscribe"],
+            allow_groups=_list(values, "AllowGroups"),
+            allow_accounts=_list(values, "AllowAccounts"),
+            deny_accounts=_list(values, "DenyAccounts"),
+            allow_qos=_list(values, "AllowQos"),
+            deny_qos=_list(values, "DenyQos"),
+        )
+    return partitions
+
+
+def parse_reservations(text: str) -> dict[str, ReservationInfo]:
+    """Read `scontrol show reservation -o`; 'No reservations in the system' is none."""
+    found = {}
+    for record in _records(text, "ReservationName="):
+        values = _values(record)
+        name = values["ReservationName"]
+        found[name] = ReservationInfo(
+            name=name,
+            state=values["State"],
+            nodes=hostlist.expand(_unset(values["Nodes"])),
+            flags=frozenset(filter(None, _unset(values["Flags"]).split(","))),
+            start=values["StartTime"],
+        )
+    return found
+
+
+def parse_steps(text: str) -> tuple[StepInfo, ...]:
+    """Read `scontrol show step -o JOB`."""
+    records = (_values(record) for record in _records(text, "StepId="))
+    return tuple(
+        StepInfo(
+            values["StepId"],
+            values["Name"],
+            hostlist.expand(_unset(values["NodeList"])),
+        )
+        for values in records
+    )
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """Read `scontrol show config`: 'Key = value' lines; '(null)' becomes ''."""
+    config: dict[str, str] = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals and re.fullmatch(r"[A-Za-z_][\w\[\]]*", key.strip()):
+            config.setdefault(key.strip(), _unset(value.strip()))
+    return config
+
+
+def parse_state(text: str) -> tuple[str, frozenset[str]]:
+    """Split 'IDLE+DRAIN', 20.11's 'RESERVED+CLOUD' and 'IDLE*+DRAIN', or sinfo's 'mix~', into base state and flags."""
+    found = set()
+    words = []
+    for part in text.strip().upper().split("+"):
+        word = part.rstrip("".join(SUFFIXES))
+        found |= {SUFFIXES[suffix] for suffix in part[len(word) :]}
+        words.append(_FLAG_NAMES.get(word, word))
+    base = _STATE_NAMES.get(words[0], words[0])
+    if base == "DRAINING":  # sinfo: jobs still run there
+        base, words = "ALLOCATED", [*words, "DRAIN"]
+    if base in _FLAGS_AS_STATE:
+        base, words = "IDLE", [base, *words]
+    return base, frozenset(found.union(filter(None, words[1:])))
+
+
+def parse_gres(text: str) -> dict[str, int]:
+    """Read 'gpu:h200:8(S:0-1),shard:32' as {'gpu:h200': 8, 'shard': 32}.
+
+    NAME[:TYPE][:no_consume][:COUNT[K|M|G|T|P]][(...)], where a type may begin with a digit (2080ti, 1g.10gb) and is
+    '(null)' in GresUsed where there is none (src/interfaces/gres.c; src/common/gres.c until 20.11).
+    """
+    counts: dict[str, int] = {}
+    for part in filter(None, re.split(r",(?![^(]*\))", _unset(text.strip()))):
+        words = re.sub(r"(?<!:)\([^()]*\)", "", part.strip()).split(":")
+        count = _COUNT.fullmatch(words[-1]) if len(words) > 1 else None
+        named = words[:-1] if count else words
+        name = ":".join(word for word in named if word not in {"(null)", "no_consume"})
+        number = int(count[1]) * 1024 ** " KMGTP".index(count[2]) if count else 1
+        counts[name] = counts.get(name, 0) + number
+    return counts
+
+
+def _records(text: str, start: str) -> list[str]:
+    # a control character in a reason may break the line: a record goes on until the next one starts
+    pieces = re.split(rf"(?m)^(?={start})", text)
+    return [" ".join(piece.split("\n")).rstrip() for piece in pieces if piece.startswith(start)]
+
+
+def _node(record: str) -> NodeInfo:
+    reason, user, when = "", "", ""
+    match, comment = _REASON.search(record), _FREE_TEXT.search(record)
+    head = record
+    if match and not (comment and comment.start() < match.start()):  # else a comment holds the word
+        head = record[: match.start()]
+        reason, user, when = _reason(match[1])
+    values = _values(head)
+    state, flags = parse_state(values["State"] or "UNKNOWN")
+    return NodeInfo(
+        name=values["NodeName"],
+        state=state,
+        flags=flags,
+        gres=parse_gres(values["Gres"]),
+        reason=reason,
+        reason_user=user,
+        reason_time=when,
+        cpus=_number(values["CPUTot"]) or 0,
+        memory=(_number(values["RealMemory"]) or 0) * 2**20,
+        features=frozenset(filter(None, _unset(values["ActiveFeatures"]).split(","))),
+        partitions=tuple(filter(None, _unset(values["Partitions"]).split(","))),
+        boot_time=values["BootTime"],
+        version=values["Version"],
+        cpus_allocated=_number(values["CPUAlloc"]) or 0,
+        address=values["NodeAddr"],
+        hostname=values["NodeHostName"],
+    )
+
+
+def _reason(text: str) -> tuple[str, str, str]:
+    # Slurm's own mark is the first that is followed by the end, further lines (8 blanks) or a key that is known
+    marks = list(_WHO_WHEN.finditer(text))
+    for mark in marks:
+        rest = text[mark.end() :]
+        if not rest or rest.startswith("        ") or _AFTER_REASON.match(rest):
+            more = _AFTER_REASON.split(rest)[0]
+            return _clean(text[: mark.start()] + more), mark[1], mark[2]
+    for mark in marks:
+        if _SOME_KEY.match(text, mark.end()):
+            return _clean(text[: mark.start()]), mark[1], mark[2]
+    return _clean(_AFTER_REASON.split(text)[0]), "", ""
+
+
+def _clean(text: str) -> str:
+    return re.sub(r" +", " ", _CONTROL.sub(" ", text)).strip()
+
+
+def _values(record: str) -> Mapping[str, str]:
+    """Return KEY -> VALUE, '' for a key that is not there."""
+    values: dict[str, str] = defaultdict(str)
+    keys = list(_KEY.finditer(record))
+    for key, following in zip(keys, [*keys[1:], None], strict=True):
+        end = following.start() if following else len(record)
+        values.setdefault(key[1], record[key.end() : end].strip())
+    return values
+
+
+def _list(values: Mapping[str, str], key: str) -> tuple[str, ...]:
+    text = _unset(values[key])
+    return () if text == "ALL" else tuple(filter(None, text.split(",")))
+
+
+def _unset(value: str) -> str:
+    return "" if value in {"(null)", "N/A", "None", "NONE", "none"} else value
+
+
+def _number(value: str) -> int | None:
+    return int(value) if re.fullmatch(r"\d+", value) else None
+
+
+def _time(value: str) -> float | None:
+    try:
+        return units.parse_duration(value)
+    except ValueError:
+        return None  # UNLIMITED, NONE

@@ -1,0 +1,57 @@
+"""Batch jobs that cannot outlive us: a shell that reads a pipe of ours, and cancels them when it closes.
+
+Where that shell is killed together with us, the next run finds them by their name (cluster/slurm/leftovers.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import subprocess
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.cluster.slurm.client import Slurm
+from pytest_gpucluster.cluster.transport import kill_group
+from pytest_gpucluster.core import run_mark as runmark
+from pytest_gpucluster.core.errors import SlurmError
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.cluster.transport import FarProcess
+
+RETRY_FOR = 10.0  # seconds
+# A line is our release. Without one we have died, and an sbatch of ours may still be on its way.
+_CANCEL = """
+read -r _ || for _ in 1 2 3 4 5; do scancel --quiet --name="$0"; sleep 1; done
+exec scancel --quiet --name="$0"
+"""
+
+
+class JobGuard:
+    """Give jobs `name` (sbatch --job-name) before the first is submitted; however we die, they are cancelled."""
+
+    def __init__(self, slurm: Slurm) -> None:
+        self.name = runmark.name_of_run("exam", secrets.token_hex(4))
+        self._slurm = slurm
+        self._process: subprocess.Popen[bytes] | FarProcess | None = slurm.transport.spawn(
+            ("sh", "-c", _CANCEL, self.name), env=slurm.env
+        )
+
+    def release(self) -> None:
+        """Cancel what is left of the jobs; again and again is harmless."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        self._slurm.transport.count("scancel")
+        with contextlib.suppress(OSError):
+            if process.stdin:
+                process.stdin.write(b"\n")
+                process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(15)
+        ended = process.poll()
+        kill_group(process)
+        if ended != 0:  # the shell was killed, or its scancel found no controller
+            with contextlib.suppress(SlurmError):  # their time limit ends them in a minute
+                Slurm(self._slurm.transport, retry_for=RETRY_FOR).run(
+                    "scancel", "--quiet", f"--name={self.name}"
+                )

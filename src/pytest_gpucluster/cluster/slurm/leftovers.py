@@ -1,0 +1,137 @@
+"""What a killed run has left in Slurm's queue and among the temporary files of this machine.
+
+Nothing is taken for a dead run's by its name alone. A job must be this user's and bear the mark of a process that is
+gone from this very machine; it is cancelled by its id together with that name. A folder must be this user's as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core import run_mark as runmark
+from pytest_gpucluster.core.errors import GpuClusterError, SlurmError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+
+
+TRIES = 10  # a second apart
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """One thing: `remove` takes it away, or raises GpuClusterError or OSError.
+
+    It is None for a thing of which nobody here can know that its run is dead; `stays` says why.
+    """
+
+    what: str
+    remove: Callable[[], object] | None
+    stays: str = ""
+
+
+def jobs(slurm: Slurm) -> list[Leftover]:
+    """Return the jobs of this user's dead runs, and those of runs that cannot be judged from here."""
+    found: dict[tuple[str, str], str] = {}
+    for number, state, name in _queue(slurm):
+        if runmark.mark_in(name):
+            found.setdefault((number, name), state)  # the elements of an array share both
+    judged = [
+        _judged(f"job {number} ({name}, {state})", name, partial(_cancel, slurm, number, name))
+        for (number, name), state in found.items()
+    ]
+    return [one for one in judged if one is not None]
+
+
+def folders(*more: Path) -> list[Leftover]:
+    """Return the folders of this user's dead runs among the temporary files of this machine, and in `more` folders.
+
+    A run makes the folder of its socket in either place of the two (channel_server.py).
+    """
+    judged = []
+    for place in dict.fromkeys((Path(tempfile.gettempdir()), Path("/tmp"), *more)):  # noqa: S108 - only what is ours
+        for path in sorted((*place.glob(f"{runmark.PREFIX}-*"), *place.glob(f".{runmark.PREFIX}-*"))):
+            name = path.name.removeprefix(".")
+            if runmark.mark_in(name) and _is_own_folder(path):
+                judged.append(_judged(f"folder {path}", name, partial(_remove_folder, path)))
+    return [one for one in judged if one is not None]
+
+
+def remove(found: Iterable[Leftover], say: Callable[[str], None]) -> bool:
+    """Remove what may be removed, and say what came of each; False where something could not be."""
+    fine = True
+    for one in found:
+        if one.remove is None:
+            say(f"{one.what} stays: {one.stays}")
+            continue
+        try:
+            one.remove()
+        except (GpuClusterError, OSError) as error:
+            fine = False
+            say(f"{one.what}: could not be removed: {error}")
+        else:
+            say(f"{one.what}: removed")
+    return fine
+
+
+def _judged(what: str, name: str, remove: Callable[[], object]) -> Leftover | None:
+    """Return what is a dead run's, or may be; None for a live run's."""
+    mark = runmark.mark_in(name)
+    process, alive = runmark.process_of(mark), runmark.lives(mark)
+    if alive is None:
+        return Leftover(
+            f"{what} of process {process} of another machine, or of this one before a restart",
+            None,
+            "whether that run lives cannot be seen from here",
+        )
+    return None if alive else Leftover(f"{what} of a killed run (process {process})", remove)
+
+
+def _cancel(slurm: Slurm, number: str, name: str) -> None:
+    """Cancel a job until it is gone: one that ends to be requeued escapes scancel, and waits again a moment later."""
+    states: list[str] = []
+    problem = ""
+    for _ in range(TRIES):
+        try:
+            slurm.run("scancel", f"--name={name}", number)
+        except SlurmError as error:  # it may just have ended; the queue tells
+            problem = f"{error}: "
+        states = [state for found, state, known in _queue(slurm) if (found, known) == (number, name)]
+        if not states:
+            return
+        time.sleep(1)
+    if set(states) != {"COMPLETING"}:  # that one's nodes take their time, and Slurm ends it
+        raise GpuClusterError(f"{problem}it is still {', '.join(sorted(set(states)))}: run scancel {number}")
+
+
+def _queue(slurm: Slurm) -> list[tuple[str, str, str]]:
+    """Return (id, state, name) of this user's jobs; the elements of an array share the id, and may be one line."""
+    lines = (
+        line.split(maxsplit=2)
+        for line in slurm.run("squeue", "--me", "-h", "-a", "-o", "%F %T %j").splitlines()
+    )
+    return [(words[0], words[1], words[2]) for words in lines if len(words) == 3]  # noqa: PLR2004 - a job may have no name
+
+
+def _remove_folder(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # the shell of that run removes it too (channel_server.py)
+        shutil.rmtree(path)
+
+
+def _is_own_folder(path: Path) -> bool:
+    try:
+        about = path.lstat()
+    except OSError:  # its run ends now
+        return False
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()

@@ -1,0 +1,54 @@
+"""What became of a step and of its tasks: plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_gpucluster.cluster.slurm.pyxis import explain
+
+# of a slurmd that was told of the end of the job before the launch of its step (slurm_errno.c, 22.05 to 25.11)
+REVOKED = "Job credential revoked"
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """How one task ended. `rc` None: not known. `signal`: also set for an exit status of 128 + signal."""
+
+    rank: int
+    node: str
+    rc: int | None
+    signal: int | None = None
+    stdout: str = ""
+    stderr: str = ""
+    truncated: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """The task is known to have ended with 0."""
+        return self.rc == 0
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """A step that ended. `stderr` is what srun, slurmstepd and Pyxis said; `command` repeats it by hand."""
+
+    rc: int
+    tasks: tuple[TaskResult, ...]
+    stderr: str
+    seconds: float
+    command: str
+    stdout: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """The step and every task of it ended with 0."""
+        return self.rc == 0 and all(task.rc in (0, None) for task in self.tasks)
+
+    @property
+    def hint(self) -> str | None:
+        """What is known of the messages, in one line."""
+        return explain(self.stderr + "\n" + "\n".join(task.stderr for task in self.tasks if not task.ok))
+
+    def of_node(self, node: str) -> tuple[TaskResult, ...]:
+        """Return the tasks of one node, in rank order."""
+        return tuple(task for task in self.tasks if task.node == node)

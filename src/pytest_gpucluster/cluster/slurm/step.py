@@ -1,0 +1,574 @@
+"""Steps inside an allocation: output, exit status and signal of every task, a deadline, and a way to repeat it.
+
+Each task runs under a few lines of sh that frame its start and its end with a nonce on stderr, so that rank, node
+and exit status are known without shared storage. `wrap=False` leaves them away (images without sh): then
+srun's own messages tell, which name failing tasks only.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import math
+import re
+import secrets
+import shlex
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.cluster.slurm.client import said
+from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions
+from pytest_gpucluster.cluster.slurm.result import REVOKED, StepResult, TaskResult
+from pytest_gpucluster.cluster.transport import kill_group
+from pytest_gpucluster.core import hostlist, redact, units
+from pytest_gpucluster.core.errors import SlurmError, StepCancelled, StepError, StepTimeout
+from pytest_gpucluster.core.run_mark import container_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import IO
+
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.cluster.transport import FarProcess, Process
+    from pytest_gpucluster.config.models import EnvironmentConfig
+
+MAX_SIGNAL = 64
+# seconds, and times what half of the tasks needed to begin, until a node where none begins is taken for hung
+STRAGGLER, STRAGGLER_FACTOR = 30.0, 5.0
+ENOUGH_GRACE = 10.0  # seconds for a step to end by itself once it has said all that is wanted of it
+_LOOK = 0.5
+# slurmstepd sends at most so many bytes of a line at once (SLURM_IO_MAX_MSG_LEN); --label starts a new line after each
+PIECE = 1024
+MAX_TASK = 1 << 17  # far above any step; a damaged line must not fill the memory
+# bytes kept of a whole step: of many tasks each may keep less than its cap
+STEP_CAP, LEAST_CAP = 1 << 29, 1 << 16
+# $0 is the nonce. The frame goes out in one write, so that no other output of the task cuts it.
+_WRAPPER = (
+    'printf \'%s begin %s %s %s\\n\' "$0" "$SLURM_PROCID" "$SLURMD_NODENAME" "$SLURM_STEP_ID" >&2; '
+    '{prelude}"$@"; rc=$?; printf \'%s end %s %s %s\\n\' "$0" "$SLURM_PROCID" "$SLURMD_NODENAME" $rc >&2; exit $rc'
+)
+_LABEL = re.compile(rb" *(\d{1,7}): ")
+_RANKS = re.compile(r"\b(\d{1,7})(?:-(\d{1,7}))?\b")
+_ENDED = re.compile(r"srun: error: (\S+): tasks? ([\d,\-]+): (.+)")
+# slurmstepd's and srun's words for a step that was cancelled (22.05, src/slurmd/slurmstepd/req.c, src/srun)
+_CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) .*CANCELLED AT .*\*\*\*")
+_ABORTED = "Job step aborted"
+_SIGNALS = {
+    "Hangup": 1,
+    "Interrupt": 2,
+    "Quit": 3,
+    "Illegal instruction": 4,
+    "Trace/breakpoint trap": 5,
+    "Aborted": 6,
+    "Bus error": 7,
+    "Floating point exception": 8,
+    "Killed": 9,
+    "User defined signal 1": 10,
+    "Segmentation fault": 11,
+    "User defined signal 2": 12,
+    "Broken pipe": 13,
+    "Alarm clock": 14,
+    "Terminated": 15,
+    "Out Of Memory": 9,
+}
+
+
+@dataclass(frozen=True)
+class StepRequest:
+    """One step, in srun's words. `timeout` is seconds, `cap` bytes kept of each task's stdout and of its stderr.
+
+    `nodes` () means all of the allocation. `env` is added to the tasks' environment (and wins over the
+    image's). `input` goes to every task's stdin. `prelude` are sh lines that run first in each task; `shell`
+    runs them. `environment` of the cluster file is put around the step. `enough` tells from all tasks' stdout
+    whether everything wanted has been said: a step that does not end then is not waited for until its deadline.
+    """
+
+    argv: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
+    ntasks_per_node: int | None = None
+    ntasks: int | None = None
+    gpus_per_task: int | None = None
+    gpus_per_node: int | None = None
+    cpus_per_task: int | None = None
+    gpu_bind: str | None = None
+    cpu_bind: str | None = None
+    distribution: str | None = None
+    mpi: str | None = None
+    pyxis: PyxisOptions | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    input: bytes | None = None
+    prelude: str = ""
+    shell: str = "sh"
+    wrap: bool = True
+    kill_on_bad_exit: bool = False
+    time_limit: int | None = None
+    timeout: float = 300.0
+    cap: int = 4 << 20
+    extra_args: tuple[str, ...] = ()
+    environment: EnvironmentConfig | None = None
+    enough: Callable[[str], bool] | None = None
+
+    def options(self) -> list[str]:
+        """Return srun's options, without those that bind the step to an allocation."""
+        nodes = self.nodes
+        options: dict[str, object] = {
+            "nodelist": hostlist.fold(nodes) if nodes else None,
+            "nodes": len(nodes) or None,
+            "ntasks": self.ntasks,
+            "ntasks-per-node": self.ntasks_per_node,
+            "gpus-per-task": self.gpus_per_task,
+            "gres": f"gpu:{self.gpus_per_node}" if self.gpus_per_node else None,
+            "cpus-per-task": self.cpus_per_task,
+            "gpu-bind": self.gpu_bind,
+            "cpu-bind": self.cpu_bind,
+            "distribution": self.distribution,
+            "mpi": self.mpi,
+            "time": self.time_limit,
+            "kill-on-bad-exit": int(self.kill_on_bad_exit),
+        }
+        given = [f"--{key}={value}" for key, value in options.items() if value is not None]
+        return [*given, *(self._pyxis().argv() if self.pyxis else []), *self.extra_args]
+
+    def task_argv(self, nonce: str | None) -> list[str]:
+        """Return what each task runs; `nonce` None leaves the frames away."""
+        prelude = f"{self.prelude}; " if self.prelude else ""
+        if nonce and self.wrap:
+            # replace, not format: the shell's braces stay as they are
+            return [self.shell, "-c", _WRAPPER.replace("{prelude}", prelude), nonce, *self.argv]
+        if self.prelude:
+            return [self.shell, "-c", f'{prelude}exec "$@"', self.shell, *self.argv]
+        return list(self.argv)
+
+    def _pyxis(self) -> PyxisOptions:
+        pyxis = self.pyxis or PyxisOptions()
+        return replace(pyxis, env=tuple(dict.fromkeys((*pyxis.env, *self.env))))
+
+
+def run_step(slurm: Slurm, allocation: Allocation, request: StepRequest) -> StepResult:
+    """Run a step and return how each task ended; a failing task is a result, not an exception.
+
+    Raise StepTimeout after `timeout` seconds, or earlier where a node starts no task while the others have long
+    begun, with the tasks and nodes that had not ended (its `result` holds what they had said), and StepError where
+    srun could not be started or no task began for a reason of Slurm's.
+    """
+    nonce = f"task-{secrets.token_hex(8)}"
+    request = _complete(request, allocation)
+    argv = [
+        "srun",
+        "--overlap",
+        f"--jobid={allocation.job_id}",
+        "--label",
+        *(["--input=all"] if request.input is not None else ["--input=none"]),
+        *request.options(),
+        *request.task_argv(nonce),
+    ]
+    begin = time.monotonic()
+    environment = {**slurm.env, **_own_env(), **request.env}
+    process = slurm.transport.spawn(argv, env=environment)
+    reader = _Reader(process, nonce, fair_cap(request))
+    try:
+        timed_out = not reader.wait(request, begin)
+        unended = reader.open_tasks()  # before the kill gives every task an end
+        unstarted = reader.unstarted(request.nodes)
+        if timed_out:
+            _cancel(slurm, allocation, reader, process)
+    finally:
+        kill_group(process)
+    result = reader.result(request, allocation, process.returncode, time.monotonic() - begin)
+    if slurm.on_step is not None:
+        slurm.on_step(result)
+    if timed_out:
+        raise _timeout(request, unended, unstarted, result, argv)
+    if result.rc != 0 and not reader.began and not any(_ENDED.search(x) for x in result.stderr.splitlines()):
+        raise StepError(
+            f"srun: no task started: {result.hint or said(result.stderr) or 'no message'} "
+            f"(exit {result.rc}; repeat: {_shorten(result.command)})",
+            argv=argv,
+            rc=result.rc,
+            stderr=result.stderr,
+        )
+    # also where a task was ended before it could say that it began
+    if why := ended_from_outside(result, request):
+        error = StepCancelled(
+            f"srun: the step was ended from outside: {why} (repeat: {_shorten(result.command)})",
+            argv=argv,
+            rc=result.rc,
+            stderr=result.stderr,
+        )
+        error.result = result
+        raise error
+    return result
+
+
+def ended_from_outside(result: StepResult, request: StepRequest) -> str:
+    """Say what ended a step that neither its tasks nor we have ended, '' where nothing did: no node is to blame."""
+    if result.rc < 0:
+        return f"srun was killed by signal {-result.rc}"
+    found = _CANCELLED.search(result.stderr)
+    if found and "TASK FAILURE" not in found[0] and "NODE FAILURE" not in found[0]:
+        return found[0].strip("* ")
+    if REVOKED in result.stderr:
+        return f"its job ended ({REVOKED})"
+    own_way = request.kill_on_bad_exit or "launch failed" in result.stderr or "Node failure" in result.stderr
+    return (
+        "Slurm aborted it (scancel, or a signal to srun)" if _ABORTED in result.stderr and not own_way else ""
+    )
+
+
+def _complete(request: StepRequest, allocation: Allocation) -> StepRequest:
+    if request.environment is not None:
+        request = environment_request(request.environment, request)
+    if request.pyxis is not None:
+        request = replace(request, pyxis=named(request.pyxis, allocation.job_id))
+    # with --nodes and --ntasks-per-node alone srun starts one task a node (seen on 22.05.8)
+    nodes = request.nodes or allocation.nodes
+    ntasks = request.ntasks or len(nodes) * (request.ntasks_per_node or 1)
+    return replace(request, nodes=nodes, ntasks=ntasks)
+
+
+def named(pyxis: PyxisOptions, job: int) -> PyxisOptions:
+    """Name the container of an image after its job: the first step unpacks the image on a node, later ones re-use it.
+
+    Not where a step writes into it or saves it. The name ends with the job: see runners.containers.clear.
+    """
+    if not pyxis.image or pyxis.name or pyxis.save or pyxis.writable:
+        return pyxis
+    return replace(pyxis, name=f"{container_name(job, 'step', pyxis.image)}:no_exec")
+
+
+def fair_cap(request: StepRequest) -> int:
+    """Return how many bytes of each of a task's two streams are kept, so that the step as a whole stays bounded."""
+    return min(request.cap, max(LEAST_CAP, STEP_CAP // (2 * (request.ntasks or 1))))
+
+
+def environment_request(environment: EnvironmentConfig, request: StepRequest) -> StepRequest:
+    """Put a cluster file's environment around a step: container, modules, conda, exports, mpi, srun_args.
+
+    What the request itself says goes first.
+    """
+    pyxis = request.pyxis
+    if pyxis is None and (environment.container_image or environment.container_name):
+        pyxis = PyxisOptions(
+            image=environment.container_image,
+            mounts=environment.container_mounts,
+            name=environment.container_name,
+            workdir=environment.container_workdir,
+            mount_home=environment.container_mount_home,
+            remap_root=environment.container_remap_root,
+            writable=environment.container_writable,
+        )
+    lines = [
+        line for line in (request.prelude, *_module_lines(environment), _conda_line(environment)) if line
+    ]
+    return replace(
+        request,
+        environment=None,
+        pyxis=pyxis,
+        prelude="; ".join(lines),
+        shell="bash" if environment.modules or environment.conda else request.shell,
+        env={**environment.exports, **request.env},
+        mpi=request.mpi or environment.mpi,
+        extra_args=(*environment.srun_args, *request.extra_args),
+    )
+
+
+def _module_lines(environment: EnvironmentConfig) -> list[str]:
+    if not environment.modules:
+        return []
+    find = (
+        "command -v module >/dev/null 2>&1 || for f in /etc/profile.d/lmod.sh /etc/profile.d/z00_lmod.sh "
+        '/etc/profile.d/modules.sh /usr/share/modules/init/bash; do [ -r "$f" ] && . "$f" && break; done'
+    )
+    lines = [find]
+    for name in environment.modules:
+        quoted = shlex.quote(name)
+        # old module commands end with 0 whatever happened: LOADEDMODULES tells
+        lines.append(
+            f'module load {quoted}; case ":$LOADEDMODULES:" in *:{quoted}:*|*:{quoted}/*) ;; '
+            f"*) echo {shlex.quote(f'module load {name}: failed on')} $(hostname) >&2; exit 1;; esac"
+        )
+    return lines
+
+
+def _conda_line(environment: EnvironmentConfig) -> str:
+    if not environment.conda:
+        return ""
+    name = shlex.quote(environment.conda)
+    return (
+        'eval "$("${CONDA_EXE:-conda}" shell.posix hook)" && '
+        f"conda activate {name} || {{ echo {shlex.quote(f'conda activate {environment.conda}: failed')} >&2; exit 1; }}"
+    )
+
+
+def _own_env() -> dict[str, str]:
+    # ALL keeps the environment, and values with commas, which --export would split, come through it
+    return {"SLURM_EXPORT_ENV": "ALL"}
+
+
+class _Task:
+    def __init__(self) -> None:
+        self.node = ""
+        self.rc: int | None = None
+        self.signal: int | None = None
+        self.text = {"out": bytearray(), "err": bytearray()}
+        self.open_line = {"out": bytearray(), "err": bytearray()}
+        self.truncated = False
+
+    def add(self, which: str, line: bytes, cap: int) -> None:
+        kept = self.text[which]
+        room = cap - len(kept)
+        if len(line) > room:
+            self.truncated = True
+        kept += line[: max(0, room)]
+
+    def text_of(self, which: str) -> str:
+        return bytes(self.text[which]).decode(errors="replace")
+
+
+class _Reader:
+    """Takes srun's labelled output apart while it comes."""
+
+    def __init__(self, process: Process, nonce: str, cap: int) -> None:
+        self.process, self.cap = process, cap
+        self.frame = re.compile(
+            rb"(.*?)" + nonce.encode() + rb" (begin|end) (\d+) (\S*) (\S*)\s*$", re.DOTALL
+        )
+        self.nonce = nonce.encode()
+        self.tasks: dict[int, _Task] = {}
+        self.began: set[int] = set()
+        self.half_began = 0.0  # when half of the tasks were seen to have begun
+        self.enough_at: float | None = None
+        self.step_id = ""
+        self.own = bytearray()
+        self.unlabelled = bytearray()
+        self._lock = threading.Lock()
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._threads = [
+            threading.Thread(target=self._read, args=(process.stdout, "out"), daemon=True),
+            threading.Thread(target=self._read, args=(process.stderr, "err"), daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self, request: StepRequest, begin: float) -> bool:
+        """Feed the input and wait; False where the deadline came first."""
+        feeder = threading.Thread(target=self._feed, args=(request.input,), daemon=True)
+        feeder.start()
+        limit = deadline = begin + request.timeout
+        while True:
+            try:
+                self.process.wait(max(0.1, min(_LOOK, limit - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                # anew at each look: a node that began late after all is no reason any more
+                limit = min(deadline, self._deadline(request, begin))
+                if time.monotonic() >= limit:
+                    return False
+            else:
+                self.join()
+                return True
+
+    def _deadline(self, request: StepRequest, begin: float) -> float:
+        """Return a nearer deadline where there is nothing left to wait for but what hangs; else infinity."""
+        if self.enough_at is None and request.enough is not None:
+            with self._lock:
+                text = "\n".join(task.text_of("out") for task in self.tasks.values())
+            self.enough_at = time.monotonic() if request.enough(text) else None
+        deadline = math.inf if self.enough_at is None else self.enough_at + ENOUGH_GRACE
+        if self.unstarted(request.nodes):
+            if not self.half_began and 2 * len(self.began) >= (request.ntasks or len(request.nodes)):
+                self.half_began = time.monotonic()
+            if self.half_began:
+                patience = STRAGGLER + STRAGGLER_FACTOR * (self.half_began - begin)
+                deadline = min(deadline, begin + patience)
+        return deadline
+
+    def unstarted(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        """Return the nodes where no task began; () where none began at all, or a task does not know its node."""
+        with self._lock:
+            there = {self.tasks[rank].node for rank in self.began}
+        return tuple(node for node in nodes if node not in there) if there and there <= set(nodes) else ()
+
+    def join(self) -> None:
+        """Read to the end; a child of srun that holds a pipe is not waited for longer than 10 s."""
+        for thread in self._threads:
+            thread.join(10)
+
+    def result(
+        self, request: StepRequest, allocation: Allocation, rc: int | None, seconds: float
+    ) -> StepResult:
+        """Return what is known by now."""
+        with self._lock:
+            own = bytes(self.own).decode(errors="replace")
+            self._end_lines()
+            self._heed_srun(own)
+            tasks = tuple(
+                TaskResult(rank, t.node, t.rc, t.signal, t.text_of("out"), t.text_of("err"), t.truncated)
+                for rank, t in sorted(self.tasks.items())
+            )
+            rest = bytes(self.unlabelled).decode(errors="replace")
+        return StepResult(-1 if rc is None else rc, tasks, own, seconds, by_hand(allocation, request), rest)
+
+    def open_tasks(self) -> dict[int, str]:
+        """Return the tasks that began and did not end, with their nodes."""
+        with self._lock:
+            return {rank: self.tasks[rank].node for rank in sorted(self.began) if self.tasks[rank].rc is None}
+
+    def _feed(self, data: bytes | None) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            assert self.process.stdin is not None
+            if data:
+                self.process.stdin.write(data)
+            self.process.stdin.close()
+
+    def _read(self, pipe: IO[bytes], which: str) -> None:
+        with contextlib.suppress(ValueError, OSError):
+            while line := pipe.readline(1 << 20):
+                with self._lock:
+                    self._take(line, which)
+
+    def _take(self, line: bytes, which: str) -> None:
+        label = _LABEL.match(line)
+        if label is None:  # srun, slurmstepd and Pyxis themselves
+            rest = self.own if which == "err" else self.unlabelled
+            if len(rest) < self.cap:
+                rest += line
+            return
+        task = self.tasks.setdefault(int(label[1]), _Task())
+        piece, pending = line[label.end() :], task.open_line[which]
+        if len(piece) == PIECE + 1 and piece.endswith(b"\n") and len(pending) < self.cap:
+            pending += piece[:-1]  # the line goes on: the newline is the label's
+            return
+        text = bytes(pending) + piece
+        pending.clear()
+        frame = self.frame.match(text) if which == "err" and self.nonce in text else None
+        if frame is None:
+            task.add(which, text, self.cap)
+            return
+        if frame[1]:
+            task.add(which, frame[1], self.cap)
+        task.node = frame[4].decode(errors="replace")
+        if frame[2] == b"begin":
+            self.began.add(int(label[1]))
+            self.step_id = frame[5].decode(errors="replace")
+        elif frame[5].isdigit():
+            task.rc = int(frame[5])
+            task.signal = task.rc - 128 if 128 < task.rc <= 128 + MAX_SIGNAL else None  # noqa: PLR2004 - sh's rule
+
+    def _end_lines(self) -> None:
+        for task in self.tasks.values():
+            for which, pending in task.open_line.items():
+                task.add(which, bytes(pending), self.cap)
+                pending.clear()
+
+    def _heed_srun(self, own: str) -> None:
+        for node, rank, rc, signal in srun_endings(own):
+            task = self.tasks.setdefault(rank, _Task())
+            if task.rc is None:
+                task.node, task.rc, task.signal = task.node or node, rc, signal
+
+
+def srun_endings(stderr: str) -> list[tuple[str, int, int, int | None]]:
+    """Return (node, rank, exit status, signal) of each task that srun says to have failed.
+
+    The node is '' where srun folds several into one line.
+    """
+    endings = []
+    for match in _ENDED.finditer(stderr):
+        code = re.search(r"Exited with exit code (\d+)", match[3])
+        number = re.search(r"[Ss]ignal (\d+)", match[3])
+        named = next((sig for name, sig in _SIGNALS.items() if match[3].startswith(name)), None)
+        signal = int(number[1]) if number and named is None else named
+        if code is None and signal is None:
+            continue
+        rc = int(code[1]) if code else 128 + (signal or 0)
+        node = match[1] if "[" not in match[1] and "," not in match[1] else ""
+        endings += [(node, rank, rc, None if code else signal) for rank in _ranks(match[2])]
+    return endings
+
+
+def by_hand(allocation: Allocation, request: StepRequest) -> str:
+    """Return a command line that repeats the step outside of our allocation."""
+    asked = allocation.asked
+    wanted = _complete(request, allocation)
+    where = {
+        "partition": asked.partition,
+        "account": asked.account,
+        "qos": asked.qos,
+        "reservation": asked.reservation,
+    }
+    words = [f"{name}={value}" for name, value in redact.variables(_written(request.env)).items()]
+    argv = ["srun", *(f"--{key}={value}" for key, value in where.items() if value)]
+    line = shlex.join(
+        [
+            *(["env", *words] if words else []),
+            *argv,
+            *redact.words([*wanted.options(), *wanted.task_argv(None)]),
+        ]
+    )
+    if request.input is None:
+        return line
+    return f"printf %s {base64.b64encode(request.input).decode()} | base64 -d | {line}"
+
+
+def _written(env: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in env.items()]
+
+
+def _ranks(text: str) -> list[int]:
+    ranks: list[int] = []
+    for match in _RANKS.finditer(text):
+        ranks += range(int(match[1]), min(int(match[2] or match[1]), MAX_TASK) + 1)
+    return ranks
+
+
+def _cancel(
+    slurm: Slurm, allocation: Allocation, reader: _Reader, process: subprocess.Popen[bytes] | FarProcess
+) -> None:
+    if reader.step_id:
+        with contextlib.suppress(SlurmError):
+            slurm.run("scancel", "--signal=KILL", f"{allocation.job_id}.{reader.step_id}", timeout=20)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+    else:
+        kill_group(process, 15)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+
+
+def _timeout(
+    request: StepRequest,
+    open_tasks: dict[int, str],
+    unstarted: tuple[str, ...],
+    result: StepResult,
+    argv: list[str],
+) -> StepTimeout:
+    what = []
+    if unstarted or not any(task.node for task in result.tasks):
+        what.append(f"no task had started on {hostlist.fold(unstarted or request.nodes)}")
+    if open_tasks:
+        nodes = hostlist.fold(sorted({node for node in open_tasks.values() if node})) or "?"
+        what.append(
+            f"{len(open_tasks)} of {len(result.tasks)} tasks had not ended, on {nodes}: task "
+            + ",".join(str(rank) for rank in list(open_tasks)[:16])
+        )
+    if not what:
+        what.append("srun itself did not end" if request.wrap else "it did not end")
+    error = StepTimeout(
+        f"srun: cancelled after {units.format_duration(round(result.seconds))}: "
+        f"{'; '.join(what)} (repeat: {_shorten(result.command)})",
+        argv=argv,
+        rc=None,
+        stderr=result.stderr,
+    )
+    error.result, error.unstarted, error.unended = result, unstarted, open_tasks
+    return error
+
+
+def _shorten(command: str) -> str:
+    line, _, more = command.partition("\n")  # a payload's source
+    return line if len(line) <= 300 and not more else line[:297] + "..."  # noqa: PLR2004 - a few terminal lines

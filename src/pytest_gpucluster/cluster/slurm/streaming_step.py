@@ -1,0 +1,136 @@
+"""A step that is talked with while it runs: lines in for every task, lines out as they come, each with its task.
+
+A task that ends or a node that dies takes no other with it: `--kill-on-bad-exit=0 --no-kill --wait=0`. What is sent
+goes through srun's stdin, which it copies to every task; when it closes, the tasks see the end of their input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import re
+import subprocess
+import threading
+import time
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.cluster.slurm.step import PIECE, environment_request, srun_endings
+from pytest_gpucluster.cluster.transport import kill_group
+from pytest_gpucluster.core.errors import SlurmError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import IO
+
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.cluster.slurm.step import StepRequest
+
+_LABEL = re.compile(rb" *(\d+): ")
+_LONGEST = 1 << 22
+_KEPT = 400  # lines of stderr
+
+
+class LiveStep:
+    """One srun, one task a node as `request` asks. `said` holds the last lines of stderr."""
+
+    def __init__(self, slurm: Slurm, allocation: Allocation, request: StepRequest) -> None:
+        if request.environment is not None:
+            request = environment_request(request.environment, request)
+        nodes = request.nodes or allocation.nodes
+        request = replace(request, nodes=nodes, ntasks=len(nodes) * (request.ntasks_per_node or 1))
+        self._slurm, self._allocation = slurm, allocation
+        self.argv = [
+            # not --unbuffered: srun would end a line wherever a piece of it ends
+            *("srun", "--overlap", f"--jobid={allocation.job_id}", "--label", "--input=all"),
+            *("--no-kill", "--wait=0", *request.options(), *request.task_argv(None)),
+        ]
+        env = {**slurm.env, "SLURM_EXPORT_ENV": "ALL", **request.env}
+        self.process = slurm.transport.spawn(self.argv, env=env)
+        self.step_id = ""  # whoever learns it from a task may set it
+        self.said: deque[str] = deque(maxlen=_KEPT)
+        self._lines: queue.Queue[tuple[int, str] | None] = queue.Queue()
+        self._input: queue.Queue[bytes | None] = queue.Queue()
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self._readers = [
+            threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True),
+            threading.Thread(target=self._read_errors, args=(self.process.stderr,), daemon=True),
+        ]
+        for thread in (*self._readers, threading.Thread(target=self._write, daemon=True)):
+            thread.start()
+
+    @property
+    def ended(self) -> bool:
+        """Srun has ended."""
+        return self.process.poll() is not None
+
+    def send(self, line: str) -> None:
+        """Send a line to every task; never waits."""
+        self._input.put(line.encode() + b"\n")
+
+    def lines(self, seconds: float) -> Iterator[tuple[int, str]]:
+        """Yield (task, line) as they come, for at most so many seconds; less where srun has ended."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            try:
+                found = self._lines.get(timeout=left)
+            except queue.Empty:
+                return
+            if found is None:
+                self._lines.put(None)  # for the next call
+                return
+            yield found
+
+    def endings(self) -> list[tuple[str, int, int, int | None]]:
+        """Return (node, task, exit status, signal) of each task that srun says to have failed."""
+        return srun_endings("\n".join(self.said))
+
+    def stop(self, patience: float = 10.0) -> None:
+        """End the step: first its tasks by themselves, then Slurm, then srun."""
+        self._input.put(None)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(patience)
+        if not self.ended:
+            kill_group(self.process, 15)  # srun passes it on to the tasks
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
+        if not self.ended and self.step_id:
+            with contextlib.suppress(SlurmError):
+                self._slurm.run(
+                    "scancel", "--signal=KILL", f"{self._allocation.job_id}.{self.step_id}", timeout=20
+                )
+        for thread in self._readers:
+            thread.join(1)
+        kill_group(self.process)
+
+    def _write(self) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            while (data := self._input.get()) is not None:
+                self.process.stdin.write(data)
+                self.process.stdin.flush()
+            self.process.stdin.close()
+
+    def _read(self, pipe: IO[bytes]) -> None:
+        pending: dict[int, bytearray] = {}
+        with contextlib.suppress(OSError, ValueError):
+            while raw := pipe.readline(_LONGEST):
+                label = _LABEL.match(raw)
+                if label is None:
+                    continue
+                task, piece = int(label[1]), raw[label.end() :]
+                whole = pending.setdefault(task, bytearray())
+                if len(piece) == PIECE + 1 and piece.endswith(b"\n") and len(whole) < _LONGEST:
+                    whole += piece[:-1]  # the line goes on: the newline is the label's
+                    continue
+                self._lines.put((task, (bytes(whole) + piece).decode(errors="replace").rstrip("\n")))
+                whole.clear()
+        self._lines.put(None)
+
+    def _read_errors(self, pipe: IO[bytes]) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while raw := pipe.readline(_LONGEST):
+                self.said.append(raw.decode(errors="replace").rstrip())

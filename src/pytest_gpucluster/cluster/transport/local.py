@@ -1,0 +1,213 @@
+"""Control commands on this machine. The only door to subprocess."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import fcntl
+import os
+import select
+import selectors
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from pytest_gpucluster.cluster.transport.base import MAX_OUTPUT, Completed
+from pytest_gpucluster.core import redact
+from pytest_gpucluster.core.errors import TransportError
+from pytest_gpucluster.core.sanitize import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from pytest_gpucluster.cluster.transport.base import FarProcess
+
+_CHUNK = 1 << 16
+_PIPE_SIZE = 1 << 20  # a reader beside a busy thread waits 5 ms for every piece: few large ones
+_SLURM = frozenset({"salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"})
+_Bytes = TypeVar("_Bytes", str, bytes)
+
+
+class LocalTransport:
+    """Run commands here, each in a session of its own, never through a shell.
+
+    `env` is added to this process's environment; a value None takes the variable away.
+    """
+
+    def __init__(self, env: Mapping[str, str | None] | None = None) -> None:
+        self.env = dict(env or {})
+        self.started: collections.Counter[str] = collections.Counter()
+        self._lock = threading.Lock()
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float,
+        input: str | None = None,  # noqa: A002 - subprocess's own word
+        env: Mapping[str, str | None] | None = None,
+    ) -> Completed:
+        """Run to the end and return what came out; undecodable bytes are replaced.
+
+        Raise TransportError where the program is not found, or does not end within `timeout` seconds: then
+        its whole process group is killed.
+        """
+        begin = time.monotonic()
+        process = self.spawn(argv, env=env)
+        try:
+            out, err = _communicate(process, b"" if input is None else input.encode(), timeout)
+        except subprocess.TimeoutExpired:
+            kill_group(process)
+            raise TransportError(
+                f"{argv[0]}: no end after {timeout:g} s: is what it talks to alive? ({_short(argv)})"
+            ) from None
+        except _TooMuch as much:
+            kill_group(process)
+            raise TransportError(
+                f"{argv[0]}: printed more than {MAX_OUTPUT >> 20} MiB, beginning with "
+                f"{one_line(much, 60)!r} ({_short(argv)})"
+            ) from None
+        except BaseException:
+            kill_group(process)
+            raise
+        return Completed(
+            tuple(argv),
+            process.returncode,
+            out.decode(errors="replace"),
+            err.decode(errors="replace"),
+            time.monotonic() - begin,
+        )
+
+    def spawn(
+        self, argv: Sequence[str], *, env: Mapping[str, str | None] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a process with three pipes; it leads its own session, so that no Ctrl-C reaches it."""
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                executable=self._program(argv[0], env or {}),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=_PIPE_SIZE,
+                env=self._environment(env or {}),
+                start_new_session=True,
+            )
+        except (FileNotFoundError, NotADirectoryError):
+            raise TransportError(_not_found(argv[0])) from None
+        except PermissionError:
+            raise TransportError(
+                f"{argv[0]}: may not be executed here: check its mode and its folder's"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise TransportError(f"{argv[0]}: could not be started here: {error}") from error
+        assert process.stdout is not None
+        with contextlib.suppress(OSError):  # the user has as many as Linux allows
+            fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+        self.count(argv[0])
+        return process
+
+    def count(self, program: str) -> None:
+        """Count one start of a program, by its last path part."""
+        with self._lock:
+            self.started[os.path.basename(program)] += 1  # noqa: PTH119 - a name, not a file
+
+    def names(self) -> Collection[str]:
+        """Return the names of the environment variables that a process inherits."""
+        return os.environ.keys() | self.env.keys()
+
+    def close(self) -> None:
+        """Nothing is held open here."""
+
+    def _program(self, name: str, env: Mapping[str, str | None]) -> str | None:
+        """Return where a command of Slurm's is if `env` has a PATH, which is meant for the tasks: not in there."""
+        if name not in _SLURM or "PATH" not in env:
+            return None
+        return shutil.which(name, path=self._environment({}).get("PATH", os.defpath))
+
+    def _environment(self, env: Mapping[str, str | None]) -> dict[str, str]:
+        merged = {**os.environ, **self.env, **env}
+        return {name: value for name, value in merged.items() if value is not None}
+
+
+class _TooMuch(Exception):  # noqa: N818 - becomes a TransportError at once
+    """More output than any control command has to give."""
+
+
+def _communicate(process: subprocess.Popen[bytes], data: bytes, timeout: float) -> tuple[bytes, bytes]:
+    """As Popen.communicate, with bounded memory: _TooMuch with the first words of what is too long."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    deadline, left = time.monotonic() + timeout, memoryview(data)
+    pipes = {pipe.fileno(): pipe for pipe in (process.stdin, process.stdout, process.stderr)}
+    kept = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    out, err = kept.values()
+    with selectors.DefaultSelector() as ready:
+        for number in pipes:
+            ready.register(number, selectors.EVENT_READ if number in kept else selectors.EVENT_WRITE)
+        while ready.get_map():
+            events = ready.select(max(0.0, deadline - time.monotonic()))
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(process.args, timeout)
+            for key, _ in events:
+                if key.fd in kept:
+                    open_still = _kept(key.fd, kept[key.fd])
+                else:
+                    left = _fed(key.fd, left)
+                    open_still = bool(left)
+                if not open_still:
+                    ready.unregister(key.fd)
+                    with contextlib.suppress(OSError):
+                        pipes[key.fd].close()
+    process.wait(max(0.0, deadline - time.monotonic()))
+    return bytes(out), bytes(err)
+
+
+def _kept(number: int, kept: bytearray) -> bool:
+    """Read what is there; False at the end."""
+    more = os.read(number, _CHUNK)
+    kept += more
+    if len(kept) > MAX_OUTPUT:
+        raise _TooMuch(bytes(kept[:200]).decode(errors="replace"))
+    return bool(more)
+
+
+def _fed(number: int, left: memoryview) -> memoryview:
+    """Write what the pipe takes without waiting; nothing is left where nobody reads."""
+    try:
+        return left[os.write(number, left[: select.PIPE_BUF]) :] if left else left
+    except BrokenPipeError:
+        return memoryview(b"")
+
+
+def kill_group(process: subprocess.Popen[_Bytes] | FarProcess, sig: int = signal.SIGKILL) -> None:
+    """Signal the process and all that it started; with SIGKILL also reap it and close its pipes."""
+    if not isinstance(process, subprocess.Popen):
+        process.kill_group(sig)
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, sig)
+    if sig == signal.SIGKILL:
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+def _not_found(program: str) -> str:
+    if os.path.basename(program) in _SLURM:  # noqa: PTH119 - a name, not a file
+        return (
+            f"{program}: not found on this machine: install Slurm's client tools, "
+            "or name a login node under transport in the cluster file"
+        )
+    return f"{program}: not found on this machine: install it or put it on the PATH"
+
+
+def _short(argv: Sequence[str]) -> str:
+    text = one_line(" ".join(redact.words(argv)), 4096)
+    return text if len(text) <= 120 else text[:117] + "..."  # noqa: PLR2004 - one terminal line

@@ -1,0 +1,113 @@
+"""What pydantic found wrong, in one line for people: place, problem, nearest valid key."""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from pytest_gpucluster.config.yaml_loader import clip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pytest_gpucluster.config.yaml_loader import Loc
+
+# pydantic's error types, in the words of a cluster file
+_EXPECTED = {
+    "int_": "a whole number",
+    "float_": "a number",
+    "finite_number": "a finite number",
+    "bool_": "true or false",
+    "string_": "text",
+    "tuple_": "a list",
+    "list_": "a list",
+    "dict_": "a mapping",
+    "model_": "a mapping",
+    "mapping_": "a mapping",
+}
+
+
+def problems(error: ValidationError, model: type[BaseModel]) -> list[tuple[Loc, str]]:
+    """Return each place and what is wrong there, in pydantic's order."""
+    return [
+        (tuple(one["loc"]), _sentence(typing.cast("dict[str, Any]", one), model)) for one in error.errors()
+    ]
+
+
+def nearest(word: str, valid: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the valid word that is most like this one, or ''."""
+    words = [*valid]
+    begun = [one for one in words if len(word) > 2 and one.startswith(word.lower())]  # noqa: PLR2004 - 'gp' says little
+    close = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.6) or begun
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def _sentence(error: Mapping[str, Any], model: type[BaseModel]) -> str:
+    kind, value = error["type"], error["input"]
+    if kind == "extra_forbidden":
+        return _unknown_key(tuple(error["loc"]), model)
+    if kind == "missing":
+        return "is missing"
+    if kind == "too_short":
+        return "is empty; name at least one"
+    if kind == "value_error":
+        return clip(str(error["ctx"]["error"]), 200)
+    if value is None:
+        return "has no value; write one, or remove the key"
+    return f"{_expectation(error)}, not {_shown(value)}{_nearest_choice(error)}"
+
+
+def _expectation(error: Mapping[str, Any]) -> str:
+    kind, said = error["type"], str(error["msg"])
+    if kind == "literal_error":
+        return f"is to be {error['ctx']['expected']}"
+    known = (words for start, words in _EXPECTED.items() if kind.startswith(start))
+    return f"is to be {next(known, '') or said.removeprefix('Input should be ')}"
+
+
+def _nearest_choice(error: Mapping[str, Any]) -> str:
+    if error["type"] != "literal_error":
+        return ""
+    words = error["ctx"]["expected"].replace(" or ", ",").split(",")
+    return nearest(str(error["input"]), [word.strip("' ") for word in words])
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    return "a list" if isinstance(value, (list, tuple)) else f"'{clip(value)}'"
+
+
+def _unknown_key(loc: Loc, model: type[BaseModel]) -> str:
+    key = str(loc[-1])
+    valid = model_at(model, loc[:-1]).model_fields
+    guess = _elsewhere(key, model) or nearest(key, valid)
+    return f"unknown key{guess or '; valid here: ' + ', '.join(valid)}"
+
+
+def _elsewhere(key: str, model: type[BaseModel]) -> str:
+    """Say in which section a key would be right."""
+    for section, info in model.model_fields.items():
+        inner = _inner(info.annotation)
+        if inner and key in inner.model_fields:
+            return f"; it belongs under '{section}'"
+    return ""
+
+
+def model_at(model: type[BaseModel], loc: Loc) -> type[BaseModel]:
+    """Return the model that holds the keys at a place."""
+    for part in loc:
+        if part in model.model_fields:
+            model = _inner(model.model_fields[str(part)].annotation) or model
+    return model
+
+
+def _inner(annotation: Any) -> type[BaseModel] | None:
+    """Return the first model inside an annotation like tuple[Group, ...] or dict[str, Mount] | None."""
+    if typing.get_origin(annotation) is None:  # of Python 3.10 tuple[Group, ...] is a type too
+        return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    found = (_inner(argument) for argument in typing.get_args(annotation))
+    return next((inner for inner in found if inner), None)

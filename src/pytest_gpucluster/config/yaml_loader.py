@@ -1,0 +1,233 @@
+"""YAML text into plain data that remembers its lines; nothing of YAML that could surprise or harm.
+
+Plain scalars stay the text that stands in the file, and the models turn it into numbers and switches. So
+`time: 01:30:00`, `cuda: 12.10` and `answer: no` mean what they look like (YAML 1.1 would make them 5400,
+12.1 and False). Only null (empty, ~, null) is told apart. Below the keys named as `typed` scalars are read as
+YAML 1.2 does. No tags, one document, bounded size, nesting and aliases.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from pytest_gpucluster.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+MAX_BYTES = 2**19
+MAX_VALUES = 50_000
+
+Loc = tuple["str | int", ...]
+
+_NULLS = ("", "~", "null", "Null", "NULL")
+_BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INT = re.compile(r"[-+]?[0-9]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+# line ends and tabs excepted
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")}
+
+
+@dataclass
+class Source:
+    """The data of one file, and the line (from 1) of each key and list item."""
+
+    label: str
+    data: Any = None
+    lines: dict[Loc, int] = field(default_factory=dict)
+
+    def error(self, loc: Loc, problem: str) -> ConfigError:
+        """Make the one-line error for a place in the file; the nearest known place gives the line."""
+        line = f":{self.line(loc)}" if self.lines else ""
+        return ConfigError(f"{self.label}{line}: {dotted(loc)}{problem}")
+
+    def line(self, loc: Loc) -> int:
+        """Return the line of a place, or of the nearest place around it."""
+        while loc and loc not in self.lines:
+            loc = loc[:-1]
+        return self.lines.get(loc, 1)
+
+
+def dotted(loc: Loc) -> str:
+    """Write a place as 'groups[0].gpu.count: '; '' for the file as a whole."""
+    text = ""
+    for part in loc:
+        text += f"[{part}]" if isinstance(part, int) else f".{clip(part)}" if text else clip(part)
+    return f"{text}: " if text else ""
+
+
+def clip(value: object, width: int = 60) -> str:
+    """Write a value on one line, and not too long."""
+    text = str(value).encode("unicode_escape").decode() if not str(value).isprintable() else str(value)
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def read_source(path: Path, *, typed: Collection[str] = ()) -> Source:
+    """Read one YAML file that holds a mapping. ConfigError names file and line."""
+    source = Source(str(path))
+    text = _decode(source, _read_bytes(path))
+    node = _compose(source, text)
+    if node is None:
+        raise source.error((), "is empty; at least 'nodes' has to be there")
+    try:
+        source.data = _Builder(source, frozenset(typed)).build(node, ())
+    except RecursionError:
+        raise source.error((), "is nested too deeply") from None
+    if not isinstance(source.data, dict):
+        raise source.error((), "is to be a mapping of keys to values")
+    return source
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file of bounded size; ConfigError where it is no UTF-8 text file."""
+    return _decode(Source(str(path)), _read_bytes(path))
+
+
+def _read_bytes(path: Path) -> bytes:
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a directory, not a YAML file")
+    if path.exists() and not path.is_file():  # a pipe or a device might never end
+        raise ConfigError(f"{path}: is not a regular file")
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if len(raw) > MAX_BYTES:
+        raise ConfigError(f"{path}: is larger than {MAX_BYTES // 1024} KiB, so hardly a cluster file")
+    return raw
+
+
+def _decode(source: Source, raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        source.lines[()] = raw.count(b"\n", 0, error.start) + 1
+        raise source.error((), f"is not UTF-8 text (byte 0x{raw[error.start]:02x})") from None
+
+
+def _compose(source: Source, text: str) -> yaml.Node | None:
+    try:
+        node: yaml.Node | None = yaml.compose(text, Loader=yaml.BaseLoader)
+    except yaml.reader.ReaderError as error:
+        source.lines[()] = text.count("\n", 0, error.position) + 1
+        raise source.error((), f"holds the character {error.character!r}; it is not text") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        source.lines[()] = mark.line + 1 if mark else 1
+        raise source.error((), _syntax(error)) from None
+    except RecursionError:
+        raise source.error((), "is nested too deeply") from None
+    return node
+
+
+def _syntax(error: yaml.MarkedYAMLError) -> str:
+    if "'\\t'" in (error.problem or ""):
+        return "a tab stands where YAML wants spaces"
+    if "single document" in (error.context or ""):
+        return "a second document starts here ('---'); one file is one cluster"
+    return f"not YAML: {clip(', '.join(filter(None, (error.context, error.problem))), 120)}"
+
+
+class _Builder:
+    """Turns composed nodes into plain data, and notes the lines."""
+
+    def __init__(self, source: Source, typed: frozenset[str]) -> None:
+        self.source, self.typed = source, typed
+        self.values = 0
+        self.open: set[int] = set()
+
+    def build(self, node: yaml.Node, loc: Loc) -> Any:
+        self.source.lines.setdefault(loc, node.start_mark.line + 1)
+        self._bound(node, loc)
+        if isinstance(node, yaml.ScalarNode):
+            self._refuse_control(node, loc)
+            return self._scalar(node, typed=bool(loc) and loc[0] in self.typed)
+        self.open.add(id(node))
+        built = self._mapping(node, loc) if isinstance(node, yaml.MappingNode) else self._list(node, loc)
+        self.open.discard(id(node))
+        return built
+
+    def _bound(self, node: yaml.Node, loc: Loc) -> None:
+        self.values += 1
+        if self.values > MAX_VALUES:
+            raise self.source.error(loc[:1], f"its aliases unfold to more than {MAX_VALUES} values")
+        if id(node) in self.open:
+            raise self.source.error(loc, "an alias points to what it stands in")
+        if node.tag not in _PLAIN_TAGS and node.tag != "!":
+            raise self.source.error(loc, f"the tag {clip(node.tag)} is not supported; write the plain value")
+
+    def _refuse_control(self, node: yaml.ScalarNode, loc: Loc) -> None:
+        r"""YAML's "\e" and "\uD800" would reach terminals, commands and reports."""
+        found = _CONTROL.search(node.value)
+        if found:
+            raise self.source.error(loc, f"holds the character {found[0]!a}; it is not text")
+
+    def _list(self, node: yaml.Node, loc: Loc) -> list[Any]:
+        return [self.build(item, (*loc, index)) for index, item in enumerate(node.value)]
+
+    def _mapping(self, node: yaml.MappingNode, loc: Loc) -> dict[str, Any]:
+        built: dict[str, Any] = {}
+        own: set[str] = set()
+        for key, value in self._pairs(node, loc):
+            place = (*loc, key.value)
+            if key.value in own:
+                first = self.source.lines[place]
+                self.source.lines[place] = key.start_mark.line + 1
+                raise self.source.error(place, f"this key is given twice, first on line {first}")
+            own.add(key.value)
+            self.source.lines[place] = key.start_mark.line + 1
+            built[key.value] = self.build(value, place)
+        return self._merged(node, loc, built)
+
+    def _pairs(self, node: yaml.MappingNode, loc: Loc) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self.source.lines[loc] = key.start_mark.line + 1
+                raise self.source.error(loc, "a key is to be plain text, not a list or mapping")
+            if not _is_merge(key):
+                yield key, value
+
+    def _merged(self, node: yaml.MappingNode, loc: Loc, own: dict[str, Any]) -> dict[str, Any]:
+        """Put what `<<: *alias` brings under the mapping's own keys."""
+        merged: dict[str, Any] = {}
+        for key, value in node.value:
+            if _is_merge(key):
+                own_lines, self.source.lines = self.source.lines, {}
+                brought = self.build(value, loc)
+                for there, line in self.source.lines.items():  # no copy: many merges would take the square
+                    own_lines.setdefault(there, line)
+                self.source.lines = own_lines
+                place: Loc = (*loc, "<<")
+                self.source.lines[place] = key.start_mark.line + 1
+                for part in brought if isinstance(brought, list) else [brought]:
+                    if not isinstance(part, dict):
+                        raise self.source.error(place, "is to be an alias of a mapping")
+                    merged = {**part, **merged}
+        return {**merged, **own}
+
+    def _scalar(self, node: yaml.ScalarNode, *, typed: bool) -> Any:
+        text: str = node.value
+        if node.style is not None:
+            return text
+        if text in _NULLS:
+            return None
+        return _typed(text) if typed else text
+
+
+def _is_merge(key: yaml.Node) -> bool:
+    return isinstance(key, yaml.ScalarNode) and key.value == "<<" and key.style is None
+
+
+def _typed(text: str) -> Any:
+    if text in _BOOLS:
+        return _BOOLS[text]
+    if _INT.fullmatch(text):
+        return int(text) if len(text) < 4000 else text  # noqa: PLR2004 - Python's own bound on digits
+    return float(text) if _FLOAT.fullmatch(text) else text

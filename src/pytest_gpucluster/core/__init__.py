@@ -1,0 +1,1 @@
+"""Checks, probes, verdicts and text: no input, no output."""

@@ -1,0 +1,246 @@
+"""A check holds facts against expectations; a verdict is what comes out. Pure.
+
+A check is a function that yields `Finding`s (what deviates) and `Metric`s (what was measured), decorated with
+its cause, hint and action class:
+
+    @check("gpu.count", cause="a GPU fell off the bus", hint="dmesg | grep -i xid; reboot; reseat")
+    def gpu_count(gpus: Sequence[Gpu], profile: GpuProfile) -> Judgement:
+        yield Metric("gpu_count", len(gpus), "GPUs")
+        if len(gpus) != profile.count:
+            yield Finding(part="GPUs", measured=f"{len(gpus)}", expected=f"{profile.count}")
+
+Calling it gives a Verdict.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ParamSpec, Union
+
+from pytest_gpucluster.kit import mpi_errors
+
+P = ParamSpec("P")
+
+
+class Outcome(str, enum.Enum):
+    """How a check ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_APPLICABLE = "not applicable"
+    NOT_CHECKED = "not checked"
+
+
+class Action(str, enum.Enum):
+    """What a failure asks for, from mild to hard."""
+
+    MONITOR = "monitor"
+    RESET_GPU = "reset gpu"
+    REBOOT = "reboot"
+    DRAIN = "drain"
+    VENDOR = "return to vendor"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One deviation: the part (GPU, link, mount, ...), what was measured, what was expected.
+
+    `action`: what this finding asks for, where that is not the action of its verdict.
+    """
+
+    part: str
+    measured: str
+    expected: str
+    action: Action | None = None
+
+    def as_dict(self) -> dict[str, str]:
+        """Return plain types; a finding without an action of its own has no such key."""
+        own = {"action": self.action.value} if self.action else {}
+        return {"part": self.part, "measured": self.measured, "expected": self.expected, **own}
+
+
+@dataclass(frozen=True)
+class Advisory:
+    """A deviation that proves no fault: reports show it as a warning; it never fails a check and never drains."""
+
+    part: str
+    measured: str
+    expected: str
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One measured number. `device` is the part of the node, '' for the node as a whole.
+
+    `detail`: for the event log and JUnit; the summary table leaves it out. `better`: higher, lower or neither,
+    where that is not what core/metric_direction.py says of the unit.
+    """
+
+    name: str
+    value: float
+    unit: str
+    device: str = ""
+    detail: bool = False
+    better: str = ""
+
+
+@dataclass(frozen=True)
+class NotApplicable:
+    """The check has no meaning on this hardware or cluster, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class NotChecked:
+    """The facts do not hold what the check would judge, and why. Never a pass."""
+
+    reason: str
+
+
+Judgement = Iterator[Union[Finding, Advisory, Metric, NotApplicable, NotChecked]]  # noqa: UP007 - for Python 3.10
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of one check on one node. `action` is the hardest that any finding asks for."""
+
+    check: str
+    outcome: Outcome
+    findings: tuple[Finding, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    reason: str = ""
+    cause: str = ""
+    hint: str = ""
+    action: Action = Action.MONITOR
+    advisories: tuple[Advisory, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain types, for events and for xdist."""
+        return {
+            **vars(self),  # asdict copies deeply: four times as slow, once an item
+            "outcome": self.outcome.value,
+            "action": self.action.value,
+            "findings": [finding.as_dict() for finding in self.findings],
+            "metrics": [dict(vars(metric)) for metric in self.metrics],
+            "advisories": [dict(vars(advisory)) for advisory in self.advisories],
+        }
+
+
+@dataclass(frozen=True)
+class About:
+    """What is said of a check before it runs: what has to hold, why it fails most often, what to do then."""
+
+    holds: str
+    cause: str
+    hint: str
+    action: Action
+
+
+def disturbed(verdict: Verdict, who: str) -> Verdict:
+    """Return a failure that others at work on the GPUs may explain: it drains nobody, and says to end them.
+
+    `who` names them: 'others are at work on GPU 1 (...): python3 (pid 7)'; '' leaves the verdict as it is.
+    """
+    if not who or verdict.outcome is not Outcome.FAILED:
+        return verdict
+    return _because(verdict, f"{who}; the hardware alone was not measured", _END_THEM, Action.MONITOR)
+
+
+def explained(
+    verdict: Verdict, words: str, cause: str, hint: str, *, action: Action = Action.MONITOR
+) -> Verdict:
+    """Return a verdict with this cause, hint and action, where all that was found says these words."""
+    if not verdict.findings or not all(words in finding.measured for finding in verdict.findings):
+        return verdict
+    return _because(verdict, cause, hint, action)
+
+
+def of_software(verdict: Verdict) -> Verdict:
+    """Return a failure to take a GPU with what keeps CUDA from it, where that is known and no fault of the hardware."""
+    known = [mpi_errors.explain(finding.measured) for finding in verdict.findings]
+    if not known or not all(found and found[0].kind in SOFTWARE for found in known):
+        return verdict
+    first = known[0][0]
+    cause = f"{first.kind}: settings or software of the node, not its GPU"
+    return _because(verdict, cause, first.hint, Action.MONITOR)
+
+
+def _because(verdict: Verdict, cause: str, hint: str, action: Action) -> Verdict:
+    """Return a failure with another cause: its action stands for every finding."""
+    findings = tuple(replace(finding, action=None) for finding in verdict.findings)
+    return replace(verdict, findings=findings, cause=cause, hint=hint, action=action)
+
+
+SOFTWARE = ("low limits", "driver library", "CPU build of torch", "no torch")  # kinds of kit/mpi_errors.py
+NO_MEMORY = "out of memory"  # in torch's and CUDA's words: somebody else may hold it
+_END_THEM = "ps -o pid,user,lstart,cmd -p PID on the node; end it, look at Slurm's epilog, and repeat"
+
+OURS = __package__.partition(".")[0]
+CHECKS: dict[str, About] = {}  # every check of ours that was imported; the reference is made from it
+
+
+def check(
+    name: str, *, cause: str, hint: str, action: Action = Action.DRAIN
+) -> Callable[[Callable[P, Judgement]], Callable[P, Verdict]]:
+    """Make a check of a generator of findings and metrics. `name` is SUITE.WHAT."""
+
+    def decorate(function: Callable[P, Judgement]) -> Callable[P, Verdict]:
+        holds = (function.__doc__ or "").strip().partition("\n")[0]
+        if function.__module__.startswith(f"{OURS}."):
+            CHECKS[name] = About(holds, cause, hint, action)
+
+        @functools.wraps(function)
+        def judged(*args: P.args, **kwargs: P.kwargs) -> Verdict:
+            return conclude(name, function(*args, **kwargs), cause=cause, hint=hint, action=action)
+
+        return judged
+
+    return decorate
+
+
+def conclude(
+    name: str,
+    judgement: Iterable[Finding | Advisory | Metric | NotApplicable | NotChecked],
+    *,
+    cause: str,
+    hint: str,
+    action: Action,
+) -> Verdict:
+    """Gather what a check yielded into a verdict."""
+    findings: list[Finding] = []
+    metrics: list[Metric] = []
+    advisories: list[Advisory] = []
+    reason = unchecked = ""
+    for said in judgement:
+        if isinstance(said, Finding):
+            findings.append(said)
+        elif isinstance(said, Advisory):
+            advisories.append(said)
+        elif isinstance(said, Metric):
+            metrics.append(said)
+        elif isinstance(said, NotChecked):
+            unchecked = unchecked or said.reason
+        else:
+            reason = said.reason
+    without = Outcome.NOT_CHECKED if unchecked else Outcome.NOT_APPLICABLE if reason else Outcome.PASSED
+    outcome = Outcome.FAILED if findings else without
+    if findings:
+        own = action
+        action = max((finding.action or own for finding in findings), key=list(Action).index)
+        if action is not own:  # beside one that asks for more, the others keep the action of the check
+            findings = [replace(finding, action=finding.action or own) for finding in findings]
+    return Verdict(
+        name,
+        outcome,
+        tuple(findings),
+        tuple(metrics),
+        unchecked or reason,
+        cause,
+        hint,
+        action,
+        tuple(advisories),
+    )

@@ -1,0 +1,154 @@
+"""What only the whole fleet can tell: its norm, who deviates from it, duplicates. Pure."""
+
+from __future__ import annotations
+
+import operator
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Generic, TypeVar
+
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.check import Action, Finding
+
+T = TypeVar("T")
+H = TypeVar("H", bound=Hashable)
+
+SHOWN = 160  # characters of a value or a list of nodes that a finding quotes
+MOST_VALUES = 4  # that a finding without a majority lists
+
+
+@dataclass(frozen=True)
+class Norm(Generic[T]):
+    """What the nodes of a fleet have: `votes` holds each value with the nodes that have it, the most frequent first.
+
+    A value is the norm where at least two thirds have it: two of three is the smallest vote that leaves one node
+    alone. With a smaller share the vote shows how far an upgrade is, not which node is at fault: nothing may drain.
+    `voters` names who was counted: 'nodes of its group', or 'GPUs of this model', of which a node has several.
+    """
+
+    votes: tuple[tuple[T, tuple[str, ...]], ...] = ()
+    voters: str = "nodes"
+
+    @cached_property
+    def total(self) -> int:
+        """How many votes there are."""
+        return sum(len(nodes) for _, nodes in self.votes)
+
+    @property
+    def agree(self) -> int:
+        """How many have the most frequent value."""
+        return len(self.votes[0][1]) if self.votes else 0
+
+    @property
+    def clear(self) -> bool:
+        """At least two thirds agree: all of two, two of three."""
+        return decides(self.agree, self.total)
+
+    @property
+    def value(self) -> T | None:
+        """The value that at least two thirds have."""
+        return self.votes[0][0] if self.clear else None
+
+    @property
+    def most(self) -> str:
+        """Like 'as on 3 of 4 nodes'."""
+        return f"as on {self.agree} of {self.total} {self.voters}"
+
+    @property
+    def absent(self) -> str:
+        """Why there is nothing to compare with; '' where there is."""
+        return "" if self.total > 1 else "not stated in the cluster file, and no other node to compare with"
+
+    def judge(
+        self,
+        part: str,
+        value: T,
+        *,
+        measured: str = "",
+        shown: Callable[[T], str] = str,
+        worse: Callable[[T, T], bool] = operator.ne,
+    ) -> Iterator[Finding]:
+        """Yield a finding where `value` is worse than the norm; without a norm, where it is worse than any other.
+
+        Without a norm nobody knows who is at fault: the finding names all values and where they are, and drains
+        nobody. `measured` stands for the shown value.
+        """
+        if self.total < 2:  # noqa: PLR2004 - a node cannot differ from itself
+            return
+        if self.clear:
+            if worse(value, self.votes[0][0]):
+                mine, theirs = shown(value), shown(self.votes[0][0])
+                yield Finding(part, measured or _apart(mine, theirs), f"{_apart(theirs, mine)}, {self.most}")
+        elif any(worse(value, other) for other, _ in self.votes):
+            texts = [shown(one) for one, _ in self.votes[:MOST_VALUES]]
+            groups = [
+                f"{_apart(text, texts[not place])}{self._where[place]}" for place, text in enumerate(texts)
+            ]
+            more = len(self.votes) - len(groups)
+            expected = f"one value on all {self.voters}; no majority: {', '.join(groups)}"
+            expected += f", and {more} more values" if more else ""
+            mine = shown(value)
+            other = next((text for text in texts if text != mine), mine)
+            yield Finding(part, measured or _apart(mine, other), expected, Action.MONITOR)
+
+    @cached_property
+    def _where(self) -> tuple[str, ...]:
+        """Once: to fold thousands of nodes takes milliseconds, and each of them has a finding."""
+        return tuple(
+            f" on {_folded(set(nodes))}"
+            if len(set(nodes)) == len(nodes)
+            else f" ({len(nodes)}) on {_folded(set(nodes))}"
+            for _, nodes in self.votes[:MOST_VALUES]
+        )
+
+
+def norm(votes: Iterable[tuple[str, T]], voters: str = "nodes") -> Norm[T]:
+    """Count the votes of a fleet, pairs of node and value; ties keep the order in which the values came."""
+    found: dict[str, tuple[T, list[str]]] = {}
+    for node, value in votes:
+        found.setdefault(repr(value), (value, []))[1].append(node)  # repr: not all facts can be hashed
+    ordered = sorted(found.values(), key=lambda one: -len(one[1]))
+    return Norm(tuple((value, tuple(nodes)) for value, nodes in ordered), voters)
+
+
+def decides(agree: int, total: int) -> bool:
+    """Tell whether so many of all may accuse the others: at least two thirds (see Norm)."""
+    return agree > 0 and 3 * agree >= 2 * total
+
+
+def near(values: Mapping[str, float], tolerance: float) -> dict[str, float]:
+    """Return {node: the value that it shares with all within `tolerance` of it}, from the median outwards."""
+    found: dict[str, float] = {}
+    rest = dict(values)
+    while rest:
+        middle = statistics.median_high(rest.values())
+        close = [node for node, value in rest.items() if abs(value - middle) <= tolerance * abs(middle)]
+        found.update(dict.fromkeys(close, middle))
+        rest = {node: value for node, value in rest.items() if node not in found}
+    return found
+
+
+def _apart(text: str, other: str) -> str:
+    """Write a value; a long one from the point on where it parts from the other."""
+    if len(text) <= SHOWN:
+        return text or "nothing"
+    same = next((i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), len(other))
+    start = max(0, min(same, len(text)) - 20)
+    return ("..." if start else "") + text[start : start + SHOWN] + "..."
+
+
+def _folded(nodes: Collection[str]) -> str:
+    text = hostlist.fold(nodes)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(nodes)} nodes)"
+
+
+def owners(values: Mapping[str, Iterable[H]]) -> dict[H, tuple[str, ...]]:
+    """Return {value: the nodes that have it}, a node as often as it has the value."""
+    having: defaultdict[H, list[str]] = defaultdict(list)
+    for node, of_node in values.items():
+        for value in of_node:
+            having[value].append(node)
+    return {value: tuple(nodes) for value, nodes in having.items()}

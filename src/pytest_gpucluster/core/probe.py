@@ -1,0 +1,129 @@
+"""A probe: one command, and how its text becomes facts. Pure: nothing here runs anything."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, ProbeError
+from pytest_gpucluster.core.sanitize import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+LOST = "node lost: "  # how the problem of such an answer begins
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one node answered to one command.
+
+    `rc` is the exit status (128 + N for signal N), None where the command did not end: then `problem` says
+    why ('timed out after 30 s', 'node lost: ...'). `truncated`: the output reached the cap and was cut.
+    `sent` and `received`: by the clock of the asking machine (time.time()), when the command went out and when
+    its answer was complete; None where that is not known.
+    """
+
+    node: str
+    rc: int | None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    problem: str = ""
+    truncated: bool = False
+    sent: float | None = None
+    received: float | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the node went away, or its channel, before it could answer."""
+        return self.rc is None and self.problem.startswith(LOST)
+
+    @property
+    def out(self) -> str:
+        """Standard output as text; undecodable bytes are replaced."""
+        return self.stdout.decode(errors="replace")
+
+    @property
+    def err(self) -> str:
+        """Standard error as text; undecodable bytes are replaced."""
+        return self.stderr.decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class Typed(Generic[T]):
+    """A reader from which no other errors than ours come, whatever stands in the answer.
+
+    What was cut at the cap, or did not end, is not read at all: half a number is a wrong number.
+    """
+
+    name: str
+    read: Callable[[Answer], T]
+
+    def __call__(self, answer: Answer) -> T:
+        """Return the facts; ProbeError or NotAvailable where there are none."""
+        if answer.rc is None:
+            raise ProbeError(answer.problem or "the command did not end")
+        if answer.truncated:
+            raise NotAvailable(f"{self.name}: output was cut at the cap")
+        try:
+            return self.read(answer)
+        except GpuClusterError:
+            raise
+        except Exception as error:
+            raise ProbeError(f"{self.name}: not understood: {one_line(repr(error), 120)}") from error
+
+
+@dataclass(frozen=True)
+class Probe(Generic[T]):
+    """One POSIX sh command line and the reader of its answer.
+
+    `parse` gets the answer of a command that ended and returns facts. It raises ProbeError for an answer that
+    it does not understand, and NotAvailable where the command could not do its work (absent, not permitted).
+    `by_hand` is the short form that a person would type to look again; the command itself where it is empty.
+    `root`: the command needs root; it goes through `sudo -n` where the cluster file allows that.
+    `alone`: it shares no question with others: it takes long, may hang, or the time of its answer counts.
+    """
+
+    name: str
+    command: str
+    parse: Callable[[Answer], T]
+    root: bool = False
+    timeout: float = 30.0
+    by_hand: str = ""
+    alone: bool = False
+
+    def __post_init__(self) -> None:
+        """Put the reader behind `Typed`."""
+        if not isinstance(self.parse, Typed):
+            object.__setattr__(self, "parse", Typed(self.name, self.parse))
+
+
+def text_of(answer: Answer) -> str:
+    """Return the standard output of a command that succeeded; NotAvailable where it did not."""
+    if answer.rc in (NOT_FOUND, NOT_EXECUTABLE):
+        raise NotAvailable(f"{last_line(answer.err) or 'command not found'}")
+    if answer.rc != 0:
+        raise NotAvailable(
+            f"{last_line(answer.err) or last_line(answer.out) or 'no message'} (exit {answer.rc})"
+        )
+    if answer.truncated:
+        raise NotAvailable("output was cut at the cap")
+    return answer.out
+
+
+def last_line(text: str) -> str:
+    """Return the last line that says something."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def with_root(command: str) -> str:
+    """Wrap a command so that it runs as root, through `sudo -n` unless the user is root already."""
+    return f'if [ "$(id -u)" = 0 ]; then ({command}); else sudo -n sh -c {shlex.quote(command)}; fi'
+
+
+RESPONDS: Probe[Answer] = Probe("responds", "true", lambda answer: answer)  # the least of all commands

@@ -1,0 +1,259 @@
+"""Files of this user's own: opened relative to a folder that was checked and stays open. Other users may lay traps.
+
+A folder is accepted if it, and every symbolic link on the way to it, belongs to this user or to root, and if not
+everybody may rename the files in it. Files in it are never reached through a link: O_NOFOLLOW, O_EXCL or rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import grp
+import os
+import secrets
+import stat
+import tempfile
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.errors import GpuClusterError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_INSIDE = os.O_PATH | os.O_NOFOLLOW
+_FOLDER = _INSIDE | os.O_DIRECTORY  # which lets the automounter mount it, too
+_FILE = os.O_RDWR | os.O_NOFOLLOW
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+_MAX_LINKS = 40  # as the kernel's (path_resolution(7))
+_REMEDY = "remove it, or set TMPDIR to a folder of your own"
+
+
+class Folder:
+    """An open folder of this user's or root's. Every method raises OSError with the full path."""
+
+    def __init__(self, path: Path, *, create: bool = False, group: int | None = None) -> None:
+        """Open it. `create`: make it and its parents where they are missing, with mode 0700.
+
+        `group`: the id of the group that may read what is made here (0750, 0640); None: nobody else may.
+        """
+        self.path, self.group = path, group
+        self._handle = _walk(path, create=create, group=group)
+        self._check()
+
+    def close(self) -> None:
+        """Close the folder; what was opened in it stays open."""
+        os.close(self._handle)
+
+    def folder(self, name: str, *, create: bool = False) -> Folder:
+        """Open a folder in this one, which must not be a link, not even one of our own."""
+        inner = object.__new__(Folder)
+        inner.path, inner.group = self.path / name, self.group
+        with _naming(inner.path):
+            try:
+                inner._handle = _enter(self._handle, name, create=create, group=self.group)
+            except NotADirectoryError as error:
+                raise OSError(errno.ENOTDIR, "is a link or a file, not a folder") from error
+        inner._check()
+        return inner
+
+    def _check(self) -> None:
+        found = os.fstat(self._handle)
+        problem = ""
+        if found.st_uid not in _trusted():
+            problem = f"the folder belongs to another user ({found.st_uid})"
+        elif found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+            problem = f"everybody may replace files in this folder (mode {stat.S_IMODE(found.st_mode):04o})"
+        if problem:
+            self.close()
+            raise PermissionError(errno.EPERM, problem, str(self.path))
+
+    def names(self) -> list[str]:
+        """Return the names of what lies in the folder, sorted."""
+        with _naming(self.path):
+            handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._handle)
+            try:
+                return sorted(os.listdir(handle))  # noqa: PTH208 - a descriptor, not a path
+            finally:
+                os.close(handle)
+
+    def open(self, name: str) -> int:
+        """Open a file for reading and writing, and make it where there is none; return its descriptor.
+
+        It must be a plain file of this user's own with one name only.
+        """
+        with _naming(self.path / name):
+            try:
+                handle = os.open(name, _FILE | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self._handle)
+            except FileExistsError:
+                handle = os.open(name, _FILE, dir_fd=self._handle)
+            try:
+                _refuse_foreign(os.fstat(handle))
+                self._share(handle)
+            except BaseException:
+                os.close(handle)
+                raise
+        return handle
+
+    def make(self, name: str) -> None:
+        """Make an empty file where there is none. One that is there keeps its mode and must be plain.
+
+        It may belong to another user where not everybody could have put it here: a group shares it. It is not opened:
+        to close it would end SQLite's locks (https://sqlite.org/howtocorrupt.html, 2.2).
+        """
+        with _naming(self.path / name):
+            try:
+                handle = os.open(name, _NEW, 0o600, dir_fd=self._handle)
+            except FileExistsError:
+                shared = not os.fstat(self._handle).st_mode & stat.S_IWOTH
+                _refuse_foreign(os.stat(name, dir_fd=self._handle, follow_symlinks=False), shared=shared)
+                return
+            try:
+                self._share(handle)
+            finally:
+                os.close(handle)
+
+    def reach(self, name: str) -> str:
+        """Return a path to a file for libraries that take only paths; it is good as long as the folder is open."""
+        return f"/proc/self/fd/{self._handle}/{name}"
+
+    def replace(self, name: str, data: Iterable[bytes], *, mode: int | None = None) -> None:
+        """Write a file that appears whole or not at all. A link of this name is replaced, never followed.
+
+        `mode`: permissions that differ from the folder's rule.
+        """
+        # the leading dot and the suffix hide it from collectors that read *.prom or *.xml
+        temporary = f".{name[:200]}.{secrets.token_hex(8)}.tmp"
+        with _naming(self.path / name):
+            handle = os.open(temporary, _NEW, 0o600, dir_fd=self._handle)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.writelines(data)
+                    file.flush()
+                    self._share(file.fileno())
+                    if mode is not None:
+                        os.fchmod(file.fileno(), mode)
+                    os.fsync(file.fileno())
+                os.replace(temporary, name, src_dir_fd=self._handle, dst_dir_fd=self._handle)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary, dir_fd=self._handle)
+                raise
+
+    def remove(self, name: str) -> None:
+        """Remove a file or link; one that is not there is no error."""
+        with _naming(self.path / name), contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._handle)
+
+    def _share(self, handle: int) -> None:
+        """Give a file the folder's rule: 0600, or 0640 and the group."""
+        if self.group is not None:
+            os.fchown(handle, -1, self.group)
+        os.fchmod(handle, 0o600 if self.group is None else 0o640)
+
+
+def group_id(name: str | None) -> int | None:
+    """Return the id of a group whose members may read reports; GpuClusterError where this user cannot give it files."""
+    if name is None:
+        return None
+    try:
+        found = grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise GpuClusterError(
+            f"group {name!r} does not exist on this machine: getent group lists them"
+        ) from None
+    if os.geteuid() != 0 and found not in (os.getegid(), *os.getgroups()):
+        raise GpuClusterError(
+            f"group {name!r}: this user is not a member and cannot give it files: newgrp, or another group"
+        )
+    return found
+
+
+def open_own(name: str) -> tuple[Path, int]:
+    """Open a file of this name in the folder for temporary files, for reading and writing: path, descriptor.
+
+    GpuClusterError where it cannot be opened or is not ours alone.
+    """
+    path = Path(name)
+    try:
+        path = Path(tempfile.gettempdir(), name)
+        with contextlib.closing(Folder(path.parent)) as folder:
+            return path, folder.open(name)
+    except OSError as error:
+        raise GpuClusterError(f"{path}: cannot be opened ({error.strerror or error}): {_REMEDY}") from error
+
+
+def _trusted() -> tuple[int, int]:
+    """Return the ids of those who may own folders and links that we use: this user and root."""
+    return os.geteuid(), 0
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Let errors of calls relative to a descriptor name the whole path, and a link by what it is."""
+    try:
+        yield
+    except OSError as error:
+        why = "is a symbolic link" if error.errno == errno.ELOOP else error.strerror or str(error)
+        raise OSError(error.errno, why, str(path)) from error
+
+
+def _refuse_foreign(found: os.stat_result, *, shared: bool = False) -> None:
+    foreign = found.st_uid != os.geteuid() and not shared
+    if foreign or not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        raise PermissionError(errno.EPERM, "is not a plain file of this user's own")
+
+
+def _walk(path: Path, *, create: bool, group: int | None) -> int:
+    """Open a folder from the root on, component by component."""
+    with _naming(path):
+        handle = os.open("/", _FOLDER)
+        parts, links = list(reversed((Path.cwd() / path).parts[1:])), _MAX_LINKS
+        try:
+            while parts:
+                name = parts.pop()
+                try:
+                    inner = _enter(handle, name, create=create, group=group)
+                except NotADirectoryError:
+                    target, links = PurePosixPath(_target(handle, name)), links - 1
+                    if not links:
+                        raise
+                    inner = os.open("/" if target.is_absolute() else ".", _FOLDER, dir_fd=handle)
+                    parts.extend(reversed(target.parts[target.is_absolute() :]))
+                os.close(handle)
+                handle = inner
+        except BaseException:
+            os.close(handle)
+            raise
+    return handle
+
+
+def _enter(folder: int, name: str, *, create: bool, group: int | None) -> int:
+    """Open a folder in a folder, and make it where it is missing. NotADirectoryError for a link, too."""
+    try:
+        return os.open(name, _FOLDER, dir_fd=folder)
+    except FileNotFoundError:
+        if not create:
+            raise
+    with contextlib.suppress(FileExistsError):  # another run was faster
+        os.mkdir(name, 0o700, dir_fd=folder)
+    handle = os.open(name, _FOLDER, dir_fd=folder)
+    if group is not None:
+        itself = f"/proc/self/fd/{handle}"  # a descriptor of O_PATH takes no fchmod
+        os.chown(itself, -1, group)
+        os.chmod(itself, 0o750)  # noqa: PTH101, S103 - a descriptor; the group is the stated one
+    return handle
+
+
+def _target(folder: int, name: str) -> str:
+    """Return where a symbolic link leads; PermissionError for one of another user, NotADirectoryError for no link."""
+    handle = os.open(name, _INSIDE, dir_fd=folder)
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISLNK(found.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if found.st_uid not in _trusted():
+            raise PermissionError(errno.EPERM, f"{name} is a link of another user ({found.st_uid})")
+        return os.readlink("", dir_fd=handle)
+    finally:
+        os.close(handle)

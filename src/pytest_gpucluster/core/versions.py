@@ -1,0 +1,28 @@
+"""The versions that the facts of a node tell. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_gpucluster.kit.fabric_manager import FabricManager
+from pytest_gpucluster.kit.nvidia_smi import Gpus
+
+_PLAIN = {"kernel": "kernel", "release": "operating system"}  # probes whose facts are a version
+
+
+def versions_in(probe: str, facts: Any) -> dict[str, str]:
+    """Return the versions that the facts of a probe tell of a node: what -> version; of several parts all of them."""
+    if probe in _PLAIN and isinstance(facts, str):
+        return {_PLAIN[probe]: facts}
+    if isinstance(facts, Gpus):
+        gpus = facts.devices
+        found = {
+            "GPUs": {gpu.name for gpu in gpus},
+            "NVIDIA driver": {gpu.driver for gpu in gpus},
+            "VBIOS": {gpu.vbios for gpu in gpus},
+            "CUDA of the driver": {facts.cuda},
+        }
+        return {what: ", ".join(sorted(filter(None, told))) for what, told in found.items() if any(told)}
+    if isinstance(facts, FabricManager) and facts.version:
+        return {"fabric manager": facts.version}
+    return {}

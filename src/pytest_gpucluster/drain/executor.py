@@ -1,0 +1,248 @@
+"""The act: read Slurm anew, say what will be done, do it, read what came of it.
+
+Every event is written before what it announces: `drain_decision` (a node, drained or spared, and why), `node_intent`
+(the command that runs next), `node_result` (what Slurm shows after it). A log that ends with an intent says that the
+act may have happened; one that ends with a decision, that it did not.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core.errors import SlurmError
+from pytest_gpucluster.drain import policy
+from pytest_gpucluster.drain.reason import read_reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.drain.policy import Budget, Grounds
+
+    Write = Callable[..., None]
+
+_NO_NODE = "gpucluster-asks-for-its-rights"
+OUT_OF_TIME = 300.0  # seconds for all acts of a run: the nodes that we hold wait for it
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`budget` of nodes drained by us at a time, and each node's partition (several by commas)."""
+
+    budget: Budget
+    partition_of: Mapping[str, str]
+
+    def reached(self, node: str, nodes: Mapping[str, NodeInfo], new: Iterable[str]) -> str:
+        """Say so where the budget of the node's partition is spent; '' where there is room."""
+        name = self.partition_of.get(node, "")
+        wanted = set(name.split(","))
+        present = {other for other, info in nodes.items() if wanted.intersection(info.partitions)}
+        allowed = self.budget.of(len(present))
+        out = {other for other in present if policy.counts(nodes[other])} | (set(new) & present)
+        if len(out) < allowed:
+            return ""
+        return (
+            f"the budget is spent: {len(out)} of {len(present)} nodes of partition {name or '(unknown)'} are "
+            f"drained by gpucluster, --drain-max={self.budget} allows {allowed}"
+        )
+
+
+@dataclass
+class Actor:
+    """Drains and resumes nodes of one cluster in one run.
+
+    `slurm` has little patience: a controller that does not answer ends all acts. `write(event, **fields)` raises
+    where the log cannot hold the event: then nothing is done. `dry`: decide and say, touch nothing.
+    """
+
+    slurm: Slurm
+    write: Write
+    run: str
+    dry: bool = False
+    shown: Callable[[Sequence[str]], str] = " ".join
+    commands: list[str] = field(default_factory=list)  # of a dry run
+    problems: list[str] = field(default_factory=list)  # acts that did not work, for people
+    drained: list[str] = field(default_factory=list)  # also those that a dry run would drain
+    over_budget: list[str] = field(default_factory=list)
+    spared_lines: list[str] = field(default_factory=list)  # who was left alone, and why, for people
+    _deadline: float = field(init=False)
+    _stopped: str = ""
+
+    def __post_init__(self) -> None:
+        self._deadline = time.monotonic() + OUT_OF_TIME
+
+    # --- drain
+
+    def drain(self, grounds: Iterable[Grounds], limits: Limits, *, spared: Mapping[str, str]) -> None:
+        """Drain the nodes that confirmed grounds name, the worst first. `spared`: nodes to leave alone, and why."""
+        known = tuple(grounds)
+        for one in known:
+            if one.unconfirmed:
+                self._decide(one.node, (one,), f"not confirmed: {one.unconfirmed}")
+        for node, mine in policy.ranked(known):
+            self._drain_one(node, mine, limits, spared.get(node, ""))
+
+    def _drain_one(self, node: str, mine: tuple[Grounds, ...], limits: Limits, spared: str) -> None:
+        try:
+            nodes = {} if spared or self._halted() else self._read()
+        except SlurmError as error:
+            nodes = {}
+            self._stop(f"{node}: its state cannot be read: {error}")
+        why = spared or self._stopped or policy.why_not_drain(nodes.get(node))
+        if not why and (spent := limits.reached(node, nodes, self.drained)):
+            self.over_budget.append(node)
+            why = spent
+        reason = policy.reason_for(mine, self.run)
+        argv = ("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
+        self._decide(node, mine, why, argv)
+        if why:
+            return
+        self.drained.append(node)
+        if self.dry:
+            self.commands.append(self.shown(argv))
+            return
+        result = self._update(node, argv, nodes[node], lambda info: _is_drained(info, reason), "drained")
+        if result != "drained":
+            self.drained.remove(node)
+
+    def _decide(
+        self, node: str, grounds: Sequence[Grounds], why: str, argv: Sequence[str] | None = None
+    ) -> None:
+        fields: dict[str, Any] = {"command": self.shown(argv)} if argv and not why else {}
+        if why:
+            self.spared_lines.append(f"not drained: {node} ({grounds[0].check}): {why}")
+        self.write(
+            "drain_decision",
+            node=node,
+            decision="spare" if why else "drain",
+            why=why or "failed, and failed again on a fresh attempt",
+            checks=[one.check for one in grounds],
+            action=grounds[0].action.value,
+            dry_run=self.dry,
+            **fields,
+        )
+
+    # --- resume
+
+    def look(self, node: str) -> NodeInfo | None:
+        """Return a node as it is now; None where that cannot be told."""
+        return None if self._halted() else self._read_back(node)
+
+    def resume(self, node: str, reason: str) -> bool:
+        """Resume a drained node of ours that has passed; only if it still is as `reason` left it."""
+        argv = ("scontrol", "update", f"NodeName={node}", "State=UNDRAIN")
+        try:
+            info = None if self._halted() else self._read().get(node)
+            why = self._stopped or policy.why_not_resume(info, reason)
+        except SlurmError as error:
+            why = f"its state cannot be read: {error}"
+            self._stop(f"{node}: {why}")
+        if not why and read_reason(node, reason) is None:
+            why = "its reason is not ours"
+        fields: dict[str, Any] = {} if why else {"command": self.shown(argv)}
+        self.decide_resume(node, why, reason, **fields)
+        if why:
+            self.spared_lines.append(f"not resumed: {node}: {why}")
+            return False
+        if self.dry:
+            self.commands.append(self.shown(argv))
+            return False
+        assert info is not None  # else there is a why
+        return self._update(node, argv, info, lambda now: "DRAIN" not in now.flags, "resumed") == "resumed"
+
+    def decide_resume(self, node: str, why: str, reason: str, **fields: Any) -> None:
+        """Write the decision about a drained node of ours; `why` it stays drained, '' where it is resumed."""
+        self.write(
+            "resume_decision",
+            node=node,
+            decision="keep drained" if why else "resume",
+            why=why or "passed everything that had drained it",
+            reason=reason,
+            dry_run=self.dry,
+            **fields,
+        )
+
+    # --- Slurm
+
+    def _update(
+        self,
+        node: str,
+        argv: Sequence[str],
+        before: NodeInfo,
+        reached: Callable[[NodeInfo], bool],
+        word: str,
+    ) -> str:
+        """Run the command between an intent and a result; return the result's word."""
+        self.write(
+            "node_intent",
+            node=node,
+            command=self.shown(argv),
+            state=before.full_state,
+            reason=before.reason,
+        )
+        problem = ""
+        try:
+            self.slurm.run(*argv)
+        except SlurmError as error:
+            problem = str(error)
+        after = self._read_back(node)
+        if after is not None and reached(after):
+            result, problem = word, ""  # whatever the command said
+        elif after is None:
+            result = "unknown"
+            problem = problem or "its state could not be read after the act"
+        else:
+            result = "failed" if problem else "overtaken"
+            problem = problem or "somebody else changed the node at the same time"
+        self.write(
+            "node_result",
+            node=node,
+            result=result,
+            problem=problem,
+            state=after.full_state if after else None,
+            reason=after.reason if after else None,
+        )
+        if result != word:
+            self.problems.append(f"{node}: {result}: {problem}")
+            self._stop(f"an act did not work ({node}: {problem})")
+        return result
+
+    def _read(self) -> dict[str, NodeInfo]:
+        self.slurm.refresh()
+        return self.slurm.nodes()
+
+    def _read_back(self, node: str) -> NodeInfo | None:
+        try:
+            return self._read().get(node)
+        except SlurmError:
+            return None
+
+    def _stop(self, why: str) -> None:
+        if not self._stopped:
+            self._stopped = f"nothing more is touched: {why}"
+            self.problems.append(self._stopped)
+
+    def _halted(self) -> bool:
+        if not self._stopped and time.monotonic() > self._deadline:
+            self._stop(f"{OUT_OF_TIME:.0f} s are over, and the nodes wait to be given back")
+        return bool(self._stopped)
+
+
+def why_no_rights(slurm: Slurm) -> str:
+    """Return Slurm's words where it lets us change no node; '' where it does, or cannot be asked.
+
+    An update of a node that does not exist changes nothing, and who may change none is told that first (22.05.8).
+    """
+    try:
+        slurm.run("scontrol", "update", f"NodeName={_NO_NODE}", "State=UNDRAIN")
+    except SlurmError as error:
+        return str(error) if re.search(r"Invalid user id|denied", error.stderr, re.IGNORECASE) else ""
+    return ""
+
+
+def _is_drained(info: NodeInfo, reason: str) -> bool:
+    return "DRAIN" in info.flags and info.reason == reason

@@ -1,0 +1,309 @@
+"""Drained nodes of ours on trial: undrained inside a reservation, tested, and drained again unless they are kept.
+
+Slurm gives a drained node to nobody, a maintenance reservation's jobs included (tried on 22.05.8). Undrained inside of
+a reservation it goes to that reservation's jobs alone. A shell that reads a pipe of ours does both acts: however we
+die, the pipe closes, and every node that was not kept is drained again with the reason that it had. Where the shell
+dies, we drain the nodes again at once. How a trial has ended is what Slurm shows of the node afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.cluster.transport import kill_group
+from pytest_gpucluster.core.errors import GpuClusterError, SlurmError
+from pytest_gpucluster.drain import policy
+from pytest_gpucluster.drain.lock import locked
+from pytest_gpucluster.drain.reason import bare
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.cluster.transport import FarProcess
+
+    Write = Callable[..., None]
+
+BEGIN_WITHIN = 60.0  # seconds; an undrained node is heard again after slurmctld's next ping
+END_WITHIN = 30.0  # after that we act; where the controller is away the shell goes on for 10 minutes
+
+# Arguments: NODE REASON pairs. Lines in: `keep NODE`. Lines out: `undrained|refused|drained|left|lost NODE`.
+_SHELL = r"""
+trap '' HUP INT TERM PIPE
+undrain() {
+  while [ $# -gt 0 ]; do
+    if scontrol update NodeName="$1" State=UNDRAIN </dev/null; then echo "undrained $1"; else echo "refused $1"; fi
+    shift 2
+  done
+}
+drain_again() {
+  tries=0
+  while [ $tries -lt 200 ]; do
+    if shown=$(scontrol show node -o "$1" </dev/null); then
+      state=${shown#* State=}
+      case "${state%% *}" in
+        *DRAIN*) echo "left $1"; return ;;
+        *) scontrol update NodeName="$1" State=DRAIN Reason="$2" </dev/null && { echo "drained $1"; return; } ;;
+      esac
+    fi
+    tries=$((tries + 1)); sleep 3
+  done
+  echo "lost $1"
+}
+drain_others() {
+  while [ $# -gt 0 ]; do
+    case "$kept" in *" $1 "*) ;; *) drain_again "$1" "$2" ;; esac
+    shift 2
+  done
+}
+exec 2>/dev/null
+undrain "$@"
+kept=' '
+while read -r word node; do kept="$kept$node "; done
+drain_others "$@"
+"""
+
+
+def fit_for_trial(info: NodeInfo) -> bool:
+    """Return True for a node that we drained, that nobody uses, and that is not down beside."""
+    return policy.ours(info) is not None and info.state == "IDLE" and not info.busy
+
+
+@dataclass
+class Trial:
+    """`reasons`: node -> the reason of ours that drained it. Nothing happens before `begin`."""
+
+    slurm: Slurm
+    reasons: Mapping[str, str]
+    write: Write
+    lock: Path | None
+    refused: dict[str, str] = field(default_factory=dict)  # node -> why it is not on trial
+    # node -> drained, resumed, left (drained by somebody else), failed, unknown
+    ended: dict[str, str] = field(default_factory=dict)
+    _shell: subprocess.Popen[bytes] | FarProcess | None = None
+    _gone: bool = False  # the shell has ended
+    _said: dict[str, str] = field(default_factory=dict)  # node -> the shell's last word about it
+    _open: dict[str, str] = field(default_factory=dict)  # node -> reason
+    _kept: set[str] = field(default_factory=set)
+    _problems: list[str] = field(default_factory=list)
+    _news: threading.Condition = field(default_factory=threading.Condition)  # guards all of the above
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The nodes that are on trial now."""
+        with self._news:
+            return tuple(node for node in self._open if node not in self._kept)
+
+    def begin(self) -> None:
+        """Undrain the nodes that are still as our reason left them, and wait until they are heard. SlurmError."""
+        with locked(self.lock), self._news:
+            self._undrain()
+        self._wait_heard(set(self.running))
+
+    def _undrain(self) -> None:
+        nodes, chosen = self._nodes(), {}
+        for node, reason in self.reasons.items():
+            why = policy.why_not_resume(nodes.get(node), reason)
+            if why:
+                self.refused[node] = why
+                self.write("trial_refused", node=node, why=why)
+            else:
+                chosen[node] = reason
+                self.write(
+                    "node_intent",
+                    node=node,
+                    command=shlex.join(_undrained(node)),
+                    why="on trial inside the reservation",
+                    state=nodes[node].full_state,
+                    reason=reason,
+                )
+        if chosen:
+            self._start(chosen)
+
+    def _start(self, chosen: dict[str, str]) -> None:
+        pairs = [word for pair in chosen.items() for word in pair]
+        self._shell = self.slurm.transport.spawn(("sh", "-c", _SHELL, "trial", *pairs), env=self.slurm.env)
+        self._open = dict(chosen)
+        threading.Thread(target=self._read, args=(self._shell,), name="trial", daemon=True).start()
+        self._news.wait_for(lambda: self._gone or self._said.keys() >= chosen.keys(), BEGIN_WITHIN)
+        for node in chosen:
+            result = self._said.get(node, "unknown")
+            self.slurm.transport.count("scontrol")
+            self.write("node_result", node=node, result=result)
+            if result != "undrained" or self._gone:
+                self.refused[node] = _REFUSED if result == "refused" else _NOT_UNDRAINED
+
+    def keep(self, node: str) -> bool:
+        """Leave a node undrained, which has passed; False where its trial is over and it is drained."""
+        with self._news:
+            heard = self._tell(f"keep {node}\n")
+            if heard:
+                self._kept.add(node)
+            else:
+                self._settle()
+            return heard
+
+    def _tell(self, line: str) -> bool:
+        assert self._shell is not None  # nobody asks before begin
+        assert self._shell.stdin is not None
+        try:
+            self._shell.stdin.write(line.encode())
+            self._shell.stdin.flush()
+        except (OSError, ValueError):  # it was killed; that has been noticed, and the pipe is closed
+            return False
+        return True
+
+    def end(self) -> list[str]:
+        """Drain again what was not kept, and return what did not work, for people; again and again is harmless."""
+        with self._news:
+            if self._open and not self._gone:
+                for node in self.running:
+                    self._intend(node, "back to drained after its trial")
+                assert self._shell is not None  # it has begun
+                assert self._shell.stdin is not None
+                with contextlib.suppress(OSError):
+                    self._shell.stdin.close()
+                self._news.wait_for(lambda: self._gone, END_WITHIN)
+            self._settle()
+            problems, self._problems = self._problems, []
+        return problems
+
+    # --- how it ends
+
+    def _settle(self) -> None:
+        """See that every node is where it belongs, drain it where it is not, and write what came of it."""
+        if not self._open:
+            return
+        if self._gone:
+            self.slurm.retry_for = END_WITHIN  # nobody else tries
+        shown, away = self._shown()
+        for node, reason in tuple(self._open.items()):
+            info, why = shown.get(node), away
+            if info is not None and self._forgotten(node, info):
+                info, why = self._drain(node, reason)
+            self._conclude(node, reason, info, why)
+
+    def _shown(self) -> tuple[Mapping[str, NodeInfo], str]:
+        """Return the nodes as they are now; without them, why Slurm does not tell."""
+        try:
+            return self._nodes(), ""
+        except SlurmError as error:
+            return {}, str(error)
+
+    def _forgotten(self, node: str, info: NodeInfo) -> bool:
+        """Return True for a node in service that the shell has not drained; else somebody has resumed it since."""
+        by_shell = self._said.get(node) in {"drained", "left"}
+        return "DRAIN" not in info.flags and node not in self._kept and not by_shell
+
+    def _drain(self, node: str, reason: str) -> tuple[NodeInfo | None, str]:
+        """Drain a node that the shell has not drained; return it as it is then, and what hindered us."""
+        if not self._gone:
+            assert self._shell is not None  # it has begun
+            kill_group(self._shell)  # else it would drain the node later, whatever people do meanwhile
+            self._gone = True
+        shown, why = self._shown()
+        info = shown.get(node)
+        if info is None or not self._forgotten(node, info):  # somebody has just drained it
+            return info, why
+        self._intend(node, "back to drained by the run itself: the shell that does it has ended or hangs")
+        problem = ""
+        try:
+            self.slurm.run(*_drained(node, reason))
+        except SlurmError as error:
+            problem = str(error)
+        shown, why = self._shown()
+        return shown.get(node), problem or why
+
+    def _conclude(self, node: str, reason: str, info: NodeInfo | None, why: str) -> None:
+        result = self.ended[node] = self._result(node, reason, info)
+        del self._open[node]
+        wanted = "resumed" if node in self._kept else "drained"
+        problem = ""
+        if result not in {wanted, "left"}:
+            problem = why or f"Slurm shows {info.full_state if info else 'no such node'}"
+            self._problems.append(self._for_people(node, reason, result, problem))
+        state, now = (info.full_state, info.reason) if info else (None, None)
+        self._note("node_result", node=node, result=result, problem=problem, state=state, reason=now)
+
+    def _result(self, node: str, reason: str, info: NodeInfo | None) -> str:
+        if info is None:
+            said = self._said.get(node, "")
+            return said if said in {"drained", "left"} else "unknown"
+        if "DRAIN" not in info.flags:
+            return "resumed" if node in self._kept else "failed"
+        return "drained" if bare(info.reason) == bare(reason) else "left"
+
+    def _for_people(self, node: str, reason: str, result: str, problem: str) -> str:
+        kept = node in self._kept
+        wanted, argv = ("resumed", _undrained(node)) if kept else ("drained again", _drained(node, reason))
+        if result == "unknown":
+            tries = "" if self._gone or kept else ", a shell tries for 10 minutes"
+            return (
+                f"{node}: whether it is {wanted} after its trial is not known ({problem}){tries}: look with "
+                f"scontrol show node {node}; by hand: {shlex.join(argv)}"
+            )
+        return f"{node}: could not be {wanted} after its trial ({problem}); by hand: {shlex.join(argv)}"
+
+    def _intend(self, node: str, why: str) -> None:
+        self._note("node_intent", node=node, command=shlex.join(_drained(node, self._open[node])), why=why)
+
+    def _note(self, event: str, **fields: Any) -> None:
+        """Write an event; a log that is full keeps no node in service that was drained."""
+        with contextlib.suppress(GpuClusterError):
+            self.write(event, **fields)
+
+    # --- Slurm and the shell
+
+    def _nodes(self) -> dict[str, NodeInfo]:
+        self.slurm.refresh()
+        return self.slurm.nodes()
+
+    def _wait_heard(self, wanted: set[str]) -> None:
+        deadline = time.monotonic() + BEGIN_WITHIN
+        silent = wanted - self.refused.keys()
+        while silent and time.monotonic() < deadline:
+            with contextlib.suppress(SlurmError):
+                nodes = self._nodes()
+                silent = {node for node in silent if not nodes[node].responding}
+            if silent:
+                time.sleep(0.5)
+        for node in silent:
+            self.refused[node] = "it is not heard by Slurm after it was undrained"
+
+    def _read(self, shell: subprocess.Popen[bytes] | FarProcess) -> None:
+        assert shell.stdout is not None
+        with contextlib.suppress(ValueError, OSError):
+            for raw in shell.stdout:
+                word, _, node = raw.decode(errors="replace").strip().partition(" ")
+                with self._news:
+                    self._said[node] = word
+                    self._news.notify_all()
+        shell.wait()
+        with self._news:
+            self._gone = True
+            for pipe in (shell.stdin, shell.stdout, shell.stderr):
+                with contextlib.suppress(OSError):  # what it was to read
+                    if pipe is not None:
+                        pipe.close()
+            self._news.notify_all()
+            self._settle()  # nothing is open where it has ended as it should
+
+
+_REFUSED = "it could not be undrained: are you Slurm's administrator?"
+_NOT_UNDRAINED = "it was not undrained in time: the shell that does it has ended, or Slurm does not answer it"
+
+
+def _undrained(node: str) -> tuple[str, ...]:
+    return ("scontrol", "update", f"NodeName={node}", "State=UNDRAIN")
+
+
+def _drained(node: str, reason: str) -> tuple[str, ...]:
+    return ("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")

@@ -1,0 +1,412 @@
+"""Images as named containers: imported once a node, re-used by name, removed at the end.
+
+The name holds the job that made it: nobody re-uses what a dead run has left, and whoever finds it knows whether it may
+go. One that is to be kept holds, for a .sqsh file, a digest of its size and time in place of the job: an image that was
+made anew has another name, and the outdated container goes. A step that pins no nodes must not use such a name, since
+a name is a node's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import re
+import shlex
+import tempfile
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.cluster.slurm.leftovers import Leftover
+from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions, explain
+from pytest_gpucluster.cluster.slurm.result import StepResult
+from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
+from pytest_gpucluster.core import hostlist, units
+from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, StepError, StepTimeout
+from pytest_gpucluster.core.probe import last_line
+from pytest_gpucluster.core.run_mark import PREFIX, container_name, digest
+from pytest_gpucluster.core.secure_tempfile import open_own
+from pytest_gpucluster.kit import enroot
+from pytest_gpucluster.suites.container.facts import Imported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from pytest_gpucluster.cluster.channel.channel import Channel
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.core.probe import Answer
+
+KEPT = f"{PREFIX}-kept"
+PROGRESS = 15.0  # seconds between two lines of progress
+# seconds for the nodes to list their containers, and again to remove them; and in a run that was stopped
+PATIENCE, HURRY = 60.0, 10.0
+_UPTIME = "read -r up _ < /proc/uptime; echo up $up"
+_EXISTS = re.compile(r"\[ERROR\].*File (?:already )?exists|but the container already exists")
+
+
+class Containers:
+    """The images of one allocation. `say` is told of the progress; `keep` leaves the containers on the nodes."""
+
+    def __init__(
+        self,
+        slurm: Slurm,
+        allocation: Allocation,
+        channel: Channel,
+        *,
+        deadline: float = 600.0,
+        keep: bool = False,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self._slurm, self._allocation, self._channel = slurm, allocation, channel
+        self._deadline, self._keep = deadline, keep
+        self._say = say or (lambda _line: None)
+        self._known: dict[str, Imported] = {}
+        self._count = itertools.count()
+
+    # -- what is on the nodes -----------------------------------------------------------------------------------
+
+    def ask(self, command: str, nodes: Iterable[str], *, timeout: float = 60.0) -> dict[str, Answer]:
+        """Ask nodes anew: the channel remembers answers, and containers come and go."""
+        wanted = set(nodes)
+        told = self._channel.ask(f"{command}\n# {os.getpid()}.{next(self._count)}", timeout=timeout)
+        return {node: answer for node, answer in told.items() if node in wanted}
+
+    def listed(self, nodes: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
+        """Return Enroot's names on each node; None where Enroot does not tell."""
+        return {node: _names(answer) for node, answer in self.ask(enroot.NAMES.command, nodes).items()}
+
+    def remove(self, name: str, nodes: Sequence[str]) -> dict[str, str]:
+        """Remove a container by Pyxis's name; return why it failed, by node."""
+        problems = {}
+        for node, names in self.listed(nodes).items():
+            if names is None:
+                problems[node] = enroot.UNKNOWN
+                continue
+            own = enroot.own_names(names, name)
+            if not own:
+                continue
+            answer = self._channel.ask_node(node, enroot.remove_command(own), timeout=120.0, fresh=True)
+            if answer.rc != 0:
+                problems[node] = answer.problem or last_line(answer.err) or f"exit {answer.rc}"
+        return problems
+
+    # -- import -------------------------------------------------------------------------------------------------
+
+    def ensure(self, image: str, nodes: Sequence[str] | None = None) -> Imported:
+        """Have the image on these nodes (default: all), importing where it is missing; again, it costs nothing."""
+        wanted = tuple(nodes or self._allocation.nodes)
+        known = self._known.get(image)
+        if known is None or not set(wanted) <= {*known.nodes, *known.failed}:
+            with _shared(self._share(image)) as users:
+                self._known[image] = self._ensure(image, wanted)
+                users.add(os.getpid())
+        return self._known[image]
+
+    def options(self, image: str) -> PyxisOptions:
+        """Return the options of a step that re-uses an image that ensure() has brought."""
+        return PyxisOptions(name=f"{self._known[image].name}:no_exec")
+
+    def _ensure(self, image: str, nodes: tuple[str, ...]) -> Imported:
+        look = f"{_stat(image)}; {_UPTIME}; {enroot.NAMES.command} 2>/dev/null"
+        told = self.ask(look, nodes)
+        stamps = {stamp for answer in told.values() if (stamp := _stamp(answer.out))}
+        name = container_name(self._allocation.job_id, image)
+        if self._keep:
+            name = f"{KEPT}-{digest(image)}-{digest(*sorted(stamps)) if stamps else 'registry'}"
+        there = tuple(node for node, answer in told.items() if enroot.own_names(_lines(answer.out), name))
+        replaced = self._drop_outdated(image, name, told)
+        missing = tuple(node for node in nodes if node not in there)
+        sizes = {
+            node: int(stamp.split()[0]) for node, answer in told.items() if (stamp := _stamp(answer.out))
+        }
+        if not missing:
+            return Imported(image, name, size=sizes, reused=there, replaced=replaced)
+        result, problem = self._import(image, name, missing)
+        before = {node: _uptime(answer.out) for node, answer in told.items()}
+        seconds, failed = _outcome(result, missing, before, problem)
+        lost_race = [node for node in failed if result and _EXISTS.search(said_of(result, node))]
+        won = {
+            node: 0.0
+            for node, names in (self.listed(lost_race).items() if lost_race else ())
+            if names is None or enroot.own_names(names, name)
+        }
+        failed = {node: why for node, why in failed.items() if node not in won}
+        return Imported(
+            image, name, seconds, sizes, (*there, *won), replaced, failed, result.command if result else ""
+        )
+
+    def _drop_outdated(self, image: str, name: str, told: Mapping[str, Answer]) -> tuple[str, ...]:
+        """Remove what was imported from an older file of this path; return the nodes that had it."""
+        pattern = re.compile(rf"pyxis_(?:\d+_)?({KEPT}-{digest(image)}-[^-]+)")
+        outdated: dict[str, list[str]] = {}
+        for node, answer in told.items():
+            for line in _lines(answer.out):
+                match = pattern.fullmatch(line)
+                if match and match[1] != name:
+                    outdated.setdefault(match[1], []).append(node)
+        for old, nodes in outdated.items():
+            self._say(f"{old} on {hostlist.fold(nodes)} is outdated: removed")
+            self.remove(old, nodes)
+        return tuple(dict.fromkeys(node for nodes in outdated.values() for node in nodes))
+
+    def _import(self, image: str, name: str, nodes: tuple[str, ...]) -> tuple[StepResult | None, str]:
+        request = StepRequest(
+            argv=("sh", "-c", _UPTIME),
+            nodes=nodes,
+            ntasks_per_node=1,
+            # create: what is there already was not imported by this step
+            pyxis=PyxisOptions(image=image, name=f"{name}:create"),
+            timeout=self._deadline,
+        )
+        begin = time.monotonic()
+        with self._progress(f"importing {image} on {hostlist.fold(nodes)}"):
+            try:
+                result = run_step(self._slurm, self._allocation, request)
+            except StepTimeout as error:
+                late = error.result if isinstance(error.result, StepResult) else None
+                return late, f"not imported within {units.format_duration(self._deadline)}"
+            except StepError as error:
+                # no task began anywhere: what Slurm and Pyxis said is the answer of every node
+                return StepResult(error.rc or 1, (), error.stderr, 0.0, " ".join(error.argv)), str(error)
+        self._say(
+            f"imported {image} on {sum(t.ok for t in result.tasks)} of {len(nodes)} nodes: "
+            f"{time.monotonic() - begin:.1f} s"
+        )
+        return result, ""
+
+    @contextlib.contextmanager
+    def _progress(self, what: str) -> Iterator[None]:
+        done, begin = threading.Event(), time.monotonic()
+
+        def tell() -> None:
+            while not done.wait(PROGRESS):
+                self._say(f"{what}: {time.monotonic() - begin:.0f} s so far")
+
+        self._say(what)
+        thread = threading.Thread(target=tell, name="import", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _share(self, image: str) -> str:
+        return f"{self._allocation.job_id}-{digest(image)}"
+
+    def close(self) -> None:
+        """Remove what was imported, unless it is to be kept, or another process of this run still uses it."""
+        for image, imported in self._known.items():
+            with _shared(self._share(image)) as users:
+                users.discard(os.getpid())
+                if not users and not self._keep:
+                    self.remove(imported.name, self._allocation.nodes)
+        self._known.clear()
+
+
+def why_failed(result: StepResult, node: str) -> str:
+    """Return in one line why a step failed on a node, from what srun, slurmstepd and Pyxis said."""
+    own = said_of(result, node)
+    hint = explain(own)
+    if hint:
+        return hint
+    errors = [line.split("error: ", 1)[-1].strip() for line in own.splitlines() if "error: " in line]
+    return errors[0] if errors else ""
+
+
+def said_of(result: StepResult, node: str) -> str:
+    """Return what was said of one node: by its tasks, by its slurmstepd and by srun; what names no node is of all."""
+    own = [task.stderr for task in result.of_node(node)]
+    others = re.compile(r"slurmstepd-(\S+?):|srun: error: (\S+?): tasks? ")
+    for line in result.stderr.splitlines():
+        match = others.match(line)
+        if match is None or match[1] == node or node in hostlist.expand(match[2] or ""):
+            own.append(line)
+    return "\n".join(own)
+
+
+def _outcome(
+    result: StepResult | None, nodes: Sequence[str], before: Mapping[str, float | None], problem: str
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Return seconds of the nodes that imported, and why the others did not."""
+    seconds: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for node in nodes:
+        tasks = result.of_node(node) if result else ()
+        if tasks and all(task.ok for task in tasks):
+            begin, end = before.get(node), _uptime(tasks[0].stdout)
+            seconds[node] = max(0.0, end - begin) if begin is not None and end is not None else 0.0
+        else:
+            told = why_failed(result, node) if result else ""
+            failed[node] = told or problem or "the import ended without a word"
+    return seconds, failed
+
+
+def _stat(image: str) -> str:
+    """Return the sh command that tells size and time of a .sqsh; a name without a leading / or . is a registry's."""
+    if not image.startswith(("/", ".")):
+        return "echo stat registry"
+    return f"stat -L -c 'stat %s %Y' {shlex.quote(image)} 2>/dev/null || echo stat missing"
+
+
+def _stamp(text: str) -> str:
+    match = re.search(r"^stat (\d+ \d+)$", text, re.MULTILINE)
+    return match[1] if match else ""
+
+
+def _uptime(text: str) -> float | None:
+    match = re.search(r"^up ([\d.]+)", text, re.MULTILINE)
+    return float(match[1]) if match else None
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in text.splitlines())
+
+
+def _names(answer: Answer) -> tuple[str, ...] | None:
+    try:
+        return enroot.read_names(answer) if answer.rc is not None else None
+    except NotAvailable:
+        return None
+
+
+def clear(slurm: Slurm, channel: Channel, jobs: Collection[int], *, hurry: bool = False) -> list[str]:
+    """Remove the containers of these jobs and of jobs of ours that are over; return what could not be removed.
+
+    `hurry`: a run that was stopped waits for a node for seconds, not for minutes.
+    """
+    patience = HURRY if hurry else PATIENCE
+    found, unknown = of_ended_jobs(slurm, channel, jobs, patience)
+    return [*remove_found(channel, found, patience), *unknown]
+
+
+def of_ended_jobs(
+    slurm: Slurm, channel: Channel, jobs: Collection[int], patience: float = PATIENCE
+) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """Return {node: containers of these jobs and of jobs of ours that are over}, and which nodes do not list theirs.
+
+    Only what bears a job in a name of ours counts: a container of a job that Slurm still knows does not.
+    """
+    lost = set(channel.lost)  # of which the run tells anyway
+    told = channel.ask(f"{enroot.NAMES.command}\n# at the end of jobs {sorted(jobs)}", timeout=patience)
+    listed = {node: names for node, answer in told.items() if (names := _names(answer)) is not None}
+    found = {node: ours for node, names in listed.items() if (ours := enroot.ours(names))}
+    if any(job not in jobs for ours in found.values() for job in ours.values()):
+        live = {int(job) for job in slurm.run("squeue", "-h", "-a", "-o", "%A").split() if job.isdigit()}
+    else:
+        live = set()
+    over = {
+        node: tuple(sorted(name for name, job in ours.items() if job in jobs or job not in live))
+        for node, ours in found.items()
+    }
+    unknown: dict[str, list[str]] = {}
+    for node, answer in told.items():
+        if node not in listed and node not in lost:
+            why = f"{answer.problem}." if answer.problem else enroot.UNKNOWN
+            unknown.setdefault(why, []).append(node)
+    problems = [
+        f"{hostlist.fold(nodes)} may keep containers named {PREFIX}-JOB-...: {why} "
+        f"Run enroot list and enroot remove -f there"
+        for why, nodes in unknown.items()
+    ]
+    return {node: names for node, names in over.items() if names}, problems
+
+
+def remove_found(
+    channel: Channel, found: Mapping[str, tuple[str, ...]], patience: float = PATIENCE
+) -> list[str]:
+    """Remove what of_ended_jobs() has found, by one command for all nodes; return what could not be removed."""
+    every = sorted({name for names in found.values() for name in names})
+    removed = channel.ask(enroot.remove_there(every), timeout=patience) if every else {}
+    return [
+        f"{node} keeps containers of ended jobs: {answer.problem or last_line(answer.err) or f'exit {answer.rc}'}: run "
+        f"there: {enroot.remove_command(found[node])}"
+        for node, answer in removed.items()
+        if answer.rc != 0 and node in found
+    ]
+
+
+def as_leftovers(channel: Channel, found: Mapping[str, tuple[str, ...]]) -> list[Leftover]:
+    """Return what of_ended_jobs() has found, container by container, to be listed and removed one by one."""
+    nodes: dict[str, list[str]] = {}
+    for node, names in found.items():
+        for name in names:
+            nodes.setdefault(name, []).append(node)
+    return [
+        Leftover(
+            f"container {name} on {hostlist.fold(where)}, whose job has ended",
+            partial(_remove_everywhere, channel, name, where),
+        )
+        for name, where in nodes.items()
+    ]
+
+
+def _remove_everywhere(channel: Channel, name: str, nodes: Sequence[str]) -> None:
+    if problems := remove_found(channel, dict.fromkeys(nodes, (name,))):
+        raise GpuClusterError("; ".join(problems))
+
+
+def dead_users() -> list[Leftover]:
+    """Return the files of _shared() that killed processes have left: unlocked, and no process in them lives."""
+    prefix = f"{PREFIX}-{os.getuid()}"
+    return [
+        Leftover(f"file {path}, whose processes have ended", partial(_is_unused, path, remove=True))
+        for path in sorted(Path(tempfile.gettempdir()).glob(f"{prefix}-*.users"))
+        if re.fullmatch(rf"{prefix}-\d+-[0-9a-f]{{8}}\.users", path.name) and _is_unused(path)
+    ]
+
+
+def _is_unused(path: Path, *, remove: bool = False) -> bool:
+    """Say whether nobody uses a file of _shared() any more; `remove`: take it away then."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unused = os.fstat(handle).st_uid == os.geteuid() and not _users(handle)
+        if unused and remove:
+            path.unlink(missing_ok=True)
+    except BlockingIOError:  # a process imports this very image
+        return False
+    finally:
+        os.close(handle)
+    return unused
+
+
+@contextlib.contextmanager
+def _shared(name: str) -> Iterator[set[int]]:
+    """Yield the processes of this machine that use an image; one of them at a time.
+
+    Two first uses of a name on one node race in Enroot, and what one xdist worker has done with another may still use.
+    """
+    path, handle = _opened(name)
+    try:
+        users = _users(handle)
+        yield users
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, " ".join(map(str, sorted(users))).encode(), 0)
+        if not users:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(handle)
+
+
+def _opened(name: str) -> tuple[Path, int]:
+    while True:
+        path, handle = open_own(f"{PREFIX}-{os.getuid()}-{name}.users")
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return path, handle
+        os.close(handle)  # who had the lock has taken the file away
+
+
+def _users(handle: int) -> set[int]:
+    """Return the processes that a file names and that live."""
+    text = os.pread(handle, 1 << 16, 0).decode(errors="replace")
+    return {int(word) for word in text.split() if word.isdigit() and Path("/proc", word).exists()}

@@ -1,0 +1,779 @@
+"""The GPUs of a node, as nvidia-smi tells of them.
+
+All probes of this file share SURVEY, one command line that runs eight short nvidia-smi processes one after another,
+so the fleet runs it once. Its answer is cut into sections, each with the exit status of its nvidia-smi: a section
+that failed takes no other with it. A field that an older driver does not know is dropped from the query and asked
+again without it; the facts then say 'not reported by this driver'.
+
+Formats: nvidia-smi(1) and `nvidia-smi --help-query-gpu`; recorded from driver 580 in tests/data/h200x8.
+What nvidia-smi prints in place of a value ('[N/A]', '[Unknown Error]', 'ERR!', ...) is never a number: the fact is
+None and `unread` holds the text.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import NOT_EXECUTABLE, NOT_FOUND, Answer, Probe, last_line
+
+MIB = 2**20
+NOT_REPORTED = "not reported by this driver"
+
+# What all nvidia-smi of the survey may take together: without persistence mode each loads the driver anew, several
+# seconds a time. One that hangs is cut off then, and no further one is started on that node.
+HANG = 90
+DRIVER_NOT_LOADED = 9  # nvidia-smi(1), return value 9
+INFOROM_CORRUPTED = 14  # nvidia-smi(1): a warning beside a whole answer
+_NO_GPU = "No devices were found"  # `nvlink -s` says so with status 0; recorded from driver 580
+_HUNG = (124, 137)  # timeout(1): ended by TERM, by KILL
+_STOPPED = (DRIVER_NOT_LOADED, NOT_EXECUTABLE, NOT_FOUND)
+
+
+# --- one value ---------------------------------------------------------------------------------------------------
+
+Reader = Callable[[str, str], Any]  # (cell, unit of the header) -> value; ValueError where it is none
+# What stands in place of a value: NVML's words for its errors (nvmlErrorString) in brackets, nvidia-smi's own without.
+_NO_VALUE = re.compile(r"\[.*\]|N/?A|Not (Supported|Available|Found)|Unknown( Error)?|ERR!?|", re.IGNORECASE)
+# Those that say that the GPU, its driver or a guest has no such thing. Every other one is an error.
+_LACKS = re.compile(
+    r"\[?(N/?A|Not (Supported|Available|Found)|Function Not Found|Unknown"
+    r"|Requested functionality has been deprecated)\]?",  # since driver 580
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?: (\S+))?")
+_BUS = re.compile(r"(?:[0-9A-Fa-f]{4})?([0-9A-Fa-f]{4}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.([0-7])")
+
+
+def number(unit: str = "", scale: float = 1.0) -> Reader:
+    """Return a reader of numbers with this unit, which stands in the cell or, with nounits, in the header."""
+
+    def read(cell: str, header_unit: str) -> float:
+        match = _NUMBER.fullmatch(cell)
+        if not match or (match[2] or header_unit) != unit:
+            raise ValueError(cell)
+        return float(match[1]) * scale
+
+    return read
+
+
+def whole(unit: str = "", scale: int = 1) -> Reader:
+    """Return a reader of counts: digits alone, with this unit."""
+
+    def read(cell: str, header_unit: str) -> int:
+        match = re.fullmatch(r"(\d+)(?: (\S+))?", cell)
+        if not match or (match[2] or header_unit) != unit:
+            raise ValueError(cell)
+        return int(match[1]) * scale
+
+    return read
+
+
+def words(cell: str, _: str) -> str:
+    """Read a text."""
+    return cell
+
+
+def either(yes: str, no: str) -> Reader:
+    """Return a reader of a yes-or-no in these words."""
+
+    def read(cell: str, _: str) -> bool:
+        return {yes: True, no: False}[cell]
+
+    return read
+
+
+def bus_id(cell: str, _: str = "") -> str:
+    """Read a PCI address the kernel's way: 00000000:1B:00.0 becomes 0000:1b:00.0; ValueError otherwise."""
+    match = _BUS.fullmatch(cell)
+    if not match:
+        raise ValueError(cell)
+    return f"{match[1]}:{match[2]}:{match[3]}.{match[4]}".lower()
+
+
+def bit_mask(cell: str, _: str) -> int:
+    """Read a mask like 0x0000000000000001."""
+    if not re.fullmatch(r"0x[0-9a-fA-F]{1,16}", cell):
+        raise ValueError(cell)
+    return int(cell, 16)
+
+
+_ENABLED = either("Enabled", "Disabled")
+_YES = either("Yes", "No")
+_COUNT = whole()
+_MEMORY = whole("MiB", MIB)
+
+# attribute of Gpu: the field to query, how to read it. Other names under which nvidia-smi prints it: _ALIASES.
+_FIELDS: dict[str, tuple[str, Reader]] = {
+    "index": ("index", _COUNT),
+    "uuid": ("uuid", words),
+    "name": ("name", words),
+    "bus": ("pci.bus_id", bus_id),
+    "serial": ("serial", words),
+    "driver": ("driver_version", words),
+    "vbios": ("vbios_version", words),
+    "memory": ("memory.total", _MEMORY),
+    "memory_used": ("memory.used", _MEMORY),
+    "display": ("display_active", _ENABLED),
+    "persistence": ("persistence_mode", _ENABLED),
+    "compute_mode": ("compute_mode", words),
+    "mig": ("mig.mode.current", _ENABLED),
+    "ecc": ("ecc.mode.current", _ENABLED),
+    "ecc_volatile_uncorrected": ("ecc.errors.uncorrected.volatile.total", _COUNT),
+    "ecc_volatile_corrected": ("ecc.errors.corrected.volatile.total", _COUNT),
+    "ecc_aggregate_uncorrected": ("ecc.errors.uncorrected.aggregate.total", _COUNT),
+    "ecc_aggregate_sram": ("ecc.errors.uncorrected.aggregate.sram", _COUNT),
+    "sram_threshold_exceeded": ("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded", _YES),
+    "retired_pending": ("retired_pages.pending", _YES),
+    "retired_single": ("retired_pages.single_bit_ecc.count", _COUNT),
+    "retired_double": ("retired_pages.double_bit.count", _COUNT),
+    "pcie_gen": ("pcie.link.gen.current", _COUNT),
+    "pcie_gen_max": ("pcie.link.gen.max", _COUNT),
+    "pcie_width": ("pcie.link.width.current", _COUNT),
+    "pcie_width_max": ("pcie.link.width.max", _COUNT),
+    "pstate": ("pstate", words),
+    "clock_sm": ("clocks.sm", number("MHz")),
+    "clock_sm_max": ("clocks.max.sm", number("MHz")),
+    "clock_memory": ("clocks.mem", number("MHz")),
+    "clock_memory_max": ("clocks.max.mem", number("MHz")),
+    "clock_application": ("clocks.applications.graphics", number("MHz")),
+    "clock_application_default": ("clocks.default_applications.graphics", number("MHz")),
+    "throttle": ("clocks_throttle_reasons.active", bit_mask),
+    "temperature": ("temperature.gpu", number()),
+    "power": ("power.draw", number("W")),
+    "power_limit": ("power.limit", number("W")),
+    "fabric_state": ("fabric.state", words),
+    "fabric_status": ("fabric.status", words),
+    "fabric_health": ("fabric.health.summary", words),
+    "recovery_action": ("gpu_recovery_action", words),
+}
+_ALIASES = {
+    "gpu_uuid": "uuid",
+    "gpu_name": "name",
+    "gpu_serial": "serial",
+    "gpu_bus_id": "pci.bus_id",
+    "clocks.current.sm": "clocks.sm",
+    "clocks.current.memory": "clocks.mem",
+    "clocks.max.memory": "clocks.max.mem",
+    "clocks.applications.gr": "clocks.applications.graphics",
+    "clocks.default_applications.gr": "clocks.default_applications.graphics",
+    "clocks_event_reasons.active": "clocks_throttle_reasons.active",
+    "power.requested_limit": "power.limit",
+    "gpu.power.requested_limit": "power.limit",
+    "used_gpu_memory": "used_memory",
+}
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+_APPS = "pid,gpu_uuid,used_memory,process_name"  # the name last: it may hold commas
+_ROWS = "gpu_uuid,remapped_rows.correctable,remapped_rows.uncorrectable,remapped_rows.pending,remapped_rows.failure"
+# 18 links of 8 GPUs print up to 180 kB: of each GPU its line, how many counters are harmless, and the others. Harmless:
+# zeros, traffic, what error correction repaired, and the raw lanes below it, which no healthy NVLink 5 has at zero
+# (nvml.h, NVML_FI_DEV_NVLINK_COUNT_*). The rate 15e-255 is NVML's zero (DCGM, IsEffectiveBerThresholdExceeded).
+_FOLD_ERRORS = (
+    'awk \'/^GPU /{if(g)print "zero " z;g=1;z=0;print;next} '
+    "/: 0$|: 15e-255$|: [RT]x (packets|bytes): [0-9]+$|: FEC Errors - [0-9]+: [0-9]+$"
+    "|: Raw (BER|Errors) [A-Za-z0-9 ]+: [0-9]+$/{z++;next} "
+    'NF{print} END{if(g)print "zero " z}\''
+)
+_QUERIES = " ".join(
+    (
+        's=; n() { if [ -n "$s" ]; then o=; r=-; return; fi; o=$(nvidia-smi "$@" 2>&1); r=$?;',
+        f"case $r in {'|'.join(map(str, _STOPPED))}) s=1;; esac; }};",
+        """h() { echo "@@ $1 $r"; }; p() { printf '%s\\n' "$o"; };""",
+        "f=" + ",".join(query for query, _ in _FIELDS.values()) + ";",
+        'while :; do n --query-gpu="$f" --format=csv; case $o in',
+        """*'Field "'?*'" is not a valid field to query'*) x=${o#*Field \\"}; x=${x%%\\"*};""",
+        'case ",$f," in *",$x,"*) f=",$f,"; f=${f%%",$x,"*},${f#*",$x,"}; f=${f#,}; f=${f%,}; continue;; esac;;',
+        "esac; break; done; h gpus; p;",
+        f"n --query-remapped-rows={_ROWS} --format=csv; h rows; p;",
+        f"n --query-compute-apps={_APPS} --format=csv; h apps; p;",
+        # the warning stands below this table, even where the queries do not show it (microsoft/pai, issue 3756)
+        "n; h header; case $o in *nfoROM*) p | grep nfoROM;; esac;",
+        """case $o in *CUDA*) o=${o#*CUDA}; printf 'CUDA%s\\n' "${o%%|*}";; esac;""",
+        "n nvlink -s; h nvlink; p;",
+        f"n nvlink -e; h errors; p | {_FOLD_ERRORS};",
+        "n topo -m; h topology; p; n topo -p2p n; h p2p; p; :",
+    )
+)
+_ORDER = ("gpus", "rows", "apps", "header", "nvlink", "errors", "topology", "p2p")
+# one timeout(1) for all: it and the shell of each would be a third of what a healthy node does here
+SURVEY = (
+    f"t=; if command -v timeout >/dev/null; then t='timeout -k 5 {HANG}'; fi; $t sh -c {shlex.quote(_QUERIES)}; "
+    f'r=$?; case $r in {"|".join(map(str, _HUNG))}) echo; echo "@@ hung $r";; esac; :'
+)
+_SECTION = re.compile(r"^@@ (\w+) (-?\d*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Section:
+    """What one nvidia-smi of the survey printed; `rc` is None where it was not started any more."""
+
+    rc: int | None
+    text: str
+
+
+def sections(answer: Answer) -> dict[str, Section]:
+    """Cut the survey's answer; ProbeError where it is not one."""
+    if answer.truncated:
+        raise ProbeError("nvidia-smi: the answer was cut at the cap")
+    parts = _SECTION.split(answer.out)
+    if len(parts) < 4:  # noqa: PLR2004 - what came before, then name, status, text
+        raise ProbeError(
+            f"nvidia-smi: no section in the answer: {last_line(answer.err or answer.out)[:120]!r}"
+        )
+    found = {
+        name: Section(None if rc in ("-", "") else int(rc), text.strip("\n"))
+        for name, rc, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
+    }
+    cut_off = found.pop("hung", None)
+    if cut_off is not None:
+        missing = [name for name in _ORDER if name not in found]
+        found |= {name: Section(None, "") for name in missing[1:]}
+        found |= {name: Section(cut_off.rc, "") for name in missing[:1]}  # the one that was running
+    return found
+
+
+def section(answer: Answer, name: str, what: str) -> str:
+    """Return the text of a section that succeeded; NotAvailable with what nvidia-smi said where not."""
+    found = sections(answer).get(name)
+    if found is None:
+        raise ProbeError(f"{what}: its section is missing; the answer ended early")
+    if found.rc is None:
+        raise NotAvailable(f"{what}: not asked, since nvidia-smi had failed before (see gpu.driver)")
+    if found.rc not in (0, INFOROM_CORRUPTED):
+        raise NotAvailable(f"{what}: {_plain(last_line(found.text)) or 'no message'} ({_exit(found.rc)})")
+    if found.text.strip() == _NO_GPU:
+        raise NotAvailable(f"{what}: {_NO_GPU}")
+    return found.text
+
+
+def _plain(line: str) -> str:
+    """Return a line of somebody else's as people may see it: short, and without what is no text."""
+    return "".join(sign if sign.isprintable() else "?" for sign in line)[:160]
+
+
+def _exit(rc: int) -> str:
+    return f"exit {rc}, signal {rc - 128}" if 128 < rc < 128 + 65 else f"exit {rc}"  # noqa: PLR2004 - sh's rule
+
+
+# --- CSV ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Table:
+    """A CSV of nvidia-smi: rows of {column: (cell, unit of the header)}, and the lines that are no rows."""
+
+    rows: tuple[dict[str, tuple[str, str]], ...]
+    messages: tuple[str, ...]
+
+
+def read_csv(text: str, first: str, free: str = "") -> Table:
+    """Read `--format=csv`, with or without nounits.
+
+    `first` is the name of the first column: the line that begins with it is the header. nvidia-smi quotes nothing,
+    so a row with too many commas is put together again in the column `free`, the one that may hold any text.
+    ProbeError where a row is cut or has too many cells; other lines are messages.
+    """
+    rows, messages, header = [], [], list[tuple[str, str]]()
+    for line in filter(None, (line.strip() for line in text.splitlines())):
+        cells = [sys.intern(cell.strip()) for cell in line.split(",")]  # most are alike on all nodes
+        if not header:
+            if _column(cells[0])[0] == first:
+                header = [_column(cell) for cell in cells]
+            else:
+                messages.append(line)
+            continue
+        row = _row(line, cells, [name for name, _ in header], free)
+        if row is None:
+            messages.append(line)
+        else:
+            rows.append({name: (cell, unit) for (name, unit), cell in zip(header, row, strict=True)})
+    return Table(tuple(rows), tuple(messages))
+
+
+def _column(cell: str) -> tuple[str, str]:
+    """Return the name that we know a column by, and its unit: 'memory.total [MiB]'."""
+    name, _, unit = cell.partition(" [")
+    return _ALIASES.get(name, name), unit.removesuffix("]")
+
+
+def _row(line: str, cells: list[str], names: list[str], free: str) -> list[str] | None:
+    surplus = len(cells) - len(names)
+    if surplus < 0:
+        if re.match(r"(\d+|GPU-[0-9a-f-]+)\s*,", line):
+            raise ProbeError(f"nvidia-smi: a row of {len(cells)} of {len(names)} cells, cut? {line[:80]!r}")
+        return None
+    if surplus and free not in names:
+        raise ProbeError(f"nvidia-smi: a row of {len(cells)} cells under {len(names)} columns: {line[:80]!r}")
+    if surplus:
+        at = names.index(free)
+        cells = [*cells[:at], ", ".join(cells[at : at + surplus + 1]), *cells[at + surplus + 1 :]]
+    return cells
+
+
+def _value(row: Mapping[str, tuple[str, str]], column: str, read: Reader) -> tuple[Any, str]:
+    """Return (value, '') or (None, what stood there instead)."""
+    if column not in row:
+        return None, NOT_REPORTED
+    return _understood(read, *row[column])
+
+
+@lru_cache(maxsize=1 << 14)
+def _understood(read: Reader, cell: str, unit: str) -> tuple[Any, str]:
+    """Read a cell once: most are alike on all GPUs of a fleet."""
+    if _NO_VALUE.fullmatch(cell):
+        return None, cell or "an empty cell"
+    try:
+        return read(cell, unit), ""
+    except (ValueError, KeyError):
+        return None, f"{cell!r}, which is not understood"
+
+
+# --- the GPUs ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)  # there may be a hundred thousand
+class Gpu:
+    """One GPU. Memory in bytes, clocks in MHz, power in watts, temperature in degrees Celsius.
+
+    None: nvidia-smi gave no value; `unread` has, by attribute, what it printed instead.
+    """
+
+    index: int | None = None
+    uuid: str | None = None
+    name: str | None = None
+    bus: str | None = None
+    serial: str | None = None
+    driver: str | None = None
+    vbios: str | None = None
+    memory: int | None = None
+    memory_used: int | None = None
+    display: bool | None = None
+    persistence: bool | None = None
+    compute_mode: str | None = None
+    mig: bool | None = None
+    ecc: bool | None = None
+    ecc_volatile_uncorrected: int | None = None
+    ecc_volatile_corrected: int | None = None
+    ecc_aggregate_uncorrected: int | None = None
+    ecc_aggregate_sram: int | None = None
+    sram_threshold_exceeded: bool | None = None
+    retired_pending: bool | None = None
+    retired_single: int | None = None
+    retired_double: int | None = None
+    pcie_gen: int | None = None
+    pcie_gen_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    pstate: str | None = None
+    clock_sm: float | None = None
+    clock_sm_max: float | None = None
+    clock_memory: float | None = None
+    clock_memory_max: float | None = None
+    clock_application: float | None = None
+    clock_application_default: float | None = None
+    throttle: int | None = None
+    temperature: float | None = None
+    power: float | None = None
+    power_limit: float | None = None
+    fabric_state: str | None = None
+    fabric_status: str | None = None
+    fabric_health: str | None = None
+    recovery_action: str | None = None
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """The name of the part in every report: GPU 3 (GPU-5ec84d8d-..., 0000:1b:00.0)."""
+        return f"GPU {'?' if self.index is None else self.index} ({self.uuid or 'no UUID'}, {self.bus or 'no bus id'})"
+
+    @property
+    def lost(self) -> str:
+        """Why nothing can be read of the GPU any more, in the words of NVML (nvmlErrorString); '' where it answers."""
+        gone = next((text for text in self.unread.values() if _IS_LOST.search(text)), "")
+        unknown = [text for text in self.unread.values() if "Unknown Error" in text]
+        return gone or (unknown[0] if 2 * len(unknown) > len(_FIELDS) else "")
+
+    def lacks(self, attribute: str) -> bool:
+        """Whether the GPU, its driver or the guest has no such thing; an error is none of these."""
+        return lacking(self.unread.get(attribute, ""))
+
+
+def lacking(text: str) -> bool:
+    """Whether this text in place of a value says that there is no such thing: '[N/A]', '[Not Supported]', ..."""
+    return text == NOT_REPORTED or bool(_LACKS.fullmatch(text))
+
+
+REQUIRES_RESET = "GPU requires reset"
+_IS_LOST = re.compile(rf"\bGPU is lost\b|fallen off the bus|{REQUIRES_RESET}", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """All GPUs of a node.
+
+    `messages` is what nvidia-smi said beside its table, like a GPU whose handle it cannot get. `driver_problem` is
+    why nvidia-smi could not work at all (absent, hung, no driver); '' where the driver answered. `cuda` is the
+    newest CUDA version of the driver. `failed` tells the exit status where it was not 0. `cut_off` names the query
+    in which all nvidia-smi together had taken HANG seconds; '' where all were answered.
+    """
+
+    devices: tuple[Gpu, ...] = ()
+    messages: tuple[str, ...] = ()
+    driver_problem: str = ""
+    cuda: str | None = None
+    failed: str = ""
+    cut_off: str = ""
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    def __iter__(self) -> Iterator[Gpu]:
+        return iter(self.devices)
+
+    def named(self, uuid: str) -> str:
+        """Return the part's name of a UUID."""
+        return next((str(gpu) for gpu in self.devices if gpu.uuid == uuid), f"GPU ({uuid})")
+
+    def at(self, bus: str) -> str:
+        """Return the part's name of a PCI address as the driver logs it, like 0000:1b:00."""
+        wanted = bus.lower()
+        for gpu in self.devices:
+            if gpu.bus and gpu.bus.rpartition(".")[0] == wanted.partition(".")[0]:
+                return str(gpu)
+        return f"GPU at {wanted}"
+
+
+_DRIVER_DOWN = re.compile(
+    r"couldn't communicate|Failed to initialize NVML|version mismatch|not found|No such file|Permission",
+    re.IGNORECASE,
+)
+
+
+def parse_gpus(answer: Answer) -> Gpus:
+    """Read the GPUs. A node without driver or nvidia-smi is a fact too: see `driver_problem`."""
+    parts = sections(answer)
+    found = parts.get("gpus")
+    if found is None or found.rc is None:
+        raise ProbeError("nvidia-smi: the query of the GPUs has not answered")
+    table = read_csv(found.text, "index", free="name")
+    devices = tuple(_gpu(row) for row in table.rows)
+    indices = [gpu.index for gpu in devices if gpu.index is not None]
+    if len(set(indices)) != len(indices):
+        raise ProbeError(f"nvidia-smi: a GPU is listed twice: indices {indices}")
+    shifted = next((gpu for gpu in devices if "," in (gpu.name or "") and gpu.bus is None), None)
+    if shifted is not None:  # a comma that was not the name's
+        raise ProbeError(
+            f"nvidia-smi: a row has more cells than columns: GPU {shifted.index}, {shifted.name!r}"
+        )
+    below = parts["header"].text.splitlines() if "header" in parts else []
+    warnings = [line.strip() for line in below if _WARNING.match(line)]
+    messages = tuple(dict.fromkeys(map(_plain, (*table.messages, *warnings))))
+    failed = "" if found.rc in (0, INFOROM_CORRUPTED) else _exit(found.rc)
+    cut_off = next((name for name in _ORDER if name in parts and parts[name].rc in _HUNG), "")
+    return Gpus(
+        devices, messages, _driver_problem(found, devices), _cuda(parts.get("header")), failed, cut_off
+    )
+
+
+def _gpu(row: Mapping[str, tuple[str, str]]) -> Gpu:
+    values: dict[str, Any] = {}
+    unread = {}
+    for attribute, (column, read) in _FIELDS.items():
+        value, why = _value(row, column, read)
+        values[attribute] = value
+        if why:
+            unread[attribute] = why
+    return Gpu(**values, unread=unread)
+
+
+def _driver_problem(found: Section, devices: tuple[Gpu, ...]) -> str:
+    said = " ".join(found.text.split())[:200] or "no message"
+    if found.rc in _HUNG:
+        return f"nvidia-smi did not answer within {HANG} s"
+    if devices or found.rc == 0:
+        return ""
+    if found.rc in _STOPPED or _DRIVER_DOWN.search(found.text):
+        return f"{said} (exit {found.rc})"
+    return ""
+
+
+def _cuda(header: Section | None) -> str | None:
+    """Read 'CUDA Version: 13.0', since driver 595 'CUDA UMD Version: 13.2'."""
+    match = re.search(r"CUDA (?:UMD )?Version\s*:\s*(\d+\.\d+)", header.text) if header else None
+    return match[1] if match else None
+
+
+# --- row remapping, processes ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Remapped:
+    """The row remapping of one GPU (Ampere and later). None: no value; `unread` has what was printed."""
+
+    correctable: int | None
+    uncorrectable: int | None
+    pending: bool | None
+    failure: bool | None
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+
+# attribute of Remapped: how to read it
+ROWS: dict[str, Reader] = {"correctable": _COUNT, "uncorrectable": _COUNT, "pending": _YES, "failure": _YES}
+
+
+def parse_rows(answer: Answer) -> dict[str, Remapped]:
+    """Read `--query-remapped-rows`: {UUID: Remapped}."""
+    text = section(answer, "rows", "nvidia-smi --query-remapped-rows")
+    table = read_csv(text, "uuid")
+    if not table.rows:
+        raise NotAvailable(f"nvidia-smi --query-remapped-rows: {_plain(last_line(text)) or 'no answer'}")
+    found = {}
+    for row in table.rows:
+        values = {name: _value(row, f"remapped_rows.{name}", read) for name, read in ROWS.items()}
+        unread = {name: why for name, (_, why) in values.items() if why}
+        found[row["uuid"][0]] = Remapped(
+            **{name: value for name, (value, _) in values.items()}, unread=unread
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class App:
+    """A process with a CUDA context. `memory` in bytes, None where nvidia-smi may not say."""
+
+    pid: int | None
+    uuid: str
+    memory: int | None
+    name: str
+
+
+def parse_apps(answer: Answer) -> tuple[App, ...]:
+    """Read `--query-compute-apps`; an idle node answers with the header alone, which shows that it answered."""
+    text = section(answer, "apps", "nvidia-smi --query-compute-apps")
+    table = read_csv(text, "pid", free="process_name")
+    if not table.rows and not re.search(r"^pid\b", text, re.MULTILINE):
+        raise NotAvailable(f"nvidia-smi --query-compute-apps: {_plain(last_line(text)) or 'no answer'}")
+    return tuple(
+        App(
+            _value(row, "pid", _COUNT)[0],
+            row.get("uuid", ("",))[0],
+            _value(row, "used_memory", _MEMORY)[0],
+            row.get("process_name", ("unnamed",))[0],
+        )
+        for row in table.rows
+    )
+
+
+# --- NVLink ------------------------------------------------------------------------------------------------------
+
+_GPU_LINE = re.compile(r"GPU \d+: .*\(UUID: (\S+)\)")
+_LINK = re.compile(r"Link (\d+): (?:(\d+(?:\.\d+)?) GB/s|<?inactive>?)", re.IGNORECASE)
+# recorded from drivers 590 to 610: a GPU without NVLink, one without a partner, one that is cut into MIG devices
+_NO_LINKS = re.compile(
+    r"all links are inactive|does not have or support Nvlink|not supported for Devices in MIG mode",
+    re.IGNORECASE,
+)
+_WARNING = re.compile(r"WARNING:", re.IGNORECASE)
+_COUNTER = re.compile(r"Link (\d+): (.+?)\s*: (\S.*)")
+_COUNT_OR_RATE = re.compile(r"\d+(e-?\d+)?")
+
+
+def parse_nvlink(answer: Answer) -> dict[str, dict[int, float | None]]:
+    """Read `nvlink -s`: {UUID: {link: GB/s, None where inactive}}; a GPU without NVLink has {}."""
+    parts = sections(answer).get("nvlink")
+    if parts is not None and parts.rc and _NO_LINKS.search(parts.text):
+        text = parts.text
+    else:
+        text = section(answer, "nvlink", "nvidia-smi nvlink -s")
+    found: dict[str, dict[int, float | None]] = {}
+    links: dict[int, float | None] | None = None
+    before: list[str] = []  # a banner, or warnings
+    for line in filter(None, (line.strip() for line in text.splitlines())):
+        gpu, link = _GPU_LINE.fullmatch(line), _LINK.fullmatch(line)
+        if gpu:
+            links = found.setdefault(gpu[1], {})
+        elif link and links is not None:
+            links[int(link[1])] = float(link[2]) if link[2] else None
+        elif links is None and not link:
+            before.append(line)
+        elif not _NO_LINKS.search(line) and not _WARNING.match(line):
+            raise ProbeError(f"nvidia-smi nvlink -s: not understood: {line[:80]!r}")
+    if not found and before and not _NO_LINKS.search(text):
+        raise ProbeError(f"nvidia-smi nvlink -s: not understood: {before[0][:80]!r}")
+    return found
+
+
+@dataclass(frozen=True)
+class LinkErrors:
+    """NVLink counters of one GPU since its driver was loaded.
+
+    `zeros`: how many are zero or harmless. `counts`: (link, counter, count or bit error rate) of the others.
+    `unread`: (link, counter, text) where neither a count nor a rate stands.
+    """
+
+    zeros: int
+    counts: tuple[tuple[int, str, float], ...]
+    unread: tuple[tuple[int, str, str], ...] = ()
+
+
+def parse_nvlink_errors(answer: Answer) -> dict[str, LinkErrors]:
+    """Read the folded `nvlink -e`: {UUID: LinkErrors}; lines about no link are left out."""
+    text = section(answer, "errors", "nvidia-smi nvlink -e")
+    found: dict[str, LinkErrors] = {}
+    uuid = ""
+    counts: list[tuple[int, str, float]] = []
+    unread: list[tuple[int, str, str]] = []
+    for line in filter(None, (line.strip() for line in text.splitlines())):
+        gpu, counter, zero = (
+            _GPU_LINE.fullmatch(line),
+            _COUNTER.fullmatch(line),
+            re.fullmatch(r"zero (\d+)", line),
+        )
+        if gpu:
+            uuid, counts, unread = gpu[1], [], []
+        elif zero and uuid:
+            found[uuid] = LinkErrors(int(zero[1]), tuple(counts), tuple(unread))
+        elif counter and _COUNT_OR_RATE.fullmatch(counter[3]):
+            number = float(counter[3]) if "e" in counter[3] else int(counter[3])
+            counts.append((int(counter[1]), counter[2], number))
+        elif counter:
+            unread.append((int(counter[1]), counter[2], _plain(counter[3])))
+    if uuid and uuid not in found:
+        raise ProbeError("nvidia-smi nvlink -e: the answer ends within a GPU")
+    return found
+
+
+# --- topology ----------------------------------------------------------------------------------------------------
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_GPU = re.compile(r"GPU\d+")
+_AFFINITY = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
+_LEGEND = re.compile(r"^\s*(NIC\d+): (\S+)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """`links[GPU][other]` is NV18, PIX, SYS, ...; `nics[GPU][NIC]` likewise, the NIC by its device name.
+
+    `numa[GPU]`: its NUMA nodes, like '0' or '0-1'. `memory[GPU]`: the NUMA node that its own memory is, as on Grace. A
+    GPU of which nvidia-smi does not say it (guests, old drivers) is in neither.
+    """
+
+    links: Mapping[int, Mapping[int, str]]
+    nics: Mapping[int, Mapping[str, str]]
+    numa: Mapping[int, str] = field(default_factory=dict)
+    memory: Mapping[int, str] = field(default_factory=dict)
+
+
+def matrix(text: str, what: str) -> dict[str, dict[str, str]]:
+    """Read a matrix of `nvidia-smi topo`: {row: {column: cell}}; ProbeError where a GPU's row is cut or missing.
+
+    Columns are the GPUs and NICs, by whatever names the driver gives them, and where it shows them, the affinities.
+    """
+    plain = _ANSI.sub("", text)
+    # a terminal, or whoever passed it on, may have turned the tabs into spaces, and stripped the header
+    tabbed = plain if "\t" in plain else re.sub(r" {2,}", "\t", plain)
+    lines = re.sub(r"^(?=GPU\d+\tGPU\d+)", "\t", tabbed, flags=re.MULTILINE).splitlines()
+    start = next((at for at, line in enumerate(lines) if re.match(r"\s*\t\s*GPU\d+", line)), None)
+    if start is None:
+        lists_none = "Legend:" in text  # without a GPU there is nothing else
+        raise NotAvailable(f"{what}: {_NO_GPU if lists_none else _plain(last_line(text)) or 'no answer'}")
+    columns = [cell.strip() for cell in lines[start].split("\t")]
+    affinities = [name for name in columns if _AFFINITY.fullmatch(name)]
+    devices = [at for at, name in enumerate(columns) if name and name not in affinities]
+    names = {columns[at] for at in devices}
+    found = {}
+    for line in lines[start + 1 :]:
+        cells = [cell.strip() for cell in line.split("\t")]
+        if cells[0] not in names:
+            break
+        if len(cells) <= devices[-1] or not all(cells[at] for at in devices):
+            raise ProbeError(f"{what}: the row of {cells[0]} is cut: {line[:80]!r}")
+        rest = list(filter(None, cells[devices[-1] + 1 :]))  # padded with tabs
+        near = dict(zip(affinities, rest, strict=True)) if len(rest) == len(affinities) else {}
+        found[cells[0]] = {columns[at]: cells[at] for at in devices} | near
+    missing = set(filter(_GPU.fullmatch, names)) - set(found)  # the rows of NICs hold nothing that is read
+    if missing:
+        raise ProbeError(f"{what}: no row for {', '.join(sorted(missing))}; the answer is cut")
+    return found
+
+
+def _between_gpus(rows: Mapping[str, Mapping[str, str]]) -> dict[int, dict[int, str]]:
+    return {
+        gpu: {int(other[3:]): cell for other, cell in cells.items() if _GPU.fullmatch(other)}
+        for gpu, cells in _of_gpus(rows)
+    }
+
+
+def _of_gpus(rows: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[int, Mapping[str, str]]]:
+    return ((int(row[3:]), cells) for row, cells in rows.items() if _GPU.fullmatch(row))
+
+
+def parse_topology(answer: Answer) -> Topology:
+    """Read `topo -m`."""
+    text = section(answer, "topology", "nvidia-smi topo -m")
+    rows = matrix(text, "nvidia-smi topo -m")
+    names = dict(_LEGEND.findall(_ANSI.sub("", text)))
+    nics = {
+        gpu: {
+            names.get(other, other): cell
+            for other, cell in cells.items()
+            if not _GPU.fullmatch(other) and not _AFFINITY.fullmatch(other)
+        }
+        for gpu, cells in _of_gpus(rows)
+    }
+    numa, memory = (
+        {gpu: cells[column] for gpu, cells in _of_gpus(rows) if not lacking(cells.get(column, "N/A"))}
+        for column in ("NUMA Affinity", "GPU NUMA ID")
+    )
+    return Topology(_between_gpus(rows), nics, numa, memory)
+
+
+def parse_p2p(answer: Answer) -> dict[int, dict[int, str]]:
+    """Read `topo -p2p n`: {GPU: {other: 'OK', 'NS', ..., 'X' for itself}}."""
+    what = "nvidia-smi topo -p2p n"
+    return _between_gpus(matrix(section(answer, "p2p", what), what))
+
+
+# --- device files ------------------------------------------------------------------------------------------------
+
+
+def parse_device_files(answer: Answer) -> frozenset[str]:
+    """Read the names in /dev that begin with nvidia; NotAvailable where /dev could not be listed."""
+    lines = answer.out.split()
+    if len(lines) < 2 or lines[-2] != "entries" or not lines[-1].isdecimal() or lines[-1] == "0":  # noqa: PLR2004
+        raise NotAvailable(f"ls /dev: {last_line(answer.err) or 'no answer'}")
+    return frozenset(lines[:-2])
+
+
+_TIMEOUT = HANG + 15.0  # from TERM to KILL are 5 s
+
+GPUS = Probe("GPUs", SURVEY, parse_gpus, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi -q")
+REMAPPED_ROWS = Probe(
+    "row remapping", SURVEY, parse_rows, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi -q -d ROW_REMAPPER"
+)
+APPS = Probe("GPU processes", SURVEY, parse_apps, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi")
+NVLINK = Probe(
+    "NVLink state", SURVEY, parse_nvlink, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi nvlink -s"
+)
+NVLINK_ERRORS = Probe(
+    "NVLink errors", SURVEY, parse_nvlink_errors, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi nvlink -e"
+)
+TOPOLOGY = Probe(
+    "GPU topology", SURVEY, parse_topology, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi topo -m"
+)
+P2P = Probe("peer access", SURVEY, parse_p2p, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi topo -p2p n")
+DEVICE_FILES = Probe(
+    "GPU device files",
+    """ls /dev | awk '/^nvidia/{print} END{print "entries", NR}'""",
+    parse_device_files,
+    by_hand="ls -l /dev/nvidia*",
+)

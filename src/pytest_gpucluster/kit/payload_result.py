@@ -1,0 +1,111 @@
+"""What the tasks of one payload step told, for the checks of the framework suites. Pure."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core import safe_json as jsontext
+from pytest_gpucluster.core.majority import decides
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    Fact = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TaskTold:
+    """One Slurm task: its facts, one mapping a line of JSON, and how it ended. `words`: its last line of stderr."""
+
+    task: int
+    node: str
+    rc: int | None
+    signal: int | None
+    facts: tuple[Fact, ...]
+    words: str = ""
+
+    def ending(self) -> str:
+        """Say how the task ended, for people."""
+        if self.signal is not None:
+            return f"ended by signal {self.signal} ({signal_name(self.signal)})"
+        if self.rc is None:
+            return "never ended"
+        said = f": {self.words}" if self.words and self.rc else ""
+        return f"exit status {self.rc}{said}"
+
+
+@dataclass(frozen=True)
+class StepTold:
+    """One step: `key` is the payload's mark, `problem` why the step did not end by itself or did not start."""
+
+    key: str
+    nodes: tuple[str, ...]
+    ntasks: int
+    tasks: tuple[TaskTold, ...] = ()
+    problem: str = ""
+    command: str = ""
+    seconds: float = 0.0
+    rc: int = 0
+
+    def facts(self, kind: str) -> list[Fact]:
+        """Return all facts of a kind, by the rank that they name."""
+        found = [
+            fact
+            for task in self.tasks
+            for fact in task.facts
+            # ranks are counted: what says otherwise is no line of ours
+            if fact.get(self.key) == kind and isinstance(fact.get("rank", -1), int)
+        ]
+        return sorted(found, key=lambda fact: int(fact.get("rank", -1)))
+
+    def of_node(self, node: str, kind: str) -> list[Fact]:
+        """Return the facts of a kind from one node."""
+        return [fact for fact in self.facts(kind) if fact.get("node") == node]
+
+    def by_rank(self, kind: str) -> dict[int, Fact]:
+        """Return {rank: fact}; of a rank that told twice, the last."""
+        return {int(fact["rank"]): fact for fact in self.facts(kind)}
+
+    def silence(self, node: str) -> str:
+        """Say why a node told nothing."""
+        tasks = [task for task in self.tasks if task.node == node]
+        bad = next((task for task in tasks if task.rc != 0), None)
+        if bad is not None:
+            return f"task {bad.task}: {bad.ending()}"
+        return self.problem or ("told nothing" if tasks else "no task started there")
+
+
+def read_facts(text: str, key: str) -> tuple[Fact, ...]:
+    """Return the lines of JSON that carry the payload's mark; others are the framework's chatter."""
+    facts = []
+    for line in text.splitlines():
+        start = line.find(f'{{"{key}": ')
+        if start < 0:
+            continue
+        try:
+            facts.append(jsontext.loads(line[start:]))
+        except ValueError:
+            continue  # cut: whoever misses the fact says so
+    return tuple(facts)
+
+
+def last_words(stderr: str) -> str:
+    """Return the last line that is not empty, cut."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""
+
+
+def most_common(values: Iterable[str]) -> str:
+    """Return the value of at least two thirds (see fleet.Norm), '' where there is none."""
+    known = list(values)
+    return next((value for value in known if decides(known.count(value), len(known))), "")
+
+
+def signal_name(number: int) -> str:
+    """Return SIGKILL for 9."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"

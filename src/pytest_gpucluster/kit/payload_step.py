@@ -1,0 +1,59 @@
+"""Run a payload as one step and read what its tasks told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.cluster.slurm.pyxis import explain
+from pytest_gpucluster.cluster.slurm.result import StepResult
+from pytest_gpucluster.cluster.slurm.step import run_step
+from pytest_gpucluster.core.errors import ConfigError, StepError, StepTimeout
+from pytest_gpucluster.kit.payload_result import StepTold, TaskTold, last_words, read_facts
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.cluster.slurm.step import StepRequest
+    from pytest_gpucluster.config.models import Cluster, EnvironmentConfig
+
+
+COLLECTIVE = Path(__file__).parent / "payloads" / "collective.py"
+
+
+def source_of(module: str, name: str = "payload.py") -> str:
+    """Return the text of a payload beside the module of this `__file__`, to be run by -c."""
+    return Path(module).with_name(name).read_text()
+
+
+def environment_named(cluster: Cluster, name: str | None, section: str) -> EnvironmentConfig | None:
+    """Return an environment of the cluster file; ConfigError where the section names one that is not there."""
+    if name is None:
+        return None
+    if name not in cluster.environments:
+        known = ", ".join(sorted(cluster.environments)) or "none"
+        raise ConfigError(f"{section}.environment {name!r} is not among the environments: {known}")
+    return cluster.environments[name]
+
+
+def run_payload(slurm: Slurm, allocation: Allocation, request: StepRequest, key: str) -> StepTold:
+    """Run the step. A deadline and a container that does not start are results; broken Slurm raises StepError."""
+    nodes = request.nodes or allocation.nodes
+    ntasks = request.ntasks or len(nodes) * (request.ntasks_per_node or 1)
+    try:
+        result, problem = run_step(slurm, allocation, request), ""
+    except StepTimeout as error:
+        if not isinstance(error.result, StepResult):
+            raise
+        result, problem = error.result, str(error)
+    except StepError as error:
+        if explain(error.stderr) is None:
+            raise
+        return StepTold(key, nodes, ntasks, problem=str(error), rc=error.rc or -1)
+    tasks = tuple(
+        TaskTold(
+            task.rank, task.node, task.rc, task.signal, read_facts(task.stdout, key), last_words(task.stderr)
+        )
+        for task in result.tasks
+    )
+    return StepTold(key, nodes, ntasks, tasks, problem, result.command, result.seconds, result.rc)

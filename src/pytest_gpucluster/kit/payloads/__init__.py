@@ -1,0 +1,1 @@
+"""Programs that steps of several suites run on the nodes."""

@@ -1,0 +1,106 @@
+"""The check of the Xids and SXids in the kernel log. What each asks for stands in kit/xid.py, with its source."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotChecked, check
+from pytest_gpucluster.core.units import format_duration
+from pytest_gpucluster.kit import xid as xids
+from pytest_gpucluster.kit.xid import Advice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpucluster.config.gpu import GpuConfig
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.kit.kernel_log import KernelLog, XidEvent
+    from pytest_gpucluster.kit.nvidia_smi import Gpus
+
+ACTIONS = {
+    Advice.RESET: Action.RESET_GPU,
+    Advice.REBOOT: Action.REBOOT,
+    Advice.SUPPORT: Action.DRAIN,
+}
+
+
+@check(
+    "gpu.xid",
+    cause="the driver reported an error for which NVIDIA asks for a reset, a reboot or a repair",
+    hint="dmesg | grep -e Xid -e SXid; do what NVIDIA's Xid catalogue says; return the GPU if it comes back",
+)
+def xid(log: KernelLog, gpus: Gpus, config: GpuConfig) -> Judgement:
+    """No Xid or SXid since boot asks for a reset, a reboot or support. Those of applications are measured."""
+    if log.since is not None:
+        yield Metric("kernel_log_since", log.since, "s after boot")
+    if log.unsaid_xids:
+        yield NotChecked(
+            f"{log.unsaid_xids} Xids were not read: more than 200 sorts of them in the kernel log"
+        )
+    counts: Counter[tuple[str, str]] = Counter()
+    for found in log.xids:
+        counts[f"xid_{found.number}", gpus.at(found.bus)] += found.event.count
+    for found in log.sxids:
+        counts[f"sxid_{found.number}", found.bus] += found.event.count
+    for (name, part), count in counts.items():
+        yield Metric(name, count, "events", part)
+    for found in log.xids:
+        entry = xids.lookup(found.number, found.text)
+        yield from _judged(log, found, gpus.at(found.bus), entry, config)
+    for found in log.sxids:
+        yield from _judged(log, found, found.bus, xids.of_switch(found.number, found.text), config)
+
+
+def _judged(
+    log: KernelLog, found: XidEvent, part: str, entry: xids.Xid, config: GpuConfig
+) -> Iterator[Finding | Advisory]:
+    often = f", {found.event.count} times" if found.event.count > 1 else ""
+    measured = f"{entry}{often}, last {log.when(found.event.last)}"
+    excuse = _excuse(log, found, config)
+    if entry.fails and not excuse:
+        yield Finding(
+            part, measured, "no Xid that asks for a reset, a reboot or support", ACTIONS[entry.advice]
+        )
+    elif entry.fails or entry.warns:
+        yield Advisory(part, f"{measured}{excuse}", "no Xid")
+
+
+def _excuse(log: KernelLog, found: XidEvent, config: GpuConfig) -> str:
+    """Return why an Xid no longer speaks of the GPU's present state, '' where it does."""
+    if found.number in config.xid_ignore:
+        return "; the cluster file ignores it (gpu.xid_ignore)"
+    if log.reloaded_after(found.event):
+        return "; the driver was loaded again since"
+    if _recovered(log, found):
+        return "; the driver has withdrawn its request for recovery since (Xid 154)"
+    limit, now, last = config.xid_max_age, log.now, found.event.last
+    if limit is not None and now is not None and last is not None and now - last > limit:
+        return f"; older than gpu.xid_max_age ({format_duration(limit)})"
+    return ""
+
+
+def _recovered(log: KernelLog, found: XidEvent) -> bool:
+    """Tell whether the driver has said since then that this GPU needs no recovery: so it does after a reset."""
+    return any(
+        later.number == xids.RECOVERY_CHANGED
+        and later.bus == found.bus
+        and later.event.line > found.event.line
+        and xids.lookup(later.number, later.text).advice is Advice.IGNORE
+        for later in log.xids
+    )
+
+
+_AROUND = 60.0  # seconds; the driver prints the words around an Xid within this time
+
+
+def explains(log: KernelLog, line: int, last: float | None) -> bool:
+    """Tell whether a message of the driver belongs to an Xid that gpu.xid judges: it came before it or soon after."""
+    return any(
+        xids.lookup(found.number, found.text).fails
+        and (
+            line <= found.event.line
+            or (last is not None and found.event.last is not None and last <= found.event.last + _AROUND)
+        )
+        for found in log.xids
+    )

@@ -1,1 +1,0 @@
-"""Programs that steps run on the nodes."""

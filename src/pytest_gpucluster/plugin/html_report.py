@@ -1,0 +1,55 @@
+"""Writes report.html into --report-dir at the end of a run, when everything that it shows is in the event log."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster.report.events import read_events
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.report.atomic_write import Reports
+    from pytest_gpucluster.report.comparison import Comparison
+    from pytest_gpucluster.report.events import EventLog
+
+
+class Pages:
+    """Registered in the controller. The page is made from the log, as `gpucluster report` makes it again."""
+
+    def __init__(self, config: pytest.Config, log: EventLog, reports: Reports) -> None:
+        self.config, self.log, self.reports = config, log, reports
+        self.path = Path(config.option.report_dir) / "report.html"
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self) -> None:
+        """Make the template ready beside the run: there is time while it waits for its nodes, and none at its end."""
+        if not self.config.option.collectonly:
+            threading.Thread(target=_prepare, name="template", daemon=True).start()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say where the page is."""
+        if self.path in self.reports.written:
+            terminalreporter.write_line(f"HTML: {self.path}")
+
+    def write(self) -> None:
+        """Write the page."""
+        from pytest_gpucluster.report import html  # noqa: PLC0415 - the start of a run needs no templates
+
+        with self.reports.writing(self.path):
+            events, group = read_events(self.log.path), self.reports.group
+            html.write(events, self.path, comparison=self._comparison(), group=group)
+
+    def _comparison(self) -> Comparison | None:
+        memory = self.config.pluginmanager.get_plugin("gpucluster-history")
+        found = getattr(memory, "comparison", None)
+        return found.for_html() if found is not None else None
+
+
+def _prepare() -> None:
+    from pytest_gpucluster.report import html  # noqa: PLC0415 - the start of a run needs no templates
+
+    html.prepare()

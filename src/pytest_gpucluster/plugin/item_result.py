@@ -1,0 +1,143 @@
+"""What one item found out, gathered while it runs and sent on in plain types with its report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster.core import redact
+from pytest_gpucluster.plugin.node_items import NodeItem
+from pytest_gpucluster.report.atomic_write import harmless
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpucluster.core.check import Metric, Verdict
+    from pytest_gpucluster.core.probe import Probe
+
+NOT_CHECKED, NOT_APPLICABLE, NOT_TESTED = "not checked: ", "not applicable: ", "not tested: "
+
+
+@dataclass
+class Record:
+    """Suite, check and node of an item; what it measured; what it asked."""
+
+    suite: str
+    check: str
+    node: str
+    verdicts: list[Verdict] = field(default_factory=list)
+    metrics: list[Metric] = field(default_factory=list)
+    probes: list[Probe[Any]] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
+    curves: list[dict[str, Any]] = field(default_factory=list)
+    cells: list[dict[str, Any]] = field(default_factory=list)
+    logs: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def add(self, verdict: Verdict) -> None:
+        """Keep a verdict and its metrics."""
+        self.verdicts.append(verdict)
+        self.metrics.extend(verdict.metrics)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain types without control characters: suite, check, node, verdicts, metrics, curves, cells, logs."""
+        return {
+            "suite": clean(self.suite),
+            "check": clean(self.check),
+            "node": clean(self.node),
+            "verdicts": [_clean_verdict(verdict) for verdict in self.verdicts],
+            "metrics": [_clean_flat(vars(metric)) for metric in self.metrics],
+            "curves": clean_all(self.curves) if self.curves else [],
+            "cells": clean_all(self.cells) if self.cells else [],
+            "logs": clean_all(self.logs) if self.logs else [],
+            **({"versions": clean_all(self.versions)} if self.versions else {}),
+        }
+
+
+def _clean_verdict(verdict: Verdict) -> dict[str, Any]:
+    """Clean a verdict as clean_all does. Most of its text is the same for every node: it is remembered as clean."""
+    plain = verdict.as_dict()
+    metrics, findings, advisories = plain.pop("metrics"), plain.pop("findings"), plain.pop("advisories")
+    cleaned = _clean_flat(plain)
+    return {
+        **{key: cleaned.get(key) for key in verdict.__dataclass_fields__},  # in the order of the fields
+        "findings": clean_all(findings) if findings else [],
+        "metrics": [_clean_flat(metric) for metric in metrics],
+        "advisories": clean_all(advisories) if advisories else [],
+    }
+
+
+def _clean_flat(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Clean plain data without depth; keys that are names of fields are clean."""
+    if all(value.__class__ is not str or is_clean(value) for value in plain.values()):
+        return dict(plain)
+    cleaned: dict[str, Any] = clean_all(dict(plain))
+    return cleaned
+
+
+@lru_cache(1 << 17)  # names, units, devices of many nodes; long texts are rare
+def is_clean(text: str) -> bool:
+    """Return True for a text that `clean` leaves as it is."""
+    return text.isprintable() and not redact.is_suspect(text)
+
+
+RECORD: pytest.StashKey[Record] = pytest.StashKey()
+
+
+def record_of(item: pytest.Item) -> Record:
+    """Return the record of an item, made at the first call. Its check is SUITE.WHAT of test_SUITE.py::test_WHAT."""
+    found = item.stash.get(RECORD, None)
+    if found is None:
+        found = item.stash[RECORD] = Record(suite_of(item), check_of(item), node_of(item))
+    return found
+
+
+def suite_of(item: pytest.Item) -> str:
+    """Return the suite of an item: SUITE of test_SUITE.py."""
+    return item.suite if type(item) is NodeItem else item.path.stem.removeprefix("test_")
+
+
+def check_of(item: pytest.Item) -> str:
+    """Return the check of an item, without making its record: half a million of them would fill the memory."""
+    if type(item) is NodeItem:
+        return item.check
+    return f"{suite_of(item)}.{getattr(item, 'originalname', item.name).removeprefix('test_')}"
+
+
+def node_of(item: pytest.Item) -> str:
+    """Return the node that an item is parametrised for, '' for an item about the whole cluster."""
+    if type(item) is NodeItem:
+        return item.node_name
+    callspec = getattr(item, "callspec", None)
+    return str(callspec.params.get("node", "")) if callspec else ""
+
+
+def clean(text: str) -> str:
+    """Take out secrets, and control characters: XML cannot hold them, and a terminal would obey them."""
+    return text if is_clean(text) else harmless(text)
+
+
+def clean_pair(name: str, value: str) -> str:
+    """Clean a value that stands under a name of its own: a secret's name takes it out as a whole."""
+    found: str = clean_all({name: value})[clean(name)]
+    return found
+
+
+def clean_all(data: Any) -> Any:
+    """Return plain data with every text in it cleaned."""
+    return redact.everything(data, clean)
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's message on one line."""
+    return " ".join(str(error).split())
+
+
+@lru_cache(1 << 12)  # the same for all nodes
+def matches(check: str, patterns: tuple[str, ...]) -> str | None:
+    """Return the first pattern (fnmatch, like 'gpu.*') that a check's name matches."""
+    return next((pattern for pattern in patterns if fnmatchcase(check, pattern)), None)

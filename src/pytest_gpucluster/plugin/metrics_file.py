@@ -1,0 +1,91 @@
+"""Writes metrics.prom into --report-dir, and the file of --metrics, as the first reports at the end of a run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.secure_tempfile import Folder
+from pytest_gpucluster.report.atomic_write import take_away
+from pytest_gpucluster.report.events import read_events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpucluster.report.atomic_write import Reports
+    from pytest_gpucluster.report.events import EventLog
+
+NAME = "metrics.prom"
+FOR_COLLECTORS = 0o644  # names and numbers alone, for a collector that runs as a user of its own
+
+
+class Gauges:
+    """Registered in the controller."""
+
+    def __init__(self, config: pytest.Config, log: EventLog, reports: Reports) -> None:
+        asked = config.option.metrics
+        if asked is not None:
+            refuse(Path(asked))
+        self.log, self.reports = log, reports
+        self._modes: dict[Path, int | None] = {Path(config.option.report_dir) / NAME: None}
+        if asked is not None:
+            self._modes[Path(asked)] = FOR_COLLECTORS if reports.group is None else None
+        self._before: dict[Path, str] = {}  # the page of an earlier run
+
+    def write(self) -> None:
+        """Write the files. What an earlier run has left there goes in any case: it says nothing of this run."""
+        for path, mode in self._modes.items():
+            with self.reports.writing(path):
+                try:
+                    self._write(path, mode)
+                except Exception as error:  # noqa: BLE001 - whatever it is
+                    try:
+                        take_away(path)
+                    except OSError as more:
+                        raise GpuClusterError(
+                            f"{error}; the file of an earlier run is still there ({more.strerror or more})"
+                        ) from error
+                    self._write(path, mode)  # its place on a full disk is free
+
+    def _write(self, path: Path, mode: int | None) -> None:
+        from pytest_gpucluster.report import prom  # noqa: PLC0415 - the start of a run has no need of it
+
+        if path not in self._before:
+            self._before[path] = prom.read(path)
+        prom.write(self._events(), path, self._before[path], group=self.reports.group, mode=mode)
+
+    def _events(self) -> Iterator[dict[str, Any]]:
+        """Yield the events of the log; where a full disk has taken some, those that frame a run come from memory."""
+        frame = list(self.log.frame.values()) if self.log.failed else []
+        yield from frame  # `start` before the results
+        try:
+            yield from read_events(self.log.path)
+        except OSError:
+            if not frame:
+                raise
+        yield from frame  # and the `finish` that counts behind those of the log
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say where the metrics are."""
+        written = [str(path) for path in self._modes if path in self.reports.written]
+        if written:
+            terminalreporter.write_line(f"metrics: {', '.join(written)}")
+
+
+def refuse(path: Path) -> None:
+    """Raise GpuClusterError for a file that node_exporter would not read, or that cannot be written."""
+    if path.suffix != ".prom":
+        raise GpuClusterError(f"--metrics={path}: node_exporter reads files that end in .prom only")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise GpuClusterError(f"--metrics={path}: {path.parent} is not a folder that can be written to")
+    try:
+        Folder(path.parent).close()
+    except OSError as error:
+        raise GpuClusterError(
+            f"--metrics={path}: {path.parent}: {error.strerror}; name another file"
+        ) from error

@@ -1,0 +1,100 @@
+"""A failed item once more, in the process that ran it: every fixture made anew, every command asked anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from _pytest.runner import runtestprotocol
+
+from pytest_gpucluster.plugin import reporting
+from pytest_gpucluster.plugin.item_result import RECORD
+from pytest_gpucluster.plugin.node_partition import PLACE
+from pytest_gpucluster.plugin.summary import classify
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pytest
+
+    from pytest_gpucluster.cluster.channel.channel import Channel
+    from pytest_gpucluster.core.probe import Answer
+    from pytest_gpucluster.plugin.session import Session
+
+TIMEOUT, CAP = 30.0, 1 << 20
+# Their jobs go before the allocation, and could not start beside it
+NOT_REPEATABLE = {"jobs", "submitted"}
+
+
+class Afresh:
+    """A channel that has forgotten its answers; satisfies Channel.
+
+    Answers are remembered by the text of a command: a comment makes it another one, which does the same.
+    """
+
+    def __init__(self, channel: Channel, attempt: int) -> None:
+        self._channel = channel
+        self._mark = f"\n# fresh attempt {attempt}"
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """All nodes of the channel."""
+        return self._channel.nodes
+
+    @property
+    def lost(self) -> Mapping[str, str]:
+        """The nodes that no longer answer, and why."""
+        return self._channel.lost
+
+    @property
+    def cut(self) -> frozenset[str]:
+        """The lost nodes that went with the channel as a whole."""
+        return self._channel.cut
+
+    def ask(self, command: str, *, timeout: float = TIMEOUT, cap: int = CAP) -> dict[str, Answer]:
+        """Ask all nodes anew, once in this attempt."""
+        return self._channel.ask(command + self._mark, timeout=timeout, cap=cap)
+
+    def ask_node(
+        self, node: str, command: str, *, timeout: float = TIMEOUT, cap: int = CAP, fresh: bool = False
+    ) -> Answer:
+        """Return one node's answer of this attempt."""
+        return self._channel.ask_node(node, command + self._mark, timeout=timeout, cap=cap, fresh=fresh)
+
+    def prefetch(self, commands: Sequence[tuple[str, float]]) -> None:
+        """Send commands without waiting."""
+        self._channel.prefetch([(command + self._mark, timeout) for command, timeout in commands])
+
+    def close(self) -> None:
+        """Leave the channel open: it belongs to the session."""
+
+
+def run_again(
+    items: Sequence[pytest.Item], session: Session, attempt: int
+) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Run failed items once more: nodeid -> (how it ended, its record). They are not counted or reported."""
+    before, found = session.channel, {}
+    if before is not None:
+        session.forget(Afresh(before, attempt))
+    try:
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            if RECORD in item.stash:
+                del item.stash[RECORD]
+            # the last one takes every fixture down
+            with session.turn(item.stash.get(PLACE, None)):
+                reports = runtestprotocol(item, log=False, nextitem=following)
+            found[item.nodeid] = _end_of(reports)
+    finally:
+        if before is not None:
+            session.forget(before)
+    return found
+
+
+def _end_of(reports: Sequence[pytest.TestReport]) -> tuple[str, dict[str, Any]]:
+    """Return how the item ended: the worst of its phases, and its record."""
+    ends = [(classify(r.when, r.outcome, reporting.message_of(r)), r) for r in reports]
+    known = [(end, report) for end, report in ends if end is not None]
+    for wanted in ("error", "failed"):
+        for end, report in known:
+            if end == wanted:
+                return end, getattr(report, "gpucluster", {})
+    return (known[0][0], getattr(known[0][1], "gpucluster", {})) if known else ("error", {})

@@ -1,0 +1,313 @@
+"""Open a session for --cluster: cluster file, inventory, plan; bad input ends here in one line and exit code 4."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster import suites_path
+from pytest_gpucluster.cluster.slurm.client import make_slurm
+from pytest_gpucluster.cluster.slurm.completing import mark_stuck
+from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
+from pytest_gpucluster.cluster.slurm.option_check import refuse_options
+from pytest_gpucluster.config import baseline, load_cluster
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SlurmError
+from pytest_gpucluster.core.secure_tempfile import Folder, group_id
+from pytest_gpucluster.core.units import parse_option_time, share_of
+from pytest_gpucluster.drain import Trial, lock_path, why_no_rights
+from pytest_gpucluster.drain.policy import ours
+from pytest_gpucluster.plugin import burnin, fixtures, signals
+from pytest_gpucluster.plugin.check_patterns import refuse_unmatched
+from pytest_gpucluster.plugin.drain import (
+    Drainage,
+    Options,
+    durable,
+    edited_reasons,
+    little_patience,
+    trial_reasons,
+)
+from pytest_gpucluster.plugin.history import Memory, history_path
+from pytest_gpucluster.plugin.hooks import Hooks
+from pytest_gpucluster.plugin.html_report import Pages
+from pytest_gpucluster.plugin.item_result import clean, one_line
+from pytest_gpucluster.plugin.metrics_file import Gauges
+from pytest_gpucluster.plugin.plan import Selection, make_plan
+from pytest_gpucluster.plugin.session import Controller, Session, Worker
+from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_slurms_options, refuse_words
+from pytest_gpucluster.report import step_logs as steps
+from pytest_gpucluster.report.atomic_write import Reports, is_stream
+from pytest_gpucluster.report.events import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.config.models import Cluster
+
+
+NOT_OVER_SSH = {"os.limits": "the limits are those of a step; over SSH there is none"}
+FIRST_PATIENCE = 5.0  # seconds; a client of a dead controller tries for 9 by itself (22.05)
+
+
+def register(config: pytest.Config) -> None:
+    """Open the session and register the hooks and fixtures that need one."""
+    if config.option.help or config.option.version or config.option.markers:
+        return
+    refuse_words(config.option)
+    signals.catch()
+    try:
+        reports = Reports(group_id(config.option.report_group))
+        session, log = open_session(config, reports)
+        if not config.option.collectonly:
+            keep_logs(config, session, reports, own=log is not None)
+        hooks = Hooks(config, session, log, reports)
+        options = Options.read(config.option)
+        memory = make_memory(config, session, log, reports)
+        gauges = Gauges(config, log, reports) if log is not None else None
+    except GpuClusterError as error:
+        raise pytest.UsageError(clean(one_line(error))) from error
+    # suites may lie in an installation or a checkout of somebody else, where pytest cannot keep its cache
+    config.addinivalue_line("filterwarnings", "ignore::pytest.PytestCacheWarning")
+    config.stash[fixtures.SESSION] = session
+    config.pluginmanager.register(fixtures, "gpucluster-fixtures")
+    config.pluginmanager.register(fixtures.session_plugin(session), "gpucluster-session")
+    config.pluginmanager.register(hooks, "gpucluster-hooks")
+    if options.wanted:
+        config.pluginmanager.register(Drainage(config, session, log, options), "gpucluster-drain")
+    if memory is not None:
+        config.pluginmanager.register(memory, "gpucluster-history")
+    hooks.end.writers.append(hooks.write_junit)
+    if gauges is not None and log is not None:
+        pages = Pages(config, log, reports)
+        config.pluginmanager.register(pages, "gpucluster-pages")
+        config.pluginmanager.register(gauges, "gpucluster-metrics")
+        kept = [memory.write] if memory is not None else []
+        hooks.end.writers[:] = [gauges.write, hooks.write_junit, *kept, pages.write]  # metrics raise alerts
+        hooks.end.stating[:] = [gauges.write, pages.write]
+    if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
+        config.args = [str(suites_path())]  # away from a checkout the suites of the package are meant
+
+
+def open_session(config: pytest.Config, reports: Reports) -> tuple[Session, EventLog | None]:
+    """Return the controller's session and event log, or an xdist worker's view."""
+    handed = getattr(config, "workerinput", {}).get("gpucluster")
+    if handed is not None:
+        return Worker.take_over(handed, make_slurm), None
+    option = config.option
+    look_at_baseline(option.baseline)
+    if burnin.asked(option):
+        option.burnin_before = burnin.before(option)  # before our own log takes the place of the old one
+    notes: list[str] = []
+    cluster = with_options(find_cluster(option.cluster, option.profile, notes), option)
+    selection = Selection.parse(option.nodes, option.exclude_nodes)
+    slurm = make_slurm(cluster)
+    options = Options.read(option)
+    if options.wanted and slurm is None:
+        raise ConfigError(f"--drain and --resume-passing: cluster {cluster.name} has no scheduler")
+    refuse_slurms_options(option, cluster)
+    refuse_names(cluster)
+    refuse_unmatched(config, cluster)
+    if slurm is not None:
+        refuse_options(cluster, slurm)
+    inventory = first_contact(cluster, slurm) if slurm else {}
+    reserved = reserved_nodes(cluster, slurm) if slurm else None
+    inventory = seen_from_inside(inventory, reserved or ())
+    if slurm is not None and not option.collectonly:
+        check_rights(options, slurm)
+    edited: dict[str, str] = {}
+    if options.resume:
+        history = history_path(option.history, cluster.history)
+        edited = edited_reasons(inventory, cluster.name, history, Path(option.report_dir))
+    on_trial = trial_reasons(options, inventory, reserved, edited)
+    plan = make_plan(cluster, inventory, selection, reserved=reserved, on_trial=on_trial)
+    check_min_nodes(option.min_nodes, plan.selected)
+    run = time.strftime("%Y%m%dT%H%M%S") + f"-{os.getpid()}"
+    log = None
+    if not option.collectonly:
+        log = EventLog(Path(option.report_dir) / "events.jsonl", run, reports.group)
+        option.xmlpath = option.xmlpath or str(Path(option.report_dir) / "junit.xml")
+        take_away(Path(option.report_dir) / "report.html", "report-dir=DIR")
+        take_away(Path(option.xmlpath), "junitxml=FILE")
+    session = Controller(cluster, inventory, plan, slurm)
+    session.notes = notes
+    session.reserved = reserved or frozenset()
+    session.drained_by_us = {
+        node: inventory[node].reason
+        for node in plan.selected
+        if node not in edited and is_ours(inventory, node)
+    }
+    session.edited = {node: edited[node] for node in plan.selected if node in edited}
+    on_trial = {node: reason for node, reason in on_trial.items() if node in plan.selected}
+    if on_trial and slurm is not None and log is not None:
+        session.trial = Trial(little_patience(slurm), on_trial, durable(log), lock_of(slurm))
+    return session, log
+
+
+def look_at_baseline(asked: str | None) -> None:
+    """Raise ConfigError before nodes are taken, where the baseline is wrong or could not be written."""
+    if asked == "record":
+        refuse_folder(Path(), "--baseline=record")
+    elif asked:
+        baseline.load(Path(asked))
+
+
+def take_away(path: Path, option: str) -> None:
+    """Remove a report of an earlier run, which would pass for this one's, were this killed."""
+    if is_stream(path):
+        return
+    try:
+        with contextlib.closing(Folder(path.parent)) as folder:
+            folder.remove(path.name)
+    except FileNotFoundError:
+        pass  # the folder is made at the end
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}: --{option} names another") from error
+
+
+def refuse_folder(path: Path, option: str) -> None:
+    """Raise ConfigError for a folder in which this user does not write files."""
+    try:
+        Folder(path).close()
+    except OSError as error:
+        raise ConfigError(f"{option}: {path.absolute()}: {error.strerror}") from error
+
+
+def lock_of(slurm: Slurm) -> Path | None:
+    """Return the lock of runs that drain or resume nodes of this Slurm."""
+    return lock_path(slurm.config().get("ClusterName", ""))
+
+
+def is_ours(inventory: Mapping[str, NodeInfo], node: str) -> bool:
+    """Return True for a node that gpucluster has drained."""
+    return node in inventory and ours(inventory[node]) is not None
+
+
+def reserved_nodes(cluster: Cluster, slurm: Slurm) -> frozenset[str] | None:
+    """Return the nodes of the reservation that is asked for; None: none is, it has no nodes, or salloc will say."""
+    if cluster.slurm.reservation is None:
+        return None
+    found = slurm.reservations().get(cluster.slurm.reservation)
+    return frozenset(found.nodes) or None if found else None
+
+
+def keep_logs(config: pytest.Config, session: Session, reports: Reports, *, own: bool) -> None:
+    """Let the logs of steps be written to --report-dir; the controller clears away those of an earlier run."""
+    folder = Path(config.option.report_dir)
+    if own:
+        steps.clear(folder)
+    worker = getattr(config, "workerinput", {}).get("workerid", "")
+    session.keep_steps(steps.StepLogs(folder, worker, reports))
+
+
+def make_memory(
+    config: pytest.Config, session: Session, log: EventLog | None, reports: Reports
+) -> Memory | None:
+    """Open the history where one is kept; a file that is none is told here, before nodes are taken."""
+    path = history_path(config.option.history, session.cluster.history)
+    return Memory(path, log, reports) if path is not None and log is not None else None
+
+
+def find_cluster(name: str, profile: str | None, notes: list[str]) -> Cluster:
+    """Load the cluster file; `sandbox` is started where it does not run, which `notes` then say."""
+    if name != "sandbox":
+        return load_cluster(name, profile=profile)
+    from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415 - real clusters have no need of it
+
+    sandbox = Sandbox()
+    if not sandbox.running:
+        sandbox.up()
+        notes.append("sandbox: started for this run, and goes on after it: gpucluster sandbox down")
+    return load_cluster(str(sandbox.cluster_file), profile=profile)
+
+
+def with_options(cluster: Cluster, option: Any) -> Cluster:
+    """Let the command line go before the cluster file."""
+    said: dict[str, Any] = {
+        key: value
+        for key in ("partition", "reservation", "account")
+        if (value := getattr(option, key)) is not None
+    }
+    if option.time_limit is not None:
+        try:
+            said["time"] = parse_option_time(option.time_limit)
+        except ValueError as error:
+            raise ConfigError(f"--time: {error}") from error
+    if burnin.asked(option):
+        seconds = burnin.seconds(option, cluster.burnin)
+        cluster = cluster.model_copy(update={"burnin": cluster.burnin.model_copy(update={"time": seconds})})
+        if "time" not in said:  # the allocation has to last as long
+            said["time"] = max(cluster.slurm.time, seconds + burnin.AROUND)
+    update: dict[str, Any] = {"slurm": cluster.slurm.model_copy(update=said)}
+    if option.min_nodes is not None:
+        update["min_nodes"] = option.min_nodes
+    if option.over is not None:
+        update["over"] = option.over
+    if (option.over or cluster.over) == "ssh":
+        update["not_applicable"] = {**NOT_OVER_SSH, **cluster.not_applicable}
+    if "partition" in said:
+        update["groups"] = tuple(
+            group.model_copy(update={"partition": said["partition"]}) for group in cluster.groups
+        )
+    return cluster.model_copy(update=update)
+
+
+def first_contact(cluster: Cluster, slurm: Slurm) -> Mapping[str, NodeInfo]:
+    """Read what Slurm has: nodes, partitions, version. At the start an operator waits: little patience."""
+    patience, slurm.retry_for = slurm.retry_for, FIRST_PATIENCE
+    try:
+        inventory = mark_stuck(slurm, slurm.nodes(), cluster.slurm.completing)
+        check_partitions(cluster, slurm)
+        check_nodes(cluster, inventory)
+        slurm.config()
+    except SlurmError as error:
+        if "permission denied" not in error.stderr.lower():
+            raise
+        raise ConfigError(
+            f"{error}: PrivateData of slurm.conf may hide it from you: run as Slurm's operator (sacctmgr modify user "
+            "NAME set AdminLevel=Operator)"
+        ) from error
+    finally:
+        slurm.retry_for = patience
+    return inventory
+
+
+def check_rights(options: Options, slurm: Slurm) -> None:
+    """Raise ConfigError for --drain=apply or --resume-passing of a user whom Slurm lets change no node."""
+    if options.wanted and not options.dry and (why := why_no_rights(slurm)):
+        asked = "--drain=apply" if options.mode != "off" else "--resume-passing"
+        raise ConfigError(
+            f"{asked}: {why}: only Slurm's administrators change nodes: sacctmgr modify user NAME set "
+            "AdminLevel=Administrator (Operator is too little), or --drain=dry-run, which prints the commands"
+        )
+
+
+def check_min_nodes(text: str | None, selected: Sequence[str]) -> None:
+    """Raise ConfigError for a --min-nodes that no run of these nodes can reach."""
+    try:
+        least = share_of(text, len(selected)) if text is not None else 0
+    except ValueError as error:
+        raise ConfigError(f"--min-nodes {error}") from error
+    if least > len(selected):
+        raise ConfigError(
+            f"--min-nodes={text}: only {len(selected)} nodes are under test: {hostlist.fold(selected)}"
+        )
+
+
+def check_partitions(cluster: Cluster, slurm: Slurm) -> None:
+    """Raise ConfigError for a partition that Slurm does not have, before anything is started."""
+    there = slurm.partitions()
+    asked = {group.partition or cluster.slurm.partition for group in cluster.groups} - {None}
+    for partition in sorted(name for name in asked if name):
+        for name in partition.split(","):
+            if name not in there:
+                known = ", ".join(sorted(there))
+                raise ConfigError(
+                    f"cluster {cluster.name}: partition {name!r} does not exist; Slurm has {known}"
+                )

@@ -1,1 +1,0 @@
-"""Text of one command into facts. Pure."""

@@ -1,0 +1,383 @@
+"""One run against earlier ones: what got worse, in words and tables. Pure; report/history.py supplies the values.
+
+A node is held against its own last good runs, where all that it was judged by was fit. See docs/history.md for the
+rules, core/metric_direction.py for the numbers.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tabulate import tabulate
+
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.metric_direction import NEITHER, Judged, kind_of
+from pytest_gpucluster.report import comparison as compared
+from pytest_gpucluster.report.run_snapshot import PAIRED, RED, Measure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["Change", "Comparison", "Fleet", "Past", "Turn", "Worse", "changed", "when", "worse_of"]
+
+WHOLE = "(cluster)"
+MAX_NAMED = 6  # nodes that get a line each for one metric; more share one
+MAX_LINES = 40
+
+
+@dataclass(frozen=True)
+class Past:
+    """A run that the history holds. `exit` is pytest's, None where the run was killed."""
+
+    run: str
+    cluster: str
+    simulated: bool
+    started: float
+    complete: bool
+    good: bool
+    exit: int | None = None
+    passed: int = 0
+    failed: int = 0
+    error: int = 0
+    unjudged: int = 0
+    nodes: int = 0
+
+    @property
+    def outcome(self) -> str:
+        """The run in a word: good, bad, or incomplete (killed, stopped, never started)."""
+        return "good" if self.good else "bad" if self.complete else "incomplete"
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Medians over all nodes of one metric and part: now, and over the last complete runs (None: none measured it)."""
+
+    now: float | None
+    before: float | None
+    runs: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """A metric of one node in this run, judged against the node's own last good runs, beside the fleet's.
+
+    `previous`: its value in the complete run before, good or not. `base`: the one run that it is held against, where
+    that was chosen.
+    """
+
+    measure: Measure
+    judged: Judged
+    fleet: Fleet
+    previous: float | None = None
+    base: str = ""
+
+    @property
+    def trend(self) -> str:
+        """Return worse, better, same, new, 'too few', 'no direction', or gone (no longer measured)."""
+        return self.judged.trend
+
+    @property
+    def label(self) -> str:
+        """The metric and its part: 'nvlinks_active GPU 4'."""
+        return f"{self.measure.name} {self.measure.device}".strip()
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A check that passed in the node's last good run (or in `base`), and did not now; `check` '' is all of them."""
+
+    node: str
+    check: str
+    now: str
+    base: str = ""
+
+
+@dataclass(frozen=True)
+class Worse:
+    """What got worse on one node (or link) in one metric: the furthest part, and how many parts did."""
+
+    where: str
+    change: Change
+    parts: int
+
+    @property
+    def text(self) -> str:
+        """One line: 'gpu02: busbw all_reduce 1 GiB alone: 440 GB/s, 8.0% below 478 GB/s, ...'."""
+        more = f" (and {self.parts - 1} more parts)" if self.parts > 1 else ""
+        return f"{self.where}: {self.change.label}: {describe(self.change)}{more}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A run against earlier ones, for the summary, the HTML and `gpucluster compare`.
+
+    `against`: the runs that it is held against, newest first; `last_good`: the last run that was good as a whole;
+    `changes`: every metric; `worse`, `better` and `turned`: what is to be named.
+    """
+
+    run: Past
+    against: tuple[Past, ...]
+    last_good: Past | None
+    changes: tuple[Change, ...]
+    turned: tuple[Turn, ...]
+    file: str
+
+    @property
+    def worse(self) -> tuple[Worse, ...]:
+        """What got worse, by node and metric, the furthest first."""
+        return worse_of(self.changes)
+
+    @property
+    def better(self) -> tuple[Worse, ...]:
+        """What got better, likewise."""
+        return worse_of(self.changes, trend="better")
+
+    @property
+    def head(self) -> str:
+        """What the run is held against, in a line."""
+        kind = "simulated " if self.run.simulated else ""
+        if not self.against:
+            return f"history: no earlier complete {kind}run of cluster {self.run.cluster}: nothing to compare with"
+        good = (
+            f"the last good one {_named(self.last_good)}"
+            if self.last_good
+            else "none of them good as a whole"
+        )
+        runs = f"{kind}run" if len(self.against) == 1 else f"{len(self.against)} complete {kind}runs"
+        return f"history: against the last {runs}, {good}"
+
+    def lines(self) -> list[str]:
+        """Name what got worse, a line each: metrics, then checks."""
+        lines = [f"worse: {text}" for text in _grouped(self.worse)]
+        lines += [f"worse: {text}" for text in _turned(self.turned)]
+        left = len(lines) - MAX_LINES
+        return [*lines[:MAX_LINES], f"worse: and {left} more lines"] if left > 0 else lines
+
+    def verdict(self) -> str:
+        """Say the result in a line, also where nothing got worse."""
+        if self.lines():
+            where = fold(sorted({it.where for it in self.worse} | {it.node or WHOLE for it in self.turned}))
+            return f"history: got worse: {where}"
+        judged = sum(change.trend in ("better", "same") for change in self.changes)
+        few = sum(change.trend == "too few" for change in self.changes)
+        left = f"; {few} vary too much to be judged by so few runs" if few else ""
+        return f"history: {judged} metrics could be compared, none got worse{left}" if judged else ""
+
+    def table(self, *, constant: bool = True, more: str = "-v") -> list[str]:
+        """Draw one row a metric: the fleet now and before, and the node that is furthest from its own past.
+
+        `constant` False leaves out what is as it was, but for a line that counts it and names the option `more`.
+        """
+        rows: dict[tuple[str, str], list[Change]] = defaultdict(list)
+        for change in self.changes:
+            if change.judged.level is not None and change.measure.value is not None:
+                rows[change.measure.name, change.measure.unit].append(change)
+        drawn, alike = [], 0
+        for (name, unit), changes in sorted(rows.items()):
+            if not constant and all(it.measure.value == it.judged.level for it in changes):
+                alike += 1
+                continue
+            drawn.append(_row(name, unit, changes))
+        shown = ["metric", "unit", "n", "fleet now", "fleet before", "runs"]
+        shown += ["furthest", "now", "own before", "change"]
+        table = tabulate(drawn, headers=shown, disable_numparse=True).splitlines() if drawn else []
+        return [*table, f"{alike} more metrics are as they were ({more} shows them)"] if alike else table
+
+    def for_html(self) -> compared.Comparison:
+        """Return the same for the HTML report: each node beside its own median and the fleet's."""
+        named = {id(it.change): it.text for it in self.worse}
+        shown = sorted(
+            (it for it in self.changes if it.measure.value is not None), key=_badness, reverse=True
+        )
+        rows = tuple(
+            compared.Compared(
+                node=it.measure.node or WHOLE,
+                metric=it.measure.name,
+                unit=it.measure.unit,
+                now=it.measure.value or 0.0,
+                device=it.measure.device,
+                last_good=it.judged.level,
+                previous=it.previous,
+                fleet=it.fleet.before,
+                # a pair is worse for itself only where neither of its ends explains it
+                worse=id(it) in named or (it.trend == "worse" and not it.measure.device.startswith(PAIRED)),
+                note=describe(it) if id(it) in named else "",
+            )
+            for it in shown
+        )
+        gone = [it.text for it in self.worse if it.change.measure.value is None]
+        return compared.Comparison(
+            source=self.file,
+            rows=rows,
+            last_good=_named(self.last_good) if self.last_good else "",
+            previous=f"{_named(self.against[0])}, {self.against[0].outcome}" if self.against else "",
+            runs=len(self.against),
+            fleet_is="median of the fleet over those runs",
+            note="; ".join([*_turned(self.turned), *gone]),
+        )
+
+
+def _row(name: str, unit: str, changes: Sequence[Change]) -> tuple[str, ...]:
+    far = max(changes, key=_badness)
+    fleet = [it.fleet.before for it in changes if it.fleet.before is not None]
+    return (
+        name,
+        unit,
+        str(len(changes)),
+        number(statistics.median(it.measure.value or 0.0 for it in changes)),
+        number(statistics.median(fleet)) if fleet else "-",
+        str(max(it.fleet.runs for it in changes)),
+        f"{far.measure.node or WHOLE} {far.measure.device}".strip(),
+        number(far.measure.value),
+        number(far.judged.level),
+        share(far.judged.distance),
+    )
+
+
+def _badness(change: Change) -> float:
+    """Return how far a metric went the wrong way; without a direction, how far it went at all."""
+    distance = change.judged.distance
+    if distance is None:
+        return float("inf") if change.trend in ("worse", "gone") else 0.0
+    better = kind_of(change.measure.unit, change.measure.better).better
+    return abs(distance) if better == NEITHER else -distance if better == "higher" else distance
+
+
+def changed(
+    measure: Measure,
+    judged: Judged,
+    fleet: Mapping[tuple[str, ...], Fleet],
+    *,
+    previous: float | None = None,
+    base: str = "",
+) -> Change:
+    """Put a judged metric beside the fleet's."""
+    return Change(measure, judged, fleet.get(fleet_key(measure), Fleet(None, None, 0)), previous, base)
+
+
+def fleet_key(measure: Measure) -> tuple[str, ...]:
+    """Return what the values of one metric on all nodes have in common."""
+    return (measure.check, measure.name, measure.unit, measure.device)
+
+
+def worse_of(changes: Iterable[Change], trend: str = "worse") -> tuple[Worse, ...]:
+    """Gather what got worse by node, check and metric.
+
+    A pair of nodes is named as a link, and only where neither end got worse with every other partner too.
+    """
+    wanted = (trend, "gone") if trend == "worse" else (trend,)
+    found = [it for it in changes if it.trend in wanted]
+    ends = {it.measure.node for it in found if not it.measure.device.startswith(PAIRED)}
+    named: dict[tuple[str, ...], list[Change]] = defaultdict(list)
+    for it in found:
+        measure = it.measure
+        pair = sorted((measure.node, measure.device.removeprefix(PAIRED)))
+        if not measure.device.startswith(PAIRED):
+            named[measure.node or WHOLE, measure.check, measure.name].append(it)
+        elif not ends & set(pair):
+            named[f"link {' - '.join(pair)}", measure.check, measure.name].append(it)
+    made = []
+    for (where, *_), group in named.items():
+        far = max(group, key=_badness)
+        link = where.startswith("link ")
+        made.append(Worse(where, far, 1 if link else len(group)))
+    return tuple(sorted(made, key=lambda it: (-_badness(it.change), it.where)))
+
+
+def describe(change: Change) -> str:
+    """Say the change of one metric in words, with what it is compared with."""
+    measure, judged = change.measure, change.judged
+    one = f"run {change.base}" if change.base else "its last good run"
+    runs = one if judged.runs == 1 else f"its last {judged.runs} good runs"
+    counted = kind_of(measure.unit, measure.better).counted
+    if change.trend == "gone":
+        return f"no longer measured, though its check passed; {_value(judged.level, measure.unit)} in {one}"
+    if measure.value is None:
+        return f"not a number; {_value(judged.level, measure.unit)} in {runs}"
+    now = _value(measure.value, measure.unit)
+    if counted:
+        return f"{now}, {number(judged.level)} in {one}"
+    below = "below" if measure.value < (judged.level or 0.0) else "above"
+    if judged.distance is not None:  # there is no share of 0
+        below = f"{share(judged.distance).lstrip('+-')} {below}"
+    median = "" if judged.runs == 1 else "the median of "
+    spread = f", MAD {number(judged.mad)}" if judged.runs > 1 else ""
+    fleet = f"; fleet {number(change.fleet.before)} before" if change.fleet.before is not None else ""
+    fleet += f", {number(change.fleet.now)} now" if fleet and change.fleet.now is not None else ""
+    if measure.node == "":
+        fleet = ""
+    return f"{now}, {below} {median}{runs} ({number(judged.level)}{spread}{fleet})"
+
+
+def _grouped(worse: Sequence[Worse]) -> list[str]:
+    """Give each node a line; where many share a metric, one line for all."""
+    by_metric: dict[tuple[str, str], list[Worse]] = defaultdict(list)
+    for it in worse:
+        by_metric[it.change.measure.check, it.change.measure.name].append(it)
+    lines = []
+    for (_, name), group in by_metric.items():
+        if len(group) <= MAX_NAMED:
+            lines += [it.text for it in group]
+        else:
+            nodes = fold([it.where for it in group])
+            lines.append(f"{nodes}: {name} on {len(group)} nodes; furthest {group[0].text}")
+    return lines
+
+
+def _turned(turned: Sequence[Turn]) -> list[str]:
+    by_check: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for turn in turned:
+        by_check[turn.check, turn.now, turn.base].append(turn.node or WHOLE)
+    order = sorted(by_check.items(), key=lambda it: (it[0][1] not in RED, it[0]))
+    return [
+        f"{fold(nodes)}: {check or 'the node'}: {now}; it passed in {f'run {base}' if base else 'the last good run'}"
+        for (check, now, base), nodes in order
+    ]
+
+
+def fold(nodes: Sequence[str]) -> str:
+    """Fold node names as Slurm does; names that are none stay as they are."""
+    real: list[str] = []
+    other: list[str] = []
+    for node in nodes:
+        (real if _is_name(node) else other).append(node)
+    return ", ".join([*([hostlist.fold(real)] if real else []), *other])
+
+
+def _is_name(text: str) -> bool:
+    try:
+        return hostlist.expand(text) == (text,)
+    except ValueError:
+        return False
+
+
+def number(value: float | None) -> str:
+    """Write a metric with four significant digits, whole numbers whole, '-' for none."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"  # noqa: PLR2004
+
+
+def share(distance: float | None) -> str:
+    """Write a relative distance: -8.0%."""
+    return "-" if distance is None else f"{distance:+.1%}"
+
+
+def _value(value: float | None, unit: str) -> str:
+    return f"{number(value)} {unit}".strip()
+
+
+def when(started: float) -> str:
+    """Write a time for people, in this machine's zone."""
+    try:
+        return dt.datetime.fromtimestamp(started).astimezone().strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):
+        return f"{started:.0f}"
+
+
+def _named(past: Past) -> str:
+    return f"{past.run} of {when(past.started)}"

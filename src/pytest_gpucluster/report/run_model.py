@@ -1,0 +1,410 @@
+"""One run, read from its events in one pass: what the reports for people are made of. Pure.
+
+Logs come from killed runs and older versions: whatever a field should hold and does not is read as empty.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core import units
+from pytest_gpucluster.core.sanitize import cut, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["CLUSTER", "Group", "Row", "Run", "Series", "read_run"]
+
+CLUSTER = "(cluster)"  # stands for checks that are about no single node
+RED = ("failed", "error")
+# worst first: a cell of nodes x suites shows the first of these that it holds
+STATES = ("failed", "error", "not tested", "not checked", "skipped", "passed", "not applicable")
+ACTIONS = ("return to vendor", "drain", "reboot", "reset gpu", "monitor")
+_MAX_FIELD = 600  # characters of a measured value, a reason, a hint
+_SHORT = 200
+_MAX_TEXT = 8_000  # characters of a failure's log
+_INSTANCE = re.compile(r"(?:(?:GPU|NIC|HCA|port|link|NVLink|device|rank) ?\d|mlx\d|with )", re.IGNORECASE)
+_SIZED = re.compile(r"(?P<collective>[a-z_]+) (?P<size>\S+ ?\w*B)(?: (?P<scope>.+))?")
+_NUMBERS = re.compile(r"\d+")
+_PREFIX = re.compile(r"(?:Skipped: )?(?:not checked|not applicable|not tested): ")
+_ACT = re.compile(r"(?:drain|resume|trial|node)[._]")  # what plugin/drain.py writes
+_STEP_LOG = re.compile(r"steps/[\w-][\w.-]*\.log")
+
+
+@dataclass
+class Row:
+    """Nodes on which one part deviates in the same way, and what that asks for."""
+
+    part: str
+    measured: str
+    expected: str
+    action: str
+    nodes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Group:
+    """Nodes that fail one check alike. `example` is of the first: node, text, output, by_hand, again."""
+
+    outcome: str
+    check: str
+    suite: str
+    action: str
+    cause: str
+    hint: str
+    nodes: dict[str, None] = field(default_factory=dict)  # in the order of the run, each once
+    rows: dict[tuple[str, ...], Row] = field(default_factory=dict)
+    slurm: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    logs: dict[str, None] = field(default_factory=dict)
+    example: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Series:
+    """One metric over nodes and their parts; `bounds` are what was asked of it."""
+
+    name: str
+    unit: str
+    values: list[tuple[float, str, str]] = field(default_factory=list)  # value, node, device
+    bounds: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Run:
+    """Everything that the events say."""
+
+    start: dict[str, Any] = field(default_factory=dict)
+    finish: dict[str, Any] | None = None
+    began: float | None = None
+    ended: float | None = None
+    run: str = ""
+    selected: list[str] = field(default_factory=list)
+    problems: dict[str, tuple[str, str]] = field(default_factory=dict)  # node -> (kind, why) before the start
+    lost: dict[str, str] = field(default_factory=dict)
+    jobs: list[dict[str, Any]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    acts: list[dict[str, Any]] = field(default_factory=list)  # what drain and resume did
+    counts: dict[str, dict[str, Counter[str]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(Counter))
+    )
+    groups: dict[tuple[str, ...], Group] = field(default_factory=dict)
+    series: dict[tuple[str, str], Series] = field(default_factory=dict)
+    curves: list[dict[str, Any]] = field(default_factory=list)
+    node_curves: dict[str, dict[str, dict[int, float]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(dict))
+    )  # collective -> node -> size -> GB/s
+    bounds: dict[tuple[str, str], dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    cells: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    unjudged: dict[str, dict[str, dict[str, set[str]]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(set)))
+    )  # outcome -> why -> check -> nodes
+    warnings: dict[tuple[str, ...], Row] = field(default_factory=dict)  # the first of a key is the check
+    retried: dict[str, dict[str, str]] = field(
+        default_factory=dict
+    )  # item -> check, node, message, outcome at last
+    versions: dict[str, dict[str, list[str]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )  # what -> version -> nodes
+    logs: dict[str, dict[str, str]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )  # suite -> log of a step -> the check that ran it
+    totals: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def suites(self) -> list[str]:
+        """The suites that said anything, by name."""
+        return sorted({suite for row in self.counts.values() for suite in row})
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any hardware was simulated."""
+        return bool(self.start.get("simulated"))
+
+    def state(self, node: str, suite: str | None = None) -> str:
+        """Return the worst that was said of a node, in all suites or one; '' where nothing was."""
+        rows = self.counts.get(node, {})
+        counters = rows.values() if suite is None else [rows[suite]] if suite in rows else []
+        worst = next((state for state in STATES if any(counter[state] for counter in counters)), "")
+        if suite is None and node in self.untested and worst not in RED:
+            return "not tested"
+        return worst
+
+    @property
+    def untested(self) -> dict[str, str]:
+        """Node -> why it was not tested, or not to the end."""
+        return {node: why for node, (_, why) in self.problems.items()} | self.lost
+
+    @property
+    def silent(self) -> list[str]:
+        """Nodes of which the log holds no result and no reason: the run ended before."""
+        return [node for node in self.selected if node not in self.counts and node not in self.untested]
+
+    @property
+    def executed(self) -> int:
+        """How many checks came to a verdict or an error."""
+        return sum(self.totals[outcome] for outcome in ("passed", "failed", "error"))
+
+
+def read_run(events: Iterable[dict[str, Any]]) -> Run:
+    """Read the events of one run."""
+    run = Run()
+    readers: dict[str, Callable[[Run, dict[str, Any]], None]] = {
+        "start": _start,
+        "nodes": _nodes,
+        "result": _result,
+        "rerun": _rerun,
+        "lost": lambda run, event: run.lost.update({_line(event.get("node")): _line(event.get("why"))}),
+        "allocation": lambda run, event: run.jobs.append(event),
+        "error": lambda run, event: run.errors.append(_line(event.get("message"))),
+        "finish": _finish,
+    }
+    for event in events:
+        kind = str(event.get("event", ""))
+        time = event.get("time")
+        if isinstance(time, (int, float)):
+            run.began = time if run.began is None else run.began
+            run.ended = time
+        if kind in readers:
+            readers[kind](run, event)
+        elif _ACT.match(kind):
+            run.acts.append(event)
+    return run
+
+
+def _start(run: Run, event: dict[str, Any]) -> None:
+    run.start, run.run = event, printable(event.get("run"))
+    slurmd = event.get("slurmd")
+    for version, nodes in slurmd.items() if isinstance(slurmd, dict) else ():
+        run.versions["slurmd"][_line(version)] += [_line(node) for node in _list(nodes)]
+
+
+def _nodes(run: Run, event: dict[str, Any]) -> None:
+    run.selected = [_line(node) for node in _list(event.get("selected"))]
+    problems = event.get("not_tested")
+    for node, told in problems.items() if isinstance(problems, dict) else ():
+        kind, why = (*_list(told), "", "")[:2]
+        run.problems[_line(node)] = (_line(kind), _line(why))
+
+
+def _finish(run: Run, event: dict[str, Any]) -> None:
+    run.finish = event
+    run.errors += [_line(complaint) for complaint in _list(event.get("complaints"))]
+
+
+def _rerun(run: Run, event: dict[str, Any]) -> None:
+    """Keep the first failure of an item that was tried again: a pass at last must not hide it."""
+    kept = {key: _line(event.get(key)) for key in ("check", "node", "message")}
+    run.retried.setdefault(_line(event.get("nodeid")), kept | {"outcome": "not ended"})
+
+
+def _result(run: Run, event: dict[str, Any]) -> None:
+    node, suite = _line(event.get("node")) or CLUSTER, _line(event.get("suite")) or "other"
+    outcome = _line(event.get("outcome"))
+    if run.retried and (retried := run.retried.get(_line(event.get("nodeid")))):
+        retried["outcome"] = outcome
+    run.counts[node][suite][outcome] += 1
+    run.totals[outcome] += 1
+    if outcome in RED:
+        _red(run, event, node, outcome)
+    elif outcome not in ("passed", "not tested"):
+        why = _PREFIX.sub("", _line(event.get("message")), count=1)
+        run.unjudged[outcome][why][_line(event.get("check"))].add(node)
+    _warnings(run, event, node)
+    for log in _logs(event):
+        run.logs[suite].setdefault(log, _line(event.get("check")))
+    versions = event.get("versions")
+    for what, version in versions.items() if isinstance(versions, dict) else ():
+        run.versions[_line(what)][_line(version)].append(node)
+    for metric in _dicts(event.get("metrics")):
+        _metric(run, metric, node)
+    for curve in _dicts(event.get("curves")):
+        points = [_point(point) for point in _list(curve.get("points"))]
+        run.curves.append(
+            {"title": _line(curve.get("title")), "node": node, "points": [point for point in points if point]}
+        )
+    for put in _dicts(event.get("cells")):
+        run.cells[_line(put.get("title"))].append(put)
+
+
+# --- failures
+
+
+def _red(run: Run, event: dict[str, Any], node: str, outcome: str) -> None:
+    verdicts = [verdict for verdict in _dicts(event.get("verdicts")) if _dicts(verdict.get("findings"))]
+    said = verdicts[0] if verdicts and outcome == "failed" else {}
+    check, cause, hint = _line(event.get("check")), _line(said.get("cause")), _line(said.get("hint"))
+    message = _line(event.get("message"))
+    action = _line(said.get("action"))
+    # a cause that names the node is the same cause on the next; a message is told apart by its words alone
+    like = _NUMBERS.sub("#", cause or ("" if said else message))
+    key = (outcome, check, action, like, hint)
+    group = run.groups.get(key)
+    if group is None:
+        suite = _line(event.get("suite"))
+        group = run.groups[key] = Group(outcome, check, suite, action, cause, hint)
+        group.example = _example(event, node)
+    group.nodes[node] = None
+    group.logs |= dict.fromkeys(_logs(event))
+    _rows(group, verdicts if said else [], node, message)
+    told = _annotation(event)["slurm"]
+    if told:
+        group.slurm[told].append(node)
+
+
+def _rows(group: Group, verdicts: list[dict[str, Any]], node: str, message: str) -> None:
+    found = [
+        (_deviation(finding), _line(finding.get("action") or verdict.get("action")))
+        for verdict in verdicts
+        for finding in _dicts(verdict.get("findings"))
+    ]
+    for told, action in found or [(("", message.replace(node, "NODE"), ""), "")]:
+        _add(group.rows, told, node, action=action)
+
+
+def _warnings(run: Run, event: dict[str, Any], node: str) -> None:
+    for verdict in _dicts(event.get("verdicts")):
+        for advisory in _dicts(verdict.get("advisories")):
+            _add(run.warnings, _deviation(advisory), node, check=_line(event.get("check")))
+
+
+def _deviation(told: dict[str, Any]) -> tuple[str, str, str]:
+    return _line(told.get("part")), _line(told.get("measured")), _line(told.get("expected"))
+
+
+def _add(
+    rows: dict[tuple[str, ...], Row],
+    told: tuple[str, str, str],
+    node: str,
+    *,
+    check: str = "",
+    action: str = "",
+) -> None:
+    """Put a node into the row of nodes that deviate alike; the UUID and bus id of a part are one node's own."""
+    part, measured, expected = told
+    row = rows.setdefault((check, _short(part), measured, expected, action), Row(*told, action))
+    if row.nodes[-1:] != [node]:
+        row.part = _short(part) if row.nodes else part
+        row.nodes.append(node)
+
+
+def _short(part: str) -> str:
+    return part.partition(" (")[0]
+
+
+def _logs(event: dict[str, Any]) -> list[str]:
+    """Return the step logs of an item that may be linked to: no other paths, no addresses."""
+    return [log for log in _list(event.get("logs")) if isinstance(log, str) and _STEP_LOG.fullmatch(log)]
+
+
+def _example(event: dict[str, Any], node: str) -> dict[str, Any]:
+    return {
+        "node": node,
+        "text": cut(printable(event.get("text")), _MAX_TEXT),
+        "output": cut(printable(event.get("output")), _MAX_TEXT),
+        **_annotation(event),
+    }
+
+
+def _annotation(event: dict[str, Any]) -> dict[str, Any]:
+    """Sort the lines of an annotation: Slurm's words, the commands by hand, the command that runs the item again."""
+    found: dict[str, Any] = {"by_hand": [], "again": ""}
+    slurm: list[str] = []
+    for line in _list(event.get("annotation")):
+        text = cut(printable(line), 1000)
+        label, _, rest = text.partition(":")
+        if label == "by hand":
+            found["by_hand"].append(rest.strip())
+        elif label == "again":
+            found["again"] = rest.strip()
+        elif label == "Slurm state":
+            slurm.insert(0, rest.strip())
+        elif label != "note":
+            slurm.append(text)
+    return found | {"slurm": "; ".join(slurm)}
+
+
+# --- numbers
+
+
+def _metric(run: Run, metric: dict[str, Any], node: str) -> None:
+    value, name, device = metric.get("value"), _line(metric.get("name")), _line(metric.get("device"))
+    if not isinstance(value, (int, float)) or value != value or abs(value) == float("inf"):  # noqa: PLR0124 - NaN
+        return
+    if name in ("busbw", "busbw_bound"):
+        _curve_point(run, name, device, value, node)
+    elif name.startswith("bound "):
+        _bound(run, name.removeprefix("bound "), value)
+    elif not metric.get("detail"):
+        short = _short(device)
+        part = short if _INSTANCE.match(short) else ""  # else it tells what was measured: a path, a size
+        label = name if part or not short else f"{name} {short}"
+        _series(run, label, _line(metric.get("unit"))).values.append((float(value), node, part))
+
+
+def _series(run: Run, label: str, unit: str) -> Series:
+    return run.series.setdefault((label, unit), Series(label, unit))
+
+
+def _curve_point(run: Run, name: str, device: str, value: float, node: str) -> None:
+    size = _sized(device)
+    if size is None:
+        return
+    collective, octets, _ = size
+    if name == "busbw_bound":
+        run.bounds[collective, "alone" if node != CLUSTER else ""][octets] = value
+    elif node != CLUSTER:  # that of the whole comes as a curve
+        run.node_curves[collective][node][octets] = float(value)
+
+
+def _bound(run: Run, what: str, value: float) -> None:
+    size = _sized(what)
+    if size is not None:
+        collective, octets, scope = size
+        run.bounds[collective, scope][octets] = value
+        bounds = _series(run, f"busbw {what}", "GB/s").bounds
+        if value not in bounds:
+            bounds.append(value)
+
+
+def _sized(text: str) -> tuple[str, int, str] | None:
+    """Take 'all_reduce 1 GiB alone' apart: collective, bytes, scope."""
+    match = _SIZED.fullmatch(text)
+    if match is None:
+        return None
+    try:
+        return match["collective"], units.parse_size(match["size"]), match["scope"] or ""
+    except ValueError:
+        return None
+
+
+def _point(point: Any) -> tuple[int, float] | None:
+    size, value = (*_list(point), None, None)[:2]
+    if isinstance(size, int) and isinstance(value, (int, float)):
+        return size, float(value)
+    return None
+
+
+# --- whatever a log may hold
+
+
+def _line(value: Any) -> str:
+    if value.__class__ is str and len(value) < _SHORT:
+        return _short_line(value)
+    return cut(" ".join(printable(value).split()) if value is not None else "", _MAX_FIELD)
+
+
+@lru_cache(1 << 17)  # names and devices of all nodes are in thousands of results
+def _short_line(value: str) -> str:
+    return cut(" ".join(printable(value).split()), _MAX_FIELD)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [one for one in _list(value) if isinstance(one, dict)]

@@ -1,0 +1,213 @@
+"""One run as plain values, read from its events: what the history keeps. Pure.
+
+Events may come from a foreign or damaged file: every text is cleaned and cut, every number is checked.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.metric_direction import HIGHER, kind_of
+from pytest_gpucluster.core.sanitize import printable
+from pytest_gpucluster.report import junit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = ["BEST", "PAIRED", "RED", "Finding", "Item", "Measure", "Recorded", "plain", "recorded"]
+
+RED = ("failed", "error")
+JUDGED_EXITS = (0, 1)  # pytest's: everything ran; others were stopped or never started
+MAX_TEXT = 1000
+PAIRED = "with "  # device of a metric that was measured together with another node: 'with gpu02'
+BEST = "best partner"  # a node is as good as its best pair: a bad partner is not its fault
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found: the part, what was measured and expected."""
+
+    part: str
+    measured: str
+    expected: str
+
+
+@dataclass(frozen=True)
+class Item:
+    """How one item ended. `check` is SUITE.WHAT, with the parameters in brackets; `node` '' is the cluster."""
+
+    node: str
+    check: str
+    outcome: str
+    message: str = ""
+    action: str = ""
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One metric of one run; `value` None: it was no number. `device` is the slot ('GPU 4'), not the serial."""
+
+    node: str
+    check: str
+    name: str
+    unit: str
+    device: str = ""
+    better: str = ""
+    detail: bool = False
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One run. `started` and `finished` are seconds since the epoch; `exit` is pytest's, None where it was killed."""
+
+    run: str
+    cluster: str
+    simulated: bool
+    started: float
+    finished: float
+    exit: int | None
+    arguments: str
+    items: tuple[Item, ...]
+    measures: tuple[Measure, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run came to its end: neither killed nor stopped."""
+        return self.exit in JUDGED_EXITS
+
+    @property
+    def good(self) -> bool:
+        """Whether the run was complete and all that was judged is fit. A killed run never is."""
+        return self.exit == 0 and any(item.outcome == "passed" for item in self.items) and not self.red
+
+    @property
+    def red(self) -> tuple[Item, ...]:
+        """The items that failed or broke."""
+        return tuple(item for item in self.items if item.outcome in RED)
+
+
+def recorded(events: Iterable[Mapping[str, Any]], where: str = "the event log") -> Recorded:
+    """Gather the events of one run; GpuClusterError where they are not those of a run."""
+    start: Mapping[str, Any] = {}
+    end: Mapping[str, Any] = {}
+    last, results = 0.0, []
+    for event in events:
+        kind = event.get("event")
+        last = max(last, _number(event.get("time")) or 0.0)
+        if kind == "start" and not start:
+            start = event
+        elif kind == "finish":
+            end = event
+        elif kind == "result":
+            results.append(event)
+    run, cluster, began = plain(start.get("run")), plain(start.get("cluster")), _number(start.get("time"))
+    if not run or not cluster or began is None:
+        raise GpuClusterError(
+            f"{where}: not the event log of a run: it has no start event with run and cluster"
+        )
+    items = _items(results)
+    code = end.get("exit")
+    return Recorded(
+        run=run,
+        cluster=cluster,
+        simulated=start.get("simulated")
+        is not False,  # what does not say that it is real does not count as real
+        started=began,
+        finished=last,
+        exit=code if isinstance(code, int) and not isinstance(code, bool) else None,
+        arguments=plain(" ".join(map(str, _listed(start.get("arguments"))))),
+        items=tuple(items.values()),
+        measures=tuple(_measures(results)),
+    )
+
+
+def plain(text: object) -> str:
+    """Return a text on one line, without control characters and lone surrogates, cut to a length."""
+    return " ".join(printable(text).split())[:MAX_TEXT]
+
+
+def check_of(result: Mapping[str, Any]) -> tuple[str, str]:
+    """Return (node, check with its parameters) of a result: gpu03, nccl.whole_bandwidth[all_reduce]."""
+    node = plain(result.get("node"))
+    name = junit.name(str(result.get("nodeid")), str(result.get("node") or ""))
+    _, bracket, inside = name.partition("[")
+    return node, plain(result.get("check")) + plain(bracket + inside)
+
+
+def _items(results: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Item]:
+    """Return the items by node and check; of several results of one (a teardown that broke) a red one stands."""
+    found: dict[tuple[str, str], Item] = {}
+    for result in results:
+        key = check_of(result)
+        if key in found and found[key].outcome in RED:
+            continue
+        verdicts = _mappings(result.get("verdicts"))
+        findings = [it for verdict in verdicts for it in _mappings(verdict.get("findings"))]
+        found[key] = Item(
+            *key,
+            outcome=plain(result.get("outcome")),
+            message=plain(result.get("message")),
+            action=plain(next((it.get("action") for it in verdicts if it.get("findings")), "")),
+            findings=tuple(
+                Finding(plain(it.get("part")), plain(it.get("measured")), plain(it.get("expected")))
+                for it in findings
+            ),
+        )
+    return found
+
+
+def _measures(results: Iterable[Mapping[str, Any]]) -> Iterator[Measure]:
+    """Yield each metric once: the median where an item measured it several times, and each node's best pair."""
+    values: dict[Measure, list[float | None]] = defaultdict(list)
+    for result in results:
+        node, check = check_of(result)
+        for metric in _mappings(result.get("metrics")):
+            series = Measure(
+                node,
+                check,
+                plain(metric.get("name")),
+                plain(metric.get("unit")),
+                plain(metric.get("device")).partition(" (")[0],
+                plain(metric.get("better")),
+                bool(metric.get("detail")),
+            )
+            values[series].append(_number(metric.get("value")))
+    pairs: dict[Measure, list[float]] = defaultdict(list)
+    for series, found in values.items():
+        known = [value for value in found if value is not None]
+        value = statistics.median(known) if len(known) == len(found) else None
+        yield _with(series, value=value)
+        if value is not None and series.device.startswith(PAIRED):
+            pairs[_with(series, device=BEST)].append(value)
+    for series, known in pairs.items():
+        if kind_of(series.unit, series.better).better == HIGHER:
+            yield _with(series, value=max(known))
+
+
+def _with(series: Measure, **changes: Any) -> Measure:
+    return Measure(**{**vars(series), **changes})
+
+
+def _mappings(data: object) -> list[Mapping[str, Any]]:
+    return [it for it in _listed(data) if isinstance(it, dict)]
+
+
+def _listed(data: object) -> list[Any]:
+    return data if isinstance(data, list) else []
+
+
+def _number(data: object) -> float | None:
+    if isinstance(data, bool) or not isinstance(data, (int, float)):
+        return None  # the event log writes NaN as a text
+    try:
+        value = float(data)
+    except OverflowError:
+        return None
+    return value if math.isfinite(value) else None

@@ -1,0 +1,103 @@
+"""Logs of steps: what every task of a step printed, one file per step in `steps/` of the report folder."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.secure_tempfile import Folder
+from pytest_gpucluster.report.atomic_write import Reports, harmless
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
+
+__all__ = ["MAX_STREAM", "StepLogs", "clear"]
+
+FOLDER = "steps"
+MAX_STREAM = 256 << 10  # characters kept of one stream of one task; what is cut is said
+_OURS = re.compile(r"(?:gw\d+-)?\d{4}-[\w.-]+\.log")
+
+
+class StepLogs:
+    """Writes `steps/NNNN-CHECK.log` below `folder`; `worker` (gw0) keeps the files of xdist's workers apart."""
+
+    def __init__(self, folder: Path, worker: str = "", reports: Reports | None = None) -> None:
+        self._folder, self._prefix = folder, f"{worker}-" if worker else ""
+        self._reports = reports or Reports()
+        self._numbers = itertools.count(1)
+
+    def keep(self, check: str, result: StepResult) -> str:
+        """Write the log of one step and return its path in the report folder, '' where it could not be written.
+
+        A full disk must not end the run: Reports.problems holds the reason.
+        """
+        plain = re.sub(r"[^\w.-]", "-", check or "exam")
+        name = f"{self._prefix}{next(self._numbers):04}-{plain}.log"
+        path = self._folder / FOLDER / name
+        with self._reports.writing(path):
+            text = "".join(f"{part}\n" for part in _parts(check, result))
+            with (
+                contextlib.closing(Folder(self._folder, create=True, group=self._reports.group)) as above,
+                contextlib.closing(above.folder(FOLDER, create=True)) as steps,
+            ):
+                steps.replace(name, [text.encode("utf-8", "replace")])
+        return f"{FOLDER}/{name}" if path in self._reports.written else ""
+
+
+def clear(folder: Path) -> None:
+    """Take away the logs of an earlier run in this folder: they would pass for this one's."""
+    try:
+        with (
+            contextlib.closing(Folder(folder)) as above,
+            contextlib.closing(above.folder(FOLDER)) as steps,
+        ):
+            for name in filter(_OURS.fullmatch, steps.names()):
+                steps.remove(name)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise GpuClusterError(
+            f"{folder / FOLDER}: logs of an earlier run cannot be taken away ({error.strerror}): --report-dir=DIR "
+            "names another folder"
+        ) from error
+
+
+def _parts(check: str, result: StepResult) -> Iterator[str]:
+    """Yield lines and streams, harmless each by itself: half a private key takes only the rest of its own."""
+    yield harmless(f"check:   {check or 'exam of the nodes'}")
+    yield harmless(f"command: {result.command}")
+    yield f"exit:    {result.rc} after {result.seconds:.1f} s"
+    for title, text in (("srun", result.stderr), ("output without a task", result.stdout)):
+        if text:
+            yield from ("", f"--- {title}", _cut(text))
+    for task in result.tasks:
+        yield from _task_lines(task)
+
+
+def _task_lines(task: TaskResult) -> Iterator[str]:
+    ended = "exit unknown" if task.rc is None else f"exit {task.rc}"
+    yield ""
+    cut = ", output cut" if task.truncated else ""
+    yield harmless(f"--- task {task.rank} on {task.node or '?'}: {ended}{cut}")
+    if task.stdout:
+        yield _cut(task.stdout)
+    if task.stderr:
+        yield from ("--- its stderr", _cut(task.stderr))
+
+
+def _cut(text: str) -> str:
+    """Keep both ends of a long text: causes stand at its start, results at its end.
+
+    Secrets are taken out before: the cut may divide one from its name.
+    """
+    text = harmless(text.rstrip("\r\n"))
+    if len(text) <= MAX_STREAM:
+        return text
+    half = MAX_STREAM // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"

@@ -1,1 +1,0 @@
-"""What runs a measurement on the nodes: which program, started how, read into facts."""

@@ -1,0 +1,77 @@
+"""The GPUs of this host, if it has any, dealt out to the virtual nodes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.errors import SandboxError, TransportError
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.cluster.transport import Transport
+
+KINDS = ("auto", "real", "simulated")
+_DEV = Path("/dev")
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """What the nodes get. Simulated: no devices, and the hardware model says the rest."""
+
+    kind: str
+    devices: tuple[Path, ...] = ()
+    gpu_name: str = ""
+    gpu_type: str = ""
+    cpus: int = 0
+    memory_mib: int = 0
+
+
+def deal(kind: str, nodes: int, gpus_per_node: int, transport: Transport) -> Dealt:
+    """Choose real or simulated GPUs; SandboxError where real ones are asked for and do not suffice."""
+    if kind not in KINDS:
+        raise SandboxError(f"GPUs are {', '.join(KINDS)}, not {kind!r}")
+    if kind == "simulated":
+        return Dealt("simulated")
+    names = _names(transport)
+    present = tuple(sorted((p for p in _DEV.glob("nvidia[0-9]*")), key=lambda p: int(p.name[6:])))
+    needed = nodes * gpus_per_node
+    if names and len(present) >= needed > 0 and len(names) >= needed:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+        cpus = max(1, (os.cpu_count() or 1) // nodes)
+        return Dealt("real", present[:needed], names[0], _type(names[0]), cpus, memory // nodes)
+    if kind == "real":
+        raise SandboxError(
+            f"{needed} real GPUs are needed for {nodes} nodes of {gpus_per_node}, this host has "
+            f"{min(len(present), len(names))}: ask for fewer, or for simulated ones"
+        )
+    return Dealt("simulated")
+
+
+def null_devices(folder: Path, count: int) -> tuple[Path, ...]:
+    """Make what Slurm takes for GPUs without a driver: it asks only that they be character devices."""
+    folder.mkdir()
+    paths = tuple(folder / f"nvidia{number}" for number in range(count))
+    for path in paths:
+        path.symlink_to("/dev/null")
+    return paths
+
+
+def _names(transport: Transport) -> list[str]:
+    """Return the names of this host's working GPUs."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    try:
+        done = transport.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout=60.0)
+    except TransportError:
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.rc == 0 else []
+
+
+def _type(name: str) -> str:
+    """Return the gres type: h200 for 'NVIDIA H200'."""
+    words = [word for word in re.findall(r"[a-z0-9]+", name.lower()) if word not in {"nvidia", "tesla"}]
+    return words[0] if words else "gpu"

@@ -1,0 +1,1 @@
+"""Hours of load on all parts of the nodes."""

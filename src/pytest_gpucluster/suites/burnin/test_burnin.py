@@ -1,0 +1,175 @@
+"""Burn-in: hours of load on GPUs, memory, links, CPUs and storage, and a verdict a node on what showed under it.
+
+One long step with an agent a node; a node that fails leaves, the others go on. `-m burnin --burnin-time=4h`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.suites.burnin import checks
+from pytest_gpucluster.suites.burnin.steps import EARLY, EVENT, Burnin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.plugin.burnin import LiveLine
+    from pytest_gpucluster.plugin.expect import Expect
+    from pytest_gpucluster.plugin.session import Node, Session
+    from pytest_gpucluster.suites.burnin.config import BurninConfig
+    from pytest_gpucluster.suites.burnin.results import Told
+
+# a node that is lost under load is judged here, not left untested
+pytestmark = [pytest.mark.burnin, pytest.mark.judges_node]
+
+
+@pytest.fixture(scope="session")
+def burnt(
+    request: pytest.FixtureRequest,
+    allocation: Allocation,  # noqa: ARG001 - not applicable without a scheduler
+    gpucluster_session: Session,
+    event: Callable[..., None],
+    live_line: LiveLine,
+) -> dict[str, Told]:
+    """The burn-in of every allocation, one after another: {node: what was found}."""
+    if hasattr(request.config, "workerinput"):
+        raise ConfigError("a burn-in loads all nodes at once: leave -n away")
+    session, found = gpucluster_session, {}
+    for held in session.allocations:
+        told = _burn(request, session, held, event, live_line)
+        live_line.close()
+        live_line.say(
+            f"burn-in of job {held.job_id}: {told.rounds} rounds in {told.seconds:.0f} s: {told.ended}"
+        )
+        if told.ended.startswith(EARLY):  # never green by what was not done
+            session.stopped = f"burn-in: {told.ended}; what was found by then is judged"
+        elif not told.rounds and any(not (one.lost or one.out) for one in told.nodes.values()):
+            session.stopped = (
+                f"burn-in: no round of loads was finished in {told.seconds:.0f} s: ask for more time"
+            )
+        found.update(dict.fromkeys(told.nodes, told))
+        if session.stopped:
+            break
+    return found
+
+
+def _burn(
+    request: pytest.FixtureRequest,
+    session: Session,
+    held: Allocation,
+    event: Callable[..., None],
+    live_line: LiveLine,
+) -> Told:
+    nodes = session.without_problem(held.nodes)
+    profile, info = session.nodes[held.nodes[0]].profile, session.inventory.get(held.nodes[0])
+    gpus = 0 if profile.gpu is None else (info and info.gpus) or profile.gpu.count
+    before = getattr(request.config.option, "burnin_before", None)
+    if before is not None:
+        for told in before.nodes.values():  # so that this log can be resumed as well
+            event(EVENT, what="told", told=told.as_dict(), seconds=before.seconds, rounds=before.rounds)
+    burnin = Burnin(
+        held.slurm,
+        held,
+        session.cluster,
+        session.inventory,
+        nodes=nodes,
+        gpus=gpus,
+        seconds=session.cluster.burnin.time,
+        before=before,
+    )
+    burnin.told.take_limits(profile)
+    return burnin.run(lambda **fields: event(EVENT, **fields), lambda progress: live_line.show(str(progress)))
+
+
+@pytest.fixture
+def whole(burnt: dict[str, Told], node: Node) -> Told:
+    """The burn-in that this item's node took part in."""
+    if node.name not in burnt:
+        pytest.skip("not checked: the burn-in was stopped before it came to this node")
+    return burnt[node.name]
+
+
+@pytest.fixture
+def config(cluster: Cluster) -> BurninConfig:
+    """What the cluster file says of the burn-in."""
+    return cluster.burnin
+
+
+def test_survived(whole: Told, node: Node, expect: Expect) -> None:
+    """The node took part to the end, and so did its GPUs."""
+    expect(checks.survived(whole, node.name))
+
+
+def test_corruption(whole: Told, node: Node, expect: Expect) -> None:
+    """Equal inputs gave equal bits: every time, on every GPU, in every round."""
+    expect(checks.corruption(whole, node.name))
+
+
+def test_matmul(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+    """Products of matrices are as fast as the card has to be."""
+    expect(checks.matmul(whole, node.name, config))
+
+
+def test_memory_bandwidth(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+    """The memory of every GPU is as fast as the card's has to be."""
+    expect(checks.memory_bandwidth(whole, node.name, config))
+
+
+def test_copies(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+    """Copies between host and GPU are as fast as the PCIe link allows, both ways."""
+    expect(checks.copies(whole, node.name, config))
+
+
+def test_peer(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+    """Copies from GPU to GPU arrive."""
+    expect(checks.peer(whole, node.name, config))
+
+
+def test_nccl(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+    """Collectives within the node and with changing partners end, and are right."""
+    expect(checks.nccl(whole, node.name, config))
+
+
+def test_cpu(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+    """CPUs compute the same as those of the other nodes."""
+    expect(checks.cpu(whole, node.name, config))
+
+
+def test_memory(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+    """The host's memory keeps what is written."""
+    expect(checks.memory(whole, node.name, config))
+
+
+def test_storage(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+    """The node's storage returns what was written."""
+    expect(checks.storage(whole, node.name, config))
+
+
+def test_counters(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+    """Error counters did not rise under load."""
+    expect(checks.counters(whole, node.name, config))
+
+
+def test_xid(whole: Told, node: Node, expect: Expect) -> None:
+    """The driver reported no error of the hardware under load."""
+    expect(checks.xid(whole, node.name))
+
+
+def test_temperature(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+    """No GPU was too hot, or slowed by heat or the power brake."""
+    expect(checks.temperature(whole, node.name, config))
+
+
+def test_dcgm(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+    """NVIDIA's own diagnostic passes."""
+    expect(checks.dcgm(whole, node.name, config))
+
+
+def test_stragglers(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+    """No GPU and no node is far slower than its equals."""
+    expect(checks.stragglers(whole, node.name, config))

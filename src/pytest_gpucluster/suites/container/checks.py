@@ -1,0 +1,516 @@
+"""What a node does with containers, from what tasks outside and inside of one have told. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.cluster.slurm.pyxis import HOOK
+from pytest_gpucluster.core import units
+from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.kit.enroot import UNKNOWN, jobs_of
+from pytest_gpucluster.suites.container.facts import HOST_VALUE, MOUNTED, PASSED, RANKS_PER_NODE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.core.majority import Norm
+    from pytest_gpucluster.kit.enroot import Pyxis, Room
+    from pytest_gpucluster.kit.framework_config import ContainerConfig
+    from pytest_gpucluster.suites.container.facts import Found, Seen
+
+HOOK_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")  # of Enroot's hook 50-slurm-pytorch.sh
+UNLIMITED = "unlimited"
+HOOK_FAILED = "a hook of Enroot failed, which container.hooks judges"
+
+
+def _unfit(found: Found, *steps: str) -> Iterator[NotChecked]:
+    """Yield why nothing inside can be judged: the checks of import and plugin say what is wrong."""
+    if found.main.failed.get(found.node, "").startswith(HOOK):
+        yield NotChecked(HOOK_FAILED)
+    elif found.node in found.main.failed:
+        yield NotChecked("the image could not be imported, which container.import judges")
+    elif found.contained is False:
+        yield NotChecked("the tasks ran outside of a container, which container.plugin judges")
+    else:
+        for name in ("outside", "plain", *steps):
+            problem = found.step(name).problem
+            if problem:
+                yield NotChecked(f"step {name!r}: {problem}")
+                return
+
+
+@check(
+    "container.plugin",
+    cause="plugstack.conf of the node does not load Pyxis, or slurmd was not restarted after it was changed",
+    hint="grep -r pyxis /etc/slurm/plugstack.conf*; systemctl restart slurmd; srun --help | grep container-image",
+)
+def plugin(found: Found, pyxis: Pyxis | str) -> Judgement:
+    """Judge that tasks run in a container, and the plugin's version; a `pyxis` of text says why that is unknown."""
+    if found.contained is False:
+        yield Finding(
+            "Pyxis", "the task ran on the node itself, outside of a container", "a task in the container"
+        )
+    elif found.step("plain").problem and found.node not in found.main.failed:
+        yield NotChecked("no step in the container started, which container.reuse judges")
+    elif found.contained is None and found.node not in found.main.failed:
+        yield Finding(
+            "Pyxis", found.step("plain").problem or found.step("outside").problem, "a task in the container"
+        )
+    elif found.contained is None:
+        why = found.main.failed[found.node]
+        if "srun does not know" in why:
+            yield Finding("Pyxis", why, "--container-image is an option of srun")
+        else:
+            judge = "hooks" if why.startswith(HOOK) else "import"
+            yield NotChecked(f"no container started: container.{judge} says why")
+    wanted = found.config.version
+    if wanted is None:
+        return
+    if isinstance(pyxis, str) or not pyxis.version:
+        told = pyxis if isinstance(pyxis, str) else pyxis.absent or f"{pyxis.library} does not tell"
+        yield NotChecked(f"the version of Pyxis is not known: {told}")
+    elif not pyxis.version.startswith(wanted):
+        yield Finding("version of Pyxis", pyxis.version, wanted)
+
+
+@check(
+    "container.import",
+    cause="the image is missing, damaged or cannot be fetched from this node, or Enroot cannot unpack it there",
+    hint="srun -w NODE --container-image=IMAGE true; enroot create IMAGE on the node; df $ENROOT_DATA_PATH",
+)
+def imported(found: Found) -> Judgement:
+    """Judge that every image was imported; how long it took, and MB/s of the packed image."""
+    if found.contained is False:
+        yield from _unfit(found)
+        return
+    for image in found.imports:
+        if image.failed.get(found.node, "").startswith(HOOK):
+            yield NotChecked(HOOK_FAILED)
+        elif found.node in image.failed:
+            yield Finding(image.image, image.failed[found.node], "imported")
+        elif found.node not in image.nodes:
+            yield Finding(image.image, "no word of the import", "imported")
+        if found.node in image.seconds:
+            yield Metric("import_time", image.seconds[found.node], "s", image.image)
+        throughput = image.throughput(found.node)
+        if throughput is not None:
+            yield Metric("import_throughput", throughput, "MB/s", image.image)
+
+
+@check(
+    "container.hooks",
+    cause="a script in Enroot's hooks.d ends with an error on this node: what it needs is missing there",
+    hint="srun -w NODE --container-image=IMAGE true; run the commands of the hook (/etc/enroot/hooks.d) by hand there",
+    action=Action.MONITOR,
+)
+def hooks(found: Found) -> Judgement:
+    """Judge that no hook of Enroot fails, whatever step it fails. The site's scripts are to blame, not the node."""
+    told = [image.failed.get(found.node, "") for image in found.imports]
+    told += [seen.problem for seen in found.seen.values()]
+    failed = dict.fromkeys(text.removeprefix(HOOK) for text in told if text.startswith(HOOK))
+    for text in failed:
+        hook, _, words = text.partition(" ")
+        yield Finding(hook, words, "exits with 0")
+    if not failed:
+        yield from _unfit(found, "plain")
+
+
+@check(
+    "container.release",
+    cause="another image than the one asked for runs, or the container's root is the node's own",
+    hint="srun --container-image=IMAGE cat /etc/os-release",
+)
+def release(found: Found, others: Norm[str]) -> Judgement:
+    """Judge the image's os-release: the cluster file's, else that of most nodes (`others`: what all of them told)."""
+    yield from (problems := tuple(_unfit(found, "plain")))
+    if problems:
+        return
+    told = found.step("plain").facts.get("release", "")
+    wanted = found.config.release
+    if not told:
+        yield Finding("os-release", "none in the container", wanted or others.value or "ID and VERSION_ID")
+    elif not wanted:
+        yield from others.judge("os-release", told)
+    elif told != wanted:
+        yield Finding("os-release", told, wanted)
+
+
+@check(
+    "container.root",
+    cause="ENROOT_ROOTFS_WRITABLE or PYXIS_CONTAINER_WRITABLE is set for the whole site, or writing is broken",
+    hint="grep ROOTFS_WRITABLE /etc/enroot/enroot.conf; env | grep PYXIS",
+    action=Action.MONITOR,
+)
+def root(found: Found) -> Judgement:
+    """Judge that the root file system is read-only unless --container-writable asks for more."""
+    yield from (problems := tuple(_unfit(found, "readonly", "turned")))
+    if problems:
+        return
+    if found.step("readonly").facts.get("writable") != "no":
+        yield Finding("root without a flag", "writable", "read-only")
+    if found.step("turned").facts.get("marked") != "yes":
+        yield Finding("root with --container-writable", "read-only", "writable")
+
+
+@check(
+    "container.mounts",
+    cause="the source is not there on this node, or its file system denies access",
+    hint="ls -ld SOURCE on the node; findmnt; srun -w NODE --container-mounts=SOURCE:TARGET ...",
+)
+def mounts(found: Found) -> Judgement:
+    """Judge that mounts are read and written, that `ro` holds, and that the cluster file's mounts are there."""
+    if found.node in found.main.failed or found.contained is not True:
+        yield from _unfit(found, "plain")
+        return
+    step = found.step("mounts")
+    if step.problem:
+        yield _step_finding("--container-mounts", step)
+        return
+    facts = step.facts
+    if facts.get("token") != found.token:
+        yield Finding("mount", "a file of the node is not read inside", "read")
+    if facts.get("wrote") != "yes":
+        yield Finding("mount", "not writable", "writable")
+    elif not found.token_back:
+        yield Finding("mount", "what was written inside is not read on the node", "read")
+    if facts.get("ro_writable") != "no":
+        yield Finding("mount with :ro", "writable", "read-only")
+
+
+@check(
+    "container.workdir",
+    cause="the working directory is not reachable in the container",
+    hint="srun --container-image=IMAGE --container-workdir=/tmp pwd",
+)
+def workdir(found: Found) -> Judgement:
+    """Judge that --container-workdir is where the task starts."""
+    yield from (problems := tuple(_unfit(found, "mounts")))
+    if not problems and found.step("mounts").facts.get("workdir") != MOUNTED:
+        yield Finding("working directory", found.step("mounts").facts.get("workdir", "none"), MOUNTED)
+
+
+@check(
+    "container.home",
+    cause="ENROOT_MOUNT_HOME of enroot.conf, or a mounts.d entry, decides for the users",
+    hint="grep -r MOUNT_HOME /etc/enroot; ls /etc/enroot/mounts.d",
+    action=Action.MONITOR,
+)
+def home(found: Found) -> Judgement:
+    """Judge that home is mounted where asked for, and not where it was not."""
+    yield from (problems := tuple(_unfit(found, "plain", "turned", "back")))
+    if problems:
+        return
+    wanted = (
+        ("plain", "without a flag", found.config.mount_home),
+        ("turned", "--container-mount-home", True),
+        ("back", "--no-container-mount-home", False),
+    )
+    for step, flag, mounted in wanted:
+        seen = found.step(step).facts.get("at_home") == "yes"
+        if seen != mounted:
+            yield Finding(f"home, {flag}", _mounted(seen), _mounted(mounted))
+
+
+def _mounted(yes: bool) -> str:  # noqa: FBT001 - reads as it is
+    return "mounted" if yes else "not mounted"
+
+
+@check(
+    "container.remap_root",
+    cause="user namespaces are limited on the node, or Enroot is configured against the flags",
+    hint="sysctl user.max_user_namespaces kernel.unprivileged_userns_clone; grep REMAP_ROOT /etc/enroot/enroot.conf",
+)
+def remap_root(found: Found) -> Judgement:
+    """Judge the user inside: root with --container-remap-root, oneself with --no-container-remap-root."""
+    yield from (problems := tuple(_unfit(found, "outside", "turned", "back")))
+    if problems:
+        return
+    own = found.step("outside").facts.get("uid", "?")
+    for step, flag, uid in (
+        ("turned", "--container-remap-root", "0"),
+        ("back", "--no-container-remap-root", own),
+    ):
+        told = found.step(step).facts.get("uid", "?")
+        if told != uid:
+            yield Finding(flag, f"user {told}", f"user {uid}")
+
+
+@check(
+    "container.environment",
+    cause="Enroot's environ.d or a hook changes what users export",
+    hint="ls /etc/enroot/environ.d /etc/enroot/hooks.d; srun --container-env=NAME ...",
+    action=Action.MONITOR,
+)
+def environment(found: Found) -> Judgement:
+    """Judge that exports pass through, that the image's own values win, and that --container-env turns that round.
+
+    PATH is the image's, or what a login shell of the image makes of it: ENROOT_LOGIN_SHELL is on by default.
+    """
+    yield from (problems := tuple(_unfit(found, "plain", "readonly", "turned")))
+    if problems:
+        return
+    plain = found.step("plain").facts
+    if plain.get("env.GPUCLUSTER_PASSED") != PASSED:
+        yield Finding("exported variable", plain.get("env.GPUCLUSTER_PASSED", "absent"), PASSED)
+    own, path = plain.get("image.PATH"), plain.get("path")
+    if own and path not in {own, plain.get("login_path") or own}:
+        yield Finding("PATH", path or "absent", f"the image's: {own}")
+    name = found.override
+    if not name:
+        return
+    ours = plain.get(f"image.{name}", "")
+    told = found.step("readonly").facts.get(f"env.{name}", "absent")
+    if told != ours:
+        yield Finding(f"{name} without --container-env", told, f"the image's: {ours}")
+    told = found.step("turned").facts.get(f"env.{name}", "absent")
+    if told != HOST_VALUE:
+        yield Finding(f"--container-env={name}", told, HOST_VALUE)
+
+
+@check(
+    "container.entrypoint",
+    cause="the image's entrypoint fails, does not exec its arguments, or is run although it was switched off",
+    hint="srun --container-entrypoint --container-entrypoint-log --container-image=IMAGE true",
+)
+def entrypoint(found: Found) -> Judgement:
+    """Judge that a step starts through the entrypoint and without it; what the entrypoint sets is seen only with it."""
+    yield from (problems := tuple(_unfit(found, "plain", "back")))
+    if problems:
+        return
+    if found.step("plain").facts.get("rc") != "yes":
+        yield NotApplicable("the image has no entrypoint (/etc/rc)")
+        return
+    if found.step("entrypoint").problem:
+        yield _step_finding("--container-entrypoint", found.step("entrypoint"))
+        return
+    name = found.config.entrypoint_sets
+    if name is None:
+        return
+    for step, flag, wanted in (
+        ("entrypoint", "--container-entrypoint", True),
+        ("back", "--no-container-entrypoint", False),
+    ):
+        if (f"env.{name}" in found.step(step).facts) != wanted:
+            yield Finding(f"{name}, {flag}", "not set" if wanted else "set", "set" if wanted else "not set")
+
+
+@check(
+    "container.reuse",
+    cause="the container's name is not kept on the node: container_scope, or an epilog that removes it",
+    hint="enroot list on the node, as the same user; grep container_scope /etc/slurm/plugstack.conf*",
+)
+def reuse(found: Found) -> Judgement:
+    """Judge that a later step finds the container by its name alone, with what an earlier one has written."""
+    if found.node in found.main.failed or found.contained is False or found.step("outside").problem:
+        yield from _unfit(found)
+        return
+    for step in ("plain", "back"):
+        if found.step(step).problem:
+            yield _step_finding("container by name", found.step(step))
+            return
+    yield Metric("reuse_time", found.step("plain").seconds, "s")
+    if found.step("back").facts.get("mark") != "yes":
+        yield Finding("container by name", "what an earlier step wrote is gone", "kept")
+
+
+@check(
+    "container.save",
+    cause="no room or no right where the image is to be saved, or mksquashfs is missing on the node",
+    hint="srun --container-name=NAME --container-save=/path/x.sqsh true; df; which mksquashfs",
+)
+def save(found: Found) -> Judgement:
+    """Judge that a saved container starts as an image, with what was written in it."""
+    if not found.config.save:
+        yield NotApplicable("container.save is false")
+        return
+    yield from (problems := tuple(_unfit(found, "back")))
+    if problems:
+        return
+    if found.step("back").unsaved:
+        yield Finding("--container-save", found.step("back").unsaved, "saved")
+    elif found.step("saved").problem:
+        yield _step_finding("saved image", found.step("saved"))
+    elif found.step("saved").facts.get("mark") != "yes":
+        yield Finding("saved image", "lacks what was written before", "complete")
+
+
+@check(
+    "container.remove",
+    cause="Enroot cannot list or delete the user's containers on the node",
+    hint="enroot list; enroot remove -f NAME on the node; ls -ld $ENROOT_DATA_PATH",
+    action=Action.MONITOR,
+)
+def remove(found: Found) -> Judgement:
+    """Judge that a named container is listed, and gone after it was removed."""
+    if not found.config.save:
+        yield NotApplicable("container.save is false: there is no second container to remove")
+        return
+    yield from (problems := tuple(_unfit(found, "saved")))
+    if found.saved_removed == UNKNOWN:
+        yield NotChecked(UNKNOWN)
+    elif not problems and found.saved_removed:
+        yield Finding("named container", found.saved_removed, "listed, then removed")
+
+
+@check(
+    "container.gpus",
+    cause="libnvidia-container or Enroot's hook 98-nvidia.sh is missing on the node, or hides devices",
+    hint="nvidia-container-cli info; ls /etc/enroot/hooks.d; NVIDIA_VISIBLE_DEVICES=all srun ... nvidia-smi -L",
+)
+def gpus(found: Found) -> Judgement:
+    """Judge that a task sees the same GPUs inside as outside."""
+    if not found.gpus:
+        yield NotApplicable("the node has no GPUs")
+        return
+    if found.node in found.main.failed or found.contained is not True:
+        yield from _unfit(found, "plain")
+        return
+    if found.step("gpus").problem:
+        yield _step_finding("NVIDIA_VISIBLE_DEVICES=all", found.step("gpus"))
+        return
+    outside, inside = found.step("outside").facts, found.step("gpus").facts
+    before, after = _uuids(outside), _uuids(inside)
+    yield Metric("gpus_inside", len(after) or float(inside.get("devices", 0)), "GPUs")
+    if not before and outside.get("devices", "0") == "0":
+        yield NotChecked("no GPU is seen outside of a container either: see gpu.count")
+    elif before != after and before:
+        lost = sorted(before - after)
+        what = f"{len(after)} GPUs" + (f", without {lost[0]}" if lost else "")
+        yield Finding("nvidia-smi inside", what, f"{len(before)} GPUs")
+    if inside.get("devices") != outside.get("devices"):
+        yield Finding("/dev/nvidia*", inside.get("devices", "none"), outside.get("devices", "none"))
+
+
+def _uuids(facts: Mapping[str, str]) -> set[str]:
+    return {key.removeprefix("gpu.") for key in facts if key.startswith("gpu.")}
+
+
+@check(
+    "container.ranks",
+    cause="Enroot's hook 50-slurm-pytorch.sh is not in hooks.d, or sets something else than Slurm's values",
+    hint="ls /etc/enroot/hooks.d; cp /usr/share/enroot/hooks.d/50-slurm-pytorch.sh /etc/enroot/hooks.d on every node",
+)
+def ranks(found: Found) -> Judgement:
+    """Judge RANK and LOCAL_RANK of Pyxis, and what Enroot's hook for PyTorch adds, in every task."""
+    yield from (problems := tuple(_unfit(found, "ranks")))
+    if problems:
+        return
+    tasks = found.step("ranks").tasks
+    if len(tasks) != RANKS_PER_NODE:
+        yield Finding("tasks", str(len(tasks)), str(RANKS_PER_NODE))
+    for facts in tasks:
+        rank = facts.get("env.SLURM_PROCID", "?")
+        yield from _differing(f"rank {rank}", facts, _own_ranks(facts))
+    hook = {name for name in HOOK_VARIABLES if any(f"env.{name}" in facts for facts in tasks)}
+    if found.config.rank_hook is False:
+        for name in sorted(hook):
+            yield Finding(name, "set", "not set: container.rank_hook is false")
+    elif hook or found.config.rank_hook:
+        for facts in tasks:
+            yield from _differing(f"rank {facts.get('env.SLURM_PROCID', '?')}", facts, _hook_values(facts))
+            if not facts.get("env.MASTER_ADDR"):
+                yield Finding("MASTER_ADDR", "not set", "the first node of the step")
+
+
+def _own_ranks(facts: Mapping[str, str]) -> dict[str, str]:
+    return {"RANK": facts.get("env.SLURM_PROCID", "?"), "LOCAL_RANK": facts.get("env.SLURM_LOCALID", "?")}
+
+
+def _hook_values(facts: Mapping[str, str]) -> dict[str, str]:
+    job = facts.get("env.SLURM_JOB_ID", "0")
+    port = 61000 + int(job) % 4536 if job.isdigit() else 0  # the hook's own rule
+    return {"MASTER_PORT": str(port), "WORLD_SIZE": facts.get("env.SLURM_NTASKS", "?")}
+
+
+def _differing(part: str, facts: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Finding]:
+    for name, value in wanted.items():
+        told = facts.get(f"env.{name}", "not set")
+        if told != value:
+            yield Finding(f"{part}: {name}", told, value)
+
+
+@check(
+    "container.memlock",
+    cause="slurmd's own limit (LimitMEMLOCK of its unit) or PropagateResourceLimits holds the limit down",
+    hint="systemctl show slurmd -p LimitMEMLOCK; grep PropagateResourceLimits /etc/slurm/slurm.conf",
+)
+def memlock(found: Found) -> Judgement:
+    """Judge the limit on locked memory inside: the cluster file's, else no lower than outside."""
+    yield from (problems := tuple(_unfit(found, "outside", "plain")))
+    if problems:
+        return
+    inside = found.step("plain").facts.get("memlock", "")
+    wanted = found.config.memlock or found.step("outside").facts.get("memlock", "")
+    if not inside:
+        yield NotChecked("the image's shell does not tell its limits (ulimit -l)")
+    elif not wanted:
+        yield NotChecked("the node's shell does not tell its limits (ulimit -l): set container.memlock")
+    elif not _enough(inside, wanted):
+        yield Finding("locked memory", f"{inside} KiB", wanted if wanted == UNLIMITED else f"{wanted} KiB")
+
+
+def _enough(limit: str, wanted: str) -> bool:
+    if limit == UNLIMITED:
+        return True
+    return wanted.isdigit() and limit.isdigit() and int(limit) >= int(wanted)
+
+
+@check(
+    "container.shm",
+    cause="/dev/shm is a small file system of the container's own, or is small on the node",  # noqa: S108 - the mount
+    hint="df -h /dev/shm inside and outside; /etc/enroot/mounts.d/10-system.fstab",
+)
+def shm(found: Found) -> Judgement:
+    """Judge the size of /dev/shm inside: the cluster file's, else no smaller than outside."""
+    yield from (problems := tuple(_unfit(found, "outside", "plain")))
+    if problems:
+        return
+    inside, outside = (_size(found.step(name)) for name in ("plain", "outside"))
+    wanted = found.config.shm or outside
+    if inside is None or wanted is None:
+        yield NotChecked("the size of /dev/shm is not told (stat is missing in the image)")
+        return
+    yield Metric("shm", inside / 2**30, "GiB")
+    if inside < wanted:
+        yield Finding("shared memory", units.format_size(inside), f"at least {units.format_size(wanted)}")
+
+
+def _size(seen: Seen) -> int | None:
+    words = seen.facts.get("shm", "").split()
+    return int(words[0]) * int(words[1]) if len(words) == 2 and all(map(str.isdigit, words)) else None  # noqa: PLR2004
+
+
+@check(
+    "container.room",
+    cause="images fill Enroot's paths, or the paths are not the user's to write",
+    hint="enroot list -f; du -sh $ENROOT_DATA_PATH/*; enroot remove OLD; ls -ld the path",
+    action=Action.MONITOR,
+)
+def room(rooms: tuple[Room, ...], config: ContainerConfig) -> Judgement:
+    """Judge free space and the right to write on Enroot's data, cache and temporary paths."""
+    for path in rooms:
+        yield Metric("enroot_free", path.free / 2**30, "GiB", path.what)
+        if not path.writable:
+            yield Finding(f"{path.what} path {path.path}", "not writable", "writable")
+        elif path.free < config.min_free:
+            free = units.format_size(path.free)
+            yield Finding(f"{path.what} path {path.path}", f"{free} free", units.format_size(config.min_free))
+
+
+@check(
+    "container.leftovers",
+    cause="a job was killed before Pyxis could clean up, or the node was rebooted under it",
+    hint="enroot list; enroot remove -f NAME on the node; consider an epilog that does so",
+    action=Action.MONITOR,
+)
+def leftovers(names: tuple[str, ...], live: Collection[int]) -> Judgement:
+    """Judge that no container of a job is there whose job Slurm no longer knows."""
+    yield Metric("containers", len(names), "containers")
+    for name, job in jobs_of(names).items():
+        if job not in live:
+            yield Finding(name, f"job {job} is over", "removed with its job")
+
+
+def _step_finding(part: str, seen: Seen) -> Finding:
+    return Finding(part, seen.problem, "the step starts")

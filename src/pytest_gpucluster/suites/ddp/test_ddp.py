@@ -1,0 +1,162 @@
+"""torch.distributed starts, finds its ranks and talks: rank variables, process groups, a training step, a lost rank.
+
+One cheap step looks around on all nodes; the nodes that are fit by that then work together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster.suites.ddp import checks
+from pytest_gpucluster.suites.ddp.steps import Ddp
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.kit.framework_config import DdpConfig
+    from pytest_gpucluster.kit.payload_result import StepTold
+    from pytest_gpucluster.plugin.expect import Expect
+    from pytest_gpucluster.plugin.session import Node, Session
+
+pytestmark = [pytest.mark.ddp]
+BACKENDS = ("gloo", "nccl")
+
+
+@pytest.fixture(scope="session")
+def claim(cluster: Cluster) -> DdpConfig:
+    """What the cluster file says of torch.distributed; not applicable where it does not claim it."""
+    if cluster.ddp is None:
+        pytest.skip("not applicable: the cluster file does not claim torch.distributed (add `ddp:`)")
+    return cluster.ddp
+
+
+@pytest.fixture(scope="session")
+def runs(
+    claim: DdpConfig, allocation: Allocation, cluster: Cluster, gpucluster_session: Session
+) -> list[Ddp]:
+    """One run an allocation."""
+    session, made = gpucluster_session, []
+    for held in session.allocations:
+        nodes = session.without_problem(held.nodes)
+        profile = session.nodes[held.nodes[0]].profile
+        info = session.inventory.get(held.nodes[0])
+        gpus = 0 if profile.simulated or profile.gpu is None else (info and info.gpus) or profile.gpu.count
+        if nodes:
+            made.append(
+                Ddp(allocation.slurm, held, cluster, claim, session.inventory, nodes=nodes, gpus=gpus)
+            )
+    return made
+
+
+@pytest.fixture
+def run(runs: list[Ddp], node: Node) -> Ddp:
+    """The run that this item's node takes part in."""
+    found = next((run for run in runs if node.name in run.nodes), None)
+    if found is None:
+        pytest.skip("not applicable: `ddp.nodes` of the cluster file asks for fewer nodes")
+    _ = found.placed  # here: what breaks is an error, not a verdict on the node
+    return found
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest, runs: list[Ddp]) -> str:
+    """The backend of the process group; nccl only where nodes have GPUs."""
+    if not any(request.param in run.backends for run in runs):
+        pytest.skip("not applicable: NCCL needs GPUs, and these nodes have no real ones")
+    return str(request.param)
+
+
+@pytest.fixture
+def worked(runs: list[Ddp], backend: str) -> list[StepTold]:
+    """The step that works, of every allocation."""
+    return [run.worked(backend) for run in runs]
+
+
+@pytest.fixture
+def under_torchrun(runs: list[Ddp]) -> list[StepTold]:
+    """The step that works, started by torchrun, of every allocation."""
+    return [run.torchrun for run in runs]
+
+
+@pytest.fixture
+def lost(runs: list[Ddp], backend: str) -> list[StepTold]:
+    """The step that loses a rank, of every allocation."""
+    if all(len(run.nodes) * run.ntasks_per_node < 2 for run in runs):  # noqa: PLR2004 - nobody to lose
+        pytest.skip("not applicable: one rank alone")
+    return [run.lost(backend) for run in runs]
+
+
+@pytest.fixture
+def on_gpus(run: Ddp, node: Node, expect: Expect) -> StepTold:
+    """The step that works by NCCL, where this node takes part in it."""
+    if "nccl" not in run.backends:
+        expect.not_applicable("these nodes have no real GPUs")
+    if node.name not in run.fit:
+        expect.not_checked("the node is not fit for it: see its other items")
+    return run.worked("nccl")
+
+
+def test_framework(run: Ddp, node: Node, expect: Expect) -> None:
+    """Torch is there for the python of every task, in the fleet's version."""
+    expect(checks.framework(node.name, run.placed))
+
+
+def test_environment(run: Ddp, node: Node, expect: Expect) -> None:
+    """WORLD_SIZE, RANK and LOCAL_RANK are exact in every task; what the site promises to set is set."""
+    for fact in run.placed.of_node(node.name, "place")[:1]:
+        who = {name: checks.who_set(name, fact, run.setters) for name in checks.VARIABLES}
+        print("\n".join(f"{name}: set by {setter}" for name, setter in who.items()))  # noqa: T201 - shown by -rP
+    expect(checks.environment(node.name, run.placed, run.setters, run.claim.provided))
+
+
+def test_master_addr(run: Ddp, node: Node, expect: Expect) -> None:
+    """MASTER_ADDR is the same in every task and resolves on this node as on the others."""
+    expect(checks.master_addr(node.name, run.placed))
+
+
+def test_interface(run: Ddp, node: Node, expect: Expect) -> None:
+    """The network interfaces that variables name are there."""
+    expect(checks.interface(node.name, run.placed))
+
+
+def test_master_port(runs: list[Ddp], expect: Expect) -> None:
+    """MASTER_PORT is the same in every task, and free on the node of rank 0."""
+    for run in runs:
+        expect(checks.master_port(run.placed))
+
+
+def test_devices(on_gpus: StepTold, node: Node, expect: Expect) -> None:
+    """Each rank has a GPU of its own."""
+    expect(checks.devices(node.name, on_gpus))
+
+
+def test_group(worked: list[StepTold], expect: Expect) -> None:
+    """All ranks form one process group, started by srun."""
+    for told in worked:
+        expect(checks.group(told))
+
+
+def test_all_reduce(worked: list[StepTold], expect: Expect) -> None:
+    """The sum over all ranks is right in every element."""
+    for told in worked:
+        expect(checks.all_reduce(told))
+
+
+def test_training(worked: list[StepTold], expect: Expect) -> None:
+    """Training with DistributedDataParallel leaves equal parameters on all ranks."""
+    for told in worked:
+        expect(checks.training(told))
+
+
+def test_torchrun(runs: list[Ddp], under_torchrun: list[StepTold], expect: Expect) -> None:
+    """The same with torchrun (c10d) as the launcher: ranks once each, right sum, equal parameters."""
+    for run, told in zip(runs, under_torchrun, strict=True):
+        expect(checks.torchrun(told, run.ntasks_per_node))
+
+
+def test_lost_rank(runs: list[Ddp], lost: list[StepTold], expect: Expect) -> None:
+    """A job whose rank is killed ends within its deadline, and not with 0."""
+    for run, told in zip(runs, lost, strict=True):
+        expect(checks.lost_rank(told, run.claim.lost_rank))

@@ -1,0 +1,1 @@
+"""InfiniBand, peer memory, and the path from GPU to NIC."""

@@ -1,0 +1,615 @@
+"""Checks of the way from GPU to GPU between nodes: adapters, ports, peer memory, affinity, names of interfaces."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.core.metric_direction import NEITHER
+from pytest_gpucluster.suites.fabric.facts import COUNTERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pytest_gpucluster.config.fabric import FabricConfig
+    from pytest_gpucluster.config.models import EnvironmentConfig, Profile
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.kit.fabric_manager import FabricManager
+    from pytest_gpucluster.kit.nvidia_smi import Gpus, Topology
+    from pytest_gpucluster.suites.fabric.facts import (
+        Acs,
+        Adapters,
+        GidPort,
+        Interfaces,
+        Iommu,
+        PeerMemory,
+        Port,
+    )
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PEER_MODULES = frozenset({"nvidia_peermem", "nv_peer_mem"})
+DMABUF_KERNEL = (
+    5,
+    12,
+)  # the first whose RDMA drivers register DMA-BUFs (GPU operator: GPUDirect RDMA, prerequisites)
+NO_PORT = "the node has no port (see fabric.hca_count)"
+NONE_ACTIVE = "no port is active (see fabric.port_state)"
+LINK_UP = (
+    "LinkUp",
+    "<unknown>",
+    None,
+)  # a virtual function may not tell; IBTA has no port ACTIVE without a link
+ROCE_V2 = "RoCE v2"
+GID_BY_NCCL = "-1"  # NCCL 2.21 and later choose the index themselves
+NEAR = ("PIX", "PXB")  # the same PCIe switch: traffic does not pass the CPU (NCCL: GPUDirect RDMA)
+
+# What ibqueryerrors passes over (infiniband-diags/etc/error_thresholds). The counters run since the driver's start or
+# since they were cleared, and nobody knows when they rose: what is above is told as a warning.
+USUAL = {
+    "symbol_error": 10,
+    "link_error_recovery": 10,
+    "link_downed": 10,
+    "port_rcv_errors": 10,
+    "port_rcv_remote_physical_errors": 100,
+    "port_xmit_discards": 100,
+    "local_link_integrity_errors": 10,
+    "excessive_buffer_overrun_errors": 10,
+    "VL15_dropped": 100,
+}
+# Another port's fault, congestion, and sweeps of the subnet manager: healthy ports count these
+CAUSED_ELSEWHERE = ("port_rcv_remote_physical_errors", "port_xmit_discards", "VL15_dropped")
+LINK_LOST = ("link_downed", "link_error_recovery")  # one is one too many while a run looks
+BIT_ERRORS = ("symbol_error", "local_link_integrity_errors")
+# Twice the bit error ratio of 1e-12 that IBTA's volume 2 allows a link, in errors per GB
+ERRORS_PER_GB = 2e-12 * 8e9
+
+
+# --- helpers -----------------------------------------------------------------------------------------------------
+
+
+def _networked(
+    judge: Callable[Concatenate[T, Profile, P], Judgement],
+) -> Callable[Concatenate[T, Profile, P], Judgement]:
+    """Leave out nodes whose profile has neither InfiniBand nor RoCE."""
+
+    @functools.wraps(judge)
+    def judged(facts: T, profile: Profile, /, *args: P.args, **kwargs: P.kwargs) -> Judgement:
+        if profile.fabric.link_layer == "none":
+            yield NotApplicable(f"profile {profile.name} has no InfiniBand or RoCE")
+        else:
+            yield from judge(facts, profile, *args, **kwargs)
+
+    return judged
+
+
+def _of_layer(adapters: Adapters, profile: Profile) -> list[Port]:
+    """Return the ports of the profile's link layer; a host may have others, for storage or management."""
+    return [port for port in _physical(adapters) if port.link_layer in (profile.fabric.link_layer, None)]
+
+
+def _physical(adapters: Adapters) -> list[Port]:
+    """Return the ports but for what shows an adapter again: virtual functions, and the planes of XDR (smi0)."""
+    return [port for port in adapters.ports if not port.virtual and not re.match(r"smi\d", port.device)]
+
+
+def _active(adapters: Adapters, profile: Profile) -> list[Port]:
+    return [
+        port for port in _of_layer(adapters, profile) if port.state == "ACTIVE" and port.phys_state in LINK_UP
+    ]
+
+
+def firmware_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[str]]:
+    """Return {board: majority of firmware versions}, one vote an adapter."""
+    votes: dict[str, list[tuple[str, str]]] = {}
+    for node, adapters in facts.items():
+        found = {port.device: (port.board or port.hca_type or "", port.firmware) for port in adapters.ports}
+        for board, firmware in found.values():
+            if firmware:
+                votes.setdefault(board, []).append((node, firmware))
+    return {board: norm(pairs, "adapters of this board") for board, pairs in votes.items()}
+
+
+def active_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[bool]]:
+    """Return {name of a port: whether it is ACTIVE on most nodes that have it}."""
+    votes: dict[str, list[tuple[str, bool]]] = {}
+    for node, adapters in facts.items():
+        for port in _physical(adapters):
+            votes.setdefault(str(port), []).append((node, port.state == "ACTIVE"))
+    return {name: norm(pairs) for name, pairs in votes.items()}
+
+
+# --- adapters and ports ------------------------------------------------------------------------------------------
+
+
+@check(
+    "fabric.peer_memory",
+    cause="adapters cannot reach GPU memory: neither nvidia_peermem nor DMA-BUF can register it, so no GPUDirect RDMA",
+    hint="modprobe nvidia_peermem, at boot too (/etc/modules-load.d); or install the driver's open kernel modules",
+)
+def peer_memory(found: PeerMemory, profile: Profile) -> Judgement:
+    """Adapters can register GPU memory: by nvidia_peermem (or nv_peer_mem), or by DMA-BUF."""
+    loaded = sorted(found.modules & PEER_MODULES)
+    without = "neither nvidia_peermem nor nv_peer_mem is loaded"
+    decides = "NCCL decides: NET/IB/0/GDRDMA in its log is GPUDirect RDMA (nccl suite)"
+    if not profile.fabric.peer_memory:
+        yield NotApplicable(f"profile {profile.name} needs no GPUDirect RDMA")
+    elif loaded:
+        yield Metric("gpudirect_rdma", 1, loaded[0], better=NEITHER)
+    elif found.open_modules is None:
+        yield NotChecked(f"{without}, and /proc/driver/nvidia/version cannot be read: {decides}")
+    elif not found.open_modules:
+        # the kernel exports DMA-BUF to GPL modules alone (README of the driver, "Open Linux Kernel Modules")
+        yield Finding(
+            "GPUDirect RDMA",
+            f"{without}; the proprietary kernel modules have no DMA-BUF",
+            "nvidia_peermem, or the open kernel modules",
+        )
+    elif _registers_dmabufs(found.kernel):
+        yield Metric("gpudirect_rdma", 1, "DMA-BUF", better=NEITHER)
+    else:
+        yield NotChecked(f"{without}; DMA-BUF is sure from Linux 5.12 on, not of {found.kernel}: {decides}")
+
+
+def _registers_dmabufs(kernel: str | None) -> bool:
+    """Tell whether a kernel has DMA-BUFs of RDMA for sure; older ones of a distribution may have them too."""
+    numbers = re.match(r"(\d+)\.(\d+)", kernel or "")
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= DMABUF_KERNEL
+
+
+@check(
+    "fabric.hca_count",
+    cause="an adapter is not found: badly seated, failed, or its driver is not loaded",
+    hint="lspci -d 15b3:; dmesg | grep mlx5; systemctl status openibd; reseat the adapter",
+)
+@_networked
+def hca_count(adapters: Adapters, profile: Profile) -> Judgement:
+    """There are at least as many ports as the profile has for GPU traffic; virtual functions do not count."""
+    ports = _physical(adapters)
+    yield Metric("hca_ports", len(ports), "ports")
+    if len(ports) < profile.fabric.hcas:
+        names = ", ".join(sorted(port.device for port in ports)) or "none"
+        yield Finding("adapters", f"{len(ports)} ports ({names})", f"{profile.fabric.hcas}")
+
+
+@check(
+    "fabric.link_layer",
+    cause="a port is configured for the other protocol, or an adapter is missing beside those for storage",
+    hint="mlxconfig -d DEVICE set LINK_TYPE_P1=1 (InfiniBand) or 2 (Ethernet), then reboot; ibstat; lspci -d 15b3:",
+)
+@_networked
+def link_layer(adapters: Adapters, profile: Profile) -> Judgement:
+    """Enough ports speak the profile's link layer."""
+    expected, ports = profile.fabric.link_layer, _physical(adapters)
+    others = [port for port in ports if port.link_layer != expected]
+    if not ports:
+        yield NotChecked(NO_PORT)
+    few = min(profile.fabric.hcas, len(ports)) - (len(ports) - len(others))
+    if few <= 0:
+        return
+    if len(others) == few:
+        yield from (Finding(str(port), port.link_layer or "unreadable", expected) for port in others)
+        return
+    shown = ", ".join(f"{port} {port.link_layer or 'unreadable'}" for port in others)
+    yield Finding(
+        "adapters", f"{len(ports) - len(others)} ports of {expected}; {shown}", f"{profile.fabric.hcas}"
+    )
+
+
+@check(
+    "fabric.port_state",
+    cause="cable, transceiver or switch port; or no subnet manager (INIT)",
+    hint="ibstat; ibdiagnet; swap the cable with its neighbour's to see what the fault follows",
+)
+@_networked
+def port_state(
+    adapters: Adapters, profile: Profile, fleet: Mapping[str, Norm[bool]] = MappingProxyType({})
+) -> Judgement:
+    """As many ports as the profile has are ACTIVE and LinkUp."""
+    ports, active = _of_layer(adapters, profile), _active(adapters, profile)
+    yield Metric("hca_ports_active", len(active), "ports")
+    if not ports:
+        yield NotChecked(f"no port speaks {profile.fabric.link_layer} (see fabric.link_layer)")
+    few = len(active) < min(profile.fabric.hcas, len(ports))
+    for port in ports:
+        shown = f"{port.state or '?'}, {port.phys_state or '?'}"
+        if port not in active and few:
+            yield Finding(str(port), shown, "ACTIVE, LinkUp")
+        elif port not in active and (usual := fleet.get(str(port), Norm[bool]())).value:
+            # it may be one for storage, or one for GPUs that hides behind those for storage
+            yield Advisory(str(port), shown, f"ACTIVE, {usual.most}")
+
+
+@check(
+    "fabric.rate",
+    cause="a link trained to a lower rate or fewer lanes: cable or transceiver",
+    hint="ibstat; ibdiagnet; reseat or replace the cable",
+)
+@_networked
+def rate(adapters: Adapters, profile: Profile) -> Judgement:
+    """Active ports run at the profile's rate; ports that are down are for fabric.port_state."""
+    expected = profile.fabric.rate
+    if expected is None:
+        yield NotApplicable("the profile states no rate")
+        return
+    active = _active(adapters, profile)
+    if not active:
+        yield NotChecked(NONE_ACTIVE)
+    slow = [port for port in active if port.rate is None or port.rate < expected * 0.99]
+    if len(active) - len(slow) < min(profile.fabric.hcas, len(active)):
+        for port in slow:
+            shown = "unreadable" if port.rate is None else f"{port.rate * 8:g} Gb/s"
+            yield Finding(str(port), shown, f"{expected * 8:g} Gb/s")
+
+
+@check(
+    "fabric.firmware",
+    cause="an adapter was replaced or left out of an update",
+    hint="mlxfwmanager --query; flash the fleet's firmware; reboot",
+    action=Action.MONITOR,
+)
+@_networked
+def firmware(adapters: Adapters, profile: Profile, fleet: Mapping[str, Norm[str]]) -> Judgement:  # noqa: ARG001 - the decorator reads the profile
+    """Adapters of one board have the firmware of the fleet's majority."""
+    seen = {port.device: port for port in _physical(adapters)}
+    if not seen:
+        yield NotChecked(NO_PORT)
+    for device, port in sorted(seen.items()):
+        if port.firmware is None:
+            yield NotChecked(f"{device}: its firmware version cannot be read")
+        else:
+            board = port.board or port.hca_type or ""
+            yield from fleet.get(board, Norm[str]()).judge(f"{device} ({board})", port.firmware)
+
+
+@check(
+    "fabric.counters",
+    cause="a bad cable, transceiver or port: the link loses data or goes down",
+    hint="perfquery -x; ibqueryerrors; clean or replace the cable; clear with perfquery -R and measure again",
+    action=Action.MONITOR,
+)
+@_networked
+def counters(adapters: Adapters, profile: Profile, later: Adapters, config: FabricConfig) -> Judgement:
+    """Error counters of active ports do not rise while the run lasts, are not saturated, and keep the site's limits."""
+    seconds = later.uptime - adapters.uptime if later.uptime and adapters.uptime else 0.0
+    now = {str(port): port.counters for port in later.ports}
+    limits: dict[str, int] = dict(config.counters.items())
+    active = _active(adapters, profile)
+    yield Metric("counters_observed", seconds, "s", better=NEITHER)
+    if not active:
+        yield NotChecked(NONE_ACTIVE)
+    for port in active:
+        if not port.counters:
+            yield NotChecked(f"{port}: its counters cannot be read")
+        for name, text in port.garbled.items():
+            yield NotChecked(f"{port}: {name} reads {text!r}, which is no number")
+        then = {**port.counters, **now.get(str(port), {})}
+        for name in port.counters:
+            if then[name]:
+                yield Metric(name, then[name], "events", str(port))
+            yield from _counter(
+                str(port), name, then[name], limits.get(name), _risen(port, then, name, seconds)
+            )
+
+
+def _risen(port: Port, then: Mapping[str, int], name: str, seconds: float) -> Finding | None:
+    """Return the finding where a counter rose more than it may: bit errors as IBTA allows a link, and the usual few.
+
+    Bit errors alone drain, where the link did not go down meanwhile: somebody at the cable or a switch that restarts
+    makes any port count.
+    """
+    rises = {  # a counter that was cleared in between began at 0
+        key: then[key] - before if then[key] >= before else then[key] for key, before in port.counters.items()
+    }
+    at_most = 0 if name in LINK_LOST else USUAL[name] + ERRORS_PER_GB * (port.rate or 0) * seconds
+    if name in CAUSED_ELSEWHERE or rises[name] <= at_most:
+        return None
+    lost = any(rises.get(key) for key in LINK_LOST)
+    return Finding(
+        str(port),
+        f"{name} rose by {rises[name]} to {then[name]} in {seconds:.0f} s of the run",
+        f"by at most {at_most:.0f}",
+        Action.DRAIN if name in BIT_ERRORS and not lost else None,
+    )
+
+
+def _counter(part: str, name: str, found: int, limit: int | None, risen: Finding | None) -> Judgement:
+    """Judge one counter by the hardest of what it shows.
+
+    A saturated one may be as old as the node, so it drains nobody. But it hides what comes: it fails until cleared.
+    """
+    if limit is not None and found > limit:
+        yield Finding(part, f"{name} {found}", f"at most {limit} (fabric.counters of the cluster file)")
+    elif risen is not None:
+        yield risen
+    elif found in (2 ** COUNTERS[name] - 1, 2**32 - 1, 2**64 - 1):
+        kind = Advisory if name in CAUSED_ELSEWHERE else Finding
+        yield kind(part, f"{name} {found}: saturated, it counts no more", "cleared with perfquery -R")
+    elif limit is None and found > USUAL[name]:
+        yield Advisory(part, f"{name} {found} since the driver's start", f"at most {USUAL[name]}")
+
+
+@check(
+    "fabric.mtu",
+    cause="a switch or interface with another MTU",
+    hint="ibv_devinfo | grep mtu; ip link set mtu",
+)
+@_networked
+def mtu(adapters: Adapters, profile: Profile) -> Judgement:
+    """As many active ports as the profile has have its MTU: the active one (InfiniBand), or the interface's (RoCE)."""
+    expected = profile.fabric.mtu
+    if expected is None:
+        yield NotApplicable("the profile states no MTU")
+        return
+    active = _active(adapters, profile)
+    if not active:
+        yield NotChecked(NONE_ACTIVE)
+    found = {
+        str(port): [port.mtu] if profile.fabric.link_layer == "InfiniBand" else list(port.interfaces.values())
+        for port in active
+    }
+    good = sum(bool(values) and set(values) == {expected} for values in found.values())
+    if good >= min(profile.fabric.hcas, len(active)):
+        return
+    for port, values in found.items():
+        if not values or None in values:
+            yield NotChecked(f"{port}: its MTU cannot be read (ibv_devinfo absent, or no interface)")
+        yield from (
+            Finding(port, str(value), str(expected)) for value in values if value not in (None, expected)
+        )
+
+
+@check(
+    "fabric.gid",
+    cause="the port has no GID of RoCE v2: no IP address on its interface, or the adapter speaks RoCE v1 only",
+    hint="show_gids; ip addr of the port's interface; cma_roce_mode -d DEVICE -p 1 -m 2; mend NCCL_IB_GID_INDEX",
+)
+@_networked
+def gid(ports: Sequence[GidPort], profile: Profile, exports: Sequence[tuple[str, str]] = ()) -> Judgement:
+    """Ports of RoCE have a GID of RoCE v2, and an exported NCCL_IB_GID_INDEX names one.
+
+    `exports` are (where it stands, value) of each NCCL_IB_GID_INDEX of the cluster file.
+    """
+    if profile.fabric.link_layer != "Ethernet":
+        yield NotApplicable(f"profile {profile.name} has InfiniBand: GID types are for RoCE")
+        return
+    there = [port for port in ports if port.link_layer == "Ethernet"]
+    if not there:
+        yield NotChecked("no port speaks Ethernet (see fabric.link_layer)")
+    good = [port for port in there if ROCE_V2 in port.types.values()]
+    yield Metric("roce_v2_ports", len(good), "ports")
+    if len(good) < min(profile.fabric.hcas, len(there)):
+        for port in there:
+            if port not in good:
+                shown = ", ".join(sorted(set(port.types.values()))) or "no GID"
+                yield Finding(str(port), shown, f"a GID of {ROCE_V2}")
+    for where, value in exports:
+        for port in good:
+            found = port.types.get(int(value), "no GID") if value.isdecimal() else "no index"
+            if found != ROCE_V2 and value != GID_BY_NCCL:
+                held = ", ".join(str(index) for index, kind in sorted(port.types.items()) if kind == ROCE_V2)
+                yield Finding(
+                    f"{port}, NCCL_IB_GID_INDEX={value} ({where})",
+                    found,
+                    f"{ROCE_V2}: index {held}",
+                    Action.MONITOR,  # an error of the cluster file is found on every good node
+                )
+
+
+# --- from GPU to adapter -----------------------------------------------------------------------------------------
+
+
+@check(
+    "fabric.gpu_nic_affinity",
+    cause="an adapter is in another slot than on the other nodes, or PCIe switches are set up differently",
+    hint="nvidia-smi topo -m; lspci -tv; compare with a good node",
+)
+@_networked
+def gpu_nic_affinity(topology: Topology, profile: Profile) -> Judgement:
+    """Every GPU has an adapter behind its own PCIe switch (PIX or PXB), where the machine has such switches.
+
+    Where no GPU has one, the machine is not built so (the CPUs of Grace have the adapters on ports of their own), or is
+    a guest that does not see the switches. With fewer adapters than GPUs, which of them are near is the board's design.
+    """
+    if topology.memory:
+        yield NotApplicable("the memory of the GPUs is a NUMA node: GPU and adapter meet in the CPU (Grace)")
+        return
+    names = {name for of_gpu in topology.nics.values() for name in of_gpu}
+    if len(names) < profile.fabric.hcas:
+        yield NotChecked(
+            f"nvidia-smi topo -m lists {len(names)} of {profile.fabric.hcas} adapters (see hca_count)"
+        )
+        return
+    far = {
+        index: of_gpu
+        for index, of_gpu in sorted(topology.nics.items())
+        if not any(cell in NEAR for cell in of_gpu.values())
+    }
+    if far and len(far) == len(topology.nics):
+        yield NotApplicable(
+            "no GPU has an adapter behind its own PCIe switch: a guest, or a board without them"
+        )
+    elif far and profile.fabric.hcas < len(topology.nics):
+        yield NotApplicable(
+            f"{profile.fabric.hcas} adapters for {len(topology.nics)} GPUs: not all can have one near"
+        )
+    else:
+        for index, of_gpu in far.items():
+            best = ", ".join(sorted(set(of_gpu.values())))
+            yield Finding(f"GPU {index}", f"no near adapter ({best})", "an adapter at PIX or PXB")
+
+
+@check(
+    "fabric.iommu",
+    cause="the IOMMU translates every access of an adapter to a GPU: GPUDirect is slow or fails",
+    hint="kernel parameter iommu=pt (or intel_iommu=off, amd_iommu=off), then reboot",
+    # a guest, or a host with DMA-BUF, may work well behind it: the nccl suite measures what it costs
+    action=Action.MONITOR,
+)
+@_networked
+def iommu(found: Iommu, profile: Profile) -> Judgement:  # noqa: ARG001 - the decorator reads the profile
+    """The IOMMU is off or passes through."""
+    given = " ".join(word for word in found.cmdline if "iommu" in word) or "no iommu parameter"
+    if found.domains:  # the kernel's own word: its configuration may pass through without a parameter
+        for device, kind in sorted(found.domains.items()):
+            if kind != "identity":
+                yield Finding(device, f"IOMMU domain of type {kind} ({given})", "identity")
+        return
+    fine = {"iommu=pt", "iommu=off", "intel_iommu=off", "amd_iommu=off", "iommu.passthrough=1"}
+    on = found.units or any("iommu=on" in word for word in found.cmdline)
+    if on and not fine.intersection(found.cmdline):
+        yield Finding(
+            "kernel command line", f"{given}; active: {', '.join(found.units) or 'none'}", "iommu=pt"
+        )
+
+
+@check(
+    "fabric.acs",
+    cause="Access Control Services of a PCIe switch send traffic between GPU and adapter up to the CPU",
+    hint="switch ACS off in the BIOS, or setpci -s BRIDGE ECAP_ACS+0x6.w=0000 at boot (NCCL troubleshooting)",
+    # a hypervisor's host needs it, and GPUDirect works, if slowly: the nccl suite measures what it costs
+    action=Action.MONITOR,
+)
+@_networked
+def acs(found: Acs, profile: Profile) -> Judgement:  # noqa: ARG001 - the decorator reads the profile
+    """No PCIe switch redirects requests to the CPU."""
+    yield Metric("acs_bridges", found.devices, "bridges")
+    for bridge in found.switches:
+        yield Finding(f"PCIe switch {bridge}", "ACSCtl: ReqRedir+", "ReqRedir-")
+    if found.others:  # what turns round in a switch does not pass its root port
+        shown = f"{len(found.others)}, the first is {found.others[0]}"
+        yield Advisory("PCIe ports of no switch", f"ACSCtl: ReqRedir+ on {shown}", "ReqRedir-")
+
+
+@check(
+    "fabric.fabric_manager",
+    cause="fabric manager and driver are of different versions: the NVSwitch fabric is not set up",
+    hint="install the fabric manager package of the driver's version; systemctl restart nvidia-fabricmanager",
+)
+def fabric_manager(found: FabricManager, gpus: Gpus, profile: Profile) -> Judgement:
+    """Fabric manager is of the driver's version; whether it runs is for gpu.fabric_manager."""
+    driver = next((gpu.driver for gpu in gpus if gpu.driver), None)
+    if profile.gpu is None or not profile.gpu.nvswitch:
+        yield NotApplicable(f"profile {profile.name} states no NVSwitch")
+    elif found.version is None or driver is None:
+        yield NotChecked("the version of fabric manager or of the driver cannot be read")
+    elif found.version != driver:
+        yield Finding("nvidia-fabricmanager", found.version, f"{driver}, the driver's version")
+
+
+# --- names of interfaces -----------------------------------------------------------------------------------------
+
+
+@check(
+    "fabric.nic_names",
+    cause="an exported variable names an interface or adapter that this node does not have",
+    hint="ip -br addr; ls /sys/class/infiniband; correct `exports` in the cluster file, or the interface's name",
+    action=Action.MONITOR,  # an error of the cluster file is found on every good node
+)
+def nic_names(found: Interfaces, environments: Mapping[str, EnvironmentConfig]) -> Judgement:
+    """What the environments export as network interfaces exists, by each library's own rules."""
+    exports = [
+        (name, variable, value)
+        for name, environment in environments.items()
+        for variable, value in environment.exports.items()
+        if variable in RULES
+    ]
+    if not exports:
+        yield NotApplicable("no environment of the cluster file names a network interface")
+    for name, variable, value in exports:
+        for said in RULES[variable](value, found):
+            part = f"{variable}={value} (environment {name})"
+            yield said if isinstance(said, NotChecked) else Finding(part, said, "an interface of this node")
+
+
+def _entries(value: str) -> list[str]:
+    return [entry.strip() for entry in value.split(",") if entry.strip()]
+
+
+def nccl_names(value: str, there: frozenset[str]) -> Iterator[str]:
+    """Judge a list of NCCL: prefixes, exact names after '=', all but these after '^' ('^=' likewise)."""
+    exclude, value = value.startswith("^"), value.removeprefix("^")
+    exact, value = value.startswith("="), value.removeprefix("=")
+    entries = [entry.partition(":")[0] for entry in _entries(value)]
+
+    def fits(name: str, entry: str) -> bool:
+        return name == entry if exact else name.startswith(entry)
+
+    if not entries:
+        yield "names nothing"
+    elif exclude:
+        if not [name for name in there if not any(fits(name, entry) for entry in entries)]:
+            yield f"leaves none of {_shown(there)}"
+    elif exact:
+        yield from (f"no {entry}; there are {_shown(there)}" for entry in entries if entry not in there)
+    elif not any(fits(name, entry) for name in there for entry in entries):
+        yield f"no name begins so; there are {_shown(there)}"
+
+
+def _shown(names: frozenset[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
+
+
+def _nccl_socket(value: str, found: Interfaces) -> Iterator[str]:
+    return nccl_names(value, found.names - {"lo"} if value.startswith("^") else found.names)
+
+
+def _nccl_hca(value: str, found: Interfaces) -> Iterator[str]:
+    return nccl_names(value, found.devices)
+
+
+def _exact(value: str, found: Interfaces) -> Iterator[str]:
+    """Judge a list of exact interface names (Gloo, TensorPipe)."""
+    for entry in _entries(value) or [""]:
+        if entry not in found.names:
+            yield f"no {entry or 'name'}; there are {_shown(found.names)}"
+
+
+def _ucx(value: str, found: Interfaces) -> Iterator[str]:
+    """Judge UCX_NET_DEVICES: 'all', interfaces, or adapters with their port (mlx5_0:1); '^' excludes."""
+    if value.strip() == "all" or value.startswith("^"):
+        return
+    for entry in _entries(value) or [""]:
+        device, colon, port = entry.partition(":")
+        if device in found.devices and not (colon and port.isdecimal()):
+            yield f"{entry}: UCX needs the port too, like {device}:1"
+        elif device not in (found.devices if colon else found.names):
+            yield f"no {entry or 'name'}; there are {_shown(found.names | found.devices)}"
+
+
+def _open_mpi(value: str, found: Interfaces) -> Iterator[str | NotChecked]:
+    """Judge a list of Open MPI: exact names, or subnets like 10.0.0.0/8."""
+    for entry in _entries(value) or [""]:
+        try:
+            subnet = ipaddress.IPv4Network(entry, strict=False) if "/" in entry else None
+        except ValueError:
+            yield f"{entry} is no subnet"
+            continue
+        if subnet is None and entry not in found.names:
+            yield f"no {entry or 'name'}; there are {_shown(found.names)}"
+        elif subnet is not None and found.addresses is None:
+            yield NotChecked(f"{entry}: the node's addresses cannot be read (ip is absent)")
+        elif subnet is not None and not _has_address(subnet, found):
+            yield f"no address in {entry}"
+
+
+def _has_address(subnet: ipaddress.IPv4Network, found: Interfaces) -> bool:
+    addresses = found.addresses or {}
+    return any(address.ip in subnet for of_name in addresses.values() for address in of_name)
+
+
+RULES: dict[str, Callable[[str, Interfaces], Iterator[str] | Iterator[str | NotChecked]]] = {
+    "NCCL_SOCKET_IFNAME": _nccl_socket,
+    "NCCL_IB_HCA": _nccl_hca,
+    "GLOO_SOCKET_IFNAME": _exact,
+    "TP_SOCKET_IFNAME": _exact,
+    "UCX_NET_DEVICES": _ucx,
+    "OMPI_MCA_btl_tcp_if_include": _open_mpi,
+    "OMPI_MCA_oob_tcp_if_include": _open_mpi,
+}

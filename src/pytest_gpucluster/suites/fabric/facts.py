@@ -1,0 +1,355 @@
+"""The network for GPU traffic: adapters and ports from /sys/class/infiniband, modules, interfaces, IOMMU and ACS.
+
+Formats: Documentation/ABI/stable/sysfs-class-infiniband of the Linux kernel, ibv_devinfo(1), lspci(8). Files are read
+with one `grep` per port, which prints `path:content`; a file that is absent, empty or unreadable has no content.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Answer, Probe, last_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Width in bits as the kernel reads them (PortCounters of IBTA's PMA; drivers/infiniband/core/sysfs.c, PORT_PMA_ATTR);
+# at its maximum a counter stays there until somebody clears it
+COUNTERS = {
+    "symbol_error": 16,
+    "link_error_recovery": 8,
+    "link_downed": 8,
+    "port_rcv_errors": 16,
+    "port_rcv_remote_physical_errors": 16,
+    "port_xmit_discards": 16,
+    "local_link_integrity_errors": 4,
+    "excessive_buffer_overrun_errors": 4,
+    "VL15_dropped": 16,
+}
+_OF_DEVICE = ("fw_ver", "hca_type", "board_id")
+_OF_PORT = ("state", "phys_state", "rate", "link_layer", *(f"counters/{name}" for name in COUNTERS))
+
+_ADAPTERS = " ".join(
+    (
+        "d=/sys/class/infiniband; echo uptime $(cat /proc/uptime);",
+        "for a in $(ls $d 2>/dev/null); do for p in $(ls $d/$a/ports 2>/dev/null); do",
+        # physfn: the adapter is a virtual function of another one of this host
+        "v=; [ ! -e $d/$a/device/physfn ] || v=virtual; echo port $a $p $v; set --;",
+        "for f in " + " ".join(_OF_DEVICE) + '; do set -- "$@" $d/$a/$f; done;',
+        "for f in " + " ".join(_OF_PORT) + '; do set -- "$@" $d/$a/ports/$p/$f; done;',
+        'grep -H . "$@" 2>/dev/null;',
+        "for n in $(ls $d/$a/device/net 2>/dev/null); do echo net $n $(cat $d/$a/device/net/$n/mtu 2>/dev/null); done;",
+        "done; done; ibv_devinfo 2>&1 | grep -e hca_id: -e port: -e active_mtu:; echo end",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Port:
+    """One port. `rate` in GB/s (400 Gb/sec is 50.0); `mtu` is the active MTU of InfiniBand, from ibv_devinfo.
+
+    `counters` holds those that are numbers, `garbled` the text of the others ('N/A (no PMA)'). `virtual`: of a virtual
+    function whose physical adapter is in this host too.
+    """
+
+    device: str
+    number: int
+    firmware: str | None = None
+    hca_type: str | None = None
+    board: str | None = None
+    state: str | None = None
+    phys_state: str | None = None
+    rate: float | None = None
+    link_layer: str | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
+    interfaces: Mapping[str, int | None] = field(default_factory=dict)
+    mtu: int | None = None
+    garbled: Mapping[str, str] = field(default_factory=dict)
+    virtual: bool = False
+
+    def __str__(self) -> str:
+        """The name of the part: mlx5_0 port 1."""
+        return f"{self.device} port {self.number}"
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """All ports of a node, and for how long the node is up (seconds)."""
+
+    ports: tuple[Port, ...]
+    uptime: float | None
+
+
+def parse_adapters(answer: Answer) -> Adapters:
+    """Read the ports; none is a fact, an answer without its end is not."""
+    lines = answer.out.splitlines()
+    if "end" not in lines or answer.truncated:
+        raise ProbeError("/sys/class/infiniband: the answer ended early")
+    mtus = _active_mtus(lines)
+    blocks: list[list[str]] = []
+    for line in lines:
+        if line.startswith("port "):
+            blocks.append([])
+        if blocks:
+            blocks[-1].append(line)
+    uptime = re.search(r"^uptime (\d+\.?\d*)", answer.out, re.MULTILINE)
+    return Adapters(tuple(_port(block, mtus) for block in blocks), float(uptime[1]) if uptime else None)
+
+
+def _port(block: list[str], mtus: Mapping[tuple[str, int], int]) -> Port:
+    _, device, number, *virtual = block[0].split()
+    values = _values(f"/{device}/", f"ports/{number}/", block)
+    rate = re.match(r"(\d+\.?\d*) Gb/sec", values["rate"]) if "rate" in values else None
+    counters = {name: values[f"counters/{name}"] for name in COUNTERS if f"counters/{name}" in values}
+    interfaces = [line.split() for line in block if line.startswith("net ")]
+    return Port(
+        device,
+        int(number),
+        values.get("fw_ver"),
+        values.get("hca_type"),
+        values.get("board_id"),
+        _after_colon(values.get("state")),
+        _after_colon(values.get("phys_state")),
+        float(rate[1]) / 8 if rate else None,
+        values.get("link_layer"),
+        {name: int(text) for name, text in counters.items() if text.isdecimal()},
+        {words[1]: int(words[2]) if words[2:] and words[2].isdecimal() else None for words in interfaces},
+        mtus.get((device, int(number))),
+        {name: text[:40] for name, text in counters.items() if not text.isdecimal()},
+        virtual=bool(virtual),
+    )
+
+
+def _values(device: str, port: str, lines: list[str]) -> dict[str, str]:
+    """Return {file below the device or its port: content}; blank contents are left out."""
+    pairs = (line.partition(":") for line in lines if not line.startswith("net "))
+    texts = {path.rpartition(device)[2].removeprefix(port): text.strip() for path, _, text in pairs}
+    return {name: text for name, text in texts.items() if text}
+
+
+def _after_colon(text: str | None) -> str | None:
+    """Read '4: ACTIVE'."""
+    return text.partition(": ")[2] or None if text is not None else None
+
+
+def _active_mtus(lines: list[str]) -> dict[tuple[str, int], int]:
+    """Read 'hca_id:', 'port:' and 'active_mtu:' of ibv_devinfo."""
+    found, device, port = {}, "", 0
+    for line in lines:
+        name, _, text = (part.strip() for part in line.partition(":"))
+        if name == "hca_id":
+            device = text
+        elif name == "port" and text.isdecimal():
+            port = int(text)
+        elif name == "active_mtu" and (match := re.match(r"\d+", text)):
+            found[device, port] = int(match[0])
+    return found
+
+
+# --- GPUDirect RDMA, interfaces ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PeerMemory:
+    """What decides on GPUDirect RDMA: loaded modules, the NVIDIA driver's own line, the kernel's release."""
+
+    modules: frozenset[str]
+    driver: str | None
+    kernel: str | None
+
+    @property
+    def open_modules(self) -> bool | None:
+        """Whether the driver is of the open kernel modules (they exist since R515); None where that is unknown."""
+        return "Open Kernel Module" in self.driver if self.driver else None
+
+
+def parse_peer_memory(answer: Answer) -> PeerMemory:
+    """Read the answer; NotAvailable where neither /proc/modules nor lsmod could be read."""
+    lines = [line.strip() for line in answer.out.splitlines()]
+    kernel = next((line.split()[1] for line in lines if re.match(r"kernel \d", line)), None)
+    driver = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("NVRM version:")), None
+    )
+    listed = lines[: lines.index("listed")] if "listed" in lines else []
+    names = frozenset(line.split()[0].replace("-", "_") for line in listed if line)
+    if not names:
+        raise NotAvailable(f"cat /proc/modules: {last_line(answer.err) or 'no module is listed'}")
+    return PeerMemory(names - {"Module"}, driver or None, kernel)
+
+
+@dataclass(frozen=True)
+class Interfaces:
+    """Names in /sys/class/net and /sys/class/infiniband; IPv4 addresses by name, None where `ip` is absent."""
+
+    names: frozenset[str]
+    devices: frozenset[str]
+    addresses: Mapping[str, tuple[ipaddress.IPv4Interface, ...]] | None
+
+
+def parse_interfaces(answer: Answer) -> Interfaces:
+    """Read the listing; NotAvailable where /sys/class/net could not be listed (it always has lo)."""
+    rows = [line.split() for line in answer.out.splitlines()]
+    names = frozenset(row[1] for row in rows if row[:1] == ["net"] and row[1:])
+    devices = frozenset(row[1] for row in rows if row[:1] == ["hca"] and row[1:])
+    if not names or ["end"] not in rows:
+        raise NotAvailable(f"ls /sys/class/net: {last_line(answer.err) or 'no answer'}")
+    found: dict[str, tuple[ipaddress.IPv4Interface, ...]] = {}
+    for row in rows:
+        if row[0].rstrip(":").isdecimal() and len(row) > 3 and row[2] == "inet":  # noqa: PLR2004 - N: eth0 inet A/N
+            found[row[1]] = (*found.get(row[1], ()), ipaddress.IPv4Interface(row[3]))
+    return Interfaces(names, devices, found or None)
+
+
+# --- GIDs of RoCE ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GidPort:
+    """One port and its GID table: {index: type}, as 'RoCE v2' or 'IB/RoCE v1'; unused indices have no type."""
+
+    device: str
+    number: int
+    link_layer: str | None
+    types: Mapping[int, str]
+
+    def __str__(self) -> str:
+        """The name of the part: mlx5_0 port 1."""
+        return f"{self.device} port {self.number}"
+
+
+def parse_gids(answer: Answer) -> tuple[GidPort, ...]:
+    """Read the GID types of all ports; none is a fact, an answer without its end is not."""
+    lines = answer.out.splitlines()
+    if "end" not in lines or answer.truncated:
+        raise ProbeError("/sys/class/infiniband/*/ports/*/gid_attrs: the answer ended early")
+    found: list[tuple[str, int, str | None, dict[int, str]]] = []
+    for line in lines[: lines.index("end")]:
+        words = line.split()
+        if words[:1] == ["port"] and len(words) > 2 and words[2].isdecimal():  # noqa: PLR2004 - port mlx5_0 1 Ethernet
+            found.append((words[1], int(words[2]), words[3] if words[3:] else None, {}))
+            continue
+        path, colon, kind = line.partition(":")
+        index = path.rpartition("/")[2]
+        if not colon or not index.isdecimal() or not found:
+            raise ProbeError(f"/sys/class/infiniband/*/ports/*/gid_attrs: unexpected line {line[:80]!r}")
+        found[-1][3][int(index)] = kind.strip()
+    return tuple(GidPort(*port) for port in found)
+
+
+# --- what stands between GPU and adapter -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Iommu:
+    """The kernel's command line, the IOMMUs that it drives, and {device: type of its domain}.
+
+    A device is mlx5_0 or the PCI address of a GPU; types are those of /sys/kernel/iommu_groups/N/type: `identity`
+    passes through, `DMA` and `DMA-FQ` translate.
+    """
+
+    cmdline: tuple[str, ...]
+    units: tuple[str, ...]
+    domains: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_iommu(answer: Answer) -> Iommu:
+    """Read /proc/cmdline, /sys/class/iommu and the types of the devices' groups."""
+    lines = answer.out.splitlines()
+    if not lines or lines[-1] != "end" or not lines[0].strip():
+        raise NotAvailable(f"cat /proc/cmdline: {last_line(answer.err) or 'no answer'}")
+    domains, units = {}, []
+    for line in filter(None, lines[1:-1]):
+        device, _, kind = line.partition("/iommu_group/type:")
+        if kind:
+            domains[device.removesuffix("/device").rpartition("/")[2]] = kind.strip()
+        else:
+            units.append(line.strip())
+    return Iommu(tuple(lines[0].split()), tuple(units), domains)
+
+
+@dataclass(frozen=True)
+class Acs:
+    """PCIe devices that have Access Control Services, and those of them that redirect requests (ReqRedir+).
+
+    `switches` are downstream ports of PCIe switches, where traffic of an adapter and a GPU turns round; `others` are
+    root ports, devices of another kind, and switches that let translated requests pass (DirectTrans+, for ATS).
+    """
+
+    devices: int
+    switches: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+def parse_acs(answer: Answer) -> Acs:
+    """Read the folded lspci -vvv; NotAvailable without lspci or without the right to read capabilities."""
+    rows = [line.split(maxsplit=3) for line in answer.out.splitlines()]
+    end = next((row for row in rows if row[:1] == ["end"] and len(row) == 3), None)  # noqa: PLR2004 - end, devices, denied
+    if end is None or not end[1].isdecimal() or end[1] == "0":
+        raise NotAvailable(f"lspci -vvv: {last_line(answer.err) or 'no device'}")
+    controls = [row for row in rows if row[:1] == ["acs"] and len(row) > 3]  # noqa: PLR2004 - acs, address, kind, text
+    if not controls and end[2] != "0":
+        raise NotAvailable("lspci -vvv: capabilities are hidden: root is needed")
+    redirecting = {
+        row[1]: row[2] == "downstream" and "DirectTrans+" not in row[3]
+        for row in controls
+        if "ReqRedir+" in row[3]
+    }
+    return Acs(
+        len(controls),
+        tuple(device for device, harmful in redirecting.items() if harmful),
+        tuple(device for device, harmful in redirecting.items() if not harmful),
+    )
+
+
+ADAPTERS = Probe("network adapters", _ADAPTERS, parse_adapters, by_hand="ibstat; ls /sys/class/infiniband")
+# The same question once more, late in the run: the channel remembers answers by the command's text
+ADAPTERS_LATER = replace(
+    ADAPTERS,
+    name="network adapters, later",
+    command=f"{_ADAPTERS}; : later",
+    by_hand="grep . /sys/class/infiniband/*/ports/*/counters/*",
+)
+PEER_MEMORY = Probe(
+    "GPUDirect RDMA",
+    "{ cat /proc/modules || lsmod; } && echo listed; echo kernel $(uname -r); "
+    "cat /proc/driver/nvidia/version 2>/dev/null; :",
+    parse_peer_memory,
+    by_hand="lsmod | grep -e peermem -e peer_mem; cat /proc/driver/nvidia/version; uname -r",
+)
+INTERFACES = Probe(
+    "network interfaces",
+    "for n in $(ls /sys/class/net); do echo net $n; done; for n in $(ls /sys/class/infiniband 2>/dev/null); do "
+    "echo hca $n; done; ip -o -4 addr show 2>/dev/null; echo end",
+    parse_interfaces,
+    by_hand="ip -o addr; ls /sys/class/infiniband",
+)
+# reading an unused index is an error of the kernel (EINVAL), which grep passes over
+GIDS = Probe(
+    "GID types",
+    "d=/sys/class/infiniband; for a in $(ls $d 2>/dev/null); do for p in $(ls $d/$a/ports 2>/dev/null); do "
+    "echo port $a $p $(cat $d/$a/ports/$p/link_layer 2>/dev/null); "
+    "grep -H . $d/$a/ports/$p/gid_attrs/types/* 2>/dev/null; done; done; echo end",
+    parse_gids,
+    by_hand="grep . /sys/class/infiniband/*/ports/*/gid_attrs/types/*",
+)
+IOMMU = Probe(
+    "IOMMU",
+    "cat /proc/cmdline; ls /sys/class/iommu 2>/dev/null; grep -H . /sys/class/infiniband/*/device/iommu_group/type "
+    "/sys/bus/pci/drivers/nvidia/*/iommu_group/type 2>/dev/null; echo end",
+    parse_iommu,
+    by_hand="cat /proc/cmdline; ls /sys/class/iommu; grep . /sys/class/infiniband/*/device/iommu_group/type",
+)
+# 'Express (v2) Downstream Port' comes before 'ACSCtl:': extended capabilities stand behind the others
+ACS = Probe(
+    "PCIe access control",
+    'lspci -vvv | awk \'/^[0-9a-f]/{d=$1;k="unknown";n++} /Express .*Downstream Port/{k="downstream"} '
+    '/Express .*Root Port/{k="root"} /access denied/{x++} /ACSCtl:/{print "acs",d,k,$0} '
+    'END{print "end",n+0,x+0}\'',
+    parse_acs,
+    root=True,
+    by_hand="lspci -vvv | grep -e '^[0-9a-f]' -e 'Express (' -e ACSCtl",
+)

@@ -1,0 +1,196 @@
+"""Horovod in an allocation: one step that reads every node's build, then one job for each way that is claimed."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core.errors import ProbeError, StepError
+from pytest_gpucluster.kit.payload_step import source_of
+from pytest_gpucluster.suites.horovod import facts as horovod_build
+from pytest_gpucluster.suites.horovod.checks import NodeBuild, Way, World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pytest_gpucluster.kit.framework_config import HorovodConfig
+    from pytest_gpucluster.kit.framework_step import ClaimedSteps, Ended
+
+FIRST_PORT, PORT_SPREAD = 28000, 4000  # below 32768, where Linux hands out ports by itself
+RESERVE = 15.0  # seconds that a rank keeps of the deadline to tell where it hangs
+PATIENCE = 120.0  # for horovodrun --check-build, which imports every framework
+
+
+def ways(config: HorovodConfig) -> tuple[Way, ...]:
+    """Return every way that the cluster file claims."""
+    asked = config.launchers or ("srun", "horovodrun")
+    found = []
+    for framework in config.frameworks:
+        for controller in config.controllers:
+            # horovodrun --mpi is mpirun, which is the mpi suite's; the MPI controller is run by srun
+            if "srun" in asked or controller == "mpi":
+                found.append(Way(framework, controller, "srun"))
+            if "horovodrun" in asked and controller == "gloo":
+                found += [Way(framework, controller, launcher) for launcher in ("horovodrun", "localhost")]
+    return tuple(found)
+
+
+class Horovod:
+    """Runs Horovod on the claim's nodes, as the cluster file's `horovod:` says."""
+
+    def __init__(self, steps: ClaimedSteps, config: HorovodConfig) -> None:
+        self.steps, self.config = steps, config
+        self._worlds: dict[Way, World] = {}
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """The tensor operations that the builds must have."""
+        if self.config.operations is not None:
+            return self.config.operations
+        return ("nccl",) if self.steps.gpus else self.config.controllers
+
+    @cached_property
+    def _checked(self) -> Ended:
+        nodes = self.steps.nodes
+        others = ("--ssh", ",".join(nodes[1:])) if self._asks_horovodrun and len(nodes) > 1 else ()
+        argv = self.steps.payload(source_of(__file__, "payload_build.py"), "--patience", str(PATIENCE), *others)
+        patience = max(self.steps.claim.deadline, PATIENCE + 60)
+        return self.steps.run(self.steps.request(argv, ntasks_per_node=1, mpi="none", timeout=patience))
+
+    @cached_property
+    def builds(self) -> Mapping[str, NodeBuild]:
+        """What every node told of its build."""
+        return {node: self._build(node) for node in self.steps.nodes}
+
+    def _build(self, node: str) -> NodeBuild:
+        told = self._checked.of_node(node, "build")
+        if told is None:
+            return NodeBuild(problem=self._checked.complaint(node) or "its task told nothing")
+        known: dict[str, Any] = {key: told[key] for key in ("interfaces", "host", "python")}
+        if "problem" in told:
+            return NodeBuild(problem=str(told["problem"]), **known)
+        try:
+            found = horovod_build.read(str(told["text"]))
+        except ProbeError as error:
+            return NodeBuild(problem=str(error), **known)
+        return NodeBuild(found, program=str(told["program"]), **known)
+
+    def world(self, way: Way) -> World:
+        """Return what became of the job of this way; it is run once."""
+        if way not in self._worlds:
+            self._worlds[way] = self._run(way)
+        return self._worlds[way]
+
+    @property
+    def _asks_horovodrun(self) -> bool:
+        return self.config.launchers is None or "horovodrun" in self.config.launchers
+
+    def _run(self, way: Way) -> World:
+        nodes = self.steps.nodes[:1] if way.launcher == "localhost" else self.steps.nodes
+        per_node = self.steps.tasks_per_node
+        lacking = [node for node in nodes if self.builds[node].build is None]
+        if lacking:  # the others would wait for its ranks until the deadline
+            told = tuple(self._absent(node) for node in lacking)
+            return World(way, problems=told, places=self._places(way, nodes, per_node))
+        if way.launcher == "horovodrun" and (reason := self._without_ssh()):
+            return World(way, not_applicable=reason)
+        world = World(way, self._places(way, nodes, per_node), gpus=self._on_gpus)
+        try:
+            ended = self.steps.run(self._request(way, nodes, per_node))
+        except StepError as error:
+            if way.controller != "mpi":
+                raise
+            return replace(
+                world, problem=str(error)
+            )  # Slurm lacks the PMI that the controller is claimed with
+        ranks = tuple(said for _rank, said in ended.told if said["kind"] == "rank")
+        problems = tuple(said for _rank, said in ended.told if said["kind"] == "problem")
+        return replace(world, ranks=ranks, problems=problems, problem=self._why(ended))
+
+    def _absent(self, node: str) -> Mapping[str, Any]:
+        return {"node": node, "stage": "build", "problem": self.builds[node].problem, "what": "framework"}
+
+    def _why(self, ended: Ended) -> str:
+        if not ended.problem:
+            return ""
+        silent = {task.node for task in ended.result.tasks if task.rc not in (0, None)}
+        said = next((text for node in sorted(silent) if (text := ended.complaint(node))), "")
+        return f"{ended.problem}; {said}" if said and said != ended.problem else ended.problem
+
+    @property
+    def _on_gpus(self) -> bool:
+        return bool(self.steps.gpus) and "nccl" in self.operations
+
+    def _without_ssh(self) -> str:
+        """Return why horovodrun -H cannot be used; '' where it can, or is claimed and has to."""
+        if len(self.steps.nodes) < 2:  # noqa: PLR2004 - ssh needs another node
+            return "one node alone: see the way over localhost"
+        told = self._checked.of_node(self.steps.nodes[0], "build")
+        refused = (told or {}).get("ssh", {})
+        if not refused or self.config.launchers is not None:
+            return ""
+        node, why = next(iter(refused.items()))
+        more = f" (and {len(refused) - 1} more nodes)" if len(refused) > 1 else ""
+        return f"horovodrun -H needs ssh between nodes; {self.steps.nodes[0]} to {node}: {why}{more}"
+
+    def _places(self, way: Way, nodes: Iterable[str], per_node: int) -> tuple[str, ...]:
+        if way.launcher == "srun":
+            return tuple(node for node in nodes for _ in range(per_node))
+        return tuple(self.builds[node].host or node for node in nodes for _ in range(per_node))
+
+    def _request(self, way: Way, nodes: tuple[str, ...], per_node: int) -> Any:
+        deadline = max(RESERVE, self.steps.claim.deadline - RESERVE)
+        words = [f"--framework={way.framework}", f"--controller={way.controller}", f"--deadline={deadline:g}"]
+        if self.config.interface and way.launcher != "localhost":
+            words.append(f"--interface={self.config.interface}")
+        exports = self.steps.environment.exports if self.steps.environment else {}
+        env = {} if "OMP_NUM_THREADS" in exports else {"OMP_NUM_THREADS": "1"}
+        if way.launcher != "srun":
+            return self._horovodrun(way, nodes, per_node, words, env)
+        words += ["--launcher=srun", f"--hosts={','.join(nodes)}", f"--per-node={per_node}"]
+        words += [f"--address={self.steps.address(nodes[0])}", f"--port={self._port()}"]
+        words += [f"--second={self.steps.address(nodes[1])}"] if len(nodes) > 1 else []
+        return self.steps.request(
+            self.steps.payload(source_of(__file__), *words),
+            nodes=nodes,
+            ntasks_per_node=per_node,
+            gpus_per_task=1 if self._on_gpus else None,
+            distribution="block",
+            mpi=self.config.mpi if way.controller == "mpi" else "none",
+            kill_on_bad_exit=True,
+            env=env,
+        )
+
+    def _horovodrun(
+        self, way: Way, nodes: tuple[str, ...], per_node: int, words: list[str], env: Mapping[str, str]
+    ) -> Any:
+        here = self.builds[nodes[0]]
+        local = way.launcher == "localhost"
+        hosts = f"localhost:{per_node}" if local else ",".join(f"{node}:{per_node}" for node in nodes)
+        launch = [here.program, f"--{way.controller}", "-np", str(len(nodes) * per_node), "-H", hosts]
+        interface = self.config.interface or self._interface_between(nodes)
+        launch += ["--network-interfaces", interface] if not local and interface else []
+        # ssh starts a shell that knows nothing of our PATH: the interpreter goes by its full name
+        _python, *payload = self.steps.payload(source_of(__file__), *words, "--launcher=horovodrun")
+        # last: the folder may hold an mpirun that is not that of the build
+        prelude = f"export PATH=$PATH:{shlex.quote(here.program.rpartition('/')[0])}"
+        return self.steps.request(
+            (*launch, here.python, *payload),
+            nodes=nodes[:1],
+            ntasks_per_node=1,
+            gpus_per_node=self.steps.gpus if self._on_gpus else None,
+            mpi="none",
+            env=env,
+            prelude=prelude,
+        )
+
+    def _interface_between(self, nodes: tuple[str, ...]) -> str:
+        """Return the first interface, beside loopback, that all these nodes have by name; '' where there is none."""
+        shared = [set(self.builds[node].interfaces) - {"lo"} for node in nodes]
+        return min(set.intersection(*shared), default="")
+
+    def _port(self) -> int:
+        return FIRST_PORT + secrets.randbelow(PORT_SPREAD)

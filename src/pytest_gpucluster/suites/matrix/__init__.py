@@ -1,0 +1,1 @@
+"""Launchers by workloads."""

@@ -1,0 +1,151 @@
+"""The experiment matrix: one row a launcher, one column a workload; what a cell says. Pure.
+
+A cell works, fails as expected (and why), is broken, or does not apply (and why). Expected is what the cluster file
+says under matrix.expected, and the want of PMI where the cluster file claims no srun for MPI.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Action, Finding, NotApplicable, Outcome, Verdict, check
+from pytest_gpucluster.suites.mpi.checks import PMI_KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpucluster.core.check import Judgement
+
+TITLE = "experiment matrix"
+ROWS = {
+    "mpirun": "mpirun",
+    "srun": "srun",
+    "srun_pyxis": "srun + Pyxis",
+    "srun_framework": "srun + Pyxis, framework image",
+}
+COLUMNS = {"cpu": "CPU", "gpu": "GPU", "mpi": "MPI", "nccl": "NCCL"}
+SINGLETONS = "singletons"
+MAX_TEXT = 160  # characters of a reason in the table; the failure has the whole
+
+
+class State(str, enum.Enum):
+    """How a cell ended."""
+
+    WORKS = "works"
+    EXPECTED = "fails as expected"
+    BROKEN = "BROKEN"
+    NOT_APPLICABLE = "n/a"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One launcher with one workload; `why` for every state but WORKS, and `verdict` where it was tried."""
+
+    row: str
+    column: str
+    state: State
+    why: str = ""
+    verdict: Verdict | None = None
+
+    @property
+    def note(self) -> str:
+        """What the table says below itself."""
+        return self.why if len(self.why) <= MAX_TEXT else self.why[: MAX_TEXT - 3] + "..."
+
+
+def name_of(row: str, column: str) -> str:
+    """Return the cell's name in matrix.expected and in brackets of its item.
+
+    >>> name_of("srun_pyxis", "mpi")
+    'srun_pyxis-mpi'
+    """
+    return f"{row}-{column}"
+
+
+def settle(
+    row: str, column: str, verdict: Verdict, expected: Mapping[str, str], *, pmi_claimed: bool = True
+) -> Cell:
+    """Return the cell of a workload that was tried; `pmi_claimed` False: srun need not start MPI programs."""
+    if verdict.outcome is Outcome.NOT_APPLICABLE:
+        return Cell(row, column, State.NOT_APPLICABLE, verdict.reason)
+    if verdict.outcome is Outcome.PASSED:
+        return Cell(row, column, State.WORKS, verdict=verdict)
+    why = expected.get(name_of(row, column), "")
+    if not why and column == "mpi" and row != "mpirun" and not pmi_claimed and _wants_pmi(verdict):
+        why = "no PMI support"
+    if why:
+        return Cell(row, column, State.EXPECTED, why, verdict)
+    return Cell(row, column, State.BROKEN, first_words(verdict), verdict)
+
+
+def first_words(verdict: Verdict) -> str:
+    """Return what is wrong, in a line."""
+    if not verdict.findings:
+        return verdict.reason or "could not be tried"
+    found = verdict.findings[0]
+    return f"{found.part}: {found.measured}"
+
+
+def _wants_pmi(verdict: Verdict) -> bool:
+    return any(found.part.startswith((*PMI_KINDS, SINGLETONS)) for found in verdict.findings)
+
+
+@check(
+    "matrix.cell",
+    cause="this launcher and this workload do not come together",
+    hint="look at the row and the column: what else is broken there names the part",
+    action=Action.MONITOR,
+)
+def cell(it: Cell) -> Judgement:
+    """Judge a cell; works and fails as expected are good."""
+    if it.state is State.NOT_APPLICABLE:
+        yield NotApplicable(it.why)
+    if it.state is not State.BROKEN:
+        return
+    part = f"{ROWS[it.row]} with {COLUMNS[it.column]}"
+    if it.verdict is None or not it.verdict.findings:
+        yield Finding(part, it.why, "works")
+        return
+    for found in it.verdict.findings:
+        yield Finding(f"{part}: {found.part}", found.measured, found.expected)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A workload without messages: each task told its node and a word. `problem`: the step did not end by itself."""
+
+    nodes: tuple[str, ...]
+    ntasks_per_node: int
+    told: tuple[tuple[str, str], ...]
+    expected: str
+    unit: str = ""
+    problem: str = ""
+
+
+@check(
+    "matrix.work",
+    cause="the launcher did not start the tasks, or they see another machine than the node is",
+    hint="start one task by hand; for GPUs in a container look at NVIDIA_VISIBLE_DEVICES and nvidia-container-cli",
+    action=Action.MONITOR,
+)
+def work(it: Work) -> Judgement:
+    """Judge that each task ran once, on the nodes asked for, and told the expected word."""
+    counts = Counter(node for node, _ in it.told)
+    if it.problem:
+        yield Finding(
+            "step", it.problem, f"{len(it.nodes) * it.ntasks_per_node} tasks that end by themselves"
+        )
+    for node in it.nodes:
+        if counts[node] != it.ntasks_per_node and not (it.problem and not it.told):
+            yield Finding(node, f"{counts[node]} tasks told something", f"{it.ntasks_per_node} tasks")
+    for node in sorted(set(counts) - set(it.nodes)):
+        yield Finding(node or "an unknown host", "ran tasks and was not asked for", "none")
+    for node, word in it.told:
+        if word != it.expected:
+            measured = (
+                f"{word} {it.unit}".rstrip() if word.isdigit() else word
+            )  # else: why there is no number
+            yield Finding(node, measured, f"{it.expected} {it.unit}".rstrip())

@@ -1,0 +1,1 @@
+"""Prometheus, Grafana and the exporters of the nodes."""

@@ -1,0 +1,180 @@
+"""Verdicts on the monitoring: services, targets of each node, scrapes, alerts. Pure."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, NotChecked, check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
+    from pytest_gpucluster.suites.monitoring.facts import Alert, Monitored, Service, Target
+
+HINT = "systemctl status prometheus-node-exporter; the exporter's container; the firewall between Prometheus and node"
+
+
+@check(
+    "monitoring.prometheus",
+    cause="Prometheus does not run, or the cluster file names another place",
+    hint="systemctl status prometheus (DeepOps: docker.prometheus); `monitoring.prometheus` of the cluster file",
+    action=Action.MONITOR,
+)
+def prometheus(seen: Monitored, claim: MonitoringConfig) -> Judgement:
+    """Prometheus answers, calls itself healthy, and is the claimed version."""
+    yield from _service(seen.prometheus, claim.prometheus_version)
+    for what, problem in (("targets", seen.targets_problem), ("alerts", seen.alerts_problem)):
+        if problem and not seen.prometheus.problem:
+            yield Finding(f"{what} of Prometheus", problem, "an answer")
+    if not seen.targets_problem:
+        yield Metric("targets", sum(len(targets) for targets in seen.targets.values()), "targets")
+
+
+@check(
+    "monitoring.grafana",
+    cause="Grafana does not run, or the cluster file names another place",
+    hint="systemctl status grafana-server (DeepOps: docker.grafana); `monitoring.grafana` of the cluster file",
+    action=Action.MONITOR,
+)
+def grafana(seen: Monitored, claim: MonitoringConfig) -> Judgement:
+    """Grafana answers, its database is well, and it is the claimed version."""
+    if seen.grafana is None:
+        yield NotApplicable("the cluster file says that there is no Grafana")
+        return
+    yield from _service(seen.grafana, claim.grafana_version)
+
+
+def _service(service: Service, version: str | None) -> Judgement:
+    if service.problem:
+        yield Finding(service.name, service.problem, f"{service.url} answers and is healthy")
+    elif version is not None and not service.version.startswith(version):
+        yield Finding(f"version of {service.name}", service.version, version)
+
+
+@check(
+    "monitoring.target",
+    cause="the node was added to Slurm and not to Prometheus, or its exporter is on another port",
+    hint="add the node to scrape_configs or the endpoint files of Prometheus (DeepOps: group slurm-node)",
+    action=Action.MONITOR,
+)
+def target(seen: Monitored, node: str, exporters: Mapping[str, int]) -> Judgement:
+    """Every exporter of the node is a target of Prometheus."""
+    if seen.targets_problem:
+        yield NotChecked(seen.targets_problem)
+        return
+    found = seen.targets.get(node, ())
+    ports = {one.port for one in found}
+    yield Metric("node_targets", len(found), "targets")
+    for name, port in exporters.items():
+        if port not in ports:
+            there = ", ".join(f"{one.job} on port {one.port}" for one in found)
+            yield Finding(
+                f"{name} on port {port}",
+                f"no target of Prometheus{f' (the node has {there})' if there else ''}",
+                "a target",
+            )
+
+
+@check(
+    "monitoring.up",
+    cause="the exporter does not run, or Prometheus cannot reach the node",
+    hint=HINT,
+    action=Action.MONITOR,
+)
+def up(seen: Monitored, node: str) -> Judgement:
+    """Every target on the node is up."""
+    found = seen.targets.get(node, ())
+    if not found:
+        yield NotChecked(seen.targets_problem or "Prometheus has no target on the node")
+    yield from _down(found, seen)
+
+
+@check(
+    "monitoring.exporters",
+    cause="the exporter does not run, or is no target of Prometheus",
+    hint="systemctl status of the exporter (DeepOps: docker.slurm-exporter); scrape_configs of Prometheus",
+    action=Action.MONITOR,
+)
+def exporters(seen: Monitored, claim: MonitoringConfig) -> Judgement:
+    """What is exported once for the whole cluster is a target and up."""
+    if not claim.cluster_exporters:
+        yield NotApplicable("the cluster file names no monitoring.cluster_exporters")
+    elif seen.targets_problem:
+        yield NotChecked(seen.targets_problem)
+    else:
+        everything = [one for targets in seen.targets.values() for one in targets]
+        for name, port in claim.cluster_exporters.items():
+            found = [one for one in everything if one.port == port]
+            if not found:
+                yield Finding(f"{name} on port {port}", "no target of Prometheus", "a target")
+            elif not any(one.health == "up" for one in found):
+                yield from _down(found, seen)
+
+
+def _unscraped(one: Target, seen: Monitored) -> NotChecked:
+    wait = (seen.began or 0.0) + 2 * one.interval - seen.now
+    return NotChecked(
+        f"job {one.job}, {one.url}: not scraped yet, Prometheus has only just begun: run again in {wait:.0f} s"
+    )
+
+
+def _down(targets: Iterable[Target], seen: Monitored) -> Judgement:
+    for one in targets:
+        if seen.awaits(one):
+            yield _unscraped(one, seen)
+        elif one.health != "up":
+            told = f"{one.health}: {one.last_error}" if one.last_error else one.health
+            yield Finding(f"job {one.job}, {one.url}", told, "up")
+
+
+@check(
+    "monitoring.scrape_age",
+    cause="Prometheus is overloaded or stopped scraping; its clock is wrong",
+    hint="the log of Prometheus; /targets of its pages; scrape_interval",
+    action=Action.MONITOR,
+)
+def scrape_age(seen: Monitored, node: str, claim: MonitoringConfig) -> Judgement:
+    """Every target on the node was scraped lately, by Prometheus' own clock."""
+    found = seen.targets.get(node, ())
+    if not found:
+        yield NotChecked(seen.targets_problem or "Prometheus has no target on the node")
+    bound = f"<= {claim.max_scrape_age:g} s"
+    for one in found:
+        part = f"job {one.job}, {one.url}"
+        if seen.awaits(one):
+            yield _unscraped(one, seen)
+            continue
+        if one.last_scrape is None:
+            yield Finding(part, "never scraped", bound)
+            continue
+        age = max(0.0, seen.now - one.last_scrape)  # the clock of the answer is in whole seconds
+        yield Metric("scrape_age", age, "s", f"port {one.port}")
+        if age > claim.max_scrape_age:
+            yield Finding(part, f"{age:.0f} s ago", bound)
+
+
+@check(
+    "monitoring.alerts",
+    cause="what the site's own alert rules watch for has happened",
+    hint="/alerts of Prometheus; `monitoring.ignored_alerts` of the cluster file",
+    action=Action.MONITOR,
+)
+def alerts(seen: Monitored, node: str, claim: MonitoringConfig) -> Judgement:
+    """No alert fires about the node, or, where `node` is '', about none of the nodes."""
+    if not claim.alerts:
+        yield NotApplicable("the cluster file says monitoring.alerts: false")
+        return
+    if seen.alerts_problem:
+        yield NotChecked(seen.alerts_problem)
+        return
+    firing = [one for one in seen.alerts.get(node, ()) if one.state == "firing"]
+    yield Metric("alerts_firing", len(firing), "alerts")
+    for one in firing:
+        if not any(fnmatchcase(one.name, pattern) for pattern in claim.ignored_alerts):
+            yield Finding(f"alert {one.name}", _alert(one), "no firing alert")
+
+
+def _alert(one: Alert) -> str:
+    return ": ".join(filter(None, (" ".join(filter(None, (one.severity, "firing"))), one.summary)))

@@ -1,0 +1,261 @@
+"""Answers of Prometheus' and Grafana's HTTP interfaces -> facts. Pure.
+
+Formats: https://prometheus.io/docs/prometheus/latest/querying/api/ (targets, alerts, buildinfo), which 2.x and 3.x
+share, and https://grafana.com/docs/grafana/latest/developers/http_api/other/#health-api.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import re
+import urllib.parse
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core import safe_json as jsontext
+from pytest_gpucluster.core.errors import ProbeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TARGETS = "/api/v1/targets?state=active"
+ALERTS = "/api/v1/alerts"
+BUILD = "/api/v1/status/buildinfo"
+RUNTIME = "/api/v1/status/runtimeinfo"
+HEALTHY = "/-/healthy"
+GRAFANA_HEALTH = "/api/health"
+SCRAPE_INTERVAL = (
+    60.0  # seconds; the default of global.scrape_interval, for a Prometheus before 2.28, which tells none
+)
+NODE_LABELS = ("node", "nodename", "hostname", "host", "Hostname")  # Hostname: dcgm-exporter's own
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)")  # RFC 3339
+_SECONDS = {"y": 365 * 86400.0, "w": 7 * 86400.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_PART = re.compile(r"(\d{1,12})(ms|[ywdhms])")
+_DURATION = re.compile(r"(?:\d{1,12}(?:ms|[ywdhms]))+")
+
+
+@dataclass(frozen=True)
+class Target:
+    """One thing that Prometheus scrapes. `last_scrape` is Unix time, None where it never was scraped."""
+
+    job: str
+    url: str
+    port: int | None
+    health: str
+    last_error: str = ""
+    last_scrape: float | None = None
+    hosts: tuple[str, ...] = ()
+    """What may name its node, the surest first: labels, instance, address."""
+    interval: float = SCRAPE_INTERVAL
+    """Seconds from scrape to scrape; the first comes within one, and has ended within two."""
+
+    @property
+    def unscraped(self) -> bool:
+        """Prometheus has not come to it yet: it is neither up nor down."""
+        return self.health == "unknown" and self.last_scrape is None
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One alert: `state` is pending or firing."""
+
+    name: str
+    state: str
+    severity: str = ""
+    summary: str = ""
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Service:
+    """Prometheus or Grafana. `problem`: why it is not well, '' where it is."""
+
+    name: str
+    url: str
+    version: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Monitored:
+    """What the monitoring says. A `..._problem` tells why there are no facts of that kind.
+
+    `targets` and `alerts` are by node; '' holds those of no node of the cluster file. `now` is Prometheus' clock.
+    """
+
+    prometheus: Service
+    grafana: Service | None
+    targets: Mapping[str, tuple[Target, ...]] = field(default_factory=dict)
+    targets_problem: str = ""
+    alerts: Mapping[str, tuple[Alert, ...]] = field(default_factory=dict)
+    alerts_problem: str = ""
+    now: float = 0.0
+    began: float | None = None
+    """When Prometheus started or last read its configuration; None: it was not asked, or does not tell."""
+
+    def awaits(self, target: Target) -> bool:
+        """Tell whether a target was not scraped yet because Prometheus has only just begun."""
+        return target.unscraped and self.began is not None and self.now < self.began + 2 * target.interval
+
+
+def read_targets(body: bytes) -> tuple[Target, ...]:
+    """Return the active targets; ProbeError where the answer is none of Prometheus'."""
+    found = _data(body, "targets").get("activeTargets")
+    if not isinstance(found, list):
+        raise ProbeError("targets: the answer has no activeTargets")
+    try:
+        return tuple(_target(one) for one in found)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProbeError(f"targets: a target is not understood ({error!r})") from error
+
+
+def _target(one: Mapping[str, Any]) -> Target:
+    labels = one["labels"]
+    address = str(one.get("discoveredLabels", {}).get("__address__", ""))
+    url = str(one["scrapeUrl"])
+    host, port = split_port(address)
+    if port is None:
+        parts = urllib.parse.urlsplit(url)
+        host, port = host or parts.hostname or "", parts.port
+    return Target(
+        job=str(labels.get("job", "")),
+        url=url,
+        port=port,
+        health=str(one["health"]),
+        last_error=" ".join(str(one.get("lastError", "")).split()),
+        last_scrape=read_time(str(one["lastScrape"])),
+        hosts=(*_hosts(labels), host),
+        interval=_interval(one.get("scrapeInterval")),
+    )
+
+
+def _interval(told: object) -> float:
+    """Read Prometheus' duration, as 1m30s or 500ms; the default where it tells none."""
+    if told is None:
+        return SCRAPE_INTERVAL
+    parts = _DURATION.fullmatch(str(told))
+    if not parts:
+        raise ValueError(f"no duration: {told!r}")
+    return sum(int(number) * _SECONDS[unit] for number, unit in _PART.findall(str(told)))
+
+
+def read_began(body: bytes) -> float:
+    """Return when Prometheus started or last read its configuration, whichever was later, as Unix time."""
+    told = _data(body, "runtimeinfo")
+    try:
+        times = [read_time(str(told[key])) for key in ("startTime", "lastConfigTime")]
+    except (KeyError, ValueError) as error:
+        raise ProbeError(f"runtimeinfo: a time is not understood ({error!r})") from error
+    return max((time for time in times if time is not None), default=0.0)
+
+
+def read_alerts(body: bytes) -> tuple[Alert, ...]:
+    """Return the pending and firing alerts; ProbeError where the answer is none of Prometheus'."""
+    found = _data(body, "alerts").get("alerts")
+    if not isinstance(found, list):
+        raise ProbeError("alerts: the answer has no alerts")
+    try:
+        return tuple(_alert(one) for one in found)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ProbeError(f"alerts: an alert is not understood ({error!r})") from error
+
+
+def _alert(one: Mapping[str, Any]) -> Alert:
+    labels, notes = one["labels"], one.get("annotations", {})
+    return Alert(
+        name=str(labels["alertname"]),
+        state=str(one["state"]),
+        severity=str(labels.get("severity", "")),
+        summary=" ".join(str(notes.get("summary") or notes.get("description") or "").split()),
+        hosts=_hosts(labels),
+    )
+
+
+def read_version(body: bytes) -> str:
+    """Return Prometheus' version."""
+    version = _data(body, "buildinfo").get("version")
+    if not isinstance(version, str):
+        raise ProbeError("buildinfo: the answer has no version")
+    return version
+
+
+def read_grafana(body: bytes) -> tuple[str, str]:
+    """Return Grafana's version and the state of its database, 'ok' where it is well."""
+    told = _json(body, "Grafana's health")
+    if not isinstance(told, dict) or "database" not in told:
+        raise ProbeError("Grafana's health: the answer says nothing of the database")
+    return str(told.get("version", "")), str(told["database"])
+
+
+def _data(body: bytes, what: str) -> dict[str, Any]:
+    told = _json(body, what)
+    if (
+        not isinstance(told, dict)
+        or told.get("status") != "success"
+        or not isinstance(told.get("data"), dict)
+    ):
+        said = told.get("error") if isinstance(told, dict) else None
+        raise ProbeError(f"{what}: Prometheus answers {said or 'something else than its documented form'}")
+    data: dict[str, Any] = told["data"]
+    return data
+
+
+def _json(body: bytes, what: str) -> Any:
+    try:
+        return jsontext.loads(body)
+    except ValueError as error:
+        raise ProbeError(f"{what}: the answer is not JSON") from error
+
+
+def read_time(text: str) -> float | None:
+    """Return Unix time of an RFC 3339 time with nanoseconds; None for Go's zero time, which means never.
+
+    ValueError for anything else, a time that was cut included.
+    """
+    if text.startswith("0001-"):
+        return None
+    parts = _TIME.fullmatch(text)
+    if not parts:
+        raise ValueError(f"no time: {text!r}")
+    plain, fraction, zone = parts.groups(default="")
+    # Python 3.10 reads three or six digits only; Go writes up to nine and drops zeros at the end
+    return dt.datetime.fromisoformat(f"{plain}.{fraction:0<6.6}{zone.replace('Z', '+00:00')}").timestamp()
+
+
+def _hosts(labels: Mapping[str, Any]) -> tuple[str, ...]:
+    named = [str(labels[key]) for key in NODE_LABELS if labels.get(key)]
+    return (*named, split_port(str(labels.get("instance", "")))[0])
+
+
+def split_port(address: str) -> tuple[str, int | None]:
+    """Split HOST:PORT, also [::1]:9100.
+
+    >>> split_port("gpu01:9100"), split_port("[::1]:9100"), split_port("gpu01")
+    (('gpu01', 9100), ('::1', 9100), ('gpu01', None))
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        return address.strip("[]"), None
+    return host.strip("[]"), int(port)
+
+
+def owner(hosts: tuple[str, ...], nodes: Mapping[str, str]) -> str:
+    """Return the node that the first telling of `hosts` names, '' where none does.
+
+    `nodes` maps names and addresses to nodes. A full domain name counts by its first part as well.
+    """
+    for host in hosts:
+        if host in nodes:
+            return nodes[host]
+        if not _is_address(host) and host.partition(".")[0] in nodes:
+            return nodes[host.partition(".")[0]]
+    return ""
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,110 @@
+"""Ask Prometheus and Grafana, once for all nodes, and sort what they say by node."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, TypeVar
+
+from pytest_gpucluster.cluster.transport.http import Reply, get
+from pytest_gpucluster.core.errors import ProbeError, TransportError
+from pytest_gpucluster.suites.monitoring import facts as probe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
+    from pytest_gpucluster.suites.monitoring.facts import Alert, Monitored, Service, Target
+
+T = TypeVar("T", "Target", "Alert")
+
+
+def look(claim: MonitoringConfig, nodes: Iterable[str], inventory: Mapping[str, NodeInfo]) -> Monitored:
+    """Return what the monitoring says of these nodes. What does not answer is a problem of its facts, no error."""
+    known = names(nodes, inventory)
+    targets: tuple[Target, ...] = ()
+    alerts: tuple[Alert, ...] = ()
+    targets_problem = alerts_problem = ""
+    now, began = time.time(), None
+    try:
+        reply = _get(claim.prometheus, probe.TARGETS, claim)
+        now = reply.date if reply.date is not None else time.time()
+        targets = probe.read_targets(reply.body)
+        began = _began(claim) if any(one.unscraped for one in targets) else None
+    except (TransportError, ProbeError) as error:
+        targets_problem = str(error)
+    try:
+        if claim.alerts:
+            alerts = probe.read_alerts(_get(claim.prometheus, probe.ALERTS, claim).body)
+    except (TransportError, ProbeError) as error:
+        alerts_problem = str(error)
+    return probe.Monitored(
+        prometheus=_prometheus(claim),
+        grafana=_grafana(claim.grafana, claim) if claim.grafana is not None else None,
+        targets=_by_node(targets, known),
+        targets_problem=targets_problem,
+        alerts=_by_node(alerts, known),
+        alerts_problem=alerts_problem,
+        now=now,
+        began=began,
+    )
+
+
+def _began(claim: MonitoringConfig) -> float | None:
+    """Return since when Prometheus scrapes as it does; None where it does not tell, as before 2.14."""
+    try:
+        return probe.read_began(_get(claim.prometheus, probe.RUNTIME, claim).body)
+    except (TransportError, ProbeError):
+        return None
+
+
+def names(nodes: Iterable[str], inventory: Mapping[str, NodeInfo]) -> dict[str, str]:
+    """Map node names, and Slurm's addresses and host names of them, to nodes; what several share names none."""
+    wanted = list(nodes)
+    also = [
+        (word, node)
+        for node in wanted
+        if (info := inventory.get(node)) is not None
+        for word in {info.address, info.hostname} - {"", node}
+    ]
+    count = Counter(word for word, _ in also)
+    return {**{word: node for word, node in also if count[word] == 1}, **{node: node for node in wanted}}
+
+
+def _by_node(found: Iterable[T], known: Mapping[str, str]) -> dict[str, tuple[T, ...]]:
+    sorted_: dict[str, list[T]] = defaultdict(list)
+    for one in found:
+        sorted_[probe.owner(one.hosts, known)].append(one)
+    return {node: tuple(ones) for node, ones in sorted_.items()}
+
+
+def _prometheus(claim: MonitoringConfig) -> Service:
+    version = problem = ""
+    try:
+        _get(claim.prometheus, probe.HEALTHY, claim)
+        version = probe.read_version(_get(claim.prometheus, probe.BUILD, claim).body)
+    except (TransportError, ProbeError) as error:
+        problem = str(error)
+    return probe.Service("Prometheus", _shown(claim.prometheus), version, problem)
+
+
+def _grafana(url: str, claim: MonitoringConfig) -> Service:
+    version = problem = ""
+    try:
+        version, database = probe.read_grafana(_get(url, probe.GRAFANA_HEALTH, claim).body)
+        problem = "" if database == "ok" else f"its database is {database}"
+    except (TransportError, ProbeError) as error:
+        problem = str(error)
+    return probe.Service("Grafana", _shown(url), version, problem)
+
+
+def _get(url: str, path: str, claim: MonitoringConfig) -> Reply:
+    return get(url.rstrip("/") + path, timeout=claim.timeout)
+
+
+def _shown(url: str) -> str:
+    """Return the URL without a password."""
+    scheme, _, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"

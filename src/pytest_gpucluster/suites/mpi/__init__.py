@@ -1,0 +1,1 @@
+"""MPI programs by mpirun and srun."""

@@ -1,0 +1,405 @@
+"""MPI: what the nodes have, whether one world comes up on them, and how fast it talks between nodes. Pure.
+
+A world is believed only where every rank from 0 to N-1 told itself once, each from a node that was asked for; only
+then are its sums and speeds judged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.check import (
+    Action,
+    Finding,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    Outcome,
+    Verdict,
+    check,
+)
+from pytest_gpucluster.core.majority import norm
+from pytest_gpucluster.core.sanitize import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.core.majority import Norm
+    from pytest_gpucluster.kit.framework_config import MpiConfig
+    from pytest_gpucluster.suites.mpi.facts import Installed, Pair, Run
+
+LEVELS = ("single", "funneled", "serialized", "multiple")
+MICRO = 1e6
+GIGA = 1e9
+# messages of mpi_errors that say: this launcher and this MPI have no PMI in common
+PMI_KINDS = ("MPI without PMI", "orte_ess_init", "plugin missing")
+_PARTS = {"c": "MPI of C programs", "python": "mpi4py"}
+
+
+# --- what each node has
+
+
+@check(
+    "mpi.installed",
+    cause="the node was left out when the MPI was installed, or its folder, module or mount is missing there",
+    hint="srun -w NODE sh -c 'command -v mpirun mpicc'; install it as on the others, or name its module or image under "
+    "`environments` and that under mpi.environment",
+)
+def installed(facts: Installed, config: MpiConfig, *, in_container: bool = False) -> Judgement:
+    """Judge that the claimed launcher and a working MPI of each claimed language are on the node, or in its image.
+
+    In an image no mpirun is asked for: srun is the launcher there.
+    """
+    if "mpirun" in config.launchers and not in_container and not facts.mpirun:
+        yield Finding(config.mpirun, "not on PATH", "there")
+    for language in config.languages:
+        part = _PARTS[language]
+        if language in facts.problems:
+            yield Finding(part, facts.problems[language], "a program that compiles and starts")
+        elif language not in facts.library:
+            yield Finding(part, "no answer", "a program that compiles and starts")
+        elif config.implementation and not facts.library[language].startswith(config.implementation):
+            yield Finding(part, facts.library[language], f"{config.implementation} (mpi.implementation)")
+
+
+@check(
+    "mpi.path",
+    cause="an activated conda environment brings an MPI of its own and goes first on PATH",
+    hint="conda deactivate before the job, take the MPI out of the environment (conda remove mpi), or call the "
+    "site's by its path",
+    action=Action.MONITOR,
+)
+def path(facts: Installed, config: MpiConfig, *, conda_claimed: bool) -> Judgement:
+    """Judge that the mpirun which is found first is the site's, and no conda environment's."""
+    if not facts.mpirun:
+        yield NotChecked(f"no {config.mpirun} on PATH, which mpi.installed judges")
+        return
+    first = next((found for found in facts.mpiruns if found.path == facts.mpirun), None)
+    others = [found.path for found in facts.mpiruns if not found.conda]
+    if first is not None and first.conda and not conda_claimed:
+        behind = f" in front of {others[0]}" if others else ""
+        expected = others[0] if others else "the site's mpirun"
+        yield Finding("mpirun", f"{first.path} of conda ({facts.launcher}){behind}", expected)
+    elif config.prefix and facts.mpirun != f"{config.prefix.rstrip('/')}/bin/mpirun":
+        yield Finding(
+            "mpirun", f"{facts.mpirun} ({facts.launcher})", f"{config.prefix.rstrip('/')}/bin/mpirun"
+        )
+
+
+@check(
+    "mpi.matches",
+    cause="two MPIs are on PATH or LD_LIBRARY_PATH, and the launcher is of one, the programs of the other",
+    hint="load one module only; `command -v mpirun mpicc` must name one folder; for mpi4py: the one it was "
+    "built against (MPI4PY_LIBMPI, MPI4PY_MPIABI)",
+    action=Action.MONITOR,
+)
+def matches(facts: Installed, config: MpiConfig) -> Judgement:
+    """Judge that mpirun belongs to the MPI that the programs are linked with; else each starts as a world of one."""
+    if "mpirun" not in config.launchers:
+        yield NotApplicable("the cluster file does not claim mpirun")
+        return
+    if not facts.launcher.name or not facts.library:
+        yield NotChecked("the version of mpirun or of the library is not known")
+        return
+    for language in facts.library:
+        library = facts.program(language)
+        other = library.name == facts.launcher.name and library.number != facts.launcher.number
+        if not library.name:
+            told = one_line(facts.library[language], 80)
+            yield NotChecked(f"{_PARTS[language]}: the version is not known from {told!r}")
+        elif library.family != facts.launcher.family or other:
+            yield Finding(_PARTS[language], str(library), f"{facts.launcher}, as {facts.mpirun}")
+
+
+@check(
+    "mpi.alike",
+    cause="the node was left out of an upgrade, or has another MPI first on PATH",
+    hint="compare `command -v mpirun; mpirun --version` with a sound node",
+)
+def alike(facts: Installed, fleet: Mapping[str, Norm[str]]) -> Judgement:
+    """Judge that the node has the MPI of most nodes: launcher and libraries, path and version."""
+    if fleet["mpirun"].total < 2:  # noqa: PLR2004 - a fleet
+        yield NotApplicable("one node has no fleet to compare with")
+    for part, value in _parts(facts):
+        yield from fleet[part].judge(part, value)
+
+
+def norms(fleet: Mapping[str, Installed]) -> dict[str, Norm[str]]:
+    """Return {part: what the nodes have of it}, of the launcher and each language's library."""
+    votes: dict[str, list[tuple[str, str]]] = {}
+    for node, facts in fleet.items():
+        for part, value in _parts(facts):
+            votes.setdefault(part, []).append((node, value))
+    return {part: norm(pairs) for part, pairs in votes.items()}
+
+
+def _parts(facts: Installed) -> list[tuple[str, str]]:
+    libraries = [(_PARTS[language], facts.library[language]) for language in sorted(facts.library)]
+    return [("mpirun", _launcher(facts)), *libraries]
+
+
+def _launcher(facts: Installed) -> str:
+    return f"{facts.mpirun} ({facts.launcher})" if facts.mpirun else "none"
+
+
+@check(
+    "mpi.pmi",
+    cause="Slurm was built without this type, or its plugin's library is not installed; or the MPI was built "
+    "without it",
+    hint="srun --mpi=list; install libpmix and Slurm's mpi_pmix plugin on every node, or claim a type that Slurm and "
+    "the MPI have (mpi.launchers)",
+)
+def pmi(types: Sequence[str], claimed: Sequence[str], facts: Installed | None) -> Judgement:
+    """Judge that Slurm on the node has the claimed types of --mpi, and that the MPI understands them."""
+    if not claimed:
+        yield NotApplicable("the cluster file claims no `srun --mpi=TYPE`")
+    for kind in claimed:
+        if kind not in types:
+            yield Finding(f"srun --mpi={kind}", f"Slurm has {', '.join(types)}", kind)
+        elif facts and facts.speaks and kind.partition("_")[0] not in facts.speaks:
+            library = next((facts.program(language) for language in facts.library), "the MPI")
+            yield Finding(f"srun --mpi={kind}", f"{library} understands {', '.join(facts.speaks)}", kind)
+
+
+# --- one world
+
+
+@check(
+    "mpi.world",
+    cause="the launcher did not start one world on the nodes that were asked for",
+    hint="read the first message of the run; srun --mpi=list; test the nodes one by one (--nodes)",
+    action=Action.MONITOR,
+)
+def _world(run: Run) -> Judgement:
+    """Judge that all ranks are one world: each once, one size, on the nodes that were asked for."""
+    ranks = run.world.ranks
+    yield Metric("mpi_ranks", len(ranks), "ranks", f"{run.launcher}, {run.language}")
+    yield from _told_by_messages(run)
+    if ranks and run.size > 1 and all(rank.size == 1 for rank in ranks):
+        yield Finding(
+            "singletons", f"{len(ranks)} programs, each rank 0 of 1", f"one world of {run.size} ranks"
+        )
+        return
+    yield from _ranks_once(run)
+    yield from _on_nodes(run)
+
+
+def world(run: Run) -> Verdict:
+    """Judge that ranks 0 to N-1 are there once each, in one world, on the nodes asked for."""
+    verdict = _world(run)
+    if verdict.outcome is not Outcome.FAILED:
+        return verdict
+    if run.failures:
+        return replace(verdict, cause=_cause(run), hint=run.failures[0].hint)
+    if any(finding.part == "singletons" for finding in verdict.findings):
+        return replace(verdict, cause=_SINGLETONS_CAUSE, hint=_singletons_hint(run))
+    return verdict
+
+
+_SINGLETONS_CAUSE = (
+    "the programs found no PMI of this launcher, and each took itself for the whole world: "
+    "exit status 0, wrong result"
+)
+
+
+def _singletons_hint(run: Run) -> str:
+    if run.launcher == "mpirun":
+        return "mpirun is of another MPI than the program (see mpi.matches): load one module only"
+    return "MPICH and its kin need srun --mpi=pmi2, Open MPI srun --mpi=pmix; or set MpiDefault in slurm.conf"
+
+
+def _cause(run: Run) -> str:
+    if run.failures[0].kind in PMI_KINDS:
+        return f"no PMI support: {run.launcher} offers no PMI that this MPI was built for"
+    return f"{run.launcher}: {run.failures[0].kind}"
+
+
+def _told_by_messages(run: Run) -> Iterator[Finding]:
+    for failure in run.failures:
+        where = f"{failure.kind} on {failure.host}" if failure.host else failure.kind
+        yield Finding(where, failure.text, f"a world of {run.size} ranks by {run.launcher}")
+    if run.problem:
+        yield Finding(run.launcher, run.problem, "ends by itself")
+    elif run.rc != 0 and not run.failures:
+        yield Finding(run.launcher, f"exit status {run.rc}: {run.said or 'no message'}", "exit status 0")
+
+
+def _ranks_once(run: Run) -> Iterator[Finding]:
+    seen = Counter(rank.rank for rank in run.world.ranks)
+    expected = f"ranks 0 to {run.size - 1}, once each"
+    missing = sorted(set(range(run.size)) - set(seen))
+    if missing and not run.failures and not run.problem:
+        yield Finding(f"ranks {_some(missing)}", "told nothing", expected)
+    elif missing and run.world.ranks:
+        yield Finding(f"ranks {_some(missing)}", "never came", expected)
+    for rank, times in sorted(seen.items()):
+        if times > 1:
+            yield Finding(f"rank {rank}", f"{times} times", "once")
+        elif rank >= run.size:
+            yield Finding(f"rank {rank}", "one too many", expected)
+    sizes = sorted({rank.size for rank in run.world.ranks} - {run.size})
+    if sizes:
+        yield Finding("size of the world", _some(sizes), str(run.size))
+
+
+def _on_nodes(run: Run) -> Iterator[Finding]:
+    counts = Counter(rank.node for rank in run.world.ranks)
+    for node, count in sorted(counts.items()):
+        if node not in run.nodes:
+            mine = [rank.rank for rank in run.world.ranks if rank.node == node]
+            where = f"on {node or 'an unknown host'}, which was not asked for"
+            yield Finding(f"ranks {_some(mine)}", where, f"on {hostlist.fold(run.nodes)}")
+        elif count > run.ntasks_per_node:
+            yield Finding(node, f"{count} ranks", f"{run.ntasks_per_node} ranks")
+    if counts and len(run.world.ranks) >= run.size:  # fewer: the missing ranks are named already
+        for node in run.nodes:
+            if counts[node] < run.ntasks_per_node:
+                yield Finding(node, f"{counts[node]} ranks", f"{run.ntasks_per_node} ranks")
+
+
+def _some(numbers: Iterable[int]) -> str:
+    known = list(numbers)
+    shown = ", ".join(map(str, known[:8]))
+    return f"{shown} and {len(known) - 8} more" if len(known) > 8 else shown  # noqa: PLR2004 - a line
+
+
+@check(
+    "mpi.allreduce",
+    cause="messages between these ranks are corrupted or lost: memory, NIC, or a broken MPI build",
+    hint="repeat with another transport (UCX_TLS=tcp or OMPI_MCA_btl=self,tcp), then with pairs of nodes",
+)
+def allreduce(run: Run) -> Judgement:
+    """Judge the sum of all ranks against size * (size + 1) / 2 * (i + 1), element by element."""
+    if not run.world.ranks:
+        yield NotChecked("no rank told its sum")
+    for rank in run.world.ranks:
+        if rank.wrong or not rank.elements:
+            part = f"rank {rank.rank} on {rank.node}"
+            yield Finding(
+                part, f"{rank.wrong} of {rank.elements} elements wrong", "the closed form of the sum"
+            )
+
+
+@check(
+    "mpi.threads",
+    cause="the MPI was built without this thread level, or its transport has it not",
+    hint="ompi_info | grep -i thread, or mpichversion; rebuild, or lower mpi.threads if no program needs it",
+    action=Action.MONITOR,
+)
+def threads(run: Run, wanted: str) -> Judgement:
+    """Judge the thread level that MPI_Init_thread provided when MPI_THREAD_MULTIPLE was asked for."""
+    if not run.world.ranks:
+        yield NotChecked("no rank told its thread level")
+    for level, ranks in _by_level(run).items():
+        number = LEVELS.index(level) if level in LEVELS else -1
+        if number < LEVELS.index(wanted):
+            yield Finding(
+                f"ranks {_some(ranks)}", f"MPI_THREAD_{level.upper()}", f"MPI_THREAD_{wanted.upper()}"
+            )
+
+
+def _by_level(run: Run) -> dict[str, list[int]]:
+    levels: dict[str, list[int]] = {}
+    for rank in run.world.ranks:
+        levels.setdefault(rank.threads, []).append(rank.rank)
+    return levels
+
+
+# --- between nodes
+
+
+@check(
+    "mpi.latency",
+    cause="messages take a slow transport (TCP instead of InfiniBand), or the node's CPU or adapter sleeps",
+    hint="ucx_info -d or ompi_info: which transport is there; UCX_LOG_LEVEL=info shows the chosen one; CPU governor",
+    action=Action.MONITOR,
+)
+def latency(run: Run, most: float | None) -> Judgement:
+    """Judge microseconds one way of 8 bytes between neighbours of a ring of the nodes."""
+    value = _microseconds
+    yield from _speed(
+        run,
+        "mpi_latency",
+        "us",
+        value,
+        bad=(lambda pair: value(pair) > most) if most is not None else None,
+        bound=f"at most {most:g} us (mpi.max_latency)" if most is not None else "mpi.max_latency",
+    )
+
+
+@check(
+    "mpi.bandwidth",
+    cause="messages take a slow transport, or a link, cable or adapter runs below its rate",
+    hint="ibstat and the error counters of both nodes (-m fabric); UCX_LOG_LEVEL=info shows the chosen transport",
+    action=Action.MONITOR,
+)
+def bandwidth(run: Run, least: float | None) -> Judgement:
+    """Judge GB/s one way of 4 MiB between neighbours of a ring of the nodes."""
+    value = _gigabytes
+    yield from _speed(
+        run,
+        "mpi_bandwidth",
+        "GB/s",
+        value,
+        bad=(lambda pair: value(pair) < least) if least is not None else None,
+        bound=f"at least {least:g} GB/s (mpi.min_bandwidth)" if least is not None else "mpi.min_bandwidth",
+    )
+
+
+def _microseconds(pair: Pair) -> float:
+    return pair.latency * MICRO
+
+
+def _gigabytes(pair: Pair) -> float:
+    return pair.bandwidth / GIGA
+
+
+def _speed(
+    run: Run,
+    name: str,
+    unit: str,
+    value: Callable[[Pair], float],
+    *,
+    bad: Callable[[Pair], bool] | None,
+    bound: str,
+) -> Judgement:
+    if not run.world.pairs:
+        lone = len(run.nodes) < 2  # noqa: PLR2004 - a pair
+        yield (
+            NotApplicable("one node alone makes no pair")
+            if lone
+            else NotChecked("no pair of nodes was measured")
+        )
+        return
+    nodes = run.world.nodes
+    for pair in run.world.pairs:
+        yield Metric(name, value(pair), unit, _name(pair, nodes))
+    if bad is None:
+        yield NotApplicable(f"the cluster file states no {bound}; the figures are recorded")
+        return
+    wrong = [pair for pair in run.world.pairs if not value(pair) > 0 or bad(pair)]
+    blamed = _blamed(run.world.pairs, wrong, nodes)
+    for pair in wrong:
+        guilty = [node for node in _ends(pair, nodes) if node in blamed]
+        slow = f" ({', '.join(guilty)} with every neighbour)" if guilty else ""
+        yield Finding(_name(pair, nodes), f"{value(pair):.4g} {unit}{slow}", bound)
+
+
+def _ends(pair: Pair, nodes: Mapping[int, str]) -> tuple[str, str]:
+    first, other = (nodes.get(rank, f"rank {rank}") for rank in pair.ranks)
+    return first, other
+
+
+def _name(pair: Pair, nodes: Mapping[int, str]) -> str:
+    return "-".join(_ends(pair, nodes))
+
+
+def _blamed(pairs: Sequence[Pair], wrong: Sequence[Pair], nodes: Mapping[int, str]) -> set[str]:
+    """Return the nodes whose pairs are all bad while their neighbours do well with others."""
+    total = Counter(node for pair in pairs for node in _ends(pair, nodes))
+    bad = Counter(node for pair in wrong for node in _ends(pair, nodes))
+    return {node for node in bad if bad[node] == total[node] > 1 and len(wrong) < len(pairs)}

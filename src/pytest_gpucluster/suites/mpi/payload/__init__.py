@@ -1,0 +1,1 @@
+"""Programs that the mpi suite runs on the nodes."""

@@ -1,0 +1,222 @@
+"""MPI on the nodes: a small program is made ready on each, then started by mpirun and by srun, and read.
+
+The source reaches the nodes through the step's stdin (C) or its command line (Python); there is no shared storage.
+Inside of a container image the program is compiled by the image's compiler into a folder of the node that is mounted.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.cluster.slurm.result import StepResult
+from pytest_gpucluster.cluster.slurm.step import StepRequest, environment_request, run_step
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, ProbeError, StepError, StepTimeout
+from pytest_gpucluster.kit import mpi_errors
+from pytest_gpucluster.suites.mpi import facts as reading
+from pytest_gpucluster.suites.nccl.steps import failure_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpucluster.cluster.channel.channel import Channel
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.config.models import Cluster, EnvironmentConfig
+    from pytest_gpucluster.kit.framework_config import MpiConfig
+    from pytest_gpucluster.suites.mpi.facts import Installed, Run, World
+
+MPIRUN = "mpirun"
+IN_CONTAINER = "mpirun starts its daemons through srun, which is not in the image: there srun is the launcher"
+
+
+class Mpi:
+    """Runs MPI programs in an allocation, as the cluster file's `mpi:` says.
+
+    `environment` is a name under `environments` and goes before that of `mpi:`.
+    """
+
+    def __init__(
+        self,
+        slurm: Slurm,
+        allocation: Allocation,
+        cluster: Cluster,
+        channel: Channel,
+        nodes: Sequence[str],
+        *,
+        ntasks_per_node: int,
+        environment: str | None = None,
+    ) -> None:
+        if cluster.mpi is None:
+            raise ConfigError(f"cluster {cluster.name} does not claim MPI: add `mpi:`")
+        self.config: MpiConfig = cluster.mpi
+        self.nodes = tuple(nodes)[: self.config.nodes]
+        self.ntasks_per_node = self.config.ntasks_per_node or ntasks_per_node
+        self._slurm, self._allocation, self._channel = slurm, allocation, channel
+        self._cluster, self._environment = cluster, environment or self.config.environment
+        self._runs: dict[tuple[str, str], Run] = {}
+        self._folder = f"{self.config.scratch.rstrip('/')}/gpucluster-mpi.{secrets.token_hex(8)}"
+        self._made = False
+
+    @cached_property
+    def environment(self) -> EnvironmentConfig | None:
+        """The environment of the cluster file that the steps run in."""
+        name, known = self._environment, self._cluster.environments
+        if name is not None and name not in known:
+            names = ", ".join(sorted(known)) or "none"
+            raise ConfigError(f"environment {name!r} is not among the environments: {names}")
+        return known[name] if name is not None else None
+
+    @property
+    def in_container(self) -> bool:
+        """Whether the steps run in a container."""
+        environment = self.environment
+        return environment is not None and bool(environment.container_image or environment.container_name)
+
+    # --- the program
+
+    @cached_property
+    def installed(self) -> dict[str, Installed]:
+        """What each node has, and the program made ready there: {node: facts}; one step.
+
+        A node whose task could not tell has facts that say why. StepError, StepTimeout: the step could not run.
+        """
+        self._make_folder()
+        config = self.config
+        python = self.environment.python if self.environment else "python3"
+        argv = (
+            *("sh", "-c", source("prepare.sh"), "sh", self._folder, config.compiler, config.mpirun, python),
+            *(" ".join(config.languages), source("world.py")),
+        )
+        request = self._request(self.nodes, argv, mpi="none", ntasks_per_node=1)
+        result = run_step(self._slurm, self._allocation, replace(request, input=source("world.c").encode()))
+        return {node: self._read_installed(node, result) for node in self.nodes}
+
+    def _read_installed(self, node: str, result: StepResult) -> Installed:
+        tasks = result.of_node(node)
+        if len(tasks) == 1 and tasks[0].rc == 0:
+            return reading.read_installed(node, tasks[0].stdout)
+        said = tasks[0].stderr.strip().splitlines()[-1:] if tasks else []
+        why = result.hint or (said[0] if said else "") or failure_of(result)
+        return reading.Installed(node, problems=dict.fromkeys(self.config.languages, why))
+
+    def usable(self, language: str) -> tuple[str, ...]:
+        """Return the nodes where programs of this language start; the others would spoil what they join."""
+        return tuple(node for node, facts in self.installed.items() if language in facts.library)
+
+    def _make_folder(self) -> None:
+        self._made = True
+        for node, answer in self._channel.ask(f"mkdir -m 700 -p {shlex.quote(self._folder)}").items():
+            if node in self.nodes and answer.rc != 0:
+                why = answer.problem or answer.err.strip() or f"exit {answer.rc}"
+                raise GpuClusterError(f"{node}: {self._folder} cannot be made: {why}; set mpi.scratch")
+
+    def clean_up(self) -> None:
+        """Remove the program from the nodes."""
+        if self._made:
+            self._channel.ask(f"rm -rf -- {shlex.quote(self._folder)}")
+
+    # --- runs
+
+    def run(self, launcher: str, language: str) -> Run:
+        """Return one run of the program on all usable nodes, started once. `launcher` is one of mpi.launchers."""
+        key = launcher, language
+        if key not in self._runs:
+            self._runs[key] = self._start(launcher, language)
+        return self._runs[key]
+
+    def _start(self, launcher: str, language: str) -> Run:
+        nodes = self.usable(language)
+        if launcher == MPIRUN:
+            result, problem = self._step(self._under_mpirun(nodes, language))
+        else:
+            result, problem = self._step(self._under_srun(nodes, launcher, language))
+        kind = launcher.partition("--mpi=")[2] or (self.environment.mpi or "" if self.environment else "")
+        try:
+            world = self._world(launcher, result)
+        except ProbeError as error:
+            world, problem = reading.World(), problem or str(error)
+        text = "\n".join((result.stderr, *(f"{task.stderr}\n{task.stdout}" for task in result.tasks)))
+        # srun may exit 0 after a launch that it gave up
+        failed = bool(problem) or result.rc != 0 or len(world.ranks) != len(nodes) * self.ntasks_per_node
+        return reading.Run(
+            launcher=launcher,
+            language=language,
+            nodes=nodes,
+            ntasks_per_node=self.ntasks_per_node,
+            world=world,
+            rc=result.rc,
+            problem=problem,
+            failures=mpi_errors.explain(text, mpi=None if launcher == MPIRUN else kind) if failed else (),
+            said=failure_of(result) if failed else "",
+        )
+
+    def _world(self, launcher: str, result: StepResult) -> World:
+        if launcher != MPIRUN:  # Slurm knows the node of each task
+            return reading.join(reading.read_world(task.stdout, task.node) for task in result.tasks)
+        world = reading.join(reading.read_world(task.stdout) for task in result.tasks)
+        return reading.placed(world, reading.hosts_of(self.installed.values()))
+
+    def _program(self, language: str) -> tuple[str, ...]:
+        if language == "c":
+            return (f"{self._folder}/world",)
+        return (self.environment.python if self.environment else "python3", "-c", source("world.py"))
+
+    def _under_srun(self, nodes: tuple[str, ...], launcher: str, language: str) -> StepRequest:
+        kind = launcher.partition("--mpi=")[2] or None
+        return self._request(nodes, self._program(language), mpi=kind, ntasks_per_node=self.ntasks_per_node)
+
+    def _under_mpirun(self, nodes: tuple[str, ...], language: str) -> StepRequest:
+        return self.mpirun(nodes, self._program(language))
+
+    def mpirun(
+        self, nodes: Sequence[str], program: Sequence[str], *, ntasks_per_node: int = 0
+    ) -> StepRequest:
+        """Return the step that starts a program on these nodes by mpirun, as a batch script would."""
+        tasks = ntasks_per_node or self.ntasks_per_node
+        argv = ("sh", "-c", source("as_batch.sh"), "sh", hostlist.fold(nodes), str(len(nodes)), str(tasks))
+        # the hosts come from Slurm; the number is said, for an mpirun that misreads Slurm's may start without end
+        size = ("-n", str(len(nodes) * tasks))
+        command = (*argv, self.config.mpirun, *size, *self.config.mpirun_args, *program)
+        return self._request(tuple(nodes[:1]), command, mpi="none", ntasks_per_node=1)
+
+    def _request(
+        self, nodes: tuple[str, ...], argv: Sequence[str], *, mpi: str | None, ntasks_per_node: int
+    ) -> StepRequest:
+        request = StepRequest(
+            argv=tuple(argv),
+            nodes=nodes,
+            mpi=mpi,
+            ntasks_per_node=ntasks_per_node,
+            timeout=self.config.deadline,
+        )
+        if self.environment is not None:
+            request = environment_request(self.environment, request)
+        if request.pyxis is not None:
+            mounts = (*request.pyxis.mounts, f"{self._folder}:{self._folder}")
+            request = replace(request, pyxis=replace(request.pyxis, mounts=mounts))
+        return request
+
+    def _step(self, request: StepRequest) -> tuple[StepResult, str]:
+        return attempt(self._slurm, self._allocation, request)
+
+
+def attempt(slurm: Slurm, allocation: Allocation, request: StepRequest) -> tuple[StepResult, str]:
+    """Run a step; one that hangs or does not start is a result as well, and a word on it."""
+    try:
+        return run_step(slurm, allocation, request), ""
+    except StepTimeout as error:
+        said = error.result if isinstance(error.result, StepResult) else None
+        return said or StepResult(-1, (), error.stderr, request.timeout, ""), f"hangs: {error}"
+    except StepError as error:
+        return StepResult(error.rc or -1, (), error.stderr, 0.0, ""), str(error)
+
+
+def source(name: str) -> str:
+    """Return a file of the folder `payload`."""
+    return (Path(__file__).parent / "payload" / name).read_text()

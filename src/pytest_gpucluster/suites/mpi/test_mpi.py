@@ -1,0 +1,180 @@
+"""MPI programs start, find each other and talk: by mpirun inside the allocation, by srun, in C and in Python.
+
+A small program is made ready on every node and started once a launcher and language; many tests judge that run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.suite import probed
+from pytest_gpucluster.suites.mpi import checks
+from pytest_gpucluster.suites.mpi.facts import PMI_TYPES
+from pytest_gpucluster.suites.mpi.steps import IN_CONTAINER, MPIRUN, Mpi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.core.majority import Norm
+    from pytest_gpucluster.kit.framework_config import MpiConfig
+    from pytest_gpucluster.plugin.expect import Expect
+    from pytest_gpucluster.plugin.session import Node, Session
+    from pytest_gpucluster.suites.mpi.facts import Installed, Run
+
+pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("config")]
+
+NOT_CLAIMED = "not applicable: cluster file does not claim MPI (add `mpi:`)"
+WITHOUT_GPUS = 2  # tasks a node
+
+pmi_types = probed(PMI_TYPES)
+
+
+@pytest.fixture(scope="session")
+def config(cluster: Cluster) -> MpiConfig:
+    """What the cluster file claims of MPI."""
+    if cluster.mpi is None:
+        pytest.skip(NOT_CLAIMED)
+    return cluster.mpi
+
+
+@pytest.fixture(scope="session")
+def runners(
+    config: MpiConfig,  # noqa: ARG001 - first: nothing is started where MPI is not claimed
+    allocation: Allocation,  # noqa: ARG001 - not applicable without a scheduler
+    gpucluster_session: Session,
+) -> Iterator[list[Mpi]]:
+    """One runner an allocation: its nodes share a partition and a number of GPUs."""
+    session, made = gpucluster_session, []
+    for held in session.allocations:
+        nodes = session.without_problem(held.nodes)
+        tasks = session.inventory[held.nodes[0]].gpus or WITHOUT_GPUS
+        channel = session.need_channel()
+        made.append(Mpi(held.slurm, held, session.cluster, channel, nodes, ntasks_per_node=tasks))
+    yield made
+    for runner in made:
+        runner.clean_up()
+
+
+@pytest.fixture(scope="session")
+def fleet_installed(runners: list[Mpi]) -> dict[str, Installed]:
+    """What all nodes have: {node: facts}."""
+    return {node: facts for runner in runners for node, facts in runner.installed.items()}
+
+
+@pytest.fixture(scope="session")
+def installed_norms(fleet_installed: dict[str, Installed]) -> dict[str, Norm[str]]:
+    """What most nodes have, of each part."""
+    return checks.norms(fleet_installed)
+
+
+@pytest.fixture
+def installed(fleet_installed: dict[str, Installed], node: Node) -> Installed:
+    """What this item's node has."""
+    if node.name not in fleet_installed:
+        pytest.skip("not applicable: mpi.nodes leaves this node out")
+    return fleet_installed[node.name]
+
+
+@pytest.fixture
+def runs(runners: list[Mpi], launcher: str, language: str) -> list[Run]:
+    """One run of the program by this launcher an allocation."""
+    if launcher == MPIRUN and any(runner.in_container for runner in runners):
+        pytest.skip(f"not applicable: {IN_CONTAINER}")
+    if not all(runner.usable(language) for runner in runners):
+        pytest.skip(f"not checked: no node has the MPI of {language} programs: see mpi.installed")
+    return [runner.run(launcher, language) for runner in runners]
+
+
+@pytest.fixture
+def believed(runs: list[Run]) -> list[Run]:
+    """The same, where each came up as one world; test_world says why where it did not."""
+    for run in runs:
+        verdict = checks.world(run)
+        if verdict.outcome is not Outcome.PASSED:
+            pytest.skip(
+                f"not checked: the world is not believed, see mpi.world: {verdict.findings[0].measured}"
+            )
+    return runs
+
+
+def test_installed(runners: list[Mpi], installed: Installed, config: MpiConfig, expect: Expect) -> None:
+    """The node has the launcher, and programs compile and start."""
+    expect(checks.installed(installed, config, in_container=runners[0].in_container))
+
+
+def test_path(runners: list[Mpi], installed: Installed, config: MpiConfig, expect: Expect) -> None:
+    """The first mpirun on PATH is the site's, and no conda environment's."""
+    if runners[0].in_container:
+        expect.not_applicable(IN_CONTAINER)
+    claimed = any(runner.environment is not None and runner.environment.conda for runner in runners)
+    expect(checks.path(installed, config, conda_claimed=claimed))
+
+
+def test_matches(runners: list[Mpi], installed: Installed, config: MpiConfig, expect: Expect) -> None:
+    """The launcher and the library of the programs are of one MPI."""
+    if runners[0].in_container:
+        expect.not_applicable(IN_CONTAINER)
+    expect(checks.matches(installed, config))
+
+
+def test_alike(installed: Installed, installed_norms: dict[str, Norm[str]], expect: Expect) -> None:
+    """The node has the MPI of most nodes."""
+    expect(checks.alike(installed, installed_norms))
+
+
+def test_pmi(pmi_types: tuple[str, ...], installed: Installed, config: MpiConfig, expect: Expect) -> None:
+    """Slurm on the node has the claimed types of --mpi, and the MPI understands them."""
+    claimed = [kind for launcher in config.launchers if (kind := launcher.partition("--mpi=")[2])]
+    expect(checks.pmi(pmi_types, claimed, installed))
+
+
+def test_world(runs: list[Run], expect: Expect) -> None:
+    """Every rank once, in one world, on the nodes asked for."""
+    for run in runs:
+        expect(checks.world(run))
+
+
+def test_allreduce(believed: list[Run], expect: Expect) -> None:
+    """The sum over all ranks is that of the closed form."""
+    for run in believed:
+        expect(checks.allreduce(run))
+
+
+def test_threads(believed: list[Run], config: MpiConfig, expect: Expect) -> None:
+    """The MPI provides the thread level that programs need."""
+    for run in believed:
+        expect(checks.threads(run, config.threads))
+
+
+def test_latency(believed: list[Run], language: str, config: MpiConfig, expect: Expect) -> None:
+    """Small messages between neighbouring nodes are quick."""
+    if language != "c":
+        expect.not_applicable("measured by the C program only")
+    for run in believed:
+        expect(checks.latency(run, config.max_latency))
+
+
+def test_bandwidth(believed: list[Run], language: str, config: MpiConfig, expect: Expect) -> None:
+    """Large messages between neighbouring nodes are fast."""
+    if language != "c":
+        expect.not_applicable("measured by the C program only")
+    for run in believed:
+        expect(checks.bandwidth(run, config.min_bandwidth))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make one item a launcher and language of the cluster file."""
+    from pytest_gpucluster.plugin.fixtures import SESSION  # noqa: PLC0415 - only where a cluster was asked for
+
+    if "launcher" in metafunc.fixturenames:
+        claim = metafunc.config.stash[SESSION].cluster.mpi
+        starts = (
+            [(way, name) for way in claim.launchers for name in claim.languages] if claim else [("srun", "c")]
+        )
+        ids = [f"{way.replace(' --mpi=', '_')}-{name}" for way, name in starts]
+        metafunc.parametrize(("launcher", "language"), starts, ids=ids)

@@ -1,0 +1,1 @@
+"""NCCL's collectives, judged against thresholds."""

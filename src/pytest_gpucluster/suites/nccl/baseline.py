@@ -1,0 +1,38 @@
+"""--baseline: record the measured bandwidths of the proofs as the cluster's own thresholds, or read them back."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.config import baseline
+from pytest_gpucluster.config.baseline import load
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.suites.nccl.stages import NcclProof
+
+__all__ = ["load", "record"]
+
+
+def record(proofs: Sequence[NcclProof], cluster: Cluster) -> str:
+    """Repeat the measurements, write NAME.baseline.yaml into the current folder, and say what was written and what not.
+
+    ConfigError where nothing could be recorded.
+    """
+    now = datetime.now(timezone.utc)
+    runs = [run for proof in proofs if proof.runner.gpus > 1 for run in proof.alone.runs.values()]
+    versions = {"nccl": runs[0].nccl_version, "nccl-tests": runs[0].version} if runs else {}
+    provenance = baseline.Provenance(cluster.name, now, f"{now:%Y%m%dT%H%M%S}-{os.getpid()}", versions)
+    repeats = {
+        key: values for proof in proofs for key, values in proof.repeat(cluster.nccl.collectives).items()
+    }
+    rows, refused = baseline.record(repeats, provenance)
+    path = Path(f"{cluster.name}.baseline.yaml")
+    baseline.write(path, rows, provenance)
+    said = [f"{len(rows)} thresholds written to {path}: judge with --baseline={path}", *refused]
+    return "\n".join(said)

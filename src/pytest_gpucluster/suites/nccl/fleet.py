@@ -1,0 +1,190 @@
+"""What rounds of pairs and the comparison of the fleet say of one node, and of the fabric between nodes. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.outliers import outliers
+from pytest_gpucluster.core.units import format_size
+from pytest_gpucluster.suites.nccl.localization import PARTNERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.suites.nccl.localization import Localisation, Measurement
+
+MAX_EVIDENCE = 6
+PAIR = 2
+NO_BOUND = "no bound"  # how the localisation says that it had nothing to compare with
+STANDS_APART = 0.05  # share of the median; run to run noise of a sound node is well below
+
+
+@check(
+    "nccl.pairs",
+    cause="a slow or failing GPU, adapter, cable or switch port of this node: its partners are fine with others",
+    hint="ibstat and the error counters of its adapters (-m fabric); reseat cable or adapter; then test the pair again",
+)
+def pairs(
+    node: str, found: Localisation, measured: Sequence[Measurement], size: int, hard: float | None = None
+) -> Judgement:
+    """Judge one node by its measurements with partners; `size` in bytes, `hard` the hard limit of a pair in GB/s."""
+    own = [it for it in measured if node in it.members and len(it.members) > 1]
+    if not own:
+        yield NotApplicable("the node was measured with no partner")
+        return
+    if untried := _untried(own):
+        yield NotChecked(untried)
+        return
+    for it in own:
+        if it.busbw is not None:
+            yield Metric("pair_busbw", it.busbw, "GB/s", f"with {_others(it.members, node)}")
+    if node not in found.bad_nodes:
+        if slow := _all_slow(node, measured, size, hard):
+            yield slow
+        return
+    values = [it.busbw for it in own if it.busbw is not None and not it.problem]
+    merely_slow = hard is not None and len(values) == len(own) and statistics.median(values) >= hard
+    parts = ", ".join(found.bad_parts.get(node, ()))
+    evidence = [line for line in found.evidence if _about(line, node)]
+    yield Finding(
+        f"{node} {parts}".strip(),
+        f"{found.why.get(node, 'bad')} at {format_size(size)}: {'; '.join(evidence[:MAX_EVIDENCE])}",
+        "as fast as the fleet with every sound partner",
+        Action.MONITOR if merely_slow else None,
+    )
+
+
+def _all_slow(node: str, measured: Sequence[Measurement], size: int, hard: float | None) -> Finding | None:
+    """Return the finding on a node whose best pair is below the hard limit, as in a fleet that is slow as a whole.
+
+    It is its own fault only where two partners are there, and one of them reaches the limit with another node.
+    """
+    pairs = [it for it in measured if len(it.members) == PAIR and it.busbw is not None and not it.problem]
+    best = {
+        name: max(it.busbw or 0 for it in pairs if name in it.members)
+        for name in {name for it in pairs for name in it.members}
+    }
+    if hard is None or best.get(node, hard) >= hard:
+        return None
+    partners = {name for it in pairs if node in it.members for name in it.members} - {node}
+    proved = len(partners) >= PARTNERS and any(best[name] >= hard for name in partners)
+    slow = sum(value < hard for value in best.values())
+    why = "" if proved else "; the node, its partners or the network: no partner is known to be fast"
+    most = f"; {slow} of {len(best)} nodes are below it" if 2 * slow > len(best) else ""
+    return Finding(
+        node,
+        f"{best[node]:.4g} GB/s at {format_size(size)} with the best of {len(partners)} partners{why}{most}",
+        f"at least {hard:.4g} GB/s with one of them (hard limit)",
+        None if proved else Action.MONITOR,
+    )
+
+
+@check(
+    "nccl.links",
+    cause="a link, cable or leaf switch: both ends are fine with other partners",
+    hint="ibnetdiscover, iblinkinfo and perfquery for the link; the switch's log and port counters",
+    action=Action.MONITOR,
+)
+def links(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[str]) -> Judgement:
+    """Judge the links and leaf switches; say honestly what could not be told."""
+    if len(nodes) < PAIR:
+        yield NotApplicable("one node alone has no link to another")
+        return
+    if untried := _untried([it for it in measured if len(it.members) > 1]):
+        yield NotChecked(untried)
+        return
+    yield Metric("localisation_rounds", found.rounds, "rounds")
+    yield Metric("localisation_steps", found.steps, "steps")
+    for one, other in found.bad_links:
+        evidence = "; ".join(line for line in found.evidence if _about(line, one, other))
+        yield Finding(
+            f"link {one} - {other}", evidence or "slow", "as fast as each end with its other partners"
+        )
+    for leaf in found.bad_leaves:
+        yield Finding(f"leaf switch {leaf}", found.why.get(leaf, "slow"), "as fast as the other leaves")
+    unbound = [left for left in found.unresolved if left.reason.startswith(NO_BOUND)]
+    if unbound:
+        yield NotChecked(
+            f"{len(nodes)} nodes are too few to judge their pairs by each other: state nccl.pair_busbw"
+        )
+    for left in found.unresolved:
+        if left in unbound:
+            continue
+        # a node that is named already explains what was measured with it
+        if not set(left.candidates) <= set(found.bad_nodes):
+            yield Finding(
+                f"one of {hostlist.fold(left.candidates)}",
+                f"cannot be told apart: {left.reason}",
+                "every pair as fast as the fleet",
+            )
+
+
+def _untried(measured: Sequence[Measurement]) -> str:
+    """Return why none of these groups could be tried; '' where one was, or nothing is known."""
+    return measured[0].problem if measured and all(it.skipped for it in measured) else ""
+
+
+def whereabouts(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[str]) -> str:
+    """Say in a line which part the rounds of pairs name for a whole that is bad, or what remains."""
+    named = [
+        *found.bad_nodes,
+        *(f"link {one} - {other}" for one, other in found.bad_links),
+        *(f"leaf switch {leaf}" for leaf in found.bad_leaves),
+    ]
+    if named:
+        return f"the rounds of pairs name {', '.join(named)}"
+    if _untried(measured):
+        return "no pair could be measured"
+    if found.unresolved:
+        left = "; ".join(f"one of {hostlist.fold(it.candidates)}: {it.reason}" for it in found.unresolved)
+        return f"the rounds of pairs could not tell which part it is: {left}"
+    pairs = {frozenset(it.members) for it in measured if len(it.members) == PAIR}
+    possible = len(nodes) * (len(nodes) - 1) // PAIR
+    return (
+        f"all {len(pairs)} measured of {possible} pairs are fine, so no node or link is named: what only all of "
+        f"{hostlist.fold(nodes)} together use remains (switches above the leaves, routing, congestion)"
+    )
+
+
+@check(
+    "nccl.outlier",
+    cause="above its threshold, the node still stands apart from its fleet: a part is about to fail or throttles",
+    hint="compare clocks, temperature, PCIe width and NVLink errors with a sound node (-m gpu)",
+    action=Action.MONITOR,
+)
+def outlier(node: str, values: Mapping[str, float], what: str) -> Judgement:
+    """Hold one node's bandwidth (GB/s) against the fleet's, also where all are above the threshold."""
+    if node not in values:
+        yield NotApplicable("the node has no believed bandwidth to compare")
+        return
+    fleet = outliers(values, min_relative=STANDS_APART)
+    if fleet.note:
+        yield NotApplicable(fleet.note)
+        return
+    if node in fleet.low:
+        yield Finding(
+            what,
+            f"{values[node]:.2f} GB/s, {-fleet.low[node]:.1%} below the median",
+            f"within {STANDS_APART:.0%} of the median {fleet.median:.2f} GB/s (MAD {fleet.mad:.3g})",
+        )
+    elif fleet.halves and node in fleet.halves.slow:
+        halves = fleet.halves
+        yield Finding(
+            what,
+            f"{values[node]:.2f} GB/s, as the slow half of the fleet",
+            f"one speed in the fleet; it has two: {hostlist.fold(halves.fast)} about {halves.fast_median:.2f} GB/s, "
+            f"{hostlist.fold(halves.slow)} about {halves.slow_median:.2f} GB/s",
+        )
+
+
+def _others(members: Iterable[str], node: str) -> str:
+    return " ".join(member for member in members if member != node)
+
+
+def _about(line: str, *nodes: str) -> bool:
+    """Tell whether a line of evidence names all these nodes, or GPUs of them: gpu1 is not gpu10."""
+    return {word.partition(":")[0] for word in line.split()}.issuperset(nodes)

@@ -1,0 +1,1 @@
+"""NCCL's three classic programs."""

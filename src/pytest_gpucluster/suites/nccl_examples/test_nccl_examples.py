@@ -1,0 +1,83 @@
+"""NCCL's three classic programs: one process many devices, one device a process, many devices a process.
+
+By ctypes on libnccl and the driver: neither torch nor MPI nor a compiler is needed. All data is checked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster.suites.nccl_examples import checks
+from pytest_gpucluster.suites.nccl_examples.steps import NcclExamples
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.kit.payload_result import StepTold
+    from pytest_gpucluster.plugin.expect import Expect
+    from pytest_gpucluster.plugin.session import Node, Session
+
+pytestmark = [pytest.mark.nccl_examples]
+
+
+@pytest.fixture(scope="session")
+def examples(allocation: Allocation, cluster: Cluster, gpucluster_session: Session) -> list[NcclExamples]:
+    """The programs, one set an allocation; not applicable where there are no real GPUs."""
+    session, made, why = gpucluster_session, [], "no profile of the cluster has GPUs"
+    for held in session.allocations:
+        profile = session.nodes[held.nodes[0]].profile
+        if profile.gpu is None:
+            continue
+        if profile.simulated:
+            why = "simulated GPUs run no NCCL"
+            continue
+        info = session.inventory.get(held.nodes[0])
+        gpus = (info and info.gpus) or profile.gpu.count
+        nodes = session.without_problem(held.nodes)
+        if nodes:
+            made.append(
+                NcclExamples(allocation.slurm, held, cluster, session.inventory, nodes=nodes, gpus=gpus)
+            )
+    if not made:
+        pytest.skip(f"not applicable: {why}")
+    return made
+
+
+@pytest.fixture
+def within(examples: list[NcclExamples], node: Node) -> StepTold:
+    """One process that drives all GPUs of its node, on every node."""
+    found = next((it for it in examples if node.name in it.nodes), None)
+    if found is None:
+        pytest.skip("not applicable: the node has no GPUs, or `nccl.nodes` asks for fewer nodes")
+    return found.told("one-process")
+
+
+@pytest.fixture
+def one_each(examples: list[NcclExamples]) -> list[StepTold]:
+    """One process a GPU, all nodes together."""
+    return [it.told("one-device") for it in examples]
+
+
+@pytest.fixture
+def many_each(examples: list[NcclExamples]) -> list[StepTold]:
+    """One process a node with all its GPUs, all nodes together."""
+    return [it.told("many-devices") for it in examples]
+
+
+def test_one_process(within: StepTold, node: Node, expect: Expect) -> None:
+    """One process makes the communicators of all GPUs of the node (ncclCommInitAll) and sums right."""
+    expect(checks.one_process(node.name, within))
+
+
+def test_one_device(one_each: list[StepTold], expect: Expect) -> None:
+    """One process a GPU (ncclCommInitRank): ranks once each, right sums."""
+    for told in one_each:
+        expect(checks.one_device(told))
+
+
+def test_many_devices(many_each: list[StepTold], expect: Expect) -> None:
+    """Many GPUs a process, one process a node (ncclCommInitRank in a group): ranks once each, right sums."""
+    for told in many_each:
+        expect(checks.many_devices(told))

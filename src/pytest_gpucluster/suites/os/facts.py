@@ -1,0 +1,430 @@
+"""The operating system of a node: one command for everything that is quick to read, many readers of it.
+
+All probes of this file share BASICS, so the fleet runs it once. Its answer is cut into sections, each with
+the exit status of its own command: a section that could not be read makes its own probes NotAvailable.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Answer, Probe, last_line, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+# ASCII record separator: no file that is read here holds it
+MARK = "\x1e"
+# `s NAME COMMAND...` runs a command as a section and leaves its exit status in $r
+SECTIONS_SH = (
+    'export LC_ALL=C; s() { printf "\\036%s\\n" "$1"; shift; "$@" 2>&1; r=$?; printf "\\036=%s\\n" "$r"; }; '
+)
+TUNABLES = (
+    "kernel/core_pattern",
+    "kernel/pid_max",
+    "kernel/randomize_va_space",
+    "vm/max_map_count",
+    "vm/overcommit_memory",
+    "vm/swappiness",
+)
+MAX_CPUS = 1 << 17  # the kernel is built for 8192
+_CPUS = "/sys/devices/system/cpu"
+_PROC = "/proc/uptime /proc/loadavg /proc/cmdline"
+_SYSCTLS = " ".join(f"/proc/sys/{name}" for name in TUNABLES)
+_TAINT_FILE = "/proc/sys/kernel/tainted"
+_THP_FILE = "/sys/kernel/mm/transparent_hugepage/enabled"
+_LSM_FILE = "/sys/kernel/security/lsm"
+# One process reads all files: first those of one line, then the others, with a file that says "Linux" twice between
+# them; a file may lack its last newline. Where one of them can not be read, each is read by itself: _SINGLY.
+_BETWEEN = " /proc/sys/kernel/ostype /proc/sys/kernel/ostype "
+_TOGETHER = _BETWEEN.join(
+    (
+        f's files cat {_PROC} {_SYSCTLS} {_TAINT_FILE} {_THP_FILE} "$@"',
+        "/etc/os-release",
+        "/proc/meminfo",
+        "/proc/self/limits",
+        "/proc/mounts",
+        _LSM_FILE,
+    )
+)
+_SINGLY = "; ".join(
+    (
+        f"s proc cat {_PROC} /proc/meminfo",
+        "s release cat /etc/os-release",
+        's governor cat "$@"',
+        "s mounts cat /proc/mounts",
+        "s limits cat /proc/self/limits",
+        f"s thp cat {_THP_FILE}",
+        f"s lsm cat {_LSM_FILE}",
+        f"s tunables cat {_SYSCTLS}",
+        f"s taint cat {_TAINT_FILE}",
+    )
+)
+BASICS = SECTIONS_SH + "; ".join(
+    (
+        "s date date +%s.%N",  # first: it is held against the moment at which the command was sent
+        "s names uname -nr",
+        "s lscpu lscpu",
+        f"set -- {_CPUS}/cpu[0-9]*/cpufreq/scaling_governor",
+        f"[ $# -gt 1 ] || set -- {_CPUS}/cpu0/cpufreq/scaling_governor",
+        f'{_TOGETHER}; [ "$r" = 0 ] || {{ {_SINGLY}; }}',
+        "s user id",
+    )
+)
+
+
+class Section(NamedTuple):
+    """Output (both streams) and exit status of one command in a combined answer."""
+
+    text: str
+    rc: int
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Seconds since the epoch: the node's clock, and the controller's when it asked and was answered."""
+
+    time: float
+    sent: float | None = None
+    received: float | None = None
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load averages over 1, 5 and 15 minutes."""
+
+    one: float
+    five: float
+    fifteen: float
+
+
+@dataclass(frozen=True)
+class Cpus:
+    """What lscpu says. `offline` is a CPU list like 2-3, '' where all are on."""
+
+    online: int
+    offline: str
+    numa_nodes: int
+    sockets: str
+    threads_per_core: str
+    model: str
+    architecture: str
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A line of /proc/mounts."""
+
+    source: str
+    path: str
+    fstype: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """From /proc/meminfo, in bytes; `hugepages` is a number of pages of `hugepage_size`."""
+
+    total: int
+    available: int
+    swap_total: int
+    swap_free: int
+    hugepages: int
+    hugepage_size: int
+
+
+def sections(answer: Answer) -> dict[str, Section]:
+    """Cut a combined answer at its marks; ProbeError where the marks are not in order."""
+    chunks = text_of(answer).split(MARK)[1:]
+    found: dict[str, Section] = {}
+    for head, tail in zip(chunks[::2], chunks[1::2], strict=False):
+        name, _, text = head.partition("\n")
+        status = re.fullmatch(r"=(\d+)\n?", tail)
+        if not status:
+            raise ProbeError(f"section {name!r} does not end with its exit status: {tail[:40]!r}")
+        found[name] = Section(text, int(status[1]))
+    if not found:
+        raise ProbeError(f"no section in the answer: {answer.out[:60]!r}")
+    return found
+
+
+def basic_sections(answer: Answer) -> dict[str, Section]:
+    """Cut an answer of BASICS, and what one process read for several sections."""
+    found = sections(answer)
+    files, names = found.pop("files", None), found.pop("names", None)
+    if files is not None and files.rc == 0:
+        found |= {name: Section(text, 0) for name, text in split_files(files.text).items()}
+    if names is not None:
+        host, _, kernel = names.text.strip().partition(" ")
+        found |= {"hostname": Section(host, names.rc), "kernel": Section(kernel or host, names.rc)}
+    return found
+
+
+def split_files(text: str) -> dict[str, str]:
+    """Return the sections of files that were read by one process, as BASICS names them; ProbeError if it can not be."""
+    parts = re.split(r"Linux\nLinux\n(?!Linux\n)", text)
+    lines = parts[0].splitlines(keepends=True)
+    ones = 3 + len(TUNABLES) + 2  # uptime, loadavg, cmdline; taint, thp; then the governors, one line each
+    if len(parts) != 6 or len(lines) <= ones:  # noqa: PLR2004 - lines, release, meminfo, limits, mounts, lsm
+        raise ProbeError(f"/proc and /sys: {len(parts)} files of 6, not understood: {text[:40]!r}")
+    return {
+        "proc": "".join(lines[:3]) + parts[2],
+        "tunables": "".join(lines[3 : ones - 2]),
+        "taint": lines[ones - 2],
+        "thp": lines[ones - 1],
+        "governor": "".join(lines[ones:]),
+        "release": parts[1],
+        "limits": parts[3],
+        "mounts": parts[4],
+        "lsm": parts[5],
+    }
+
+
+def section(answer: Answer, name: str) -> str:
+    """Return the text of one section of BASICS; NotAvailable where its command failed."""
+    part = basic_sections(answer).get(name)
+    if part is None:
+        raise ProbeError(f"section {name!r} is missing in the answer")
+    if part.rc != 0:
+        raise NotAvailable(f"{last_line(part.text) or 'no message'} (exit {part.rc})")
+    return part.text
+
+
+def _basic(name: str, part: str, read: Callable[[str], T], by_hand: str) -> Probe[T]:
+    def parse(answer: Answer) -> T:
+        return read(section(answer, part))
+
+    return Probe(name, BASICS, parse, by_hand=by_hand, alone=True)
+
+
+def read_clock(answer: Answer) -> Clock:
+    """Read `date +%s.%N`; a date without %N writes it as it is, then the seconds count."""
+    text = section(answer, "date").strip()
+    match = re.fullmatch(r"(\d+)(\.\d+)?(?:\.%?N)?", text)
+    if not match:
+        raise ProbeError(f"date: not a number of seconds: {text[:40]!r}")
+    return Clock(float(match[1] + (match[2] or "")), answer.sent, answer.received)
+
+
+def read_line(text: str) -> str:
+    """Return the one line of a text that may not be empty."""
+    line = text.strip()
+    if not line or "\n" in line:
+        raise ProbeError(f"expected one line, got {text[:60]!r}")
+    return line
+
+
+def _proc_lines(text: str) -> list[str]:
+    lines = text.splitlines()
+    if len(lines) < 4:  # noqa: PLR2004 - uptime, loadavg, cmdline, then meminfo
+        raise ProbeError(f"/proc: uptime, loadavg, cmdline and meminfo expected, got {text[:80]!r}")
+    return lines
+
+
+def _number(text: str, what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0:
+        raise ProbeError(f"{what}: not a number: {text[:40]!r}")
+    return value
+
+
+def read_uptime(text: str) -> float:
+    """Return seconds since boot."""
+    return _number(_proc_lines(text)[0].partition(" ")[0], "/proc/uptime")
+
+
+def read_load(text: str) -> Load:
+    """Read /proc/loadavg: '0.61 0.92 0.57 1/143 8812'."""
+    fields = _proc_lines(text)[1].split()
+    if len(fields) != 5 or "/" not in fields[3]:  # noqa: PLR2004 - the fields of proc(5)
+        raise ProbeError(f"/proc/loadavg: not understood: {' '.join(fields)[:60]!r}")
+    one, five, fifteen = (_number(field, "/proc/loadavg") for field in fields[:3])
+    return Load(one, five, fifteen)
+
+
+# Words that differ from node to node, or that follow the kernel (which os.kernel judges).
+_OWN_WORDS = re.compile(
+    r"(BOOT_IMAGE|initrd|root|resume|ip|BOOTIF|hostname|nodename|systemd\.(hostname|machine_id)|ostree|"
+    r"cryptdevice|rd\.\S*uuid|console|wwid|nfsroot)=|.*[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-"
+)
+
+
+def read_cmdline(text: str) -> str:
+    """Return the kernel's command line, sorted, without the words that belong to one node or one kernel."""
+    words = _proc_lines(text)[2].split()
+    return " ".join(sorted(word for word in words if not _OWN_WORDS.match(word)))
+
+
+def read_memory(text: str) -> Memory:
+    """Read /proc/meminfo, whose sizes are in kB of 1024 bytes."""
+    pairs = (line.partition(":") for line in _proc_lines(text)[3:])
+    values = {key: rest.split() for key, _, rest in pairs}
+
+    def size(key: str, default: str | None = None) -> int:
+        fields = values.get(key) or ([default] if default else [])
+        if not fields or not fields[0].isdecimal():
+            raise ProbeError(f"/proc/meminfo: {key} is missing or no number")
+        return int(fields[0]) * (1024 if fields[1:] == ["kB"] else 1)
+
+    # A kernel without huge pages or swap leaves these lines out
+    return Memory(
+        total=size("MemTotal"),
+        available=size("MemAvailable", "0"),
+        swap_total=size("SwapTotal", "0"),
+        swap_free=size("SwapFree", "0"),
+        hugepages=size("HugePages_Total", "0"),
+        hugepage_size=size("Hugepagesize", "0"),
+    )
+
+
+def read_release(text: str) -> str:
+    """Return 'ID VERSION_ID' of os-release, in lower case: 'ubuntu 24.04'; of a rolling one 'arch'."""
+    values = dict(re.findall(r"^([A-Z_]+)=[\"']?([^\"'\n]*)", text, re.MULTILINE))
+    if not values.get("ID"):
+        raise ProbeError(f"/etc/os-release: no ID in {text[:60]!r}")
+    return f"{values['ID']} {values.get('VERSION_ID', '')}".strip().lower()
+
+
+def cpu_list(text: str) -> tuple[int, ...]:
+    """Expand the kernel's CPU list: '0-2,5' gives (0, 1, 2, 5); '' gives ()."""
+    cpus: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        match = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part.strip())
+        if not match:
+            raise ProbeError(f"not a CPU list: {text[:40]!r}")
+        first, last = match.groups()
+        cpus.extend(range(int(first), int(last or first) + 1))
+        if len(cpus) > MAX_CPUS:
+            raise ProbeError(f"a CPU list of more than {MAX_CPUS} CPUs: {text[:40]!r}")
+    return tuple(cpus)
+
+
+def read_cpus(text: str) -> Cpus:
+    """Read lscpu in the C locale."""
+    pairs = (line.partition(":") for line in text.splitlines())
+    values = {key.strip(): value.strip() for key, _, value in pairs}
+    online = cpu_list(values.get("On-line CPU(s) list", ""))
+    if not online:
+        raise ProbeError(f"lscpu: no 'On-line CPU(s) list' in {text[:60]!r}")
+    return Cpus(
+        online=len(online),
+        offline=values.get("Off-line CPU(s) list", ""),
+        numa_nodes=int(_number(values.get("NUMA node(s)", "1"), "lscpu: NUMA node(s)")),
+        sockets=values.get("Socket(s)", "unknown"),
+        threads_per_core=values.get("Thread(s) per core", "unknown"),
+        model=values.get("Model name", "unknown"),
+        architecture=values.get("Architecture", "unknown"),
+    )
+
+
+def _absent(answer: Answer, name: str) -> bool:
+    part = basic_sections(answer).get(name)
+    return part is not None and "No such file or directory" in part.text
+
+
+def read_governors(answer: Answer) -> dict[str, int]:
+    """Count the CPUs by their frequency governor: {'performance': 128}; {} where there is no scaling."""
+    if _absent(answer, "governor"):
+        return {}
+    text = section(answer, "governor")
+    counts: dict[str, int] = {}
+    for governor in sorted(text.split()):
+        counts[governor] = counts.get(governor, 0) + 1
+    if not counts:
+        raise ProbeError("scaling_governor: empty")
+    return counts
+
+
+def read_mounts(text: str) -> dict[str, Mount]:
+    """Read /proc/mounts by path; of several on one path the last one counts, as it hides the others."""
+    mounts: dict[str, Mount] = {}
+    for line in text.splitlines():
+        fields = line.split(" ")
+        if len(fields) < 4:  # noqa: PLR2004 - source, path, type, options
+            raise ProbeError(f"/proc/mounts: not understood: {line[:80]!r}")
+        source, path, fstype, options = (_unescape(field) for field in fields[:4])
+        mounts[path] = Mount(source, path, fstype, tuple(options.split(",")))
+    if "/" not in mounts:
+        raise ProbeError("/proc/mounts: no root file system")
+    return mounts
+
+
+def _unescape(text: str) -> str:
+    r"""Undo the octal escapes of /proc/mounts: blank is \040."""
+    return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match[1], 8)), text)
+
+
+def read_limits(text: str) -> dict[str, float]:
+    """Return the soft limits of /proc/self/limits: {'Max open files': 1024.0}; unlimited is infinite."""
+    rows = re.findall(r"^(Max \S.*?)\s{2,}(\d+|unlimited)\s+(?:\d+|unlimited)\b", text, re.MULTILINE)
+    if not rows:
+        raise ProbeError(f"/proc/self/limits: not understood: {text[:60]!r}")
+    return {name: math.inf if soft == "unlimited" else float(soft) for name, soft in rows}
+
+
+def read_lsm(answer: Answer) -> str:
+    """Return the active security modules, 'lockdown,yama,apparmor'; 'none' where the kernel has no list."""
+    if _absent(answer, "lsm"):
+        return "none"
+    return read_line(section(answer, "lsm"))
+
+
+def read_thp(answer: Answer) -> str:
+    """Return the chosen word: 'always [madvise] never' gives madvise; 'none' on a kernel built without it."""
+    if _absent(answer, "thp"):
+        return "none"
+    text = section(answer, "thp")
+    match = re.search(r"\[(\w+)\]", text)
+    if not match:
+        raise ProbeError(f"transparent_hugepage/enabled: not understood: {text[:60]!r}")
+    return match[1]
+
+
+def read_tunables(text: str) -> str:
+    """Return 'name=value' of the sysctls that are compared across the fleet."""
+    lines = text.splitlines()
+    if len(lines) != len(TUNABLES):
+        raise ProbeError(f"sysctls: {len(TUNABLES)} lines expected, got {len(lines)}")
+    return " ".join(
+        f"{name.replace('/', '.')}={value.strip()}" for name, value in zip(TUNABLES, lines, strict=True)
+    )
+
+
+def read_taint(text: str) -> int:
+    """Return the bits of /proc/sys/kernel/tainted."""
+    bits = read_line(text)
+    if not re.fullmatch(r"\d{1,20}", bits):
+        raise ProbeError(f"{_TAINT_FILE}: not a number: {bits[:40]!r}")
+    return int(bits)
+
+
+_GOVERNORS = f"cat {_CPUS}/cpu*/cpufreq/scaling_governor | sort | uniq -c"
+_THP = f"cat {_THP_FILE}"
+_SYSCTL = "sysctl " + " ".join(name.replace("/", ".") for name in TUNABLES)
+
+CLOCK: Probe[Clock] = Probe("clock", BASICS, read_clock, by_hand="date", alone=True)
+HOSTNAME = _basic("hostname", "hostname", read_line, "uname -n")
+KERNEL = _basic("kernel", "kernel", read_line, "uname -r")
+UPTIME = _basic("uptime", "proc", read_uptime, "cat /proc/uptime")
+LOAD = _basic("load", "proc", read_load, "cat /proc/loadavg")
+CMDLINE = _basic("cmdline", "proc", read_cmdline, "cat /proc/cmdline")
+MEMORY = _basic("memory", "proc", read_memory, "cat /proc/meminfo")
+RELEASE = _basic("release", "release", read_release, "cat /etc/os-release")
+CPUS = _basic("cpus", "lscpu", read_cpus, "lscpu")
+MOUNTS = _basic("mounts", "mounts", read_mounts, "cat /proc/mounts")
+LIMITS = _basic("limits", "limits", read_limits, "cat /proc/self/limits")
+KERNEL_SETTINGS = _basic("kernel settings", "tunables", read_tunables, _SYSCTL)
+TAINT = _basic("taint", "taint", read_taint, f"cat {_TAINT_FILE}")
+USER = _basic("user", "user", read_line, "id")
+GOVERNORS: Probe[dict[str, int]] = Probe("governor", BASICS, read_governors, by_hand=_GOVERNORS, alone=True)
+THP: Probe[str] = Probe("transparent huge pages", BASICS, read_thp, by_hand=_THP, alone=True)
+LSM: Probe[str] = Probe("lsm", BASICS, read_lsm, by_hand=f"cat {_LSM_FILE}", alone=True)

@@ -1,0 +1,197 @@
+"""The check of the kernel log: which of its messages show a fault of the node."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotChecked, check
+from pytest_gpucluster.kit.xid import nonfatal
+from pytest_gpucluster.kit.xid_check import explains
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpucluster.core.check import Judgement, Verdict
+    from pytest_gpucluster.kit.kernel_log import Event, KernelLog
+
+SHOWN = 160  # characters of a message that a finding quotes
+MAX_CORRECTED = 100  # lines of corrected errors of one sort a day; fewer are ordinary
+_DAY = 86400.0  # seconds
+_FEW = f"fewer than {MAX_CORRECTED} lines of corrected ones a day"
+_EXPECTED = {
+    "nvrm": "no error of the NVIDIA driver",
+    "mce": f"no uncorrected machine check, {_FEW}",
+    "edac": f"no uncorrected memory error, {_FEW}",
+    "filesystem": "no file system error",
+    "raid": "every disk of the array works",
+    "nic": "the firmware of the network adapter answers",
+    "io": "no I/O error",
+    "oom": "memory never ran out",
+    "lockup": "no lockup, hung task, RCU stall or kernel bug",
+    "pcie": f"no uncorrected PCIe error, {_FEW}",
+    "network": "no table of the network overflows",
+    "stall": "every file server answers",
+}
+# An overflow of a table is a setting; memory that ran out is a job's: neither is a fault of the node's hardware.
+_MILD = ("network", "oom")
+
+
+@dataclass(frozen=True)
+class Stalls:
+    """Of all nodes whose log was read: how many, and on how many of them each file server does not answer."""
+
+    nodes: int = 1
+    servers: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of_all(cls, logs: Mapping[str, KernelLog]) -> Stalls:
+        """Count the servers of all nodes once."""
+        away: Counter[str] = Counter()
+        for log in logs.values():
+            away.update({event.server for event in log.of("stall")})
+        return cls(len(logs), away)
+
+    def of_server(self, server: str) -> str:
+        """Return on how many nodes a server is away where those are most, so that the server is at fault; else ''."""
+        away = self.servers.get(server, 0)
+        return f"{away} of {self.nodes} nodes" if away > 1 and 2 * away > self.nodes else ""
+
+
+@check(
+    "os.kernel_log",
+    cause="hardware, a driver or a file system reported an error since boot",
+    hint="dmesg -T (or journalctl -k -b); ipmitool sel list; a reboot clears the log, not the cause",
+)
+def _kernel_log(log: KernelLog, stalls: Stalls) -> Judgement:
+    """No error of hardware, drivers or file systems in the kernel log since boot. Xids belong to gpu.xid."""
+    yield Metric("kernel_log_lines", log.lines, "lines")
+    if log.stalls_over:
+        yield Metric("file_server_stalls", log.stalls_over, "")
+    if log.unsaid:
+        yield NotChecked(
+            f"{log.unsaid} lines of the kernel log were not read: more than 200 sorts of messages"
+        )
+    for event in log.events:
+        times = f" ({event.count} times, last {log.when(event.last)})"
+        part, measured = f"kernel log: {event.kind}", event.text[:SHOWN] + times
+        if warning := _warning(event, log):
+            yield Advisory(part, measured, warning)
+        elif event.kind == "stall" and (where := stalls.of_server(event.server)):
+            measured = f"file server {event.server} does not answer on {where}, so the server is at fault: {measured}"
+            yield Finding(part, measured, _EXPECTED["stall"], Action.MONITOR)
+        elif event.kind in _EXPECTED and not _harmless(event, log):
+            yield Finding(part, measured, _EXPECTED[event.kind], _action(event))
+
+
+def kernel_log(log: KernelLog, stalls: Stalls = Stalls()) -> Verdict:
+    """Judge the log; a table of the network that was full is a setting, and none of the node's hardware."""
+    verdict = _kernel_log(log, stalls)
+    if not verdict.findings or any(not found.part.endswith(": network") for found in verdict.findings):
+        return verdict
+    return replace(
+        verdict,
+        cause="more connections or neighbours than the kernel keeps: packets were dropped",
+        hint="sysctl net.netfilter.nf_conntrack_max net.ipv4.neigh.default.gc_thresh3; raise it on all nodes (as many "
+        "neighbours as the network has addresses), or do not track connections of the cluster's own network",
+    )
+
+
+# Failures of a GPU that NVIDIA's driver prints without an Xid, and what mends them. All its other messages warn: on
+# sound nodes too it prints failed assertions, registers that it could not read, and that a container's library has
+# another version (gpu.driver judges that of the node).
+_DRIVER = {
+    re.compile(
+        r"fallen off the bus|GPU is lost|lost from the bus|RmInitAdapter|rm_init_adapter failed"
+        r"|probe routine failed|Cannot (attach gpu|initialize the device)|copy vbios"
+        r"|assigned to your NVIDIA device is invalid",
+        re.IGNORECASE,
+    ): Action.REBOOT,
+    re.compile(
+        r"is probably locked|NV_ERR_(RESET_REQUIRED|MEMORY_ERROR)|likely needs to be reset|heartbeat timed out"
+        r"|GSP timeout \*|Memory Subsystem Error detected",
+        re.IGNORECASE,
+    ): Action.RESET_GPU,
+}
+
+
+def _of_driver(text: str) -> Action | None:
+    return next((action for pattern, action in _DRIVER.items() if pattern.search(text)), None)
+
+
+def _action(event: Event) -> Action | None:
+    """Return what a message asks for, None for what the check asks for."""
+    if event.kind in _MILD:
+        return Action.MONITOR
+    return _of_driver(event.text) if event.kind == "nvrm" else None
+
+
+# The driver asserts where an application asks for more memory than its GPU has left (580.159, seen on a sound H200)
+_GPU_FULL = re.compile(r"NV_ERR_NO_MEMORY|ctxBufPoolReserve: Failed to reserve memory")
+
+# What the kernel and firmware (APEI, EDAC, the decoder for AMD) call an error that was not put right
+_UNCORRECTED = re.compile(
+    r"uncorrect|fatal|deferred|recoverable|Exception(?!: \d)|[ |\[](UE|UC)[ |\]]", re.IGNORECASE
+)
+_MACHINE_CHECK = re.compile(
+    r"Machine Check[^:]*: (?:(?:0x)?[0-9a-f]+ )?Bank \d+: (?:0x)?([0-9a-f]{16})", re.IGNORECASE
+)
+_UC = 1 << 61  # of MCi_STATUS: Intel SDM volume 3, 15.3.2.2
+# "able" since RHEL 9; the other two lines accompany an error of either severity (drivers/pci/pcie/aer.c)
+_PCIE_CORRECTED = re.compile(
+    r"(?<!un)correct(ed|able)\b|is reported first|found no error details", re.IGNORECASE
+)
+# virtual drives of a BMC without a disc, and devices whose medium is a file or a server
+_NO_MEDIUM = re.compile(r"\bdev(ice)? (sr|fd|loop|nbd)\d")
+
+
+# drivers/nvme/host/pci.c: the driver aborts such a command; it resets the controller if that does not help. Volumes of
+# clouds and virtual machines do this when their host is busy (docs.aws.amazon.com, "I/O operation timeout").
+_ABORTED = re.compile(r"nvme nvme\d+: I/O .*timeout, aborting")
+
+
+def _flood(event: Event) -> bool:
+    """Tell whether lines of corrected errors came too often; without times they may be of one day."""
+    lasted = 0.0 if event.first is None or event.last is None else event.last - event.first
+    return event.count >= MAX_CORRECTED * max(1.0, lasted / _DAY)
+
+
+def _uncorrected(text: str) -> bool:
+    status = _MACHINE_CHECK.search(text)
+    return bool(int(status[1], 16) & _UC) if status else bool(_UNCORRECTED.search(f" {text} "))
+
+
+def _warning(event: Event, log: KernelLog) -> str:
+    """Return what is expected in place of a message that should be seen but proves no fault of the node, else ''."""
+    doubtful = event.kind == "nvrm" and not _harmless(event, log) and not _of_driver(event.text)
+    known = {
+        "file servers that answer: the task waited for one": event.kind == "waiting",
+        "no command of a disk that took too long; if the abort did not help, more lines follow": _ABORTED.search(
+            event.text
+        ),
+        "no uncorrected PCIe error; after a non-fatal one the link still works": event.kind == "pcie"
+        and not _flood(event)
+        and nonfatal(event.text),
+        "no crash before this boot: ask for its record (the lines below it in dmesg)": event.kind
+        == "boot record",
+        "no error of the NVIDIA driver; it was loaded again since": event.kind == "nvrm"
+        and log.reloaded_after(event),
+        "no failed assertion or call of the NVIDIA driver": doubtful,
+    }
+    return next((expected for expected, holds in known.items() if holds), "")
+
+
+def _harmless(event: Event, log: KernelLog) -> bool:
+    if event.kind in ("edac", "mce"):
+        return not _flood(event) and not _uncorrected(event.text)
+    if event.kind == "pcie":
+        return not _flood(event) and bool(_PCIE_CORRECTED.search(event.text))
+    if event.kind == "io":
+        return bool(_NO_MEDIUM.search(event.text))
+    if event.kind == "nvrm":  # the driver's words around an Xid: gpu.xid judges them
+        return bool(_GPU_FULL.search(event.text)) or explains(log, event.line, event.last)
+    # A job that met the limit of its own cgroup says nothing about the node
+    own = ("Memory cgroup out of memory", "CONSTRAINT_MEMCG")
+    return event.kind == "oom" and any(word in event.text for word in own)

@@ -1,0 +1,248 @@
+"""What interfaces, addresses and names of a node have to have in common with its fleet, or for themselves. Pure."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, Outcome, Verdict, check
+from pytest_gpucluster.suites.os.checks import Peers
+from pytest_gpucluster.suites.os.network_facts import REACHED, UNKNOWN_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.core.majority import Norm
+    from pytest_gpucluster.suites.os.network_facts import Link, Naming, Network, Way
+
+# of containers and virtual machines: they come and go, and have the same address on every host
+_VIRTUAL = re.compile(
+    r"lo$|veth|docker|br-|virbr|vnet|tap|tun|wg|cali|cilium|cni|flannel|weave|podman|lxc|lxd|kube|nodelocaldns|dummy|vx"
+)
+_OF_THE_HOST = re.compile(r"127\.|169\.254\.")  # loopback, and link-local as of a BMC: the same everywhere
+_RIGHTLY = "rightly (its name means it) "
+SLOW_NAMES = 2.0  # seconds; from a file or a name server that answers it takes milliseconds
+SLOWER = 5.0  # times what half of the nodes need: a machine that is loaded as a whole accuses nobody
+UNANSWERED = (
+    4.9  # seconds, whatever others need: after 5 a resolver gives up a server (man resolv.conf, timeout)
+)
+
+
+def links_of_all(facts: Mapping[str, Network]) -> dict[str, Peers[Link | None]]:
+    """Return, for each interface, the link that every node has there; None where it is absent or down."""
+    names = {name for network in facts.values() for name in network.links if not _VIRTUAL.match(name)}
+    return {
+        name: Peers({node: network.links.get(name) for node, network in facts.items()})
+        for name in sorted(names)
+    }
+
+
+@check(
+    "os.mtu",
+    cause="the interface was configured by hand or by another image: large packets vanish between the node and others",
+    hint="ip link show IFACE; compare netplan, NetworkManager or ifcfg with a good node; ip link set IFACE mtu N",
+)
+def mtu(network: Network, peers: Mapping[str, Norm[Link | None]]) -> Judgement:
+    """The MTU of each interface is that of the same interface on most nodes, where it is of the same kind."""
+    compared = False
+    for name, usual in peers.items():
+        mine = network.links.get(name)
+        alike = sum(len(nodes) for link, nodes in usual.votes if link and mine and link.kind == mine.kind)
+        if mine is None or usual.absent or 2 * alike <= usual.total:
+            continue
+        compared = True
+        yield Metric("mtu", mine.mtu, "B", name, detail=True)
+        yield from usual.judge(f"MTU of {name}", mine, shown=_mtu, worse=_other_mtu)
+    if not compared:
+        yield NotApplicable("no interface is up on most nodes of the group")
+
+
+def _mtu(link: Link | None) -> str:
+    return f"{link.mtu}" if link else "absent or down"
+
+
+def _other_mtu(mine: Link | None, theirs: Link | None) -> bool:
+    return bool(mine and theirs and mine.kind == theirs.kind and mine.mtu != theirs.mtu)
+
+
+@dataclass(frozen=True)
+class Owners:
+    """{address: {node that has it: whether its own name means that address}}, of `nodes` nodes that told."""
+
+    of: Mapping[str, Mapping[str, bool]]
+    nodes: int
+
+
+def owners(networks: Mapping[str, Network], names: Mapping[str, Naming]) -> Owners:
+    """Return who has which address, but for those that are the same on every host."""
+    found: dict[str, dict[str, bool]] = {}
+    for node, network in networks.items():
+        claimed = names[node].own if node in names else ()
+        for interface, addresses in network.addresses.items():
+            for address in () if _VIRTUAL.match(interface) else addresses:
+                if not _OF_THE_HOST.match(address):
+                    found.setdefault(address, {})[node] = address in claimed
+    return Owners(found, len(networks))
+
+
+@check(
+    "os.addresses",
+    cause="the node was cloned, or got an address by hand that belongs to another one",
+    hint="ip -br addr; arping -D -I IFACE ADDRESS; correct netplan, NetworkManager, ifcfg or the DHCP server's list",
+)
+def _addresses(node: str, fleet: Owners) -> Judgement:
+    """No other node has an address of this one; the node whose name means the address is the one to have it."""
+    for address, having in fleet.of.items():
+        others = [name for name in having if name != node]
+        if node not in having or not others:
+            continue
+        claims = sum(having.values())
+        rightful = having[node] and claims == 1
+        # of a network inside each host (usb0 of a BMC) most nodes have the same address
+        if not rightful and (claims or 2 * len(having) <= fleet.nodes):
+            rightly = _RIGHTLY if claims == 1 else ""
+            yield Finding(address, f"here and {rightly}on {', '.join(sorted(others)[:4])}", "on one node")
+
+
+def addresses(node: str, fleet: Owners) -> Verdict:
+    """Judge the addresses; where it is open whose one is, nobody is to be drained for it."""
+    verdict = _addresses(node, fleet)
+    certain = any(_RIGHTLY in finding.measured for finding in verdict.findings)
+    return verdict if certain else replace(verdict, action=Action.MONITOR)
+
+
+def usual_seconds(names: Mapping[str, Naming]) -> float:
+    """Return how long names take on half of the nodes."""
+    return statistics.median(one.seconds for one in names.values()) if names else 0.0
+
+
+@check(
+    "os.name_time",
+    cause="its first name server does not answer, or nsswitch asks a directory that is slow",
+    hint="time getent hosts $(hostname); cat /etc/resolv.conf /etc/nsswitch.conf; dig @SERVER NAME; resolvectl status",
+    action=Action.MONITOR,
+)
+def _name_time(naming: Naming, usual: float) -> Judgement:
+    """Two names resolve within 2 s, or five times what half of the nodes need, and within the 5 s of a dead server."""
+    yield Metric("name_time", naming.seconds, "s")
+    bound = min(max(SLOW_NAMES, SLOWER * usual), UNANSWERED)
+    if naming.seconds > bound:
+        also = f"; half of the nodes need {usual:.1f} s or more" if usual > SLOW_NAMES else ""
+        yield Finding("its own name and another", f"{naming.seconds:.1f} s{also}", f"within {bound:.1f} s")
+
+
+def name_time(naming: Naming, usual: float) -> Verdict:
+    """Judge the time of names; where half of the nodes wait as long, the cause is not on the node."""
+    verdict = _name_time(naming, usual)
+    if usual <= UNANSWERED:
+        return verdict
+    return replace(
+        verdict, cause="the first name server of the site does not answer: most nodes wait as long"
+    )
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Who reached whom. `of`: {node: its ways}; `has`: {node: its own addresses}; each of the nodes that told."""
+
+    of: Mapping[str, Sequence[Way]]
+    has: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def misnamed(self, way: Way) -> bool:
+        """Tell whether the name means an address here that its node does not have, and another node knows better."""
+        has = self.has.get(way.to, frozenset())
+        return bool(way.address) and way.address not in has and bool(self._meant[way.to] & has)
+
+    @cached_property
+    def _meant(self) -> dict[str, set[str]]:
+        """{node: the addresses that its name means on others}."""
+        found: dict[str, set[str]] = {}
+        for way in (way for ways in self.of.values() for way in ways):
+            found.setdefault(way.to, set()).add(way.address)
+        return found
+
+    def whose(self, address: str) -> str:
+        """Return the nodes that have the address."""
+        return ", ".join(sorted(node for node, addresses in self.has.items() if address in addresses)[:4])
+
+    @cached_property
+    def resolved(self) -> bool:
+        """Names of other nodes mean something on most nodes."""
+        found = [bool(way.address) for ways in self.of.values() for way in ways]
+        return 2 * sum(found) > len(found)
+
+    @cached_property
+    def closed(self) -> frozenset[tuple[str, str]]:
+        """(from, to) of the ways that a right address did not open. A node that tells nothing proves nothing."""
+        return frozenset(
+            (node, way.to)
+            for node, ways in self.of.items()
+            for way in ways
+            if way.to in self.of and way.outcome not in (REACHED, UNKNOWN_NAME) and not self.misnamed(way)
+        )
+
+    @cached_property
+    def shut(self) -> frozenset[str]:
+        """Nodes that both neighbours do not reach, or that reach neither: the one end that all those ways share."""
+        if 2 * len(self._suspects) >= len(self.of):
+            return frozenset()  # then it is not these nodes, but what lies between all of them
+        return frozenset(self._suspects)
+
+    @cached_property
+    def _suspects(self) -> set[str]:
+        every = [(node, way.to) for node, ways in self.of.items() for way in ways if way.to in self.of]
+        return {
+            node
+            for end in (0, 1)
+            for node in self.of
+            if len(mine := [way for way in every if way[end] == node]) > 1 and self.closed.issuperset(mine)
+        }
+
+
+def ways(of: Mapping[str, Sequence[Way]], networks: Mapping[str, Network]) -> Ways:
+    """Put together who reached whom, and who has which addresses."""
+    has = {
+        node: frozenset(address for addresses in network.addresses.values() for address in addresses)
+        for node, network in networks.items()
+    }
+    return Ways(of, {node: addresses for node, addresses in has.items() if addresses})
+
+
+_OPEN = "an answer, or a refusal, from it"
+
+
+@check(
+    "os.reachable",
+    cause="a firewall on the node (firewalld, nftables, ufw), a wrong route or netmask, or a wrong /etc/hosts",
+    hint="getent ahosts PEER; nft list ruleset; firewall-cmd --list-all; ip route get ADDRESS; compare a good node",
+)
+def _reachable(node: str, fleet: Ways) -> Judgement:
+    """The nodes before and after it are reached by their names, and reach it (TCP, two ways a node)."""
+    mine = fleet.of[node]
+    if not fleet.resolved:
+        yield NotApplicable("names of other nodes do not resolve on most nodes (Slurm uses NodeAddr then)")
+    for way in mine:
+        if way.outcome == UNKNOWN_NAME and fleet.resolved:
+            yield Finding(way.to, UNKNOWN_NAME, "an address")
+        elif fleet.misnamed(way) and (way.outcome != REACHED or fleet.whose(way.address)):
+            whose = fleet.whose(way.address)
+            held = f"the address of {whose}" if whose else f"not its address ({way.outcome})"
+            yield Finding(way.to, f"means {way.address} here, {held}", ", ".join(sorted(fleet.has[way.to])))
+        elif (node, way.to) in fleet.closed and way.to not in fleet.shut:
+            yield Finding(f"to {way.to} ({way.address})", way.outcome, _OPEN)
+    for one in sorted(other for other, to in fleet.closed if to == node and other not in fleet.shut):
+        yield Finding(f"from {one}", "no way in", "an answer, or a refusal, from here")
+
+
+def reachable(node: str, fleet: Ways) -> Verdict:
+    """Judge the ways; where either end may be at fault, nobody is to be drained for it."""
+    verdict = _reachable(node, fleet)
+    either = all(found.part.startswith(("to ", "from ")) for found in verdict.findings)
+    if verdict.outcome is not Outcome.FAILED or node in fleet.shut or not either:
+        return verdict
+    cause = "a firewall or a route between the two: on which side is not to be told from here"
+    return replace(verdict, action=Action.MONITOR, cause=cause)

@@ -1,0 +1,391 @@
+"""Packages, services, processes, time service, names, and what the cluster file lists by name."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import NOT_EXECUTABLE, NOT_FOUND, Answer, Probe, last_line, text_of
+from pytest_gpucluster.suites.os.facts import SECTIONS_SH, sections
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+@dataclass(frozen=True)
+class Process:
+    """One row of ps. `age` in seconds, None where ps does not tell."""
+
+    pid: int
+    ppid: int
+    state: str
+    age: int | None
+    user: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Processes:
+    """How many processes there are, and those that were zombies or in uninterruptible sleep at every look."""
+
+    total: int
+    stuck: tuple[Process, ...]
+
+    def of_state(self, letter: str) -> tuple[Process, ...]:
+        """Return those whose state begins with Z or D."""
+        return tuple(process for process in self.stuck if process.state.startswith(letter))
+
+
+# Further looks only where the first one found something: a child about to be reaped is a zombie for a moment,
+# and a process in ordinary input and output is in D state for a moment. The count shows that ps did run.
+_PROCESSES_SH = (
+    "export LC_ALL=C; look() { ps -eo pid=,ppid=,stat=,etimes=,user=,comm= | "
+    "awk '{ n++ } $1 == 1 { all = 1 } $3 ~ /^[DZ]/ { print } "
+    'END { print "processes", (n + 0) (n && !all ? " of ours" : "") }\'; }; '
+    'a=$(look); printf "%s\\n" "$a"; case $a in *" D"*|*" Z"*) '
+    "for i in 1 2; do sleep 1; look; done;; esac"
+)
+_HIDDEN = (
+    "ps does not show process 1: /proc hides the processes of others (hidepid); run as root, or as a member of the "
+    "group that its option gid= names"
+)
+_ROW = re.compile(r"(\d+)\s+(\d+)\s+([A-Z]\S*)\s+(\d+|-)\s+(\S+)\s+(.+)")
+
+
+def read_processes(answer: Answer) -> Processes:
+    """Keep what was in the same state, under the same pid, at every look."""
+    if not answer.out.endswith("\n"):
+        raise ProbeError(f"ps: the last line is cut: {last_line(answer.out)[:80]!r}")
+    looks: list[dict[int, Process]] = [{}]
+    totals: list[int] = []
+    for line in text_of(answer).splitlines():
+        end = re.fullmatch(r"processes (\d+)( of ours)?", line.strip())
+        if end:
+            if end[2]:
+                raise NotAvailable(_HIDDEN)
+            totals.append(int(end[1]))
+            looks.append({})
+        elif line.strip():
+            process = _process(line.strip())
+            looks[-1][process.pid] = process
+    if not totals or min(totals) == 0:
+        raise NotAvailable(last_line(answer.err) or "ps lists no process")
+    whole = looks[: len(totals)]
+    stuck = (
+        process for pid, process in whole[-1].items() if all(_same(process, look.get(pid)) for look in whole)
+    )
+    return Processes(totals[0], tuple(stuck))
+
+
+def _process(line: str) -> Process:
+    match = _ROW.fullmatch(line)
+    if not match:
+        raise ProbeError(f"ps: not understood: {line[:80]!r}")
+    pid, ppid, state, age, user, command = match.groups()
+    return Process(int(pid), int(ppid), state, int(age) if age != "-" else None, user, command)
+
+
+def _same(process: Process, before: Process | None) -> bool:
+    return before is not None and before.state[0] == process.state[0]
+
+
+PROCESSES: Probe[Processes] = Probe(
+    "processes",
+    _PROCESSES_SH,
+    read_processes,
+    by_hand="ps -eo pid,ppid,stat,etimes,user,comm | awk '$3 ~ /^[DZ]/'",
+)
+
+
+@dataclass(frozen=True)
+class TimeSync:
+    """What the time service says. `offset` in seconds where it tells; `source`: the tool believed."""
+
+    synchronised: bool
+    source: str
+    offset: float | None = None
+    detail: str = ""
+
+
+_TIME_SH = SECTIONS_SH + "s chronyc chronyc -c tracking; s ntpq ntpq -c rv; s timedatectl timedatectl show"
+
+
+def read_time_sync(answer: Answer) -> TimeSync:
+    """Believe chronyd first, then ntpd, then timedatectl: the first two know the offset too."""
+    found = sections(answer)
+    for name, read in (("chronyc", _chrony), ("ntpq", _ntp), ("timedatectl", _timedatectl)):
+        part = found.get(name)
+        if part is not None and part.rc == 0 and (sync := read(part.text)):
+            return sync
+    said = (f"{name}: {last_line(part.text)}" for name, part in found.items() if part.rc != NOT_FOUND)
+    raise NotAvailable("; ".join(said) or "none of chronyc, ntpq and timedatectl is there")
+
+
+def _chrony(text: str) -> TimeSync | None:
+    """`chronyc -c tracking`: field 5 is the offset in seconds, the last one the leap status."""
+    fields = text.strip().split(",")
+    if len(fields) < 14:  # noqa: PLR2004 - fields of chronyc(1) tracking
+        return None
+    return TimeSync(
+        fields[-1] != "Not synchronised", "chronyc", _float(fields[4]), f"leap status {fields[-1]}"
+    )
+
+
+def _ntp(text: str) -> TimeSync | None:
+    """`ntpq -c rv`: leap=11 (leap_alarm) means not synchronised; offset in milliseconds."""
+    leap = re.search(r"leap_\w+|leap=\d+", text)
+    offset = re.search(r"\boffset=([-+.\d]+)", text)
+    if not leap:
+        return None
+    alarm = leap[0] in ("leap_alarm", "leap=11", "leap=3")
+    milliseconds = _float(offset[1]) if offset else None
+    return TimeSync(not alarm, "ntpq", None if milliseconds is None else milliseconds / 1000, leap[0])
+
+
+def _timedatectl(text: str) -> TimeSync | None:
+    """`timedatectl show`: NTPSynchronized is the kernel's own flag, whoever serves it."""
+    match = re.search(r"^NTPSynchronized=(yes|no)$", text, re.MULTILINE)
+    return TimeSync(match[1] == "yes", "timedatectl", None, match[0]) if match else None
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+TIME_SYNC: Probe[TimeSync] = Probe(
+    "time service",
+    _TIME_SH,
+    read_time_sync,
+    timeout=15.0,
+    by_hand="chronyc tracking || ntpq -p || timedatectl",
+)
+
+
+def read_failed_units(answer: Answer) -> tuple[str, ...]:
+    """Return the names of failed units; an empty answer with exit status 0 means none."""
+    failed = []
+    for line in text_of(answer).splitlines():
+        fields = line.replace("\u25cf", "").split()
+        if fields and not (len(fields) > 1 and re.fullmatch(r"\S+\.[a-z]+", fields[0])):
+            raise ProbeError(f"systemctl: not a unit: {line[:80]!r}")
+        failed += fields[:1]
+    return tuple(failed)
+
+
+FAILED_UNITS: Probe[tuple[str, ...]] = Probe(
+    "failed units",
+    "LC_ALL=C systemctl list-units --state=failed --plain --no-legend --no-pager",
+    read_failed_units,
+    timeout=15.0,
+    by_hand="systemctl --failed",
+)
+
+
+@dataclass(frozen=True)
+class SystemState:
+    """What systemd says of itself: a word of `systemctl is-system-running`; '' and why not where it says nothing."""
+
+    word: str
+    problem: str = ""
+
+    @property
+    def answers(self) -> bool:
+        """Systemd told its state."""
+        return bool(self.word)
+
+
+# man systemctl; `unknown`: it could not be asked
+_SYSTEM_STATES = frozenset(
+    {"initializing", "starting", "running", "degraded", "maintenance", "stopping", "offline"}
+)
+
+
+def read_system_state(answer: Answer) -> SystemState:
+    """Take the word; a manager that cannot be reached is a fact, one that we may not ask is not."""
+    if answer.rc == NOT_FOUND:
+        text_of(answer)
+    said = last_line(answer.err) or last_line(answer.out)
+    word = last_line(answer.out)
+    if word in _SYSTEM_STATES:
+        return SystemState(word)
+    if "not been booted with systemd" in answer.err + answer.out:  # a line about the bus may follow it
+        return SystemState("offline")
+    if re.search(r"denied|not permitted|authentication required", said, re.IGNORECASE):
+        raise NotAvailable(said)
+    return SystemState("", said if answer.rc != _TIMED_OUT else f"no answer within {_SYSTEM_SECONDS} s")
+
+
+_SYSTEM_SECONDS = 10
+_TIMED_OUT = 124  # as timeout(1) exits
+SYSTEM_STATE: Probe[SystemState] = Probe(
+    "systemd",
+    f"LC_ALL=C timeout {_SYSTEM_SECONDS} systemctl is-system-running",
+    read_system_state,
+    by_hand="systemctl is-system-running",
+)
+
+
+def _nothing(name: str) -> Probe[dict[str, str]]:
+    """Make the probe of an empty list: {}. Tools that get no name would list everything, or fail."""
+    return Probe(name, "true", lambda _: {})
+
+
+def services(units: Sequence[str]) -> Probe[dict[str, str]]:
+    """Make the probe that gives {unit: active|inactive|failed|...} of the cluster file's units."""
+    if not units:
+        return _nothing("services")
+    names = tuple(_name(unit, "os.services") for unit in units)
+
+    def parse(answer: Answer) -> dict[str, str]:
+        if answer.rc == NOT_FOUND:
+            text_of(answer)
+        states = answer.out.split()
+        if len(states) != len(names):  # without systemd: one line of complaint instead
+            raise NotAvailable(last_line(answer.err) or last_line(answer.out) or "systemctl said nothing")
+        return dict(zip(names, states, strict=True))
+
+    command = "LC_ALL=C systemctl is-active " + " ".join(shlex.quote(name) for name in names)
+    return Probe("services", command, parse, timeout=15.0, by_hand=f"systemctl status {shlex.join(names)}")
+
+
+def packages(names: Iterable[str]) -> Probe[dict[str, str]]:
+    """Make the probe that gives {package: installed version}, '' where the package is not installed."""
+    wanted = tuple(_name(name, "os.packages") for name in names)
+    if not wanted:
+        return _nothing("packages")
+    quoted = " ".join(shlex.quote(name) for name in wanted)
+    command = (
+        "export LC_ALL=C; if command -v dpkg-query >/dev/null 2>&1; then "
+        f"dpkg-query -W -f='${{Package}}\\t${{Version}}\\t${{Status}}\\n' {quoted} 2>&1; "
+        "elif command -v rpm >/dev/null 2>&1; then "
+        f"rpm -q --qf '%{{NAME}}\\t%{{VERSION}}-%{{RELEASE}}\\tinstalled\\n' {quoted} 2>&1; "
+        "else echo 'neither dpkg-query nor rpm is there' >&2; exit 127; fi"
+    )
+
+    def parse(answer: Answer) -> dict[str, str]:
+        if answer.rc == NOT_FOUND:
+            text_of(answer)
+        return {name: _version(name, answer.out) for name in wanted}
+
+    return Probe("packages", command, parse, by_hand=f"dpkg -l {quoted} || rpm -q {quoted}")
+
+
+def _version(name: str, text: str) -> str:
+    row = re.search(rf"^{re.escape(name)}\t([^\t\n]*)\t(.*)$", text, re.MULTILINE)
+    if row:  # dpkg's status of three words: a removed package whose configuration stayed is not installed
+        return row[1] if row[2].split()[-1:] == ["installed"] else ""
+    gone = rf"no packages found matching {re.escape(name)}$|package {re.escape(name)} is not installed"
+    if not re.search(gone, text, re.MULTILINE):
+        raise ProbeError(f"packages: nothing about {name} in {last_line(text)[:80]!r}")
+    return ""
+
+
+def sysctls(names: Iterable[str]) -> Probe[dict[str, str]]:
+    """Make the probe that gives {sysctl: value}, blanks folded; '' where the kernel has no such name."""
+    wanted = tuple(_name(name, "os.sysctls") for name in names)
+    if not wanted:
+        return _nothing("sysctls")
+    paths = [shlex.quote(_proc_path(name)) for name in wanted]
+    singly = "; ".join(f"s {shlex.quote(name)} cat {path}" for name, path in zip(wanted, paths, strict=True))
+    # one process for all; each for itself only where one is missing or has not just one line
+    reads = (
+        f"v=$(cat {' '.join(paths)} 2>/dev/null) && set -f && IFS='\n' && set -- $v && [ $# = {len(wanted)} ] && "
+        f"s all printf '%s\\n' \"$@\" || {{ {singly}; }}"
+    )
+
+    def parse(answer: Answer) -> dict[str, str]:
+        found = sections(answer)
+        if "all" in found:
+            lines = found["all"].text.splitlines()
+            return {name: " ".join(line.split()) for name, line in zip(wanted, lines, strict=True)}
+        values: dict[str, str] = {}
+        for name in wanted:
+            part = found.get(name)
+            if part is None:
+                raise ProbeError(f"sysctl: no answer about {name}")
+            if part.rc != 0 and "No such file" not in part.text:
+                raise NotAvailable(last_line(part.text) or f"{name}: exit {part.rc}")
+            values[name] = " ".join(part.text.split()) if part.rc == 0 else ""
+        return values
+
+    return Probe("sysctls", SECTIONS_SH + reads, parse, by_hand="sysctl " + shlex.join(wanted))
+
+
+def _proc_path(name: str) -> str:
+    """As sysctl(8): where the first separator is a dot, dots and slashes change places."""
+    first = re.search(r"[./]", name)
+    swapped = name.translate(str.maketrans("./", "/.")) if first and first[0] == "." else name
+    return f"/proc/sys/{swapped}"
+
+
+def _name(name: str, key: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9@:_.+/\\*-]*", name) or ".." in name:
+        raise ConfigError(f"{key}: {name!r} is no name of the kind that belongs here")
+    return name
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command said, for the comparison with other nodes."""
+
+    text: str
+    rc: int
+
+
+def command_output(command: str) -> Probe[Said]:
+    """Make the probe of a further command whose output is to be alike on all nodes."""
+
+    def parse(answer: Answer) -> Said:
+        if answer.rc in (NOT_FOUND, NOT_EXECUTABLE):
+            text_of(answer)
+        return Said(answer.out.strip(), answer.rc or 0)
+
+    return Probe(
+        f"drift: {command}", command, parse, by_hand=command, alone=True
+    )  # a site's own: it may take long
+
+
+def resolution(names: Sequence[str]) -> Probe[dict[str, str]]:
+    """Make the probe that gives {name: its addresses, sorted}, '' where the node cannot resolve the name."""
+    wanted = tuple(_name(name, "nodes") for name in names)
+    quoted = [shlex.quote(name) for name in wanted]
+    singly = "; ".join(f"s {name} getent hosts {name}" for name in quoted)
+    # one process for all; each for itself where one is unknown or a line does not say which name it answers
+    asks = (
+        f"v=$(getent hosts {' '.join(quoted)} 2>/dev/null); g=$?; "
+        f'for n in {" ".join(quoted)}; do case "$v " in *[[:space:]]"$n"[[:space:].]*) ;; *) g=1;; esac; done; '
+        f"if [ $g = 0 ]; then s '*' printf '%s\\n' \"$v\"; else {singly}; fi"
+    )
+
+    def parse(answer: Answer) -> dict[str, str]:
+        found = sections(answer)
+        if "*" in found:
+            return {name: _addresses(_lines_of(name, found["*"].text)) for name in wanted}
+        addresses: dict[str, str] = {}
+        for name in wanted:
+            part = found.get(name)
+            if part is None or part.rc not in (0, 2):  # 2: getent found nothing
+                raise NotAvailable(last_line(part.text) if part else f"no answer about {name}")
+            addresses[name] = _addresses(part.text.splitlines())
+        return addresses
+
+    return Probe("names", SECTIONS_SH + asks, parse, by_hand="getent hosts " + shlex.join(wanted))
+
+
+def _lines_of(name: str, text: str) -> list[str]:
+    """Return the lines of getent that bear the name, or the name with its domain."""
+    return [
+        line
+        for line in text.splitlines()
+        if any(word == name or word.startswith(f"{name}.") for word in line.split()[1:])
+    ]
+
+
+def _addresses(lines: Iterable[str]) -> str:
+    return " ".join(sorted({fields[0] for line in lines if (fields := line.split())}))

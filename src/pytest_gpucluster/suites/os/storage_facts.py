@@ -1,0 +1,321 @@
+"""File systems that may hang, and storage that all nodes share."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Answer, Probe, last_line
+from pytest_gpucluster.suites.os.facts import SECTIONS_SH, Section, sections
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+# A file system that has not told its size by then is hung; one deadline for all of them together
+DISK_SECONDS = 8
+
+# Asked beside the paths that are: whoever touches one of these whose server is gone hangs, stated or not
+NETWORKED = (
+    *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "beegfs_nodev", "cifs", "smb3", "ceph", "wekafs", "panfs"),
+    *("fuse.ceph", "fuse.ceph-fuse", "fuse.glusterfs", "fuse.juicefs"),
+)
+MOST_NETWORKED = 32  # an automounter may have mounted hundreds
+# A path with an escape (blank, newline) is left out: df would not know it by that name
+_NETWORKED_SH = (
+    "set -- @PATHS@; also=$(cat /proc/mounts 2>/dev/null | { m=0; seen=; while read -r s p f o; do "
+    f"case $f in ({'|'.join(NETWORKED)}) ;; (*) continue;; esac; "
+    'case "$p$seen" in (*\\\\*|*" $p "*) continue;; esac; seen="$seen $p "; '
+    'for q do [ "$q" != "$p" ] || continue 2; done; '
+    f'm=$((m+1)); [ "$m" -gt {MOST_NETWORKED} ] || printf "%s\\n" "$p"; done; }}); '
+    '[ -z "$also" ] || { s also printf "%s\\n" "$also"; '
+    'set -f; IFS="\n"; for p in $also; do set -- "$@" "$p"; done; unset IFS; set +f; }; '
+)
+
+# A df of all paths goes first; only where it fails or takes long, one a path shows which. Every df runs in the
+# background and answers into a folder of its own: a process that hangs in a dead NFS mount cannot be waited for and
+# must hold none of our pipes; in the end it gets SIGKILL, which a hard NFS mount obeys. `read` wants a complete line.
+_DISKS_SH = (
+    SECTIONS_SH
+    + _NETWORKED_SH
+    + "d=; for p in /dev/shm ${TMPDIR-} /tmp /var/tmp ${HOME-}; do "
+    + '[ -n "$d" ] || d=$(mktemp -d "$p/gpucluster.XXXXXX" 2>/dev/null); done; '
+    + '[ -n "$d" ] || { mktemp -d; exit 1; }; n=0; t=0; k=0; '
+    + 'ask() { ( trap "kill -9 \\$c; exit" TERM; df -Pk "$@" & c=$!; '
+    + 'wait "$c" && { df -Pi "$@" & c=$!; wait "$c"; }; echo "$?" >"$d/$n.rc" ) '
+    + '</dev/null >"$d/$n.out" 2>&1 & pids="$pids $!"; }; '
+    + "ended() { k=0; i=$1; "
+    + 'while [ "$i" -le "$n" ]; do { read -r r <"$d/$i.rc"; } 2>/dev/null && k=$((k+1)); i=$((i+1)); done; }; '
+    + 'await() { w=0; while ended "$1"; [ "$k" -le "$((n-$1))" ] && [ "$t" -lt "$2" ]; do '
+    + '[ "$w" = 5 ] || w=$((w+1)); t=$((t+w)); sleep "0.$w"; done; }; '
+    + 'show() { while read -r l; do printf "%s\\n" "$l"; done <"$d/$1.out"; }; '
+    + 'pids=; ask "$@"; r=; await 0 @FIRST@; '
+    + 'if [ "$k" = 1 ] && [ "$r" = 0 ]; then printf "\\036all\\n"; show 0; printf "\\036=0\\n"; else '
+    + 'kill $pids 2>/dev/null; pids=; for p do n=$((n+1)); ask "$p"; done; await 1 @TICKS@; j=0; '
+    + 'for p do j=$((j+1)); r=hung; { read -r r <"$d/$j.rc" || r=hung; } 2>/dev/null; '
+    + 'printf "\\036%s\\n" "$p"; [ "$r" = hung ] || show "$j"; '
+    + 'case $r in hung) printf "hung\\n\\036=124\\n";; *) printf "\\036=%s\\n" "$r";; esac; done; '
+    + '[ "$k" -eq "$n" ] || kill $pids 2>/dev/null; fi; rm -rf "$d"'
+)
+_FIRST = 0.25  # of the deadline, for the df of all paths together
+_HUNG = 124  # as timeout(1) exits
+
+
+@dataclass(frozen=True)
+class Disk:
+    """What df says of a path, in bytes and inodes. `problem`: why it says nothing; `hung`: no answer."""
+
+    size: int = 0
+    free: int = 0
+    inodes: int = 0
+    inodes_free: int = 0
+    problem: str = ""
+    hung: bool = False
+
+    @property
+    def forbidden(self) -> bool:
+        """The file system may be well: it is our user who may not look."""
+        return "Permission denied" in self.problem
+
+
+def disks(paths: Iterable[str]) -> Probe[dict[str, Disk]]:
+    """Make the probe that asks df about every path, and every networked mount there is, within DISK_SECONDS."""
+    wanted = tuple(dict.fromkeys(paths))
+    quoted = " ".join(shlex.quote(absolute(path)) for path in wanted)
+    ticks = DISK_SECONDS * 10
+    command = (
+        _DISKS_SH.replace("@FIRST@", str(int(ticks * _FIRST)))
+        .replace("@TICKS@", str(ticks))
+        .replace("@PATHS@", quoted)
+    )
+
+    def parse(answer: Answer) -> dict[str, Disk]:
+        found = sections(answer)
+        also = found["also"].text.splitlines() if "also" in found else []
+        paths = (*wanted, *also)
+        if "all" in found:
+            return read_disks(paths, found["all"].text)
+        missing = [path for path in paths if path not in found]
+        if missing:
+            raise ProbeError(f"df: no answer about {missing[0]}")
+        return {path: read_disk(found[path]) for path in paths}
+
+    return Probe(
+        "disks",
+        command,
+        parse,
+        timeout=DISK_SECONDS + 20.0,
+        by_hand=f"df -h {quoted}; df -i {quoted}",
+    )
+
+
+_WRITTEN = ("/tmp", "/dev/shm")  # noqa: S108 - whether they can be written to is what is asked
+
+
+def read_writes(answer: Answer) -> dict[str, str]:
+    """Return {folder: why no file could be written there, or ''}; ProbeError where the node is lost."""
+    if answer.lost:
+        raise ProbeError(answer.problem)
+    found = sections(answer) if answer.rc is not None else _complete(answer)
+    return {
+        path: _told(found[path], lambda _: "") if path in found else answer.problem or "no answer"
+        for path in _WRITTEN
+    }
+
+
+# 8 KiB: more than a file system keeps beside the inode; head, since printf of dash says "I/O error" where room lacks.
+# It goes alone, as a hung file system lets it wait.
+WRITES: Probe[dict[str, str]] = Probe(
+    "writes",
+    SECTIONS_SH
+    + 'put() { f=$(mktemp "$1/gpucluster.XXXXXX") || return; '
+    + 'head -c 8192 /dev/zero >"$f"; r=$?; rm -f "$f"; return "$r"; }; '
+    + "; ".join(f"s {path} put {path}" for path in _WRITTEN),
+    read_writes,
+    by_hand="mktemp /tmp/XXXXXX; mktemp /dev/shm/XXXXXX",
+    alone=True,
+)
+
+
+def absolute(path: str) -> str:
+    """Return a path of the cluster file; ConfigError where it is not absolute or holds control characters."""
+    if not path.startswith("/") or not path.isprintable():
+        raise ConfigError(f"os: path {path!r} has to be absolute, like /scratch")
+    return path
+
+
+def read_disk(part: Section) -> Disk:
+    """Read `df -Pk` and `df -Pi` of one path; '-' stands for 'this file system does not count inodes'."""
+    if part.rc == _HUNG:
+        return Disk(problem=f"no answer within {DISK_SECONDS} s", hung=True)
+    if part.rc != 0:
+        return Disk(problem=last_line(part.text) or f"df: exit {part.rc}")
+    return read_disks(("",), part.text)[""]
+
+
+def read_disks(paths: Sequence[str], text: str) -> dict[str, Disk]:
+    """Read one `df -Pk` and one `df -Pi` of these paths, a row each, in their order."""
+    rows = re.findall(r"\s(\d+|-)\s+(\d+|-)\s+(-?\d+|-)\s+(?:\d+%|-)\s+/", text)
+    if len(rows) != 2 * len(paths):
+        raise ProbeError(f"df: {len(rows)} rows for {len(paths)} paths: {last_line(text)[:80]!r}")
+    counts = [tuple(0 if x == "-" else int(x) for x in row) for row in rows]
+    return {
+        path: Disk(size * 1024, free * 1024, inodes, inodes_free)
+        for path, (size, _, free), (inodes, _, inodes_free) in zip(
+            paths, counts[: len(paths)], counts[len(paths) :], strict=True
+        )
+    }
+
+
+@dataclass(frozen=True)
+class SharedFiles:
+    """One file a shared folder: written by one node, read by all, removed by its writer.
+
+    `token` is unique to the run; it is the name and the content, so that nobody looked the name up before.
+    """
+
+    folders: tuple[str, ...]
+    token: str
+
+    def path(self, folder: str) -> str:
+        """Return the file's full path."""
+        return f"{absolute(folder).rstrip('/')}/.gpucluster-{self.token}"
+
+    def write_command(self) -> str:
+        """Return the command for the writer: an existing file is never overwritten (set -C)."""
+        return (
+            SECTIONS_SH
+            + "set -C; umask 022; "
+            + self._each("put", 'printf "%s\\n" "$2" >"$1"', shlex.quote(self.token))
+        )
+
+    def read_command(self) -> str:
+        """Return the command for all nodes. A node may see the file some seconds late: NFS caches folders."""
+        body = 'i=0; until cat "$1"; do i=$((i+1)); [ "$i" -lt 4 ] || return 1; sleep 1; done'
+        return SECTIONS_SH + self._each("get", body)
+
+    def remove_command(self) -> str:
+        """Return the command that takes the files away again, by their full paths."""
+        return "rm -f " + " ".join(shlex.quote(self.path(folder)) for folder in self.folders)
+
+    def _each(self, name: str, body: str, second: str = "") -> str:
+        calls = (
+            f"s {shlex.quote(folder)} {name} {shlex.quote(self.path(folder))} {second}"
+            for folder in self.folders
+        )
+        return f"{name}() {{ {body}; }}; " + "; ".join(calls)
+
+
+@dataclass(frozen=True)
+class SharedFolder:
+    """What became of one shared folder's file on one node: '' where all is well."""
+
+    writer: str
+    write_problem: str = ""
+    read_problem: str = ""
+
+
+class Channel(Protocol):
+    """What is needed of the fleet channel here."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes, in task order."""
+
+    @property
+    def lost(self) -> Mapping[str, str]:
+        """Nodes that no longer answer, and why."""
+
+    def ask(self, command: str, *, timeout: float = ...) -> dict[str, Answer]:
+        """Ask all nodes at once."""
+
+    def ask_node(self, node: str, command: str, *, timeout: float = ..., fresh: bool = ...) -> Answer:
+        """Ask one node; `fresh`: this node alone, now."""
+
+
+@dataclass(frozen=True)
+class SharedResult:
+    """What the whole fleet saw of the shared files."""
+
+    files: SharedFiles
+    writer: str
+    written: Mapping[str, str]
+    answers: Mapping[str, Answer]
+
+    def on(self, node: str) -> dict[str, SharedFolder]:
+        """Return {folder: what this node saw}; NotAvailable where the node said nothing."""
+        if not self.files.folders:
+            return {}
+        if node not in self.answers or self.answers[node].lost:
+            raise NotAvailable("the node did not answer when the shared files were read")
+        seen = read_seen(self.answers[node], self.files)
+        return {
+            folder: SharedFolder(self.writer, self.written[folder], seen[folder])
+            for folder in self.files.folders
+        }
+
+
+SHARED_SECONDS = 20.0
+
+
+def write(fleet: Channel, files: SharedFiles) -> tuple[str, dict[str, str]]:
+    """Let the first node that answers write the files; return its name and what did not succeed."""
+    nodes = [node for node in fleet.nodes if node not in fleet.lost]
+    if not files.folders or not nodes:
+        return "", dict.fromkeys(files.folders, "no node to write it")
+    answer = fleet.ask_node(nodes[0], files.write_command(), timeout=SHARED_SECONDS, fresh=True)
+    return nodes[0], read_written(answer, files)
+
+
+def read(fleet: Channel, files: SharedFiles, writer: str, written: Mapping[str, str]) -> SharedResult:
+    """Let all nodes read them at once."""
+    some = any(not problem for problem in written.values())
+    answers = fleet.ask(files.read_command(), timeout=SHARED_SECONDS) if some else {}
+    silent = {node: Answer(node, None, problem="nothing was written") for node in fleet.nodes}
+    return SharedResult(files, writer, written, answers or silent)
+
+
+def remove(fleet: Channel, files: SharedFiles, writer: str, written: Mapping[str, str]) -> None:
+    """Take away what was written."""
+    if any(not problem for problem in written.values()):
+        fleet.ask_node(writer, files.remove_command(), timeout=SHARED_SECONDS, fresh=True)
+
+
+def read_written(answer: Answer, files: SharedFiles) -> dict[str, str]:
+    """Return {folder: why it could not be written, or ''} of the writer's answer."""
+    return _per_folder(answer, files, lambda _: "")
+
+
+def read_seen(answer: Answer, files: SharedFiles) -> dict[str, str]:
+    """Return {folder: why its file is not seen there as it was written, or ''} of one node's answer."""
+
+    def other(text: str) -> str:
+        seen = last_line(text)
+        return "" if seen == files.token else f"other content: {seen[:40]!r}"
+
+    return _per_folder(answer, files, other)
+
+
+def _per_folder(answer: Answer, files: SharedFiles, judge: Callable[[str], str]) -> dict[str, str]:
+    if answer.rc is None:  # a hung file server: which folder it was is where the answer ends
+        found = _complete(answer)
+        return {
+            folder: _told(found[folder], judge) if folder in found else answer.problem
+            for folder in files.folders
+        }
+    found = sections(answer)
+    return {
+        folder: _told(found[folder], judge) if folder in found else "no answer" for folder in files.folders
+    }
+
+
+def _told(part: Section, judge: Callable[[str], str]) -> str:
+    return judge(part.text) if part.rc == 0 else last_line(part.text) or f"exit {part.rc}"
+
+
+def _complete(answer: Answer) -> Mapping[str, Section]:
+    """Return the sections that were finished before the command was cut off."""
+    whole = re.findall("\x1e([^\x1e\n]*)\n([^\x1e]*)\x1e=(\\d+)\n", answer.out)
+    return {name: Section(text, int(rc)) for name, text, rc in whole}

@@ -1,0 +1,1 @@
+"""Ray's head and workers."""

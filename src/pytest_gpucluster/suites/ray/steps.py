@@ -1,0 +1,186 @@
+"""Ray in an allocation: every node alone in one step, then head and workers as two steps that end together.
+
+The head runs the driver and is then killed; the workers tell how they took it. What is left on the nodes is asked
+of the fleet afterwards, and removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import secrets
+import shlex
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core.errors import SlurmError
+from pytest_gpucluster.kit.payload_step import source_of
+from pytest_gpucluster.suites.ray.checks import ClusterFacts, NodeFacts, Share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pytest_gpucluster.cluster.channel.channel import Channel
+    from pytest_gpucluster.cluster.slurm.step import StepRequest
+    from pytest_gpucluster.kit.framework_config import RayConfig
+    from pytest_gpucluster.kit.framework_step import ClaimedSteps, Ended
+
+OBJECT_BYTES = 8 << 20  # larger than what Ray sends inline (100 KB), and more than one chunk of 5 MiB
+FIRST_PORT, PORT_SPREAD = 20000, 2000
+PORT_BLOCKS = 5  # that a node may try where a port of its own choice is taken
+ALONE_SHIFT = 4000  # the nodes alone, and then the cluster, each have ports of their own
+# Some Ray processes write their title over their environment; those are known by the files they have open.
+_LEFT = """
+for p in /proc/[0-9]*; do
+  if tr '\\0' '\\n' 2>/dev/null < $p/environ | grep -q '^{mark}' || ls -l $p/fd 2>/dev/null | grep -q ' {stem}'; then
+    echo "process ${p#/proc/} $(tr '\\0' ' ' 2>/dev/null < $p/cmdline | cut -c1-120)"
+  fi
+done
+for f in {stem}*; do [ ! -e "$f" ] || echo "folder $f"; done
+"""
+
+
+class Ray:
+    """One run of Ray on the claim's nodes, as the cluster file's `ray:` says."""
+
+    def __init__(self, steps: ClaimedSteps, config: RayConfig, channel: Channel) -> None:
+        self.steps, self.config, self._channel = steps, config, channel
+        self.marker = secrets.token_hex(6)
+        self.first_port = config.port or FIRST_PORT + secrets.randbelow(PORT_SPREAD)
+        self._stem = f"{config.temp.rstrip('/')}/r{self.marker[:6]}"
+        # the token goes through srun's environment: never in argv, and in no command that a report keeps
+        self._slurm = copy.copy(steps.slurm)
+        if config.token:
+            self._slurm.env = {**steps.slurm.env, "RAY_AUTH_TOKEN": secrets.token_hex(16)}
+
+    @cached_property
+    def shares(self) -> dict[str, Share]:
+        """What each node is asked to give: {node: CPUs and GPUs}."""
+        inventory, config = self.steps.inventory, self.config
+        cpus = min((inventory[node].cpus for node in self.steps.nodes if node in inventory), default=1)
+        gpus = self.steps.gpus if config.gpus is None else config.gpus
+        return {node: Share(config.cpus or max(1, cpus), gpus) for node in self.steps.nodes}
+
+    @cached_property
+    def alone(self) -> dict[str, NodeFacts]:
+        """Ray on every node by itself, all at once in one step."""
+        plan = self._plan(self.steps.nodes, self._port(0), work=())
+        ended = self.steps.run(self._request(self.steps.nodes, "alone", plan), slurm=self._slurm)
+        return {node: _facts(ended, node) for node in self.steps.nodes}
+
+    @cached_property
+    def cluster(self) -> ClusterFacts:
+        """Head and workers over the nodes on which Ray runs alone; the others keep their own problem."""
+        alone = self.alone
+        fit = tuple(node for node in self.steps.nodes if not alone[node].problem)
+        told = {node: facts for node, facts in alone.items() if node not in fit}
+        if len(fit) < 2:  # noqa: PLR2004 - a cluster
+            return ClusterFacts(self.shares, self.steps.nodes[0], told, token=self.config.token)
+        head, workers = fit[0], fit[1:]
+        plan = self._plan(fit, self._port(ALONE_SHIFT), work=self._work())
+        place = alone[head].told["place"]
+        plan["head"] = [place["address"], place["later"]]
+        with ThreadPoolExecutor(2) as threads:
+            leading = threads.submit(self._run_head, head, plan)
+            following = threads.submit(
+                self.steps.run, self._request(workers, "worker", plan), slurm=self._slurm
+            )
+            led, followed = leading.result(), following.result()
+        told |= {head: _facts(led, head)} | {node: _facts(followed, node) for node in workers}
+        driver = {str(said["kind"]): said for _rank, said in led.told}
+        return ClusterFacts(
+            self.shares, head, told, driver, version=str(place.get("version", "")), token=self.config.token
+        )
+
+    @cached_property
+    def left(self) -> Mapping[str, str]:
+        """What is left on each node, a line each; it is removed. A node that did not answer is absent."""
+        found = {}
+        ask = left_command(self.marker, self._stem)
+        for node, answer in self._channel.ask(ask, timeout=60).items():
+            if answer.rc is not None and node in self.steps.nodes:
+                found[node] = answer.out.strip()
+        for node, text in found.items():
+            if text:
+                pids = [int(line.split()[1]) for line in text.splitlines() if line.startswith("process ")]
+                self._channel.ask_node(node, remove_command(pids, self._stem), fresh=True)
+        return found
+
+    def _run_head(self, head: str, plan: Mapping[str, Any]) -> Ended:
+        ended = self.steps.run(self._request((head,), "head", plan), slurm=self._slurm)
+        if not any(said["kind"] == "killed" for _rank, said in ended.told):
+            self._cancel(self._step_name("worker"))  # they would wait for a head that does not come
+        return ended
+
+    def _cancel(self, name: str) -> None:
+        """End a step of ours by its id."""
+        with contextlib.suppress(SlurmError):  # it may have ended by itself
+            for step in self.steps.slurm.steps(self.steps.allocation.job_id):
+                if step.name == name:
+                    self.steps.slurm.run("scancel", "--signal=TERM", step.id)
+
+    def _work(self) -> tuple[str, ...]:
+        work = ["nodes", "tasks", "actors", "objects"]
+        work += ["gpus"] if any(share.gpus for share in self.shares.values()) else []
+        work += ["tune"] if self.config.tune else []
+        return (*work, *(["token"] if self.config.token else []))
+
+    def _port(self, shift: int) -> int:
+        return self.first_port if self.config.port else self.first_port + shift
+
+    def _plan(self, nodes: tuple[str, ...], port: int, *, work: tuple[str, ...]) -> dict[str, Any]:
+        config = self.config
+        spent = 2 * config.join + config.leave + 40
+        return {
+            "marker": self.marker,
+            "temp": config.temp.rstrip("/"),
+            "interface": config.interface,
+            "nodes": {
+                node: {"address": self.steps.address(node), **vars(self.shares[node])} for node in nodes
+            },
+            "port": port,
+            "later": self._port(ALONE_SHIFT),
+            "blocks": 1 if config.port else PORT_BLOCKS,
+            "join": config.join,
+            "leave": config.leave,
+            "work": work,
+            "work_deadline": max(60.0, config.deadline - spent),
+            "elements": OBJECT_BYTES,
+        }
+
+    def _step_name(self, role: str) -> str:
+        return f"ray-{role}-{self.marker}"
+
+    def _request(self, nodes: tuple[str, ...], role: str, plan: Mapping[str, Any]) -> StepRequest:
+        driver = (source_of(__file__, "payload_driver.py"),) if role != "worker" else ()
+        argv = self.steps.payload(source_of(__file__, "payload_node.py"), role, json.dumps(plan), *driver)
+        share = self.shares[nodes[0]]
+        return self.steps.request(
+            argv,
+            nodes=nodes,
+            ntasks_per_node=1,
+            gpus_per_node=share.gpus or None,
+            cpus_per_task=share.cpus,
+            mpi="none",
+            extra_args=(f"--job-name={self._step_name(role)}",),
+        )
+
+
+def left_command(marker: str, stem: str) -> str:
+    """Return what tells, a line each, the processes with this marker or with files under `stem`, and the folders."""
+    mark = f"GPUCLUSTER_RAY_TASK={marker}"
+    return _LEFT.replace("{mark}", mark).replace("{stem}", shlex.quote(stem))
+
+
+def remove_command(pids: Iterable[int], stem: str) -> str:
+    """Return what ends these processes and removes the folders."""
+    kill = "".join(f"kill -9 {pid} 2>/dev/null; " for pid in pids)
+    return f"{kill}rm -rf -- {shlex.quote(stem)}*"
+
+
+def _facts(ended: Ended, node: str) -> NodeFacts:
+    told = {str(said["kind"]): said for _rank, said in ended.told if said["node"] == node}
+    silent = "" if "ended" in told else (ended.complaint(node) or "its task told nothing")
+    return NodeFacts(told, silent)

@@ -1,0 +1,1 @@
+"""Slurm's view of nodes, steps and jobs."""

@@ -1,0 +1,563 @@
+"""What Slurm says of a node, and what steps and jobs show of Slurm. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core import units
+from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.metric_direction import NEITHER
+from pytest_gpucluster.suites.slurm.diagnostic_step import (
+    ARRAY_EXIT,
+    DEPENDENT_EXIT,
+    ENDED,
+    EXIT_CODE,
+    KILLED,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, PartitionInfo
+    from pytest_gpucluster.cluster.slurm.result import StepResult
+    from pytest_gpucluster.config.models import JobLimits, NodeProfile, Profile
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.suites.slurm.diagnostic_step import ExamTask, JobFacts, JobRecord, Jobs, NodeExam
+
+# RealMemory is usually set a little below what is installed, for the operating system (Slurm's FAQ on MemSpecLimit)
+MEMORY_SHARE = 0.85
+_MIG = re.compile(r"(?<!\d)\d+g\.\d+gb", re.IGNORECASE)  # nvidia_a100_1g.5gb, 1g.10gb, 1c.3g.20gb
+FORGOTTEN = "Slurm does not know the job any more"
+
+
+@check(
+    "slurm.known",
+    cause="the node is in the cluster file, but not in slurm.conf",
+    hint="scontrol show node NODE; mend slurm.conf or the group's nodes in the cluster file",
+    action=Action.MONITOR,  # what Slurm does not know it cannot drain
+)
+def known(node: str, info: NodeInfo | None) -> Judgement:
+    """Judge that slurmctld knows the node."""
+    if info is None:
+        yield Finding(node, "not known to Slurm", "a node of slurm.conf")
+
+
+@check(
+    "slurm.schedulable",
+    cause="an operator, a health check or Slurm itself took the node out of service, or a reservation holds it",
+    hint="sinfo -R; mend the cause, then scontrol update NodeName=NODE State=RESUME; of a reservation: "
+    "--reservation=NAME, or wait for its end",
+    action=Action.MONITOR,  # it is out of service already
+)
+def schedulable(info: NodeInfo | None) -> Judgement:
+    """Judge that jobs may start on the node; a failure says who took it out, when and why."""
+    if info is None:
+        yield NotChecked("the node is not known to Slurm")
+    elif info.reserved:  # a reservation says nothing against the node
+        yield NotChecked(info.why_unavailable())
+    elif not info.responding and not info.away:
+        yield NotChecked(
+            f"the node does not respond, which slurm.responding judges: {info.why_unavailable()}"
+        )
+    elif re.match(r"prolog (error|launch)", info.why_out, re.IGNORECASE):
+        yield NotChecked(f"drained for its prolog, which slurm.prolog judges: {info.why_unavailable()}")
+    elif info.in_service and info.stuck:
+        yield NotChecked(f"a job does not end there, which slurm.completing judges: {info.stuck}")
+    elif not info.schedulable:
+        yield Finding("state", info.why_unavailable(), "schedulable")
+
+
+@check(
+    "slurm.responding",
+    cause="slurmd is down, the node is off, or the network to it is cut",
+    hint="ssh NODE systemctl status slurmd munge; scontrol ping",
+)
+def responding(info: NodeInfo | None) -> Judgement:
+    """Judge that the controller hears the node's slurmd."""
+    if info is None:
+        yield NotChecked("the node is not known to Slurm")
+    elif info.away:
+        yield NotChecked(
+            f"{info.full_state}: the node is off, or comes up or goes down: its slurmd cannot answer"
+        )
+    elif not info.responding:
+        # before a node has registered for the first time, its silence proves nothing
+        action = Action.MONITOR if info.base_state in {"UNKNOWN", "FUTURE"} else None
+        yield Finding("slurmd", info.why_unavailable(), "responding", action)
+
+
+@check(
+    "slurm.completing",
+    cause="the epilog hangs, or a process of the job cannot be killed: it waits for dead storage, a driver or a GPU",
+    hint="ssh NODE ps -eo pid,stat,etimes,wchan:30,args (state D, the epilog); mend what it waits for, end the epilog, "
+    "or reboot; a job that is stuck in Slurm alone: scontrol update NodeName=NODE State=DOWN Reason=stuck, then RESUME",
+    action=Action.REBOOT,
+)
+def completing(info: NodeInfo | None) -> Judgement:
+    """Judge that the node lets go of jobs that have ended: it is not COMPLETING for minutes."""
+    if info is None:
+        yield NotChecked("the node is not known to Slurm")
+    elif info.stuck:
+        yield Finding("state", str(info.stuck), f"free within {units.format_duration(info.stuck.most)}")
+    elif info.ending_unseen:
+        yield NotChecked("COMPLETING, and PrivateData=jobs hides for how long: run as Slurm's operator")
+
+
+@check(
+    "slurm.gres",
+    cause="slurm.conf or gres.conf does not say what the node has, or slurmd found fewer GPUs",
+    hint="scontrol show node NODE | grep -i gres; slurmd -G on the node; nvidia-smi -L",
+    action=Action.MONITOR,  # it shows what slurm.conf says; what the node lacks is judged by gpu.count
+)
+def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
+    """Judge type and count of the GPUs that Slurm hands out."""
+    if info is None:
+        yield NotChecked("the node is not known to Slurm")
+        return
+    yield Metric("slurm_gpus", info.gpus, "GPUs")
+    types = sorted(name for name in info.gres if name.split(":")[0] == "gpu")
+    if any(_MIG.search(name) for name in types):
+        yield NotApplicable(f"Slurm hands out MIG instances ({_gres(info)}): not as many as there are GPUs")
+        return
+    if profile.gpu is None:
+        yield NotApplicable(f"profile {profile.name} states no GPUs")
+        return
+    if info.gpus != profile.gpu.count:
+        yield Finding("Gres", f"{info.gpus} GPUs ({_gres(info)})", f"{profile.gpu.count} GPUs")
+    kind = profile.gpu.gres_type
+    if kind and info.gpus and types != [f"gpu:{kind}"]:
+        yield Finding("Gres type", _gres(info), f"gpu:{kind}")
+
+
+@check(
+    "slurm.cpus",
+    cause="slurm.conf's CPUs or Sockets line is not the hardware's",
+    hint="slurmd -C on the node prints the line for slurm.conf",
+    action=Action.MONITOR,  # many sites count cores or spare some; what the node lacks is judged by os.cpus
+)
+def cpus(info: NodeInfo | None, node: NodeProfile) -> Judgement:
+    """Judge the CPUs that Slurm hands out."""
+    if info is None:
+        yield NotChecked("the node is not known to Slurm")
+        return
+    yield Metric("slurm_cpus", info.cpus, "CPUs")
+    if node.cpus is None:
+        yield NotApplicable("the profile states no number of CPUs")
+    elif info.cpus != node.cpus:
+        yield Finding("CPUs", str(info.cpus), str(node.cpus))
+
+
+@check(
+    "slurm.memory",
+    cause="slurm.conf's RealMemory is far from what is installed",
+    hint="slurmd -C on the node prints the line for slurm.conf; free -m",
+    action=Action.MONITOR,  # it is a setting; what the node lacks is judged by os.memory
+)
+def memory(info: NodeInfo | None, node: NodeProfile) -> Judgement:
+    """Judge the memory that Slurm hands out: between 85% and all of what is installed."""
+    if info is None:
+        yield NotChecked("the node is not known to Slurm")
+        return
+    yield Metric("slurm_memory", info.memory / 2**30, "GiB")
+    if node.memory is None:
+        yield NotApplicable("the profile states no memory")
+    elif not MEMORY_SHARE * node.memory <= info.memory <= node.memory:
+        least = units.format_size(MEMORY_SHARE * node.memory)
+        yield Finding(
+            "RealMemory", units.format_size(info.memory), f"{least} to {units.format_size(node.memory)}"
+        )
+
+
+@check(
+    "slurm.version",
+    cause="the node was left out of an upgrade, or upgraded before the controller",
+    hint="slurmd -V on the node and the controller; install the controller's version",
+    action=Action.MONITOR,
+)
+def version(info: NodeInfo | None, controller: str) -> Judgement:
+    """Judge that slurmd has the controller's version."""
+    if info is None or not info.version:
+        yield NotChecked("slurmd has told no version: it has not registered since the controller started")
+    elif not controller:
+        yield NotChecked("the controller has told no version")
+    elif info.version != controller:
+        yield Finding("slurmd", info.version, controller)
+
+
+@check(
+    "slurm.step",
+    cause="slurmd could not start the tasks, or a task prolog or plugin changes their variables",
+    hint="slurmd's log on the node; srun -w NODE hostname; TaskProlog and plugstack.conf",
+)
+def step(exam: NodeExam) -> Judgement:
+    """Judge that all tasks of a step start and know their place."""
+    yield Metric("step", exam.seconds, "s")
+    if exam.problem:
+        yield Finding("step", exam.problem, f"{exam.tasks_asked} tasks")
+        return
+    lost = {task.rank: task.lost for task in exam.tasks if task.lost}
+    for rank, names in lost.items():
+        yield Finding(f"task {rank}", f"{', '.join(names)} not as Slurm sets it", "the task's place")
+    if not lost and sorted(task.local_id for task in exam.tasks) != list(range(exam.tasks_asked)):
+        yield Finding("tasks", _listed(task.local_id for task in exam.tasks), f"0 to {exam.tasks_asked - 1}")
+
+
+@check(
+    "slurm.output",
+    cause="output of tasks is lost between slurmstepd and srun",
+    hint="srun -w NODE sh -c 'echo out; echo err >&2'; slurmd's log; firewall to the login node (SrunPortRange)",
+)
+def output(exam: NodeExam) -> Judgement:
+    """Judge that stdout and stderr of every task arrive."""
+    if exam.problem:
+        yield NotChecked(exam.problem)
+        return
+    if len(exam.tasks) < exam.tasks_asked:
+        yield Finding("stdout", f"of {len(exam.tasks)} tasks", f"of {exam.tasks_asked} tasks")
+    for task in exam.tasks:
+        if not task.stderr_arrived:
+            yield Finding(f"stderr of task {task.rank}", "nothing", "its line")
+
+
+@check(
+    "slurm.environment",
+    cause="a task prolog, SPANK plugin or cli_filter changes the environment",
+    hint="srun -w NODE --export=ALL env; TaskProlog and plugstack.conf",
+)
+def environment(exam: NodeExam) -> Judgement:
+    """Judge that an exported variable with commas, quotes and blanks arrives as it is."""
+    if exam.problem:
+        yield NotChecked(exam.problem)
+        return
+    for task in exam.tasks:
+        if task.token != exam.token:
+            yield Finding(f"GPUCLUSTER_EXAM of task {task.rank}", repr(task.token), repr(exam.token))
+
+
+@check(
+    "slurm.exit_code",
+    cause="exit codes are lost: a wrapper, task epilog or plugin changes them",
+    hint="srun -w NODE sh -c 'exit 7'; echo $?",
+)
+def exit_code(exam: NodeExam) -> Judgement:
+    """Judge that srun reports exit status 7 of the first task, and 0 of those that end well."""
+    if exam.problem:
+        yield NotChecked(exam.problem)
+        return
+    yield from _endings(exam, 0, EXIT_CODE, None)
+    for task in exam.tasks:
+        if task.local_id > 1 and (task.rc or task.signal):
+            yield Finding(f"task {task.rank}", _ending(task), "exit status 0")
+
+
+@check(
+    "slurm.signal",
+    cause="the signal that ended a task is not reported",
+    hint="srun -w NODE sh -c 'kill -KILL $$'",
+)
+def signal(exam: NodeExam) -> Judgement:
+    """Judge that srun reports SIGKILL of the second task."""
+    if exam.problem:
+        yield NotChecked(exam.problem)
+        return
+    yield from _endings(exam, 1, None, KILLED)
+
+
+@check(
+    "slurm.gpu_binding",
+    cause="GPUs are not bound to tasks: gres.conf, a task prolog, or a profile script that sets CUDA_VISIBLE_DEVICES",
+    hint="srun -w NODE --ntasks-per-node=2 --gpus-per-task=1 sh -c 'echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES'",
+)
+def gpu_binding(exam: NodeExam) -> Judgement:
+    """Judge that each task of a step with --gpus-per-task=1 has one device of its own."""
+    if exam.problem:
+        yield NotChecked(exam.problem)
+        return
+    if exam.gpus_asked == 0:
+        yield NotApplicable("Slurm has no GPUs on this node")
+        return
+    owners: dict[str, list[int]] = {}
+    for task in exam.tasks:
+        devices = devices_of(task)
+        if len(devices) != 1:
+            seen = f"{len(devices)} devices (CUDA_VISIBLE_DEVICES={task.visible})"
+            yield Finding(f"task {task.rank}", seen, "1 device")
+        for device in devices:
+            owners.setdefault(device, []).append(task.rank)
+    if exam.shared:
+        return
+    yield Metric("bound_gpus", len(owners), "GPUs")
+    for device, ranks in sorted(owners.items()):
+        if len(ranks) > 1:
+            yield Finding(f"GPU {device}", f"used by tasks {_listed(ranks)}", "used by one task")
+
+
+@check(
+    "slurm.cpu_affinity",
+    cause="slurmd itself is confined to a few CPUs (CPUAffinity= or AllowedCPUs= of systemd, taskset, a cpuset), or "
+    "binds tasks wrongly",
+    hint="srun -w NODE grep Cpus_allowed_list /proc/self/status; taskset -cp $(pidof slurmd); TaskPlugin of slurm.conf",
+)
+def cpu_affinity(exam: NodeExam) -> Judgement:
+    """Judge that the tasks of a step may run on a CPU each, as far as the node has so many."""
+    told = [task for task in exam.tasks if task.cpus and task.online]
+    if exam.problem or not told:
+        yield NotChecked(exam.problem or "the tasks could not tell the CPUs that they may run on")
+        return
+    together = frozenset[int]().union(*(task.cpus for task in told))
+    least = min(len(told), max(task.online for task in told))
+    yield Metric("step_cpus", len(together), "CPUs")
+    if len(together) < least:
+        shown = ", ".join(map(str, sorted(together)))
+        yield Finding(f"CPUs of {len(told)} tasks", f"{len(together)} (CPU {shown})", f"at least {least}")
+
+
+@check(
+    "slurm.prolog",
+    cause="the prolog failed or hangs on this node",
+    hint="slurmd's log on the node; run the Prolog of `scontrol show config` there by hand",
+)
+def prolog(exam: NodeExam | None, info: NodeInfo | None, config: Mapping[str, str]) -> Judgement:
+    """Judge the prolog by its traces: slurmd starts a step only after it, and Slurm drains a node where it fails."""
+    script = _script(config, "Prolog")
+    if not script:
+        yield NotApplicable("slurm.conf names no Prolog")
+    elif info is not None and re.search(r"prolog", info.why_out, re.IGNORECASE):
+        yield Finding("Prolog", info.why_unavailable(), f"{script} ends with 0")
+    elif exam is not None and re.search(r"prolog", exam.problem + exam.state_after, re.IGNORECASE):
+        yield Finding("Prolog", exam.state_after or exam.problem, f"{script} ends with 0")
+    elif exam is None or exam.problem:
+        yield NotChecked("no step has run on the node" + (f": {exam.problem}" if exam else ""))
+
+
+# the plugin looks at these nodes again when they have gone back
+EPILOG_LATER = "no job of this run has ended on the node yet: its epilog runs when the nodes go back"
+
+
+@check(
+    "slurm.epilog",
+    cause="the epilog failed or hangs on this node",
+    hint="slurmd's log on the node; run the Epilog of `scontrol show config` there by hand",
+)
+def epilog(info: NodeInfo | None, config: Mapping[str, str], ended_here: bool) -> Judgement:  # noqa: FBT001 - a fact
+    """Judge the epilog by its traces: a job ended here, the node neither drained for it nor kept completing."""
+    script = _script(config, "Epilog")
+    if not script:
+        yield NotApplicable("slurm.conf names no Epilog")
+    elif info is None:
+        yield NotChecked("the node is not known to Slurm")
+    elif epilog_failed(info):
+        yield Finding("Epilog", info.why_unavailable(), f"{script} ends with 0")
+    elif not ended_here:
+        yield NotChecked(EPILOG_LATER)
+
+
+def epilog_failed(info: NodeInfo) -> bool:
+    """Say whether Slurm gives the epilog as the reason of the node's state."""
+    return re.search(r"epilog|kill task failed", info.why_out, re.IGNORECASE) is not None
+
+
+@check(
+    "slurm.job_start",
+    cause="the scheduler is slow or blocked, or the prolog takes long",
+    hint="sdiag; scontrol show job; slurmctld's log",
+    action=Action.MONITOR,
+)
+def job_start(facts: JobFacts, bound: float) -> Judgement:
+    """Judge how long an eligible job of one task waits on idle nodes; `bound` is seconds."""
+    record = facts.element
+    waited = record.waited() if record else None
+    if record is None:
+        yield NotChecked(facts.problem or FORGOTTEN)
+    elif waited is None:
+        yield Finding("job", f"{record.state} ({record.reason})", f"started within {bound:g} s")
+    else:
+        yield Metric("job_start", waited, "s", better=NEITHER)  # the queue's matter
+        if waited > bound:
+            yield Finding("job", f"started after {waited:g} s", f"within {bound:g} s")
+
+
+@check(
+    "slurm.array",
+    cause="job arrays do not run: MaxArraySize, a job submit plugin, or limits",
+    hint="scontrol show config | grep MaxArraySize; sbatch --array=0-1 --wrap hostname",
+    action=Action.MONITOR,
+)
+def array(facts: JobFacts) -> Judgement:
+    """Judge that both elements of an array ran, and that the exit status of one is its own."""
+    if facts.problem:
+        yield NotChecked(facts.problem)
+        return
+    for name, record in (("element 0", facts.requeued), ("element 1", facts.element)):
+        if record is None:
+            yield NotChecked(FORGOTTEN)
+        elif not (record.started or record.restarts):  # in the queue again: it had started
+            yield Finding(name, _state(record), "started")
+    if facts.element and facts.element.started and facts.element.exit_code != ARRAY_EXIT:
+        yield Finding(
+            "element 1", f"{_state(facts.element)}, exit {facts.element.exit_code}", f"exit {ARRAY_EXIT}"
+        )
+
+
+@check(
+    "slurm.dependency",
+    cause="job dependencies are not resolved",
+    hint="scontrol show config | grep Dependency; sbatch --dependency=afternotok:JOB --wrap hostname",
+    action=Action.MONITOR,
+)
+def dependency(facts: JobFacts) -> Judgement:
+    """Judge that a job started after the one it depends on, and not before."""
+    if facts.problem:
+        yield NotChecked(facts.problem)
+        return
+    first, second = facts.element, facts.dependent
+    if first is None or second is None:
+        yield NotChecked(FORGOTTEN)
+    elif not second.ended or second.exit_code != DEPENDENT_EXIT:
+        yield Finding("dependent job", _state(second), f"ended with exit {DEPENDENT_EXIT}")
+    elif not first.ended or second.started < first.ended:
+        yield Finding("dependent job", f"started {second.started}", f"not before {first.ended}")
+
+
+@check(
+    "slurm.requeue",
+    cause="jobs cannot be requeued: JobRequeue=0, or a batch job is not ended",
+    hint="scontrol show config | grep JobRequeue; scontrol requeue JOB",
+    action=Action.MONITOR,
+)
+def requeue(facts: JobFacts) -> Judgement:
+    """Judge that a job which asks for it goes back to the queue once."""
+    if facts.problem:
+        yield NotChecked(facts.problem)
+    elif facts.requeued is None:
+        yield NotChecked(FORGOTTEN)
+    elif not facts.requeued.restarts and facts.requeued.state not in ENDED:
+        yield NotChecked(f"element 0 is {_state(facts.requeued)}: it has not had the time to ask for it")
+    elif facts.requeued.restarts != 1:
+        yield Finding(
+            "element 0", f"requeued {facts.requeued.restarts} times ({_state(facts.requeued)})", "once"
+        )
+
+
+@check(
+    "slurm.begin",
+    cause="--begin is not heeded",
+    hint="sbatch --begin=now+60 --wrap hostname; scontrol show job",
+    action=Action.MONITOR,
+)
+def begin(facts: JobFacts) -> Judgement:
+    """Judge that a job with --begin starts at that time or later."""
+    record = facts.element
+    if record is None:
+        yield NotChecked(facts.problem or FORGOTTEN)
+    elif not record.started:
+        yield Finding("job", _state(record), "started after its --begin")
+    elif _begin_was_over(facts.jobs, record):
+        yield NotChecked(
+            f"sbatch took {facts.jobs.submitted_in:.1f} s, or clocks differ: its --begin was over"
+        )
+    elif record.started < record.eligible or record.eligible <= record.submitted:
+        yield Finding(
+            "job",
+            f"submitted {record.submitted}, eligible {record.eligible}, started {record.started}",
+            f"eligible {facts.jobs.begin_after} s after submission, started then",
+        )
+
+
+def _begin_was_over(jobs: Jobs, record: JobRecord) -> bool:
+    """Say whether the time that sbatch asked for had come when slurmctld took the job: both cut to whole seconds."""
+    late = jobs.submitted_in > jobs.begin_after - 1
+    return record.eligible < record.submitted or (late and record.eligible == record.submitted)
+
+
+@check(
+    "slurm.time_limit",
+    cause="Slurm does not end what outlives its time limit: OverTimeLimit, KillWait, or a task that cannot be killed",
+    hint="scontrol show config | grep -E 'OverTimeLimit|KillWait|UnkillableStepTimeout'",
+    action=Action.MONITOR,
+)
+def time_limit(result: StepResult) -> Judgement:
+    """Judge that a step of one minute is ended by Slurm, which says why."""
+    yield Metric("time_limit", result.seconds, "s", better=NEITHER)
+    said = "\n".join(
+        (result.stderr, *(task.stderr for task in result.tasks))
+    )  # slurmstepd speaks through the task
+    if not re.search(r"DUE TO TIME LIMIT|time limit", said, re.IGNORECASE):
+        yield Finding("step", f"ended with {result.rc}", "cancelled due to its time limit")
+
+
+@check(
+    "slurm.limits",
+    cause="the partition's limits were changed in slurm.conf or by scontrol",
+    hint="scontrol show partition",
+    action=Action.MONITOR,
+)
+def limits(partitions: Mapping[str, PartitionInfo], stated: Mapping[str, JobLimits]) -> Judgement:
+    """Judge the limits that the cluster file states."""
+    if not stated:
+        yield NotApplicable("the cluster file states no limits")
+    for name, limit in stated.items():
+        there = partitions.get(name)
+        if there is None:
+            yield Finding(f"partition {name}", "unknown to Slurm", "a partition")
+            continue
+        pairs = (
+            ("MaxTime", there.max_time, limit.max_time),
+            ("DefaultTime", there.default_time, limit.default_time),
+            ("MaxNodes", there.max_nodes, limit.max_nodes),
+            ("State", there.state, limit.state),
+        )
+        for what, measured, expected in pairs:
+            if expected is not None and measured != expected:
+                yield Finding(f"{what} of partition {name}", _limit(what, measured), _limit(what, expected))
+
+
+def devices_of(task: ExamTask) -> tuple[str, ...]:
+    """Return the GPUs of a task.
+
+    Where Slurm's cgroups hide devices, the ones that open are the task's (CUDA_VISIBLE_DEVICES counts from 0 then);
+    else CUDA_VISIBLE_DEVICES tells.
+    """
+    named = () if task.visible == "unset" else tuple(filter(None, task.visible.split(",")))
+    if task.openable and len(task.openable) == len(named):
+        return task.openable
+    return named
+
+
+def _endings(exam: NodeExam, local_id: int, rc: int | None, number: int | None) -> Judgement:
+    expected = f"exit status {rc}" if number is None else f"signal {number}"
+    ended = [task for task in exam.tasks if task.local_id == local_id]
+    if not ended:
+        yield Finding(f"local task {local_id}", "told nothing", expected)
+    for task in ended:
+        if (number is None and (task.signal is not None or task.rc != rc)) or task.signal != number:
+            yield Finding(f"task {task.rank}", _ending(task), expected)
+
+
+def _ending(task: ExamTask) -> str:
+    return f"exit status {task.rc}" if task.signal is None else f"signal {task.signal}"
+
+
+def _state(record: JobRecord | None) -> str:
+    if record is None:
+        return "unknown to Slurm"
+    return f"{record.state} ({record.reason})" if record.reason not in {"", "None"} else record.state
+
+
+def _limit(what: str, value: float | str | None) -> str:
+    if value is None:
+        return "unlimited or not set"
+    return units.slurm_time(float(value)) if what.endswith("Time") else str(value)
+
+
+def _gres(info: NodeInfo) -> str:
+    return ",".join(f"{name}:{count}" for name, count in sorted(info.gres.items())) or "none"
+
+
+def _script(config: Mapping[str, str], key: str) -> str:
+    return config.get(key) or config.get(f"{key}[0]", "")
+
+
+def _listed(values: object) -> str:
+    return ", ".join(str(value) for value in values)  # type: ignore[attr-defined]  # any iterable

@@ -1,0 +1,163 @@
+"""Do TensorFlow's distribution strategies start, sum right and keep their workers equal? Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Finding, Metric, NotChecked, check
+from pytest_gpucluster.core.majority import norm
+from pytest_gpucluster.kit.payload_result import most_common
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.kit.payload_result import StepTold, TaskTold
+
+_SEE = "no node has tensorflow: see tensorflow.framework"
+_FOLLOWS = re.compile(r"no end after|Unavailable|[Cc]onnection|DEADLINE_EXCEEDED|heartbeat|task:\d+")
+
+
+@check(
+    "tensorflow.framework",
+    cause="tensorflow is not installed for this python on the node, or the environment differs between nodes",
+    hint="PYTHON -m pip show tensorflow on the node; or name another python: tensorflow.environment, "
+    "environments.NAME.python",
+)
+def framework(node: str, found: StepTold) -> Judgement:
+    """Judge that tensorflow is there, in the version of the other nodes."""
+    told = found.of_node(node, "found")
+    if not told:
+        yield Finding("python", found.silence(node), "tells whether tensorflow is there")
+        return
+    if told[0]["error"]:
+        yield Finding("package tensorflow", told[0]["error"], "installed")
+        return
+    versions = {fact["node"]: fact["version"] for fact in found.facts("found") if not fact["error"]}
+    yield from norm(versions.items()).judge("package tensorflow", versions[node])
+
+
+@check(
+    "tensorflow.mirrored",
+    cause="TensorFlow finds too few devices, or they do not sum right",
+    hint="tf.config.list_physical_devices('GPU') on the node; the nccl suite for the devices themselves",
+)
+def mirrored(node: str, told: StepTold, gpus: int) -> Judgement:
+    """Judge MirroredStrategy within a node: a replica a GPU (two on CPUs), right sums, equal weights."""
+    tasks = [task for task in told.tasks if task.node == node]
+    if not tasks:
+        if not told.ntasks:
+            yield NotChecked(_SEE)
+        else:
+            yield Finding("task", told.silence(node), "starts")
+    replicas = gpus or 2
+    for task in tasks:
+        yield from _judge_task(task, told, replicas)
+    for fact in told.of_node(node, "loaded"):
+        yield Metric("tensorflow_import", float(fact["seconds"]), "s")
+
+
+@check(
+    "tensorflow.workers",
+    cause="workers cannot reach each other at the addresses of TF_CONFIG, or one never came",
+    hint="the first worker of the list; a firewall between nodes, or a proxy (no_proxy) that catches gRPC",
+)
+def workers(told: StepTold, per_task: int) -> Judgement:
+    """Judge MultiWorkerMirroredStrategy: all workers, right sums, `per_task` replicas a worker."""
+    if not told.ntasks:
+        yield NotChecked(_SEE)
+    known = {task.task: task for task in told.tasks}
+    for task in _causes_first(told):
+        yield from _judge_task(task, told, told.ntasks * per_task, name=f"worker {task.task} ({task.node})")
+    for rank in sorted(set(range(told.ntasks)) - set(known)):
+        yield Finding(f"worker {rank}", told.problem or "did not start", "takes part")
+    if joined := told.facts("joined"):
+        yield Metric("tensorflow_join", max(float(fact["seconds"]) for fact in joined), "s")
+
+
+@check(
+    "tensorflow.config",
+    cause="the step's tasks and nodes are not those that were asked for, or the site sets a TF_CONFIG of its own",
+    hint="srun env | grep -E 'TF_CONFIG|SLURM_STEP'",
+)
+def config(told: StepTold) -> Judgement:
+    """Judge TF_CONFIG: one cluster for all, every index once, nothing set beforehand."""
+    if not told.ntasks:
+        yield NotChecked(_SEE)
+    facts = told.facts("config")
+    indices = sorted(int(fact["config"]["task"]["index"]) for fact in facts)
+    if indices != list(range(told.ntasks)):
+        yield Finding(
+            "task.index", ", ".join(map(str, indices)) or "none", f"0 to {told.ntasks - 1}, once each"
+        )
+    clusters = {tuple(fact["config"]["cluster"]["worker"]) for fact in facts}
+    if len(clusters) > 1:
+        yield Finding("cluster", f"{len(clusters)} different lists of workers", "one")
+    for fact in facts:
+        if fact["given"]:
+            yield Finding(
+                f"TF_CONFIG of task {fact['rank']} on {fact['node']}", fact["given"][:120], "not set"
+            )
+
+
+@check(
+    "tensorflow.equal",
+    cause="gradients are lost or wrong between workers",
+    hint="run one worker a node, then two: which pair differs?",
+)
+def equal(told: StepTold) -> Judgement:
+    """Judge that training left the same, changed weights on all workers."""
+    trained = told.by_rank("trained")
+    if not trained:
+        yield NotChecked("no worker trained: see tensorflow.workers" if told.ntasks else _SEE)
+    for stage, what in (("before", "before training"), ("after", "after training")):
+        usual = most_common(str(fact[stage]) for fact in trained.values())
+        for rank, fact in trained.items():
+            if fact[stage] != usual or not fact[stage]:
+                said = fact[stage] or "replicas differ within the worker"
+                yield Finding(
+                    f"worker {rank} ({fact['node']})", f"weights {what}: {said}", usual or "equal on all"
+                )
+    for rank, fact in trained.items():
+        yield from _changed(f"worker {rank} ({fact['node']})", fact["before"], fact["after"], fact["losses"])
+
+
+def _judge_task(task: TaskTold, told: StepTold, replicas: int, name: str = "") -> Judgement:
+    part = name or f"task {task.task}"
+    kinds = {fact[told.key]: fact for fact in task.facts}
+    if "joined" in kinds and kinds["joined"]["replicas"] != replicas:
+        yield Finding(part, f"{kinds['joined']['replicas']} replicas", f"{replicas}")
+    for fact in task.facts:
+        if fact[told.key] == "reduced" and fact["wrong"]:
+            yield Finding(part, f"{fact['wrong']} elements of the sum wrong", "none")
+    if "done" not in kinds or task.rc != 0:
+        yield Finding(part, _why(task, told), "joins, sums, trains and ends with 0")
+    elif not name:
+        trained = kinds["trained"]
+        if not trained["after"]:
+            yield Finding(part, "replicas differ after training", "equal weights")
+        yield from _changed(part, trained["before"], trained["after"], trained["losses"])
+
+
+def _changed(part: str, before: str, after: str, losses: list[float]) -> Iterator[Finding]:
+    if before == after:
+        yield Finding(part, "training changed no weight", "other weights")
+    if not all(math.isfinite(float(loss)) for loss in losses):
+        yield Finding(part, f"losses {', '.join(map(str, losses))}", "finite numbers")
+
+
+def _why(task: TaskTold, told: StepTold) -> str:
+    for fact in task.facts:  # before the signal: the payload's watch kills what hangs
+        if fact[told.key] == "failed":
+            return f"{fact['phase']}: {fact['reason']}"
+        if fact[told.key] == "stuck":
+            return f"{fact['phase']}: no end after {fact['seconds']:g} s"
+    if task.signal is not None and told.problem:
+        return told.problem  # Slurm ended all tasks: whose death was the first is not known
+    return task.ending()
+
+
+def _causes_first(told: StepTold) -> list[TaskTold]:
+    return sorted(told.tasks, key=lambda task: (bool(_FOLLOWS.search(_why(task, told))), task.task))

@@ -1,0 +1,97 @@
+"""TensorFlow as steps: what is there, MirroredStrategy on every node, MultiWorkerMirroredStrategy over all."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.cluster.slurm.step import StepRequest
+from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.kit.payload_result import StepTold
+from pytest_gpucluster.kit.payload_step import environment_named, run_payload, source_of
+from pytest_gpucluster.suites.tensorflow import checks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.kit.framework_config import TensorflowConfig
+
+KEY = "tensorflow"
+TRIES = 3  # with ports of our own that happen to be taken: each step has others
+
+
+class Tensorflow:
+    """The steps of one allocation, each run when it is first asked for. `gpus` is 0 where nodes have no real ones."""
+
+    def __init__(
+        self,
+        slurm: Slurm,
+        allocation: Allocation,
+        cluster: Cluster,
+        claim: TensorflowConfig,
+        inventory: Mapping[str, NodeInfo],
+        *,
+        nodes: Sequence[str],
+        gpus: int,
+    ) -> None:
+        self._slurm, self._allocation, self._inventory = slurm, allocation, inventory
+        self.claim, self.gpus = claim, gpus
+        self.nodes = tuple(nodes)[: claim.nodes]
+        self.ntasks_per_node = claim.ntasks_per_node or gpus or 2
+        self.environment = environment_named(cluster, claim.environment, "tensorflow")
+
+    @cached_property
+    def found(self) -> StepTold:
+        """Whether tensorflow is there, without importing it."""
+        return self._run(self.nodes, "find", ntasks_per_node=1)
+
+    @cached_property
+    def fit(self) -> tuple[str, ...]:
+        """The nodes that have it."""
+        return tuple(
+            node for node in self.nodes if checks.framework(node, self.found).outcome is not Outcome.FAILED
+        )
+
+    @cached_property
+    def mirrored(self) -> StepTold:
+        """One process a node with all its devices; every node by itself."""
+        if not self.fit:
+            return StepTold(KEY, (), 0)
+        options: dict[str, Any] = {"gpus_per_node": self.gpus} if self.gpus else {}
+        return self._run(self.fit, "mirrored", ntasks_per_node=1, **options)
+
+    @cached_property
+    def workers(self) -> StepTold:
+        """A worker a task, all nodes together."""
+        if not self.fit:
+            return StepTold(KEY, (), 0)
+        hosts = ",".join(f"{node}={self._address(node)}" for node in self.fit)
+        options: dict[str, Any] = {"gpus_per_task": 1} if self.gpus else {}
+        for _ in range(TRIES):
+            told = self._run(
+                self.fit, "workers", "--hosts", hosts, ntasks_per_node=self.ntasks_per_node, **options
+            )
+            if not any("already in use" in fact["reason"] for fact in told.facts("failed")):
+                break
+        return told
+
+    def _address(self, node: str) -> str:
+        # Slurm knows the address of a node even where its name does not resolve
+        info = self._inventory.get(node)
+        return (info.address if info is not None else "") or node
+
+    def _run(self, nodes: Sequence[str], mode: str, *words: str, **options: Any) -> StepTold:
+        python = self.environment.python if self.environment else "python3"
+        phase = str(max(10.0, self.claim.deadline / 3))
+        request = StepRequest(
+            argv=(python, "-c", source_of(__file__), mode, "--deadline", phase, *words),
+            nodes=tuple(nodes),
+            environment=self.environment,
+            timeout=self.claim.deadline,
+            **options,
+        )
+        return run_payload(self._slurm, self._allocation, request, KEY)

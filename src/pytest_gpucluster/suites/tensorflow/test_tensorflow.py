@@ -1,0 +1,100 @@
+"""TensorFlow's distribution strategies: MirroredStrategy within a node, MultiWorkerMirroredStrategy over all.
+
+TF_CONFIG is made from the allocation. The training loop is the payload's own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster.suites.tensorflow import checks
+from pytest_gpucluster.suites.tensorflow.steps import Tensorflow
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.kit.framework_config import TensorflowConfig
+    from pytest_gpucluster.kit.payload_result import StepTold
+    from pytest_gpucluster.plugin.expect import Expect
+    from pytest_gpucluster.plugin.session import Node, Session
+
+pytestmark = [pytest.mark.tensorflow]
+
+
+@pytest.fixture(scope="session")
+def claim(cluster: Cluster) -> TensorflowConfig:
+    """What the cluster file says of TensorFlow; not applicable where it does not claim it."""
+    if cluster.tensorflow is None:
+        pytest.skip("not applicable: the cluster file does not claim TensorFlow (add `tensorflow:`)")
+    return cluster.tensorflow
+
+
+@pytest.fixture(scope="session")
+def runs(
+    claim: TensorflowConfig, allocation: Allocation, cluster: Cluster, gpucluster_session: Session
+) -> list[Tensorflow]:
+    """One run an allocation."""
+    session, made = gpucluster_session, []
+    for held in session.allocations:
+        nodes = session.without_problem(held.nodes)
+        profile = session.nodes[held.nodes[0]].profile
+        info = session.inventory.get(held.nodes[0])
+        gpus = 0 if profile.simulated or profile.gpu is None else (info and info.gpus) or profile.gpu.count
+        if nodes:
+            inventory = session.inventory
+            made.append(Tensorflow(allocation.slurm, held, cluster, claim, inventory, nodes=nodes, gpus=gpus))
+    return made
+
+
+@pytest.fixture
+def run(runs: list[Tensorflow], node: Node) -> Tensorflow:
+    """The run that this item's node takes part in."""
+    found = next((run for run in runs if node.name in run.nodes), None)
+    if found is None:
+        pytest.skip("not applicable: `tensorflow.nodes` of the cluster file asks for fewer nodes")
+    _ = found.found  # here: what breaks is an error, not a verdict on the node
+    return found
+
+
+@pytest.fixture
+def mirrored(run: Tensorflow, node: Node, expect: Expect) -> StepTold:
+    """MirroredStrategy on every node that has TensorFlow."""
+    if node.name not in run.fit:
+        expect.not_checked("no tensorflow on the node: see tensorflow.framework")
+    return run.mirrored
+
+
+@pytest.fixture
+def workers(runs: list[Tensorflow]) -> list[StepTold]:
+    """MultiWorkerMirroredStrategy over the nodes that have TensorFlow."""
+    return [run.workers for run in runs]
+
+
+def test_framework(run: Tensorflow, node: Node, expect: Expect) -> None:
+    """TensorFlow is there for the python of the steps, in the fleet's version."""
+    expect(checks.framework(node.name, run.found))
+
+
+def test_mirrored(mirrored: StepTold, run: Tensorflow, node: Node, expect: Expect) -> None:
+    """MirroredStrategy: a replica a device, right sums, equal weights after training."""
+    expect(checks.mirrored(node.name, mirrored, run.gpus))
+
+
+def test_config(workers: list[StepTold], expect: Expect) -> None:
+    """TF_CONFIG: one list of workers for all, every index once."""
+    for told in workers:
+        expect(checks.config(told))
+
+
+def test_workers(workers: list[StepTold], expect: Expect) -> None:
+    """MultiWorkerMirroredStrategy: all workers come, and the sum over all replicas is right."""
+    for told in workers:
+        expect(checks.workers(told, 1))
+
+
+def test_equal(workers: list[StepTold], expect: Expect) -> None:
+    """Training leaves the same weights on all workers."""
+    for told in workers:
+        expect(checks.equal(told))
