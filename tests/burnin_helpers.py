@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.suites.burnin.config import BurninConfig
-from pytest_gpucluster.suites.burnin.results import NodeTold, Told
+from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict
@@ -52,10 +52,12 @@ def load(node: str, kind: str, gpus: int = 4, **fields: Any) -> dict[str, Any]:
     return {"load": kind, "results": results, "sensors": {}, "deltas": {}, "unread": {}, **fields}
 
 
-def fleet(nodes: int = 2, **lines: list[dict[str, Any]]) -> Told:
+def fleet(nodes: int = 2, **lines: list[dict[str, Any]]) -> BurninResult:
     """A burn-in of healthy nodes a, b, ...; `lines` are further lines of a node in place of its healthy ones."""
     names = "abcdefgh"[:nodes]
-    told = Told({name: NodeTold(name, hello=hello(name)) for name in names}, 3600, 4, seconds=3600, rounds=1)
+    told = BurninResult(
+        {name: NodeTotals(name, hello=hello(name)) for name in names}, 3600, 4, seconds=3600, rounds=1
+    )
     for name in names:
         told.nodes[name].rounds = 1
         for line in lines.get(name) or [load(name, kind) for kind in ("matmul", "hbm", "copies")]:

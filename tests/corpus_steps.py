@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.suites.burnin import checks as burnin
-from pytest_gpucluster.suites.burnin.results import NodeTold, Told
+from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
 from pytest_gpucluster.suites.nccl import table_reader as nccl_tests
 from pytest_gpucluster.suites.nccl import validation as nccl
@@ -32,7 +32,9 @@ def judge(check: str, node: str, sections: Iterable[Section], cluster: Any) -> V
     if check == "burnin.dcgm":
         text = ("", section.text) if section.stderr else (section.text, "")
         said = {"rc": section.rc, "out": text[0], "err": text[1]}
-        return burnin.dcgm(Told({node: NodeTold(node, hello={}, dcgm=said)}, 60), node, cluster.burnin)
+        return burnin.dcgm(
+            BurninResult({node: NodeTotals(node, hello={}, dcgm=said)}, 60), node, cluster.burnin
+        )
     return _of_nccl(check, node, section, cluster)
 
 
@@ -45,8 +47,8 @@ def _of_nccl(check: str, node: str, section: Section, cluster: Any) -> Verdict:
     names = tuple(hosts) + tuple(f"absent{at}" for at in range(len(hosts), settings.get("nodes", 1)))
     ranks = max((run.world for run in output.runs), default=0)
     gpus = settings.get("gpus") or ranks // len(names) or 1
-    asked = nccl.Asked(names, gpus, collective=program[1], data_checked=settings.get("validation", True))
-    belief = nccl.believe(output, asked, profile)
+    asked = nccl.RunSpec(names, gpus, collective=program[1], data_checked=settings.get("validation", True))
+    belief = nccl.validate_run(output, asked, profile)
     if not check.endswith("_bandwidth"):
         return belief
     if belief.outcome is not Outcome.PASSED:

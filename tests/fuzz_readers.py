@@ -31,7 +31,7 @@ from pytest_gpucluster.kit import mpi_errors
 from pytest_gpucluster.kit import payload_result as told
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.suites.burnin import dcgm
-from pytest_gpucluster.suites.burnin.results import NodeTold
+from pytest_gpucluster.suites.burnin.results import NodeTotals
 from pytest_gpucluster.suites.container import facts as container
 from pytest_gpucluster.suites.horovod import facts as horovod_build
 from pytest_gpucluster.suites.monitoring import facts as monitoring
@@ -240,9 +240,9 @@ def _batch(data: bytes) -> object:
 
 def _told_burnin(data: bytes) -> object:
     line = jsontext.loads(_text(data))
-    node = NodeTold("gpu01")
+    node = NodeTotals("gpu01")
     node.add(line)
-    return NodeTold.from_dict(node.as_dict())
+    return NodeTotals.from_dict(node.as_dict())
 
 
 def _run(data: bytes) -> object:
@@ -277,7 +277,7 @@ OTHERS: dict[str, Reader] = {
             b"SwitchName=s0 Level=0 LinkSpeed=1 Nodes=gpu[01-04]\nSwitchName=s1 Level=1 Switches=s[0-3]\n",), VALUE),
         Reader("suites.nccl.localization.Measurement.from_dict", lambda data: Measurement.from_dict(jsontext.loads(_text(data))), (
             b'{"members": ["gpu01", "gpu02"], "busbw": 1.5, "collective": "all_reduce", "size": 4, "round": 1}',), DOOR),
-        Reader("suites.burnin.results.NodeTold.from_dict", _told_burnin, _BURNIN, DOOR),
+        Reader("suites.burnin.results.NodeTotals.from_dict", _told_burnin, _BURNIN, DOOR),
         Reader("drain.policy.Budget.parse", _both(Budget.parse), (b"10%", b"3"), VALUE),
         Reader("drain.reason.read_reason", _both(lambda text: read_reason("gpu01", text)), (
             b"gpucluster:gpu.count 1<2 GPUs run=20261121T010203-42 sum=5a4e2ac0",
@@ -350,7 +350,7 @@ OTHERS: dict[str, Reader] = {
 # Readers that need no corpus of their own, and why.
 ELSEWHERE = {
     "suites.os.checks.load": "a check",
-    "kit.payload_result.TaskTold": "words for people",
+    "kit.payload_result.PayloadTask": "words for people",
     "config.": "files: tests/test_fuzz_config.py",
     "suites.nccl.table_reader.explain_rc": "reads a number",
     "cluster.slurm.pyxis.explain_exit": "reads a number",
@@ -359,7 +359,7 @@ ELSEWHERE = {
     "suites.os.storage_facts.SharedFiles": "writes a command",
     "report.events.read_events": "a file: tests/test_bad_input.py",
     "report.prom.read": "text as it is; its lines are read where it is written",
-    "suites.burnin.steps.Before": "a file: tests/test_bad_input.py",
+    "suites.burnin.steps.ResumeState": "a file: tests/test_bad_input.py",
     "suites.nccl.steps.Sweep.parse": "an option of the cluster file",
     "plugin.": "ours",
     "sandbox.": "ours",

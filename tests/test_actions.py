@@ -21,7 +21,7 @@ from pytest_gpucluster.core.check import (
     NotApplicable,
     NotChecked,
     conclude,
-    disturbed,
+    with_contention,
 )
 from pytest_gpucluster.drain.policy import NAMES, reaches
 from pytest_gpucluster.plugin.drain import Drainage, Options
@@ -553,7 +553,7 @@ def test_an_error_is_no_grounds_and_keeps_a_drained_node_drained() -> None:
 @pytest.mark.parametrize("action", Action)
 def test_a_failure_of_other_users_or_settings_asks_for_no_drain(action: Action) -> None:
     """Where others were at work on the GPUs, the hardware alone was not measured."""
-    found = disturbed(
+    found = with_contention(
         conclude("gpu.x", [BAD, Finding("GPU 3", "1", "2", action)], cause="", hint="", action=action),
         "others",
     )

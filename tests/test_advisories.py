@@ -23,9 +23,9 @@ from pytest_gpucluster.core.check import (
     Outcome,
     Verdict,
     conclude,
-    disturbed,
-    explained,
-    of_software,
+    with_cause,
+    with_contention,
+    with_software_cause,
 )
 from pytest_gpucluster.plugin.drain import _hardest
 from pytest_gpucluster.plugin.expect import MAX_SHOWN, describe
@@ -111,18 +111,18 @@ def test_another_cause_of_the_whole_failure_has_one_action_for_all_findings() ->
     words = "out of memory"
     verdict = concluded(Finding("GPU 0", words, "2", Action.VENDOR), Finding("GPU 1", words, "2"))
     plain = (Finding("GPU 0", words, "2"), Finding("GPU 1", words, "2"))
-    other = disturbed(verdict, "others are at work on GPU 1")
+    other = with_contention(verdict, "others are at work on GPU 1")
     assert (other.action, other.findings) == (Action.MONITOR, plain)
     assert other.cause == "others are at work on GPU 1; the hardware alone was not measured"
     assert other.hint.startswith("ps -o pid,user,lstart,cmd -p PID")
-    other = explained(verdict, words, "why", "what", action=Action.DRAIN)
+    other = with_cause(verdict, words, "why", "what", action=Action.DRAIN)
     assert (other.action, other.findings, other.cause, other.hint) == (Action.DRAIN, plain, "why", "what")
-    assert explained(verdict, words, "why", "what").action is Action.MONITOR
-    assert explained(verdict, "no such words", "why", "what") is verdict
-    assert explained(concluded(), words, "why", "what").cause == "a cause"
-    assert disturbed(verdict, "") is verdict
-    assert disturbed(concluded(), "somebody").cause == "a cause"
-    assert of_software(verdict) is verdict
+    assert with_cause(verdict, words, "why", "what").action is Action.MONITOR
+    assert with_cause(verdict, "no such words", "why", "what") is verdict
+    assert with_cause(concluded(), words, "why", "what").cause == "a cause"
+    assert with_contention(verdict, "") is verdict
+    assert with_contention(concluded(), "somebody").cause == "a cause"
+    assert with_software_cause(verdict) is verdict
 
 
 def test_a_drain_names_the_finding_that_asks_for_it() -> None:

@@ -38,7 +38,7 @@ from pytest_gpucluster.core import sanitize as printable
 from pytest_gpucluster.core.errors import GpuClusterError, SlurmError, TransportError
 from pytest_gpucluster.core.probe import with_root
 from pytest_gpucluster.report.events import EventLog, read_events
-from pytest_gpucluster.suites.burnin.steps import Before
+from pytest_gpucluster.suites.burnin.steps import ResumeState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -499,6 +499,6 @@ def test_a_log_of_anything_is_no_traceback_for_the_burnin(tmp_path: Path) -> Non
         path = tmp_path / "events.jsonl"
         path.write_text(wrong + "\n")
         try:
-            Before.read(read_events(path))
+            ResumeState.read(read_events(path))
         except (KeyError, TypeError, ValueError):
             continue  # --burnin-resume says so in one line

@@ -25,8 +25,8 @@ from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.plugin import burnin as plugin
 from pytest_gpucluster.suites.burnin import checks, payload
 from pytest_gpucluster.suites.burnin.config import BurninConfig
-from pytest_gpucluster.suites.burnin.results import NodeTold, Told
-from pytest_gpucluster.suites.burnin.steps import Before, Burnin, Progress, _pairs
+from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
+from pytest_gpucluster.suites.burnin.steps import Burnin, Progress, ResumeState, _pairs
 
 DATA = Path(__file__).parent / "data"
 SOURCE = Path(payload.__file__)
@@ -297,16 +297,16 @@ def test_products_are_compared_bit_by_bit() -> None:
 
 
 def test_sums_survive_the_event_log_and_add_up() -> None:
-    one, two = NodeTold("a", hello=hello("a")), NodeTold("a")
+    one, two = NodeTotals("a", hello=hello("a")), NodeTotals("a")
     sensors = {gpu_of("a", 0): {"samples": 10, "celsius": 70, "slow": {"hw_slowdown": 0.3}, "sm_mhz": 1800}}
     one.add(load("a", "matmul", deltas={gpu_of("a", 0): {"pcie_replay": 3}}, sensors=sensors))
     two.add(load("a", "hbm", deltas={gpu_of("a", 0): {"pcie_replay": 4}}, sensors=sensors))
     two.add({"load": "nccl", "results": [{"load": "nccl", "problem": "hung", "members": ["a", "b"]}]})
     one.rounds = two.rounds = 1
-    both = NodeTold("a")
+    both = NodeTotals("a")
     for told in (one, two):
-        both.merge(NodeTold.from_dict(json.loads(json.dumps(told.as_dict()))))
-    at_once = NodeTold("a")
+        both.merge(NodeTotals.from_dict(json.loads(json.dumps(told.as_dict()))))
+    at_once = NodeTotals("a")
     for told in (one, two):
         at_once.merge(told)
     assert both.as_dict() == at_once.as_dict()
@@ -318,13 +318,13 @@ def test_sums_survive_the_event_log_and_add_up() -> None:
 
 
 def test_strangers_survive_the_event_log_and_add_up() -> None:
-    one, two = NodeTold("a", hello=hello("a")), NodeTold("a")
+    one, two = NodeTotals("a", hello=hello("a")), NodeTotals("a")
     seen = {gpu_of("a", 0): ["python3 (pid 7)", "/usr/bin/nvidia-cuda-mps-server (pid 8)"]}
     one.add(load("a", "hbm", strangers=seen))
     two.add(load("a", "hbm", strangers={gpu_of("a", 0): ["python3 (pid 7)", "x (pid 9)"]}))
-    both = NodeTold("a")
+    both = NodeTotals("a")
     for told in (one, two):
-        both.merge(NodeTold.from_dict(json.loads(json.dumps(told.as_dict()))))
+        both.merge(NodeTotals.from_dict(json.loads(json.dumps(told.as_dict()))))
     assert both.strangers == {gpu_of("a", 0): ["python3 (pid 7)", "x (pid 9)"]}
     assert both.shared == {gpu_of("a", 0): {"hbm": 2}}
 
@@ -348,7 +348,9 @@ def test_a_healthy_node_passes() -> None:
 
 
 def test_what_was_never_run_is_never_a_pass() -> None:
-    whole = Told({"a": NodeTold("a", lost="silent for 60 s"), "b": NodeTold("b", hello=hello("b"))}, 60, 4)
+    whole = BurninResult(
+        {"a": NodeTotals("a", lost="silent for 60 s"), "b": NodeTotals("b", hello=hello("b"))}, 60, 4
+    )
     for node in whole.nodes:
         for judge in (checks.corruption, checks.xid, checks.survived):
             assert judge(whole, node).outcome is not Outcome.PASSED
@@ -422,7 +424,7 @@ def test_a_gpu_that_contradicts_itself_needs_no_majority() -> None:
 
 def test_results_of_unlike_hardware_are_not_compared() -> None:
     other = load("b", "matmul", own={i: {"hash": "bb", "key": "bf16/8192/1/y"} for i in range(4)})
-    assert fleet(2, b=[other]).liars() == {}
+    assert fleet(2, b=[other]).corrupt_gpus() == {}
 
 
 @pytest.mark.parametrize(
@@ -464,8 +466,8 @@ def test_a_straggler_above_the_floor_is_named_by_median_and_mad() -> None:
 
 def test_of_two_gpus_that_copy_to_each_other_neither_is_accused_alone() -> None:
     names = "abcd"
-    told = {name: NodeTold(name, hello=hello(name, gpus=2), rounds=1) for name in names}
-    whole = Told(told, 3600, 4, seconds=3600, rounds=1)
+    told = {name: NodeTotals(name, hello=hello(name, gpus=2), rounds=1) for name in names}
+    whole = BurninResult(told, 3600, 4, seconds=3600, rounds=1)
     for name in names:
         slow = {0: {"gbs": 100.0}} if name == "a" else {}
         told[name].add(load(name, "peer", gpus=2, own=slow))
@@ -634,12 +636,12 @@ def test_a_gpu_without_its_worker_is_missed() -> None:
     ]
 
 
-def idle_gpus(nodes: int, *reasons: str) -> Told:
+def idle_gpus(nodes: int, *reasons: str) -> BurninResult:
     """A fleet of nodes of one GPU; the first ones could start no worker, for these reasons."""
     whole = fleet(nodes)
     whole.gpus = 1
     for name, told in whole.nodes.items():
-        whole.nodes[name] = told = NodeTold(name, hello=hello(name, 1), rounds=1)  # noqa: PLW2901
+        whole.nodes[name] = told = NodeTotals(name, hello=hello(name, 1), rounds=1)  # noqa: PLW2901
         told.add({"load": "cpu", "results": [{"load": "cpu", "key": "cpu/1", "hashes": ["a"], "rate": 5.0}]})
     for told, reason in zip(whole.nodes.values(), reasons, strict=False):
         assert told.hello is not None
@@ -680,7 +682,7 @@ def test_what_all_nodes_lack_is_the_fault_of_none() -> None:
 
 
 def test_processes_that_die_again_and_again_make_the_node_leave() -> None:
-    told = NodeTold("a", hello=hello("a"))
+    told = NodeTotals("a", hello=hello("a"))
     for _ in range(checks.DEATHS):
         assert not checks.fatal(told)
         told.add({"load": "hbm", "results": [{"load": "hbm", "problem": "the load ended by signal 11"}]})
@@ -884,7 +886,7 @@ def test_a_log_gives_what_was_done_and_who_is_out() -> None:
             "rounds": 2,
         },
     ]
-    before = Before.read(events)
+    before = ResumeState.read(events)
     assert (before.asked, before.seconds, before.rounds) == (600.0, 200.0, 2)
     assert (before.nodes["a"].rounds, before.nodes["b"].out) == (2, "wrong data")
 
@@ -1006,7 +1008,7 @@ def test_the_agent_ends_with_its_input_and_leaves_nothing(tmp_path: Path) -> Non
             if said[-1]["burnin"] == "done":
                 process.stdin.close()
     assert process.returncode == 0
-    told = NodeTold("n1")
+    told = NodeTotals("n1")
     for one in said:
         if one["burnin"] == "load":
             told.add(one)
@@ -1041,9 +1043,9 @@ def test_a_load_that_hangs_when_the_burn_in_ends_is_no_pass(monkeypatch: pytest.
     ]
     agent.stop()
     (line,) = said
-    told = NodeTold("n1", hello={"devices": [{"gpu": i, "uuid": f"GPU-{i}"} for i in range(3)], "cpus": 1})
+    told = NodeTotals("n1", hello={"devices": [{"gpu": i, "uuid": f"GPU-{i}"} for i in range(3)], "cpus": 1})
     told.add(line)
-    whole = Told({"n1": told}, asked=1.0, gpus=3)
+    whole = BurninResult({"n1": told}, asked=1.0, gpus=3)
     assert failed(checks.survived(whole, "n1")) == [
         "GPU 0 (GPU-0): hbm: the load had not ended after 100 s instead of 10 s"
     ]
@@ -1053,22 +1055,22 @@ def test_a_load_that_hangs_when_the_burn_in_ends_is_no_pass(monkeypatch: pytest.
 
 
 def test_a_process_that_hung_says_nothing_of_the_memory() -> None:
-    told = NodeTold("n1", hello={"devices": [], "cpus": 1})
+    told = NodeTotals("n1", hello={"devices": [], "cpus": 1})
     told.add(
         {"load": "memory", "results": [{"load": "memory", "problem": "the load did not answer in time"}]}
     )
-    whole = Told({"n1": told}, asked=1.0)
+    whole = BurninResult({"n1": told}, asked=1.0)
     assert failed(checks.survived(whole, "n1")) == ["node: memory: the load did not answer in time"]
     assert checks.memory(whole, "n1", CONFIG).outcome is Outcome.NOT_CHECKED
 
 
 @pytest.mark.parametrize("foreign", [(), ("python3",)])
 def test_a_gpu_that_others_use_is_not_sent_back(foreign: tuple[str, ...]) -> None:
-    told = NodeTold("a", hello=hello("a", 1))
+    told = NodeTotals("a", hello=hello("a", 1))
     assert told.hello
     told.hello["gpus"][0]["processes"] = [{"name": name, "pid": 42} for name in foreign]
     told.add({"load": "hbm", "results": [{"load": "hbm", "uuid": gpu_of("a", 0), "gbs": 1000.0}]})
-    verdict = checks.memory_bandwidth(Told({"a": told}, asked=1.0), "a", CONFIG)
+    verdict = checks.memory_bandwidth(BurninResult({"a": told}, asked=1.0), "a", CONFIG)
     assert verdict.outcome is Outcome.FAILED
     expected = "others are at work on the GPU: python3 (pid 42)" if foreign else "a GPU's memory is slow"
     assert verdict.cause.startswith(expected)
@@ -1091,10 +1093,10 @@ def hbm(rate: float, *strangers: str) -> dict[str, Any]:
     ],
 )
 def test_a_stranger_that_came_in_the_middle_is_found(rounds: tuple[Any, ...], action: Action) -> None:
-    told = NodeTold("a", hello=hello("a", 1))
+    told = NodeTotals("a", hello=hello("a", 1))
     for one in rounds:
         told.add(one)
-    verdict = checks.memory_bandwidth(Told({"a": told}, asked=1.0), "a", CONFIG)
+    verdict = checks.memory_bandwidth(BurninResult({"a": told}, asked=1.0), "a", CONFIG)
     assert verdict.outcome is Outcome.FAILED
     assert verdict.action is action
     assert ("x (pid 7)" in verdict.cause) == (action is Action.MONITOR)
@@ -1144,11 +1146,13 @@ def test_memory_that_a_stranger_holds_keeps_a_worker_from_starting() -> None:
 
 
 def test_the_daemon_of_mps_is_nobody_else() -> None:
-    told = NodeTold("a", hello=hello("a", 1))
+    told = NodeTotals("a", hello=hello("a", 1))
     assert told.hello is not None
     told.hello["gpus"][0]["processes"] = [entry(42, "/usr/bin/nvidia-cuda-mps-server")]
     told.add(hbm(1000.0, "nvidia-cuda-mps-server (pid 42)"))
-    assert checks.memory_bandwidth(Told({"a": told}, asked=1.0), "a", CONFIG).action is Action.RESET_GPU
+    assert (
+        checks.memory_bandwidth(BurninResult({"a": told}, asked=1.0), "a", CONFIG).action is Action.RESET_GPU
+    )
 
 
 @pytest.mark.parametrize(
@@ -1312,10 +1316,10 @@ def test_a_driver_that_hangs_under_load_fails_the_node(
     payload.SMI.ask("-q", timeout=0.2)
     agent.stop()
     (line,) = said
-    told = NodeTold("a", hello=hello("a", 1))
+    told = NodeTotals("a", hello=hello("a", 1))
     told.add(line)
     assert not told.ran
-    verdict = checks.counters(Told({"a": told}, asked=1.0, gpus=1), "a", CONFIG)
+    verdict = checks.counters(BurninResult({"a": told}, asked=1.0, gpus=1), "a", CONFIG)
     assert failed(verdict) == ["nvidia-smi: nvidia-smi: no answer for 0 s (round 0 matmul)"]
     assert verdict.cause.startswith("the driver does not answer any more")
     assert verdict.action is Action.DRAIN
@@ -1356,7 +1360,7 @@ def test_an_nvidia_smi_that_answers_again_is_no_driver_that_hangs() -> None:
     assert whole.nodes["a"].unread == {"xid": "dmesg: no"}
     assert not checks.suspicious(whole, "a", CONFIG, 60.0)
     assert checks.suspicious(fleet(1, a=[late]), "a", CONFIG, 60.0)
-    earlier, later = NodeTold("a"), NodeTold("a")
+    earlier, later = NodeTotals("a"), NodeTotals("a")
     earlier.add(late)
     later.add(again)
     earlier.merge(later)

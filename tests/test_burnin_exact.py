@@ -15,13 +15,13 @@ from pytest_gpucluster.suites.burnin import limits as burnin_limits
 from pytest_gpucluster.suites.burnin import results as burnin_told
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.dcgm import DcgmResult, DcgmWarning
-from pytest_gpucluster.suites.burnin.results import GpuAbout, Lie, NodeTold, Peaks, Told
+from pytest_gpucluster.suites.burnin.results import BurninResult, GpuAbout, Lie, NodeTotals, Peaks
 
 PART = "GPU 1 (GPU-a-1, 0000:10:00.0)"
 UUID = gpu_of("a", 1)
 
 
-def one(**lines: list[dict[str, Any]]) -> tuple[Told, NodeTold]:
+def one(**lines: list[dict[str, Any]]) -> tuple[BurninResult, NodeTotals]:
     whole = fleet(1, **lines)
     return whole, whole.nodes["a"]
 
@@ -40,24 +40,25 @@ def one(**lines: list[dict[str, Any]]) -> tuple[Told, NodeTold]:
     ],
 )  # fmt: skip
 def test_a_counter_after_which_a_node_leaves(counter: str, said: str) -> None:
-    told = NodeTold("a", hello("a"), rose={"": {"pcie_replay": 1}, UUID: {"xid_31": 1, counter: 2}})
+    told = NodeTotals("a", hello("a"), rose={"": {"pcie_replay": 1}, UUID: {"xid_31": 1, counter: 2}})
     assert burnin.fatal(told) == (f"{PART}: {said}" if said else "")
 
 
 def test_wrong_data_after_which_a_node_leaves() -> None:
-    assert burnin.fatal(NodeTold("a", hello("a"), wrong={"hbm": {gpu_of("a", 0): 0, UUID: 1}})) == (
+    assert burnin.fatal(NodeTotals("a", hello("a"), wrong={"hbm": {gpu_of("a", 0): 0, UUID: 1}})) == (
         f"wrong data: hbm, {PART}"
     )
-    assert burnin.fatal(NodeTold("a", wrong={"nccl": {"": 1}})) == "wrong data: nccl, node"
-    assert burnin.fatal(NodeTold("a", wrong={"nccl": {"": 1}}, partners={"b": [1.0]})) == ""
+    assert burnin.fatal(NodeTotals("a", wrong={"nccl": {"": 1}})) == "wrong data: nccl, node"
+    assert burnin.fatal(NodeTotals("a", wrong={"nccl": {"": 1}}, partners={"b": [1.0]})) == ""
     assert (
-        burnin.fatal(NodeTold("a", wrong={"cpu": {"": 1}}, partners={"b": [1.0]})) == "wrong data: cpu, node"
+        burnin.fatal(NodeTotals("a", wrong={"cpu": {"": 1}}, partners={"b": [1.0]}))
+        == "wrong data: cpu, node"
     )
-    assert burnin.fatal(NodeTold("a", wrong={"cpu": {"": 0}})) == ""
+    assert burnin.fatal(NodeTotals("a", wrong={"cpu": {"": 0}})) == ""
 
 
 def test_deaths_after_which_a_node_leaves() -> None:
-    told = NodeTold("a", problems=[("hbm", "", "the load ended")] * 2 + [("hbm", "", "no CUDA")])
+    told = NodeTotals("a", problems=[("hbm", "", "the load ended")] * 2 + [("hbm", "", "no CUDA")])
     told.problems.append(("nccl", "", "the load ended"))  # another node may be the cause
     assert burnin.fatal(told) == ""
     told.problems.append(("cpu", "", "the load did not answer in time"))
@@ -104,7 +105,7 @@ def test_replays_are_counted_by_the_minute_and_at_least_for_one(seconds: float, 
         "b": {"x": 1, "pcie_replay": 3},
         "a": {"symbol_error": 1, "ecc_corrected_volatile": 2, "xid_79": 1},
     }
-    assert list(burnin._risen(NodeTold("a", rose=rose), seconds, BurninConfig(max_corrected=5))) == [
+    assert list(burnin._risen(NodeTotals("a", rose=rose), seconds, BurninConfig(max_corrected=5))) == [
         ("a", "ecc_corrected_volatile", 2, 5), ("a", "symbol_error", 1, 119), ("b", "pcie_replay", 3, limit)
     ]  # fmt: skip
 
@@ -139,7 +140,7 @@ def test_a_load_that_is_slow_beside_others_drains_nobody(
 
 
 def test_whose_processes_explain_a_finding() -> None:
-    told = NodeTold(
+    told = NodeTotals(
         "a", hello("a"), strangers={UUID: ["b"], gpu_of("a", 0): ["c"]}, shared={UUID: {"hbm": 1}}
     )
     assert told.hello
@@ -194,8 +195,8 @@ def test_a_gpu_that_never_began_and_a_load_that_died() -> None:
     assert [it.part for it in both.findings] == [PART, "GPUs"]
     whole.gpus = 3
     assert [it.part for it in burnin.survived(whole, "a").findings] == [PART]
-    for left in (NodeTold("a", out="x"), NodeTold("a", lost="x")):
-        assert burnin.survived(Told({"a": left}, 60), "a").reason == ""
+    for left in (NodeTotals("a", out="x"), NodeTotals("a", lost="x")):
+        assert burnin.survived(BurninResult({"a": left}, 60), "a").reason == ""
 
 
 # --- what was not measured
@@ -226,8 +227,9 @@ def test_some_loads_of_several_were_run() -> None:
 
 def test_results_of_the_host_are_no_corruption_of_a_gpu() -> None:
     found_by = {"a": "x", "b": "y", "c": "y"}
-    whole = Told(
-        {name: NodeTold(name, hello(name), hashes={"cpu/1": {"": [it]}}) for name, it in found_by.items()}, 60
+    whole = BurninResult(
+        {name: NodeTotals(name, hello(name), hashes={"cpu/1": {"": [it]}}) for name, it in found_by.items()},
+        60,
     )
     assert burnin.corruption(whole, "a").findings == ()
     assert burnin.cpu(whole, "b", CONFIG).findings == ()
@@ -235,8 +237,10 @@ def test_results_of_the_host_are_no_corruption_of_a_gpu() -> None:
     assert found == Finding(
         "CPUs", "cpu: another result than 2 others", "the result of the other nodes for the same input"
     )
-    told = NodeTold("a", hello("a"), wrong={"hbm": {UUID: 0, gpu_of("a", 0): 0}}, checked={"hbm": {UUID: 7}})
-    assert burnin.corruption(Told({"a": told}, 60), "a").findings == ()
+    told = NodeTotals(
+        "a", hello("a"), wrong={"hbm": {UUID: 0, gpu_of("a", 0): 0}}, checked={"hbm": {UUID: 7}}
+    )
+    assert burnin.corruption(BurninResult({"a": told}, 60), "a").findings == ()
 
 
 def test_several_wrong_results_are_each_told() -> None:
@@ -302,10 +306,10 @@ def test_wrong_sums_are_blamed_on_a_partner_that_is_bad() -> None:
 def test_a_partner_that_broke_excuses_only_who_waited() -> None:
     def blamed(*own: str, other: str = "Xid", out: str = "") -> bool:
         nodes = {
-            "a": NodeTold("a", problems=[("nccl", "", text) for text in own]),
-            "b": NodeTold("b", problems=[("nccl", "", other)] if other else [], out=out),
+            "a": NodeTotals("a", problems=[("nccl", "", text) for text in own]),
+            "b": NodeTotals("b", problems=[("nccl", "", other)] if other else [], out=out),
         }
-        return burnin._blamed_on_others(Told(nodes, 60), "a")
+        return burnin._blamed_on_others(BurninResult(nodes, 60), "a")
 
     assert blamed("timed out (a b)")
     assert blamed("timed out (a b)", "connection closed (a b)")
@@ -318,20 +322,24 @@ def test_a_partner_that_broke_excuses_only_who_waited() -> None:
 
 
 def test_one_gpu_of_two_nodes_has_a_partner() -> None:
-    nodes = {name: NodeTold(name, hello(name, 1)) for name in "ab"}
-    assert burnin.nccl(Told(nodes, 60), "a", CONFIG).reason == "nccl was not run in the time there was"
+    nodes = {name: NodeTotals(name, hello(name, 1)) for name in "ab"}
+    assert (
+        burnin.nccl(BurninResult(nodes, 60), "a", CONFIG).reason == "nccl was not run in the time there was"
+    )
     assert nodes["a"].hello
     nodes["a"].hello["devices"] = []
-    assert burnin.nccl(Told(nodes, 60), "a", CONFIG).reason == "the node has no GPU in this step"
-    assert burnin.nccl(Told(nodes, 60), "b", CONFIG).reason == "one GPU alone has nothing to reduce with"
-    silent = Told({"a": NodeTold("a")}, 60)
+    assert burnin.nccl(BurninResult(nodes, 60), "a", CONFIG).reason == "the node has no GPU in this step"
+    assert (
+        burnin.nccl(BurninResult(nodes, 60), "b", CONFIG).reason == "one GPU alone has nothing to reduce with"
+    )
+    silent = BurninResult({"a": NodeTotals("a")}, 60)
     assert burnin.peer(silent, "a", CONFIG).reason == "the node never took part: no word from it"
 
 
 def test_the_figure_of_pairs_is_the_best_median() -> None:
-    told = NodeTold("a", partners={"b": [10.0, 30.0, 20.0], "c": [5.0, 6.0, 100.0]})
+    told = NodeTotals("a", partners={"b": [10.0, 30.0, 20.0], "c": [5.0, 6.0, 100.0]})
     assert burnin._best_pair(told) == 20.0
-    assert burnin._best_pair(NodeTold("a")) is None
+    assert burnin._best_pair(NodeTotals("a")) is None
     whole = fleet(2, a=[nccl("a", "b"), nccl("a")])
     whole.nodes["a"].rates["nccl_alone"][UUID] = [300.0]
     whole.nodes["a"].rates["nccl_alone"][gpu_of("a", 0)] = [340.0]
@@ -380,7 +388,7 @@ def test_how_nvidia_smi_fails() -> None:
     def mute(later: str = "", first: str = "", **more: Any) -> str:
         unread = {"gpu": later} if later else {}
         return burnin._mute(
-            NodeTold("a", hello("a", unread={"gpu": first} if first else {}, **more), unread=unread)
+            NodeTotals("a", hello("a", unread={"gpu": first} if first else {}, **more), unread=unread)
         )
 
     assert mute() == mute(first="Failed") == mute("Failed", gpus=0) == ""
@@ -388,7 +396,7 @@ def test_how_nvidia_smi_fails() -> None:
     assert mute(first="no end after 60 s") == "no end after 60 s"
     assert mute("no answer for 9 s", gpus=0) == "no answer for 9 s"
     assert mute("Failed", "no end after 60 s") == "Failed"
-    assert burnin._mute(NodeTold("a")) == ""
+    assert burnin._mute(NodeTotals("a")) == ""
 
 
 def test_xids_in_words() -> None:
@@ -433,7 +441,7 @@ def test_each_gpu_and_reason_is_told() -> None:
     assert [(it.name, it.value) for it in verdict.metrics] == [
         ("burnin_celsius", 91.5), ("burnin_watts", 5.0), ("burnin_celsius", 91.0)
     ]  # fmt: skip
-    idle = Told({"a": NodeTold("a", hello("a"))}, 60)
+    idle = BurninResult({"a": NodeTotals("a", hello("a"))}, 60)
     assert burnin.temperature(idle, "a", CONFIG).reason == "matmul was not run in the time there was"
 
 
@@ -510,7 +518,7 @@ def test_a_straggler_in_words() -> None:
 
 
 def test_who_stands_apart_and_who_is_of_the_slow_half() -> None:
-    told = NodeTold("a", hello("a"))
+    told = NodeTotals("a", hello("a"))
     rate = burnin_limits.Rate("a", UUID, "bf16", 500.0)
     low = Outliers(700.0, 1.0, {f"a\n{UUID}": -0.25}, {})
     assert burnin._slower(told, rate, low, 9) == Finding(
@@ -529,7 +537,7 @@ def test_who_stands_apart_and_who_is_of_the_slow_half() -> None:
 
 @pytest.mark.parametrize(("gpus", "shared"), [(2, True), (3, True), (4, False)])
 def test_a_slow_partner_is_not_told_from_its_peer_where_there_are_few(gpus: int, *, shared: bool) -> None:
-    told = NodeTold("a", hello("a", gpus))
+    told = NodeTotals("a", hello("a", gpus))
     low = Outliers(700.0, 1.0, {f"a\n{UUID}": -0.25}, {})
     for metric, either in (("peer", shared), ("bf16", False)):
         found = burnin._slower(told, burnin_limits.Rate("a", UUID, metric, 5.0), low, 9)
@@ -539,15 +547,15 @@ def test_a_slow_partner_is_not_told_from_its_peer_where_there_are_few(gpus: int,
 
 def test_equals_are_of_one_kind() -> None:
     nodes = {
-        "a": NodeTold("a", hello("a", 2)),
-        "b": NodeTold("b", hello("b", 2, cpus=32)),
-        "c": NodeTold("c"),
+        "a": NodeTotals("a", hello("a", 2)),
+        "b": NodeTotals("b", hello("b", 2, cpus=32)),
+        "c": NodeTotals("c"),
     }
     for name, told in nodes.items():
         told.rates = {metric: {gpu_of(name, 0): [1.0]} for metric in ("bf16", "hbm", "h2d")} | {
             "cpu": {"": [2.0]}
         }
-    whole = Told(nodes, 60)
+    whole = BurninResult(nodes, 60)
 
     def kinds(metric: str) -> dict[str, list[str]]:
         return {kind: [node for node, _ in values] for kind, values in burnin._equals(whole, metric).items()}
@@ -560,12 +568,12 @@ def test_equals_are_of_one_kind() -> None:
 
 
 def test_pairs_are_compared_from_three_partners_on() -> None:
-    def fleet_of(partners: int) -> Told:
-        nodes = {name: NodeTold(name, hello(name)) for name in "abcdefgh"}
+    def fleet_of(partners: int) -> BurninResult:
+        nodes = {name: NodeTotals(name, hello(name)) for name in "abcdefgh"}
         for name, told in nodes.items():
             told.rates = {"nccl_pairs": {gpu_of(name, 0): [50.0 if name == "a" else 90.0]}}
             told.partners = {f"x{n}": [90.0] for n in range(partners)}
-        return Told(nodes, 60)
+        return BurninResult(nodes, 60)
 
     assert failed(burnin.stragglers(fleet_of(3), "a", CONFIG)) == [
         "GPU 0 (GPU-a-0, 0000:00:00.0): nccl_pairs 50 GB/s, 44% below"
@@ -575,10 +583,10 @@ def test_pairs_are_compared_from_three_partners_on() -> None:
 
 @pytest.mark.parametrize(("metric", "own", "host"), [("hbm", 0.19, 0.5), ("h2d", 0.5, 0.19)])
 def test_gpus_and_hosts_have_a_least_distance_each(metric: str, own: float, host: float) -> None:
-    nodes = {name: NodeTold(name, hello(name)) for name in "abcdefgh"}
+    nodes = {name: NodeTotals(name, hello(name)) for name in "abcdefgh"}
     for name, told in nodes.items():
         told.rates = {metric: {gpu_of(name, 0): [4000.0 if name == "a" else 5000.0]}}
-    whole = Told(nodes, 60)
+    whole = BurninResult(nodes, 60)
     strict = BurninConfig(min_relative=own, min_relative_host=host)
     assert len(burnin.stragglers(whole, "a", strict).findings) == 1
     wide = BurninConfig(min_relative=own + 0.02, min_relative_host=host + 0.02)
@@ -591,8 +599,8 @@ def test_gpus_and_hosts_have_a_least_distance_each(metric: str, own: float, host
 def test_a_gpu_without_its_own_words() -> None:
     assert str(GpuAbout(3, "U", "b")) == "GPU 3 (U, b)"
     assert str(GpuAbout(3, "U")) == "GPU 3 (U)"
-    whole = Told(
-        {"a": NodeTold("a", rates={"bf16": {"U": [3.0, 1.0, 2.0], "V": []}}), "b": NodeTold("b")}, 60
+    whole = BurninResult(
+        {"a": NodeTotals("a", rates={"bf16": {"U": [3.0, 1.0, 2.0], "V": []}}), "b": NodeTotals("b")}, 60
     )
     assert (whole.median("bf16", "a"), whole.median("bf16", "b")) == ({"U": 2.0}, {})
     assert whole.fleet("bf16") == {("a", "U"): 2.0}
@@ -620,12 +628,12 @@ def test_what_a_problem_says() -> None:
 
 
 def test_a_sum_without_anything_is_short() -> None:
-    assert NodeTold("a").as_dict() == {"node": "a"}
-    told = NodeTold("a", lost="x")
+    assert NodeTotals("a").as_dict() == {"node": "a"}
+    told = NodeTotals("a", lost="x")
     told.add({"load": "hbm", "deltas": {"U": {}}, "sensors": {"U": {"samples": "3", "slow": {"heat": 0.5}}}})
     assert told.as_dict() == {
         "node": "a", "lost": "x",
         "peaks": {"U": {"samples": 3, "celsius": None, "memory_celsius": None, "watts": None, "sm_mhz": [],
                         "slow": {"heat": 2}}},
     }  # fmt: skip
-    assert NodeTold.from_dict({**told.as_dict(), "of_a_later_release": 1}) == told
+    assert NodeTotals.from_dict({**told.as_dict(), "of_a_later_release": 1}) == told

@@ -10,7 +10,7 @@ from burnin_helpers import CONFIG, fleet, gpu_of, hello, load
 from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, Outcome, Verdict
 from pytest_gpucluster.suites.burnin import checks
 from pytest_gpucluster.suites.burnin.config import BurninConfig
-from pytest_gpucluster.suites.burnin.results import NodeTold, Peaks, Told
+from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals, Peaks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,11 +19,11 @@ GPU_1 = "GPU 1 (GPU-a-1, 0000:10:00.0)"
 KINDS = ("matmul", "hbm", "copies", "peer")
 
 
-def told(whole: Told) -> NodeTold:
+def told(whole: BurninResult) -> NodeTotals:
     return whole.nodes["a"]
 
 
-def with_rose(counter: str, count: int, load_: str = "matmul", part: str = "") -> Told:
+def with_rose(counter: str, count: int, load_: str = "matmul", part: str = "") -> BurninResult:
     part = part or gpu_of("a", 1)
     return fleet(1, a=[load("a", load_, deltas={part: {counter: count}})])
 
@@ -74,8 +74,10 @@ def test_a_gpu_that_took_no_part(broken: list[str], why: str) -> None:
 
 
 def test_what_no_node_could_do_is_not_checked() -> None:
-    whole = Told(
-        {name: NodeTold(name, hello=hello(name, devices=[], broken=["x"]), rounds=1) for name in "ab"}, 60, 4
+    whole = BurninResult(
+        {name: NodeTotals(name, hello=hello(name, devices=[], broken=["x"]), rounds=1) for name in "ab"},
+        60,
+        4,
     )
     words = "no GPU of any node was loaded: x: look at burnin.environment, or -m gpu"
     reason(checks.survived(whole, "a"), NotChecked(words))
@@ -125,7 +127,9 @@ def test_a_load_that_reports_a_problem(name: str) -> None:
 def test_why_a_load_was_not_measured(name: str) -> None:
     check, kind, _ = LOADS[name]
     other: Any = "cpu" if kind != "cpu" else "memory"
-    bare = Told({name: NodeTold(name, hello=hello(name), rounds=1) for name in "ab"}, 3600, 4, seconds=3600)
+    bare = BurninResult(
+        {name: NodeTotals(name, hello=hello(name), rounds=1) for name in "ab"}, 3600, 4, seconds=3600
+    )
     left_out = BurninConfig(loads=(other,))
     reason(check(bare, "a", left_out), NotApplicable(f"burnin.loads of the cluster file leaves {kind} out"))
     reason(check(bare, "a", CONFIG), NotChecked(f"{kind} was not run in the time there was"))
@@ -133,7 +137,7 @@ def test_why_a_load_was_not_measured(name: str) -> None:
     reason(check(bare, "a", CONFIG), NotChecked(f"{kind} was not run: wrong data"))
     bare.nodes["a"].skips[kind] = "no room"
     reason(check(bare, "a", CONFIG), NotApplicable("no room"))
-    silent = Told({"a": NodeTold("a"), "b": bare.nodes["b"]}, 3600, 4)
+    silent = BurninResult({"a": NodeTotals("a"), "b": bare.nodes["b"]}, 3600, 4)
     reason(check(silent, "a", CONFIG), NotChecked("the node never took part: no word from it"))
     silent.nodes["a"].out = "left"
     reason(check(silent, "a", CONFIG), NotChecked("the node never took part: left"))
@@ -148,14 +152,17 @@ def test_a_node_without_working_gpus(name: str) -> None:
         (["", "no CUDA"], NotChecked("no worker on the GPUs: no CUDA")),
         ([], NotApplicable("the node has no GPU in this step")),
     ):
-        node = NodeTold("a", hello=hello("a", devices=[], broken=broken), rounds=1)
-        reason(check(Told({"a": node, "b": NodeTold("b", hello=hello("b"))}, 60, 4), "a", CONFIG), expected)
+        node = NodeTotals("a", hello=hello("a", devices=[], broken=broken), rounds=1)
+        reason(
+            check(BurninResult({"a": node, "b": NodeTotals("b", hello=hello("b"))}, 60, 4), "a", CONFIG),
+            expected,
+        )
 
 
 @pytest.mark.parametrize("name", [name for name in LOADS if name != "nccl"])
 def test_a_load_whose_process_ended_is_judged_by_survived(name: str) -> None:
     check, kind, _ = LOADS[name]
-    whole = Told({"a": NodeTold("a", hello=hello("a"), rounds=1)}, 60, 4)
+    whole = BurninResult({"a": NodeTotals("a", hello=hello("a"), rounds=1)}, 60, 4)
     told(whole).problems.append((kind, "", "the load ended by signal 9"))
     reason(check(whole, "a", CONFIG), NotChecked(f"{kind} did not run to its end: see burnin.survived"))
 
@@ -237,7 +244,7 @@ def test_wrong_sums_of_a_collective() -> None:
     [(checks.peer, "one GPU alone has no peer"), (checks.nccl, "one GPU alone has nothing to reduce with")],
 )
 def test_one_gpu_has_nothing_to_talk_to(check: Callable[..., Verdict], words: str) -> None:
-    whole = Told({"a": NodeTold("a", hello=hello("a", gpus=1), rounds=1)}, 60, 1)
+    whole = BurninResult({"a": NodeTotals("a", hello=hello("a", gpus=1), rounds=1)}, 60, 1)
     reason(check(whole, "a", CONFIG), NotApplicable(words))
 
 
@@ -266,7 +273,7 @@ def test_a_gpu_that_vanished() -> None:
 
 
 def test_why_counters_were_not_judged() -> None:
-    silent = Told({"a": NodeTold("a")}, 60)
+    silent = BurninResult({"a": NodeTotals("a")}, 60)
     reason(checks.counters(silent, "a", CONFIG), NotChecked("the node never took part: no word from it"))
     whole = fleet(1)
     told(whole).hello = hello("a", counted=[], unread={"gpu": "no nvidia-smi", "xid": "dmesg: denied"})
@@ -278,7 +285,7 @@ def test_why_counters_were_not_judged() -> None:
     told(whole).hello = hello("a", counted=["symbol_error"], unread={"gpu": "no permission"})
     words = "the counters of the GPUs could not be read: no permission"
     reason(checks.counters(whole, "a", CONFIG), NotChecked(words))
-    bare = Told({"a": NodeTold("a", hello=hello("a"))}, 60, 4)
+    bare = BurninResult({"a": NodeTotals("a", hello=hello("a"))}, 60, 4)
     words = "no load was finished, so there is no before and after"
     reason(checks.counters(bare, "a", CONFIG), NotChecked(words))
     reason(checks.xid(bare, "a"), NotChecked(words))
@@ -289,10 +296,10 @@ def test_why_counters_were_not_judged() -> None:
 
 def test_why_xids_were_not_judged() -> None:
     reason(
-        checks.xid(Told({"a": NodeTold("a")}, 60), "a"),
+        checks.xid(BurninResult({"a": NodeTotals("a")}, 60), "a"),
         NotChecked("the node never took part: no word from it"),
     )
-    without = Told({"a": NodeTold("a", hello=hello("a", gpus=0))}, 60)
+    without = BurninResult({"a": NodeTotals("a", hello=hello("a", gpus=0))}, 60)
     reason(checks.xid(without, "a"), NotApplicable("the node has no GPU in this step"))
     whole = fleet(1)
     told(whole).hello = hello("a", kernel=False)
@@ -307,7 +314,7 @@ def test_why_xids_were_not_judged() -> None:
 # --- temperature
 
 
-def peaked(**fields: Any) -> Told:
+def peaked(**fields: Any) -> BurninResult:
     whole = fleet(1)
     told(whole).peaks[gpu_of("a", 1)] = Peaks(samples=10, **fields)
     return whole
@@ -353,7 +360,7 @@ def test_why_temperatures_were_not_judged() -> None:
         checks.temperature(fleet(1), "a", CONFIG),
         NotChecked("nvidia-smi told no temperature while the loads ran"),
     )
-    silent = Told({"a": NodeTold("a")}, 60)
+    silent = BurninResult({"a": NodeTotals("a")}, 60)
     reason(checks.temperature(silent, "a", CONFIG), NotChecked("the node never took part: no word from it"))
 
 
@@ -364,7 +371,7 @@ def test_why_nothing_was_compared() -> None:
     few = fleet(1, a=[load("a", "matmul", gpus=2)])
     reason(checks.stragglers(few, "a", CONFIG),
            NotChecked("bf16: 2 values are too few to name an outlier (spread 0)"))  # fmt: skip
-    nothing = Told({"a": NodeTold("a", hello=hello("a"))}, 60, 4)
+    nothing = BurninResult({"a": NodeTotals("a", hello=hello("a"))}, 60, 4)
     words = "nothing was measured that could be compared"
     reason(checks.stragglers(nothing, "a", CONFIG), NotChecked(words))
 

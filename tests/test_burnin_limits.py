@@ -16,7 +16,7 @@ from pytest_gpucluster.suites.burnin import checks
 from pytest_gpucluster.suites.burnin.config import BurninConfig, BurninLimit
 from pytest_gpucluster.suites.burnin.gpu_peaks import KNOWN, LANE, Floor, figures_of, floor_of
 from pytest_gpucluster.suites.burnin.limits import Rate, limit_of
-from pytest_gpucluster.suites.burnin.results import NodeTold, Peaks, Told
+from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals, Peaks
 
 # NVIDIA's data sheets, dense: fp64, fp32, tf32, fp16, fp8, int8 (TFLOP/s, TOP/s), memory (GB/s)
 SHEETS = {
@@ -172,7 +172,7 @@ def profile_of(name: str | None = NAME, **rows: float) -> Profile:
     return Profile(name="x", description="", source="", gpu=gpu, burnin=limits)
 
 
-def limit(whole: Told, metric: str, part: str = gpu_of("a", 0), **expect: float) -> Floor | None:
+def limit(whole: BurninResult, metric: str, part: str = gpu_of("a", 0), **expect: float) -> Floor | None:
     return limit_of(whole, Rate("a", part, metric, 1.0), BurninConfig(expect=expect))
 
 
@@ -196,7 +196,7 @@ def test_rows_of_a_profile_are_for_its_gpus() -> None:
 
 
 def test_a_node_without_gpus_takes_the_rows_of_its_host() -> None:
-    whole = Told({"a": NodeTold("a", hello=hello("a", gpus=0))}, 60)
+    whole = BurninResult({"a": NodeTotals("a", hello=hello("a", gpus=0))}, 60)
     whole.take_limits(profile_of(None, cpu=5.0))
     assert limit(whole, "cpu", "") == Floor(5, "units/s", "the profile's row of burnin: site")
 
@@ -244,7 +244,7 @@ def test_a_rate_of_a_gpu_below_its_limit_fails(
     assert check(equal, "a", BurninConfig(expect={metric: 600})).outcome is Outcome.PASSED
 
 
-def host(metric: str, value: float, nodes: int = 1) -> Told:
+def host(metric: str, value: float, nodes: int = 1) -> BurninResult:
     kind, key = {"cpu": ("cpu", "rate"), "memory": ("memory", "rate"), "storage_write": ("storage", "write"),
                  "storage_read": ("storage", "read")}[metric]  # fmt: skip
     line = {
@@ -297,7 +297,7 @@ def test_a_power_limit_is_set_where_it_is_one_percent_below_the_cards_own(
     default_w: float | None,
     capped: bool,  # noqa: FBT001
 ) -> None:
-    told = NodeTold("a", hello=hello("a", gpus=1))
+    told = NodeTotals("a", hello=hello("a", gpus=1))
     assert told.hello is not None
     told.hello["gpus"][0].update(power_limit=limit_w, power_default=default_w)
     assert bool(told.gpus[gpu_of("a", 0)].capped) == capped
@@ -314,7 +314,7 @@ def test_where_most_are_below_the_verdict_says_so() -> None:
     assert verdict.action is Action.DRAIN
     half = fleet(2, a=[load("a", "matmul", own=dict.fromkeys(range(4), slow))], b=[load("b", "matmul")])
     assert not any("look first" in finding.expected for finding in checks.matmul(half, "a", CONFIG).findings)
-    alone = Told({"a": NodeTold("a", hello=hello("a", gpus=1), rounds=1)}, 60, 1)
+    alone = BurninResult({"a": NodeTotals("a", hello=hello("a", gpus=1), rounds=1)}, 60, 1)
     alone.nodes["a"].add(load("a", "matmul", gpus=1, own={0: slow}))
     assert "look first" not in checks.matmul(alone, "a", CONFIG).findings[0].expected
 
@@ -322,7 +322,7 @@ def test_where_most_are_below_the_verdict_says_so() -> None:
 # --- collectives of the burn-in
 
 
-def pairs(busbw: dict[tuple[str, str], float], alone: float = 340.0) -> Told:
+def pairs(busbw: dict[tuple[str, str], float], alone: float = 340.0) -> BurninResult:
     """A fleet that was measured alone and in these pairs."""
     whole = fleet(len({name for pair in busbw for name in pair}))
     for members, value in [*busbw.items(), *(((name,), alone) for name in whole.nodes)]:
@@ -352,7 +352,7 @@ def test_a_node_that_is_slow_alone_is_said_to_be_slow_once() -> None:
     )
 
 
-def four_nodes(slow: str) -> Told:
+def four_nodes(slow: str) -> BurninResult:
     met = [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d")]
     return pairs({pair: 40.0 if slow in pair else 90.0 for pair in met})
 

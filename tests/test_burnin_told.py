@@ -9,7 +9,7 @@ import pytest
 from pytest_gpucluster.suites.burnin import checks as burnin
 from pytest_gpucluster.suites.burnin import results as burnin_told
 from pytest_gpucluster.suites.burnin.config import BurninConfig
-from pytest_gpucluster.suites.burnin.results import GpuAbout, NodeTold, Peaks, Told, unit_of
+from pytest_gpucluster.suites.burnin.results import BurninResult, GpuAbout, NodeTotals, Peaks, unit_of
 
 
 def test_units_of_rates() -> None:
@@ -50,7 +50,7 @@ def test_the_gpus_of_a_node() -> None:
         "power_limit": 1.0, "power_default": 2.0,
     }  # fmt: skip
     devices = [{"gpu": 0, "uuid": "U1"}, {"gpu": 1, "bus": "c", "name": "m"}, {"gpu": 2, "uuid": "U3"}]
-    told = NodeTold("a", {"gpus": [shown, {"index": 9, "uuid": "U9"}], "devices": devices, "simulated": 1})
+    told = NodeTotals("a", {"gpus": [shown, {"index": 9, "uuid": "U9"}], "devices": devices, "simulated": 1})
     assert told.gpus == {
         "U1": GpuAbout(1, "U1", "b", "n", 5, None, 90.0, ("a (pid 7)",), 1.0, 2.0),
         "U9": GpuAbout(9, "U9"),
@@ -59,7 +59,7 @@ def test_the_gpus_of_a_node() -> None:
     }
     assert (told.used, told.simulated) == (("U1", "device 1", "U3"), True)
     assert [told.part(it) for it in ("U1", "U3", "x", "")] == ["GPU 1 (U1, b)", "GPU 2 (U3)", "x", "node"]
-    nobody = NodeTold("a")
+    nobody = NodeTotals("a")
     assert (nobody.gpus, nobody.used, nobody.simulated, nobody.out, nobody.lost) == ({}, (), False, "", "")
 
 
@@ -68,7 +68,7 @@ def line(load: str = "matmul", *results: dict[str, Any], **more: Any) -> dict[st
 
 
 def test_a_line_is_added_up() -> None:
-    told = NodeTold("a")
+    told = NodeTotals("a")
     told.add(
         line("matmul", {"uuid": "U", "dtype": "bf16", "tflops": 700, "wrong": 2, "checked": 9, "key": "k", "hash": "h"},
              {"uuid": "V", "dtype": "bf16", "tflops": 600, "problem": "x" * 400},
@@ -92,11 +92,11 @@ def test_a_line_is_added_up() -> None:
     told.add(line("hbm", deltas={"U": {"xid_79": 2}}, sensors={"U": {"sm_mhz": 900}}, unread={"xid": "no"}))
     assert (told.rose, told.rose_in) == ({"U": {"xid_79": 3}}, {"U xid_79": ["matmul", "hbm"]})
     assert (told.unread, told.peaks["U"].sm_mhz, told.ran["hbm"]) == ({"xid": "no"}, [1500], 0)
-    assert NodeTold.from_dict(told.as_dict()) == told
+    assert NodeTotals.from_dict(told.as_dict()) == told
 
 
 def test_collectives_and_the_diagnostic() -> None:
-    told = NodeTold("a")
+    told = NodeTotals("a")
     told.add(
         line(
             "nccl",
@@ -117,8 +117,8 @@ def test_collectives_and_the_diagnostic() -> None:
 
 
 def test_rounds_are_merged() -> None:
-    def one() -> NodeTold:
-        told = NodeTold("a", {"gpus": []}, rounds=1, out="why", lost="gone", dcgm={"rc": 0})
+    def one() -> NodeTotals:
+        told = NodeTotals("a", {"gpus": []}, rounds=1, out="why", lost="gone", dcgm={"rc": 0})
         told.add(
             line("matmul", {"uuid": "U", "dtype": "bf16", "tflops": 700, "wrong": 1, "key": "k", "hash": "h"},
                  {"uuid": "U", "problem": "p"}, {"load": "peer", "skip": "s"}, deltas={"U": {"gone": 1}},
@@ -128,7 +128,7 @@ def test_rounds_are_merged() -> None:
         told.add(line("nccl", {"gpu": 0, "members": ["a", "b"], "busbw": 40}))
         return told
 
-    both = NodeTold("a", lost="first")
+    both = NodeTotals("a", lost="first")
     both.merge(one())
     both.merge(one())
     assert (both.hello, both.dcgm, both.out, both.lost, both.rounds) == (
@@ -152,7 +152,7 @@ def test_rounds_are_merged() -> None:
 
 
 def test_no_more_than_50_problems_and_8_strangers() -> None:
-    told = NodeTold("a")
+    told = NodeTotals("a")
     told.add(line("matmul", *({"uuid": f"{n}", "problem": "p"} for n in range(60))))
     told.add(line("hbm", strangers={"U": [f"p{n}" for n in range(20)]}))
     assert (len(told.problems), len(told.strangers["U"])) == (50, 8)
@@ -164,7 +164,7 @@ def test_no_more_than_50_problems_and_8_strangers() -> None:
     ("ran", "shared", "seen"), [(0, 0, False), (2, 1, True), (3, 1, False), (1, 1, True)]
 )
 def test_who_else_was_at_work(ran: int, shared: int, *, seen: bool) -> None:
-    told = NodeTold("a", strangers={"U": ["b"]}, shared={"U": {"hbm": shared}})
+    told = NodeTotals("a", strangers={"U": ["b"]}, shared={"U": {"hbm": shared}})
     told.ran["hbm"] = ran
     assert told.others("U", "hbm") == (("b",) if seen else ())
     told.hello = {"gpus": [{"index": 0, "uuid": "U", "processes": [{"name": "c", "pid": 1}]}]}
@@ -173,8 +173,8 @@ def test_who_else_was_at_work(ran: int, shared: int, *, seen: bool) -> None:
 
 def test_who_gives_another_result() -> None:
     def fleet(**hashes: list[str]) -> dict[tuple[str, str], list[str]]:
-        nodes = {name: NodeTold(name, hashes={"bf16/8/x": {"U": list(it)}}) for name, it in hashes.items()}
-        return {who: [it.said for it in lies] for who, lies in Told(nodes, 60).liars().items()}
+        nodes = {name: NodeTotals(name, hashes={"bf16/8/x": {"U": list(it)}}) for name, it in hashes.items()}
+        return {who: [it.said for it in lies] for who, lies in BurninResult(nodes, 60).corrupt_gpus().items()}
 
     assert fleet(a=["1"], b=["1"], c=["1"]) == {}
     assert fleet(a=["1"], b=["1"], c=["2"]) == {("c", "U"): ["bf16: another result than 2 others"]}
@@ -189,29 +189,29 @@ def test_who_gives_another_result() -> None:
 def test_no_more_than_four_reasons_are_shown() -> None:
     votes = {f"k{n}/x": ["2"] for n in range(5)}
     nodes = {
-        name: NodeTold(
+        name: NodeTotals(
             name,
             {"devices": []},
             hashes={key: {"": ["1"] if name != "c" else it} for key, it in votes.items()},
         )
         for name in "abc"
     }
-    (found,) = burnin.cpu(Told(nodes, 60), "c", BurninConfig()).findings
+    (found,) = burnin.cpu(BurninResult(nodes, 60), "c", BurninConfig()).findings
     assert found.measured == "; ".join(f"k{n}: another result than 2 others" for n in range(4))
     for node in nodes.values():
         node.hashes = {key: {"U": parts[""]} for key, parts in node.hashes.items()}
-    (found,) = burnin.corruption(Told(nodes, 60), "c").findings
+    (found,) = burnin.corruption(BurninResult(nodes, 60), "c").findings
     assert found.measured == "; ".join(f"k{n}: another result than 2 others" for n in range(4))
 
 
 def test_a_pair_that_failed_with_a_bad_partner_acquits_and_another_does_not() -> None:
-    def failed_with(text: str, **more: NodeTold) -> bool:
-        nodes = {"a": NodeTold("a", problems=[("nccl", "", text)]), "b": NodeTold("b"), **more}
-        return burnin._blamed_on_others(Told(nodes, 60), "a")
+    def failed_with(text: str, **more: NodeTotals) -> bool:
+        nodes = {"a": NodeTotals("a", problems=[("nccl", "", text)]), "b": NodeTotals("b"), **more}
+        return burnin._blamed_on_others(BurninResult(nodes, 60), "a")
 
-    assert failed_with("timeout (a b)", b=NodeTold("b", lost="gone")) is True
-    assert failed_with("timeout (a b)", c=NodeTold("c", lost="gone")) is False
-    assert failed_with("timeout", c=NodeTold("c", out="gone")) is True
+    assert failed_with("timeout (a b)", b=NodeTotals("b", lost="gone")) is True
+    assert failed_with("timeout (a b)", c=NodeTotals("c", lost="gone")) is False
+    assert failed_with("timeout", c=NodeTotals("c", out="gone")) is True
     assert failed_with("timeout (a b)") is False
 
 

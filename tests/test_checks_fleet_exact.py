@@ -15,7 +15,13 @@ from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.outliers import Halves, Outliers, beyond_spread
 from pytest_gpucluster.kit import pairing as schedule
 from pytest_gpucluster.kit import xid_check as xid
-from pytest_gpucluster.kit.payload_result import StepTold, TaskTold, last_words, most_common, read_facts
+from pytest_gpucluster.kit.payload_result import (
+    PayloadResult,
+    PayloadTask,
+    last_words,
+    most_common,
+    read_facts,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -199,14 +205,14 @@ def failed(measured: str, action: Action | None = None) -> Verdict:
     ],
 )  # fmt: skip
 def test_which_words_are_of_software(words: str, kind: str) -> None:
-    found = verdict.of_software(failed(words, Action.VENDOR))
+    found = verdict.with_software_cause(failed(words, Action.VENDOR))
     assert found.action is (Action.MONITOR if kind else Action.VENDOR)
     assert found.cause == (f"{kind}: settings or software of the node, not its GPU" if kind else "c")
     assert found.findings == (Finding("p", words, "e", None if kind else Action.VENDOR),)
 
 
 def test_others_at_work_take_the_action_of_each_finding() -> None:
-    found = verdict.disturbed(failed("m", Action.VENDOR), "others")
+    found = verdict.with_contention(failed("m", Action.VENDOR), "others")
     assert found.findings == (Finding("p", "m", "e"),)
     assert found.hint == (
         "ps -o pid,user,lstart,cmd -p PID on the node; end it, look at Slurm's epilog, and repeat"
@@ -232,16 +238,19 @@ def test_others_at_work_take_the_action_of_each_finding() -> None:
 
 
 def test_what_a_step_told() -> None:
-    assert (TaskTold(0, "a", 0, None, ()).words, StepTold("k", (), 1).tasks) == ("", ())
-    step = StepTold("k", ("a",), 1)
+    assert (PayloadTask(0, "a", 0, None, ()).words, PayloadResult("k", (), 1).tasks) == ("", ())
+    step = PayloadResult("k", ("a",), 1)
     assert (step.problem, step.command, step.seconds, step.rc) == ("", "", 0.0, 0)
-    told = TaskTold(
+    told = PayloadTask(
         0, "a", 0, None, ({"k": "x", "rank": 0}, {"k": "x", "node": "a"}, {"k": "x", "rank": None})
     )
-    assert StepTold("k", ("a",), 1, (told,)).facts("x") == [{"k": "x", "node": "a"}, {"k": "x", "rank": 0}]
-    hung = TaskTold(3, "a", None, None, ())
-    assert StepTold("k", ("a",), 1, (told, hung)).silence("a") == "task 3: never ended"
-    assert TaskTold(0, "a", 137, 9, (), "x").ending() == "ended by signal 9 (SIGKILL)"
+    assert PayloadResult("k", ("a",), 1, (told,)).facts("x") == [
+        {"k": "x", "node": "a"},
+        {"k": "x", "rank": 0},
+    ]
+    hung = PayloadTask(3, "a", None, None, ())
+    assert PayloadResult("k", ("a",), 1, (told, hung)).silence("a") == "task 3: never ended"
+    assert PayloadTask(0, "a", 137, 9, (), "x").ending() == "ended by signal 9 (SIGKILL)"
     assert read_facts('{"k": 1} x\n{"k": 2}\n[{"k": 3}]\n{"kk": 4}', "k") == ({"k": 2},)
     assert last_words("a\n  b c  \n \n") == "b c"
     assert last_words("x" * 300) == "x" * 300

@@ -16,7 +16,7 @@ import test_tensorflow_suite
 from pytest_gpucluster.core.check import Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.kit.framework_config import MpiConfig
 from pytest_gpucluster.kit.mpi_errors import Failure
-from pytest_gpucluster.kit.payload_result import StepTold, TaskTold
+from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.ddp import checks as ddp
 from pytest_gpucluster.suites.horovod import checks as horovod
 from pytest_gpucluster.suites.mpi import checks as mpi
@@ -386,7 +386,7 @@ def test_the_address_of_the_leader() -> None:
         (Finding("MASTER_ADDR gpu01", "127.0.1.1: this node itself", "an address of gpu01"),) * 2
     )
     assert placed("gpu01", task2=loop, task3=loop).outcome is Outcome.PASSED
-    silent = StepTold("ddp", ("gpu01", "gpu02"), 4, problem="it hung")
+    silent = PayloadResult("ddp", ("gpu01", "gpu02"), 4, problem="it hung")
     assert told(ddp.master_addr("gpu01", silent)) == (
         Outcome.NOT_CHECKED, "the node's tasks told nothing: it hung", (), ()
     )  # fmt: skip
@@ -413,7 +413,7 @@ def test_a_leader_that_is_elsewhere_has_all_its_addresses_named() -> None:
     ],
 )
 def test_a_port_that_was_drawn_and_is_taken(facts: list[dict[str, Any]], *, taken: bool) -> None:
-    step = StepTold("ddp", ("n",), 1, (TaskTold(0, "n", 3, None, tuple(facts)),))
+    step = PayloadResult("ddp", ("n",), 1, (PayloadTask(0, "n", 3, None, tuple(facts)),))
     assert ddp.own_port_taken(step) is taken
 
 
@@ -430,9 +430,9 @@ def test_the_site_that_sets_the_variables_is_named() -> None:
     )
 
 
-def failed(number: int, reason: str = "", **change: Any) -> TaskTold:
+def failed(number: int, reason: str = "", **change: Any) -> PayloadTask:
     fact = {"ddp": "failed", "rank": number, "phase": "init", "reason": reason}
-    return TaskTold(number, "n", 1, None, (fact,) if reason else (), **change)
+    return PayloadTask(number, "n", 1, None, (fact,) if reason else (), **change)
 
 
 def test_causes_come_before_what_follows_from_them() -> None:
@@ -441,9 +441,9 @@ def test_causes_come_before_what_follows_from_them() -> None:
         "timeout", "Timeout", "timed out", "time out", "Timedout", "connection closed", "Connection reset",
         "Connection refused", "connection was", "broken pipe", "Broken pipe", "3 of 4 clients joined",
     ]  # fmt: skip
-    tasks = [TaskTold(0, "n", 1, None, (stuck,)), *(failed(n + 1, said) for n, said in enumerate(follows))]
-    tasks += [failed(40, "no CUDA"), TaskTold(41, "n", None, 9, ())]
-    order = [task.task for task in ddp._causes_first(tasks, StepTold("ddp", ("n",), 42, tuple(tasks)))]
+    tasks = [PayloadTask(0, "n", 1, None, (stuck,)), *(failed(n + 1, said) for n, said in enumerate(follows))]
+    tasks += [failed(40, "no CUDA"), PayloadTask(41, "n", None, 9, ())]
+    order = [task.task for task in ddp._causes_first(tasks, PayloadResult("ddp", ("n",), 42, tuple(tasks)))]
     assert order == [40, 41, *range(1, 13), 0]
 
 
@@ -452,8 +452,8 @@ def test_the_last_to_notice_a_lost_rank_counts() -> None:
         {"ddp": "lost", "rank": 3},
         *({"ddp": "noticed", "rank": n, "seconds": n + 1.0} for n in range(3)),
     ]
-    tasks = tuple(TaskTold(int(fact["rank"]), "n", 1, None, (fact,)) for fact in facts)
-    assert told(ddp.lost_rank(StepTold("ddp", ("n",), 4, tasks, rc=1), 60.0)) == (
+    tasks = tuple(PayloadTask(int(fact["rank"]), "n", 1, None, (fact,)) for fact in facts)
+    assert told(ddp.lost_rank(PayloadResult("ddp", ("n",), 4, tasks, rc=1), 60.0)) == (
         Outcome.PASSED, "", (), (Metric("ddp_lost_rank", 3.0, "s"),)
     )  # fmt: skip
 
@@ -470,7 +470,7 @@ def test_the_first_word_on_tensorflow_counts() -> None:
         test_tensorflow_suite.installed("a", error="first"),
         test_tensorflow_suite.installed("a", error="last"),
     ]
-    step = StepTold("tensorflow", ("a",), 2, tuple(tasks))
+    step = PayloadResult("tensorflow", ("a",), 2, tuple(tasks))
     assert tensorflow.framework("a", step).findings == (Finding("package tensorflow", "first", "installed"),)
 
 

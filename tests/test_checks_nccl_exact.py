@@ -25,12 +25,12 @@ from pytest_gpucluster.suites.nccl.localization import (
 from pytest_gpucluster.suites.nccl.table_reader import Half, Output, Row
 from pytest_gpucluster.suites.nccl.validation import (
     TRANSPORT,
-    Asked,
+    RunSpec,
     aligned,
-    believe,
     believe_nodes,
     follows,
     metrics,
+    validate_run,
 )
 
 if TYPE_CHECKING:
@@ -145,29 +145,31 @@ def test_ranks_on_other_nodes() -> None:
 
 
 def test_tables_of_a_step() -> None:
-    asked = Asked(("gpu01", "gpu02"), 2)
-    alone = believe(Output((run_of(1, 1),) * 4), asked)
+    asked = RunSpec(("gpu01", "gpu02"), 2)
+    alone = validate_run(Output((run_of(1, 1),) * 4), asked)
     assert alone.findings == (Finding("ranks", "rank 0 alone, 4 times", "1 run of 4 ranks"),)
-    assert believe(Output((run_of(1, 1),)), Asked(("gpu01",), 1)).outcome is Outcome.PASSED
-    none = believe(Output(()), asked)
+    assert validate_run(Output((run_of(1, 1),)), RunSpec(("gpu01",), 1)).outcome is Outcome.PASSED
+    none = validate_run(Output(()), asked)
     assert none.findings == (Finding("tables", "0 tables", "1 table"),)
     assert (none.cause, none.hint) == (
         "the run printed no table, or several runs did",
         "run one command; with several, use srun --label",
     )
-    two = believe(Output((run_of(), run_of()), reasons=("a", "b", "c")), asked)
+    two = validate_run(Output((run_of(), run_of()), reasons=("a", "b", "c")), asked)
     assert two.findings == (
         Finding("tables", "2 tables", "1 table"),
         *(Finding("output", reason, "whole output") for reason in "abc"),
     )
     assert two.hint == "a; b"
-    cut = believe(Output((run_of(),), reasons=("a",)), asked)
+    cut = validate_run(Output((run_of(),), reasons=("a",)), asked)
     assert (cut.findings, cut.cause, cut.hint) == (
         (Finding("output", "a", "whole output"),),
         "the output is cut or mixed",
         "repeat with srun --label",
     )
-    assert believe(Output((), reasons=("a",)), asked).findings == (Finding("tables", "0 tables", "1 table"),)
+    assert validate_run(Output((), reasons=("a",)), asked).findings == (
+        Finding("tables", "0 tables", "1 table"),
+    )
 
 
 def nodewise(**change: Any) -> Output:
@@ -184,7 +186,7 @@ LABELS = {"0": "gpu01", "1": "gpu02"}
 
 
 def test_tables_of_nodes() -> None:
-    asked = Asked(("gpu01", "gpu02"), 2)
+    asked = RunSpec(("gpu01", "gpu02"), 2)
     good = believe_nodes(nodewise(), LABELS, asked)
     assert {node: it.outcome for node, it in good.items()} == dict.fromkeys(asked.nodes, Outcome.PASSED)
     (one,) = [believe_nodes(Output(nodewise().runs[:1]), LABELS, asked)["gpu02"]]
@@ -265,8 +267,8 @@ def test_what_only_follows(finding: Finding, *, cut: bool) -> None:
 
 
 def transports(text: str, **change: Any) -> Any:
-    asked = replace(Asked(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), **change)
-    return believe(Output((run_of(),)), asked, IB)
+    asked = replace(RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), **change)
+    return validate_run(Output((run_of(),)), asked, IB)
 
 
 def test_transports_word_by_word() -> None:
@@ -288,8 +290,8 @@ def test_transports_word_by_word() -> None:
 
 def test_a_transport_that_is_better_or_beside_the_profile() -> None:
     socket = IB.model_copy(update={"fabric": FabricProfile(transport="NET/Socket")})
-    asked = Asked(("gpu01", "gpu02"), 2, log=nccl_log.read(line("NET/IB/0/GDRDMA")))
-    assert believe(Output((run_of(),)), asked, socket).outcome is Outcome.PASSED
+    asked = RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(line("NET/IB/0/GDRDMA")))
+    assert validate_run(Output((run_of(),)), asked, socket).outcome is Outcome.PASSED
     assert transports(line("P2P/MNNVL")).outcome is Outcome.PASSED
     assert transports(line("NET/AWS Libfabric/0")).outcome is Outcome.FAILED
 
@@ -436,15 +438,15 @@ def test_two_ranks_that_ran_alone() -> None:
     alone = run_of(nodes=1, gpus=1)
     output = Output((alone, alone))
     assert output.singletons == 2
-    verdict = believe(output, Asked(("gpu01",), 2))
+    verdict = validate_run(output, RunSpec(("gpu01",), 2))
     assert verdict.findings == (Finding("ranks", "rank 0 alone, 2 times", "1 run of 2 ranks"),)
-    assert (believe(Output(()), Asked(("gpu01",), 1)).findings[0].part) == "tables"
-    passed = believe(Output((run_of(nodes=1),)), Asked(("gpu01",), 2))
+    assert (validate_run(Output(()), RunSpec(("gpu01",), 1)).findings[0].part) == "tables"
+    passed = validate_run(Output((run_of(nodes=1),)), RunSpec(("gpu01",), 2))
     assert (passed.outcome, passed.cause, passed.hint) == (Outcome.PASSED, "", "")
 
 
 def test_the_table_of_one_node_is_proved_as_that_of_all() -> None:
-    asked = Asked(("gpu01", "gpu02"), 2)
+    asked = RunSpec(("gpu01", "gpu02"), 2)
     failure = mpi_errors.Failure("out of memory", "", "words", "do this")
     rows = (replace(run_of().rows[0], out_of_place=wrong(3)), run_of().rows[1])
     shared = with_rank(nodewise().runs[1], 1, bus_id="0000:06:00")
@@ -462,7 +464,7 @@ def test_the_table_of_one_node_is_proved_as_that_of_all() -> None:
 
 
 def test_transports_of_each_node_by_its_own_log() -> None:
-    asked = Asked(("gpu01", "gpu02"), 2)
+    asked = RunSpec(("gpu01", "gpu02"), 2)
     logs = {
         "gpu01": nccl_log.read(line("P2P/CUMEM", 0, 1, "")),
         "gpu02": nccl_log.read(line("SHM/direct/direct", 0, 1, "")),
@@ -481,7 +483,7 @@ def test_networks_from_bad_to_good() -> None:
 def test_at_most_four_ranks_elsewhere_are_named() -> None:
     where = dict.fromkeys(range(5), "gpu02")
     run = run_of(nodes=1, gpus=5)
-    verdict = believe(Output((run,)), Asked(("gpu01",), 5, node_of_rank=where))
+    verdict = validate_run(Output((run,)), RunSpec(("gpu01",), 5, node_of_rank=where))
     assert [it.part for it in verdict.findings if it.part.startswith("rank ")] == [
         f"rank {n}" for n in range(4)
     ]

@@ -11,7 +11,7 @@ from pytest_gpucluster.core.majority import Norm  # noqa: TC001
 from pytest_gpucluster.suites.os import checks as os
 from pytest_gpucluster.suites.os import network as os_network
 from pytest_gpucluster.suites.os.network import Ways  # noqa: TC001
-from pytest_gpucluster.suites.os.network_facts import Link, Naming, Network, Way
+from pytest_gpucluster.suites.os.network_facts import Link, Naming, Network, ReachabilityResult
 
 ETHER, OTHER, IB = Link("ether", 9000), Link("ether", 1500), Link("infiniband", 2044)
 OPEN, HERE = "an answer, or a refusal, from it", "an answer, or a refusal, from here"
@@ -140,7 +140,7 @@ def test_a_site_whose_name_server_is_dead() -> None:
     assert os_network.usual_seconds({"a": Naming(1.0), "b": Naming(2.0), "c": Naming(9.0)}) == 2.0
 
 
-def fleet(of: dict[str, list[Way]], **has: str) -> Ways:
+def fleet(of: dict[str, list[ReachabilityResult]], **has: str) -> Ways:
     return os_network.ways(of, {node: Network({}, {"eno1": tuple(ip.split())}) for node, ip in has.items()})
 
 
@@ -149,7 +149,9 @@ def ring(*closed: tuple[int, int], nodes: int = 9, why: str = "silent") -> Ways:
     of = {}
     for here in range(nodes):
         ends = (here + 1) % nodes, (here - 1) % nodes
-        of[f"n{here}"] = [Way(f"n{to}", f"ip{to}", why if (here, to) in closed else "reached") for to in ends]
+        of[f"n{here}"] = [
+            ReachabilityResult(f"n{to}", f"ip{to}", why if (here, to) in closed else "reached") for to in ends
+        ]
     return fleet(of, **{f"n{here}": f"ip{here}" for here in range(nodes)})
 
 
@@ -171,10 +173,13 @@ def test_ways_in_words() -> None:
 
 def test_names_of_ways_in_words() -> None:
     unknown = "the name does not resolve"
-    of = {"a": [Way("b", "", unknown), Way("c", "2", "reached")], "b": [Way("a", "1", "reached")]}
+    of = {
+        "a": [ReachabilityResult("b", "", unknown), ReachabilityResult("c", "2", "reached")],
+        "b": [ReachabilityResult("a", "1", "reached")],
+    }
     assert os_network.reachable("a", fleet(of)).findings == (Finding("b", unknown, "an address"),)
     assert os_network.reachable("a", fleet(of)).action is Action.DRAIN
-    half = {"a": [Way("b", "", unknown)], "b": [Way("a", "1", "reached")]}
+    half = {"a": [ReachabilityResult("b", "", unknown)], "b": [ReachabilityResult("a", "1", "reached")]}
     verdict = os_network.reachable("a", fleet(half))
     assert (verdict.outcome, verdict.findings, verdict.reason) == (
         Outcome.NOT_APPLICABLE,
@@ -186,9 +191,9 @@ def test_names_of_ways_in_words() -> None:
 def test_a_wrong_name_in_words() -> None:
     def judged(address: str, outcome: str) -> tuple[Finding, ...]:
         of = {
-            "a": [Way("b", address, outcome)],
-            "c": [Way("b", "2", "reached")],
-            "b": [Way("a", "1", "reached")],
+            "a": [ReachabilityResult("b", address, outcome)],
+            "c": [ReachabilityResult("b", "2", "reached")],
+            "b": [ReachabilityResult("a", "1", "reached")],
         }
         return os_network.reachable("a", fleet(of, a="1", b="2 22", c="3")).findings
 

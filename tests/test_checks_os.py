@@ -15,7 +15,7 @@ from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.os import checks as os
 from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, Memory, Mount
-from pytest_gpucluster.suites.os.software_facts import Process, Processes, Said, TimeSync
+from pytest_gpucluster.suites.os.software_facts import CommandOutput, Process, Processes, TimeSync
 from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder
 
 if TYPE_CHECKING:
@@ -87,8 +87,10 @@ def test_a_group_in_halves_drains_nobody_and_names_both() -> None:
         )
     words = os.norm({"n1": "quiet", "n2": "quiet nosmt"})
     assert "quiet on n1, quiet nosmt on n2" in split(os.cmdline("quiet", words), "kernel command line")
-    mtu = os.norm({"n1": Said("1500", 0), "n2": Said("1500", 1)})
-    assert "1500 on n1, 1500 (exit 1) on n2" in split(os.drift({"c": Said("1500", 0)}, {"c": mtu}), "c")
+    mtu = os.norm({"n1": CommandOutput("1500", 0), "n2": CommandOutput("1500", 1)})
+    assert "1500 on n1, 1500 (exit 1) on n2" in split(
+        os.drift({"c": CommandOutput("1500", 0)}, {"c": mtu}), "c"
+    )
     two = os.norm({"n1": math.inf, "n2": 65536.0})
     assert "unlimited on n1, 64 KiB on n2" in split(
         os.limits({"Max locked memory": 65536.0}, {}, {"memlock": two}), "memlock"
@@ -672,9 +674,11 @@ def test_services_and_failed_units_do_not_both_fail() -> None:
 
 
 def test_drift_of_further_commands() -> None:
-    mine, theirs = Said("a", 0), Said("b", 0)
+    mine, theirs = CommandOutput("a", 0), CommandOutput("b", 0)
     failed(os.drift({"cmd": mine}, {"cmd": peers(mine, theirs)}), "cmd")
-    assert "exit 1" in failed(os.drift({"cmd": Said("b", 1)}, {"cmd": peers(Said("b", 1), theirs)}), "cmd")
+    assert "exit 1" in failed(
+        os.drift({"cmd": CommandOutput("b", 1)}, {"cmd": peers(CommandOutput("b", 1), theirs)}), "cmd"
+    )
     passed(os.drift({"cmd": theirs}, {"cmd": peers(mine, theirs)}))
     assert not_applicable(os.drift({"cmd": mine}, {"cmd": os.norm({"n1": mine})}))
     assert not_applicable(os.drift({}, {}))

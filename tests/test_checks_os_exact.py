@@ -15,7 +15,13 @@ from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.os import checks as os
 from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, Memory, Mount
-from pytest_gpucluster.suites.os.software_facts import Process, Processes, Said, SystemState, TimeSync
+from pytest_gpucluster.suites.os.software_facts import (
+    CommandOutput,
+    Process,
+    Processes,
+    SystemState,
+    TimeSync,
+)
 from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder
 
 if TYPE_CHECKING:
@@ -117,7 +123,7 @@ STATED: list[tuple[Callable[[], Verdict], Finding | None]] = [
     (lambda: os.systemd(SystemState("running"), peers(*ANSWERS)), None),
     (lambda: os.systemd(SystemState("degraded"), NONE), None),
     (lambda: os.shared_storage({"/s": SharedFolder("n1")}, "n2"), None),
-    (lambda: os.drift({"c": Said("a", 0)}, {"c": peers(Said("a", 0), Said("a", 0))}), None),
+    (lambda: os.drift({"c": CommandOutput("a", 0)}, {"c": peers(CommandOutput("a", 0), CommandOutput("a", 0))}), None),
     (lambda: os.name_resolution({"x": "1"}, "n1", {"x": peers("1", "1")}), None),
     (lambda: os.sysctls({"a": "1 2"}, {"a": " 1  2"}), None),
     (lambda: os.services({"a": "active"}, ["a"]), None),
@@ -147,7 +153,7 @@ STATED: list[tuple[Callable[[], Verdict], Finding | None]] = [
     (lambda: os.systemd(SystemState(""), peers(*ANSWERS)), Finding("systemd", "no answer", f"answers, {MOST}")),
     (lambda: os.systemd(SystemState("", "no bus"), peers(*ANSWERS)), Finding("systemd", "no bus", f"answers, {MOST}")),
     (
-        lambda: os.drift({"c": Said("a", 1)}, {"c": peers(Said("a", 1), Said("b", 0))}),
+        lambda: os.drift({"c": CommandOutput("a", 1)}, {"c": peers(CommandOutput("a", 1), CommandOutput("b", 0))}),
         Finding("c", "a (exit 1)", f"b, {MOST}"),
     ),
 ]  # fmt: skip
@@ -180,7 +186,7 @@ REASONS: list[tuple[Callable[[], Verdict], Outcome, str]] = [
     (lambda: os.packages({}, {}), Outcome.NOT_APPLICABLE, "the cluster file states no os.packages"),
     (lambda: os.services({}, []), Outcome.NOT_APPLICABLE, "the cluster file states no os.services"),
     (lambda: os.drift({}, {}), Outcome.NOT_APPLICABLE, "the cluster file states no os.drift"),
-    (lambda: os.drift({"c": Said("a", 0)}, {"c": ALONE}), Outcome.NOT_APPLICABLE,
+    (lambda: os.drift({"c": CommandOutput("a", 0)}, {"c": ALONE}), Outcome.NOT_APPLICABLE,
      "c: no other node to compare with"),
     (lambda: os.systemd(SystemState("offline"), NONE), Outcome.NOT_APPLICABLE, "systemd does not run on the node"),
     (lambda: os.systemd(SystemState(""), NONE), Outcome.NOT_CHECKED, "systemctl is-system-running: no answer"),

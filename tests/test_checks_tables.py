@@ -16,7 +16,7 @@ from pytest_gpucluster.kit.kernel_log import Event, KernelLog
 from pytest_gpucluster.kit.xid import Advice
 from pytest_gpucluster.suites.burnin import checks as burnin
 from pytest_gpucluster.suites.burnin.config import BurninConfig
-from pytest_gpucluster.suites.burnin.results import NodeTold
+from pytest_gpucluster.suites.burnin.results import NodeTotals
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric.facts import Interfaces
 from pytest_gpucluster.suites.os import kernel_log
@@ -168,7 +168,7 @@ def test_the_counters_of_a_burn_in() -> None:
     ],
 )  # fmt: skip
 def test_how_a_rank_ends_that_waited_for_another(text: str, *, waited: bool) -> None:
-    told = NodeTold("a", problems=[("hbm", "", "illegal memory access"), ("nccl", "", text)])
+    told = NodeTotals("a", problems=[("hbm", "", "illegal memory access"), ("nccl", "", text)])
     assert burnin._of_nccl(told) == [text]
     assert burnin._broke(told) is not waited
 

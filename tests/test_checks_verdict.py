@@ -18,13 +18,13 @@ from pytest_gpucluster.core.check import (
     Outcome,
     Verdict,
     conclude,
-    disturbed,
-    explained,
-    of_software,
+    with_cause,
+    with_contention,
+    with_software_cause,
 )
 from pytest_gpucluster.kit.payload_result import (
-    StepTold,
-    TaskTold,
+    PayloadResult,
+    PayloadTask,
     last_words,
     most_common,
     read_facts,
@@ -95,38 +95,38 @@ def test_a_verdict_as_plain_types() -> None:
 
 def test_others_at_work_explain_a_failure_and_drain_nobody() -> None:
     failed = concluded(FINDING)
-    mild = disturbed(failed, "python3 (pid 7)")
+    mild = with_contention(failed, "python3 (pid 7)")
     assert (mild.action, mild.cause) == (
         Action.MONITOR,
         "python3 (pid 7); the hardware alone was not measured",
     )
     assert mild.hint.startswith("ps -o pid,user,lstart,cmd -p PID on the node")
-    assert disturbed(failed, "") is failed
+    assert with_contention(failed, "") is failed
     passed = concluded()
-    assert disturbed(passed, "python3 (pid 7)") is passed
+    assert with_contention(passed, "python3 (pid 7)") is passed
 
 
 def test_words_that_every_finding_says_explain_a_failure() -> None:
     port = Finding("port", "port 1 is taken", "free")
-    assert explained(concluded(port, FINDING), "is taken", "x", "y") == concluded(port, FINDING)
-    assert explained(concluded(), "is taken", "x", "y") == concluded()
-    mild = explained(concluded(port), "is taken", "x", "y")
+    assert with_cause(concluded(port, FINDING), "is taken", "x", "y") == concluded(port, FINDING)
+    assert with_cause(concluded(), "is taken", "x", "y") == concluded()
+    mild = with_cause(concluded(port), "is taken", "x", "y")
     assert (mild.cause, mild.hint, mild.action) == ("x", "y", Action.MONITOR)
-    assert explained(concluded(port), "is taken", "x", "y", action=Action.REBOOT).action is Action.REBOOT
+    assert with_cause(concluded(port), "is taken", "x", "y", action=Action.REBOOT).action is Action.REBOOT
 
 
 def test_software_that_keeps_cuda_away_drains_nobody() -> None:
     cpu = Finding(
         "rank 0", "torch 2.13.0+cpu sees no GPU: it is a CPU build (CUDA_VISIBLE_DEVICES=0)", "a GPU"
     )
-    mild = of_software(concluded(cpu))
+    mild = with_software_cause(concluded(cpu))
     assert (mild.action, mild.cause) == (
         Action.MONITOR,
         "CPU build of torch: settings or software of the node, not its GPU",
     )
     assert mild.hint not in {"h", ""}
     for verdict in (concluded(cpu, FINDING), concluded(FINDING), concluded()):
-        assert of_software(verdict) is verdict
+        assert with_software_cause(verdict) is verdict
 
 
 def test_a_check_of_ours_is_listed_and_one_of_others_is_not() -> None:
@@ -178,27 +178,30 @@ def test_every_check_is_listed_by_suite_and_what() -> None:
     ],
 )
 def test_how_a_task_ended(rc: int | None, signal: int | None, words: str, said: str) -> None:
-    assert TaskTold(0, "gpu01", rc, signal, (), words).ending() == said
+    assert PayloadTask(0, "gpu01", rc, signal, (), words).ending() == said
 
 
 def test_facts_are_in_the_order_of_ranks() -> None:
-    first = TaskTold(0, "gpu01", 0, None, ({"k": "a", "rank": 2, "node": "gpu01"}, {"k": "b", "rank": 0}))
-    other = TaskTold(
+    first = PayloadTask(0, "gpu01", 0, None, ({"k": "a", "rank": 2, "node": "gpu01"}, {"k": "b", "rank": 0}))
+    other = PayloadTask(
         1, "gpu02", 0, None, ({"k": "a", "rank": 1, "node": "gpu02"}, {"k": "a"}, {"k": "a", "rank": "x"})
     )
-    step = StepTold("k", ("gpu01", "gpu02"), 2, (first, other))
+    step = PayloadResult("k", ("gpu01", "gpu02"), 2, (first, other))
     assert [fact.get("rank") for fact in step.facts("a")] == [None, 1, 2]
     assert step.of_node("gpu02", "a") == [{"k": "a", "rank": 1, "node": "gpu02"}]
-    twice = TaskTold(2, "gpu02", 0, None, ({"k": "c", "rank": 1, "n": 1}, {"k": "c", "rank": 1, "n": 2}))
-    assert StepTold("k", (), 1, (twice,)).by_rank("c") == {1: {"k": "c", "rank": 1, "n": 2}}
+    twice = PayloadTask(2, "gpu02", 0, None, ({"k": "c", "rank": 1, "n": 1}, {"k": "c", "rank": 1, "n": 2}))
+    assert PayloadResult("k", (), 1, (twice,)).by_rank("c") == {1: {"k": "c", "rank": 1, "n": 2}}
 
 
 def test_why_a_node_is_silent() -> None:
-    good, bad = TaskTold(0, "gpu01", 0, None, ()), TaskTold(1, "gpu01", 2, None, (), "boom")
-    assert StepTold("k", ("gpu01",), 2, (good, bad), "late").silence("gpu01") == "task 1: exit status 2: boom"
-    assert StepTold("k", ("gpu01",), 2, (good,), "late").silence("gpu01") == "late"
-    assert StepTold("k", ("gpu01",), 2, (good,)).silence("gpu01") == "told nothing"
-    assert StepTold("k", ("gpu01",), 2, (good,)).silence("gpu02") == "no task started there"
+    good, bad = PayloadTask(0, "gpu01", 0, None, ()), PayloadTask(1, "gpu01", 2, None, (), "boom")
+    assert (
+        PayloadResult("k", ("gpu01",), 2, (good, bad), "late").silence("gpu01")
+        == "task 1: exit status 2: boom"
+    )
+    assert PayloadResult("k", ("gpu01",), 2, (good,), "late").silence("gpu01") == "late"
+    assert PayloadResult("k", ("gpu01",), 2, (good,)).silence("gpu01") == "told nothing"
+    assert PayloadResult("k", ("gpu01",), 2, (good,)).silence("gpu02") == "no task started there"
 
 
 def test_facts_among_chatter() -> None:

@@ -15,7 +15,7 @@ from plugin_helpers import Run, cluster_file, names, run_pytest
 
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.kit.framework_config import DdpConfig
-from pytest_gpucluster.kit.payload_result import StepTold, TaskTold, read_facts
+from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, read_facts
 from pytest_gpucluster.suites.ddp import checks as ddp
 from pytest_gpucluster.suites.ddp import payload
 from pytest_gpucluster.suites.ddp import steps as runner
@@ -36,7 +36,7 @@ NODES = ("gpu01", "gpu02")
 # -- verdicts on plain facts --------------------------------------------------------------------------------------
 
 
-def placed(**changes: Any) -> StepTold:
+def placed(**changes: Any) -> PayloadResult:
     """Return four healthy tasks on two nodes; `task2={...}` changes the facts of one."""
     tasks = []
     for number in range(4):
@@ -65,11 +65,11 @@ def placed(**changes: Any) -> StepTold:
             "torch": {"version": "2.13.0", "error": ""},
             **changes.get(f"task{number}", {}),
         }
-        tasks.append(TaskTold(number, node, 0, None, (fact,)))
-    return StepTold("ddp", NODES, 4, tuple(tasks))
+        tasks.append(PayloadTask(number, node, 0, None, (fact,)))
+    return PayloadResult("ddp", NODES, 4, tuple(tasks))
 
 
-def worked(**changes: list[dict[str, Any]]) -> StepTold:
+def worked(**changes: list[dict[str, Any]]) -> PayloadResult:
     """Return four ranks that did all; `rank3=[...]` gives one rank other facts."""
     tasks = []
     for rank in range(4):
@@ -90,8 +90,8 @@ def worked(**changes: list[dict[str, Any]]) -> StepTold:
             {"ddp": "done"},
         ]
         facts = changes.get(f"rank{rank}", facts)
-        tasks.append(TaskTold(rank, node, 0, None, tuple({**common, **fact} for fact in facts)))
-    return StepTold("ddp", NODES, 4, tuple(tasks))
+        tasks.append(PayloadTask(rank, node, 0, None, tuple({**common, **fact} for fact in facts)))
+    return PayloadResult("ddp", NODES, 4, tuple(tasks))
 
 
 def found(verdict: Verdict) -> str:
@@ -259,7 +259,7 @@ def test_master_addresses_without_a_majority_drain_nobody() -> None:
     )
 
 
-def _mixed(other: dict[str, Any]) -> StepTold:
+def _mixed(other: dict[str, Any]) -> PayloadResult:
     told = placed(task2=other, task3=other)
     more = (replace(t, node="gpu03", facts=({**t.facts[0], "node": "gpu03"},)) for t in told.tasks[:2])
     return replace(told, tasks=(*told.tasks, *more))
@@ -267,7 +267,9 @@ def _mixed(other: dict[str, Any]) -> StepTold:
 
 def test_silent_nodes_are_failures_not_passes() -> None:
     told = placed()
-    silent = replace(told, tasks=(*told.tasks[:2], TaskTold(2, "gpu02", 127, None, (), "python: not found")))
+    silent = replace(
+        told, tasks=(*told.tasks[:2], PayloadTask(2, "gpu02", 127, None, (), "python: not found"))
+    )
     assert found(ddp.framework("gpu02", silent)) == "tasks: task 2: exit status 127: python: not found"
     assert ddp.environment("gpu02", silent, ddp.Setters()).outcome is Outcome.NOT_CHECKED
 
@@ -380,8 +382,8 @@ def test_torchrun_numbers_every_rank_once() -> None:
                 {"ddp": "given", "rank": rank, "node": node, "given": given},
                 *told.tasks[rank].facts,
             ]
-        tasks.append(TaskTold(agent, node, 0, None, tuple(facts)))
-    whole = StepTold("ddp", NODES, 2, tuple(tasks))
+        tasks.append(PayloadTask(agent, node, 0, None, tuple(facts)))
+    whole = PayloadResult("ddp", NODES, 2, tuple(tasks))
     assert ddp.torchrun(whole, 2).outcome is Outcome.PASSED
     half = replace(whole, tasks=(tasks[0], replace(tasks[1], facts=(), rc=1, words="no route to host")))
     assert "agent on gpu02: exit status 1: no route to host" in found(ddp.torchrun(half, 2))
@@ -396,22 +398,22 @@ def test_on_a_slow_machine_torchrun_has_more_time(
 ) -> None:
     asked: list[StepRequest] = []
 
-    def run_payload(_slurm: object, _allocation: object, request: StepRequest, key: str) -> StepTold:
+    def run_payload(_slurm: object, _allocation: object, request: StepRequest, key: str) -> PayloadResult:
         asked.append(request)
-        return StepTold(key, (), 0)
+        return PayloadResult(key, (), 0)
 
     monkeypatch.setattr(runner, "run_payload", run_payload)
     anything: Any = SimpleNamespace(environments={})
     steps = runner.Ddp(anything, anything, anything, DdpConfig(), {}, nodes=NODES, gpus=0)
     monkeypatch.setattr(runner.Ddp, "fit", NODES)
-    steps._worked["gloo"] = StepTold("ddp", NODES, 4, seconds=took, problem=problem)
+    steps._worked["gloo"] = PayloadResult("ddp", NODES, 4, seconds=took, problem=problem)
     assert steps.torchrun.ntasks == 0
     assert asked[0].timeout == timeout
     assert float(asked[0].argv[-1]) == timeout / 3
 
 
 def test_nothing_fit_is_never_a_pass() -> None:
-    empty = StepTold("ddp", (), 0)
+    empty = PayloadResult("ddp", (), 0)
     for verdict in (ddp.group(empty), ddp.all_reduce(empty), ddp.training(empty), ddp.torchrun(empty, 2)):
         assert verdict.outcome is Outcome.NOT_CHECKED
 
@@ -461,7 +463,7 @@ def first_facts(rank: int, count: int) -> list[dict[str, Any]]:
 
 def agents(
     drop: str = "", more: dict[str, Any] | None = None, first: dict[str, str] | None = None, **change: Any
-) -> StepTold:
+) -> PayloadResult:
     """Return two torchrun agents with two ranks each; the rest changes what rank 0 told."""
     tasks = []
     for agent, node in enumerate(NODES):
@@ -479,17 +481,17 @@ def agents(
                     facts.append({"ddp": kind, "rank": rank, "node": node, **fact, **extra})
         if more and not agent:
             facts.append({"rank": 0, "node": node, **more})
-        tasks.append(TaskTold(agent, node, 0, None, tuple(facts)))
-    return StepTold("ddp", NODES, 2, tuple(tasks))
+        tasks.append(PayloadTask(agent, node, 0, None, tuple(facts)))
+    return PayloadResult("ddp", NODES, 2, tuple(tasks))
 
 
-def losing(rc: int = 1, problem: str = "") -> StepTold:
+def losing(rc: int = 1, problem: str = "") -> PayloadResult:
     """Return two ranks of which the second was killed, and the first noticed."""
     lost = {"ddp": "lost", "rank": 1, "node": "gpu02"}
     noticed = {"ddp": "noticed", "rank": 0, "node": "gpu01", "seconds": 2.5}
-    tasks = (TaskTold(0, "gpu01", 1, None, (noticed,)), TaskTold(1, "gpu02", 137, 9, (lost, lost)))
+    tasks = (PayloadTask(0, "gpu01", 1, None, (noticed,)), PayloadTask(1, "gpu02", 137, 9, (lost, lost)))
 
-    return StepTold("ddp", NODES, 2, tasks, problem, rc=rc)
+    return PayloadResult("ddp", NODES, 2, tasks, problem, rc=rc)
 
 
 EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
@@ -761,14 +763,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (
-        lambda: ddp.devices("gpu01", StepTold("ddp", (), 0)),
+        lambda: ddp.devices("gpu01", PayloadResult("ddp", (), 0)),
         "not checked",
         "no node is fit for it: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
         [],
         [],
     ),
     (
-        lambda: ddp.devices("gpu01", StepTold("ddp", NODES, 4, problem="timed out")),
+        lambda: ddp.devices("gpu01", PayloadResult("ddp", NODES, 4, problem="timed out")),
         "failed",
         "",
         ["tasks: timed out / one task a GPU"],
@@ -814,7 +816,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ["ddp_devices 1 GPUs"],
     ),
     (
-        lambda: ddp.group(StepTold("ddp", (), 0)),
+        lambda: ddp.group(PayloadResult("ddp", (), 0)),
         "not checked",
         "no node is fit for it: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
         [],
@@ -857,7 +859,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ["ddp_init 0.1 s", "ddp_import 1 s"],
     ),
     (
-        lambda: ddp.group(StepTold("ddp", NODES, 2)),
+        lambda: ddp.group(PayloadResult("ddp", NODES, 2)),
         "failed",
         "",
         [
@@ -867,14 +869,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (
-        lambda: ddp.all_reduce(StepTold("ddp", (), 0)),
+        lambda: ddp.all_reduce(PayloadResult("ddp", (), 0)),
         "not checked",
         "no node is fit for it: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
         [],
         [],
     ),
     (
-        lambda: ddp.all_reduce(StepTold("ddp", NODES, 2)),
+        lambda: ddp.all_reduce(PayloadResult("ddp", NODES, 2)),
         "not checked",
         "no process group: see ddp.group",
         [],
@@ -903,14 +905,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ["ddp_all_reduce 10 ms"],
     ),
     (
-        lambda: ddp.training(StepTold("ddp", (), 0)),
+        lambda: ddp.training(PayloadResult("ddp", (), 0)),
         "not checked",
         "no node is fit for it: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
         [],
         [],
     ),
     (
-        lambda: ddp.training(StepTold("ddp", NODES, 2)),
+        lambda: ddp.training(PayloadResult("ddp", NODES, 2)),
         "not checked",
         "no all-reduce: see ddp.group and ddp.all_reduce",
         [],
@@ -995,7 +997,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ["ddp_training 1 s"],
     ),
     (
-        lambda: ddp.torchrun(StepTold("ddp", (), 0), 2),
+        lambda: ddp.torchrun(PayloadResult("ddp", (), 0), 2),
         "not checked",
         "no node is fit for it: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
         [],
@@ -1114,21 +1116,21 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (
-        lambda: ddp.lost_rank(StepTold("ddp", (), 0), 30),
+        lambda: ddp.lost_rank(PayloadResult("ddp", (), 0), 30),
         "not checked",
         "no node is fit for it: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
         [],
         [],
     ),
     (
-        lambda: ddp.lost_rank(StepTold("ddp", NODES, 2), 30),
+        lambda: ddp.lost_rank(PayloadResult("ddp", NODES, 2), 30),
         "not checked",
         "no rank was lost: the process group was not formed: see ddp.group",
         [],
         [],
     ),
     (
-        lambda: ddp.lost_rank(StepTold("ddp", NODES, 2, problem="refused"), 30),
+        lambda: ddp.lost_rank(PayloadResult("ddp", NODES, 2, problem="refused"), 30),
         "not checked",
         "no rank was lost: refused",
         [],
@@ -1336,8 +1338,8 @@ def test_what_comes_without_what_goes_before_is_not_judged() -> None:
         "seconds": 1,
     }
 
-    def told(ntasks: int, *facts: dict[str, Any]) -> StepTold:
-        return StepTold("ddp", NODES, ntasks, (TaskTold(0, "gpu01", 0, None, facts),))
+    def told(ntasks: int, *facts: dict[str, Any]) -> PayloadResult:
+        return PayloadResult("ddp", NODES, ntasks, (PayloadTask(0, "gpu01", 0, None, facts),))
 
     for verdict in (
         ddp.group(told(0, loaded)),

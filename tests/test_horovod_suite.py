@@ -21,7 +21,7 @@ from pytest_gpucluster.kit.payload_result import read_facts
 from pytest_gpucluster.suites.horovod import checks
 from pytest_gpucluster.suites.horovod import payload as world_payload
 from pytest_gpucluster.suites.horovod import payload_build as build_payload
-from pytest_gpucluster.suites.horovod.checks import NodeBuild, Way, World
+from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
 from pytest_gpucluster.suites.horovod.facts import read
 from pytest_gpucluster.suites.horovod.steps import ways
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 TABLE = (Path(__file__).parent / "data" / "horovod" / "check-build-0.28.1.txt").read_text()
-WAY = Way("pytorch", "gloo", "srun")
+WAY = Launch("pytorch", "gloo", "srun")
 PLACES = ("gpu01", "gpu01", "gpu02", "gpu02")
 
 
@@ -384,7 +384,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.ranks(
             world(
                 *(rank(n, interface="", controller="mpi") for n in range(4)),
-                way=Way("pytorch", "mpi", "srun"),
+                way=Launch("pytorch", "mpi", "srun"),
             ),
             "eth0",
         ),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.cluster.channel.node_lock import Turns
+from pytest_gpucluster.cluster.channel.node_lock import NodeLocks
 from pytest_gpucluster.core.errors import TransportError
 from pytest_gpucluster.plugin.node_partition import make_lanes
 from pytest_gpucluster.plugin.scheduling import LaneScheduling, unit_of
@@ -31,7 +31,7 @@ def test_a_leaf_switch_stays_together() -> None:
     assert make_lanes(NODES[:4], 2, leaves) == (("gpu01", "gpu03"), ("gpu02", "gpu04"))
 
 
-def waits(turns: Turns, owner: str, *nodes: str, load: bool) -> bool:
+def waits(turns: NodeLocks, owner: str, *nodes: str, load: bool) -> bool:
     """Return True where an owner does not get these nodes; it gives up its turn then."""
     thread = threading.Thread(
         target=turns.take, args=(owner, frozenset(nodes)), kwargs={"load": load}, daemon=True
@@ -42,7 +42,7 @@ def waits(turns: Turns, owner: str, *nodes: str, load: bool) -> bool:
 
 
 def test_readers_share_and_a_load_is_alone() -> None:
-    turns = Turns()
+    turns = NodeLocks()
     turns.take("a", frozenset({"gpu01"}), load=False)
     assert not waits(turns, "b", "gpu01", "gpu02", load=False)
     assert waits(turns, "c", "gpu01", load=True)
@@ -56,7 +56,7 @@ def test_readers_share_and_a_load_is_alone() -> None:
 
 
 def test_more_nodes_are_asked_for_without_holding_any() -> None:
-    turns = Turns()
+    turns = NodeLocks()
     turns.take("a", frozenset({"gpu01"}), load=True)
     turns.take("b", frozenset({"gpu02"}), load=True)
     both = frozenset({"gpu01", "gpu02"})
@@ -68,13 +68,13 @@ def test_more_nodes_are_asked_for_without_holding_any() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def ask(turns: Turns, name: str, nodes: frozenset[str]) -> None:
+def ask(turns: NodeLocks, name: str, nodes: frozenset[str]) -> None:
     turns.take(name, nodes, load=True)
     turns.leave(name)
 
 
 def test_the_end_of_the_run_ends_the_wait() -> None:
-    turns = Turns()
+    turns = NodeLocks()
     turns.take("a", frozenset({"gpu01"}), load=True)
     turns.close()
     with pytest.raises(TransportError, match="the run ends"):

@@ -14,7 +14,7 @@ from pytest_gpucluster.core.check import Metric, Outcome
 from pytest_gpucluster.kit import mpi_errors
 from pytest_gpucluster.suites.nccl import log_reader as nccl_log
 from pytest_gpucluster.suites.nccl.table_reader import Half, Output, RankLine, Row, Run, read
-from pytest_gpucluster.suites.nccl.validation import Asked, believe, believe_nodes, metrics
+from pytest_gpucluster.suites.nccl.validation import RunSpec, believe_nodes, metrics, validate_run
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict
@@ -51,8 +51,8 @@ def run_of(nodes: int = 2, gpus: int = 2, **change: object) -> Run:
 
 
 def judged(run: Run, **change: object) -> Verdict:
-    asked = replace(Asked(("gpu01", "gpu02"), 2, "all_reduce", (2**20,)), **change)  # type: ignore[arg-type]
-    return believe(Output((run,)), asked)
+    asked = replace(RunSpec(("gpu01", "gpu02"), 2, "all_reduce", (2**20,)), **change)  # type: ignore[arg-type]
+    return validate_run(Output((run,)), asked)
 
 
 def told(verdict: Verdict) -> str:
@@ -88,7 +88,7 @@ def test_a_gpu_is_shared_where_nothing_else_explains_its_name(
     verdict = judged(run)
     assert told(verdict) == shared
     apart = Output(tuple(replace(run, ranks=run.ranks[at : at + 1], label=f"{at}", world=1) for at in (0, 1)))
-    found = believe_nodes(apart, {"0": "gpu01", "1": "gpu02"}, Asked(("gpu01", "gpu02"), 1))
+    found = believe_nodes(apart, {"0": "gpu01", "1": "gpu02"}, RunSpec(("gpu01", "gpu02"), 1))
     assert ("at once" in told(found["gpu01"])) == bool(shared)
 
 
@@ -101,7 +101,7 @@ def test_a_good_run_is_believed_and_measured() -> None:
 
 def test_eight_gpus_of_a_recording() -> None:
     output = read(text_of("nccl-allreduce-g8.txt"), rc=0)
-    verdict = believe(output, Asked(("vm",), 8, "all_reduce", (2**30, 2**32)))
+    verdict = validate_run(output, RunSpec(("vm",), 8, "all_reduce", (2**30, 2**32)))
     assert verdict.outcome is Outcome.PASSED, told(verdict)
 
 
@@ -185,7 +185,7 @@ def test_all_tasks_on_one_asked_node_are_no_virtual_nodes() -> None:
 def test_each_recorded_failure_has_its_own_verdict(
     name: str, mpi: str | None, part: str, words: str, hint: str
 ) -> None:
-    verdict = believe(read(text_of(name), rc=1, mpi=mpi), Asked(NODES, 2))
+    verdict = validate_run(read(text_of(name), rc=1, mpi=mpi), RunSpec(NODES, 2))
     assert verdict.outcome is Outcome.FAILED
     assert verdict.findings[0].part == part
     assert words in verdict.findings[0].measured
@@ -258,8 +258,8 @@ NO_DEVICE = "torch finds no CUDA device (torch 2.11.0+cu130, CUDA_VISIBLE_DEVICE
 def test_what_a_rank_of_our_payload_says_is_the_cause(stderr: str, cause: str, words: str) -> None:
     """Recorded on 4 H200: a GPU whose memory another process held, and a device file without a GPU."""
     follower = "collective: rank 0 on n01: ranks 1 never came to the rendezvous"
-    verdict = believe(
-        read(f"{follower}\n{stderr}\n{stderr.replace('rank 1', 'rank 3')}\n", rc=137), Asked(("n01",), 4)
+    verdict = validate_run(
+        read(f"{follower}\n{stderr}\n{stderr.replace('rank 1', 'rank 3')}\n", rc=137), RunSpec(("n01",), 4)
     )
     assert verdict.cause == cause
     assert verdict.findings[0].part == "n01"
@@ -269,8 +269,8 @@ def test_what_a_rank_of_our_payload_says_is_the_cause(stderr: str, cause: str, w
 
 def test_ranks_that_do_not_fit_are_the_cause_of_what_follows() -> None:
     """Recorded on two H200: an nccl.conf of one node with NCCL_PROTO=LL."""
-    verdict = believe(
-        read((H200 / "nccl-proto-of-one-node.txt").read_text(), rc=4), Asked(("gpu01", "gpu02"), 1)
+    verdict = validate_run(
+        read((H200 / "nccl-proto-of-one-node.txt").read_text(), rc=4), RunSpec(("gpu01", "gpu02"), 1)
     )
     assert verdict.cause == "ranks do not fit"
     assert "message truncated : receiving 131072 bytes instead of 65536" in verdict.findings[0].measured
@@ -289,9 +289,9 @@ def test_a_run_that_was_cut_says_first_why() -> None:
         mpi_errors.Failure("timeout", "vm", "vm: Test timeout (30s) all_reduce at 4294967296 bytes", ""),
         mpi_errors.Failure("exit code", "", "exit 137: killed by signal 9", ""),
     )
-    verdict = believe(
+    verdict = validate_run(
         Output((cut,), failures),
-        Asked(("gpu01",), 2, "all_reduce", log=log, node_of_rank=dict.fromkeys(range(2), "gpu01")),
+        RunSpec(("gpu01",), 2, "all_reduce", log=log, node_of_rank=dict.fromkeys(range(2), "gpu01")),
         IB,
     )
     assert verdict.findings[0].measured == "NET/Socket within a node"
@@ -303,14 +303,14 @@ def test_a_run_that_was_cut_says_first_why() -> None:
 
 def test_per_node_runs_are_believed_one_by_one() -> None:
     verdicts = believe_nodes(
-        read(text_of("per-node.txt"), rc=0), TASKS, Asked(NODES, 2, "all_reduce", (2**30,))
+        read(text_of("per-node.txt"), rc=0), TASKS, RunSpec(NODES, 2, "all_reduce", (2**30,))
     )
     assert [verdict.outcome for verdict in verdicts.values()] == [Outcome.PASSED] * 4
     assert verdicts["gpu02"].metrics == (Metric("busbw", 328.72, "GB/s", "all_reduce 1 GiB", detail=True),)
 
 
 def test_nodes_that_share_gpus_are_not_believed() -> None:
-    verdicts = believe_nodes(read(text_of("per-node-wrong-gpus.txt"), rc=0), TASKS, Asked(NODES, 2))
+    verdicts = believe_nodes(read(text_of("per-node-wrong-gpus.txt"), rc=0), TASKS, RunSpec(NODES, 2))
     for node, verdict in verdicts.items():
         assert verdict.outcome is Outcome.FAILED
         assert verdict.findings[0].part == "GPU 0000:00:06 of vm"
@@ -324,13 +324,13 @@ def test_same_bus_ids_on_different_hosts_are_no_fault() -> None:
         replace(run, ranks=tuple(replace(line, host=TASKS[run.label]) for line in run.ranks))
         for run in output.runs
     )
-    verdicts = believe_nodes(Output(runs), TASKS, Asked(NODES, 2))
+    verdicts = believe_nodes(Output(runs), TASKS, RunSpec(NODES, 2))
     assert {verdict.outcome for verdict in verdicts.values()} == {Outcome.PASSED}
 
 
 def test_a_node_without_a_table_is_named_alone() -> None:
     lines = [line for line in text_of("per-node.txt").split("\n") if not line.startswith("2: ")]
-    verdicts = believe_nodes(read("\n".join(lines)), TASKS, Asked(NODES, 2))
+    verdicts = believe_nodes(read("\n".join(lines)), TASKS, RunSpec(NODES, 2))
     assert [node for node, verdict in verdicts.items() if verdict.outcome is Outcome.FAILED] == ["gpu03"]
     assert "gpu03: 0 tables" in told(verdicts["gpu03"])
 
@@ -340,7 +340,7 @@ def test_singletons_are_caught(labelled: bool) -> None:  # noqa: FBT001 - parame
     text = text_of("nccl-allreduce-g1.txt").replace("rc=0\n", "")
     tags = [f"{task}: " if labelled else "" for task in range(4)]
     both = "".join(f"{tag}{line}\n" for line in text.splitlines() for tag in tags)
-    verdict = believe(read(both, rc=0), Asked(NODES, 1))
+    verdict = validate_run(read(both, rc=0), RunSpec(NODES, 1))
     assert verdict.outcome is Outcome.FAILED
     assert "rank 0 alone, 4 times / 1 run of 4 ranks" in told(verdict)
     assert "--mpi=pmix" in verdict.hint
@@ -358,12 +358,12 @@ def test_socket_between_nodes_of_an_infiniband_profile() -> None:
     log = nccl_log.read(text_of("torch-net-socket-debug.txt"))
     where = {rank: NODES[rank // 2] for rank in range(8)}
     run = run_of(nodes=4, world=8)
-    asked = Asked(NODES, 2, node_of_rank=where, log=log)
-    verdict = believe(Output((run,)), asked, IB)
+    asked = RunSpec(NODES, 2, node_of_rank=where, log=log)
+    verdict = validate_run(Output((run,)), asked, IB)
     assert "NET/Socket between nodes / NET/IB/GDRDMA" in told(verdict)
     assert "no InfiniBand device" in verdict.hint
     socket = IB.model_copy(update={"fabric": FabricProfile(transport="NET/Socket")})
-    assert believe(Output((run,)), asked, socket).outcome is Outcome.PASSED
+    assert validate_run(Output((run,)), asked, socket).outcome is Outcome.PASSED
 
 
 def line(path: str, source: int = 1, target: int = 2, tag: str = "[send] ") -> str:
@@ -390,7 +390,7 @@ def line(path: str, source: int = 1, target: int = 2, tag: str = "[send] ") -> s
     ],
 )
 def test_transports_are_held_against_the_profile(text: str, words: str) -> None:
-    verdict = believe(Output((run_of(),)), Asked(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), IB)
+    verdict = validate_run(Output((run_of(),)), RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), IB)
     assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
     assert words in told(verdict)
 
@@ -412,7 +412,7 @@ def test_nodes_that_nvlink_joins_need_no_connection_over_the_network(
         f"gpu0{r // 2 + 1}:1:1 [0] NCCL INFO {nvls}\n"
         for r in range(4)
     )
-    verdict = believe(Output((run_of(),)), Asked(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), IB)
+    verdict = validate_run(Output((run_of(),)), RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), IB)
     assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
     assert words in told(verdict)
 
@@ -433,14 +433,16 @@ def test_nodes_that_nvlink_joins_need_no_connection_over_the_network(
 )
 def test_transports_within_a_node_are_proved_or_it_is_no_pass(gpus: int, text: str, words: str) -> None:
     """A task prolog with NCCL_DEBUG=VERSION: nccl.alone passed over whatever way."""
-    asked = Asked(("gpu01",), gpus, log=nccl_log.read(text), node_of_rank=dict.fromkeys(range(gpus), "gpu01"))
-    verdict = believe(Output((run_of(1, gpus),)), asked, IB)
+    asked = RunSpec(
+        ("gpu01",), gpus, log=nccl_log.read(text), node_of_rank=dict.fromkeys(range(gpus), "gpu01")
+    )
+    verdict = validate_run(Output((run_of(1, gpus),)), asked, IB)
     assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
     assert words in told(verdict)
     for unasked in (replace(asked, log=None), replace(asked, logged=False)):
-        assert believe(Output((run_of(1, gpus),)), unasked, IB).outcome is Outcome.PASSED
+        assert validate_run(Output((run_of(1, gpus),)), unasked, IB).outcome is Outcome.PASSED
 
 
 def test_missing_peer_memory_is_hinted() -> None:
-    asked = Asked(("gpu01", "gpu02"), 2, log=nccl_log.read(line("NET/IB/0")))
-    assert "nvidia_peermem" in believe(Output((run_of(),)), asked, IB).hint
+    asked = RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(line("NET/IB/0")))
+    assert "nvidia_peermem" in validate_run(Output((run_of(),)), asked, IB).hint

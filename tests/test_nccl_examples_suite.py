@@ -17,7 +17,7 @@ from framework_helpers import spelled
 from plugin_helpers import free_port, on, run_pytest
 
 from pytest_gpucluster.core.check import Outcome, Verdict
-from pytest_gpucluster.kit.payload_result import StepTold, TaskTold
+from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.nccl_examples import checks, payload
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def test_without_a_driver_it_says_so() -> None:
 # -- verdicts -----------------------------------------------------------------------------------------------------
 
 
-def told(**changes: dict[str, dict[str, Any]]) -> StepTold:
+def told(**changes: dict[str, dict[str, Any]]) -> PayloadResult:
     """Return two tasks on two nodes, one GPU each; `task1={kind: facts}` changes one."""
     tasks = []
     for number, node in enumerate(("gpu01", "gpu02")):
@@ -107,8 +107,8 @@ def told(**changes: dict[str, dict[str, Any]]) -> StepTold:
         lines = tuple(
             {"nccl_examples": kind, "rank": number, "node": node, **fact} for kind, fact in facts.items()
         )
-        tasks.append(TaskTold(number, node, 0, None, lines))
-    return StepTold("nccl_examples", ("gpu01", "gpu02"), 2, tuple(tasks))
+        tasks.append(PayloadTask(number, node, 0, None, lines))
+    return PayloadResult("nccl_examples", ("gpu01", "gpu02"), 2, tuple(tasks))
 
 
 def found(verdict: Verdict) -> str:

@@ -522,7 +522,9 @@ def test_mpirun_starts_all_ranks_inside_the_allocation(sandbox: Sandbox) -> None
         (2, "gpu02"),
         (3, "gpu02"),
     ]
-    assert beliefs.believe(found.output, beliefs.Asked(NODES, 2, "all_reduce")).outcome is Outcome.PASSED
+    assert (
+        beliefs.validate_run(found.output, beliefs.RunSpec(NODES, 2, "all_reduce")).outcome is Outcome.PASSED
+    )
     assert set(found.log.hosts.values()) == set(NODES)
 
 

@@ -22,7 +22,7 @@ from pytest_gpucluster.suites.os.network_facts import (
     Link,
     Naming,
     Network,
-    Way,
+    ReachabilityResult,
     naming,
     reach,
     rings,
@@ -221,14 +221,14 @@ def test_each_node_takes_its_neighbours_of_its_own_group() -> None:
 @pytest.mark.parametrize(
     ("line", "way"),
     [
-        ("way n2 10.1.0.2 1 Connection refused", Way("n2", "10.1.0.2", REACHED)),
-        ("way n2 10.1.0.2 0 ", Way("n2", "10.1.0.2", REACHED)),
-        ("way n2 10.1.0.2 124 ", Way("n2", "10.1.0.2", NO_ANSWER)),
-        ("way n2 10.1.0.2 1 No route to host", Way("n2", "10.1.0.2", "No route to host")),
-        ("way n2 - 2 -", Way("n2", "", UNKNOWN_NAME)),
+        ("way n2 10.1.0.2 1 Connection refused", ReachabilityResult("n2", "10.1.0.2", REACHED)),
+        ("way n2 10.1.0.2 0 ", ReachabilityResult("n2", "10.1.0.2", REACHED)),
+        ("way n2 10.1.0.2 124 ", ReachabilityResult("n2", "10.1.0.2", NO_ANSWER)),
+        ("way n2 10.1.0.2 1 No route to host", ReachabilityResult("n2", "10.1.0.2", "No route to host")),
+        ("way n2 - 2 -", ReachabilityResult("n2", "", UNKNOWN_NAME)),
     ],
 )
-def test_what_came_of_a_way_is_read(line: str, way: Way) -> None:
+def test_what_came_of_a_way_is_read(line: str, way: ReachabilityResult) -> None:
     assert reach("n1 n2").parse(_answer(f"{line}\n")) == (way,)
 
 
@@ -257,7 +257,9 @@ def _ring(
     for number in range(1, (told or nodes) + 1):
         pair = {number % nodes + 1, (number - 2) % nodes + 1}
         of[f"n{number}"] = [
-            Way(f"n{to}", (means or {}).get((number, to), f"10.1.0.{to}"), closed.get((number, to), REACHED))
+            ReachabilityResult(
+                f"n{to}", (means or {}).get((number, to), f"10.1.0.{to}"), closed.get((number, to), REACHED)
+            )
             for to in sorted(pair)
         ]
     networks = {f"n{number}": Network({}, {"eno1": (f"10.1.0.{number}",)}) for number in range(1, nodes + 1)}

@@ -28,7 +28,7 @@ import sys
 sys.path.insert(0, {folder!r})
 import collective
 {patch}
-collective.leave(collective.main(sys.argv[1:]))
+collective.exit_now(collective.main(sys.argv[1:]))
 """
 
 
@@ -185,7 +185,9 @@ def test_the_first_useful_line_of_another_nccl_error_is_told() -> None:
 def test_ports_differ_by_job_and_step_and_are_not_ephemeral() -> None:
     def port(job: int, step: int) -> int:
         ids = {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)}
-        return collective.Place({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "MASTER_ADDR": "x", **ids}).port
+        return collective.RankPlace(
+            {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "MASTER_ADDR": "x", **ids}
+        ).port
 
     ports = {port(job, step) for job in range(100, 110) for step in range(5)}
     assert len(ports) == 50
@@ -193,7 +195,7 @@ def test_ports_differ_by_job_and_step_and_are_not_ephemeral() -> None:
 
 
 def test_nccls_log_stays_out_of_the_results() -> None:
-    place = collective.Place(
+    place = collective.RankPlace(
         {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURMD_NODENAME": "gpu07", "MASTER_ADDR": "x"}
     )
     env = {"NCCL_DEBUG": "INFO"}
@@ -277,17 +279,17 @@ collective.Job.measure = fail
 STOPPED = """
 import os, signal
 collective.BEAT, collective.SILENT = 0.5, %s
-measure, leave = collective.Job.measure, collective.leave
+measure, leave = collective.Job.measure, collective.exit_now
 def stop(self, *args):
     if self.rank == %d: os.kill(os.getpid(), signal.SIGSTOP)
     return measure(self, *args)
 collective.Job.measure = stop
-class Vigil(collective.Vigil):
+class HeartbeatMonitor(collective.HeartbeatMonitor):
     def accuse(self, rank, what):
         pid = self.about[rank]["pid"]
-        collective.leave = lambda code: (os.kill(pid, signal.SIGKILL), leave(code))  # the test waits for its end
+        collective.exit_now = lambda code: (os.kill(pid, signal.SIGKILL), leave(code))  # the test waits for its end
         super().accuse(rank, what)
-collective.Vigil = Vigil
+collective.HeartbeatMonitor = HeartbeatMonitor
 """
 
 
@@ -535,7 +537,7 @@ def test_low_limits_are_told(
     """Recorded on an H200: with 40 open files CUDA says 'busy or unavailable', with 32 GiB NCCL 'out of memory'."""
     values = {resource.RLIMIT_NOFILE: (files, files), resource.RLIMIT_AS: (space, space)}
     monkeypatch.setattr(resource, "getrlimit", values.__getitem__)
-    assert payload.cramped() == words
+    assert payload.low_limits_hint() == words
 
 
 class Slow:

@@ -12,7 +12,7 @@ from pytest_gpucluster.config.models import Cluster, Group, Profile, SlurmConfig
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.probe import RESPONDS
 from pytest_gpucluster.plugin.plan import Kind, Plan, Problem, Selection, judge_node, make_plan, shares
-from pytest_gpucluster.plugin.session import Session
+from pytest_gpucluster.plugin.session import ClusterSession
 
 PLAIN = Profile(name="plain", description="of a test", source="none")
 
@@ -136,7 +136,7 @@ def test_groups_share_an_allocation_where_partition_and_gpus_are_the_same() -> N
 
 def test_a_node_that_has_no_agent_answers_with_why() -> None:
     """Its slurmd took none: the channel, asked about it, would know no such node."""
-    session = Session.__new__(Session)
+    session = ClusterSession.__new__(ClusterSession)
     session._lost_at_end = {}
     session.channel = SimpleNamespace(nodes=("gpu01",))
     session.plan = Plan(("gpu01", "gpu03"), {"gpu03": Problem(Kind.LOST, "its slurmd starts no task")})

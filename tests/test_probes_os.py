@@ -449,7 +449,7 @@ def test_command_output_needs_the_command() -> None:
     probe = os_software.command_output("surely-not-a-command")
     with pytest.raises(NotAvailable):
         probe.parse(run(probe.command))
-    assert os_software.command_output("echo a").parse(run("echo a")) == os_software.Said("a", 0)
+    assert os_software.command_output("echo a").parse(run("echo a")) == os_software.CommandOutput("a", 0)
 
 
 def test_a_file_is_written_in_each_scratch_folder_and_removed(tmp_path: Path) -> None:

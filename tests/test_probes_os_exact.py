@@ -22,7 +22,7 @@ from pytest_gpucluster.suites.os import network_facts as os_network
 from pytest_gpucluster.suites.os import software_facts as os_software
 from pytest_gpucluster.suites.os import storage_facts as os_storage
 from pytest_gpucluster.suites.os.facts import Cpus, Load, Memory, Mount, Section
-from pytest_gpucluster.suites.os.network_facts import Link, Naming, Network, Way
+from pytest_gpucluster.suites.os.network_facts import Link, Naming, Network, ReachabilityResult
 from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFiles, SharedFolder, SharedResult
 
 if TYPE_CHECKING:
@@ -404,11 +404,18 @@ READ: list[tuple[Callable[[], object], object]] = [
     (lambda: os_network.read_naming(answer("gpu1 z\ntook 5.5 25.5 124 gpu1\n")), Naming(20.0)),
     (
         lambda: os_network.read_ways(answer("way a - 2 -\nway b 1.1.1.1 1 No route to host\n")),
-        (Way("a", "", "the name does not resolve"), Way("b", "1.1.1.1", "No route to host")),
+        (
+            ReachabilityResult("a", "", "the name does not resolve"),
+            ReachabilityResult("b", "1.1.1.1", "No route to host"),
+        ),
     ),
     (
         lambda: os_network.read_ways(answer("way b 1.1.1.1 0\nway a 1.1.1.2 1 Connection refused\nway c 1.1.1.3 124 x\n")),  # noqa: E501
-        (Way("a", "1.1.1.2", "reached"), Way("b", "1.1.1.1", "reached"), Way("c", "1.1.1.3", "no answer within 5 s")),
+        (
+            ReachabilityResult("a", "1.1.1.2", "reached"),
+            ReachabilityResult("b", "1.1.1.1", "reached"),
+            ReachabilityResult("c", "1.1.1.3", "no answer within 5 s"),
+        ),
     ),
     # containers
     (lambda: enroot.jobs_of(("pyxis_7.0", "pyxis_8_8.12", "pyxis_9_x", "pyxis_x", "pyxis_7.", "pyxis_9_", "pyxis_.7", "pyxis__7.7", "a", "pyxis_x_7.0", "pyxis_7.x", "pyxis_a_b")),  # noqa: E501

@@ -12,7 +12,13 @@ from pytest_gpucluster.suites.horovod.facts import Build
 from pytest_gpucluster.suites.horovod.facts import read as read_build
 from pytest_gpucluster.suites.os import software_facts as probes
 from pytest_gpucluster.suites.os.facts import SECTIONS_SH
-from pytest_gpucluster.suites.os.software_facts import Process, Processes, Said, SystemState, TimeSync
+from pytest_gpucluster.suites.os.software_facts import (
+    CommandOutput,
+    Process,
+    Processes,
+    SystemState,
+    TimeSync,
+)
 
 
 def answer(out: str = "", err: str = "", rc: int = 0) -> Answer:
@@ -310,8 +316,8 @@ def test_addresses_of_names() -> None:
 
 def test_output_of_a_sites_command() -> None:
     probe = probes.command_output("ulimit -n")
-    assert probe.parse(answer(" 1024 \n")) == Said("1024", 0)
-    assert probe.parse(answer("x", rc=3)) == Said("x", 3)
+    assert probe.parse(answer(" 1024 \n")) == CommandOutput("1024", 0)
+    assert probe.parse(answer("x", rc=3)) == CommandOutput("x", 3)
     assert (probe.name, probe.command, probe.by_hand, probe.alone) == (
         "drift: ulimit -n", "ulimit -n", "ulimit -n", True,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from pytest_gpucluster.plugin.progress import Gathered
+from pytest_gpucluster.plugin.progress import BufferedWriter
 
 
 class Written(io.StringIO):
@@ -22,7 +22,7 @@ class Written(io.StringIO):
 def test_letters_wait_for_each_other_a_moment() -> None:
     now = [0.0]
     file = Written()
-    letters = Gathered(file, every=0.1, clock=lambda: now[0])
+    letters = BufferedWriter(file, every=0.1, clock=lambda: now[0])
     for step in range(250):
         now[0] = step / 1000
         assert letters.write(".") == 1
@@ -34,7 +34,7 @@ def test_letters_wait_for_each_other_a_moment() -> None:
 
 def test_the_end_of_a_line_is_written_at_once_with_what_waited() -> None:
     file = Written()
-    letters = Gathered(file, clock=lambda: 0.0)
+    letters = BufferedWriter(file, clock=lambda: 0.0)
     letters.write("F")
     letters.write(" [100%]\n")
     assert file.writes == ["F [100%]\n"]
@@ -43,4 +43,4 @@ def test_the_end_of_a_line_is_written_at_once_with_what_waited() -> None:
 
 
 def test_what_else_a_file_can_is_the_files() -> None:
-    assert not Gathered(io.StringIO()).isatty()
+    assert not BufferedWriter(io.StringIO()).isatty()

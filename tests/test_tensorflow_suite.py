@@ -12,7 +12,7 @@ from framework_helpers import spelled
 from plugin_helpers import Run, cluster_file, names, run_pytest
 
 from pytest_gpucluster.core.check import Outcome, Verdict
-from pytest_gpucluster.kit.payload_result import StepTold, TaskTold
+from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.tensorflow import checks, payload
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ PYTHON = ROOT / ".cache" / "frameworks" / "bin" / "python"
 NODES = ("gpu01", "gpu02")
 
 
-def worked(size: int = 4, **changes: dict[str, dict[str, Any]]) -> StepTold:
+def worked(size: int = 4, **changes: dict[str, dict[str, Any]]) -> PayloadResult:
     """Return healthy workers, two a node; `worker3={kind: facts}` changes one."""
     tasks = []
     for rank in range(size):
@@ -45,16 +45,16 @@ def worked(size: int = 4, **changes: dict[str, dict[str, Any]]) -> StepTold:
         for kind, change in changes.get(f"worker{rank}", {}).items():
             facts[kind] = {**facts.get(kind, {}), **change}
         told = tuple({"tensorflow": kind, **common, **fact} for kind, fact in facts.items())
-        tasks.append(TaskTold(rank, NODES[rank // 2], 0, None, told))
-    return StepTold("tensorflow", NODES, size, tuple(tasks))
+        tasks.append(PayloadTask(rank, NODES[rank // 2], 0, None, told))
+    return PayloadResult("tensorflow", NODES, size, tuple(tasks))
 
 
-def installed(node: str, **change: str) -> TaskTold:
+def installed(node: str, **change: str) -> PayloadTask:
     fact = {"tensorflow": "found", "node": node, "error": "", "version": "2.16", **change}
-    return TaskTold(0, node, 0, None, (fact,))
+    return PayloadTask(0, node, 0, None, (fact,))
 
 
-def everyone(**trained: str) -> StepTold:
+def everyone(**trained: str) -> PayloadResult:
     """Return four workers that all trained to the same other end."""
     return worked(4, **{f"worker{rank}": {"trained": {**trained}} for rank in range(4)})
 
@@ -100,7 +100,7 @@ def test_a_worker_that_died_comes_before_those_that_wait_for_it() -> None:
 
 
 def test_nothing_fit_is_never_a_pass() -> None:
-    empty = StepTold("tensorflow", (), 0)
+    empty = PayloadResult("tensorflow", (), 0)
     verdicts = (
         checks.config(empty),
         checks.workers(empty, 1),
@@ -131,7 +131,7 @@ def test_ports_are_below_those_that_linux_hands_out() -> None:
 
 EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
-        lambda: checks.framework("gpu01", StepTold("tensorflow", NODES, 2)),
+        lambda: checks.framework("gpu01", PayloadResult("tensorflow", NODES, 2)),
         "failed",
         "",
         ["python: no task started there / tells whether tensorflow is there"],
@@ -139,7 +139,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: checks.framework(
-            "gpu01", StepTold("tensorflow", NODES, 2, (installed("gpu01"), installed("gpu02")))
+            "gpu01", PayloadResult("tensorflow", NODES, 2, (installed("gpu01"), installed("gpu02")))
         ),
         "passed",
         "",
@@ -148,7 +148,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: checks.framework(
-            "gpu01", StepTold("tensorflow", NODES, 2, (installed("gpu01", error="No module"),))
+            "gpu01", PayloadResult("tensorflow", NODES, 2, (installed("gpu01", error="No module"),))
         ),
         "failed",
         "",
@@ -158,7 +158,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.framework(
             "gpu03",
-            StepTold(
+            PayloadResult(
                 "tensorflow",
                 NODES,
                 3,
@@ -171,7 +171,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (
-        lambda: checks.mirrored("gpu01", StepTold("tensorflow", (), 0), 0),
+        lambda: checks.mirrored("gpu01", PayloadResult("tensorflow", (), 0), 0),
         "not checked",
         "no node has tensorflow: see tensorflow.framework",
         [],
@@ -233,7 +233,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ["tensorflow_import 1 s"],
     ),
     (
-        lambda: checks.workers(StepTold("tensorflow", (), 0), 1),
+        lambda: checks.workers(PayloadResult("tensorflow", (), 0), 1),
         "not checked",
         "no node has tensorflow: see tensorflow.framework",
         [],
@@ -326,7 +326,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ["tensorflow_join 0.1 s"],
     ),
     (
-        lambda: checks.config(StepTold("tensorflow", (), 0)),
+        lambda: checks.config(PayloadResult("tensorflow", (), 0)),
         "not checked",
         "no node has tensorflow: see tensorflow.framework",
         [],
@@ -364,14 +364,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (
-        lambda: checks.equal(StepTold("tensorflow", (), 0)),
+        lambda: checks.equal(PayloadResult("tensorflow", (), 0)),
         "not checked",
         "no node has tensorflow: see tensorflow.framework",
         [],
         [],
     ),
     (
-        lambda: checks.equal(StepTold("tensorflow", NODES, 2)),
+        lambda: checks.equal(PayloadResult("tensorflow", NODES, 2)),
         "not checked",
         "no worker trained: see tensorflow.workers",
         [],
@@ -511,8 +511,8 @@ def test_a_killed_worker_is_named(sandbox: Sandbox, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_only_follows_comes_after_its_cause(words: str, *, follows: bool) -> None:
     first, other = (
-        TaskTold(0, "gpu01", 1, None, (), words),
-        TaskTold(1, "gpu02", 1, None, (), "Segmentation fault"),
+        PayloadTask(0, "gpu01", 1, None, (), words),
+        PayloadTask(1, "gpu02", 1, None, (), "Segmentation fault"),
     )
-    told = StepTold("tf", ("gpu01", "gpu02"), 2, (first, other))
+    told = PayloadResult("tf", ("gpu01", "gpu02"), 2, (first, other))
     assert checks._causes_first(told) == ([other, first] if follows else [first, other])

@@ -140,7 +140,7 @@ class About:
     action: Action
 
 
-def disturbed(verdict: Verdict, who: str) -> Verdict:
+def with_contention(verdict: Verdict, who: str) -> Verdict:
     """Return a failure that others at work on the GPUs may explain: it drains nobody, and says to end them.
 
     `who` names them: 'others are at work on GPU 1 (...): python3 (pid 7)'; '' leaves the verdict as it is.
@@ -150,7 +150,7 @@ def disturbed(verdict: Verdict, who: str) -> Verdict:
     return _because(verdict, f"{who}; the hardware alone was not measured", _END_THEM, Action.MONITOR)
 
 
-def explained(
+def with_cause(
     verdict: Verdict, words: str, cause: str, hint: str, *, action: Action = Action.MONITOR
 ) -> Verdict:
     """Return a verdict with this cause, hint and action, where all that was found says these words."""
@@ -159,7 +159,7 @@ def explained(
     return _because(verdict, cause, hint, action)
 
 
-def of_software(verdict: Verdict) -> Verdict:
+def with_software_cause(verdict: Verdict) -> Verdict:
     """Return a failure to take a GPU with what keeps CUDA from it, where that is known and no fault of the hardware."""
     known = [mpi_errors.explain(finding.measured) for finding in verdict.findings]
     if not known or not all(found and found[0].kind in SOFTWARE for found in known):

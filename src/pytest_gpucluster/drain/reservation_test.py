@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
-    from pytest_gpucluster.cluster.transport import FarProcess
+    from pytest_gpucluster.cluster.transport import RemoteProcess
 
     Write = Callable[..., None]
 
@@ -88,7 +88,7 @@ class Trial:
     refused: dict[str, str] = field(default_factory=dict)  # node -> why it is not on trial
     # node -> drained, resumed, left (drained by somebody else), failed, unknown
     ended: dict[str, str] = field(default_factory=dict)
-    _shell: subprocess.Popen[bytes] | FarProcess | None = None
+    _shell: subprocess.Popen[bytes] | RemoteProcess | None = None
     _gone: bool = False  # the shell has ended
     _said: dict[str, str] = field(default_factory=dict)  # node -> the shell's last word about it
     _open: dict[str, str] = field(default_factory=dict)  # node -> reason
@@ -278,7 +278,7 @@ class Trial:
         for node in silent:
             self.refused[node] = "it is not heard by Slurm after it was undrained"
 
-    def _read(self, shell: subprocess.Popen[bytes] | FarProcess) -> None:
+    def _read(self, shell: subprocess.Popen[bytes] | RemoteProcess) -> None:
         assert shell.stdout is not None
         with contextlib.suppress(ValueError, OSError):
             for raw in shell.stdout:

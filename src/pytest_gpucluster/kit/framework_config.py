@@ -23,7 +23,7 @@ Launcher = Annotated[str, Field(pattern=r"^(mpirun|srun( --mpi=[\w.]+)?)$")]
 ThreadLevel = Literal["single", "funneled", "serialized", "multiple"]
 
 
-class Claim(Model):
+class FrameworkConfig(Model):
     """A framework that has to work on the nodes."""
 
     environment: Text | None = Field(None, description="name under `environments` for the steps")
@@ -34,7 +34,7 @@ class Claim(Model):
     deadline: Duration = Field(300, description="of one step")
 
 
-class ContainerConfig(Claim):
+class ContainerConfig(FrameworkConfig):
     """Pyxis and Enroot: the images that have to start."""
 
     image: Image | None = Field(
@@ -66,7 +66,7 @@ class ContainerConfig(Claim):
     keep: bool = Field(default=False, description="leave imported containers on the nodes for the next run")
 
 
-class MpiConfig(Claim):
+class MpiConfig(FrameworkConfig):
     """MPI by mpirun and by srun."""
 
     launchers: tuple[Launcher, ...] = Field(
@@ -99,7 +99,7 @@ class MpiConfig(Claim):
 RankVariable = Literal["WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"]
 
 
-class DdpConfig(Claim):
+class DdpConfig(FrameworkConfig):
     """torch.distributed: rank environment, process groups, a training step."""
 
     provided: tuple[RankVariable, ...] = Field(
@@ -108,7 +108,7 @@ class DdpConfig(Claim):
     lost_rank: Duration = Field(60, description="a job whose rank died has to end within this time")
 
 
-class HorovodConfig(Claim):
+class HorovodConfig(FrameworkConfig):
     """Horovod on PyTorch and TensorFlow, with gloo and MPI controllers."""
 
     frameworks: tuple[Literal["pytorch", "tensorflow"], ...] = Field(
@@ -131,7 +131,7 @@ class HorovodConfig(Claim):
     mpi: Text = Field("pmix", description="srun --mpi=TYPE of the MPI controller")
 
 
-class RayConfig(Claim):
+class RayConfig(FrameworkConfig):
     """Ray: head and workers as steps of one allocation."""
 
     cpus: int | None = Field(None, ge=1, description="CPUs that Ray is given a node; default: those of Slurm")
@@ -151,11 +151,11 @@ class RayConfig(Claim):
     leave: Duration = Field(60, description="for workers to leave when the head is lost")
 
 
-class TensorflowConfig(Claim):
+class TensorflowConfig(FrameworkConfig):
     """TensorFlow's distribution strategies."""
 
 
-class SubmititConfig(Claim):
+class SubmititConfig(FrameworkConfig):
     """submitit: functions as Slurm jobs, submitted where pytest runs."""
 
     folder: FolderPath | None = Field(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster, EnvironmentConfig
-    from pytest_gpucluster.kit.framework_config import Claim
+    from pytest_gpucluster.kit.framework_config import FrameworkConfig
 
 WITHOUT_GPUS = 2  # tasks a node, where the cluster file does not say
 MAX_LINE = 300
@@ -30,7 +30,7 @@ TELLING = re.compile(r"[Ee]rror|[Cc]annot|[Nn]ot found|does not|[Ff]ailed|Killed
 
 
 @dataclass(frozen=True)
-class Ended:
+class StepOutcome:
     """A step that ended, or was ended: `problem` says why in one line; `told` is what each task said in JSON."""
 
     result: StepResult
@@ -55,13 +55,13 @@ class Ended:
 
 
 @dataclass
-class ClaimedSteps:
+class FrameworkStepRunner:
     """Runs steps of one framework on `nodes`, the testable ones of one allocation, as its `section` says."""
 
     slurm: Slurm
     allocation: Allocation
     cluster: Cluster
-    claim: Claim
+    claim: FrameworkConfig
     section: str
     inventory: Mapping[str, NodeInfo]
     nodes: tuple[str, ...]
@@ -106,7 +106,7 @@ class ClaimedSteps:
         given = {"nodes": self.nodes, "timeout": self.claim.deadline, **options}
         return StepRequest(argv=tuple(argv), environment=self.environment, **given)
 
-    def run(self, request: StepRequest, *, slurm: Slurm | None = None) -> Ended:
+    def run(self, request: StepRequest, *, slurm: Slurm | None = None) -> StepOutcome:
         """Run a step; why it failed or outlived its deadline is told by `problem`.
 
         Raise StepError where Slurm could not start it: that is no fault of the framework.
@@ -124,7 +124,7 @@ class ClaimedSteps:
             hint = result.hint or ""
             outside = hint.startswith("container_") and not request.pyxis and not _has_image(self.environment)
             problem = hint if hint and not outside else f"the step ended with {result.rc}"
-        return Ended(result, told, problem)
+        return StepOutcome(result, told, problem)
 
 
 def _has_image(environment: EnvironmentConfig | None) -> bool:

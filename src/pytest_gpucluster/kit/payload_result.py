@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TaskTold:
+class PayloadTask:
     """One Slurm task: its facts, one mapping a line of JSON, and how it ended. `words`: its last line of stderr."""
 
     task: int
@@ -37,13 +37,13 @@ class TaskTold:
 
 
 @dataclass(frozen=True)
-class StepTold:
+class PayloadResult:
     """One step: `key` is the payload's mark, `problem` why the step did not end by itself or did not start."""
 
     key: str
     nodes: tuple[str, ...]
     ntasks: int
-    tasks: tuple[TaskTold, ...] = ()
+    tasks: tuple[PayloadTask, ...] = ()
     problem: str = ""
     command: str = ""
     seconds: float = 0.0

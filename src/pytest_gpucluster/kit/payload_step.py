@@ -9,7 +9,7 @@ from pytest_gpucluster.cluster.slurm.pyxis import explain
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import run_step
 from pytest_gpucluster.core.errors import ConfigError, StepError, StepTimeout
-from pytest_gpucluster.kit.payload_result import StepTold, TaskTold, last_words, read_facts
+from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, last_words, read_facts
 
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
@@ -36,7 +36,7 @@ def environment_named(cluster: Cluster, name: str | None, section: str) -> Envir
     return cluster.environments[name]
 
 
-def run_payload(slurm: Slurm, allocation: Allocation, request: StepRequest, key: str) -> StepTold:
+def run_payload(slurm: Slurm, allocation: Allocation, request: StepRequest, key: str) -> PayloadResult:
     """Run the step. A deadline and a container that does not start are results; broken Slurm raises StepError."""
     nodes = request.nodes or allocation.nodes
     ntasks = request.ntasks or len(nodes) * (request.ntasks_per_node or 1)
@@ -49,11 +49,11 @@ def run_payload(slurm: Slurm, allocation: Allocation, request: StepRequest, key:
     except StepError as error:
         if explain(error.stderr) is None:
             raise
-        return StepTold(key, nodes, ntasks, problem=str(error), rc=error.rc or -1)
+        return PayloadResult(key, nodes, ntasks, problem=str(error), rc=error.rc or -1)
     tasks = tuple(
-        TaskTold(
+        PayloadTask(
             task.rank, task.node, task.rc, task.signal, read_facts(task.stdout, key), last_words(task.stderr)
         )
         for task in result.tasks
     )
-    return StepTold(key, nodes, ntasks, tasks, problem, result.command, result.seconds, result.rc)
+    return PayloadResult(key, nodes, ntasks, tasks, problem, result.command, result.seconds, result.rc)

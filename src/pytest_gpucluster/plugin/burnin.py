@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpucluster.suites.burnin.config import BurninConfig
-    from pytest_gpucluster.suites.burnin.steps import Before
+    from pytest_gpucluster.suites.burnin.steps import ResumeState
 
 MARK = "burnin"
 AROUND = 600.0  # seconds of the allocation beside the burn-in: start, collectives that end, judging
@@ -32,16 +32,16 @@ def asked(option: Any) -> bool:
     return bool(option.burnin_time or option.burnin_resume or MARK in (option.markexpr or ""))
 
 
-def before(option: Any) -> Before | None:
+def before(option: Any) -> ResumeState | None:
     """Read the log of --burnin-resume; ConfigError where it holds no burn-in, or one that is over."""
     refuse_workers(option)
     if not option.burnin_resume:
         return None
-    from pytest_gpucluster.suites.burnin.steps import Before  # noqa: PLC0415 - a tenth of the start of every other run
+    from pytest_gpucluster.suites.burnin.steps import ResumeState  # noqa: PLC0415 - a tenth of the start of every other run
 
     path = Path(option.burnin_resume)
     try:
-        found = Before.read(read_events(path))
+        found = ResumeState.read(read_events(path))
     except OSError as error:
         raise ConfigError(f"--burnin-resume: {path}: {error.strerror}") from error
     except (KeyError, TypeError, ValueError) as error:
@@ -53,7 +53,7 @@ def before(option: Any) -> Before | None:
 
 def seconds(option: Any, config: BurninConfig) -> float:
     """Return how long the burn-in is to last: --burnin-time, the log's that is resumed, or the cluster file's."""
-    resumed: Before | None = getattr(option, "burnin_before", None)
+    resumed: ResumeState | None = getattr(option, "burnin_before", None)
     if option.burnin_time:
         try:
             total = parse_option_time(option.burnin_time)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
-    from pytest_gpucluster.plugin.session import Session
+    from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.events import EventLog
 
 PATIENCE, TIMEOUT = 5.0, 20.0  # seconds, for a controller that does not answer, and for one command
@@ -151,7 +151,7 @@ class Drainage:
     """Registered where --drain or --resume-passing is given, in the controller and in every xdist worker."""
 
     def __init__(
-        self, config: pytest.Config, session: Session, log: EventLog | None, options: Options
+        self, config: pytest.Config, session: ClusterSession, log: EventLog | None, options: Options
     ) -> None:
         self.config, self.session, self.log, self.options = config, session, log, options
         self.lines: list[str] = []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpucluster.plugin.item_result import Record
-    from pytest_gpucluster.plugin.session import Session
+    from pytest_gpucluster.plugin.session import ClusterSession
 
 
 class CheckFailed(AssertionError):  # noqa: N818 - reads as what it is
@@ -30,7 +30,7 @@ class Expect:
     >>> expect.at_least("scratch_free", free, 500, "GiB", hint="clean /scratch")  # doctest: +SKIP
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ClusterSession) -> None:
         self._session = session
 
     @property

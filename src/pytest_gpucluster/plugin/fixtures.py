@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster, GpuProfile, Profile
-    from pytest_gpucluster.plugin.session import Node, Session
+    from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suite import AnyProbe
     from pytest_gpucluster.suites.nccl.table_reader import Run
 
-SESSION: pytest.StashKey[Session] = pytest.StashKey()
+SESSION: pytest.StashKey[ClusterSession] = pytest.StashKey()
 
 
-def session_plugin(session: Session) -> ModuleType:
+def session_plugin(session: ClusterSession) -> ModuleType:
     """Return a plugin with the one fixture that all others are made of."""
 
     @pytest.fixture(scope="session")
-    def gpucluster_session() -> Session:
+    def gpucluster_session() -> ClusterSession:
         """The running session of the plugin; own suites have no need of it."""
         return session
 
@@ -47,25 +47,25 @@ def session_plugin(session: Session) -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def cluster(gpucluster_session: Session) -> Cluster:
+def cluster(gpucluster_session: ClusterSession) -> Cluster:
     """The cluster file as a frozen model: `cluster.slurm.partition`, `cluster.os.mounts`, ..."""
     return gpucluster_session.cluster
 
 
 @pytest.fixture(scope="session")
-def inventory(gpucluster_session: Session) -> Mapping[str, NodeInfo]:
+def inventory(gpucluster_session: ClusterSession) -> Mapping[str, NodeInfo]:
     """Slurm's entry of every node it knows, by name: state, flags, gres, reason, who set it and when."""
     return gpucluster_session.inventory
 
 
 @pytest.fixture(scope="session")
-def nodes(gpucluster_session: Session) -> tuple[str, ...]:
+def nodes(gpucluster_session: ClusterSession) -> tuple[str, ...]:
     """The names of the nodes that are really under test, in the order of the cluster file."""
     return gpucluster_session.under_test()
 
 
 @pytest.fixture
-def lane_nodes(gpucluster_session: Session) -> tuple[str, ...]:
+def lane_nodes(gpucluster_session: ClusterSession) -> tuple[str, ...]:
     """The nodes that the item has for itself: with -n those of its node's lane, else all that are under test."""
     session = gpucluster_session
     lane = session.lane_of(session.record.node) if session.record.node else session.plan.testable
@@ -73,7 +73,7 @@ def lane_nodes(gpucluster_session: Session) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def node(gpucluster_session: Session) -> Node:
+def node(gpucluster_session: ClusterSession) -> Node:
     """The node of this item: `.name`, `.profile`, `.group`, `.info`. A test that asks for it runs once a node."""
     return gpucluster_session.nodes[gpucluster_session.record.node]
 
@@ -96,7 +96,7 @@ def gpu_profile(node: Node) -> GpuProfile:
 
 
 @pytest.fixture(scope="session")
-def allocation(gpucluster_session: Session) -> Allocation:
+def allocation(gpucluster_session: ClusterSession) -> Allocation:
     """The allocation that all steps run in (the first, where partitions differ): `.job_id`, `.nodes`, `.slurm`."""
     session = gpucluster_session
     if session.slurm is None:
@@ -107,13 +107,13 @@ def allocation(gpucluster_session: Session) -> Allocation:
 
 
 @pytest.fixture(scope="session")
-def fleet(gpucluster_session: Session) -> Channel:
+def fleet(gpucluster_session: ClusterSession) -> Channel:
     """The channel to every node: `fleet.ask("uname -r")` asks all at once and remembers the answers."""
     return gpucluster_session.need_channel()
 
 
 @pytest.fixture
-def host(node: Node, gpucluster_session: Session) -> Any:
+def host(node: Node, gpucluster_session: ClusterSession) -> Any:
     """A testinfra Host of this item's node: `host.file("/etc/os-release")`, `host.package("slurmd")`, ..."""
     return gpucluster_session.host(node.name)
 
@@ -121,26 +121,26 @@ def host(node: Node, gpucluster_session: Session) -> Any:
 @pytest.fixture
 def facts(
     node: Node,  # noqa: ARG001 - makes an item a node
-    gpucluster_session: Session,
+    gpucluster_session: ClusterSession,
 ) -> Callable[[AnyProbe], Any]:
     """A function: Probe -> facts of this item's node. What the node could not tell ends as 'not checked: why'."""
     return gpucluster_session.facts_of_item
 
 
 @pytest.fixture(scope="session")
-def fleet_facts(gpucluster_session: Session) -> Callable[[AnyProbe], dict[str, Any]]:
+def fleet_facts(gpucluster_session: ClusterSession) -> Callable[[AnyProbe], dict[str, Any]]:
     """A function: Probe -> {node: facts} of all nodes that could tell."""
     return gpucluster_session.fleet_facts
 
 
 @pytest.fixture(scope="session")
-def expect(gpucluster_session: Session) -> Expect:
+def expect(gpucluster_session: ClusterSession) -> Expect:
     """Judge: `expect(verdict)`, or `expect.at_least(name, value, bound, unit)` and `.at_most(...)` of one's own."""
     return Expect(gpucluster_session)
 
 
 @pytest.fixture(scope="session")
-def measure(gpucluster_session: Session) -> Callable[..., float]:
+def measure(gpucluster_session: ClusterSession) -> Callable[..., float]:
     """Record a metric: `measure("latency", 4.1, "us", device="mlx5_0")`; returns the value.
 
     `better` says which way is good, higher, lower or neither, where that is not what the unit says.
@@ -155,7 +155,7 @@ def measure(gpucluster_session: Session) -> Callable[..., float]:
 
 
 @pytest.fixture
-def curve(gpucluster_session: Session) -> Callable[[str, Iterable[Run]], None]:
+def curve(gpucluster_session: ClusterSession) -> Callable[[str, Iterable[Run]], None]:
     """Keep the bandwidth curves of runs for the report: `curve("all_reduce, 4 nodes", runs)`."""
     record = gpucluster_session.record
 
@@ -196,7 +196,7 @@ def live_line(request: pytest.FixtureRequest) -> LiveLine:
 
 
 @pytest.fixture
-def table(gpucluster_session: Session) -> Callable[..., None]:
+def table(gpucluster_session: ClusterSession) -> Callable[..., None]:
     """Put a cell into a table of the summary: `table("matrix", "srun", "MPI", "fails", note="no PMI support")`.
 
     `place` is (row, column) as numbers: items may end in any order.
@@ -213,7 +213,7 @@ def table(gpucluster_session: Session) -> Callable[..., None]:
 
 
 @pytest.fixture
-def srun(gpucluster_session: Session) -> Callable[..., StepResult]:
+def srun(gpucluster_session: ClusterSession) -> Callable[..., StepResult]:
     """Run a step: `srun(["hostname"], nodes=("gpu01",), ntasks_per_node=2, environment="pytorch")`.
 
     Takes the fields of StepRequest; `environment` is a name of the cluster file. Without `nodes` the step runs on the

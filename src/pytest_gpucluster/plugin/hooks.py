@@ -32,7 +32,7 @@ from pytest_gpucluster.plugin.progress import gathered
 from pytest_gpucluster.plugin.rows import Rows
 from pytest_gpucluster.plugin.run_end import ENDED, RunEnd
 from pytest_gpucluster.plugin.run_metadata import about
-from pytest_gpucluster.plugin.session import Controller, Session, Worker
+from pytest_gpucluster.plugin.session import ClusterSession, Controller, Worker
 from pytest_gpucluster.plugin.summary import Tally, classify
 from pytest_gpucluster.plugin.swift import Swift
 from pytest_gpucluster.report.ascii_plot import draw
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.plugin.junit_stream import JUnitFile
-    from pytest_gpucluster.plugin.progress import Gathered
+    from pytest_gpucluster.plugin.progress import BufferedWriter
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
 
@@ -67,7 +67,7 @@ class Hooks:
     """Registered with pytest once a session is open, in the controller and in every xdist worker."""
 
     def __init__(
-        self, config: pytest.Config, session: Session, log: EventLog | None, reports: Reports
+        self, config: pytest.Config, session: ClusterSession, log: EventLog | None, reports: Reports
     ) -> None:
         self.config, self.session, self.log, self.reports = config, session, log, reports
         self.tally = Tally()
@@ -81,7 +81,7 @@ class Hooks:
         # made once: pytest would make and check them anew for every test
         self._node_params = [pytest.param(node, id=node) for node in session.plan.selected]
         self._junit: JUnitFile | None = None
-        self._letters: Gathered | None = None
+        self._letters: BufferedWriter | None = None
         self._maker = Maker(config, session.plan.selected)
         self._swift = Swift(config, self.pytest_runtest_setup, self._enrich)
         self._rows = Rows(config, self._swift)

@@ -23,7 +23,7 @@ ALL, ANY = "all", ""  # beside the numbers of lanes
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeLease:
     """Where an item runs: a lane's number, ALL or ANY; its nodes; `load`: nobody else may use them meanwhile."""
 
     lane: str
@@ -31,7 +31,7 @@ class Place:
     load: bool
 
 
-PLACE: pytest.StashKey[Place] = pytest.StashKey()
+PLACE: pytest.StashKey[NodeLease] = pytest.StashKey()
 
 
 def make_lanes(nodes: Sequence[str], count: int, leaves: Mapping[str, str]) -> Lanes:
@@ -46,20 +46,20 @@ def make_lanes(nodes: Sequence[str], count: int, leaves: Mapping[str, str]) -> L
     return tuple(tuple(ordered[begin:end]) for begin, end in itertools.pairwise(cuts))
 
 
-def place_of(item: pytest.Item, nodes: Iterable[str], lanes: Lanes) -> Place:
+def place_of(item: pytest.Item, nodes: Iterable[str], lanes: Lanes) -> NodeLease:
     """Say where an item runs. Its markers go first; without any, its fixtures tell: who runs steps loads nodes."""
     node, names = node_of(item), set(getattr(item, "fixturenames", ()))
     everything = frozenset(nodes)
     alone = item.get_closest_marker("lane") is not None or "lane_nodes" in names
     inventory = item.get_closest_marker("inventory") is not None  # reads Slurm's word, and no node
     if item.get_closest_marker("exclusive") or (not inventory and not alone and "allocation" in names):
-        return Place(ALL, everything, load=True)
+        return NodeLease(ALL, everything, load=True)
     if inventory:
-        return Place(ANY, frozenset(), load=False)
+        return NodeLease(ANY, frozenset(), load=False)
     if alone or "srun" in names:
         number = next((at for at, lane in enumerate(lanes) if node in lane), None)
         if number is None:
-            return Place(ALL, everything, load=True)
+            return NodeLease(ALL, everything, load=True)
         lane = frozenset(lanes[number])
-        return Place(str(number), lane if "lane_nodes" in names else frozenset({node}), load=True)
-    return Place(ANY, frozenset({node}) if node else everything, load=False)
+        return NodeLease(str(number), lane if "lane_nodes" in names else frozenset({node}), load=True)
+    return NodeLease(ANY, frozenset({node}) if node else everything, load=False)

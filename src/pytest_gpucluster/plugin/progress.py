@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 EVERY = 0.1  # seconds that a letter may wait
 
 
-class Gathered:
+class BufferedWriter:
     """A text file that holds back pieces of a line for a moment; what it is not asked to do, the file itself does."""
 
     def __init__(
@@ -56,14 +56,14 @@ class Gathered:
 
 
 @contextmanager
-def gathered(config: pytest.Config) -> Iterator[Gathered | None]:
+def gathered(config: pytest.Config) -> Iterator[BufferedWriter | None]:
     """Gather what pytest's terminal reporter writes, unless somebody looks on, or tests write between its letters."""
     writer = getattr(config.pluginmanager.get_plugin("terminalreporter"), "_tw", None)
     file = getattr(writer, "_file", None)
     if file is None or file.isatty() or config.option.capture == "no" or config.get_verbosity() > 0:
         yield None
         return
-    writer._file = together = Gathered(file)  # type: ignore[union-attr] # noqa: SLF001 - pytest has no other door to it
+    writer._file = together = BufferedWriter(file)  # type: ignore[union-attr] # noqa: SLF001 - pytest has no other door to it
     try:
         yield together
     finally:

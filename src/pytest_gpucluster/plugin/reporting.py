@@ -27,14 +27,14 @@ from pytest_gpucluster.report import junit
 
 if TYPE_CHECKING:
     from pytest_gpucluster.plugin.plan import Problem
-    from pytest_gpucluster.plugin.session import Session
+    from pytest_gpucluster.plugin.session import ClusterSession
 
 MAX_TEXT = 20_000  # characters of a failure in the event log
 LONG_COMMAND = 400  # a longer one is no help to a person at a prompt
 
 
 def enrich(
-    item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, session: Session
+    item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, session: ClusterSession
 ) -> None:
     """Put the item's record, and on failure the annotation, into each report that is counted."""
     # what was captured too: XML cannot hold all that a node prints, and an environment holds secrets
@@ -95,7 +95,7 @@ def _shown(path: str, line: int, message: str, lines: list[str]) -> ReprExceptio
     )
 
 
-def annotation(item: pytest.Item, record: Record, session: Session) -> list[str]:
+def annotation(item: pytest.Item, record: Record, session: ClusterSession) -> list[str]:
     """Say of a failing item: what Slurm knows of the node, and how to look again by hand."""
     lines: list[str] = []
     info = session.inventory.get(record.node)
@@ -107,7 +107,9 @@ def annotation(item: pytest.Item, record: Record, session: Session) -> list[str]
     return [clean(line) for line in (*lines, *_simulated(session))]
 
 
-def untested(node: str, problem: Problem, session: Session, config: pytest.Config) -> list[pytest.TestReport]:
+def untested(
+    node: str, problem: Problem, session: ClusterSession, config: pytest.Config
+) -> list[pytest.TestReport]:
     """Return the reports of a node that should have been tested and could not be: an error of a name that stays.
 
     As pytest's own: of the set-up, which failed, and of the teardown, which JUnit takes the properties from.
@@ -146,7 +148,7 @@ def named_from_here(report: pytest.TestReport, config: pytest.Config) -> pytest.
     return shown
 
 
-def _simulated(session: Session) -> list[str]:
+def _simulated(session: ClusterSession) -> list[str]:
     return ["note:         SIMULATED hardware (sandbox)"] if session.cluster.simulated else []
 
 
@@ -157,7 +159,7 @@ def _address(item: pytest.Item) -> str:
     return item.nodeid if here else f"{item.path}::{name}"  # the suites of the installed package
 
 
-def by_hand(record: Record, session: Session) -> list[str]:
+def by_hand(record: Record, session: ClusterSession) -> list[str]:
     """Return the commands that repeat the item's measurements from a login node."""
     if record.commands:
         return record.commands[-1:]
@@ -173,7 +175,7 @@ def by_hand(record: Record, session: Session) -> list[str]:
     return commands
 
 
-def srun_words(node: str, session: Session) -> list[str]:
+def srun_words(node: str, session: ClusterSession) -> list[str]:
     """Return the srun of a login node's prompt that runs a command on this node."""
     asked = session.cluster.slurm
     options = {
@@ -190,7 +192,7 @@ def srun_words(node: str, session: Session) -> list[str]:
     ]
 
 
-def properties(plainly: dict[str, Any], session: Session) -> list[tuple[str, str]]:
+def properties(plainly: dict[str, Any], session: ClusterSession) -> list[tuple[str, str]]:
     """Return the JUnit properties of an item: plain text, stable names."""
     info = session.inventory.get(plainly["node"])
     found = junit.properties(
@@ -223,7 +225,7 @@ def message_of(report: pytest.TestReport) -> str:
     return text.splitlines()[0] if text else ""
 
 
-def record_of_nodeid(nodeid: str, session: Session) -> dict[str, Any]:
+def record_of_nodeid(nodeid: str, session: ClusterSession) -> dict[str, Any]:
     """Return the record of an item that is known by its id only."""
     path, _, rest = nodeid.partition("::")
     name, _, inside = rest.rpartition("::")[2].partition("[")
@@ -269,7 +271,7 @@ def name_testcases(
     return JUnitFile(xml, Testcases(xml) if at_scale else None)
 
 
-def end_junit(config: pytest.Config, session: Session, run: str, complaints: list[str]) -> None:
+def end_junit(config: pytest.Config, session: ClusterSession, run: str, complaints: list[str]) -> None:
     """Say in the JUnit file which run it is of, and what makes it no success beside its testcases."""
     from _pytest.junitxml import xml_key  # noqa: PLC0415 - only runs that write JUnit need it
 
@@ -299,7 +301,7 @@ def forget_junit(config: pytest.Config) -> None:
         config.pluginmanager.unregister(xml)
 
 
-def run_properties(session: Session, run: str) -> list[tuple[str, str]]:
+def run_properties(session: ClusterSession, run: str) -> list[tuple[str, str]]:
     """Return what the JUnit file says of the run as a whole."""
     cluster = session.cluster
     return junit.run_properties(run, cluster.name, session.plan.selected, simulated=cluster.simulated)

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.core.probe import Answer
-    from pytest_gpucluster.plugin.session import Session
+    from pytest_gpucluster.plugin.session import ClusterSession
 
 TIMEOUT, CAP = 30.0, 1 << 20
 # Their jobs go before the allocation, and could not start beside it
 NOT_REPEATABLE = {"jobs", "submitted"}
 
 
-class Afresh:
+class UncachedChannel:
     """A channel that has forgotten its answers; satisfies Channel.
 
     Answers are remembered by the text of a command: a comment makes it another one, which does the same.
@@ -69,12 +69,12 @@ class Afresh:
 
 
 def run_again(
-    items: Sequence[pytest.Item], session: Session, attempt: int
+    items: Sequence[pytest.Item], session: ClusterSession, attempt: int
 ) -> dict[str, tuple[str, dict[str, Any]]]:
     """Run failed items once more: nodeid -> (how it ended, its record). They are not counted or reported."""
     before, found = session.channel, {}
     if before is not None:
-        session.forget(Afresh(before, attempt))
+        session.forget(UncachedChannel(before, attempt))
     try:
         for item, following in zip(items, [*items[1:], None], strict=True):
             if RECORD in item.stash:

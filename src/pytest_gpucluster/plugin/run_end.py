@@ -11,7 +11,7 @@ from pytest_gpucluster.plugin import signals
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpucluster.plugin.session import Session
+    from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.plugin.summary import Tally
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
@@ -27,7 +27,7 @@ class RunEnd:
     the exit status, and write again where it has changed.
     """
 
-    def __init__(self, session: Session, log: EventLog | None, reports: Reports, tally: Tally) -> None:
+    def __init__(self, session: ClusterSession, log: EventLog | None, reports: Reports, tally: Tally) -> None:
         self.session, self.log, self.reports, self.tally = session, log, reports, tally
         self.writers: list[Callable[[], None]] = []
         self.stating: list[Callable[[], None]] = []

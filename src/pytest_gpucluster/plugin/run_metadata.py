@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_gpucluster.plugin.session import Session
+    from pytest_gpucluster.plugin.session import ClusterSession
 
 DISTRIBUTIONS = (
     "pytest-gpucluster",
@@ -24,7 +24,7 @@ DISTRIBUTIONS = (
 SCOPE = ("nodes", "exclude_nodes", "partition", "reservation", "account", "profile", "baseline")
 
 
-def about(config: pytest.Config, session: Session) -> dict[str, Any]:
+def about(config: pytest.Config, session: ClusterSession) -> dict[str, Any]:
     """Return who runs what from where, on which hardware, judged against what."""
     cluster = session.cluster
     return {
@@ -61,7 +61,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def slurmds(session: Session) -> dict[str, list[str]]:
+def slurmds(session: ClusterSession) -> dict[str, list[str]]:
     """Return version of slurmd -> nodes, as Slurm's inventory has it."""
     found: dict[str, list[str]] = {}
     for node in session.plan.selected:

@@ -44,7 +44,7 @@ from pytest_gpucluster.core.versions import versions_in
 from pytest_gpucluster.kit.containers import clear, dead_users
 from pytest_gpucluster.plugin import signals
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, Record, clean, matches
-from pytest_gpucluster.plugin.node_partition import Lanes, Place, make_lanes
+from pytest_gpucluster.plugin.node_partition import Lanes, NodeLease, make_lanes
 from pytest_gpucluster.plugin.plan import Kind, Plan, Problem, judge_node, shares
 from pytest_gpucluster.suite import probe_for
 from pytest_gpucluster.suites.slurm.diagnostic_step import read_jobs, run_exam, submit_jobs
@@ -85,7 +85,7 @@ class Node:
         return self.name
 
 
-class Session:
+class ClusterSession:
     """One run. `channel` is None until nodes are had; `record` is of the item that runs."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Session:
         self.lanes: Lanes = (plan.testable,)
         self.turn_problem = ""  # why the item could not have its nodes
 
-    def turn(self, place: Place | None) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002 - a worker's
+    def turn(self, place: NodeLease | None) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002 - a worker's
         """Have the nodes of an item while it runs; a single process always has them."""
         return contextlib.nullcontext()
 
@@ -375,7 +375,7 @@ class Session:
         """Let go of everything that this run holds."""
 
 
-class Controller(Session):
+class Controller(ClusterSession):
     """The session that owns the allocations."""
 
     def __init__(self, *args: Any) -> None:
@@ -689,20 +689,20 @@ class Controller(Session):
             self.slurm.transport.close()
 
 
-class Worker(Session):
+class Worker(ClusterSession):
     """The view of an xdist worker on the controller's session."""
 
     submitit: SubmititTold | ConfigError | None = None
     relay: FleetClient | None = None
     orderly = False  # some item loads nodes: who reads them takes turns with it
-    _has: Place | None = None
+    _has: NodeLease | None = None
 
-    def turn(self, place: Place | None) -> contextlib.AbstractContextManager[None]:
+    def turn(self, place: NodeLease | None) -> contextlib.AbstractContextManager[None]:
         """Have the nodes of an item while it runs."""
         return self._turn(place) if place is not None and self.relay is not None else contextlib.nullcontext()
 
     @contextlib.contextmanager
-    def _turn(self, place: Place) -> Iterator[None]:
+    def _turn(self, place: NodeLease) -> Iterator[None]:
         assert self.relay is not None  # turn() has looked
         self._has, self.turn_problem = place, ""
         taken = place.load or (self.orderly and bool(place.nodes))

@@ -38,7 +38,7 @@ from pytest_gpucluster.plugin.html_report import Pages
 from pytest_gpucluster.plugin.item_result import clean, one_line
 from pytest_gpucluster.plugin.metrics_file import Gauges
 from pytest_gpucluster.plugin.plan import Selection, make_plan
-from pytest_gpucluster.plugin.session import Controller, Session, Worker
+from pytest_gpucluster.plugin.session import ClusterSession, Controller, Worker
 from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_slurms_options, refuse_words
 from pytest_gpucluster.report import step_logs as steps
 from pytest_gpucluster.report.atomic_write import Reports, is_stream
@@ -95,7 +95,7 @@ def register(config: pytest.Config) -> None:
         config.args = [str(suites_path())]  # away from a checkout the suites of the package are meant
 
 
-def open_session(config: pytest.Config, reports: Reports) -> tuple[Session, EventLog | None]:
+def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSession, EventLog | None]:
     """Return the controller's session and event log, or an xdist worker's view."""
     handed = getattr(config, "workerinput", {}).get("gpucluster")
     if handed is not None:
@@ -197,7 +197,7 @@ def reserved_nodes(cluster: Cluster, slurm: Slurm) -> frozenset[str] | None:
     return frozenset(found.nodes) or None if found else None
 
 
-def keep_logs(config: pytest.Config, session: Session, reports: Reports, *, own: bool) -> None:
+def keep_logs(config: pytest.Config, session: ClusterSession, reports: Reports, *, own: bool) -> None:
     """Let the logs of steps be written to --report-dir; the controller clears away those of an earlier run."""
     folder = Path(config.option.report_dir)
     if own:
@@ -207,7 +207,7 @@ def keep_logs(config: pytest.Config, session: Session, reports: Reports, *, own:
 
 
 def make_memory(
-    config: pytest.Config, session: Session, log: EventLog | None, reports: Reports
+    config: pytest.Config, session: ClusterSession, log: EventLog | None, reports: Reports
 ) -> Memory | None:
     """Open the history where one is kept; a file that is none is told here, before nodes are taken."""
     path = history_path(config.option.history, session.cluster.history)

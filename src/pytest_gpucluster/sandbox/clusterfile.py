@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pytest_gpucluster.sandbox.gpu_assignment import Dealt
+    from pytest_gpucluster.sandbox.gpu_assignment import GpuAssignment
     from pytest_gpucluster.sandbox.hardware import Node
     from pytest_gpucluster.sandbox.models import Model
     from pytest_gpucluster.sandbox.slurmconf import Shape
@@ -135,7 +135,9 @@ def simulated(node: Node, spec: Model, shared: str) -> tuple[dict[str, Any], dic
     return profile, expected
 
 
-def real(dealt: Dealt, gpus_per_node: int, shared: str) -> tuple[dict[str, Any] | str, dict[str, Any]]:
+def real(
+    dealt: GpuAssignment, gpus_per_node: int, shared: str
+) -> tuple[dict[str, Any] | str, dict[str, Any]]:
     """Return profile and `os` of virtual nodes that share this host and its real GPUs."""
     name = config.match_profile(dealt.gpu_name, gpus_per_node)
     profile = {"extends": name} if name else "generic"

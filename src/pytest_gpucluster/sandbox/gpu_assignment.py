@@ -19,7 +19,7 @@ _DEV = Path("/dev")
 
 
 @dataclass(frozen=True)
-class Dealt:
+class GpuAssignment:
     """What the nodes get. Simulated: no devices, and the hardware model says the rest."""
 
     kind: str
@@ -30,25 +30,25 @@ class Dealt:
     memory_mib: int = 0
 
 
-def deal(kind: str, nodes: int, gpus_per_node: int, transport: Transport) -> Dealt:
+def deal(kind: str, nodes: int, gpus_per_node: int, transport: Transport) -> GpuAssignment:
     """Choose real or simulated GPUs; SandboxError where real ones are asked for and do not suffice."""
     if kind not in KINDS:
         raise SandboxError(f"GPUs are {', '.join(KINDS)}, not {kind!r}")
     if kind == "simulated":
-        return Dealt("simulated")
+        return GpuAssignment("simulated")
     names = _names(transport)
     present = tuple(sorted((p for p in _DEV.glob("nvidia[0-9]*")), key=lambda p: int(p.name[6:])))
     needed = nodes * gpus_per_node
     if names and len(present) >= needed > 0 and len(names) >= needed:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
         cpus = max(1, (os.cpu_count() or 1) // nodes)
-        return Dealt("real", present[:needed], names[0], _type(names[0]), cpus, memory // nodes)
+        return GpuAssignment("real", present[:needed], names[0], _type(names[0]), cpus, memory // nodes)
     if kind == "real":
         raise SandboxError(
             f"{needed} real GPUs are needed for {nodes} nodes of {gpus_per_node}, this host has "
             f"{min(len(present), len(names))}: ask for fewer, or for simulated ones"
         )
-    return Dealt("simulated")
+    return GpuAssignment("simulated")
 
 
 def null_devices(folder: Path, count: int) -> tuple[Path, ...]:

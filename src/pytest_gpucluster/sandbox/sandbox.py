@@ -246,7 +246,7 @@ class Sandbox:
         self,
         state: State,
         spec: models.Model,
-        dealt: devices.Dealt,
+        dealt: devices.GpuAssignment,
         programs: dict[str, Path],
         share: Sequence[Path],
     ) -> None:
@@ -279,7 +279,7 @@ class Sandbox:
             daemon.wait_idle(names, patience=_PATIENCE + len(names) / 4)
 
     def _configure(
-        self, state: State, spec: models.Model, dealt: devices.Dealt, version: tuple[int, int]
+        self, state: State, spec: models.Model, dealt: devices.GpuAssignment, version: tuple[int, int]
     ) -> None:
         layout = self.layout
         shape = slurmconf.Shape(
@@ -351,7 +351,7 @@ class Sandbox:
         self,
         state: State,
         spec: models.Model,
-        dealt: devices.Dealt,
+        dealt: devices.GpuAssignment,
         shape: slurmconf.Shape,
         containers: spank.Containers,
     ) -> None:
@@ -463,8 +463,8 @@ class Sandbox:
         now = {name: daemon.find(name) or process for name, process in state.processes.items()}
         return dataclasses.replace(state, processes=now)
 
-    def _ground(self) -> acts.Ground:
-        return acts.Ground(self.layout, self._daemons(self._running_state()))
+    def _ground(self) -> acts.FaultContext:
+        return acts.FaultContext(self.layout, self._daemons(self._running_state()))
 
     def _clear(self) -> None:
         """Stop what runs and remove the state folder; also after a crash, a SIGKILL or a reboot."""

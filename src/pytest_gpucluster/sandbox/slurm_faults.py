@@ -24,7 +24,7 @@ _PATIENCE = 90.0  # above SlurmdTimeout
 
 
 @dataclass(frozen=True)
-class Ground:
+class FaultContext:
     """What an act may touch."""
 
     layout: Layout
@@ -32,23 +32,23 @@ class Ground:
 
 
 @dataclass(frozen=True)
-class Act:
+class FaultAction:
     """How a fault is put in and taken out."""
 
-    put: Callable[[Ground, Injected], None]
-    heal: Callable[[Ground, Injected], None]
+    put: Callable[[FaultContext, Injected], None]
+    heal: Callable[[FaultContext, Injected], None]
 
 
-def _drain(ground: Ground, injected: Injected) -> None:
+def _drain(ground: FaultContext, injected: Injected) -> None:
     _update(ground, injected.node, "State=DRAIN", f"Reason={injected.options['reason']}")
 
 
-def _resume(ground: Ground, injected: Injected) -> None:
+def _resume(ground: FaultContext, injected: Injected) -> None:
     """Give the node back, whatever Slurm makes of the fault, also a moment later."""
     _wait(ground, injected.node, lambda now: _asked_back(ground, injected.node, now))
 
 
-def _asked_back(ground: Ground, node: str, now: str) -> bool:
+def _asked_back(ground: FaultContext, node: str, now: str) -> bool:
     """Return whether the node is in service; ask for it where it is not."""
     new = "UNDRAIN" if now.startswith(("drain", "drng")) else "RESUME"
     if new == "UNDRAIN" or now.startswith(("down", "fail", "inval")):
@@ -57,7 +57,7 @@ def _asked_back(ground: Ground, node: str, now: str) -> bool:
     return now in ("idle", "mix", "alloc")
 
 
-def _kill_slurmd(ground: Ground, injected: Injected) -> None:
+def _kill_slurmd(ground: FaultContext, injected: Injected) -> None:
     process = ground.daemons.find(f"slurmd-{injected.node}")
     if process is None:
         raise SandboxError(f"slurmd of {injected.node} does not run already")
@@ -66,33 +66,33 @@ def _kill_slurmd(ground: Ground, injected: Injected) -> None:
     _wait(ground, injected.node, lambda now: now.startswith("down"))
 
 
-def _start_slurmd(ground: Ground, injected: Injected) -> None:
+def _start_slurmd(ground: FaultContext, injected: Injected) -> None:
     if ground.daemons.find(f"slurmd-{injected.node}") is None:
         _start_again(ground, injected.node)
     _wait(ground, injected.node, lambda now: now in ("idle", "down", "drain"))
     _resume(ground, injected)
 
 
-def _mark(name: str) -> Callable[[Ground, Injected], None]:
-    def put(ground: Ground, injected: Injected) -> None:
+def _mark(name: str) -> Callable[[FaultContext, Injected], None]:
+    def put(ground: FaultContext, injected: Injected) -> None:
         (ground.layout.node(injected.node) / name).touch()
 
     return put
 
 
-def _unmark(name: str) -> Callable[[Ground, Injected], None]:
-    def heal(ground: Ground, injected: Injected) -> None:
+def _unmark(name: str) -> Callable[[FaultContext, Injected], None]:
+    def heal(ground: FaultContext, injected: Injected) -> None:
         (ground.layout.node(injected.node) / name).unlink(missing_ok=True)
 
     return heal
 
 
-def _lose_mount_source(ground: Ground, injected: Injected) -> None:
+def _lose_mount_source(ground: FaultContext, injected: Injected) -> None:
     mark = ground.layout.node(injected.node) / "fault.mount_source_missing"
     mark.write_text(str(injected.options["path"]))
 
 
-def _without_plugin(ground: Ground, injected: Injected) -> None:
+def _without_plugin(ground: FaultContext, injected: Injected) -> None:
     """Start the node's slurmd with a configuration folder of its own, whose plugstack.conf does not load Pyxis."""
     own = _own_etc(ground, injected.node, without=spank.PLUGINS)
     lines = (ground.layout.etc / spank.PLUGINS).read_text().splitlines()
@@ -100,19 +100,19 @@ def _without_plugin(ground: Ground, injected: Injected) -> None:
     _restart(ground, injected.node)
 
 
-def _with_plugin(ground: Ground, injected: Injected) -> None:
+def _with_plugin(ground: FaultContext, injected: Injected) -> None:
     shutil.rmtree(ground.layout.root / f"etc.{injected.node}", ignore_errors=True)
     _restart(ground, injected.node)
 
 
-def _restart(ground: Ground, node: str) -> None:
+def _restart(ground: FaultContext, node: str) -> None:
     own = ground.layout.root / f"etc.{node}" / "slurm.conf"
     _stop_slurmd(ground, node)
     _start_again(ground, node, own if own.exists() else None)
     _wait(ground, node, lambda now: now == "idle")
 
 
-def _own_etc(ground: Ground, node: str, *, without: str) -> Path:
+def _own_etc(ground: FaultContext, node: str, *, without: str) -> Path:
     """Make a configuration folder for one node that has all files but one."""
     own = ground.layout.root / f"etc.{node}"
     own.mkdir()
@@ -122,19 +122,19 @@ def _own_etc(ground: Ground, node: str, *, without: str) -> Path:
     return own
 
 
-def _leave_container(ground: Ground, injected: Injected) -> None:
+def _leave_container(ground: FaultContext, injected: Injected) -> None:
     _leftover(ground, injected).mkdir(parents=True, exist_ok=True)
 
 
-def _remove_container(ground: Ground, injected: Injected) -> None:
+def _remove_container(ground: FaultContext, injected: Injected) -> None:
     shutil.rmtree(_leftover(ground, injected), ignore_errors=True)
 
 
-def _leftover(ground: Ground, injected: Injected) -> Path:
+def _leftover(ground: FaultContext, injected: Injected) -> Path:
     return ground.layout.node(injected.node) / "enroot" / f"pyxis_{injected.options['job']}.0"
 
 
-def _wake(ground: Ground, injected: Injected) -> None:
+def _wake(ground: FaultContext, injected: Injected) -> None:
     (ground.layout.node(injected.node) / "fault.hang").unlink(missing_ok=True)
     marks = f"SLURM_CONF={ground.layout.conf}", f"SLURMD_NODENAME={injected.node}"
     for process in processes.of_environment(*marks):
@@ -143,7 +143,7 @@ def _wake(ground: Ground, injected: Injected) -> None:
     _resume(ground, injected)
 
 
-def _hang_epilog(ground: Ground, injected: Injected) -> None:
+def _hang_epilog(ground: FaultContext, injected: Injected) -> None:
     """Let a job end there; the fault is in when the cluster file's patience (`slurm.completing`) is over."""
     (ground.layout.node(injected.node) / "fault.epilog").touch()
     job = ("sbatch", "-w", injected.node, "-o", "/dev/null", "--wrap", "true")
@@ -154,20 +154,20 @@ def _hang_epilog(ground: Ground, injected: Injected) -> None:
     time.sleep(clusterfile.COMPLETING + 1)
 
 
-def _epilog_ends(ground: Ground, injected: Injected) -> None:
+def _epilog_ends(ground: FaultContext, injected: Injected) -> None:
     (ground.layout.node(injected.node) / "fault.epilog").unlink(missing_ok=True)
     _wait(ground, injected.node, lambda now: not now.startswith("comp"))
 
 
-def _works_again(name: str) -> Callable[[Ground, Injected], None]:
-    def heal(ground: Ground, injected: Injected) -> None:
+def _works_again(name: str) -> Callable[[FaultContext, Injected], None]:
+    def heal(ground: FaultContext, injected: Injected) -> None:
         (ground.layout.node(injected.node) / name).unlink(missing_ok=True)
         _resume(ground, injected)
 
     return heal
 
 
-def _fewer_gres(ground: Ground, injected: Injected) -> None:
+def _fewer_gres(ground: FaultContext, injected: Injected) -> None:
     """Start the node's slurmd with a gres.conf of fewer devices, as after a GPU has vanished."""
     node, etc = injected.node, ground.layout.etc
     own = _own_etc(ground, node, without="gres.conf")
@@ -179,7 +179,7 @@ def _fewer_gres(ground: Ground, injected: Injected) -> None:
     _wait(ground, node, lambda now: now.startswith(("inval", "drain")))
 
 
-def _all_gres(ground: Ground, injected: Injected) -> None:
+def _all_gres(ground: FaultContext, injected: Injected) -> None:
     shutil.rmtree(ground.layout.root / f"etc.{injected.node}", ignore_errors=True)
     _stop_slurmd(ground, injected.node)
     _start_again(ground, injected.node)
@@ -197,29 +197,29 @@ def _cut(gres_conf: str, node: str, count: int) -> str:
     return re.sub(rf"(NodeName={node} .*)\[(\d+)-\d+\]", shorter, gres_conf)
 
 
-def _stop_slurmd(ground: Ground, node: str) -> None:
+def _stop_slurmd(ground: FaultContext, node: str) -> None:
     process = ground.daemons.find(f"slurmd-{node}")
     if process is not None:
         processes.stop([process], patience=2.0)
 
 
-def _start_again(ground: Ground, node: str, conf: Path | None = None) -> None:
+def _start_again(ground: FaultContext, node: str, conf: Path | None = None) -> None:
     """Start the node's slurmd and wait until it runs: Slurm may not even have noticed that the old one has gone."""
     ground.daemons.start_slurmd(node, conf)
     ground.daemons.wait_for([f"slurmd-{node}"])
 
 
-def _update(ground: Ground, node: str, *settings: str) -> None:
+def _update(ground: FaultContext, node: str, *settings: str) -> None:
     done = ground.daemons.client("scontrol", "update", f"NodeName={node}", *settings)
     if done.rc != 0:
         raise SandboxError(f"scontrol update NodeName={node} {' '.join(settings)}: {done.stderr.strip()}")
 
 
-def _state(ground: Ground, node: str) -> str:
+def _state(ground: FaultContext, node: str) -> str:
     return ground.daemons.states().get(node, "")
 
 
-def _wait(ground: Ground, node: str, reached: Callable[[str], bool]) -> None:
+def _wait(ground: FaultContext, node: str, reached: Callable[[str], bool]) -> None:
     deadline = time.monotonic() + _PATIENCE
     while not ((state := _state(ground, node)) and reached(state)):  # none: slurmctld does not answer
         if time.monotonic() > deadline:
@@ -230,16 +230,16 @@ def _wait(ground: Ground, node: str, reached: Callable[[str], bool]) -> None:
 
 
 ACTS = {
-    "drained": Act(_drain, _resume),
-    "slurmd_dead": Act(_kill_slurmd, _start_slurmd),
-    "node_hanging": Act(_mark("fault.hang"), _wake),
-    "prolog_failing": Act(_mark("fault.prolog"), _works_again("fault.prolog")),
-    "epilog_failing": Act(_mark("fault.epilog_failing"), _works_again("fault.epilog_failing")),
-    "epilog_hanging": Act(_hang_epilog, _epilog_ends),
-    "image_missing": Act(_mark("fault.image_missing"), _unmark("fault.image_missing")),
-    "image_corrupt": Act(_mark("fault.image_corrupt"), _unmark("fault.image_corrupt")),
-    "mount_source_missing": Act(_lose_mount_source, _unmark("fault.mount_source_missing")),
-    "pyxis_missing": Act(_without_plugin, _with_plugin),
-    "container_left": Act(_leave_container, _remove_container),
-    "wrong_gres": Act(_fewer_gres, _all_gres),
+    "drained": FaultAction(_drain, _resume),
+    "slurmd_dead": FaultAction(_kill_slurmd, _start_slurmd),
+    "node_hanging": FaultAction(_mark("fault.hang"), _wake),
+    "prolog_failing": FaultAction(_mark("fault.prolog"), _works_again("fault.prolog")),
+    "epilog_failing": FaultAction(_mark("fault.epilog_failing"), _works_again("fault.epilog_failing")),
+    "epilog_hanging": FaultAction(_hang_epilog, _epilog_ends),
+    "image_missing": FaultAction(_mark("fault.image_missing"), _unmark("fault.image_missing")),
+    "image_corrupt": FaultAction(_mark("fault.image_corrupt"), _unmark("fault.image_corrupt")),
+    "mount_source_missing": FaultAction(_lose_mount_source, _unmark("fault.mount_source_missing")),
+    "pyxis_missing": FaultAction(_without_plugin, _with_plugin),
+    "container_left": FaultAction(_leave_container, _remove_container),
+    "wrong_gres": FaultAction(_fewer_gres, _all_gres),
 }

@@ -43,7 +43,7 @@ from pytest_gpucluster.core.probe import LOST, Answer
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_gpucluster.cluster.transport import FarProcess
+    from pytest_gpucluster.cluster.transport import RemoteProcess
 
 CAP = 1 << 20
 TIMEOUT = 30.0
@@ -97,7 +97,7 @@ class Spawner(Protocol):
 
     def spawn(
         self, argv: Sequence[str], *, env: Mapping[str, str | None] | None = None
-    ) -> subprocess.Popen[bytes] | FarProcess:
+    ) -> subprocess.Popen[bytes] | RemoteProcess:
         """Start a process in a group of its own, with pipes for stdin, stdout and stderr."""
 
 
@@ -109,7 +109,7 @@ class Client(Protocol):
         """Where Slurm's commands run."""
 
 
-class Held(Protocol):
+class AllocationLike(Protocol):
     """What the channel needs of an allocation."""
 
     @property
@@ -181,7 +181,7 @@ class Fleet:
 
     def __init__(
         self,
-        popen: subprocess.Popen[bytes] | FarProcess,
+        popen: subprocess.Popen[bytes] | RemoteProcess,
         nodes: Sequence[str],
         nonce: str,
         *,
@@ -230,7 +230,7 @@ class Fleet:
         return cls(popen, (name,), nonce, labelled=False, **options)  # type: ignore[arg-type] # seconds only
 
     @classmethod
-    def over_slurm(cls, slurm: Client, allocation: Held, **options: float) -> Fleet:
+    def over_slurm(cls, slurm: Client, allocation: AllocationLike, **options: float) -> Fleet:
         """Open a channel to every node of an allocation: one srun, one agent a node."""
         nonce = new_nonce()
         argv = srun_argv(allocation.job_id, allocation.nodes, nonce)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.channel.channel import CAP, TIMEOUT
-from pytest_gpucluster.cluster.channel.node_lock import Turns
+from pytest_gpucluster.cluster.channel.node_lock import NodeLocks
 from pytest_gpucluster.cluster.transport import LocalTransport, kill_group
 from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import TransportError
@@ -57,7 +57,7 @@ class FleetServer:
         abandoned: Callable[[frozenset[str]], None] = lambda _nodes: None,
     ) -> None:
         self._channel, self._also, self._abandoned = channel, dict(also or {}), abandoned
-        self._turns = Turns()
+        self._turns = NodeLocks()
         self._folder = _folder_of_run()
         # first: it takes the folder away when our pipe closes, however we die
         self._reaper = LocalTransport().spawn(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
 
-class Turns:
+class NodeLocks:
     """The turns of all workers; safe to use from many threads."""
 
     def __init__(self) -> None:

@@ -96,7 +96,7 @@ _ENDED = {
 }
 
 
-class Asked(Protocol):
+class JobRequest(Protocol):
     """What is known of the request."""
 
     @property
@@ -145,13 +145,13 @@ def hopeless(reason: str) -> bool:
     return reason.startswith(_HOPELESS) or bool(_OF_ONE_JOB.match(reason))
 
 
-def in_the_way(partition: PartitionInfo, asked: Asked, said: str) -> str:
+def in_the_way(partition: PartitionInfo, asked: JobRequest, said: str) -> str:
     """Return which settings of the partition Slurm's words are about, and the key to change; '' for none."""
     found = "; ".join(_in_the_way(partition, asked, said))
     return f"partition {partition.name} has {found}" if found else ""
 
 
-def _in_the_way(partition: PartitionInfo, asked: Asked, said: str) -> Iterator[str]:
+def _in_the_way(partition: PartitionInfo, asked: JobRequest, said: str) -> Iterator[str]:
     most, count = partition.max_time, len(asked.nodes) or asked.count or 1
     if re.search(r"time limit|PartitionTimeLimit", said, re.IGNORECASE) and most and asked.time > most:
         asks = units.slurm_time(asked.time)

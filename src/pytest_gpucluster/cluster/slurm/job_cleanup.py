@@ -16,7 +16,7 @@ from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import SlurmError
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.cluster.transport import FarProcess
+    from pytest_gpucluster.cluster.transport import RemoteProcess
 
 RETRY_FOR = 10.0  # seconds
 # A line is our release. Without one we have died, and an sbatch of ours may still be on its way.
@@ -32,7 +32,7 @@ class JobGuard:
     def __init__(self, slurm: Slurm) -> None:
         self.name = runmark.name_of_run("exam", secrets.token_hex(4))
         self._slurm = slurm
-        self._process: subprocess.Popen[bytes] | FarProcess | None = slurm.transport.spawn(
+        self._process: subprocess.Popen[bytes] | RemoteProcess | None = slurm.transport.spawn(
             ("sh", "-c", _CANCEL, self.name), env=slurm.env
         )
 

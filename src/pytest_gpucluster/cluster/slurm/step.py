@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.cluster.transport import FarProcess, Process
+    from pytest_gpucluster.cluster.transport import Process, RemoteProcess
     from pytest_gpucluster.config.models import EnvironmentConfig
 
 MAX_SIGNAL = 64
@@ -527,7 +527,7 @@ def _ranks(text: str) -> list[int]:
 
 
 def _cancel(
-    slurm: Slurm, allocation: Allocation, reader: _Reader, process: subprocess.Popen[bytes] | FarProcess
+    slurm: Slurm, allocation: Allocation, reader: _Reader, process: subprocess.Popen[bytes] | RemoteProcess
 ) -> None:
     if reader.step_id:
         with contextlib.suppress(SlurmError):

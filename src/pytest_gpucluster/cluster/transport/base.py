@@ -57,7 +57,7 @@ class Process(Protocol):
         """Wait for the end; subprocess.TimeoutExpired where it does not come within `timeout` seconds."""
 
 
-class FarProcess(Process, Protocol):
+class RemoteProcess(Process, Protocol):
     """A process elsewhere: its group can only be signalled through the transport."""
 
     def kill_group(self, sig: int) -> None:
@@ -86,7 +86,7 @@ class Transport(Protocol):
 
     def spawn(
         self, argv: Sequence[str], *, env: Mapping[str, str | None] | None = None
-    ) -> subprocess.Popen[bytes] | FarProcess:
+    ) -> subprocess.Popen[bytes] | RemoteProcess:
         """Start a process with pipes for stdin, stdout and stderr, in a process group of its own."""
 
     def count(self, program: str) -> None:

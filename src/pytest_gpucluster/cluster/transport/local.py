@@ -23,7 +23,7 @@ from pytest_gpucluster.core.sanitize import one_line
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from pytest_gpucluster.cluster.transport.base import FarProcess
+    from pytest_gpucluster.cluster.transport.base import RemoteProcess
 
 _CHUNK = 1 << 16
 _PIPE_SIZE = 1 << 20  # a reader beside a busy thread waits 5 ms for every piece: few large ones
@@ -184,7 +184,7 @@ def _fed(number: int, left: memoryview) -> memoryview:
         return memoryview(b"")
 
 
-def kill_group(process: subprocess.Popen[_Bytes] | FarProcess, sig: int = signal.SIGKILL) -> None:
+def kill_group(process: subprocess.Popen[_Bytes] | RemoteProcess, sig: int = signal.SIGKILL) -> None:
     """Signal the process and all that it started; with SIGKILL also reap it and close its pipes."""
     if not isinstance(process, subprocess.Popen):
         process.kill_group(sig)

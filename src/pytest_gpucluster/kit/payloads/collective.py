@@ -102,7 +102,7 @@ def resolvable(name: str) -> str:
     return name
 
 
-class Place:
+class RankPlace:
     """This process: rank, size, local rank, node name, and where the rendezvous is."""
 
     def __init__(self, env: Mapping[str, str], address: str = "", port: int = 0) -> None:
@@ -137,21 +137,21 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def complain(place: Optional[Place], text: str) -> None:
+def complain(place: Optional[RankPlace], text: str) -> None:
     """Print a failure line to stderr, as one line."""
     where = place.at if place else socket.gethostname()
-    sys.stderr.write("collective: %s: %s%s\n" % (where, " ".join(text.split()), cramped()))
+    sys.stderr.write("collective: %s: %s%s\n" % (where, " ".join(text.split()), low_limits_hint()))
     sys.stderr.flush()
 
 
-def leave(code: int) -> None:
+def exit_now(code: int) -> None:
     """End this process now: threads of a hung collective would keep a normal exit waiting."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def cramped() -> str:
+def low_limits_hint() -> str:
     """Say which limits of this process are too low for CUDA, whose own words then are about something else."""
     files, space = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS))
     found = ["%d open files" % files] if 0 <= files < FEW_FILES else []
@@ -215,7 +215,7 @@ class Cuda:
 
     backend = "nccl"
 
-    def __init__(self, torch: Any, place: Place) -> None:
+    def __init__(self, torch: Any, place: RankPlace) -> None:
         if not torch.cuda.is_available():
             raise Failure(
                 "torch finds no CUDA device: %s (torch %s, CUDA_VISIBLE_DEVICES=%s; check --gpus-per-task)"
@@ -254,7 +254,7 @@ class Cuda:
         return float(start.elapsed_time(end)) / 1e3 / iterations
 
 
-def device_of(torch: Any, place: Place, wanted: str) -> Any:
+def device_of(torch: Any, place: RankPlace, wanted: str) -> Any:
     """Return the device of this rank; 'auto' is the GPU where there is one."""
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return Cpu(torch)
@@ -500,7 +500,13 @@ class Sweep:
     """All sizes and types of the asked collectives, over all ranks; rank 0 prints."""
 
     def __init__(
-        self, args: Any, torch: Any, device: Any, place: Place, ranks: Sequence[Mapping[str, Any]], vigil: Any
+        self,
+        args: Any,
+        torch: Any,
+        device: Any,
+        place: RankPlace,
+        ranks: Sequence[Mapping[str, Any]],
+        vigil: Any,
     ) -> None:
         self.args, self.torch, self.device, self.place, self.ranks = args, torch, device, place, ranks
         self.vigil = vigil
@@ -557,7 +563,7 @@ class Sweep:
             "%s: Test timeout (%ds) %s at %d bytes"
             % (self.place.node, self.args.deadline, collective, nbytes)
         )
-        leave(EXIT_DEADLINE)
+        exit_now(EXIT_DEADLINE)
 
 
 def library_of(torch: Any, device: Any) -> str:
@@ -584,15 +590,15 @@ class Deadline:
         self.timer.cancel()
 
 
-class Meeting:
+class Rendezvous:
     """The ranks of the step, by a TCP store on rank 0. No collective is needed, so none can hang it.
 
     `groups` is for the process groups, the other connection for control: a thread that gives up a round must not
     wait for a connection on which a hung group waits.
     """
 
-    def __init__(self, torch: Any, place: Place, timeout: float) -> None:
-        self.place, self.gone = place, {}  # type: Tuple[Place, Dict[int, str]]
+    def __init__(self, torch: Any, place: RankPlace, timeout: float) -> None:
+        self.place, self.gone = place, {}  # type: Tuple[RankPlace, Dict[int, str]]
         wait = dt.timedelta(seconds=timeout)
         try:
             stores = [torch.distributed.TCPStore(
@@ -682,13 +688,13 @@ class Meeting:
             time.sleep(0.05)
 
 
-class Vigil:
+class HeartbeatMonitor:
     """Sees to it that no rank of a sweep waits long for one that failed, was killed or stopped.
 
     Every rank gives signs of life by the control connection, from a thread of its own; rank 0 watches them.
     """
 
-    def __init__(self, meeting: Meeting, ranks: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, meeting: Rendezvous, ranks: Sequence[Mapping[str, Any]]) -> None:
         self.control, self.meeting, self.place = meeting.control, meeting, meeting.place
         self.about = {it["rank"]: it for it in ranks}
         self.heard = {}  # type: Dict[int, Tuple[int, int]] # how many signs, and for how many looks no further one
@@ -696,7 +702,7 @@ class Vigil:
         self.over = threading.Event()
         self.thread = threading.Thread(target=self.watch, daemon=True)
 
-    def __enter__(self) -> "Vigil":  # noqa: PYI034 - Python 3.6 has no Self
+    def __enter__(self) -> "HeartbeatMonitor":  # noqa: PYI034 - Python 3.6 has no Self
         self.thread.start()
         return self
 
@@ -753,9 +759,9 @@ class Vigil:
         sys.stderr.write("collective: %s: %s\n" % (named(self.about[rank]), why))
         if rank == 0:
             say(GIVEN_UP)
-            leave(EXIT_DEADLINE)
+            exit_now(EXIT_DEADLINE)
         self.give_up()
-        leave(EXIT_DEADLINE)
+        exit_now(EXIT_DEADLINE)
 
     def give_up(self) -> None:
         """Tell the others to leave; rank 0 keeps the store until they have."""
@@ -773,7 +779,7 @@ class Vigil:
             self.meeting.part("sweep", "left")
             self.meeting.linger(2 * BEAT)
         finally:
-            leave(code)
+            exit_now(code)
 
 
 def join(torch: Any, device: Any, store: Any, rank: int, size: int, timeout: float) -> None:
@@ -798,7 +804,7 @@ def join(torch: Any, device: Any, store: Any, rank: int, size: int, timeout: flo
 class Rounds:
     """Measures groups round by round; each group is a process group of its own, made and unmade in its round."""
 
-    def __init__(self, args: Any, torch: Any, device: Any, place: Place, meeting: Meeting) -> None:
+    def __init__(self, args: Any, torch: Any, device: Any, place: RankPlace, meeting: Rendezvous) -> None:
         self.args, self.torch, self.device, self.place, self.meeting = args, torch, device, place, meeting
         self.about: Dict[int, Dict[str, Any]] = {}
         self.members: Dict[str, List[int]] = {}
@@ -929,7 +935,7 @@ class Rounds:
             self.meeting.part("round%d" % number, problem)
             self.meeting.linger(self.args.deadline * 20)
         finally:
-            leave(code)
+            exit_now(code)
 
 
 # -- the command ------------------------------------------------------------------------------------------------
@@ -1013,7 +1019,7 @@ def schedule_of(args: Any, env: Mapping[str, str]) -> List[List[List[str]]]:
     return rounds  # type: ignore[no-any-return]
 
 
-def prepare(args: Any, env: Any, place: Place) -> None:
+def prepare(args: Any, env: Any, place: RankPlace) -> None:
     """Set what NCCL reads from the environment, before torch starts it."""
     if args.hostid_from_slurm:
         env["NCCL_HOSTID"] = place.node
@@ -1028,7 +1034,7 @@ def prepare(args: Any, env: Any, place: Place) -> None:
         env.setdefault("NCCL_DEBUG_FILE", "/dev/stderr")  # stdout is for results
 
 
-def work(args: Any, place: Place) -> int:
+def work(args: Any, place: RankPlace) -> int:
     """Do what was asked; return the exit code."""
     if args.mode == "sweep" and (
         args.factor == 1 or args.factor < 0 or (not args.factor and args.increment <= 0)
@@ -1041,7 +1047,7 @@ def work(args: Any, place: Place) -> int:
         import torch.distributed  # noqa: PLC0415
     except ImportError as error:
         raise Failure("%s: give the environment a python that has torch" % error, EXIT_USAGE) from None
-    meeting = Meeting(torch, place, args.rendezvous)
+    meeting = Rendezvous(torch, place, args.rendezvous)
     try:
         device = device_of(torch, place, args.device)
     except Exception:  # whatever it is: nobody needs to wait for this rank
@@ -1062,7 +1068,7 @@ def work(args: Any, place: Place) -> int:
     missing = sorted(set(range(place.size)) - {it["rank"] for it in ranks})
     if missing:
         raise Failure("ranks %s never came to the rendezvous" % " ".join(map(str, missing)), EXIT_RENDEZVOUS)
-    with Vigil(meeting, ranks) as vigil:
+    with HeartbeatMonitor(meeting, ranks) as vigil:
         groups = torch.distributed.PrefixStore("sweep", meeting.groups)
         with Deadline(args.deadline, lambda: hung_at_start(place, args.deadline, vigil)):
             join(torch, device, groups, place.rank, place.size, 2 * args.deadline)
@@ -1072,11 +1078,11 @@ def work(args: Any, place: Place) -> int:
     return code
 
 
-def hung_at_start(place: Place, seconds: float, vigil: Vigil) -> None:
+def hung_at_start(place: RankPlace, seconds: float, vigil: HeartbeatMonitor) -> None:
     """Say that the communicator never came up, and leave."""
     vigil.accuse_silent()
     complain(place, "the communicator of all ranks did not come up within %g s" % seconds)
-    leave(EXIT_DEADLINE)
+    exit_now(EXIT_DEADLINE)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -1086,7 +1092,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         if not args.mode:
             raise Failure("say sweep or rounds", EXIT_USAGE)
-        place = Place(os.environ, args.address, args.port)
+        place = RankPlace(os.environ, args.address, args.port)
         return work(args, place)
     except Failure as error:
         complain(place, str(error))
@@ -1098,4 +1104,4 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    exit_now(main())

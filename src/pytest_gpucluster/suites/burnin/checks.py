@@ -19,9 +19,9 @@ from pytest_gpucluster.core.check import (
     NotApplicable,
     NotChecked,
     check,
-    disturbed,
-    explained,
-    of_software,
+    with_contention,
+    with_cause,
+    with_software_cause,
 )
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.core.outliers import outliers
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.outliers import Halves, Outliers
     from pytest_gpucluster.suites.burnin.config import BurninConfig
     from pytest_gpucluster.suites.burnin.dcgm import DcgmResult, DcgmWarning
-    from pytest_gpucluster.suites.burnin.results import Lie, NodeTold, Told
+    from pytest_gpucluster.suites.burnin.results import Lie, NodeTotals, BurninResult
 
 P = ParamSpec("P")
 
@@ -135,7 +135,7 @@ FATAL = (
 # --- while it runs -----------------------------------------------------------------------------------------------
 
 
-def fatal(told: NodeTold) -> str:
+def fatal(told: NodeTotals) -> str:
     """Return why a node has to leave the burn-in now, '' where it may stay."""
     for load, parts in told.wrong.items():
         for part, count in parts.items():
@@ -152,11 +152,11 @@ def fatal(told: NodeTold) -> str:
     return ""
 
 
-def lying(whole: Told) -> dict[str, str]:
+def lying(whole: BurninResult) -> dict[str, str]:
     """Return {node: why} for nodes that have to leave since their results differ from those of most others."""
     return {
         node: f"wrong data: {whole.nodes[node].part(part)}: {proved[0].said}"
-        for (node, part), lies in whole.liars().items()
+        for (node, part), lies in whole.corrupt_gpus().items()
         if (proved := [lie for lie in lies if not lie.disputed])
     }
 
@@ -170,7 +170,7 @@ def _lied(part: str, lies: Sequence[Lie], others: str) -> Finding:
     return Finding(part, said, lies[0].disputed, Action.MONITOR)
 
 
-def suspicious(whole: Told, node: str, config: BurninConfig, seconds: float) -> bool:
+def suspicious(whole: BurninResult, node: str, config: BurninConfig, seconds: float) -> bool:
     """Tell whether anything was found so far that will fail the node, for the progress line."""
     told = whole.nodes[node]
     slow = any(
@@ -194,13 +194,13 @@ def _xid_of(counter: str) -> xids.Xid | None:
 # --- helpers -----------------------------------------------------------------------------------------------------
 
 
-def _problems(told: NodeTold, *loads: str) -> Iterator[Finding]:
+def _problems(told: NodeTotals, *loads: str) -> Iterator[Finding]:
     for load, part, text in told.problems:
         if load in loads and not _process_ended(load, text):
             yield Finding(told.part(part), f"{load}: {text}", "the load runs to its end")
 
 
-def _unmeasured(told: NodeTold, *loads: str, config: BurninConfig | None = None) -> Judgement:
+def _unmeasured(told: NodeTotals, *loads: str, config: BurninConfig | None = None) -> Judgement:
     """Say why none of these loads gave anything."""
     if any(told.ran[load] for load in loads):
         return
@@ -223,7 +223,7 @@ def _unmeasured(told: NodeTold, *loads: str, config: BurninConfig | None = None)
         yield NotChecked(f"{loads[0]} was not run" + (f": {why}" if why else " in the time there was"))
 
 
-def _rates(whole: Told, node: str, metrics: tuple[str, ...], config: BurninConfig, what: str) -> Judgement:
+def _rates(whole: BurninResult, node: str, metrics: tuple[str, ...], config: BurninConfig, what: str) -> Judgement:
     """Judge rates against the floor of the card; one metric a GPU and rate."""
     told, judged = whole.nodes[node], False
     for rate in (rate for metric in metrics for rate in rates(whole, node, metric)):
@@ -238,7 +238,7 @@ def _rates(whole: Told, node: str, metrics: tuple[str, ...], config: BurninConfi
         )
 
 
-def _host_rates(whole: Told, node: str, config: BurninConfig, *metrics: str) -> Judgement:
+def _host_rates(whole: BurninResult, node: str, config: BurninConfig, *metrics: str) -> Judgement:
     """Yield rates of the host, and those below a hard limit: slow is not wrong, so nothing is returned for it."""
     for rate in (rate for metric in metrics for rate in rates(whole, node, metric)):
         yield Metric(f"burnin_{rate.metric}", rate.value, unit_of(rate.metric))
@@ -248,21 +248,21 @@ def _host_rates(whole: Told, node: str, config: BurninConfig, *metrics: str) -> 
 
 def _minding_others(
     load: str = "",
-) -> Callable[[Callable[Concatenate[Told, str, P], Verdict]], Callable[Concatenate[Told, str, P], Verdict]]:
+) -> Callable[[Callable[Concatenate[BurninResult, str, P], Verdict]], Callable[Concatenate[BurninResult, str, P], Verdict]]:
     """Where others at work on the GPUs explain every finding, say that instead.
 
     `load`: the one whose rates are judged; without it only memory that they hold explains anything.
     """
 
     def wrap(
-        judge: Callable[Concatenate[Told, str, P], Verdict],
-    ) -> Callable[Concatenate[Told, str, P], Verdict]:
+        judge: Callable[Concatenate[BurninResult, str, P], Verdict],
+    ) -> Callable[Concatenate[BurninResult, str, P], Verdict]:
         @functools.wraps(judge)
-        def judged(whole: Told, node: str, /, *args: P.args, **kwargs: P.kwargs) -> Verdict:
+        def judged(whole: BurninResult, node: str, /, *args: P.args, **kwargs: P.kwargs) -> Verdict:
             verdict = _unless_stopped(judge(whole, node, *args, **kwargs))
             theirs = [_others_of(whole.nodes[node], finding, load) for finding in verdict.findings]
             names = ", ".join(sorted({name for names in theirs for name in names}))
-            return disturbed(
+            return with_contention(
                 verdict, f"others are at work on the GPU: {names}" if theirs and all(theirs) else ""
             )
 
@@ -273,13 +273,13 @@ def _minding_others(
 
 def _unless_stopped(verdict: Verdict) -> Verdict:
     """Where all that is found is that our processes were stopped or starved, say that: no hardware does it."""
-    starved = explained(
+    starved = with_cause(
         verdict,
         STARVED,
         "the kernel ended our processes: the host's memory, or the job's limit of it, does not suffice",
         "dmesg -T | grep -i 'killed process'; free -h; DefMemPerNode, DefMemPerGPU, RealMemory of slurm.conf",
     )
-    return explained(
+    return with_cause(
         starved,
         STOPPED,
         "our processes on the node were stopped by a signal: scontrol suspend, a debugger, or a kill -STOP",
@@ -287,7 +287,7 @@ def _unless_stopped(verdict: Verdict) -> Verdict:
     )
 
 
-def _others_of(told: NodeTold, finding: Finding, load: str) -> tuple[str, ...]:
+def _others_of(told: NodeTotals, finding: Finding, load: str) -> tuple[str, ...]:
     """Return the processes of others that explain a finding: a GPU that is slow, or that has no memory for us."""
     parts = {str(gpu): uuid for uuid, gpu in told.gpus.items()}
     if NO_MEMORY in finding.measured:
@@ -304,7 +304,7 @@ def _process_ended(load: str, text: str) -> bool:
     return text.startswith("the load ") and load != "nccl"  # of collectives another node may be the cause
 
 
-def _died(told: NodeTold) -> list[Finding]:
+def _died(told: NodeTotals) -> list[Finding]:
     """Return the loads whose process died or hung."""
     return [
         Finding(told.part(part), f"{load}: {text}", "the load runs to its end")
@@ -313,7 +313,7 @@ def _died(told: NodeTold) -> list[Finding]:
     ]
 
 
-def _risen(told: NodeTold, seconds: float, config: BurninConfig) -> Iterator[tuple[str, str, int, float]]:
+def _risen(told: NodeTotals, seconds: float, config: BurninConfig) -> Iterator[tuple[str, str, int, float]]:
     """Yield (part, counter, by how much it rose, limit) of counters that have one."""
     minutes = max(1.0, seconds / 60)
     for part, rises in sorted(told.rose.items()):
@@ -331,7 +331,7 @@ def _risen(told: NodeTold, seconds: float, config: BurninConfig) -> Iterator[tup
     cause="the node died, hung or lost its processes under load",
     hint="the console of the node, dmesg, the BMC's event log; slurmd's log says what became of the step",
 )
-def _survived(whole: Told, node: str) -> Judgement:
+def _survived(whole: BurninResult, node: str) -> Judgement:
     """The node took part to the end; a process that died took its load along."""
     told = whole.nodes[node]
     yield Metric("burnin_rounds", told.rounds, "rounds")
@@ -351,12 +351,12 @@ def _survived(whole: Told, node: str) -> Judgement:
 
 
 @_minding_others()
-def survived(whole: Told, node: str) -> Verdict:
+def survived(whole: BurninResult, node: str) -> Verdict:
     """Judge that the node and its GPUs took part to the end; GPUs that never began have causes of their own."""
     verdict = _survived(whole, node)
     if not verdict.findings or any(finding.part != GPUS for finding in verdict.findings):
         return verdict
-    return of_software(
+    return with_software_cause(
         replace(
             verdict,
             cause="no work could be started on the GPU: the driver, CUDA_VISIBLE_DEVICES, or memory that is taken",
@@ -371,7 +371,7 @@ def survived(whole: Told, node: str) -> Verdict:
     hint="take the GPU out of service; repeat the burn-in on this node alone; dcgmi diag -r 3; return the GPU",
     action=Action.VENDOR,
 )
-def corruption(whole: Told, node: str) -> Judgement:
+def corruption(whole: BurninResult, node: str) -> Judgement:
     """The same seeded input gives the same bits: again and again, on every GPU and in every round."""
     told = whole.nodes[node]
     yield from _unmeasured(told, "matmul", "hbm", "copies", "peer")
@@ -379,7 +379,7 @@ def corruption(whole: Told, node: str) -> Judgement:
         for part, count in told.wrong.get(load, {}).items():
             if count:
                 yield Finding(told.part(part), f"{load}: {count} wrong elements", "bit by bit the same")
-    for (other, part), lies in whole.liars().items():
+    for (other, part), lies in whole.corrupt_gpus().items():
         if other == node and part != HOST:
             yield _lied(told.part(part), lies, "GPUs")
     checked = sum(told.checked.get("matmul", {}).values())
@@ -392,7 +392,7 @@ def corruption(whole: Told, node: str) -> Judgement:
     cause="a GPU that is slow: clocks held down by heat, power or settings, or another process on it",
     hint="nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,PIDS of this GPU while it works",
 )
-def matmul(whole: Told, node: str, config: BurninConfig) -> Judgement:
+def matmul(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
     """Products of matrices reach the floor of the card, in every data type that it has."""
     told = whole.nodes[node]
     yield from _unmeasured(told, "matmul", config=config)
@@ -407,7 +407,7 @@ def matmul(whole: Told, node: str, config: BurninConfig) -> Judgement:
     hint="nvidia-smi -q -d CLOCK,ROW_REMAPPER,ECC; reset the GPU; return it if it stays slow",
     action=Action.RESET_GPU,
 )
-def memory_bandwidth(whole: Told, node: str, config: BurninConfig) -> Judgement:
+def memory_bandwidth(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
     """Copies within the GPU's memory reach the floor of the card."""
     told = whole.nodes[node]
     yield from _unmeasured(told, "hbm", config=config)
@@ -421,7 +421,7 @@ def memory_bandwidth(whole: Told, node: str, config: BurninConfig) -> Judgement:
     cause="the way between host and GPU is slow: fewer PCIe lanes, an older generation, wrong NUMA node",
     hint="nvidia-smi -q -d PCI; lspci -vv for LnkSta; numactl; gpu.pcie_width and gpu.pcie_gen tell more",
 )
-def copies(whole: Told, node: str, config: BurninConfig) -> Judgement:
+def copies(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
     """Copies between pinned host memory and the GPU reach the floor of its PCIe link, in both directions."""
     told = whole.nodes[node]
     yield from _unmeasured(told, "copies", config=config)
@@ -435,7 +435,7 @@ def copies(whole: Told, node: str, config: BurninConfig) -> Judgement:
     cause="the way from GPU to GPU is slow or broken",
     hint="nvidia-smi topo -m; nvidia-smi nvlink -s; gpu.nvlink_state and gpu.topology tell more",
 )
-def peer(whole: Told, node: str, config: BurninConfig) -> Judgement:
+def peer(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
     """Every pair of GPUs copies both ways at once; a hard limit is judged where cluster file or profile states one."""
     told = whole.nodes[node]
     if told.hello is not None and len(told.used) == 1:
@@ -455,7 +455,7 @@ def peer(whole: Told, node: str, config: BurninConfig) -> Judgement:
     cause="collectives fail with this node, or deliver wrong data",
     hint="pytest -m nccl --nodes=... tells node, adapter, link or leaf",
 )
-def nccl(whole: Told, node: str, config: BurninConfig) -> Judgement:
+def nccl(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
     """All-reduce within the node and with changing partners ends, and the sums are right.
 
     A pair that fails accuses both; it acquits a node whose partner left the burn-in, was lost, or fails with others.
@@ -478,14 +478,14 @@ def nccl(whole: Told, node: str, config: BurninConfig) -> Judgement:
     yield from _slow_pairs(whole, node, config)
 
 
-def _slow_alone(whole: Told, node: str, config: BurninConfig) -> Judgement:
+def _slow_alone(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
     """Its GPUs share one figure: the node is said to be slow once."""
     least = min(whole.median("nccl_alone", node).values(), default=None)
     if least is not None and (slow := too_slow(whole, Rate(node, HOST, "nccl_alone", least), config)):
         yield slow
 
 
-def _slow_pairs(whole: Told, node: str, config: BurninConfig) -> Judgement:
+def _slow_pairs(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
     """A node is slow where its best pair is; that is its own fault only where a partner of it is fast with another."""
     best = {name: pair for name, told in whole.nodes.items() if (pair := _best_pair(told)) is not None}
     if node not in best or not (slow := too_slow(whole, Rate(node, HOST, "nccl_pairs", best[node]), config)):
@@ -500,17 +500,17 @@ def _slow_pairs(whole: Told, node: str, config: BurninConfig) -> Judgement:
     )
 
 
-def _best_pair(told: NodeTold) -> float | None:
+def _best_pair(told: NodeTotals) -> float | None:
     return max((statistics.median(values) for values in told.partners.values()), default=None)
 
 
-def _for_all(whole: Told, why: str) -> bool:
+def _for_all(whole: BurninResult, why: str) -> bool:
     """Tell whether no node could use a GPU, for what looks like the fault of the environment: it lacks torch."""
     several = len(whole.nodes) > 1 and NO_MEMORY not in why
     return not any(other.used for other in whole.nodes.values()) and (several or NO_TORCH in why)
 
 
-def _blamed_on_others(whole: Told, node: str) -> bool:
+def _blamed_on_others(whole: BurninResult, node: str) -> bool:
     """Tell whether every failed group of the node held one that is bad anyway."""
     told = whole.nodes[node]
     said = _of_nccl(told)
@@ -527,11 +527,11 @@ def _blamed_on_others(whole: Told, node: str) -> bool:
     )
 
 
-def _of_nccl(told: NodeTold) -> list[str]:
+def _of_nccl(told: NodeTotals) -> list[str]:
     return [text for load, _, text in told.problems if load == "nccl"]
 
 
-def _broke(told: NodeTold) -> bool:
+def _broke(told: NodeTotals) -> bool:
     """Tell whether a collective of the node failed for a reason of its own, and not by waiting for another."""
     return any(not _FOLLOWS.search(text) for text in _of_nccl(told))
 
@@ -542,14 +542,14 @@ def _broke(told: NodeTold) -> bool:
     hint="mcelog, ras-mc-ctl --summary; stress the CPU alone; replace it",
     action=Action.VENDOR,
 )
-def cpu(whole: Told, node: str, config: BurninConfig) -> Judgement:
+def cpu(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
     """The same work gives the same digest on every CPU of every node, again and again."""
     told = whole.nodes[node]
     yield from _unmeasured(told, "cpu", config=config)
     yield from _problems(told, "cpu")
     for count in filter(None, told.wrong.get("cpu", {}).values()):
         yield Finding("CPUs", f"{count} repetitions gave another result", "the same result")
-    for (other, part), lies in whole.liars().items():
+    for (other, part), lies in whole.corrupt_gpus().items():
         if other == node and part == HOST:
             yield _lied("CPUs", lies, "nodes")
     yield from _host_rates(whole, node, config, "cpu")
@@ -561,7 +561,7 @@ def cpu(whole: Told, node: str, config: BurninConfig) -> Judgement:
     hint="edac-util, ras-mc-ctl --errors; memtester; replace the module",
     action=Action.VENDOR,
 )
-def memory(whole: Told, node: str, config: BurninConfig) -> Judgement:
+def memory(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
     """Patterns written over the host's memory are read back unchanged."""
     told = whole.nodes[node]
     yield from _unmeasured(told, "memory", config=config)
@@ -576,7 +576,7 @@ def memory(whole: Told, node: str, config: BurninConfig) -> Judgement:
     cause="the node's storage returns other data than were written",
     hint="dmesg; smartctl -a; nvme smart-log; fsck; replace the disk",
 )
-def storage(whole: Told, node: str, config: BurninConfig) -> Judgement:
+def storage(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
     """Files written and synced are read back unchanged."""
     told = whole.nodes[node]
     yield from _unmeasured(told, "storage", config=config)
@@ -590,7 +590,7 @@ def storage(whole: Told, node: str, config: BurninConfig) -> Judgement:
     yield from _host_rates(whole, node, config, "storage_write", "storage_read")
 
 
-def counters(whole: Told, node: str, config: BurninConfig) -> Verdict:
+def counters(whole: BurninResult, node: str, config: BurninConfig) -> Verdict:
     """Judge what counters rose by; an nvidia-smi that fails under load has causes of its own."""
     verdict = _counters(whole, node, config)
     if not verdict.findings or any(finding.part != SMI for finding in verdict.findings):
@@ -608,7 +608,7 @@ def counters(whole: Told, node: str, config: BurninConfig) -> Verdict:
     cause="errors that only show under load: failing memory, a link that replays, a port that loses symbols",
     hint="nvidia-smi -q -d ECC,ROW_REMAPPER; nvidia-smi nvlink -e; perfquery; reset, reseat, replace",
 )
-def _counters(whole: Told, node: str, config: BurninConfig) -> Judgement:
+def _counters(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
     """ECC, remapped rows, NVLink, PCIe replay and InfiniBand counters rise by no more than they may, load by load."""
     told = whole.nodes[node]
     if told.hello is None:
@@ -639,7 +639,7 @@ def _counters(whole: Told, node: str, config: BurninConfig) -> Judgement:
     yield Metric("burnin_counters_read", len(counted), "counters")
 
 
-def _mute(told: NodeTold) -> str:
+def _mute(told: NodeTotals) -> str:
     """Return how nvidia-smi fails where it hangs, or had shown the node's GPUs before the loads; else ''."""
     hello, later = told.hello or {}, told.unread.get("gpu", "")
     said = later or hello.get("unread", {}).get("gpu", "")
@@ -660,7 +660,7 @@ def _limit(counter: str, minutes: float, config: BurninConfig) -> float | None:
     cause="the driver reported an error of the GPU under load",
     hint="dmesg | grep -i xid; NVIDIA's Xid catalogue; reset the GPU or reboot; return the GPU if it comes back",
 )
-def xid(whole: Told, node: str) -> Judgement:
+def xid(whole: BurninResult, node: str) -> Judgement:
     """The driver reports no Xid of the hardware while loads run."""
     told = whole.nodes[node]
     if told.hello is None:
@@ -693,7 +693,7 @@ def xid(whole: Told, node: str) -> Judgement:
     cause="cooling: a fan, a heat sink, dust, the inlet, or a neighbour's exhaust",
     hint="nvidia-smi -q -d TEMPERATURE,PERFORMANCE while it works; compare with the GPUs beside it",
 )
-def temperature(whole: Told, node: str, config: BurninConfig) -> Judgement:
+def temperature(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
     """Under load every GPU stays below its limit, and neither heat nor the power brake slows it for long."""
     told = whole.nodes[node]
     yield from _unmeasured(told, *GPU_LOADS)
@@ -711,7 +711,7 @@ def temperature(whole: Told, node: str, config: BurninConfig) -> Judgement:
     yield from _hot(told, config)
 
 
-def _hot(told: NodeTold, config: BurninConfig) -> list[Finding]:
+def _hot(told: NodeTotals, config: BurninConfig) -> list[Finding]:
     found = []
     for uuid, peaks in sorted(told.peaks.items()):
         gpu = told.gpus.get(uuid)
@@ -735,7 +735,7 @@ def _hot(told: NodeTold, config: BurninConfig) -> list[Finding]:
     cause="NVIDIA's own diagnostic fails",
     hint="dcgmi diag -r 3 -v; /var/log/nvidia-dcgm; return the GPU if it fails again",
 )
-def _dcgm(told: NodeTold, found: DcgmDiag | None, config: BurninConfig) -> Judgement:
+def _dcgm(told: NodeTotals, found: DcgmDiag | None, config: BurninConfig) -> Judgement:
     """Every test of `dcgmi diag` passes."""
     if found is None:
         yield from _unmeasured(told, "dcgm", config=config)
@@ -792,7 +792,7 @@ def _graveness(warning: DcgmWarning) -> Action | None:
     return Action.RESET_GPU if warning.severity == _RESET else None
 
 
-def dcgm(whole: Told, node: str, config: BurninConfig) -> Verdict:
+def dcgm(whole: BurninResult, node: str, config: BurninConfig) -> Verdict:
     """Judge `dcgmi diag`; what DCGM says of each of its findings decides what to do."""
     told = whole.nodes[node]
     found = None
@@ -815,7 +815,7 @@ def dcgm(whole: Told, node: str, config: BurninConfig) -> Verdict:
     hint="compare nvidia-smi -q of this GPU and of one that is fast, both under load",
     action=Action.MONITOR,
 )
-def stragglers(whole: Told, node: str, config: BurninConfig) -> Judgement:
+def stragglers(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
     """No GPU, and no node, is far below the median of its equals in the fleet (median and MAD).
 
     What is below the floor of its card already is judged by burnin.matmul and its like, not twice.
@@ -844,7 +844,7 @@ def stragglers(whole: Told, node: str, config: BurninConfig) -> Judgement:
         yield NotChecked(notes[0] if notes else "nothing was measured that could be compared")
 
 
-def _slower(told: NodeTold, rate: Rate, fleet: Outliers, among: int) -> Finding | None:
+def _slower(told: NodeTotals, rate: Rate, fleet: Outliers, among: int) -> Finding | None:
     """Return the finding on a rate that stands apart from its equals, or is of the slow half of them."""
     name, unit = f"{rate.node}\n{rate.part}", unit_of(rate.metric)
     # with few GPUs the partner is always the same: either of the two may be slow
@@ -873,7 +873,7 @@ def _in_words(halves: Halves, unit: str) -> str:
     return f"one speed in the fleet; it has two: {'; '.join(words)}"
 
 
-def _equals(whole: Told, metric: str) -> Mapping[str, dict[tuple[str, str], float]]:
+def _equals(whole: BurninResult, metric: str) -> Mapping[str, dict[tuple[str, str], float]]:
     """Return the fleet's values by kind: GPUs by their name, nodes by the number of their CPUs and GPUs."""
     kinds: dict[str, dict[tuple[str, str], float]] = {}
     for (owner, part), value in whole.fleet(metric).items():

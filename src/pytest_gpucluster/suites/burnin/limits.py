@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpucluster.suites.burnin.config import BurninConfig
-    from pytest_gpucluster.suites.burnin.results import GpuAbout, Told
+    from pytest_gpucluster.suites.burnin.results import GpuAbout, BurninResult
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Rate:
     value: float
 
 
-def rates(whole: Told, node: str, metric: str) -> Iterator[Rate]:
+def rates(whole: BurninResult, node: str, metric: str) -> Iterator[Rate]:
     """Yield the rates of a node, medians over the rounds."""
     for part, value in sorted(whole.median(metric, node).items()):
         yield Rate(node, part, metric, value)
 
 
-def limit_of(whole: Told, rate: Rate, config: BurninConfig) -> Floor | None:
+def limit_of(whole: BurninResult, rate: Rate, config: BurninConfig) -> Floor | None:
     """Return the hard limit of a rate, None where it has none."""
     unit = unit_of(rate.metric)
     if rate.metric in config.expect:
@@ -50,13 +50,13 @@ def limit_of(whole: Told, rate: Rate, config: BurninConfig) -> Floor | None:
     return floor_of(rate.metric, gpu.name, gen=gpu.pcie_gen, width=gpu.pcie_width) if gpu else None
 
 
-def misses(whole: Told, rate: Rate, config: BurninConfig) -> bool:
+def misses(whole: BurninResult, rate: Rate, config: BurninConfig) -> bool:
     """Tell whether a rate is below its hard limit."""
     limit = limit_of(whole, rate, config)
     return limit is not None and rate.value < limit.rate
 
 
-def too_slow(whole: Told, rate: Rate, config: BurninConfig) -> Finding | None:
+def too_slow(whole: BurninResult, rate: Rate, config: BurninConfig) -> Finding | None:
     """Return the finding on a rate below its hard limit; a GPU whose power was limited is not broken by that."""
     limit = limit_of(whole, rate, config)
     if limit is None or rate.value >= limit.rate:
@@ -79,7 +79,7 @@ def _before_us(gpu: GpuAbout | None) -> str:
     return f"before us on it: {', '.join(gpu.foreign)}" if gpu and gpu.foreign else ""
 
 
-def _most(whole: Told, metric: str, config: BurninConfig) -> str:
+def _most(whole: BurninResult, metric: str, config: BurninConfig) -> str:
     """Say that most of the fleet miss their limit, where they do: one cause is then likelier than many broken parts."""
     if metric not in whole.below:
         known = [rate for node in whole.nodes for rate in rates(whole, node, metric)]

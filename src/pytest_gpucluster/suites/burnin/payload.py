@@ -1301,7 +1301,7 @@ def collective() -> Any:
 _COLLECTIVE = None  # type: Any
 
 
-def cramped() -> str:
+def low_limits_hint() -> str:
     """Say which limits of this process are too low, as that payload does."""
     try:
         return str(collective().cramped())
@@ -1345,7 +1345,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         worker = Host(json.loads(argv[1])) if argv[0] == "host" else Gpu(int(argv[1]))  # type: Any
     except BaseException as error:
-        say(broken=reason_of(error) + cramped())
+        say(broken=reason_of(error) + low_limits_hint())
         return 1
     say(ready=[worker.about()] if argv[0] == "gpu" else [])
     serve(worker)

@@ -1,6 +1,6 @@
 """What a burn-in has found out so far: lines of its payload in, sums a node out. Pure.
 
-A `NodeTold` is one node's sums over rounds; that of a single round goes into the event log as plain types, and a
+A `NodeTotals` is one node's sums over rounds; that of a single round goes into the event log as plain types, and a
 resumed burn-in adds them up again. GPUs are known by their UUID.
 """
 
@@ -105,7 +105,7 @@ class Peaks:
 
 
 @dataclass
-class NodeTold:
+class NodeTotals:
     """The sums of one node. `hello` is what its agent said of itself, None where it never came."""
 
     node: str
@@ -260,7 +260,7 @@ class NodeTold:
         known = self.rose_in.setdefault(f"{part} {counter}", [])
         known.extend(load for load in loads if load not in known)
 
-    def merge(self, other: NodeTold) -> None:
+    def merge(self, other: NodeTotals) -> None:
         """Add the sums of another span of time, like those of one round."""
         self.hello, self.dcgm = other.hello or self.hello, other.dcgm or self.dcgm
         self.out, self.lost = self.out or other.out, self.lost or other.lost
@@ -284,7 +284,7 @@ class NodeTold:
         self.ran.update(other.ran)
         self._add_unread(other.unread)
 
-    def _merge_results(self, other: NodeTold) -> None:
+    def _merge_results(self, other: NodeTotals) -> None:
         for metric, parts in other.rates.items():
             for part, values in parts.items():
                 self.rates.setdefault(metric, {}).setdefault(part, []).extend(values)
@@ -309,7 +309,7 @@ class NodeTold:
         return plain
 
     @classmethod
-    def from_dict(cls, plain: Line) -> NodeTold:
+    def from_dict(cls, plain: Line) -> NodeTotals:
         """Make one of plain types, as an event holds them."""
         told = cls(**{name: value for name, value in plain.items() if name in cls.__dataclass_fields__})
         told.peaks = {
@@ -322,10 +322,10 @@ class NodeTold:
 
 
 @dataclass
-class Told:
+class BurninResult:
     """A burn-in: its nodes, how long it ran of what was asked (seconds), and why it ended (`ended`)."""
 
-    nodes: dict[str, NodeTold]
+    nodes: dict[str, NodeTotals]
     asked: float
     gpus: int = 0  # that each node was to use
     seconds: float = 0.0
@@ -354,7 +354,7 @@ class Told:
             (node, part): value for node in self.nodes for part, value in self.median(metric, node).items()
         }
 
-    def liars(self) -> dict[tuple[str, str], list[Lie]]:
+    def corrupt_gpus(self) -> dict[tuple[str, str], list[Lie]]:
         """Return {(node, part): lies} for parts whose results differ from those of others with the same input."""
         found: dict[tuple[str, str], list[Lie]] = {}
         for key, votes in self._votes().items():

@@ -21,7 +21,7 @@ from pytest_gpucluster.core.units import format_duration, parse_duration
 from pytest_gpucluster.kit.pairing import circle
 from pytest_gpucluster.kit.payload_step import COLLECTIVE, environment_named, source_of
 from pytest_gpucluster.suites.burnin import checks, payload
-from pytest_gpucluster.suites.burnin.results import NodeTold, Told
+from pytest_gpucluster.suites.burnin.results import NodeTotals, BurninResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -63,16 +63,16 @@ class Progress:
 
 
 @dataclass
-class Before:
+class ResumeState:
     """What an earlier burn-in left in its event log: seconds spent, seconds asked, rounds, and the sums of nodes."""
 
     seconds: float = 0.0
     asked: float = 0.0
     rounds: int = 0
-    nodes: dict[str, NodeTold] = field(default_factory=dict)
+    nodes: dict[str, NodeTotals] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, events: Iterable[Mapping[str, Any]]) -> Before:
+    def read(cls, events: Iterable[Mapping[str, Any]]) -> ResumeState:
         """Add up the burn-in events of a log; a log without any gives asked 0."""
         found = cls()
         for event in events:
@@ -83,8 +83,8 @@ class Before:
             found.seconds = max(found.seconds, float(event.get("seconds", 0.0)))
             found.rounds = max(found.rounds, int(event.get("rounds", 0)))
             if event["what"] == "told":
-                told = NodeTold.from_dict(event["told"])
-                found.nodes.setdefault(told.node, NodeTold(told.node)).merge(told)
+                told = NodeTotals.from_dict(event["told"])
+                found.nodes.setdefault(told.node, NodeTotals(told.node)).merge(told)
         return found
 
 
@@ -101,21 +101,21 @@ class Burnin:
         nodes: Sequence[str],
         gpus: int,
         seconds: float,
-        before: Before | None = None,
+        before: ResumeState | None = None,
     ) -> None:
         self._slurm, self._allocation, self._inventory = slurm, allocation, inventory
         self.config: BurninConfig = cluster.burnin
         self.cluster, self.gpus = cluster, gpus
         self.environment = environment_named(cluster, self.config.environment, "burnin")
-        self.before = before or Before()
+        self.before = before or ResumeState()
         used = gpus if set(self.config.loads) & set(checks.GPU_LOADS) else 0  # else none needs to work
-        self.told = Told({}, seconds, used)
+        self.told = BurninResult({}, seconds, used)
         for node in nodes:
             known = self.before.nodes.get(node)
-            self.told.nodes[node] = known or NodeTold(node)
+            self.told.nodes[node] = known or NodeTotals(node)
         self.told.rounds = self.before.rounds
         self.started = time.monotonic()
-        self._turn = {node: NodeTold(node) for node in nodes}  # since the last event
+        self._turn = {node: NodeTotals(node) for node in nodes}  # since the last event
         self._heard: dict[str, float] = {}
         self._task_of: dict[int, str] = {}
         self._done: dict[int, set[str]] = {}
@@ -156,7 +156,7 @@ class Burnin:
 
     # --- the run
 
-    def run(self, tell: Callable[..., None], show: Callable[[Progress], None]) -> Told:
+    def run(self, tell: Callable[..., None], show: Callable[[Progress], None]) -> BurninResult:
         """Run until the time is up, nobody is left, or it is stopped; `tell` gets events, `show` the progress.
 
         A KeyboardInterrupt ends it: what was found so far stands, and `ended` says so.
@@ -423,7 +423,7 @@ class Burnin:
 
     def _flush(self, node: str) -> None:
         turn = self._turn[node]
-        self._turn[node] = NodeTold(node)
+        self._turn[node] = NodeTotals(node)
         self._tell(what="told", told=turn.as_dict(), seconds=round(self.elapsed, 1), rounds=self.told.rounds)
 
     def _wait_for_the_silent(self, step: LiveStep) -> None:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.burnin import LiveLine
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, Session
+    from pytest_gpucluster.plugin.session import Node, ClusterSession
     from pytest_gpucluster.suites.burnin.config import BurninConfig
-    from pytest_gpucluster.suites.burnin.results import Told
+    from pytest_gpucluster.suites.burnin.results import BurninResult
 
 # a node that is lost under load is judged here, not left untested
 pytestmark = [pytest.mark.burnin, pytest.mark.judges_node]
@@ -32,10 +32,10 @@ pytestmark = [pytest.mark.burnin, pytest.mark.judges_node]
 def burnt(
     request: pytest.FixtureRequest,
     allocation: Allocation,  # noqa: ARG001 - not applicable without a scheduler
-    gpucluster_session: Session,
+    gpucluster_session: ClusterSession,
     event: Callable[..., None],
     live_line: LiveLine,
-) -> dict[str, Told]:
+) -> dict[str, BurninResult]:
     """The burn-in of every allocation, one after another: {node: what was found}."""
     if hasattr(request.config, "workerinput"):
         raise ConfigError("a burn-in loads all nodes at once: leave -n away")
@@ -60,11 +60,11 @@ def burnt(
 
 def _burn(
     request: pytest.FixtureRequest,
-    session: Session,
+    session: ClusterSession,
     held: Allocation,
     event: Callable[..., None],
     live_line: LiveLine,
-) -> Told:
+) -> BurninResult:
     nodes = session.without_problem(held.nodes)
     profile, info = session.nodes[held.nodes[0]].profile, session.inventory.get(held.nodes[0])
     gpus = 0 if profile.gpu is None else (info and info.gpus) or profile.gpu.count
@@ -87,7 +87,7 @@ def _burn(
 
 
 @pytest.fixture
-def whole(burnt: dict[str, Told], node: Node) -> Told:
+def whole(burnt: dict[str, BurninResult], node: Node) -> BurninResult:
     """The burn-in that this item's node took part in."""
     if node.name not in burnt:
         pytest.skip("not checked: the burn-in was stopped before it came to this node")
@@ -100,76 +100,76 @@ def config(cluster: Cluster) -> BurninConfig:
     return cluster.burnin
 
 
-def test_survived(whole: Told, node: Node, expect: Expect) -> None:
+def test_survived(whole: BurninResult, node: Node, expect: Expect) -> None:
     """The node took part to the end, and so did its GPUs."""
     expect(checks.survived(whole, node.name))
 
 
-def test_corruption(whole: Told, node: Node, expect: Expect) -> None:
+def test_corruption(whole: BurninResult, node: Node, expect: Expect) -> None:
     """Equal inputs gave equal bits: every time, on every GPU, in every round."""
     expect(checks.corruption(whole, node.name))
 
 
-def test_matmul(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+def test_matmul(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
     """Products of matrices are as fast as the card has to be."""
     expect(checks.matmul(whole, node.name, config))
 
 
-def test_memory_bandwidth(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+def test_memory_bandwidth(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
     """The memory of every GPU is as fast as the card's has to be."""
     expect(checks.memory_bandwidth(whole, node.name, config))
 
 
-def test_copies(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+def test_copies(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
     """Copies between host and GPU are as fast as the PCIe link allows, both ways."""
     expect(checks.copies(whole, node.name, config))
 
 
-def test_peer(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+def test_peer(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
     """Copies from GPU to GPU arrive."""
     expect(checks.peer(whole, node.name, config))
 
 
-def test_nccl(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+def test_nccl(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
     """Collectives within the node and with changing partners end, and are right."""
     expect(checks.nccl(whole, node.name, config))
 
 
-def test_cpu(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+def test_cpu(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
     """CPUs compute the same as those of the other nodes."""
     expect(checks.cpu(whole, node.name, config))
 
 
-def test_memory(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+def test_memory(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
     """The host's memory keeps what is written."""
     expect(checks.memory(whole, node.name, config))
 
 
-def test_storage(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+def test_storage(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
     """The node's storage returns what was written."""
     expect(checks.storage(whole, node.name, config))
 
 
-def test_counters(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+def test_counters(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
     """Error counters did not rise under load."""
     expect(checks.counters(whole, node.name, config))
 
 
-def test_xid(whole: Told, node: Node, expect: Expect) -> None:
+def test_xid(whole: BurninResult, node: Node, expect: Expect) -> None:
     """The driver reported no error of the hardware under load."""
     expect(checks.xid(whole, node.name))
 
 
-def test_temperature(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+def test_temperature(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
     """No GPU was too hot, or slowed by heat or the power brake."""
     expect(checks.temperature(whole, node.name, config))
 
 
-def test_dcgm(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+def test_dcgm(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
     """NVIDIA's own diagnostic passes."""
     expect(checks.dcgm(whole, node.name, config))
 
 
-def test_stragglers(whole: Told, node: Node, config: BurninConfig, expect: Expect) -> None:
+def test_stragglers(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
     """No GPU and no node is far slower than its equals."""
     expect(checks.stragglers(whole, node.name, config))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.framework_config import ContainerConfig
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, Session
+    from pytest_gpucluster.plugin.session import Node, ClusterSession
     from pytest_gpucluster.suites.container.facts import Found
 
 pytestmark = [pytest.mark.container, pytest.mark.usefixtures("claim")]
@@ -59,7 +59,7 @@ def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 @pytest.fixture(scope="session")
 def found(
-    gpucluster_session: Session,
+    gpucluster_session: ClusterSession,
     allocation: Allocation,  # noqa: ARG001 - not applicable without a scheduler
     claim: ContainerConfig,
     say: Callable[[str], None],
@@ -101,7 +101,7 @@ def here(found: dict[str, Found], node: Node) -> Found:
 
 
 @pytest.fixture(scope="session")
-def live_jobs(gpucluster_session: Session, allocation: Allocation) -> set[int]:
+def live_jobs(gpucluster_session: ClusterSession, allocation: Allocation) -> set[int]:
     """The jobs that Slurm knows."""
     slurm = allocation.slurm
     listed = slurm.run("squeue", "-h", "-a", "-o", "%A").split()
@@ -110,7 +110,7 @@ def live_jobs(gpucluster_session: Session, allocation: Allocation) -> set[int]:
     }
 
 
-def test_plugin(here: Found, node: Node, gpucluster_session: Session, expect: Expect) -> None:
+def test_plugin(here: Found, node: Node, gpucluster_session: ClusterSession, expect: Expect) -> None:
     """Pyxis is loaded: the task runs in a container, and the plugin has the version of the cluster file."""
     try:
         pyxis = gpucluster_session.facts(node.name, enroot.PYXIS)

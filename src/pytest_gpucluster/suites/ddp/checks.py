@@ -16,8 +16,8 @@ from pytest_gpucluster.core.check import (
     Metric,
     NotChecked,
     check,
-    explained,
-    of_software,
+    with_cause,
+    with_software_cause,
 )
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.kit.payload_result import most_common
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.core.check import Judgement, Verdict
-    from pytest_gpucluster.kit.payload_result import Fact, StepTold, TaskTold
+    from pytest_gpucluster.kit.payload_result import Fact, PayloadResult, PayloadTask
 
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 HOOK_FIRST_PORT, HOOK_PORTS = 61000, 4536  # Enroot's 50-slurm-pytorch.sh: 61000 + job id % 4536
@@ -70,7 +70,7 @@ def who_set(name: str, fact: Fact, setters: Setters) -> str:
     hint="PYTHON -c 'import torch; print(torch.__version__)' on the node; or name another python: ddp.environment, "
     "environments.NAME.python",
 )
-def framework(node: str, placed: StepTold) -> Judgement:
+def framework(node: str, placed: PayloadResult) -> Judgement:
     """Judge that torch is there for every task of the node, in the version of the others."""
     told = placed.of_node(node, "place")
     if not told:
@@ -90,7 +90,7 @@ def framework(node: str, placed: StepTold) -> Judgement:
     cause="an export, an image, a hook or a prolog sets rank variables that do not fit the step",
     hint="srun --ntasks-per-node=2 env | grep -E 'WORLD_SIZE|RANK|MASTER_'; unset what sets them",
 )
-def environment(node: str, placed: StepTold, setters: Setters, provided: Sequence[str] = ()) -> Judgement:
+def environment(node: str, placed: PayloadResult, setters: Setters, provided: Sequence[str] = ()) -> Judgement:
     """Judge the five variables in each task: those that were given are exact, the promised ones are there."""
     told = placed.of_node(node, "place")
     if not told:
@@ -122,7 +122,7 @@ def environment(node: str, placed: StepTold, setters: Setters, provided: Sequenc
     cause="the node resolves MASTER_ADDR otherwise than the fleet, or not at all",
     hint="getent hosts $MASTER_ADDR on every node; mend /etc/hosts or DNS",
 )
-def master_addr(node: str, placed: StepTold) -> Judgement:
+def master_addr(node: str, placed: PayloadResult) -> Judgement:
     """Judge that the node's tasks have the fleet's MASTER_ADDR, and that it resolves as elsewhere."""
     told = placed.of_node(node, "place")
     if not told:
@@ -154,7 +154,7 @@ def master_addr(node: str, placed: StepTold) -> Judgement:
     cause="another process listens on rank 0's port, or MASTER_ADDR is not rank 0's node",
     hint="ss -ltnp on the node of rank 0; let MASTER_PORT come from the job id",
 )
-def master_port(placed: StepTold) -> Judgement:
+def master_port(placed: PayloadResult) -> Judgement:
     """Judge that all tasks have one MASTER_PORT and that rank 0 can listen on it."""
     everyone = placed.facts("place")
     leader = next((fact for fact in everyone if fact["task"] == 0), None)
@@ -179,7 +179,7 @@ def master_port(placed: StepTold) -> Judgement:
             yield Finding(where, _final(fact, "MASTER_PORT"), f"{port}, as rank 0 has")
 
 
-def own_port_taken(told: StepTold) -> bool:
+def own_port_taken(told: PayloadResult) -> bool:
     """Whether the port that we drew from the step's id happens to be taken: another step draws another."""
     placed = any(f["port"] == "taken" and "MASTER_PORT" not in f["given"] for f in told.facts("place"))
     given = any("MASTER_PORT" in f["given"] for f in told.facts("place"))
@@ -192,7 +192,7 @@ def own_port_taken(told: StepTold) -> bool:
     cause="a variable names a network interface that the node does not have",
     hint="ip -br link on the node; set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to what every node has",
 )
-def interface(node: str, placed: StepTold) -> Judgement:
+def interface(node: str, placed: PayloadResult) -> Judgement:
     """Judge that the interfaces named by GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME are there."""
     told = placed.of_node(node, "place")
     if not told:
@@ -213,7 +213,7 @@ def interface(node: str, placed: StepTold) -> Judgement:
     hint="srun --ntasks-per-node=N --gpus-per-task=1 sh -c 'echo $CUDA_VISIBLE_DEVICES; nvidia-smi'; gres.conf; is "
     "torch a CUDA build (torch.version.cuda)?",
 )
-def _devices(node: str, worked: StepTold) -> Judgement:
+def _devices(node: str, worked: PayloadResult) -> Judgement:
     """Judge that every rank of the node took a GPU, and that no other rank of the fleet has the same."""
     if not worked.tasks and not worked.problem:
         yield NotChecked(_SEE)
@@ -238,15 +238,15 @@ def _devices(node: str, worked: StepTold) -> Judgement:
             yield Finding(key if key.startswith("GPU-") else f"GPU {key}", f"ranks {users}", "one rank")
 
 
-def devices(node: str, worked: StepTold) -> Verdict:
+def devices(node: str, worked: PayloadResult) -> Verdict:
     """Judge the GPUs of the node's ranks; memory that is taken already is no fault of the node's hardware."""
-    taken = explained(
+    taken = with_cause(
         _devices(node, worked),
         NO_MEMORY,
         "the memory of the GPU was taken before the rank came: a process of a former job, or past Slurm",
         "pytest -m gpu -k 'stray or idle_memory' says who holds it; nvidia-smi",
     )
-    return of_software(taken)
+    return with_software_cause(taken)
 
 
 @check(
@@ -254,7 +254,7 @@ def devices(node: str, worked: StepTold) -> Verdict:
     cause="ranks cannot reach rank 0 or each other, one never came, or the backend is not in this build of torch",
     hint="look at the first rank of the list; GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, firewall; NCCL_DEBUG=INFO",
 )
-def group(worked: StepTold) -> Judgement:
+def group(worked: PayloadResult) -> Judgement:
     """Judge that all ranks form one process group."""
     if not worked.ntasks:
         yield NotChecked(_SEE)
@@ -276,7 +276,7 @@ def group(worked: StepTold) -> Judgement:
     cause="a rank, a link or a network card spoils or loses data, or a rank died",
     hint="each node alone, then pairs: the nccl suite names the part",
 )
-def all_reduce(worked: StepTold) -> Judgement:
+def all_reduce(worked: PayloadResult) -> Judgement:
     """Judge the sum of all ranks' data, element by element, against its closed form."""
     if not worked.by_rank("joined"):
         yield NotChecked("no process group: see ddp.group" if worked.ntasks else _SEE)
@@ -297,7 +297,7 @@ def all_reduce(worked: StepTold) -> Judgement:
     cause="DistributedDataParallel does not keep the ranks together: gradients are lost or wrong, or a rank died",
     hint="run it with the other backend: gloo tells torch's part from NCCL's",
 )
-def training(worked: StepTold) -> Judgement:
+def training(worked: PayloadResult) -> Judgement:
     """Judge that training on other data from other weights leaves equal, changed parameters on all ranks."""
     if not worked.by_rank("reduced"):
         yield NotChecked("no all-reduce: see ddp.group and ddp.all_reduce" if worked.ntasks else _SEE)
@@ -329,7 +329,7 @@ def training(worked: StepTold) -> Judgement:
     cause="torchrun's agents do not find each other, or number their ranks wrongly",
     hint="the first rank or agent of the list; is the host name of the first node resolved everywhere?",
 )
-def torchrun(told: StepTold, per_node: int) -> Judgement:
+def torchrun(told: PayloadResult, per_node: int) -> Judgement:
     """Judge ranks, local ranks and data with torchrun as the launcher: one agent a node, `per_node` ranks each."""
     if not told.ntasks:
         yield NotChecked(_SEE)
@@ -361,13 +361,13 @@ def torchrun(told: StepTold, per_node: int) -> Judgement:
             yield Finding("step", told.problem, "ends by itself", Action.MONITOR)
 
 
-def _agents(told: StepTold, action: Action | None = None) -> Judgement:
+def _agents(told: PayloadResult, action: Action | None = None) -> Judgement:
     for task in _causes_first(told.tasks, told):
         if task.rc != 0 and why(task, told) != told.problem:  # that is said once, of the step
             yield Finding(f"agent on {task.node}", why(task, told), "ends with 0", action)
 
 
-def _work_of(told: StepTold, size: int) -> Judgement:
+def _work_of(told: PayloadResult, size: int) -> Judgement:
     for kind in ("joined", "reduced", "trained", "done"):
         lacking = sorted(set(range(size)) - set(told.by_rank(kind)))
         if lacking:
@@ -395,7 +395,7 @@ def _work_of(told: StepTold, size: int) -> Judgement:
     hint="TORCH_NCCL_ASYNC_ERROR_HANDLING, the timeout of init_process_group, srun --kill-on-bad-exit=1",
     action=Action.MONITOR,
 )
-def lost_rank(lost: StepTold, deadline: float) -> Judgement:
+def lost_rank(lost: PayloadResult, deadline: float) -> Judgement:
     """Judge that all ranks end, and not with 0, within `deadline` seconds after one was killed."""
     if not lost.ntasks:
         yield NotChecked(_SEE)
@@ -426,7 +426,7 @@ STILL = (
 )
 
 
-def why(task: TaskTold, told: StepTold) -> str:
+def why(task: PayloadTask, told: PayloadResult) -> str:
     """Say why a task did not get further, in its own words where it has any."""
     for fact in task.facts:
         if fact.get(told.key) == "failed":
@@ -440,7 +440,7 @@ def why(task: TaskTold, told: StepTold) -> str:
     return task.ending() if task.rc != 0 or task.rc is None else "ended without a word"
 
 
-def _absent(told: StepTold, kind: str, among: Mapping[int, object] | None = None) -> Judgement:
+def _absent(told: PayloadResult, kind: str, among: Mapping[int, object] | None = None) -> Judgement:
     """Yield a finding for each rank that did not get there: causes first, those that only felt it after them."""
     there = told.by_rank(kind)
     wanted = set(range(told.ntasks)) if among is None else set(among)
@@ -460,8 +460,8 @@ _EXPECTED = {
 }
 
 
-def _causes_first(tasks: Sequence[TaskTold], told: StepTold) -> list[TaskTold]:
-    def order(task: TaskTold) -> tuple[int, int]:
+def _causes_first(tasks: Sequence[PayloadTask], told: PayloadResult) -> list[PayloadTask]:
+    def order(task: PayloadTask) -> tuple[int, int]:
         said = why(task, told)
         killed = task.signal is not None and not told.problem
         weight = 0 if killed else 2 if "no end after" in said else 1 if _FOLLOWS.search(said) else 0

@@ -82,7 +82,7 @@ def say(kind: str, **facts: Any) -> None:
     sys.stdout.flush()
 
 
-def leave(code: int) -> None:
+def exit_now(code: int) -> None:
     """End this process now: threads of a hung collective would keep a normal exit waiting."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -97,7 +97,7 @@ def one_line(error: BaseException) -> str:
     return "%s: %s" % (type(error).__name__, text[:400])
 
 
-def cramped() -> str:
+def low_limits_hint() -> str:
     """Say which limits of this process are too low for CUDA, whose own words then are about something else."""
     files, space = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS))
     found = ["%d open files" % files] if 0 <= files < FEW_FILES else []
@@ -209,7 +209,7 @@ class Watch:
             time.sleep(0.2)
             if time.monotonic() > self.until:
                 say("stuck", phase=self.phase, seconds=self.took())
-                leave(EXIT_DEADLINE)
+                exit_now(EXIT_DEADLINE)
 
 
 class Worker:
@@ -396,7 +396,7 @@ def work(args: argparse.Namespace) -> int:
         say("failed", phase=watch.phase, reason=str(error), port=os.environ["MASTER_PORT"])
         return EXIT_PORT
     except BaseException as error:
-        say("failed", phase=watch.phase, reason=one_line(error) + cramped())
+        say("failed", phase=watch.phase, reason=one_line(error) + low_limits_hint())
         return EXIT_FAILED
     say("done")
     return 0
@@ -417,4 +417,4 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    exit_now(main())

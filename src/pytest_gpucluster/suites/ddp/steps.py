@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.core.check import Outcome
-from pytest_gpucluster.kit.payload_result import StepTold
+from pytest_gpucluster.kit.payload_result import PayloadResult
 from pytest_gpucluster.kit.payload_step import environment_named, run_payload, source_of
 from pytest_gpucluster.suites.ddp import checks
 
@@ -57,8 +57,8 @@ class Ddp:
         self.nodes = tuple(nodes)[: claim.nodes]
         self.ntasks_per_node = claim.ntasks_per_node or gpus or 2
         self.environment = environment_named(cluster, claim.environment, "ddp")
-        self._worked: dict[str, StepTold] = {}
-        self._lost: dict[str, StepTold] = {}
+        self._worked: dict[str, PayloadResult] = {}
+        self._lost: dict[str, PayloadResult] = {}
 
     @property
     def backends(self) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ class Ddp:
         return checks.Setters(exports, shell, contained=contained)
 
     @cached_property
-    def placed(self) -> StepTold:
+    def placed(self) -> PayloadResult:
         """What every task was given and finds."""
         for _ in range(TRIES):
             told = self._step(self.nodes, "place", ntasks_per_node=self.ntasks_per_node)
@@ -101,23 +101,23 @@ class Ddp:
             node for node, all_of in judged.items() if all(v.outcome is not Outcome.FAILED for v in all_of)
         )
 
-    def worked(self, backend: str) -> StepTold:
+    def worked(self, backend: str) -> PayloadResult:
         """All phases with srun as the launcher."""
         if backend not in self._worked:
             self._worked[backend] = self._work("work", backend)
         return self._worked[backend]
 
-    def lost(self, backend: str) -> StepTold:
+    def lost(self, backend: str) -> PayloadResult:
         """The last rank kills itself amid collectives."""
         if backend not in self._lost:
             self._lost[backend] = self._work("lose", backend, "--notice", str(self.claim.lost_rank))
         return self._lost[backend]
 
     @cached_property
-    def torchrun(self) -> StepTold:
+    def torchrun(self) -> PayloadResult:
         """All phases with torchrun (c10d) as the launcher: one agent a node."""
         if not self.fit:
-            return StepTold(KEY, (), 0)
+            return PayloadResult(KEY, (), 0)
         address, per_node = self._address(self.fit[0]), str(self.ntasks_per_node)
         words = ("sh", "-c", _TORCHRUN, "torchrun", self._python, str(len(self.fit)), per_node, address)
         backend = self.backends[-1]
@@ -143,9 +143,9 @@ class Ddp:
         info = self._inventory.get(node)
         return (info.address if info is not None else "") or node
 
-    def _work(self, mode: str, backend: str, *words: str) -> StepTold:
+    def _work(self, mode: str, backend: str, *words: str) -> PayloadResult:
         if not self.fit:
-            return StepTold(KEY, (), 0)
+            return PayloadResult(KEY, (), 0)
         options: dict[str, Any] = {"ntasks_per_node": self.ntasks_per_node}
         if backend == "nccl":
             options["gpus_per_task"] = 1
@@ -158,12 +158,12 @@ class Ddp:
                 break
         return told
 
-    def _step(self, nodes: Sequence[str], mode: str, *words: str, **options: Any) -> StepTold:
+    def _step(self, nodes: Sequence[str], mode: str, *words: str, **options: Any) -> PayloadResult:
         address = ("--address", self._address(nodes[0]))
         argv = (self._python, "-c", source_of(__file__), mode, *address, *words)
         return self._run(nodes, argv, **options)
 
-    def _run(self, nodes: Sequence[str], argv: Sequence[str], **options: Any) -> StepTold:
+    def _run(self, nodes: Sequence[str], argv: Sequence[str], **options: Any) -> PayloadResult:
         exports = self.environment.exports if self.environment else {}
         request = StepRequest(
             argv=tuple(argv),

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.framework_config import DdpConfig
-    from pytest_gpucluster.kit.payload_result import StepTold
+    from pytest_gpucluster.kit.payload_result import PayloadResult
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, Session
+    from pytest_gpucluster.plugin.session import Node, ClusterSession
 
 pytestmark = [pytest.mark.ddp]
 BACKENDS = ("gloo", "nccl")
@@ -34,7 +34,7 @@ def claim(cluster: Cluster) -> DdpConfig:
 
 @pytest.fixture(scope="session")
 def runs(
-    claim: DdpConfig, allocation: Allocation, cluster: Cluster, gpucluster_session: Session
+    claim: DdpConfig, allocation: Allocation, cluster: Cluster, gpucluster_session: ClusterSession
 ) -> list[Ddp]:
     """One run an allocation."""
     session, made = gpucluster_session, []
@@ -69,19 +69,19 @@ def backend(request: pytest.FixtureRequest, runs: list[Ddp]) -> str:
 
 
 @pytest.fixture
-def worked(runs: list[Ddp], backend: str) -> list[StepTold]:
+def worked(runs: list[Ddp], backend: str) -> list[PayloadResult]:
     """The step that works, of every allocation."""
     return [run.worked(backend) for run in runs]
 
 
 @pytest.fixture
-def under_torchrun(runs: list[Ddp]) -> list[StepTold]:
+def under_torchrun(runs: list[Ddp]) -> list[PayloadResult]:
     """The step that works, started by torchrun, of every allocation."""
     return [run.torchrun for run in runs]
 
 
 @pytest.fixture
-def lost(runs: list[Ddp], backend: str) -> list[StepTold]:
+def lost(runs: list[Ddp], backend: str) -> list[PayloadResult]:
     """The step that loses a rank, of every allocation."""
     if all(len(run.nodes) * run.ntasks_per_node < 2 for run in runs):  # noqa: PLR2004 - nobody to lose
         pytest.skip("not applicable: one rank alone")
@@ -89,7 +89,7 @@ def lost(runs: list[Ddp], backend: str) -> list[StepTold]:
 
 
 @pytest.fixture
-def on_gpus(run: Ddp, node: Node, expect: Expect) -> StepTold:
+def on_gpus(run: Ddp, node: Node, expect: Expect) -> PayloadResult:
     """The step that works by NCCL, where this node takes part in it."""
     if "nccl" not in run.backends:
         expect.not_applicable("these nodes have no real GPUs")
@@ -127,36 +127,36 @@ def test_master_port(runs: list[Ddp], expect: Expect) -> None:
         expect(checks.master_port(run.placed))
 
 
-def test_devices(on_gpus: StepTold, node: Node, expect: Expect) -> None:
+def test_devices(on_gpus: PayloadResult, node: Node, expect: Expect) -> None:
     """Each rank has a GPU of its own."""
     expect(checks.devices(node.name, on_gpus))
 
 
-def test_group(worked: list[StepTold], expect: Expect) -> None:
+def test_group(worked: list[PayloadResult], expect: Expect) -> None:
     """All ranks form one process group, started by srun."""
     for told in worked:
         expect(checks.group(told))
 
 
-def test_all_reduce(worked: list[StepTold], expect: Expect) -> None:
+def test_all_reduce(worked: list[PayloadResult], expect: Expect) -> None:
     """The sum over all ranks is right in every element."""
     for told in worked:
         expect(checks.all_reduce(told))
 
 
-def test_training(worked: list[StepTold], expect: Expect) -> None:
+def test_training(worked: list[PayloadResult], expect: Expect) -> None:
     """Training with DistributedDataParallel leaves equal parameters on all ranks."""
     for told in worked:
         expect(checks.training(told))
 
 
-def test_torchrun(runs: list[Ddp], under_torchrun: list[StepTold], expect: Expect) -> None:
+def test_torchrun(runs: list[Ddp], under_torchrun: list[PayloadResult], expect: Expect) -> None:
     """The same with torchrun (c10d) as the launcher: ranks once each, right sum, equal parameters."""
     for run, told in zip(runs, under_torchrun, strict=True):
         expect(checks.torchrun(told, run.ntasks_per_node))
 
 
-def test_lost_rank(runs: list[Ddp], lost: list[StepTold], expect: Expect) -> None:
+def test_lost_rank(runs: list[Ddp], lost: list[PayloadResult], expect: Expect) -> None:
     """A job whose rank is killed ends within its deadline, and not with 0."""
     for run, told in zip(runs, lost, strict=True):
         expect(checks.lost_rank(told, run.claim.lost_rank))

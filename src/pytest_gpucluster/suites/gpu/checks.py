@@ -17,7 +17,7 @@ from pytest_gpucluster.core.check import (
     NotApplicable,
     NotChecked,
     check,
-    explained,
+    with_cause,
 )
 from pytest_gpucluster.core.majority import Norm, norm, owners
 from pytest_gpucluster.core.units import format_size
@@ -304,7 +304,7 @@ def count(gpus: Gpus, profile: GpuProfile) -> Verdict:
             hint="nvidia-smi -L; gpucluster profiles show; correct the profile of the node, or `gpu: {count: N}`",
             action=Action.MONITOR,
         )
-    return explained(
+    return with_cause(
         verdict,
         REQUIRES_RESET,
         "a GPU met an error that its driver clears by a reset alone",

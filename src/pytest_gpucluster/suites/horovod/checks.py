@@ -27,7 +27,7 @@ WAITED = frozenset({"deadline", "rendezvous"})  # faults of ranks that waited fo
 
 
 @dataclass(frozen=True)
-class Way:
+class Launch:
     """One way to run: framework, controller, and srun, horovodrun over the nodes, or horovodrun on `localhost`."""
 
     framework: str
@@ -57,7 +57,7 @@ class World:
     `not_applicable` says why it could not be asked for here; `problem` why it ended otherwise than by itself.
     """
 
-    way: Way
+    way: Launch
     places: tuple[str, ...] = ()
     ranks: tuple[Mapping[str, Any], ...] = ()
     problems: tuple[Mapping[str, Any], ...] = ()

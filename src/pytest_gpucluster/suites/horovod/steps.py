@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core.errors import ProbeError, StepError
 from pytest_gpucluster.kit.payload_step import source_of
 from pytest_gpucluster.suites.horovod import facts as horovod_build
-from pytest_gpucluster.suites.horovod.checks import NodeBuild, Way, World
+from pytest_gpucluster.suites.horovod.checks import NodeBuild, Launch, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pytest_gpucluster.kit.framework_config import HorovodConfig
-    from pytest_gpucluster.kit.framework_step import ClaimedSteps, Ended
+    from pytest_gpucluster.kit.framework_step import FrameworkStepRunner, StepOutcome
 
 FIRST_PORT, PORT_SPREAD = 28000, 4000  # below 32768, where Linux hands out ports by itself
 RESERVE = 15.0  # seconds that a rank keeps of the deadline to tell where it hangs
 PATIENCE = 120.0  # for horovodrun --check-build, which imports every framework
 
 
-def ways(config: HorovodConfig) -> tuple[Way, ...]:
+def ways(config: HorovodConfig) -> tuple[Launch, ...]:
     """Return every way that the cluster file claims."""
     asked = config.launchers or ("srun", "horovodrun")
     found = []
@@ -32,18 +32,18 @@ def ways(config: HorovodConfig) -> tuple[Way, ...]:
         for controller in config.controllers:
             # horovodrun --mpi is mpirun, which is the mpi suite's; the MPI controller is run by srun
             if "srun" in asked or controller == "mpi":
-                found.append(Way(framework, controller, "srun"))
+                found.append(Launch(framework, controller, "srun"))
             if "horovodrun" in asked and controller == "gloo":
-                found += [Way(framework, controller, launcher) for launcher in ("horovodrun", "localhost")]
+                found += [Launch(framework, controller, launcher) for launcher in ("horovodrun", "localhost")]
     return tuple(found)
 
 
 class Horovod:
     """Runs Horovod on the claim's nodes, as the cluster file's `horovod:` says."""
 
-    def __init__(self, steps: ClaimedSteps, config: HorovodConfig) -> None:
+    def __init__(self, steps: FrameworkStepRunner, config: HorovodConfig) -> None:
         self.steps, self.config = steps, config
-        self._worlds: dict[Way, World] = {}
+        self._worlds: dict[Launch, World] = {}
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ class Horovod:
         return ("nccl",) if self.steps.gpus else self.config.controllers
 
     @cached_property
-    def _checked(self) -> Ended:
+    def _checked(self) -> StepOutcome:
         nodes = self.steps.nodes
         others = ("--ssh", ",".join(nodes[1:])) if self._asks_horovodrun and len(nodes) > 1 else ()
         argv = self.steps.payload(source_of(__file__, "payload_build.py"), "--patience", str(PATIENCE), *others)
@@ -78,7 +78,7 @@ class Horovod:
             return NodeBuild(problem=str(error), **known)
         return NodeBuild(found, program=str(told["program"]), **known)
 
-    def world(self, way: Way) -> World:
+    def world(self, way: Launch) -> World:
         """Return what became of the job of this way; it is run once."""
         if way not in self._worlds:
             self._worlds[way] = self._run(way)
@@ -88,7 +88,7 @@ class Horovod:
     def _asks_horovodrun(self) -> bool:
         return self.config.launchers is None or "horovodrun" in self.config.launchers
 
-    def _run(self, way: Way) -> World:
+    def _run(self, way: Launch) -> World:
         nodes = self.steps.nodes[:1] if way.launcher == "localhost" else self.steps.nodes
         per_node = self.steps.tasks_per_node
         lacking = [node for node in nodes if self.builds[node].build is None]
@@ -113,7 +113,7 @@ class Horovod:
     def _absent(self, node: str) -> Mapping[str, Any]:
         return {"node": node, "stage": "build", "problem": self.builds[node].problem, "what": "framework"}
 
-    def _why(self, ended: Ended) -> str:
+    def _why(self, ended: StepOutcome) -> str:
         if not ended.problem:
             return ""
         silent = {task.node for task in ended.result.tasks if task.rc not in (0, None)}
@@ -136,12 +136,12 @@ class Horovod:
         more = f" (and {len(refused) - 1} more nodes)" if len(refused) > 1 else ""
         return f"horovodrun -H needs ssh between nodes; {self.steps.nodes[0]} to {node}: {why}{more}"
 
-    def _places(self, way: Way, nodes: Iterable[str], per_node: int) -> tuple[str, ...]:
+    def _places(self, way: Launch, nodes: Iterable[str], per_node: int) -> tuple[str, ...]:
         if way.launcher == "srun":
             return tuple(node for node in nodes for _ in range(per_node))
         return tuple(self.builds[node].host or node for node in nodes for _ in range(per_node))
 
-    def _request(self, way: Way, nodes: tuple[str, ...], per_node: int) -> Any:
+    def _request(self, way: Launch, nodes: tuple[str, ...], per_node: int) -> Any:
         deadline = max(RESERVE, self.steps.claim.deadline - RESERVE)
         words = [f"--framework={way.framework}", f"--controller={way.controller}", f"--deadline={deadline:g}"]
         if self.config.interface and way.launcher != "localhost":
@@ -165,7 +165,7 @@ class Horovod:
         )
 
     def _horovodrun(
-        self, way: Way, nodes: tuple[str, ...], per_node: int, words: list[str], env: Mapping[str, str]
+        self, way: Launch, nodes: tuple[str, ...], per_node: int, words: list[str], env: Mapping[str, str]
     ) -> Any:
         here = self.builds[nodes[0]]
         local = way.launcher == "localhost"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.kit.framework_config import HorovodConfig
-from pytest_gpucluster.kit.framework_step import ClaimedSteps
+from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suites.horovod import checks
 from pytest_gpucluster.suites.horovod.steps import Horovod, ways
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, Session
-    from pytest_gpucluster.suites.horovod.checks import NodeBuild, Way, World
+    from pytest_gpucluster.plugin.session import Node, ClusterSession
+    from pytest_gpucluster.suites.horovod.checks import NodeBuild, Launch, World
 
 pytestmark = [pytest.mark.horovod, pytest.mark.gloo, pytest.mark.usefixtures("claimed")]
 
@@ -34,13 +34,13 @@ def claimed(cluster: Cluster) -> None:
 
 
 @pytest.fixture(scope="session")
-def runner(claimed: None, gpucluster_session: Session, allocation: Allocation) -> Horovod:  # noqa: ARG001 - asked first
+def runner(claimed: None, gpucluster_session: ClusterSession, allocation: Allocation) -> Horovod:  # noqa: ARG001 - asked first
     """Horovod on the testable nodes of the first allocation."""
     session = gpucluster_session
     config = session.cluster.horovod
     assert config is not None  # `claimed` has skipped otherwise
     nodes = session.without_problem(allocation.nodes)
-    steps = ClaimedSteps(
+    steps = FrameworkStepRunner(
         allocation.slurm, allocation, session.cluster, config, "horovod", session.inventory, nodes
     )
     return Horovod(steps, config)
@@ -62,7 +62,7 @@ def horovod_node(runner: Horovod, node: Node) -> str:
 
 
 @pytest.fixture
-def world(runner: Horovod, builds: Mapping[str, NodeBuild], way: Way) -> World:  # noqa: ARG001 - read first
+def world(runner: Horovod, builds: Mapping[str, NodeBuild], way: Launch) -> World:  # noqa: ARG001 - read first
     """The job of this way, run once."""
     return runner.world(way)
 

@@ -218,10 +218,10 @@ class Matrix:
         if row == MPIRUN:
             return self._nccl_under_mpirun(runner)
         measured = runner.whole(self.nodes, "all_reduce")
-        asked = nccl_checks.Asked(
+        asked = nccl_checks.RunSpec(
             self.nodes, runner.gpus, collective="all_reduce", node_of_rank=measured.node_of_rank
         )
-        verdict = nccl_checks.believe(measured.output, asked)
+        verdict = nccl_checks.validate_run(measured.output, asked)
         if measured.problem and verdict.outcome is Outcome.PASSED:
             return replace(
                 verdict,
@@ -242,8 +242,8 @@ class Matrix:
         )
         if problem:
             return Verdict("matrix.cell", Outcome.FAILED, (Finding("mpirun", problem, "ends by itself"),))
-        asked = nccl_checks.Asked(self.nodes, runner.gpus, collective="all_reduce")
-        return nccl_checks.believe(output_of(result.tasks, "all_reduce"), asked)
+        asked = nccl_checks.RunSpec(self.nodes, runner.gpus, collective="all_reduce")
+        return nccl_checks.validate_run(output_of(result.tasks, "all_reduce"), asked)
 
 
 def told(result: StepResult) -> tuple[tuple[str, str], ...]:

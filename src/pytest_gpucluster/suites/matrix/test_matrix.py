@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Session
+    from pytest_gpucluster.plugin.session import ClusterSession
 
 pytestmark = [pytest.mark.matrix]
 
@@ -31,7 +31,7 @@ def asked_for(cluster: Cluster) -> None:
 
 
 @pytest.fixture(scope="session")
-def matrix(asked_for: None, allocation: Allocation, gpucluster_session: Session) -> Iterator[Matrix]:  # noqa: ARG001 - first
+def matrix(asked_for: None, allocation: Allocation, gpucluster_session: ClusterSession) -> Iterator[Matrix]:  # noqa: ARG001 - first
     """The matrix over the nodes of the first allocation."""
     session = gpucluster_session
     nodes = session.without_problem(allocation.nodes)

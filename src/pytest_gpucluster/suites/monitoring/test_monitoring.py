@@ -15,7 +15,7 @@ from pytest_gpucluster.suites.monitoring.steps import look
 if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, Session
+    from pytest_gpucluster.plugin.session import Node, ClusterSession
     from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
     from pytest_gpucluster.suites.monitoring.facts import Monitored
 
@@ -31,7 +31,7 @@ def claim(cluster: Cluster) -> MonitoringConfig:
 
 
 @pytest.fixture(scope="session")
-def seen(claim: MonitoringConfig, gpucluster_session: Session) -> Monitored:
+def seen(claim: MonitoringConfig, gpucluster_session: ClusterSession) -> Monitored:
     """What Prometheus and Grafana say."""
     return look(claim, gpucluster_session.plan.selected, gpucluster_session.inventory)
 

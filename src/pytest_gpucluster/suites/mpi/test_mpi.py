@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.kit.framework_config import MpiConfig
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, Session
+    from pytest_gpucluster.plugin.session import Node, ClusterSession
     from pytest_gpucluster.suites.mpi.facts import Installed, Run
 
 pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("config")]
@@ -46,7 +46,7 @@ def config(cluster: Cluster) -> MpiConfig:
 def runners(
     config: MpiConfig,  # noqa: ARG001 - first: nothing is started where MPI is not claimed
     allocation: Allocation,  # noqa: ARG001 - not applicable without a scheduler
-    gpucluster_session: Session,
+    gpucluster_session: ClusterSession,
 ) -> Iterator[list[Mpi]]:
     """One runner an allocation: its nodes share a partition and a number of GPUs."""
     session, made = gpucluster_session, []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.config.baseline import Key
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict, disturbed
+from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict, with_contention
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, SlurmError
 from pytest_gpucluster.core.topology import parse_slurm_topology
 from pytest_gpucluster.core.units import format_size
@@ -103,14 +103,14 @@ class NcclProof:
         together = Output(tuple(run for output in outputs.values() for run in output.runs))
         label = {str(task.rank): task.node for task in measured.tasks}
         logged = self.runner.logs_transports
-        asked = beliefs.Asked(self.nodes, self.runner.gpus, collective=ALONE, logged=logged)
+        asked = beliefs.RunSpec(self.nodes, self.runner.gpus, collective=ALONE, logged=logged)
         logs = {node: log_of(_of_node(measured, node)) for node in self.nodes}
         belief = beliefs.believe_nodes(together, label, asked, self.profile, logs)
         for node, output in outputs.items():
             if output.problems:
                 here = dict.fromkeys(range(self.runner.gpus), node)  # each node counts its ranks from 0
                 own = replace(asked, nodes=(node,), log=logs[node], node_of_rank=here)
-                belief[node] = beliefs.believe(output, own, self.profile)
+                belief[node] = beliefs.validate_run(output, own, self.profile)
             told = _with_endings(belief[node], measured, node)
             if told.cause == OUT_OF_MEMORY:
                 told = _because(told, self._strangers(node))
@@ -174,7 +174,7 @@ class NcclProof:
         known = {f"{name}={value}" for row in self.rows for name, value in row.conditions.items()}
         if log.slowing - known:  # a setting, and no part of the node
             verdict = replace(verdict, action=Action.MONITOR)
-        return _because(disturbed(verdict, self._strangers(node)), said, self._most_are_slow)
+        return _because(with_contention(verdict, self._strangers(node)), said, self._most_are_slow)
 
     @cached_property
     def _most_are_slow(self) -> str:
@@ -234,7 +234,7 @@ class NcclProof:
         found, measured = self.localised
         verdict = nccl_fleet.pairs(node, found, measured, self.runner.config.pair_size, self._pair_limit)
         if verdict.outcome is Outcome.FAILED:
-            verdict = _because(disturbed(verdict, self._strangers(node)), self._settings())
+            verdict = _because(with_contention(verdict, self._strangers(node)), self._settings())
         return self.with_loss(verdict, (node,))
 
     def _settings(self) -> str:
@@ -361,14 +361,14 @@ class NcclProof:
             lambda there: self.runner.whole(there, collective, self.sizes(collective, len(there))), nodes
         )
         asked_for, nodes = nodes, tuple(node for node in nodes if node not in self.runner.fallen) or nodes
-        asked = beliefs.Asked(
+        asked = beliefs.RunSpec(
             nodes,
             self.runner.gpus,
             collective=collective,
             node_of_rank=measured.node_of_rank or None,
             log=measured.log if self.runner.logs_transports else None,
         )
-        belief = _with_endings(beliefs.believe(measured.output, asked, self.profile), measured, "")
+        belief = _with_endings(beliefs.validate_run(measured.output, asked, self.profile), measured, "")
         belief = _with_problem(belief, measured, "")
         runs = {"": measured.output.runs[0]} if belief.outcome is Outcome.PASSED else {}
         self._keep(collective, len(nodes), runs.values())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster, NcclThreshold
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, Session
+    from pytest_gpucluster.plugin.session import Node, ClusterSession
 
 pytestmark = [pytest.mark.nccl]
 
@@ -37,7 +37,7 @@ def baseline(request: pytest.FixtureRequest) -> tuple[NcclThreshold, ...]:
 
 @pytest.fixture(scope="session")
 def proofs(
-    gpucluster_session: Session,
+    gpucluster_session: ClusterSession,
     allocation: Allocation,  # noqa: ARG001 - not applicable without a scheduler
     baseline: tuple[NcclThreshold, ...],
 ) -> Iterator[list[NcclProof]]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.nccl.log_reader import Log
     from pytest_gpucluster.suites.nccl.table_reader import Half, Output, RankLine, Run
 
-__all__ = ["TRANSPORT", "Asked", "aligned", "believe", "believe_nodes", "follows", "metrics"]
+__all__ = ["TRANSPORT", "RunSpec", "aligned", "believe", "believe_nodes", "follows", "metrics"]
 
 # From bad to good: a better transport than the profile expects is no fault.
 _NET = ("NET/Socket", "NET/IB", "NET/IB/GDRDMA")
@@ -36,7 +36,7 @@ _CUT = ("table", "tables", "output")
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunSpec:
     """What the run was to be. `nodes` in Slurm's order; `sizes` in bytes, () for those of the run's own header.
 
     `node_of_rank` is Slurm's word on the ranks (task labels); it is needed where virtual nodes report one
@@ -68,7 +68,7 @@ class _Doubt:
     hint: str
 
 
-def believe(output: Output, asked: Asked, profile: Profile | None = None) -> Verdict:
+def validate_run(output: Output, asked: RunSpec, profile: Profile | None = None) -> Verdict:
     """Prove the one run of `output` against what was asked for; metrics are given only where it is believed."""
     doubts = [*_failures(output)]
     if doubts and not any(run.rows for run in output.runs):
@@ -84,7 +84,7 @@ def believe(output: Output, asked: Asked, profile: Profile | None = None) -> Ver
 def believe_nodes(
     output: Output,
     node_of_label: Mapping[str, str],
-    asked: Asked,
+    asked: RunSpec,
     profile: Profile | None = None,
     logs: Mapping[str, Log] | None = None,
 ) -> dict[str, Verdict]:
@@ -175,7 +175,7 @@ def _failures_of(failures: Sequence[Failure]) -> Iterator[_Doubt]:
         )
 
 
-def _one_table(output: Output, asked: Asked) -> Iterator[_Doubt]:
+def _one_table(output: Output, asked: RunSpec) -> Iterator[_Doubt]:
     if output.singletons and asked.world > 1:
         yield _doubt(
             "ranks", f"rank 0 alone, {output.singletons} times", f"1 run of {asked.world} ranks",
@@ -197,7 +197,7 @@ def _one_table(output: Output, asked: Asked) -> Iterator[_Doubt]:
 # --- ranks and devices ------------------------------------------------------------------------------------
 
 
-def _ranks(run: Run, asked: Asked) -> Iterator[_Doubt]:
+def _ranks(run: Run, asked: RunSpec) -> Iterator[_Doubt]:
     numbers = Counter(line.rank for line in run.ranks)
     missing = [rank for rank in range(asked.world) if rank not in numbers]
     surplus = [rank for rank in numbers if rank >= asked.world]
@@ -212,7 +212,7 @@ def _ranks(run: Run, asked: Asked) -> Iterator[_Doubt]:
     yield from _places(run.ranks, asked)
 
 
-def _places(ranks: Sequence[RankLine], asked: Asked) -> Iterator[_Doubt]:
+def _places(ranks: Sequence[RankLine], asked: RunSpec) -> Iterator[_Doubt]:
     """Hold the nodes of the ranks against those asked for: Slurm's word first, else the printed hosts."""
     if not ranks:
         return
@@ -290,7 +290,7 @@ def _shared_across(tables: Mapping[str, Sequence[Run]]) -> Iterator[tuple[str, _
             )  # fmt: skip
 
 
-def _of_node(runs: Sequence[Run], node: str, asked: Asked, *, virtual: bool) -> Iterator[_Doubt]:
+def _of_node(runs: Sequence[Run], node: str, asked: RunSpec, *, virtual: bool) -> Iterator[_Doubt]:
     if len(runs) != 1:
         yield _doubt(
             node, f"{len(runs)} tables", "1 table", "the node's process printed nothing, or died",
@@ -316,7 +316,7 @@ def _of_node(runs: Sequence[Run], node: str, asked: Asked, *, virtual: bool) -> 
 # --- the table --------------------------------------------------------------------------------------------
 
 
-def _table(run: Run, asked: Asked) -> Iterator[_Doubt]:
+def _table(run: Run, asked: RunSpec) -> Iterator[_Doubt]:
     for reason in run.reasons:
         yield _doubt(
             "table", reason, "a whole table", "the table is cut, mixed or contradicts itself", "repeat it"
@@ -333,7 +333,7 @@ def _table(run: Run, asked: Asked) -> Iterator[_Doubt]:
     yield from _data(run, asked)
 
 
-def _data(run: Run, asked: Asked) -> Iterator[_Doubt]:
+def _data(run: Run, asked: RunSpec) -> Iterator[_Doubt]:
     """Wrong data is always a failure, whatever the speed; unchecked data is no right data."""
     hint = "run this size again on each node alone; the node that repeats it has bad memory, NVLink or NIC"
     for row in run.rows:
@@ -360,7 +360,7 @@ def _checked(half: Half) -> bool:
 # --- transports -------------------------------------------------------------------------------------------
 
 
-def _transports(asked: Asked, profile: Profile | None) -> Iterator[_Doubt]:
+def _transports(asked: RunSpec, profile: Profile | None) -> Iterator[_Doubt]:
     log = asked.log
     if log is None or profile is None:
         return

@@ -8,10 +8,10 @@ from pytest_gpucluster.core.check import Finding, Metric, NotChecked, check
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.kit.payload_result import Fact, StepTold
+    from pytest_gpucluster.kit.payload_result import Fact, PayloadResult
 
 
-def judge(told: StepTold, node: str = "") -> Judgement:
+def judge(told: PayloadResult, node: str = "") -> Judgement:
     """Judge one program on a node ('': on all): every rank once, every element right, every process ends with 0."""
     tasks = [task for task in told.tasks if not node or task.node == node]
     facts = [fact for task in tasks for fact in task.facts]
@@ -66,18 +66,18 @@ _HINT = "`Duplicate GPU`: see slurm.gpu_binding; else NCCL_DEBUG=INFO, and each 
 
 
 @check("nccl_examples.one_process", cause=_CAUSE, hint=_HINT)
-def one_process(node: str, told: StepTold) -> Judgement:
+def one_process(node: str, told: PayloadResult) -> Judgement:
     """Judge one process that drives all GPUs of the node."""
     yield from judge(told, node)
 
 
 @check("nccl_examples.one_device", cause=_CAUSE, hint=_HINT)
-def one_device(told: StepTold) -> Judgement:
+def one_device(told: PayloadResult) -> Judgement:
     """Judge one process a GPU, on all nodes."""
     yield from judge(told)
 
 
 @check("nccl_examples.many_devices", cause=_CAUSE, hint=_HINT)
-def many_devices(told: StepTold) -> Judgement:
+def many_devices(told: PayloadResult) -> Judgement:
     """Judge one process a node that drives all its GPUs, all nodes together."""
     yield from judge(told)

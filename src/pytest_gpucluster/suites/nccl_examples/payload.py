@@ -68,7 +68,7 @@ def say(kind: str, **facts: Any) -> None:
     sys.stdout.flush()
 
 
-def leave(code: int) -> None:
+def exit_now(code: int) -> None:
     """End this process now: threads of a hung collective would keep a normal exit waiting."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -92,7 +92,7 @@ class Watch:
             time.sleep(0.2)
             if time.monotonic() > self.until:
                 say("stuck", phase=self.phase, seconds=self.seconds)
-                leave(EXIT_DEADLINE)
+                exit_now(EXIT_DEADLINE)
 
 
 # -- the libraries ------------------------------------------------------------------------------------------------
@@ -421,4 +421,4 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    exit_now(main())

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.kit.payload_result import StepTold
+    from pytest_gpucluster.kit.payload_result import PayloadResult
 
 KEY = "nccl_examples"
 TRIES = 3  # with a port of our own that happens to be taken: each step has another
@@ -38,9 +38,9 @@ class NcclExamples:
         self._config = cluster.nccl
         self.nodes, self.gpus = tuple(nodes)[: self._config.nodes], self._config.gpus_per_node or gpus
         self._environment = environment_named(cluster, self._config.environment, "nccl")
-        self._told: dict[str, StepTold] = {}
+        self._told: dict[str, PayloadResult] = {}
 
-    def told(self, program: str) -> StepTold:
+    def told(self, program: str) -> PayloadResult:
         """Return what the tasks of one program told."""
         if program not in self._told:
             for _ in range(TRIES):
@@ -49,7 +49,7 @@ class NcclExamples:
                     break
         return self._told[program]
 
-    def _run(self, program: str) -> StepTold:
+    def _run(self, program: str) -> PayloadResult:
         config, first = self._config, self._inventory.get(self.nodes[0])
         address = (first.address if first is not None else "") or self.nodes[0]
         python = self._environment.python if self._environment else "python3"
@@ -72,5 +72,5 @@ class NcclExamples:
         return run_payload(self._slurm, self._allocation, request, KEY)
 
 
-def _port_taken(told: StepTold) -> bool:
+def _port_taken(told: PayloadResult) -> bool:
     return any("Address already in use" in fact["reason"] for fact in told.facts("failed"))

@@ -15,15 +15,15 @@ from pytest_gpucluster.suites.nccl_examples.steps import NcclExamples
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.kit.payload_result import StepTold
+    from pytest_gpucluster.kit.payload_result import PayloadResult
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, Session
+    from pytest_gpucluster.plugin.session import Node, ClusterSession
 
 pytestmark = [pytest.mark.nccl_examples]
 
 
 @pytest.fixture(scope="session")
-def examples(allocation: Allocation, cluster: Cluster, gpucluster_session: Session) -> list[NcclExamples]:
+def examples(allocation: Allocation, cluster: Cluster, gpucluster_session: ClusterSession) -> list[NcclExamples]:
     """The programs, one set an allocation; not applicable where there are no real GPUs."""
     session, made, why = gpucluster_session, [], "no profile of the cluster has GPUs"
     for held in session.allocations:
@@ -46,7 +46,7 @@ def examples(allocation: Allocation, cluster: Cluster, gpucluster_session: Sessi
 
 
 @pytest.fixture
-def within(examples: list[NcclExamples], node: Node) -> StepTold:
+def within(examples: list[NcclExamples], node: Node) -> PayloadResult:
     """One process that drives all GPUs of its node, on every node."""
     found = next((it for it in examples if node.name in it.nodes), None)
     if found is None:
@@ -55,29 +55,29 @@ def within(examples: list[NcclExamples], node: Node) -> StepTold:
 
 
 @pytest.fixture
-def one_each(examples: list[NcclExamples]) -> list[StepTold]:
+def one_each(examples: list[NcclExamples]) -> list[PayloadResult]:
     """One process a GPU, all nodes together."""
     return [it.told("one-device") for it in examples]
 
 
 @pytest.fixture
-def many_each(examples: list[NcclExamples]) -> list[StepTold]:
+def many_each(examples: list[NcclExamples]) -> list[PayloadResult]:
     """One process a node with all its GPUs, all nodes together."""
     return [it.told("many-devices") for it in examples]
 
 
-def test_one_process(within: StepTold, node: Node, expect: Expect) -> None:
+def test_one_process(within: PayloadResult, node: Node, expect: Expect) -> None:
     """One process makes the communicators of all GPUs of the node (ncclCommInitAll) and sums right."""
     expect(checks.one_process(node.name, within))
 
 
-def test_one_device(one_each: list[StepTold], expect: Expect) -> None:
+def test_one_device(one_each: list[PayloadResult], expect: Expect) -> None:
     """One process a GPU (ncclCommInitRank): ranks once each, right sums."""
     for told in one_each:
         expect(checks.one_device(told))
 
 
-def test_many_devices(many_each: list[StepTold], expect: Expect) -> None:
+def test_many_devices(many_each: list[PayloadResult], expect: Expect) -> None:
     """Many GPUs a process, one process a node (ncclCommInitRank in a group): ranks once each, right sums."""
     for told in many_each:
         expect(checks.many_devices(told))

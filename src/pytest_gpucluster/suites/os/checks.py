@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.probe import Answer
     from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, Memory, Mount
-    from pytest_gpucluster.suites.os.software_facts import Processes, Said, SystemState, TimeSync
+    from pytest_gpucluster.suites.os.software_facts import Processes, CommandOutput, SystemState, TimeSync
     from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder
 
 T = TypeVar("T")
@@ -998,7 +998,7 @@ def systemd(state: SystemState, answers: Norm[Any]) -> Judgement:
     cause="the node was changed by hand, or missed a change of the image",
     hint="run the command on this node and on a good one; reinstall, or repeat the configuration run",
 )
-def drift(said: Mapping[str, Said], peers: Mapping[str, Norm[Any]]) -> Judgement:
+def drift(said: Mapping[str, CommandOutput], peers: Mapping[str, Norm[Any]]) -> Judgement:
     """Further commands of the cluster file say the same on all nodes of the group."""
     if not said:
         yield NotApplicable("the cluster file states no os.drift")
@@ -1008,7 +1008,7 @@ def drift(said: Mapping[str, Said], peers: Mapping[str, Norm[Any]]) -> Judgement
         yield from peers[command].judge(command, mine, shown=_said)
 
 
-def _said(said: Said) -> str:
+def _said(said: CommandOutput) -> str:
     return f"{said.text} (exit {said.rc})" if said.rc else said.text
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.majority import Norm
-    from pytest_gpucluster.suites.os.network_facts import Link, Naming, Network, Way
+    from pytest_gpucluster.suites.os.network_facts import Link, Naming, Network, ReachabilityResult
 
 # of containers and virtual machines: they come and go, and have the same address on every host
 _VIRTUAL = re.compile(
@@ -149,10 +149,10 @@ def name_time(naming: Naming, usual: float) -> Verdict:
 class Ways:
     """Who reached whom. `of`: {node: its ways}; `has`: {node: its own addresses}; each of the nodes that told."""
 
-    of: Mapping[str, Sequence[Way]]
+    of: Mapping[str, Sequence[ReachabilityResult]]
     has: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
-    def misnamed(self, way: Way) -> bool:
+    def misnamed(self, way: ReachabilityResult) -> bool:
         """Tell whether the name means an address here that its node does not have, and another node knows better."""
         has = self.has.get(way.to, frozenset())
         return bool(way.address) and way.address not in has and bool(self._meant[way.to] & has)
@@ -203,7 +203,7 @@ class Ways:
         }
 
 
-def ways(of: Mapping[str, Sequence[Way]], networks: Mapping[str, Network]) -> Ways:
+def ways(of: Mapping[str, Sequence[ReachabilityResult]], networks: Mapping[str, Network]) -> Ways:
     """Put together who reached whom, and who has which addresses."""
     has = {
         node: frozenset(address for addresses in network.addresses.values() for address in addresses)

@@ -125,7 +125,7 @@ UNKNOWN_NAME = "the name does not resolve"
 
 
 @dataclass(frozen=True)
-class Way:
+class ReachabilityResult:
     """What came of one attempt to reach a neighbour by its name: `outcome` is REACHED, or why not."""
 
     to: str
@@ -151,7 +151,7 @@ def rings(groups: Iterable[Sequence[str]]) -> str:
     return " ".join(lists)
 
 
-def reach(ring: str) -> Probe[tuple[Way, ...]]:
+def reach(ring: str) -> Probe[tuple[ReachabilityResult, ...]]:
     """Make the probe in which each node tries the node before and the one after it in `ring`: two ways a node."""
     command = _REACH_SH.replace("@LIST@", shlex.quote(f" {ring} "))
     return Probe(
@@ -162,7 +162,7 @@ def reach(ring: str) -> Probe[tuple[Way, ...]]:
     )
 
 
-def read_ways(answer: Answer) -> tuple[Way, ...]:
+def read_ways(answer: Answer) -> tuple[ReachabilityResult, ...]:
     """Read the lines `way NAME ADDRESS STATUS WHY`; NotAvailable where the node has not the tools."""
     if answer.rc != 0:
         raise NotAvailable(last_line(answer.err) or f"exit {answer.rc}")
@@ -172,24 +172,24 @@ def read_ways(answer: Answer) -> tuple[Way, ...]:
     return tuple(sorted(ways, key=lambda way: way.to))
 
 
-def _way(line: str) -> Way:
+def _way(line: str) -> ReachabilityResult:
     found = re.fullmatch(r"way (\S+) (\S+) (\d{1,3}) ?(.*)", line)
     if not found:
         raise ProbeError(f"neighbours: not understood: {line[:80]!r}")
     name, address, status, why = found.groups()
     if address == "-":
         if status == "2":  # of getent: there is no such name
-            return Way(name, "", UNKNOWN_NAME)
+            return ReachabilityResult(name, "", UNKNOWN_NAME)
         raise NotAvailable(
             f"getent ahosts {name}: {'timed out' if status == _TIMED_OUT else f'exit {status}'}"
         )
     if status == "0" or why == "Connection refused":
-        return Way(name, address, REACHED)
+        return ReachabilityResult(name, address, REACHED)
     if status == _TIMED_OUT:
-        return Way(name, address, f"no answer within {CONNECT_SECONDS} s")
+        return ReachabilityResult(name, address, f"no answer within {CONNECT_SECONDS} s")
     if status != "1" or why == "No such file or directory":  # no bash, or one without /dev/tcp
         raise NotAvailable(f"bash: {why or f'exit {status}'}")
-    return Way(name, address, why)
+    return ReachabilityResult(name, address, why)
 
 
 _TIMED_OUT = "124"  # as timeout(1) exits

@@ -331,20 +331,20 @@ def _name(name: str, key: str) -> str:
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandOutput:
     """What a command said, for the comparison with other nodes."""
 
     text: str
     rc: int
 
 
-def command_output(command: str) -> Probe[Said]:
+def command_output(command: str) -> Probe[CommandOutput]:
     """Make the probe of a further command whose output is to be alike on all nodes."""
 
-    def parse(answer: Answer) -> Said:
+    def parse(answer: Answer) -> CommandOutput:
         if answer.rc in (NOT_FOUND, NOT_EXECUTABLE):
             text_of(answer)
-        return Said(answer.out.strip(), answer.rc or 0)
+        return CommandOutput(answer.out.strip(), answer.rc or 0)
 
     return Probe(
         f"drift: {command}", command, parse, by_hand=command, alone=True

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.probe import Answer, Probe
     from pytest_gpucluster.kit.kernel_log import KernelLog
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, Session
+    from pytest_gpucluster.plugin.session import Node, ClusterSession
     from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, Memory, Mount
     from pytest_gpucluster.suites.os.kernel_log import Stalls
-    from pytest_gpucluster.suites.os.network_facts import Link, Naming, Network, Way
-    from pytest_gpucluster.suites.os.software_facts import Processes, Said, SystemState, TimeSync
+    from pytest_gpucluster.suites.os.network_facts import Link, Naming, Network, ReachabilityResult
+    from pytest_gpucluster.suites.os.software_facts import Processes, CommandOutput, SystemState, TimeSync
     from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder
 
     T = TypeVar("T")
@@ -117,15 +117,15 @@ def ring_of(cluster: Cluster, nodes: Sequence[str]) -> str:
 
 @pytest.fixture(scope="session")
 @asks_of_nodes(lambda cluster, nodes: [os_names.reach(ring)] if (ring := ring_of(cluster, nodes)) else [])
-def neighbours(cluster: Cluster, nodes: tuple[str, ...]) -> Probe[tuple[Way, ...]]:
+def neighbours(cluster: Cluster, nodes: tuple[str, ...]) -> Probe[tuple[ReachabilityResult, ...]]:
     """The probe of the ways between nodes: it is made once it is known who is there."""
     return os_names.reach(ring_of(cluster, nodes))
 
 
 @pytest.fixture
 def way(
-    node: Node, nodes: tuple[str, ...], neighbours: Probe[tuple[Way, ...]], facts: Facts, expect: Expect
-) -> tuple[Way, ...]:
+    node: Node, nodes: tuple[str, ...], neighbours: Probe[tuple[ReachabilityResult, ...]], facts: Facts, expect: Expect
+) -> tuple[ReachabilityResult, ...]:
     """The ways from this node to its neighbours."""
     if set(nodes).intersection(node.group.names) <= {node.name}:
         expect.not_applicable("no other node of its group is under test")
@@ -134,10 +134,10 @@ def way(
 
 @pytest.fixture(scope="session")
 def all_ways(
-    neighbours: Probe[tuple[Way, ...]], fleet_facts: FleetFacts, networks: dict[str, Network]
+    neighbours: Probe[tuple[ReachabilityResult, ...]], fleet_facts: FleetFacts, networks: dict[str, Network]
 ) -> os_network.Ways:
     """Who reached whom."""
-    told: dict[str, tuple[Way, ...]] = fleet_facts(neighbours)
+    told: dict[str, tuple[ReachabilityResult, ...]] = fleet_facts(neighbours)
     return os_network.ways(told, networks)
 
 
@@ -153,7 +153,7 @@ def common_time(clocks: dict[str, Clock], cluster: Cluster) -> os.CommonTime:
     return os.CommonTime.of(clocks, cluster.os.max_clock_skew)
 
 
-def drift_probes(cluster: Cluster) -> list[Probe[Said]]:
+def drift_probes(cluster: Cluster) -> list[Probe[CommandOutput]]:
     """The further commands of the cluster file."""
     return [os_software.command_output(command) for command in cluster.os.drift]
 
@@ -175,13 +175,13 @@ def wanted_limits(cluster: Cluster) -> dict[str, float]:
 
 @pytest.fixture
 @asks(drift_probes)
-def said(cluster: Cluster, facts: Facts) -> dict[str, Said]:
+def said(cluster: Cluster, facts: Facts) -> dict[str, CommandOutput]:
     """What this node says to the further commands of the cluster file."""
     return {command: facts(os_software.command_output(command)) for command in cluster.os.drift}
 
 
 @pytest.fixture(scope="session")
-def all_said(cluster: Cluster, fleet_facts: FleetFacts) -> dict[str, os.Peers[Said]]:
+def all_said(cluster: Cluster, fleet_facts: FleetFacts) -> dict[str, os.Peers[CommandOutput]]:
     """What the fleet says to them."""
     return {
         command: os.Peers(fleet_facts(os_software.command_output(command))) for command in cluster.os.drift
@@ -210,14 +210,14 @@ def shared_folders(
 
 @pytest.fixture
 @asks(lambda _: [os_storage.WRITES])
-def writes(node: Node, gpucluster_session: Session) -> dict[str, str]:
+def writes(node: Node, gpucluster_session: ClusterSession) -> dict[str, str]:
     """Why no file could be written to /tmp and /dev/shm: a try that does not end says so too."""
     return os_storage.read_writes(gpucluster_session.answer(node.name, os_storage.WRITES))
 
 
 @pytest.fixture
 @asks(lambda _: [RESPONDS])
-def answer(node: Node, gpucluster_session: Session) -> Answer:
+def answer(node: Node, gpucluster_session: ClusterSession) -> Answer:
     """The node's answer to the least of all commands; an error where the channel to all nodes was cut."""
     answer = gpucluster_session.answer(node.name, RESPONDS)
     if answer.rc is None and gpucluster_session.cut(node.name):
@@ -459,7 +459,7 @@ def test_systemd(
 
 
 def test_drift(
-    node: Node, said: dict[str, Said], all_said: dict[str, os.Peers[Said]], expect: Expect
+    node: Node, said: dict[str, CommandOutput], all_said: dict[str, os.Peers[CommandOutput]], expect: Expect
 ) -> None:
     """Further commands of the cluster file say the same as on most nodes."""
     expect(os.drift(said, {command: peers.of(node.group) for command, peers in all_said.items()}))
@@ -477,7 +477,7 @@ def test_name_time(naming: Naming, usual_name_time: float, expect: Expect) -> No
     expect(os_network.name_time(naming, usual_name_time))
 
 
-def test_reachable(node: Node, way: tuple[Way, ...], all_ways: os_network.Ways, expect: Expect) -> None:  # noqa: ARG001 - not checked without
+def test_reachable(node: Node, way: tuple[ReachabilityResult, ...], all_ways: os_network.Ways, expect: Expect) -> None:  # noqa: ARG001 - not checked without
     """The neighbours in the group are reached by name, and reach the node."""
     expect(os_network.reachable(node.name, all_ways))
 

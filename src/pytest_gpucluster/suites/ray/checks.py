@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check, explained
+from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check, with_cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -310,7 +310,7 @@ def left(found: str | None) -> Judgement:
 
 
 def _with_free_ports(verdict: Verdict) -> Verdict:
-    return explained(
+    return with_cause(
         verdict,
         ") is taken",
         "another process of the node holds a port that Ray was given",

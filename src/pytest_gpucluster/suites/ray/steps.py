@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.step import StepRequest
     from pytest_gpucluster.kit.framework_config import RayConfig
-    from pytest_gpucluster.kit.framework_step import ClaimedSteps, Ended
+    from pytest_gpucluster.kit.framework_step import FrameworkStepRunner, StepOutcome
 
 OBJECT_BYTES = 8 << 20  # larger than what Ray sends inline (100 KB), and more than one chunk of 5 MiB
 FIRST_PORT, PORT_SPREAD = 20000, 2000
@@ -45,7 +45,7 @@ for f in {stem}*; do [ ! -e "$f" ] || echo "folder $f"; done
 class Ray:
     """One run of Ray on the claim's nodes, as the cluster file's `ray:` says."""
 
-    def __init__(self, steps: ClaimedSteps, config: RayConfig, channel: Channel) -> None:
+    def __init__(self, steps: FrameworkStepRunner, config: RayConfig, channel: Channel) -> None:
         self.steps, self.config, self._channel = steps, config, channel
         self.marker = secrets.token_hex(6)
         self.first_port = config.port or FIRST_PORT + secrets.randbelow(PORT_SPREAD)
@@ -108,7 +108,7 @@ class Ray:
                 self._channel.ask_node(node, remove_command(pids, self._stem), fresh=True)
         return found
 
-    def _run_head(self, head: str, plan: Mapping[str, Any]) -> Ended:
+    def _run_head(self, head: str, plan: Mapping[str, Any]) -> StepOutcome:
         ended = self.steps.run(self._request((head,), "head", plan), slurm=self._slurm)
         if not any(said["kind"] == "killed" for _rank, said in ended.told):
             self._cancel(self._step_name("worker"))  # they would wait for a head that does not come
@@ -180,7 +180,7 @@ def remove_command(pids: Iterable[int], stem: str) -> str:
     return f"{kill}rm -rf -- {shlex.quote(stem)}*"
 
 
-def _facts(ended: Ended, node: str) -> NodeFacts:
+def _facts(ended: StepOutcome, node: str) -> NodeFacts:
     told = {str(said["kind"]): said for _rank, said in ended.told if said["node"] == node}
     silent = "" if "ended" in told else (ended.complaint(node) or "its task told nothing")
     return NodeFacts(told, silent)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.kit.framework_step import ClaimedSteps
+from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suites.ray import checks
 from pytest_gpucluster.suites.ray.steps import Ray
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, Session
+    from pytest_gpucluster.plugin.session import Node, ClusterSession
     from pytest_gpucluster.suites.ray.checks import ClusterFacts, NodeFacts
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("claimed")]
@@ -33,13 +33,13 @@ def claimed(cluster: Cluster) -> None:
 
 
 @pytest.fixture(scope="session")
-def ray_run(claimed: None, gpucluster_session: Session, allocation: Allocation) -> Iterator[Ray]:  # noqa: ARG001 - asked first
+def ray_run(claimed: None, gpucluster_session: ClusterSession, allocation: Allocation) -> Iterator[Ray]:  # noqa: ARG001 - asked first
     """Ray on the testable nodes of the first allocation; whatever is left of it goes at the end."""
     session = gpucluster_session
     config = session.cluster.ray
     assert config is not None  # `claimed` has skipped otherwise
     nodes = session.without_problem(allocation.nodes)
-    steps = ClaimedSteps(
+    steps = FrameworkStepRunner(
         allocation.slurm, allocation, session.cluster, config, "ray", session.inventory, nodes
     )
     run = Ray(steps, config, session.need_channel())

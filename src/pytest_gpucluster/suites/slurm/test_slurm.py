@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster, Profile
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, Session
+    from pytest_gpucluster.plugin.session import Node, ClusterSession
     from pytest_gpucluster.suites.slurm.diagnostic_step import JobFacts, NodeExam
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm")]
 
 
 @pytest.fixture(scope="session")
-def slurm(gpucluster_session: Session) -> Slurm:
+def slurm(gpucluster_session: ClusterSession) -> Slurm:
     """The client; not applicable where the cluster has no scheduler."""
     if gpucluster_session.slurm is None:
         pytest.skip(f"not applicable: {gpucluster_session.cluster.why_no_slurm}")
@@ -34,7 +34,7 @@ def slurm(gpucluster_session: Session) -> Slurm:
 
 
 @pytest.fixture(scope="session")
-def examined(allocation: Allocation, gpucluster_session: Session) -> dict[str, NodeExam]:  # noqa: ARG001 - must be held
+def examined(allocation: Allocation, gpucluster_session: ClusterSession) -> dict[str, NodeExam]:  # noqa: ARG001 - must be held
     """One step on all nodes of every allocation: {node: what its tasks told and how they ended}."""
     return gpucluster_session.examine().result()
 
@@ -46,7 +46,7 @@ def exam(examined: dict[str, NodeExam], node: Node) -> NodeExam:
 
 
 @pytest.fixture(scope="session")
-def jobs(slurm: Slurm, gpucluster_session: Session) -> JobFacts:  # noqa: ARG001 - not applicable without one
+def jobs(slurm: Slurm, gpucluster_session: ClusterSession) -> JobFacts:  # noqa: ARG001 - not applicable without one
     """What became of the batch jobs that were submitted before the nodes were allocated."""
     told = gpucluster_session.jobs_told()
     if told is None:
@@ -155,7 +155,7 @@ def test_prolog(
     node: Node,
     config: dict[str, str],
     expect: Expect,
-    gpucluster_session: Session,
+    gpucluster_session: ClusterSession,
     request: pytest.FixtureRequest,
 ) -> None:
     """The prolog let a step start, and drained nothing."""

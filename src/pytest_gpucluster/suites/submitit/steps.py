@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import IO
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.cluster.transport import FarProcess
+    from pytest_gpucluster.cluster.transport import RemoteProcess
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.framework_config import SubmititConfig
 
@@ -61,7 +61,7 @@ class SubmititDriver:
         }
         python = environment.python if environment else "python3"
         env = {**slurm.env, **(environment.exports if environment else {})}
-        self._process: subprocess.Popen[bytes] | FarProcess | None = None
+        self._process: subprocess.Popen[bytes] | RemoteProcess | None = None
         try:
             self._process = slurm.transport.spawn(
                 (python, "-c", source_of(__file__), json.dumps(given)), env=env

@@ -14,14 +14,14 @@ from pytest_gpucluster.suites.submitit import checks
 if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Session
+    from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.suites.submitit.checks import SubmititTold
 
 pytestmark = [pytest.mark.submitit]
 
 
 @pytest.fixture(scope="session")
-def submitted(cluster: Cluster, gpucluster_session: Session) -> SubmititTold:
+def submitted(cluster: Cluster, gpucluster_session: ClusterSession) -> SubmititTold:
     """What became of the jobs; not applicable where the cluster file does not claim submitit."""
     if cluster.submitit is None:
         pytest.skip("not applicable: the cluster file does not claim submitit (add `submitit:`)")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.kit.payload_result import StepTold, TaskTold
+    from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
 
 _SEE = "no node has tensorflow: see tensorflow.framework"
 _FOLLOWS = re.compile(r"no end after|Unavailable|[Cc]onnection|DEADLINE_EXCEEDED|heartbeat|task:\d+")
@@ -26,7 +26,7 @@ _FOLLOWS = re.compile(r"no end after|Unavailable|[Cc]onnection|DEADLINE_EXCEEDED
     hint="PYTHON -m pip show tensorflow on the node; or name another python: tensorflow.environment, "
     "environments.NAME.python",
 )
-def framework(node: str, found: StepTold) -> Judgement:
+def framework(node: str, found: PayloadResult) -> Judgement:
     """Judge that tensorflow is there, in the version of the other nodes."""
     told = found.of_node(node, "found")
     if not told:
@@ -44,7 +44,7 @@ def framework(node: str, found: StepTold) -> Judgement:
     cause="TensorFlow finds too few devices, or they do not sum right",
     hint="tf.config.list_physical_devices('GPU') on the node; the nccl suite for the devices themselves",
 )
-def mirrored(node: str, told: StepTold, gpus: int) -> Judgement:
+def mirrored(node: str, told: PayloadResult, gpus: int) -> Judgement:
     """Judge MirroredStrategy within a node: a replica a GPU (two on CPUs), right sums, equal weights."""
     tasks = [task for task in told.tasks if task.node == node]
     if not tasks:
@@ -64,7 +64,7 @@ def mirrored(node: str, told: StepTold, gpus: int) -> Judgement:
     cause="workers cannot reach each other at the addresses of TF_CONFIG, or one never came",
     hint="the first worker of the list; a firewall between nodes, or a proxy (no_proxy) that catches gRPC",
 )
-def workers(told: StepTold, per_task: int) -> Judgement:
+def workers(told: PayloadResult, per_task: int) -> Judgement:
     """Judge MultiWorkerMirroredStrategy: all workers, right sums, `per_task` replicas a worker."""
     if not told.ntasks:
         yield NotChecked(_SEE)
@@ -82,7 +82,7 @@ def workers(told: StepTold, per_task: int) -> Judgement:
     cause="the step's tasks and nodes are not those that were asked for, or the site sets a TF_CONFIG of its own",
     hint="srun env | grep -E 'TF_CONFIG|SLURM_STEP'",
 )
-def config(told: StepTold) -> Judgement:
+def config(told: PayloadResult) -> Judgement:
     """Judge TF_CONFIG: one cluster for all, every index once, nothing set beforehand."""
     if not told.ntasks:
         yield NotChecked(_SEE)
@@ -107,7 +107,7 @@ def config(told: StepTold) -> Judgement:
     cause="gradients are lost or wrong between workers",
     hint="run one worker a node, then two: which pair differs?",
 )
-def equal(told: StepTold) -> Judgement:
+def equal(told: PayloadResult) -> Judgement:
     """Judge that training left the same, changed weights on all workers."""
     trained = told.by_rank("trained")
     if not trained:
@@ -124,7 +124,7 @@ def equal(told: StepTold) -> Judgement:
         yield from _changed(f"worker {rank} ({fact['node']})", fact["before"], fact["after"], fact["losses"])
 
 
-def _judge_task(task: TaskTold, told: StepTold, replicas: int, name: str = "") -> Judgement:
+def _judge_task(task: PayloadTask, told: PayloadResult, replicas: int, name: str = "") -> Judgement:
     part = name or f"task {task.task}"
     kinds = {fact[told.key]: fact for fact in task.facts}
     if "joined" in kinds and kinds["joined"]["replicas"] != replicas:
@@ -148,7 +148,7 @@ def _changed(part: str, before: str, after: str, losses: list[float]) -> Iterato
         yield Finding(part, f"losses {', '.join(map(str, losses))}", "finite numbers")
 
 
-def _why(task: TaskTold, told: StepTold) -> str:
+def _why(task: PayloadTask, told: PayloadResult) -> str:
     for fact in task.facts:  # before the signal: the payload's watch kills what hangs
         if fact[told.key] == "failed":
             return f"{fact['phase']}: {fact['reason']}"
@@ -159,5 +159,5 @@ def _why(task: TaskTold, told: StepTold) -> str:
     return task.ending()
 
 
-def _causes_first(told: StepTold) -> list[TaskTold]:
+def _causes_first(told: PayloadResult) -> list[PayloadTask]:
     return sorted(told.tasks, key=lambda task: (bool(_FOLLOWS.search(_why(task, told))), task.task))

@@ -42,7 +42,7 @@ def say(kind: str, **facts: Any) -> None:
     sys.stdout.flush()
 
 
-def leave(code: int) -> None:
+def exit_now(code: int) -> None:
     """End this process now: threads of a hung collective would keep a normal exit waiting."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -262,4 +262,4 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    exit_now(main())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.core.check import Outcome
-from pytest_gpucluster.kit.payload_result import StepTold
+from pytest_gpucluster.kit.payload_result import PayloadResult
 from pytest_gpucluster.kit.payload_step import environment_named, run_payload, source_of
 from pytest_gpucluster.suites.tensorflow import checks
 
@@ -45,7 +45,7 @@ class Tensorflow:
         self.environment = environment_named(cluster, claim.environment, "tensorflow")
 
     @cached_property
-    def found(self) -> StepTold:
+    def found(self) -> PayloadResult:
         """Whether tensorflow is there, without importing it."""
         return self._run(self.nodes, "find", ntasks_per_node=1)
 
@@ -57,18 +57,18 @@ class Tensorflow:
         )
 
     @cached_property
-    def mirrored(self) -> StepTold:
+    def mirrored(self) -> PayloadResult:
         """One process a node with all its devices; every node by itself."""
         if not self.fit:
-            return StepTold(KEY, (), 0)
+            return PayloadResult(KEY, (), 0)
         options: dict[str, Any] = {"gpus_per_node": self.gpus} if self.gpus else {}
         return self._run(self.fit, "mirrored", ntasks_per_node=1, **options)
 
     @cached_property
-    def workers(self) -> StepTold:
+    def workers(self) -> PayloadResult:
         """A worker a task, all nodes together."""
         if not self.fit:
-            return StepTold(KEY, (), 0)
+            return PayloadResult(KEY, (), 0)
         hosts = ",".join(f"{node}={self._address(node)}" for node in self.fit)
         options: dict[str, Any] = {"gpus_per_task": 1} if self.gpus else {}
         for _ in range(TRIES):
@@ -84,7 +84,7 @@ class Tensorflow:
         info = self._inventory.get(node)
         return (info.address if info is not None else "") or node
 
-    def _run(self, nodes: Sequence[str], mode: str, *words: str, **options: Any) -> StepTold:
+    def _run(self, nodes: Sequence[str], mode: str, *words: str, **options: Any) -> PayloadResult:
         python = self.environment.python if self.environment else "python3"
         phase = str(max(10.0, self.claim.deadline / 3))
         request = StepRequest(

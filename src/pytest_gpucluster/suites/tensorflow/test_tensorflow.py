@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.framework_config import TensorflowConfig
-    from pytest_gpucluster.kit.payload_result import StepTold
+    from pytest_gpucluster.kit.payload_result import PayloadResult
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, Session
+    from pytest_gpucluster.plugin.session import Node, ClusterSession
 
 pytestmark = [pytest.mark.tensorflow]
 
@@ -33,7 +33,7 @@ def claim(cluster: Cluster) -> TensorflowConfig:
 
 @pytest.fixture(scope="session")
 def runs(
-    claim: TensorflowConfig, allocation: Allocation, cluster: Cluster, gpucluster_session: Session
+    claim: TensorflowConfig, allocation: Allocation, cluster: Cluster, gpucluster_session: ClusterSession
 ) -> list[Tensorflow]:
     """One run an allocation."""
     session, made = gpucluster_session, []
@@ -59,7 +59,7 @@ def run(runs: list[Tensorflow], node: Node) -> Tensorflow:
 
 
 @pytest.fixture
-def mirrored(run: Tensorflow, node: Node, expect: Expect) -> StepTold:
+def mirrored(run: Tensorflow, node: Node, expect: Expect) -> PayloadResult:
     """MirroredStrategy on every node that has TensorFlow."""
     if node.name not in run.fit:
         expect.not_checked("no tensorflow on the node: see tensorflow.framework")
@@ -67,7 +67,7 @@ def mirrored(run: Tensorflow, node: Node, expect: Expect) -> StepTold:
 
 
 @pytest.fixture
-def workers(runs: list[Tensorflow]) -> list[StepTold]:
+def workers(runs: list[Tensorflow]) -> list[PayloadResult]:
     """MultiWorkerMirroredStrategy over the nodes that have TensorFlow."""
     return [run.workers for run in runs]
 
@@ -77,24 +77,24 @@ def test_framework(run: Tensorflow, node: Node, expect: Expect) -> None:
     expect(checks.framework(node.name, run.found))
 
 
-def test_mirrored(mirrored: StepTold, run: Tensorflow, node: Node, expect: Expect) -> None:
+def test_mirrored(mirrored: PayloadResult, run: Tensorflow, node: Node, expect: Expect) -> None:
     """MirroredStrategy: a replica a device, right sums, equal weights after training."""
     expect(checks.mirrored(node.name, mirrored, run.gpus))
 
 
-def test_config(workers: list[StepTold], expect: Expect) -> None:
+def test_config(workers: list[PayloadResult], expect: Expect) -> None:
     """TF_CONFIG: one list of workers for all, every index once."""
     for told in workers:
         expect(checks.config(told))
 
 
-def test_workers(workers: list[StepTold], expect: Expect) -> None:
+def test_workers(workers: list[PayloadResult], expect: Expect) -> None:
     """MultiWorkerMirroredStrategy: all workers come, and the sum over all replicas is right."""
     for told in workers:
         expect(checks.workers(told, 1))
 
 
-def test_equal(workers: list[StepTold], expect: Expect) -> None:
+def test_equal(workers: list[PayloadResult], expect: Expect) -> None:
     """Training leaves the same weights on all workers."""
     for told in workers:
         expect(checks.equal(told))
