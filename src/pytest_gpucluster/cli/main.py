@@ -23,6 +23,7 @@ from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SandboxError
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.secure_tempfile import group_id
+from pytest_gpucluster.report.atomic_write import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -191,18 +192,22 @@ def _file_name(text: str) -> str:
 
 
 def _write(path: Path, text: str, *, force: bool) -> None:
+    hint = "--output names another file"
+    if not force and os.path.lexists(path):
+        raise ConfigError(f"{path}: is there already; --force overwrites it, {hint}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w" if force else "x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError:
-        raise ConfigError(
-            f"{path}: is there already; --force overwrites it, --output names another file"
-        ) from None
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be written ({error.strerror}): --output names another file, - standard output"
-        ) from error
+        write_whole(path, text.encode(), mode=0o666 & ~_umask())
+    except (GpuClusterError, OSError) as error:
+        why = f"{path}: cannot be written ({error.strerror})" if isinstance(error, OSError) else error
+        raise ConfigError(f"{why}: {hint}, - standard output") from error
+
+
+def _umask() -> int:
+    """Return the mask that files of this process get; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 # --- schema and profiles
