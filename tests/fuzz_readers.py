@@ -133,7 +133,7 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         b"seen\t3\t90\t[  10.500000]\t[  12.250000]\tNVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.\n"
         b"end\t900\t0\t0\t1\t[   12.114906]\n",
     ),
-    "suites.mpi.facts": recorded("mpi/mpi-list-22.05.txt"),
+    "cluster.slurm.mpi_types": recorded("mpi/mpi-list-22.05.txt"),
     "suites.os.software_facts.PROCESSES": (
         b"12 1 D 99 root nfsd\nprocesses 211\n12 1 D 100 root nfsd\nprocesses 212\n",
         b"processes 3 of ours\n",
@@ -374,7 +374,7 @@ _OF_PROBES = (
 )  # fmt: skip
 _PROBES = (
     *_OF_PROBES,
-    "suites.mpi.facts",
+    "cluster.slurm.mpi_types",
     "suites.container.facts",
     "suites.monitoring.facts",
     "suites.horovod.facts",
@@ -415,7 +415,7 @@ def _is_known(name: str) -> bool:
     return (
         name in OTHERS
         or name.startswith((*ELSEWHERE, *(f"{module}." for module in _OF_PROBES)))
-        or name == "suites.mpi.facts.read_mpi_list"
+        or name == "cluster.slurm.mpi_types.read_mpi_list"
     )
 
 

@@ -22,8 +22,10 @@ from hypothesis import strategies as st
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.plugin import burnin as plugin
+from pytest_gpucluster.plugin.live_line import LiveLine
+from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.suites.burnin import checks, payload
+from pytest_gpucluster.suites.burnin import options as burnin_options
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 from pytest_gpucluster.suites.burnin.steps import Burnin, Progress, ResumeState, _pairs
@@ -914,7 +916,7 @@ class Screen:
 
 def test_off_a_terminal_there_is_one_line_a_minute() -> None:
     screen, now = Screen(), [0.0]
-    live = plugin.LiveLine(screen, terminal=False, clock=lambda: now[0])
+    live = LiveLine(screen, terminal=False, clock=lambda: now[0])
     for second in range(150):
         now[0] = float(second)
         live.show(f"at {second}")
@@ -923,7 +925,7 @@ def test_off_a_terminal_there_is_one_line_a_minute() -> None:
 
 def test_on_a_terminal_the_line_is_rewritten() -> None:
     screen = Screen()
-    live = plugin.LiveLine(screen, terminal=True)
+    live = LiveLine(screen, terminal=True)
     for text in ("one", "one", "two"):
         live.show(text)
     live.close()
@@ -944,14 +946,14 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_options_say_how_long(log: Path) -> None:
-    assert plugin.seconds(options(burnin_time="4h"), CONFIG) == 14400
-    assert plugin.seconds(options(), CONFIG) == CONFIG.time
+    assert burnin_options.seconds(options(burnin_time="4h"), CONFIG) == 14400
+    assert burnin_options.seconds(options(), CONFIG) == CONFIG.time
     resumed = options(burnin_resume=str(log))
-    resumed.burnin_before = plugin.before(resumed)
-    assert plugin.seconds(resumed, CONFIG) == 100
+    burnin_options.prepare(resumed, read_events)
+    assert burnin_options.seconds(resumed, CONFIG) == 100
     resumed.burnin_time = "30s"
     with pytest.raises(ConfigError, match="over: 40 s of 30 s"):
-        plugin.seconds(resumed, CONFIG)
+        burnin_options.seconds(resumed, CONFIG)
 
 
 def test_wrong_options_are_told_in_a_line(tmp_path: Path) -> None:
@@ -966,16 +968,16 @@ def test_wrong_options_are_told_in_a_line(tmp_path: Path) -> None:
         ({"burnin_time": "1h", "numprocesses": 2}, "leave -n away"),
     ):
         with pytest.raises(ConfigError, match=what):
-            plugin.before(options(**wrong))
+            burnin_options.prepare(options(**wrong), read_events)
     with pytest.raises(ConfigError, match="--burnin-time"):
-        plugin.seconds(options(burnin_time="soon"), CONFIG)
+        burnin_options.seconds(options(burnin_time="soon"), CONFIG)
 
 
 def test_hours_of_load_never_come_unasked() -> None:
-    assert not plugin.asked(options())
-    assert not plugin.asked(options(markexpr="gpu or nccl"))
-    assert plugin.asked(options(markexpr="burnin"))
-    assert plugin.asked(options(burnin_time="1h"))
+    assert not burnin_options.asked(options())
+    assert not burnin_options.asked(options(markexpr="gpu or nccl"))
+    assert burnin_options.asked(options(markexpr="burnin"))
+    assert burnin_options.asked(options(burnin_time="1h"))
 
 
 def test_the_agent_ends_with_its_input_and_leaves_nothing(tmp_path: Path) -> None:

@@ -298,7 +298,7 @@ def test_what_a_trial_leaves_when_the_nodes_go_back_is_said_at_the_very_end() ->
     session: Any = object.__new__(Controller)
     session.__dict__.update(
         lost=dict, trial=Trial(world, "gpu02"), left_behind=["job 7"], allocations=(), channel=None,
-        _giving_back=None, _look=None, _server=None, _leaving=None, _submitit=None, _job_guard=None,
+        _giving_back=None, _look=None, _server=None, _leaving=None, _submissions={},
     )  # fmt: skip
     session.trial.stuck = ("gpu02",)
     session.give_back()

@@ -14,6 +14,7 @@ from framework_helpers import spelled
 from plugin_helpers import Run as Pytest
 from plugin_helpers import cluster_file, names, run_pytest, sandbox_folder
 
+from pytest_gpucluster.cluster.slurm.mpi_types import read_mpi_list
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError, SandboxError
 from pytest_gpucluster.core.probe import Answer
@@ -31,7 +32,6 @@ from pytest_gpucluster.suites.mpi.facts import (
     hosts_of,
     placed,
     read_installed,
-    read_mpi_list,
     read_world,
     version_of,
 )

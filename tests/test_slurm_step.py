@@ -145,7 +145,7 @@ def test_what_srun_says_of_endings() -> None:
 def test_exam_and_jobs(sandbox: Sandbox) -> None:
     slurm = Slurm(LocalTransport(sandbox.env))
     jobs = exam.submit_jobs(slurm, SlurmConfig())
-    request = AllocationRequest(nodes=NODES, dependency=jobs.dependency)
+    request = AllocationRequest(nodes=NODES, dependency=f"afterany:{jobs.array}_1:{jobs.dependent}")
     try:
         with Allocation.request(slurm, request) as held:
             found = exam.run_exam(slurm, held, slurm.nodes())

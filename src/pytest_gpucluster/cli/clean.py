@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
@@ -113,13 +112,14 @@ def _connect(name: str | None, nodes: str | None) -> tuple[Cluster | None, Slurm
 
 
 def _files(cluster: Cluster | None) -> list[Leftover]:
-    """Return what dead runs have left on this machine, and in the folder that submitit shares with the nodes."""
+    """Return what dead runs have left on this machine, and in the folders that suites share with the nodes."""
     from pytest_gpucluster.cluster.slurm import leftovers  # noqa: PLC0415
+    from pytest_gpucluster.core.registry import suites  # noqa: PLC0415
     from pytest_gpucluster.kit import containers  # noqa: PLC0415 - see above
-    from pytest_gpucluster.suites.submitit import steps as submitit  # noqa: PLC0415 - see above
 
-    shared = submitit.storage(cluster, cluster.submitit) if cluster and cluster.submitit else None
-    return [*leftovers.folders(*([Path(shared)] if shared else ())), *containers.dead_users()]
+    sharing = [suite for suite in suites() if suite.leftovers] if cluster is not None else []
+    shared = [folder for suite in sharing for folder in suite.load(suite.leftovers or "")(cluster)]
+    return [*leftovers.folders(*shared), *containers.dead_users()]
 
 
 def _look_at_nodes(cluster: Cluster, slurm: Slurm, nodes: str, work: _Work) -> None:

@@ -158,9 +158,9 @@ def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, str]:
 
 def _pmi(slurm: Slurm) -> Pmi | None:
     """Ask srun which MPI types it has; None where it does not say."""
+    from pytest_gpucluster.cluster.slurm.mpi_types import read_mpi_list  # noqa: PLC0415
     from pytest_gpucluster.config.init_template import Pmi  # noqa: PLC0415 - only init needs it
     from pytest_gpucluster.core.probe import Answer  # noqa: PLC0415
-    from pytest_gpucluster.suites.mpi.facts import read_mpi_list  # noqa: PLC0415
 
     try:
         done = slurm.transport.run(("srun", "--mpi=list"), timeout=slurm.timeout, env=slurm.env)

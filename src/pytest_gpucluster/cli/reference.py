@@ -86,11 +86,11 @@ def _row(*cells: str) -> str:
 
 
 def _markers() -> Iterator[str]:
-    from pytest_gpucluster.plugin import MARKERS  # noqa: PLC0415 - only the reference needs pytest
+    from pytest_gpucluster.plugin import marker_lines  # noqa: PLC0415 - only the reference needs pytest
 
     yield from ("## Markers", "", "| marker | meaning |", "|---|---|")
     yield from (
-        _row(f"`{name}`", about.strip()) for name, _, about in (one.partition(":") for one in MARKERS)
+        _row(f"`{name}`", about.strip()) for name, _, about in (one.partition(":") for one in marker_lines())
     )
     yield ""
 

@@ -6,10 +6,14 @@ This file is what every pytest of the machine loads, so it imports nothing of ou
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from pytest_gpucluster import suites_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -17,29 +21,25 @@ if TYPE_CHECKING:
     Add = Callable[..., None]
 
 MARKERS = (
-    "os: the operating system of the nodes",
-    "slurm: Slurm's view of the nodes, steps and jobs",
-    "gpu: the GPUs of the nodes",
-    "fabric: peer memory, InfiniBand and the way from GPU to NIC",
-    "nccl: collectives, judged against thresholds, and the bad node named",
-    "container: Pyxis and Enroot on every node",
-    "mpi: MPI programs by mpirun and srun",
-    "matrix: launchers by workloads, a table at the end",
-    "horovod: Horovod starts, finds its ranks and trains",
-    "gloo: runs over the gloo controller",
-    "ray: Ray starts on each node and as a cluster",
-    "ddp: torch.distributed starts, finds its ranks and trains",
-    "tensorflow: TensorFlow's distribution strategies",
-    "submitit: functions as Slurm jobs, by submitit",
-    "nccl_examples: NCCL's three classic programs, one or many devices a process",
-    "monitoring: Prometheus, Grafana and the exporters of the nodes",
-    "burnin: hours of load on all parts of the nodes; runs with -m burnin or --burnin-time",
     "inventory: the test reads Slurm's inventory only; it runs for nodes that cannot be allocated too",
     "judges_node: the test judges whether the node answers; it runs for nodes that were lost too",
     "lane: the test has its node for itself; with -n it runs in the lane of the node",
     "exclusive: the test has all nodes for itself; with -n it runs alone",
     "slow: the test takes a minute or more; it runs with --slow",
 )
+LAST = 100  # the order of a suite that does not name one
+
+
+def marker_lines() -> list[str]:
+    """Return the lines of all markers; those of the suites are read off their source, which is not to be imported."""
+    found: list[tuple[int, str, tuple[str, ...]]] = []
+    for path in Path(suites_path()).glob("*/__init__.py"):
+        calls = [part for part in ast.walk(ast.parse(path.read_bytes())) if isinstance(part, ast.Call)]
+        words = {word.arg: word.value for call in calls for word in call.keywords}
+        if "markers" in words:
+            order = ast.literal_eval(words["order"]) if "order" in words else LAST
+            found.append((order, path.parent.name, ast.literal_eval(words["markers"])))
+    return [*(line for _, _, lines in sorted(found) for line in lines), *MARKERS]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -170,12 +170,11 @@ def _add_run(add: Add) -> None:
         metavar="FILE.prom",
         help="write the metrics there too: a file for the textfile collector of node_exporter",
     )
-    add("--burnin-time", metavar="TIME", help="run the burnin suite for so long: 30m, 4h")
-    add(
-        "--burnin-resume",
-        metavar="EVENTS",
-        help="go on with the burn-in whose events.jsonl this is: the time that was left, without nodes that are out",
-    )
+    from pytest_gpucluster.core.registry import suites  # noqa: PLC0415 - only where a cluster is asked for
+
+    for suite in suites():
+        for name, attributes in suite.options.items():
+            add(name, **attributes)
     add("--slow", action="store_true", help="run the tests marked slow as well")
 
 
@@ -214,7 +213,7 @@ def _add_drain(add: Add) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Say the markers; bring the rest in where a cluster is asked for."""
-    for marker in MARKERS:
+    for marker in marker_lines():
         config.addinivalue_line("markers", marker)
     option = config.option
     if option.showfixtures or option.show_fixtures_per_test:
@@ -234,6 +233,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def _refuse_without_cluster(parser: pytest.Parser, args: list[str]) -> None:
     """Do not leave --nodes and the like, which are ours, without a hint where --cluster was forgotten."""
     _, unknown = parser.parse_known_and_unknown_args(args)
+    if not unknown:
+        return
     ours: list[str] = []
     _add_all(lambda *names, **_: ours.extend(names))
     given = [word for word in (word.partition("=")[0] for word in unknown) if word in ours]

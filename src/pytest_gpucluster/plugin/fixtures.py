@@ -14,9 +14,9 @@ import pytest
 
 from pytest_gpucluster.core.check import Metric
 from pytest_gpucluster.core.errors import AllocationError
-from pytest_gpucluster.plugin.burnin import LiveLine
 from pytest_gpucluster.plugin.expect import Expect
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
+from pytest_gpucluster.plugin.live_line import LiveLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

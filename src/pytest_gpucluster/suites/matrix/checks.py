@@ -11,12 +11,15 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.config.validation_errors import nearest
 from pytest_gpucluster.core.check import Action, Finding, NotApplicable, Outcome, Verdict, check
+from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.suites.mpi.checks import PMI_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.check import Judgement
 
 TITLE = "experiment matrix"
@@ -63,6 +66,15 @@ def name_of(row: str, column: str) -> str:
     'srun_pyxis-mpi'
     """
     return f"{row}-{column}"
+
+
+def refuse_cells(cluster: Cluster) -> None:
+    """Raise ConfigError for a cell of matrix.expected that the matrix does not have."""
+    cells = [name_of(row, column) for row in ROWS for column in COLUMNS]
+    for name in cluster.matrix.expected if cluster.matrix else ():
+        if name not in cells:
+            guess = nearest(name, cells) or f"; there are {', '.join(cells)}"
+            raise ConfigError(f"cluster {cluster.name}: matrix.expected: no cell is called {name!r}{guess}")
 
 
 def settle(

@@ -12,7 +12,7 @@ import pytest
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.suite import probed
 from pytest_gpucluster.suites.mpi import checks
-from pytest_gpucluster.suites.mpi.facts import PMI_TYPES
+from pytest_gpucluster.cluster.slurm.mpi_types import PMI_TYPES
 from pytest_gpucluster.suites.mpi.steps import IN_CONTAINER, MPIRUN, Mpi
 
 if TYPE_CHECKING:

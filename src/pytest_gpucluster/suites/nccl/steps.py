@@ -72,6 +72,11 @@ _SINGLETON = (
 _LOGGED = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV", "NCCL_DEBUG_FILE": "/dev/stderr"}
 
 
+def refuse_command(cluster: Cluster) -> None:
+    """Raise ConfigError where nccl.command is no command of nccl-tests."""
+    Sweep.parse(cluster.nccl.command)
+
+
 @dataclass(frozen=True)
 class Sweep:
     """The sizes of a run, as nccl-tests names them: -b, -e (bytes), -f; `rest` are its other words."""

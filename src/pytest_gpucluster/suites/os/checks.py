@@ -484,6 +484,11 @@ LIMITS: dict[str, tuple[str, int]] = {
 COMPARED_LIMITS = ("memlock", "nofile", "stack", "as")
 
 
+def refuse_limits(cluster: Cluster) -> None:
+    """Raise ConfigError for a limit of os.limits that cannot be."""
+    wanted_limits(cluster.os.limits)
+
+
 def wanted_limits(stated: Mapping[str, str]) -> dict[str, float]:
     """Read os.limits: 'unlimited', a number in ulimit's unit (KiB for memory), or a size like 64G."""
     wanted: dict[str, float] = {}

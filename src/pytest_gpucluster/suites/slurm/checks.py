@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.metric_direction import NEITHER
+from pytest_gpucluster.kit.suite_work import LateCheck
 from pytest_gpucluster.suites.slurm.diagnostic_step import (
     ARRAY_EXIT,
     DEPENDENT_EXIT,
@@ -356,6 +357,15 @@ def epilog(info: NodeInfo | None, config: Mapping[str, str], ended_here: bool) -
 def epilog_failed(info: NodeInfo) -> bool:
     """Say whether Slurm gives the epilog as the reason of the node's state."""
     return re.search(r"epilog|kill task failed", info.why_out, re.IGNORECASE) is not None
+
+
+EPILOGS = LateCheck(
+    "slurm.epilog",
+    unjudged=EPILOG_LATER,
+    subject="the epilogs",
+    failed=epilog_failed,
+    hint="see slurmd's log there, and run the Epilog of `scontrol show config` by hand",
+)
 
 
 @check(
