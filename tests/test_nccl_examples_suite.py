@@ -18,6 +18,7 @@ from plugin_helpers import free_port, on, run_pytest
 
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
+from pytest_gpucluster.kit.payload_step import sent
 from pytest_gpucluster.suites.nccl_examples import checks, payload
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def test_the_unique_id_goes_by_value_in_its_full_length() -> None:
 
 def test_without_a_driver_it_says_so() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", Path(payload.__file__).read_text(), "one-process"],
+        [sys.executable, "-c", sent(Path(payload.__file__)), "one-process"],
         capture_output=True,
         text=True,
         check=False,

@@ -6,11 +6,11 @@
     one-device      one process a device                            ncclCommInitRank
     many-devices    many devices a process, several processes       ncclCommInitRank in a group
 
-Runs on the nodes under any python3, by -c; srun starts the processes:
+Runs on the nodes under any python3, by -c (SOURCE: `payload_step.sent`); srun starts the processes:
 
-    srun --ntasks-per-node=1 --gres=gpu:8    python3 -c "$(cat nccl_examples.py)" one-process
-    srun --ntasks-per-node=8 --gpus-per-task=1 python3 -c "$(cat nccl_examples.py)" one-device
-    srun --ntasks-per-node=1 --gres=gpu:8    python3 -c "$(cat nccl_examples.py)" many-devices
+    srun --ntasks-per-node=1 --gres=gpu:8    python3 -c SOURCE one-process
+    srun --ntasks-per-node=8 --gpus-per-task=1 python3 -c SOURCE one-device
+    srun --ntasks-per-node=1 --gres=gpu:8    python3 -c SOURCE many-devices
 
 Each sums data of which the sum is known and checks every element of every device. The unique id goes from task 0 to
 the others over a socket of its own. Libraries: libcuda.so.1 of the driver; libnccl.so.2 from the loader's path, from
@@ -23,15 +23,14 @@ Each thing told is one line of JSON that starts with {"nccl_examples": . Exit co
 import argparse
 import array
 import ctypes
-import json
 import os
-import re
 import socket
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
+
+from pytest_gpucluster.kit.payloads.prelude import Watch, error_text, exit_now, node_name, own_port, say
 
 EXIT_FAILED, EXIT_NO_LIBRARY, EXIT_DEADLINE, EXIT_WRONG = 1, 2, 4, 7
 FLOAT32, SUM = 7, 0  # ncclDataType_t, ncclRedOp_t
@@ -59,40 +58,15 @@ def task() -> int:
     return int(os.environ.get("SLURM_PROCID") or 0)
 
 
-def say(kind: str, **facts: Any) -> None:
-    """Tell one thing, in one write."""
-    node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
-    told = {"nccl_examples": kind, "rank": task(), "node": node}
-    told.update(facts)
-    sys.stdout.write(json.dumps(told) + "\n")
-    sys.stdout.flush()
+def tell(kind: str, **facts: Any) -> None:
+    """Print what this task found."""
+    say(nccl_examples=kind, rank=task(), node=node_name(), **facts)
 
 
-def exit_now(code: int) -> None:
-    """End this process now: threads of a hung collective would keep a normal exit waiting."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-class Watch:
-    """Ends this process where a phase outlives its deadline."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.phase = seconds, "start"
-        self.until = time.monotonic() + seconds
-        threading.Thread(target=self._guard, daemon=True).start()
-
-    def enter(self, phase: str) -> None:
-        """Begin a phase."""
-        self.phase, self.until = phase, time.monotonic() + self.seconds
-
-    def _guard(self) -> None:
-        while True:
-            time.sleep(0.2)
-            if time.monotonic() > self.until:
-                say("stuck", phase=self.phase, seconds=self.seconds)
-                exit_now(EXIT_DEADLINE)
+def stuck(watch: Watch) -> None:
+    """End this process: a phase has outlived its deadline."""
+    tell("stuck", phase=watch.phase, seconds=watch.seconds)
+    exit_now(EXIT_DEADLINE)
 
 
 # -- the libraries ------------------------------------------------------------------------------------------------
@@ -288,12 +262,6 @@ class Part:
 # -- the unique id ------------------------------------------------------------------------------------------------
 
 
-def own_port(env: Dict[str, str]) -> int:
-    """Return a port of this step's own, below 32768, where Linux begins to hand out ports by itself."""
-    step = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or "0"
-    return 20000 + (int(env.get("SLURM_JOB_ID") or "0") * 131 + int(step) * 17) % 12000
-
-
 def share(address: str, port: int, unique: bytes, others: int, deadline: float) -> None:
     """Give the unique id to all other tasks."""
     until = time.monotonic() + deadline
@@ -353,7 +321,7 @@ def run(args: argparse.Namespace, watch: Watch) -> int:
     alone = args.program == "one-process"
     size = len(indices) if alone else tasks * len(indices)
     first = 0 if alone else task() * len(indices)
-    say("loaded", nccl=nccl.version, devices=len(indices), buses=[cuda.bus(index) for index in indices])
+    tell("loaded", nccl=nccl.version, devices=len(indices), buses=[cuda.bus(index) for index in indices])
     watch.enter("put the data on the devices")
     parts = [Part(cuda, index, args.elements, first + number) for number, index in enumerate(indices)]
     watch.enter("make the communicators")
@@ -370,12 +338,12 @@ def run(args: argparse.Namespace, watch: Watch) -> int:
     wrong = {part.rank: wrong_elements(part.result(), expected) for part in parts}
     took = time.monotonic() - begin
     seen = [nccl.rank_of(part.comm) for part in parts]
-    say("reduced", ranks=seen, wrong=list(wrong.values()), elements=args.elements, init=made, seconds=took)
+    tell("reduced", ranks=seen, wrong=list(wrong.values()), elements=args.elements, init=made, seconds=took)
     watch.enter("destroy the communicators")
     for part in parts:
         cuda.use(part.index)
         nccl.destroy(part.comm)
-    say("done")
+    tell("done")
     return EXIT_WRONG if any(wrong.values()) else 0
 
 
@@ -386,7 +354,7 @@ def communicate(args: argparse.Namespace, nccl: Nccl, parts: Sequence[Part], siz
             part.comm = comm
         return
     tasks = size // len(parts)
-    port = args.port or own_port(dict(os.environ))
+    port = args.port or own_port(os.environ)
     if task() == 0:
         unique = nccl.unique_id()
         share("", port, unique, tasks - 1, args.deadline)
@@ -408,15 +376,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--elements", type=int, default=1 << 20)
     parser.add_argument("--deadline", type=float, default=60, help="seconds a phase")
     args = parser.parse_args(argv)
-    watch = Watch(args.deadline)
+    watch = Watch(args.deadline, stuck)
     try:
         return run(args, watch)
     except NoLibrary as error:
-        say("failed", phase="load libnccl", reason=str(error), library=False)
+        tell("failed", phase="load libnccl", reason=str(error), library=False)
         return EXIT_NO_LIBRARY
     except BaseException as error:
-        reason = re.sub(r"\s+", " ", "%s: %s" % (type(error).__name__, error))
-        say("failed", phase=watch.phase, reason=reason[:400])
+        tell("failed", phase=watch.phase, reason=error_text(error))
         return EXIT_FAILED
 
 
