@@ -68,7 +68,7 @@ def from_slurm(env: Dict[str, str], address: str) -> Dict[str, str]:
     }
 
 
-def tell(kind: str, **facts: Any) -> None:
+def report(kind: str, **facts: Any) -> None:
     """Print what this rank found; torchrun sets RANK."""
     rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "")
     say(ddp=kind, rank=int(rank) if rank.isdigit() else -1, node=node_name(), **facts)
@@ -76,7 +76,7 @@ def tell(kind: str, **facts: Any) -> None:
 
 def stuck(watch: Watch) -> None:
     """End this process: a phase has outlived its deadline."""
-    tell("stuck", phase=watch.phase, seconds=watch.took())
+    report("stuck", phase=watch.phase, seconds=watch.took())
     exit_now(EXIT_DEADLINE)
 
 
@@ -138,7 +138,7 @@ def place(address: str) -> int:
     if own["RANK"] == "0":
         number = final["MASTER_PORT"]
         port = try_port(found["addresses"], int(number)) if number.isdigit() else "no number"
-    tell(
+    report(
         "place",
         task=int(own["RANK"] or -1),
         host=socket.gethostname(),
@@ -181,7 +181,7 @@ class Worker:
         if self.args.backend == "nccl":
             self.watch.enter("take a GPU")
             facts = self._take_gpu()
-        tell("loaded", torch=torch.__version__, cuda=torch.version.cuda or "", seconds=took, device=facts)
+        report("loaded", torch=torch.__version__, cuda=torch.version.cuda or "", seconds=took, device=facts)
 
     def _take_gpu(self) -> Dict[str, Any]:
         cuda = self.torch.cuda
@@ -211,7 +211,7 @@ class Worker:
             if self.rank == 0 and re.search(r"EADDRINUSE|[Aa]ddress already in use", str(error)):
                 raise PortTaken(one_line(error)) from error
             raise
-        tell(
+        report(
             "joined",
             size=self.dist.get_world_size(),
             group_rank=self.dist.get_rank(),
@@ -236,7 +236,7 @@ class Worker:
             self.dist.all_reduce(result)
         float(result[0].item())  # a GPU works on behind our back until something is read
         each = (time.monotonic() - begin) / 3
-        tell("reduced", elements=ELEMENTS, wrong=wrong, seconds=round(each, 6), bytes=ELEMENTS * 4)
+        report("reduced", elements=ELEMENTS, wrong=wrong, seconds=round(each, 6), bytes=ELEMENTS * 4)
 
     def train(self) -> None:
         """Train a model of other weights and other data on each rank: DDP has to make the weights one."""
@@ -259,7 +259,7 @@ class Worker:
             loss.backward()
             optimizer.step()
             losses.append(float(loss.item()))
-        tell(
+        report(
             "trained",
             own=own,
             synced=synced,
@@ -287,7 +287,7 @@ class Worker:
         float(data[0].item())
         self.watch.enter("collective with a lost rank", self.args.notice)
         if self.rank == self.size - 1:
-            tell("lost")
+            report("lost")
             os.kill(os.getpid(), signal.SIGKILL)
         begin = time.monotonic()
         try:
@@ -296,7 +296,7 @@ class Worker:
                 float(data[0].item())
                 data.fill_(1)
         except Exception as error:
-            tell("noticed", seconds=round(time.monotonic() - begin, 3), reason=one_line(error))
+            report("noticed", seconds=round(time.monotonic() - begin, 3), reason=one_line(error))
         return EXIT_LOST
 
     def _all_reduce_within(self, data: Any, seconds: float) -> None:
@@ -315,7 +315,7 @@ def work(args: argparse.Namespace) -> int:
     own = from_slurm(dict(os.environ), args.address)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         own = {}
-        tell("given", given={name: os.environ.get(name, "") for name in VARIABLES})
+        report("given", given={name: os.environ.get(name, "") for name in VARIABLES})
     for name, value in own.items():
         os.environ.setdefault(name, value)
     watch = Watch(args.deadline, stuck)
@@ -329,12 +329,12 @@ def work(args: argparse.Namespace) -> int:
         worker.train()
         worker.part()
     except PortTaken as error:
-        tell("failed", phase=watch.phase, reason=str(error), port=os.environ["MASTER_PORT"])
+        report("failed", phase=watch.phase, reason=str(error), port=os.environ["MASTER_PORT"])
         return EXIT_PORT
     except BaseException as error:
-        tell("failed", phase=watch.phase, reason=one_line(error) + low_limits_hint())
+        report("failed", phase=watch.phase, reason=one_line(error) + low_limits_hint())
         return EXIT_FAILED
-    tell("done")
+    report("done")
     return 0
 
 

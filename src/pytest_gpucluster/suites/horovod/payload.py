@@ -41,7 +41,7 @@ STAGE = ["start"]
 UNDER_HOROVODRUN = "--launcher=horovodrun" in sys.argv
 
 
-def tell(kind: str, **facts: Any) -> None:
+def report(kind: str, **facts: Any) -> None:
     """Print what this rank found; horovodrun carries the first node's variables to all, so there the host's name."""
     slurms = "" if UNDER_HOROVODRUN else os.environ.get("SLURMD_NODENAME", "")
     say(kind=kind, node=slurms or socket.gethostname(), **facts)
@@ -50,7 +50,7 @@ def tell(kind: str, **facts: Any) -> None:
 def fail(what: str, problem: str, code: int) -> None:
     """Tell a problem and end now: a hung collective would keep a normal exit waiting."""
     rank = os.environ.get("SLURM_PROCID") or os.environ.get("HOROVOD_RANK") or "?"
-    tell("problem", rank=rank, what=what, stage=STAGE[0], problem=" ".join(problem.split())[:400])
+    report("problem", rank=rank, what=what, stage=STAGE[0], problem=" ".join(problem.split())[:400])
     exit_now(code)
 
 
@@ -335,7 +335,7 @@ def measure(framework: Any, interface: str) -> None:
     STAGE[0] = "training"
     trained = framework.train()
     STAGE[0] = "shutdown"
-    tell(
+    report(
         "rank",
         rank=rank,
         size=size,

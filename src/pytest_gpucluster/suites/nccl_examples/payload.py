@@ -58,14 +58,14 @@ def task() -> int:
     return int(os.environ.get("SLURM_PROCID") or 0)
 
 
-def tell(kind: str, **facts: Any) -> None:
+def report(kind: str, **facts: Any) -> None:
     """Print what this task found."""
     say(nccl_examples=kind, rank=task(), node=node_name(), **facts)
 
 
 def stuck(watch: Watch) -> None:
     """End this process: a phase has outlived its deadline."""
-    tell("stuck", phase=watch.phase, seconds=watch.seconds)
+    report("stuck", phase=watch.phase, seconds=watch.seconds)
     exit_now(EXIT_DEADLINE)
 
 
@@ -282,7 +282,7 @@ def run(args: argparse.Namespace, watch: Watch) -> int:
     alone = args.program == "one-process"
     size = len(indices) if alone else tasks * len(indices)
     first = 0 if alone else task() * len(indices)
-    tell("loaded", nccl=nccl.version, devices=len(indices), buses=[cuda.bus(index) for index in indices])
+    report("loaded", nccl=nccl.version, devices=len(indices), buses=[cuda.bus(index) for index in indices])
     watch.enter("put the data on the devices")
     parts = [Part(cuda, index, args.elements, first + number) for number, index in enumerate(indices)]
     watch.enter("make the communicators")
@@ -300,12 +300,12 @@ def run(args: argparse.Namespace, watch: Watch) -> int:
     wrong = {part.rank: wrong_elements(part.result(), expected) for part in parts}
     took = time.monotonic() - begin
     seen = [nccl.rank_of(part.comm) for part in parts]
-    tell("reduced", ranks=seen, wrong=list(wrong.values()), elements=args.elements, init=made, seconds=took)
+    report("reduced", ranks=seen, wrong=list(wrong.values()), elements=args.elements, init=made, seconds=took)
     watch.enter("destroy the communicators")
     for part in parts:
         cuda.use(part.index)
         nccl.call("ncclCommDestroy", part.comm)
-    tell("done")
+    report("done")
     return EXIT_WRONG if any(wrong.values()) else 0
 
 
@@ -347,10 +347,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         return run(args, watch)
     except NoLibrary as error:
-        tell("failed", phase="load libnccl", reason=str(error), library=False)
+        report("failed", phase="load libnccl", reason=str(error), library=False)
         return EXIT_NO_LIBRARY
     except BaseException as error:
-        tell("failed", phase=watch.phase, reason=error_text(error))
+        report("failed", phase=watch.phase, reason=error_text(error))
         return EXIT_FAILED
 
 

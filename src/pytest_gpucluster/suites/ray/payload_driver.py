@@ -33,7 +33,7 @@ OUT = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # what Ray and Tune print is not ours
 
 
-def tell(kind: str, **facts: Any) -> None:
+def report(kind: str, **facts: Any) -> None:
     """Print what was found, past what Ray prints."""
     write_line(json.dumps({"kind": kind, "node": node_name(), **facts}), OUT)
 
@@ -126,7 +126,7 @@ def nodes(asked: Dict[str, Any]) -> None:
         if set(asked["nodes"]) <= set(alive) or time.monotonic() - begin > asked["join"]:
             break
         time.sleep(0.5)
-    tell("nodes", alive=alive, seconds=round(time.monotonic() - begin, 1))
+    report("nodes", alive=alive, seconds=round(time.monotonic() - begin, 1))
 
 
 def joined() -> list:  # type: ignore[type-arg] # python 3.6
@@ -142,7 +142,7 @@ def tasks(asked: Dict[str, Any]) -> None:
     """Run a task on every node."""
     begin = time.monotonic()
     waiting = {node: where.options(**at(node)).remote() for node in joined()}
-    tell(
+    report(
         "tasks",
         ran={node: answer(ref, lambda it: it[0]) for node, ref in waiting.items()},
         seconds=since(begin),
@@ -157,7 +157,9 @@ def actors(asked: Dict[str, Any]) -> None:
     counted = {
         node: [answer(first[node], lambda it: it[1]), answer(second[node], lambda it: it[1])] for node in held
     }
-    tell("actors", counted=counted, ran={node: answer(ref, lambda it: it[0]) for node, ref in second.items()})
+    report(
+        "actors", counted=counted, ran={node: answer(ref, lambda it: it[0]) for node, ref in second.items()}
+    )
     for actor in held.values():
         ray.kill(actor)
 
@@ -175,7 +177,7 @@ def objects(asked: Dict[str, Any]) -> None:
         made = produce.options(**at(node)).remote(node, size)
         fetched[node] = answer(made, lambda it, node=node: it == content(node, size))
         rates[node] = round(2 * size / max(1e-6, time.monotonic() - begin) / 1e6, 1)
-    tell("objects", sent=sent, fetched=fetched, rates=rates, size=size)
+    report("objects", sent=sent, fetched=fetched, rates=rates, size=size)
 
 
 def gpus(asked: Dict[str, Any]) -> None:
@@ -183,7 +185,7 @@ def gpus(asked: Dict[str, Any]) -> None:
     count = int(ray.cluster_resources().get("GPU", 0))
     holders = [Holder.remote() for _ in range(count)]
     told = [answer(holder.device.remote(), list) for holder in holders]
-    tell("gpus", count=count, held=told)
+    report("gpus", count=count, held=told)
     for holder in holders:
         ray.kill(holder)
 
@@ -214,7 +216,7 @@ def tune(asked: Dict[str, Any]) -> None:
     results = tuner.fit()
     best = results.get_best_result(metric="score", mode="max")
     iterations = {str(it.config["quality"]): it.metrics["training_iteration"] for it in results if it.metrics}
-    tell(
+    report(
         "tune",
         best=best.config["quality"],
         iterations=iterations,
@@ -241,7 +243,7 @@ def token(asked: Dict[str, Any]) -> None:
     )
     said = " ".join(done.stdout.decode(errors="replace").split())
     refused = done.returncode != 0 and "uth" in said
-    tell("stranger", refused=refused, rc=done.returncode, said=said[-200:])
+    report("stranger", refused=refused, rc=done.returncode, said=said[-200:])
 
 
 def answer(reference: Any, take: Callable[[Any], Any]) -> Any:
@@ -277,7 +279,7 @@ def main(asked: Dict[str, Any]) -> int:
         try:
             WORK[name](asked)
         except Exception as error:
-            tell(name, problem=error_text(error))
+            report(name, problem=error_text(error))
     return 0
 
 

@@ -58,7 +58,7 @@ OBJECT_STORE = (
 )  # bytes; /dev/shm of a container is often 64 MiB, and Ray then uses its folder
 
 
-def tell(kind: str, **facts: Any) -> None:
+def report(kind: str, **facts: Any) -> None:
     """Print what this task found."""
     say(kind=kind, node=node_name(), **facts)
 
@@ -333,10 +333,10 @@ def lead(plan: Dict[str, Any], driver: str, daemons: Daemons, *, alone: bool) ->
     address = own_address(plan)
     first = free_ports(plan, address) if alone else unused(plan["head"][1])  # the workers were told that one
     later = free_ports({**plan, "port": plan["later"]}, address) if alone else first
-    tell("place", address=address, port=first, later=later, version=version, interfaces=interfaces())
+    report("place", address=address, port=first, later=later, version=version, interfaces=interfaces())
     daemons.start(options(plan, address, first, daemons.temp, head=True))
     daemons.wait_for(address, first, plan["join"])
-    tell("up", address=address)
+    report("up", address=address)
     asked = {
         "address": "%s:%d" % (address, first),
         "ip": address,
@@ -362,14 +362,14 @@ def lead(plan: Dict[str, Any], driver: str, daemons: Daemons, *, alone: bool) ->
         raise Failure("driver", "the driver ended with %d: %s" % (process.returncode, last[0][-400:]))
     if daemons.process.poll() is not None:
         raise Failure("head", "ray start of the head ended by itself: %s" % daemons.said())
-    tell(
+    report(
         "token",
         set=bool(os.environ.get("RAY_AUTH_TOKEN")),
         exposed=exposed(os.environ.get("RAY_AUTH_TOKEN", "")),
     )
     if not alone:
         daemons.kill()
-        tell("killed")
+        report("killed")
 
 
 def follow(plan: Dict[str, Any], daemons: Daemons) -> None:
@@ -394,12 +394,12 @@ def follow(plan: Dict[str, Any], daemons: Daemons) -> None:
         time.sleep(0.5)
     lost = time.monotonic()
     count = exposed(os.environ.get("RAY_AUTH_TOKEN", ""))
-    tell("token", set=bool(os.environ.get("RAY_AUTH_TOKEN")), exposed=count)
+    report("token", set=bool(os.environ.get("RAY_AUTH_TOKEN")), exposed=count)
     try:
         daemons.process.wait(plan["leave"])
     except subprocess.TimeoutExpired:
         raise Failure("leave", "Ray still ran %g s after the head was lost" % plan["leave"]) from None
-    tell("left", seconds=round(time.monotonic() - lost, 1), said=daemons.said()[:200])
+    report("left", seconds=round(time.monotonic() - lost, 1), said=daemons.said()[:200])
 
 
 def main(argv: List[str]) -> int:
@@ -430,14 +430,14 @@ def main(argv: List[str]) -> int:
         else:
             lead(plan, asked.driver, daemons, alone=asked.role == "alone")
     except Failure as error:
-        tell("problem", what=error.kind, problem=" ".join(str(error).split()))
+        report("problem", what=error.kind, problem=" ".join(str(error).split()))
         code = 1
     except Exception as error:
-        tell("problem", what="ray", problem=error_text(error))
+        report("problem", what="ray", problem=error_text(error))
         code = 1
     finally:
         outlived, ended = daemons.end(plan["leave"])
-        tell("ended", outlived=outlived, ended=ended)
+        report("ended", outlived=outlived, ended=ended)
     return code
 
 

@@ -32,7 +32,7 @@ ELEMENTS = 1 << 16
 STEPS = 3  # of training
 
 
-def tell(kind: str, **facts: Any) -> None:
+def report(kind: str, **facts: Any) -> None:
     """Print what this task found."""
     say(tensorflow=kind, rank=int(os.environ.get("SLURM_PROCID") or 0), node=node_name(), **facts)
 
@@ -69,7 +69,7 @@ class ChildWatch:
             if ready and not told:
                 os._exit(0)
             if not ready:
-                tell("stuck", phase=phase, seconds=self.seconds)
+                report("stuck", phase=phase, seconds=self.seconds)
                 os.kill(us, signal.SIGKILL)
                 os._exit(0)
             phase, until = told.decode().split("\n")[-2], time.monotonic() + self.seconds
@@ -92,7 +92,7 @@ def find() -> int:
             version = metadata.version(found[0]) if found else "unknown"
     except Exception as problem:
         version, error = "unknown", "" if isinstance(problem, ImportError) else str(problem)
-    tell("found", version=version, error=error)
+    report("found", version=version, error=error)
     return 0
 
 
@@ -131,7 +131,7 @@ class Work:
         results = summed()
         wrong = sum(int(tf.reduce_sum(tf.cast(got != expected, tf.int32))) for got in results)
         took = self.watch.took()
-        tell("reduced", replicas=size, local=len(results), elements=ELEMENTS, wrong=wrong, seconds=took)
+        report("reduced", replicas=size, local=len(results), elements=ELEMENTS, wrong=wrong, seconds=took)
 
     def train(self, seed: int) -> None:
         """Train on other data in each replica: afterwards all have the same, other weights."""
@@ -168,7 +168,7 @@ class Work:
                 one = strategy.experimental_local_results(gradient)[0]
                 variable.assign(variable.read_value() - 0.1 * one)
         after, took = self.digest(weights, bias), self.watch.took()
-        tell("trained", before=before, after=after, losses=losses, seconds=took)
+        report("trained", before=before, after=after, losses=losses, seconds=took)
 
     def digest(self, *variables: Any) -> str:
         """Return a hash of all replicas' values here, '' where they differ among themselves."""
@@ -188,11 +188,11 @@ def work(args: argparse.Namespace, watch: ChildWatch) -> int:
         env = dict(os.environ)
         made = cluster(args.hosts, own_port(env, int(env["SLURM_STEP_NUM_TASKS"])), env)
         os.environ["TF_CONFIG"] = json.dumps(made)
-        tell("config", config=made, given=given)
+        report("config", config=made, given=given)
     watch.enter("import tensorflow")
     import tensorflow as tf  # noqa: PLC0415 - `find` runs without
 
-    tell(
+    report(
         "loaded",
         version=tf.__version__,
         seconds=watch.took(),
@@ -203,13 +203,13 @@ def work(args: argparse.Namespace, watch: ChildWatch) -> int:
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
     else:
         strategy = tf.distribute.MirroredStrategy(devices(tf))
-    tell("joined", replicas=strategy.num_replicas_in_sync, seconds=watch.took())
+    report("joined", replicas=strategy.num_replicas_in_sync, seconds=watch.took())
     job = Work(tf, strategy, watch)
     job.all_reduce()
     job.train(seed=100)
     watch.enter("last all-reduce")
     job.all_reduce()  # nobody leaves before all are done
-    tell("done")
+    report("done")
     return 0
 
 
@@ -238,7 +238,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         return work(args, watch)
     except BaseException as error:
-        tell("failed", phase=watch.phase, reason=error_text(error))
+        report("failed", phase=watch.phase, reason=error_text(error))
         return EXIT_FAILED
 
 

@@ -16,7 +16,7 @@ COUNT = 1024  # elements of the sum
 SINGLE, FUNNELED, SERIALIZED, MULTIPLE = "single", "funneled", "serialized", "multiple"
 
 
-def tell(**fields: Any) -> None:
+def report(**fields: Any) -> None:
     """Print one line, marked as those of world.c are."""
     write_line(MARK + json.dumps(fields))
 
@@ -51,7 +51,7 @@ def main() -> int:
     from mpi4py import MPI  # noqa: PLC0415 - after initialize is said
 
     if sys.argv[1:] == ["where"]:
-        tell(kind="where", library=library(MPI), **place())
+        report(kind="where", library=library(MPI), **place())
         return 0
     level = MPI.Init_thread(MPI.THREAD_MULTIPLE)
     names = {
@@ -62,7 +62,7 @@ def main() -> int:
     }
     rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
     wrong = wrong_sums(MPI, rank, size)
-    tell(
+    report(
         kind="rank",
         rank=rank,
         size=size,
