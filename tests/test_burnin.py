@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.kit.payload_step import sent
 from pytest_gpucluster.plugin.live_line import LiveLine
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.suites.burnin import checks, payload
@@ -204,7 +205,7 @@ def test_memory_is_not_taken_before_it_is_written() -> None:
         "module['burn_memory'](0.001, 1, 4 << 30); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], input=SOURCE.read_text(), capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], input=sent(SOURCE), capture_output=True, text=True, check=True
     )
     assert int(done.stdout) < 1 << 20  # KiB
 
@@ -240,7 +241,7 @@ def test_payload_needs_the_standard_library_of_3_6_and_torch_alone() -> None:
 ON_CPU = """
 import os, sys, types
 module = types.ModuleType("burnin")
-exec(compile(open(sys.argv[1]).read(), "burnin.py", "exec"), module.__dict__)
+exec(compile(sys.stdin.read(), "burnin.py", "exec"), module.__dict__)
 import time, torch
 torch.set_num_threads(1)
 torch.cuda.synchronize = torch.cuda.empty_cache = lambda *a: None
@@ -277,7 +278,8 @@ module.say(lie=False, **list(gpu.loads({"load": "nonsense", "seconds": 0.05}))[0
 def test_products_are_compared_bit_by_bit() -> None:
     """The worker of a GPU, on torch's CPU: the arithmetic of its inputs, digests and comparisons."""
     done = subprocess.run(
-        [framework_python(), "-c", ON_CPU, str(SOURCE)],
+        [framework_python(), "-c", ON_CPU],
+        input=sent(SOURCE),
         capture_output=True,
         text=True,
         timeout=300,
@@ -995,7 +997,7 @@ def test_the_agent_ends_with_its_input_and_leaves_nothing(tmp_path: Path) -> Non
     path = os.pathsep.join(["/usr/bin", "/bin"])
     said = []
     with subprocess.Popen(
-        ["python3", "-c", payload.BOOT, payload.packed(SOURCE.read_text()), "agent", json.dumps(wanted), ""],
+        ["python3", "-c", payload.BOOT, payload.packed(sent(SOURCE)), "agent", json.dumps(wanted), ""],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -1250,7 +1252,7 @@ def test_the_end_of_the_burn_in_finds_the_worker_that_hangs(tmp_path: Path) -> N
         "    time.sleep(600 if asked['load'] == 'copies' else 0)\n"
         "    print(json.dumps({'id': asked['id'], 'end': True}), flush=True)\n"
     )
-    source = SOURCE.read_text().replace('"copies": 30.0', '"copies": 0.0')
+    source = sent(SOURCE).replace('"copies": 30.0', '"copies": 0.0')
     options = {"gpus": 1, "worker": [sys.executable, str(script)], "beat": 0.1}
     loads = [{"load": kind, "seconds": 0} for kind in ("hbm", "copies")]
     said = []

@@ -426,27 +426,6 @@ def test_facts_are_read_between_chatter() -> None:
 # -- pure parts of the payload ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("folded", "first"),
-    [
-        ("gpu[01-02,7]", "gpu01"),
-        ("gpu7", "gpu7"),
-        ("a1,b2", "a1"),
-        ("rack[3-4]-n", "rack3-n"),
-        ("", ""),
-    ],
-)
-def test_the_first_host_of_a_list(folded: str, first: str) -> None:
-    assert payload.first_of(folded) == first
-
-
-def test_ports_are_below_those_that_linux_hands_out() -> None:
-    ports = {payload.own_port({"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": "3"}) for job in range(0, 90000, 7)}
-    assert min(ports) >= 20000
-    assert max(ports) < 32768
-    assert len(ports) > 10000
-
-
 def test_a_port_that_is_taken_is_seen() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -19,9 +19,9 @@ from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import SlurmError, StepError
 from pytest_gpucluster.core.units import format_duration, parse_duration
 from pytest_gpucluster.kit.pairing import circle
-from pytest_gpucluster.kit.payload_step import COLLECTIVE, environment_named, source_of
+from pytest_gpucluster.kit.payload_step import COLLECTIVE, environment_named, sent, source_of
 from pytest_gpucluster.suites.burnin import checks, payload
-from pytest_gpucluster.suites.burnin.results import NodeTotals, BurninResult
+from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -204,7 +204,7 @@ class Burnin:
         # the payload of the nccl suite brings collectives and their checks
         argv = (
             *(python, "-c", payload.BOOT, payload.packed(source_of(__file__)), "agent"),
-            *(json.dumps(options), payload.packed(COLLECTIVE.read_text())),
+            *(json.dumps(options), payload.packed(sent(COLLECTIVE))),
         )
         request = StepRequest(
             argv=argv,

@@ -18,6 +18,7 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest, environment_reques
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, ProbeError, StepError, StepTimeout
 from pytest_gpucluster.kit import mpi_errors
+from pytest_gpucluster.kit.payload_step import sent
 from pytest_gpucluster.suites.mpi import facts as reading
 from pytest_gpucluster.suites.nccl.steps import failure_of
 
@@ -219,4 +220,4 @@ def attempt(slurm: Slurm, allocation: Allocation, request: StepRequest) -> tuple
 
 def source(name: str) -> str:
     """Return a file of the folder `payload`."""
-    return (Path(__file__).parent / "payload" / name).read_text()
+    return sent(Path(__file__).parent / "payload" / name)

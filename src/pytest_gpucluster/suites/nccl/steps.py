@@ -15,7 +15,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions
@@ -24,12 +23,12 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, SlurmError, StepError, StepTimeout
-from pytest_gpucluster.kit.payload_step import COLLECTIVE
 from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit.payload_step import COLLECTIVE, sent
+from pytest_gpucluster.kit.payloads.collective import CONCLUDED, GIVEN_UP
 from pytest_gpucluster.suites.nccl import log_reader as nccl_log
 from pytest_gpucluster.suites.nccl import table_reader as nccl_tests
 from pytest_gpucluster.suites.nccl.localization import Measurement
-from pytest_gpucluster.kit.payloads.collective import CONCLUDED, GIVEN_UP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -402,7 +401,7 @@ class Nccl:
     def _payload(self, *words: str) -> tuple[str, ...]:
         if self.config.payload:
             return (*self.config.payload, *words)
-        source = COLLECTIVE.read_text()
+        source = sent(COLLECTIVE)
         python = self.environment.python if self.environment else "python3"
         level = self.config.exports.get("NCCL_DEBUG", "INFO")
         return (python, "-c", source, *words, *(("--nccl-debug", level) if level else ()))
