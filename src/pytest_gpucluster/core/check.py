@@ -20,8 +20,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, Union
 
-from pytest_gpucluster.kit import mpi_errors
-
 P = ParamSpec("P")
 
 
@@ -159,23 +157,12 @@ def with_cause(
     return _because(verdict, cause, hint, action)
 
 
-def with_software_cause(verdict: Verdict) -> Verdict:
-    """Return a failure to take a GPU with what keeps CUDA from it, where that is known and no fault of the hardware."""
-    known = [mpi_errors.explain(finding.measured) for finding in verdict.findings]
-    if not known or not all(found and found[0].kind in SOFTWARE for found in known):
-        return verdict
-    first = known[0][0]
-    cause = f"{first.kind}: settings or software of the node, not its GPU"
-    return _because(verdict, cause, first.hint, Action.MONITOR)
-
-
 def _because(verdict: Verdict, cause: str, hint: str, action: Action) -> Verdict:
     """Return a failure with another cause: its action stands for every finding."""
     findings = tuple(replace(finding, action=None) for finding in verdict.findings)
     return replace(verdict, findings=findings, cause=cause, hint=hint, action=action)
 
 
-SOFTWARE = ("low limits", "driver library", "CPU build of torch", "no torch")  # kinds of kit/mpi_errors.py
 NO_MEMORY = "out of memory"  # in torch's and CUDA's words: somebody else may hold it
 _END_THEM = "ps -o pid,user,lstart,cmd -p PID on the node; end it, look at Slurm's epilog, and repeat"
 

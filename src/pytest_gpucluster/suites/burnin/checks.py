@@ -21,9 +21,9 @@ from pytest_gpucluster.core.check import (
     check,
     with_contention,
     with_cause,
-    with_software_cause,
 )
 from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.kit.mpi_errors import with_software_cause
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.units import format_duration, format_size
 from pytest_gpucluster.kit import xid as xids

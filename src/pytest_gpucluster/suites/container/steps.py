@@ -19,7 +19,7 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core.errors import StepError, StepTimeout
 from pytest_gpucluster.kit.payload_step import source_of
 from pytest_gpucluster.kit import enroot
-from pytest_gpucluster.kit.containers import Containers, said_of, why_failed
+from pytest_gpucluster.kit.containers import Containers, Imported, said_of, why_failed
 from pytest_gpucluster.suites.container.facts import (
     HOST_VALUE,
     MOUNTED,
@@ -27,7 +27,6 @@ from pytest_gpucluster.suites.container.facts import (
     PASSED,
     RANKS_PER_NODE,
     Found,
-    Imported,
     Seen,
     read_facts,
 )

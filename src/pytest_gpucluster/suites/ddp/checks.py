@@ -17,9 +17,9 @@ from pytest_gpucluster.core.check import (
     NotChecked,
     check,
     with_cause,
-    with_software_cause,
 )
 from pytest_gpucluster.core.majority import norm
+from pytest_gpucluster.kit.mpi_errors import with_software_cause
 from pytest_gpucluster.kit.payload_result import most_common
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import os
 import signal
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.config.baseline import Key
@@ -18,9 +19,9 @@ from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, SlurmErro
 from pytest_gpucluster.core.topology import parse_slurm_topology
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit.gpu_processes import unexpected_processes
 from pytest_gpucluster.kit.pairing import circle
 from pytest_gpucluster.kit.payload_result import signal_name
-from pytest_gpucluster.suites.gpu.checks import stray_processes
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 from pytest_gpucluster.suites.nccl import validation as beliefs
@@ -192,10 +193,13 @@ class NcclProof:
         """Say who else is at work on the node's GPUs, now that our processes have ended; '' where nobody is seen."""
         answer = self.runner.survey(node)
         try:
-            found = stray_processes(nvidia_smi.GPUS.parse(answer), nvidia_smi.APPS.parse(answer)).findings
+            gpus, apps = nvidia_smi.GPUS.parse(answer), nvidia_smi.APPS.parse(answer)
         except GpuClusterError:
             return ""
-        who = "; ".join(f"{finding.part}: {finding.measured}" for finding in found[:MAX_STRANGERS])
+        if all(gpu.lost for gpu in gpus):
+            return ""
+        found = islice(unexpected_processes(gpus, apps), MAX_STRANGERS)
+        who = "; ".join(f"{gpu}: {process}" for gpu, process in found)
         return f"others are at work on GPUs of {node}: {who}" if who else ""
 
     def alone_values(self) -> tuple[dict[str, float], str]:
