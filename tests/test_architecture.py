@@ -48,17 +48,8 @@ NOT_YET: dict[str, tuple[str, ...]] = {
     ),
     "plugin/settings.py": (
         "pytest_gpucluster.suites.matrix.checks",
-        "pytest_gpucluster.suites.nccl.steps",
         "pytest_gpucluster.suites.os.checks",
     ),
-    "suites/matrix/checks.py": ("pytest_gpucluster.suites.mpi.checks",),
-    "suites/matrix/steps.py": (
-        "pytest_gpucluster.suites.mpi.checks",
-        "pytest_gpucluster.suites.mpi.steps",
-        "pytest_gpucluster.suites.nccl.steps",
-        "pytest_gpucluster.suites.nccl.validation",
-    ),
-    "suites/mpi/steps.py": ("pytest_gpucluster.suites.nccl.steps",),
 }
 
 PROCESSES = {"subprocess", "pty"}

@@ -14,10 +14,10 @@ from pytest_gpucluster.core import probe as base
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.kit import enroot
+from pytest_gpucluster.kit import mpi_facts as mpi
 from pytest_gpucluster.kit.containers import Imported
+from pytest_gpucluster.kit.mpi_facts import Installed, Pair, Rank, Version, World
 from pytest_gpucluster.suites.container import facts as container
-from pytest_gpucluster.suites.mpi import facts as mpi
-from pytest_gpucluster.suites.mpi.facts import Installed, Pair, Rank, Version, World
 from pytest_gpucluster.suites.os import facts as os
 from pytest_gpucluster.suites.os import network_facts as os_network
 from pytest_gpucluster.suites.os import software_facts as os_software

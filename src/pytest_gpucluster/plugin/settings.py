@@ -43,7 +43,7 @@ def refuse_slurms_options(option: Any, cluster: Cluster) -> None:
 def refuse_names(cluster: Cluster) -> None:
     """Raise ConfigError for a limit of os.limits, a cell of matrix.expected or a command of nccl that cannot be."""
     if "command" in cluster.nccl.model_fields_set:
-        from pytest_gpucluster.suites.nccl.steps import Sweep  # noqa: PLC0415 - a tenth of a second, for few sites
+        from pytest_gpucluster.kit.nccl_step import Sweep  # noqa: PLC0415 - a tenth of a second, for few sites
 
         Sweep.parse(cluster.nccl.command)
     if cluster.os.limits:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding, NotApplicable, Outcome, Verdict, check
-from pytest_gpucluster.suites.mpi.checks import PMI_KINDS
+from pytest_gpucluster.kit.mpi_world import PMI_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

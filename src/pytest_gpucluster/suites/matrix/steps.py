@@ -12,10 +12,10 @@ from pytest_gpucluster.core.check import Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError
 from pytest_gpucluster.suites.matrix import checks
 from pytest_gpucluster.suites.matrix.checks import Cell, State, Work
-from pytest_gpucluster.suites.mpi import checks as mpi_checks
-from pytest_gpucluster.suites.mpi.steps import MPIRUN, Mpi, attempt
-from pytest_gpucluster.suites.nccl import validation as nccl_checks
-from pytest_gpucluster.suites.nccl.steps import Nccl, failure_of, output_of
+from pytest_gpucluster.kit import mpi_world
+from pytest_gpucluster.kit.mpi_step import MPIRUN, Mpi, attempt
+from pytest_gpucluster.kit import nccl_validation as nccl_checks
+from pytest_gpucluster.kit.nccl_step import NcclStep, output_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -194,8 +194,8 @@ class Matrix:
             return Verdict("matrix.cell", Outcome.FAILED, found)
         srun = next((launcher for launcher in claim.launchers if launcher != MPIRUN), "srun")
         run = runner.run(MPIRUN if row == MPIRUN else srun, language)
-        verdict = mpi_checks.world(run)
-        return verdict if verdict.outcome is not Outcome.PASSED else mpi_checks.allreduce(run)
+        verdict = mpi_world.world(run)
+        return verdict if verdict.outcome is not Outcome.PASSED else mpi_world.allreduce(run)
 
     # --- NCCL
 
@@ -212,7 +212,7 @@ class Matrix:
         else:
             update |= {"container": None, "launcher": "srun"}
         cluster = self._cluster.model_copy(update={"nccl": nccl.model_copy(update=update)})
-        runner = Nccl(
+        runner = NcclStep(
             self._slurm, self._allocation, cluster, self._channel, self._inventory, gpus_per_node=self.gpus
         )
         if row == MPIRUN:
@@ -230,7 +230,7 @@ class Matrix:
             )
         return verdict
 
-    def _nccl_under_mpirun(self, runner: Nccl) -> Verdict:
+    def _nccl_under_mpirun(self, runner: NcclStep) -> Verdict:
         if runner.runner != "nccl-tests":
             raise NotAvailable("no nccl-tests on the nodes; our payload on torch is started by srun")
         argv = (runner.sweep.program, *runner.sweep.words(), "-g", "1")
@@ -254,4 +254,4 @@ def told(result: StepResult) -> tuple[tuple[str, str], ...]:
 
 
 def _failure(result: StepResult) -> str:
-    return "" if result.ok else result.hint or failure_of(result)
+    return "" if result.ok else result.hint or result.first_error

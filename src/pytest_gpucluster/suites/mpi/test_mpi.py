@@ -11,9 +11,10 @@ import pytest
 
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.suite import probed
+from pytest_gpucluster.kit import mpi_world
 from pytest_gpucluster.suites.mpi import checks
 from pytest_gpucluster.suites.mpi.facts import PMI_TYPES
-from pytest_gpucluster.suites.mpi.steps import IN_CONTAINER, MPIRUN, Mpi
+from pytest_gpucluster.kit.mpi_step import IN_CONTAINER, MPIRUN, Mpi
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.framework_config import MpiConfig
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import Node, ClusterSession
-    from pytest_gpucluster.suites.mpi.facts import Installed, Run
+    from pytest_gpucluster.kit.mpi_facts import Installed, Run
 
 pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("config")]
 
@@ -94,7 +95,7 @@ def runs(runners: list[Mpi], launcher: str, language: str) -> list[Run]:
 def believed(runs: list[Run]) -> list[Run]:
     """The same, where each came up as one world; test_world says why where it did not."""
     for run in runs:
-        verdict = checks.world(run)
+        verdict = mpi_world.world(run)
         if verdict.outcome is not Outcome.PASSED:
             pytest.skip(
                 f"not checked: the world is not believed, see mpi.world: {verdict.findings[0].measured}"
@@ -136,13 +137,13 @@ def test_pmi(pmi_types: tuple[str, ...], installed: Installed, config: MpiConfig
 def test_world(runs: list[Run], expect: Expect) -> None:
     """Every rank once, in one world, on the nodes asked for."""
     for run in runs:
-        expect(checks.world(run))
+        expect(mpi_world.world(run))
 
 
 def test_allreduce(believed: list[Run], expect: Expect) -> None:
     """The sum over all ranks is that of the closed form."""
     for run in believed:
-        expect(checks.allreduce(run))
+        expect(mpi_world.allreduce(run))
 
 
 def test_threads(believed: list[Run], config: MpiConfig, expect: Expect) -> None:

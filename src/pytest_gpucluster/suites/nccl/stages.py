@@ -24,11 +24,11 @@ from pytest_gpucluster.kit.pairing import circle
 from pytest_gpucluster.kit.payload_result import signal_name
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
-from pytest_gpucluster.suites.nccl import validation as beliefs
+from pytest_gpucluster.kit import nccl_validation as beliefs
 from pytest_gpucluster.suites.nccl.fleet import STANDS_APART
 from pytest_gpucluster.suites.nccl.localization import Kind, Localisation, Localiser
-from pytest_gpucluster.suites.nccl.steps import log_of, output_of
-from pytest_gpucluster.suites.nccl.table_reader import Output
+from pytest_gpucluster.kit.nccl_step import log_of, output_of
+from pytest_gpucluster.kit.nccl_tests import Output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.result import TaskResult
     from pytest_gpucluster.config.models import NcclThreshold, Profile
     from pytest_gpucluster.suites.nccl.localization import Measurement
-    from pytest_gpucluster.suites.nccl.steps import Measured, Nccl
-    from pytest_gpucluster.suites.nccl.table_reader import Run
+    from pytest_gpucluster.kit.nccl_step import Measured
+    from pytest_gpucluster.suites.nccl.steps import Nccl
+    from pytest_gpucluster.kit.nccl_tests import Run
 
 PAIR = 2
 OUT_OF_MEMORY = "out of memory"  # the kind of failure that kit/mpi_errors.py knows

@@ -18,8 +18,7 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest, environment_reques
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, ProbeError, StepError, StepTimeout
 from pytest_gpucluster.kit import mpi_errors
-from pytest_gpucluster.suites.mpi import facts as reading
-from pytest_gpucluster.suites.nccl.steps import failure_of
+from pytest_gpucluster.kit import mpi_facts as reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.config.models import Cluster, EnvironmentConfig
     from pytest_gpucluster.kit.framework_config import MpiConfig
-    from pytest_gpucluster.suites.mpi.facts import Installed, Run, World
+    from pytest_gpucluster.kit.mpi_facts import Installed, Run, World
 
 MPIRUN = "mpirun"
 IN_CONTAINER = "mpirun starts its daemons through srun, which is not in the image: there srun is the launcher"
@@ -102,7 +101,7 @@ class Mpi:
         if len(tasks) == 1 and tasks[0].rc == 0:
             return reading.read_installed(node, tasks[0].stdout)
         said = tasks[0].stderr.strip().splitlines()[-1:] if tasks else []
-        why = result.hint or (said[0] if said else "") or failure_of(result)
+        why = result.hint or (said[0] if said else "") or result.first_error
         return reading.Installed(node, problems=dict.fromkeys(self.config.languages, why))
 
     def usable(self, language: str) -> tuple[str, ...]:
@@ -153,7 +152,7 @@ class Mpi:
             rc=result.rc,
             problem=problem,
             failures=mpi_errors.explain(text, mpi=None if launcher == MPIRUN else kind) if failed else (),
-            said=failure_of(result) if failed else "",
+            said=result.first_error if failed else "",
         )
 
     def _world(self, launcher: str, result: StepResult) -> World:
@@ -218,5 +217,5 @@ def attempt(slurm: Slurm, allocation: Allocation, request: StepRequest) -> tuple
 
 
 def source(name: str) -> str:
-    """Return a file of the folder `payload`."""
-    return (Path(__file__).parent / "payload" / name).read_text()
+    """Return a file of the folder `payloads/mpi`."""
+    return (Path(__file__).parent / "payloads" / "mpi" / name).read_text()

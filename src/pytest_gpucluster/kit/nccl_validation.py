@@ -2,7 +2,7 @@
 
 A bandwidth is worth nothing until the ranks are proved: 0..W-1 once each, on the nodes that were asked for, each on
 a device of its own, over the transport that the profile expects, with right data and a whole table.
-`checks.nccl_bandwidth` judges the numbers afterwards.
+`suites/nccl/bandwidth.py` judges the numbers afterwards.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Finding, Metric, conclude
 from pytest_gpucluster.core.units import format_size
-from pytest_gpucluster.suites.nccl.log_reader import HINTS
+from pytest_gpucluster.kit.nccl_log import HINTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.core.check import Judgement, Verdict
     from pytest_gpucluster.kit.mpi_errors import Failure
-    from pytest_gpucluster.suites.nccl.log_reader import Log
-    from pytest_gpucluster.suites.nccl.table_reader import Half, Output, RankLine, Run
+    from pytest_gpucluster.kit.nccl_log import Log
+    from pytest_gpucluster.kit.nccl_tests import Half, Output, RankLine, Run
 
-__all__ = ["TRANSPORT", "RunSpec", "aligned", "believe", "believe_nodes", "follows", "metrics"]
+__all__ = ["TRANSPORT", "RunSpec", "aligned", "believe_nodes", "follows", "metrics", "validate_run"]
 
 # From bad to good: a better transport than the profile expects is no fault.
 _NET = ("NET/Socket", "NET/IB", "NET/IB/GDRDMA")
