@@ -42,7 +42,7 @@ class Horovod:
     """Runs Horovod on the claim's nodes, as the cluster file's `horovod:` says."""
 
     def __init__(self, steps: FrameworkStepRunner, config: HorovodConfig) -> None:
-        self.steps, self.config = steps, config
+        self.steps, self.config, self.nodes = steps, config, steps.nodes
         self._worlds: dict[Launch, World] = {}
 
     @property

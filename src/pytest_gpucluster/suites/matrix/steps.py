@@ -13,6 +13,7 @@ from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError
 from pytest_gpucluster.suites.matrix import checks
 from pytest_gpucluster.suites.matrix.checks import Cell, State, Work
 from pytest_gpucluster.kit import mpi_world
+from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.mpi_step import MPIRUN, Mpi, attempt
 from pytest_gpucluster.kit import nccl_validation as nccl_checks
 from pytest_gpucluster.kit.nccl_step import NcclStep, output_of
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster, EnvironmentConfig
@@ -48,7 +48,6 @@ class Matrix:
 
     def __init__(
         self,
-        slurm: Slurm,
         allocation: Allocation,
         cluster: Cluster,
         channel: Channel,
@@ -60,7 +59,7 @@ class Matrix:
             raise ConfigError(f"cluster {cluster.name} does not ask for the matrix: add `matrix:`")
         self.config: MatrixConfig = cluster.matrix
         self.nodes = nodes[: self.config.nodes]
-        self._slurm, self._allocation, self._cluster = slurm, allocation, cluster
+        self._slurm, self._allocation, self._cluster = allocation.slurm, allocation, cluster
         self._channel, self._inventory = channel, inventory
         self._mpi: dict[str, Mpi] = {}
 
@@ -169,15 +168,12 @@ class Matrix:
     def _runner(self, row: str) -> Mpi:
         if row not in self._mpi:
             self._environment(row)  # ConfigError for a name that is none
-            self._mpi[row] = Mpi(
-                self._slurm,
-                self._allocation,
-                self._cluster,
-                self._channel,
-                self.nodes,
-                ntasks_per_node=self.config.ntasks_per_node,
-                environment=self._images.get(row),
-            )
+            claim = self._cluster.mpi
+            assert claim is not None  # the cell does not apply otherwise
+            claim = claim.model_copy(update={"environment": self._images.get(row) or claim.environment})
+            held, cluster = self._allocation, self._cluster
+            steps = FrameworkStepRunner(held.slurm, held, cluster, claim, "mpi", self._inventory, self.nodes)
+            self._mpi[row] = Mpi(steps, claim, self._channel, ntasks_per_node=self.config.ntasks_per_node)
         return self._mpi[row]
 
     def _mpi_world(self, row: str) -> Verdict:
