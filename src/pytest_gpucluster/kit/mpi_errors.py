@@ -208,7 +208,7 @@ def explain(text: str, *, mpi: str | None = None) -> tuple[Failure, ...]:
     text = clipped(text)
     found: dict[str, Failure] = {}
     told_lines: set[int] = set()  # where a line fits several kinds, the first one is its own
-    nodes = _fold(set(nodes_of_tasks(text).values()))
+    nodes = hostlist.shown(set(nodes_of_tasks(text).values()), none="")
     started = (
         "" if mpi is None else f"; the step ran with --mpi={mpi}" if mpi else "; the step ran without --mpi"
     )
@@ -288,10 +288,3 @@ def _numbers(text: str) -> Iterator[int]:
 
 def _fold_numbers(numbers: list[str]) -> str:
     return ",".join(sorted({*numbers}, key=int))
-
-
-def _fold(nodes: set[str]) -> str:
-    try:
-        return hostlist.fold(nodes) if nodes else ""
-    except ValueError:
-        return ",".join(sorted(nodes))

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Finding, Metric, NotChecked, Outcome, Verdict, check
+from pytest_gpucluster.core.text import some
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.mpi_facts import Run
@@ -114,13 +115,6 @@ def _on_nodes(run: Run) -> Iterator[Finding]:
         for node in run.nodes:
             if counts[node] < run.ntasks_per_node:
                 yield Finding(node, f"{counts[node]} ranks", f"{run.ntasks_per_node} ranks")
-
-
-def some(numbers: Iterable[int]) -> str:
-    """Return the first eight numbers, and how many more there are."""
-    known = list(numbers)
-    shown = ", ".join(map(str, known[:8]))
-    return f"{shown} and {len(known) - 8} more" if len(known) > 8 else shown  # noqa: PLR2004 - a line
 
 
 @check(

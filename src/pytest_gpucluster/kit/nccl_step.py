@@ -16,7 +16,7 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, SlurmError, StepError, StepTimeout
 from pytest_gpucluster.kit import nccl_log, nccl_tests
-from pytest_gpucluster.kit.payload_step import COLLECTIVE
+from pytest_gpucluster.kit.payload_step import COLLECTIVE, environment_named
 from pytest_gpucluster.kit.payloads.collective import CONCLUDED, GIVEN_UP
 
 if TYPE_CHECKING:
@@ -183,13 +183,7 @@ class NcclStep:
     @cached_property
     def environment(self) -> EnvironmentConfig | None:
         """The environment of the cluster file that the steps run in."""
-        name = self.config.environment
-        if name is None:
-            return None
-        if name not in self._cluster.environments:
-            known = ", ".join(sorted(self._cluster.environments)) or "none"
-            raise ConfigError(f"nccl.environment {name!r} is not among the environments: {known}")
-        return self._cluster.environments[name]
+        return environment_named(self._cluster, self.config.environment, "nccl")
 
     # --- one collective over all nodes
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.core.check import Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError
+from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.suites.matrix import checks
 from pytest_gpucluster.suites.matrix.checks import Cell, State, Work
 from pytest_gpucluster.kit import mpi_world
@@ -122,7 +123,7 @@ class Matrix:
             return None
         known = self._cluster.environments
         if name not in known or not known[name].container_image:
-            images = ", ".join(sorted(key for key, value in known.items() if value.container_image)) or "none"
+            images = listed(sorted(key for key, value in known.items() if value.container_image))
             raise ConfigError(
                 f"{self._keys[row]} {name!r} is no environment with a container_image; there is {images}"
             )

@@ -22,7 +22,7 @@ from pytest_gpucluster.core.check import (
 )
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.sanitize import one_line
-from pytest_gpucluster.kit.mpi_world import some
+from pytest_gpucluster.core.text import some
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
