@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 NODES = ("gpu01", "gpu02", "gpu03")
 SHARES = dict.fromkeys(NODES, Share(2, 1))
-DRIVER = Path(ray_node.__file__).with_name("ray_driver.py")
+DRIVER = Path(ray_node.__file__).with_name("payload_driver.py")
 
 
 def told(verdict: Verdict) -> str:
