@@ -75,7 +75,7 @@ class NodesUnderTest(Protocol):
         """Return those of the nodes that can be tested."""
 
 
-def testable(session: NodesUnderTest) -> list[tuple[Allocation, tuple[str, ...]]]:
+def nodes_by_allocation(session: NodesUnderTest) -> list[tuple[Allocation, tuple[str, ...]]]:
     """Return every allocation with its testable nodes: they share a partition and a number of GPUs."""
     known = ((held, session.without_problem(held.nodes)) for held in session.allocations)
     return [(held, nodes) for held, nodes in known if nodes]
@@ -102,7 +102,7 @@ class FrameworkStepRunner:
         """Return a runner per allocation that has nodes to test."""
         return [
             cls(held.slurm, held, session.cluster, claim, section, session.inventory, nodes)
-            for held, nodes in testable(session)
+            for held, nodes in nodes_by_allocation(session)
         ]
 
     @cached_property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.kit.framework_step import testable
+from pytest_gpucluster.kit.framework_step import nodes_by_allocation
 from pytest_gpucluster.suites.matrix import checks
 from pytest_gpucluster.suites.matrix.steps import Matrix
 
@@ -41,7 +41,7 @@ def matrices(
     session, channel = gpucluster_session, gpucluster_session.need_channel()
     made = [
         Matrix(held, session.cluster, channel, session.inventory, nodes=nodes)
-        for held, nodes in testable(session)
+        for held, nodes in nodes_by_allocation(session)
     ]
     if not made:
         pytest.skip("not checked: no allocation has nodes that can be tested")
