@@ -25,8 +25,8 @@ from pytest_gpucluster.core.check import (
     conclude,
     with_cause,
     with_contention,
-    with_software_cause,
 )
+from pytest_gpucluster.kit.mpi_errors import with_software_cause
 from pytest_gpucluster.plugin.drain import _hardest
 from pytest_gpucluster.plugin.expect import MAX_SHOWN, describe
 from pytest_gpucluster.plugin.item_result import Record

@@ -40,22 +40,6 @@ NOT_YET: dict[str, tuple[str, ...]] = {
         "pytest_gpucluster.suites.burnin.config",
         "pytest_gpucluster.suites.monitoring.config",
     ),
-    "core/check.py": ("pytest_gpucluster.kit.mpi_errors",),
-    "core/versions.py": (
-        "pytest_gpucluster.kit.fabric_manager",
-        "pytest_gpucluster.kit.nvidia_smi",
-    ),
-    "kit/containers.py": ("pytest_gpucluster.suites.container.facts",),
-    "suites/burnin/results.py": ("pytest_gpucluster.suites.gpu.checks",),
-    "suites/matrix/checks.py": ("pytest_gpucluster.suites.mpi.checks",),
-    "suites/matrix/steps.py": (
-        "pytest_gpucluster.suites.mpi.checks",
-        "pytest_gpucluster.suites.mpi.steps",
-        "pytest_gpucluster.suites.nccl.steps",
-        "pytest_gpucluster.suites.nccl.validation",
-    ),
-    "suites/mpi/steps.py": ("pytest_gpucluster.suites.nccl.steps",),
-    "suites/nccl/stages.py": ("pytest_gpucluster.suites.gpu.checks",),
 }
 
 PROCESSES = {"subprocess", "pty"}

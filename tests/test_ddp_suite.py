@@ -15,6 +15,7 @@ from plugin_helpers import Run, cluster_file, names, run_pytest
 
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.kit.framework_config import DdpConfig
+from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, read_facts
 from pytest_gpucluster.suites.ddp import checks as ddp
 from pytest_gpucluster.suites.ddp import payload
@@ -403,8 +404,11 @@ def test_on_a_slow_machine_torchrun_has_more_time(
         return PayloadResult(key, (), 0)
 
     monkeypatch.setattr(runner, "run_payload", run_payload)
-    anything: Any = SimpleNamespace(environments={})
-    steps = runner.Ddp(anything, anything, anything, DdpConfig(), {}, nodes=NODES, gpus=0)
+    simulated = SimpleNamespace(profile=SimpleNamespace(simulated=True))
+    cluster: Any = SimpleNamespace(environments={}, group_of=lambda _: simulated)
+    anything: Any = SimpleNamespace()
+    found = FrameworkStepRunner(anything, anything, cluster, DdpConfig(), "ddp", {}, NODES)
+    steps = runner.Ddp(found, DdpConfig())
     monkeypatch.setattr(runner.Ddp, "fit", NODES)
     steps._worked["gloo"] = PayloadResult("ddp", NODES, 4, seconds=took, problem=problem)
     assert steps.torchrun.ntasks == 0

@@ -33,6 +33,15 @@ class Asks(Protocol):
         """Return the facts of the item's node."""
 
 
+class RunOfNodes(Protocol):
+    """The steps of a framework in one allocation."""
+
+    nodes: tuple[str, ...]
+
+
+Run = TypeVar("Run", bound=RunOfNodes)
+
+
 def probe_for(probe: AnyProbe, cluster: Cluster) -> Probe[Any]:
     """Return the probe itself, made for this cluster where it is a function of it."""
     return probe if isinstance(probe, Probe) else probe(cluster)
@@ -86,6 +95,14 @@ def probed(probe: AnyProbe) -> Any:
 
     facts_of_node.gpucluster_probe = probe  # type: ignore[attr-defined] # read by the plugin's prefetch
     return pytest.fixture(facts_of_node)
+
+
+def taking_part(runs: Iterable[Run], node: str, section: str) -> Run:
+    """Return the run of this node's allocation; the item is not applicable where no run has the node."""
+    found = next((run for run in runs if node in run.nodes), None)
+    if found is None:
+        pytest.skip(f"not applicable: `{section}.nodes` of the cluster file asks for fewer nodes")
+    return found
 
 
 def fleet_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any] | None = None) -> Any:

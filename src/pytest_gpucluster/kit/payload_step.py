@@ -10,6 +10,7 @@ from pytest_gpucluster.cluster.slurm.pyxis import explain
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import run_step
 from pytest_gpucluster.core.errors import ConfigError, StepError, StepTimeout
+from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, last_words, read_facts
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def environment_named(cluster: Cluster, name: str | None, section: str) -> Envir
     if name is None:
         return None
     if name not in cluster.environments:
-        known = ", ".join(sorted(cluster.environments)) or "none"
+        known = listed(sorted(cluster.environments))
         raise ConfigError(f"{section}.environment {name!r} is not among the environments: {known}")
     return cluster.environments[name]
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster, GpuProfile, Profile
+    from pytest_gpucluster.kit.nccl_tests import Run
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suite import AnyProbe
-    from pytest_gpucluster.suites.nccl.table_reader import Run
 
 SESSION: pytest.StashKey[ClusterSession] = pytest.StashKey()
 

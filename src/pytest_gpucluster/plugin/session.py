@@ -39,8 +39,8 @@ from pytest_gpucluster.core.errors import (
 )
 from pytest_gpucluster.core.probe import Answer, Probe, with_root
 from pytest_gpucluster.core.topology import parse_slurm_topology
-from pytest_gpucluster.core.versions import versions_in
 from pytest_gpucluster.kit.containers import clear, dead_users
+from pytest_gpucluster.kit.versions import versions_in
 from pytest_gpucluster.plugin import signals
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, Record, clean, matches
 from pytest_gpucluster.plugin.node_partition import Lanes, NodeLease, make_lanes

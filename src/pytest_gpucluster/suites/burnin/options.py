@@ -24,7 +24,7 @@ def asked(option: Any) -> bool:
 
 
 def prepare(option: Any, read_events: Callable[[Path], Iterable[Mapping[str, Any]]]) -> None:
-    """Read the log of --burnin-resume; ConfigError where it holds no burn-in. The log of this run may take its place."""
+    """Read the log of --burnin-resume; ConfigError where it holds no burn-in. This run may replace the log."""
     refuse_workers(option)
     if not option.burnin_resume:
         return

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.config.models import EnvironmentConfig
-from pytest_gpucluster.suite import fleet_probed, probed
 from pytest_gpucluster.kit import fabric_manager as fabric_manager_probe
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
+from pytest_gpucluster.suite import fleet_probed, probed
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric import facts as infiniband
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.suite import asks, fleet_probed, probed
 from pytest_gpucluster.kit import fabric_manager as fabric_manager_probe
 from pytest_gpucluster.kit import kernel_log as kernel_log_probe
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit import xid_check as xid
+from pytest_gpucluster.suite import asks, fleet_probed, probed
 from pytest_gpucluster.suites.gpu import checks as gpu
 
 if TYPE_CHECKING:

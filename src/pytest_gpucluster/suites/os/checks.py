@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.probe import Answer
     from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, Memory, Mount
-    from pytest_gpucluster.suites.os.software_facts import Processes, CommandOutput, SystemState, TimeSync
+    from pytest_gpucluster.suites.os.software_facts import CommandOutput, Processes, SystemState, TimeSync
     from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder
 
 T = TypeVar("T")

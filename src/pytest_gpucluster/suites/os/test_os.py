@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import pytest
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
-from pytest_gpucluster.suite import asks, asks_of_nodes, fleet_probed, probed
 from pytest_gpucluster.core.probe import RESPONDS
 from pytest_gpucluster.kit.kernel_log import KERNEL_LOG
+from pytest_gpucluster.suite import asks, asks_of_nodes, fleet_probed, probed
 from pytest_gpucluster.suites.os import checks as os
 from pytest_gpucluster.suites.os import facts as basics
 from pytest_gpucluster.suites.os import kernel_log as kernel_log_check
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.probe import Answer, Probe
     from pytest_gpucluster.kit.kernel_log import KernelLog
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, ClusterSession
+    from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, Memory, Mount
     from pytest_gpucluster.suites.os.kernel_log import Stalls
     from pytest_gpucluster.suites.os.network_facts import Link, Naming, Network, ReachabilityResult
-    from pytest_gpucluster.suites.os.software_facts import Processes, CommandOutput, SystemState, TimeSync
+    from pytest_gpucluster.suites.os.software_facts import CommandOutput, Processes, SystemState, TimeSync
     from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder
 
     T = TypeVar("T")
@@ -124,7 +124,11 @@ def neighbours(cluster: Cluster, nodes: tuple[str, ...]) -> Probe[tuple[Reachabi
 
 @pytest.fixture
 def way(
-    node: Node, nodes: tuple[str, ...], neighbours: Probe[tuple[ReachabilityResult, ...]], facts: Facts, expect: Expect
+    node: Node,
+    nodes: tuple[str, ...],
+    neighbours: Probe[tuple[ReachabilityResult, ...]],
+    facts: Facts,
+    expect: Expect,
 ) -> tuple[ReachabilityResult, ...]:
     """The ways from this node to its neighbours."""
     if set(nodes).intersection(node.group.names) <= {node.name}:
@@ -477,7 +481,12 @@ def test_name_time(naming: Naming, usual_name_time: float, expect: Expect) -> No
     expect(os_network.name_time(naming, usual_name_time))
 
 
-def test_reachable(node: Node, way: tuple[ReachabilityResult, ...], all_ways: os_network.Ways, expect: Expect) -> None:  # noqa: ARG001 - not checked without
+def test_reachable(
+    node: Node,
+    way: tuple[ReachabilityResult, ...],  # noqa: ARG001 - a node that cannot tell is not checked
+    all_ways: os_network.Ways,
+    expect: Expect,
+) -> None:
     """The neighbours in the group are reached by name, and reach the node."""
     expect(os_network.reachable(node.name, all_ways))
 

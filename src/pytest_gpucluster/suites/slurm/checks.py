@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.metric_direction import NEITHER
+from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.suite_work import LateCheck
 from pytest_gpucluster.suites.slurm.diagnostic_step import (
     ARRAY_EXIT,
@@ -201,7 +202,7 @@ def step(exam: NodeExam) -> Judgement:
     for rank, names in lost.items():
         yield Finding(f"task {rank}", f"{', '.join(names)} not as Slurm sets it", "the task's place")
     if not lost and sorted(task.local_id for task in exam.tasks) != list(range(exam.tasks_asked)):
-        yield Finding("tasks", _listed(task.local_id for task in exam.tasks), f"0 to {exam.tasks_asked - 1}")
+        yield Finding("tasks", listed(task.local_id for task in exam.tasks), f"0 to {exam.tasks_asked - 1}")
 
 
 @check(
@@ -291,7 +292,7 @@ def gpu_binding(exam: NodeExam) -> Judgement:
     yield Metric("bound_gpus", len(owners), "GPUs")
     for device, ranks in sorted(owners.items()):
         if len(ranks) > 1:
-            yield Finding(f"GPU {device}", f"used by tasks {_listed(ranks)}", "used by one task")
+            yield Finding(f"GPU {device}", f"used by tasks {listed(ranks)}", "used by one task")
 
 
 @check(
@@ -567,7 +568,3 @@ def _gres(info: NodeInfo) -> str:
 
 def _script(config: Mapping[str, str], key: str) -> str:
     return config.get(key) or config.get(f"{key}[0]", "")
-
-
-def _listed(values: object) -> str:
-    return ", ".join(str(value) for value in values)  # type: ignore[attr-defined]  # any iterable

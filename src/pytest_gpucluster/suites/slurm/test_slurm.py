@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster, Profile
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, ClusterSession
+    from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.slurm.diagnostic_step import JobFacts, NodeExam
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm")]

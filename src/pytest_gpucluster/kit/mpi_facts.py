@@ -1,7 +1,7 @@
-"""Which MPIs a node has, and what a world of MPI ranks told: text -> facts. Pure.
+"""Which MPI a node has, and what a world of MPI ranks told: text -> facts. Pure.
 
-The lines are those of the folder payload (prepare.sh, world.c, world.py); the versions were read off Open MPI 4.1.4
-and MPICH 5.0.2, and stand in the sources of Open MPI 5, MVAPICH 2 and Intel MPI.
+The lines are those of the folder payloads/mpi (prepare.sh, world.c, world.py); the versions were read off Open MPI
+4.1.4 and MPICH 5.0.2, and stand in the sources of Open MPI 5, MVAPICH 2 and Intel MPI.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import ProbeError
-from pytest_gpucluster.core.probe import Probe, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pytest_gpucluster.core.probe import Answer
     from pytest_gpucluster.kit.mpi_errors import Failure
 
 _LINE = re.compile(r"gpucluster-mpi (\{.*\})\s*$", re.MULTILINE)
