@@ -23,6 +23,7 @@ from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.plugin import burnin as plugin
+from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.suites.burnin import checks, payload
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
@@ -886,7 +887,8 @@ def test_a_log_gives_what_was_done_and_who_is_out() -> None:
             "rounds": 2,
         },
     ]
-    before = ResumeState.read(events)
+    before = ResumeState()
+    read_run(events, burnin=before.add)
     assert (before.asked, before.seconds, before.rounds) == (600.0, 200.0, 2)
     assert (before.nodes["a"].rounds, before.nodes["b"].out) == (2, "wrong data")
 

@@ -52,7 +52,7 @@ def metric(name: str, value: Any, unit: str, device: str = "", **more: Any) -> d
 
 
 def result(
-    node: str, check: str, outcome: str = "passed", metrics: Sequence[Mapping[str, Any]] = (), **more: Any
+    node: str, check: str, outcome: str = "passed", metrics: Sequence[dict[str, Any]] = (), **more: Any
 ) -> dict[str, Any]:
     suite, _, what = check.partition(".")
     inside = f"[{node}]" if node else ""
@@ -71,7 +71,7 @@ def result(
 
 
 def log(
-    night: int, results: Sequence[Mapping[str, Any]], *, end: int | None = 0, real: bool = True, **more: Any
+    night: int, results: Sequence[dict[str, Any]], *, end: int | None = 0, real: bool = True, **more: Any
 ) -> list[dict[str, Any]]:
     """Return the events of one night's run; `end` None: it was killed."""
     run, time = f"night{night:03}", FIRST + night * DAY
@@ -124,7 +124,7 @@ def kept(path: Path) -> Iterator[History]:
         yield opened
 
 
-def add(kept: History, events: Sequence[Mapping[str, Any]]) -> Comparison:
+def add(kept: History, events: Sequence[dict[str, Any]]) -> Comparison:
     run = recorded(events)
     assert kept.add(run)
     return kept.compare(kept.find(run.cluster, run.run))

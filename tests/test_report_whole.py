@@ -225,7 +225,7 @@ def reports() -> dict[str, str]:
         "few.html": page(FEW, COMPARISON),
         "many.html": page(MANY, None),
         "few.prom": prom.render(
-            run_of(FEW), before='gpucluster_last_success_timestamp_seconds{cluster="prod"} 17\n'
+            run_of(FEW), before='gpucluster_last_success_timestamp_seconds{cluster="prod"} 17.0\n'
         ),
         "few.xml": ET.tostring(root, encoding="unicode") + "\n",
     }

@@ -12,6 +12,7 @@ from pytest_gpucluster.core.units import parse_option_time
 from pytest_gpucluster.plugin.item_result import clean
 from pytest_gpucluster.plugin.node_items import marks_of
 from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +42,8 @@ def before(option: Any) -> ResumeState | None:
 
     path = Path(option.burnin_resume)
     try:
-        found = ResumeState.read(read_events(path))
+        found = ResumeState()
+        read_run(read_events(path), burnin=found.add)
     except OSError as error:
         raise ConfigError(f"--burnin-resume: {path}: {error.strerror}") from error
     except (KeyError, TypeError, ValueError) as error:

@@ -30,7 +30,7 @@ from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.report import svg
 from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.comparison import Compared, Comparison
-from pytest_gpucluster.report.run_model import ACTIONS, CLUSTER, RED, STATES, read_run
+from pytest_gpucluster.report.run_model import ACTIONS, CLUSTER, RED, STATES, as_dict, as_list, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -280,8 +280,8 @@ def _some(names: Sequence[str], most: int = 6) -> str:
 
 def _record(run: Run) -> dict[str, Any]:
     start = run.start
-    groups = [group for group in _list(start.get("groups")) if isinstance(group, dict)]
-    seconds = (run.ended or 0) - (run.began or 0)
+    groups = [group for group in as_list(start.get("groups")) if isinstance(group, dict)]
+    seconds = run.seconds
     return {
         "cluster": _text(start.get("cluster")) or "unknown cluster",
         "description": _text(start.get("description")),
@@ -292,30 +292,30 @@ def _record(run: Run) -> dict[str, Any]:
         "nodes": run.selected,
         "suites": run.suites,
         "options": shlex.join(
-            word for pair in _dict(start.get("scope")).items() for word in map(_text, pair)
+            word for pair in as_dict(start.get("scope")).items() for word in map(_text, pair)
         ),
         "criteria": [
             {key: _text(group.get(key)) for key in ("nodes", "profile", "description", "source")}
             for group in groups
         ],
-        "waived": {_text(key): _text(why) for key, why in _dict(start.get("not_applicable")).items()},
-        "version": _text(_dict(start.get("versions")).get("pytest-gpucluster")),
+        "waived": {_text(key): _text(why) for key, why in as_dict(start.get("not_applicable")).items()},
+        "version": _text(as_dict(start.get("versions")).get("pytest-gpucluster")),
     }
 
 
 def _environment(run: Run) -> list[tuple[str, str]]:
     start = run.start
     rows = [("Slurm", _text(start.get("slurm")) or "none")]
-    rows += [(_text(name), _text(told)) for name, told in _dict(start.get("versions")).items()]
+    rows += [(_text(name), _text(told)) for name, told in as_dict(start.get("versions")).items()]
     rows += [("system", _text(start.get("system"))), ("started on", _text(start.get("host")))]
     rows += [("in folder", _text(start.get("folder")))]
-    rows.append(("arguments", shlex.join(_text(one) for one in _list(start.get("arguments")))))
+    rows.append(("arguments", shlex.join(_text(one) for one in as_list(start.get("arguments")))))
     rows += [
-        (f"allocation {_text(job.get('job'))}", folded(_text(node) for node in _list(job.get("nodes"))))
+        (f"allocation {_text(job.get('job'))}", folded(_text(node) for node in as_list(job.get("nodes"))))
         for job in run.jobs
     ]
     finish = run.finish or {}
-    processes = ", ".join(f"{_text(k)} {_text(v)}" for k, v in _dict(finish.get("processes")).items())
+    processes = ", ".join(f"{_text(k)} {_text(v)}" for k, v in as_dict(finish.get("processes")).items())
     rows += [
         ("processes started", processes),
         ("exit status", _text(finish.get("exit", "the run did not end"))),
@@ -708,7 +708,7 @@ def _gaps(run: Run) -> dict[str, Any]:
 
 def _suite_table(title: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
     def order(at: int) -> Callable[[dict[str, Any]], Any]:
-        return lambda put: (*_list(put.get("place")), 0, 0)[at]
+        return lambda put: (*as_list(put.get("place")), 0, 0)[at]
 
     rows = list(dict.fromkeys(_text(put.get("row")) for put in sorted(cells, key=order(0))))
     columns = list(dict.fromkeys(_text(put.get("column")) for put in sorted(cells, key=order(1))))
@@ -721,11 +721,3 @@ def _suite_table(title: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     return cut(printable(value), 600)
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _dict(value: Any) -> dict[Any, Any]:
-    return value if isinstance(value, dict) else {}
