@@ -21,9 +21,11 @@ from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.metric_direction import HIGHER, KINDS, LOWER, NEITHER, judge, kind_of
-from pytest_gpucluster.report import history as module
+from pytest_gpucluster.report import history
+from pytest_gpucluster.report import history_file as module
 from pytest_gpucluster.report.events import read_events
-from pytest_gpucluster.report.history import APPLICATION, History
+from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.history_file import APPLICATION
 from pytest_gpucluster.report.regression import Past
 from pytest_gpucluster.report.run_snapshot import recorded
 
@@ -796,7 +798,7 @@ def test_every_table_of_runs_is_emptied_with_them(path: Path, kept: History) -> 
             for table in tables
             if any(column[1] == "run" for column in db.execute(f"PRAGMA table_info({table})"))
         ]
-    assert sorted(module._OF_RUN) == sorted(set(of_run) - {"runs"})
+    assert sorted(history._OF_RUN) == sorted(set(of_run) - {"runs"})
 
 
 def test_a_check_of_no_node_keeps_its_parameters() -> None:

@@ -18,6 +18,7 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.metric_direction import NEITHER, Judged, kind_of
 from pytest_gpucluster.report import comparison as compared
 from pytest_gpucluster.report.run_snapshot import PAIRED, RED, Measure
+from pytest_gpucluster.report.words import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -353,13 +354,6 @@ def _is_name(text: str) -> bool:
         return hostlist.expand(text) == (text,)
     except ValueError:
         return False
-
-
-def number(value: float | None) -> str:
-    """Write a metric with four significant digits, whole numbers whole, '-' for none."""
-    if value is None:
-        return "-"
-    return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"  # noqa: PLR2004
 
 
 def share(distance: float | None) -> str:
