@@ -12,8 +12,8 @@ from test_report_html import page_of
 from test_report_whole import in_utc
 
 from pytest_gpucluster.report import html, html_figures, words
-from pytest_gpucluster.report.comparison import Compared, Comparison
 from pytest_gpucluster.report.html import Judged, judge
+from pytest_gpucluster.report.regression import Compared, ShownComparison
 from pytest_gpucluster.report.run_model import CLUSTER, read_run
 
 NOT = "Not accepted"
@@ -372,7 +372,7 @@ def test_a_compared_metric(row: Compared, change: str, where: str) -> None:
 def test_compared_metrics_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "MAX_COMPARED", 2)
     rows = tuple(Compared("gpu01", f"m{n}", "W", 1.0, worse=n % 2 == 0) for n in range(9))
-    found = html._comparison(Comparison("h.db", rows))
+    found = html._comparison(ShownComparison("h.db", rows))
     assert found is not None
     assert (len(found["worse"]), len(found["others"]), found["left_out"]) == (2, 2, 5)
     assert html._comparison(None) is None
@@ -781,9 +781,9 @@ def test_a_distribution_field_by_field() -> None:
 
 
 def test_texts_have_a_limit() -> None:
-    kept = html._printed(Comparison("h.db", note="x" * 4000, last_good="a\x1b[1mb"))
+    kept = html._printed(ShownComparison("h.db", note="x" * 4000, last_good="a\x1b[1mb"))
     assert (kept.note, kept.last_good, kept.source) == ("x" * 4000, "ab", "h.db")
-    assert html._printed(Comparison("h.db", note="x" * 4001)).note == (
+    assert html._printed(ShownComparison("h.db", note="x" * 4001)).note == (
         f"{'x' * 2000} [... 1 characters left out ...] {'x' * 2000}"
     )
     assert html._text("x" * 600) == "x" * 600
@@ -795,7 +795,7 @@ def test_what_is_not_compared_is_empty() -> None:
         "node": "n", "metric": "m", "unit": "u", "now": 1.0, "device": "", "last_good": None, "previous": None,
         "fleet": None, "worse": False, "note": "",
     }  # fmt: skip
-    assert vars(Comparison("h.db")) == {
+    assert vars(ShownComparison("h.db")) == {
         "source": "h.db", "rows": (), "last_good": "", "previous": "", "runs": 0,
         "fleet_is": "median of the nodes in this run", "note": "",
     }  # fmt: skip

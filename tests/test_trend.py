@@ -10,9 +10,9 @@ from test_report_whole import in_utc
 
 from pytest_gpucluster.core.metric_direction import Judged
 from pytest_gpucluster.report import regression as trend
-from pytest_gpucluster.report.comparison import Compared
 from pytest_gpucluster.report.regression import (
     Change,
+    Compared,
     Comparison,
     Fleet,
     Past,

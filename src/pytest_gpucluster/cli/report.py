@@ -12,7 +12,7 @@ from pytest_gpucluster.core.secure_tempfile import group_id
 if TYPE_CHECKING:
     import argparse
 
-    from pytest_gpucluster.report.comparison import Comparison
+    from pytest_gpucluster.report.regression import ShownComparison
 
 LOG, HTML, JUNIT = "events.jsonl", "report.html", "junit.xml"
 
@@ -66,7 +66,7 @@ def report(args: argparse.Namespace) -> None:
     )
 
 
-def _comparison(history: Path | None, log: Path) -> Comparison | None:
+def _comparison(history: Path | None, log: Path) -> ShownComparison | None:
     if history is None:
         return None
     from pytest_gpucluster.report.events import read_events  # noqa: PLC0415 - only with a history

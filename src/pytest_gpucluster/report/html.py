@@ -25,8 +25,8 @@ from pytest_gpucluster.core.sanitize import cut, printable
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.report import svg
 from pytest_gpucluster.report.atomic_write import write_whole
-from pytest_gpucluster.report.comparison import Compared, Comparison
 from pytest_gpucluster.report.html_figures import SMALL_FLEET, bandwidth, numbers
+from pytest_gpucluster.report.regression import Compared, ShownComparison
 from pytest_gpucluster.report.run_model import ACTIONS, CLUSTER, RED, STATES, as_dict, as_list, read_run
 from pytest_gpucluster.report.words import clock, count, counted, folded, number
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["render", "write"]
 
-_Held = TypeVar("_Held", Compared, Comparison)
+_Held = TypeVar("_Held", Compared, ShownComparison)
 
 STOPPED = 2  # pytest's exit status of a run that was interrupted
 MAX_GROUPS = 250  # sections of failures; the others become one line each
@@ -59,14 +59,14 @@ def write(
     events: Iterable[dict[str, Any]],
     path: Path,
     *,
-    comparison: Comparison | None = None,
+    comparison: ShownComparison | None = None,
     group: int | None = None,
 ) -> None:
     """Write the report of one run to `path`, whole or not at all. GpuClusterError where that cannot be."""
     write_whole(path, render(events, comparison=comparison).encode(), group=group)
 
 
-def render(events: Iterable[dict[str, Any]], *, comparison: Comparison | None = None) -> str:
+def render(events: Iterable[dict[str, Any]], *, comparison: ShownComparison | None = None) -> str:
     """Return the report as text."""
     run = read_run(events)
     anchors = {id(group): f"g{number}" for number, group in enumerate(_ordered(run), 1)}
@@ -439,7 +439,7 @@ def _logs(run: Run, group: Group) -> list[str]:
 # --- history, acts, gaps
 
 
-def _comparison(comparison: Comparison | None) -> dict[str, Any] | None:
+def _comparison(comparison: ShownComparison | None) -> dict[str, Any] | None:
     if comparison is None:
         return None
     worse = [row for row in comparison.rows if row.worse]

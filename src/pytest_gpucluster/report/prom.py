@@ -18,6 +18,7 @@ from prometheus_client.core import GaugeMetricFamily, Sample
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.run_model import RED, read_run
 
@@ -252,8 +253,7 @@ def _series(metric: str, unit: str) -> tuple[str, str, str, float]:
 
 
 def _parameters(result: Mapping[str, Any]) -> str:
-    inside = str(result["nodeid"]).partition("[")[2].removesuffix("]")
-    return f"-{inside}-".replace(f"-{result['node']}-", "-", 1)[1:-1] if result["node"] else inside
+    return junit.name(str(result["nodeid"]), str(result["node"])).partition("[")[2].removesuffix("]")
 
 
 def _gpu(part: str) -> str:

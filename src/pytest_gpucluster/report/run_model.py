@@ -23,20 +23,6 @@ from pytest_gpucluster.core.sanitize import cut, printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = [
-    "CLUSTER",
-    "RED",
-    "Group",
-    "Row",
-    "Run",
-    "Series",
-    "as_dict",
-    "as_dicts",
-    "as_list",
-    "finite",
-    "read_run",
-]
-
 CLUSTER = "(cluster)"  # stands for checks that are about no single node
 RED = ("failed", "error")
 # worst first: a cell of nodes x suites shows the first of these that it holds

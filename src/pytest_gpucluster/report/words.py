@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,10 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.report.run_model import CLUSTER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 EXACT = 1e15  # below it a float holds every whole number
+TINY = 1e-300  # below it floats are subnormal: no power of ten is near
 
 
 def folded(nodes: Iterable[str]) -> str:
@@ -59,3 +61,11 @@ def clock(time: Any) -> str:
 def count(number: int, word: str) -> str:
     """Count things: '1 node', '1,000 nodes'."""
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def round_up(value: float, steps: Sequence[float]) -> float:
+    """Return the next of these steps times a power of ten: a round number to end an axis with."""
+    if not math.isfinite(value) or value < TINY:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in steps if step * power >= value * 0.999_999)
