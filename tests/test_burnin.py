@@ -24,7 +24,7 @@ from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.kit.payload_step import sent
 from pytest_gpucluster.plugin.live_line import LiveLine
-from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.run_model import read_log, read_run
 from pytest_gpucluster.suites.burnin import checks, payload
 from pytest_gpucluster.suites.burnin import options as burnin_options
 from pytest_gpucluster.suites.burnin.config import BurninConfig
@@ -890,7 +890,8 @@ def test_a_log_gives_what_was_done_and_who_is_out() -> None:
             "rounds": 2,
         },
     ]
-    before = ResumeState.read(events)
+    before = ResumeState()
+    read_run(events, burnin=before.add)
     assert (before.asked, before.seconds, before.rounds) == (600.0, 200.0, 2)
     assert (before.nodes["a"].rounds, before.nodes["b"].out) == (2, "wrong data")
 
@@ -951,7 +952,7 @@ def test_options_say_how_long(log: Path) -> None:
     assert burnin_options.seconds(options(burnin_time="4h"), CONFIG) == 14400
     assert burnin_options.seconds(options(), CONFIG) == CONFIG.time
     resumed = options(burnin_resume=str(log))
-    burnin_options.prepare(resumed, read_events)
+    burnin_options.prepare(resumed, read_log)
     assert burnin_options.seconds(resumed, CONFIG) == 100
     resumed.burnin_time = "30s"
     with pytest.raises(ConfigError, match="over: 40 s of 30 s"):
@@ -970,7 +971,7 @@ def test_wrong_options_are_told_in_a_line(tmp_path: Path) -> None:
         ({"burnin_time": "1h", "numprocesses": 2}, "leave -n away"),
     ):
         with pytest.raises(ConfigError, match=what):
-            burnin_options.prepare(options(**wrong), read_events)
+            burnin_options.prepare(options(**wrong), read_log)
     with pytest.raises(ConfigError, match="--burnin-time"):
         burnin_options.seconds(options(burnin_time="soon"), CONFIG)
 

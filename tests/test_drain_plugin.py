@@ -17,8 +17,8 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.drain import Budget
 from pytest_gpucluster.plugin.drain import Drainage, Options, edited_reasons, trial_reasons
 from pytest_gpucluster.plugin.session import Controller
+from pytest_gpucluster.report.events import logs_below
 from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.logs import logs_below
 from pytest_gpucluster.report.run_snapshot import Recorded
 
 if TYPE_CHECKING:

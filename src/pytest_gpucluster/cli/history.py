@@ -17,7 +17,8 @@ from pytest_gpucluster import config
 from pytest_gpucluster.core import sanitize as printable
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.report.history import LAST, LAST_GOOD, History
-from pytest_gpucluster.report.regression import WHOLE, fold, number, share, when
+from pytest_gpucluster.report.regression import WHOLE, fold, share, when
+from pytest_gpucluster.report.words import number
 
 if TYPE_CHECKING:
     import argparse

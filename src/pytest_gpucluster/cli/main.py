@@ -445,7 +445,7 @@ def _drains_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _drains(args: argparse.Namespace) -> None:
     from pytest_gpucluster.drain import PREFIX, listed  # noqa: PLC0415 - only here
-    from pytest_gpucluster.report.logs import logs_below  # noqa: PLC0415 - the same
+    from pytest_gpucluster.report.events import logs_below  # noqa: PLC0415 - the same
 
     slurm = _slurm_of(args.cluster)
     try:

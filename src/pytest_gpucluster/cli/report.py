@@ -12,7 +12,7 @@ from pytest_gpucluster.core.secure_tempfile import group_id
 if TYPE_CHECKING:
     import argparse
 
-    from pytest_gpucluster.report.comparison import Comparison
+    from pytest_gpucluster.report.regression import ShownComparison
 
 LOG, HTML, JUNIT = "events.jsonl", "report.html", "junit.xml"
 
@@ -42,27 +42,31 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def report(args: argparse.Namespace) -> None:
     """Write report.html and junit.xml, and say what was written."""
     from pytest_gpucluster.report import html, junit  # noqa: PLC0415 - the other commands need no templates
-    from pytest_gpucluster.report.events import read_events  # noqa: PLC0415
+    from pytest_gpucluster.report.events import read_events  # noqa: PLC0415 - the same
+    from pytest_gpucluster.report.run_model import read_run  # noqa: PLC0415 - the same
 
     log = args.source / LOG if args.source.is_dir() else args.source
     if not log.is_file():
         raise GpuClusterError(f"{log}: is not there; name a --report-dir or an {LOG}")
-    kinds = {str(event.get("event")) for event in read_events(log)}
-    if "start" not in kinds:
+    run = read_run(read_events(log), result=lambda _: None)
+    if not run.start:
         raise GpuClusterError(f"{log}: is no event log of a run (it has no event `start`)")
     folder = args.output or log.parent
     group = group_id(args.report_group)
     page, cases = folder / HTML, folder / JUNIT
     html.write(read_events(log), page, comparison=_comparison(args.history, log), group=group)
     _say(f"{page}: written")
-    if "finish" in kinds and cases.exists() and not args.force:
+    if run.finish is not None and cases.exists() and not args.force:
         _say(f"{cases}: kept as pytest wrote it at the end of the run; --force writes it anew from the log")
         return
     junit.write(read_events(log), cases, group=group)
-    _say(f"{cases}: written" + ("" if "finish" in kinds else "; the run did not end, and a testcase says so"))
+    _say(
+        f"{cases}: written"
+        + ("" if run.finish is not None else "; the run did not end, and a testcase says so")
+    )
 
 
-def _comparison(history: Path | None, log: Path) -> Comparison | None:
+def _comparison(history: Path | None, log: Path) -> ShownComparison | None:
     if history is None:
         return None
     from pytest_gpucluster.report.events import read_events  # noqa: PLC0415 - only with a history

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
@@ -58,7 +57,7 @@ class OnRequest(Protocol):
     def asked(self, option: Any) -> bool:
         """Tell whether this run asks for the suite."""
 
-    def prepare(self, option: Any, read_events: Callable[[Path], Iterable[Mapping[str, Any]]]) -> None:
+    def prepare(self, option: Any, read_log: Callable[..., object]) -> None:
         """Check the options before anything is started, and read the event log that they name."""
 
     def configure(self, option: Any, cluster: Cluster) -> tuple[Cluster, float]:

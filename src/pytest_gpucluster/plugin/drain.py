@@ -28,8 +28,8 @@ from pytest_gpucluster.plugin.item_result import clean
 from pytest_gpucluster.plugin.rerun import NOT_REPEATABLE, run_again
 from pytest_gpucluster.plugin.session import Controller
 from pytest_gpucluster.plugin.summary import classify
+from pytest_gpucluster.report.events import logs_below
 from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.logs import logs_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence

@@ -43,7 +43,8 @@ from pytest_gpucluster.plugin.session import ClusterSession, Controller, Worker
 from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_slurms_options, refuse_words
 from pytest_gpucluster.report import step_logs as steps
 from pytest_gpucluster.report.atomic_write import Reports, is_stream
-from pytest_gpucluster.report.events import EventLog, read_events
+from pytest_gpucluster.report.events import EventLog
+from pytest_gpucluster.report.run_model import read_log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -104,7 +105,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     option = config.option
     look_at_baseline(option.baseline)
     for suite in requested(option):
-        suite.prepare(option, read_events)  # before our own log takes the place of the old one
+        suite.prepare(option, read_log)  # before our own log takes the place of the old one
     notes: list[str] = []
     cluster = with_options(find_cluster(option.cluster, option.profile, notes), option)
     selection = Selection.parse(option.nodes, option.exclude_nodes)

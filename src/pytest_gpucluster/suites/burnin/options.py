@@ -9,7 +9,7 @@ from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.units import parse_option_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
 
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.suites.burnin.config import BurninConfig
@@ -23,7 +23,7 @@ def asked(option: Any) -> bool:
     return bool(option.burnin_time or option.burnin_resume or "burnin" in (option.markexpr or ""))
 
 
-def prepare(option: Any, read_events: Callable[[Path], Iterable[Mapping[str, Any]]]) -> None:
+def prepare(option: Any, read_log: Callable[..., object]) -> None:
     """Read the log of --burnin-resume; ConfigError where it holds no burn-in. This run may replace the log."""
     refuse_workers(option)
     if not option.burnin_resume:
@@ -32,7 +32,8 @@ def prepare(option: Any, read_events: Callable[[Path], Iterable[Mapping[str, Any
 
     path = Path(option.burnin_resume)
     try:
-        found = ResumeState.read(read_events(path))
+        found = ResumeState()
+        read_log(path, burnin=found.add)
     except OSError as error:
         raise ConfigError(f"--burnin-resume: {path}: {error.strerror}") from error
     except (KeyError, TypeError, ValueError) as error:
