@@ -276,7 +276,7 @@ def test_the_actions_from_mild_to_hard() -> None:
         "reboot": "reboot",
         "drain": "drain",
         "return-to-vendor": "return to vendor",
-    }  # of --drain-from: monitor is none of them
+    }  # of --drain-min-action: monitor is none of them
 
 
 @pytest.mark.parametrize("least", VALUES)

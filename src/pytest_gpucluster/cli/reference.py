@@ -57,7 +57,7 @@ def _options() -> Iterator[str]:
     yield from ("## Options of pytest", "", "| option | default | meaning |", "|---|---|---|")
     for names, attributes in recorder.added:
         yield _row(
-            _written(names, attributes), _default(attributes.get("default")), _help(attributes["help"])
+            _written(names[:1], attributes), _default(attributes.get("default")), _help(attributes["help"])
         )
     yield ""
     yield "The others are there beside `--cluster` only, which leaves their names to other projects; a run that names"

@@ -403,7 +403,7 @@ class ClusterSettings(Model):
 
     description: str = Field("", description="one line for people")
     transport: TransportConfig = Field(TransportConfig(), description="where Slurm's commands run")
-    over: Literal["slurm", "ssh"] = Field(
+    access: Literal["slurm", "ssh"] = Field(
         "slurm", description="how nodes are reached: in an allocation, or each over SSH, without Slurm"
     )
     ssh: SshConfig = Field(SshConfig(), description="how nodes are reached over SSH")
@@ -452,12 +452,13 @@ class Cluster(ClusterSettings):
     name: str
     groups: tuple[Group, ...] = Field(min_length=1)
     hosts: dict[str, HostAddress] = Field({})
+    deprecations: tuple[str, ...] = Field((), description="one line per former key that the file uses")
 
     @property
     def why_no_slurm(self) -> str:
         """Why there are no allocations, steps and jobs; '' where there are."""
-        if self.over == "ssh":
-            return "the nodes are reached over SSH, without Slurm (--over=ssh)"
+        if self.access == "ssh":
+            return "the nodes are reached over SSH, without Slurm (--access=ssh)"
         return f"cluster {self.name} has no scheduler" if self.slurm.scheduler == "none" else ""
 
     @property

@@ -104,8 +104,9 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     look_at_baseline(option.baseline)
     if burnin.asked(option):
         option.burnin_before = burnin.before(option)  # before our own log takes the place of the old one
-    notes: list[str] = []
+    notes = list(getattr(option, "former_names", ()))
     cluster = with_options(find_cluster(option.cluster, option.profile, notes), option)
+    notes += cluster.deprecations
     selection = Selection.parse(option.nodes, option.exclude_nodes)
     slurm = make_slurm(cluster)
     options = Options.read(option)
@@ -247,9 +248,9 @@ def with_options(cluster: Cluster, option: Any) -> Cluster:
     update: dict[str, Any] = {"slurm": cluster.slurm.model_copy(update=said)}
     if option.min_nodes is not None:
         update["min_nodes"] = option.min_nodes
-    if option.over is not None:
-        update["over"] = option.over
-    if (option.over or cluster.over) == "ssh":
+    if option.access is not None:
+        update["access"] = option.access
+    if (option.access or cluster.access) == "ssh":
         update["not_applicable"] = {**NOT_OVER_SSH, **cluster.not_applicable}
     if "partition" in said:
         update["groups"] = tuple(
