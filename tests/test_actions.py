@@ -469,7 +469,7 @@ def test_what_is_no_check_names_the_actions_of_the_table() -> None:
 
 def drainage(least: Action) -> Drainage:
     """Return what --drain registers, without a Slurm behind it."""
-    options = Options(mode="on", confirm=1, budget=None, least=least, resume=False)  # type: ignore[arg-type] # no act
+    options = Options(mode="on", retries=1, budget=None, least=least, resume=False)  # type: ignore[arg-type] # no act
     return Drainage(None, None, None, options)  # type: ignore[arg-type] # as in a worker
 
 

@@ -194,7 +194,7 @@ def test_only_words_that_are_no_marker_are_strange() -> None:
 
 
 @pytest.mark.parametrize("present", [False, True])
-def test_former_names_of_options_work_and_name_the_present_ones(tmp_path: Path, present: bool) -> None:
+def test_former_names_of_options_work_and_name_the_present_ones(tmp_path: Path, *, present: bool) -> None:
     names = {"--over": "--access", "--drain-confirm": "--drain-retries", "--drain-from": "--drain-min-action"}
     words = [names[name] if present else name for name in names]
     given = [f"{word}={value}" for word, value in zip(words, ("ssh", "2", "reboot"), strict=True)]
@@ -216,6 +216,8 @@ def test_a_wrong_value_of_a_former_option_is_refused(tmp_path: Path) -> None:
 
 def test_the_former_key_of_a_cluster_file_works_and_names_the_present_one(tmp_path: Path) -> None:
     (tmp_path / "old.yaml").write_text("nodes: localhost\nslurm: {scheduler: none}\nover: ssh\n")
-    run = run_pytest(tmp_path, "--cluster=old.yaml", "--collect-only", files={"test_x.py": "def test(): pass"})
+    run = run_pytest(
+        tmp_path, "--cluster=old.yaml", "--collect-only", files={"test_x.py": "def test(): pass"}
+    )
     assert run.rc == 0, run.out + run.err
     assert "old.yaml:3: over: is deprecated: use 'access'" in run.out

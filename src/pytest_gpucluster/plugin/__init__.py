@@ -140,7 +140,7 @@ def _add_selection(add: Add) -> None:
     add(
         "--min-nodes",
         metavar="N|P%",
-        help="fail the run unless at least N nodes, or P percent of the selected nodes, were tested "
+        help="fail the run unless at least N nodes, or P percent of those selected, were tested "
         "(cluster file: min_nodes)",
     )
     add("--partition", metavar="NAME", help="partition to allocate from (default: that of the cluster file)")
@@ -153,7 +153,11 @@ def _add_selection(add: Add) -> None:
         choices=("slurm", "ssh"),
         help="how to reach the nodes: in a Slurm allocation, or each node over SSH, without an allocation",
     )
-    add("--profile", metavar="NAME|PATH", help="hardware profile of all nodes (default: those of the cluster file)")
+    add(
+        "--profile",
+        metavar="NAME|PATH",
+        help="hardware profile of all nodes (default: those of the cluster file)",
+    )
 
 
 def _add_run(add: Add) -> None:
@@ -167,7 +171,7 @@ def _add_run(add: Add) -> None:
         "--report-dir",
         metavar="DIR",
         default="reports",
-        help="folder for all reports of the run: events.jsonl, junit.xml, report.html, metrics.prom, steps/ (%(default)s)",
+        help="folder for all reports: events.jsonl, junit.xml, report.html, metrics.prom, steps/ (%(default)s)",
     )
     add(
         "--report-group",
@@ -193,7 +197,7 @@ def _add_run(add: Add) -> None:
     add(
         "--burnin-resume",
         metavar="EVENTS",
-        help="continue the burn-in of this events.jsonl for its remaining time, without the nodes that it removed",
+        help="continue the burn-in of this events.jsonl for its remaining time, without nodes that failed it",
     )
     add("--slow", action="store_true", help="also run the tests marked slow")
 
@@ -202,13 +206,13 @@ def _add_drain(add: Add) -> None:
     add(
         "--drain",
         choices=("off", "dry-run", "apply"),
-        help="drain nodes that fail a check twice whose action asks for it; dry-run only prints the commands (off)",
+        help="drain nodes that fail a check again when it is repeated; dry-run only prints the commands (off)",
     )
     add(
         "--drain-max",
         metavar="N|P%",
         default="10%",
-        help="maximum number or percentage of a partition's nodes that gpucluster may have drained at a time (10%%)",
+        help="maximum number or percentage of a partition's nodes that gpucluster may drain at a time (10%%)",
     )
     add(
         "--drain-retries",
@@ -216,7 +220,7 @@ def _add_drain(add: Add) -> None:
         action=Renamed,
         metavar="N",
         default="1",
-        help="how often a failed check is repeated; a node is drained only if every repetition fails (%(default)s)",
+        help="repetitions of a failed check; a node is drained only if all of them fail (%(default)s)",
     )
     add(
         "--drain-min-action",
@@ -230,7 +234,7 @@ def _add_drain(add: Add) -> None:
         "--resume-passing",
         action="store_true",
         default=None,
-        help="resume nodes that gpucluster drained and that pass now; --reservation=NAME must hold such nodes to test them",
+        help="resume nodes that gpucluster drained and that pass now; to test them, name their --reservation",
     )
 
 
