@@ -390,6 +390,6 @@ def test_only_what_is_ours_and_reserved_goes_on_trial(
     chosen: list[str],
 ) -> None:
     nodes = inventory(**{node: reason_of(node) for node in ("gpu01", "gpu02", "gpu03")}, gpu04="bad cable")
-    options = Options(mode=mode, confirm=1, budget=Budget(1), least=Action.DRAIN, resume=resume)
+    options = Options(mode=mode, retries=1, budget=Budget(1), least=Action.DRAIN, resume=resume)
     found = trial_reasons(options, nodes, frozenset(reserved) if reserved else None, {"gpu02": "edited"})
     assert found == {node: reason_of(node) for node in chosen}

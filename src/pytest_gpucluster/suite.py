@@ -48,9 +48,9 @@ def probe_for(probe: AnyProbe, cluster: Cluster) -> Probe[Any]:
 
 
 def asks(probes: Callable[[Cluster], Iterable[Probe[Any]]]) -> Callable[[Function], Function]:
-    """Say which probes a fixture function will ask for: their commands go with the others before the first test.
+    """Declare the probes that a fixture function uses: their commands are sent with the others before the first test.
 
-    It stands below `@pytest.fixture`. A fixture that does not say so works too; its question goes on its own then.
+    Place it below `@pytest.fixture`. A fixture without it works too; its commands are then sent when the fixture runs.
     """
 
     def mark(function: Function) -> Function:
@@ -84,9 +84,9 @@ def asked_by(function: Any, cluster: Cluster, nodes: Sequence[str]) -> tuple[Pro
 
 
 def probed(probe: AnyProbe) -> Any:
-    """Make a fixture that gives the facts of the item's node.
+    """Make a fixture that returns the facts of the item's node.
 
-    Where the node could not tell, the item ends as 'not checked: why'; where its answer is not understood, as
+    If the node could not provide them, the item ends as 'not checked: why'; if its answer is not understood, as
     an error.
     """
 
@@ -106,7 +106,7 @@ def taking_part(runs: Iterable[Run], node: str, section: str) -> Run:
 
 
 def fleet_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any] | None = None) -> Any:
-    """Make a session fixture of the facts of all nodes that could tell: {node: facts}, or reduce(that)."""
+    """Make a session fixture of {node: facts} of all nodes that could provide them, or of reduce({node: facts})."""
 
     def facts_of_fleet(fleet_facts: Callable[[AnyProbe], dict[str, Any]]) -> Any:
         told = fleet_facts(probe)

@@ -25,15 +25,17 @@ HOLD = 300.0  # seconds of the allocation; a container is removed within a few
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "--cluster", metavar="NAME|PATH", help="whose Slurm (default: the one that squeue asks here)"
+        "--cluster",
+        metavar="NAME|PATH",
+        help="cluster whose Slurm to query (default: the Slurm of this machine)",
     )
     parser.add_argument(
         "--nodes",
         metavar="LIST",
-        help="look for containers on these nodes of --cluster too, like gpu[01-04]; allocates one task per node for it "
-        "(default: look at no node)",
+        help="also list containers on these nodes of --cluster, like gpu[01-04], with one allocated task per node "
+        "(default: no node)",
     )
-    parser.add_argument("--yes", action="store_true", help="remove what is found (default: only list it)")
+    parser.add_argument("--yes", action="store_true", help="remove what was found (default: only list it)")
 
 
 def clean(args: argparse.Namespace) -> int:

@@ -27,7 +27,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR|FILE",
         help=f"a --report-dir, or an {LOG} (default: reports)",
     )
-    parser.add_argument("--output", type=Path, metavar="DIR", help="where to write (default: beside the log)")
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="folder for the reports (default: that of the log)"
+    )
     parser.add_argument(
         "--history", type=Path, metavar="FILE", help="compare with earlier runs of this history"
     )
@@ -35,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--report-group", metavar="GROUP", help="let this group read the files: mode 0640 instead of 0600"
     )
     parser.add_argument(
-        "--force", action="store_true", help=f"also in place of the {JUNIT} of a run that ended by itself"
+        "--force", action="store_true", help=f"also replace the {JUNIT} of a run that was not killed"
     )
 
 

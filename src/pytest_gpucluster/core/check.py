@@ -33,7 +33,7 @@ class Outcome(str, enum.Enum):
 
 
 class Action(str, enum.Enum):
-    """What a failure asks for, from mild to hard."""
+    """The action that a failure requires, from mild to hard."""
 
     MONITOR = "monitor"
     RESET_GPU = "reset gpu"
@@ -44,7 +44,7 @@ class Action(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One deviation: the part (GPU, link, mount, ...), what was measured, what was expected.
+    """One deviation: the part (GPU, link, mount, ...), the measured and the expected value.
 
     `action`: what this finding asks for, where that is not the action of its verdict.
     """
@@ -71,7 +71,7 @@ class Advisory:
 
 @dataclass(frozen=True)
 class Metric:
-    """One measured number. `device` is the part of the node, '' for the node as a whole.
+    """One measured number. `device` is a part of the node, '' for the whole node.
 
     `detail`: for the event log and JUnit; the summary table leaves it out. `better`: higher, lower or neither,
     where that is not what core/metric_direction.py says of the unit.
@@ -87,7 +87,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class NotApplicable:
-    """The check has no meaning on this hardware or cluster, and why."""
+    """The check does not apply to this hardware or cluster, with the reason."""
 
     reason: str
 
@@ -199,7 +199,7 @@ CHECKS: dict[str, About] = {}  # every check of ours that was imported; the refe
 def check(
     name: str, *, cause: str, hint: str, action: Action = Action.DRAIN
 ) -> Callable[[Callable[P, Judgement]], Callable[P, Verdict]]:
-    """Make a check of a generator of findings and metrics. `name` is SUITE.WHAT."""
+    """Make a check from a generator of findings and metrics. `name` is SUITE.WHAT."""
 
     def decorate(function: Callable[P, Judgement]) -> Callable[P, Verdict]:
         holds = (function.__doc__ or "").strip().partition("\n")[0]

@@ -42,12 +42,29 @@ def marker_lines() -> list[str]:
     return [*(line for _, _, lines in sorted(found) for line in lines), *MARKERS]
 
 
+class Renamed(argparse.Action):
+    """An option with former names: all of them set the value; `former_names` lists those that the user wrote."""
+
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Set the value; remember a former name with the present one."""
+        setattr(namespace, self.dest, values)
+        if option_string is not None and option_string != self.option_strings[0]:
+            line = f"{option_string} is deprecated: use {self.option_strings[0]}"
+            namespace.former_names = tuple(dict.fromkeys((*getattr(namespace, "former_names", ()), line)))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """One option; the others come with it, so that no other project's --slow or --profile meets ours."""
     _group(parser).addoption(
         "--cluster",
         metavar="NAME|PATH",
-        help="the cluster to accept: sandbox, local, a name, or a YAML file",
+        help="the cluster to test: sandbox, local, a name, or a YAML file",
     )
 
 
@@ -86,11 +103,11 @@ def _add_free(parser: pytest.Parser) -> None:
     """Add, for --help, the options whose names nobody else has."""
     group = _group(parser)
 
-    def add(name: str, **attributes: Any) -> None:
-        # errors: it is another's that wants a value, or its attribute is another's
+    def add(name: str, *former: str, **attributes: Any) -> None:
+        # UsageError: another plugin's option of this name needs a value; ValueError: the attribute is taken
         with contextlib.suppress(pytest.UsageError, ValueError):
             if name in parser.parse_known_and_unknown_args([name])[1]:
-                group.addoption(name, **attributes)
+                group.addoption(name, *former, **attributes)
 
     _add_all(add)
 
@@ -105,7 +122,7 @@ def text_options() -> list[tuple[str, str]]:
     """Return the options with a value, and the attributes that hold them."""
     found: list[tuple[str, str]] = []
 
-    def add(name: str, **attributes: Any) -> None:
+    def add(name: str, *_former: str, **attributes: Any) -> None:
         if "metavar" in attributes:
             found.append((name, attributes.get("dest", name.strip("-").replace("-", "_"))))
 
@@ -118,23 +135,29 @@ def _group(parser: pytest.Parser) -> pytest.OptionGroup:
 
 
 def _add_selection(add: Add) -> None:
-    add("--nodes", metavar="HOSTLIST", help="test these nodes only, like gpu[01-16]; waits for busy ones")
-    add("--exclude-nodes", metavar="HOSTLIST", help="leave these nodes out")
+    add("--nodes", metavar="HOSTLIST", help="test only these nodes, like gpu[01-16]; wait for busy ones")
+    add("--exclude-nodes", metavar="HOSTLIST", help="do not test these nodes")
     add(
         "--min-nodes",
         metavar="N|P%",
-        help="so many nodes, or percent of those under test, have to be tested, or the run is no success "
+        help="fail the run unless at least N nodes, or P percent of those selected, were tested "
         "(cluster file: min_nodes)",
     )
-    add("--partition", metavar="NAME", help="partition to allocate from, instead of the cluster file's")
+    add("--partition", metavar="NAME", help="partition to allocate from (default: that of the cluster file)")
     add("--reservation", metavar="NAME", help="reservation to allocate in")
     add("--account", metavar="NAME", help="account to allocate under")
     add(
+        "--access",
         "--over",
+        action=Renamed,
         choices=("slurm", "ssh"),
-        help="how nodes are reached: in an allocation (slurm), or each over SSH, also where Slurm gives it to nobody",
+        help="how to reach the nodes: in a Slurm allocation, or each node over SSH, without an allocation",
     )
-    add("--profile", metavar="NAME|PATH", help="hardware profile of all nodes, instead of the cluster file's")
+    add(
+        "--profile",
+        metavar="NAME|PATH",
+        help="hardware profile of all nodes (default: those of the cluster file)",
+    )
 
 
 def _add_run(add: Add) -> None:
@@ -148,7 +171,7 @@ def _add_run(add: Add) -> None:
         "--report-dir",
         metavar="DIR",
         default="reports",
-        help="folder of what a run leaves: events.jsonl, junit.xml, report.html, metrics.prom, steps/ (%(default)s)",
+        help="folder for all reports: events.jsonl, junit.xml, report.html, metrics.prom, steps/ (%(default)s)",
     )
     add(
         "--report-group",
@@ -163,50 +186,54 @@ def _add_run(add: Add) -> None:
     add(
         "--history",
         metavar="FILE",
-        help="keep the run in this SQLite file, and name what got worse since earlier runs (cluster file: history)",
+        help="store the run in this SQLite file and list what got worse since earlier runs (cluster file: history)",
     )
     add(
         "--metrics",
         metavar="FILE.prom",
-        help="write the metrics there too: a file for the textfile collector of node_exporter",
+        help="also write the metrics to this file, for the textfile collector of node_exporter",
     )
     from pytest_gpucluster.core.registry import suites  # noqa: PLC0415 - only where a cluster is asked for
 
     for suite in suites():
         for name, attributes in suite.options.items():
             add(name, **attributes)
-    add("--slow", action="store_true", help="run the tests marked slow as well")
+    add("--slow", action="store_true", help="also run the tests marked slow")
 
 
 def _add_drain(add: Add) -> None:
     add(
         "--drain",
         choices=("off", "dry-run", "apply"),
-        help="drain nodes that fail a check which is grounds for it, twice; dry-run prints the commands (off)",
+        help="drain nodes that fail a check again when it is repeated; dry-run only prints the commands (off)",
     )
     add(
         "--drain-max",
         metavar="N|P%",
         default="10%",
-        help="nodes of a partition that may be drained by gpucluster at a time, in number or percent (10%%)",
+        help="maximum number or percentage of a partition's nodes that gpucluster may drain at a time (10%%)",
     )
     add(
+        "--drain-retries",
         "--drain-confirm",
+        action=Renamed,
         metavar="N",
         default="1",
-        help="fresh attempts that have to fail as well before a node is drained (%(default)s)",
+        help="repetitions of a failed check; a node is drained only if all of them fail (%(default)s)",
     )
     add(
+        "--drain-min-action",
         "--drain-from",
+        action=Renamed,
         choices=("reset-gpu", "reboot", "drain", "return-to-vendor"),
         default="drain",
-        help="the mildest action class of a check that drains (%(default)s)",
+        help="the mildest action for which a node is drained (%(default)s)",
     )
     add(
         "--resume-passing",
         action="store_true",
         default=None,
-        help="resume nodes that gpucluster drained and that pass now; with --reservation they are tested for it",
+        help="resume nodes that gpucluster drained and that pass now; to test them, name their --reservation",
     )
 
 

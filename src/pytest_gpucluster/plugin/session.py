@@ -399,7 +399,7 @@ class Controller(ClusterSession):
         if self.channel is not None or not self.plan.testable:
             return
         self._clear_dead_runs(say)
-        if self.cluster.over == "ssh":
+        if self.cluster.access == "ssh":
             self.channel = open_over_ssh(self.cluster, self.plan.testable)
             return
         if self.slurm is None:

@@ -106,8 +106,9 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     look_at_baseline(option.baseline)
     for suite in requested(option):
         suite.prepare(option, read_log)  # before our own log takes the place of the old one
-    notes: list[str] = []
+    notes = list(getattr(option, "former_names", ()))
     cluster = with_options(find_cluster(option.cluster, option.profile, notes), option)
+    notes += cluster.deprecations
     selection = Selection.parse(option.nodes, option.exclude_nodes)
     slurm = make_slurm(cluster)
     options = Options.read(option)
@@ -254,9 +255,9 @@ def with_options(cluster: Cluster, option: Any) -> Cluster:
     update: dict[str, Any] = {"slurm": cluster.slurm.model_copy(update=said)}
     if option.min_nodes is not None:
         update["min_nodes"] = option.min_nodes
-    if option.over is not None:
-        update["over"] = option.over
-    if (option.over or cluster.over) == "ssh":
+    if option.access is not None:
+        update["access"] = option.access
+    if (option.access or cluster.access) == "ssh":
         over_ssh = {check: why for suite in suites() for check, why in suite.not_over_ssh.items()}
         update["not_applicable"] = {**over_ssh, **cluster.not_applicable}
     if "partition" in said:

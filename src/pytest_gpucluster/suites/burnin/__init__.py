@@ -7,11 +7,10 @@ SUITE = Suite(
     order=16,
     markers=("burnin: hours of load on all parts of the nodes; runs with -m burnin or --burnin-time",),
     options={
-        "--burnin-time": {"metavar": "TIME", "help": "run the burnin suite for so long: 30m, 4h"},
+        "--burnin-time": {"metavar": "TIME", "help": "run the burnin suite for this time: 30m, 4h"},
         "--burnin-resume": {
             "metavar": "EVENTS",
-            "help": "go on with the burn-in whose events.jsonl this is: the time that was left, without nodes that are "
-            "out",
+            "help": "continue the burn-in of this events.jsonl for its remaining time, without nodes that failed it",
         },
     },
     on_request="options",
