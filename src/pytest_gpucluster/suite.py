@@ -1,9 +1,14 @@
 """What a suite file needs besides pytest: fixtures made of probes.
 
-    from pytest_gpucluster.suite import fleet_probed, probed
+    from pytest_gpucluster.suite import fact, fleet_probed, probed
 
     gpus = probed(nvidia_smi.GPUS)                               # facts of the item's node
     uuid_owners = fleet_probed(nvidia_smi.GPUS, gpu.uuid_owners)  # made once from the facts of all nodes
+
+    @fact(scope="session")                                       # a fixture that combines others
+    def norms(uuid_owners, cluster): ...
+
+These are pytest fixtures; a test that uses no others becomes an item of the plugin's own for each node.
 
 A probe that depends on the cluster file is given as a function of the cluster: `probed(lambda cluster: ...)`.
 The commands of all such fixtures are sent to the nodes in one go before the first test.
@@ -11,7 +16,9 @@ The commands of all such fixtures are sent to the nodes in one go before the fir
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 import pytest
 
@@ -24,6 +31,42 @@ if TYPE_CHECKING:
 
     AnyProbe = Probe[Any] | Callable[[Cluster], Probe[Any]]
     Function = TypeVar("Function", bound=Callable[..., Any])
+    Scope = Literal["function", "session"]
+
+
+@dataclass(frozen=True, eq=False)
+class Fact:
+    """A fixture that can be made without pytest. `once`: it is made once in a session."""
+
+    function: Callable[..., Any]
+    arguments: tuple[str, ...]
+    once: bool
+
+
+@overload
+def fact(function: Callable[..., Any]) -> Any: ...
+@overload
+def fact(*, scope: Scope) -> Callable[[Callable[..., Any]], Any]: ...
+def fact(function: Any = None, *, scope: Scope = "function") -> Any:
+    """Make a pytest fixture of a plain function, without yield, parameters and `request`.
+
+    A test whose fixtures are all facts becomes an item of the plugin's own for each node. A fact of the session is made
+    twice where a test that is left to pytest uses it too.
+    """
+    if function is None:
+        return lambda function: _fact(function, scope)
+    return _fact(function, scope)
+
+
+def _fact(function: Any, scope: Scope) -> Any:
+    function.gpucluster_fact = Fact(function, arguments_of(function), scope == "session")
+    return pytest.fixture(scope=scope)(function)
+
+
+def arguments_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of the fixtures that a function asks for."""
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(it.name for it in parameters if it.default is it.empty)
 
 
 class Asks(Protocol):
@@ -41,7 +84,7 @@ def probe_for(probe: AnyProbe, cluster: Cluster) -> Probe[Any]:
 def asks(probes: Callable[[Cluster], Iterable[Probe[Any]]]) -> Callable[[Function], Function]:
     """Say which probes a fixture function will ask for: their commands go with the others before the first test.
 
-    It stands below `@pytest.fixture`. A fixture that does not say so works too; its question goes on its own then.
+    It stands below `@fact` or `@pytest.fixture`. Others work too; its question goes on its own.
     """
 
     def mark(function: Function) -> Function:
@@ -85,7 +128,7 @@ def probed(probe: AnyProbe) -> Any:
         return gpucluster_session.facts_of_item(probe)  # not by way of `facts`: each fixture costs an item
 
     facts_of_node.gpucluster_probe = probe  # type: ignore[attr-defined] # read by the plugin's prefetch
-    return pytest.fixture(facts_of_node)
+    return _fact(facts_of_node, "function")
 
 
 def fleet_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any] | None = None) -> Any:
@@ -96,4 +139,4 @@ def fleet_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any] | None
         return told if reduce is None else reduce(told)
 
     facts_of_fleet.gpucluster_probe = probe  # type: ignore[attr-defined] # read by the plugin's prefetch
-    return pytest.fixture(scope="session")(facts_of_fleet)
+    return _fact(facts_of_fleet, "session")
