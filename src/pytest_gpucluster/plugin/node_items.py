@@ -211,7 +211,13 @@ class Maker:
         test, parent = NodeTest(template, facts, self._session), template.parent
         assert parent is not None  # the module
         return [
-            NodeItem.from_parent(parent, name=f"{test.name}[{node}]", test=test, node_name=node)
+            NodeItem.from_parent(
+                parent,
+                name=f"{test.name}[{node}]",
+                nodeid=f"{parent.nodeid}::{test.name}[{node}]",  # given whole, so that pytest sees the parameter
+                test=test,
+                node_name=node,
+            )
             for node in self._nodes
         ]
 
