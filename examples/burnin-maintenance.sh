@@ -1,12 +1,12 @@
 #!/bin/sh
-# Hours of load on nodes that come out of a maintenance, in a reservation that keeps users away from them:
+# Hours of load on nodes after a maintenance, in a reservation that excludes other users:
 #
 #   burnin-maintenance.sh CLUSTER NODES TIME [pytest options...]
 #   burnin-maintenance.sh prod 'gpu[01-16]' 4h
 #
-# Nodes that fail are drained (--drain=apply); what an earlier run drained and passes now is resumed. The reservation has a
-# name of its own and is deleted however this ends. Run it as Slurm's administrator. The exit status is
-# pytest's: 0 all nodes survived; 1 a node failed or broke; 4 wrong input.
+# The run drains nodes that fail (--drain=apply) and resumes nodes that an earlier run drained and that pass now. The script
+# always deletes the reservation. Run it as Slurm's administrator. The exit status is
+# pytest's: 0 all nodes passed; 1 a node failed or broke; 4 wrong input.
 set -eu
 
 if [ $# -lt 3 ]; then
@@ -18,7 +18,7 @@ shift 3
 number=${time%[hm]}
 case $number in
   '' | *[!0-9]* | "$time")
-    echo "$0: the time is to be like 30m or 4h, not '$time'" >&2
+    echo "$0: the time must be like 30m or 4h, not '$time'" >&2
     exit 4
     ;;
 esac
@@ -27,14 +27,14 @@ case $time in
   *m) minutes=$number ;;
 esac
 
-# The user, since Slurm runs nobody else's jobs in it; more time than the burn-in, since the nodes have to come first.
+# Users: Slurm runs only their jobs in it. Duration: longer than the burn-in, since the run first waits for the nodes.
 name=burnin-$(date +%Y%m%d-%H%M%S)-$$
-trap '' INT TERM HUP # a reservation that is half made would be left
+trap '' INT TERM HUP # a signal during the creation would leave the reservation behind
 scontrol create reservation ReservationName="$name" Nodes="$nodes" Users="$(id -un)" \
   StartTime=now Duration="$((minutes + 60))" Flags=maint,ignore_jobs >&2
 
 run=
-# pytest is ended first: it gives its nodes back, and a reservation with a job in it cannot be deleted.
+# End pytest first: Slurm does not delete a reservation with a running job.
 finish() {
   trap '' INT TERM HUP
   if [ -n "$run" ] && kill -TERM "$run" 2>/dev/null; then

@@ -11,11 +11,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Outcome, Verdict
+from pytest_gpucluster.kit import nccl_tests
+from pytest_gpucluster.kit import nccl_validation as nccl
 from pytest_gpucluster.suites.burnin import checks as burnin
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
-from pytest_gpucluster.suites.nccl import table_reader as nccl_tests
-from pytest_gpucluster.suites.nccl import validation as nccl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plugin_helpers import Run, cluster_file, run_pytest
 
+from pytest_gpucluster.kit.payload_step import sent
+
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict
     from pytest_gpucluster.sandbox import Sandbox
@@ -82,8 +84,8 @@ def message(run: Run, item: str) -> str:
 
 
 def imported(path: Path) -> set[str]:
-    """Return what a payload imports, its syntax read as Python 3.6's."""
-    tree = ast.parse(path.read_text(), feature_version=(3, 6))
+    """Return what a payload imports as it is sent, its syntax read as Python 3.6's."""
+    tree = ast.parse(sent(path), feature_version=(3, 6))
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -27,7 +27,8 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.drain.policy import Budget
 from pytest_gpucluster.drain.reason import read_reason
-from pytest_gpucluster.kit import mpi_errors
+from pytest_gpucluster.kit import mpi_errors, nccl_log, nccl_tests
+from pytest_gpucluster.kit import mpi_facts as mpi
 from pytest_gpucluster.kit import payload_result as told
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.suites.burnin import dcgm
@@ -35,10 +36,7 @@ from pytest_gpucluster.suites.burnin.results import NodeTotals
 from pytest_gpucluster.suites.container import facts as container
 from pytest_gpucluster.suites.horovod import facts as horovod_build
 from pytest_gpucluster.suites.monitoring import facts as monitoring
-from pytest_gpucluster.suites.mpi import facts as mpi
-from pytest_gpucluster.suites.nccl import log_reader as nccl_log
 from pytest_gpucluster.suites.nccl import steps as nccl
-from pytest_gpucluster.suites.nccl import table_reader as nccl_tests
 from pytest_gpucluster.suites.nccl.localization import Measurement
 from pytest_gpucluster.suites.os import network_facts as os_network
 from pytest_gpucluster.suites.os import software_facts as os_software
@@ -133,7 +131,7 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         b"seen\t3\t90\t[  10.500000]\t[  12.250000]\tNVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.\n"
         b"end\t900\t0\t0\t1\t[   12.114906]\n",
     ),
-    "suites.mpi.facts": recorded("mpi/mpi-list-22.05.txt"),
+    "cluster.slurm.mpi_types": recorded("mpi/mpi-list-22.05.txt"),
     "suites.os.software_facts.PROCESSES": (
         b"12 1 D 99 root nfsd\nprocesses 211\n12 1 D 100 root nfsd\nprocesses 212\n",
         b"processes 3 of ours\n",
@@ -313,14 +311,14 @@ OTHERS: dict[str, Reader] = {
         Reader("suites.container.facts.read_facts", _both(container.read_facts), (b"c|root|8:1\nc|env|a|b\n",)),
         Reader("suites.burnin.dcgm.read", lambda data: dcgm.read(0, _text(data)), _DCGM, strict=True),
         Reader("suites.horovod.facts.read", _both(horovod_build.read), _in("horovod", "*.txt")),
-        Reader("suites.mpi.facts.version_of", _both(mpi.version_of), (b"mpirun (Open MPI) 4.1.4", b"MPICH Version: 4.2.1")),
-        Reader("suites.mpi.facts.read_installed", lambda data: mpi.read_installed("gpu01", _text(data)), _in("mpi", "prepare*")),
-        Reader("suites.mpi.facts.read_world", _both(mpi.read_world), _WORLD),
+        Reader("kit.mpi_facts.version_of", _both(mpi.version_of), (b"mpirun (Open MPI) 4.1.4", b"MPICH Version: 4.2.1")),
+        Reader("kit.mpi_facts.read_installed", lambda data: mpi.read_installed("gpu01", _text(data)), _in("mpi", "prepare*")),
+        Reader("kit.mpi_facts.read_world", _both(mpi.read_world), _WORLD),
         Reader("kit.mpi_errors.explain", _both(mpi_errors.explain), (*_in("nccl", "mpi-*.txt"), *_SRUN)),
-        Reader("suites.nccl.log_reader.read", _both(nccl_log.read), recorded("nccl/nccl-debug-info.txt")),
-        Reader("suites.nccl.table_reader.read", _both(nccl_tests.read), (
+        Reader("kit.nccl_log.read", _both(nccl_log.read), recorded("nccl/nccl-debug-info.txt")),
+        Reader("kit.nccl_tests.read", _both(nccl_tests.read), (
             *_in("nccl", "nccl-*.txt"), *_in("nccl", "derived-2.1*-all_reduce.txt"))),
-        Reader("suites.nccl.table_reader.read_tasks", lambda data: nccl_tests.read_tasks({"0": _text(data)}, stderr=_text(data)), (
+        Reader("kit.nccl_tests.read_tasks", lambda data: nccl_tests.read_tasks({"0": _text(data)}, stderr=_text(data)), (
             *_in("nccl", "per-node*.txt"), *_in("nccl", "torch-*.txt"))),
 
         Reader("suites.nccl.steps.read_rounds", _generated(nccl.read_rounds), (
@@ -352,7 +350,7 @@ ELSEWHERE = {
     "suites.os.checks.load": "a check",
     "kit.payload_result.PayloadTask": "words for people",
     "config.": "files: tests/test_fuzz_config.py",
-    "suites.nccl.table_reader.explain_rc": "reads a number",
+    "kit.nccl_tests.explain_rc": "reads a number",
     "cluster.slurm.pyxis.explain_exit": "reads a number",
     "suites.slurm.diagnostic_step.read_jobs": "asks Slurm; parse_squeue reads",
     "suites.os.storage_facts.read": "asks the nodes; read_written and read_seen read",
@@ -360,7 +358,7 @@ ELSEWHERE = {
     "report.events.read_events": "a file: tests/test_bad_input.py",
     "report.prom.read": "text as it is; its lines are read where it is written",
     "suites.burnin.steps.ResumeState": "a file: tests/test_bad_input.py",
-    "suites.nccl.steps.Sweep.parse": "an option of the cluster file",
+    "kit.nccl_step.Sweep.parse": "an option of the cluster file",
     "plugin.": "ours",
     "sandbox.": "ours",
     "suite.": "ours",
@@ -374,7 +372,7 @@ _OF_PROBES = (
 )  # fmt: skip
 _PROBES = (
     *_OF_PROBES,
-    "suites.mpi.facts",
+    "cluster.slurm.mpi_types",
     "suites.container.facts",
     "suites.monitoring.facts",
     "suites.horovod.facts",
@@ -415,7 +413,7 @@ def _is_known(name: str) -> bool:
     return (
         name in OTHERS
         or name.startswith((*ELSEWHERE, *(f"{module}." for module in _OF_PROBES)))
-        or name == "suites.mpi.facts.read_mpi_list"
+        or name == "cluster.slurm.mpi_types.read_mpi_list"
     )
 
 

@@ -276,7 +276,7 @@ def test_the_actions_from_mild_to_hard() -> None:
         "reboot": "reboot",
         "drain": "drain",
         "return-to-vendor": "return to vendor",
-    }  # of --drain-from: monitor is none of them
+    }  # of --drain-min-action: monitor is none of them
 
 
 @pytest.mark.parametrize("least", VALUES)
@@ -469,7 +469,7 @@ def test_what_is_no_check_names_the_actions_of_the_table() -> None:
 
 def drainage(least: Action) -> Drainage:
     """Return what --drain registers, without a Slurm behind it."""
-    options = Options(mode="on", confirm=1, budget=None, least=least, resume=False)  # type: ignore[arg-type] # no act
+    options = Options(mode="on", retries=1, budget=None, least=least, resume=False)  # type: ignore[arg-type] # no act
     return Drainage(None, None, None, options)  # type: ignore[arg-type] # as in a worker
 
 

@@ -25,8 +25,8 @@ from pytest_gpucluster.core.check import (
     conclude,
     with_cause,
     with_contention,
-    with_software_cause,
 )
+from pytest_gpucluster.kit.mpi_errors import with_software_cause
 from pytest_gpucluster.plugin.drain import _hardest
 from pytest_gpucluster.plugin.expect import MAX_SHOWN, describe
 from pytest_gpucluster.plugin.item_result import Record
@@ -341,8 +341,8 @@ def test_prometheus_counts_the_warnings_of_a_check() -> None:
     assert promtool(page) == ""
     found = {name: value for name, value in samples(page).items() if "warnings" in name}
     assert found == {
-        'gpucluster_check_warnings{cluster="prod",node="gpu01",check="gpu.pcie"}': 1,
-        'gpucluster_check_warnings{cluster="prod",node="gpu02",check="gpu.pcie",parameters="4G"}': 2,
+        'gpucluster_check_warnings{check="gpu.pcie",cluster="prod",node="gpu01"}': 1,
+        'gpucluster_check_warnings{check="gpu.pcie",cluster="prod",node="gpu02",parameters="4G"}': 2,
     }
 
 
@@ -401,7 +401,7 @@ def test_a_run_shows_a_warning_in_every_report(tmp_path: Path) -> None:
         text = path.read_text()
         assert text.count('name="warning" value="GPU 4: measured 12 replays &lt;&amp;&gt;, expected 0"') == 1
         assert text.count('name="warning"') == 2
-    assert 'check="own.warned"} 1' in (tmp_path / "reports" / "metrics.prom").read_text()
+    assert 'check="own.warned",cluster="local",node=' in (tmp_path / "reports" / "metrics.prom").read_text()
     assert "12 replays &lt;&amp;&gt;" in (tmp_path / "reports" / "report.html").read_text()
     for path in (tmp_path / "reports").glob("*.*"):
         assert "hunter2" not in path.read_text(), path

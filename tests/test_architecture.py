@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpucluster.core.registry import suites
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -33,40 +35,11 @@ PACKAGES = (
 ORDER = {package: place for place, package in enumerate(PACKAGES)}
 # imports that are still to be turned round: file -> beginnings of the modules
 NOT_YET: dict[str, tuple[str, ...]] = {
-    "cli/clean.py": ("pytest_gpucluster.suites.submitit.steps",),
-    "cli/main.py": ("pytest_gpucluster.suites.mpi.facts",),
     "config/models.py": (
         "pytest_gpucluster.kit.framework_config",
         "pytest_gpucluster.suites.burnin.config",
         "pytest_gpucluster.suites.monitoring.config",
     ),
-    "core/check.py": ("pytest_gpucluster.kit.mpi_errors",),
-    "core/versions.py": (
-        "pytest_gpucluster.kit.fabric_manager",
-        "pytest_gpucluster.kit.nvidia_smi",
-    ),
-    "kit/containers.py": ("pytest_gpucluster.suites.container.facts",),
-    "plugin/burnin.py": ("pytest_gpucluster.suites.burnin.steps",),
-    "plugin/hooks.py": ("pytest_gpucluster.suites.slurm.checks",),
-    "plugin/session.py": (
-        "pytest_gpucluster.suites.slurm.diagnostic_step",
-        "pytest_gpucluster.suites.submitit.steps",
-    ),
-    "plugin/settings.py": (
-        "pytest_gpucluster.suites.matrix.checks",
-        "pytest_gpucluster.suites.nccl.steps",
-        "pytest_gpucluster.suites.os.checks",
-    ),
-    "suites/burnin/results.py": ("pytest_gpucluster.suites.gpu.checks",),
-    "suites/matrix/checks.py": ("pytest_gpucluster.suites.mpi.checks",),
-    "suites/matrix/steps.py": (
-        "pytest_gpucluster.suites.mpi.checks",
-        "pytest_gpucluster.suites.mpi.steps",
-        "pytest_gpucluster.suites.nccl.steps",
-        "pytest_gpucluster.suites.nccl.validation",
-    ),
-    "suites/mpi/steps.py": ("pytest_gpucluster.suites.nccl.steps",),
-    "suites/nccl/stages.py": ("pytest_gpucluster.suites.gpu.checks",),
 }
 
 PROCESSES = {"subprocess", "pty"}
@@ -212,7 +185,7 @@ def test_only_the_plugin_imports_pytest() -> None:
 
 
 def test_frameworks_under_test_are_imported_by_payloads_alone() -> None:
-    frameworks = {"torch", "ray", "horovod", "tensorflow", "submitit", "mpi4py"}
+    frameworks = {name for suite in suites() for name in suite.frameworks}
     wrong = [
         f"{path}:{line}: {module}"
         for path in sources()

@@ -10,6 +10,7 @@ import resource
 import shlex
 import subprocess
 import xml.etree.ElementTree as ET
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,10 +36,11 @@ from pytest_gpucluster.cluster.transport import LocalTransport, local
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core import sanitize as printable
-from pytest_gpucluster.core.errors import GpuClusterError, SlurmError, TransportError
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SlurmError, TransportError
 from pytest_gpucluster.core.probe import with_root
 from pytest_gpucluster.report.events import EventLog, read_events
-from pytest_gpucluster.suites.burnin.steps import ResumeState
+from pytest_gpucluster.report.run_model import read_log
+from pytest_gpucluster.suites.burnin import options as burnin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -498,7 +500,8 @@ def test_a_log_of_anything_is_no_traceback_for_the_burnin(tmp_path: Path) -> Non
     ):
         path = tmp_path / "events.jsonl"
         path.write_text(wrong + "\n")
-        try:
-            ResumeState.read(read_events(path))
-        except (KeyError, TypeError, ValueError):
-            continue  # --burnin-resume says so in one line
+        with pytest.raises(ConfigError, match=r"^--burnin-resume: .*events\.jsonl: .*event log") as caught:
+            burnin.prepare(
+                SimpleNamespace(burnin_resume=str(path), numprocesses=None, burnin_time=None), read_log
+            )
+        assert "\n" not in str(caught.value)

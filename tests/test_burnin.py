@@ -22,8 +22,11 @@ from hypothesis import strategies as st
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.plugin import burnin as plugin
+from pytest_gpucluster.kit.payload_step import sent
+from pytest_gpucluster.plugin.live_line import LiveLine
+from pytest_gpucluster.report.run_model import read_log, read_run
 from pytest_gpucluster.suites.burnin import checks, payload
+from pytest_gpucluster.suites.burnin import options as burnin_options
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 from pytest_gpucluster.suites.burnin.steps import Burnin, Progress, ResumeState, _pairs
@@ -202,7 +205,7 @@ def test_memory_is_not_taken_before_it_is_written() -> None:
         "module['burn_memory'](0.001, 1, 4 << 30); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], input=SOURCE.read_text(), capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], input=sent(SOURCE), capture_output=True, text=True, check=True
     )
     assert int(done.stdout) < 1 << 20  # KiB
 
@@ -238,7 +241,7 @@ def test_payload_needs_the_standard_library_of_3_6_and_torch_alone() -> None:
 ON_CPU = """
 import os, sys, types
 module = types.ModuleType("burnin")
-exec(compile(open(sys.argv[1]).read(), "burnin.py", "exec"), module.__dict__)
+exec(compile(sys.stdin.read(), "burnin.py", "exec"), module.__dict__)
 import time, torch
 torch.set_num_threads(1)
 torch.cuda.synchronize = torch.cuda.empty_cache = lambda *a: None
@@ -275,7 +278,8 @@ module.say(lie=False, **list(gpu.loads({"load": "nonsense", "seconds": 0.05}))[0
 def test_products_are_compared_bit_by_bit() -> None:
     """The worker of a GPU, on torch's CPU: the arithmetic of its inputs, digests and comparisons."""
     done = subprocess.run(
-        [framework_python(), "-c", ON_CPU, str(SOURCE)],
+        [framework_python(), "-c", ON_CPU],
+        input=sent(SOURCE),
         capture_output=True,
         text=True,
         timeout=300,
@@ -886,7 +890,8 @@ def test_a_log_gives_what_was_done_and_who_is_out() -> None:
             "rounds": 2,
         },
     ]
-    before = ResumeState.read(events)
+    before = ResumeState()
+    read_run(events, burnin=before.add)
     assert (before.asked, before.seconds, before.rounds) == (600.0, 200.0, 2)
     assert (before.nodes["a"].rounds, before.nodes["b"].out) == (2, "wrong data")
 
@@ -914,7 +919,7 @@ class Screen:
 
 def test_off_a_terminal_there_is_one_line_a_minute() -> None:
     screen, now = Screen(), [0.0]
-    live = plugin.LiveLine(screen, terminal=False, clock=lambda: now[0])
+    live = LiveLine(screen, terminal=False, clock=lambda: now[0])
     for second in range(150):
         now[0] = float(second)
         live.show(f"at {second}")
@@ -923,7 +928,7 @@ def test_off_a_terminal_there_is_one_line_a_minute() -> None:
 
 def test_on_a_terminal_the_line_is_rewritten() -> None:
     screen = Screen()
-    live = plugin.LiveLine(screen, terminal=True)
+    live = LiveLine(screen, terminal=True)
     for text in ("one", "one", "two"):
         live.show(text)
     live.close()
@@ -944,14 +949,14 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_options_say_how_long(log: Path) -> None:
-    assert plugin.seconds(options(burnin_time="4h"), CONFIG) == 14400
-    assert plugin.seconds(options(), CONFIG) == CONFIG.time
+    assert burnin_options.seconds(options(burnin_time="4h"), CONFIG) == 14400
+    assert burnin_options.seconds(options(), CONFIG) == CONFIG.time
     resumed = options(burnin_resume=str(log))
-    resumed.burnin_before = plugin.before(resumed)
-    assert plugin.seconds(resumed, CONFIG) == 100
+    burnin_options.prepare(resumed, read_log)
+    assert burnin_options.seconds(resumed, CONFIG) == 100
     resumed.burnin_time = "30s"
     with pytest.raises(ConfigError, match="over: 40 s of 30 s"):
-        plugin.seconds(resumed, CONFIG)
+        burnin_options.seconds(resumed, CONFIG)
 
 
 def test_wrong_options_are_told_in_a_line(tmp_path: Path) -> None:
@@ -966,16 +971,16 @@ def test_wrong_options_are_told_in_a_line(tmp_path: Path) -> None:
         ({"burnin_time": "1h", "numprocesses": 2}, "leave -n away"),
     ):
         with pytest.raises(ConfigError, match=what):
-            plugin.before(options(**wrong))
+            burnin_options.prepare(options(**wrong), read_log)
     with pytest.raises(ConfigError, match="--burnin-time"):
-        plugin.seconds(options(burnin_time="soon"), CONFIG)
+        burnin_options.seconds(options(burnin_time="soon"), CONFIG)
 
 
 def test_hours_of_load_never_come_unasked() -> None:
-    assert not plugin.asked(options())
-    assert not plugin.asked(options(markexpr="gpu or nccl"))
-    assert plugin.asked(options(markexpr="burnin"))
-    assert plugin.asked(options(burnin_time="1h"))
+    assert not burnin_options.asked(options())
+    assert not burnin_options.asked(options(markexpr="gpu or nccl"))
+    assert burnin_options.asked(options(markexpr="burnin"))
+    assert burnin_options.asked(options(burnin_time="1h"))
 
 
 def test_the_agent_ends_with_its_input_and_leaves_nothing(tmp_path: Path) -> None:
@@ -993,7 +998,7 @@ def test_the_agent_ends_with_its_input_and_leaves_nothing(tmp_path: Path) -> Non
     path = os.pathsep.join(["/usr/bin", "/bin"])
     said = []
     with subprocess.Popen(
-        ["python3", "-c", payload.BOOT, payload.packed(SOURCE.read_text()), "agent", json.dumps(wanted), ""],
+        ["python3", "-c", payload.BOOT, payload.packed(sent(SOURCE)), "agent", json.dumps(wanted), ""],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -1248,7 +1253,7 @@ def test_the_end_of_the_burn_in_finds_the_worker_that_hangs(tmp_path: Path) -> N
         "    time.sleep(600 if asked['load'] == 'copies' else 0)\n"
         "    print(json.dumps({'id': asked['id'], 'end': True}), flush=True)\n"
     )
-    source = SOURCE.read_text().replace('"copies": 30.0', '"copies": 0.0')
+    source = sent(SOURCE).replace('"copies": 30.0', '"copies": 0.0')
     options = {"gpus": 1, "worker": [sys.executable, str(script)], "beat": 0.1}
     loads = [{"load": kind, "seconds": 0} for kind in ("hbm", "copies")]
     said = []

@@ -12,6 +12,7 @@ from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit.containers import Imported
 from pytest_gpucluster.kit.enroot import (
     SEARCH,
     Pyxis,
@@ -31,7 +32,6 @@ from pytest_gpucluster.suites.container.facts import (
     MOUNTED,
     PASSED,
     Found,
-    Imported,
     Seen,
     read_facts,
 )

@@ -13,6 +13,7 @@ from pytest_gpucluster.core import outliers
 from pytest_gpucluster.core.check import Action, Finding, Verdict
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.outliers import Halves, Outliers, beyond_spread
+from pytest_gpucluster.kit import mpi_errors
 from pytest_gpucluster.kit import pairing as schedule
 from pytest_gpucluster.kit import xid_check as xid
 from pytest_gpucluster.kit.payload_result import (
@@ -205,7 +206,7 @@ def failed(measured: str, action: Action | None = None) -> Verdict:
     ],
 )  # fmt: skip
 def test_which_words_are_of_software(words: str, kind: str) -> None:
-    found = verdict.with_software_cause(failed(words, Action.VENDOR))
+    found = mpi_errors.with_software_cause(failed(words, Action.VENDOR))
     assert found.action is (Action.MONITOR if kind else Action.VENDOR)
     assert found.cause == (f"{kind}: settings or software of the node, not its GPU" if kind else "c")
     assert found.findings == (Finding("p", words, "e", None if kind else Action.VENDOR),)

@@ -14,13 +14,14 @@ import test_submitit_suite
 import test_tensorflow_suite
 
 from pytest_gpucluster.core.check import Finding, Metric, Outcome, Verdict
+from pytest_gpucluster.kit import mpi_world
 from pytest_gpucluster.kit.framework_config import MpiConfig
 from pytest_gpucluster.kit.mpi_errors import Failure
+from pytest_gpucluster.kit.mpi_facts import Found, Installed, Pair, Version, World
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.ddp import checks as ddp
 from pytest_gpucluster.suites.horovod import checks as horovod
 from pytest_gpucluster.suites.mpi import checks as mpi
-from pytest_gpucluster.suites.mpi.facts import Found, Installed, Pair, Version, World
 from pytest_gpucluster.suites.ray import checks as ray
 from pytest_gpucluster.suites.submitit import checks as submitit
 from pytest_gpucluster.suites.tensorflow import checks as tensorflow
@@ -78,7 +79,7 @@ def test_worlds_of_one_are_singletons_only_where_all_are() -> None:
     two = mpi_run(
         rank(0, 1, node="gpu01"), rank(0, 1, node="gpu02"), nodes=("gpu01", "gpu02"), ntasks_per_node=1
     )
-    verdict = mpi.world(replace(two, rc=1))
+    verdict = mpi_world.world(replace(two, rc=1))
     assert verdict.findings == (
         Finding("mpirun", "exit status 1: no message", "exit status 0"),
         Finding("singletons", "2 programs, each rank 0 of 1", "one world of 2 ranks"),
@@ -88,10 +89,10 @@ def test_worlds_of_one_are_singletons_only_where_all_are() -> None:
         "exit status 0, wrong result"
     )
     assert verdict.hint == "mpirun is of another MPI than the program (see mpi.matches): load one module only"
-    mixed = mpi.world(mpi_run(rank(0), rank(1), rank(2), rank(3, 1)))
+    mixed = mpi_world.world(mpi_run(rank(0), rank(1), rank(2), rank(3, 1)))
     assert mixed.findings == (Finding("size of the world", "1", "4"),)
     alone = mpi_run(rank(0, 1, node="gpu01"), nodes=("gpu01",), ntasks_per_node=1)
-    assert mpi.world(alone).outcome is Outcome.PASSED
+    assert mpi_world.world(alone).outcome is Outcome.PASSED
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_worlds_of_one_are_singletons_only_where_all_are() -> None:
 )
 def test_the_first_failure_is_the_cause(kind: str, cause: str) -> None:
     failures = (Failure(kind, "gpu01", "words", "do this"), Failure("other", "", "more", "do that"))
-    verdict = mpi.world(mpi_run(failures=failures))
+    verdict = mpi_world.world(mpi_run(failures=failures))
     assert (verdict.cause, verdict.hint) == (cause, "do this")
     assert verdict.findings == (
         Finding(f"{kind} on gpu01", "words", "a world of 4 ranks by mpirun"),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.kit.mpi_facts import Rank, Run, World
 from pytest_gpucluster.suites.mpi import checks as mpi
-from pytest_gpucluster.suites.mpi.facts import Rank, Run, World
 
 LEVELS = ("single", "funneled", "serialized", "multiple")
 

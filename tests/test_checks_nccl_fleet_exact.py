@@ -8,11 +8,11 @@ import pytest
 
 from pytest_gpucluster.config.models import FabricProfile, GpuProfile, NcclThreshold, Profile
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
+from pytest_gpucluster.kit.nccl_tests import Half, Row, Run
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 from pytest_gpucluster.suites.nccl.bandwidth import Ceiling, NoThresholdError
 from pytest_gpucluster.suites.nccl.localization import Localisation, Measurement, Unresolved
-from pytest_gpucluster.suites.nccl.table_reader import Half, Row, Run
 
 MIB, GIB = 2**20, 2**30
 AS_FAST = "as fast as each end with its other partners"

@@ -20,8 +20,8 @@ from pytest_gpucluster.core.check import (
     conclude,
     with_cause,
     with_contention,
-    with_software_cause,
 )
+from pytest_gpucluster.kit.mpi_errors import with_software_cause
 from pytest_gpucluster.kit.payload_result import (
     PayloadResult,
     PayloadTask,

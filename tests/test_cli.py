@@ -50,6 +50,25 @@ def test_init_never_overwrites_without_force(capsys: pytest.CaptureFixture[str])
     assert config.load_cluster("mine.yaml").groups[0].nodes == "gpu[01-04]"
 
 
+def test_init_follows_no_link_and_uses_no_folder_that_others_may_change(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("victim").write_text("precious")
+    Path("mine.yaml").symlink_to("victim")
+    init = ["init", "--inventory", "inventory", "--output"]
+    assert cli.main([*init, "mine.yaml"]) == 4  # it is there already
+    assert cli.main([*init, "mine.yaml", "--force"]) == 0
+    assert Path("victim").read_text() == "precious"
+    assert not Path("mine.yaml").is_symlink()
+    assert Path("mine.yaml").stat().st_mode & 0o777 == 0o666 & ~cli._umask()
+    Path("open").mkdir()
+    Path("open").chmod(0o777)
+    capsys.readouterr()
+    assert cli.main([*init, "open/mine.yaml"]) == 4
+    assert "everybody may replace files in this folder" in capsys.readouterr().err
+    assert not list(Path("open").iterdir())
+
+
 def test_init_to_standard_output_writes_no_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["init", "--inventory", "inventory", "--output", "-"]) == 0
     assert "nodes: gpu[01-04]" in capsys.readouterr().out

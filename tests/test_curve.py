@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpucluster.report.ascii_plot import MIN_WIDTH, _label, _round_up, draw, fits
+from pytest_gpucluster.report.ascii_plot import MIN_WIDTH, STEPS, _label, draw, fits
+from pytest_gpucluster.report.words import round_up
 
 POINTS = [(2**power, 400 * (1 - 0.7 ** (power - 19))) for power in range(20, 33)]
 
@@ -155,7 +156,7 @@ def test_labels_leave_room_between_them() -> None:
     ],
 )  # fmt: skip
 def test_the_axis_ends_at_a_round_number(value: float, top: float) -> None:
-    assert _round_up(value) == top
+    assert round_up(value, STEPS) == top
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from plugin_helpers import Run, cluster_file, names, run_pytest
 
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.kit.framework_config import DdpConfig
+from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, read_facts
 from pytest_gpucluster.suites.ddp import checks as ddp
 from pytest_gpucluster.suites.ddp import payload
@@ -403,8 +404,11 @@ def test_on_a_slow_machine_torchrun_has_more_time(
         return PayloadResult(key, (), 0)
 
     monkeypatch.setattr(runner, "run_payload", run_payload)
-    anything: Any = SimpleNamespace(environments={})
-    steps = runner.Ddp(anything, anything, anything, DdpConfig(), {}, nodes=NODES, gpus=0)
+    simulated = SimpleNamespace(profile=SimpleNamespace(simulated=True))
+    cluster: Any = SimpleNamespace(environments={}, group_of=lambda _: simulated)
+    anything: Any = SimpleNamespace()
+    found = FrameworkStepRunner(anything, anything, cluster, DdpConfig(), "ddp", {}, NODES)
+    steps = runner.Ddp(found, DdpConfig())
     monkeypatch.setattr(runner.Ddp, "fit", NODES)
     steps._worked["gloo"] = PayloadResult("ddp", NODES, 4, seconds=took, problem=problem)
     assert steps.torchrun.ntasks == 0
@@ -424,27 +428,6 @@ def test_facts_are_read_between_chatter() -> None:
 
 
 # -- pure parts of the payload ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("folded", "first"),
-    [
-        ("gpu[01-02,7]", "gpu01"),
-        ("gpu7", "gpu7"),
-        ("a1,b2", "a1"),
-        ("rack[3-4]-n", "rack3-n"),
-        ("", ""),
-    ],
-)
-def test_the_first_host_of_a_list(folded: str, first: str) -> None:
-    assert payload.first_of(folded) == first
-
-
-def test_ports_are_below_those_that_linux_hands_out() -> None:
-    ports = {payload.own_port({"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": "3"}) for job in range(0, 90000, 7)}
-    assert min(ports) >= 20000
-    assert max(ports) < 32768
-    assert len(ports) > 10000
 
 
 def test_a_port_that_is_taken_is_seen() -> None:

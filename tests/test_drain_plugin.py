@@ -17,8 +17,8 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.drain import Budget
 from pytest_gpucluster.plugin.drain import Drainage, Options, edited_reasons, trial_reasons
 from pytest_gpucluster.plugin.session import Controller
+from pytest_gpucluster.report.events import logs_below
 from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.logs import logs_below
 from pytest_gpucluster.report.run_snapshot import Recorded
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ def test_what_a_trial_leaves_when_the_nodes_go_back_is_said_at_the_very_end() ->
     session: Any = object.__new__(Controller)
     session.__dict__.update(
         lost=dict, trial=Trial(world, "gpu02"), left_behind=["job 7"], allocations=(), channel=None,
-        _giving_back=None, _look=None, _server=None, _leaving=None, _submitit=None, _job_guard=None,
+        _giving_back=None, _look=None, _server=None, _leaving=None, _submissions={},
     )  # fmt: skip
     session.trial.stuck = ("gpu02",)
     session.give_back()
@@ -390,6 +390,6 @@ def test_only_what_is_ours_and_reserved_goes_on_trial(
     chosen: list[str],
 ) -> None:
     nodes = inventory(**{node: reason_of(node) for node in ("gpu01", "gpu02", "gpu03")}, gpu04="bad cable")
-    options = Options(mode=mode, confirm=1, budget=Budget(1), least=Action.DRAIN, resume=resume)
+    options = Options(mode=mode, retries=1, budget=Budget(1), least=Action.DRAIN, resume=resume)
     found = trial_reasons(options, nodes, frozenset(reserved) if reserved else None, {"gpu02": "edited"})
     assert found == {node: reason_of(node) for node in chosen}

@@ -314,7 +314,7 @@ def test_forty_percent_failing_drains_ten_percent_and_says_so_loudly(
 
 def test_confirmation_asks_afresh_as_often_as_it_is_told(sandbox: Sandbox, tmp_path: Path) -> None:
     fail(tmp_path, "gpu01", "gpu02.once")
-    run = site(sandbox, tmp_path, "--drain=apply", "--drain-confirm=3", "--drain-max=5")
+    run = site(sandbox, tmp_path, "--drain=apply", "--drain-retries=3", "--drain-max=5")
     assert list(reasons(sandbox)) == ["gpu01"], run.out
     asked = {name: (tmp_path / f"asked.{name}").read_text().count("x") for name in ("gpu01", "gpu02")}
     assert asked["gpu01"] == 4
@@ -362,7 +362,7 @@ def test_errors_asserts_and_milder_classes_drain_nobody(sandbox: Sandbox, tmp_pa
     assert reasons(sandbox) == {}
     assert events(run, "node_intent") == []
     run = site(
-        sandbox, tmp_path, "--drain=apply", "--drain-max=9", "--drain-from=reboot", "-k", "reboot or watched",
+        sandbox, tmp_path, "--drain=apply", "--drain-max=9", "--drain-min-action=reboot", "-k", "reboot or watched",
         more=MORE,
     )  # fmt: skip
     assert {name: reason.split()[0] for name, reason in reasons(sandbox).items()} == {
@@ -550,7 +550,7 @@ def test_two_runs_at_once_share_one_budget(sandbox: Sandbox, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--drain=apply", "--drain-confirm=0"), "--drain-confirm is to be 1 to 10"),
+        (("--drain=apply", "--drain-retries=0"), "--drain-retries must be a number from 1 to 10"),
         (("--drain=apply", "--drain-max=lots"), "--drain-max is to be a number of nodes or percent"),
     ],
 )

@@ -14,7 +14,7 @@ from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core.errors import GpuClusterError, SlurmError
 from pytest_gpucluster.drain import Trial
-from pytest_gpucluster.drain import reservation_test as trial
+from pytest_gpucluster.drain import retest as trial
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -611,7 +611,7 @@ def test_an_undrained_node_is_waited_for_until_it_is_heard(
         if len(slept) == 2:
             world.silent.clear()
 
-    monkeypatch.setattr("pytest_gpucluster.drain.reservation_test.time.sleep", sleep)
+    monkeypatch.setattr("pytest_gpucluster.drain.retest.time.sleep", sleep)
     world.silent.add("gpu02")
     run, _ = a_trial(world)
     run.begin()
@@ -623,11 +623,11 @@ def test_an_undrained_node_is_waited_for_until_it_is_heard(
 def test_a_node_that_is_never_heard_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(
-        "pytest_gpucluster.drain.reservation_test.time.sleep",
+        "pytest_gpucluster.drain.retest.time.sleep",
         lambda seconds: now.__setitem__(0, now[0] + seconds),
     )
     real = time.monotonic
-    monkeypatch.setattr("pytest_gpucluster.drain.reservation_test.time.monotonic", lambda: real() + now[0])
+    monkeypatch.setattr("pytest_gpucluster.drain.retest.time.monotonic", lambda: real() + now[0])
     monkeypatch.setattr(trial, "BEGIN_WITHIN", 30.0)
     world.silent.add("gpu01")
     run, _ = a_trial(world)
@@ -650,7 +650,7 @@ def test_a_controller_that_does_not_answer_while_a_node_is_waited_for_is_asked_a
         return real()
 
     monkeypatch.setattr(world, "nodes", nodes)
-    monkeypatch.setattr("pytest_gpucluster.drain.reservation_test.time.sleep", lambda _seconds: None)
+    monkeypatch.setattr("pytest_gpucluster.drain.retest.time.sleep", lambda _seconds: None)
     run, _ = a_trial(world, "gpu01")
     run.begin()
     assert (calls[0], run.refused, world.refreshed) == (3, {}, 3)

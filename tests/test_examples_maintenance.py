@@ -87,7 +87,7 @@ def test_a_signal_ends_the_run_and_the_reservation(
     [
         (("prod", "gpu01"), "usage:"),
         *(
-            (("prod", "gpu01", time), "is to be like 30m or 4h")
+            (("prod", "gpu01", time), "must be like 30m or 4h")
             for time in ("4", "h", "1.5h", "4x", "4hm", "")
         ),
     ],

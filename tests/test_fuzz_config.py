@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpucluster.config import load_cluster
-from pytest_gpucluster.config.ansible import read_inventory
+from pytest_gpucluster.config.ansible import Inventory, read_inventory
 from pytest_gpucluster.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -110,13 +110,15 @@ def test_a_hostile_file_is_one_line_with_its_name(tmp_path: Path, kind: str) -> 
     if kind in ("many keys", "many merges"):
         return  # large, but not wrong
     assert isinstance(said, str), "it was accepted"
-    assert str(tmp_path / "lab.yaml") in said or "gpucluster" in said
+    assert str(tmp_path / "lab.yaml") in said
 
 
 @pytest.mark.parametrize("kind", HOSTILE_INVENTORIES)
-def test_a_hostile_inventory_ends(tmp_path: Path, kind: str) -> None:
+def test_a_hostile_inventory_is_read_or_one_line_with_its_place(tmp_path: Path, kind: str) -> None:
     said = load(tmp_path / "lab.ini", HOSTILE_INVENTORIES[kind])
-    assert kind not in ("product of ranges", "open quote") or isinstance(said, str)
+    readable = kind in ("empty word", "NUL", "cyclic children")  # what their names are worth is judged later
+    assert isinstance(said, Inventory if readable else str), said
+    assert readable or str(said).startswith(f"{tmp_path / 'lab.ini'}:2: ")
 
 
 PIECES = (

@@ -21,9 +21,11 @@ from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.metric_direction import HIGHER, KINDS, LOWER, NEITHER, judge, kind_of
-from pytest_gpucluster.report import history as module
+from pytest_gpucluster.report import history
+from pytest_gpucluster.report import history_file as module
 from pytest_gpucluster.report.events import read_events
-from pytest_gpucluster.report.history import APPLICATION, History
+from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.history_file import APPLICATION
 from pytest_gpucluster.report.regression import Past
 from pytest_gpucluster.report.run_snapshot import recorded
 
@@ -52,7 +54,7 @@ def metric(name: str, value: Any, unit: str, device: str = "", **more: Any) -> d
 
 
 def result(
-    node: str, check: str, outcome: str = "passed", metrics: Sequence[Mapping[str, Any]] = (), **more: Any
+    node: str, check: str, outcome: str = "passed", metrics: Sequence[dict[str, Any]] = (), **more: Any
 ) -> dict[str, Any]:
     suite, _, what = check.partition(".")
     inside = f"[{node}]" if node else ""
@@ -71,7 +73,7 @@ def result(
 
 
 def log(
-    night: int, results: Sequence[Mapping[str, Any]], *, end: int | None = 0, real: bool = True, **more: Any
+    night: int, results: Sequence[dict[str, Any]], *, end: int | None = 0, real: bool = True, **more: Any
 ) -> list[dict[str, Any]]:
     """Return the events of one night's run; `end` None: it was killed."""
     run, time = f"night{night:03}", FIRST + night * DAY
@@ -124,7 +126,7 @@ def kept(path: Path) -> Iterator[History]:
         yield opened
 
 
-def add(kept: History, events: Sequence[Mapping[str, Any]]) -> Comparison:
+def add(kept: History, events: Sequence[dict[str, Any]]) -> Comparison:
     run = recorded(events)
     assert kept.add(run)
     return kept.compare(kept.find(run.cluster, run.run))
@@ -222,7 +224,7 @@ def test_a_node_that_loses_8_percent_is_named_on_the_second_night_and_no_other(k
     (line,) = (line for line in second.lines() if "alone" in line)
     assert line.startswith("worse: gpu02: busbw all_reduce 1 GiB alone: 44")
     assert "below its last good run (47" in line or "below its last good run (48" in line
-    assert any(("gpu02" in row and "-8." in row) or "-7." in row for row in second.table())
+    assert any("gpu02" in row and ("-8." in row or "-7." in row) for row in second.table())
     html = second.for_html()
     assert {row.node for row in html.rows if row.worse and row.note} == {"gpu02"}
     assert html.last_good.startswith("night001")
@@ -796,7 +798,7 @@ def test_every_table_of_runs_is_emptied_with_them(path: Path, kept: History) -> 
             for table in tables
             if any(column[1] == "run" for column in db.execute(f"PRAGMA table_info({table})"))
         ]
-    assert sorted(module._OF_RUN) == sorted(set(of_run) - {"runs"})
+    assert sorted(history._OF_RUN) == sorted(set(of_run) - {"runs"})
 
 
 def test_a_check_of_no_node_keeps_its_parameters() -> None:

@@ -494,7 +494,7 @@ def test_a_file_is_read_while_another_writes_it(kept: History, monkeypatch: pyte
     add(kept, log(1, night({"gpu01": 1.0})))
     (timeout,) = kept._db.execute("PRAGMA busy_timeout").fetchone()
     assert timeout == 60_000  # milliseconds
-    monkeypatch.setattr("pytest_gpucluster.report.history.BUSY", 0.01)
+    monkeypatch.setattr("pytest_gpucluster.report.history_file.BUSY", 0.01)
     kept._db.execute("BEGIN IMMEDIATE")
     with contextlib.closing(History(kept.path)) as other:
         assert [past.run for past in other.runs("prod")] == ["night001"]

@@ -18,6 +18,7 @@ from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.errors import ProbeError, SandboxError
 from pytest_gpucluster.kit.framework_config import HorovodConfig
 from pytest_gpucluster.kit.payload_result import read_facts
+from pytest_gpucluster.kit.payload_step import sent
 from pytest_gpucluster.suites.horovod import checks
 from pytest_gpucluster.suites.horovod import payload as world_payload
 from pytest_gpucluster.suites.horovod import payload_build as build_payload
@@ -679,7 +680,7 @@ def test_a_rendezvous_port_that_is_taken_is_named() -> None:
         ]
         words += ["--address=127.0.0.1", f"--port={port}", "--deadline=60"]
         done = subprocess.run(
-            [str(framework_python()), world_payload.__file__, *words],
+            [str(framework_python()), "-c", sent(Path(world_payload.__file__)), *words],
             env={**os.environ, "SLURM_PROCID": "0", "SLURMD_NODENAME": "gpu01"},
             capture_output=True,
             text=True,

@@ -241,14 +241,12 @@ def test_lines_of_srun_about_tasks() -> None:
     assert told == {1: "a", 2: "b", 4: "b", 5: "b", 6: "e"}
     assert list(mpi_errors._numbers("131071-9999999")) == [131071, 131072]
     assert list(mpi_errors._numbers("1x x2 12345678 3")) == [3]
-    assert mpi_errors._fold({"gpu1", "gpu2"}) == "gpu[1-2]"
-    assert mpi_errors._fold(set()) == ""
     assert list(mpi_errors._numbers("1-x")) == [1]
 
 
 def test_damaged_lines_of_srun_break_nothing() -> None:
     text = "NCCL error: x\nsrun: error: gpu[01: task 1: Killed\nsrun: error: b: task 2: Killed\n"
-    assert explain(text)[0].host == "b,gpu[01"
+    assert explain(text)[0].host == "b, gpu[01"
     assert mpi_errors.nodes_of_tasks("srun: error: a: task 8 of 9: x\nsrun: error: b: task 1") == {}
     launch = "launch_p_step_launch: StepId=7.0 aborted before step completely launched"
     assert explain(f"{launch}\nsrun: error: task x1 launch failed: y\n")[0].text == launch

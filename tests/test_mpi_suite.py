@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import ast
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from framework_helpers import spelled
+from framework_helpers import imported, spelled
 from plugin_helpers import Run as Pytest
 from plugin_helpers import cluster_file, names, run_pytest, sandbox_folder
 
+from pytest_gpucluster.cluster.slurm.mpi_types import read_mpi_list
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError, SandboxError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit import mpi_errors
+from pytest_gpucluster.kit import mpi_errors, mpi_world
 from pytest_gpucluster.kit.framework_config import MpiConfig
-from pytest_gpucluster.suites.mpi import checks
-from pytest_gpucluster.suites.mpi.facts import (
+from pytest_gpucluster.kit.mpi_facts import (
     Found,
     Installed,
     Pair,
@@ -31,10 +31,10 @@ from pytest_gpucluster.suites.mpi.facts import (
     hosts_of,
     placed,
     read_installed,
-    read_mpi_list,
     read_world,
     version_of,
 )
+from pytest_gpucluster.suites.mpi import checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -248,8 +248,8 @@ def world_of(*ranks: Rank) -> World:
 
 
 def test_a_good_world_passes() -> None:
-    assert checks.world(run()).outcome is Outcome.PASSED
-    assert checks.allreduce(run()).outcome is Outcome.PASSED
+    assert mpi_world.world(run()).outcome is Outcome.PASSED
+    assert mpi_world.allreduce(run()).outcome is Outcome.PASSED
     assert checks.threads(run(), "multiple").outcome is Outcome.PASSED
     assert checks.latency(run(), 5.0).outcome is Outcome.PASSED
     assert checks.bandwidth(run(), 5.0).outcome is Outcome.PASSED
@@ -273,7 +273,7 @@ def test_a_good_world_passes() -> None:
     ],
 )  # fmt: skip
 def test_each_bad_world_has_its_verdict(change: dict[str, Any], said: str) -> None:
-    verdict = checks.world(run(**change))
+    verdict = mpi_world.world(run(**change))
     assert verdict.outcome is Outcome.FAILED
     assert said in told(verdict)
 
@@ -296,7 +296,7 @@ def test_recorded_failures_are_explained(
     recording: str, launcher: str, said: str, cause: str, hint: str
 ) -> None:
     failures = mpi_errors.explain((DATA / "nccl" / recording).read_text(), mpi=launcher.partition("=")[2])
-    verdict = checks.world(run(launcher=launcher, world=World(), rc=1, failures=failures))
+    verdict = mpi_world.world(run(launcher=launcher, world=World(), rc=1, failures=failures))
     assert said in told(verdict)
     assert cause in verdict.cause
     assert hint in verdict.hint
@@ -304,15 +304,15 @@ def test_recorded_failures_are_explained(
 
 def test_singletons_say_which_pmi_is_wanting() -> None:
     lonely = world_of(*(rank(0, 1) for _ in range(4)))
-    assert "--mpi=pmi2" in checks.world(run(launcher="srun", world=lonely)).hint
-    assert "mpi.matches" in checks.world(run(world=lonely)).hint
+    assert "--mpi=pmi2" in mpi_world.world(run(launcher="srun", world=lonely)).hint
+    assert "mpi.matches" in mpi_world.world(run(world=lonely)).hint
 
 
 def test_a_wrong_sum_names_rank_and_node() -> None:
-    verdict = checks.allreduce(run(world=world_of(rank(0), rank(2, wrong=3))))
+    verdict = mpi_world.allreduce(run(world=world_of(rank(0), rank(2, wrong=3))))
     assert told(verdict) == "rank 2 on gpu02: 3 of 1024 elements wrong / the closed form of the sum"
-    assert checks.allreduce(run(world=World())).outcome is Outcome.NOT_CHECKED
-    assert checks.allreduce(run(world=world_of(rank(0, elements=0)))).outcome is Outcome.FAILED
+    assert mpi_world.allreduce(run(world=World())).outcome is Outcome.NOT_CHECKED
+    assert mpi_world.allreduce(run(world=world_of(rank(0, elements=0)))).outcome is Outcome.FAILED
 
 
 @pytest.mark.parametrize(
@@ -459,93 +459,93 @@ def ring(*latencies: float) -> Run:
 
 
 EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
-    (lambda: checks.world(run()), "passed", "", [], ["mpi_ranks 4 ranks mpirun, c"]),
+    (lambda: mpi_world.world(run()), "passed", "", [], ["mpi_ranks 4 ranks mpirun, c"]),
     (
-        lambda: checks.world(run(world=world_of(*(rank(0, 1, node=NODES[n // 2]) for n in range(4))))),
+        lambda: mpi_world.world(run(world=world_of(*(rank(0, 1, node=NODES[n // 2]) for n in range(4))))),
         "failed",
         "",
         ["singletons: 4 programs, each rank 0 of 1 / one world of 4 ranks"],
         ["mpi_ranks 4 ranks mpirun, c"],
     ),
     (
-        lambda: checks.world(run(ntasks_per_node=1, nodes=("gpu01",), world=world_of(rank(0, 1)))),
+        lambda: mpi_world.world(run(ntasks_per_node=1, nodes=("gpu01",), world=world_of(rank(0, 1)))),
         "passed",
         "",
         [],
         ["mpi_ranks 1 ranks mpirun, c"],
     ),
     (
-        lambda: checks.world(run(world=world_of(rank(0), rank(1), rank(3)))),
+        lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(3)))),
         "failed",
         "",
         ["ranks 2: told nothing / ranks 0 to 3, once each"],
         ["mpi_ranks 3 ranks mpirun, c"],
     ),
     (
-        lambda: checks.world(run(world=world_of(rank(0), rank(1), rank(3)), problem="hangs")),
+        lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(3)), problem="hangs")),
         "failed",
         "",
         ["mpirun: hangs / ends by itself", "ranks 2: never came / ranks 0 to 3, once each"],
         ["mpi_ranks 3 ranks mpirun, c"],
     ),
     (
-        lambda: checks.world(run(world=World(), problem="hangs", rc=1)),
+        lambda: mpi_world.world(run(world=World(), problem="hangs", rc=1)),
         "failed",
         "",
         ["mpirun: hangs / ends by itself"],
         ["mpi_ranks 0 ranks mpirun, c"],
     ),
     (
-        lambda: checks.world(run(world=world_of(*map(rank, range(4)), rank(3)))),
+        lambda: mpi_world.world(run(world=world_of(*map(rank, range(4)), rank(3)))),
         "failed",
         "",
         ["rank 3: 2 times / once", "gpu02: 3 ranks / 2 ranks"],
         ["mpi_ranks 5 ranks mpirun, c"],
     ),
     (
-        lambda: checks.world(run(world=world_of(*map(rank, range(4)), rank(4, node="gpu02")))),
+        lambda: mpi_world.world(run(world=world_of(*map(rank, range(4)), rank(4, node="gpu02")))),
         "failed",
         "",
         ["rank 4: one too many / ranks 0 to 3, once each", "gpu02: 3 ranks / 2 ranks"],
         ["mpi_ranks 5 ranks mpirun, c"],
     ),
     (
-        lambda: checks.world(run(world=world_of(*(rank(n, 8) for n in range(3)), rank(3, 6)))),
+        lambda: mpi_world.world(run(world=world_of(*(rank(n, 8) for n in range(3)), rank(3, 6)))),
         "failed",
         "",
         ["size of the world: 6, 8 / 4"],
         ["mpi_ranks 4 ranks mpirun, c"],
     ),
     (
-        lambda: checks.world(run(world=world_of(rank(0), rank(1), rank(2), rank(3, node="gpu09")))),
+        lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(2), rank(3, node="gpu09")))),
         "failed",
         "",
         ["ranks 3: on gpu09, which was not asked for / on gpu[01-02]", "gpu02: 1 ranks / 2 ranks"],
         ["mpi_ranks 4 ranks mpirun, c"],
     ),
     (
-        lambda: checks.world(run(world=world_of(rank(0), rank(1), rank(2), rank(3, node="")))),
+        lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(2), rank(3, node="")))),
         "failed",
         "",
         ["ranks 3: on an unknown host, which was not asked for / on gpu[01-02]", "gpu02: 1 ranks / 2 ranks"],
         ["mpi_ranks 4 ranks mpirun, c"],
     ),
     (
-        lambda: checks.world(run(world=world_of(*(rank(n, node="gpu01") for n in range(4))))),
+        lambda: mpi_world.world(run(world=world_of(*(rank(n, node="gpu01") for n in range(4))))),
         "failed",
         "",
         ["gpu01: 4 ranks / 2 ranks", "gpu02: 0 ranks / 2 ranks"],
         ["mpi_ranks 4 ranks mpirun, c"],
     ),
     (
-        lambda: checks.world(run(world=world_of(*(rank(n, node="gpu01") for n in range(3))))),
+        lambda: mpi_world.world(run(world=world_of(*(rank(n, node="gpu01") for n in range(3))))),
         "failed",
         "",
         ["ranks 3: told nothing / ranks 0 to 3, once each", "gpu01: 3 ranks / 2 ranks"],
         ["mpi_ranks 3 ranks mpirun, c"],
     ),
     (
-        lambda: checks.world(run(world=World(), rc=1, said="boom")),
+        lambda: mpi_world.world(run(world=World(), rc=1, said="boom")),
         "failed",
         "",
         [
@@ -555,28 +555,28 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ["mpi_ranks 0 ranks mpirun, c"],
     ),
     (
-        lambda: checks.world(run(rc=9)),
+        lambda: mpi_world.world(run(rc=9)),
         "failed",
         "",
         ["mpirun: exit status 9: no message / exit status 0"],
         ["mpi_ranks 4 ranks mpirun, c"],
     ),
     (
-        lambda: checks.world(run(ntasks_per_node=6, world=World())),
+        lambda: mpi_world.world(run(ntasks_per_node=6, world=World())),
         "failed",
         "",
         ["ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more: told nothing / ranks 0 to 11, once each"],
         ["mpi_ranks 0 ranks mpirun, c"],
     ),
     (
-        lambda: checks.world(run(ntasks_per_node=4, world=World())),
+        lambda: mpi_world.world(run(ntasks_per_node=4, world=World())),
         "failed",
         "",
         ["ranks 0, 1, 2, 3, 4, 5, 6, 7: told nothing / ranks 0 to 7, once each"],
         ["mpi_ranks 0 ranks mpirun, c"],
     ),
     (
-        lambda: checks.world(run(rc=1, failures=(failure("orte_ess_init", "gpu02"), failure("x", "")))),
+        lambda: mpi_world.world(run(rc=1, failures=(failure("orte_ess_init", "gpu02"), failure("x", "")))),
         "failed",
         "",
         [
@@ -585,10 +585,10 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ],
         ["mpi_ranks 4 ranks mpirun, c"],
     ),
-    (lambda: checks.allreduce(run()), "passed", "", [], []),
-    (lambda: checks.allreduce(run(world=World())), "not checked", "no rank told its sum", [], []),
+    (lambda: mpi_world.allreduce(run()), "passed", "", [], []),
+    (lambda: mpi_world.allreduce(run(world=World())), "not checked", "no rank told its sum", [], []),
     (
-        lambda: checks.allreduce(run(world=world_of(rank(0, elements=0), rank(1, wrong=2)))),
+        lambda: mpi_world.allreduce(run(world=world_of(rank(0, elements=0), rank(1, wrong=2)))),
         "failed",
         "",
         [
@@ -917,12 +917,12 @@ def test_verdicts_to_the_letter(
 
 
 def test_a_world_that_failed_says_the_cause_of_its_messages() -> None:
-    known = checks.world(run(rc=1, failures=(failure("orte_ess_init", "gpu02"), failure("x", ""))))
+    known = mpi_world.world(run(rc=1, failures=(failure("orte_ess_init", "gpu02"), failure("x", ""))))
     assert known.cause == "no PMI support: mpirun offers no PMI that this MPI was built for"
     assert known.hint == "hint of it"
-    other = checks.world(run(rc=1, failures=(failure("x", ""),)))
+    other = mpi_world.world(run(rc=1, failures=(failure("x", ""),)))
     assert other.cause == "mpirun: x"
-    silent = checks.world(run(rc=1))
+    silent = mpi_world.world(run(rc=1))
     assert silent.cause == "the launcher did not start one world on the nodes that were asked for"
 
 
@@ -1062,7 +1062,7 @@ def test_pmi_missing_and_singletons(sandbox: Sandbox, frameworks: Path, tmp_path
 )
 def test_srun_is_told_the_hosts_that_mpirun_takes_from_slurm(words: tuple[str, ...], told: str) -> None:
     """Slurm 23.11 and 25.11 put the daemons of MPICH's mpirun on any nodes of the job."""
-    script = Path(__file__).parent.parent / "src/pytest_gpucluster/suites/mpi/payload/as_batch.sh"
+    script = Path(__file__).parent.parent / "src/pytest_gpucluster/kit/payloads/mpi/as_batch.sh"
     done = subprocess.run(
         ["sh", str(script), "gpu[03-04]", "2", "2", "sh", "-c", "echo $HYDRA_LAUNCHER_EXTRA_ARGS", *words],
         env={"PATH": "/usr/bin:/bin", "HYDRA_LAUNCHER_EXTRA_ARGS": "--external-launcher"},
@@ -1145,13 +1145,13 @@ def test_mpi_that_is_not_claimed_does_not_apply(sandbox: Sandbox, tmp_path: Path
 
 
 def test_the_payload_compiles_without_warnings(frameworks: Path, tmp_path: Path) -> None:
-    source = ROOT / "src" / "pytest_gpucluster" / "suites" / "mpi" / "payload" / "world.c"
+    source = ROOT / "src" / "pytest_gpucluster" / "kit" / "payloads" / "mpi" / "world.c"
     for compiler in ("mpicc.openmpi", f"{FRAMEWORKS}/mpicc"):
         words = ["-std=c99", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O2"]
         program = [compiler, *words, "-o", str(tmp_path / "world"), str(source)]
         subprocess.run(program, check=True, timeout=60)
 
 
-def test_python_of_the_payload_is_that_of_old_nodes() -> None:
-    source = (ROOT / "src" / "pytest_gpucluster" / "suites" / "mpi" / "payload" / "world.py").read_text()
-    assert ast.parse(source, feature_version=(3, 6)).body
+def test_payload_is_python_3_6_and_needs_only_what_it_tests() -> None:
+    world = ROOT / "src" / "pytest_gpucluster" / "kit" / "payloads" / "mpi" / "world.py"
+    assert imported(world) <= sys.stdlib_module_names | {"mpi4py"}

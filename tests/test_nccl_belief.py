@@ -11,10 +11,9 @@ import pytest
 
 from pytest_gpucluster.config.models import FabricProfile, GpuProfile, Profile
 from pytest_gpucluster.core.check import Metric, Outcome
-from pytest_gpucluster.kit import mpi_errors
-from pytest_gpucluster.suites.nccl import log_reader as nccl_log
-from pytest_gpucluster.suites.nccl.table_reader import Half, Output, RankLine, Row, Run, read
-from pytest_gpucluster.suites.nccl.validation import RunSpec, believe_nodes, metrics, validate_run
+from pytest_gpucluster.kit import mpi_errors, nccl_log
+from pytest_gpucluster.kit.nccl_tests import Half, Output, RankLine, Row, Run, read
+from pytest_gpucluster.kit.nccl_validation import RunSpec, believe_nodes, metrics, validate_run
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict

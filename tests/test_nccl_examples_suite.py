@@ -16,13 +16,14 @@ import pytest
 from framework_helpers import spelled
 from plugin_helpers import free_port, on, run_pytest
 
-from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
+from pytest_gpucluster.kit.payload_step import sent
 from pytest_gpucluster.suites.nccl_examples import checks, payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_gpucluster.core.check import Verdict
     from pytest_gpucluster.sandbox import Sandbox
 
 SUITE = Path(__file__).parents[1] / "suites" / "nccl_examples" / "test_nccl_examples.py"
@@ -76,7 +77,7 @@ def test_the_unique_id_goes_by_value_in_its_full_length() -> None:
 
 def test_without_a_driver_it_says_so() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", Path(payload.__file__).read_text(), "one-process"],
+        [sys.executable, "-c", sent(Path(payload.__file__)), "one-process"],
         capture_output=True,
         text=True,
         check=False,
@@ -111,67 +112,30 @@ def told(**changes: dict[str, dict[str, Any]]) -> PayloadResult:
     return PayloadResult("nccl_examples", ("gpu01", "gpu02"), 2, tuple(tasks))
 
 
-def found(verdict: Verdict) -> str:
-    return " | ".join(f"{x.part}: {x.measured}" for x in verdict.findings)
-
-
-def test_a_healthy_run_passes() -> None:
-    verdict = checks.one_device(told())
-    assert verdict.outcome is Outcome.PASSED, verdict
-
-
-def test_wrong_data_singletons_and_shared_devices_fail() -> None:
-    wrong = told(task1={"reduced": {"wrong": [5]}})
-    wrong = replace(wrong, tasks=(wrong.tasks[0], replace(wrong.tasks[1], rc=payload.EXIT_WRONG)))
-    assert found(checks.one_device(wrong)) == "task 1 (gpu02): 5 elements wrong"
-    alone = {"reduced": {"ranks": [{"rank": 0, "size": 1}]}}
-    assert found(checks.one_device(told(task0=alone, task1=alone))) == "ranks: 0 of 1, 0 of 1"
-    shared = told(task1={"loaded": {"node": "gpu01"}})
-    assert found(checks.one_device(shared)) == "GPU gpu01 0000:06:00.0: 2 ranks"
-
-
-def test_a_hang_and_a_crash_are_named() -> None:
+def ended(*facts: dict[str, Any], rc: int | None = 4, signal: int | None = None) -> PayloadResult:
+    """Return two tasks, of which the second printed only these facts."""
     base = told()
-    stuck = {"nccl_examples": "stuck", "rank": 0, "node": "gpu01", "phase": "all-reduce", "seconds": 60.0}
-    crash = replace(base.tasks[1], facts=(), rc=139, signal=11)
-    broken = replace(base, tasks=(replace(base.tasks[0], rc=4, facts=(stuck,)), crash))
-    said = found(checks.many_devices(broken))
-    assert "task 0 (gpu01): all-reduce: no end after 60 s" in said
-    assert "task 1 (gpu02): ended by signal 11 (SIGSEGV)" in said
+    lines = tuple({"rank": 1, "node": "gpu02", **fact} for fact in facts)
+    return replace(base, tasks=(base.tasks[0], replace(base.tasks[1], facts=lines, rc=rc, signal=signal)))
 
 
-def test_without_libnccl_nothing_is_checked() -> None:
-    lacks = {
-        "failed": {"phase": "load libnccl", "reason": "cannot open shared object file", "library": False}
-    }
-    verdict = checks.one_device(told(task1=lacks))
-    assert verdict.outcome is Outcome.NOT_CHECKED
-    assert verdict.reason.startswith("no libnccl.so.2 on gpu02")
+def ranks(*seen: tuple[int, int]) -> dict[str, Any]:
+    """Return what a task reduced, with its ranks as (rank, size)."""
+    return {"reduced": {"ranks": [{"rank": rank, "size": size} for rank, size in seen]}}
 
 
-def test_silence_is_a_failure() -> None:
-    silent = replace(told(), tasks=())
-    assert checks.one_process("gpu01", silent).outcome is Outcome.FAILED
-    assert checks.one_device(silent).outcome is Outcome.FAILED
-
-
+LOADED = {"nccl_examples": "loaded", "devices": 1, "buses": ["0000:06:00.0"]}
+WRONG = {"nccl_examples": "reduced", "ranks": [{"rank": 1, "size": 2}], "wrong": [5, 2], "init": 1.0}
+FAILED = {"nccl_examples": "failed", "phase": "init", "reason": "no GPU"}
+STUCK = {"nccl_examples": "stuck", "phase": "init", "seconds": 60.0}
+LACKS = {"failed": {"phase": "load libnccl", "reason": "cannot open", "library": False}}
+ONE, TWO = (f"nccl_examples_devices {count} GPUs" for count in (1, 2))
+INIT = "nccl_examples_init 1 s"
+RIGHT = "right sums on every device"
+ONCE = "0 to 1 of 2, once each"
 EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
-    (
-        lambda: checks.one_device(told()),
-        "passed",
-        "",
-        [],
-        ["nccl_examples_devices 2 GPUs", "nccl_examples_init 1 s"],
-    ),
-    (
-        lambda: checks.one_process(
-            "gpu01", replace(told(task0={"reduced": {"ranks": [{"rank": 0, "size": 1}]}}))
-        ),
-        "passed",
-        "",
-        [],
-        ["nccl_examples_devices 1 GPUs", "nccl_examples_init 1 s"],
-    ),
+    (lambda: checks.one_device(told()), "passed", "", [], [TWO, INIT]),
+    (lambda: checks.one_process("gpu01", told(task0=ranks((0, 1)))), "passed", "", [], [ONE, INIT]),
     (
         lambda: checks.one_process("gpu03", told()),
         "failed",
@@ -194,120 +158,88 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (
-        lambda: checks.many_devices(
-            told(task1={"failed": {"phase": "load libnccl", "reason": "cannot open", "library": False}})
-        ),
+        lambda: checks.many_devices(told(task1=LACKS)),
         "not checked",
         "no libnccl.so.2 on gpu02: cannot open (NCCL_HOME names its folder)",
         [],
         [],
     ),
     (
-        lambda: checks.one_device(
-            replace(
-                told(task1={"reduced": {"wrong": [5, 2]}}),
-                tasks=(told().tasks[0], replace(told(task1={"reduced": {"wrong": [5, 2]}}).tasks[1], rc=1)),
-            )
-        ),
+        lambda: checks.one_device(ended(LOADED, WRONG, {"nccl_examples": "done"}, rc=payload.EXIT_WRONG)),
         "failed",
         "",
-        ["task 1 (gpu02): 7 elements wrong / right sums on every device"],
-        ["nccl_examples_devices 2 GPUs", "nccl_examples_init 1 s"],
+        [f"task 1 (gpu02): 7 elements wrong / {RIGHT}"],
+        [TWO, INIT],
     ),
     (
-        lambda: checks.one_device(
-            replace(
-                told(), tasks=(told().tasks[0], replace(told().tasks[1], facts=told().tasks[1].facts[:1]))
-            )
-        ),
+        lambda: checks.one_device(ended(LOADED, rc=0)),
         "failed",
         "",
-        ["task 1 (gpu02): exit status 0 / right sums on every device"],
-        ["nccl_examples_devices 2 GPUs"],
+        [f"task 1 (gpu02): exit status 0 / {RIGHT}"],
+        [TWO],
     ),
     (
-        lambda: checks.one_device(
-            replace(
-                told(),
-                tasks=(
-                    told().tasks[0],
-                    replace(
-                        told().tasks[1],
-                        rc=4,
-                        facts=({"nccl_examples": "failed", "phase": "init", "reason": "no GPU"},),
-                    ),
-                ),
-            )
-        ),
+        lambda: checks.one_device(ended(FAILED)),
         "failed",
         "",
-        ["task 1 (gpu02): init: no GPU / right sums on every device"],
-        ["nccl_examples_devices 1 GPUs"],
+        [f"task 1 (gpu02): init: no GPU / {RIGHT}"],
+        [ONE],
     ),
     (
-        lambda: checks.one_device(
-            replace(
-                told(),
-                tasks=(
-                    told().tasks[0],
-                    replace(
-                        told().tasks[1],
-                        rc=4,
-                        facts=({"nccl_examples": "stuck", "phase": "init", "seconds": 60.0},),
-                    ),
-                ),
-            )
-        ),
+        lambda: checks.one_device(ended(STUCK)),
         "failed",
         "",
-        ["task 1 (gpu02): init: no end after 60 s / right sums on every device"],
-        ["nccl_examples_devices 1 GPUs"],
+        [f"task 1 (gpu02): init: no end after 60 s / {RIGHT}"],
+        [ONE],
     ),
     (
-        lambda: checks.one_device(
-            replace(told(), tasks=(told().tasks[0], replace(told().tasks[1], rc=None, signal=11, facts=())))
-        ),
+        lambda: checks.one_device(ended(rc=None, signal=11)),
         "failed",
         "",
-        ["task 1 (gpu02): ended by signal 11 (SIGSEGV) / right sums on every device"],
-        ["nccl_examples_devices 1 GPUs"],
+        [f"task 1 (gpu02): ended by signal 11 (SIGSEGV) / {RIGHT}"],
+        [ONE],
     ),
     (
-        lambda: checks.one_device(told(task0={"reduced": {"ranks": [{"rank": 1, "size": 2}]}})),
+        lambda: checks.one_device(told(task0=ranks((1, 2)))),
         "failed",
         "",
-        ["ranks: 1 of 2, 1 of 2 / 0 to 1 of 2, once each"],
-        ["nccl_examples_devices 2 GPUs", "nccl_examples_init 1 s"],
+        [f"ranks: 1 of 2, 1 of 2 / {ONCE}"],
+        [TWO, INIT],
     ),
     (
-        lambda: checks.one_device(told(task0={"reduced": {"ranks": []}}, task1={"reduced": {"ranks": []}})),
+        lambda: checks.one_device(told(task0=ranks((0, 1)), task1=ranks((0, 1)))),
         "failed",
         "",
-        ["ranks: none / 0 to 1 of 2, once each"],
-        ["nccl_examples_devices 2 GPUs", "nccl_examples_init 1 s"],
+        [f"ranks: 0 of 1, 0 of 1 / {ONCE}"],
+        [TWO, INIT],
     ),
     (
-        lambda: checks.one_device(
-            told(task0={"reduced": {"ranks": [{"rank": n, "size": 9} for n in range(9)]}})
-        ),
+        lambda: checks.one_device(told(task0=ranks(), task1=ranks())),
         "failed",
         "",
-        ["ranks: 0 of 9, 1 of 2, 1 of 9, 2 of 9, 3 of 9, 4 of 9, 5 of 9, 6 of 9 / 0 to 1 of 2, once each"],
-        ["nccl_examples_devices 2 GPUs", "nccl_examples_init 1 s"],
+        [f"ranks: none / {ONCE}"],
+        [TWO, INIT],
+    ),
+    (
+        lambda: checks.one_device(told(task0=ranks(*((rank, 9) for rank in range(9))))),
+        "failed",
+        "",
+        [f"ranks: 0 of 9, 1 of 2, 1 of 9, 2 of 9, 3 of 9, 4 of 9, 5 of 9, 6 of 9 / {ONCE}"],
+        [TWO, INIT],
     ),
     (
         lambda: checks.one_device(told(task1={"loaded": {"node": "gpu01"}})),
         "failed",
         "",
         ["GPU gpu01 0000:06:00.0: 2 ranks / one rank"],
-        ["nccl_examples_devices 2 GPUs", "nccl_examples_init 1 s"],
+        [TWO, INIT],
     ),
     (
         lambda: checks.one_device(told(task1={"reduced": {"init": 3.5}})),
         "passed",
         "",
         [],
-        ["nccl_examples_devices 2 GPUs", "nccl_examples_init 3.5 s"],
+        [TWO, "nccl_examples_init 3.5 s"],
     ),
 ]
 

@@ -11,11 +11,11 @@ from pytest_gpucluster import config
 from pytest_gpucluster.config.models import NcclThreshold
 from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.core.units import parse_size
+from pytest_gpucluster.kit import nccl_log
+from pytest_gpucluster.kit.nccl_tests import Half, Row, Run
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
-from pytest_gpucluster.suites.nccl import log_reader as nccl_log
 from pytest_gpucluster.suites.nccl.bandwidth import bandwidth
 from pytest_gpucluster.suites.nccl.localization import Localisation, Measurement, Unresolved
-from pytest_gpucluster.suites.nccl.table_reader import Half, Row, Run
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict

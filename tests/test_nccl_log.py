@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpucluster.suites.nccl import table_reader as nccl_tests
-from pytest_gpucluster.suites.nccl.log_reader import HINTS, Channel, Log, read
+from pytest_gpucluster.kit import nccl_tests
+from pytest_gpucluster.kit.nccl_log import HINTS, Channel, Log, read
 
 DATA = Path(__file__).parent / "data" / "nccl"
 

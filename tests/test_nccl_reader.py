@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpucluster.suites.nccl.table_reader import (
+from pytest_gpucluster.kit.nccl_tests import (
     COLLECTIVES,
     Half,
     Output,

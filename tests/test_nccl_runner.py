@@ -28,16 +28,18 @@ from pytest_gpucluster.config.models import (
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError, StepTimeout
 from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit import nccl_log
+from pytest_gpucluster.kit import nccl_step as runners
+from pytest_gpucluster.kit import nccl_validation as beliefs
+from pytest_gpucluster.kit.nccl_step import Measured, Sweep
+from pytest_gpucluster.kit.nccl_tests import Half, Output, Row, Run
 from pytest_gpucluster.kit.payloads.collective import CONCLUDED, GIVEN_UP
 from pytest_gpucluster.sandbox import processes
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
-from pytest_gpucluster.suites.nccl import log_reader as nccl_log
 from pytest_gpucluster.suites.nccl import stages as proofs
-from pytest_gpucluster.suites.nccl import steps as runners
-from pytest_gpucluster.suites.nccl import validation as beliefs
+from pytest_gpucluster.suites.nccl import steps as nccl_steps
 from pytest_gpucluster.suites.nccl.localization import Localisation
-from pytest_gpucluster.suites.nccl.steps import Measured, Nccl, Sweep
-from pytest_gpucluster.suites.nccl.table_reader import Half, Output, Row, Run
+from pytest_gpucluster.suites.nccl.steps import Nccl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -93,7 +95,8 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[StepRequest]:
         tasks = tuple(TaskResult(rank, node, 0) for rank, node in enumerate(request.nodes))
         return StepResult(0, tasks, "", 0.1, "srun")
 
-    monkeypatch.setattr(runners, "run_step", run)
+    for module in (runners, nccl_steps):
+        monkeypatch.setattr(module, "run_step", run)
     return asked
 
 
@@ -234,7 +237,7 @@ def test_an_image_that_was_not_compiled_here_is_never_deleted() -> None:
 
 def test_a_failed_build_is_an_error_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     task = TaskResult(0, "gpu01", 2, stderr="mpi.h: No such file or directory\n")
-    monkeypatch.setattr(runners, "run_step", lambda *_: StepResult(2, (task,), "", 1.0, "srun ..."))
+    monkeypatch.setattr(nccl_steps, "run_step", lambda *_: StepResult(2, (task,), "", 1.0, "srun ..."))
     with pytest.raises(StepError, match=r"compiling nccl-tests in base#pt:1 failed: mpi\.h: No such file"):
         runner(**COMPILE).prepare_image()
 
@@ -477,9 +480,7 @@ def on_slurm(
 ) -> Any:
     slurm = Slurm(LocalTransport(sandbox.env))
     with Allocation.request(slurm, AllocationRequest(nodes=nodes)) as held:
-        return run(
-            Nccl(slurm, held, cluster(**nccl), Channel(), slurm.nodes(), gpus_per_node=2)  # type: ignore[arg-type]
-        )
+        return run(Nccl(slurm, held, cluster(**nccl), Channel(), slurm.nodes(), gpus_per_node=2))  # type: ignore[arg-type]
 
 
 def test_a_node_whose_slurmd_dies_costs_itself_and_no_other(sandbox: Sandbox) -> None:

@@ -18,6 +18,7 @@ from pytest_gpucluster.config.models import FabricProfile, GpuProfile, NcclThres
 from pytest_gpucluster.core.check import Metric, Outcome
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.outliers import outliers
+from pytest_gpucluster.kit.nccl_tests import Run, read
 from pytest_gpucluster.suites.nccl.bandwidth import (
     Ceiling,
     NoThresholdError,
@@ -27,7 +28,6 @@ from pytest_gpucluster.suites.nccl.bandwidth import (
     table_rows,
     threshold_for,
 )
-from pytest_gpucluster.suites.nccl.table_reader import Run, read
 
 DATA = Path(__file__).parent / "data" / "nccl"
 GIB = 2**30

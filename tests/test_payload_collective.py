@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
-import resource
 import subprocess
+import sys
 import types
 from pathlib import Path
 from typing import Any
 
 import pytest
+from framework_helpers import imported
 from plugin_helpers import free_port
 
+from pytest_gpucluster.kit.payload_step import sent
 from pytest_gpucluster.kit.payloads import collective
-from pytest_gpucluster.suites.ddp import payload as ddp
 from pytest_gpucluster.suites.nccl.localization import Measurement
 
 ROOT = Path(__file__).parents[1]
@@ -24,9 +24,9 @@ PAYLOAD = Path(collective.__file__)
 PYTHON = ROOT / ".cache" / "frameworks" / "bin" / "python"
 DATA = Path(__file__).parent / "data"
 PATCHED = """
-import sys
-sys.path.insert(0, {folder!r})
-import collective
+import sys, types
+collective = types.ModuleType("collective")
+exec(compile({source!r}, "collective.py", "exec"), collective.__dict__)
 {patch}
 collective.exit_now(collective.main(sys.argv[1:]))
 """
@@ -77,7 +77,7 @@ def launch(
     python: Path, size: int, *args: str, per_node: int = 1, patch: str = "", source: str = ""
 ) -> Result:
     """Start one process a rank, as srun would."""
-    program = source or PATCHED.format(folder=str(PAYLOAD.parent), patch=patch)
+    program = source or PATCHED.format(source=sent(PAYLOAD), patch=patch)
     port = free_port()
     processes = [
         subprocess.Popen(
@@ -105,26 +105,7 @@ ALL = ",".join(collective.COLLECTIVES)
 
 
 def test_the_payload_is_python_3_6_and_stands_alone() -> None:
-    tree = ast.parse(PAYLOAD.read_text(), feature_version=(3, 6))
-    imported = {
-        name.split(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for name in (
-            [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
-        )
-    }
-    assert "torch" in imported
-    assert imported <= {
-        "argparse", "datetime", "inspect", "json", "math", "os", "re", "resource", "socket", "sys", "threading", "time",
-        "torch", "typing",
-    }  # fmt: skip
-
-
-def test_hostlists_keep_slurms_order() -> None:
-    assert collective.expand("gpu[07,01-03],login,r[1-2]n[08-09]x") == [
-        "gpu07", "gpu01", "gpu02", "gpu03", "login", "r1n08x", "r1n09x", "r2n08x", "r2n09x",
-    ]  # fmt: skip
+    assert imported(PAYLOAD) <= sys.stdlib_module_names | {"torch"}
 
 
 @pytest.mark.parametrize(
@@ -213,11 +194,9 @@ def test_nccls_log_stays_out_of_the_results() -> None:
 
 def test_every_collective_and_type_is_right_on_three_ranks(python: Path) -> None:
     types = "float,double,half,bfloat16,int32,int64,int8,uint8"
-    # fed by -c with the file's own text, as it reaches nodes without shared storage
-    text = PAYLOAD.read_text()
     result = launch(
         python, 3, "sweep", "-c", ALL, "-d", types, "-b", "96", "-e", "48K", "-f", "512", "-w", "1", "-n", "2",
-        source=text,
+        source=sent(PAYLOAD),
     )  # fmt: skip
     assert result.codes == [0, 0, 0], result.stderr
     assert len(result.rows) == 6 * 8 * 2
@@ -313,7 +292,7 @@ def test_a_rank_without_a_gpu_keeps_nobody_waiting(python: Path) -> None:
 collective.BEAT = 0.1
 device_of = collective.device_of
 def lacking(torch, place, wanted):
-    if place.rank == {rank}: raise collective.Failure("torch finds no CUDA device", collective.EXIT_NO_GPU)
+    if place.rank == {rank}: raise collective.Failure(collective.EXIT_NO_GPU, "torch finds no CUDA device")
     return device_of(torch, place, wanted)
 collective.device_of = lacking
 """
@@ -439,7 +418,7 @@ def test_a_node_without_ranks_is_reported(python: Path) -> None:
 def refused(python: Path, *args: str, **env: str) -> tuple[int, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MASTER"))}
     done = subprocess.run(
-        [str(python), str(PAYLOAD), *args],
+        [str(python), "-c", sent(PAYLOAD), *args],
         env={**kept, **env},
         text=True,
         capture_output=True,
@@ -485,59 +464,6 @@ def test_an_endless_sweep_is_refused(python: Path) -> None:
     code, text = refused(python, "sweep", "-f", "1", SLURM_PROCID="0", SLURM_NTASKS="1")
     assert code == collective.EXIT_USAGE
     assert "never ends" in text
-
-
-class Version:
-    cuda: str | None = "13.0"
-
-
-class FakeTorch:
-    """A torch that finds no device, with the reason that CUDA gives."""
-
-    def __init__(self, why: str = "", cuda: str | None = "13.0") -> None:
-        self.version, self.why = Version(), why
-        self.version.cuda = cuda
-        self.cuda = self
-
-    def init(self) -> None:
-        if self.why:
-            raise RuntimeError(self.why)
-
-
-STUB = "Unexpected error from cudaGetDeviceCount(). Error 34: CUDA driver is a stub library"
-
-
-@pytest.mark.parametrize("payload", [collective, ddp])
-@pytest.mark.parametrize(
-    ("torch", "words"),
-    [
-        (FakeTorch(f"{STUB}\nmore"), STUB),  # recorded on an H200: a stub of libcuda in LD_LIBRARY_PATH
-        (FakeTorch("No CUDA GPUs are available"), "No CUDA GPUs are available"),
-        (FakeTorch(cuda=None), "it is a CPU build"),
-        (FakeTorch(), "no reason is known"),
-    ],
-)
-def test_why_there_is_no_device_is_told_in_torchs_words(payload: Any, torch: Any, words: str) -> None:
-    assert payload.no_device(torch) == words
-
-
-@pytest.mark.parametrize("payload", [collective, ddp])
-@pytest.mark.parametrize(
-    ("files", "space", "words"),
-    [
-        (1024, -1, ""),
-        (-1, -1, ""),
-        (40, -1, "; limits of this process: 40 open files"),
-        (65536, 32 << 30, "; limits of this process: 32 GiB of address space"),
-    ],
-)
-def test_low_limits_are_told(
-    monkeypatch: pytest.MonkeyPatch, payload: Any, files: int, space: int, words: str
-) -> None:
-    """Recorded on an H200: with 40 open files CUDA says 'busy or unavailable', with 32 GiB NCCL 'out of memory'."""
-    values = {resource.RLIMIT_NOFILE: (files, files), resource.RLIMIT_AS: (space, space)}
-    monkeypatch.setattr(resource, "getrlimit", values.__getitem__)
-    assert payload.low_limits_hint() == words
 
 
 class Slow:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_gpucluster.kit import nccl_tests
 from pytest_gpucluster.kit.mpi_errors import Failure
-from pytest_gpucluster.suites.nccl import table_reader as nccl_tests
-from pytest_gpucluster.suites.nccl.table_reader import Half, RankLine, Row, read, read_tasks, sweep
+from pytest_gpucluster.kit.nccl_tests import Half, RankLine, Row, read, read_tasks, sweep
 
 HEAD = (
     "# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809\n"

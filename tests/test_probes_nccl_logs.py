@@ -14,12 +14,10 @@ import pytest
 from pytest_gpucluster.config.models import NodeProfile
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit import kernel_log, nvidia_smi
+from pytest_gpucluster.kit import kernel_log, nccl_log, nccl_tests, nvidia_smi
+from pytest_gpucluster.kit.nccl_log import HINTS, Channel, Log
 from pytest_gpucluster.suites.burnin import dcgm
 from pytest_gpucluster.suites.fabric import facts as infiniband
-from pytest_gpucluster.suites.nccl import log_reader as nccl_log
-from pytest_gpucluster.suites.nccl import table_reader as nccl_tests
-from pytest_gpucluster.suites.nccl.log_reader import HINTS, Channel, Log
 from pytest_gpucluster.suites.slurm import checks as slurm
 
 

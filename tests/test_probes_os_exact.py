@@ -14,9 +14,10 @@ from pytest_gpucluster.core import probe as base
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.kit import enroot
+from pytest_gpucluster.kit import mpi_facts as mpi
+from pytest_gpucluster.kit.containers import Imported
+from pytest_gpucluster.kit.mpi_facts import Installed, Pair, Rank, Version, World
 from pytest_gpucluster.suites.container import facts as container
-from pytest_gpucluster.suites.mpi import facts as mpi
-from pytest_gpucluster.suites.mpi.facts import Installed, Pair, Rank, Version, World
 from pytest_gpucluster.suites.os import facts as os
 from pytest_gpucluster.suites.os import network_facts as os_network
 from pytest_gpucluster.suites.os import software_facts as os_software
@@ -427,14 +428,14 @@ READ: list[tuple[Callable[[], object], object]] = [
     (lambda: enroot.jobs_of(("pyxis_gpucluster-7-ab", "pyxis_9_gpucluster-8-cd")),
      {"pyxis_gpucluster-7-ab": 7, "pyxis_9_gpucluster-8-cd": 8}),
     (lambda: enroot.remove_command(("a", "b c")), f"{enroot.SEARCH}; enroot remove -f a 'b c' </dev/null"),
-    (lambda: container.Imported("i", "n", {"a": 2.0, "b": 0.0}, {"a": 4_000_000, "b": 1, "c": 1}).throughput("a"), 2.0),
-    (lambda: container.Imported("i", "n", {"b": 0.0}, {"b": 1, "c": 1}).throughput("b"), None),
-    (lambda: container.Imported("i", "n", {"b": 0.0}, {"b": 1, "c": 1}).throughput("c"), None),
-    (lambda: container.Imported("i", "n", {"b": 0.0}, reused=("a",)).nodes, ("b", "a")),
+    (lambda: Imported("i", "n", {"a": 2.0, "b": 0.0}, {"a": 4_000_000, "b": 1, "c": 1}).throughput("a"), 2.0),
+    (lambda: Imported("i", "n", {"b": 0.0}, {"b": 1, "c": 1}).throughput("b"), None),
+    (lambda: Imported("i", "n", {"b": 0.0}, {"b": 1, "c": 1}).throughput("c"), None),
+    (lambda: Imported("i", "n", {"b": 0.0}, reused=("a",)).nodes, ("b", "a")),
     (lambda: container.Seen(), (container.Seen(tasks=(), problem="", seconds=0.0))),  # noqa: PLW0108
     (lambda: container.Seen().facts, {}),
     (lambda: container.Seen(({"a": "1"}, {"a": "2"}, {"a": "3"})).facts, {"a": "1"}),
-    (lambda: container.Imported("i", "n").command, ""),
+    (lambda: Imported("i", "n").command, ""),
     (lambda: container.read_facts("c|a|b|c\nx|a|b\nc|d\n"), {"a": "b|c"}),
     (
         lambda: enroot.read_room(answer("data 2 512 rw /d e\n tmp 1 1 ro /t\n")),
@@ -730,7 +731,7 @@ def test_how_names_are_asked_for() -> None:
 
 
 def test_what_was_found_of_a_node_and_its_containers() -> None:
-    image, other = container.Imported("i", "n"), container.Imported("j", "m")
+    image, other = Imported("i", "n"), Imported("j", "m")
     config: Any = object()
     found = container.Found("n1", config, (image, other))
     assert vars(found) == {

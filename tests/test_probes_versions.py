@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_gpucluster.core.versions import versions_in
 from pytest_gpucluster.kit.fabric_manager import FabricManager
 from pytest_gpucluster.kit.nvidia_smi import Gpus
+from pytest_gpucluster.kit.versions import versions_in
 
 
 def _gpus(cuda: str, *devices: tuple[str, str, str]) -> Gpus:

@@ -23,18 +23,18 @@ def test_the_page_of_a_run_that_says_nothing() -> None:
     assert prom.render([]).split("\n") == [
         "# HELP gpucluster_run_info The run that this file is of.",
         "# TYPE gpucluster_run_info gauge",
-        'gpucluster_run_info{simulated="false"} 1',
+        'gpucluster_run_info{simulated="false"} 1.0',
         "# HELP gpucluster_run_start_timestamp_seconds When the run began, Unix time.",
         "# TYPE gpucluster_run_start_timestamp_seconds gauge",
-        "gpucluster_run_start_timestamp_seconds 0",
+        "gpucluster_run_start_timestamp_seconds 0.0",
         "# HELP gpucluster_run_duration_seconds How long the run took.",
         "# TYPE gpucluster_run_duration_seconds gauge",
-        "gpucluster_run_duration_seconds 0",
+        "gpucluster_run_duration_seconds 0.0",
         "# HELP gpucluster_run_success 1 where the run ended with exit status 0.",
         "# TYPE gpucluster_run_success gauge",
-        "gpucluster_run_success 0",
+        "gpucluster_run_success 0.0",
         *about,
-        *(f'gpucluster_checks{{outcome="{outcome}"}} 0' for outcome in OUTCOMES),
+        *(f'gpucluster_checks{{outcome="{outcome}"}} 0.0' for outcome in OUTCOMES),
         "",
     ]
 
@@ -52,27 +52,26 @@ def test_the_page_of_a_bad_node() -> None:
     ]
     page = prom.render(events(red, broken, result("gpu.c", inside="-1-x", verdicts=warned), exit_=1))
     fit = "1 where checks of the node passed and none failed or broke; 0 where it is not tested."
-    node = 'cluster="prod",node="gpu01"'
     assert page.split("\n")[-20:] == [
         f"# HELP gpucluster_node_fit {fit}",
         "# TYPE gpucluster_node_fit gauge",
-        f"gpucluster_node_fit{{{node}}} 0",
+        'gpucluster_node_fit{cluster="prod",node="gpu01"} 0.0',
         "# HELP gpucluster_check_failed 1 for a check that failed; gpu is the index of the GPU at fault, if it is one.",
         "# TYPE gpucluster_check_failed gauge",
-        f'gpucluster_check_failed{{{node},check="gpu.a",gpu="4"}} 1',
-        f'gpucluster_check_failed{{{node},check="gpu.a"}} 1',
+        'gpucluster_check_failed{check="gpu.a",cluster="prod",gpu="4",node="gpu01"} 1.0',
+        'gpucluster_check_failed{check="gpu.a",cluster="prod",node="gpu01"} 1.0',
         "# HELP gpucluster_check_broken 1 for a check that could not be made: the infrastructure broke.",
         "# TYPE gpucluster_check_broken gauge",
-        f'gpucluster_check_broken{{{node},check="gpu.b"}} 1',
+        'gpucluster_check_broken{check="gpu.b",cluster="prod",node="gpu01"} 1.0',
         "# HELP gpucluster_measured_p_watts p as the last run measured it, in watts.",
         "# TYPE gpucluster_measured_p_watts gauge",
-        f'gpucluster_measured_p_watts{{{node},check="gpu.b",device="mlx5_0"}} 2',
+        'gpucluster_measured_p_watts{check="gpu.b",cluster="prod",device="mlx5_0",node="gpu01"} 2.0',
         "# HELP gpucluster_measured_q_bytes q as the last run measured it, in bytes.",
         "# TYPE gpucluster_measured_q_bytes gauge",
-        f'gpucluster_measured_q_bytes{{{node},check="gpu.b",gpu="1"}} 3072',
+        'gpucluster_measured_q_bytes{check="gpu.b",cluster="prod",gpu="1",node="gpu01"} 3072.0',
         f"# HELP gpucluster_check_warnings {about}",
         "# TYPE gpucluster_check_warnings gauge",
-        f'gpucluster_check_warnings{{{node},check="gpu.c",parameters="1-x"}} 3',
+        'gpucluster_check_warnings{check="gpu.c",cluster="prod",node="gpu01",parameters="1-x"} 3.0',
         "",
     ]
 
@@ -82,11 +81,11 @@ def test_a_series_has_the_parameters_of_its_check() -> None:
         result("nccl.busbw", inside=f"-{size}", metrics=[metric("busbw a b", value, "GB/s")])
         for size, value in (("1M", 1), ("4G", 2), ("4G", 3))
     ]
-    labels = 'cluster="prod",node="gpu01",check="nccl.busbw",of="a b"'
+    labels = 'check="nccl.busbw",cluster="prod",node="gpu01",of="a b"'
     start = f"gpucluster_measured_busbw_bytes_per_second{{{labels},parameters="
-    assert lines(*told)[1:] == [f'{start}"1M"}} 1000000000', f'{start}"4G"}} 3000000000']
+    assert lines(*told)[1:] == [f'{start}"1M"}} 1e+09', f'{start}"4G"}} 3e+09']
     hidden = result("nccl.x", metrics=[metric("x", 1, "s", detail=True)])
-    assert lines(hidden) == ['gpucluster_node_fit{cluster="prod",node="gpu01"} 1']
+    assert lines(hidden) == ['gpucluster_node_fit{cluster="prod",node="gpu01"} 1.0']
 
 
 @pytest.mark.parametrize("ending", ["count", "sum", "bucket", "total", "info"])
@@ -115,18 +114,18 @@ def test_a_duration_is_in_milliseconds_and_of_two_finishes_the_last_counts() -> 
     assert [
         line for line in page if line.startswith(("gpucluster_run", "gpucluster_last", "gpucluster_node_fit"))
     ] == [
-        'gpucluster_run_info{cluster="a",simulated="true"} 1',
-        'gpucluster_run_start_timestamp_seconds{cluster="a"} 100',
+        'gpucluster_run_info{cluster="a",simulated="true"} 1.0',
+        'gpucluster_run_start_timestamp_seconds{cluster="a"} 100.0',
         'gpucluster_run_duration_seconds{cluster="a"} 10.123',
-        'gpucluster_run_success{cluster="a"} 0',
-        'gpucluster_run_exit_status{cluster="a"} 3',
-        'gpucluster_node_fit{cluster="a",node="n1"} 0',
+        'gpucluster_run_success{cluster="a"} 0.0',
+        'gpucluster_run_exit_status{cluster="a"} 3.0',
+        'gpucluster_node_fit{cluster="a",node="n1"} 0.0',
     ]
 
 
 def test_results_without_a_start_have_no_cluster() -> None:
     page = prom.render([result("gpu.a", metrics=[metric("x", 1, "W")])])
-    assert 'gpucluster_measured_x_watts{node="gpu01",check="gpu.a"} 1\n' in page
+    assert 'gpucluster_measured_x_watts{check="gpu.a",node="gpu01"} 1.0\n' in page
 
 
 def test_a_success_is_carried_over_from_the_file_before(tmp_path: Path) -> None:
@@ -136,7 +135,7 @@ def test_a_success_is_carried_over_from_the_file_before(tmp_path: Path) -> None:
     prom.write(events(exit_=0), path, prom.read(path))
     prom.write(events(exit_=1), path, prom.read(path))
     assert path.read_text().endswith("\n")
-    line = 'gpucluster_last_success_timestamp_seconds{cluster="prod"} 110\n'
+    line = 'gpucluster_last_success_timestamp_seconds{cluster="prod"} 110.0\n'
     assert line in path.read_text()
     path.write_bytes(b"\xff\n" + line.encode())
     prom.write(events(exit_=1), path, prom.read(path))

@@ -16,6 +16,7 @@ from framework_helpers import deviant_python, ends, imported, message, run_suite
 from plugin_helpers import free_port, wait_for
 
 from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.kit.payloads.prelude import Failure
 from pytest_gpucluster.suites.ray import checks
 from pytest_gpucluster.suites.ray import payload_node as ray_node
 from pytest_gpucluster.suites.ray.checks import ClusterFacts, NodeFacts, Share
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 NODES = ("gpu01", "gpu02", "gpu03")
 SHARES = dict.fromkeys(NODES, Share(2, 1))
-DRIVER = Path(ray_node.__file__).with_name("ray_driver.py")
+DRIVER = Path(ray_node.__file__).with_name("payload_driver.py")
 
 
 def told(verdict: Verdict) -> str:
@@ -703,11 +704,9 @@ def test_nodes_of_one_host_share_neither_address_nor_ports(monkeypatch: pytest.M
 
 def test_an_interface_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURMD_NODENAME", "gpu01")
-    with pytest.raises(
-        ray_node.Failure, match=r"interface ib9 has no IPv4 address here; there are: .*lo"
-    ) as caught:
+    with pytest.raises(Failure, match=r"interface ib9 has no IPv4 address here; there are: .*lo") as caught:
         ray_node.own_address(plan(interface="ib9"))
-    assert caught.value.what == "interface"
+    assert caught.value.kind == "interface"
 
 
 @pytest.mark.parametrize(("address", "stride"), [("10.0.0.1", 1), ("127.0.1.2", len(NODES))])
@@ -721,7 +720,7 @@ def test_where_a_port_is_taken_the_next_block_is_the_nodes(
     }  # the last port of one block, the first of the next
     monkeypatch.setattr(ray_node, "taken", held.__contains__)
     assert ray_node.free_ports(plan(blocks=5), address) == 20000 + 2 * stride * ray_node.width_of(plan())
-    with pytest.raises(ray_node.Failure, match=r"port 20007 \(ray-client-server-port\) is taken"):
+    with pytest.raises(Failure, match=r"port 20007 \(ray-client-server-port\) is taken"):
         ray_node.free_ports(plan(), address)  # the site names the ports
 
 
@@ -734,11 +733,11 @@ def test_a_port_that_is_taken_is_named_with_its_holder(monkeypatch: pytest.Monke
             assert holder.stdout is not None
             assert holder.stdout.readline()
             monkeypatch.setattr(ray_node, "LAST_PORT", 65535)
-            with pytest.raises(ray_node.Failure) as caught:
+            with pytest.raises(Failure) as caught:
                 ray_node.free_ports(plan(port=port), "10.0.0.1")
         finally:  # else a failure would wait for its end
             holder.kill()
-    assert caught.value.what == "port"
+    assert caught.value.kind == "port"
     assert f"port {port} (port) is taken by python" in str(caught.value)
     assert f"(pid {holder.pid})" in str(caught.value)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 STEPS = """
-from pytest_gpucluster.probes import nvidia_smi
+from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.suite import probed
 
 gpus = probed(nvidia_smi.GPUS)

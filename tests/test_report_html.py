@@ -18,8 +18,8 @@ from report_helpers import a_run, event, failing, passing, result, unjudged
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.sanitize import cut, printable
 from pytest_gpucluster.report import html, svg
-from pytest_gpucluster.report.comparison import Compared, Comparison
 from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.regression import Compared, ShownComparison
 from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
@@ -360,7 +360,7 @@ def test_the_slot_of_the_history() -> None:
         ),
         Compared("gpu01", "busbw", "GB/s", 477, last_good=478),
     )
-    shown = Comparison("history.db", rows, last_good="2026-11-20 02:00", runs=5)
+    shown = ShownComparison("history.db", rows, last_good="2026-11-20 02:00", runs=5)
     page = page_of(a_run([passing("gpu01"), passing("gpu02")]), comparison=shown)
     assert "1 got worse since the last good run" in page.text
     assert "gpu02 busbw GB/s 440 478 -7.9% 477 476 8% below" in page.text
@@ -463,7 +463,9 @@ def hostile_run(text: str = HOSTILE) -> list[dict[str, Any]]:
 
 def hostile_page() -> str:
     row = Compared(HOSTILE, HOSTILE, HOSTILE, 1.0, device=HOSTILE, last_good=2.0, worse=True, note=HOSTILE)
-    shown = Comparison(HOSTILE, (row,), last_good=HOSTILE, previous=HOSTILE, fleet_is=HOSTILE, note=HOSTILE)
+    shown = ShownComparison(
+        HOSTILE, (row,), last_good=HOSTILE, previous=HOSTILE, fleet_is=HOSTILE, note=HOSTILE
+    )
     return html.render(hostile_run(), comparison=shown)
 
 

@@ -11,9 +11,9 @@ from report_helpers import a_run, event, failing, passing, result, unjudged
 from test_report_html import page_of
 from test_report_whole import in_utc
 
-from pytest_gpucluster.report import html
-from pytest_gpucluster.report.comparison import Compared, Comparison
+from pytest_gpucluster.report import html, html_figures, words
 from pytest_gpucluster.report.html import Judged, judge
+from pytest_gpucluster.report.regression import Compared, ShownComparison
 from pytest_gpucluster.report.run_model import CLUSTER, read_run
 
 NOT = "Not accepted"
@@ -252,7 +252,7 @@ def test_numbers_once_the_same_and_varying() -> None:
         *measured([3.0, 3.0], "same"),
         passing("gpu09", metrics=[bound, judged, once]),
     ]
-    found = html._numbers(read_run(a_run(results)))
+    found = html_figures.numbers(read_run(a_run(results)))
     assert [(row["name"], row["n"]) for row in found["rows"]] == [
         ("busbw all_reduce 1 GiB alone", 1),
         ("varying", 2),
@@ -263,18 +263,18 @@ def test_numbers_once_the_same_and_varying() -> None:
 
 
 def test_numbers_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "MAX_SERIES", 2)
+    monkeypatch.setattr(html_figures, "MAX_SERIES", 2)
     results = [one for n in range(5) for one in measured([1.0, 2.0], f"m{n}")]
-    found = html._numbers(read_run(a_run(results)))
+    found = html_figures.numbers(read_run(a_run(results)))
     assert ([row["name"] for row in found["rows"]], found["left_out"]) == (["m0", "m1"], 3)
 
 
 def test_the_whole_cluster_is_kept_apart_from_nodes() -> None:
     whole = passing("", metrics=[{"name": "power", "value": 9.0, "unit": "W"}])
-    found = html._numbers(read_run(a_run([*measured([1.0, 2.0]), whole])))
+    found = html_figures.numbers(read_run(a_run([*measured([1.0, 2.0]), whole])))
     assert [(row["name"], row["n"], row["high"]) for row in found["rows"]] == [("power", 2, ("2", "gpu01"))]
     assert found["single"] == [("power, whole cluster", "9 W", CLUSTER)]
-    alone = html._numbers(read_run(a_run([whole])))
+    alone = html_figures.numbers(read_run(a_run([whole])))
     assert alone["single"] == [("power", "9 W", CLUSTER)]
 
 
@@ -282,17 +282,17 @@ def test_the_whole_cluster_is_kept_apart_from_nodes() -> None:
 def test_a_judged_figure_of_many_nodes_has_a_histogram(count: int, drawn: bool) -> None:  # noqa: FBT001 - a table
     bound = {"name": "bound all_reduce 1 GiB alone", "value": 5, "unit": "GB/s"}
     values = measured([6.0 + n for n in range(count)], "busbw all_reduce 1 GiB alone", "GB/s")
-    (row,) = html._numbers(read_run(a_run([*values, passing("gpu99", metrics=[bound])])))["rows"]
+    (row,) = html_figures.numbers(read_run(a_run([*values, passing("gpu99", metrics=[bound])])))["rows"]
     assert bool(row["histogram"]) is drawn
     assert row["bounds"] == ["5"]
     assert (row["low"], row["high"]) == (("6", "gpu00"), (str(5 + count), f"gpu{count - 1:02}"))
-    (unjudged_row,) = html._numbers(read_run(a_run(measured([1.0 + n for n in range(8)]))))["rows"]
+    (unjudged_row,) = html_figures.numbers(read_run(a_run(measured([1.0 + n for n in range(8)]))))["rows"]
     assert unjudged_row["histogram"] == ""
 
 
 def test_what_stands_apart_is_named_up_to_eight() -> None:
     values = [*(100.0 + n / 10 for n in range(40)), *(200.0 + n for n in range(9))]
-    (row,) = html._numbers(read_run(a_run(measured(values))))["rows"]
+    (row,) = html_figures.numbers(read_run(a_run(measured(values))))["rows"]
     assert row["apart"] == [f"gpu{40 + n} ({200 + n})" for n in range(8)]
     assert row["apart_more"] == 1
     assert row["median"] == "102.4"
@@ -311,7 +311,7 @@ def test_many_curves_are_a_band_and_a_median(count: int, banded: bool) -> None: 
     results = [
         busbw(f"gpu{n:02}", {"0 B": 1.0, "1 MiB": 100.0 + n / 10, "1 GiB": 400.0}) for n in range(count)
     ]
-    (chart,) = html._bandwidth(read_run(a_run(results)))
+    (chart,) = html_figures.bandwidth(read_run(a_run(results)))
     assert chart["title"] == f"all_reduce, each of {count} nodes alone"
     assert ('class="band"' in chart["svg"]) is banded
     assert (">median of 9</text>" in chart["svg"]) is banded
@@ -323,13 +323,13 @@ def test_a_slow_node_is_apart_at_large_sizes_only() -> None:
     slow = {"1 KiB": 1.0, "1 MiB": 80.0, "1 GiB": 320.0}
     usual = {"1 KiB": 9.0, "1 MiB": 100.0, "1 GiB": 400.0}
     results = [busbw(f"gpu{n:02}", slow if n == 3 else usual) for n in range(12)]
-    (chart,) = html._bandwidth(read_run(a_run(results)))
+    (chart,) = html_figures.bandwidth(read_run(a_run(results)))
     assert chart["apart"] == [("gpu03", "80% of the median")]
     small = [busbw(f"gpu{n:02}", {"1 KiB": 1.0 if n == 3 else 9.0}) for n in range(12)]
-    (chart,) = html._bandwidth(read_run(a_run(small)))
+    (chart,) = html_figures.bandwidth(read_run(a_run(small)))
     assert (chart["apart"], chart["note"]) == ([], "")
     few = [busbw(f"gpu{n:02}", slow if n == 1 else usual) for n in range(2)]
-    (chart,) = html._bandwidth(read_run(a_run(few)))
+    (chart,) = html_figures.bandwidth(read_run(a_run(few)))
     assert (chart["apart"], chart["note"]) == (
         [],
         "Too few nodes to name one that stands apart from the others.",
@@ -343,13 +343,16 @@ def test_curves_of_one_title_share_a_chart() -> None:
     results = [
         passing(f"gpu0{n}", curves=[{"title": title, "points": points}], metrics=[bound]) for n in (1, 2)
     ]
-    (chart,) = html._bandwidth(read_run(a_run(results)))
+    (chart,) = html_figures.bandwidth(read_run(a_run(results)))
     assert re.findall(r'class="t">(gpu0\d)<', chart["svg"]) == ["gpu01", "gpu02"]
     assert (chart["note"], chart["bounds"], chart["title"]) == ("2 points below its bound.", True, title)
-    (chart,) = html._bandwidth(read_run(a_run(results[:1])))
+    (chart,) = html_figures.bandwidth(read_run(a_run(results[:1])))
     assert re.findall(r'class="t">(gpu0\d)<', chart["svg"]) == []
     assert chart["note"] == "1 point below its bound."
-    assert html._bandwidth(read_run(a_run([passing("", curves=[{"title": "empty", "points": []}])]))) == []
+    assert (
+        html_figures.bandwidth(read_run(a_run([passing("", curves=[{"title": "empty", "points": []}])])))
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -369,7 +372,7 @@ def test_a_compared_metric(row: Compared, change: str, where: str) -> None:
 def test_compared_metrics_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "MAX_COMPARED", 2)
     rows = tuple(Compared("gpu01", f"m{n}", "W", 1.0, worse=n % 2 == 0) for n in range(9))
-    found = html._comparison(Comparison("h.db", rows))
+    found = html._comparison(ShownComparison("h.db", rows))
     assert found is not None
     assert (len(found["worse"]), len(found["others"]), found["left_out"]) == (2, 2, 5)
     assert html._comparison(None) is None
@@ -515,8 +518,9 @@ def test_a_failure_links_to_twelve_logs() -> None:
 
 
 def test_the_limits_of_a_page() -> None:
-    assert html.counted([]) == "0 nodes"  # a line of the module that runs here: coverage knows it by that
-    limits = {name: value for name, value in vars(html).items() if type(value) is int and name.isupper()}
+    assert words.counted([]) == "0 nodes"  # a line of the module that runs here: coverage knows it by that
+    known = {**vars(html), **vars(html_figures)}
+    limits = {name: value for name, value in known.items() if type(value) is int and name.isupper()}
     assert limits == {
         "STOPPED": 2,
         "MAX_GROUPS": 250,
@@ -673,21 +677,21 @@ def test_warnings_are_sorted_and_counted(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_curve_at_its_bound_is_not_below_it() -> None:
     bound = {"name": "bound all_reduce 1 GiB", "value": 20, "unit": "GB/s"}
     curve = {"title": "all_reduce, 2 nodes x 8 GPUs", "points": [[1 << 20, 1.0], [1 << 30, 20.0]]}
-    (chart,) = html._bandwidth(read_run(a_run([passing("", curves=[curve], metrics=[bound])])))
+    (chart,) = html_figures.bandwidth(read_run(a_run([passing("", curves=[curve], metrics=[bound])])))
     assert (chart["note"], chart["bounds"], chart["apart"]) == ("", True, [])
     assert 'aria-label="all_reduce, 2 nodes x 8 GPUs: bus bandwidth by size"' in chart["svg"]
     run = read_run([])
-    assert html._bounds_of(run, "all_reduce, 2 nodes x 8 GPUs") == {}
+    assert html_figures._bounds_of(run, "all_reduce, 2 nodes x 8 GPUs") == {}
     run.bounds["all_reduce", ""] = {1: 1.0}
-    assert html._bounds_of(run, "all_reduce, 2 nodes x 8 GPUs") == {1: 1.0}
+    assert html_figures._bounds_of(run, "all_reduce, 2 nodes x 8 GPUs") == {1: 1.0}
     run.bounds["all_reduce", "2 nodes"] = {2: 2.0}
-    assert html._bounds_of(run, "all_reduce, 2 nodes x 8 GPUs") == {2: 2.0}
-    assert html._bounds_of(run, "all_gather, 2 nodes x 8 GPUs") == {}
+    assert html_figures._bounds_of(run, "all_reduce, 2 nodes x 8 GPUs") == {2: 2.0}
+    assert html_figures._bounds_of(run, "all_gather, 2 nodes x 8 GPUs") == {}
 
 
 def test_curves_of_one_title_have_a_limit() -> None:
     curves = [{"title": "t", "points": [[1 << 20, 1.0], [1 << 30, 2.0]]}] * 41
-    (chart,) = html._bandwidth(read_run(a_run([passing("gpu01", curves=curves)])))
+    (chart,) = html_figures.bandwidth(read_run(a_run([passing("gpu01", curves=curves)])))
     assert chart["svg"].count('class="line"') == 40
 
 
@@ -700,7 +704,7 @@ def test_nodes_that_stand_apart_are_marked() -> None:
     few = {f"gpu{n:02}": usual for n in range(6)} | {"gpu06": fast, "gpu07": slow}
     bound = {"name": "busbw_bound", "value": 380, "unit": "GB/s", "device": "all_reduce 1 GiB"}
     results = [busbw(node, values) for node, values in few.items()] + [passing("gpu00", metrics=[bound])]
-    (chart,) = html._bandwidth(read_run(a_run(results)))
+    (chart,) = html_figures.bandwidth(read_run(a_run(results)))
     assert chart["apart"] == [("gpu07", "80% of the median"), ("gpu06", "125% of the median")]
     lines = re.findall(r'class="(line[^"]*)" d="[^"]*"><title>([^<]*)<', chart["svg"])
     assert lines == [
@@ -711,16 +715,16 @@ def test_nodes_that_stand_apart_are_marked() -> None:
     assert chart["bounds"] is True
     assert 'class="bound"' in chart["svg"]
     many = few | {f"gpu{n:02}": usual for n in range(8, 12)}
-    (chart,) = html._bandwidth(read_run(a_run([busbw(node, values) for node, values in many.items()])))
+    (chart,) = html_figures.bandwidth(read_run(a_run([busbw(node, values) for node, values in many.items()])))
     lines = re.findall(r'class="(line[^"]*)" d="[^"]*"><title>([^<]*)<', chart["svg"])
     assert lines == [("line", "median of 12"), ("line mark", "gpu07"), ("line mark", "gpu06")]
-    assert html._ends([]) == (0.0, 0.0)
-    assert html._ends([2.0, 1.0, 3.0]) == (1.0, 3.0)
+    assert html_figures._ends([]) == (0.0, 0.0)
+    assert html_figures._ends([2.0, 1.0, 3.0]) == (1.0, 3.0)
 
 
 def test_at_most_eight_curves_are_marked() -> None:
     results = [busbw(f"gpu{n:02}", {"1 GiB": 400.0 if n < 40 else 100.0 + n}) for n in range(49)]
-    (chart,) = html._bandwidth(read_run(a_run(results)))
+    (chart,) = html_figures.bandwidth(read_run(a_run(results)))
     assert re.findall(r'class="line mark" d="[^"]*"><title>([^<]*)<', chart["svg"]) == [
         f"gpu{n}" for n in range(40, 48)
     ]
@@ -735,15 +739,15 @@ def test_the_share_of_a_node_is_that_of_its_large_sizes() -> None:
         "c": {4 * mib: 7.0},
     }
     middle = {1: 1.0, mib - 1: 1.0, mib: 10.0, 2 * mib: 10.0, 3 * mib: 10.0, 4 * mib: 0.0}
-    assert html._shares(nodes, middle) == {"a": 0.6}
+    assert html_figures._shares(nodes, middle) == {"a": 0.6}
 
 
 def test_numbers_are_sorted_and_one_place_counts_once() -> None:
     bound = {"name": "bound all_reduce 1 GiB alone", "value": 5, "unit": "GB/s"}
     results = [*measured([1.0, 2.0], "b"), *measured([1.0, 2.0], "a"), passing("gpu01", metrics=[bound])]
-    found = html._numbers(read_run(a_run(results)))  # nothing was measured of what has a bound
+    found = html_figures.numbers(read_run(a_run(results)))  # nothing was measured of what has a bound
     assert [row["name"] for row in found["rows"]] == ["a", "b"]
-    twice = html._numbers(read_run(a_run([*measured([1.0]), *measured([2.0])])))
+    twice = html_figures.numbers(read_run(a_run([*measured([1.0]), *measured([2.0])])))
     assert [(row["n"], row["strip"], row["low"], row["high"]) for row in twice["rows"]] == [
         (1, "", ("2", "gpu00"), ("2", "gpu00"))
     ]
@@ -758,7 +762,7 @@ def test_a_distribution_field_by_field() -> None:
         passing("gpu02", metrics=hot),
         passing("gpu03", metrics=cold),
     ]
-    (row,) = html._numbers(read_run(a_run(results)))["rows"]
+    (row,) = html_figures.numbers(read_run(a_run(results)))["rows"]
     picture = row.pop("strip")
     assert row == {
         "name": "power",
@@ -777,9 +781,9 @@ def test_a_distribution_field_by_field() -> None:
 
 
 def test_texts_have_a_limit() -> None:
-    kept = html._printed(Comparison("h.db", note="x" * 4000, last_good="a\x1b[1mb"))
+    kept = html._printed(ShownComparison("h.db", note="x" * 4000, last_good="a\x1b[1mb"))
     assert (kept.note, kept.last_good, kept.source) == ("x" * 4000, "ab", "h.db")
-    assert html._printed(Comparison("h.db", note="x" * 4001)).note == (
+    assert html._printed(ShownComparison("h.db", note="x" * 4001)).note == (
         f"{'x' * 2000} [... 1 characters left out ...] {'x' * 2000}"
     )
     assert html._text("x" * 600) == "x" * 600
@@ -791,7 +795,7 @@ def test_what_is_not_compared_is_empty() -> None:
         "node": "n", "metric": "m", "unit": "u", "now": 1.0, "device": "", "last_good": None, "previous": None,
         "fleet": None, "worse": False, "note": "",
     }  # fmt: skip
-    assert vars(Comparison("h.db")) == {
+    assert vars(ShownComparison("h.db")) == {
         "source": "h.db", "rows": (), "last_good": "", "previous": "", "runs": 0,
         "fleet_is": "median of the nodes in this run", "note": "",
     }  # fmt: skip

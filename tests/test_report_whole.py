@@ -18,7 +18,7 @@ import pytest
 from report_helpers import a_run, event, failing, passing, unjudged
 
 from pytest_gpucluster.report import html, junit, prom
-from pytest_gpucluster.report.comparison import Compared, Comparison
+from pytest_gpucluster.report.regression import Compared, ShownComparison
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,7 +182,7 @@ def run_of(nodes: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-COMPARISON = Comparison(
+COMPARISON = ShownComparison(
     "history.db",
     (
         Compared("gpu01", "busbw", "GB/s", 440, "GPU 1", 478, 477, 476, worse=True, note="8% below"),
@@ -210,7 +210,7 @@ def in_utc() -> Iterator[None]:
         time.tzset()
 
 
-def page(nodes: list[str], comparison: Comparison | None) -> str:
+def page(nodes: list[str], comparison: ShownComparison | None) -> str:
     """Return the page without its style and script."""
     with in_utc():
         text = html.render(run_of(nodes), comparison=comparison)
@@ -225,7 +225,7 @@ def reports() -> dict[str, str]:
         "few.html": page(FEW, COMPARISON),
         "many.html": page(MANY, None),
         "few.prom": prom.render(
-            run_of(FEW), before='gpucluster_last_success_timestamp_seconds{cluster="prod"} 17\n'
+            run_of(FEW), before='gpucluster_last_success_timestamp_seconds{cluster="prod"} 17.0\n'
         ),
         "few.xml": ET.tostring(root, encoding="unicode") + "\n",
     }

@@ -172,14 +172,14 @@ def test_metrics_that_are_written_twice_carry_over_what_an_earlier_run_has_left(
 ) -> None:
     made, _ = gauges(tmp_path, log)
     path = tmp_path / "all" / "x.prom"
-    path.write_text(f"{SUCCESS}5\n")
+    path.write_text(f"{SUCCESS}5.0\n")
     the_run(log, 0)
     made.write()
-    assert f"{SUCCESS}5\n" not in path.read_text()
+    assert f"{SUCCESS}5.0\n" not in path.read_text()
     log.write("finish", exit=1)
     made.write()
-    assert f"{SUCCESS}5\n" in path.read_text()
-    assert 'exit_status{cluster="a"} 1\n' in path.read_text()
+    assert f"{SUCCESS}5.0\n" in path.read_text()
+    assert 'exit_status{cluster="a"} 1.0\n' in path.read_text()
 
 
 def test_metrics_of_an_earlier_run_make_room_on_a_full_disk(
@@ -187,7 +187,7 @@ def test_metrics_of_an_earlier_run_make_room_on_a_full_disk(
 ) -> None:
     made, reports = gauges(tmp_path, log)
     path = tmp_path / "all" / "x.prom"
-    path.write_text(f"{SUCCESS}5\n")
+    path.write_text(f"{SUCCESS}5.0\n")
     the_run(log, 1)
     fsync = os.fsync
 
@@ -202,7 +202,7 @@ def test_metrics_of_an_earlier_run_make_room_on_a_full_disk(
     monkeypatch.setattr("pytest_gpucluster.core.secure_tempfile.os.fsync", full)
     made.write()
     assert path not in reports.problems
-    assert f"{SUCCESS}5\n" in path.read_text()
+    assert f"{SUCCESS}5.0\n" in path.read_text()
     monkeypatch.setattr("pytest_gpucluster.core.secure_tempfile.os.fsync", broken)
     made.write()
     assert not path.exists()
@@ -228,7 +228,7 @@ def test_metrics_of_a_log_that_is_lost_say_how_the_run_ended(tmp_path: Path, log
     log.failed = "full"
     made.write()
     assert reports.problems == {}
-    assert 'exit_status{cluster="a"} 1\n' in (tmp_path / "all" / "x.prom").read_text()
+    assert 'exit_status{cluster="a"} 1.0\n' in (tmp_path / "all" / "x.prom").read_text()
     log.path.write_text(
         '{"event": "result", "time": 1, "node": "n", "outcome": "failed", "check": "c", "metrics": [], "verdicts": []}'
     )
@@ -237,8 +237,8 @@ def test_metrics_of_a_log_that_is_lost_say_how_the_run_ended(tmp_path: Path, log
     log.frame["finish"]["exit"] = 2
     made.write()
     text = (tmp_path / "metrics.prom").read_text()
-    assert 'exit_status{cluster="a"} 2\n' in text
-    assert 'gpucluster_check_failed{cluster="a",node="n",check="c"} 1\n' in text
+    assert 'exit_status{cluster="a"} 2.0\n' in text
+    assert 'gpucluster_check_failed{check="c",cluster="a",node="n"} 1.0\n' in text
 
 
 # --- whole runs
@@ -260,7 +260,7 @@ def test_a_disk_that_is_full_at_the_end_leaves_nothing_of_yesterday(tmp_path: Pa
     collector = tmp_path / "c.prom"
     options = ("--cluster=local", f"--metrics={collector}", "--history=h.db", "-p", "no:cacheprovider")
     assert run_pytest(tmp_path, *options, files={"test_x.py": GOOD}).rc == 0
-    assert 'exit_status{cluster="local"} 0\n' in collector.read_text()
+    assert 'exit_status{cluster="local"} 0.0\n' in collector.read_text()
     run = run_pytest(tmp_path, *options, files={"conftest.py": FULL_AT_THE_END})
     assert run.rc == 1
     assert "Traceback" not in run.out + run.err
@@ -338,7 +338,7 @@ def test_signals_at_the_end_of_a_run(tmp_path: Path, at: str, name: str) -> None
     assert "Traceback" not in run.out + run.err
     assert "INTERNALERROR" not in run.out + run.err
     assert [event["exit"] for event in run.events if event["event"] == "finish"][-1] == 2
-    assert 'exit_status{cluster="local"} 2\n' in (tmp_path / "reports" / "metrics.prom").read_text()
+    assert 'exit_status{cluster="local"} 2.0\n' in (tmp_path / "reports" / "metrics.prom").read_text()
     assert len(run.cases) >= 1
     assert (tmp_path / "reports" / "report.html").exists()
     assert [path.name for path in tmp_path.rglob(".*")] == []

@@ -37,7 +37,7 @@ TEXTS = {
     "--burnin-time": "burnin_time",
     "--burnin-resume": "burnin_resume",
     "--drain-max": "drain_max",
-    "--drain-confirm": "drain_confirm",
+    "--drain-retries": "drain_retries",
 }
 
 
@@ -83,16 +83,16 @@ def test_every_test_in_every_worker_is_refused() -> None:
 @pytest.mark.parametrize("text", ["0", "11", "-1", "1_0", "٣", "+1", " 1", "x", "9" * 5000])
 def test_attempts_are_1_to_10_in_ascii(text: str) -> None:
     given = SimpleNamespace(
-        drain="off", drain_max="10%", drain_confirm=text, drain_from="drain", resume_passing=None
+        drain="off", drain_max="10%", drain_retries=text, drain_min_action="drain", resume_passing=None
     )
     with pytest.raises(ConfigError) as caught:
         Options.read(given)
     assert str(caught.value) == (
-        f"--drain-confirm is to be 1 to 10, not {text}: a node is drained only after it failed again"
+        f"--drain-retries must be a number from 1 to 10, not {text}: a node is drained only after it failed again"
     )
     for number in ("1", "10"):
-        given.drain_confirm = number
-        assert Options.read(given).confirm == int(number)
+        given.drain_retries = number
+        assert Options.read(given).retries == int(number)
 
 
 def cluster(*nodes: str, **more: Any) -> Cluster:
@@ -162,7 +162,7 @@ def test_an_option_of_slurm_s_is_refused_where_there_is_no_slurm(word: str) -> N
         refuse_slurms_options(given, cluster("gpu01", slurm={"scheduler": "none"}))
     assert str(caught.value) == f"--{word}: has no effect: cluster lab has no scheduler"
     with pytest.raises(ConfigError, match="the nodes are reached over SSH, without Slurm"):
-        refuse_slurms_options(given, cluster("gpu01", over="ssh"))
+        refuse_slurms_options(given, cluster("gpu01", access="ssh"))
     setattr(given, word, None)
     refuse_slurms_options(given, cluster("gpu01", slurm={"scheduler": "none"}))
 

@@ -21,10 +21,10 @@ from pytest_gpucluster.config.models import EnvironmentConfig, JobLimits, SlurmC
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.errors import StepCancelled, StepError, StepTimeout
 from pytest_gpucluster.kit import containers
+from pytest_gpucluster.kit import mpi_step as mpi
+from pytest_gpucluster.kit import nccl_step as nccl
 from pytest_gpucluster.kit import payload_step as told
 from pytest_gpucluster.suites.container import steps as container_exam
-from pytest_gpucluster.suites.mpi import steps as mpi
-from pytest_gpucluster.suites.nccl import steps as nccl
 from pytest_gpucluster.suites.slurm import checks
 from pytest_gpucluster.suites.slurm import diagnostic_step as exam
 
@@ -145,7 +145,7 @@ def test_what_srun_says_of_endings() -> None:
 def test_exam_and_jobs(sandbox: Sandbox) -> None:
     slurm = Slurm(LocalTransport(sandbox.env))
     jobs = exam.submit_jobs(slurm, SlurmConfig())
-    request = AllocationRequest(nodes=NODES, dependency=jobs.dependency)
+    request = AllocationRequest(nodes=NODES, dependency=f"afterany:{jobs.array}_1:{jobs.dependent}")
     try:
         with Allocation.request(slurm, request) as held:
             found = exam.run_exam(slurm, held, slurm.nodes())
@@ -308,7 +308,7 @@ def test_a_step_that_somebody_ended_is_no_answer_of_its_nodes(
         container_exam: lambda: container_exam.ContainerExam._run(one, request),
         containers: lambda: containers.Containers._import(one, "image", "name", NODES),
         mpi: lambda: mpi.attempt(one, one, request),
-        nccl: lambda: nccl.Nccl._try(one, request, apart=False),
+        nccl: lambda: nccl.NcclStep._try(one, request, apart=False),
         told: lambda: told.run_payload(one, one, request, "ddp"),
         exam: lambda: exam.run_exam(one, one, {}),
     }

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpucluster.report.svg import SHAPES, Curve, _round_up, curves, histogram, node_map, strip
+from pytest_gpucluster.report.svg import SHAPES, STEPS, Curve, curves, histogram, node_map, strip
+from pytest_gpucluster.report.words import round_up
 
 GOLDEN = Path(__file__).parent / "data" / "svg"
 KIB, MIB = 1 << 10, 1 << 20
@@ -119,7 +120,7 @@ def test_a_histogram_of_one_value_is_no_picture() -> None:
     ],
 )  # fmt: skip
 def test_the_axis_ends_at_a_round_number(value: float, top: float) -> None:
-    assert _round_up(value) == pytest.approx(top, rel=1e-9)
+    assert round_up(value, STEPS) == pytest.approx(top, rel=1e-9)
 
 
 def test_each_state_has_a_shape_and_a_class() -> None:

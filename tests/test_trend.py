@@ -10,9 +10,9 @@ from test_report_whole import in_utc
 
 from pytest_gpucluster.core.metric_direction import Judged
 from pytest_gpucluster.report import regression as trend
-from pytest_gpucluster.report.comparison import Compared
 from pytest_gpucluster.report.regression import (
     Change,
+    Compared,
     Comparison,
     Fleet,
     Past,
@@ -20,12 +20,12 @@ from pytest_gpucluster.report.regression import (
     changed,
     describe,
     fold,
-    number,
     share,
     when,
     worse_of,
 )
 from pytest_gpucluster.report.run_snapshot import Measure
+from pytest_gpucluster.report.words import number
 
 FLEET = Fleet(470.0, 476.0, 5)
 WORDS = "440 GB/s, 8.0% below the median of its last 5 good runs (478, MAD 1.5; fleet 476 before, 470 now)"

@@ -1,6 +1,6 @@
 """The suite of a site: pytest --cluster=prod examples/site_suite.
 
-Four ways to judge a node: three from the shortest to the one that reports best, and one that runs a program on it.
+Four tests of a node: a plain test, a number with a bound, a probe with a check, and a payload that runs on the node.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import Node
 
 
-# 1. A stock testinfra test. It runs once a node; each command is asked of the whole fleet in one round trip.
+# 1. A stock testinfra test. It runs once per node; each command runs on all nodes in one round trip.
 def test_shell_of_root(host: Any) -> None:
     """Root has a shell to log in with."""
     assert host.user("root").shell.endswith("sh")
 
 
-# 2. A number with a bound. The bound may come from `settings` of the cluster file, which is a site's own.
+# 2. A number with a bound. The bound may come from `settings` of the cluster file, which a site defines.
 def test_entropy(host: Any, cluster: Cluster, expect: Expect) -> None:
-    """The kernel has entropy enough for TLS handshakes."""
+    """The kernel has enough entropy for TLS handshakes."""
     least = cluster.settings.get("min_entropy", 200)
     available = int(host.check_output("cat /proc/sys/kernel/random/entropy_avail"))
     expect.at_least("entropy", available, least, "bits", hint="systemctl start rngd")
 
 
-# 3. A probe and a check: both pure, so both can be tested on recorded text.
+# 3. A probe and a check: both do no I/O, so tests can use recorded output.
 def read_open_files(answer: Answer) -> tuple[int, int]:
     """Return the open files of the host and their maximum, of /proc/sys/fs/file-nr."""
     match = re.fullmatch(r"(\d+)\s+\d+\s+(\d+)\s*", text_of(answer))
@@ -72,20 +72,20 @@ def test_open_files(open_files: tuple[int, int], expect: Expect) -> None:
     expect(judge_open_files(open_files))
 
 
-# 4. A payload: a program that one step runs on all nodes at once. It travels through the step's stdin.
+# 4. A payload: a program that one step runs on all nodes at once. The nodes receive it through the step's stdin.
 PAYLOAD = Path(__file__).with_name("copy_speed.py").read_bytes()
 
 
 @pytest.fixture(scope="session")
 def copies(allocation: Allocation) -> dict[str, TaskResult]:
-    """How the payload ended on each node."""
+    """The result of the payload on each node."""
     request = StepRequest(("python3", "-"), allocation.nodes, ntasks_per_node=1, input=PAYLOAD, timeout=60)
     return {task.node: task for task in run_step(allocation.slurm, allocation, request).tasks}
 
 
 @pytest.fixture
 def copy_speed(copies: dict[str, TaskResult], node: Node) -> float:
-    """GB/s of a copy within the node's memory; what broke on the way is an error, and no verdict on the node."""
+    """GB/s of a copy within the node's memory; a broken step is an error, not a verdict on the node."""
     task = copies.get(node.name)
     if task is None or not task.ok:
         raise StepError(

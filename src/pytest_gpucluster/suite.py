@@ -76,15 +76,24 @@ class Asks(Protocol):
         """Return the facts of the item's node."""
 
 
+class RunOfNodes(Protocol):
+    """The steps of a framework in one allocation."""
+
+    nodes: tuple[str, ...]
+
+
+Run = TypeVar("Run", bound=RunOfNodes)
+
+
 def probe_for(probe: AnyProbe, cluster: Cluster) -> Probe[Any]:
     """Return the probe itself, made for this cluster where it is a function of it."""
     return probe if isinstance(probe, Probe) else probe(cluster)
 
 
 def asks(probes: Callable[[Cluster], Iterable[Probe[Any]]]) -> Callable[[Function], Function]:
-    """Say which probes a fixture function will ask for: their commands go with the others before the first test.
+    """Declare the probes that a fixture function uses: their commands are sent with the others before the first test.
 
-    It stands below `@fact` or `@pytest.fixture`. Others work too; its question goes on its own.
+    Place it below `@fact` or `@pytest.fixture`. A fixture without it works too; its commands are then sent when it runs.
     """
 
     def mark(function: Function) -> Function:
@@ -118,9 +127,9 @@ def asked_by(function: Any, cluster: Cluster, nodes: Sequence[str]) -> tuple[Pro
 
 
 def probed(probe: AnyProbe) -> Any:
-    """Make a fixture that gives the facts of the item's node.
+    """Make a fixture that returns the facts of the item's node.
 
-    Where the node could not tell, the item ends as 'not checked: why'; where its answer is not understood, as
+    If the node could not provide them, the item ends as 'not checked: why'; if its answer is not understood, as
     an error.
     """
 
@@ -131,8 +140,16 @@ def probed(probe: AnyProbe) -> Any:
     return _fact(facts_of_node, "function")
 
 
+def taking_part(runs: Iterable[Run], node: str, section: str) -> Run:
+    """Return the run of this node's allocation; the item is not applicable where no run has the node."""
+    found = next((run for run in runs if node in run.nodes), None)
+    if found is None:
+        pytest.skip(f"not applicable: `{section}.nodes` of the cluster file asks for fewer nodes")
+    return found
+
+
 def fleet_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any] | None = None) -> Any:
-    """Make a session fixture of the facts of all nodes that could tell: {node: facts}, or reduce(that)."""
+    """Make a session fixture of {node: facts} of all nodes that could provide them, or of reduce({node: facts})."""
 
     def facts_of_fleet(fleet_facts: Callable[[AnyProbe], dict[str, Any]]) -> Any:
         told = fleet_facts(probe)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
@@ -26,15 +25,17 @@ HOLD = 300.0  # seconds of the allocation; a container is removed within a few
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "--cluster", metavar="NAME|PATH", help="whose Slurm (default: the one that squeue asks here)"
+        "--cluster",
+        metavar="NAME|PATH",
+        help="cluster whose Slurm to query (default: the Slurm of this machine)",
     )
     parser.add_argument(
         "--nodes",
         metavar="LIST",
-        help="look for containers on these nodes of --cluster too, like gpu[01-04]; allocates one task per node for it "
-        "(default: look at no node)",
+        help="also list containers on these nodes of --cluster, like gpu[01-04], with one allocated task per node "
+        "(default: no node)",
     )
-    parser.add_argument("--yes", action="store_true", help="remove what is found (default: only list it)")
+    parser.add_argument("--yes", action="store_true", help="remove what was found (default: only list it)")
 
 
 def clean(args: argparse.Namespace) -> int:
@@ -113,13 +114,14 @@ def _connect(name: str | None, nodes: str | None) -> tuple[Cluster | None, Slurm
 
 
 def _files(cluster: Cluster | None) -> list[Leftover]:
-    """Return what dead runs have left on this machine, and in the folder that submitit shares with the nodes."""
+    """Return what dead runs have left on this machine, and in the folders that suites share with the nodes."""
     from pytest_gpucluster.cluster.slurm import leftovers  # noqa: PLC0415
+    from pytest_gpucluster.core.registry import suites  # noqa: PLC0415
     from pytest_gpucluster.kit import containers  # noqa: PLC0415 - see above
-    from pytest_gpucluster.suites.submitit import steps as submitit  # noqa: PLC0415 - see above
 
-    shared = submitit.storage(cluster, cluster.submitit) if cluster and cluster.submitit else None
-    return [*leftovers.folders(*([Path(shared)] if shared else ())), *containers.dead_users()]
+    sharing = [suite for suite in suites() if suite.leftovers] if cluster is not None else []
+    shared = [folder for suite in sharing for folder in suite.load(suite.leftovers or "")(cluster)]
+    return [*leftovers.folders(*shared), *containers.dead_users()]
 
 
 def _look_at_nodes(cluster: Cluster, slurm: Slurm, nodes: str, work: _Work) -> None:

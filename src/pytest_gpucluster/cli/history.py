@@ -17,7 +17,8 @@ from pytest_gpucluster import config
 from pytest_gpucluster.core import sanitize as printable
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.report.history import LAST, LAST_GOOD, History
-from pytest_gpucluster.report.regression import WHOLE, fold, number, share, when
+from pytest_gpucluster.report.regression import WHOLE, fold, share, when
+from pytest_gpucluster.report.words import number
 
 if TYPE_CHECKING:
     import argparse
@@ -44,20 +45,26 @@ def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster",
         metavar="NAME|PATH",
-        help="whose runs (default: those of the only cluster that the file has)",
+        help="cluster of the runs (default: the only cluster in the file)",
     )
 
 
 def history_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `gpucluster history`."""
     parser.add_argument(
-        "node", nargs="?", help=f"one node's runs and metrics; '{WHOLE}' is what is about no single node"
+        "node",
+        nargs="?",
+        help=f"show the runs and metrics of this node; '{WHOLE}': of items about no single node",
     )
     _common(parser)
-    parser.add_argument("--runs", type=_positive, default=20, metavar="N", help="how many runs (%(default)s)")
-    parser.add_argument("--metric", metavar="PATTERN", help="metrics of these names only, like 'busbw*'")
     parser.add_argument(
-        "--all", action="store_true", help="of a node also the metrics that were the same in all these runs"
+        "--runs", type=_positive, default=20, metavar="N", help="number of runs (%(default)s)"
+    )
+    parser.add_argument("--metric", metavar="PATTERN", help="only metrics with these names, like 'busbw*'")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="also show metrics of the node that were the same in all these runs",
     )
     acts = parser.add_mutually_exclusive_group()
     acts.add_argument(
@@ -66,7 +73,7 @@ def history_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="EVENTS",
-        help="store runs from their events.jsonl; one that was killed is stored as incomplete and never good",
+        help="store runs from their events.jsonl; a killed run is stored as incomplete, and is never a good run",
     )
     acts.add_argument(
         "--keep", type=_positive, metavar="N", help="delete all but the last N runs of each cluster"
@@ -74,7 +81,7 @@ def history_arguments(parser: argparse.ArgumentParser) -> None:
     acts.add_argument(
         "--accept",
         metavar="RUN",
-        help="take this run as the norm from here on, for NODE or for all nodes (after a change that was meant)",
+        help="compare later runs with this run, for NODE or for all nodes (after an intended change)",
     )
 
 
@@ -82,9 +89,9 @@ def compare_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `gpucluster compare`."""
     about = f"id of a run, the beginning of one, '{LAST}' or '{LAST_GOOD}'"
     parser.add_argument("a", metavar="A", nargs="?", default=LAST_GOOD, help=f"{about} (%(default)s)")
-    parser.add_argument("b", metavar="B", nargs="?", default=LAST, help="held against A (%(default)s)")
+    parser.add_argument("b", metavar="B", nargs="?", default=LAST, help="compared with A (%(default)s)")
     _common(parser)
-    parser.add_argument("--all", action="store_true", help="also the metrics that are as they were")
+    parser.add_argument("--all", action="store_true", help="also show metrics that did not change")
 
 
 def history(args: argparse.Namespace) -> None:

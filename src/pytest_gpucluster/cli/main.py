@@ -23,6 +23,7 @@ from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SandboxError
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.secure_tempfile import group_id
+from pytest_gpucluster.report.atomic_write import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,7 +79,7 @@ def _say(text: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="gpucluster", description="Beside pytest --cluster=NAME: its files and its sandbox."
+        prog="gpucluster", description="Cluster files, reports, history and sandbox of pytest --cluster=NAME."
     )
     parser.add_argument("--version", action="version", version=f"gpucluster {_version()}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -106,10 +107,10 @@ def _init_arguments(parser: argparse.ArgumentParser) -> None:
         "--name", help="name of the cluster (default: Slurm's, or that of the inventory file)"
     )
     parser.add_argument(
-        "--inventory", type=Path, metavar="FILE", help="an Ansible inventory, in place of sinfo"
+        "--inventory", type=Path, metavar="FILE", help="read an Ansible inventory instead of sinfo"
     )
     parser.add_argument("--output", metavar="FILE", help="default: clusters/NAME.yaml; - for standard output")
-    parser.add_argument("--force", action="store_true", help="overwrite the file if it is there")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
 
 
 def _init(args: argparse.Namespace) -> None:
@@ -157,9 +158,9 @@ def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, str]:
 
 def _pmi(slurm: Slurm) -> Pmi | None:
     """Ask srun which MPI types it has; None where it does not say."""
+    from pytest_gpucluster.cluster.slurm.mpi_types import read_mpi_list  # noqa: PLC0415
     from pytest_gpucluster.config.init_template import Pmi  # noqa: PLC0415 - only init needs it
     from pytest_gpucluster.core.probe import Answer  # noqa: PLC0415
-    from pytest_gpucluster.suites.mpi.facts import read_mpi_list  # noqa: PLC0415
 
     try:
         done = slurm.transport.run(("srun", "--mpi=list"), timeout=slurm.timeout, env=slurm.env)
@@ -191,18 +192,22 @@ def _file_name(text: str) -> str:
 
 
 def _write(path: Path, text: str, *, force: bool) -> None:
+    hint = "--output names another file"
+    if not force and os.path.lexists(path):
+        raise ConfigError(f"{path}: is there already; --force overwrites it, {hint}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w" if force else "x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError:
-        raise ConfigError(
-            f"{path}: is there already; --force overwrites it, --output names another file"
-        ) from None
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be written ({error.strerror}): --output names another file, - standard output"
-        ) from error
+        write_whole(path, text.encode(), mode=0o666 & ~_umask())
+    except (GpuClusterError, OSError) as error:
+        why = f"{path}: cannot be written ({error.strerror})" if isinstance(error, OSError) else error
+        raise ConfigError(f"{why}: {hint}, - standard output") from error
+
+
+def _umask() -> int:
+    """Return the mask that files of this process get; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 # --- schema and profiles
@@ -211,9 +216,11 @@ def _write(path: Path, text: str, *, force: bool) -> None:
 def _schema_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", nargs="?", choices=("cluster", "profile"), default="cluster")
     other = parser.add_mutually_exclusive_group()
-    other.add_argument("--markdown", action="store_true", help="the keys as Markdown tables instead")
+    other.add_argument("--markdown", action="store_true", help="print the keys as Markdown tables")
     other.add_argument(
-        "--reference", action="store_true", help="options, markers, fixtures and commands as Markdown instead"
+        "--reference",
+        action="store_true",
+        help="print options, markers, fixtures, commands and checks as Markdown",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="default: standard output")
 
@@ -233,8 +240,8 @@ def _schema(args: argparse.Namespace) -> None:
 
 def _profiles_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="list|show NAME")
-    verbs.add_parser("list", help="names and descriptions")
-    verbs.add_parser("show", help="one profile, all that it expects").add_argument("name")
+    verbs.add_parser("list", help="list names and descriptions")
+    verbs.add_parser("show", help="show all expectations of one profile").add_argument("name")
 
 
 def _profiles(args: argparse.Namespace) -> None:
@@ -277,37 +284,37 @@ def _sandbox_arguments(parser: argparse.ArgumentParser) -> None:
     up.add_argument(
         "--model",
         default="h200",
-        help="what the nodes show: t4, v100, a100, h100, h200 or gb200 (default: h200)",
+        help="hardware model of the nodes: t4, v100, a100, h100, h200 or gb200 (default: h200)",
     )
-    up.add_argument("--gpus", type=_number(0, 16), help="GPUs per node (default: as the model has)")
+    up.add_argument("--gpus", type=_number(0, 16), help="GPUs per node (default: those of the model)")
     up.add_argument(
         "--kind",
         choices=("plain", "namespaced", "auto"),
         default="plain",
-        help="plain: all nodes on 127.0.0.1; namespaced: each with a network, hostname, processes, /tmp and sshd "
-        "of its own; auto: namespaced where this machine allows it (default: plain)",
+        help="plain: all nodes on 127.0.0.1; namespaced: each node with its own network, hostname, processes, /tmp and "
+        "sshd; auto: namespaced if this machine allows it (default: plain)",
     )
-    up.add_argument("--accounting", action="store_true", help="with slurmdbd and a MariaDB of its own")
+    up.add_argument("--accounting", action="store_true", help="also start slurmdbd with its own MariaDB")
     up.add_argument(
         "--share",
         type=Path,
         action="append",
         default=[],
         metavar="DIR",
-        help="a folder below /tmp or /run that namespaced nodes are to see",
+        help="make this folder below /tmp or /run visible on namespaced nodes",
     )
     up.add_argument(
         "--pyxis",
         default="auto",
         metavar="auto|off|FILE",
-        help="containers: our own plugin where it can be compiled, none, or the site's spank_pyxis.so with the "
-        "enroot on PATH (default: auto)",
+        help="containers: auto: the bundled plugin if it can be compiled; off: none; FILE: the site's spank_pyxis.so "
+        "with the enroot on PATH (default: auto)",
     )
     _verb(verbs, "down", "stop it", _down)
     _verb(verbs, "status", "what runs, and which faults are in", _status)
     fault = _verb(verbs, "fault", "put a fault into a node", _fault)
     fault.add_argument(
-        "--list", action="store_true", help="the kinds of faults, and the check that finds each"
+        "--list", action="store_true", help="list the kinds of faults and the check that finds each"
     )
     fault.add_argument("kind", nargs="?")
     fault.add_argument("node", nargs="?")
@@ -322,7 +329,10 @@ def _verb(
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
     parser.add_argument(
-        "--state-dir", type=Path, metavar="DIR", help="where the sandbox lives (default: $GPUCLUSTER_SANDBOX)"
+        "--state-dir",
+        type=Path,
+        metavar="DIR",
+        help="state folder of the sandbox (default: $GPUCLUSTER_SANDBOX)",
     )
     parser.set_defaults(act=act)
     return parser
@@ -402,9 +412,7 @@ def _heal(sandbox: Sandbox, args: argparse.Namespace) -> None:
 
 def _junit_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(required=True, metavar="merge")
-    text = (
-        "one JUnit file of several: shards of a cluster, and repeated runs; what was once red stays visible"
-    )
+    text = "merge JUnit files of shards and of repeated runs; earlier failures stay visible"
     merge = verbs.add_parser("merge", help=text, description=text)
     merge.add_argument("out", type=Path, metavar="OUT", help="the file to write")
     merge.add_argument(
@@ -426,21 +434,23 @@ def _junit(args: argparse.Namespace) -> None:
 
 def _drains_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--cluster", metavar="NAME|PATH", help="whose Slurm (default: the one that scontrol asks here)"
+        "--cluster",
+        metavar="NAME|PATH",
+        help="cluster whose Slurm to query (default: the Slurm of this machine)",
     )
     parser.add_argument(
         "--reports",
         type=Path,
         action="append",
         metavar="DIR",
-        help="where reports of runs lie, to name the run's own (default: reports)",
+        help="folder of reports, searched for the event log of the run (default: reports)",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object a node")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per node")
 
 
 def _drains(args: argparse.Namespace) -> None:
     from pytest_gpucluster.drain import PREFIX, listed  # noqa: PLC0415 - only here
-    from pytest_gpucluster.report.logs import logs_below  # noqa: PLC0415 - the same
+    from pytest_gpucluster.report.events import logs_below  # noqa: PLC0415 - the same
 
     slurm = _slurm_of(args.cluster)
     try:
@@ -485,36 +495,39 @@ COMMANDS = (
     Command("init", "draft a cluster file from sinfo or an Ansible inventory", _init_arguments, _init),
     Command(
         "schema",
-        "print the JSON Schema of cluster files, for editors; or the reference of the docs",
+        "print the JSON Schema of cluster files for editors, or the reference",
         _schema_arguments,
         _schema,
     ),
     Command("profiles", "list or show the shipped hardware profiles", _profiles_arguments, _profiles),
     Command(
-        "drains", "list the nodes that gpucluster has drained, and by which run", _drains_arguments, _drains
+        "drains",
+        "list the nodes that gpucluster has drained, with the run that drained them",
+        _drains_arguments,
+        _drains,
     ),
     Command(
         "clean",
-        "list what killed runs have left, and remove it with --yes: jobs, files, containers",
+        "list jobs, files and containers that killed runs left; with --yes remove them",
         cli_clean.arguments,
         cli_clean.clean,
     ),
     Command("sandbox", "run a real Slurm of virtual nodes on this machine", _sandbox_arguments, _sandbox),
     Command(
         "history",
-        "list the runs that pytest's --history keeps, or the past of one node",
+        "list the runs that pytest's --history has stored, or the history of one node",
         cli_history.history_arguments,
         cli_history.history,
     ),
     Command(
         "compare",
-        "hold one run against another; exit status 3 where something got worse",
+        "compare two runs; exit status 3 if something got worse",
         cli_history.compare_arguments,
         cli_history.compare,
     ),
     Command(
         "report",
-        "make HTML and JUnit again from the event log, also of a run that was killed",
+        "write HTML and JUnit again from the event log, also of a killed run",
         cli_report.arguments,
         cli_report.report,
     ),

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 HEAD = """\
 # Reference
 
-Made by `gpucluster schema --reference`; a test compares. The keys of cluster files and hardware profiles are in
-[configuration.md](configuration.md), thresholds and how to read a failure in the page of each suite ([suites](suites)),
-pytest's exit statuses in [ci.md](ci.md).
+`gpucluster schema --reference` prints this page, and a test compares both. [configuration.md](configuration.md) has the
+keys of cluster files and hardware profiles. The page of each suite ([suites](suites)) has thresholds and how to read a
+failure. [ci.md](ci.md) has pytest's exit statuses.
 """
 STATUSES = (
-    "Exit status: 0; 1 for an error; 2 for wrong usage; 3 where `compare` finds something worse; 4 for a wrong file; "
-    "130 for Ctrl-C."
+    "Exit status: 0; 1 for an error; 2 for wrong usage; 3 if `compare` finds that something got worse; "
+    "4 for a wrong file; 130 for Ctrl-C."
 )
 
 
@@ -57,11 +57,11 @@ def _options() -> Iterator[str]:
     yield from ("## Options of pytest", "", "| option | default | meaning |", "|---|---|---|")
     for names, attributes in recorder.added:
         yield _row(
-            _written(names, attributes), _default(attributes.get("default")), _help(attributes["help"])
+            _written(names[:1], attributes), _default(attributes.get("default")), _help(attributes["help"])
         )
     yield ""
-    yield "The others are there beside `--cluster` only, which leaves their names to other projects; a run that names"
-    yield "one without it ends with exit status 4. pytest's own options work as ever."
+    yield "The other options exist only with `--cluster`, so that other projects can use their names; a run that"
+    yield "names one without `--cluster` ends with exit status 4. pytest's own options are unchanged."
     yield ""
 
 
@@ -86,11 +86,11 @@ def _row(*cells: str) -> str:
 
 
 def _markers() -> Iterator[str]:
-    from pytest_gpucluster.plugin import MARKERS  # noqa: PLC0415 - only the reference needs pytest
+    from pytest_gpucluster.plugin import marker_lines  # noqa: PLC0415 - only the reference needs pytest
 
     yield from ("## Markers", "", "| marker | meaning |", "|---|---|")
     yield from (
-        _row(f"`{name}`", about.strip()) for name, _, about in (one.partition(":") for one in MARKERS)
+        _row(f"`{name}`", about.strip()) for name, _, about in (one.partition(":") for one in marker_lines())
     )
     yield ""
 
@@ -99,7 +99,7 @@ def _fixtures() -> Iterator[str]:
     from pytest_gpucluster.plugin import fixtures  # noqa: PLC0415 - only the reference needs pytest
 
     yield from ("## Fixtures", "")
-    yield "A test that asks for a fixture of scope *item* runs once a node, `srun`, `curve` and `table` apart."
+    yield "A test that uses a fixture of scope *item*, other than `srun`, `curve` and `table`, runs once per node."
     yield from ("", "| fixture | scope | what it is |", "|---|---|---|")
     for function in ast.parse(inspect.getsource(fixtures)).body:
         scope = _scope(function)
@@ -134,7 +134,7 @@ def _for_suites() -> Iterator[str]:
         written = "expect(verdict)" if name == "__call__" else f"expect.{name}"
         yield _row(f"`{written}`", _flat(inspect.getdoc(getattr(Expect, name)) or ""))
     for part in (verdict.check, verdict.Metric, verdict.Finding, verdict.NotApplicable, verdict.Action):
-        yield _row(f"`checks.verdict.{part.__name__}`", _paragraph(part))
+        yield _row(f"`core.check.{part.__name__}`", _paragraph(part))
     yield ""
 
 
@@ -203,14 +203,14 @@ def _checks() -> Iterator[str]:
     suites.import_checks()
     about = verdict.CHECKS
     yield from ("## Checks and repairs", "")
-    yield "What has to hold, the usual cause where it does not, what to do, and the action class of a failure, which"
-    yield "decides whether it may [drain](drain.md) the node. A failure may say a narrower cause of its own."
+    yield "Each row states what must hold, the usual cause of a failure, what to do, and the action of a failure, which"
+    yield "decides whether it may [drain](drain.md) the node. A failure may state a more specific cause."
     yield ""
     for suite in sorted({name.partition(".")[0] for name in about}):
         yield from (
             f"### Checks of {suite}",
             "",
-            "| check | what has to hold | likely cause | what to do | action |",
+            "| check | what must hold | likely cause | what to do | action |",
         )
         yield "|---|---|---|---|---|"
         for name, one in sorted(about.items()):  # not in the order of imports

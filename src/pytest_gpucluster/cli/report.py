@@ -12,7 +12,7 @@ from pytest_gpucluster.core.secure_tempfile import group_id
 if TYPE_CHECKING:
     import argparse
 
-    from pytest_gpucluster.report.comparison import Comparison
+    from pytest_gpucluster.report.regression import ShownComparison
 
 LOG, HTML, JUNIT = "events.jsonl", "report.html", "junit.xml"
 
@@ -27,7 +27,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR|FILE",
         help=f"a --report-dir, or an {LOG} (default: reports)",
     )
-    parser.add_argument("--output", type=Path, metavar="DIR", help="where to write (default: beside the log)")
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="folder for the reports (default: that of the log)"
+    )
     parser.add_argument(
         "--history", type=Path, metavar="FILE", help="compare with earlier runs of this history"
     )
@@ -35,34 +37,38 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--report-group", metavar="GROUP", help="let this group read the files: mode 0640 instead of 0600"
     )
     parser.add_argument(
-        "--force", action="store_true", help=f"also in place of the {JUNIT} of a run that ended by itself"
+        "--force", action="store_true", help=f"also replace the {JUNIT} of a run that was not killed"
     )
 
 
 def report(args: argparse.Namespace) -> None:
     """Write report.html and junit.xml, and say what was written."""
     from pytest_gpucluster.report import html, junit  # noqa: PLC0415 - the other commands need no templates
-    from pytest_gpucluster.report.events import read_events  # noqa: PLC0415
+    from pytest_gpucluster.report.events import read_events  # noqa: PLC0415 - the same
+    from pytest_gpucluster.report.run_model import read_run  # noqa: PLC0415 - the same
 
     log = args.source / LOG if args.source.is_dir() else args.source
     if not log.is_file():
         raise GpuClusterError(f"{log}: is not there; name a --report-dir or an {LOG}")
-    kinds = {str(event.get("event")) for event in read_events(log)}
-    if "start" not in kinds:
+    run = read_run(read_events(log), result=lambda _: None)
+    if not run.start:
         raise GpuClusterError(f"{log}: is no event log of a run (it has no event `start`)")
     folder = args.output or log.parent
     group = group_id(args.report_group)
     page, cases = folder / HTML, folder / JUNIT
     html.write(read_events(log), page, comparison=_comparison(args.history, log), group=group)
     _say(f"{page}: written")
-    if "finish" in kinds and cases.exists() and not args.force:
+    if run.finish is not None and cases.exists() and not args.force:
         _say(f"{cases}: kept as pytest wrote it at the end of the run; --force writes it anew from the log")
         return
     junit.write(read_events(log), cases, group=group)
-    _say(f"{cases}: written" + ("" if "finish" in kinds else "; the run did not end, and a testcase says so"))
+    _say(
+        f"{cases}: written"
+        + ("" if run.finish is not None else "; the run did not end, and a testcase says so")
+    )
 
 
-def _comparison(history: Path | None, log: Path) -> Comparison | None:
+def _comparison(history: Path | None, log: Path) -> ShownComparison | None:
     if history is None:
         return None
     from pytest_gpucluster.report.events import read_events  # noqa: PLC0415 - only with a history

@@ -22,10 +22,10 @@ Counter = Literal[
 
 
 class FabricConfig(Model):
-    """What the fabric suite accepts of the nodes' ports."""
+    """What the fabric suite accepts."""
 
     counters: dict[Counter, Annotated[int, Field(ge=0)]] = Field(
         {},
-        description="highest value of a port's error counter that is accepted: {symbol_error: 100}; above it "
+        description="highest accepted value per error counter of a port, like {symbol_error: 100}; above it "
         "fabric.counters fails. Without it, an old value is a warning",
     )

@@ -23,9 +23,9 @@ class GpuConfig(Model):
     """How gpu.xid judges the kernel log."""
 
     xid_ignore: tuple[Annotated[int, AfterValidator(_xid)], ...] = Field(
-        (), description="numbers of Xids and SXids that only warn, like [74, 119]"
+        (), description="Xids and SXids that are only warnings, like [74, 119]"
     )
     xid_max_age: Duration | None = Field(
         None,
-        description="an Xid or SXid older than this only warns, like 7d; default: all since boot count",
+        description="an Xid or SXid older than this is only a warning, like 7d; default: all since boot count",
     )

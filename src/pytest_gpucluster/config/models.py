@@ -66,30 +66,36 @@ ProfilePart = Annotated[dict[str, Any], BeforeValidator(_extends)]
 
 
 class SshConfig(Model):
-    """How an SSH server is reached. What is not said is OpenSSH's: its configuration, known_hosts, agent and keys."""
+    """How to reach an SSH server. Defaults come from OpenSSH: its configuration, known_hosts, agent and keys."""
 
-    user: Text | None = Field(None, description="where it is not that of the SSH configuration")
-    port: Port | None = Field(None, description="where it is not that of the SSH configuration, or 22")
-    key_file: Text | None = Field(None, description="private key; one with a passphrase goes into the agent")
-    jump: Text | None = Field(None, description="[USER@]HOST[:PORT] to go through, as ProxyJump")
-    config_file: Text | None = Field(None, description="in place of ~/.ssh/config and /etc/ssh/ssh_config")
-    known_hosts: Text | None = Field(None, description="host keys, in place of ~/.ssh/known_hosts")
-    connect_timeout: Duration = Field(10, description="for an SSH server to answer")
+    user: Text | None = Field(None, description="default: that of the SSH configuration")
+    port: Port | None = Field(None, description="default: that of the SSH configuration, or 22")
+    key_file: Text | None = Field(
+        None, description="private key; a key with a passphrase must be in the agent"
+    )
+    jump: Text | None = Field(None, description="[USER@]HOST[:PORT] of a jump host, as ProxyJump")
+    config_file: Text | None = Field(
+        None, description="SSH configuration, instead of ~/.ssh/config and /etc/ssh/ssh_config"
+    )
+    known_hosts: Text | None = Field(None, description="file of host keys, instead of ~/.ssh/known_hosts")
+    connect_timeout: Duration = Field(10, description="how long to wait for the SSH server to answer")
     alive: Duration = Field(
-        60, description="a connection that brings nothing for so long is given up, at both ends"
+        60, description="both ends close a connection that received nothing for this time"
     )
 
 
 class TransportConfig(SshConfig):
     """Where Slurm's commands run: this machine, or a login node over SSH."""
 
-    kind: Literal["local", "ssh"] = Field("local", description="local: Slurm's commands are on this machine")
+    kind: Literal["local", "ssh"] = Field("local", description="local: Slurm's commands run on this machine")
     host: Text | None = Field(None, description="the login node, for ssh")
-    workdir: Text | None = Field(None, description="folder there to run in; default: the home folder")
+    workdir: Text | None = Field(
+        None, description="working folder on the login node; default: the home folder"
+    )
 
 
 class HostAddress(Model):
-    """Where a node is reached over SSH, as an inventory says it."""
+    """The SSH address of a node, as the inventory states it."""
 
     host: str
     port: Port | None = None
@@ -98,9 +104,9 @@ class HostAddress(Model):
 
 
 class SlurmConfig(Model):
-    """How nodes are asked for. The keys are salloc's options; `queue_wait` bounds the wait in the queue."""
+    """How nodes are allocated. The keys are options of salloc; `queue_wait` limits the wait in the queue."""
 
-    scheduler: Literal["slurm", "none"] = Field("slurm", description="none: only this machine is tested")
+    scheduler: Literal["slurm", "none"] = Field("slurm", description="none: test this machine only")
     partition: Text | None = Field(None, description="--partition")
     account: Text | None = Field(None, description="--account")
     qos: Text | None = Field(None, description="--qos")
@@ -110,23 +116,21 @@ class SlurmConfig(Model):
     time: Duration = Field(3600, description="time limit of the allocation")
     queue_wait: Duration = Field(600, description="how long to wait for the nodes")
     exclusive: bool = Field(
-        default=True, description="ask for whole nodes (--exclusive) with all memory (--mem=0)"
+        default=True, description="allocate whole nodes (--exclusive) with all memory (--mem=0)"
     )
-    extra_args: tuple[SallocOption, ...] = Field((), description="further salloc options, as they are")
-    job_start: Duration = Field(60, description="a job of one second has to start within this time")
+    extra_args: tuple[SallocOption, ...] = Field((), description="further salloc options, passed unchanged")
+    job_start: Duration = Field(60, description="a job of one second must start within this time")
     completing: AnyDuration | None = Field(
         None,
-        description="a node may be COMPLETING for so long; default: 5 min, or the longest of slurm.conf's "
+        description="how long a node may be COMPLETING; default: the longest of 5 min and slurm.conf's "
         "UnkillableStepTimeout and PrologEpilogTimeout",
     )
-    conf: Text | None = Field(
-        None, description="path of slurm.conf (SLURM_CONF), where it is not the default"
-    )
-    bin: FolderPath | None = Field(None, description="folder of Slurm's commands, where they are not on PATH")
+    conf: Text | None = Field(None, description="path of slurm.conf (SLURM_CONF); default: Slurm's own")
+    bin: FolderPath | None = Field(None, description="folder of Slurm's commands; default: PATH")
 
 
 class EnvironmentConfig(Model):
-    """What surrounds the commands of a step: container, modules, conda, exported variables."""
+    """The environment of a step: container, modules, conda, exported variables."""
 
     container_image: Image | None = Field(
         None, description="--container-image: REGISTRY#IMAGE:TAG or a .sqsh file"
@@ -141,10 +145,10 @@ class EnvironmentConfig(Model):
     container_writable: bool | None = Field(None, description="--container-writable or --container-readonly")
     modules: tuple[Text, ...] = Field((), description="names for `module load`, in this order")
     conda: Text | None = Field(None, description="name or prefix of a conda environment")
-    exports: dict[Variable, str] = Field({}, description="variables that every task gets")
+    exports: dict[Variable, str] = Field({}, description="environment variables of every task")
     python: Text = Field("python3", description="the interpreter for payloads")
     mpi: Text | None = Field(None, description="srun --mpi=TYPE")
-    srun_args: tuple[str, ...] = Field((), description="further srun options, as they are")
+    srun_args: tuple[str, ...] = Field((), description="further srun options, passed unchanged")
 
 
 class MountConfig(Model):
@@ -155,35 +159,41 @@ class MountConfig(Model):
     source: Text | None = Field(None, description="what is mounted, like nas:/export/home")
     options: tuple[Text, ...] = Field((), description="mount options that must be there, like rw or noatime")
     min_free: Size | None = Field(None, description="free space")
-    min_free_percent: float | None = Field(None, ge=0, le=100, description="free space, share of the whole")
+    min_free_percent: float | None = Field(
+        None, ge=0, le=100, description="free space in percent of the file system"
+    )
 
 
 class OsConfig(Model):
-    """What the operating system of every node is to be. What is not said is compared across the fleet."""
+    """Requirements for the operating system of every node. Keys left out are compared between the nodes."""
 
     release: Text | None = Field(None, description="ID VERSION_ID of os-release, like 'ubuntu 22.04'")
     kernel: Text | None = Field(None, description="uname -r, or a prefix that ends in *")
-    max_uptime: Duration | None = Field(None, description="a node up for longer missed a reboot")
-    min_uptime: AnyDuration | None = Field(None, description="a node up for less has rebooted lately")
-    max_clock_skew: Duration = Field(1.0, description="against the median of the fleet")
+    max_uptime: Duration | None = Field(
+        None, description="longest time since boot: a node above it missed a reboot"
+    )
+    min_uptime: AnyDuration | None = Field(
+        None, description="shortest time since boot: a node below it rebooted recently"
+    )
+    max_clock_skew: Duration = Field(1.0, description="largest difference from the median of all nodes")
     time_sync: Literal["required", "none"] = Field(
-        "required", description="none: the site keeps no time service"
+        "required", description="none: the site has no time service"
     )
     governor: Text | None = Field(None, description="CPU frequency governor, like performance")
     hugepages: Count | None = Field(None, description="HugePages_Total")
-    limits: dict[str, str] = Field({}, description="ulimit in a step, at least: memlock: unlimited")
+    limits: dict[str, str] = Field({}, description="lowest ulimit values in a step, like memlock: unlimited")
     sysctls: dict[str, str] = Field({}, description="sysctl name: exact value")
-    mounts: tuple[MountConfig, ...] = Field((), description="file systems that every node has mounted")
+    mounts: tuple[MountConfig, ...] = Field((), description="file systems that must be mounted on every node")
     min_free_root: Size = Field(
-        2**30, description="free space on / and /tmp; on /dev/shm a tenth, where that is less"
+        2**30, description="free space on / and /tmp; on /dev/shm this or a tenth of it, whichever is less"
     )
     shared_storage: tuple[FolderPath, ...] = Field((), description="writable folders that all nodes share")
     packages: dict[str, str] = Field({}, description="package: version prefix, or '' for any")
     services: tuple[Text, ...] = Field((), description="systemd units that must be active")
     max_load_per_cpu: float = Field(1.0, gt=0, description="1-minute load of an idle node, per CPU")
-    max_zombies: Count = Field(0, description="zombie processes that are still accepted")
+    max_zombies: Count = Field(0, description="accepted number of zombie processes")
     drift: tuple[Text, ...] = Field(
-        (), description="further commands whose output is to be alike on all nodes"
+        (), description="further commands whose output must be the same on all nodes"
     )
 
 
@@ -191,18 +201,21 @@ class NcclConfig(Model):
     """How the nccl suite measures. The keys in brackets are those of the DeepOps slurm-validation playbook."""
 
     runner: Literal["auto", "nccl-tests", "payload"] = Field(
-        "auto", description="auto: nccl-tests where the nodes have it, else our payload on torch.distributed"
+        "auto",
+        description="auto: nccl-tests where the nodes have it, else the bundled payload on torch.distributed",
     )
-    launcher: Literal["srun", "mpirun"] = Field("srun", description="what starts the ranks of nccl-tests")
+    launcher: Literal["srun", "mpirun"] = Field(
+        "srun", description="program that starts the ranks of nccl-tests"
+    )
     mpi: Text | None = Field(None, description="srun --mpi=TYPE, like pmix or pmi2")
     command: str = Field(
         "all_reduce_perf -b 1M -e 4G -f 2 -g 1",
-        description="of the all-reduce test; other collectives swap the program's name [allreduce_command]",
+        description="command of the all-reduce test; other collectives replace the program name [allreduce_command]",
     )
     collectives: tuple[Collective, ...] = Field(
-        ("all_reduce",), min_length=1, description="all_reduce, all_gather, ..."
+        ("all_reduce",), min_length=1, description="collectives to measure"
     )
-    environment: str | None = Field(None, description="name under `environments` for the steps")
+    environment: str | None = Field(None, description="name under `environments`, used for the steps")
     base_container: Image | None = Field(
         None, description="image to compile nccl-tests in, with NCCL and MPI [base_container]"
     )
@@ -214,39 +227,47 @@ class NcclConfig(Model):
         description="compile nccl-tests in base_container and save the result as container [compile_nccl_tests]",
     )
     source: FolderPath | None = Field(
-        None, description="folder of nccl-tests' source, seen by the nodes, for compile"
+        None, description="folder with the source of nccl-tests, visible on the nodes, for compile"
     )
     cleanup: bool = Field(default=False, description="delete the compiled container at the end [cleanup]")
     gpus_per_node: int | None = Field(
-        None, ge=1, description="GPUs a node to use; default: the profile's [num_gpus]"
+        None, ge=1, description="GPUs to use per node; default: those of the profile [num_gpus]"
     )
-    nodes: Nodes | None = Field(None, description="nodes to use; default: all that are allocated [num_nodes]")
+    nodes: Nodes | None = Field(
+        None, description="number of nodes to use; default: all allocated nodes [num_nodes]"
+    )
     exports: dict[Variable, str] = Field(
         {}, description="variables for the ranks, like NCCL_DEBUG [srun_exports]"
     )
     srun_args: tuple[str, ...] = Field((), description="further srun options [srun_options]")
-    payload: tuple[str, ...] = Field((), description="command in place of `PYTHON our payload`")
+    payload: tuple[str, ...] = Field((), description="command instead of the bundled payload and its Python")
     hostid_from_slurm: bool = Field(
-        default=False, description="NCCL_HOSTID is the node name: virtual nodes of one host use the network"
+        default=False,
+        description="set NCCL_HOSTID to the node name, so that virtual nodes of one host use the network",
     )
-    deadline: Duration = Field(600, description="of one step; what has not ended by then hangs")
+    deadline: Duration = Field(
+        600, description="time limit of one step; a step that exceeds it counts as hanging"
+    )
     pair_size: Size = Field(2**28, gt=0, description="message size of the measurements in pairs")
     pair_busbw: Bandwidth | None = Field(
-        None, gt=0, description="GB/s that a pair of nodes has to reach at pair_size"
+        None, gt=0, description="GB/s that a pair of nodes must reach at pair_size"
     )
     pair_drain_below: Bandwidth | None = Field(
         None,
         gt=0,
-        description="GB/s; hard limit of a pair at pair_size: a node below it, whose partners reach it, may be "
+        description="GB/s; hard limit of a pair at pair_size: a node below it whose partners reach it may be "
         "drained; default: drain_below of the threshold for 2 nodes at pair_size",
     )
     min_relative: float = Field(
-        0.15, gt=0, lt=1, description="a pair this share below the fleet's median is suspect"
+        0.15,
+        gt=0,
+        lt=1,
+        description="a pair is suspect when it is below the median of all pairs by this share",
     )
 
 
 class JobLimits(Model):
-    """Limits of the partition as the site has set them; what is not said is not checked."""
+    """Limits of the partition as the site has set them; keys left out are not checked."""
 
     max_time: AnyDuration | None = Field(None, description="MaxTime")
     default_time: AnyDuration | None = Field(None, description="DefaultTime")
@@ -255,65 +276,68 @@ class JobLimits(Model):
 
 
 class NodeProfile(Model):
-    """The host around the GPUs. None: only compared across the fleet."""
+    """The host of the GPUs. Keys left out are compared between the nodes."""
 
     cpus: Count | None = Field(None, description="logical CPUs")
-    memory: Size | None = Field(None, description="installed memory; MemTotal may be 5% below")
+    memory: Size | None = Field(None, description="installed memory; MemTotal may be 5% lower")
     numa_nodes: Count | None = Field(None, description="NUMA nodes")
 
 
 class GpuProfile(Model):
-    """The GPUs of one node, as nvidia-smi names them. None: not applicable, or compared across the fleet."""
+    """The GPUs of one node, as nvidia-smi shows them. Keys left out are not checked, or compared between nodes."""
 
-    count: Count = Field(description="GPUs a node")
+    count: Count = Field(description="GPUs per node")
     counts: tuple[Count, ...] = Field(
-        (), description="other numbers of GPUs that such a node is dealt; NAME:COUNT picks one"
+        (), description="other GPU counts of such nodes; NAME:COUNT selects one"
     )
-    name: Text = Field(description="name of nvidia-smi, exact")
+    name: Text = Field(description="exact GPU name of nvidia-smi")
     memory: Size | None = Field(None, description="memory.total of nvidia-smi")
     gres_type: Text | None = Field(None, description="TYPE of Gres=gpu:TYPE:N")
     driver: Text | None = Field(None, description="driver version, or a prefix that ends in *")
-    cuda: Version | None = Field(None, description="lowest CUDA version of the driver, like 12.2")
+    cuda: Version | None = Field(None, description="lowest accepted CUDA version of the driver, like 12.2")
     vbios: Text | None = Field(None, description="VBIOS version")
     persistence: bool | None = Field(default=True, description="persistence mode")
     compute_mode: Text | None = Field("Default", description="compute mode")
     mig: bool | None = Field(default=False, description="MIG mode")
     ecc: bool | None = Field(default=True, description="ECC mode")
     max_aggregate_sram_uncorrectable: Count = Field(
-        0, description="uncorrectable SRAM errors over the life of the GPU (azurehpc-health-checks: 0)"
+        0,
+        description="accepted uncorrectable SRAM errors over the life of the GPU (azurehpc-health-checks: 0)",
     )
-    max_remapped_uncorrectable: Count = Field(8, description="rows remapped for uncorrectable errors")
-    nvlinks: Count | None = Field(None, description="active NVLinks a GPU")
+    max_remapped_uncorrectable: Count = Field(
+        8, description="accepted rows remapped for uncorrectable errors"
+    )
+    nvlinks: Count | None = Field(None, description="active NVLinks per GPU")
     nvlink_speed: Bandwidth | None = Field(
-        None, gt=0, description="GB/s a link and direction, as nvidia-smi nvlink -s"
+        None, gt=0, description="GB/s per link and direction, as nvidia-smi nvlink -s shows it"
     )
     pcie_gen: Count | None = Field(None, description="PCIe generation of the link")
     pcie_width: Count | None = Field(None, description="PCIe lanes of the link")
-    power_limit: float | None = Field(None, gt=0, description="watts")
-    max_temperature: float = Field(85, gt=0, description="degrees Celsius, of an idle or lightly used GPU")
-    max_idle_memory: Size = Field(1024 * 2**20, description="memory in use on an idle GPU")
+    power_limit: float | None = Field(None, gt=0, description="power limit in watts")
+    max_temperature: float = Field(
+        85, gt=0, description="highest accepted temperature of an idle GPU in degrees Celsius"
+    )
+    max_idle_memory: Size = Field(1024 * 2**20, description="accepted memory in use on an idle GPU")
     topology: Text | None = Field(
-        None, description="what nvidia-smi topo -m shows between any two GPUs, like NV18"
+        None, description="connection of any two GPUs in nvidia-smi topo -m, like NV18"
     )
-    nvswitch: bool = Field(default=False, description="the node has NVSwitch, so fabric manager has to run")
-    fabric_state: bool = Field(
-        default=False, description="fabric.state is to be Completed (Hopper and later)"
-    )
+    nvswitch: bool = Field(default=False, description="the node has NVSwitch, so fabric manager must run")
+    fabric_state: bool = Field(default=False, description="fabric.state must be Completed (Hopper and later)")
 
 
 class FabricProfile(Model):
-    """The network for GPUs. `link_layer` none: no InfiniBand or RoCE; `absent` of the profile says why."""
+    """The network for GPUs. `link_layer` none: no InfiniBand or RoCE; `absent` of the profile states the reason."""
 
-    hcas: Count = Field(0, description="ports for GPU traffic")
+    hcas: Count = Field(0, description="number of ports for GPU traffic")
     link_layer: Literal["InfiniBand", "Ethernet", "none"] = Field(
         "none", description="Ethernet: RoCE; none: neither"
     )
-    rate: Bandwidth | None = Field(None, gt=0, description="of one port; 400 Gb/s is held as 50.0")
+    rate: Bandwidth | None = Field(None, gt=0, description="rate of one port; 400 Gb/s is stored as 50.0")
     peer_memory: bool = Field(
-        default=False, description="adapters register GPU memory: nvidia_peermem or DMA-BUF"
+        default=False, description="adapters can register GPU memory: nvidia_peermem or DMA-BUF"
     )
     transport: Text | None = Field(
-        None, description="between nodes, as NCCL logs it: NET/IB/GDRDMA, NET/IB, NET/Socket"
+        None, description="transport between nodes, as NCCL logs it: NET/IB/GDRDMA, NET/IB, NET/Socket"
     )
     mtu: Count | None = Field(None, description="active MTU of a port")
 
@@ -325,25 +349,25 @@ class FabricProfile(Model):
 
 
 class NcclThreshold(Model):
-    """Bus bandwidth (GB/s, out-of-place) of one collective at one message size on so many nodes."""
+    """Bus bandwidth (GB/s, out-of-place) of one collective at one message size on one number of nodes."""
 
     collective: Collective = "all_reduce"
-    nodes: Nodes = Field(1, description="nodes that take part")
-    gpus_per_node: int | None = Field(None, ge=1, description="None: however many the node has")
+    nodes: Nodes = Field(1, description="number of nodes in the collective")
+    gpus_per_node: int | None = Field(None, ge=1, description="GPUs per node; default: any number")
     size: Size = Field(gt=0, description="message size")
     busbw: Bandwidth = Field(gt=0, description="bus bandwidth, out-of-place")
     tolerance: float = Field(
-        0.05, ge=0, lt=1, description="share below busbw that is still accepted; 0 where busbw is a minimum"
+        0.05, ge=0, lt=1, description="accepted share below busbw; 0 if busbw is a minimum"
     )
     drain_below: Bandwidth | None = Field(
         None,
         gt=0,
-        description="hard limit: a node that is below it by itself may be drained; without one it is only watched",
+        description="hard limit: a node alone below it may be drained; without it the action is monitor",
     )
     conditions: dict[Variable, str] = Field(
-        {}, description="what has to hold for this row, like NCCL_NVLS_ENABLE: '0'"
+        {}, description="NCCL variables that must be set for this row, like NCCL_NVLS_ENABLE: '0'"
     )
-    source: str = Field(description="where the figure comes from")
+    source: str = Field(description="origin of the figure")
 
     @model_validator(mode="after")
     def _hard_is_not_above(self) -> NcclThreshold:
@@ -360,23 +384,25 @@ class NcclThreshold(Model):
 
 
 class Profile(Model):
-    """One kind of node: what is normal for it, and where that is known from."""
+    """One kind of node: its normal values and their origin."""
 
     name: str
-    description: str = Field(description="what it is, for people")
-    source: str = Field(description="where the figures come from")
-    simulated: bool = Field(default=False, description="a model of the sandbox, no real hardware")
-    node: NodeProfile = Field(NodeProfile(), description="the host around the GPUs")
-    gpu: GpuProfile | None = Field(None, description="without it no GPU is expected")
+    description: str = Field(description="one line about the hardware")
+    source: str = Field(description="origin of the figures")
+    simulated: bool = Field(default=False, description="hardware model of the sandbox, no real hardware")
+    node: NodeProfile = Field(NodeProfile(), description="the host of the GPUs")
+    gpu: GpuProfile | None = Field(None, description="the GPUs; left out: the node has none")
     fabric: FabricProfile = Field(FabricProfile(), description="the network for GPUs")
-    nccl: tuple[NcclThreshold, ...] = Field((), description="bandwidths to be reached")
+    nccl: tuple[NcclThreshold, ...] = Field((), description="required bandwidths")
     burnin: tuple[BurninLimit, ...] = Field(
-        (), description="hard limits of the burn-in, for GPUs of the profile's name"
+        (), description="hard limits of the burn-in, for GPUs with the name in `gpu`"
     )
     absent: dict[Text, Text] = Field(
-        {}, description="check pattern: why it does not apply, like 'gpu.fabric_manager'"
+        {}, description="check pattern, like 'gpu.fabric_manager': why the check does not apply"
     )
-    required: tuple[Text, ...] = Field((), description="check patterns that must not end as 'not checked'")
+    required: tuple[Text, ...] = Field(
+        (), description="check patterns: 'not checked' is an error for these checks"
+    )
 
 
 class Group(Model):
@@ -385,7 +411,7 @@ class Group(Model):
     nodes: str = Field(description="Slurm hostlist, like gpu[01-16]")
     profile: Profile
     partition: str | None = None
-    thresholds: tuple[NcclThreshold, ...] = Field((), description="rows that go before the profile's")
+    thresholds: tuple[NcclThreshold, ...] = Field((), description="rows used before those of the profile")
 
     @field_validator("nodes")
     @classmethod
@@ -399,20 +425,21 @@ class Group(Model):
 
 
 class ClusterSettings(Model):
-    """What a cluster says beside its nodes."""
+    """Settings of a cluster other than its nodes."""
 
-    description: str = Field("", description="one line for people")
-    transport: TransportConfig = Field(TransportConfig(), description="where Slurm's commands run")
-    over: Literal["slurm", "ssh"] = Field(
-        "slurm", description="how nodes are reached: in an allocation, or each over SSH, without Slurm"
+    description: str = Field("", description="one line about the cluster")
+    transport: TransportConfig = Field(TransportConfig(), description="where to run Slurm's commands")
+    access: Literal["slurm", "ssh"] = Field(
+        "slurm",
+        description="how to reach the nodes: in a Slurm allocation, or each node over SSH, without an allocation",
     )
-    ssh: SshConfig = Field(SshConfig(), description="how nodes are reached over SSH")
-    slurm: SlurmConfig = Field(SlurmConfig(), description="how nodes are asked for")
-    environments: dict[str, EnvironmentConfig] = Field({}, description="name: what surrounds a step")
-    os: OsConfig = Field(OsConfig(), description="what the operating system of every node is to be")
+    ssh: SshConfig = Field(SshConfig(), description="how to reach nodes over SSH")
+    slurm: SlurmConfig = Field(SlurmConfig(), description="how nodes are allocated")
+    environments: dict[str, EnvironmentConfig] = Field({}, description="environments of steps, by name")
+    os: OsConfig = Field(OsConfig(), description="requirements for the operating system of every node")
     gpu: GpuConfig = Field(GpuConfig(), description="how the gpu suite judges Xids")
     nccl: NcclConfig = Field(NcclConfig(), description="how the nccl suite measures")
-    fabric: FabricConfig = Field(FabricConfig(), description="what the fabric suite accepts of ports")
+    fabric: FabricConfig = Field(FabricConfig(), description="what the fabric suite accepts")
     burnin: BurninConfig = Field(BurninConfig(), description="how the burnin suite loads the nodes")
     container: ContainerConfig | None = Field(None, description="claims Pyxis and Enroot")
     mpi: MpiConfig | None = Field(None, description="claims MPI")
@@ -422,21 +449,26 @@ class ClusterSettings(Model):
     tensorflow: TensorflowConfig | None = Field(None, description="claims TensorFlow")
     submitit: SubmititConfig | None = Field(None, description="claims submitit")
     monitoring: MonitoringConfig | None = Field(None, description="claims Prometheus, Grafana and exporters")
-    matrix: MatrixConfig | None = Field(None, description="asks for the experiment matrix")
-    limits: dict[str, JobLimits] = Field({}, description="partition: its limits")
+    matrix: MatrixConfig | None = Field(None, description="the site runs the experiment matrix")
+    limits: dict[str, JobLimits] = Field({}, description="limits of partitions, by partition name")
     sudo: bool = Field(default=False, description="probes that need root may use `sudo -n`")
     min_nodes: int | str | None = Field(
         None,
-        description="nodes that have to be tested in every run, as a number or like 90% of those under test; "
-        "fewer is no success, as with pytest's --min-nodes",
+        description="fail a run unless this number or percentage of the selected nodes was tested, like 90%; "
+        "as pytest's --min-nodes",
     )
-    required: tuple[Text, ...] = Field((), description="check patterns that must not end as 'not checked'")
-    not_applicable: dict[Text, Text] = Field({}, description="check pattern: why the site does without it")
+    required: tuple[Text, ...] = Field(
+        (), description="check patterns: 'not checked' is an error for these checks"
+    )
+    not_applicable: dict[Text, Text] = Field(
+        {}, description="check pattern: why the site does not need the check"
+    )
     sandbox: bool = Field(
-        default=False, description="the nodes are a sandbox's: started when needed, reports say SIMULATED"
+        default=False,
+        description="the nodes belong to a sandbox: it is started when needed, and reports are marked SIMULATED",
     )
-    history: Text | None = Field(None, description="file that keeps the runs, as pytest's --history")
-    settings: dict[str, Any] = Field({}, description="free for a site's own suites")
+    history: Text | None = Field(None, description="SQLite file that stores the runs, as pytest's --history")
+    settings: dict[str, Any] = Field({}, description="keys for a site's own suites")
 
     @field_validator("min_nodes")
     @classmethod
@@ -452,12 +484,13 @@ class Cluster(ClusterSettings):
     name: str
     groups: tuple[Group, ...] = Field(min_length=1)
     hosts: dict[str, HostAddress] = Field({})
+    deprecations: tuple[str, ...] = Field((), description="one line per former key that the file uses")
 
     @property
     def why_no_slurm(self) -> str:
         """Why there are no allocations, steps and jobs; '' where there are."""
-        if self.over == "ssh":
-            return "the nodes are reached over SSH, without Slurm (--over=ssh)"
+        if self.access == "ssh":
+            return "the nodes are reached over SSH, without Slurm (--access=ssh)"
         return f"cluster {self.name} has no scheduler" if self.slurm.scheduler == "none" else ""
 
     @property
@@ -475,12 +508,12 @@ class Cluster(ClusterSettings):
 
 
 class GroupFile(Model):
-    """One entry of `groups`, as people write it."""
+    """One entry of `groups`."""
 
     nodes: str = Field(description="Slurm hostlist, like gpu[01-16]")
     profile: ProfilePart | None = Field(None, description="a shipped profile, a path, or a mapping")
-    partition: Text | None = Field(None, description="where it is not that of slurm.partition")
-    thresholds: tuple[NcclThreshold, ...] = Field((), description="rows that go before the profile's")
+    partition: Text | None = Field(None, description="default: slurm.partition")
+    thresholds: tuple[NcclThreshold, ...] = Field((), description="rows used before those of the profile")
 
     @field_validator("nodes")
     @classmethod
@@ -489,23 +522,23 @@ class GroupFile(Model):
 
 
 class ClusterFile(ClusterSettings):
-    """A cluster file as people write it: `nodes` and `profile` for one kind of node, `groups` for several."""
+    """The contents of a cluster file: `nodes` and `profile` for one kind of node, `groups` for several."""
 
-    name: str | None = Field(None, description="the file's name, where it is not said")
-    nodes: str | None = Field(None, description="Slurm hostlist, where all nodes are alike")
+    name: str | None = Field(None, description="name of the cluster; default: the name of the file")
+    nodes: str | None = Field(None, description="Slurm hostlist, for nodes of one kind")
     inventory: str | None = Field(
-        None, description="Ansible inventory: addresses of the nodes, and the nodes where `nodes` is not said"
+        None, description="Ansible inventory: addresses of the nodes, and their names if `nodes` is left out"
     )
     inventory_group: str | None = Field(
-        None, description="the inventory's group of nodes; default: slurm-node, else all"
+        None, description="group of the inventory that holds the nodes; default: slurm-node, else all"
     )
     profile: ProfilePart | None = Field(
-        None, description="a shipped profile, a path, or a mapping; for groups without their own"
+        None, description="a shipped profile, a path, or a mapping; for groups without a profile"
     )
     thresholds: tuple[NcclThreshold, ...] = Field(
-        (), description="rows that go before the profile's, in every group"
+        (), description="rows used before those of the profile, in every group"
     )
-    groups: tuple[GroupFile, ...] = Field((), description="several kinds of nodes, in place of `nodes`")
+    groups: tuple[GroupFile, ...] = Field((), description="several kinds of nodes, instead of `nodes`")
 
     @field_validator("nodes")
     @classmethod

@@ -20,8 +20,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, Union
 
-from pytest_gpucluster.kit import mpi_errors
-
 P = ParamSpec("P")
 
 
@@ -35,7 +33,7 @@ class Outcome(str, enum.Enum):
 
 
 class Action(str, enum.Enum):
-    """What a failure asks for, from mild to hard."""
+    """The action that a failure requires, from mild to hard."""
 
     MONITOR = "monitor"
     RESET_GPU = "reset gpu"
@@ -46,7 +44,7 @@ class Action(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One deviation: the part (GPU, link, mount, ...), what was measured, what was expected.
+    """One deviation: the part (GPU, link, mount, ...), the measured and the expected value.
 
     `action`: what this finding asks for, where that is not the action of its verdict.
     """
@@ -73,7 +71,7 @@ class Advisory:
 
 @dataclass(frozen=True)
 class Metric:
-    """One measured number. `device` is the part of the node, '' for the node as a whole.
+    """One measured number. `device` is a part of the node, '' for the whole node.
 
     `detail`: for the event log and JUnit; the summary table leaves it out. `better`: higher, lower or neither,
     where that is not what core/metric_direction.py says of the unit.
@@ -89,7 +87,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class NotApplicable:
-    """The check has no meaning on this hardware or cluster, and why."""
+    """The check does not apply to this hardware or cluster, with the reason."""
 
     reason: str
 
@@ -159,14 +157,29 @@ def with_cause(
     return _because(verdict, cause, hint, action)
 
 
-def with_software_cause(verdict: Verdict) -> Verdict:
-    """Return a failure to take a GPU with what keeps CUDA from it, where that is known and no fault of the hardware."""
-    known = [mpi_errors.explain(finding.measured) for finding in verdict.findings]
-    if not known or not all(found and found[0].kind in SOFTWARE for found in known):
-        return verdict
-    first = known[0][0]
-    cause = f"{first.kind}: settings or software of the node, not its GPU"
-    return _because(verdict, cause, first.hint, Action.MONITOR)
+def combined(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return one verdict of a check that was made for several allocations; the worst outcome stands.
+
+    Each finding keeps the action of its own verdict; cause and hint are those of the hardest failure.
+    """
+    known = list(verdicts)
+    if len(known) == 1:
+        return known[0]
+    if not known:
+        return Verdict("", Outcome.NOT_CHECKED, reason="no allocation has nodes that can be tested")
+    worst = max(known, key=lambda it: (_WORSE.index(it.outcome), list(Action).index(it.action)))
+    failed = [it for it in known if it.outcome is Outcome.FAILED]
+    differ = len({it.action for it in failed}) > 1
+    return replace(
+        worst,
+        findings=tuple(
+            replace(finding, action=finding.action or it.action) if differ else finding
+            for it in failed
+            for finding in it.findings
+        ),
+        metrics=tuple(metric for it in known for metric in it.metrics),
+        advisories=tuple(advisory for it in known for advisory in it.advisories),
+    )
 
 
 def _because(verdict: Verdict, cause: str, hint: str, action: Action) -> Verdict:
@@ -175,7 +188,7 @@ def _because(verdict: Verdict, cause: str, hint: str, action: Action) -> Verdict
     return replace(verdict, findings=findings, cause=cause, hint=hint, action=action)
 
 
-SOFTWARE = ("low limits", "driver library", "CPU build of torch", "no torch")  # kinds of kit/mpi_errors.py
+_WORSE = (Outcome.NOT_APPLICABLE, Outcome.PASSED, Outcome.NOT_CHECKED, Outcome.FAILED)
 NO_MEMORY = "out of memory"  # in torch's and CUDA's words: somebody else may hold it
 _END_THEM = "ps -o pid,user,lstart,cmd -p PID on the node; end it, look at Slurm's epilog, and repeat"
 
@@ -186,7 +199,7 @@ CHECKS: dict[str, About] = {}  # every check of ours that was imported; the refe
 def check(
     name: str, *, cause: str, hint: str, action: Action = Action.DRAIN
 ) -> Callable[[Callable[P, Judgement]], Callable[P, Verdict]]:
-    """Make a check of a generator of findings and metrics. `name` is SUITE.WHAT."""
+    """Make a check from a generator of findings and metrics. `name` is SUITE.WHAT."""
 
     def decorate(function: Callable[P, Judgement]) -> Callable[P, Verdict]:
         holds = (function.__doc__ or "").strip().partition("\n")[0]

@@ -71,6 +71,19 @@ def fold(nodes: Iterable[str]) -> str:
         raise ValueError(f"no names of nodes: {','.join(names)[:80]!r} ({error})") from error
 
 
+def shown(nodes: Iterable[str], *, none: str = "none") -> str:
+    """Fold names for a message; texts that are no names of nodes are listed.
+
+    >>> shown(["gpu02", "gpu01"]), shown(["gpu[01", "a"]), shown([])
+    ('gpu[01-02]', 'a, gpu[01', 'none')
+    """
+    names = list(nodes)
+    try:
+        return fold(names) or none
+    except ValueError:
+        return ", ".join(sorted(names))
+
+
 def is_name(text: str) -> bool:
     """Tell whether a text may be the name of a node: it goes into commands, file names and reports."""
     return len(text) <= MAX_NAME and _NAME.fullmatch(text) is not None

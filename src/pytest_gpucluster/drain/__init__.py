@@ -10,7 +10,7 @@ from pytest_gpucluster.drain.executor import Actor, Limits, why_no_rights
 from pytest_gpucluster.drain.lock import lock_path, locked
 from pytest_gpucluster.drain.policy import Budget, Grounds, why_not_resume
 from pytest_gpucluster.drain.reason import PREFIX, Reason, read_reason, write_reason
-from pytest_gpucluster.drain.reservation_test import Trial, fit_for_trial
+from pytest_gpucluster.drain.retest import Trial, fit_for_trial
 from pytest_gpucluster.drain.table import listed
 
 __all__ = [

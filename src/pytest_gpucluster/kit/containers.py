@@ -17,6 +17,7 @@ import shlex
 import tempfile
 import threading
 import time
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +32,6 @@ from pytest_gpucluster.core.probe import last_line
 from pytest_gpucluster.core.run_mark import PREFIX, container_name, digest
 from pytest_gpucluster.core.secure_tempfile import open_own
 from pytest_gpucluster.kit import enroot
-from pytest_gpucluster.suites.container.facts import Imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -47,6 +47,33 @@ PROGRESS = 15.0  # seconds between two lines of progress
 PATIENCE, HURRY = 60.0, 10.0
 _UPTIME = "read -r up _ < /proc/uptime; echo up $up"
 _EXISTS = re.compile(r"\[ERROR\].*File (?:already )?exists|but the container already exists")
+
+
+@dataclass(frozen=True)
+class Imported:
+    """An image on the nodes. `seconds`: what the import took, by the node's own clock; no entry where it was re-used.
+
+    `size`: bytes of the .sqsh as each node sees it. `failed`: node -> why, in one line.
+    """
+
+    image: str
+    name: str
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    size: Mapping[str, int] = field(default_factory=dict)
+    reused: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that have it now."""
+        return (*self.seconds, *self.reused)
+
+    def throughput(self, node: str) -> float | None:
+        """Return MB/s of the packed image; None where its size or its time is not known."""
+        seconds, size = self.seconds.get(node), self.size.get(node)
+        return size / 1e6 / seconds if seconds and size else None
 
 
 class Containers:

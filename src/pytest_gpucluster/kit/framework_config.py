@@ -1,4 +1,4 @@
-"""What a cluster file claims to run: one section a framework. A section that is not there is not claimed."""
+"""The frameworks that a cluster file claims, one section each. A suite without a section is not applicable."""
 
 from __future__ import annotations
 
@@ -24,46 +24,48 @@ ThreadLevel = Literal["single", "funneled", "serialized", "multiple"]
 
 
 class FrameworkConfig(Model):
-    """A framework that has to work on the nodes."""
+    """A framework that must work on the nodes."""
 
-    environment: Text | None = Field(None, description="name under `environments` for the steps")
-    nodes: Nodes | None = Field(None, description="nodes to use; default: all that are allocated")
+    environment: Text | None = Field(None, description="name under `environments`, used for the steps")
+    nodes: Nodes | None = Field(None, description="number of nodes to use; default: all allocated nodes")
     ntasks_per_node: Tasks | None = Field(
-        None, description="tasks a node; default: one a GPU, or two without GPUs"
+        None, description="tasks per node; default: one per GPU, or two without GPUs"
     )
-    deadline: Duration = Field(300, description="of one step")
+    deadline: Duration = Field(300, description="time limit of one step")
 
 
 class ContainerConfig(FrameworkConfig):
-    """Pyxis and Enroot: the images that have to start."""
+    """Pyxis and Enroot: the images that must start."""
 
     image: Image | None = Field(
         None,
-        description="the image that most checks use: a .sqsh path or REGISTRY#IMAGE:TAG; default: the environment's",
+        description="image of most checks: a .sqsh path or REGISTRY#IMAGE:TAG; default: that of the environment",
     )
-    images: tuple[Image, ...] = Field((), description="further images that every node has to import")
+    images: tuple[Image, ...] = Field((), description="further images that every node must import")
     release: Text | None = Field(
         None, description="ID VERSION_ID of the image's os-release, like 'ubuntu 24.04'"
     )
     mounts: tuple[ContainerMount, ...] = Field(
-        (), description="SOURCE:TARGET[:FLAGS] that has to mount on every node, like /data:/data:ro"
+        (), description="mounts that must work on every node: SOURCE:TARGET[:FLAGS], like /data:/data:ro"
     )
-    version: Text | None = Field(None, description="of Pyxis, from its beginning, like 0.24")
-    mount_home: bool = Field(default=False, description="the site mounts home where nothing is said")
+    version: Text | None = Field(None, description="version of Pyxis or its beginning, like 0.24")
+    mount_home: bool = Field(default=False, description="the site mounts the home folder by default")
     rank_hook: bool | None = Field(
-        None, description="Enroot's 50-slurm-pytorch.sh; true: it has to be there, false: it must not"
+        None, description="Enroot's hook 50-slurm-pytorch.sh; true: it must be installed, false: it must not"
     )
     entrypoint_sets: Text | None = Field(None, description="variable that the image's entrypoint sets")
     memlock: Text | None = Field(
-        None, description="locked memory inside, like unlimited; default: as outside"
+        None, description="limit of locked memory in the container, like unlimited; default: that of the node"
     )
-    shm: Size | None = Field(None, description="lowest size of /dev/shm inside; default: as outside")
+    shm: Size | None = Field(
+        None, description="lowest size of /dev/shm in the container; default: that of the node"
+    )
     min_free: Size = Field(10 * 2**30, description="free space on Enroot's data, cache and temporary paths")
-    scratch: FolderPath = Field("/tmp", description="folder on each node for what the checks write")  # noqa: S108 - a node's own
+    scratch: FolderPath = Field("/tmp", description="folder on each node for files of the checks")  # noqa: S108 - a node's own
     save: bool = Field(
-        default=True, description="save a container too, which packs the whole image once a node"
+        default=True, description="also save a container, which packs the whole image once per node"
     )
-    keep: bool = Field(default=False, description="leave imported containers on the nodes for the next run")
+    keep: bool = Field(default=False, description="keep imported containers on the nodes for the next run")
 
 
 class MpiConfig(FrameworkConfig):
@@ -72,7 +74,7 @@ class MpiConfig(FrameworkConfig):
     launchers: tuple[Launcher, ...] = Field(
         ("mpirun", "srun"),
         min_length=1,
-        description="what has to start MPI programs: mpirun, 'srun --mpi=TYPE', or srun with the type of the "
+        description="launchers that must start MPI programs: mpirun, 'srun --mpi=TYPE', or srun with the type of the "
         "environment or Slurm's MpiDefault",
     )
     languages: tuple[Literal["c", "python"], ...] = Field(
@@ -80,19 +82,23 @@ class MpiConfig(FrameworkConfig):
     )
     compiler: Text = Field("mpicc", description="name or path of the compiler")
     mpirun: Text = Field("mpirun", description="name or path of mpirun")
-    mpirun_args: tuple[str, ...] = Field((), description="further mpirun options, as they are")
+    mpirun_args: tuple[str, ...] = Field((), description="further mpirun options, passed unchanged")
     implementation: Text | None = Field(
-        None, description="what the library calls itself, from its beginning, like 'Open MPI v4.1'"
+        None, description="version string of the library or its beginning, like 'Open MPI v4.1'"
     )
     prefix: FolderPath | None = Field(
-        None, description="folder of the site's MPI; mpirun has to be its bin/mpirun"
+        None, description="folder of the site's MPI; mpirun must be bin/mpirun in it"
     )
-    threads: ThreadLevel = Field("funneled", description="thread level that the MPI has to provide")
-    max_latency: float | None = Field(None, gt=0, description="microseconds, one way, 8 bytes, between nodes")
-    min_bandwidth: Bandwidth | None = Field(None, gt=0, description="GB/s, one way, 4 MiB, between nodes")
+    threads: ThreadLevel = Field("funneled", description="thread level that the MPI library must provide")
+    max_latency: float | None = Field(
+        None, gt=0, description="highest latency between nodes in microseconds, one way, 8 bytes"
+    )
+    min_bandwidth: Bandwidth | None = Field(
+        None, gt=0, description="lowest bandwidth between nodes in GB/s, one way, 4 MiB"
+    )
     scratch: FolderPath = Field(
         "/tmp",  # noqa: S108 - a node's own
-        description="folder on each node for the compiled program, not noexec",
+        description="folder on each node for the compiled program; must not be mounted noexec",
     )
 
 
@@ -103,52 +109,57 @@ class DdpConfig(FrameworkConfig):
     """torch.distributed: rank environment, process groups, a training step."""
 
     provided: tuple[RankVariable, ...] = Field(
-        (), description="variables that the site's Pyxis, hooks or prologs have to set; we set the others"
+        (),
+        description="variables that the site's Pyxis, hooks or prologs must set; the suite sets the others",
     )
-    lost_rank: Duration = Field(60, description="a job whose rank died has to end within this time")
+    lost_rank: Duration = Field(60, description="a job must end within this time after one of its ranks died")
 
 
 class HorovodConfig(FrameworkConfig):
     """Horovod on PyTorch and TensorFlow, with gloo and MPI controllers."""
 
     frameworks: tuple[Literal["pytorch", "tensorflow"], ...] = Field(
-        ("pytorch",), min_length=1, description="what Horovod has to be built for; each is run"
+        ("pytorch",), min_length=1, description="frameworks that Horovod must be built for; each is tested"
     )
     controllers: tuple[Literal["gloo", "mpi"], ...] = Field(
-        ("gloo",), min_length=1, description="what Horovod has to be built with; each is run"
+        ("gloo",), min_length=1, description="controllers that Horovod must be built with; each is tested"
     )
     operations: tuple[Literal["nccl", "mpi", "gloo", "ccl", "ddl"], ...] | None = Field(
         None,
         min_length=1,
-        description="tensor operations of the build; default: nccl where the profile has GPUs, else gloo",
+        description="tensor operations that the build must have; default: nccl if the profile has GPUs, else gloo",
     )
     launchers: tuple[Literal["srun", "horovodrun"], ...] | None = Field(
         None,
         min_length=1,
-        description="what has to start jobs; default: srun, and horovodrun where ssh works between nodes",
+        description="launchers that must start jobs; default: srun, and horovodrun where ssh works between nodes",
     )
-    interface: Text | None = Field(None, description="network interface; default: the one between the nodes")
+    interface: Text | None = Field(
+        None, description="network interface; default: the interface between the nodes"
+    )
     mpi: Text = Field("pmix", description="srun --mpi=TYPE of the MPI controller")
 
 
 class RayConfig(FrameworkConfig):
     """Ray: head and workers as steps of one allocation."""
 
-    cpus: int | None = Field(None, ge=1, description="CPUs that Ray is given a node; default: those of Slurm")
-    gpus: int | None = Field(None, ge=0, description="GPUs that Ray is given a node; default: those of Slurm")
-    interface: Text | None = Field(None, description="network interface; default: the one between the nodes")
+    cpus: int | None = Field(None, ge=1, description="CPUs for Ray per node; default: those of Slurm")
+    gpus: int | None = Field(None, ge=0, description="GPUs for Ray per node; default: those of Slurm")
+    interface: Text | None = Field(
+        None, description="network interface; default: the interface between the nodes"
+    )
     port: int | None = Field(
-        None, ge=1024, le=32000, description="the head's first port, the others follow; default: free ones"
+        None, ge=1024, le=32000, description="first port of the head, the others follow; default: free ports"
     )
     temp: FolderPath = Field(
         "/tmp",  # noqa: S108 - a node's own
         max_length=20,
-        description="folder on each node for Ray's session; a short path",
+        description="folder on each node for Ray's session; the path must be short",
     )
     token: bool = Field(default=True, description="start Ray with token authentication (Ray 2.52 and later)")
-    tune: bool = Field(default=True, description="Ray Tune is claimed too")
-    join: Duration = Field(60, description="for head and workers to be there")
-    leave: Duration = Field(60, description="for workers to leave when the head is lost")
+    tune: bool = Field(default=True, description="also test Ray Tune")
+    join: Duration = Field(60, description="time limit for head and workers to start")
+    leave: Duration = Field(60, description="time limit for workers to end after the head is lost")
 
 
 class TensorflowConfig(FrameworkConfig):
@@ -160,23 +171,23 @@ class SubmititConfig(FrameworkConfig):
 
     folder: FolderPath | None = Field(
         None,
-        description="folder that this machine and all nodes share; default: the first of os.shared_storage",
+        description="folder shared by this machine and all nodes; default: the first of os.shared_storage",
     )
-    wait: Duration = Field(120, description="the jobs have to be over by then, once the nodes are free")
+    wait: Duration = Field(120, description="the jobs must end within this time once the nodes are free")
 
 
 class MatrixConfig(Model):
-    """The experiment matrix: launchers by workloads. The MPI column is that of `mpi`, the NCCL column of `nccl`."""
+    """The experiment matrix: launchers by workloads. The column MPI uses the section `mpi`, NCCL uses `nccl`."""
 
     container: Text | None = Field(
         None, description="name under `environments`, with a plain container_image"
     )
     framework: Text | None = Field(
-        None, description="name under `environments`, with the container_image of a framework, like PyTorch's"
+        None, description="name under `environments`, with the container_image of a framework, like PyTorch"
     )
-    nodes: Nodes | None = Field(None, description="nodes to use; default: all that are allocated")
-    ntasks_per_node: Tasks = Field(2, description="tasks a node of the CPU and MPI workloads")
+    nodes: Nodes | None = Field(None, description="number of nodes to use; default: all allocated nodes")
+    ntasks_per_node: Tasks = Field(2, description="tasks per node of the CPU and MPI workloads")
     expected: dict[str, str] = Field(
         {}, description="ROW-COLUMN: why this cell is expected to fail, like 'srun-mpi: no PMI support'"
     )
-    deadline: Duration = Field(120, description="of one cell")
+    deadline: Duration = Field(120, description="time limit of one cell")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
@@ -14,7 +14,9 @@ from pytest_gpucluster.kit.payload_result import read_facts
 from pytest_gpucluster.kit.payload_step import environment_named
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from typing_extensions import Self
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
@@ -54,6 +56,31 @@ class StepOutcome:
         return self.problem
 
 
+class NodesUnderTest(Protocol):
+    """What a session has of the nodes: the cluster file, Slurm's inventory, the allocations, who can be tested."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster file."""
+
+    @property
+    def inventory(self) -> Mapping[str, NodeInfo]:
+        """What Slurm says of each node."""
+
+    @property
+    def allocations(self) -> tuple[Allocation, ...]:
+        """One per partition and number of GPUs."""
+
+    def without_problem(self, nodes: Iterable[str]) -> tuple[str, ...]:
+        """Return those of the nodes that can be tested."""
+
+
+def nodes_by_allocation(session: NodesUnderTest) -> list[tuple[Allocation, tuple[str, ...]]]:
+    """Return every allocation with its testable nodes: they share a partition and a number of GPUs."""
+    known = ((held, session.without_problem(held.nodes)) for held in session.allocations)
+    return [(held, nodes) for held, nodes in known if nodes]
+
+
 @dataclass
 class FrameworkStepRunner:
     """Runs steps of one framework on `nodes`, the testable ones of one allocation, as its `section` says."""
@@ -69,6 +96,14 @@ class FrameworkStepRunner:
 
     def __post_init__(self) -> None:
         self.nodes = self.nodes[: self.claim.nodes] if self.claim.nodes else self.nodes
+
+    @classmethod
+    def of_allocations(cls, session: NodesUnderTest, claim: FrameworkConfig, section: str) -> list[Self]:
+        """Return a runner per allocation that has nodes to test."""
+        return [
+            cls(held.slurm, held, session.cluster, claim, section, session.inventory, nodes)
+            for held, nodes in nodes_by_allocation(session)
+        ]
 
     @cached_property
     def environment(self) -> EnvironmentConfig | None:
@@ -86,6 +121,14 @@ class FrameworkStepRunner:
         if any(self.cluster.group_of(node).profile.gpu is None for node in self.nodes):
             return 0
         return min((self.inventory[node].gpus for node in self.nodes if node in self.inventory), default=0)
+
+    @property
+    def real_gpus(self) -> int:
+        """GPUs per node that a program can compute on; 0 where the nodes have none, or simulated ones."""
+        profile, info = self.cluster.group_of(self.nodes[0]).profile, self.inventory.get(self.nodes[0])
+        if profile.simulated or profile.gpu is None:
+            return 0
+        return (info.gpus if info else 0) or profile.gpu.count
 
     @property
     def tasks_per_node(self) -> int:

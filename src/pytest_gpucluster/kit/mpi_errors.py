@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.check import with_cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["Failure", "duplicate_gpus", "explain", "nodes_of_tasks"]
+    from pytest_gpucluster.core.check import Verdict
+
+__all__ = ["Failure", "duplicate_gpus", "explain", "nodes_of_tasks", "with_software_cause"]
 
 _PMIX = "start the step with srun --mpi=pmix (`srun --mpi=list` shows what Slurm has)"
 
@@ -190,6 +193,7 @@ _FOLLOWS = {
 }
 _OF_MPI = ("MPI without PMI", "orte_ess_init", "PMIx abort", "step launch failed", "plugin missing")
 _GONE = re.compile(r"srun: error: (?P<nodes>\S+): tasks? (?P<tasks>[\d,\-\[\] ]+): ")
+SOFTWARE = ("low limits", "driver library", "CPU build of torch", "no torch")  # no fault of the hardware
 MAX_LINE = 2048
 MAX_TASK = 1 << 17  # far above any step; a damaged line must not fill the memory
 _SPAN = re.compile(r"\b(\d{1,7})(?:-(\d{1,7}))?\b")
@@ -204,7 +208,7 @@ def explain(text: str, *, mpi: str | None = None) -> tuple[Failure, ...]:
     text = clipped(text)
     found: dict[str, Failure] = {}
     told_lines: set[int] = set()  # where a line fits several kinds, the first one is its own
-    nodes = _fold(set(nodes_of_tasks(text).values()))
+    nodes = hostlist.shown(set(nodes_of_tasks(text).values()), none="")
     started = (
         "" if mpi is None else f"; the step ran with --mpi={mpi}" if mpi else "; the step ran without --mpi"
     )
@@ -218,6 +222,16 @@ def explain(text: str, *, mpi: str | None = None) -> tuple[Failure, ...]:
             host = "" if known.kind == "step launch failed" else nodes
             found[known.kind] = Failure(known.kind, host, told, known.hint)
     return tuple(found.values())
+
+
+def with_software_cause(verdict: Verdict) -> Verdict:
+    """Return a failure to take a GPU with what keeps CUDA from it, where that is known and no fault of the hardware."""
+    known = [explain(finding.measured) for finding in verdict.findings]
+    if not known or not all(found and found[0].kind in SOFTWARE for found in known):
+        return verdict
+    first = known[0][0]
+    cause = f"{first.kind}: settings or software of the node, not its GPU"
+    return with_cause(verdict, "", cause, first.hint)
 
 
 def clipped(text: str) -> str:
@@ -274,10 +288,3 @@ def _numbers(text: str) -> Iterator[int]:
 
 def _fold_numbers(numbers: list[str]) -> str:
     return ",".join(sorted({*numbers}, key=int))
-
-
-def _fold(nodes: set[str]) -> str:
-    try:
-        return hostlist.fold(nodes) if nodes else ""
-    except ValueError:
-        return ",".join(sorted(nodes))

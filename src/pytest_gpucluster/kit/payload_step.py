@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from pytest_gpucluster.cluster.slurm.pyxis import explain
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import run_step
 from pytest_gpucluster.core.errors import ConfigError, StepError, StepTimeout
+from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, last_words, read_facts
 
 if TYPE_CHECKING:
@@ -18,12 +20,20 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster, EnvironmentConfig
 
 
-COLLECTIVE = Path(__file__).parent / "payloads" / "collective.py"
+PRELUDE = Path(__file__).parent / "payloads" / "prelude.py"
+COLLECTIVE = PRELUDE.with_name("collective.py")
+_IMPORT = re.compile(r"^from pytest_gpucluster\.kit\.payloads\.prelude import (\([^)]*\)|.*)$", re.MULTILINE)
+
+
+def sent(payload: Path) -> str:
+    """Return a payload as it is sent: the prelude in place of its import, on one line, so that line numbers stay."""
+    prelude = f'exec(compile({PRELUDE.read_text()!r}, "prelude.py", "exec"))'
+    return _IMPORT.sub(lambda found: prelude + "\n" * found.group().count("\n"), payload.read_text())
 
 
 def source_of(module: str, name: str = "payload.py") -> str:
     """Return the text of a payload beside the module of this `__file__`, to be run by -c."""
-    return Path(module).with_name(name).read_text()
+    return sent(Path(module).with_name(name))
 
 
 def environment_named(cluster: Cluster, name: str | None, section: str) -> EnvironmentConfig | None:
@@ -31,7 +41,7 @@ def environment_named(cluster: Cluster, name: str | None, section: str) -> Envir
     if name is None:
         return None
     if name not in cluster.environments:
-        known = ", ".join(sorted(cluster.environments)) or "none"
+        known = listed(sorted(cluster.environments))
         raise ConfigError(f"{section}.environment {name!r} is not among the environments: {known}")
     return cluster.environments[name]
 

@@ -6,10 +6,14 @@ This file is what every pytest of the machine loads, so it imports nothing of ou
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from pytest_gpucluster import suites_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -17,29 +21,42 @@ if TYPE_CHECKING:
     Add = Callable[..., None]
 
 MARKERS = (
-    "os: the operating system of the nodes",
-    "slurm: Slurm's view of the nodes, steps and jobs",
-    "gpu: the GPUs of the nodes",
-    "fabric: peer memory, InfiniBand and the way from GPU to NIC",
-    "nccl: collectives, judged against thresholds, and the bad node named",
-    "container: Pyxis and Enroot on every node",
-    "mpi: MPI programs by mpirun and srun",
-    "matrix: launchers by workloads, a table at the end",
-    "horovod: Horovod starts, finds its ranks and trains",
-    "gloo: runs over the gloo controller",
-    "ray: Ray starts on each node and as a cluster",
-    "ddp: torch.distributed starts, finds its ranks and trains",
-    "tensorflow: TensorFlow's distribution strategies",
-    "submitit: functions as Slurm jobs, by submitit",
-    "nccl_examples: NCCL's three classic programs, one or many devices a process",
-    "monitoring: Prometheus, Grafana and the exporters of the nodes",
-    "burnin: hours of load on all parts of the nodes; runs with -m burnin or --burnin-time",
     "inventory: the test reads Slurm's inventory only; it runs for nodes that cannot be allocated too",
     "judges_node: the test judges whether the node answers; it runs for nodes that were lost too",
     "lane: the test has its node for itself; with -n it runs in the lane of the node",
     "exclusive: the test has all nodes for itself; with -n it runs alone",
     "slow: the test takes a minute or more; it runs with --slow",
 )
+LAST = 100  # the order of a suite that does not name one
+
+
+def marker_lines() -> list[str]:
+    """Return the lines of all markers; those of the suites are read off their source, which is not to be imported."""
+    found: list[tuple[int, str, tuple[str, ...]]] = []
+    for path in Path(suites_path()).glob("*/__init__.py"):
+        calls = [part for part in ast.walk(ast.parse(path.read_bytes())) if isinstance(part, ast.Call)]
+        words = {word.arg: word.value for call in calls for word in call.keywords}
+        if "markers" in words:
+            order = ast.literal_eval(words["order"]) if "order" in words else LAST
+            found.append((order, path.parent.name, ast.literal_eval(words["markers"])))
+    return [*(line for _, _, lines in sorted(found) for line in lines), *MARKERS]
+
+
+class Renamed(argparse.Action):
+    """An option with former names: all of them set the value; `former_names` lists those that the user wrote."""
+
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Set the value; remember a former name with the present one."""
+        setattr(namespace, self.dest, values)
+        if option_string is not None and option_string != self.option_strings[0]:
+            line = f"{option_string} is deprecated: use {self.option_strings[0]}"
+            namespace.former_names = tuple(dict.fromkeys((*getattr(namespace, "former_names", ()), line)))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     _group(parser).addoption(
         "--cluster",
         metavar="NAME|PATH",
-        help="the cluster to accept: sandbox, local, a name, or a YAML file",
+        help="the cluster to test: sandbox, local, a name, or a YAML file",
     )
 
 
@@ -86,11 +103,11 @@ def _add_free(parser: pytest.Parser) -> None:
     """Add, for --help, the options whose names nobody else has."""
     group = _group(parser)
 
-    def add(name: str, **attributes: Any) -> None:
-        # errors: it is another's that wants a value, or its attribute is another's
+    def add(name: str, *former: str, **attributes: Any) -> None:
+        # UsageError: another plugin's option of this name needs a value; ValueError: the attribute is taken
         with contextlib.suppress(pytest.UsageError, ValueError):
             if name in parser.parse_known_and_unknown_args([name])[1]:
-                group.addoption(name, **attributes)
+                group.addoption(name, *former, **attributes)
 
     _add_all(add)
 
@@ -105,7 +122,7 @@ def text_options() -> list[tuple[str, str]]:
     """Return the options with a value, and the attributes that hold them."""
     found: list[tuple[str, str]] = []
 
-    def add(name: str, **attributes: Any) -> None:
+    def add(name: str, *_former: str, **attributes: Any) -> None:
         if "metavar" in attributes:
             found.append((name, attributes.get("dest", name.strip("-").replace("-", "_"))))
 
@@ -118,23 +135,29 @@ def _group(parser: pytest.Parser) -> pytest.OptionGroup:
 
 
 def _add_selection(add: Add) -> None:
-    add("--nodes", metavar="HOSTLIST", help="test these nodes only, like gpu[01-16]; waits for busy ones")
-    add("--exclude-nodes", metavar="HOSTLIST", help="leave these nodes out")
+    add("--nodes", metavar="HOSTLIST", help="test only these nodes, like gpu[01-16]; wait for busy ones")
+    add("--exclude-nodes", metavar="HOSTLIST", help="do not test these nodes")
     add(
         "--min-nodes",
         metavar="N|P%",
-        help="so many nodes, or percent of those under test, have to be tested, or the run is no success "
+        help="fail the run unless at least N nodes, or P percent of those selected, were tested "
         "(cluster file: min_nodes)",
     )
-    add("--partition", metavar="NAME", help="partition to allocate from, instead of the cluster file's")
+    add("--partition", metavar="NAME", help="partition to allocate from (default: that of the cluster file)")
     add("--reservation", metavar="NAME", help="reservation to allocate in")
     add("--account", metavar="NAME", help="account to allocate under")
     add(
+        "--access",
         "--over",
+        action=Renamed,
         choices=("slurm", "ssh"),
-        help="how nodes are reached: in an allocation (slurm), or each over SSH, also where Slurm gives it to nobody",
+        help="how to reach the nodes: in a Slurm allocation, or each node over SSH, without an allocation",
     )
-    add("--profile", metavar="NAME|PATH", help="hardware profile of all nodes, instead of the cluster file's")
+    add(
+        "--profile",
+        metavar="NAME|PATH",
+        help="hardware profile of all nodes (default: those of the cluster file)",
+    )
 
 
 def _add_run(add: Add) -> None:
@@ -148,7 +171,7 @@ def _add_run(add: Add) -> None:
         "--report-dir",
         metavar="DIR",
         default="reports",
-        help="folder of what a run leaves: events.jsonl, junit.xml, report.html, metrics.prom, steps/ (%(default)s)",
+        help="folder for all reports: events.jsonl, junit.xml, report.html, metrics.prom, steps/ (%(default)s)",
     )
     add(
         "--report-group",
@@ -163,58 +186,61 @@ def _add_run(add: Add) -> None:
     add(
         "--history",
         metavar="FILE",
-        help="keep the run in this SQLite file, and name what got worse since earlier runs (cluster file: history)",
+        help="store the run in this SQLite file and list what got worse since earlier runs (cluster file: history)",
     )
     add(
         "--metrics",
         metavar="FILE.prom",
-        help="write the metrics there too: a file for the textfile collector of node_exporter",
+        help="also write the metrics to this file, for the textfile collector of node_exporter",
     )
-    add("--burnin-time", metavar="TIME", help="run the burnin suite for so long: 30m, 4h")
-    add(
-        "--burnin-resume",
-        metavar="EVENTS",
-        help="go on with the burn-in whose events.jsonl this is: the time that was left, without nodes that are out",
-    )
-    add("--slow", action="store_true", help="run the tests marked slow as well")
+    from pytest_gpucluster.core.registry import suites  # noqa: PLC0415 - only where a cluster is asked for
+
+    for suite in suites():
+        for name, attributes in suite.options.items():
+            add(name, **attributes)
+    add("--slow", action="store_true", help="also run the tests marked slow")
 
 
 def _add_drain(add: Add) -> None:
     add(
         "--drain",
         choices=("off", "dry-run", "apply"),
-        help="drain nodes that fail a check which is grounds for it, twice; dry-run prints the commands (off)",
+        help="drain nodes that fail a check again when it is repeated; dry-run only prints the commands (off)",
     )
     add(
         "--drain-max",
         metavar="N|P%",
         default="10%",
-        help="nodes of a partition that may be drained by gpucluster at a time, in number or percent (10%%)",
+        help="maximum number or percentage of a partition's nodes that gpucluster may drain at a time (10%%)",
     )
     add(
+        "--drain-retries",
         "--drain-confirm",
+        action=Renamed,
         metavar="N",
         default="1",
-        help="fresh attempts that have to fail as well before a node is drained (%(default)s)",
+        help="repetitions of a failed check; a node is drained only if all of them fail (%(default)s)",
     )
     add(
+        "--drain-min-action",
         "--drain-from",
+        action=Renamed,
         choices=("reset-gpu", "reboot", "drain", "return-to-vendor"),
         default="drain",
-        help="the mildest action class of a check that drains (%(default)s)",
+        help="the mildest action for which a node is drained (%(default)s)",
     )
     add(
         "--resume-passing",
         action="store_true",
         default=None,
-        help="resume nodes that gpucluster drained and that pass now; with --reservation they are tested for it",
+        help="resume nodes that gpucluster drained and that pass now; to test them, name their --reservation",
     )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Say the markers; bring the rest in where a cluster is asked for."""
-    for marker in MARKERS:
+    for marker in marker_lines():
         config.addinivalue_line("markers", marker)
     option = config.option
     if option.showfixtures or option.show_fixtures_per_test:
@@ -234,6 +260,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def _refuse_without_cluster(parser: pytest.Parser, args: list[str]) -> None:
     """Do not leave --nodes and the like, which are ours, without a hint where --cluster was forgotten."""
     _, unknown = parser.parse_known_and_unknown_args(args)
+    if not unknown:
+        return
     ours: list[str] = []
     _add_all(lambda *names, **_: ours.extend(names))
     given = [word for word in (word.partition("=")[0] for word in unknown) if word in ours]

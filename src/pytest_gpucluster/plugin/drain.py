@@ -28,8 +28,8 @@ from pytest_gpucluster.plugin.item_result import clean
 from pytest_gpucluster.plugin.rerun import NOT_REPEATABLE, run_again
 from pytest_gpucluster.plugin.session import Controller
 from pytest_gpucluster.plugin.summary import classify
+from pytest_gpucluster.report.events import logs_below
 from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.logs import logs_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.events import EventLog
 
 PATIENCE, TIMEOUT = 5.0, 20.0  # seconds, for a controller that does not answer, and for one command
-MAX_CONFIRM = 10
+MAX_RETRIES = 10
 CONFIRMED = "gpucluster_confirmed"  # key of xdist's workeroutput
 
 
@@ -49,7 +49,7 @@ class Options:
     """What the command line says about drain and resume."""
 
     mode: str
-    confirm: int
+    retries: int
     budget: policy.Budget
     least: Action
     resume: bool
@@ -71,17 +71,17 @@ class Options:
             budget = policy.Budget.parse(option.drain_max)
         except ValueError as error:
             raise ConfigError(f"--drain-max {error}") from error
-        confirm = str(option.drain_confirm)
-        if confirm not in map(str, range(1, MAX_CONFIRM + 1)):
+        retries = str(option.drain_retries)
+        if retries not in map(str, range(1, MAX_RETRIES + 1)):
             raise ConfigError(
-                f"--drain-confirm is to be 1 to {MAX_CONFIRM}, not {confirm}: "
+                f"--drain-retries must be a number from 1 to {MAX_RETRIES}, not {retries}: "
                 "a node is drained only after it failed again"
             )
         return cls(
             mode=option.drain or "off",
-            confirm=int(confirm),
+            retries=int(retries),
             budget=budget,
-            least=policy.NAMES[option.drain_from],
+            least=policy.NAMES[option.drain_min_action],
             resume=bool(option.resume_passing),
         )
 
@@ -232,14 +232,14 @@ class Drainage:
             self.lines.append("the run was stopped early: nothing is drained or resumed")
 
     def _confirm(self) -> None:
-        """Run the failed items again, --drain-confirm times, each time afresh."""
+        """Run the failed items again, --drain-retries times, each time afresh."""
         waiting = []
         for nodeid, item in self._items.items() if self.options.mode != "off" else ():
             if NOT_REPEATABLE & set(getattr(item, "fixturenames", ())):
                 self._confirmed[nodeid] = "its jobs went before the allocation and cannot be sent again"
             else:
                 waiting.append(item)
-        for attempt in range(1, self.options.confirm + 1):
+        for attempt in range(1, self.options.retries + 1):
             ends = run_again(waiting, self.session, attempt) if waiting else {}
             for nodeid, (end, record) in ends.items():
                 if end == "failed" and self._deciding(record):
@@ -301,7 +301,7 @@ class Drainage:
                 "drain_confirm",
                 node=grounds.node,
                 check=grounds.check,
-                attempts=self.options.confirm,
+                attempts=self.options.retries,
                 confirmed=not why,
                 why=why,
             )

@@ -38,7 +38,7 @@ class Expect:
         return self._session.record
 
     def __call__(self, verdict: Verdict) -> None:
-        """Pass, fail with the findings, or skip as not applicable. Metrics are recorded in every case."""
+        """Pass, fail with the findings, or skip as not applicable. Metrics are always recorded."""
         self._record.add(verdict)
         if verdict.outcome is Outcome.NOT_APPLICABLE:
             self.not_applicable(verdict.reason)
@@ -48,11 +48,11 @@ class Expect:
             raise CheckFailed(describe(verdict, self._record.check, self._record.node))
 
     def not_applicable(self, reason: str) -> NoReturn:
-        """End the item: the check has no meaning here, and why."""
+        """End the item as not applicable, with the reason."""
         pytest.skip(NOT_APPLICABLE + reason)
 
     def not_checked(self, reason: str) -> NoReturn:
-        """End the item: the check could not be made, and why. An error where the check is required."""
+        """End the item as not checked, with the reason; an error if the check is required."""
         if self._session.requires(self._record):
             raise NotAvailable(f"{self._record.check} is required and could not be checked: {reason}")
         pytest.skip(NOT_CHECKED + reason)

@@ -13,9 +13,9 @@ import pytest
 
 from pytest_gpucluster.core.check import Metric
 from pytest_gpucluster.core.errors import AllocationError
-from pytest_gpucluster.plugin.burnin import LiveLine
 from pytest_gpucluster.plugin.expect import Expect
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
+from pytest_gpucluster.plugin.live_line import LiveLine
 from pytest_gpucluster.suite import fact
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster, GpuProfile, Profile
+    from pytest_gpucluster.kit.nccl_tests import Run
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suite import AnyProbe
-    from pytest_gpucluster.suites.nccl.table_reader import Run
 
 SESSION: pytest.StashKey[ClusterSession] = pytest.StashKey()
 
@@ -54,19 +54,19 @@ def cluster(gpucluster_session: ClusterSession) -> Cluster:
 
 @fact(scope="session")
 def inventory(gpucluster_session: ClusterSession) -> Mapping[str, NodeInfo]:
-    """Slurm's entry of every node it knows, by name: state, flags, gres, reason, who set it and when."""
+    """Slurm's entry of every node, by name: state, flags, gres, and the reason with user and time."""
     return gpucluster_session.inventory
 
 
 @fact(scope="session")
 def nodes(gpucluster_session: ClusterSession) -> tuple[str, ...]:
-    """The names of the nodes that are really under test, in the order of the cluster file."""
+    """The names of the nodes under test, in the order of the cluster file."""
     return gpucluster_session.under_test()
 
 
 @fact
 def lane_nodes(gpucluster_session: ClusterSession) -> tuple[str, ...]:
-    """The nodes that the item has for itself: with -n those of its node's lane, else all that are under test."""
+    """The nodes that no other item uses meanwhile: with -n those of the node's lane, else all nodes under test."""
     session = gpucluster_session
     lane = session.lane_of(session.record.node) if session.record.node else session.plan.testable
     return session.without_problem(lane)
@@ -74,7 +74,7 @@ def lane_nodes(gpucluster_session: ClusterSession) -> tuple[str, ...]:
 
 @fact
 def node(gpucluster_session: ClusterSession) -> Node:
-    """The node of this item: `.name`, `.profile`, `.group`, `.info`. A test that asks for it runs once a node."""
+    """The node of this item: `.name`, `.profile`, `.group`, `.info`. A test that uses it runs once per node."""
     return gpucluster_session.nodes[gpucluster_session.record.node]
 
 
@@ -86,7 +86,7 @@ def profile(node: Node) -> Profile:
 
 @fact
 def gpu_profile(node: Node) -> GpuProfile:
-    """The GPUs of this item's node as the profile has them; without GPUs the item is not applicable."""
+    """The GPUs of this item's node as its profile states them; without GPUs the item is not applicable."""
     if node.profile.gpu is None:
         name = node.profile.name
         pytest.skip(
@@ -97,7 +97,7 @@ def gpu_profile(node: Node) -> GpuProfile:
 
 @fact(scope="session")
 def allocation(gpucluster_session: ClusterSession) -> Allocation:
-    """The allocation that all steps run in (the first, where partitions differ): `.job_id`, `.nodes`, `.slurm`."""
+    """The allocation of all steps (the first one if partitions differ): `.job_id`, `.nodes`, `.slurm`."""
     session = gpucluster_session
     if session.slurm is None:
         pytest.skip(f"{NOT_APPLICABLE}{session.cluster.why_no_slurm}")
@@ -108,7 +108,7 @@ def allocation(gpucluster_session: ClusterSession) -> Allocation:
 
 @fact(scope="session")
 def fleet(gpucluster_session: ClusterSession) -> Channel:
-    """The channel to every node: `fleet.ask("uname -r")` asks all at once and remembers the answers."""
+    """The channel to every node: `fleet.ask("uname -r")` runs a command on all nodes at once and caches the answers."""
     return gpucluster_session.need_channel()
 
 
@@ -123,19 +123,19 @@ def facts(
     node: Node,  # noqa: ARG001 - makes an item a node
     gpucluster_session: ClusterSession,
 ) -> Callable[[AnyProbe], Any]:
-    """A function: Probe -> facts of this item's node. What the node could not tell ends as 'not checked: why'."""
+    """A function: Probe -> facts of this item's node. If the node cannot provide them: 'not checked: why'."""
     return gpucluster_session.facts_of_item
 
 
 @fact(scope="session")
 def fleet_facts(gpucluster_session: ClusterSession) -> Callable[[AnyProbe], dict[str, Any]]:
-    """A function: Probe -> {node: facts} of all nodes that could tell."""
+    """A function: Probe -> {node: facts}, of all nodes that could provide them."""
     return gpucluster_session.fleet_facts
 
 
 @fact(scope="session")
 def expect(gpucluster_session: ClusterSession) -> Expect:
-    """Judge: `expect(verdict)`, or `expect.at_least(name, value, bound, unit)` and `.at_most(...)` of one's own."""
+    """Judge a verdict, `expect(verdict)`, or a number, `expect.at_least(name, value, bound, unit)`, `.at_most(...)`."""
     return Expect(gpucluster_session)
 
 
@@ -143,7 +143,7 @@ def expect(gpucluster_session: ClusterSession) -> Expect:
 def measure(gpucluster_session: ClusterSession) -> Callable[..., float]:
     """Record a metric: `measure("latency", 4.1, "us", device="mlx5_0")`; returns the value.
 
-    `better` says which way is good, higher, lower or neither, where that is not what the unit says.
+    `better` is "higher", "lower" or "neither"; by default the unit decides.
     """
     session = gpucluster_session
 
@@ -156,7 +156,7 @@ def measure(gpucluster_session: ClusterSession) -> Callable[..., float]:
 
 @fact
 def curve(gpucluster_session: ClusterSession) -> Callable[[str, Iterable[Run]], None]:
-    """Keep the bandwidth curves of runs for the report: `curve("all_reduce, 4 nodes", runs)`."""
+    """Add bandwidth curves to the report: `curve("all_reduce, 4 nodes", runs)`."""
     record = gpucluster_session.record
 
     def keep(title: str, runs: Iterable[Run]) -> None:
@@ -171,7 +171,7 @@ def curve(gpucluster_session: ClusterSession) -> Callable[[str, Iterable[Run]], 
 
 @pytest.fixture(scope="session")
 def event(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Write an event into events.jsonl: `event("burnin", what="begin")`. An xdist worker has no log."""
+    """Write an event to events.jsonl: `event("burnin", what="begin")`. No effect in an xdist worker."""
     hooks = request.config.pluginmanager.get_plugin("gpucluster-hooks")
     log = hooks.log if hooks is not None else None
 
@@ -184,7 +184,7 @@ def event(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def live_line(request: pytest.FixtureRequest) -> LiveLine:
-    """A line of progress: rewritten on a terminal, once a minute elsewhere. `live_line.show("3 of 7")`."""
+    """A progress line, `live_line.show("3 of 7")`: rewritten on a terminal, printed once a minute elsewhere."""
     reporter = request.config.pluginmanager.get_plugin("terminalreporter")
     quiet = request.config.option.verbose < -1
     capture = request.config.pluginmanager.get_plugin("capturemanager")
@@ -197,9 +197,9 @@ def live_line(request: pytest.FixtureRequest) -> LiveLine:
 
 @fact
 def table(gpucluster_session: ClusterSession) -> Callable[..., None]:
-    """Put a cell into a table of the summary: `table("matrix", "srun", "MPI", "fails", note="no PMI support")`.
+    """Add a cell to a table of the summary: `table("matrix", "srun", "MPI", "fails", note="no PMI support")`.
 
-    `place` is (row, column) as numbers: items may end in any order.
+    `place` is (row, column) as numbers, since items may end in any order.
     """
     record = gpucluster_session.record
 
@@ -217,7 +217,7 @@ def srun(gpucluster_session: ClusterSession) -> Callable[..., StepResult]:
     """Run a step: `srun(["hostname"], nodes=("gpu01",), ntasks_per_node=2, environment="pytorch")`.
 
     Takes the fields of StepRequest; `environment` is a name of the cluster file. Without `nodes` the step runs on the
-    item's node, or on all nodes where the item has none. Returns a StepResult: `.rc`, `.tasks`, `.command`.
+    item's node, or on all nodes if the item has no node. Returns a StepResult: `.rc`, `.tasks`, `.command`.
     """
     session, record = gpucluster_session, gpucluster_session.record
 

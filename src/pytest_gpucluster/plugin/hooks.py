@@ -11,8 +11,9 @@ import pytest
 
 from pytest_gpucluster.core import hostlist, redact
 from pytest_gpucluster.core.errors import GpuClusterError, TransportError
+from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.units import share_of
-from pytest_gpucluster.plugin import burnin, fixtures, reporting, signals
+from pytest_gpucluster.plugin import fixtures, reporting, signals
 from pytest_gpucluster.plugin.item_result import (
     NOT_APPLICABLE,
     NOT_CHECKED,
@@ -42,13 +43,14 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from pytest_gpucluster.core.probe import Probe
+    from pytest_gpucluster.core.registry import Suite
+    from pytest_gpucluster.kit.suite_work import LateCheck
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
 
 MAX_CURVES = 8
 MAX_REASONS = 10
 NEEDS_NODES = {
-    "jobs",
     "node",
     "nodes",
     "allocation",
@@ -161,10 +163,20 @@ class Hooks:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Skip what the cluster or profile says does not apply, and what takes minutes unless it is asked for."""
-        burnin.deselect(self.config, items)
+        self._leave_out_unasked(items)
         slow_asked = self.config.option.slow or "slow" in self.config.option.markexpr
         for item in items:
             self._skip_by_rule(item, node_of(item), slow=not slow_asked and "slow" in marks_of(item))
+
+    def _leave_out_unasked(self, items: list[pytest.Item]) -> None:
+        """Leave suites out of a run that did not ask for them, be it by naming nothing else."""
+        for suite in suites():
+            if suite.on_request is None or suite.load(suite.on_request).asked(self.config.option):
+                continue
+            gone = [item for item in items if suite.name in marks_of(item)]
+            if gone and len(gone) < len(items):
+                self.config.hook.pytest_deselected(items=gone)
+                items[:] = [item for item in items if suite.name not in marks_of(item)]
 
     def _skip_by_rule(self, item: pytest.Item, node: str, *, slow: bool) -> None:
         rules: Mapping[str, str] = self.session.cluster.not_applicable
@@ -187,11 +199,15 @@ class Hooks:
             return
         if any(map(needs_nodes, kinds(session.items))):  # under xdist the controller has no items
             used = {name for item in kinds(session.items) for name in getattr(item, "fixturenames", ())}
-            self._get_nodes(with_jobs="jobs" in used, with_submitit="submitted" in used)
+            works = ((suite, suite.before_allocation) for suite in suites())
+            self._get_nodes([suite for suite, work in works if work is not None and work.fixture in used])
             if self.session.channel is not None:
                 self.session.prefetch(self._wanted_probes(session.items))
-            if "examined" in used and self.session.allocations and isinstance(self.session, Controller):
-                self.session.examine()
+            for suite in (
+                suites() if self.session.allocations and isinstance(self.session, Controller) else ()
+            ):
+                if suite.before_first_test is not None and suite.before_first_test.fixture in used:
+                    self.session.begin(suite)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_runtestloop")
     def pytest_runtestloop_ended(self) -> Generator[None, object, object]:
@@ -207,8 +223,11 @@ class Hooks:
         if not self.config.option.collectonly:
             marks = self.config.option.markexpr  # the controller of xdist collects nothing itself
             self._get_nodes(
-                with_jobs=not marks or "slurm" in marks,
-                with_submitit=not marks or "submitit" in marks,
+                [
+                    suite
+                    for suite in suites()
+                    if suite.before_allocation and (not marks or suite.name in marks)
+                ],
                 too_early=True,
             )
         if isinstance(self.session, Controller):
@@ -234,11 +253,11 @@ class Hooks:
         controller = self.session
         return LaneScheduling(config, log, lambda: getattr(controller, "places", None))
 
-    def _get_nodes(self, *, with_jobs: bool, with_submitit: bool, too_early: bool = False) -> None:
+    def _get_nodes(self, submitting: list[Suite], *, too_early: bool = False) -> None:
         if not isinstance(self.session, Controller) or self.session.channel is not None:
             return
         try:
-            self.session.allocate(self._say, with_jobs=with_jobs, with_submitit=with_submitit)
+            self.session.allocate(self._say, submitting)
         except GpuClusterError as error:
             if self.log is not None:
                 self.log.write("error", message=str(error))
@@ -288,7 +307,7 @@ class Hooks:
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Do not run an item on a node that cannot be tested: the node has an entry of its own at the end."""
         self.session.record = record_of(item)
-        if self.session.stopped and not item.get_closest_marker(burnin.MARK):
+        if self.session.stopped and not item.get_closest_marker(self.session.stopped_by):
             raise KeyboardInterrupt(self.session.stopped)
         if self.session.turn_problem:
             raise TransportError(self.session.turn_problem)
@@ -550,7 +569,9 @@ class Hooks:
         signals.ignore()  # a run that is stopped before its first test has had no pytest_sessionfinish
         self.session.give_back()
         if self.log is not None:
-            self._tell_of_epilogs(self.log)
+            for suite in suites():
+                if suite.after_release is not None:
+                    self._judge_late(suite.load(suite.after_release), self.log)
         self.session.close()
         for message in getattr(self.session, "left_behind", ()):
             self._say(f"ERROR: {message}")
@@ -575,12 +596,11 @@ class Hooks:
         if self.log is not None:
             self.log.close()
 
-    def _tell_of_epilogs(self, log: EventLog) -> None:
-        """Say which nodes Slurm drained over the epilog that giving them back has run: no item could judge that."""
+    def _judge_late(self, late: LateCheck, log: EventLog) -> None:
+        """Name the nodes that fail a check since they were given back: no item could judge that."""
         from pytest_gpucluster.drain import PREFIX  # noqa: PLC0415 - the same
-        from pytest_gpucluster.suites.slurm.checks import EPILOG_LATER, epilog_failed  # noqa: PLC0415 - of one suite
 
-        later = self.tally.unjudged_on("slurm.epilog", EPILOG_LATER)
+        later = self.tally.unjudged_on(late.check, late.unjudged)
         session = self.config.pluginmanager.get_plugin("session")
         if not later or session is None or session.exitstatus not in ENDED:
             return
@@ -588,20 +608,20 @@ class Hooks:
             found = self.session.last_look(self._say)
         except GpuClusterError as error:
             self._say(
-                f"not looked at: the epilogs of the nodes that were given back: {clean(one_line(error))}"
+                f"not looked at: {late.subject} of the nodes that were given back: {clean(one_line(error))}"
             )
             return
         unseen = sorted(later - found.keys())
         if unseen and signals.noted():
-            self._say(f"not looked at: the epilogs on {hostlist.fold(unseen)}: {signals.noted()}")
+            self._say(f"not looked at: {late.subject} on {hostlist.fold(unseen)}: {signals.noted()}")
         drained: dict[str, list[str]] = {}
         for node in sorted(later & found.keys()):
-            if epilog_failed(found[node]) and not found[node].reason.startswith(PREFIX):  # which we have told
+            if late.failed(found[node]) and not found[node].reason.startswith(PREFIX):  # which we have told
                 drained.setdefault(found[node].why_unavailable() or found[node].reason, []).append(node)
         for why, nodes in drained.items():
             message = (
-                f"slurm.epilog on {hostlist.fold(nodes)}: failed as the nodes were given back, after the reports: "
-                f"{clean(why)}; see slurmd's log there, and run the Epilog of `scontrol show config` by hand"
+                f"{late.check} on {hostlist.fold(nodes)}: failed as the nodes were given back, after the reports: "
+                f"{clean(why)}; {late.hint}"
             )
             self._say(f"ERROR: {message}")
             log.write("error", message=message)
@@ -612,7 +632,9 @@ class Hooks:
 def needs_nodes(item: pytest.Item) -> bool:
     """Return True where an item needs an allocation: it uses nodes, and is not about the inventory only."""
     names = set(getattr(item, "fixturenames", ()))
-    return bool(names & NEEDS_NODES) and not item.get_closest_marker("inventory")
+    works = (suite.before_allocation for suite in suites())
+    asking = {work.fixture for work in works if work is not None and work.needs_nodes}
+    return bool(names & (NEEDS_NODES | asking)) and not item.get_closest_marker("inventory")
 
 
 def may_run(item: pytest.Item, problem: Kind) -> bool:

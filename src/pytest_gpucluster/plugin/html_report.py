@@ -12,8 +12,8 @@ from pytest_gpucluster.report.events import read_events
 
 if TYPE_CHECKING:
     from pytest_gpucluster.report.atomic_write import Reports
-    from pytest_gpucluster.report.comparison import Comparison
     from pytest_gpucluster.report.events import EventLog
+    from pytest_gpucluster.report.regression import ShownComparison
 
 
 class Pages:
@@ -43,7 +43,7 @@ class Pages:
             events, group = read_events(self.log.path), self.reports.group
             html.write(events, self.path, comparison=self._comparison(), group=group)
 
-    def _comparison(self) -> Comparison | None:
+    def _comparison(self) -> ShownComparison | None:
         memory = self.config.pluginmanager.get_plugin("gpucluster-history")
         found = getattr(memory, "comparison", None)
         return found.for_html() if found is not None else None

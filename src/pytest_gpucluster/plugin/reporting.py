@@ -204,7 +204,7 @@ def by_hand(record: Record, session: ClusterSession) -> list[str]:
         command = session.rooted(probe, probe.by_hand or probe.command)
         if len(command) <= LONG_COMMAND:
             words = [*where, "sh", "-c", command]
-            if session.cluster.over == "ssh" and record.node:  # a shell of the node reads it once more
+            if session.cluster.access == "ssh" and record.node:  # a shell of the node reads it once more
                 words = ["ssh", record.node, shlex.join(words)]
             commands.append(shlex.join(words))
     return commands

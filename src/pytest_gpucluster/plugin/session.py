@@ -25,7 +25,6 @@ from pytest_gpucluster.cluster.slurm import leftovers
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.cluster.slurm.completing import mark_stuck, settled
 from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
-from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import (
@@ -40,15 +39,13 @@ from pytest_gpucluster.core.errors import (
 )
 from pytest_gpucluster.core.probe import Answer, Probe, with_root
 from pytest_gpucluster.core.topology import parse_slurm_topology
-from pytest_gpucluster.core.versions import versions_in
 from pytest_gpucluster.kit.containers import clear, dead_users
+from pytest_gpucluster.kit.versions import versions_in
 from pytest_gpucluster.plugin import signals
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, Record, clean, matches
 from pytest_gpucluster.plugin.node_partition import Lanes, NodeLease, make_lanes
 from pytest_gpucluster.plugin.plan import Kind, Plan, Problem, judge_node, shares
 from pytest_gpucluster.suite import probe_for
-from pytest_gpucluster.suites.slurm.diagnostic_step import read_jobs, run_exam, submit_jobs
-from pytest_gpucluster.suites.submitit.steps import SubmititDriver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -59,11 +56,11 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster, Profile, SlurmConfig
+    from pytest_gpucluster.core.registry import Suite
     from pytest_gpucluster.drain import Trial
+    from pytest_gpucluster.kit.suite_work import Submission
     from pytest_gpucluster.report.step_logs import StepLogs
     from pytest_gpucluster.suite import AnyProbe
-    from pytest_gpucluster.suites.slurm.diagnostic_step import JobFacts, Jobs, NodeExam
-    from pytest_gpucluster.suites.submitit.checks import SubmititTold
 
 T = TypeVar("T")
 
@@ -96,10 +93,7 @@ class ClusterSession:
         self.allocations: tuple[Allocation, ...] = ()
         self.channel: Channel | None = None
         self.record = Record("", "", "")
-        self.jobs: Jobs | None = None
-        self._job_facts: JobFacts | None = None
-        self._jobs_lock = threading.Lock()
-        self._exam: Future[dict[str, NodeExam]] | None = None
+        self._begun: dict[str, Future[Any]] = {}  # suite -> its work before the first test
         self._prefetched: list[tuple[str, float]] = []
         self._batch: Batch | None = None
         self._split: dict[str, dict[str, Answer]] = {}
@@ -107,7 +101,9 @@ class ClusterSession:
         self.notes: list[str] = []  # what the header says before all else
         self.step_logs: StepLogs | None = None
         self._seen: set[tuple[str, str]] = set()
-        self.stopped = ""  # why the run was stopped, where what it has is judged before it ends
+        self.stopped = self.stopped_by = (
+            ""  # why the run was stopped, and the suite that still judges what it has
+        )
         self._facts: dict[tuple[str, str, str], Any] = {}
         self._probes: dict[AnyProbe, Probe[Any]] = {}
         self._lost_at_end: Mapping[str, str] | None = None
@@ -137,6 +133,10 @@ class ClusterSession:
     def cut(self, node: str) -> bool:
         """Say whether a node is lost for no fault of its own: the channel to all nodes ended."""
         return self.channel is not None and node in self.channel.cut
+
+    def stop(self, suite: Suite, why: str) -> None:
+        """End the run at the next item of another suite."""
+        self.stopped, self.stopped_by = why, suite.name
 
     def problem(self, node: str) -> Problem | None:
         """Say why a node cannot be tested, None where it can."""
@@ -267,24 +267,23 @@ class ClusterSession:
         ]
         self.need_channel().prefetch(self._prefetched)
 
-    def examine(self) -> Future[dict[str, NodeExam]]:
-        """Start the exam's step on all nodes of every allocation, once; it runs while answers are judged."""
-        if self._exam is None:
-            self._exam = Future()
-            threading.Thread(target=self._run_exam, args=(self._exam,), name="exam", daemon=True).start()
-        return self._exam
+    def begin(self, suite: Suite) -> Future[Any]:
+        """Start a suite's work before the first test, once; it runs while answers are judged."""
+        if suite.name not in self._begun:
+            self._begun[suite.name] = future = Future[Any]()
+            threading.Thread(
+                target=self._work, args=(suite, future), name=f"{suite.name}, before the tests", daemon=True
+            ).start()
+        return self._begun[suite.name]
 
-    def _run_exam(self, exam: Future[dict[str, NodeExam]]) -> None:
-        found: dict[str, NodeExam] = {}
+    def _work(self, suite: Suite, future: Future[Any]) -> None:
+        assert suite.before_first_test is not None  # begin() is for those that have some
         try:
-            for command, timeout in self._prefetched:  # first: the exam is judged last
+            for command, timeout in self._prefetched:  # first: the work is judged last
                 self.need_channel().ask(command, timeout=timeout)
-            for held in self.allocations:
-                assert self.slurm is not None  # who has an allocation has a scheduler
-                found |= run_exam(self.slurm, held, self.inventory, without=self.lost())
-            exam.set_result(found)
+            future.set_result(suite.load(suite.before_first_test.part)(self))
         except BaseException as error:  # noqa: BLE001 - raised in the test that asks for the result
-            exam.set_exception(error)
+            future.set_exception(error)
 
     def host(self, node: str) -> Any:
         """Return the testinfra Host of a node, made once."""
@@ -321,21 +320,14 @@ class ClusterSession:
 
     def _keep_step(self, result: StepResult) -> None:
         assert self.step_logs is not None  # it is what made this the listener
-        own = threading.current_thread() is threading.main_thread()  # the exam runs beside the items
+        own = threading.current_thread() is threading.main_thread()  # work of begin() runs beside the items
         path = self.step_logs.keep(self.record.check if own else "", result)
         if own and path:
             self.record.logs.append(path)
 
-    def jobs_told(self) -> JobFacts | None:
-        """Return what became of the batch jobs, None without any; slurmctld forgets them after a while (MinJobAge)."""
-        if self.jobs is None or self.slurm is None:
-            return None
-        with self._jobs_lock:
-            if self._job_facts is None or not self._job_facts.ended:
-                before = self._job_facts.records if self._job_facts is not None else {}
-                now = read_jobs(self.slurm, self.jobs)
-                self._job_facts = replace(now, records={**before, **now.records})
-            return self._job_facts
+    def outcome(self, suite: Suite) -> Any:  # noqa: ARG002 - the controller's
+        """Return what became of the jobs that a suite submitted before the nodes were allocated; None without any."""
+        return None
 
     def ended_early(self) -> list[str]:
         """Say of the allocations that ended under the run why they did: one line each."""
@@ -345,13 +337,9 @@ class ClusterSession:
             if held.owned and not held.alive
         ]
 
-    def submitit_told(self) -> SubmititTold | None:
-        """Return what became of submitit's jobs; None where none were submitted in time."""
-        return None
-
     def forget(self, channel: Channel) -> None:
         """Forget every answer, and ask through this channel from now on."""
-        self.channel, self._batch, self._exam = channel, None, None
+        self.channel, self._batch, self._begun = channel, None, {}
         self.forget_answers()
 
     def forget_answers(self) -> None:
@@ -384,10 +372,11 @@ class Controller(ClusterSession):
         self._server: FleetServer | None = None
         self._parts: list[Fleet] = []
         self._look: threading.Timer | None = None
-        self._job_guard: JobGuard | None = None
         self._leaving: threading.Thread | None = None
         self._giving_back: threading.Thread | None = None
-        self._submitit: SubmititDriver | ConfigError | None = None
+        self._submissions: dict[
+            str, Submission | ConfigError
+        ] = {}  # suite -> its jobs, or why there are none
         self._lock = threading.Lock()
         self.places: list[str] | None = None  # the lane of every item, as an xdist worker tells it
         self.reserved: frozenset[str] = frozenset()  # the nodes of the reservation that we allocate in
@@ -403,16 +392,15 @@ class Controller(ClusterSession):
         nodes = mark_stuck(slurm, slurm.nodes(), self.cluster.slurm.completing)
         return seen_from_inside(nodes, self.reserved)
 
-    def allocate(self, say: Callable[[str], None], *, with_jobs: bool, with_submitit: bool = False) -> None:
+    def allocate(self, say: Callable[[str], None], submitting: Iterable[Suite]) -> None:
         """Get the nodes and open the channel; AllocationError where there are none.
 
-        `with_jobs`: the batch jobs of the slurm suite go first, since they could not start beside an allocation of
-        all nodes; `with_submitit`: so do those of submitit.
+        The jobs of the `submitting` suites go first: beside an allocation of all nodes none could start.
         """
         if self.channel is not None or not self.plan.testable:
             return
         self._clear_dead_runs(say)
-        if self.cluster.over == "ssh":
+        if self.cluster.access == "ssh":
             self.channel = open_over_ssh(self.cluster, self.plan.testable)
             return
         if self.slurm is None:
@@ -420,17 +408,12 @@ class Controller(ClusterSession):
             return
         if self.trial is not None:
             self._begin_trial(self.slurm, self.trial, say)
-        if with_jobs:
-            self._job_guard = JobGuard(self.slurm)
-            self.jobs = submit_jobs(self.slurm, self.cluster.slurm, name=self._job_guard.name)
-            if self.jobs.problem:
-                self._job_guard.release()  # the first of them may be in the queue, and count against a limit
-        dependency = self.jobs.dependency if self.jobs is not None else None
-        if with_submitit and (ids := self._submit()):
-            dependency = ":".join((dependency or "afterany", *ids))
-        self._open_others(self.slurm, dependency, say)
+        for suite in submitting:
+            self._submit(suite)
+        ids = [job for one in self._submitted() for job in one.job_ids()]
+        self._open_others(self.slurm, ":".join(("afterany", *ids)) if ids else None, say)
         # they end about now, and may be forgotten (MinJobAge) before the suite asks
-        self._look = threading.Timer(LOOK_AFTER, self.jobs_told)
+        self._look = threading.Timer(LOOK_AFTER, self._look_at_jobs)
         self._look.daemon = True
         self._look.start()
         for _ in range(FRESH_STARTS):
@@ -467,7 +450,7 @@ class Controller(ClusterSession):
                 return self._open(slurm, dependency, say)
             except AllocationError as error:
                 # in these words Slurm speaks of any limit; without our jobs it is asked again, at the price of theirs
-                if "job submit limit" in error.stderr and self._withdraw_jobs(str(error)):
+                if "job submit limit" in error.stderr and self._withdraw(str(error)):
                     self._give_back()
                     dependency = None
                     continue
@@ -483,13 +466,10 @@ class Controller(ClusterSession):
                 self._leave_out(fallen, inventory, say)
         return self._open(slurm, dependency, say)
 
-    def _withdraw_jobs(self, why: str) -> bool:
-        """Cancel the batch jobs where Slurm allows no allocation beside them; False where there are none."""
-        if self.jobs is None or self.jobs.problem or self._job_guard is None:
-            return False
-        self.jobs = replace(self.jobs, problem=f"they were withdrawn for the allocation: {why}")
-        self._job_guard.release()
-        return True
+    def _withdraw(self, why: str) -> bool:
+        """Cancel jobs of suites where Slurm allows no allocation beside them; False where there are none."""
+        withdrawn = [one.withdraw(why) for one in self._submitted()]
+        return any(withdrawn)
 
     def _leave_out(
         self, fallen: Mapping[str, Problem], inventory: Mapping[str, NodeInfo], say: Callable[[str], None]
@@ -543,25 +523,35 @@ class Controller(ClusterSession):
         self._leave_out(fallen, inventory, say)
         return True
 
-    def _submit(self) -> tuple[str, ...]:
-        """Start submitit's driver; what the cluster file lacks for it is said by its own items."""
-        claim = self.cluster.submitit
-        if claim is None or self.slurm is None:
-            return ()
+    def _submit(self, suite: Suite) -> None:
+        """Submit the jobs of a suite; what the cluster file lacks for them is raised by its own items."""
+        assert suite.before_allocation is not None  # it is what made the suite one of those that submit
+        if self.slurm is None:
+            return
         try:
-            self._submitit = SubmititDriver(self.slurm, self.cluster, claim)
+            made: Submission | None = suite.load(suite.before_allocation.part)(self.slurm, self.cluster)
         except ConfigError as error:
-            self._submitit = error
-            return ()
-        return self._submitit.submitted()
+            self._submissions[suite.name] = error
+        else:
+            if made is not None:
+                self._submissions[suite.name] = made
 
-    def submitit_told(self) -> SubmititTold | None:
-        """Return what became of submitit's jobs; they are submitted now where no node is held."""
-        if self._submitit is None and not self.allocations:
-            self._submit()
-        if isinstance(self._submitit, ConfigError):
-            raise self._submitit
-        return self._submitit.told() if self._submitit else None
+    def _look_at_jobs(self) -> None:
+        for one in self._submitted():
+            one.look()
+
+    def _submitted(self) -> list[Submission]:
+        return [one for one in self._submissions.values() if not isinstance(one, ConfigError)]
+
+    def outcome(self, suite: Suite) -> Any:
+        """Return what became of a suite's jobs; those that need no nodes are submitted now where no node is held."""
+        work = suite.before_allocation
+        if suite.name not in self._submissions and not self.allocations and work and not work.needs_nodes:
+            self._submit(suite)
+        found = self._submissions.get(suite.name)
+        if isinstance(found, ConfigError):
+            raise found
+        return found.outcome() if found is not None else None
 
     def hand_over(self, workers: int) -> str:
         """Return what one of so many workers needs to see the same, as plain text for xdist."""
@@ -572,13 +562,12 @@ class Controller(ClusterSession):
                     self.lanes = make_lanes(self.channel.nodes, workers, self._leaves())
                     also: dict[str, Callable[..., Any]] = {
                         "places": self._take_places,
-                        "jobs_told": self.jobs_told,
+                        "outcome": self.outcome,
                     }
                     self._server = FleetServer(self.channel, also, self._cancel_steps)
             address = self._server.address
         jobs = [(held.job_id, held.nodes) for held in self.allocations]
-        submitit = self.submitit_told() if isinstance(self._submitit, SubmititDriver) else self._submitit
-        data = (self.cluster, dict(self.inventory), self.plan, jobs, self.jobs, submitit, address, self.lanes)
+        data = (self.cluster, dict(self.inventory), self.plan, jobs, address, self.lanes)
         return base64.b64encode(pickle.dumps(data)).decode()
 
     def _take_places(self, places: list[str]) -> None:
@@ -678,10 +667,8 @@ class Controller(ClusterSession):
         if self.trial is not None:
             self.left_behind += self.trial.end()  # while we hold them, nobody else gets them in between
         self._let_go()
-        if isinstance(self._submitit, SubmititDriver):
-            self._submitit.close()
-        if self._job_guard is not None:
-            self._job_guard.release()
+        for one in self._submitted():
+            one.close()
 
     def close(self) -> None:
         """Give the nodes back, and close the connection; again and again is harmless."""
@@ -693,7 +680,6 @@ class Controller(ClusterSession):
 class Worker(ClusterSession):
     """The view of an xdist worker on the controller's session."""
 
-    submitit: SubmititTold | ConfigError | None = None
     relay: FleetClient | None = None
     orderly = False  # some item loads nodes: who reads them takes turns with it
     _has: NodeLease | None = None
@@ -735,24 +721,17 @@ class Worker(ClusterSession):
             self._has = replace(has, nodes=nodes | mine, load=True)
             self.relay.take(nodes | mine, load=True)
 
-    def jobs_told(self) -> JobFacts | None:
+    def outcome(self, suite: Suite) -> Any:
         """Ask the controller, which has looked before Slurm forgot."""
-        return self.relay.call("jobs_told") if self.relay is not None else super().jobs_told()
-
-    def submitit_told(self) -> SubmititTold | None:
-        """Return what the controller's driver told."""
-        if isinstance(self.submitit, ConfigError):
-            raise self.submitit
-        return self.submitit
+        return self.relay.call("outcome", suite) if self.relay is not None else None
 
     @classmethod
     def take_over(cls, text: str, make_slurm: Callable[[Cluster], Slurm | None]) -> Worker:
         """Make the session from what the controller handed over."""
         data = pickle.loads(base64.b64decode(text))  # noqa: S301 - our own
-        cluster, inventory, plan, held, jobs, submitit, address, lanes = data
+        cluster, inventory, plan, held, address, lanes = data
         worker = cls(cluster, inventory, plan, make_slurm(cluster))
-        worker.jobs, worker.lanes = jobs, lanes
-        worker.submitit = submitit
+        worker.lanes = lanes
         if worker.slurm is not None:
             worker.allocations = tuple(Allocation.attach(worker.slurm, job, nodes) for job, nodes in held)
         if address is not None:

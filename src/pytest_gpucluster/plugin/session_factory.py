@@ -18,11 +18,12 @@ from pytest_gpucluster.cluster.slurm.option_check import refuse_options
 from pytest_gpucluster.config import baseline, load_cluster
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SlurmError
+from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.secure_tempfile import Folder, group_id
 from pytest_gpucluster.core.units import parse_option_time, share_of
 from pytest_gpucluster.drain import Trial, lock_path, why_no_rights
 from pytest_gpucluster.drain.policy import ours
-from pytest_gpucluster.plugin import burnin, fixtures, signals
+from pytest_gpucluster.plugin import fixtures, signals
 from pytest_gpucluster.plugin.check_patterns import refuse_unmatched
 from pytest_gpucluster.plugin.drain import (
     Drainage,
@@ -43,6 +44,7 @@ from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_
 from pytest_gpucluster.report import step_logs as steps
 from pytest_gpucluster.report.atomic_write import Reports, is_stream
 from pytest_gpucluster.report.events import EventLog
+from pytest_gpucluster.report.run_model import read_log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,9 +52,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.kit.suite_work import OnRequest
 
 
-NOT_OVER_SSH = {"os.limits": "the limits are those of a step; over SSH there is none"}
 FIRST_PATIENCE = 5.0  # seconds; a client of a dead controller tries for 9 by itself (22.05)
 
 
@@ -102,10 +104,11 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
         return Worker.take_over(handed, make_slurm), None
     option = config.option
     look_at_baseline(option.baseline)
-    if burnin.asked(option):
-        option.burnin_before = burnin.before(option)  # before our own log takes the place of the old one
-    notes: list[str] = []
+    for suite in requested(option):
+        suite.prepare(option, read_log)  # before our own log takes the place of the old one
+    notes = list(getattr(option, "former_names", ()))
     cluster = with_options(find_cluster(option.cluster, option.profile, notes), option)
+    notes += cluster.deprecations
     selection = Selection.parse(option.nodes, option.exclude_nodes)
     slurm = make_slurm(cluster)
     options = Options.read(option)
@@ -229,6 +232,12 @@ def find_cluster(name: str, profile: str | None, notes: list[str]) -> Cluster:
     return load_cluster(str(sandbox.cluster_file), profile=profile)
 
 
+def requested(option: Any) -> list[OnRequest]:
+    """Return the suites that run only on request, and that this run asks for."""
+    modules: list[OnRequest] = [suite.load(suite.on_request) for suite in suites() if suite.on_request]
+    return [module for module in modules if module.asked(option)]
+
+
 def with_options(cluster: Cluster, option: Any) -> Cluster:
     """Let the command line go before the cluster file."""
     said: dict[str, Any] = {
@@ -241,18 +250,18 @@ def with_options(cluster: Cluster, option: Any) -> Cluster:
             said["time"] = parse_option_time(option.time_limit)
         except ValueError as error:
             raise ConfigError(f"--time: {error}") from error
-    if burnin.asked(option):
-        seconds = burnin.seconds(option, cluster.burnin)
-        cluster = cluster.model_copy(update={"burnin": cluster.burnin.model_copy(update={"time": seconds})})
-        if "time" not in said:  # the allocation has to last as long
-            said["time"] = max(cluster.slurm.time, seconds + burnin.AROUND)
+    for suite in requested(option):
+        cluster, seconds = suite.configure(option, cluster)
+        if option.time_limit is None:  # the allocation has to last as long
+            said["time"] = max(cluster.slurm.time, seconds, said.get("time", 0))
     update: dict[str, Any] = {"slurm": cluster.slurm.model_copy(update=said)}
     if option.min_nodes is not None:
         update["min_nodes"] = option.min_nodes
-    if option.over is not None:
-        update["over"] = option.over
-    if (option.over or cluster.over) == "ssh":
-        update["not_applicable"] = {**NOT_OVER_SSH, **cluster.not_applicable}
+    if option.access is not None:
+        update["access"] = option.access
+    if (option.access or cluster.access) == "ssh":
+        over_ssh = {check: why for suite in suites() for check, why in suite.not_over_ssh.items()}
+        update["not_applicable"] = {**over_ssh, **cluster.not_applicable}
     if "partition" in said:
         update["groups"] = tuple(
             group.model_copy(update={"partition": said["partition"]}) for group in cluster.groups

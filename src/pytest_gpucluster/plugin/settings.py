@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.config.validation_errors import nearest
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin import text_options
 
 if TYPE_CHECKING:
@@ -41,25 +41,11 @@ def refuse_slurms_options(option: Any, cluster: Cluster) -> None:
 
 
 def refuse_names(cluster: Cluster) -> None:
-    """Raise ConfigError for a limit of os.limits, a cell of matrix.expected or a command of nccl that cannot be."""
-    if "command" in cluster.nccl.model_fields_set:
-        from pytest_gpucluster.suites.nccl.steps import Sweep  # noqa: PLC0415 - a tenth of a second, for few sites
-
-        Sweep.parse(cluster.nccl.command)
-    if cluster.os.limits:
-        from pytest_gpucluster.suites.os.checks import wanted_limits  # noqa: PLC0415 - hardly a site has any
-
-        wanted_limits(cluster.os.limits)
-    if cluster.matrix is not None and cluster.matrix.expected:
-        from pytest_gpucluster.suites.matrix.checks import COLUMNS, ROWS, name_of  # noqa: PLC0415 - hardly a site has any
-
-        cells = [name_of(row, column) for row in ROWS for column in COLUMNS]
-        for name in cluster.matrix.expected:
-            if name not in cells:
-                guess = nearest(name, cells) or f"; there are {', '.join(cells)}"
-                raise ConfigError(
-                    f"cluster {cluster.name}: matrix.expected: no cell is called {name!r}{guess}"
-                )
+    """Raise ConfigError for a value of the cluster file that a suite refuses, like a limit that no system has."""
+    for suite in suites():
+        section = getattr(cluster, suite.name, None)
+        for key in section.model_fields_set & suite.settings.keys() if section is not None else ():
+            suite.load(suite.settings[key])(cluster)
 
 
 def check_nodes(cluster: Cluster, inventory: Mapping[str, NodeInfo]) -> None:

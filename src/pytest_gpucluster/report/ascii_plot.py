@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.units import format_size
+from pytest_gpucluster.report.words import round_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ __all__ = ["MIN_WIDTH", "draw", "fits"]
 
 MIN_WIDTH = 30
 _MIN_HEIGHT = 3
+STEPS = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)  # the axis ends at one of these times a power of ten
 _GAP = 4  # columns between two size labels, at least
 _UNICODE = {
     "line": "·",
@@ -67,7 +69,7 @@ def draw(
     if not known or not fits(width):
         return []
     marks = _UNICODE if unicode else _ASCII
-    top = _round_up(max([value for _, value in known] + [*bounds.values()]))
+    top = round_up(max([value for _, value in known] + [*bounds.values()]), STEPS)
     rows = max(_MIN_HEIGHT, height)
     labels = {
         place: _label(top * (rows - 1 - place) / (rows - 1)) for place in (0, (rows - 1) // 2, rows - 1)
@@ -134,16 +136,6 @@ def _foot(area: _Area, gutter: int, sizes: Sequence[int], marks: Mapping[str, st
             names[start : start + len(label)] = label
     axis = f"{'':>{gutter}} {marks['corner']}{''.join(base)}"
     return [axis, "".join(names).rstrip()]
-
-
-def _round_up(value: float) -> float:
-    """Return the next round number."""
-    if value < 1e-300:  # noqa: PLR2004 - subnormal: no power of ten is near it
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(
-        step * power for step in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10) if step * power >= value * 0.999_999
-    )
 
 
 def _label(value: float) -> str:

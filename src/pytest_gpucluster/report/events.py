@@ -23,7 +23,7 @@ from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.report.atomic_write import harmless
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 
@@ -60,7 +60,7 @@ class EventLog:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with us, however we die
         except BlockingIOError:
             self._file.close()
-            other = next(read_events(self.path), {}).get("run", "?")
+            other = run_of(self.path) or "?"
             raise GpuClusterError(
                 f"{self.path}: run {other} still writes it: wait for its end, or give this run a folder of its own "
                 "with --report-dir=DIR"
@@ -126,3 +126,17 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
                 continue
             if isinstance(event, dict):
                 yield event
+
+
+def run_of(path: Path) -> str:
+    """Return the id of the run that wrote a log, '' where it has none yet. OSError where it cannot be read."""
+    return str(next(read_events(path), {}).get("run", ""))
+
+
+def logs_below(folders: Iterable[Path]) -> dict[str, str]:
+    """Return where the event log of each run lies: run -> path. Logs that cannot be read are left out."""
+    found = {}
+    for path in sorted(log for folder in folders for log in folder.rglob("events.jsonl")):
+        with contextlib.suppress(OSError):
+            found[run_of(path)] = str(path)
+    return found

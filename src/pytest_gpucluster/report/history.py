@@ -1,23 +1,14 @@
-"""The history: runs in one SQLite file, with metrics and verdicts of every node, for runs to come.
-
-Several runs may write at once: a run is one transaction, begun with the write lock in hand, and a writer waits up to
-BUSY seconds for it. What was killed in between is rolled back by whoever opens the file next. The rollback journal is
-used, not WAL, which cannot work where the writers are on several hosts (https://sqlite.org/wal.html); on NFS the
-server's locks have to work. The schema has a version: older files are upgraded, newer ones refused.
-"""
+"""The history: runs with metrics and verdicts of every node, kept in one file for runs to come."""
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 import statistics
-import time
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.metric_direction import LOWER, NEITHER, Judged, judge, kind_of
-from pytest_gpucluster.core.secure_tempfile import Folder
+from pytest_gpucluster.report.history_file import HistoryFile
 from pytest_gpucluster.report.regression import (
     Change,
     Comparison,
@@ -31,195 +22,20 @@ from pytest_gpucluster.report.regression import (
 from pytest_gpucluster.report.run_snapshot import PAIRED, RED, Measure, Recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = ["LAST", "LAST_GOOD", "WINDOW", "History"]
 
-BUSY = 60.0  # seconds; a run of 1,000 nodes is written in a few
-STEP = 0.05  # seconds between two tries for it
 WINDOW = 10  # earlier good runs of a node that make its baseline: two weeks of working nights
 LAST, LAST_GOOD = "last", "last-good"
 EVERY_NODE = "*"  # accepted for the whole cluster; no node can be called so
-APPLICATION = 0x67_70_75_63  # 'gpuc', in the file's header: no other program's database is taken for ours
-
-# A list of steps; a file at version N has had the first N. Steps that were released are never changed.
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    (
-        """CREATE TABLE runs (id INTEGER PRIMARY KEY, run TEXT NOT NULL, cluster TEXT NOT NULL,
-            simulated INTEGER NOT NULL, started REAL NOT NULL, finished REAL NOT NULL, complete INTEGER NOT NULL,
-            good INTEGER NOT NULL, exit INTEGER, arguments TEXT NOT NULL, passed INTEGER NOT NULL,
-            failed INTEGER NOT NULL, error INTEGER NOT NULL, unjudged INTEGER NOT NULL, nodes INTEGER NOT NULL,
-            UNIQUE (cluster, run))""",
-        "CREATE INDEX runs_started ON runs (cluster, simulated, started)",
-        """CREATE TABLE nodes (id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, simulated INTEGER NOT NULL,
-            name TEXT NOT NULL, UNIQUE (cluster, simulated, name))""",
-        """CREATE TABLE node_runs (node INTEGER, started REAL, run INTEGER, good INTEGER NOT NULL,
-            passed INTEGER NOT NULL, failed INTEGER NOT NULL, error INTEGER NOT NULL, unjudged INTEGER NOT NULL,
-            PRIMARY KEY (node, started, run)) WITHOUT ROWID""",
-        "CREATE INDEX node_runs_run ON node_runs (run)",
-        """CREATE TABLE items (id INTEGER PRIMARY KEY, node INTEGER NOT NULL, "check" TEXT NOT NULL,
-            UNIQUE (node, "check"))""",
-        """CREATE TABLE verdicts (item INTEGER, started REAL, run INTEGER, outcome TEXT NOT NULL,
-            message TEXT NOT NULL, action TEXT NOT NULL, PRIMARY KEY (item, started, run)) WITHOUT ROWID""",
-        "CREATE INDEX verdicts_run ON verdicts (run)",
-        """CREATE TABLE findings (run INTEGER NOT NULL, item INTEGER NOT NULL, part TEXT NOT NULL,
-            measured TEXT NOT NULL, expected TEXT NOT NULL)""",
-        "CREATE INDEX findings_run ON findings (run, item)",
-        """CREATE TABLE series (id INTEGER PRIMARY KEY, node INTEGER NOT NULL, "check" TEXT NOT NULL,
-            name TEXT NOT NULL, unit TEXT NOT NULL, device TEXT NOT NULL, better TEXT NOT NULL,
-            detail INTEGER NOT NULL, UNIQUE (node, "check", name, unit, device))""",
-        # fit: may serve as a baseline (the node was good, and the value was not worse than its own baseline)
-        """CREATE TABLE metrics (series INTEGER, started REAL, run INTEGER, value REAL, fit INTEGER NOT NULL,
-            PRIMARY KEY (series, started, run)) WITHOUT ROWID""",
-        "CREATE INDEX metrics_run ON metrics (run)",
-        """CREATE TABLE fleet (run INTEGER, "check" TEXT, name TEXT, unit TEXT, device TEXT, median REAL NOT NULL,
-            PRIMARY KEY (run, "check", name, unit, device)) WITHOUT ROWID""",
-        """CREATE TABLE accepted (cluster TEXT, simulated INTEGER, node TEXT, started REAL NOT NULL,
-            PRIMARY KEY (cluster, simulated, node)) WITHOUT ROWID""",
-    ),
-)
 _OF_RUN = ("metrics", "verdicts", "findings", "fleet", "node_runs")
 # the fields of Past
 _PAST = "run, cluster, simulated, started, complete, good, exit, passed, failed, error, unjudged, nodes"
 
 
-class History:
-    """An open history file. ConfigError: it is none, or of a newer version; GpuClusterError: it cannot be written."""
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        create: bool = False,
-        group: int | None = None,
-        wait: Callable[[float], object] = time.sleep,
-    ) -> None:
-        """Open the file. `create`: to write; it is made where it is missing, but not its folder.
-
-        `wait` sleeps so many seconds for another writer, and returns False where no more waiting is wanted.
-        """
-        self.path, self._wait = path, wait
-        self._waited = 0.0  # seconds, for another writer
-        self._folder: Folder | None = None
-        if not create and not path.exists():
-            raise ConfigError(f"history {path}: no such file; a run with --history={path} makes it")
-        with self._told():
-            if create:
-                self._folder = Folder(path.parent, group=group)
-                self._folder.make(path.name)
-            name = self._folder.reach(path.name) if self._folder is not None else path
-            self._db = sqlite3.connect(name, timeout=BUSY, isolation_level=None)
-        try:
-            with self._told():
-                self._patiently("PRAGMA cache_size = -65536")
-                self._check()
-                if create:
-                    self._try_to_write()
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
-        if self._folder is not None:
-            self._folder.close()
-
-    # --- the file
-
-    def _check(self) -> None:
-        """Refuse what is not ours or is newer; upgrade what is older."""
-        if self._number("application_id") != APPLICATION and self._tables():
-            raise ConfigError(
-                f"history {self.path}: an SQLite file of something else; name another file with --history"
-            )
-        version = self._number("user_version")
-        if version > len(MIGRATIONS):
-            raise ConfigError(
-                f"history {self.path}: written by a newer pytest-gpucluster (schema {version}, this one knows "
-                f"{len(MIGRATIONS)}); upgrade, or name another file"
-            )
-        if version < len(MIGRATIONS):
-            self._upgrade()
-
-    def _try_to_write(self) -> None:
-        """Begin to write: a file or folder that is not ours to write shows itself now, not after the run."""
-        self._patiently("BEGIN IMMEDIATE")
-        try:
-            self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")  # opens the journal beside the file
-        finally:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.execute("ROLLBACK")
-
-    def _upgrade(self) -> None:
-        with self._transaction():
-            for step in MIGRATIONS[self._number("user_version") :]:  # read again: another may have been first
-                for statement in step:
-                    self._db.execute(statement)
-            self._db.execute(f"PRAGMA application_id = {APPLICATION}")
-            self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-
-    def _number(self, pragma: str) -> int:
-        (value,) = self._patiently(f"PRAGMA {pragma}").fetchone()
-        return int(value)
-
-    def _tables(self) -> bool:
-        return self._db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Hold the write lock; all or nothing."""
-        self._patiently("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):  # a full disk has rolled back by itself
-                self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
-
-    def _patiently(self, statement: str) -> sqlite3.Cursor:
-        """Execute a statement that another writer may keep from its lock for up to BUSY seconds."""
-        begin = time.monotonic()
-        self._db.execute("PRAGMA busy_timeout = 0")  # in SQLite's own wait no signal is seen
-        try:
-            while True:
-                try:
-                    return self._db.execute(statement)
-                except sqlite3.OperationalError as error:
-                    self._waited = time.monotonic() - begin
-                    if not _is_locked(error) or self._waited >= BUSY or self._wait(STEP) is False:
-                        raise
-        finally:
-            self._db.execute(f"PRAGMA busy_timeout = {BUSY * 1000:.0f}")
-
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """Turn SQLite's errors into one line: what, where, what to do."""
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            if _is_locked(error):
-                raise GpuClusterError(
-                    f"history {self.path}: another writer has held it for {self._waited:.0f} s; import the run later "
-                    "with `gpucluster history --import EVENTS`"
-                ) from error
-            if "readonly" in str(error) or "unable to open" in str(error):
-                raise ConfigError(
-                    f"history {self.path}: this user cannot write it, or its folder ({error}); name another file"
-                ) from error
-            raise GpuClusterError(f"history {self.path}: {error}") from error
-        except sqlite3.DatabaseError as error:
-            raise ConfigError(
-                f"history {self.path}: damaged, or no SQLite file ({error}); move it away, or name another file"
-            ) from error
-        except FileNotFoundError as error:
-            raise ConfigError(
-                f"history {self.path}: there is no folder {self.path.parent}: make it, or name another file"
-            ) from error
-        except OSError as error:
-            raise ConfigError(f"history {self.path}: {error.strerror}; name another file") from error
+class History(HistoryFile):
+    """An open history: runs are added, found and compared. Errors are those of its file."""
 
     # --- writing
 
@@ -735,10 +551,6 @@ class History:
                 whole = outcome == "not tested"
                 untested.update({node} if whole else ())
                 yield Turn(name, "" if whole else check, outcome, against.run if against else "")
-
-
-def _is_locked(error: sqlite3.OperationalError) -> bool:
-    return "locked" in str(error) or "busy" in str(error)
 
 
 def _made(row: Sequence[Any]) -> Past:

@@ -9,71 +9,64 @@ script run. A thousand nodes that fail alike are one section with a folded node 
 from __future__ import annotations
 
 import base64
-import datetime as dt
 import hashlib
 import re
 import shlex
-import statistics
 from collections import Counter, defaultdict
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from dataclasses import dataclass, fields
+from functools import lru_cache, partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.sanitize import cut, printable
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.report import svg
 from pytest_gpucluster.report.atomic_write import write_whole
-from pytest_gpucluster.report.comparison import Compared, Comparison
-from pytest_gpucluster.report.run_model import ACTIONS, CLUSTER, RED, STATES, read_run
+from pytest_gpucluster.report.html_figures import SMALL_FLEET, bandwidth, numbers
+from pytest_gpucluster.report.regression import Compared, ShownComparison
+from pytest_gpucluster.report.run_model import ACTIONS, CLUSTER, RED, STATES, as_dict, as_list, read_run
+from pytest_gpucluster.report.words import clock, count, counted, folded, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpucluster.report.run_model import Group, Row, Run, Series
+    from pytest_gpucluster.report.run_model import Group, Row, Run
 
 __all__ = ["render", "write"]
 
-_Held = TypeVar("_Held", Compared, Comparison)
+_Held = TypeVar("_Held", Compared, ShownComparison)
 
 STOPPED = 2  # pytest's exit status of a run that was interrupted
 MAX_GROUPS = 250  # sections of failures; the others become one line each
 MAX_LINES = 1000  # of those lines
 MAX_ROWS = 2_000  # findings in all sections together
 OPEN_ROWS = 12  # findings of a section that are seen at once
-MAX_SERIES = 150
 MAX_COMPARED = 500
 MAX_ACTS = 1_000
 MAX_NOTE = 4_000  # characters of a text of the history
-SMALL_FLEET = 40  # nodes up to here get a row each, and a line each in the curves
 MAX_PATTERNS = 80
-MAX_MARKED = 8  # curves of nodes that stand apart
-FEW_BINS = 8  # values from here on get a histogram
 _MARK = Markup(
     '<svg class="mark {}" viewBox="0 0 10 10" aria-hidden="true"><path fill-rule="evenodd" d="{}"/></svg>'
 )
 _SHOWN = ("time", "run", "event", "node", "nodes")  # have columns of their own
-_LARGE = 1 << 20  # a bandwidth below this size says little about a link
 
 
 def write(
     events: Iterable[dict[str, Any]],
     path: Path,
     *,
-    comparison: Comparison | None = None,
+    comparison: ShownComparison | None = None,
     group: int | None = None,
 ) -> None:
     """Write the report of one run to `path`, whole or not at all. GpuClusterError where that cannot be."""
     write_whole(path, render(events, comparison=comparison).encode(), group=group)
 
 
-def render(events: Iterable[dict[str, Any]], *, comparison: Comparison | None = None) -> str:
+def render(events: Iterable[dict[str, Any]], *, comparison: ShownComparison | None = None) -> str:
     """Return the report as text."""
     run = read_run(events)
     anchors = {id(group): f"g{number}" for number, group in enumerate(_ordered(run), 1)}
@@ -86,8 +79,8 @@ def render(events: Iterable[dict[str, Any]], *, comparison: Comparison | None = 
         map=_map(run, anchors),
         **_failures(run, anchors),
         warnings=_warnings(run),
-        bandwidth=_bandwidth(run),
-        numbers=_numbers(run),
+        bandwidth=bandwidth(run),
+        numbers=numbers(run),
         comparison=_comparison(comparison),
         acts=_acts(run)[:MAX_ACTS],
         gaps=_gaps(run),
@@ -117,7 +110,7 @@ def _template() -> Any:
     environment.filters |= {
         "nodes": folded,
         "counted": counted,
-        "number": number,
+        "number": partial(number, none="–"),  # noqa: RUF001 - a dash for people
         "mark": mark,
     }
     return environment.get_template("report.html.j2")
@@ -127,58 +120,10 @@ def _resource(name: str) -> str:
     return (files("pytest_gpucluster.report") / "templates" / name).read_text(encoding="utf-8")
 
 
-# --- words and numbers
-
-
-def folded(nodes: Iterable[str]) -> str:
-    """Write node names as Slurm does; what stands for the whole cluster keeps its name."""
-    names = list(dict.fromkeys(nodes))
-    real = [name for name in names if name != CLUSTER]
-    parts = [_fold(tuple(real))] if real else []
-    return " ".join(parts + ([CLUSTER] if len(real) < len(names) else []))
-
-
-def counted(nodes: Iterable[str]) -> str:
-    """Count node names: '12 nodes'; what stands for the whole cluster is no node."""
-    names = set(nodes)
-    return _count(len(names - {CLUSTER}), "node")
-
-
-@lru_cache(maxsize=4096)
-def _fold(names: tuple[str, ...]) -> str:
-    if len(names) == 1:
-        return names[0]
-    try:
-        return hostlist.fold(names)
-    except Exception:  # noqa: BLE001 - ClusterShell has many errors for what is no node name
-        return ", ".join(names)
-
-
-def number(value: float | None) -> str:
-    """Write a number with four significant digits, whole numbers whole."""
-    if value is None:
-        return "–"  # noqa: RUF001 - a dash for people
-    return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"  # noqa: PLR2004
-
-
-def clock(time: Any) -> str:
-    """Write a time of an event in this machine's zone: 2026-11-21 02:00:13 +0100."""
-    if not isinstance(time, (int, float)):
-        return "not known"
-    try:
-        return dt.datetime.fromtimestamp(time, dt.timezone.utc).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
-    except (OverflowError, ValueError, OSError):
-        return "not known"
-
-
 def mark(state: str) -> Markup:
     """Draw a state's shape; its name is for readers who do not see it."""
     kind, shape = svg.SHAPES.get(state, svg.SHAPES[""])
     return _MARK.format(kind, shape)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
 # --- the verdict
@@ -217,7 +162,7 @@ def _passed(run: Run, node: str) -> bool:
 def _result(run: Run, unfit: tuple[str, ...]) -> tuple[str, str, str]:
     status = run.finish.get("exit") if run.finish else None
     if run.totals["failed"]:
-        told = f"{len(unfit):,} of {_count(len(run.selected), 'node')} failed at least one check."
+        told = f"{len(unfit):,} of {count(len(run.selected), 'node')} failed at least one check."
         return "rejected", "Not accepted", told if unfit else "A check of the whole cluster failed."
     if unsaid := _no_verdict(run, status):
         return "none", "No verdict", unsaid
@@ -246,7 +191,7 @@ def _more(run: Run) -> Iterable[str]:
     if run.finish is not None and run.finish.get("exit") == STOPPED and run.totals["failed"]:
         yield "The run was stopped before its end."
     if run.totals["error"] and run.totals["failed"]:
-        yield f"{_count(run.totals['error'], 'check')} could not be judged because something broke."
+        yield f"{count(run.totals['error'], 'check')} could not be judged because something broke."
     if any("systemic" in str(act.get("event")) for act in run.acts):
         yield "The fault looks systemic: more nodes were to be drained than the budget allows."
     if run.simulated:
@@ -258,16 +203,16 @@ def _exceptions(run: Run) -> Iterable[str]:
         yield "the run did not end: what was to follow was not checked"
     untested = run.untested
     if untested:
-        yield f"{_count(len(untested), 'node')} not tested: {folded(untested)}"
+        yield f"{count(len(untested), 'node')} not tested: {folded(untested)}"
     if run.silent:
-        yield f"{_count(len(run.silent), 'node')} without any result: {folded(run.silent)}"
+        yield f"{count(len(run.silent), 'node')} without any result: {folded(run.silent)}"
     flaky = sorted({one["check"] for one in run.retried.values() if one["outcome"] == "passed"})
     if flaky:
-        yield f"{_count(len(flaky), 'check')} passed only when tried again: {_some(flaky)}"
+        yield f"{count(len(flaky), 'check')} passed only when tried again: {_some(flaky)}"
     for outcome in ("not checked", "skipped"):
         if run.totals[outcome]:
             checks = sorted({check for why in run.unjudged[outcome].values() for check in why})
-            yield f"{_count(run.totals[outcome], 'check')} {outcome}: {_some(checks)}"
+            yield f"{count(run.totals[outcome], 'check')} {outcome}: {_some(checks)}"
 
 
 def _some(names: Sequence[str], most: int = 6) -> str:
@@ -280,8 +225,8 @@ def _some(names: Sequence[str], most: int = 6) -> str:
 
 def _record(run: Run) -> dict[str, Any]:
     start = run.start
-    groups = [group for group in _list(start.get("groups")) if isinstance(group, dict)]
-    seconds = (run.ended or 0) - (run.began or 0)
+    groups = [group for group in as_list(start.get("groups")) if isinstance(group, dict)]
+    seconds = run.seconds
     return {
         "cluster": _text(start.get("cluster")) or "unknown cluster",
         "description": _text(start.get("description")),
@@ -292,30 +237,30 @@ def _record(run: Run) -> dict[str, Any]:
         "nodes": run.selected,
         "suites": run.suites,
         "options": shlex.join(
-            word for pair in _dict(start.get("scope")).items() for word in map(_text, pair)
+            word for pair in as_dict(start.get("scope")).items() for word in map(_text, pair)
         ),
         "criteria": [
             {key: _text(group.get(key)) for key in ("nodes", "profile", "description", "source")}
             for group in groups
         ],
-        "waived": {_text(key): _text(why) for key, why in _dict(start.get("not_applicable")).items()},
-        "version": _text(_dict(start.get("versions")).get("pytest-gpucluster")),
+        "waived": {_text(key): _text(why) for key, why in as_dict(start.get("not_applicable")).items()},
+        "version": _text(as_dict(start.get("versions")).get("pytest-gpucluster")),
     }
 
 
 def _environment(run: Run) -> list[tuple[str, str]]:
     start = run.start
     rows = [("Slurm", _text(start.get("slurm")) or "none")]
-    rows += [(_text(name), _text(told)) for name, told in _dict(start.get("versions")).items()]
+    rows += [(_text(name), _text(told)) for name, told in as_dict(start.get("versions")).items()]
     rows += [("system", _text(start.get("system"))), ("started on", _text(start.get("host")))]
     rows += [("in folder", _text(start.get("folder")))]
-    rows.append(("arguments", shlex.join(_text(one) for one in _list(start.get("arguments")))))
+    rows.append(("arguments", shlex.join(_text(one) for one in as_list(start.get("arguments")))))
     rows += [
-        (f"allocation {_text(job.get('job'))}", folded(_text(node) for node in _list(job.get("nodes"))))
+        (f"allocation {_text(job.get('job'))}", folded(_text(node) for node in as_list(job.get("nodes"))))
         for job in run.jobs
     ]
     finish = run.finish or {}
-    processes = ", ".join(f"{_text(k)} {_text(v)}" for k, v in _dict(finish.get("processes")).items())
+    processes = ", ".join(f"{_text(k)} {_text(v)}" for k, v in as_dict(finish.get("processes")).items())
     rows += [
         ("processes started", processes),
         ("exit status", _text(finish.get("exit", "the run did not end"))),
@@ -480,7 +425,7 @@ def _warnings(run: Run) -> dict[str, Any]:
     nodes = {node for _, row in ordered for node in row.nodes} - {CLUSTER}
     return {
         "rows": [(check, row) for (check, *_), row in ordered[:MAX_ROWS]],
-        "on": _count(len(nodes), "node") if nodes else "the cluster",
+        "on": count(len(nodes), "node") if nodes else "the cluster",
         "left_out": max(0, len(ordered) - MAX_ROWS),
     }
 
@@ -491,152 +436,10 @@ def _logs(run: Run, group: Group) -> list[str]:
     return list(group.logs) or [log for log, check in suite.items() if check == group.check] or list(suite)
 
 
-# --- bandwidth
-
-
-def _bandwidth(run: Run) -> list[dict[str, Any]]:
-    found = [_fleet_curves(run, collective, nodes) for collective, nodes in sorted(run.node_curves.items())]
-    by_title: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for curve in run.curves:
-        by_title[curve["title"]].append(curve)
-    for title, drawn in by_title.items():
-        bounds = _bounds_of(run, title)
-        shown = [
-            svg.Curve("" if len(drawn) == 1 else curve["node"], curve["points"])
-            for curve in drawn[:SMALL_FLEET]
-        ]
-        picture = svg.curves(shown, title=f"{title}: bus bandwidth by size", bounds=bounds)
-        low = [size for curve in drawn for size, value in curve["points"] if value < bounds.get(size, value)]
-        note = "" if not low else f"{_count(len(low), 'point')} below its bound."
-        found.append({"title": title, "svg": picture, "note": note, "apart": [], "bounds": bool(bounds)})
-    return [one for one in found if one["svg"]]
-
-
-def _bounds_of(run: Run, title: str) -> dict[int, float]:
-    """Return the bounds of a whole run: 'all_reduce, 3 nodes x 8 GPUs' is judged by 'all_reduce SIZE 3 nodes'."""
-    collective, _, shape = title.partition(", ")
-    scope = shape.partition(" x ")[0]
-    return run.bounds.get((collective, scope)) or run.bounds.get((collective, "")) or {}
-
-
-def _fleet_curves(run: Run, collective: str, nodes: dict[str, dict[int, float]]) -> dict[str, Any]:
-    by_size: dict[int, list[float]] = defaultdict(list)
-    for points in nodes.values():
-        for size, value in points.items():
-            by_size[size].append(value)
-    middle = {size: statistics.median(values) for size, values in by_size.items()}
-    share = _shares(nodes, middle)
-    told = outliers(share) if share else None
-    apart = {} if told is None else {**told.low, **told.high}
-    marked = sorted(apart, key=lambda node: share[node])[:MAX_MARKED]
-    shown = [svg.Curve(node, sorted(nodes[node].items()), mark=True) for node in marked]
-    band: list[tuple[int, float, float]] = []
-    if len(nodes) <= MAX_MARKED:
-        shown += [
-            svg.Curve(node, sorted(points.items())) for node, points in nodes.items() if node not in marked
-        ]
-    else:
-        usual = [points for node, points in nodes.items() if node not in apart]
-        band = [(size, *_ends([p[size] for p in usual if size in p])) for size in sorted(by_size)]
-        shown.append(svg.Curve(f"median of {len(nodes):,}", sorted(middle.items())))
-    bounds = run.bounds.get((collective, "alone"), {})
-    title = f"{collective}, each of {_count(len(nodes), 'node')} alone"
-    picture = svg.curves(shown, title=f"{title}: bus bandwidth by size", bounds=bounds, band=band)
-    note = (
-        ""
-        if told is None or not told.note
-        else "Too few nodes to name one that stands apart from the others."
-    )
-    named = [
-        (node, f"{share[node]:.0%} of the median") for node in sorted(apart, key=lambda node: share[node])
-    ]
-    return {"title": title, "svg": picture, "note": note, "apart": named, "bounds": bool(bounds)}
-
-
-def _ends(values: list[float]) -> tuple[float, float]:
-    return (min(values), max(values)) if values else (0.0, 0.0)
-
-
-def _shares(nodes: Mapping[str, Mapping[int, float]], middle: Mapping[int, float]) -> dict[str, float]:
-    """Return node -> its bandwidth as a share of the fleet's median, at the median of its large sizes."""
-    found = {}
-    for node, points in nodes.items():
-        ratios = [value / middle[size] for size, value in points.items() if size >= _LARGE and middle[size]]
-        if ratios:
-            found[node] = statistics.median(ratios)
-    return found
-
-
-# --- numbers
-
-
-def _numbers(run: Run) -> dict[str, Any]:
-    varying, same, single = [], [], []
-    for series in sorted(_parted(run.series.values()), key=lambda one: (not one.bounds, one.name)):
-        values = [value for value, *_ in series.values]
-        if not values:
-            continue
-        if len(values) == 1 and not series.bounds:
-            single.append(
-                (series.name, f"{number(values[0])} {series.unit}".strip(), _place(series.values[0]))
-            )
-        elif min(values) == max(values) and not series.bounds:
-            same.append((series.name, f"{number(values[0])} {series.unit}".strip(), len(values)))
-        else:
-            varying.append(_distribution(series))
-    rest = max(0, len(varying) - MAX_SERIES)
-    return {"rows": varying[:MAX_SERIES], "same": same, "single": single, "left_out": rest}
-
-
-def _parted(found: Iterable[Series]) -> Iterable[Series]:
-    """Keep what was measured of the whole cluster away from what was measured of nodes."""
-    for series in found:
-        whole = [value for value in series.values if value[1] == CLUSTER]
-        if 0 < len(whole) < len(series.values):
-            yield replace(series, name=f"{series.name}, whole cluster", values=whole)
-            yield replace(series, values=[value for value in series.values if value[1] != CLUSTER])
-        else:
-            yield series
-
-
-def _place(one: tuple[float, str, str]) -> str:
-    return f"{one[1]} {one[2]}".strip()
-
-
-def _distribution(series: Series) -> dict[str, Any]:
-    places = {_place(one): one[0] for one in series.values}
-    values = list(places.values())
-    low, high = min(places, key=places.__getitem__), max(places, key=places.__getitem__)
-    told = outliers(places)
-    apart = {**told.low, **told.high}
-    far = [places[place] for place in apart]
-    # a judged figure of many nodes is worth a picture of its own
-    large = bool(series.bounds) and len(values) >= FEW_BINS
-    title = f"{series.name}: {len(values)} values"
-    named = sorted(apart, key=lambda place: places[place])
-    return {
-        "name": series.name,
-        "unit": series.unit,
-        "n": len(values),
-        "low": (number(places[low]), low),
-        "median": number(statistics.median(values)),
-        "high": (number(places[high]), high),
-        "bounds": [number(bound) for bound in series.bounds],
-        "strip": svg.strip(values, far, series.bounds, title=title)
-        if len(values) > 1 or series.bounds
-        else "",
-        "histogram": svg.histogram(values, far, series.bounds, unit=series.unit, title=title)
-        if large
-        else "",
-        "apart": [f"{place} ({number(places[place])})" for place in named[:MAX_MARKED]],
-        "apart_more": max(0, len(named) - MAX_MARKED),
-    }
-
-
 # --- history, acts, gaps
 
 
-def _comparison(comparison: Comparison | None) -> dict[str, Any] | None:
+def _comparison(comparison: ShownComparison | None) -> dict[str, Any] | None:
     if comparison is None:
         return None
     worse = [row for row in comparison.rows if row.worse]
@@ -708,7 +511,7 @@ def _gaps(run: Run) -> dict[str, Any]:
 
 def _suite_table(title: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
     def order(at: int) -> Callable[[dict[str, Any]], Any]:
-        return lambda put: (*_list(put.get("place")), 0, 0)[at]
+        return lambda put: (*as_list(put.get("place")), 0, 0)[at]
 
     rows = list(dict.fromkeys(_text(put.get("row")) for put in sorted(cells, key=order(0))))
     columns = list(dict.fromkeys(_text(put.get("column")) for put in sorted(cells, key=order(1))))
@@ -721,11 +524,3 @@ def _suite_table(title: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     return cut(printable(value), 600)
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _dict(value: Any) -> dict[Any, Any]:
-    return value if isinstance(value, dict) else {}

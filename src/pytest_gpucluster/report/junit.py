@@ -16,19 +16,22 @@ from __future__ import annotations
 import datetime as dt
 import re
 import xml.etree.ElementTree as ET
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.report.atomic_write import write_whole
+from pytest_gpucluster.report.run_model import RED, as_dict, as_list, read_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from pytest_gpucluster.report.run_model import Run
 
 SUITE_NAME = "pytest"  # what pytest calls it where nobody sets junit_suite_name
 RUN_SUITE, NODE_TEST = "run", "test_available"
 RUN_CASE = (f"gpucluster.{RUN_SUITE}.cluster", "test_finished")
-RED = ("failed", "error")
 MAX_FINDINGS = 20
 _ILLEGAL = re.compile("[^\t\n\r -~\x80-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TAGS = {"failed": "failure", "error": "error"}
@@ -99,111 +102,91 @@ def run_properties(run: str, cluster: str, nodes: Iterable[str], *, simulated: b
     return [*found, ("simulated", "true")] if simulated else found
 
 
-def write(events: Iterable[Mapping[str, Any]], path: Path, *, group: int | None = None) -> None:
+def write(events: Iterable[dict[str, Any]], path: Path, *, group: int | None = None) -> None:
     """Write the JUnit file of a run's events (report.events.read_events), also of a run that was killed.
 
     A run without a `finish` event, or one that finished with complaints, has a testcase in error that says so.
     GpuClusterError where the file cannot be written.
     """
-    root = tree(list(events))
+    root = tree(events)
     ET.indent(root, " ")
-    write_whole(path, ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n", group=group)
+    root.tail = "\n"
+    save(root, path, group=group)
 
 
-def tree(events: Iterable[Mapping[str, Any]]) -> ET.Element:
+def save(root: ET.Element, path: Path, *, group: int | None = None) -> None:
+    """Write a document whole; GpuClusterError where it cannot be written."""
+    write_whole(path, ET.tostring(root, encoding="utf-8", xml_declaration=True), group=group)
+
+
+def tree(events: Iterable[dict[str, Any]]) -> ET.Element:
     """Return the `testsuites` element of a run's events."""
-    run = _Run(list(events))
-    cases = [*run.cases(), *run.troubles()]
-    count = {
-        "errors": sum(case.find("error") is not None for case in cases),
-        "failures": sum(case.find("failure") is not None for case in cases),
-        "skipped": sum(case.find("skipped") is not None for case in cases),
-        "tests": len(cases),
-    }
+    results: list[dict[str, Any]] = []
+    reruns: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    run = read_run(events, result=results.append, rerun=lambda event: reruns[event["nodeid"]].append(event))
+    red = {result["nodeid"] for result in results if result["outcome"] in RED}
+    cases = [
+        _case(run, result, reruns.pop(result["nodeid"], ()))
+        for result in results
+        # what passed before its teardown broke is one testcase, and that is red
+        if result["outcome"] in RED or result["nodeid"] not in red
+    ]
+    start = run.start
+    nodes = [str(node) for node in as_list(run.nodes.get("selected"))]
+    simulated = run.simulated
+    of_run = run_properties(
+        str(start.get("run", "")), str(start.get("cluster", "")), nodes, simulated=simulated
+    )
+    began = dt.datetime.fromtimestamp(run.began or 0.0, tz=dt.timezone.utc).isoformat()
+    return document([*cases, *_troubles(run)], of_run if start else [], seconds=run.seconds, timestamp=began)
+
+
+def document(
+    cases: Sequence[ET.Element], properties: Iterable[Iterable[Any]], *, seconds: float, timestamp: str = ""
+) -> ET.Element:
+    """Return the `testsuites` element around testcases."""
     root = ET.Element("testsuites", name="pytest tests")
-    attributes = {
-        "name": SUITE_NAME,
-        **{key: str(number) for key, number in count.items()},
-        "time": f"{run.seconds:.3f}",
-        "timestamp": dt.datetime.fromtimestamp(run.began, tz=dt.timezone.utc).isoformat(),
-    }
-    suite = ET.SubElement(root, "testsuite", attributes)
-    if run.properties:
-        suite.append(_properties(run.properties))
+    suite = ET.SubElement(root, "testsuite", name=SUITE_NAME)
+    for many, one in (("errors", "error"), ("failures", "failure"), ("skipped", "skipped")):
+        suite.set(many, str(sum(case.find(one) is not None for case in cases)))
+    suite.attrib |= {"tests": str(len(cases)), "time": f"{seconds:.3f}"}
+    if timestamp:
+        suite.set("timestamp", timestamp)
+    if pairs := list(properties):
+        suite.append(_properties(pairs))
     suite.extend(cases)
     return root
 
 
-class _Run:
-    """The events of one run, put in order."""
+def _case(run: Run, result: Mapping[str, Any], reruns: Iterable[Mapping[str, Any]]) -> ET.Element:
+    node, outcome, message = result["node"], result["outcome"], str(result["message"])
+    case = _testcase(classname(result["suite"], node), name(result["nodeid"], node), result["seconds"])
+    known = as_dict(as_dict(run.nodes.get("slurm")).get(node))
+    pairs = properties(
+        result, state=known.get("state", ""), reason=known.get("reason", ""), simulated=run.simulated
+    )
+    case.append(_properties([*result.get("properties", ()), *pairs]))
+    if annotation := result.get("annotation"):
+        case.append(_text("system-out", "\n".join(annotation)))
+    case.extend(interim(event, red=outcome in RED) for event in reruns)
+    if outcome in RED:
+        told = message if outcome == "failed" else f'failed on {result["phase"]} with "{message}"'
+        case.append(_text(_TAGS[outcome], result.get("text") or message, message=told))
+    elif outcome != "passed":
+        case.append(_text("skipped", message, type="pytest.skip", message=message))
+    return case
 
-    def __init__(self, events: list[Mapping[str, Any]]) -> None:
-        by_kind: dict[str, list[Mapping[str, Any]]] = {}
-        for event in events:
-            by_kind.setdefault(str(event.get("event")), []).append(event)
-        times: list[float] = [
-            event["time"] for event in events if isinstance(event.get("time"), (int, float))
-        ]
-        self.began = float(min(times, default=0.0))
-        self.seconds = float(max(times, default=0.0)) - self.began
-        self.results = by_kind.get("result", [])
-        self.reruns: dict[str, list[Mapping[str, Any]]] = {}
-        for event in by_kind.get("rerun", ()):
-            self.reruns.setdefault(event["nodeid"], []).append(event)
-        self.finish: Mapping[str, Any] | None = next(reversed(by_kind.get("finish", [])), None)
-        start = (by_kind.get("start") or [{}])[0]
-        nodes = (by_kind.get("nodes") or [{}])[0]
-        self.simulated = bool(start.get("simulated"))
-        self.slurm: Mapping[str, Any] = nodes.get("slurm") or {}
-        self.properties = (
-            run_properties(
-                str(start.get("run", "")),
-                str(start.get("cluster", "")),
-                nodes.get("selected", ()),
-                simulated=self.simulated,
-            )
-            if start
-            else []
-        )
 
-    def cases(self) -> Iterator[ET.Element]:
-        red = {result["nodeid"] for result in self.results if result["outcome"] in RED}
-        for result in self.results:
-            if result["outcome"] not in RED and result["nodeid"] in red:
-                continue  # it passed, then its teardown broke: one testcase, and that is red
-            yield self._case(result)
-
-    def _case(self, result: Mapping[str, Any]) -> ET.Element:
-        node, outcome, message = result["node"], result["outcome"], str(result["message"])
-        case = _testcase(classname(result["suite"], node), name(result["nodeid"], node), result["seconds"])
-        known = self.slurm.get(node) or {}
-        pairs = properties(
-            result,
-            state=known.get("state", ""),
-            reason=known.get("reason", ""),
-            simulated=self.simulated,
-        )
-        case.append(_properties([*result.get("properties", ()), *pairs]))
-        if annotation := result.get("annotation"):
-            case.append(_text("system-out", "\n".join(annotation)))
-        case.extend(interim(event, red=outcome in RED) for event in self.reruns.pop(result["nodeid"], ()))
-        if outcome in RED:
-            told = message if outcome == "failed" else f'failed on {result["phase"]} with "{message}"'
-            case.append(_text(_TAGS[outcome], result.get("text") or message, message=told))
-        elif outcome != "passed":
-            case.append(_text("skipped", message, type="pytest.skip", message=message))
-        return case
-
-    def troubles(self) -> Iterator[ET.Element]:
-        """Yield the testcase that says why the run as a whole is no success; nothing where it is one."""
-        if self.finish is None:
-            told = ["the run did not finish: it was killed, and what it had not come to is not tested"]
-        else:
-            told = [str(complaint) for complaint in self.finish.get("complaints", ())]
-        if told:
-            case = _testcase(*RUN_CASE, 0.0)
-            case.append(_text("error", "\n".join(told), message=told[0]))
-            yield case
+def _troubles(run: Run) -> Iterator[ET.Element]:
+    """Yield the testcase that says why the run as a whole is no success; nothing where it is one."""
+    if run.finish is None:
+        told = ["the run did not finish: it was killed, and what it had not come to is not tested"]
+    else:
+        told = [str(complaint) for complaint in run.finish.get("complaints", ())]
+    if told:
+        case = _testcase(*RUN_CASE, 0.0)
+        case.append(_text("error", "\n".join(told), message=told[0]))
+        yield case
 
 
 def interim(rerun: Mapping[str, Any], *, red: bool) -> ET.Element:

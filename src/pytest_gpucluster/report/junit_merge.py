@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
-import io
+import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from junitparser import Error, Failure, JUnitXmlError, Skipped, xunit2
 
 from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.report.atomic_write import write_whole
-from pytest_gpucluster.report.junit import NODE_TEST, RUN_SUITE, SUITE_NAME
+from pytest_gpucluster.report import junit
+from pytest_gpucluster.report.junit import NODE_TEST, RUN_SUITE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -228,16 +228,11 @@ def _property(suite: Any, name: str) -> str:
 
 
 def _write(cases: list[Any], suites: list[Any], out: Path, group: int | None) -> None:
-    merged: Any = xunit2.TestSuite(SUITE_NAME)  # type: ignore[no-untyped-call] # junitparser has no types here
     pairs = {(found.name, found.value): None for suite in suites for found in suite.properties()}
-    for name, value in pairs:
-        merged.add_property(name, value)
-    merged.add_testcases(cases)
-    if stamps := [suite.timestamp for suite in suites if suite.timestamp]:
-        merged.timestamp = min(stamps)
-    report: Any = xunit2.JUnitXml("pytest tests")
-    report.add_testsuite(merged)
-    report.update_statistics()
-    buffer = io.BytesIO()
-    report.write(buffer)
-    write_whole(out, buffer.getvalue(), group=group)
+    root = junit.document(
+        [ET.fromstring(case.tostring()) for case in cases],  # noqa: S314 - written by junitparser
+        pairs,
+        seconds=sum(case.time or 0.0 for case in cases),
+        timestamp=min((suite.timestamp for suite in suites if suite.timestamp), default=""),
+    )
+    junit.save(root, out, group=group)

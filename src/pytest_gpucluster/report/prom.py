@@ -8,22 +8,29 @@ is a metric. What a series means stands in its HELP line and in docs/metrics.md.
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 from collections import Counter, defaultdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Sample
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.atomic_write import write_whole
+from pytest_gpucluster.report.run_model import RED, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from pytest_gpucluster.report.run_model import Run
+
 __all__ = ["read", "render", "write"]
 
 OUTCOMES = ("passed", "failed", "error", "not checked", "not tested", "not applicable", "skipped")
-RED = ("failed", "error")
 LAST_SUCCESS = "gpucluster_last_success_timestamp_seconds"
 # unit of a Metric -> suffix of the name, and what makes the base unit of it
 UNITS = {
@@ -46,35 +53,60 @@ UNITS = {
     "%": ("ratio", 0.01),
 }
 RESERVED = ("_count", "_sum", "_bucket", "_total", "_info")  # mean something else to Prometheus
-_NOT_FINITE = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}
 _GPU = re.compile(r"GPU (\d+)\b")
 _NO_NAME = re.compile(r"[^a-z0-9_]+")
 _CONTROL = re.compile(r"[^ -~\x80-\ud7ff\ue000-\U0010ffff\n]")
 
 
-class _Page:
-    """Families of gauges, in the order of their first sample; one value a name and set of labels."""
+_Labels = tuple[tuple[str, str], ...]
 
-    def __init__(self, cluster: str) -> None:
-        self.cluster = cluster
+
+class _Page:
+    """Families of gauges, in the order of their first sample; one value per name and set of labels."""
+
+    def __init__(self) -> None:
         self._help: dict[str, str] = {}
-        self._values: dict[str, dict[str, float]] = defaultdict(dict)
+        self._values: dict[str, dict[_Labels, float]] = defaultdict(dict)
 
     def gauge(self, name: str, about: str, value: float, **labels: str) -> None:
         """Put one sample. The same series again replaces it: the collector refuses a file with two."""
         self._help.setdefault(name, about)
-        self._values[name][_labels({"cluster": self.cluster, **labels})] = value
+        self._values[name][tuple(labels.items())] = value
 
-    def lines(self) -> Iterator[str]:
+    def pieces(self, cluster: str) -> Iterator[bytes]:
+        """Yield the text of one family after the other, so that the samples of one at a time are objects."""
         for name, about in self._help.items():
-            yield f"# HELP {name} {_escaped(about, quotes=False)}"
-            yield f"# TYPE {name} gauge"
+            family = GaugeMetricFamily(name, _shown(about))
             for labels, value in self._values[name].items():
-                yield f"{name}{labels} {_value(value)}"
+                family.samples.append(Sample(name, _labels((("cluster", cluster), *labels)), value))
+            registry = CollectorRegistry()
+            registry.register(_Family(family))
+            yield generate_latest(registry)
+
+
+class _Family(Collector):
+    """Satisfies the registry as the source of one family."""
+
+    def __init__(self, family: GaugeMetricFamily) -> None:
+        self._family = family
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return the family."""
+        return [self._family]
+
+
+def _labels(pairs: _Labels) -> dict[str, str]:
+    """Return labels as Prometheus takes them; an empty one is the same as none to it."""
+    return {key: _shown(text) for key, text in pairs if text}
+
+
+@lru_cache(1 << 15)
+def _shown(text: str) -> str:
+    return _CONTROL.sub("?", text)
 
 
 def write(
-    events: Iterable[Mapping[str, Any]],
+    events: Iterable[dict[str, Any]],
     path: Path,
     before: str,
     *,
@@ -85,8 +117,7 @@ def write(
 
     GpuClusterError where the file cannot be written.
     """
-    lines = _lines(events, before)
-    write_whole(path, (f"{line}\n".encode() for line in lines), group=group, mode=mode)
+    write_whole(path, _pieces(events, before), group=group, mode=mode)
 
 
 def read(path: Path) -> str:
@@ -96,110 +127,79 @@ def read(path: Path) -> str:
     return ""
 
 
-def render(events: Iterable[Mapping[str, Any]], *, before: str = "") -> str:
+def render(events: Iterable[dict[str, Any]], *, before: str = "") -> str:
     """Return the metrics of a run in Prometheus' text format. `before` is the page of the run before."""
-    return "\n".join(_lines(events, before)) + "\n"
+    return b"".join(_pieces(events, before)).decode()
 
 
-def _lines(events: Iterable[Mapping[str, Any]], before: str) -> Iterator[str]:
-    """Read the events in one pass, keeping no more of them than samples: they may be half a million."""
-    known: dict[str, Mapping[str, Any]] = {}  # the first of a kind
-    checks, lost = _Checks(), set()
-    measured: _Page | None = None
-    first = last = 0.0
-    for event in events:
-        kind = str(event["event"])
-        first, last = first or event["time"], event["time"]
-        if kind == "result":
-            measured = measured or _Page(str(known.get("start", {}).get("cluster", "")))
-            checks.count(event)
-            _failures(measured, event)
-            _warnings(measured, event)
-            for metric in event["metrics"]:
-                if not metric.get("detail"):
-                    _measured(measured, event, metric)
-        elif kind == "lost":
-            lost.add(event["node"])
-        elif kind == "finish":
-            known[kind] = event  # the last one counts
-        else:
-            known.setdefault(kind, event)
-    start = known.get("start", {})
-    page = _Page(str(start.get("cluster", "")))
-    _run(page, start, known.get("finish"), (first, last), before)
-    _verdicts(page, checks, known.get("nodes", {}).get("selected", ()), lost)
-    yield from page.lines()
-    if measured is not None:
-        yield from measured.lines()
+def _pieces(events: Iterable[dict[str, Any]], before: str) -> Iterator[bytes]:
+    """Read the events in one pass, keeping no more of their results than samples: they may be half a million."""
+    head, results = _Page(), _Results()
+    run = read_run(events, result=results.take)
+    cluster = str(run.start.get("cluster", ""))
+    _about_run(head, run, _last_success(before, cluster))
+    _verdicts(head, run, results)
+    yield from head.pieces(cluster)
+    yield from results.page.pieces(cluster)
 
 
-class _Checks:
-    """How the checks of a run ended: all of them, and those of each node."""
+class _Results:
+    """How the checks of a run ended, all of them and those of each node, and the samples of each result."""
 
     def __init__(self) -> None:
         self.whole: Counter[str] = Counter()
         self.by_node: dict[str, Counter[str]] = defaultdict(Counter)
+        self.page = _Page()
 
-    def count(self, result: Mapping[str, Any]) -> None:
+    def take(self, result: dict[str, Any]) -> None:
         """Take in a result."""
         self.whole[result["outcome"]] += 1
         if result["node"]:
             self.by_node[result["node"]][result["outcome"]] += 1
+        _failures(self.page, result)
+        _warnings(self.page, result)
+        for metric in result["metrics"]:
+            if not metric.get("detail"):
+                _measured(self.page, result, metric)
 
 
-def _run(
-    page: _Page,
-    start: Mapping[str, Any],
-    finish: Mapping[str, Any] | None,
-    times: tuple[float, float],
-    before: str,
-) -> None:
-    first, last = times
-    good = finish is not None and finish["exit"] == 0
-    simulated = "true" if start.get("simulated") else "false"
+def _about_run(page: _Page, run: Run, last_success: float | None) -> None:
+    good = run.exit == 0
+    simulated = "true" if run.simulated else "false"
     page.gauge("gpucluster_run_info", "The run that this file is of.", 1, simulated=simulated)
-    page.gauge("gpucluster_run_start_timestamp_seconds", "When the run began, Unix time.", first)
-    page.gauge("gpucluster_run_duration_seconds", "How long the run took.", round(last - first, 3))
+    page.gauge("gpucluster_run_start_timestamp_seconds", "When the run began, Unix time.", run.began or 0.0)
+    page.gauge("gpucluster_run_duration_seconds", "How long the run took.", round(run.seconds, 3))
     page.gauge("gpucluster_run_success", "1 where the run ended with exit status 0.", float(good))
-    if finish is not None:
-        page.gauge("gpucluster_run_exit_status", "Exit status of the run.", finish["exit"])
-    succeeded = last if good else _last_success(before, page.cluster)
+    if run.exit is not None:
+        page.gauge("gpucluster_run_exit_status", "Exit status of the run.", run.exit)
+    succeeded = run.ended if good else last_success
     if succeeded is not None:
         page.gauge(LAST_SUCCESS, "When a run last ended with exit status 0, Unix time.", succeeded)
 
 
 def _last_success(before: str, cluster: str) -> float | None:
-    head = f"{LAST_SUCCESS}{_labels({'cluster': cluster})} "
-    for line in before.splitlines():
-        if line.startswith(head):
-            with contextlib.suppress(ValueError):
-                return float(line.removeprefix(head))
+    """Return the time of the last success of a cluster from the page of the run before."""
+    lines = [line for line in before.splitlines() if line.startswith(LAST_SUCCESS)]
+    with contextlib.suppress(ValueError):
+        for family in text_string_to_metric_families("\n".join(lines)):
+            for sample in family.samples:
+                if sample.labels == _labels((("cluster", cluster),)):
+                    return float(sample.value)
     return None
 
 
-def _verdicts(page: _Page, checks: _Checks, nodes: Iterable[str], lost: set[str]) -> None:
-    whole = checks.whole
-    by_node: dict[str, Counter[str]] = {node: Counter() for node in nodes} | checks.by_node
+def _verdicts(page: _Page, run: Run, results: _Results) -> None:
     for outcome in OUTCOMES:
-        page.gauge(
-            "gpucluster_checks", "Checks of the run, by how they ended.", whole[outcome], outcome=outcome
-        )
-    for node, counter in by_node.items():
+        about = "Checks of the run, by how they ended."
+        page.gauge("gpucluster_checks", about, results.whole[outcome], outcome=outcome)
+    nodes: dict[str, Counter[str]] = {node: Counter() for node in run.selected} | results.by_node
+    for node, counter in nodes.items():
+        about = "Checks of a node, by how they ended."
         for outcome in OUTCOMES:
-            page.gauge(
-                "gpucluster_node_checks",
-                "Checks of a node, by how they ended.",
-                counter[outcome],
-                node=node,
-                outcome=outcome,
-            )
-        fit = counter["passed"] and not any(counter[kind] for kind in RED) and node not in lost
-        page.gauge(
-            "gpucluster_node_fit",
-            "1 where checks of the node passed and none failed or broke; 0 where it is not tested.",
-            float(bool(fit)),
-            node=node,
-        )
+            page.gauge("gpucluster_node_checks", about, counter[outcome], node=node, outcome=outcome)
+        fit = counter["passed"] and not any(counter[kind] for kind in RED) and node not in run.lost
+        about = "1 where checks of the node passed and none failed or broke; 0 where it is not tested."
+        page.gauge("gpucluster_node_fit", about, float(bool(fit)), node=node)
 
 
 def _failures(page: _Page, result: Mapping[str, Any]) -> None:
@@ -230,7 +230,7 @@ def _measured(page: _Page, result: Mapping[str, Any], metric: Mapping[str, Any])
     page.gauge(
         name,
         about,
-        _plain(metric["value"]) * factor,
+        float(metric["value"]) * factor,  # the event log writes what is no number as 'NaN' and 'Infinity'
         node=result["node"],
         check=result["check"],
         of=of,
@@ -253,33 +253,9 @@ def _series(metric: str, unit: str) -> tuple[str, str, str, float]:
 
 
 def _parameters(result: Mapping[str, Any]) -> str:
-    inside = str(result["nodeid"]).partition("[")[2].removesuffix("]")
-    return f"-{inside}-".replace(f"-{result['node']}-", "-", 1)[1:-1] if result["node"] else inside
+    return junit.name(str(result["nodeid"]), str(result["node"])).partition("[")[2].removesuffix("]")
 
 
 def _gpu(part: str) -> str:
     found = _GPU.match(part)
     return found[1] if found else ""
-
-
-def _plain(value: float | str) -> float:
-    return float(value)  # the event log writes what is no number as 'NaN' and 'Infinity'
-
-
-def _value(value: float) -> str:
-    if not math.isfinite(value):
-        return _NOT_FINITE[str(value)]
-    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(value)  # noqa: PLR2004 - exact so far
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    """Write labels; an empty one is the same as none to Prometheus."""
-    told = ",".join(f'{key}="{_escaped(value)}"' for key, value in labels.items() if value)
-    return f"{{{told}}}" if told else ""
-
-
-@lru_cache(1 << 15)
-def _escaped(text: str, *, quotes: bool = True) -> str:
-    """Escape as the text format asks: backslash and line feed, and quotes in label values."""
-    text = _CONTROL.sub("?", text).replace("\\", "\\\\").replace("\n", "\\n")
-    return text.replace('"', '\\"') if quotes else text

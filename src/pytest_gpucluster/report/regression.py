@@ -16,13 +16,11 @@ from tabulate import tabulate
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.metric_direction import NEITHER, Judged, kind_of
-from pytest_gpucluster.report import comparison as compared
 from pytest_gpucluster.report.run_snapshot import PAIRED, RED, Measure
+from pytest_gpucluster.report.words import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-__all__ = ["Change", "Comparison", "Fleet", "Past", "Turn", "Worse", "changed", "when", "worse_of"]
 
 WHOLE = "(cluster)"
 MAX_NAMED = 6  # nodes that get a line each for one metric; more share one
@@ -112,6 +110,43 @@ class Worse:
 
 
 @dataclass(frozen=True)
+class Compared:
+    """One metric of one node beside its earlier values; None: there is none.
+
+    `last_good`: the node's value in its last run without a failure; `previous`: in its last run of any end;
+    `fleet`: the median of the cluster's nodes, now or in the last good run, as `ShownComparison.fleet_is` says.
+    `worse`: the change counts as a worsening, even within the threshold; `note` says so in words.
+    """
+
+    node: str
+    metric: str
+    unit: str
+    now: float
+    device: str = ""
+    last_good: float | None = None
+    previous: float | None = None
+    fleet: float | None = None
+    worse: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class ShownComparison:
+    """What the HTML report shows of earlier runs; what is not known stays at its default and is not shown.
+
+    `last_good` and `previous` name those runs for people: date, id, verdict.
+    """
+
+    source: str
+    rows: tuple[Compared, ...] = ()
+    last_good: str = ""
+    previous: str = ""
+    runs: int = 0
+    fleet_is: str = "median of the nodes in this run"
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Comparison:
     """A run against earlier ones, for the summary, the HTML and `gpucluster compare`.
 
@@ -187,14 +222,14 @@ class Comparison:
         table = tabulate(drawn, headers=shown, disable_numparse=True).splitlines() if drawn else []
         return [*table, f"{alike} more metrics are as they were ({more} shows them)"] if alike else table
 
-    def for_html(self) -> compared.Comparison:
+    def for_html(self) -> ShownComparison:
         """Return the same for the HTML report: each node beside its own median and the fleet's."""
         named = {id(it.change): it.text for it in self.worse}
         shown = sorted(
             (it for it in self.changes if it.measure.value is not None), key=_badness, reverse=True
         )
         rows = tuple(
-            compared.Compared(
+            Compared(
                 node=it.measure.node or WHOLE,
                 metric=it.measure.name,
                 unit=it.measure.unit,
@@ -210,7 +245,7 @@ class Comparison:
             for it in shown
         )
         gone = [it.text for it in self.worse if it.change.measure.value is None]
-        return compared.Comparison(
+        return ShownComparison(
             source=self.file,
             rows=rows,
             last_good=_named(self.last_good) if self.last_good else "",
@@ -353,13 +388,6 @@ def _is_name(text: str) -> bool:
         return hostlist.expand(text) == (text,)
     except ValueError:
         return False
-
-
-def number(value: float | None) -> str:
-    """Write a metric with four significant digits, whole numbers whole, '-' for none."""
-    if value is None:
-        return "-"
-    return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"  # noqa: PLR2004
 
 
 def share(distance: float | None) -> str:

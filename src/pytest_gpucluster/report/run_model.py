@@ -1,23 +1,29 @@
-"""One run, read from its events in one pass: what the reports for people are made of. Pure.
+"""One run, read from its events in one pass: what every report, the history and the metrics are made of. Pure.
 
-Logs come from killed runs and older versions: whatever a field should hold and does not is read as empty.
+Logs come from killed runs and older versions: whatever a field should hold and does not is read as empty. A log may
+have half a million results: they are summed up for people, or handed one by one to a report that treats them its own
+way:
+
+    results = []
+    run = read_run(read_events(path), result=results.append)
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.sanitize import cut, printable
+from pytest_gpucluster.report.events import read_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-__all__ = ["CLUSTER", "Group", "Row", "Run", "Series", "read_run"]
+    from pathlib import Path
 
 CLUSTER = "(cluster)"  # stands for checks that are about no single node
 RED = ("failed", "error")
@@ -75,12 +81,13 @@ class Series:
 
 @dataclass
 class Run:
-    """Everything that the events say."""
+    """What the events hold: of several `start` and `nodes` the first counts, of several `finish` the last."""
 
     start: dict[str, Any] = field(default_factory=dict)
+    nodes: dict[str, Any] = field(default_factory=dict)
     finish: dict[str, Any] | None = None
-    began: float | None = None
-    ended: float | None = None
+    began: float | None = None  # the earliest time of any event
+    ended: float | None = None  # the latest
     run: str = ""
     selected: list[str] = field(default_factory=list)
     problems: dict[str, tuple[str, str]] = field(default_factory=dict)  # node -> (kind, why) before the start
@@ -113,6 +120,17 @@ class Run:
         default_factory=lambda: defaultdict(dict)
     )  # suite -> log of a step -> the check that ran it
     totals: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def seconds(self) -> float:
+        """How long the run took, as far as its log reaches."""
+        return (self.ended or 0.0) - (self.began or 0.0)
+
+    @property
+    def exit(self) -> int | None:
+        """The exit status of pytest; None where the run was killed."""
+        code = (self.finish or {}).get("exit")
+        return code if isinstance(code, int) and not isinstance(code, bool) else None
 
     @property
     def suites(self) -> list[str]:
@@ -149,50 +167,63 @@ class Run:
         return sum(self.totals[outcome] for outcome in ("passed", "failed", "error"))
 
 
-def read_run(events: Iterable[dict[str, Any]]) -> Run:
-    """Read the events of one run."""
+def read_log(path: Path, **readers: Callable[[dict[str, Any]], None]) -> Run:
+    """Read an event log as read_run() reads its events; OSError where it cannot be opened."""
+    return read_run(read_events(path), **readers)
+
+
+def read_run(events: Iterable[dict[str, Any]], **readers: Callable[[dict[str, Any]], None]) -> Run:
+    """Read the events of one run. `readers`: kind of event -> who takes these events in place of the model."""
     run = Run()
-    readers: dict[str, Callable[[Run, dict[str, Any]], None]] = {
-        "start": _start,
-        "nodes": _nodes,
-        "result": _result,
-        "rerun": _rerun,
-        "lost": lambda run, event: run.lost.update({_line(event.get("node")): _line(event.get("why"))}),
-        "allocation": lambda run, event: run.jobs.append(event),
-        "error": lambda run, event: run.errors.append(_line(event.get("message"))),
-        "finish": _finish,
+    known: dict[str, Callable[[dict[str, Any]], None]] = {
+        kind: partial(read, run) for kind, read in _READERS.items()
     }
+    known |= readers
     for event in events:
         kind = str(event.get("event", ""))
-        time = event.get("time")
-        if isinstance(time, (int, float)):
-            run.began = time if run.began is None else run.began
-            run.ended = time
-        if kind in readers:
-            readers[kind](run, event)
+        time = finite(event.get("time"))
+        if time is not None:
+            run.began = time if run.began is None else min(run.began, time)
+            run.ended = time if run.ended is None else max(run.ended, time)
+        if kind in known:
+            known[kind](event)
         elif _ACT.match(kind):
             run.acts.append(event)
     return run
 
 
 def _start(run: Run, event: dict[str, Any]) -> None:
+    if run.start:
+        return
     run.start, run.run = event, printable(event.get("run"))
-    slurmd = event.get("slurmd")
-    for version, nodes in slurmd.items() if isinstance(slurmd, dict) else ():
-        run.versions["slurmd"][_line(version)] += [_line(node) for node in _list(nodes)]
+    for version, nodes in as_dict(event.get("slurmd")).items():
+        run.versions["slurmd"][_line(version)] += [_line(node) for node in as_list(nodes)]
 
 
 def _nodes(run: Run, event: dict[str, Any]) -> None:
-    run.selected = [_line(node) for node in _list(event.get("selected"))]
-    problems = event.get("not_tested")
-    for node, told in problems.items() if isinstance(problems, dict) else ():
-        kind, why = (*_list(told), "", "")[:2]
+    if run.nodes:
+        return
+    run.nodes, run.selected = event, [_line(node) for node in as_list(event.get("selected"))]
+    for node, told in as_dict(event.get("not_tested")).items():
+        kind, why = (*as_list(told), "", "")[:2]
         run.problems[_line(node)] = (_line(kind), _line(why))
+
+
+def _lost(run: Run, event: dict[str, Any]) -> None:
+    run.lost[_line(event.get("node"))] = _line(event.get("why"))
+
+
+def _allocation(run: Run, event: dict[str, Any]) -> None:
+    run.jobs.append(event)
+
+
+def _error(run: Run, event: dict[str, Any]) -> None:
+    run.errors.append(_line(event.get("message")))
 
 
 def _finish(run: Run, event: dict[str, Any]) -> None:
     run.finish = event
-    run.errors += [_line(complaint) for complaint in _list(event.get("complaints"))]
+    run.errors += [_line(complaint) for complaint in as_list(event.get("complaints"))]
 
 
 def _rerun(run: Run, event: dict[str, Any]) -> None:
@@ -216,17 +247,16 @@ def _result(run: Run, event: dict[str, Any]) -> None:
     _warnings(run, event, node)
     for log in _logs(event):
         run.logs[suite].setdefault(log, _line(event.get("check")))
-    versions = event.get("versions")
-    for what, version in versions.items() if isinstance(versions, dict) else ():
+    for what, version in as_dict(event.get("versions")).items():
         run.versions[_line(what)][_line(version)].append(node)
-    for metric in _dicts(event.get("metrics")):
+    for metric in as_dicts(event.get("metrics")):
         _metric(run, metric, node)
-    for curve in _dicts(event.get("curves")):
-        points = [_point(point) for point in _list(curve.get("points"))]
+    for curve in as_dicts(event.get("curves")):
+        points = [_point(point) for point in as_list(curve.get("points"))]
         run.curves.append(
             {"title": _line(curve.get("title")), "node": node, "points": [point for point in points if point]}
         )
-    for put in _dicts(event.get("cells")):
+    for put in as_dicts(event.get("cells")):
         run.cells[_line(put.get("title"))].append(put)
 
 
@@ -234,7 +264,7 @@ def _result(run: Run, event: dict[str, Any]) -> None:
 
 
 def _red(run: Run, event: dict[str, Any], node: str, outcome: str) -> None:
-    verdicts = [verdict for verdict in _dicts(event.get("verdicts")) if _dicts(verdict.get("findings"))]
+    verdicts = [verdict for verdict in as_dicts(event.get("verdicts")) if as_dicts(verdict.get("findings"))]
     said = verdicts[0] if verdicts and outcome == "failed" else {}
     check, cause, hint = _line(event.get("check")), _line(said.get("cause")), _line(said.get("hint"))
     message = _line(event.get("message"))
@@ -259,15 +289,15 @@ def _rows(group: Group, verdicts: list[dict[str, Any]], node: str, message: str)
     found = [
         (_deviation(finding), _line(finding.get("action") or verdict.get("action")))
         for verdict in verdicts
-        for finding in _dicts(verdict.get("findings"))
+        for finding in as_dicts(verdict.get("findings"))
     ]
     for told, action in found or [(("", message.replace(node, "NODE"), ""), "")]:
         _add(group.rows, told, node, action=action)
 
 
 def _warnings(run: Run, event: dict[str, Any], node: str) -> None:
-    for verdict in _dicts(event.get("verdicts")):
-        for advisory in _dicts(verdict.get("advisories")):
+    for verdict in as_dicts(event.get("verdicts")):
+        for advisory in as_dicts(verdict.get("advisories")):
             _add(run.warnings, _deviation(advisory), node, check=_line(event.get("check")))
 
 
@@ -297,7 +327,7 @@ def _short(part: str) -> str:
 
 def _logs(event: dict[str, Any]) -> list[str]:
     """Return the step logs of an item that may be linked to: no other paths, no addresses."""
-    return [log for log in _list(event.get("logs")) if isinstance(log, str) and _STEP_LOG.fullmatch(log)]
+    return [log for log in as_list(event.get("logs")) if isinstance(log, str) and _STEP_LOG.fullmatch(log)]
 
 
 def _example(event: dict[str, Any], node: str) -> dict[str, Any]:
@@ -313,7 +343,7 @@ def _annotation(event: dict[str, Any]) -> dict[str, Any]:
     """Sort the lines of an annotation: Slurm's words, the commands by hand, the command that runs the item again."""
     found: dict[str, Any] = {"by_hand": [], "again": ""}
     slurm: list[str] = []
-    for line in _list(event.get("annotation")):
+    for line in as_list(event.get("annotation")):
         text = cut(printable(line), 1000)
         label, _, rest = text.partition(":")
         if label == "by hand":
@@ -331,8 +361,8 @@ def _annotation(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metric(run: Run, metric: dict[str, Any], node: str) -> None:
-    value, name, device = metric.get("value"), _line(metric.get("name")), _line(metric.get("device"))
-    if not isinstance(value, (int, float)) or value != value or abs(value) == float("inf"):  # noqa: PLR0124 - NaN
+    value, name, device = finite(metric.get("value")), _line(metric.get("name")), _line(metric.get("device"))
+    if value is None:
         return
     if name in ("busbw", "busbw_bound"):
         _curve_point(run, name, device, value, node)
@@ -342,7 +372,7 @@ def _metric(run: Run, metric: dict[str, Any], node: str) -> None:
         short = _short(device)
         part = short if _INSTANCE.match(short) else ""  # else it tells what was measured: a path, a size
         label = name if part or not short else f"{name} {short}"
-        _series(run, label, _line(metric.get("unit"))).values.append((float(value), node, part))
+        _series(run, label, _line(metric.get("unit"))).values.append((value, node, part))
 
 
 def _series(run: Run, label: str, unit: str) -> Series:
@@ -357,7 +387,7 @@ def _curve_point(run: Run, name: str, device: str, value: float, node: str) -> N
     if name == "busbw_bound":
         run.bounds[collective, "alone" if node != CLUSTER else ""][octets] = value
     elif node != CLUSTER:  # that of the whole comes as a curve
-        run.node_curves[collective][node][octets] = float(value)
+        run.node_curves[collective][node][octets] = value
 
 
 def _bound(run: Run, what: str, value: float) -> None:
@@ -382,7 +412,7 @@ def _sized(text: str) -> tuple[str, int, str] | None:
 
 
 def _point(point: Any) -> tuple[int, float] | None:
-    size, value = (*_list(point), None, None)[:2]
+    size, value = (*as_list(point), None, None)[:2]
     if isinstance(size, int) and isinstance(value, (int, float)):
         return size, float(value)
     return None
@@ -402,9 +432,39 @@ def _short_line(value: str) -> str:
     return cut(" ".join(printable(value).split()), _MAX_FIELD)
 
 
-def _list(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
+    """Return a list of a log, an empty one where it is none."""
     return value if isinstance(value, list) else []
 
 
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [one for one in _list(value) if isinstance(one, dict)]
+def as_dict(value: Any) -> dict[Any, Any]:
+    """Return an object of a log, an empty one where it is none."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_dicts(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list of a log."""
+    return [one for one in as_list(value) if isinstance(one, dict)]
+
+
+def finite(value: Any) -> float | None:
+    """Return a number of a log; None where it is none, NaN or infinite, which the log holds as texts."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+_READERS = {
+    "start": _start,
+    "nodes": _nodes,
+    "result": _result,
+    "rerun": _rerun,
+    "lost": _lost,
+    "allocation": _allocation,
+    "error": _error,
+    "finish": _finish,
+}

@@ -5,7 +5,6 @@ Events may come from a foreign or damaged file: every text is cleaned and cut, e
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass
@@ -15,13 +14,13 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.metric_direction import HIGHER, kind_of
 from pytest_gpucluster.core.sanitize import printable
 from pytest_gpucluster.report import junit
+from pytest_gpucluster.report.run_model import RED, as_dicts, as_list, finite, read_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["BEST", "PAIRED", "RED", "Finding", "Item", "Measure", "Recorded", "plain", "recorded"]
 
-RED = ("failed", "error")
 JUDGED_EXITS = (0, 1)  # pytest's: everything ran; others were stopped or never started
 MAX_TEXT = 1000
 PAIRED = "with "  # device of a metric that was measured together with another node: 'with gpu02'
@@ -93,37 +92,26 @@ class Recorded:
         return tuple(item for item in self.items if item.outcome in RED)
 
 
-def recorded(events: Iterable[Mapping[str, Any]], where: str = "the event log") -> Recorded:
+def recorded(events: Iterable[dict[str, Any]], where: str = "the event log") -> Recorded:
     """Gather the events of one run; GpuClusterError where they are not those of a run."""
-    start: Mapping[str, Any] = {}
-    end: Mapping[str, Any] = {}
-    last, results = 0.0, []
-    for event in events:
-        kind = event.get("event")
-        last = max(last, _number(event.get("time")) or 0.0)
-        if kind == "start" and not start:
-            start = event
-        elif kind == "finish":
-            end = event
-        elif kind == "result":
-            results.append(event)
-    run, cluster, began = plain(start.get("run")), plain(start.get("cluster")), _number(start.get("time"))
+    results: list[dict[str, Any]] = []
+    log = read_run(events, result=results.append)
+    start = log.start
+    run, cluster, began = plain(start.get("run")), plain(start.get("cluster")), finite(start.get("time"))
     if not run or not cluster or began is None:
         raise GpuClusterError(
             f"{where}: not the event log of a run: it has no start event with run and cluster"
         )
-    items = _items(results)
-    code = end.get("exit")
     return Recorded(
         run=run,
         cluster=cluster,
-        simulated=start.get("simulated")
-        is not False,  # what does not say that it is real does not count as real
+        # what does not say that it is real does not count as real
+        simulated=start.get("simulated") is not False,
         started=began,
-        finished=last,
-        exit=code if isinstance(code, int) and not isinstance(code, bool) else None,
-        arguments=plain(" ".join(map(str, _listed(start.get("arguments"))))),
-        items=tuple(items.values()),
+        finished=log.ended or 0.0,
+        exit=log.exit,
+        arguments=plain(" ".join(map(str, as_list(start.get("arguments"))))),
+        items=tuple(_items(results).values()),
         measures=tuple(_measures(results)),
     )
 
@@ -133,7 +121,7 @@ def plain(text: object) -> str:
     return " ".join(printable(text).split())[:MAX_TEXT]
 
 
-def check_of(result: Mapping[str, Any]) -> tuple[str, str]:
+def check_of(result: dict[str, Any]) -> tuple[str, str]:
     """Return (node, check with its parameters) of a result: gpu03, nccl.whole_bandwidth[all_reduce]."""
     node = plain(result.get("node"))
     name = junit.name(str(result.get("nodeid")), str(result.get("node") or ""))
@@ -141,15 +129,15 @@ def check_of(result: Mapping[str, Any]) -> tuple[str, str]:
     return node, plain(result.get("check")) + plain(bracket + inside)
 
 
-def _items(results: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Item]:
+def _items(results: Iterable[dict[str, Any]]) -> dict[tuple[str, str], Item]:
     """Return the items by node and check; of several results of one (a teardown that broke) a red one stands."""
     found: dict[tuple[str, str], Item] = {}
     for result in results:
         key = check_of(result)
         if key in found and found[key].outcome in RED:
             continue
-        verdicts = _mappings(result.get("verdicts"))
-        findings = [it for verdict in verdicts for it in _mappings(verdict.get("findings"))]
+        verdicts = as_dicts(result.get("verdicts"))
+        findings = [it for verdict in verdicts for it in as_dicts(verdict.get("findings"))]
         found[key] = Item(
             *key,
             outcome=plain(result.get("outcome")),
@@ -163,12 +151,12 @@ def _items(results: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Item]:
     return found
 
 
-def _measures(results: Iterable[Mapping[str, Any]]) -> Iterator[Measure]:
+def _measures(results: Iterable[dict[str, Any]]) -> Iterator[Measure]:
     """Yield each metric once: the median where an item measured it several times, and each node's best pair."""
     values: dict[Measure, list[float | None]] = defaultdict(list)
     for result in results:
         node, check = check_of(result)
-        for metric in _mappings(result.get("metrics")):
+        for metric in as_dicts(result.get("metrics")):
             series = Measure(
                 node,
                 check,
@@ -178,7 +166,7 @@ def _measures(results: Iterable[Mapping[str, Any]]) -> Iterator[Measure]:
                 plain(metric.get("better")),
                 bool(metric.get("detail")),
             )
-            values[series].append(_number(metric.get("value")))
+            values[series].append(finite(metric.get("value")))
     pairs: dict[Measure, list[float]] = defaultdict(list)
     for series, found in values.items():
         known = [value for value in found if value is not None]
@@ -193,21 +181,3 @@ def _measures(results: Iterable[Mapping[str, Any]]) -> Iterator[Measure]:
 
 def _with(series: Measure, **changes: Any) -> Measure:
     return Measure(**{**vars(series), **changes})
-
-
-def _mappings(data: object) -> list[Mapping[str, Any]]:
-    return [it for it in _listed(data) if isinstance(it, dict)]
-
-
-def _listed(data: object) -> list[Any]:
-    return data if isinstance(data, list) else []
-
-
-def _number(data: object) -> float | None:
-    if isinstance(data, bool) or not isinstance(data, (int, float)):
-        return None  # the event log writes NaN as a text
-    try:
-        value = float(data)
-    except OverflowError:
-        return None
-    return value if math.isfinite(value) else None

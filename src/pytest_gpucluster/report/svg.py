@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup, escape
 
 from pytest_gpucluster.core.units import format_size
+from pytest_gpucluster.report.words import round_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,6 +42,7 @@ TILE = 12  # pixels from tile to tile
 _WIDTH, _HEIGHT = 760, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 130, 24, 30
 _BINS = 60
+STEPS = (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10)  # an axis ends at one of these times a power of ten
 _LABEL_GAP = 13  # pixels between two labels at the end of curves
 
 
@@ -138,7 +140,7 @@ def curves(
     if not sizes:
         return Markup()
     values = [v for one in kept for _, v in one.points] + [high for *_, high in band] + [*bounds.values()]
-    plane = _Plane(math.log2(min(sizes)), math.log2(max(sizes)), _round_up(max(values)))
+    plane = _Plane(math.log2(min(sizes)), math.log2(max(sizes)), round_up(max(values), STEPS))
     parts = [*_axes(plane, sorted(set(sizes)))]
     if band:
         edge = [(plane.x(s), plane.y(high)) for s, _, high in band]
@@ -306,11 +308,3 @@ def _svg(width: float, height: float, title: str, parts: Iterable[str]) -> Marku
         f'aria-label="{escape(title)}">'
     )
     return Markup(head + "".join(parts) + "</svg>")  # noqa: S704 - every text in it went through escape()
-
-
-def _round_up(value: float) -> float:
-    if not math.isfinite(value) or value < 1e-300:  # noqa: PLR2004 - subnormal: no power of ten is near it
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(value))
-    steps = (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10)
-    return next(step * power for step in steps if step * power >= value * 0.999_999)

@@ -49,6 +49,13 @@ class StepResult:
         """What is known of the messages, in one line."""
         return explain(self.stderr + "\n" + "\n".join(task.stderr for task in self.tasks if not task.ok))
 
+    @property
+    def first_error(self) -> str:
+        """The first line that a task which failed wrote to stderr, or else the step itself."""
+        failed = (task.stderr for task in self.tasks if task.rc not in (0, None) and task.stderr.strip())
+        line = next((line for line in next(failed, self.stderr).strip().splitlines() if line.strip()), "")
+        return line[:300] or f"the step exited {self.rc} and said nothing of this group"
+
     def of_node(self, node: str) -> tuple[TaskResult, ...]:
         """Return the tasks of one node, in rank order."""
         return tuple(task for task in self.tasks if task.node == node)

@@ -4,10 +4,10 @@
 """Collectives on torch.distributed: bus bandwidth and correctness, without nccl-tests. One process a GPU.
 
 Runs on the nodes, under the site's python with torch (1.13 and later) or a container's; nothing else is imported.
-One file, so it may also come in on stdin or by -c:
+It comes in by -c (SOURCE: `payload_step.sent`):
 
-    srun --ntasks-per-node=8 python3 -c "$(cat collective.py)" sweep -c all_reduce -b 8 -e 4G -f 2
-    srun --ntasks-per-node=8 python3 collective.py rounds --schedule '[[["gpu01", "gpu02"]]]' -s 1G
+    srun --ntasks-per-node=8 python3 -c SOURCE sweep -c all_reduce -b 8 -e 4G -f 2
+    srun --ntasks-per-node=8 python3 -c SOURCE rounds --schedule '[[["gpu01", "gpu02"]]]' -s 1G
 
 Rank, size and node names come from Slurm's variables; rank 0's node is the rendezvous, the port is drawn from the job
 and step id (or --port, MASTER_ADDR, MASTER_PORT). `sweep` prints the table of nccl-tests 2.19 with its bus bandwidth
@@ -30,12 +30,23 @@ import json
 import math
 import os
 import re
-import resource
 import socket
 import sys
 import threading
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from pytest_gpucluster.kit.payloads.prelude import (
+    Failure,
+    exit_now,
+    expand,
+    first_line,
+    gpu_facts,
+    low_limits_hint,
+    no_device,
+    own_port,
+    write_line,
+)
 
 EXIT_FAILED, EXIT_USAGE, EXIT_NCCL, EXIT_DEADLINE, EXIT_NO_GPU, EXIT_RENDEZVOUS, EXIT_WRONG = (
     1,
@@ -62,35 +73,10 @@ MISSED = 3  # signs of life, after which a rank is the likely cause of a deadlin
 GRACE = 15.0  # seconds beyond the deadline after which a rank that says nothing is taken for dead
 CONCLUDED, GIVEN_UP = "# Collective test concluded", "# Collective test given up"
 SLOW = 5.0  # seconds that the repetitions of one size may take: on a slow network it is measured less often
-FEW_FILES = 1024  # open files: what Linux gives by default; CUDA and NCCL fail with less
 CHUNK = 1 << 24  # elements checked at once, so that a check of 16 GiB needs no second 16 GiB
 
 
-class Failure(Exception):  # noqa: N818 - it carries the exit code, too
-    """A failure with one line for people and an exit code."""
-
-    def __init__(self, message: str, code: int = EXIT_FAILED) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 # -- where am I -------------------------------------------------------------------------------------------------
-
-
-def expand(hostlist: str) -> List[str]:
-    """Return the names of a Slurm bracket list in its order: 'gpu[01-02,7],login' gives gpu01 gpu02 gpu7 login."""
-    names: List[str] = []
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", hostlist):
-        found = re.search(r"\[([^\]]*)\]", part)
-        if not found:
-            names.append(part)
-            continue
-        before, after = part[: found.start()], part[found.end() :]
-        for span in found.group(1).split(","):
-            first, _, last = span.partition("-")
-            for number in range(int(first), int(last or first) + 1):
-                names += expand(before + str(number).zfill(len(first)) + after)
-    return names
 
 
 def resolvable(name: str) -> str:
@@ -112,16 +98,13 @@ class RankPlace:
             self.local = int(env.get("SLURM_LOCALID", "0"))
         except KeyError as error:
             raise Failure(
-                "%s is not set: start this payload with srun, one task a GPU" % error, EXIT_USAGE
+                EXIT_USAGE, "%s is not set: start this payload with srun, one task a GPU" % error
             ) from None
         nodes = expand(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "")
         self.host = socket.gethostname().split(".")[0]
         self.node = env.get("SLURMD_NODENAME") or self.host
         self.address = address or env.get("MASTER_ADDR") or resolvable(nodes[0] if nodes else self.host)
-        step = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or "0"
-        seed = int(env.get("SLURM_JOB_ID") or "0") * 131 + int(step) * 17
-        # below 32768, where Linux begins to hand out ports by itself
-        self.port = int(port or env.get("MASTER_PORT") or 20000 + seed % 12000)
+        self.port = int(port or env.get("MASTER_PORT") or own_port(env))
         self.at = "rank %d on %s" % (self.rank, self.node)
 
 
@@ -131,43 +114,11 @@ def named(about: Mapping[str, Any]) -> str:
     return "rank %d on %s%s" % (about["rank"], about["node"], gpu)
 
 
-def say(text: str) -> None:
-    """Print a line at once, in one piece."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
 def complain(place: Optional[RankPlace], text: str) -> None:
     """Print a failure line to stderr, as one line."""
     where = place.at if place else socket.gethostname()
     sys.stderr.write("collective: %s: %s%s\n" % (where, " ".join(text.split()), low_limits_hint()))
     sys.stderr.flush()
-
-
-def exit_now(code: int) -> None:
-    """End this process now: threads of a hung collective would keep a normal exit waiting."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def low_limits_hint() -> str:
-    """Say which limits of this process are too low for CUDA, whose own words then are about something else."""
-    files, space = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS))
-    found = ["%d open files" % files] if 0 <= files < FEW_FILES else []
-    found += ["%.3g GiB of address space" % (space / 2.0**30)] if space != resource.RLIM_INFINITY else []
-    return "; limits of this process: " + ", ".join(found) if found else ""
-
-
-def no_device(torch: Any) -> str:
-    """Say why torch finds no CUDA device, in its own words."""
-    if torch.version.cuda is None and not getattr(torch.version, "hip", None):
-        return "it is a CPU build"
-    try:
-        torch.cuda.init()
-    except Exception as error:
-        return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-    return "no reason is known"
 
 
 def reason_of(error: BaseException) -> Tuple[str, int]:
@@ -182,9 +133,7 @@ def reason_of(error: BaseException) -> Tuple[str, int]:
         after = text.partition("Last error:")[2].strip().splitlines()
         named = [line for line in lines if re.match(r"nccl[A-Z]\w+", line)]
         return "NCCL error: " + (after or named or lines)[0], EXIT_NCCL
-    first = lines[0] if lines else type(error).__name__
-    first = first.partition(" Of the allocated memory")[0]  # of torch's advice on memory only who holds it
-    return "%s: %s" % (type(error).__name__, first), EXIT_FAILED
+    return "%s: %s" % (type(error).__name__, first_line(error) or type(error).__name__), EXIT_FAILED
 
 
 # -- the device -------------------------------------------------------------------------------------------------
@@ -218,26 +167,20 @@ class Cuda:
     def __init__(self, torch: Any, place: RankPlace) -> None:
         if not torch.cuda.is_available():
             raise Failure(
+                EXIT_NO_GPU,
                 "torch finds no CUDA device: %s (torch %s, CUDA_VISIBLE_DEVICES=%s; check --gpus-per-task)"
                 % (no_device(torch), torch.__version__, os.environ.get("CUDA_VISIBLE_DEVICES", "not set")),
-                EXIT_NO_GPU,
             )
         count = torch.cuda.device_count()
         # with --gpus-per-task each task sees its own GPU only
         if count > 1 and place.local >= count:
-            raise Failure("local rank %d, but only %d GPUs are visible" % (place.local, count), EXIT_NO_GPU)
+            raise Failure(EXIT_NO_GPU, "local rank %d, but only %d GPUs are visible" % (place.local, count))
         self.index = 0 if count == 1 else place.local
         torch.cuda.set_device(self.index)
         self.torch = torch
         self.device = torch.device("cuda", self.index)
-        about = torch.cuda.get_device_properties(self.index)
-        self.name = about.name
-        self.uuid = str(getattr(about, "uuid", "-"))
-        if self.uuid != "-" and not self.uuid.startswith("GPU-"):
-            self.uuid = "GPU-" + self.uuid
-        known = hasattr(about, "pci_bus_id")
-        parts = (getattr(about, "pci_domain_id", 0), about.pci_bus_id, about.pci_device_id) if known else None
-        self.bus = "%04x:%02x:%02x" % parts if parts else "-"
+        about = gpu_facts(torch.cuda.get_device_properties(self.index))
+        self.name, self.uuid, self.bus = about["name"], about["uuid"] or "-", about["bus"] or "-"
 
     def synchronize(self) -> None:
         """Wait for the GPU."""
@@ -518,7 +461,7 @@ class Sweep:
     def print(self, text: str) -> None:
         """Print on rank 0."""
         if self.place.rank == 0:
-            say(text)
+            write_line(text)
 
     def table(self, collective: str) -> int:
         """Print the table of one collective."""
@@ -559,7 +502,7 @@ class Sweep:
     def late(self, collective: str, nbytes: int) -> None:
         """Say which size hung, in nccl-tests' words, and leave."""
         self.vigil.accuse_silent()
-        say(
+        write_line(
             "%s: Test timeout (%ds) %s at %d bytes"
             % (self.place.node, self.args.deadline, collective, nbytes)
         )
@@ -607,7 +550,7 @@ class Rendezvous:
         except Exception as error:
             at = "%s port %d" % (place.address, place.port)
             why = "cannot listen at" if place.rank == 0 else "rendezvous unreachable:"
-            raise Failure("%s %s: %s" % (why, at, str(error).splitlines()[0]), EXIT_RENDEZVOUS) from None
+            raise Failure(EXIT_RENDEZVOUS, "%s %s: %s" % (why, at, str(error).splitlines()[0])) from None
         self.control, self.groups = stores
 
     def introduce(self, about: Mapping[str, Any], timeout: float) -> List[Dict[str, Any]]:
@@ -758,7 +701,7 @@ class HeartbeatMonitor:
         why = what + ": its process was killed or stopped, or its node hangs"
         sys.stderr.write("collective: %s: %s\n" % (named(self.about[rank]), why))
         if rank == 0:
-            say(GIVEN_UP)
+            write_line(GIVEN_UP)
             exit_now(EXIT_DEADLINE)
         self.give_up()
         exit_now(EXIT_DEADLINE)
@@ -767,11 +710,11 @@ class HeartbeatMonitor:
         """Tell the others to leave; rank 0 keeps the store until they have."""
         try:
             if self.control.add("doomed", 1) == 1:
-                say(GIVEN_UP)
+                write_line(GIVEN_UP)
             self.meeting.part("sweep", "left")
             self.meeting.linger(2 * BEAT)
         except Exception:
-            say(GIVEN_UP)  # rank 0 is gone
+            write_line(GIVEN_UP)  # rank 0 is gone
 
     def leave(self, code: int) -> None:
         """Leave since another rank has failed; that one has said why."""
@@ -922,7 +865,7 @@ class Rounds:
             "skipped": skipped,
             "ranks": [self.about[rank] for rank in ranks],
         }
-        say(json.dumps(line))
+        write_line(json.dumps(line))
 
     def give_up(
         self, number: int, members: Sequence[str], ranks: Sequence[int], problem: str, code: int
@@ -1015,7 +958,7 @@ def schedule_of(args: Any, env: Mapping[str, str]) -> List[List[List[str]]]:
             if not all(isinstance(member, str) for member in members) or len(set(members)) != len(members):
                 raise ValueError("a round needs disjoint groups of names: %s" % json.dumps(groups)[:80])
     except (ValueError, TypeError) as error:
-        raise Failure("no schedule in --schedule or COLLECTIVE_SCHEDULE: %s" % error, EXIT_USAGE) from None
+        raise Failure(EXIT_USAGE, "no schedule in --schedule or COLLECTIVE_SCHEDULE: %s" % error) from None
     return rounds  # type: ignore[no-any-return]
 
 
@@ -1039,14 +982,14 @@ def work(args: Any, place: RankPlace) -> int:
     if args.mode == "sweep" and (
         args.factor == 1 or args.factor < 0 or (not args.factor and args.increment <= 0)
     ):
-        raise Failure("the sweep never ends: -f has to be 2 or more, or -i above 0", EXIT_USAGE)
+        raise Failure(EXIT_USAGE, "the sweep never ends: -f has to be 2 or more, or -i above 0")
     schedule = schedule_of(args, os.environ) if args.mode == "rounds" else []
     prepare(args, os.environ, place)
     try:
         import torch  # noqa: PLC0415 - after the environment is set
         import torch.distributed  # noqa: PLC0415
     except ImportError as error:
-        raise Failure("%s: give the environment a python that has torch" % error, EXIT_USAGE) from None
+        raise Failure(EXIT_USAGE, "%s: give the environment a python that has torch" % error) from None
     meeting = Rendezvous(torch, place, args.rendezvous)
     try:
         device = device_of(torch, place, args.device)
@@ -1067,7 +1010,7 @@ def work(args: Any, place: RankPlace) -> int:
         return Rounds(args, torch, device, place, meeting).run(schedule, ranks)
     missing = sorted(set(range(place.size)) - {it["rank"] for it in ranks})
     if missing:
-        raise Failure("ranks %s never came to the rendezvous" % " ".join(map(str, missing)), EXIT_RENDEZVOUS)
+        raise Failure(EXIT_RENDEZVOUS, "ranks %s never came to the rendezvous" % " ".join(map(str, missing)))
     with HeartbeatMonitor(meeting, ranks) as vigil:
         groups = torch.distributed.PrefixStore("sweep", meeting.groups)
         with Deadline(args.deadline, lambda: hung_at_start(place, args.deadline, vigil)):
@@ -1091,12 +1034,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     place = None
     try:
         if not args.mode:
-            raise Failure("say sweep or rounds", EXIT_USAGE)
+            raise Failure(EXIT_USAGE, "say sweep or rounds")
         place = RankPlace(os.environ, args.address, args.port)
         return work(args, place)
     except Failure as error:
         complain(place, str(error))
-        return error.code
+        return int(error.kind)
     except Exception as error:  # one line for people instead of a traceback from every rank
         text, code = reason_of(error)
         complain(place, text)

@@ -1,1 +1,17 @@
 """Hours of load on all parts of the nodes."""
+
+from pytest_gpucluster.core.registry import Suite
+
+SUITE = Suite(
+    __name__,
+    order=16,
+    markers=("burnin: hours of load on all parts of the nodes; runs with -m burnin or --burnin-time",),
+    options={
+        "--burnin-time": {"metavar": "TIME", "help": "run the burnin suite for this time: 30m, 4h"},
+        "--burnin-resume": {
+            "metavar": "EVENTS",
+            "help": "continue the burn-in of this events.jsonl for its remaining time, without nodes that failed it",
+        },
+    },
+    on_request="options",
+)

@@ -19,14 +19,14 @@ from pytest_gpucluster.core.check import (
     NotApplicable,
     NotChecked,
     check,
-    with_contention,
     with_cause,
-    with_software_cause,
+    with_contention,
 )
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.units import format_duration, format_size
 from pytest_gpucluster.kit import xid as xids
+from pytest_gpucluster.kit.mpi_errors import with_software_cause
 from pytest_gpucluster.kit.xid_check import ACTIONS
 from pytest_gpucluster.suites.burnin import dcgm as dcgm_probe
 from pytest_gpucluster.suites.burnin.dcgm import DcgmDiag
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.outliers import Halves, Outliers
     from pytest_gpucluster.suites.burnin.config import BurninConfig
     from pytest_gpucluster.suites.burnin.dcgm import DcgmResult, DcgmWarning
-    from pytest_gpucluster.suites.burnin.results import Lie, NodeTotals, BurninResult
+    from pytest_gpucluster.suites.burnin.results import BurninResult, Lie, NodeTotals
 
 P = ParamSpec("P")
 
@@ -223,7 +223,9 @@ def _unmeasured(told: NodeTotals, *loads: str, config: BurninConfig | None = Non
         yield NotChecked(f"{loads[0]} was not run" + (f": {why}" if why else " in the time there was"))
 
 
-def _rates(whole: BurninResult, node: str, metrics: tuple[str, ...], config: BurninConfig, what: str) -> Judgement:
+def _rates(
+    whole: BurninResult, node: str, metrics: tuple[str, ...], config: BurninConfig, what: str
+) -> Judgement:
     """Judge rates against the floor of the card; one metric a GPU and rate."""
     told, judged = whole.nodes[node], False
     for rate in (rate for metric in metrics for rate in rates(whole, node, metric)):
@@ -248,7 +250,10 @@ def _host_rates(whole: BurninResult, node: str, config: BurninConfig, *metrics: 
 
 def _minding_others(
     load: str = "",
-) -> Callable[[Callable[Concatenate[BurninResult, str, P], Verdict]], Callable[Concatenate[BurninResult, str, P], Verdict]]:
+) -> Callable[
+    [Callable[Concatenate[BurninResult, str, P], Verdict]],
+    Callable[Concatenate[BurninResult, str, P], Verdict],
+]:
     """Where others at work on the GPUs explain every finding, say that instead.
 
     `load`: the one whose rates are judged; without it only memory that they hold explains anything.

@@ -21,39 +21,52 @@ DTYPES: tuple[Dtype, ...] = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int
 class BurninLimit(Model):
     """The hard limit of one rate of the burn-in on one kind of node."""
 
-    metric: Metric = Field(description="data type of the products, or another rate that the burn-in measures")
-    drain_below: float = Field(
-        gt=0, description="TFLOP/s (int8: TOP/s), GB/s, for cpu units/s: what is below it fails and may drain"
+    metric: Metric = Field(
+        description="data type of the matrix products, or another rate that the burn-in measures"
     )
-    source: str = Field(description="where the figure comes from, and why no healthy node misses it")
+    drain_below: float = Field(
+        gt=0,
+        description="TFLOP/s (int8: TOP/s), GB/s, or units/s for cpu; a lower rate fails and may drain the node",
+    )
+    source: str = Field(description="origin of the figure, and why every healthy node reaches it")
 
 
 class BurninConfig(Model):
     """How the burnin suite loads the nodes, and what it accepts."""
 
     environment: str | None = Field(
-        None, description="name under `environments` for the step: its python has torch, or its container"
+        None,
+        description="name under `environments`, used for the step: its python or container must have torch",
     )
-    time: Duration = Field(3600, description="how long, where --burnin-time does not say")
+    time: Duration = Field(3600, description="duration; --burnin-time overrides it")
     load: Duration = Field(
-        10, description="of one load; less where fewer than three rounds would fit into the time"
+        10, description="duration of one load; shorter if fewer than three rounds would fit into the time"
     )
-    loads: tuple[Load, ...] = Field(ALL, min_length=1, description="which loads")
+    loads: tuple[Load, ...] = Field(ALL, min_length=1, description="loads to run")
     dtypes: tuple[Dtype, ...] = Field(
-        DTYPES, min_length=1, description="of the products; what a GPU lacks is left out"
+        DTYPES,
+        min_length=1,
+        description="data types of the matrix products; types that a GPU lacks are left out",
     )
     dcgm: int = Field(1, ge=1, le=4, description="level of `dcgmi diag -r`, once, where DCGM is installed")
-    dcgm_timeout: Duration = Field(3600, description="of dcgmi; level 3 takes half an hour")
-    storage: FolderPath | None = Field("/tmp", description="folder of each node to write to; null: none")  # noqa: S108 - a node's own
-    storage_size: Size = Field(2**30, gt=0, description="bytes written and read back a round")
-    memory: Size | None = Field(
-        None, gt=0, description="bytes; default: a quarter of what is available, 64 GiB at most"
+    dcgm_timeout: Duration = Field(3600, description="time limit of dcgmi; level 3 takes half an hour")
+    storage: FolderPath | None = Field(
+        "/tmp",  # noqa: S108 - of the node
+        description="folder on each node for the storage load; null: no storage load",
     )
-    cpus: int | None = Field(None, ge=1, description="processes on CPUs; default: all CPUs but one a GPU")
-    nccl_size: Size = Field(2**30, gt=0, description="message of the all-reduce")
+    storage_size: Size = Field(2**30, gt=0, description="bytes written and read back per round")
+    memory: Size | None = Field(
+        None,
+        gt=0,
+        description="bytes of the memory load; default: a quarter of the available memory, at most 64 GiB",
+    )
+    cpus: int | None = Field(
+        None, ge=1, description="processes of the CPU load; default: all CPUs but one per GPU"
+    )
+    nccl_size: Size = Field(2**30, gt=0, description="message size of the all-reduce")
     expect: dict[Metric, Annotated[float, Field(gt=0)]] = Field(
         {},
-        description="hard limits, in place of those of profile and card; below them a node may be drained: "
+        description="hard limits, instead of those of profile and card; below them a node may be drained: "
         "bf16: 600 (TFLOP/s), hbm: 3600, h2d: 40, peer, nccl_alone, nccl_pairs, memory, storage_write, storage_read "
         "(GB/s), cpu (units/s)",
     )
@@ -61,7 +74,7 @@ class BurninConfig(Model):
         0.1,
         gt=0,
         lt=1,
-        description="a GPU this share below the fleet's median, and an outlier, is a straggler",
+        description="a GPU is a straggler if it is an outlier and below the median of all GPUs by this share",
     )
     min_relative_host: float = Field(
         0.3, gt=0, lt=1, description="the same for copies, NCCL, CPU, memory and storage, which vary more"
@@ -70,13 +83,13 @@ class BurninConfig(Model):
         None, gt=0, description="degrees Celsius under load; default: the GPU's own slowdown temperature"
     )
     max_throttled: float = Field(
-        0.2, ge=0, le=1, description="share of samples in which heat or the power brake may slow a GPU"
+        0.2, ge=0, le=1, description="accepted share of samples in which heat or the power brake slows a GPU"
     )
-    max_corrected: int = Field(100, ge=0, description="corrected ECC errors of one GPU that are accepted")
-    silence: Duration = Field(60, description="a node that says nothing for so long is lost")
-    beat: Duration = Field(5, description="how often a node gives a sign of life")
-    sample: Duration = Field(2, description="how often temperature, clocks and power are read")
-    payload: tuple[str, ...] = Field((), description="command in place of the workers of our payload")
+    max_corrected: int = Field(100, ge=0, description="accepted corrected ECC errors per GPU")
+    silence: Duration = Field(60, description="a node that sends nothing for this time counts as lost")
+    beat: Duration = Field(5, description="interval of a node's heartbeat")
+    sample: Duration = Field(2, description="interval between readings of temperature, clocks and power")
+    payload: tuple[str, ...] = Field((), description="command instead of the workers of the bundled payload")
 
     def load_seconds(self, total: float) -> float:
         """Return seconds for one load, so that about three rounds fit into `total` seconds."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpucluster.suites.burnin.config import BurninConfig
-    from pytest_gpucluster.suites.burnin.results import GpuAbout, BurninResult
+    from pytest_gpucluster.suites.burnin.results import BurninResult, GpuAbout
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ file that travels by -c; srun copies its stdin to the agent of every node:
 
     srun --ntasks-per-node=1 --gres=gpu:8 python3 -c BOOT PACKED agent OPTIONS COLLECTIVE
 
-PACKED is this file by `packed`, COLLECTIVE the payload of the nccl suite likewise, OPTIONS a JSON object (see
-`Agent`). Commands, one a line:
+PACKED is this file, as `payload_step.sent` returns it, by `packed`, COLLECTIVE the payload of the nccl suite likewise,
+OPTIONS a JSON object (see `Agent`). Commands, one a line:
 
     {"do": "round", "id": 3, "round": 1, "loads": [{"load": "matmul", "seconds": 10, "dtypes": ["bf16"], "seed": 1}]}
     {"do": "leave", "nodes": ["gpu07"]}        these agents end
@@ -44,6 +44,16 @@ import types
 import xml.etree.ElementTree as ET
 import zlib
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+
+from pytest_gpucluster.kit.payloads.prelude import (
+    exit_now,
+    first_line,
+    gpu_facts,
+    low_limits_hint,
+    no_device,
+    node_name,
+    say,
+)
 
 # The source travels packed: one argument of a command holds 128 KiB at most, and so does a whole command over SSH
 BOOT = "import base64, sys, zlib; exec(compile(zlib.decompress(base64.b64decode(sys.argv[1])), 'burnin.py', 'exec'))"
@@ -85,22 +95,9 @@ def packed(source: str) -> str:
     return base64.b64encode(zlib.compress(source.encode(), 9)).decode()
 
 
-def say(**fields: Any) -> None:
-    """Print one line of JSON at once, in one piece."""
-    with _SAYING:
-        sys.stdout.write(json.dumps(fields, separators=(",", ":")) + "\n")
-        sys.stdout.flush()
-
-
-_SAYING = threading.Lock()
-
-
 def reason_of(error: BaseException) -> str:
     """Return an exception as one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    first = lines[0] if lines else "no message"
-    first = first.partition(" Of the allocated memory")[0]  # of torch's advice on memory only who holds it
-    return ("%s: %s" % (type(error).__name__, first))[:300]
+    return ("%s: %s" % (type(error).__name__, first_line(error) or "no message"))[:300]
 
 
 def output_of(
@@ -593,7 +590,7 @@ class Agent:
 
     def __init__(self, options: Mapping[str, Any], source: str) -> None:
         self.options, self.source = options, source
-        self.node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
+        self.node = node_name()
         self.counters = Counters(bool(options.get("sudo")))
         self.commands = queue.Queue()  # type: queue.Queue[Optional[Dict[str, Any]]]
         self.stopped = threading.Event()
@@ -1047,20 +1044,16 @@ class Gpu:
             shown = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
             raise RuntimeError(
                 "torch %s finds no CUDA device: %s (CUDA_VISIBLE_DEVICES=%s)"
-                % (torch.__version__, collective().no_device(torch), shown)
+                % (torch.__version__, no_device(torch), shown)
             )
         self.torch, self.index = torch, index
         self.device = torch.device("cuda", index)
         torch.cuda.set_device(self.device)
         about = torch.cuda.get_device_properties(index)
         self.capability = torch.cuda.get_device_capability(index)
-        self.name, self.sms = about.name, about.multi_processor_count
-        uuid = str(getattr(about, "uuid", ""))
-        self.uuid = uuid if uuid.startswith("GPU-") or not uuid else "GPU-" + uuid
-        self.bus = ""
-        if hasattr(about, "pci_bus_id"):
-            parts = (getattr(about, "pci_domain_id", 0), about.pci_bus_id, about.pci_device_id)
-            self.bus = "%04x:%02x:%02x.0" % parts
+        self.sms, known = about.multi_processor_count, gpu_facts(about)
+        self.name, self.uuid = known["name"], known["uuid"]
+        self.bus = known["bus"] and known["bus"] + ".0"
         # results are the same bit by bit only on equal hardware under equal libraries
         self.alike = "%s/%d/%s/%s" % (self.name, self.sms, torch.__version__, torch.version.cuda)
         torch.zeros(1, device=self.device)
@@ -1301,14 +1294,6 @@ def collective() -> Any:
 _COLLECTIVE = None  # type: Any
 
 
-def low_limits_hint() -> str:
-    """Say which limits of this process are too low, as that payload does."""
-    try:
-        return str(collective().cramped())
-    except Exception:  # whoever started us gave none
-        return ""
-
-
 def allow_tf32(torch: Any, allowed: bool) -> None:  # noqa: FBT001 - a switch
     """Let products of float32 use TF32, or not; torch 2.9 has a new name for it."""
     try:
@@ -1353,5 +1338,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.stdout.flush()
-    os._exit(main(sys.argv[2:]))
+    exit_now(main(sys.argv[2:]))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.majority import norm
-from pytest_gpucluster.suites.gpu.checks import EXPECTED_PROCESSES
+from pytest_gpucluster.kit.gpu_processes import EXPECTED_PROCESSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

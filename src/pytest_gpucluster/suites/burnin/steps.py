@@ -19,12 +19,12 @@ from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import SlurmError, StepError
 from pytest_gpucluster.core.units import format_duration, parse_duration
 from pytest_gpucluster.kit.pairing import circle
-from pytest_gpucluster.kit.payload_step import COLLECTIVE, environment_named, source_of
+from pytest_gpucluster.kit.payload_step import COLLECTIVE, environment_named, sent, source_of
 from pytest_gpucluster.suites.burnin import checks, payload
-from pytest_gpucluster.suites.burnin.results import NodeTotals, BurninResult
+from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
@@ -71,21 +71,15 @@ class ResumeState:
     rounds: int = 0
     nodes: dict[str, NodeTotals] = field(default_factory=dict)
 
-    @classmethod
-    def read(cls, events: Iterable[Mapping[str, Any]]) -> ResumeState:
-        """Add up the burn-in events of a log; a log without any gives asked 0."""
-        found = cls()
-        for event in events:
-            if event.get("event") != EVENT:
-                continue
-            if event["what"] == "begin":
-                found.asked = max(found.asked, float(event["asked"]))
-            found.seconds = max(found.seconds, float(event.get("seconds", 0.0)))
-            found.rounds = max(found.rounds, int(event.get("rounds", 0)))
-            if event["what"] == "told":
-                told = NodeTotals.from_dict(event["told"])
-                found.nodes.setdefault(told.node, NodeTotals(told.node)).merge(told)
-        return found
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Add a burn-in event of a log; where a log has none, `asked` stays 0."""
+        if event["what"] == "begin":
+            self.asked = max(self.asked, float(event["asked"]))
+        self.seconds = max(self.seconds, float(event.get("seconds", 0.0)))
+        self.rounds = max(self.rounds, int(event.get("rounds", 0)))
+        if event["what"] == "told":
+            told = NodeTotals.from_dict(event["told"])
+            self.nodes.setdefault(told.node, NodeTotals(told.node)).merge(told)
 
 
 class Burnin:
@@ -204,7 +198,7 @@ class Burnin:
         # the payload of the nccl suite brings collectives and their checks
         argv = (
             *(python, "-c", payload.BOOT, payload.packed(source_of(__file__)), "agent"),
-            *(json.dumps(options), payload.packed(COLLECTIVE.read_text())),
+            *(json.dumps(options), payload.packed(sent(COLLECTIVE))),
         )
         request = StepRequest(
             argv=argv,

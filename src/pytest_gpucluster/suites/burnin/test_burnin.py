@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.suites.burnin import checks
+from pytest_gpucluster.suites.burnin import SUITE, checks
 from pytest_gpucluster.suites.burnin.steps import EARLY, EVENT, Burnin
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.plugin.burnin import LiveLine
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, ClusterSession
+    from pytest_gpucluster.plugin.live_line import LiveLine
+    from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.burnin.config import BurninConfig
     from pytest_gpucluster.suites.burnin.results import BurninResult
 
@@ -47,10 +47,10 @@ def burnt(
             f"burn-in of job {held.job_id}: {told.rounds} rounds in {told.seconds:.0f} s: {told.ended}"
         )
         if told.ended.startswith(EARLY):  # never green by what was not done
-            session.stopped = f"burn-in: {told.ended}; what was found by then is judged"
+            session.stop(SUITE, f"burn-in: {told.ended}; what was found by then is judged")
         elif not told.rounds and any(not (one.lost or one.out) for one in told.nodes.values()):
-            session.stopped = (
-                f"burn-in: no round of loads was finished in {told.seconds:.0f} s: ask for more time"
+            session.stop(
+                SUITE, f"burn-in: no round of loads was finished in {told.seconds:.0f} s: ask for more time"
             )
         found.update(dict.fromkeys(told.nodes, told))
         if session.stopped:

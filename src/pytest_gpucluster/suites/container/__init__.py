@@ -1,1 +1,9 @@
 """Pyxis and Enroot on every node."""
+
+from pytest_gpucluster.core.registry import Suite
+
+SUITE = Suite(
+    __name__,
+    order=6,
+    markers=("container: Pyxis and Enroot on every node",),
+)

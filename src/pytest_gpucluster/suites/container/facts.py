@@ -8,38 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pytest_gpucluster.kit.containers import Imported
     from pytest_gpucluster.kit.framework_config import ContainerConfig
 
 HOST_VALUE, PASSED = "gpucluster-outside", "passed-through"
 MOUNTED, MOUNTED_RO = "/gpucluster-rw", "/gpucluster-ro"
 RANKS_PER_NODE = 2
-
-
-@dataclass(frozen=True)
-class Imported:
-    """An image on the nodes. `seconds`: what the import took, by the node's own clock; no entry where it was re-used.
-
-    `size`: bytes of the .sqsh as each node sees it. `failed`: node -> why, in one line.
-    """
-
-    image: str
-    name: str
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    size: Mapping[str, int] = field(default_factory=dict)
-    reused: tuple[str, ...] = ()
-    replaced: tuple[str, ...] = ()
-    failed: Mapping[str, str] = field(default_factory=dict)
-    command: str = ""
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """The nodes that have it now."""
-        return (*self.seconds, *self.reused)
-
-    def throughput(self, node: str) -> float | None:
-        """Return MB/s of the packed image; None where its size or its time is not known."""
-        seconds, size = self.seconds.get(node), self.size.get(node)
-        return size / 1e6 / seconds if seconds and size else None
 
 
 @dataclass(frozen=True)

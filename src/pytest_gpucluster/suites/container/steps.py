@@ -10,16 +10,15 @@ import secrets
 import shlex
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.slurm.pyxis import NOT_SAVED, PyxisOptions, explain_exit
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core.errors import StepError, StepTimeout
-from pytest_gpucluster.kit.payload_step import source_of
 from pytest_gpucluster.kit import enroot
-from pytest_gpucluster.kit.containers import Containers, said_of, why_failed
+from pytest_gpucluster.kit.containers import Containers, Imported, said_of, why_failed
+from pytest_gpucluster.kit.payload_step import source_of
 from pytest_gpucluster.suites.container.facts import (
     HOST_VALUE,
     MOUNTED,
@@ -27,7 +26,6 @@ from pytest_gpucluster.suites.container.facts import (
     PASSED,
     RANKS_PER_NODE,
     Found,
-    Imported,
     Seen,
     read_facts,
 )

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.core.errors import ConfigError, ProbeError
-from pytest_gpucluster.suite import probed
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.kit import enroot
 from pytest_gpucluster.kit.containers import Containers
+from pytest_gpucluster.suite import probed
 from pytest_gpucluster.suites.container import checks
 from pytest_gpucluster.suites.container.steps import ContainerExam
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.framework_config import ContainerConfig
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, ClusterSession
+    from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.container.facts import Found
 
 pytestmark = [pytest.mark.container, pytest.mark.usefixtures("claim")]

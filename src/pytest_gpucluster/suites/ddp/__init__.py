@@ -1,1 +1,10 @@
 """torch.distributed."""
+
+from pytest_gpucluster.core.registry import Suite
+
+SUITE = Suite(
+    __name__,
+    order=11,
+    markers=("ddp: torch.distributed starts, finds its ranks and trains",),
+    frameworks=("torch",),
+)

@@ -17,9 +17,10 @@ from pytest_gpucluster.core.check import (
     NotChecked,
     check,
     with_cause,
-    with_software_cause,
 )
 from pytest_gpucluster.core.majority import norm
+from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.kit.mpi_errors import with_software_cause
 from pytest_gpucluster.kit.payload_result import most_common
 
 if TYPE_CHECKING:
@@ -90,7 +91,9 @@ def framework(node: str, placed: PayloadResult) -> Judgement:
     cause="an export, an image, a hook or a prolog sets rank variables that do not fit the step",
     hint="srun --ntasks-per-node=2 env | grep -E 'WORLD_SIZE|RANK|MASTER_'; unset what sets them",
 )
-def environment(node: str, placed: PayloadResult, setters: Setters, provided: Sequence[str] = ()) -> Judgement:
+def environment(
+    node: str, placed: PayloadResult, setters: Setters, provided: Sequence[str] = ()
+) -> Judgement:
     """Judge the five variables in each task: those that were given are exact, the promised ones are there."""
     told = placed.of_node(node, "place")
     if not told:
@@ -113,7 +116,7 @@ def environment(node: str, placed: PayloadResult, setters: Setters, provided: Se
     for local, tasks in sorted(locals_.items()):
         if len(tasks) > 1:
             yield Finding(
-                f"LOCAL_RANK {local}", f"tasks {_listed(tasks)}", "one task: two ranks take one device"
+                f"LOCAL_RANK {local}", f"tasks {listed(tasks)}", "one task: two ranks take one device"
             )
 
 
@@ -318,7 +321,7 @@ def training(worked: PayloadResult) -> Judgement:
         if fact["after"] == fact["synced"]:
             yield Finding(_rank(rank, fact["node"]), "training changed no parameter", "other parameters")
         if not all(math.isfinite(float(loss)) for loss in fact["losses"]):
-            yield Finding(_rank(rank, fact["node"]), f"losses {_listed(fact['losses'])}", "finite numbers")
+            yield Finding(_rank(rank, fact["node"]), f"losses {listed(fact['losses'])}", "finite numbers")
     if trained:
         yield Metric("ddp_training", max(float(fact["seconds"]) for fact in trained.values()), "s")
         yield from _absent(worked, "done", among=trained)
@@ -339,20 +342,18 @@ def torchrun(told: PayloadResult, per_node: int) -> Judgement:
     ranks = [int(fact["rank"]) for fact in given]
     if sorted(ranks) != list(range(size)):
         yield from _agents(told)
-        yield Finding("ranks", _listed(sorted(ranks)) or "none", f"0 to {size - 1}, once each")
+        yield Finding("ranks", listed(sorted(ranks)), f"0 to {size - 1}, once each")
         if told.problem:
             yield Finding("step", told.problem, "ends by itself")
         return
     for node in told.nodes:
         locals_ = sorted(fact["given"]["LOCAL_RANK"] for fact in given if fact["node"] == node)
         if locals_ != sorted(str(number) for number in range(per_node)):
-            yield Finding(
-                f"LOCAL_RANK on {node}", _listed(locals_) or "none", f"0 to {per_node - 1}, once each"
-            )
+            yield Finding(f"LOCAL_RANK on {node}", listed(locals_), f"0 to {per_node - 1}, once each")
     for name, expected in (("WORLD_SIZE", str(size)), ("MASTER_ADDR", None), ("MASTER_PORT", None)):
         values = sorted({fact["given"][name] for fact in given})
         if len(values) > 1 or (expected and values != [expected]):
-            yield Finding(name, _listed(values), expected or "the same on all ranks")
+            yield Finding(name, listed(values), expected or "the same on all ranks")
     work = tuple(_work_of(told, size))
     yield from work
     if not work:  # an agent that fails after all ranks have done their work says nothing of the hardware
@@ -497,10 +498,6 @@ def _lacking(variable: str, value: str, there: Sequence[str]) -> list[str]:
 
 def _rank(rank: int, node: object) -> str:
     return f"rank {rank} ({node})" if node else f"rank {rank}"
-
-
-def _listed(values: object) -> str:
-    return ", ".join(str(value) for value in values)  # type: ignore[attr-defined] # any iterable
 
 
 def folded(nodes: Sequence[str]) -> str:

@@ -2,11 +2,11 @@
 # ruff: noqa: BLE001
 """torch.distributed as users start it: rank variables, process group, all-reduce, a training step, a lost rank.
 
-Runs on the nodes, one process a rank, under the site's python or a container's; it comes in by -c:
+Runs on the nodes, one process a rank, under the site's python or a container's, by -c (SOURCE: `payload_step.sent`):
 
-    srun --ntasks-per-node=2 python3 -c "$(cat ddp.py)" place
-    srun --ntasks-per-node=2 python3 -c "$(cat ddp.py)" work --backend gloo
-    srun --ntasks-per-node=1 python3 -m torch.distributed.run ... --no-python python3 -c "$(cat ddp.py)" work
+    srun --ntasks-per-node=2 python3 -c SOURCE place
+    srun --ntasks-per-node=2 python3 -c SOURCE work --backend gloo
+    srun --ntasks-per-node=1 python3 -m torch.distributed.run ... --no-python python3 -c SOURCE work
 
 `place` needs the standard library only. It tells which of WORLD_SIZE, RANK, LOCAL_RANK, MASTER_ADDR and MASTER_PORT the
 task was given, what MASTER_ADDR resolves to, whether rank 0 can bind the port, the interfaces and whether torch is
@@ -21,16 +21,25 @@ import datetime as dt
 import errno
 import hashlib
 import importlib.util
-import json
 import os
 import re
-import resource
 import signal
 import socket
 import sys
-import threading
 import time
 from typing import Any, Dict, List, Optional, Sequence
+
+from pytest_gpucluster.kit.payloads.prelude import (
+    Watch,
+    exit_now,
+    expand,
+    gpu_facts,
+    low_limits_hint,
+    no_device,
+    node_name,
+    own_port,
+    say,
+)
 
 EXIT_FAILED, EXIT_PORT, EXIT_DEADLINE, EXIT_LOST = 1, 3, 4, 9
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -38,7 +47,6 @@ INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 PERIOD = 31  # ranks so far apart hold the same data
 ELEMENTS = 1 << 20
 STEPS = 3  # of training
-FEW_FILES = 1024  # open files: what Linux gives by default; CUDA and NCCL fail with less
 
 
 class PortTaken(Exception):  # noqa: N818 - a state
@@ -48,18 +56,6 @@ class PortTaken(Exception):  # noqa: N818 - a state
 # -- where am I -------------------------------------------------------------------------------------------------
 
 
-def first_of(hostlist: str) -> str:
-    """Return the first name of a Slurm bracket list: 'gpu[01-02,7]' gives gpu01."""
-    match = re.match(r"([^\[,]*)(?:\[(\d+)[^\]]*\])?([^,\[]*)", hostlist)
-    return match.group(1) + (match.group(2) or "") + match.group(3) if match else ""
-
-
-def own_port(env: Dict[str, str]) -> int:
-    """Return a port of this step's own, below 32768, where Linux begins to hand out ports by itself."""
-    step = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or "0"
-    return 20000 + (int(env.get("SLURM_JOB_ID") or "0") * 131 + int(step) * 17) % 12000
-
-
 def from_slurm(env: Dict[str, str], address: str) -> Dict[str, str]:
     """Return the five variables as Slurm's own variables have them."""
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or ""
@@ -67,26 +63,21 @@ def from_slurm(env: Dict[str, str], address: str) -> Dict[str, str]:
         "WORLD_SIZE": env.get("SLURM_STEP_NUM_TASKS") or env.get("SLURM_NTASKS", ""),
         "RANK": env.get("SLURM_PROCID", ""),
         "LOCAL_RANK": env.get("SLURM_LOCALID", ""),
-        "MASTER_ADDR": address or first_of(nodes) or socket.gethostname(),
+        "MASTER_ADDR": address or next(iter(expand(nodes)), "") or socket.gethostname(),
         "MASTER_PORT": str(own_port(env)),
     }
 
 
-def say(kind: str, **facts: Any) -> None:
-    """Tell one thing, in one write."""
+def report(kind: str, **facts: Any) -> None:
+    """Print what this rank found; torchrun sets RANK."""
     rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "")
-    node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
-    told = {"ddp": kind, "rank": int(rank) if rank.isdigit() else -1, "node": node}
-    told.update(facts)
-    sys.stdout.write(json.dumps(told) + "\n")
-    sys.stdout.flush()
+    say(ddp=kind, rank=int(rank) if rank.isdigit() else -1, node=node_name(), **facts)
 
 
-def exit_now(code: int) -> None:
-    """End this process now: threads of a hung collective would keep a normal exit waiting."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+def stuck(watch: Watch) -> None:
+    """End this process: a phase has outlived its deadline."""
+    report("stuck", phase=watch.phase, seconds=watch.took())
+    exit_now(EXIT_DEADLINE)
 
 
 def one_line(error: BaseException) -> str:
@@ -95,25 +86,6 @@ def one_line(error: BaseException) -> str:
     named = [line for line in lines if re.search(r"Last error|ncclSystemError|Duplicate GPU", line)]
     text = "; ".join((lines[:1] + named[:2]) or [type(error).__name__])
     return "%s: %s" % (type(error).__name__, text[:400])
-
-
-def low_limits_hint() -> str:
-    """Say which limits of this process are too low for CUDA, whose own words then are about something else."""
-    files, space = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS))
-    found = ["%d open files" % files] if 0 <= files < FEW_FILES else []
-    found += ["%.3g GiB of address space" % (space / 2.0**30)] if space != resource.RLIM_INFINITY else []
-    return "; limits of this process: " + ", ".join(found) if found else ""
-
-
-def no_device(torch: Any) -> str:
-    """Say why torch finds no CUDA device, in its own words."""
-    if torch.version.cuda is None and not getattr(torch.version, "hip", None):
-        return "it is a CPU build"
-    try:
-        torch.cuda.init()
-    except Exception as error:
-        return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-    return "no reason is known"
 
 
 # -- place ------------------------------------------------------------------------------------------------------
@@ -166,7 +138,7 @@ def place(address: str) -> int:
     if own["RANK"] == "0":
         number = final["MASTER_PORT"]
         port = try_port(found["addresses"], int(number)) if number.isdigit() else "no number"
-    say(
+    report(
         "place",
         task=int(own["RANK"] or -1),
         host=socket.gethostname(),
@@ -174,7 +146,7 @@ def place(address: str) -> int:
         given=given,
         pytorch_version=env.get("PYTORCH_VERSION", ""),
         job=env.get("SLURM_JOB_ID", ""),
-        first=first_of(env.get("SLURM_STEP_NODELIST", "")),
+        first=next(iter(expand(env.get("SLURM_STEP_NODELIST", ""))), ""),
         master=found,
         port=port,
         interfaces=[name for _, name in socket.if_nameindex()],
@@ -185,31 +157,6 @@ def place(address: str) -> int:
 
 
 # -- work -------------------------------------------------------------------------------------------------------
-
-
-class Watch:
-    """Ends this process where a phase outlives its deadline."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.phase, self.until = seconds, "start", time.monotonic() + seconds
-        self.began = time.monotonic()
-        threading.Thread(target=self._guard, daemon=True).start()
-
-    def enter(self, phase: str, seconds: Optional[float] = None) -> None:
-        """Begin a phase, with a deadline of its own."""
-        self.phase, self.began = phase, time.monotonic()
-        self.until = self.began + (seconds or self.seconds)
-
-    def took(self) -> float:
-        """Return seconds since the phase began."""
-        return round(time.monotonic() - self.began, 4)
-
-    def _guard(self) -> None:
-        while True:
-            time.sleep(0.2)
-            if time.monotonic() > self.until:
-                say("stuck", phase=self.phase, seconds=self.took())
-                exit_now(EXIT_DEADLINE)
 
 
 class Worker:
@@ -234,7 +181,7 @@ class Worker:
         if self.args.backend == "nccl":
             self.watch.enter("take a GPU")
             facts = self._take_gpu()
-        say("loaded", torch=torch.__version__, cuda=torch.version.cuda or "", seconds=took, device=facts)
+        report("loaded", torch=torch.__version__, cuda=torch.version.cuda or "", seconds=took, device=facts)
 
     def _take_gpu(self) -> Dict[str, Any]:
         cuda = self.torch.cuda
@@ -251,18 +198,7 @@ class Worker:
             raise RuntimeError("LOCAL_RANK is %d, but only %d GPUs are visible" % (index, visible))
         cuda.set_device(index)
         self.device = self.torch.device("cuda", index)
-        about = cuda.get_device_properties(index)
-        bus = ""
-        if hasattr(about, "pci_bus_id"):
-            bus = "%04x:%02x:%02x" % (
-                getattr(about, "pci_domain_id", 0),
-                about.pci_bus_id,
-                about.pci_device_id,
-            )
-        uuid = str(getattr(about, "uuid", ""))
-        if uuid and not uuid.startswith("GPU-"):  # as nvidia-smi writes it
-            uuid = "GPU-" + uuid
-        return {"name": about.name, "uuid": uuid, "bus": bus, "visible": visible}
+        return {**gpu_facts(cuda.get_device_properties(index)), "visible": visible}
 
     def join(self) -> None:
         """Form the process group, as users do: init_method env://."""
@@ -275,7 +211,7 @@ class Worker:
             if self.rank == 0 and re.search(r"EADDRINUSE|[Aa]ddress already in use", str(error)):
                 raise PortTaken(one_line(error)) from error
             raise
-        say(
+        report(
             "joined",
             size=self.dist.get_world_size(),
             group_rank=self.dist.get_rank(),
@@ -300,7 +236,7 @@ class Worker:
             self.dist.all_reduce(result)
         float(result[0].item())  # a GPU works on behind our back until something is read
         each = (time.monotonic() - begin) / 3
-        say("reduced", elements=ELEMENTS, wrong=wrong, seconds=round(each, 6), bytes=ELEMENTS * 4)
+        report("reduced", elements=ELEMENTS, wrong=wrong, seconds=round(each, 6), bytes=ELEMENTS * 4)
 
     def train(self) -> None:
         """Train a model of other weights and other data on each rank: DDP has to make the weights one."""
@@ -323,7 +259,7 @@ class Worker:
             loss.backward()
             optimizer.step()
             losses.append(float(loss.item()))
-        say(
+        report(
             "trained",
             own=own,
             synced=synced,
@@ -351,7 +287,7 @@ class Worker:
         float(data[0].item())
         self.watch.enter("collective with a lost rank", self.args.notice)
         if self.rank == self.size - 1:
-            say("lost")
+            report("lost")
             os.kill(os.getpid(), signal.SIGKILL)
         begin = time.monotonic()
         try:
@@ -360,7 +296,7 @@ class Worker:
                 float(data[0].item())
                 data.fill_(1)
         except Exception as error:
-            say("noticed", seconds=round(time.monotonic() - begin, 3), reason=one_line(error))
+            report("noticed", seconds=round(time.monotonic() - begin, 3), reason=one_line(error))
         return EXIT_LOST
 
     def _all_reduce_within(self, data: Any, seconds: float) -> None:
@@ -379,10 +315,10 @@ def work(args: argparse.Namespace) -> int:
     own = from_slurm(dict(os.environ), args.address)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         own = {}
-        say("given", given={name: os.environ.get(name, "") for name in VARIABLES})
+        report("given", given={name: os.environ.get(name, "") for name in VARIABLES})
     for name, value in own.items():
         os.environ.setdefault(name, value)
-    watch = Watch(args.deadline)
+    watch = Watch(args.deadline, stuck)
     try:
         worker = Worker(args, watch)
         worker.load()
@@ -393,12 +329,12 @@ def work(args: argparse.Namespace) -> int:
         worker.train()
         worker.part()
     except PortTaken as error:
-        say("failed", phase=watch.phase, reason=str(error), port=os.environ["MASTER_PORT"])
+        report("failed", phase=watch.phase, reason=str(error), port=os.environ["MASTER_PORT"])
         return EXIT_PORT
     except BaseException as error:
-        say("failed", phase=watch.phase, reason=one_line(error) + low_limits_hint())
+        report("failed", phase=watch.phase, reason=one_line(error) + low_limits_hint())
         return EXIT_FAILED
-    say("done")
+    report("done")
     return 0
 
 

@@ -11,20 +11,17 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.kit.framework_step import WITHOUT_GPUS
 from pytest_gpucluster.kit.payload_result import PayloadResult
-from pytest_gpucluster.kit.payload_step import environment_named, run_payload, source_of
+from pytest_gpucluster.kit.payload_step import run_payload, source_of
 from pytest_gpucluster.suites.ddp import checks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
-    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.framework_config import DdpConfig
+    from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 
 KEY = "ddp"
 AGENTS = 4.0  # times what the same work took with srun, at least, until torchrun is taken for hung
@@ -39,24 +36,12 @@ _TORCHRUN = (
 
 
 class Ddp:
-    """The steps of one allocation, each run when it is first asked for. `gpus` is 0 where nodes have no real ones."""
+    """The steps of one allocation, each run when it is first asked for."""
 
-    def __init__(
-        self,
-        slurm: Slurm,
-        allocation: Allocation,
-        cluster: Cluster,
-        claim: DdpConfig,
-        inventory: Mapping[str, NodeInfo],
-        *,
-        nodes: Sequence[str],
-        gpus: int,
-    ) -> None:
-        self._slurm, self._allocation, self._inventory = slurm, allocation, inventory
-        self.claim, self.gpus = claim, gpus
-        self.nodes = tuple(nodes)[: claim.nodes]
-        self.ntasks_per_node = claim.ntasks_per_node or gpus or 2
-        self.environment = environment_named(cluster, claim.environment, "ddp")
+    def __init__(self, steps: FrameworkStepRunner, claim: DdpConfig) -> None:
+        self._steps, self.claim = steps, claim
+        self.nodes, self.gpus, self.environment = steps.nodes, steps.real_gpus, steps.environment
+        self.ntasks_per_node = claim.ntasks_per_node or self.gpus or WITHOUT_GPUS
         self._worked: dict[str, PayloadResult] = {}
         self._lost: dict[str, PayloadResult] = {}
 
@@ -118,8 +103,8 @@ class Ddp:
         """All phases with torchrun (c10d) as the launcher: one agent a node."""
         if not self.fit:
             return PayloadResult(KEY, (), 0)
-        address, per_node = self._address(self.fit[0]), str(self.ntasks_per_node)
-        words = ("sh", "-c", _TORCHRUN, "torchrun", self._python, str(len(self.fit)), per_node, address)
+        address, per_node = self._steps.address(self.fit[0]), str(self.ntasks_per_node)
+        words = ("sh", "-c", _TORCHRUN, "torchrun", self._steps.python, str(len(self.fit)), per_node, address)
         backend = self.backends[-1]
         options: dict[str, Any] = {"gpus_per_node": self.gpus} if self.gpus else {}
         # an agent beside each rank imports torch too, one after the other: a slow machine takes long over it
@@ -133,15 +118,6 @@ class Ddp:
     def phase(self) -> float:
         """Seconds for one phase of the payload: what hangs is named before the step is cancelled."""
         return max(10.0, self.claim.deadline / 3)
-
-    @property
-    def _python(self) -> str:
-        return self.environment.python if self.environment else "python3"
-
-    def _address(self, node: str) -> str:
-        # Slurm knows the address of a node even where its name does not resolve
-        info = self._inventory.get(node)
-        return (info.address if info is not None else "") or node
 
     def _work(self, mode: str, backend: str, *words: str) -> PayloadResult:
         if not self.fit:
@@ -159,18 +135,13 @@ class Ddp:
         return told
 
     def _step(self, nodes: Sequence[str], mode: str, *words: str, **options: Any) -> PayloadResult:
-        address = ("--address", self._address(nodes[0]))
-        argv = (self._python, "-c", source_of(__file__), mode, *address, *words)
+        address = ("--address", self._steps.address(nodes[0]))
+        argv = (self._steps.python, "-c", source_of(__file__), mode, *address, *words)
         return self._run(nodes, argv, **options)
 
     def _run(self, nodes: Sequence[str], argv: Sequence[str], **options: Any) -> PayloadResult:
         exports = self.environment.exports if self.environment else {}
-        request = StepRequest(
-            argv=tuple(argv),
-            nodes=tuple(nodes),
-            # ranks that share a node's cores: the same that torchrun sets
-            env={} if "OMP_NUM_THREADS" in exports else {"OMP_NUM_THREADS": "1"},
-            environment=self.environment,
-            **{"timeout": self.claim.deadline, **options},
-        )
-        return run_payload(self._slurm, self._allocation, request, KEY)
+        # ranks that share a node's cores: the same that torchrun sets
+        env = {} if "OMP_NUM_THREADS" in exports else {"OMP_NUM_THREADS": "1"}
+        request = self._steps.request(argv, nodes=tuple(nodes), env=env, **options)
+        return run_payload(self._steps.slurm, self._steps.allocation, request, KEY)

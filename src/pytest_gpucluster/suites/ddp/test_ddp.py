@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpucluster.core.check import combined
+from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+from pytest_gpucluster.suite import taking_part
 from pytest_gpucluster.suites.ddp import checks
 from pytest_gpucluster.suites.ddp.steps import Ddp
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.framework_config import DdpConfig
     from pytest_gpucluster.kit.payload_result import PayloadResult
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, ClusterSession
+    from pytest_gpucluster.plugin.session import ClusterSession, Node
 
 pytestmark = [pytest.mark.ddp]
 BACKENDS = ("gloo", "nccl")
@@ -33,29 +36,16 @@ def claim(cluster: Cluster) -> DdpConfig:
 
 
 @pytest.fixture(scope="session")
-def runs(
-    claim: DdpConfig, allocation: Allocation, cluster: Cluster, gpucluster_session: ClusterSession
-) -> list[Ddp]:
+def runs(claim: DdpConfig, allocation: Allocation, gpucluster_session: ClusterSession) -> list[Ddp]:  # noqa: ARG001 - not applicable without a scheduler
     """One run an allocation."""
-    session, made = gpucluster_session, []
-    for held in session.allocations:
-        nodes = session.without_problem(held.nodes)
-        profile = session.nodes[held.nodes[0]].profile
-        info = session.inventory.get(held.nodes[0])
-        gpus = 0 if profile.simulated or profile.gpu is None else (info and info.gpus) or profile.gpu.count
-        if nodes:
-            made.append(
-                Ddp(allocation.slurm, held, cluster, claim, session.inventory, nodes=nodes, gpus=gpus)
-            )
-    return made
+    steps = FrameworkStepRunner.of_allocations(gpucluster_session, claim, "ddp")
+    return [Ddp(it, claim) for it in steps]
 
 
 @pytest.fixture
 def run(runs: list[Ddp], node: Node) -> Ddp:
     """The run that this item's node takes part in."""
-    found = next((run for run in runs if node.name in run.nodes), None)
-    if found is None:
-        pytest.skip("not applicable: `ddp.nodes` of the cluster file asks for fewer nodes")
+    found = taking_part(runs, node.name, "ddp")
     _ = found.placed  # here: what breaks is an error, not a verdict on the node
     return found
 
@@ -71,7 +61,7 @@ def backend(request: pytest.FixtureRequest, runs: list[Ddp]) -> str:
 @pytest.fixture
 def worked(runs: list[Ddp], backend: str) -> list[PayloadResult]:
     """The step that works, of every allocation."""
-    return [run.worked(backend) for run in runs]
+    return [run.worked(backend) for run in runs if backend in run.backends]
 
 
 @pytest.fixture
@@ -83,9 +73,10 @@ def under_torchrun(runs: list[Ddp]) -> list[PayloadResult]:
 @pytest.fixture
 def lost(runs: list[Ddp], backend: str) -> list[PayloadResult]:
     """The step that loses a rank, of every allocation."""
-    if all(len(run.nodes) * run.ntasks_per_node < 2 for run in runs):  # noqa: PLR2004 - nobody to lose
+    several = [run for run in runs if backend in run.backends and len(run.nodes) * run.ntasks_per_node > 1]
+    if not several:
         pytest.skip("not applicable: one rank alone")
-    return [run.lost(backend) for run in runs]
+    return [run.lost(backend) for run in several]
 
 
 @pytest.fixture
@@ -123,8 +114,7 @@ def test_interface(run: Ddp, node: Node, expect: Expect) -> None:
 
 def test_master_port(runs: list[Ddp], expect: Expect) -> None:
     """MASTER_PORT is the same in every task, and free on the node of rank 0."""
-    for run in runs:
-        expect(checks.master_port(run.placed))
+    expect(combined(checks.master_port(run.placed) for run in runs))
 
 
 def test_devices(on_gpus: PayloadResult, node: Node, expect: Expect) -> None:
@@ -134,29 +124,25 @@ def test_devices(on_gpus: PayloadResult, node: Node, expect: Expect) -> None:
 
 def test_group(worked: list[PayloadResult], expect: Expect) -> None:
     """All ranks form one process group, started by srun."""
-    for told in worked:
-        expect(checks.group(told))
+    expect(combined(checks.group(told) for told in worked))
 
 
 def test_all_reduce(worked: list[PayloadResult], expect: Expect) -> None:
     """The sum over all ranks is right in every element."""
-    for told in worked:
-        expect(checks.all_reduce(told))
+    expect(combined(checks.all_reduce(told) for told in worked))
 
 
 def test_training(worked: list[PayloadResult], expect: Expect) -> None:
     """Training with DistributedDataParallel leaves equal parameters on all ranks."""
-    for told in worked:
-        expect(checks.training(told))
+    expect(combined(checks.training(told) for told in worked))
 
 
 def test_torchrun(runs: list[Ddp], under_torchrun: list[PayloadResult], expect: Expect) -> None:
     """The same with torchrun (c10d) as the launcher: ranks once each, right sum, equal parameters."""
-    for run, told in zip(runs, under_torchrun, strict=True):
-        expect(checks.torchrun(told, run.ntasks_per_node))
+    told = zip(runs, under_torchrun, strict=True)
+    expect(combined(checks.torchrun(it, run.ntasks_per_node) for run, it in told))
 
 
-def test_lost_rank(runs: list[Ddp], lost: list[PayloadResult], expect: Expect) -> None:
+def test_lost_rank(lost: list[PayloadResult], claim: DdpConfig, expect: Expect) -> None:
     """A job whose rank is killed ends within its deadline, and not with 0."""
-    for run, told in zip(runs, lost, strict=True):
-        expect(checks.lost_rank(told, run.claim.lost_rank))
+    expect(combined(checks.lost_rank(told, claim.lost_rank) for told in lost))

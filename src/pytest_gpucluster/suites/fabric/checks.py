@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.majority import Norm, norm
 from pytest_gpucluster.core.metric_direction import NEITHER
+from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.suites.fabric.facts import COUNTERS
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def hca_count(adapters: Adapters, profile: Profile) -> Judgement:
     ports = _physical(adapters)
     yield Metric("hca_ports", len(ports), "ports")
     if len(ports) < profile.fabric.hcas:
-        names = ", ".join(sorted(port.device for port in ports)) or "none"
+        names = listed(sorted(port.device for port in ports))
         yield Finding("adapters", f"{len(ports)} ports ({names})", f"{profile.fabric.hcas}")
 
 
@@ -545,15 +546,13 @@ def nccl_names(value: str, there: frozenset[str]) -> Iterator[str]:
         yield "names nothing"
     elif exclude:
         if not [name for name in there if not any(fits(name, entry) for entry in entries)]:
-            yield f"leaves none of {_shown(there)}"
+            yield f"leaves none of {listed(sorted(there))}"
     elif exact:
-        yield from (f"no {entry}; there are {_shown(there)}" for entry in entries if entry not in there)
+        yield from (
+            f"no {entry}; there are {listed(sorted(there))}" for entry in entries if entry not in there
+        )
     elif not any(fits(name, entry) for name in there for entry in entries):
-        yield f"no name begins so; there are {_shown(there)}"
-
-
-def _shown(names: frozenset[str]) -> str:
-    return ", ".join(sorted(names)) or "none"
+        yield f"no name begins so; there are {listed(sorted(there))}"
 
 
 def _nccl_socket(value: str, found: Interfaces) -> Iterator[str]:
@@ -568,7 +567,7 @@ def _exact(value: str, found: Interfaces) -> Iterator[str]:
     """Judge a list of exact interface names (Gloo, TensorPipe)."""
     for entry in _entries(value) or [""]:
         if entry not in found.names:
-            yield f"no {entry or 'name'}; there are {_shown(found.names)}"
+            yield f"no {entry or 'name'}; there are {listed(sorted(found.names))}"
 
 
 def _ucx(value: str, found: Interfaces) -> Iterator[str]:
@@ -580,7 +579,7 @@ def _ucx(value: str, found: Interfaces) -> Iterator[str]:
         if device in found.devices and not (colon and port.isdecimal()):
             yield f"{entry}: UCX needs the port too, like {device}:1"
         elif device not in (found.devices if colon else found.names):
-            yield f"no {entry or 'name'}; there are {_shown(found.names | found.devices)}"
+            yield f"no {entry or 'name'}; there are {listed(sorted(found.names | found.devices))}"
 
 
 def _open_mpi(value: str, found: Interfaces) -> Iterator[str | NotChecked]:
@@ -592,7 +591,7 @@ def _open_mpi(value: str, found: Interfaces) -> Iterator[str | NotChecked]:
             yield f"{entry} is no subnet"
             continue
         if subnet is None and entry not in found.names:
-            yield f"no {entry or 'name'}; there are {_shown(found.names)}"
+            yield f"no {entry or 'name'}; there are {listed(sorted(found.names))}"
         elif subnet is not None and found.addresses is None:
             yield NotChecked(f"{entry}: the node's addresses cannot be read (ip is absent)")
         elif subnet is not None and not _has_address(subnet, found):

@@ -1,1 +1,9 @@
 """The GPUs of every node."""
+
+from pytest_gpucluster.core.registry import Suite
+
+SUITE = Suite(
+    __name__,
+    order=3,
+    markers=("gpu: the GPUs of the nodes",),
+)

@@ -21,6 +21,7 @@ from pytest_gpucluster.core.check import (
 )
 from pytest_gpucluster.core.majority import Norm, norm, owners
 from pytest_gpucluster.core.units import format_size
+from pytest_gpucluster.kit.gpu_processes import unexpected_processes
 from pytest_gpucluster.kit.nvidia_smi import HANG, NOT_REPORTED, REQUIRES_RESET, ROWS, Gpu, Gpus, lacking
 
 if TYPE_CHECKING:
@@ -101,9 +102,6 @@ RETIRED_PAGES = 63
 
 # What the words of gpu_recovery_action ask for (nvml.h, nvmlDeviceGpuRecoveryAction_t); any other: a reset.
 RECOVERY = {"Reboot": Action.REBOOT, "Drain P2P": Action.DRAIN, "Drain and Reset": Action.RESET_GPU}
-
-# CUDA's own daemon, which keeps a context on every GPU where a site runs it.
-EXPECTED_PROCESSES = ("nvidia-cuda-mps-server",)
 
 
 # --- what the fleet agrees on ------------------------------------------------------------------------------------
@@ -1159,14 +1157,8 @@ def idle_memory(gpus: Gpus, apps: Sequence[App], profile: GpuProfile) -> Judgeme
 @_of_gpus
 def stray_processes(gpus: Gpus, apps: Sequence[App]) -> Judgement:
     """Nobody computes on the GPUs of an idle node."""
-    for app in apps:
-        if app.name.rpartition("/")[2] in EXPECTED_PROCESSES:
-            continue
-        size = "memory unknown" if app.memory is None else format_size(app.memory)
-        pid = "?" if app.pid is None else app.pid
-        yield Finding(
-            gpus.named(app.uuid), f"process {pid} {app.name} ({size})", "no process on an idle node"
-        )
+    for gpu, process in unexpected_processes(gpus, apps):
+        yield Finding(gpu, process, "no process on an idle node")
 
 
 @check(

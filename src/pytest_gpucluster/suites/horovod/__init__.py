@@ -1,1 +1,10 @@
 """Horovod."""
+
+from pytest_gpucluster.core.registry import Suite
+
+SUITE = Suite(
+    __name__,
+    order=9,
+    markers=("horovod: Horovod starts, finds its ranks and trains", "gloo: runs over the gloo controller"),
+    frameworks=("horovod",),
+)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Finding, Metric, NotApplicable, check
 from pytest_gpucluster.core.majority import norm
+from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.payload_result import most_common
 
 if TYPE_CHECKING:
@@ -92,7 +93,11 @@ def build(
     for name, measured, expected in parts:
         lacking = sorted(set(expected) - measured)
         if lacking:
-            yield Finding(name, f"without {', '.join(lacking)}; with {_listed(measured)}", _listed(expected))
+            yield Finding(
+                name,
+                f"without {', '.join(lacking)}; with {listed(sorted(measured))}",
+                listed(sorted(expected)),
+            )
 
 
 @check(
@@ -200,7 +205,7 @@ def training(world: World) -> Judgement:
     for when in ("before", "after"):
         usual = most_common(str(told["trained"][when]) for told in world.ranks)
         if other := [told for told in world.ranks if told["trained"][when] != usual]:
-            names = _listed(f"{told['rank']} ({told['node']})" for told in other)
+            names = listed(sorted(f"{told['rank']} ({told['node']})" for told in other))
             yield Finding(f"parameters {when} the step", f"ranks {names} differ", "equal on all ranks")
     for told in world.ranks:
         if told["trained"]["before"] == told["trained"]["after"]:
@@ -224,7 +229,7 @@ def _places(world: World) -> Iterable[Finding]:
         yield Finding("ranks", f"{len(missing)} of {size} told nothing: {where}", "every rank once")
     twice = sorted(rank for rank, count in seen.items() if count > 1)
     if twice:
-        yield Finding("ranks", f"more than once: {_listed(twice)}", "every rank once")
+        yield Finding("ranks", f"more than once: {listed(sorted(map(str, twice)))}", "every rank once")
     for told in world.ranks:
         yield from _place(world, told)
 
@@ -285,7 +290,3 @@ def _unfit(world: World) -> NotApplicable | None:
     if world.not_applicable:
         return NotApplicable(world.not_applicable)
     return None if world.believed else NotApplicable(NOT_BELIEVED)
-
-
-def _listed(names: Iterable[object]) -> str:
-    return ", ".join(sorted(str(name) for name in names)) or "none"

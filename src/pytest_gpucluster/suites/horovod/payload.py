@@ -13,19 +13,25 @@ Exit codes: 0 all was measured, 1 see "problem", 4 deadline.
 """
 
 import argparse
-import fcntl
 import hashlib
-import json
 import os
 import socket
-import struct
 import sys
 import threading
 import time
 import urllib.request
 from typing import Any, Dict, List, Optional
 
-SIOCGIFADDR = 0x8915
+from pytest_gpucluster.kit.payloads.prelude import (
+    Failure,
+    address_of,
+    address_towards,
+    error_text,
+    exit_now,
+    interfaces,
+    say,
+)
+
 ELEMENTS = 10007  # prime: no size of a ring divides it
 TIMED = 4 << 20  # float32 elements of the timed all-reduce: 16 MiB
 ROUNDS = 5
@@ -35,66 +41,31 @@ STAGE = ["start"]
 UNDER_HOROVODRUN = "--launcher=horovodrun" in sys.argv
 
 
-class Failure(Exception):  # noqa: N818 - it says what went wrong to people
-    """One line for people, and what kind of fault it is."""
-
-    def __init__(self, what: str, message: str) -> None:
-        super().__init__(message)
-        self.what = what
-
-
-def node_name() -> str:
-    """Return the name of this node; horovodrun carries the first node's variables to all, so there the host's."""
+def report(kind: str, **facts: Any) -> None:
+    """Print what this rank found; horovodrun carries the first node's variables to all, so there the host's name."""
     slurms = "" if UNDER_HOROVODRUN else os.environ.get("SLURMD_NODENAME", "")
-    return slurms or socket.gethostname()
-
-
-def say(kind: str, **facts: Any) -> None:
-    """Print one JSON line in one piece."""
-    sys.stdout.write(json.dumps({"kind": kind, "node": node_name(), **facts}) + "\n")
-    sys.stdout.flush()
+    say(kind=kind, node=slurms or socket.gethostname(), **facts)
 
 
 def fail(what: str, problem: str, code: int) -> None:
     """Tell a problem and end now: a hung collective would keep a normal exit waiting."""
     rank = os.environ.get("SLURM_PROCID") or os.environ.get("HOROVOD_RANK") or "?"
-    say("problem", rank=rank, what=what, stage=STAGE[0], problem=" ".join(problem.split())[:400])
-    sys.stderr.flush()
-    os._exit(code)
+    report("problem", rank=rank, what=what, stage=STAGE[0], problem=" ".join(problem.split())[:400])
+    exit_now(code)
 
 
 # -- where am I --------------------------------------------------------------------------------------------------
 
 
-def interfaces() -> Dict[str, str]:
-    """Return {interface: IPv4 address} of this node."""
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue  # it has no IPv4 address
-            found[name] = socket.inet_ntoa(answer[20:24])
-    return found
-
-
 def interface_of(wanted: Optional[str], other: str) -> str:
     """Return the interface asked for, or the one towards another node; nothing is sent."""
-    known = interfaces()
     if wanted:
-        if wanted not in known:
-            there = ", ".join(sorted(known)) or "none"
-            raise Failure(
-                "interface", "interface %s has no IPv4 address here; there are: %s" % (wanted, there)
-            )
+        address_of(wanted)
         return wanted
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((other, 9))
-        own = probe.getsockname()[0]
+    own = address_towards(other)
     if own.startswith("127."):
         return "lo"
-    return next((name for name, address in known.items() if address == own), "lo")
+    return next((name for name, address in interfaces().items() if address == own), "lo")
 
 
 def rendezvous(hosts: List[str], per_node: int, port: int, nonce: str) -> None:
@@ -364,7 +335,7 @@ def measure(framework: Any, interface: str) -> None:
     STAGE[0] = "training"
     trained = framework.train()
     STAGE[0] = "shutdown"
-    say(
+    report(
         "rank",
         rank=rank,
         size=size,
@@ -422,9 +393,9 @@ def main(argv: List[str]) -> int:
             os.environ.update(HOROVOD_CONTROLLER="mpi", HOROVOD_CPU_OPERATIONS="mpi")
         measure(framework, interface or os.environ.get("HOROVOD_GLOO_IFACE", ""))
     except Failure as error:
-        fail(error.what, str(error), 1)
+        fail(error.kind, str(error), 1)
     except Exception as error:
-        fail("horovod", "%s: %s" % (type(error).__name__, error), 1)
+        fail("horovod", error_text(error), 1)
     return 0
 
 

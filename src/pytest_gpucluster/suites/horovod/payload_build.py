@@ -7,33 +7,18 @@ Runs by `python -c`, one task a node. Prints one JSON line.
 """
 
 import argparse
-import fcntl
-import json
 import os
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 from typing import Any, Dict, List
 
-SIOCGIFADDR = 0x8915
+from pytest_gpucluster.kit.payloads.prelude import interfaces, say
+
 # the options that horovodrun itself uses, and no question to a terminal
 SSH = ("ssh", "-o", "PasswordAuthentication=no", "-o", "StrictHostKeyChecking=no", "-o", "BatchMode=yes")
 SIDE_BY_SIDE = 16
-
-
-def interfaces() -> Dict[str, str]:
-    """Return {interface: IPv4 address} of this node."""
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue  # it has no IPv4 address
-            found[name] = socket.inet_ntoa(answer[20:24])
-    return found
 
 
 def build(patience: float) -> Dict[str, Any]:
@@ -110,7 +95,7 @@ def main(argv: List[str]) -> int:
     }
     if asked.ssh and os.environ.get("SLURM_PROCID") == "0":
         facts["ssh"] = ssh_to(asked.ssh.split(","))
-    sys.stdout.write(json.dumps(facts) + "\n")
+    say(**facts)
     return 0
 
 

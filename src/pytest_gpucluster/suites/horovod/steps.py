@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core.errors import ProbeError, StepError
 from pytest_gpucluster.kit.payload_step import source_of
 from pytest_gpucluster.suites.horovod import facts as horovod_build
-from pytest_gpucluster.suites.horovod.checks import NodeBuild, Launch, World
+from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,7 +42,7 @@ class Horovod:
     """Runs Horovod on the claim's nodes, as the cluster file's `horovod:` says."""
 
     def __init__(self, steps: FrameworkStepRunner, config: HorovodConfig) -> None:
-        self.steps, self.config = steps, config
+        self.steps, self.config, self.nodes = steps, config, steps.nodes
         self._worlds: dict[Launch, World] = {}
 
     @property
@@ -56,7 +56,9 @@ class Horovod:
     def _checked(self) -> StepOutcome:
         nodes = self.steps.nodes
         others = ("--ssh", ",".join(nodes[1:])) if self._asks_horovodrun and len(nodes) > 1 else ()
-        argv = self.steps.payload(source_of(__file__, "payload_build.py"), "--patience", str(PATIENCE), *others)
+        argv = self.steps.payload(
+            source_of(__file__, "payload_build.py"), "--patience", str(PATIENCE), *others
+        )
         patience = max(self.steps.claim.deadline, PATIENCE + 60)
         return self.steps.run(self.steps.request(argv, ntasks_per_node=1, mpi="none", timeout=patience))
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpucluster.core.check import combined
 from pytest_gpucluster.kit.framework_config import HorovodConfig
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+from pytest_gpucluster.suite import taking_part
 from pytest_gpucluster.suites.horovod import checks
 from pytest_gpucluster.suites.horovod.steps import Horovod, ways
 
@@ -20,89 +22,85 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, ClusterSession
-    from pytest_gpucluster.suites.horovod.checks import NodeBuild, Launch, World
+    from pytest_gpucluster.plugin.session import ClusterSession, Node
+    from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
 
-pytestmark = [pytest.mark.horovod, pytest.mark.gloo, pytest.mark.usefixtures("claimed")]
+pytestmark = [pytest.mark.horovod, pytest.mark.gloo, pytest.mark.usefixtures("claim")]
 
 
 @pytest.fixture(scope="session")
-def claimed(cluster: Cluster) -> None:
-    """Not applicable where the cluster file does not claim Horovod."""
+def claim(cluster: Cluster) -> HorovodConfig:
+    """What the cluster file says of Horovod; not applicable where it does not claim it."""
     if cluster.horovod is None:
         pytest.skip("not applicable: cluster file does not claim Horovod (add `horovod:`)")
+    return cluster.horovod
 
 
 @pytest.fixture(scope="session")
-def runner(claimed: None, gpucluster_session: ClusterSession, allocation: Allocation) -> Horovod:  # noqa: ARG001 - asked first
-    """Horovod on the testable nodes of the first allocation."""
-    session = gpucluster_session
-    config = session.cluster.horovod
-    assert config is not None  # `claimed` has skipped otherwise
-    nodes = session.without_problem(allocation.nodes)
-    steps = FrameworkStepRunner(
-        allocation.slurm, allocation, session.cluster, config, "horovod", session.inventory, nodes
-    )
-    return Horovod(steps, config)
+def runs(
+    claim: HorovodConfig,
+    allocation: Allocation,  # noqa: ARG001 - not applicable without a scheduler
+    gpucluster_session: ClusterSession,
+) -> list[Horovod]:
+    """One run an allocation."""
+    steps = FrameworkStepRunner.of_allocations(gpucluster_session, claim, "horovod")
+    return [Horovod(it, claim) for it in steps]
+
+
+@pytest.fixture
+def run(runs: list[Horovod], node: Node) -> Horovod:
+    """The run that this item's node takes part in."""
+    found = taking_part(runs, node.name, "horovod")
+    _ = found.builds  # here: what breaks is an error, not a verdict on the node
+    return found
 
 
 @pytest.fixture(scope="session")
-def builds(runner: Horovod) -> Mapping[str, NodeBuild]:
-    """What every node tells of its build, in one step."""
-    return runner.builds
+def builds(runs: list[Horovod]) -> Mapping[str, NodeBuild]:
+    """What every node of every allocation told of its build."""
+    return {node: build for run in runs for node, build in run.builds.items()}
 
 
 @pytest.fixture
-def horovod_node(runner: Horovod, node: Node) -> str:
-    """The item's node, where Horovod is run on it."""
-    if node.name not in runner.steps.nodes:
-        there = len(runner.steps.nodes)
-        pytest.skip(f"not applicable: not among the {there} nodes of horovod.nodes or its partition")
-    return node.name
+def worlds(runs: list[Horovod], builds: Mapping[str, NodeBuild], way: Launch) -> list[World]:  # noqa: ARG001 - read first
+    """The job of this way in every allocation, run once."""
+    return [run.world(way) for run in runs]
 
 
-@pytest.fixture
-def world(runner: Horovod, builds: Mapping[str, NodeBuild], way: Launch) -> World:  # noqa: ARG001 - read first
-    """The job of this way, run once."""
-    return runner.world(way)
-
-
-def test_build(runner: Horovod, builds: Mapping[str, NodeBuild], horovod_node: str, expect: Expect) -> None:
+def test_build(run: Horovod, node: Node, expect: Expect) -> None:
     """`horovodrun --check-build`: the frameworks, controllers and tensor operations that are expected."""
-    config = runner.config
-    expect(checks.build(builds[horovod_node], config.frameworks, config.controllers, runner.operations))
+    config = run.config
+    expect(checks.build(run.builds[node.name], config.frameworks, config.controllers, run.operations))
 
 
-def test_versions(builds: Mapping[str, NodeBuild], horovod_node: str, expect: Expect) -> None:
+def test_versions(run: Horovod, builds: Mapping[str, NodeBuild], node: Node, expect: Expect) -> None:  # noqa: ARG001 - the node takes part
     """The node has the same Horovod as the others."""
-    expect(checks.version(horovod_node, builds))
+    expect(checks.version(node.name, builds))
 
 
-def test_interface(
-    runner: Horovod, builds: Mapping[str, NodeBuild], horovod_node: str, expect: Expect
-) -> None:
+def test_interface(run: Horovod, node: Node, expect: Expect) -> None:
     """The chosen network interface is there."""
-    expect(checks.interface(builds[horovod_node], runner.config.interface))
+    expect(checks.interface(run.builds[node.name], run.config.interface))
 
 
-def test_ranks(runner: Horovod, world: World, expect: Expect) -> None:
+def test_ranks(claim: HorovodConfig, worlds: list[World], expect: Expect) -> None:
     """Every rank is there once, on its node, with its sizes, controller and device."""
-    expect(checks.ranks(world, runner.config.interface))
+    expect(combined(checks.ranks(world, claim.interface) for world in worlds))
 
 
-def test_all_reduce(world: World, expect: Expect) -> None:
+def test_all_reduce(worlds: list[World], expect: Expect) -> None:
     """Sums over all ranks are right in every type."""
-    expect(checks.all_reduce(world))
+    expect(combined(checks.all_reduce(world) for world in worlds))
 
 
-def test_broadcast(world: World, expect: Expect) -> None:
+def test_broadcast(worlds: list[World], expect: Expect) -> None:
     """Every rank gets what the root sent."""
-    expect(checks.broadcast(world))
+    expect(combined(checks.broadcast(world) for world in worlds))
 
 
-def test_training(world: World, expect: Expect) -> None:
+def test_training(worlds: list[World], expect: Expect) -> None:
     """One training step leaves equal parameters on all ranks, and the right ones."""
-    expect(checks.training(world))
+    expect(combined(checks.training(world) for world in worlds))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -1,1 +1,10 @@
 """Launchers by workloads."""
+
+from pytest_gpucluster.core.registry import Suite
+
+SUITE = Suite(
+    __name__,
+    order=8,
+    markers=("matrix: launchers by workloads, a table at the end",),
+    settings={"expected": "checks:refuse_cells"},
+)

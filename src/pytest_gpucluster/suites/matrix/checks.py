@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Finding, NotApplicable, Outcome, Verdict, check
-from pytest_gpucluster.suites.mpi.checks import PMI_KINDS
+from pytest_gpucluster.config.validation_errors import nearest
+from pytest_gpucluster.core.check import Action, Finding, NotApplicable, Outcome, Verdict, check, combined
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.kit.mpi_world import PMI_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.check import Judgement
 
 TITLE = "experiment matrix"
@@ -38,6 +41,9 @@ class State(str, enum.Enum):
     EXPECTED = "fails as expected"
     BROKEN = "BROKEN"
     NOT_APPLICABLE = "n/a"
+
+
+_WORSE = (State.NOT_APPLICABLE, State.WORKS, State.EXPECTED, State.BROKEN)
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,15 @@ def name_of(row: str, column: str) -> str:
     return f"{row}-{column}"
 
 
+def refuse_cells(cluster: Cluster) -> None:
+    """Raise ConfigError for a cell of matrix.expected that the matrix does not have."""
+    cells = [name_of(row, column) for row in ROWS for column in COLUMNS]
+    for name in cluster.matrix.expected if cluster.matrix else ():
+        if name not in cells:
+            guess = nearest(name, cells) or f"; there are {', '.join(cells)}"
+            raise ConfigError(f"cluster {cluster.name}: matrix.expected: no cell is called {name!r}{guess}")
+
+
 def settle(
     row: str, column: str, verdict: Verdict, expected: Mapping[str, str], *, pmi_claimed: bool = True
 ) -> Cell:
@@ -79,6 +94,14 @@ def settle(
     if why:
         return Cell(row, column, State.EXPECTED, why, verdict)
     return Cell(row, column, State.BROKEN, first_words(verdict), verdict)
+
+
+def together(cells: Sequence[Cell]) -> Cell:
+    """Return one cell of all allocations: the worst state stands, with the findings of all that have it."""
+    state = max((cell.state for cell in cells), key=_WORSE.index)
+    same = [cell for cell in cells if cell.state is state]
+    verdicts = [cell.verdict for cell in same if cell.verdict]
+    return replace(same[0], verdict=combined(verdicts) if verdicts else None)
 
 
 def first_words(verdict: Verdict) -> str:

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.core.check import Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError
+from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.kit import mpi_world
+from pytest_gpucluster.kit import nccl_validation as nccl_checks
+from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.mpi_step import MPIRUN, Mpi, attempt
+from pytest_gpucluster.kit.nccl_step import NcclStep, output_of
 from pytest_gpucluster.suites.matrix import checks
 from pytest_gpucluster.suites.matrix.checks import Cell, State, Work
-from pytest_gpucluster.suites.mpi import checks as mpi_checks
-from pytest_gpucluster.suites.mpi.steps import MPIRUN, Mpi, attempt
-from pytest_gpucluster.suites.nccl import validation as nccl_checks
-from pytest_gpucluster.suites.nccl.steps import Nccl, failure_of, output_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster, EnvironmentConfig
@@ -48,7 +49,6 @@ class Matrix:
 
     def __init__(
         self,
-        slurm: Slurm,
         allocation: Allocation,
         cluster: Cluster,
         channel: Channel,
@@ -60,7 +60,7 @@ class Matrix:
             raise ConfigError(f"cluster {cluster.name} does not ask for the matrix: add `matrix:`")
         self.config: MatrixConfig = cluster.matrix
         self.nodes = nodes[: self.config.nodes]
-        self._slurm, self._allocation, self._cluster = slurm, allocation, cluster
+        self._slurm, self._allocation, self._cluster = allocation.slurm, allocation, cluster
         self._channel, self._inventory = channel, inventory
         self._mpi: dict[str, Mpi] = {}
 
@@ -123,7 +123,7 @@ class Matrix:
             return None
         known = self._cluster.environments
         if name not in known or not known[name].container_image:
-            images = ", ".join(sorted(key for key, value in known.items() if value.container_image)) or "none"
+            images = listed(sorted(key for key, value in known.items() if value.container_image))
             raise ConfigError(
                 f"{self._keys[row]} {name!r} is no environment with a container_image; there is {images}"
             )
@@ -169,15 +169,12 @@ class Matrix:
     def _runner(self, row: str) -> Mpi:
         if row not in self._mpi:
             self._environment(row)  # ConfigError for a name that is none
-            self._mpi[row] = Mpi(
-                self._slurm,
-                self._allocation,
-                self._cluster,
-                self._channel,
-                self.nodes,
-                ntasks_per_node=self.config.ntasks_per_node,
-                environment=self._images.get(row),
-            )
+            claim = self._cluster.mpi
+            assert claim is not None  # the cell does not apply otherwise
+            claim = claim.model_copy(update={"environment": self._images.get(row) or claim.environment})
+            held, cluster = self._allocation, self._cluster
+            steps = FrameworkStepRunner(held.slurm, held, cluster, claim, "mpi", self._inventory, self.nodes)
+            self._mpi[row] = Mpi(steps, claim, self._channel, ntasks_per_node=self.config.ntasks_per_node)
         return self._mpi[row]
 
     def _mpi_world(self, row: str) -> Verdict:
@@ -194,8 +191,8 @@ class Matrix:
             return Verdict("matrix.cell", Outcome.FAILED, found)
         srun = next((launcher for launcher in claim.launchers if launcher != MPIRUN), "srun")
         run = runner.run(MPIRUN if row == MPIRUN else srun, language)
-        verdict = mpi_checks.world(run)
-        return verdict if verdict.outcome is not Outcome.PASSED else mpi_checks.allreduce(run)
+        verdict = mpi_world.world(run)
+        return verdict if verdict.outcome is not Outcome.PASSED else mpi_world.allreduce(run)
 
     # --- NCCL
 
@@ -212,7 +209,7 @@ class Matrix:
         else:
             update |= {"container": None, "launcher": "srun"}
         cluster = self._cluster.model_copy(update={"nccl": nccl.model_copy(update=update)})
-        runner = Nccl(
+        runner = NcclStep(
             self._slurm, self._allocation, cluster, self._channel, self._inventory, gpus_per_node=self.gpus
         )
         if row == MPIRUN:
@@ -230,7 +227,7 @@ class Matrix:
             )
         return verdict
 
-    def _nccl_under_mpirun(self, runner: Nccl) -> Verdict:
+    def _nccl_under_mpirun(self, runner: NcclStep) -> Verdict:
         if runner.runner != "nccl-tests":
             raise NotAvailable("no nccl-tests on the nodes; our payload on torch is started by srun")
         argv = (runner.sweep.program, *runner.sweep.words(), "-g", "1")
@@ -254,4 +251,4 @@ def told(result: StepResult) -> tuple[tuple[str, str], ...]:
 
 
 def _failure(result: StepResult) -> str:
-    return "" if result.ok else result.hint or failure_of(result)
+    return "" if result.ok else result.hint or result.first_error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpucluster.kit.framework_step import nodes_by_allocation
 from pytest_gpucluster.suites.matrix import checks
 from pytest_gpucluster.suites.matrix.steps import Matrix
 
@@ -31,14 +32,22 @@ def asked_for(cluster: Cluster) -> None:
 
 
 @pytest.fixture(scope="session")
-def matrix(asked_for: None, allocation: Allocation, gpucluster_session: ClusterSession) -> Iterator[Matrix]:  # noqa: ARG001 - first
-    """The matrix over the nodes of the first allocation."""
-    session = gpucluster_session
-    nodes = session.without_problem(allocation.nodes)
-    channel, slurm = session.need_channel(), allocation.slurm
-    made = Matrix(slurm, allocation, session.cluster, channel, session.inventory, nodes=nodes)
+def matrices(
+    asked_for: None,  # noqa: ARG001 - first
+    allocation: Allocation,  # noqa: ARG001 - not applicable without a scheduler
+    gpucluster_session: ClusterSession,
+) -> Iterator[list[Matrix]]:
+    """One matrix an allocation."""
+    session, channel = gpucluster_session, gpucluster_session.need_channel()
+    made = [
+        Matrix(held, session.cluster, channel, session.inventory, nodes=nodes)
+        for held, nodes in nodes_by_allocation(session)
+    ]
+    if not made:
+        pytest.skip("not checked: no allocation has nodes that can be tested")
     yield made
-    made.clean_up()
+    for matrix in made:
+        matrix.clean_up()
 
 
 @pytest.mark.parametrize(
@@ -49,9 +58,11 @@ def matrix(asked_for: None, allocation: Allocation, gpucluster_session: ClusterS
         for column in checks.COLUMNS
     ],
 )
-def test_cell(matrix: Matrix, row: str, column: str, expect: Expect, table: Callable[..., None]) -> None:
+def test_cell(
+    matrices: list[Matrix], row: str, column: str, expect: Expect, table: Callable[..., None]
+) -> None:
     """The workload works under the launcher, or fails as the cluster file expects."""
-    cell = matrix.cell(row, column)
+    cell = checks.together([matrix.cell(row, column) for matrix in matrices])
     place = [*checks.ROWS].index(row), [*checks.COLUMNS].index(column)
     table(
         checks.TITLE, checks.ROWS[row], checks.COLUMNS[column], cell.state.value, note=cell.note, place=place

@@ -1,1 +1,9 @@
 """Prometheus, Grafana and the exporters of the nodes."""
+
+from pytest_gpucluster.core.registry import Suite
+
+SUITE = Suite(
+    __name__,
+    order=15,
+    markers=("monitoring: Prometheus, Grafana and the exporters of the nodes",),
+)

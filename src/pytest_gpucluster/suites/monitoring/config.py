@@ -12,27 +12,25 @@ Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+(/\S*)?$")]
 
 
 class MonitoringConfig(Model):
-    """Prometheus, Grafana and exporters: asked over HTTP from the machine that pytest runs on."""
+    """Prometheus, Grafana and exporters, queried over HTTP from the machine that runs pytest."""
 
-    prometheus: Url = Field("http://localhost:9090", description="where Prometheus answers")
-    grafana: Url | None = Field(
-        "http://localhost:3000", description="where Grafana answers; null: there is none"
-    )
+    prometheus: Url = Field("http://localhost:9090", description="URL of Prometheus")
+    grafana: Url | None = Field("http://localhost:3000", description="URL of Grafana; null: there is none")
     exporters: dict[str, Port] = Field(
-        {"node_exporter": 9100}, description="name: port of what every node exports"
+        {"node_exporter": 9100}, description="exporters on every node, name: port"
     )
     gpu_exporters: dict[str, Port] = Field(
-        {"dcgm_exporter": 9400}, description="name: port of what every node with GPUs exports"
+        {"dcgm_exporter": 9400}, description="exporters on every node with GPUs, name: port"
     )
     cluster_exporters: dict[str, Port] = Field(
-        {"slurm_exporter": 8080}, description="name: port of what is exported once, on any machine"
+        {"slurm_exporter": 8080}, description="exporters that run once, on any machine, name: port"
     )
-    max_scrape_age: Duration = Field(120, description="a target was scraped within this time")
+    max_scrape_age: Duration = Field(120, description="highest age of a target's last scrape")
     alerts: bool = Field(default=True, description="a firing alert is a failure")
     ignored_alerts: tuple[str, ...] = Field(
         ("Watchdog",),
-        description="patterns of alert names that are no failure, like Watchdog, which always fires",
+        description="patterns of alert names to ignore, like Watchdog, which always fires",
     )
-    prometheus_version: Text | None = Field(None, description="version, from its beginning, like 2.53")
-    grafana_version: Text | None = Field(None, description="version, from its beginning, like 11.")
-    timeout: Duration = Field(10, description="for one answer, to its end")
+    prometheus_version: Text | None = Field(None, description="version or its beginning, like 2.53")
+    grafana_version: Text | None = Field(None, description="version or its beginning, like 11.")
+    timeout: Duration = Field(10, description="time limit of one HTTP answer, to its end")

@@ -1,1 +1,10 @@
 """MPI programs by mpirun and srun."""
+
+from pytest_gpucluster.core.registry import Suite
+
+SUITE = Suite(
+    __name__,
+    order=7,
+    markers=("mpi: MPI programs by mpirun and srun",),
+    frameworks=("mpi4py",),
+)

@@ -1,42 +1,36 @@
-"""MPI: what the nodes have, whether one world comes up on them, and how fast it talks between nodes. Pure.
+"""MPI: what the nodes have, and how fast a world of ranks talks between nodes. Pure.
 
-A world is believed only where every rank from 0 to N-1 told itself once, each from a node that was asked for; only
-then are its sums and speeds judged.
+kit/mpi_world.py judges the world itself; only where it is believed are its sums and speeds judged.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import (
     Action,
     Finding,
     Metric,
     NotApplicable,
     NotChecked,
-    Outcome,
-    Verdict,
     check,
 )
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.sanitize import one_line
+from pytest_gpucluster.core.text import some
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.kit.framework_config import MpiConfig
-    from pytest_gpucluster.suites.mpi.facts import Installed, Pair, Run
+    from pytest_gpucluster.kit.mpi_facts import Installed, Pair, Run
 
 LEVELS = ("single", "funneled", "serialized", "multiple")
 MICRO = 1e6
 GIGA = 1e9
-# messages of mpi_errors that say: this launcher and this MPI have no PMI in common
-PMI_KINDS = ("MPI without PMI", "orte_ess_init", "plugin missing")
 _PARTS = {"c": "MPI of C programs", "python": "mpi4py"}
 
 
@@ -169,122 +163,6 @@ def pmi(types: Sequence[str], claimed: Sequence[str], facts: Installed | None) -
 
 
 @check(
-    "mpi.world",
-    cause="the launcher did not start one world on the nodes that were asked for",
-    hint="read the first message of the run; srun --mpi=list; test the nodes one by one (--nodes)",
-    action=Action.MONITOR,
-)
-def _world(run: Run) -> Judgement:
-    """Judge that all ranks are one world: each once, one size, on the nodes that were asked for."""
-    ranks = run.world.ranks
-    yield Metric("mpi_ranks", len(ranks), "ranks", f"{run.launcher}, {run.language}")
-    yield from _told_by_messages(run)
-    if ranks and run.size > 1 and all(rank.size == 1 for rank in ranks):
-        yield Finding(
-            "singletons", f"{len(ranks)} programs, each rank 0 of 1", f"one world of {run.size} ranks"
-        )
-        return
-    yield from _ranks_once(run)
-    yield from _on_nodes(run)
-
-
-def world(run: Run) -> Verdict:
-    """Judge that ranks 0 to N-1 are there once each, in one world, on the nodes asked for."""
-    verdict = _world(run)
-    if verdict.outcome is not Outcome.FAILED:
-        return verdict
-    if run.failures:
-        return replace(verdict, cause=_cause(run), hint=run.failures[0].hint)
-    if any(finding.part == "singletons" for finding in verdict.findings):
-        return replace(verdict, cause=_SINGLETONS_CAUSE, hint=_singletons_hint(run))
-    return verdict
-
-
-_SINGLETONS_CAUSE = (
-    "the programs found no PMI of this launcher, and each took itself for the whole world: "
-    "exit status 0, wrong result"
-)
-
-
-def _singletons_hint(run: Run) -> str:
-    if run.launcher == "mpirun":
-        return "mpirun is of another MPI than the program (see mpi.matches): load one module only"
-    return "MPICH and its kin need srun --mpi=pmi2, Open MPI srun --mpi=pmix; or set MpiDefault in slurm.conf"
-
-
-def _cause(run: Run) -> str:
-    if run.failures[0].kind in PMI_KINDS:
-        return f"no PMI support: {run.launcher} offers no PMI that this MPI was built for"
-    return f"{run.launcher}: {run.failures[0].kind}"
-
-
-def _told_by_messages(run: Run) -> Iterator[Finding]:
-    for failure in run.failures:
-        where = f"{failure.kind} on {failure.host}" if failure.host else failure.kind
-        yield Finding(where, failure.text, f"a world of {run.size} ranks by {run.launcher}")
-    if run.problem:
-        yield Finding(run.launcher, run.problem, "ends by itself")
-    elif run.rc != 0 and not run.failures:
-        yield Finding(run.launcher, f"exit status {run.rc}: {run.said or 'no message'}", "exit status 0")
-
-
-def _ranks_once(run: Run) -> Iterator[Finding]:
-    seen = Counter(rank.rank for rank in run.world.ranks)
-    expected = f"ranks 0 to {run.size - 1}, once each"
-    missing = sorted(set(range(run.size)) - set(seen))
-    if missing and not run.failures and not run.problem:
-        yield Finding(f"ranks {_some(missing)}", "told nothing", expected)
-    elif missing and run.world.ranks:
-        yield Finding(f"ranks {_some(missing)}", "never came", expected)
-    for rank, times in sorted(seen.items()):
-        if times > 1:
-            yield Finding(f"rank {rank}", f"{times} times", "once")
-        elif rank >= run.size:
-            yield Finding(f"rank {rank}", "one too many", expected)
-    sizes = sorted({rank.size for rank in run.world.ranks} - {run.size})
-    if sizes:
-        yield Finding("size of the world", _some(sizes), str(run.size))
-
-
-def _on_nodes(run: Run) -> Iterator[Finding]:
-    counts = Counter(rank.node for rank in run.world.ranks)
-    for node, count in sorted(counts.items()):
-        if node not in run.nodes:
-            mine = [rank.rank for rank in run.world.ranks if rank.node == node]
-            where = f"on {node or 'an unknown host'}, which was not asked for"
-            yield Finding(f"ranks {_some(mine)}", where, f"on {hostlist.fold(run.nodes)}")
-        elif count > run.ntasks_per_node:
-            yield Finding(node, f"{count} ranks", f"{run.ntasks_per_node} ranks")
-    if counts and len(run.world.ranks) >= run.size:  # fewer: the missing ranks are named already
-        for node in run.nodes:
-            if counts[node] < run.ntasks_per_node:
-                yield Finding(node, f"{counts[node]} ranks", f"{run.ntasks_per_node} ranks")
-
-
-def _some(numbers: Iterable[int]) -> str:
-    known = list(numbers)
-    shown = ", ".join(map(str, known[:8]))
-    return f"{shown} and {len(known) - 8} more" if len(known) > 8 else shown  # noqa: PLR2004 - a line
-
-
-@check(
-    "mpi.allreduce",
-    cause="messages between these ranks are corrupted or lost: memory, NIC, or a broken MPI build",
-    hint="repeat with another transport (UCX_TLS=tcp or OMPI_MCA_btl=self,tcp), then with pairs of nodes",
-)
-def allreduce(run: Run) -> Judgement:
-    """Judge the sum of all ranks against size * (size + 1) / 2 * (i + 1), element by element."""
-    if not run.world.ranks:
-        yield NotChecked("no rank told its sum")
-    for rank in run.world.ranks:
-        if rank.wrong or not rank.elements:
-            part = f"rank {rank.rank} on {rank.node}"
-            yield Finding(
-                part, f"{rank.wrong} of {rank.elements} elements wrong", "the closed form of the sum"
-            )
-
-
-@check(
     "mpi.threads",
     cause="the MPI was built without this thread level, or its transport has it not",
     hint="ompi_info | grep -i thread, or mpichversion; rebuild, or lower mpi.threads if no program needs it",
@@ -298,7 +176,7 @@ def threads(run: Run, wanted: str) -> Judgement:
         number = LEVELS.index(level) if level in LEVELS else -1
         if number < LEVELS.index(wanted):
             yield Finding(
-                f"ranks {_some(ranks)}", f"MPI_THREAD_{level.upper()}", f"MPI_THREAD_{wanted.upper()}"
+                f"ranks {some(ranks)}", f"MPI_THREAD_{level.upper()}", f"MPI_THREAD_{wanted.upper()}"
             )
 
 

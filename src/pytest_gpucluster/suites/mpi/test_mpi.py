@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.cluster.slurm.mpi_types import PMI_TYPES
+from pytest_gpucluster.core.check import Outcome, combined
+from pytest_gpucluster.kit import mpi_world
+from pytest_gpucluster.kit.framework_step import WITHOUT_GPUS, FrameworkStepRunner
+from pytest_gpucluster.kit.mpi_step import IN_CONTAINER, MPIRUN, Mpi
 from pytest_gpucluster.suite import probed
 from pytest_gpucluster.suites.mpi import checks
-from pytest_gpucluster.suites.mpi.facts import PMI_TYPES
-from pytest_gpucluster.suites.mpi.steps import IN_CONTAINER, MPIRUN, Mpi
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,14 +24,13 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.kit.framework_config import MpiConfig
+    from pytest_gpucluster.kit.mpi_facts import Installed, Run
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, ClusterSession
-    from pytest_gpucluster.suites.mpi.facts import Installed, Run
+    from pytest_gpucluster.plugin.session import ClusterSession, Node
 
 pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("config")]
 
 NOT_CLAIMED = "not applicable: cluster file does not claim MPI (add `mpi:`)"
-WITHOUT_GPUS = 2  # tasks a node
 
 pmi_types = probed(PMI_TYPES)
 
@@ -44,17 +45,17 @@ def config(cluster: Cluster) -> MpiConfig:
 
 @pytest.fixture(scope="session")
 def runners(
-    config: MpiConfig,  # noqa: ARG001 - first: nothing is started where MPI is not claimed
+    config: MpiConfig,
     allocation: Allocation,  # noqa: ARG001 - not applicable without a scheduler
     gpucluster_session: ClusterSession,
 ) -> Iterator[list[Mpi]]:
     """One runner an allocation: its nodes share a partition and a number of GPUs."""
-    session, made = gpucluster_session, []
-    for held in session.allocations:
-        nodes = session.without_problem(held.nodes)
-        tasks = session.inventory[held.nodes[0]].gpus or WITHOUT_GPUS
-        channel = session.need_channel()
-        made.append(Mpi(held.slurm, held, session.cluster, channel, nodes, ntasks_per_node=tasks))
+    steps = FrameworkStepRunner.of_allocations(gpucluster_session, config, "mpi")
+    channel = gpucluster_session.need_channel()
+    made = [
+        Mpi(it, config, channel, ntasks_per_node=it.inventory[it.nodes[0]].gpus or WITHOUT_GPUS)
+        for it in steps
+    ]
     yield made
     for runner in made:
         runner.clean_up()
@@ -85,21 +86,21 @@ def runs(runners: list[Mpi], launcher: str, language: str) -> list[Run]:
     """One run of the program by this launcher an allocation."""
     if launcher == MPIRUN and any(runner.in_container for runner in runners):
         pytest.skip(f"not applicable: {IN_CONTAINER}")
-    if not all(runner.usable(language) for runner in runners):
+    usable = [runner for runner in runners if runner.usable(language)]
+    if not usable:
         pytest.skip(f"not checked: no node has the MPI of {language} programs: see mpi.installed")
-    return [runner.run(launcher, language) for runner in runners]
+    return [runner.run(launcher, language) for runner in usable]
 
 
 @pytest.fixture
 def believed(runs: list[Run]) -> list[Run]:
-    """The same, where each came up as one world; test_world says why where it did not."""
-    for run in runs:
-        verdict = checks.world(run)
-        if verdict.outcome is not Outcome.PASSED:
-            pytest.skip(
-                f"not checked: the world is not believed, see mpi.world: {verdict.findings[0].measured}"
-            )
-    return runs
+    """Those that came up as one world; test_world says why where one did not."""
+    judged = [(run, mpi_world.world(run)) for run in runs]
+    sound = [run for run, verdict in judged if verdict.outcome is Outcome.PASSED]
+    if not sound:
+        why = judged[0][1].findings[0].measured
+        pytest.skip(f"not checked: the world is not believed, see mpi.world: {why}")
+    return sound
 
 
 def test_installed(runners: list[Mpi], installed: Installed, config: MpiConfig, expect: Expect) -> None:
@@ -135,36 +136,31 @@ def test_pmi(pmi_types: tuple[str, ...], installed: Installed, config: MpiConfig
 
 def test_world(runs: list[Run], expect: Expect) -> None:
     """Every rank once, in one world, on the nodes asked for."""
-    for run in runs:
-        expect(checks.world(run))
+    expect(combined(mpi_world.world(run) for run in runs))
 
 
 def test_allreduce(believed: list[Run], expect: Expect) -> None:
     """The sum over all ranks is that of the closed form."""
-    for run in believed:
-        expect(checks.allreduce(run))
+    expect(combined(mpi_world.allreduce(run) for run in believed))
 
 
 def test_threads(believed: list[Run], config: MpiConfig, expect: Expect) -> None:
     """The MPI provides the thread level that programs need."""
-    for run in believed:
-        expect(checks.threads(run, config.threads))
+    expect(combined(checks.threads(run, config.threads) for run in believed))
 
 
 def test_latency(believed: list[Run], language: str, config: MpiConfig, expect: Expect) -> None:
     """Small messages between neighbouring nodes are quick."""
     if language != "c":
         expect.not_applicable("measured by the C program only")
-    for run in believed:
-        expect(checks.latency(run, config.max_latency))
+    expect(combined(checks.latency(run, config.max_latency) for run in believed))
 
 
 def test_bandwidth(believed: list[Run], language: str, config: MpiConfig, expect: Expect) -> None:
     """Large messages between neighbouring nodes are fast."""
     if language != "c":
         expect.not_applicable("measured by the C program only")
-    for run in believed:
-        expect(checks.bandwidth(run, config.min_bandwidth))
+    expect(combined(checks.bandwidth(run, config.min_bandwidth) for run in believed))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -14,14 +14,14 @@ from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.units import format_size
-from pytest_gpucluster.suites.nccl.validation import aligned
+from pytest_gpucluster.kit.nccl_validation import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpucluster.config.models import NcclThreshold, Profile
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.suites.nccl.table_reader import Run
+    from pytest_gpucluster.kit.nccl_tests import Run
 
 __all__ = [
     "Ceiling",

@@ -9,6 +9,7 @@ import os
 import signal
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.config.baseline import Key
@@ -17,17 +18,17 @@ from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict, with
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, SlurmError
 from pytest_gpucluster.core.topology import parse_slurm_topology
 from pytest_gpucluster.core.units import format_size
+from pytest_gpucluster.kit import nccl_validation as beliefs
 from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit.gpu_processes import unexpected_processes
+from pytest_gpucluster.kit.nccl_step import log_of, output_of
+from pytest_gpucluster.kit.nccl_tests import Output
 from pytest_gpucluster.kit.pairing import circle
 from pytest_gpucluster.kit.payload_result import signal_name
-from pytest_gpucluster.suites.gpu.checks import stray_processes
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
-from pytest_gpucluster.suites.nccl import validation as beliefs
 from pytest_gpucluster.suites.nccl.fleet import STANDS_APART
 from pytest_gpucluster.suites.nccl.localization import Kind, Localisation, Localiser
-from pytest_gpucluster.suites.nccl.steps import log_of, output_of
-from pytest_gpucluster.suites.nccl.table_reader import Output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -35,9 +36,10 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.result import TaskResult
     from pytest_gpucluster.config.models import NcclThreshold, Profile
+    from pytest_gpucluster.kit.nccl_step import Measured
+    from pytest_gpucluster.kit.nccl_tests import Run
     from pytest_gpucluster.suites.nccl.localization import Measurement
-    from pytest_gpucluster.suites.nccl.steps import Measured, Nccl
-    from pytest_gpucluster.suites.nccl.table_reader import Run
+    from pytest_gpucluster.suites.nccl.steps import Nccl
 
 PAIR = 2
 OUT_OF_MEMORY = "out of memory"  # the kind of failure that kit/mpi_errors.py knows
@@ -192,10 +194,13 @@ class NcclProof:
         """Say who else is at work on the node's GPUs, now that our processes have ended; '' where nobody is seen."""
         answer = self.runner.survey(node)
         try:
-            found = stray_processes(nvidia_smi.GPUS.parse(answer), nvidia_smi.APPS.parse(answer)).findings
+            gpus, apps = nvidia_smi.GPUS.parse(answer), nvidia_smi.APPS.parse(answer)
         except GpuClusterError:
             return ""
-        who = "; ".join(f"{finding.part}: {finding.measured}" for finding in found[:MAX_STRANGERS])
+        if all(gpu.lost for gpu in gpus):
+            return ""
+        found = islice(unexpected_processes(gpus, apps), MAX_STRANGERS)
+        who = "; ".join(f"{gpu}: {process}" for gpu, process in found)
         return f"others are at work on GPUs of {node}: {who}" if who else ""
 
     def alone_values(self) -> tuple[dict[str, float], str]:

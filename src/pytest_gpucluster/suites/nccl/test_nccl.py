@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster, NcclThreshold
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, ClusterSession
+    from pytest_gpucluster.plugin.session import ClusterSession, Node
 
 pytestmark = [pytest.mark.nccl]
 

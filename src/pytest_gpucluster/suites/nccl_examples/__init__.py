@@ -1,1 +1,9 @@
 """NCCL's three classic programs."""
+
+from pytest_gpucluster.core.registry import Suite
+
+SUITE = Suite(
+    __name__,
+    order=14,
+    markers=("nccl_examples: NCCL's three classic programs, one or many devices a process",),
+)

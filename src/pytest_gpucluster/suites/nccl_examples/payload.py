@@ -6,11 +6,11 @@
     one-device      one process a device                            ncclCommInitRank
     many-devices    many devices a process, several processes       ncclCommInitRank in a group
 
-Runs on the nodes under any python3, by -c; srun starts the processes:
+Runs on the nodes under any python3, by -c (SOURCE: `payload_step.sent`); srun starts the processes:
 
-    srun --ntasks-per-node=1 --gres=gpu:8    python3 -c "$(cat nccl_examples.py)" one-process
-    srun --ntasks-per-node=8 --gpus-per-task=1 python3 -c "$(cat nccl_examples.py)" one-device
-    srun --ntasks-per-node=1 --gres=gpu:8    python3 -c "$(cat nccl_examples.py)" many-devices
+    srun --ntasks-per-node=1 --gres=gpu:8    python3 -c SOURCE one-process
+    srun --ntasks-per-node=8 --gpus-per-task=1 python3 -c SOURCE one-device
+    srun --ntasks-per-node=1 --gres=gpu:8    python3 -c SOURCE many-devices
 
 Each sums data of which the sum is known and checks every element of every device. The unique id goes from task 0 to
 the others over a socket of its own. Libraries: libcuda.so.1 of the driver; libnccl.so.2 from the loader's path, from
@@ -23,15 +23,14 @@ Each thing told is one line of JSON that starts with {"nccl_examples": . Exit co
 import argparse
 import array
 import ctypes
-import json
 import os
-import re
 import socket
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
+
+from pytest_gpucluster.kit.payloads.prelude import Watch, error_text, exit_now, node_name, own_port, say
 
 EXIT_FAILED, EXIT_NO_LIBRARY, EXIT_DEADLINE, EXIT_WRONG = 1, 2, 4, 7
 FLOAT32, SUM = 7, 0  # ncclDataType_t, ncclRedOp_t
@@ -59,40 +58,15 @@ def task() -> int:
     return int(os.environ.get("SLURM_PROCID") or 0)
 
 
-def say(kind: str, **facts: Any) -> None:
-    """Tell one thing, in one write."""
-    node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
-    told = {"nccl_examples": kind, "rank": task(), "node": node}
-    told.update(facts)
-    sys.stdout.write(json.dumps(told) + "\n")
-    sys.stdout.flush()
+def report(kind: str, **facts: Any) -> None:
+    """Print what this task found."""
+    say(nccl_examples=kind, rank=task(), node=node_name(), **facts)
 
 
-def exit_now(code: int) -> None:
-    """End this process now: threads of a hung collective would keep a normal exit waiting."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-class Watch:
-    """Ends this process where a phase outlives its deadline."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.phase = seconds, "start"
-        self.until = time.monotonic() + seconds
-        threading.Thread(target=self._guard, daemon=True).start()
-
-    def enter(self, phase: str) -> None:
-        """Begin a phase."""
-        self.phase, self.until = phase, time.monotonic() + self.seconds
-
-    def _guard(self) -> None:
-        while True:
-            time.sleep(0.2)
-            if time.monotonic() > self.until:
-                say("stuck", phase=self.phase, seconds=self.seconds)
-                exit_now(EXIT_DEADLINE)
+def stuck(watch: Watch) -> None:
+    """End this process: a phase has outlived its deadline."""
+    report("stuck", phase=watch.phase, seconds=watch.seconds)
+    exit_now(EXIT_DEADLINE)
 
 
 # -- the libraries ------------------------------------------------------------------------------------------------
@@ -120,112 +94,86 @@ def load_nccl() -> Any:
     raise NoLibrary(complaints[0])
 
 
-class Cuda:
-    """The driver's API: enough to hold data on devices."""
+class Library:
+    """A C library whose calls raise RuntimeError where they do not return 0."""
+
+    def __init__(self, lib: Any) -> None:
+        self.lib, self.where = lib, ""
+
+    def call(self, name: str, *args: Any) -> None:
+        """Call a function by its name."""
+        code = getattr(self.lib, name)(*args)
+        if code != 0:
+            words = name.replace("_v2", "") + self.where, self.text_of(code), code
+            raise RuntimeError("%s: %s (%d)" % words)
+
+    def make(self, name: str, kind: Any, *args: Any) -> Any:
+        """Return what a function writes to its first argument."""
+        made = kind()
+        self.call(name, ctypes.byref(made), *args)
+        return made
+
+    def text_of(self, code: int) -> str:
+        """Return the library's words for an error."""
+        raise NotImplementedError
+
+
+class Cuda(Library):
+    """The driver's API."""
 
     def __init__(self) -> None:
-        self.lib = ctypes.CDLL("libcuda.so.1")
-        self.check(self.lib.cuInit(0), "cuInit")
-        count = ctypes.c_int()
-        self.check(self.lib.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
-        self.count = count.value
+        super().__init__(ctypes.CDLL("libcuda.so.1"))
+        self.call("cuInit", 0)
+        self.count = self.make("cuDeviceGetCount", ctypes.c_int).value
         self.contexts = {}  # type: Dict[int, ctypes.c_void_p]
 
-    def check(self, code: int, call: str) -> None:
-        """Raise RuntimeError for anything but CUDA_SUCCESS."""
-        if code != 0:
-            text = ctypes.c_char_p()
-            self.lib.cuGetErrorString(code, ctypes.byref(text))
-            raise RuntimeError("%s: %s (%d)" % (call, (text.value or b"unknown").decode(), code))
+    def text_of(self, code: int) -> str:
+        """Return the driver's words."""
+        text = ctypes.c_char_p()
+        self.lib.cuGetErrorString(code, ctypes.byref(text))
+        return (text.value or b"unknown").decode()
 
     def use(self, index: int) -> None:
         """Make a device's primary context current: the one that NCCL's CUDA runtime uses, too."""
+        self.where = " on device %d" % index
         if index not in self.contexts:
-            context = ctypes.c_void_p()
-            code = self.lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), self.device(index))
-            self.check(code, "cuDevicePrimaryCtxRetain of device %d" % index)
-            self.contexts[index] = context
-        self.check(self.lib.cuCtxSetCurrent(self.contexts[index]), "cuCtxSetCurrent")
-
-    def device(self, index: int) -> ctypes.c_int:
-        """Return the handle of a device."""
-        handle = ctypes.c_int()
-        self.check(self.lib.cuDeviceGet(ctypes.byref(handle), index), "cuDeviceGet")
-        return handle
+            device = self.make("cuDeviceGet", ctypes.c_int, index)
+            self.contexts[index] = self.make("cuDevicePrimaryCtxRetain", ctypes.c_void_p, device)
+        self.call("cuCtxSetCurrent", self.contexts[index])
 
     def bus(self, index: int) -> str:
         """Return the PCI address, which no two devices of a host share."""
         text = ctypes.create_string_buffer(32)
-        self.check(self.lib.cuDeviceGetPCIBusId(text, 32, self.device(index)), "cuDeviceGetPCIBusId")
+        self.call("cuDeviceGetPCIBusId", text, 32, self.make("cuDeviceGet", ctypes.c_int, index))
         return text.value.decode().lower()
 
 
-class Nccl:
-    """The calls of NCCL that the three programs make."""
+class Nccl(Library):
+    """NCCL's API."""
 
     def __init__(self) -> None:
-        self.lib = load_nccl()
+        super().__init__(load_nccl())
         self.lib.ncclGetErrorString.restype = ctypes.c_char_p
         self.lib.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
-        version = ctypes.c_int()
-        self.check(self.lib.ncclGetVersion(ctypes.byref(version)), "ncclGetVersion")
-        major, rest = divmod(version.value, 10000 if version.value >= LONG_VERSION else 1000)
+        version = self.make("ncclGetVersion", ctypes.c_int).value
+        major, rest = divmod(version, 10000 if version >= LONG_VERSION else 1000)
         self.version = "%d.%d.%d" % (major, rest // 100, rest % 100)
 
-    def check(self, code: int, call: str) -> None:
-        """Raise RuntimeError for anything but ncclSuccess, with NCCL's last words where it has them."""
-        if code == 0:
-            return
+    def text_of(self, code: int) -> str:
+        """Return NCCL's words, and its last error where it has one."""
         text = (self.lib.ncclGetErrorString(code) or b"unknown").decode()
         if hasattr(self.lib, "ncclGetLastError"):
             self.lib.ncclGetLastError.restype = ctypes.c_char_p
             last = (self.lib.ncclGetLastError(None) or b"").decode().strip().splitlines()
             text += "".join(": " + line for line in last[:1])
-        raise RuntimeError("%s: %s (%d)" % (call, text, code))
-
-    def group_start(self) -> None:
-        """Begin calls that only work together."""
-        self.check(self.lib.ncclGroupStart(), "ncclGroupStart")
-
-    def group_end(self) -> None:
-        """Issue them."""
-        self.check(self.lib.ncclGroupEnd(), "ncclGroupEnd")
-
-    def init_all(self, count: int) -> List[ctypes.c_void_p]:
-        """Return the communicators of all devices of this process."""
-        made = (ctypes.c_void_p * count)()
-        devices = (ctypes.c_int * count)(*range(count))
-        self.check(self.lib.ncclCommInitAll(made, count, devices), "ncclCommInitAll")
-        return [ctypes.c_void_p(value) for value in made]
-
-    def unique_id(self) -> bytes:
-        """Return a new unique id."""
-        made = UniqueId()
-        self.check(self.lib.ncclGetUniqueId(ctypes.byref(made)), "ncclGetUniqueId")
-        return ctypes.string_at(ctypes.addressof(made), ID_BYTES)
-
-    def init_rank(self, comm: ctypes.c_void_p, size: int, unique: bytes, rank: int) -> None:
-        """Make the communicator of one rank on the current device."""
-        known = UniqueId()
-        ctypes.memmove(ctypes.addressof(known), unique, ID_BYTES)
-        self.check(self.lib.ncclCommInitRank(ctypes.byref(comm), size, known, rank), "ncclCommInitRank")
+        return text
 
     def rank_of(self, comm: ctypes.c_void_p) -> Dict[str, int]:
         """Return rank and size as the communicator has them."""
         rank, size = ctypes.c_int(), ctypes.c_int()
-        self.check(self.lib.ncclCommUserRank(comm, ctypes.byref(rank)), "ncclCommUserRank")
-        self.check(self.lib.ncclCommCount(comm, ctypes.byref(size)), "ncclCommCount")
+        self.call("ncclCommUserRank", comm, ctypes.byref(rank))
+        self.call("ncclCommCount", comm, ctypes.byref(size))
         return {"rank": rank.value, "size": size.value}
-
-    def all_reduce(self, part: "Part", count: int) -> None:
-        """Sum floats over all ranks, in the stream of this part."""
-        words = (ctypes.c_size_t(count), ctypes.c_int(FLOAT32), ctypes.c_int(SUM))
-        code = self.lib.ncclAllReduce(part.source, part.target, *words, part.comm, part.stream)
-        self.check(code, "ncclAllReduce")
-
-    def destroy(self, comm: ctypes.c_void_p) -> None:
-        """Give a communicator back."""
-        self.check(self.lib.ncclCommDestroy(comm), "ncclCommDestroy")
 
 
 # -- the data -----------------------------------------------------------------------------------------------------
@@ -258,40 +206,24 @@ class Part:
     """One device of this process: buffers, stream, communicator, rank."""
 
     def __init__(self, cuda: Cuda, index: int, count: int, rank: int) -> None:
-        self.cuda, self.index, self.count, self.rank = cuda, index, count, rank
-        self.comm = ctypes.c_void_p()
-        self.stream = ctypes.c_void_p()
-        self.source, self.target = ctypes.c_uint64(), ctypes.c_uint64()
+        self.cuda, self.index, self.rank, self.comm = cuda, index, rank, ctypes.c_void_p()
+        self.bytes = ctypes.c_size_t(4 * count)
         cuda.use(index)
-        for buffer in (self.source, self.target):
-            code = cuda.lib.cuMemAlloc_v2(ctypes.byref(buffer), ctypes.c_size_t(4 * count))
-            cuda.check(code, "cuMemAlloc on device %d" % index)
-        cuda.check(cuda.lib.cuStreamCreate(ctypes.byref(self.stream), 0), "cuStreamCreate")
-        self.put(self.source, data(rank, count))
-        self.put(self.target, array.array("f", [POISON]).tobytes() * count)
-
-    def put(self, buffer: ctypes.c_uint64, content: bytes) -> None:
-        """Copy to the device."""
-        code = self.cuda.lib.cuMemcpyHtoD_v2(buffer, content, ctypes.c_size_t(len(content)))
-        self.cuda.check(code, "cuMemcpyHtoD")
+        self.source, self.target = (cuda.make("cuMemAlloc_v2", ctypes.c_uint64, self.bytes) for _ in range(2))
+        self.stream = cuda.make("cuStreamCreate", ctypes.c_void_p, 0)
+        cuda.call("cuMemcpyHtoD_v2", self.source, data(rank, count), self.bytes)
+        cuda.call("cuMemcpyHtoD_v2", self.target, array.array("f", [POISON]).tobytes() * count, self.bytes)
 
     def result(self) -> bytes:
         """Wait for the stream and return what lies in the target."""
         self.cuda.use(self.index)
-        self.cuda.check(self.cuda.lib.cuStreamSynchronize(self.stream), "cuStreamSynchronize")
-        content = ctypes.create_string_buffer(4 * self.count)
-        code = self.cuda.lib.cuMemcpyDtoH_v2(content, self.target, ctypes.c_size_t(4 * self.count))
-        self.cuda.check(code, "cuMemcpyDtoH")
+        self.cuda.call("cuStreamSynchronize", self.stream)
+        content = ctypes.create_string_buffer(self.bytes.value)
+        self.cuda.call("cuMemcpyDtoH_v2", content, self.target, self.bytes)
         return content.raw
 
 
 # -- the unique id ------------------------------------------------------------------------------------------------
-
-
-def own_port(env: Dict[str, str]) -> int:
-    """Return a port of this step's own, below 32768, where Linux begins to hand out ports by itself."""
-    step = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or "0"
-    return 20000 + (int(env.get("SLURM_JOB_ID") or "0") * 131 + int(step) * 17) % 12000
 
 
 def share(address: str, port: int, unique: bytes, others: int, deadline: float) -> None:
@@ -320,12 +252,9 @@ def fetch(address: str, port: int, deadline: float) -> bytes:
         try:
             with socket.create_connection((address, port), timeout=5) as peer:
                 peer.settimeout(max(0.1, until - time.monotonic()))
-                got = b""
-                while len(got) < ID_BYTES:
-                    piece = peer.recv(ID_BYTES - len(got))
-                    if not piece:
-                        raise OSError("cut off")
-                    got += piece
+                got = peer.makefile("rb").read(ID_BYTES)
+                if len(got) < ID_BYTES:
+                    raise OSError("cut off")
                 return got
         except OSError as error:
             if time.monotonic() > until:
@@ -353,7 +282,7 @@ def run(args: argparse.Namespace, watch: Watch) -> int:
     alone = args.program == "one-process"
     size = len(indices) if alone else tasks * len(indices)
     first = 0 if alone else task() * len(indices)
-    say("loaded", nccl=nccl.version, devices=len(indices), buses=[cuda.bus(index) for index in indices])
+    report("loaded", nccl=nccl.version, devices=len(indices), buses=[cuda.bus(index) for index in indices])
     watch.enter("put the data on the devices")
     parts = [Part(cuda, index, args.elements, first + number) for number, index in enumerate(indices)]
     watch.enter("make the communicators")
@@ -362,41 +291,47 @@ def run(args: argparse.Namespace, watch: Watch) -> int:
     made = time.monotonic() - begin
     watch.enter("all-reduce")
     begin = time.monotonic()
-    nccl.group_start()
+    nccl.call("ncclGroupStart")
+    words = (ctypes.c_size_t(args.elements), FLOAT32, SUM)
     for part in parts:
-        nccl.all_reduce(part, args.elements)
-    nccl.group_end()
+        nccl.call("ncclAllReduce", part.source, part.target, *words, part.comm, part.stream)
+    nccl.call("ncclGroupEnd")
     expected = summed(size, args.elements)
     wrong = {part.rank: wrong_elements(part.result(), expected) for part in parts}
     took = time.monotonic() - begin
     seen = [nccl.rank_of(part.comm) for part in parts]
-    say("reduced", ranks=seen, wrong=list(wrong.values()), elements=args.elements, init=made, seconds=took)
+    report("reduced", ranks=seen, wrong=list(wrong.values()), elements=args.elements, init=made, seconds=took)
     watch.enter("destroy the communicators")
     for part in parts:
         cuda.use(part.index)
-        nccl.destroy(part.comm)
-    say("done")
+        nccl.call("ncclCommDestroy", part.comm)
+    report("done")
     return EXIT_WRONG if any(wrong.values()) else 0
 
 
 def communicate(args: argparse.Namespace, nccl: Nccl, parts: Sequence[Part], size: int) -> None:
     """Make the communicators as the program does."""
     if args.program == "one-process":
-        for part, comm in zip(parts, nccl.init_all(len(parts))):
-            part.comm = comm
+        count = len(parts)
+        comms = nccl.make(
+            "ncclCommInitAll", ctypes.c_void_p * count, count, (ctypes.c_int * count)(*range(count))
+        )
+        for part, comm in zip(parts, comms):
+            part.comm = ctypes.c_void_p(comm)
         return
-    tasks = size // len(parts)
-    port = args.port or own_port(dict(os.environ))
+    port = args.port or own_port(os.environ)
     if task() == 0:
-        unique = nccl.unique_id()
-        share("", port, unique, tasks - 1, args.deadline)
+        unique = bytes(nccl.make("ncclGetUniqueId", UniqueId))
+        share("", port, unique, size // len(parts) - 1, args.deadline)
     else:
         unique = fetch(args.address, port, args.deadline)
-    nccl.group_start()
+    nccl.call("ncclGroupStart")
     for part in parts:
         part.cuda.use(part.index)
-        nccl.init_rank(part.comm, size, unique, part.rank)
-    nccl.group_end()
+        nccl.call(
+            "ncclCommInitRank", ctypes.byref(part.comm), size, UniqueId.from_buffer_copy(unique), part.rank
+        )
+    nccl.call("ncclGroupEnd")
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -408,15 +343,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--elements", type=int, default=1 << 20)
     parser.add_argument("--deadline", type=float, default=60, help="seconds a phase")
     args = parser.parse_args(argv)
-    watch = Watch(args.deadline)
+    watch = Watch(args.deadline, stuck)
     try:
         return run(args, watch)
     except NoLibrary as error:
-        say("failed", phase="load libnccl", reason=str(error), library=False)
+        report("failed", phase="load libnccl", reason=str(error), library=False)
         return EXIT_NO_LIBRARY
     except BaseException as error:
-        reason = re.sub(r"\s+", " ", "%s: %s" % (type(error).__name__, error))
-        say("failed", phase=watch.phase, reason=reason[:400])
+        report("failed", phase=watch.phase, reason=error_text(error))
         return EXIT_FAILED
 
 

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.payload_result import PayloadResult
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, ClusterSession
+    from pytest_gpucluster.plugin.session import ClusterSession, Node
 
 pytestmark = [pytest.mark.nccl_examples]
 
 
 @pytest.fixture(scope="session")
-def examples(allocation: Allocation, cluster: Cluster, gpucluster_session: ClusterSession) -> list[NcclExamples]:
+def examples(
+    allocation: Allocation, cluster: Cluster, gpucluster_session: ClusterSession
+) -> list[NcclExamples]:
     """The programs, one set an allocation; not applicable where there are no real GPUs."""
     session, made, why = gpucluster_session, [], "no profile of the cluster has GPUs"
     for held in session.allocations:

@@ -1,1 +1,11 @@
 """The operating system of every node."""
+
+from pytest_gpucluster.core.registry import Suite
+
+SUITE = Suite(
+    __name__,
+    order=1,
+    markers=("os: the operating system of the nodes",),
+    settings={"limits": "checks:refuse_limits"},
+    not_over_ssh={"os.limits": "the limits are those of a step; over SSH there is none"},
+)

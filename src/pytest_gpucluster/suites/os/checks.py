@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.probe import Answer
     from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, Memory, Mount
-    from pytest_gpucluster.suites.os.software_facts import Processes, CommandOutput, SystemState, TimeSync
+    from pytest_gpucluster.suites.os.software_facts import CommandOutput, Processes, SystemState, TimeSync
     from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder
 
 T = TypeVar("T")
@@ -482,6 +482,11 @@ LIMITS: dict[str, tuple[str, int]] = {
 }
 # Others follow from a node's memory, or say little of what programs may do
 COMPARED_LIMITS = ("memlock", "nofile", "stack", "as")
+
+
+def refuse_limits(cluster: Cluster) -> None:
+    """Raise ConfigError for a limit of os.limits that cannot be."""
+    wanted_limits(cluster.os.limits)
 
 
 def wanted_limits(stated: Mapping[str, str]) -> dict[str, float]:

@@ -124,7 +124,11 @@ def neighbours(cluster: Cluster, nodes: tuple[str, ...]) -> Probe[tuple[Reachabi
 
 @fact
 def way(
-    node: Node, nodes: tuple[str, ...], neighbours: Probe[tuple[ReachabilityResult, ...]], facts: Facts, expect: Expect
+    node: Node,
+    nodes: tuple[str, ...],
+    neighbours: Probe[tuple[ReachabilityResult, ...]],
+    facts: Facts,
+    expect: Expect,
 ) -> tuple[ReachabilityResult, ...]:
     """The ways from this node to its neighbours."""
     if set(nodes).intersection(node.group.names) <= {node.name}:
@@ -477,7 +481,12 @@ def test_name_time(naming: Naming, usual_name_time: float, expect: Expect) -> No
     expect(os_network.name_time(naming, usual_name_time))
 
 
-def test_reachable(node: Node, way: tuple[ReachabilityResult, ...], all_ways: os_network.Ways, expect: Expect) -> None:  # noqa: ARG001 - not checked without
+def test_reachable(
+    node: Node,
+    way: tuple[ReachabilityResult, ...],  # noqa: ARG001 - a node that cannot tell is not checked
+    all_ways: os_network.Ways,
+    expect: Expect,
+) -> None:
     """The neighbours in the group are reached by name, and reach the node."""
     expect(os_network.reachable(node.name, all_ways))
 

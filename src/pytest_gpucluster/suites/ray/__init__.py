@@ -1,1 +1,10 @@
 """Ray's head and workers."""
+
+from pytest_gpucluster.core.registry import Suite
+
+SUITE = Suite(
+    __name__,
+    order=10,
+    markers=("ray: Ray starts on each node and as a cluster",),
+    frameworks=("ray",),
+)

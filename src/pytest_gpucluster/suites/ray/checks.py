@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check, with_cause
+from pytest_gpucluster.core.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -79,7 +80,7 @@ def _alone(node: str, facts: NodeFacts, share: Share) -> Judgement:
         return
     alive = facts.told.get("nodes", {}).get("alive", {})
     if set(alive) != {node}:
-        yield Finding("nodes", _listed(alive), node)
+        yield Finding("nodes", listed(alive), node)
         return
     yield from _share(node, alive[node], share)
     yield from _ran("task", node, facts.told.get("tasks", {}), "ran")
@@ -121,7 +122,7 @@ def _nodes(facts: ClusterFacts) -> Judgement:
             yield Finding(node, f"missing{why}", "alive")
     strangers = sorted(set(facts.alive) - set(facts.asked))
     if strangers:
-        yield Finding("nodes", f"also alive: {_listed(strangers)}", "the asked ones only")
+        yield Finding("nodes", f"also alive: {listed(strangers)}", "the asked ones only")
     if "seconds" in facts.driver.get("nodes", {}):
         yield Metric("join", float(facts.driver["nodes"]["seconds"]), "s")
 
@@ -197,7 +198,7 @@ def gpus(facts: ClusterFacts) -> Judgement:
     for wrong in (it for it in told["held"] if not isinstance(it, list)):
         yield Finding("actor with one GPU", str(wrong), "runs")
     if unknown := sorted({node for node, _number, uuid in good if not uuid}):
-        yield NotChecked(f"no UUID was told on {_listed(unknown)}: the devices cannot be told apart")
+        yield NotChecked(f"no UUID was told on {listed(unknown)}: the devices cannot be told apart")
     for node, count in asked.items():
         if node not in facts.alive:
             yield NotChecked(f"{node}: see ray.nodes")
@@ -208,7 +209,7 @@ def gpus(facts: ClusterFacts) -> Judgement:
     devices = Counter(uuid for _node, _number, uuid in good if uuid)
     for uuid, times in devices.items():
         if times > 1:
-            holders = _listed(sorted({f"{where} ({number})" for where, number, it in good if it == uuid}))
+            holders = listed(sorted({f"{where} ({number})" for where, number, it in good if it == uuid}))
             yield Finding(f"GPU {uuid}", f"held by {times} actors at once: {holders}", "one actor")
     yield Metric("gpus", len(devices), "GPUs")
 
@@ -362,7 +363,3 @@ def _absent(
 
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdigit())
-
-
-def _listed(names: Iterable[object]) -> str:
-    return ", ".join(str(name) for name in names) or "none"

@@ -24,6 +24,8 @@ from typing import Any, Callable, Dict
 
 import ray
 
+from pytest_gpucluster.kit.payloads.prelude import error_text, exit_now, node_name, write_line
+
 PATIENCE = 120.0  # seconds for one piece of work
 QUALITIES = (4, 3, 2, 1)  # of Tune's trials: the first is best by construction
 ITERATIONS = 8
@@ -31,11 +33,9 @@ OUT = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # what Ray and Tune print is not ours
 
 
-def say(kind: str, **facts: Any) -> None:
-    """Print one JSON line in one piece."""
-    facts = {"kind": kind, "node": os.environ.get("SLURMD_NODENAME", ""), **facts}
-    OUT.write(json.dumps(facts) + "\n")
-    OUT.flush()
+def report(kind: str, **facts: Any) -> None:
+    """Print what was found, past what Ray prints."""
+    write_line(json.dumps({"kind": kind, "node": node_name(), **facts}), OUT)
 
 
 def at(node: str) -> Dict[str, Any]:
@@ -43,15 +43,10 @@ def at(node: str) -> Dict[str, Any]:
     return {"resources": {"gpucluster_" + node: 0.01}}
 
 
-def node_here() -> str:
-    """Return Slurm's name of the node that this worker process runs on."""
-    return os.environ.get("SLURMD_NODENAME", "")
-
-
 @ray.remote(num_cpus=1)
 def where() -> Any:
     """Tell where the task runs."""
-    return node_here(), os.getpid()
+    return node_name(), os.getpid()
 
 
 @ray.remote(num_cpus=0)
@@ -64,13 +59,13 @@ class Counter:
     def add(self) -> Any:
         """Count one more, and tell where."""
         self.count += 1
-        return node_here(), self.count
+        return node_name(), self.count
 
 
 @ray.remote(num_cpus=0)
 def digest(data: bytes) -> Any:
     """Take an object, and tell what arrived where."""
-    return node_here(), hashlib.sha256(data).hexdigest()
+    return node_name(), hashlib.sha256(data).hexdigest()
 
 
 @ray.remote(num_cpus=0)
@@ -85,7 +80,7 @@ class Holder:
 
     def device(self) -> Any:
         """Tell the node, the number that Ray gave, and the UUID of the one GPU that is visible; '' where unknown."""
-        return node_here(), os.environ.get("CUDA_VISIBLE_DEVICES", ""), visible_uuid()
+        return node_name(), os.environ.get("CUDA_VISIBLE_DEVICES", ""), visible_uuid()
 
 
 def visible_uuid() -> str:
@@ -131,7 +126,7 @@ def nodes(asked: Dict[str, Any]) -> None:
         if set(asked["nodes"]) <= set(alive) or time.monotonic() - begin > asked["join"]:
             break
         time.sleep(0.5)
-    say("nodes", alive=alive, seconds=round(time.monotonic() - begin, 1))
+    report("nodes", alive=alive, seconds=round(time.monotonic() - begin, 1))
 
 
 def joined() -> list:  # type: ignore[type-arg] # python 3.6
@@ -147,7 +142,7 @@ def tasks(asked: Dict[str, Any]) -> None:
     """Run a task on every node."""
     begin = time.monotonic()
     waiting = {node: where.options(**at(node)).remote() for node in joined()}
-    say(
+    report(
         "tasks",
         ran={node: answer(ref, lambda it: it[0]) for node, ref in waiting.items()},
         seconds=since(begin),
@@ -162,7 +157,9 @@ def actors(asked: Dict[str, Any]) -> None:
     counted = {
         node: [answer(first[node], lambda it: it[1]), answer(second[node], lambda it: it[1])] for node in held
     }
-    say("actors", counted=counted, ran={node: answer(ref, lambda it: it[0]) for node, ref in second.items()})
+    report(
+        "actors", counted=counted, ran={node: answer(ref, lambda it: it[0]) for node, ref in second.items()}
+    )
     for actor in held.values():
         ray.kill(actor)
 
@@ -180,7 +177,7 @@ def objects(asked: Dict[str, Any]) -> None:
         made = produce.options(**at(node)).remote(node, size)
         fetched[node] = answer(made, lambda it, node=node: it == content(node, size))
         rates[node] = round(2 * size / max(1e-6, time.monotonic() - begin) / 1e6, 1)
-    say("objects", sent=sent, fetched=fetched, rates=rates, size=size)
+    report("objects", sent=sent, fetched=fetched, rates=rates, size=size)
 
 
 def gpus(asked: Dict[str, Any]) -> None:
@@ -188,7 +185,7 @@ def gpus(asked: Dict[str, Any]) -> None:
     count = int(ray.cluster_resources().get("GPU", 0))
     holders = [Holder.remote() for _ in range(count)]
     told = [answer(holder.device.remote(), list) for holder in holders]
-    say("gpus", count=count, held=told)
+    report("gpus", count=count, held=told)
     for holder in holders:
         ray.kill(holder)
 
@@ -201,9 +198,7 @@ def tune(asked: Dict[str, Any]) -> None:
 
     def trial(config: Dict[str, Any]) -> None:
         for step in range(1, ITERATIONS + 1):
-            library.report(
-                {"score": config["quality"] * step, "where": os.environ.get("SLURMD_NODENAME", "")}
-            )
+            library.report({"score": config["quality"] * step, "where": node_name()})
 
     scheduler = ASHAScheduler(
         metric="score", mode="max", max_t=ITERATIONS, grace_period=1, reduction_factor=2
@@ -221,7 +216,7 @@ def tune(asked: Dict[str, Any]) -> None:
     results = tuner.fit()
     best = results.get_best_result(metric="score", mode="max")
     iterations = {str(it.config["quality"]): it.metrics["training_iteration"] for it in results if it.metrics}
-    say(
+    report(
         "tune",
         best=best.config["quality"],
         iterations=iterations,
@@ -248,7 +243,7 @@ def token(asked: Dict[str, Any]) -> None:
     )
     said = " ".join(done.stdout.decode(errors="replace").split())
     refused = done.returncode != 0 and "uth" in said
-    say("stranger", refused=refused, rc=done.returncode, said=said[-200:])
+    report("stranger", refused=refused, rc=done.returncode, said=said[-200:])
 
 
 def answer(reference: Any, take: Callable[[Any], Any]) -> Any:
@@ -284,12 +279,10 @@ def main(asked: Dict[str, Any]) -> int:
         try:
             WORK[name](asked)
         except Exception as error:
-            problem = " ".join(("%s: %s" % (type(error).__name__, error)).split())
-            say(name, problem=problem[:400])
+            report(name, problem=error_text(error))
     return 0
 
 
 if __name__ == "__main__":
     code = main(json.loads(sys.argv[1]))
-    OUT.flush()
-    os._exit(code)  # the cluster is ended by the head; a shutdown of the driver would only take time
+    exit_now(code)  # the cluster is ended by the head; a shutdown of the driver would only take time

@@ -17,18 +17,26 @@ command line. Exit code 1: see "problem".
 import argparse
 import contextlib
 import ctypes
-import fcntl
 import json
 import os
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
 from typing import Any, Dict, List, Tuple
+
+from pytest_gpucluster.kit.payloads.prelude import (
+    Failure,
+    address_of,
+    address_towards,
+    error_text,
+    interfaces,
+    node_name,
+    say,
+)
 
 MARK = "GPUCLUSTER_RAY_TASK"
 PORTS = (
@@ -45,52 +53,17 @@ HEAD_ONLY = ("port", "ray-client-server-port")
 FIRST_WORKER_PORT = 10  # after the fixed ones
 LAST_PORT = 32767  # above, Linux hands out ports by itself
 TAIL = 3
-SIOCGIFADDR = 0x8915
 OBJECT_STORE = (
     100 * 1024 * 1024
 )  # bytes; /dev/shm of a container is often 64 MiB, and Ray then uses its folder
 
 
-class Failure(Exception):  # noqa: N818 - it says what went wrong to people
-    """One line for people, and what kind of fault it is: interface, port, ray, head, join, driver, leave."""
-
-    def __init__(self, what: str, message: str) -> None:
-        super().__init__(message)
-        self.what = what
-
-
-def say(kind: str, **facts: Any) -> None:
-    """Print one JSON line in one piece."""
-    sys.stdout.write(json.dumps({"kind": kind, "node": node_name(), **facts}) + "\n")
-    sys.stdout.flush()
-
-
-def node_name() -> str:
-    """Return Slurm's name of this node."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
+def report(kind: str, **facts: Any) -> None:
+    """Print what this task found."""
+    say(kind=kind, node=node_name(), **facts)
 
 
 # -- addresses and ports -----------------------------------------------------------------------------------------
-
-
-def interfaces() -> Dict[str, str]:
-    """Return {interface: IPv4 address} of this node."""
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue  # it has no IPv4 address
-            found[name] = socket.inet_ntoa(answer[20:24])
-    return found
-
-
-def source_towards(address: str) -> str:
-    """Return the address that this node would use to speak to another; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((address, 9))
-        return str(probe.getsockname()[0])
 
 
 def own_address(plan: Dict[str, Any]) -> str:
@@ -102,16 +75,10 @@ def own_address(plan: Dict[str, Any]) -> str:
     number = names.index(node_name())
     wanted = plan.get("interface")
     if wanted:
-        known = interfaces()
-        if wanted not in known:
-            there = ", ".join(sorted(known)) or "none"
-            raise Failure(
-                "interface", "interface %s has no IPv4 address here; there are: %s" % (wanted, there)
-            )
-        own = known[wanted]
+        own = address_of(wanted)
     else:
         other = next((name for name in names if name != node_name()), None)
-        own = source_towards(plan["nodes"][other]["address"]) if other else "127.0.0.1"
+        own = address_towards(plan["nodes"][other]["address"]) if other else "127.0.0.1"
     if own.startswith("127.") and len(names) > 1:
         return "127.0.%d.%d" % (1 + number // 200, 2 + number % 200)
     return own
@@ -366,10 +333,10 @@ def lead(plan: Dict[str, Any], driver: str, daemons: Daemons, *, alone: bool) ->
     address = own_address(plan)
     first = free_ports(plan, address) if alone else unused(plan["head"][1])  # the workers were told that one
     later = free_ports({**plan, "port": plan["later"]}, address) if alone else first
-    say("place", address=address, port=first, later=later, version=version, interfaces=interfaces())
+    report("place", address=address, port=first, later=later, version=version, interfaces=interfaces())
     daemons.start(options(plan, address, first, daemons.temp, head=True))
     daemons.wait_for(address, first, plan["join"])
-    say("up", address=address)
+    report("up", address=address)
     asked = {
         "address": "%s:%d" % (address, first),
         "ip": address,
@@ -395,14 +362,14 @@ def lead(plan: Dict[str, Any], driver: str, daemons: Daemons, *, alone: bool) ->
         raise Failure("driver", "the driver ended with %d: %s" % (process.returncode, last[0][-400:]))
     if daemons.process.poll() is not None:
         raise Failure("head", "ray start of the head ended by itself: %s" % daemons.said())
-    say(
+    report(
         "token",
         set=bool(os.environ.get("RAY_AUTH_TOKEN")),
         exposed=exposed(os.environ.get("RAY_AUTH_TOKEN", "")),
     )
     if not alone:
         daemons.kill()
-        say("killed")
+        report("killed")
 
 
 def follow(plan: Dict[str, Any], daemons: Daemons) -> None:
@@ -427,12 +394,12 @@ def follow(plan: Dict[str, Any], daemons: Daemons) -> None:
         time.sleep(0.5)
     lost = time.monotonic()
     count = exposed(os.environ.get("RAY_AUTH_TOKEN", ""))
-    say("token", set=bool(os.environ.get("RAY_AUTH_TOKEN")), exposed=count)
+    report("token", set=bool(os.environ.get("RAY_AUTH_TOKEN")), exposed=count)
     try:
         daemons.process.wait(plan["leave"])
     except subprocess.TimeoutExpired:
         raise Failure("leave", "Ray still ran %g s after the head was lost" % plan["leave"]) from None
-    say("left", seconds=round(time.monotonic() - lost, 1), said=daemons.said()[:200])
+    report("left", seconds=round(time.monotonic() - lost, 1), said=daemons.said()[:200])
 
 
 def main(argv: List[str]) -> int:
@@ -463,14 +430,14 @@ def main(argv: List[str]) -> int:
         else:
             lead(plan, asked.driver, daemons, alone=asked.role == "alone")
     except Failure as error:
-        say("problem", what=error.what, problem=" ".join(str(error).split()))
+        report("problem", what=error.kind, problem=" ".join(str(error).split()))
         code = 1
     except Exception as error:
-        say("problem", what="ray", problem=" ".join(("%s: %s" % (type(error).__name__, error)).split())[:400])
+        report("problem", what="ray", problem=error_text(error))
         code = 1
     finally:
         outlived, ended = daemons.end(plan["leave"])
-        say("ended", outlived=outlived, ended=ended)
+        report("ended", outlived=outlived, ended=ended)
     return code
 
 

@@ -46,7 +46,7 @@ class Ray:
     """One run of Ray on the claim's nodes, as the cluster file's `ray:` says."""
 
     def __init__(self, steps: FrameworkStepRunner, config: RayConfig, channel: Channel) -> None:
-        self.steps, self.config, self._channel = steps, config, channel
+        self.steps, self.config, self.nodes, self._channel = steps, config, steps.nodes, channel
         self.marker = secrets.token_hex(6)
         self.first_port = config.port or FIRST_PORT + secrets.randbelow(PORT_SPREAD)
         self._stem = f"{config.temp.rstrip('/')}/r{self.marker[:6]}"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.metric_direction import NEITHER
+from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.kit.suite_work import LateCheck
 from pytest_gpucluster.suites.slurm.diagnostic_step import (
     ARRAY_EXIT,
     DEPENDENT_EXIT,
@@ -200,7 +202,7 @@ def step(exam: NodeExam) -> Judgement:
     for rank, names in lost.items():
         yield Finding(f"task {rank}", f"{', '.join(names)} not as Slurm sets it", "the task's place")
     if not lost and sorted(task.local_id for task in exam.tasks) != list(range(exam.tasks_asked)):
-        yield Finding("tasks", _listed(task.local_id for task in exam.tasks), f"0 to {exam.tasks_asked - 1}")
+        yield Finding("tasks", listed(task.local_id for task in exam.tasks), f"0 to {exam.tasks_asked - 1}")
 
 
 @check(
@@ -290,7 +292,7 @@ def gpu_binding(exam: NodeExam) -> Judgement:
     yield Metric("bound_gpus", len(owners), "GPUs")
     for device, ranks in sorted(owners.items()):
         if len(ranks) > 1:
-            yield Finding(f"GPU {device}", f"used by tasks {_listed(ranks)}", "used by one task")
+            yield Finding(f"GPU {device}", f"used by tasks {listed(ranks)}", "used by one task")
 
 
 @check(
@@ -356,6 +358,15 @@ def epilog(info: NodeInfo | None, config: Mapping[str, str], ended_here: bool) -
 def epilog_failed(info: NodeInfo) -> bool:
     """Say whether Slurm gives the epilog as the reason of the node's state."""
     return re.search(r"epilog|kill task failed", info.why_out, re.IGNORECASE) is not None
+
+
+EPILOGS = LateCheck(
+    "slurm.epilog",
+    unjudged=EPILOG_LATER,
+    subject="the epilogs",
+    failed=epilog_failed,
+    hint="see slurmd's log there, and run the Epilog of `scontrol show config` by hand",
+)
 
 
 @check(
@@ -557,7 +568,3 @@ def _gres(info: NodeInfo) -> str:
 
 def _script(config: Mapping[str, str], key: str) -> str:
     return config.get(key) or config.get(f"{key}[0]", "")
-
-
-def _listed(values: object) -> str:
-    return ", ".join(str(value) for value in values)  # type: ignore[attr-defined]  # any iterable

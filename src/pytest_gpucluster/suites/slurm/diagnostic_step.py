@@ -1,16 +1,16 @@
 """What a few steps and jobs show of Slurm, for many checks at once.
 
-`run_exam`: one step on all nodes of an allocation (one for each count of GPUs a node): its tasks tell what they
-see and end in known ways. `submit_jobs`: three short batch jobs (an array with --begin of which one element
+`examine`: one step on all nodes of an allocation (one for each count of GPUs a node): its tasks tell what they
+see and end in known ways. `BatchJobs`: three short batch jobs (an array with --begin of which one element
 requeues itself, and one that depends on the other), submitted BEFORE the nodes are allocated: while we hold the
-nodes no job could start. The allocation waits for them through Slurm (`Jobs.dependency`), nobody polls.
-`read_jobs` then asks squeue once.
+nodes no job could start. The allocation waits for them through Slurm, nobody polls; squeue is then asked once.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
+import threading
 import time
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.slurm.error_hints import advice
+from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, by_hand, run_step
 from pytest_gpucluster.core.errors import SlurmError, StepError
+from pytest_gpucluster.kit.suite_work import Submission
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.cluster.slurm.result import TaskResult
-    from pytest_gpucluster.config.models import SlurmConfig
+    from pytest_gpucluster.config.models import Cluster, SlurmConfig
+    from pytest_gpucluster.kit.suite_work import Run
 
 EXIT_CODE, KILLED = 7, 9
 MAX_DIGITS = 4  # of the number of a CPU: Linux has at most 8192
@@ -141,11 +144,6 @@ class Jobs:
     problem: str = ""
     submitted_in: float = 0.0  # seconds that sbatch took for the array
 
-    @property
-    def dependency(self) -> str | None:
-        """What the allocation has to wait for, in salloc's words."""
-        return None if self.problem else f"afterany:{self.array}_1:{self.dependent}"
-
 
 @dataclass(frozen=True)
 class JobFacts:
@@ -175,6 +173,56 @@ class JobFacts:
     def dependent(self) -> JobRecord | None:
         """The job that waits for `element`."""
         return self.records.get(self.jobs.dependent)
+
+
+class BatchJobs(Submission):
+    """The jobs of one run; a guard cancels them however the run ends."""
+
+    def __init__(self, slurm: Slurm, cluster: Cluster) -> None:
+        self._slurm, self._guard = slurm, JobGuard(slurm)
+        self.jobs = submit_jobs(slurm, cluster.slurm, name=self._guard.name)
+        self._facts: JobFacts | None = None
+        self._lock = threading.Lock()
+        if self.jobs.problem:
+            self._guard.release()  # the first of them may be in the queue, and count against a limit
+
+    def job_ids(self) -> tuple[str, ...]:
+        """Return the element that ends by itself, and the job that waits for it."""
+        return () if self.jobs.problem else (f"{self.jobs.array}_1", self.jobs.dependent)
+
+    def look(self) -> None:
+        """Ask squeue."""
+        self.outcome()
+
+    def outcome(self) -> JobFacts:
+        """Ask squeue, and keep what it has forgotten since."""
+        with self._lock:
+            if self._facts is None or not self._facts.ended:
+                before = self._facts.records if self._facts is not None else {}
+                now = read_jobs(self._slurm, self.jobs)
+                self._facts = replace(now, records={**before, **now.records})
+            return self._facts
+
+    def withdraw(self, why: str) -> bool:
+        """Cancel the jobs; their checks then say why."""
+        if self.jobs.problem:
+            return False
+        self.jobs = replace(self.jobs, problem=f"they were withdrawn for the allocation: {why}")
+        self._guard.release()
+        return True
+
+    def close(self) -> None:
+        """Cancel what is left of the jobs."""
+        self._guard.release()
+
+
+def examine(run: Run) -> dict[str, NodeExam]:
+    """Run the exam on all nodes of every allocation."""
+    found: dict[str, NodeExam] = {}
+    for held in run.allocations:
+        assert run.slurm is not None  # who has an allocation has a scheduler
+        found |= run_exam(run.slurm, held, run.inventory, without=run.lost())
+    return found
 
 
 def run_exam(

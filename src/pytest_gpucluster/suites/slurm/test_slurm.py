@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.suite import fact
-from pytest_gpucluster.suites.slurm import checks
+from pytest_gpucluster.suites.slurm import SUITE, checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,8 @@ def slurm(gpucluster_session: ClusterSession) -> Slurm:
 @fact(scope="session")
 def examined(allocation: Allocation, gpucluster_session: ClusterSession) -> dict[str, NodeExam]:  # noqa: ARG001 - must be held
     """One step on all nodes of every allocation: {node: what its tasks told and how they ended}."""
-    return gpucluster_session.examine().result()
+    exams: dict[str, NodeExam] = gpucluster_session.begin(SUITE).result()
+    return exams
 
 
 @fact
@@ -49,7 +50,7 @@ def exam(examined: dict[str, NodeExam], node: Node) -> NodeExam:
 @fact(scope="session")
 def jobs(slurm: Slurm, gpucluster_session: ClusterSession) -> JobFacts:  # noqa: ARG001 - not applicable without one
     """What became of the batch jobs that were submitted before the nodes were allocated."""
-    told = gpucluster_session.jobs_told()
+    told: JobFacts | None = gpucluster_session.outcome(SUITE)
     if told is None:
         pytest.skip("not checked: no batch job was submitted before the nodes were allocated")
     return told

@@ -1,1 +1,12 @@
 """Functions as Slurm jobs."""
+
+from pytest_gpucluster.core.registry import Suite, Work
+
+SUITE = Suite(
+    __name__,
+    order=13,
+    markers=("submitit: functions as Slurm jobs, by submitit",),
+    frameworks=("submitit",),
+    before_allocation=Work("submitted", "steps:submit", needs_nodes=False),
+    leftovers="steps:folders",
+)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,7 +89,7 @@ def multitask(told: SubmititTold) -> Judgement:
         return
     ranks = [place["rank"] for place in result["value"]]
     if ranks != list(range(TASKS)):
-        yield Finding("ranks", ", ".join(map(str, ranks)) or "none", f"0 to {TASKS - 1}, once each")
+        yield Finding("ranks", listed(ranks), f"0 to {TASKS - 1}, once each")
     for place in result["value"]:
         if place["rank"] != place["slurm"] or place["tasks"] != TASKS:
             said = f"rank {place['rank']} of {place['tasks']}, Slurm's task {place['slurm']}"

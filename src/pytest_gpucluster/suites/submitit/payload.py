@@ -2,9 +2,9 @@
 # ruff: noqa: BLE001, PLC0415
 """submitit as users have it: functions submitted as Slurm jobs, their results, an exception, a cancellation.
 
-Runs where pytest runs, under the python that the cluster file names; it comes in by -c, with its parameters as JSON:
+Runs where pytest runs, under the python that the cluster file names, by -c (SOURCE: `payload_step.sent`):
 
-    python3 -c "$(cat submitit_driver.py)" '{"folder": "/shared/x", "parameters": {"slurm_partition": "batch"}}'
+    python3 -c SOURCE '{"folder": "/shared/x", "parameters": {"slurm_partition": "batch"}}'
 
 It submits, says the ids of the jobs, waits for them, cancels the one that lingers once it runs, tells the results and
 removes its folder. When its stdin closes it cancels all of its jobs and ends.
@@ -23,10 +23,11 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
+from pytest_gpucluster.kit.payloads.prelude import say
+
 TASKS = 3
 ARRAY = ((1, 10), (2, 20), (3, 30))
 SETTLE = 30.0  # seconds within which a cancelled job is known to be over
-_lock = threading.Lock()
 
 
 def add(one: int, other: int) -> int:
@@ -64,13 +65,6 @@ def linger(mark: str) -> str:
     return "never cancelled"
 
 
-def say(kind: str, **facts: Any) -> None:
-    """Tell one thing, in one write."""
-    with _lock:
-        sys.stdout.write(json.dumps(dict({"submitit": kind}, **facts)) + "\n")
-        sys.stdout.flush()
-
-
 class Driver:
     """The jobs of one run. `wait` is how long (s) they may take altogether."""
 
@@ -94,7 +88,7 @@ class Driver:
         self.jobs["multitask"] = [executor.submit(place)]
         executor.update_parameters(tasks_per_node=1)
         self.jobs["cancel"] = [executor.submit(linger, str(self.mark))]
-        say("submitted", version=submitit.__version__, jobs=self.ids())
+        say(submitit="submitted", version=submitit.__version__, jobs=self.ids())
 
     def ids(self) -> List[str]:
         """Return the ids of all jobs, arrays as a whole."""
@@ -110,15 +104,15 @@ class Driver:
     def tell(self, name: str, jobs: Sequence[Any]) -> None:
         """Tell the results of one submission, or the exception."""
         if not self.wait_for(lambda: all(job.done() for job in jobs), self.until):
-            say("result", name=name, error="late", text=self.squeue(jobs[0]))
+            say(submitit="result", name=name, error="late", text=self.squeue(jobs[0]))
             return
         try:
             # every task's own: a job of several tasks has a list
             value = [found for job in jobs for found in job.results()]
-            say("result", name=name, value=value, state=str(jobs[0].state))
+            say(submitit="result", name=name, value=value, state=str(jobs[0].state))
         except Exception as error:
             say(
-                "result",
+                submitit="result",
                 name=name,
                 error=type(error).__name__,
                 text=str(error)[-800:],
@@ -129,7 +123,7 @@ class Driver:
         """Cancel the job that lingers, once it runs."""
         (job,) = self.jobs["cancel"]
         if not self.wait_for(self.mark.exists, self.until):
-            say("result", name="cancel", error="late", text=self.squeue(job))
+            say(submitit="result", name="cancel", error="late", text=self.squeue(job))
             job.cancel(check=False)
             return
         begin = time.monotonic()
@@ -142,7 +136,7 @@ class Driver:
             and self.wait_for(lambda: job.watcher.is_done(job.job_id, mode="force"), begin + SETTLE / 3)
         )
         say(
-            "result",
+            submitit="result",
             name="cancel",
             over=over,
             slurm=self.squeue(job),
@@ -191,9 +185,14 @@ def main(text: str) -> int:
         driver.submit()
         phase = "collect"
         driver.collect()
-        say("done")
+        say(submitit="done")
     except BaseException as error:
-        say("failed", phase=phase, error=type(error).__name__, text=" ".join(str(error).split())[:400])
+        say(
+            submitit="failed",
+            phase=phase,
+            error=type(error).__name__,
+            text=" ".join(str(error).split())[:400],
+        )
         return 1
     finally:
         driver.clear()

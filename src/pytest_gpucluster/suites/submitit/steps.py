@@ -22,6 +22,7 @@ from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import ConfigError, TransportError
 from pytest_gpucluster.kit.payload_result import last_words, read_facts
 from pytest_gpucluster.kit.payload_step import environment_named, source_of
+from pytest_gpucluster.kit.suite_work import Submission
 from pytest_gpucluster.suites.submitit.checks import SubmititTold
 
 if TYPE_CHECKING:
@@ -37,7 +38,12 @@ KEY = "submitit"
 PATIENCE = 60.0  # seconds to import submitit and to submit; the import may come over a network
 
 
-class SubmititDriver:
+def submit(slurm: Slurm, cluster: Cluster) -> SubmititDriver | None:
+    """Start the driver; None where the cluster file does not claim submitit."""
+    return SubmititDriver(slurm, cluster, cluster.submitit) if cluster.submitit else None
+
+
+class SubmititDriver(Submission):
     """The driver of one run. ConfigError where the cluster file lacks what it needs."""
 
     def __init__(self, slurm: Slurm, cluster: Cluster, claim: SubmititConfig) -> None:
@@ -53,6 +59,7 @@ class SubmititDriver:
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._errors = bytearray()
         self._told: SubmititTold | None = None
+        self._lock = threading.Lock()
         given = {
             "folder": str(self.folder),
             "parameters": parameters(cluster),
@@ -74,21 +81,22 @@ class SubmititDriver:
         for target, pipe in ((self._read, self._process.stdout), (self._keep, self._process.stderr)):
             threading.Thread(target=target, args=(pipe,), daemon=True).start()
 
-    def submitted(self) -> tuple[str, ...]:
+    def job_ids(self) -> tuple[str, ...]:
         """Return the ids of the jobs, () where none could be submitted."""
         self._follow("submitted", PATIENCE)
         fact = next((fact for fact in self._facts if fact[KEY] == "submitted"), None)
         return tuple(fact["jobs"]) if fact else ()
 
-    def told(self) -> SubmititTold:
-        """Wait for the driver's end and return what it told."""
-        if self._told is None:
-            ended = self._follow(None, self.wait + PATIENCE)
-            problem = "" if ended else f"the driver did not end within {self.wait + PATIENCE:.0f} s"
-            problem = problem or last_words(bytes(self._errors).decode(errors="replace"))
-            self.close()
-            self._told = SubmititTold(tuple(self._facts), self.accounting, problem)
-        return self._told
+    def outcome(self) -> SubmititTold:
+        """Wait for the driver's end and return its facts."""
+        with self._lock:
+            if self._told is None:
+                ended = self._follow(None, self.wait + PATIENCE)
+                problem = "" if ended else f"the driver did not end within {self.wait + PATIENCE:.0f} s"
+                problem = problem or last_words(bytes(self._errors).decode(errors="replace"))
+                self.close()
+                self._told = SubmititTold(tuple(self._facts), self.accounting, problem)
+            return self._told
 
     def close(self) -> None:
         """End the driver, which cancels what is left of its jobs; again and again is harmless."""
@@ -145,6 +153,12 @@ def shared_folder(cluster: Cluster, claim: SubmititConfig) -> Path:
             "or under os.shared_storage"
         )
     return Path(base) / f".{runmark.name_of_run('submitit', secrets.token_hex(4))}"
+
+
+def folders(cluster: Cluster) -> list[Path]:
+    """Return the shared storage in which a run that was killed may have left its folder."""
+    base = storage(cluster, cluster.submitit) if cluster.submitit else None
+    return [Path(base)] if base else []
 
 
 def parameters(cluster: Cluster) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.suites.submitit import checks
+from pytest_gpucluster.suites.submitit import SUITE, checks
 
 if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
@@ -27,7 +27,7 @@ def submitted(cluster: Cluster, gpucluster_session: ClusterSession) -> SubmititT
         pytest.skip("not applicable: the cluster file does not claim submitit (add `submitit:`)")
     if gpucluster_session.slurm is None:
         pytest.skip(f"not applicable: {cluster.why_no_slurm}")
-    told = gpucluster_session.submitit_told()
+    told: SubmititTold | None = gpucluster_session.outcome(SUITE)
     if told is None:
         pytest.skip("not checked: nothing was submitted before the nodes were allocated")
     return told

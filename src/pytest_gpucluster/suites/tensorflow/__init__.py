@@ -1,1 +1,10 @@
 """TensorFlow's distribution strategies."""
+
+from pytest_gpucluster.core.registry import Suite
+
+SUITE = Suite(
+    __name__,
+    order=12,
+    markers=("tensorflow: TensorFlow's distribution strategies",),
+    frameworks=("tensorflow",),
+)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Finding, Metric, NotChecked, check
 from pytest_gpucluster.core.majority import norm
+from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.payload_result import most_common
 
 if TYPE_CHECKING:
@@ -89,9 +90,7 @@ def config(told: PayloadResult) -> Judgement:
     facts = told.facts("config")
     indices = sorted(int(fact["config"]["task"]["index"]) for fact in facts)
     if indices != list(range(told.ntasks)):
-        yield Finding(
-            "task.index", ", ".join(map(str, indices)) or "none", f"0 to {told.ntasks - 1}, once each"
-        )
+        yield Finding("task.index", listed(indices), f"0 to {told.ntasks - 1}, once each")
     clusters = {tuple(fact["config"]["cluster"]["worker"]) for fact in facts}
     if len(clusters) > 1:
         yield Finding("cluster", f"{len(clusters)} different lists of workers", "one")

@@ -2,10 +2,10 @@
 # ruff: noqa: BLE001
 """TensorFlow's distribution strategies, with a loop of our own: Keras 3's fit() does not know them.
 
-Runs on the nodes, under the site's python or a container's; it comes in by -c:
+Runs on the nodes, under the site's python or a container's, by -c (SOURCE: `payload_step.sent`):
 
-    srun --ntasks-per-node=1 python3 -c "$(cat tensorflow_strategies.py)" mirrored
-    srun --ntasks-per-node=2 python3 -c "$(cat tensorflow_strategies.py)" workers --hosts gpu01=10.0.0.1,gpu02=10.0.0.2
+    srun --ntasks-per-node=1 python3 -c SOURCE mirrored
+    srun --ntasks-per-node=2 python3 -c SOURCE workers --hosts gpu01=10.0.0.1,gpu02=10.0.0.2
 
 `find` tells whether tensorflow is there, without importing it. `mirrored` uses all devices of one process (two
 logical CPUs where there is no GPU). `workers` makes TF_CONFIG from the allocation: a worker a task, in rank order, at
@@ -19,37 +19,25 @@ import hashlib
 import importlib.util
 import json
 import os
-import re
 import select
 import signal
-import socket
 import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
+from pytest_gpucluster.kit.payloads.prelude import error_text, exit_now, node_name, own_port, say
+
 EXIT_FAILED = 1
-FIRST_PORT, PORTS = 20000, 12000  # below 32768, where Linux begins to hand out ports by itself
 ELEMENTS = 1 << 16
 STEPS = 3  # of training
 
 
-def say(kind: str, **facts: Any) -> None:
-    """Tell one thing, in one write."""
-    node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
-    told = {"tensorflow": kind, "rank": int(os.environ.get("SLURM_PROCID") or 0), "node": node}
-    told.update(facts)
-    sys.stdout.write(json.dumps(told) + "\n")
-    sys.stdout.flush()
+def report(kind: str, **facts: Any) -> None:
+    """Print what this task found."""
+    say(tensorflow=kind, rank=int(os.environ.get("SLURM_PROCID") or 0), node=node_name(), **facts)
 
 
-def exit_now(code: int) -> None:
-    """End this process now: threads of a hung collective would keep a normal exit waiting."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-class Watch:
+class ChildWatch:
     """Ends this process where a phase outlives its deadline: TensorFlow waits for a missing worker without end.
 
     It waits holding the interpreter's lock, so no thread could do this: a child does, which ends with us.
@@ -81,7 +69,7 @@ class Watch:
             if ready and not told:
                 os._exit(0)
             if not ready:
-                say("stuck", phase=phase, seconds=self.seconds)
+                report("stuck", phase=phase, seconds=self.seconds)
                 os.kill(us, signal.SIGKILL)
                 os._exit(0)
             phase, until = told.decode().split("\n")[-2], time.monotonic() + self.seconds
@@ -104,7 +92,7 @@ def find() -> int:
             version = metadata.version(found[0]) if found else "unknown"
     except Exception as problem:
         version, error = "unknown", "" if isinstance(problem, ImportError) else str(problem)
-    say("found", version=version, error=error)
+    report("found", version=version, error=error)
     return 0
 
 
@@ -117,17 +105,10 @@ def cluster(hosts: str, ports: int, env: Dict[str, str]) -> Dict[str, Any]:
     return {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
 
 
-def first_port(env: Dict[str, str]) -> int:
-    """Return the port of worker 0; the others follow."""
-    step = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or "0"
-    tasks = int(env.get("SLURM_STEP_NUM_TASKS") or 1)
-    return FIRST_PORT + (int(env.get("SLURM_JOB_ID") or "0") * 131 + int(step) * 17) % max(1, PORTS - tasks)
-
-
 class Work:
     """One process under a strategy."""
 
-    def __init__(self, tf: Any, strategy: Any, watch: Watch) -> None:
+    def __init__(self, tf: Any, strategy: Any, watch: ChildWatch) -> None:
         self.tf, self.strategy, self.watch = tf, strategy, watch
 
     def all_reduce(self) -> None:
@@ -150,7 +131,7 @@ class Work:
         results = summed()
         wrong = sum(int(tf.reduce_sum(tf.cast(got != expected, tf.int32))) for got in results)
         took = self.watch.took()
-        say("reduced", replicas=size, local=len(results), elements=ELEMENTS, wrong=wrong, seconds=took)
+        report("reduced", replicas=size, local=len(results), elements=ELEMENTS, wrong=wrong, seconds=took)
 
     def train(self, seed: int) -> None:
         """Train on other data in each replica: afterwards all have the same, other weights."""
@@ -187,7 +168,7 @@ class Work:
                 one = strategy.experimental_local_results(gradient)[0]
                 variable.assign(variable.read_value() - 0.1 * one)
         after, took = self.digest(weights, bias), self.watch.took()
-        say("trained", before=before, after=after, losses=losses, seconds=took)
+        report("trained", before=before, after=after, losses=losses, seconds=took)
 
     def digest(self, *variables: Any) -> str:
         """Return a hash of all replicas' values here, '' where they differ among themselves."""
@@ -199,18 +180,19 @@ class Work:
         return hashes.pop() if len(hashes) == 1 else ""
 
 
-def work(args: argparse.Namespace, watch: Watch) -> int:
+def work(args: argparse.Namespace, watch: ChildWatch) -> int:
     """Run the phases; return the exit code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if args.mode == "workers":
         given = os.environ.get("TF_CONFIG", "")
-        made = cluster(args.hosts, first_port(dict(os.environ)), dict(os.environ))
+        env = dict(os.environ)
+        made = cluster(args.hosts, own_port(env, int(env["SLURM_STEP_NUM_TASKS"])), env)
         os.environ["TF_CONFIG"] = json.dumps(made)
-        say("config", config=made, given=given)
+        report("config", config=made, given=given)
     watch.enter("import tensorflow")
     import tensorflow as tf  # noqa: PLC0415 - `find` runs without
 
-    say(
+    report(
         "loaded",
         version=tf.__version__,
         seconds=watch.took(),
@@ -221,13 +203,13 @@ def work(args: argparse.Namespace, watch: Watch) -> int:
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
     else:
         strategy = tf.distribute.MirroredStrategy(devices(tf))
-    say("joined", replicas=strategy.num_replicas_in_sync, seconds=watch.took())
+    report("joined", replicas=strategy.num_replicas_in_sync, seconds=watch.took())
     job = Work(tf, strategy, watch)
     job.all_reduce()
     job.train(seed=100)
     watch.enter("last all-reduce")
     job.all_reduce()  # nobody leaves before all are done
-    say("done")
+    report("done")
     return 0
 
 
@@ -252,12 +234,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     args = parser.parse_args(argv)
     if args.mode == "find":
         return find()
-    watch = Watch(args.deadline)
+    watch = ChildWatch(args.deadline)
     try:
         return work(args, watch)
     except BaseException as error:
-        reason = re.sub(r"\s+", " ", "%s: %s" % (type(error).__name__, error))
-        say("failed", phase=watch.phase, reason=reason[:400])
+        report("failed", phase=watch.phase, reason=error_text(error))
         return EXIT_FAILED
 
 

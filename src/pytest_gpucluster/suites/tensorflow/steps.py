@@ -5,44 +5,29 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.kit.framework_step import WITHOUT_GPUS
 from pytest_gpucluster.kit.payload_result import PayloadResult
-from pytest_gpucluster.kit.payload_step import environment_named, run_payload, source_of
+from pytest_gpucluster.kit.payload_step import run_payload, source_of
 from pytest_gpucluster.suites.tensorflow import checks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
-    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.framework_config import TensorflowConfig
+    from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 
 KEY = "tensorflow"
 TRIES = 3  # with ports of our own that happen to be taken: each step has others
 
 
 class Tensorflow:
-    """The steps of one allocation, each run when it is first asked for. `gpus` is 0 where nodes have no real ones."""
+    """The steps of one allocation, each run when it is first asked for."""
 
-    def __init__(
-        self,
-        slurm: Slurm,
-        allocation: Allocation,
-        cluster: Cluster,
-        claim: TensorflowConfig,
-        inventory: Mapping[str, NodeInfo],
-        *,
-        nodes: Sequence[str],
-        gpus: int,
-    ) -> None:
-        self._slurm, self._allocation, self._inventory = slurm, allocation, inventory
-        self.claim, self.gpus = claim, gpus
-        self.nodes = tuple(nodes)[: claim.nodes]
-        self.ntasks_per_node = claim.ntasks_per_node or gpus or 2
-        self.environment = environment_named(cluster, claim.environment, "tensorflow")
+    def __init__(self, steps: FrameworkStepRunner, claim: TensorflowConfig) -> None:
+        self._steps, self.claim = steps, claim
+        self.nodes, self.gpus, self.environment = steps.nodes, steps.real_gpus, steps.environment
+        self.ntasks_per_node = claim.ntasks_per_node or self.gpus or WITHOUT_GPUS
 
     @cached_property
     def found(self) -> PayloadResult:
@@ -69,7 +54,7 @@ class Tensorflow:
         """A worker a task, all nodes together."""
         if not self.fit:
             return PayloadResult(KEY, (), 0)
-        hosts = ",".join(f"{node}={self._address(node)}" for node in self.fit)
+        hosts = ",".join(f"{node}={self._steps.address(node)}" for node in self.fit)
         options: dict[str, Any] = {"gpus_per_task": 1} if self.gpus else {}
         for _ in range(TRIES):
             told = self._run(
@@ -79,19 +64,8 @@ class Tensorflow:
                 break
         return told
 
-    def _address(self, node: str) -> str:
-        # Slurm knows the address of a node even where its name does not resolve
-        info = self._inventory.get(node)
-        return (info.address if info is not None else "") or node
-
     def _run(self, nodes: Sequence[str], mode: str, *words: str, **options: Any) -> PayloadResult:
-        python = self.environment.python if self.environment else "python3"
         phase = str(max(10.0, self.claim.deadline / 3))
-        request = StepRequest(
-            argv=(python, "-c", source_of(__file__), mode, "--deadline", phase, *words),
-            nodes=tuple(nodes),
-            environment=self.environment,
-            timeout=self.claim.deadline,
-            **options,
-        )
-        return run_payload(self._slurm, self._allocation, request, KEY)
+        argv = self._steps.payload(source_of(__file__), mode, "--deadline", phase, *words)
+        request = self._steps.request(argv, nodes=tuple(nodes), **options)
+        return run_payload(self._steps.slurm, self._steps.allocation, request, KEY)

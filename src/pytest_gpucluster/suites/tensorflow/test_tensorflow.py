@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpucluster.core.check import combined
+from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+from pytest_gpucluster.suite import taking_part
 from pytest_gpucluster.suites.tensorflow import checks
 from pytest_gpucluster.suites.tensorflow.steps import Tensorflow
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.framework_config import TensorflowConfig
     from pytest_gpucluster.kit.payload_result import PayloadResult
     from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node, ClusterSession
+    from pytest_gpucluster.plugin.session import ClusterSession, Node
 
 pytestmark = [pytest.mark.tensorflow]
 
@@ -33,27 +36,19 @@ def claim(cluster: Cluster) -> TensorflowConfig:
 
 @pytest.fixture(scope="session")
 def runs(
-    claim: TensorflowConfig, allocation: Allocation, cluster: Cluster, gpucluster_session: ClusterSession
+    claim: TensorflowConfig,
+    allocation: Allocation,  # noqa: ARG001 - not applicable without a scheduler
+    gpucluster_session: ClusterSession,
 ) -> list[Tensorflow]:
     """One run an allocation."""
-    session, made = gpucluster_session, []
-    for held in session.allocations:
-        nodes = session.without_problem(held.nodes)
-        profile = session.nodes[held.nodes[0]].profile
-        info = session.inventory.get(held.nodes[0])
-        gpus = 0 if profile.simulated or profile.gpu is None else (info and info.gpus) or profile.gpu.count
-        if nodes:
-            inventory = session.inventory
-            made.append(Tensorflow(allocation.slurm, held, cluster, claim, inventory, nodes=nodes, gpus=gpus))
-    return made
+    steps = FrameworkStepRunner.of_allocations(gpucluster_session, claim, "tensorflow")
+    return [Tensorflow(it, claim) for it in steps]
 
 
 @pytest.fixture
 def run(runs: list[Tensorflow], node: Node) -> Tensorflow:
     """The run that this item's node takes part in."""
-    found = next((run for run in runs if node.name in run.nodes), None)
-    if found is None:
-        pytest.skip("not applicable: `tensorflow.nodes` of the cluster file asks for fewer nodes")
+    found = taking_part(runs, node.name, "tensorflow")
     _ = found.found  # here: what breaks is an error, not a verdict on the node
     return found
 
@@ -84,17 +79,14 @@ def test_mirrored(mirrored: PayloadResult, run: Tensorflow, node: Node, expect: 
 
 def test_config(workers: list[PayloadResult], expect: Expect) -> None:
     """TF_CONFIG: one list of workers for all, every index once."""
-    for told in workers:
-        expect(checks.config(told))
+    expect(combined(checks.config(told) for told in workers))
 
 
 def test_workers(workers: list[PayloadResult], expect: Expect) -> None:
     """MultiWorkerMirroredStrategy: all workers come, and the sum over all replicas is right."""
-    for told in workers:
-        expect(checks.workers(told, 1))
+    expect(combined(checks.workers(told, 1) for told in workers))
 
 
 def test_equal(workers: list[PayloadResult], expect: Expect) -> None:
     """Training leaves the same weights on all workers."""
-    for told in workers:
-        expect(checks.equal(told))
+    expect(combined(checks.equal(told) for told in workers))

@@ -9,14 +9,16 @@ import socket
 import sys
 from typing import Any, Dict
 
+from pytest_gpucluster.kit.payloads.prelude import write_line
+
 MARK = "gpucluster-mpi "
 COUNT = 1024  # elements of the sum
 SINGLE, FUNNELED, SERIALIZED, MULTIPLE = "single", "funneled", "serialized", "multiple"
 
 
-def say(**fields: Any) -> None:
-    """Print one line in one write, so that ranks do not cut each other's."""
-    os.write(1, (MARK + json.dumps(fields) + "\n").encode())
+def report(**fields: Any) -> None:
+    """Print one line, marked as those of world.c are."""
+    write_line(MARK + json.dumps(fields))
 
 
 def place() -> Dict[str, str]:
@@ -49,7 +51,7 @@ def main() -> int:
     from mpi4py import MPI  # noqa: PLC0415 - after initialize is said
 
     if sys.argv[1:] == ["where"]:
-        say(kind="where", library=library(MPI), **place())
+        report(kind="where", library=library(MPI), **place())
         return 0
     level = MPI.Init_thread(MPI.THREAD_MULTIPLE)
     names = {
@@ -60,7 +62,7 @@ def main() -> int:
     }
     rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
     wrong = wrong_sums(MPI, rank, size)
-    say(
+    report(
         kind="rank",
         rank=rank,
         size=size,

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, environment_request, run_step
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, ProbeError, StepError, StepTimeout
+from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, StepError, StepTimeout
 from pytest_gpucluster.kit import mpi_errors
-from pytest_gpucluster.suites.mpi import facts as reading
-from pytest_gpucluster.suites.nccl.steps import failure_of
+from pytest_gpucluster.kit import mpi_facts as reading
+from pytest_gpucluster.kit.payload_step import sent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,50 +27,32 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.config.models import Cluster, EnvironmentConfig
+    from pytest_gpucluster.config.models import EnvironmentConfig
     from pytest_gpucluster.kit.framework_config import MpiConfig
-    from pytest_gpucluster.suites.mpi.facts import Installed, Run, World
+    from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+    from pytest_gpucluster.kit.mpi_facts import Installed, Run, World
 
 MPIRUN = "mpirun"
 IN_CONTAINER = "mpirun starts its daemons through srun, which is not in the image: there srun is the launcher"
 
 
 class Mpi:
-    """Runs MPI programs in an allocation, as the cluster file's `mpi:` says.
-
-    `environment` is a name under `environments` and goes before that of `mpi:`.
-    """
+    """Runs MPI programs in an allocation, as the cluster file's `mpi:` says."""
 
     def __init__(
-        self,
-        slurm: Slurm,
-        allocation: Allocation,
-        cluster: Cluster,
-        channel: Channel,
-        nodes: Sequence[str],
-        *,
-        ntasks_per_node: int,
-        environment: str | None = None,
+        self, steps: FrameworkStepRunner, config: MpiConfig, channel: Channel, *, ntasks_per_node: int
     ) -> None:
-        if cluster.mpi is None:
-            raise ConfigError(f"cluster {cluster.name} does not claim MPI: add `mpi:`")
-        self.config: MpiConfig = cluster.mpi
-        self.nodes = tuple(nodes)[: self.config.nodes]
+        self.config = config
+        self.nodes, self._steps, self._channel = steps.nodes, steps, channel
         self.ntasks_per_node = self.config.ntasks_per_node or ntasks_per_node
-        self._slurm, self._allocation, self._channel = slurm, allocation, channel
-        self._cluster, self._environment = cluster, environment or self.config.environment
         self._runs: dict[tuple[str, str], Run] = {}
         self._folder = f"{self.config.scratch.rstrip('/')}/gpucluster-mpi.{secrets.token_hex(8)}"
         self._made = False
 
-    @cached_property
+    @property
     def environment(self) -> EnvironmentConfig | None:
         """The environment of the cluster file that the steps run in."""
-        name, known = self._environment, self._cluster.environments
-        if name is not None and name not in known:
-            names = ", ".join(sorted(known)) or "none"
-            raise ConfigError(f"environment {name!r} is not among the environments: {names}")
-        return known[name] if name is not None else None
+        return self._steps.environment
 
     @property
     def in_container(self) -> bool:
@@ -88,13 +70,15 @@ class Mpi:
         """
         self._make_folder()
         config = self.config
-        python = self.environment.python if self.environment else "python3"
+        python = self._steps.python
         argv = (
             *("sh", "-c", source("prepare.sh"), "sh", self._folder, config.compiler, config.mpirun, python),
             *(" ".join(config.languages), source("world.py")),
         )
         request = self._request(self.nodes, argv, mpi="none", ntasks_per_node=1)
-        result = run_step(self._slurm, self._allocation, replace(request, input=source("world.c").encode()))
+        result = run_step(
+            self._steps.slurm, self._steps.allocation, replace(request, input=source("world.c").encode())
+        )
         return {node: self._read_installed(node, result) for node in self.nodes}
 
     def _read_installed(self, node: str, result: StepResult) -> Installed:
@@ -102,7 +86,7 @@ class Mpi:
         if len(tasks) == 1 and tasks[0].rc == 0:
             return reading.read_installed(node, tasks[0].stdout)
         said = tasks[0].stderr.strip().splitlines()[-1:] if tasks else []
-        why = result.hint or (said[0] if said else "") or failure_of(result)
+        why = result.hint or (said[0] if said else "") or result.first_error
         return reading.Installed(node, problems=dict.fromkeys(self.config.languages, why))
 
     def usable(self, language: str) -> tuple[str, ...]:
@@ -153,7 +137,7 @@ class Mpi:
             rc=result.rc,
             problem=problem,
             failures=mpi_errors.explain(text, mpi=None if launcher == MPIRUN else kind) if failed else (),
-            said=failure_of(result) if failed else "",
+            said=result.first_error if failed else "",
         )
 
     def _world(self, launcher: str, result: StepResult) -> World:
@@ -165,7 +149,7 @@ class Mpi:
     def _program(self, language: str) -> tuple[str, ...]:
         if language == "c":
             return (f"{self._folder}/world",)
-        return (self.environment.python if self.environment else "python3", "-c", source("world.py"))
+        return self._steps.payload(source("world.py"))
 
     def _under_srun(self, nodes: tuple[str, ...], launcher: str, language: str) -> StepRequest:
         kind = launcher.partition("--mpi=")[2] or None
@@ -203,7 +187,7 @@ class Mpi:
         return request
 
     def _step(self, request: StepRequest) -> tuple[StepResult, str]:
-        return attempt(self._slurm, self._allocation, request)
+        return attempt(self._steps.slurm, self._steps.allocation, request)
 
 
 def attempt(slurm: Slurm, allocation: Allocation, request: StepRequest) -> tuple[StepResult, str]:
@@ -218,5 +202,5 @@ def attempt(slurm: Slurm, allocation: Allocation, request: StepRequest) -> tuple
 
 
 def source(name: str) -> str:
-    """Return a file of the folder `payload`."""
-    return (Path(__file__).parent / "payload" / name).read_text()
+    """Return a file of the folder `payloads/mpi`."""
+    return sent(Path(__file__).parent / "payloads" / "mpi" / name)

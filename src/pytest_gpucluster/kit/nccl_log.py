@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.suites.nccl.table_reader import labelled
+from pytest_gpucluster.kit.nccl_tests import labelled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 A bandwidth is worth nothing until the ranks are proved: 0..W-1 once each, on the nodes that were asked for, each on
 a device of its own, over the transport that the profile expects, with right data and a whole table.
-`checks.nccl_bandwidth` judges the numbers afterwards.
+`suites/nccl/bandwidth.py` judges the numbers afterwards.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Finding, Metric, conclude
+from pytest_gpucluster.core.hostlist import shown
+from pytest_gpucluster.core.text import some
 from pytest_gpucluster.core.units import format_size
-from pytest_gpucluster.suites.nccl.log_reader import HINTS
+from pytest_gpucluster.kit.nccl_log import HINTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.core.check import Judgement, Verdict
     from pytest_gpucluster.kit.mpi_errors import Failure
-    from pytest_gpucluster.suites.nccl.log_reader import Log
-    from pytest_gpucluster.suites.nccl.table_reader import Half, Output, RankLine, Run
+    from pytest_gpucluster.kit.nccl_log import Log
+    from pytest_gpucluster.kit.nccl_tests import Half, Output, RankLine, Run
 
-__all__ = ["TRANSPORT", "RunSpec", "aligned", "believe", "believe_nodes", "follows", "metrics"]
+__all__ = ["TRANSPORT", "RunSpec", "aligned", "believe_nodes", "follows", "metrics", "validate_run"]
 
 # From bad to good: a better transport than the profile expects is no fault.
 _NET = ("NET/Socket", "NET/IB", "NET/IB/GDRDMA")
@@ -206,7 +207,7 @@ def _ranks(run: Run, asked: RunSpec) -> Iterator[_Doubt]:
     for ranks, what in ((missing, "missing"), (surplus, "too many"), (twice, "more than once")):
         if ranks:
             yield _doubt(
-                f"ranks {_some(ranks)}", what, f"ranks 0-{asked.world - 1} once each",
+                f"ranks {some(sorted(ranks), _SHOWN)}", what, f"ranks 0-{asked.world - 1} once each",
                 "the run was smaller, larger or other than asked for", hint,
             )  # fmt: skip
     yield from _places(run.ranks, asked)
@@ -231,8 +232,8 @@ def _places(ranks: Sequence[RankLine], asked: RunSpec) -> Iterator[_Doubt]:
     wrong, absent = sorted(set(names) - expected), sorted(expected - set(names))
     if wrong or absent:
         yield _doubt(
-            "nodes", f"ranks on {_fold(names)}", f"ranks on {_fold(expected)}",
-            f"nodes without a rank: {_fold(absent)}" if absent else f"nodes not asked for: {_fold(wrong)}",
+            "nodes", f"ranks on {shown(names)}", f"ranks on {shown(expected)}",
+            f"nodes without a rank: {shown(absent)}" if absent else f"nodes not asked for: {shown(wrong)}",
             "virtual nodes of one host need Slurm's own word on the ranks (srun --label); else look at the hostfile",
         )  # fmt: skip
         return
@@ -261,7 +262,7 @@ def _devices(runs: Sequence[Run], where: Mapping[int, str] | None) -> Iterator[_
     nameless = [line.rank for (_, bus_id), lines in owners.items() if bus_id == _NO_BUS for line in lines]
     if nameless:
         yield _doubt(
-            f"ranks {_some(nameless)}", "no GPU named", "a GPU each",
+            f"ranks {some(sorted(nameless), _SHOWN)}", "no GPU named", "a GPU each",
             "the ranks ran on CPUs, or the tool names no device",
             "look at the names in the Rank lines; a newer torch tells the bus id",
         )  # fmt: skip
@@ -284,7 +285,7 @@ def _shared_across(tables: Mapping[str, Sequence[Run]]) -> Iterator[tuple[str, _
     for (host, bus_id), nodes in sorted(users.items()):
         for node in sorted(set(nodes)) if len(set(nodes)) > 1 and bus_id not in (_NO_BUS, "") else ():
             yield node, _doubt(
-                f"GPU {bus_id} of {host}", f"used by {_fold(nodes)} at once", f"used by {node} alone",
+                f"GPU {bus_id} of {host}", f"used by {shown(nodes)} at once", f"used by {node} alone",
                 "the nodes share one host and were given the same GPUs",
                 "deal the host's GPUs out: gres.conf File= a node, and CUDA_VISIBLE_DEVICES in Slurm's TaskProlog",
             )  # fmt: skip
@@ -302,12 +303,13 @@ def _of_node(runs: Sequence[Run], node: str, asked: RunSpec, *, virtual: bool) -
     found = [line.rank for line in run.ranks]
     if sorted(found) != [*range(ranks)]:
         yield _doubt(
-            node, f"ranks {_some(found)}", f"ranks 0-{ranks - 1}", "the process used other GPUs than asked for",
+            node, f"ranks {some(sorted(found), _SHOWN)}", f"ranks 0-{ranks - 1}",
+            "the process used other GPUs than asked for",
             "compare -g of the tool with --gpus-per-node",
         )  # fmt: skip
     hosts = {_short(line.host) for line in run.ranks}
     if hosts and hosts != {_short(node)} and not (virtual and len(hosts) == 1):
-        yield _doubt(node, f"ran on {_fold(hosts)}", f"ran on {node}", "the task is not where Slurm says",
+        yield _doubt(node, f"ran on {shown(hosts)}", f"ran on {node}", "the task is not where Slurm says",
                      "compare `hostname -s` with NodeHostName of scontrol show node")  # fmt: skip
     yield from _devices([run], None)
     yield from _table(run, asked)
@@ -412,8 +414,8 @@ def _worse(kind: str, wanted: str) -> bool:
 
 def _pairs(pairs: Sequence[tuple[int, int]], where: Mapping[int, str]) -> str:
     nodes = {where[rank] for pair in pairs for rank in pair}
-    shown = ", ".join(f"{source}->{target}" for source, target in pairs[:_SHOWN])
-    return f"{_fold(nodes)}: ranks {shown}{' ...' if len(pairs) > _SHOWN else ''}"
+    first = ", ".join(f"{source}->{target}" for source, target in pairs[:_SHOWN])
+    return f"{shown(nodes)}: ranks {first}{' ...' if len(pairs) > _SHOWN else ''}"
 
 
 # --- words ------------------------------------------------------------------------------------------------
@@ -421,16 +423,3 @@ def _pairs(pairs: Sequence[tuple[int, int]], where: Mapping[int, str]) -> str:
 
 def _short(host: str) -> str:
     return host.split(".", 1)[0]
-
-
-def _fold(nodes: Iterable[str]) -> str:
-    names = [*nodes]
-    try:
-        return hostlist.fold(names) if names else "none"
-    except ValueError:
-        return ", ".join(sorted(names))
-
-
-def _some(ranks: Sequence[int]) -> str:
-    shown = ", ".join(str(rank) for rank in sorted(ranks)[:_SHOWN])
-    return (shown or "none") + (f" and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else "")

@@ -1,7 +1,7 @@
-"""Which MPIs and PMIs a node has, and what a world of MPI ranks told: text -> facts. Pure.
+"""Which MPI a node has, and what a world of MPI ranks told: text -> facts. Pure.
 
-The lines are those of the folder payload (prepare.sh, world.c, world.py); `srun --mpi=list` was read off Slurm 22.05.8, the
-versions off Open MPI 4.1.4 and MPICH 5.0.2, and stand in the sources of Open MPI 5, MVAPICH 2 and Intel MPI.
+The lines are those of the folder payloads/mpi (prepare.sh, world.c, world.py); the versions were read off Open MPI
+4.1.4 and MPICH 5.0.2, and stand in the sources of Open MPI 5, MVAPICH 2 and Intel MPI.
 """
 
 from __future__ import annotations
@@ -13,18 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import ProbeError
-from pytest_gpucluster.core.probe import Probe, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pytest_gpucluster.core.probe import Answer
     from pytest_gpucluster.kit.mpi_errors import Failure
 
 _LINE = re.compile(r"gpucluster-mpi (\{.*\})\s*$", re.MULTILINE)
 _WHERE = re.compile(r"^gpucluster-mpi-(c|python) (\{.*\})\s*$", re.MULTILINE)
 _FACT = re.compile(r"^gpucluster-mpi-fact\t(\S+)\t(.*)", re.MULTILINE)
-_LIST = re.compile(r"MPI plugin types are\.\.\.|MPI types are\.\.\.")
 _VERSIONS = (
     ("Open MPI", re.compile(r"Open MPI\)? v?(\d[\w.]*)")),
     ("Intel MPI", re.compile(r"Intel\(R\) MPI Library.*?(\d{4}[\w.]*|\d+\.\d[\w.]*)")),
@@ -35,31 +32,6 @@ _VERSIONS = (
 # Hydra is the mpirun of MPICH and of everything that is made of it
 _FAMILY = {"Open MPI": "Open MPI"}
 HYDRA_FAMILY = "MPICH"
-
-
-# --- PMI
-
-
-def read_mpi_list(answer: Answer) -> tuple[str, ...]:
-    """Return the types of `srun --mpi=list`: before 21.08 'srun: pmi2' lines on stderr, later lines with a TAB."""
-    text = answer.out + "\n" + answer.err
-    begin = _LIST.search(text)
-    if begin is None:
-        text_of(answer)  # NotAvailable where srun is not there
-        raise ProbeError(f"srun --mpi=list answers {answer.out.strip()[:80]!r}, no list of MPI types")
-    types: list[str] = []
-    for line in text[begin.end() :].splitlines():
-        label, _, versions = line.partition("versions available:")
-        if versions:
-            types += re.split(r"[,\s]+", versions.strip())
-        elif word := re.fullmatch(r"(?:srun:)?\s*([a-z]\w*)", label.strip()):
-            types.append(word[1])
-    if not types:
-        raise ProbeError("srun --mpi=list names no type at all")
-    return tuple(dict.fromkeys(types))
-
-
-PMI_TYPES = Probe("srun --mpi=list", "srun --mpi=list", read_mpi_list)
 
 
 # --- what a node has

@@ -1,0 +1,83 @@
+"""What a suite registers: one SUITE in suites/NAME/__init__.py, found by its folder; nothing else names the suite.
+
+A part is named "MODULE:OBJECT", a module of the suite's folder, and imported where it is first needed: a run of one
+suite does not pay for the modules of the others.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PACKAGE = "pytest_gpucluster.suites"
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work of a suite before its tests, done in runs that have a test with this fixture.
+
+    `needs_nodes`: a test with the fixture makes the run allocate nodes. Otherwise, in a run without nodes, the work
+    is done when the fixture asks for it.
+    """
+
+    fixture: str
+    part: str
+    needs_nodes: bool = True
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One suite. The signatures of the parts are in kit/suite_work.py.
+
+    markers: lines "NAME: meaning" as pytest takes them; a literal, since the plugin reads it without an import.
+    order: the place among the suites; a literal too. Suites of the same order stand by name.
+    frameworks: the modules under test, which only payloads import.
+    options: further options of pytest, and what they are added with.
+    on_request: a module; the tests are left out of runs that do not ask for them.
+    settings: {key of the suite's section of the cluster file: function of the cluster that raises ConfigError for a
+    value that cannot be}.
+    not_over_ssh: {check: why it does not apply where the nodes are reached over SSH, without Slurm}.
+    leftovers: a function of the cluster; it returns the folders, beside the temporary ones of this machine, in which a
+    run that was killed may have left folders.
+    """
+
+    package: str
+    markers: tuple[str, ...]
+    order: int = 100
+    frameworks: tuple[str, ...] = ()
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    on_request: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    not_over_ssh: Mapping[str, str] = field(default_factory=dict)
+    before_allocation: Work | None = None
+    before_first_test: Work | None = None
+    after_release: str | None = None
+    leftovers: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the folder, of the first marker and of the section of the cluster file."""
+        return self.package.rpartition(".")[2]
+
+    @property
+    def page(self) -> str:
+        """The documentation page."""
+        return f"docs/suites/{self.name.replace('_', '-')}.md"
+
+    def load(self, part: str) -> Any:
+        """Import a part."""
+        return pkgutil.resolve_name(f"{self.package}.{part}")
+
+
+@cache
+def suites() -> tuple[Suite, ...]:
+    """Return the suites in their order."""
+    packages = [one for one in pkgutil.iter_modules(import_module(PACKAGE).__path__) if one.ispkg]
+    found: list[Suite] = [import_module(f"{PACKAGE}.{one.name}").SUITE for one in packages]
+    return tuple(sorted(found, key=lambda suite: (suite.order, suite.name)))

@@ -1,0 +1,28 @@
+"""Lists in messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def listed(values: Iterable[object]) -> str:
+    """Return the values in one line.
+
+    >>> listed([2, "b"]), listed([])
+    ('2, b', 'none')
+    """
+    return ", ".join(map(str, values)) or "none"
+
+
+def some(values: Iterable[object], most: int = 8) -> str:
+    """Return the first values, and how many more there are.
+
+    >>> some(range(9), 3), some([1])
+    ('0, 1, 2 and 6 more', '1')
+    """
+    known = list(values)
+    more = f" and {len(known) - most} more" if len(known) > most else ""
+    return listed(known[:most]) + more

@@ -1,0 +1,184 @@
+# A broken framework may raise anything (BLE001).
+# ruff: noqa: BLE001
+"""What the payloads share. `payload_step.sent` puts this text in place of a payload's import of it.
+
+Python 3.6 and the standard library only. A payload must not define any of these names again: sent, both are one module.
+"""
+
+import fcntl
+import json
+import os
+import re
+import resource
+import socket
+import struct
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional, TextIO
+
+SIOCGIFADDR = 0x8915
+FEW_FILES = 1024  # open files: what Linux gives by default; CUDA and NCCL fail with less
+FIRST_PORT, PORT_SPREAD = 20000, 12000  # below 32768, where Linux begins to hand out ports by itself
+_WRITING = threading.Lock()
+
+
+class Failure(Exception):  # noqa: N818 - it says what went wrong to people
+    """One line for people, and the kind of fault: a word that the checks know, or the exit code."""
+
+    def __init__(self, kind: Any, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+# -- results ------------------------------------------------------------------------------------------------------
+
+
+def write_line(text: str, stream: Optional[TextIO] = None) -> None:
+    """Print a line at once, in one piece."""
+    with _WRITING:
+        out = stream or sys.stdout
+        out.write(text + "\n")
+        out.flush()
+
+
+def say(**facts: Any) -> None:
+    """Print one line of JSON. The reader finds it by its first name."""
+    write_line(json.dumps(facts))
+
+
+def exit_now(code: int) -> None:
+    """End this process now: threads of a hung collective would keep a normal exit waiting."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def error_text(error: BaseException) -> str:
+    """Return type and message of an exception as one line."""
+    return " ".join(("%s: %s" % (type(error).__name__, error)).split())[:400]
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message that is not empty, '' where it has none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # of torch's advice on memory only who holds it
+    return lines[0].partition(" Of the allocated memory")[0] if lines else ""
+
+
+class Watch:
+    """Calls `late` from a thread of its own where a phase outlives its deadline."""
+
+    def __init__(self, seconds: float, late: Callable[["Watch"], None]) -> None:
+        self.seconds, self.late = seconds, late
+        self.enter("start")
+        threading.Thread(target=self._guard, daemon=True).start()
+
+    def enter(self, phase: str, seconds: Optional[float] = None) -> None:
+        """Begin a phase, with a deadline of its own."""
+        self.phase, self.began = phase, time.monotonic()
+        self.until = self.began + (seconds or self.seconds)
+
+    def took(self) -> float:
+        """Return seconds since the phase began."""
+        return round(time.monotonic() - self.began, 4)
+
+    def _guard(self) -> None:
+        while time.monotonic() <= self.until:
+            time.sleep(0.2)
+        self.late(self)
+
+
+# -- nodes and addresses ------------------------------------------------------------------------------------------
+
+
+def node_name() -> str:
+    """Return Slurm's name of this node."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
+
+
+def expand(hostlist: str) -> List[str]:
+    """Return the names of a Slurm bracket list in its order: 'gpu[01-02,7],login' gives gpu01 gpu02 gpu7 login."""
+    names = []  # type: List[str]
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", hostlist):
+        found = re.search(r"\[([^\]]*)\]", part)
+        if not found:
+            names.append(part)
+            continue
+        before, after = part[: found.start()], part[found.end() :]
+        for span in found.group(1).split(","):
+            first, _, last = span.partition("-")
+            for number in range(int(first), int(last or first) + 1):
+                names += expand(before + str(number).zfill(len(first)) + after)
+    return names
+
+
+def own_port(env: Mapping[str, str], width: int = 0) -> int:
+    """Return a port of this step's own, the first of `width`."""
+    step = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or "0"
+    seed = int(env.get("SLURM_JOB_ID") or "0") * 131 + int(step) * 17
+    return FIRST_PORT + seed % max(1, PORT_SPREAD - width)
+
+
+def interfaces() -> Dict[str, str]:
+    """Return {interface: IPv4 address} of this node."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # it has no IPv4 address
+            found[name] = socket.inet_ntoa(answer[20:24])
+    return found
+
+
+def address_of(interface: str) -> str:
+    """Return the IPv4 address of an interface of this node."""
+    known = interfaces()
+    if interface not in known:
+        there = ", ".join(sorted(known)) or "none"
+        raise Failure(
+            "interface", "interface %s has no IPv4 address here; there are: %s" % (interface, there)
+        )
+    return known[interface]
+
+
+def address_towards(other: str) -> str:
+    """Return the address that this node would use to speak to another; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((other, 9))
+        return str(probe.getsockname()[0])
+
+
+# -- GPUs ---------------------------------------------------------------------------------------------------------
+
+
+def low_limits_hint() -> str:
+    """Say which limits of this process are too low for CUDA, whose own words then are about something else."""
+    files, space = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS))
+    found = ["%d open files" % files] if 0 <= files < FEW_FILES else []
+    found += ["%.3g GiB of address space" % (space / 2.0**30)] if space != resource.RLIM_INFINITY else []
+    return "; limits of this process: " + ", ".join(found) if found else ""
+
+
+def no_device(torch: Any) -> str:
+    """Say why torch finds no CUDA device, in its own words."""
+    if torch.version.cuda is None and not getattr(torch.version, "hip", None):
+        return "it is a CPU build"
+    try:
+        torch.cuda.init()
+    except Exception as error:
+        return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    return "no reason is known"
+
+
+def gpu_facts(about: Any) -> Dict[str, str]:
+    """Return name, UUID (as nvidia-smi writes it) and PCI address of torch's device properties; '' where unknown."""
+    uuid, bus = str(getattr(about, "uuid", "")), ""
+    if uuid and not uuid.startswith("GPU-"):
+        uuid = "GPU-" + uuid
+    if hasattr(about, "pci_bus_id"):
+        domain = getattr(about, "pci_domain_id", 0)
+        bus = "%04x:%02x:%02x" % (domain, about.pci_bus_id, about.pci_device_id)
+    return {"name": about.name, "uuid": uuid, "bus": bus}

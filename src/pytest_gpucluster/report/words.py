@@ -1,0 +1,71 @@
+"""Words and numbers of the reports for people. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.report.run_model import CLUSTER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+EXACT = 1e15  # below it a float holds every whole number
+TINY = 1e-300  # below it floats are subnormal: no power of ten is near
+
+
+def folded(nodes: Iterable[str]) -> str:
+    """Write node names as Slurm does; what stands for the whole cluster keeps its name."""
+    names = list(dict.fromkeys(nodes))
+    real = [name for name in names if name != CLUSTER]
+    parts = [_fold(tuple(real))] if real else []
+    return " ".join(parts + ([CLUSTER] if len(real) < len(names) else []))
+
+
+def counted(nodes: Iterable[str]) -> str:
+    """Count node names: '12 nodes'; what stands for the whole cluster is no node."""
+    names = set(nodes)
+    return count(len(names - {CLUSTER}), "node")
+
+
+@lru_cache(maxsize=4096)
+def _fold(names: tuple[str, ...]) -> str:
+    if len(names) == 1:
+        return names[0]
+    try:
+        return hostlist.fold(names)
+    except Exception:  # noqa: BLE001 - ClusterShell has many errors for what is no node name
+        return ", ".join(names)
+
+
+def number(value: float | None, none: str = "-") -> str:
+    """Write a number with four significant digits, whole numbers whole, `none` where there is no number."""
+    if value is None:
+        return none
+    return f"{value:.0f}" if float(value).is_integer() and abs(value) < EXACT else f"{value:.4g}"
+
+
+def clock(time: Any) -> str:
+    """Write a time of an event in this machine's zone: 2026-11-21 02:00:13 +0100."""
+    if not isinstance(time, (int, float)):
+        return "not known"
+    try:
+        return dt.datetime.fromtimestamp(time, dt.timezone.utc).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+    except (OverflowError, ValueError, OSError):
+        return "not known"
+
+
+def count(number: int, word: str) -> str:
+    """Count things: '1 node', '1,000 nodes'."""
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def round_up(value: float, steps: Sequence[float]) -> float:
+    """Return the next of these steps times a power of ten: a round number to end an axis with."""
+    if not math.isfinite(value) or value < TINY:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in steps if step * power >= value * 0.999_999)

@@ -1,0 +1,145 @@
+"""A cluster whose partitions differ has several allocations: the framework suites visit the nodes of each."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from framework_helpers import ends, run_suite
+
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict, combined
+from pytest_gpucluster.kit.framework_config import DdpConfig
+from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+
+if TYPE_CHECKING:
+    from plugin_helpers import Run
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+LARGE, SMALL = SimpleNamespace(count=8), SimpleNamespace(count=4)
+
+
+def session(*, problems: tuple[str, ...] = (), simulated: bool = False) -> Any:
+    """Return two allocations: two nodes of 8 GPUs, and two of 4."""
+
+    def group_of(node: str) -> Any:
+        gpu = LARGE if node.startswith("large") else SMALL
+        return SimpleNamespace(profile=SimpleNamespace(gpu=gpu, simulated=simulated))
+
+    nodes = ("large1", "large2"), ("small1", "small2")
+    return SimpleNamespace(
+        cluster=SimpleNamespace(environments={}, group_of=group_of),
+        inventory={
+            name: SimpleNamespace(gpus=group_of(name).profile.gpu.count) for held in nodes for name in held
+        },
+        allocations=tuple(SimpleNamespace(slurm=None, nodes=held) for held in nodes),
+        without_problem=lambda names: tuple(name for name in names if name not in problems),
+    )
+
+
+def test_every_allocation_has_a_runner_with_its_own_nodes_and_gpus() -> None:
+    made = FrameworkStepRunner.of_allocations(session(), DdpConfig(), "ddp")
+    assert [(it.nodes, it.gpus, it.real_gpus, it.tasks_per_node) for it in made] == [
+        (("large1", "large2"), 8, 8, 8),
+        (("small1", "small2"), 4, 4, 4),
+    ]
+    one = FrameworkStepRunner.of_allocations(session(problems=("large1",)), DdpConfig(nodes=1), "ddp")
+    assert [it.nodes for it in one] == [("large2",), ("small1",)]
+
+
+def test_an_allocation_without_testable_nodes_has_no_runner() -> None:
+    made = FrameworkStepRunner.of_allocations(session(problems=("large1", "large2")), DdpConfig(), "ddp")
+    assert [it.nodes for it in made] == [("small1", "small2")]
+
+
+def test_simulated_gpus_are_no_real_ones() -> None:
+    made = FrameworkStepRunner.of_allocations(session(simulated=True), DdpConfig(), "ddp")
+    assert [(it.gpus, it.real_gpus) for it in made] == [(8, 0), (4, 0)]
+
+
+def verdict(
+    outcome: Outcome, *, part: str = "", action: Action = Action.MONITOR, reason: str = ""
+) -> Verdict:
+    found = (Finding(part, "bad", "good"),) if part else ()
+    metrics, advisories = (Metric("speed", 1.0, "GB/s", part),), (Advisory(part, "odd", "usual"),)
+    return Verdict(
+        "x.y", outcome, found, metrics, reason, f"cause {part}", f"hint {part}", action, advisories
+    )
+
+
+def test_one_verdict_is_what_it_is() -> None:
+    for outcome in Outcome:
+        one = verdict(outcome, part="a", reason="r")
+        assert combined([one]) is one
+
+
+def test_no_allocation_is_no_pass() -> None:
+    assert combined([]).outcome is Outcome.NOT_CHECKED
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "expected"),
+    [
+        ("PASSED NOT_APPLICABLE", "PASSED"),
+        ("NOT_APPLICABLE NOT_APPLICABLE", "NOT_APPLICABLE"),
+        ("PASSED NOT_CHECKED", "NOT_CHECKED"),
+        ("NOT_APPLICABLE NOT_CHECKED", "NOT_CHECKED"),
+        ("NOT_APPLICABLE FAILED", "FAILED"),
+        ("FAILED NOT_CHECKED PASSED", "FAILED"),
+    ],
+)
+def test_the_worst_outcome_stands_for_all(outcomes: str, expected: str) -> None:
+    parts = [verdict(Outcome[name], reason=name) for name in outcomes.split()]
+    found = combined(parts)
+    assert found.outcome is Outcome[expected]
+    assert found.reason == expected
+    assert (len(found.metrics), len(found.advisories)) == (len(parts), len(parts))
+
+
+def test_findings_of_all_allocations_keep_the_action_of_their_own() -> None:
+    mild = verdict(Outcome.FAILED, part="a")
+    hard = verdict(Outcome.FAILED, part="b", action=Action.DRAIN)
+    found = combined([mild, hard, verdict(Outcome.PASSED)])
+    assert [(it.part, it.action) for it in found.findings] == [("a", Action.MONITOR), ("b", Action.DRAIN)]
+    assert (found.action, found.cause, found.hint) == (Action.DRAIN, "cause b", "hint b")
+    assert combined([mild, mild]).findings == (*mild.findings, *mild.findings)
+
+
+def accept(sandbox: Sandbox, folder: Path, suite: str, *words: str, **keys: Any) -> Run:
+    """Run a suite on two nodes in two partitions, without a framework on them."""
+    groups = [{"nodes": "gpu01"}, {"nodes": "gpu02", "partition": "debug"}]
+    python = Path(sys.executable)
+    slurm = {"conf": sandbox.env["SLURM_CONF"], "partition": "batch", "time": "10m"}
+    return run_suite(
+        sandbox, folder, suite, *words, python=python, nodes=None, groups=groups, slurm=slurm, **keys
+    )
+
+
+@pytest.mark.parametrize(
+    ("suite", "item", "claim"),
+    [
+        ("horovod", "test_build", {"launchers": ["srun"]}),
+        ("ray", "test_alone", {}),
+        ("ddp", "test_framework", {}),
+        ("tensorflow", "test_framework", {}),
+    ],
+)
+def test_nodes_of_the_second_partition_are_judged(
+    sandbox: Sandbox, tmp_path: Path, suite: str, item: str, claim: dict[str, Any]
+) -> None:
+    claim = {"environment": "frameworks", **claim}
+    run = accept(sandbox, tmp_path, f"test_{suite}.py", "-k", item, **{suite: claim})
+    assert ends(run) == {f"{item}[gpu01]": "failed", f"{item}[gpu02]": "failed"}, run.out
+
+
+def test_a_cell_of_the_matrix_has_the_nodes_of_every_partition(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.fault("gpu_missing", "gpu02", gpu=1)
+    profile = yaml.safe_load(sandbox.cluster_file.read_text())["profile"]
+    keys: dict[str, Any] = {"profile": profile, "matrix": {}}
+    run = accept(sandbox, tmp_path, "test_matrix.py", "-k", "srun-cpu or srun-gpu", **keys)
+    assert ends(run) == {"test_cell[srun-cpu]": "passed", "test_cell[srun-gpu]": "failed"}, run.out
+    assert "gpu02: measured 7 GPUs, expected 8 GPUs" in run.out

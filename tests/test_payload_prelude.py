@@ -1,0 +1,214 @@
+"""What payloads share, and how it reaches the nodes: in the text of each payload, under Python 3.6."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from framework_helpers import imported
+
+from pytest_gpucluster.kit import payload_step
+from pytest_gpucluster.kit.payload_step import PRELUDE, sent
+from pytest_gpucluster.kit.payloads import prelude
+from pytest_gpucluster.suites.burnin import payload as burnin
+from pytest_gpucluster.suites.ray import payload_node
+
+SOURCE = Path(payload_step.__file__).parents[1]
+PAYLOADS = [
+    path
+    for path in sorted(SOURCE.rglob("*.py"))
+    if re.search(r"suites/\w+/payload[\w/]*\.py$|kit/payloads/", path.as_posix())
+    and path != PRELUDE
+    and path.name != "__init__.py"
+]
+MAX_ARG_STRLEN = 128 << 10  # bytes of one argument, Linux
+
+
+def defined(tree: ast.Module) -> set[str]:
+    """Return the names that a module defines itself."""
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            names |= {
+                it.id for it in ast.walk(node) if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store)
+            }
+    return names
+
+
+def test_every_suite_with_a_payload_is_in_these_tests() -> None:
+    assert len(PAYLOADS) >= 11
+    assert {"collective.py", "world.py", "payload_node.py"} <= {path.name for path in PAYLOADS}
+
+
+def test_prelude_is_python_3_6_and_needs_the_standard_library_alone() -> None:
+    assert imported(PRELUDE) <= sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("path", PAYLOADS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_sent_payload_stands_alone(path: Path) -> None:
+    assert "pytest_gpucluster" not in imported(path)
+    assert "prelude.py" in sent(path)
+    assert len(sent(path).splitlines()) == len(path.read_text().splitlines())
+    assert len(sent(path)) < MAX_ARG_STRLEN
+
+
+@pytest.mark.parametrize("path", PAYLOADS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_payload_defines_no_name_of_the_prelude_again(path: Path) -> None:
+    shared = ast.parse(PRELUDE.read_text())
+    modules = {alias.name for node in shared.body if isinstance(node, ast.Import) for alias in node.names}
+    assert not defined(ast.parse(path.read_text())) & (defined(shared) | modules)
+
+
+def test_packed_payloads_of_the_burnin_fit_into_one_argument() -> None:
+    for path in (Path(burnin.__file__), payload_step.COLLECTIVE):
+        assert len(burnin.packed(sent(path))) < MAX_ARG_STRLEN / 4  # and a whole command over SSH
+
+
+def test_traceback_of_a_sent_payload_names_lines_of_its_file() -> None:
+    path = Path(payload_node.__file__)
+    lines = path.read_text().splitlines()
+    call = next(number for number, line in enumerate(lines, 1) if line.startswith("    sys.exit(main("))
+    done = subprocess.run(
+        [sys.executable, "-c", sent(path), "alone", "{}"], capture_output=True, text=True, check=False
+    )
+    assert f'File "<string>", line {call}, in <module>' in done.stderr
+    assert "KeyError" in done.stderr
+
+
+def test_line_is_told_in_one_piece(capsys: pytest.CaptureFixture[str]) -> None:
+    prelude.say(kind="place", rank=1)
+    assert capsys.readouterr().out == '{"kind": "place", "rank": 1}\n'
+
+
+def test_errors_become_one_line() -> None:
+    assert prelude.error_text(ValueError("one\n  two")) == "ValueError: one two"
+    assert len(prelude.error_text(ValueError("x" * 1000))) == 400
+    advice = "CUDA out of memory. GPU 0 has 1 GiB free. Of the allocated memory 3 GiB is ours\nmore"
+    assert prelude.first_line(RuntimeError(f"\n {advice}")) == "CUDA out of memory. GPU 0 has 1 GiB free."
+    assert prelude.first_line(RuntimeError()) == ""
+
+
+def test_phase_that_outlives_its_deadline_is_reported() -> None:
+    late: list[tuple[str, float]] = []
+    watch = prelude.Watch(60, lambda it: late.append((it.phase, it.took())))
+    watch.enter("barrier", 0.1)
+    until = time.monotonic() + 20
+    while not late and time.monotonic() < until:
+        time.sleep(0.05)
+    ((phase, seconds),) = late
+    assert phase == "barrier"
+    assert 0.1 <= seconds < 20
+
+
+def test_node_has_slurms_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURMD_NODENAME", "gpu01")
+    assert prelude.node_name() == "gpu01"
+    monkeypatch.delenv("SLURMD_NODENAME")
+    monkeypatch.setattr("socket.gethostname", lambda: "login.example.org")
+    assert prelude.node_name() == "login"
+
+
+@pytest.mark.parametrize(
+    ("folded", "names"),
+    [
+        ("gpu[01-02,7]", "gpu01 gpu02 gpu7"),
+        ("gpu7", "gpu7"),
+        ("a1,b2", "a1 b2"),
+        ("rack[3-4]-n", "rack3-n rack4-n"),
+        (
+            "gpu[07,01-03],login,r[1-2]n[08-09]x",
+            "gpu07 gpu01 gpu02 gpu03 login r1n08x r1n09x r2n08x r2n09x",
+        ),
+        ("", ""),
+    ],
+)
+def test_hostlists_keep_slurms_order(folded: str, names: str) -> None:
+    assert prelude.expand(folded) == names.split()
+
+
+@pytest.mark.parametrize("width", [0, 2000])
+def test_ports_are_below_those_that_linux_hands_out(width: int) -> None:
+    env = {"SLURM_STEP_ID": "3"}
+    ports = {prelude.own_port({**env, "SLURM_JOB_ID": str(job)}, width) for job in range(0, 90000, 7)}
+    assert min(ports) >= 20000
+    assert max(ports) + width < 32768
+    assert len(ports) > 9000
+
+
+def test_interfaces_have_their_addresses() -> None:
+    assert prelude.interfaces()["lo"] == prelude.address_of("lo") == prelude.address_towards("127.0.0.1")
+    with pytest.raises(
+        prelude.Failure, match=r"interface ib9 has no IPv4 address here; there are: .*lo"
+    ) as caught:
+        prelude.address_of("ib9")
+    assert caught.value.kind == "interface"
+
+
+class Version:
+    cuda: str | None = None
+
+
+class FakeTorch:
+    """A torch that finds no device, with the reason that CUDA gives."""
+
+    def __init__(self, why: str = "", cuda: str | None = "13.0") -> None:
+        self.version, self.why = Version(), why
+        self.version.cuda = cuda
+        self.cuda = self
+
+    def init(self) -> None:
+        if self.why:
+            raise RuntimeError(self.why)
+
+
+STUB = "Unexpected error from cudaGetDeviceCount(). Error 34: CUDA driver is a stub library"
+
+
+@pytest.mark.parametrize(
+    ("torch", "words"),
+    [
+        (FakeTorch(f"{STUB}\nmore"), STUB),  # recorded on an H200: a stub of libcuda in LD_LIBRARY_PATH
+        (FakeTorch("No CUDA GPUs are available"), "No CUDA GPUs are available"),
+        (FakeTorch(cuda=None), "it is a CPU build"),
+        (FakeTorch(), "no reason is known"),
+    ],
+)
+def test_why_there_is_no_device_is_told_in_torchs_words(torch: Any, words: str) -> None:
+    assert prelude.no_device(torch) == words
+
+
+@pytest.mark.parametrize(
+    ("files", "space", "words"),
+    [
+        (1024, -1, ""),
+        (-1, -1, ""),
+        (40, -1, "; limits of this process: 40 open files"),
+        (65536, 32 << 30, "; limits of this process: 32 GiB of address space"),
+    ],
+)
+def test_low_limits_are_told(monkeypatch: pytest.MonkeyPatch, files: int, space: int, words: str) -> None:
+    """Recorded on an H200: with 40 open files CUDA says 'busy or unavailable', with 32 GiB NCCL 'out of memory'."""
+    values = {resource.RLIMIT_NOFILE: (files, files), resource.RLIMIT_AS: (space, space)}
+    monkeypatch.setattr(resource, "getrlimit", values.__getitem__)
+    assert prelude.low_limits_hint() == words
+
+
+def test_gpus_are_named_as_nvidia_smi_names_them() -> None:
+    class About:
+        name, uuid, pci_domain_id, pci_bus_id, pci_device_id = "H200", "1-2", 0, 0x9D, 0
+
+    class Old:
+        name = "K80"
+
+    assert prelude.gpu_facts(About()) == {"name": "H200", "uuid": "GPU-1-2", "bus": "0000:9d:00"}
+    assert json.dumps(prelude.gpu_facts(Old())) == '{"name": "K80", "uuid": "", "bus": ""}'

@@ -1,0 +1,161 @@
+"""Documentation, examples, help texts and field descriptions are free of the words that the style guide retires."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from docs_helpers import ROOT, name_of
+
+from pytest_gpucluster import plugin
+from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.config.json_schema import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RETIRED = {
+    r"\b(told|tells)\b": "a program reports, states, returns or prints",
+    r"\bsaid\b": "a program reports, states or prints",
+    r"\basked\b": "a program requests, queries or selects",
+    r"\bspeaks?\b|\bspoken\b": "name the protocol or the output",
+    r"\bours\b": "name the owner",
+    r"\b(some|no)body\b": "name the user or the program, or use the passive voice",
+    r"\b(is|are|was|were) to be\b": "must",
+    r"\b(has|have) to\b": "must",
+    r"\b(were|be) had\b": "Slurm allocated no nodes",
+    r"\bdealt\b": "assigned",
+    r"\bafresh\b|\banew\b": "again, new",
+    r"\bgo(es)? on\b": "continues",
+    r"\bgiven back\b|\bgives? back\b|\bgo back\b": "released",
+    r"\bso long\b|\bso many\b": "state the bound",
+    r"\b(once|one|tasks?|GPUs?|process(es)?|second|trip|replica|worker|rank|object|line|items?) an? (node|task|rank|GPU"
+    r"|line|item|command|process|cluster)\b": "per node",
+    r"\bone's own\b": "its own",
+    r"\bby hand:|\bagain: ": "reproduce:, rerun:",
+    r"\bin place of\b": "instead of",
+}
+# (file or source, text around the word): why it may stay
+ALLOWED = {
+    ("README.md", "by hand:      srun"): "output of the product as it prints it today",
+    ("README.md", "again:        pytest"): "output of the product as it prints it today",
+    ("docs/tutorial.md", "by hand:      srun"): "output of the product as it prints it today",
+    ("docs/tutorial.md", "again:        pytest"): "output of the product as it prints it today",
+    ("docs/safety.md", "maps root to nobody"): "the user nobody of NFS",
+    ("docs/sandbox.md", "| `power_limit` | somebody"): "text of the fault as the product prints it today",
+    (
+        "docs/sandbox.md",
+        "| `zombie` | a process died and nobody",
+    ): "text of the fault as the product prints it today",
+    (
+        "docs/sandbox.md",
+        "| `ib_link_layer` | a port speaks",
+    ): "text of the fault as the product prints it today",
+    (
+        "docs/sandbox.md",
+        "| `oops` | the kernel has died before, and goes on",
+    ): "text of the fault as the product prints it",
+    ("docs/sandbox.md", "| `epilog_failing` |"): "text of the fault as the product prints it today",
+    ("docs/suites/horovod.md", "no rank of it told anything"): "message as the product prints it today",
+    ("docs/suites/burnin.md", '"what": "told"'): "value in events.jsonl as the product writes it today",
+    ("docs/suites/mpi.md", "which was not asked for"): "message as the product prints it today",
+    ("docs/suites/ddp.md", "nor told of a deadline"): "message as the product prints it today",
+}
+
+
+def cut(text: str, *, start: str = "", end: str = "") -> str:
+    text = text[text.index(start) :] if start else text
+    at = text.find(end, 1) if end else -1
+    return text if at < 0 else text[:at]
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+        # causes and hints of checks are texts of the product, below this heading
+        yield name_of(page), cut(page.read_text(), end="\n## Checks and repairs\n")
+    yield "CHANGELOG.md", cut((ROOT / "CHANGELOG.md").read_text(), start="## [Unreleased]", end="\n## [")
+    for path in sorted((ROOT / "examples").rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield name_of(path), path.read_text()
+
+
+def helps(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield the usage and help of a command and of its subcommands, as --help prints them."""
+    yield parser.format_help()
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for one in action.choices.values():
+                yield from helps(one)
+
+
+class Recorder:
+    """Stands in for pytest's parser and its group; keeps the help texts."""
+
+    def __init__(self) -> None:
+        self.helps: list[str] = []
+
+    def getgroup(self, *_names: str) -> Recorder:
+        return self
+
+    def addoption(self, *_names: str, **attributes: Any) -> None:
+        self.helps.append(attributes["help"])
+
+
+def described(part: Any) -> Iterator[str]:
+    """Yield all descriptions of a JSON Schema."""
+    if isinstance(part, dict):
+        if isinstance(part.get("description"), str):
+            yield part["description"]
+        part = list(part.values())
+    if isinstance(part, list):
+        for one in part:
+            yield from described(one)
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    yield from pages()
+    recorder = Recorder()
+    plugin.pytest_addoption(recorder)  # type: ignore[arg-type] # the part of a parser that is used
+    plugin.add_options(recorder)  # type: ignore[arg-type] # as above
+    yield "options of pytest", "\n".join(recorder.helps)
+    yield "command gpucluster", "\n".join(helps(cli._parser()))
+    yield "field descriptions", "\n".join((*described(schema()), *described(schema("profile"))))
+
+
+SOURCES = dict(sources())
+
+
+def allowed(name: str, text: str, start: int) -> bool:
+    near = text[max(0, start - 80) : start + 80]
+    return any(name == where and words in near for where, words in ALLOWED)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_no_retired_word_stands_here(name: str) -> None:
+    text = SOURCES[name]
+    found = [
+        f"{name}:{text.count(chr(10), 0, hit.start()) + 1}: {hit[0]!r}: write: {instead}"
+        for pattern, instead in RETIRED.items()
+        for hit in re.finditer(pattern, text, re.IGNORECASE)
+        if not allowed(name, text, hit.start())
+    ]
+    assert found == []
+
+
+def test_every_exception_is_still_needed() -> None:
+    assert [key for key in ALLOWED if key[1] not in SOURCES[key[0]]] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["no nodes were had", "it is to be a port", "by hand:", "Nobody knows", "one a node"]
+)
+def test_a_retired_word_is_found(text: str) -> None:
+    assert any(re.search(pattern, text, re.IGNORECASE) for pattern in RETIRED)
+
+
+def test_the_files_that_users_read_are_all_read_here() -> None:
+    assert {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/reference.md"} <= SOURCES.keys()
+    assert any(Path(name).suffix == ".sh" for name in SOURCES)
