@@ -93,7 +93,7 @@ def probe_for(probe: AnyProbe, cluster: Cluster) -> Probe[Any]:
 def asks(probes: Callable[[Cluster], Iterable[Probe[Any]]]) -> Callable[[Function], Function]:
     """Declare the probes that a fixture function uses: their commands are sent with the others before the first test.
 
-    Place it below `@fact` or `@pytest.fixture`. A fixture without it works too; its commands are then sent when it runs.
+    Place it below `@fact` or `@pytest.fixture`. Without it the commands are sent when the fixture runs.
     """
 
     def mark(function: Function) -> Function:
