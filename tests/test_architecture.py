@@ -213,3 +213,69 @@ def test_frameworks_under_test_are_imported_by_payloads_alone() -> None:
 def test_the_reading_of_imports_itself(package: str, text: str, found: bool) -> None:  # noqa: FBT001 - a table of cases
     modules = [module for module, _line in imports(ast.parse(text), (PACKAGE, package))]
     assert any(upward(package, module) for module in modules) is found
+
+
+# attributes of pytest's objects that are no part of its documented interface
+PRIVATE = {
+    *(
+        "_arg2fixturedefs",
+        "_arg2scope",
+        "_calls",
+        "_file",
+        "_fixtureinfo",
+        "_fixturemanager",
+        "_global_capturing",
+    ),
+    *("_id", "_idlist", "_initrequest", "_nodeid", "_obj", "_opentestcase", "_report_sections", "_request"),
+    *("_setupstate", "_tw", "_use_item_location", "_traceback_filter", "_repr_failure_py"),
+}
+
+
+def beside_the_documentation(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines that use of pytest what it does not document, or that change it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            modules = (
+                [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            )
+            if any(module.partition(".")[0] == "_pytest" for module in modules):
+                yield node.lineno
+        elif isinstance(node, ast.Attribute) and not (
+            isinstance(node.value, ast.Name) and node.value.id == "self"
+        ):
+            changed = isinstance(node.ctx, ast.Store) and ast.unparse(node.value).split(".")[0] == "pytest"
+            if node.attr in PRIVATE or changed:
+                yield node.lineno
+        elif isinstance(node, ast.Constant) and node.value in PRIVATE:  # of getattr() and the like
+            yield node.lineno
+
+
+def test_pytest_is_used_as_it_is_documented() -> None:
+    wrong = [
+        f"{path}:{line}"
+        for path in sources()
+        if may_import_pytest(path)
+        for line in beside_the_documentation(ast.parse(path.read_text()))
+    ]
+    assert not wrong
+    pytests = [
+        f"{path}: {module}" for path in sources() for module, _ in imported(path) if "_pytest." in module
+    ]
+    assert not [line for line in pytests if " _pytest" in line]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("from _pytest.runner import runtestprotocol", 1),
+        ("import _pytest.fixtures", 1),
+        ("def f(item):\n    return item._fixtureinfo", 1),
+        ("width = terminalreporter._tw.fullwidth", 1),
+        ("getattr(reporter, '_tw', None)", 1),
+        ("pytest.Item.runtest = mine", 1),
+        ("class Item(pytest.Item):\n    def setup(self):\n        self._request = 1", 0),
+        ("import pytest\npytest.skip('why')", 0),
+    ],
+)
+def test_the_reading_of_undocumented_uses_itself(text: str, count: int) -> None:
+    assert len([*beside_the_documentation(ast.parse(text))]) == count

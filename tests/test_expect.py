@@ -197,11 +197,10 @@ def item(name: str, file: str = "test_gpu.py", **fields: Any) -> Any:
     return SimpleNamespace(name=name, path=Path("suites", file), stash=pytest.Stash(), **fields)
 
 
-def short_item() -> Any:
-    """Return what pytest would make of test_count[gpu01] on a large cluster."""
+def own_item() -> Any:
+    """Return the item of test_count[gpu01] where all of its fixtures are facts."""
     found: Any = object.__new__(NodeItem)
-    found._shared = SimpleNamespace(suite="gpu", check="gpu.count")
-    found.callspec = SimpleNamespace(params={"node": "gpu01"})
+    found.test, found.node_name = SimpleNamespace(suite="gpu", check="gpu.count"), "gpu01"
     return found
 
 
@@ -214,7 +213,7 @@ def test_names_of_an_item() -> None:
         ),
         (item("test_all", callspec=SimpleNamespace(params={"size": 4})), ("gpu", "gpu.all", "")),
         (item("check_test_x", "own.py"), ("own", "own.check_test_x", "")),
-        (short_item(), ("gpu", "gpu.count", "gpu01")),
+        (own_item(), ("gpu", "gpu.count", "gpu01")),
     ]
     for found, names in known:
         assert (suite_of(found), check_of(found), node_of(found)) == names

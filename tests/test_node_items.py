@@ -1,4 +1,4 @@
-"""Items that take the short way tell what pytest's own way tells, and leave to pytest what is pytest's."""
+"""Items of the plugin's own report what parametrised functions report; what needs pytest's fixtures is left to it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plugin_helpers import ENDS, cluster_file, names, on, run_pytest
 
-from pytest_gpucluster.plugin import node_items
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -18,13 +16,8 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox import Sandbox
 
-# as on a cluster of many nodes
-SHORT = "from pytest_gpucluster.plugin import node_items\n\nnode_items.FROM_NODES = 1\n"
-
-KNOWN_PYTEST = pytest.mark.skipif(
-    not node_items.pays(["gpu01"] * node_items.FROM_NODES),
-    reason=f"pytest {pytest.__version__} goes its own way",
-)
+# a fixture that every test uses, and that only pytest can make
+ORDINARY = "import pytest\n\n\n@pytest.fixture(autouse=True)\ndef always():\n    pass\n"
 
 EVERYTHING = """
 import logging
@@ -34,22 +27,22 @@ import warnings
 
 import pytest
 
-from pytest_gpucluster.suite import probed
+from pytest_gpucluster.suite import fact, probed
 
 
-@pytest.fixture
+@fact
 def chatty(node):
     print("in the fixture of", node)
     logging.getLogger("site").warning("logged in the fixture")
     return node.name
 
 
-@pytest.fixture
+@fact
 def nothing(node):
     pytest.skip("the fixture has nothing")
 
 
-@pytest.fixture
+@fact
 def broken(node):
     raise RuntimeError("the fixture breaks")
 
@@ -60,7 +53,7 @@ def torn(node):
     assert node.name != "gpu02"
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 def wide(cluster):
     raise RuntimeError("nothing wide")
 
@@ -170,32 +163,26 @@ def test_last(node):
     pass
 """
 
-# the first and the last of a file are pytest's
-WHICH_WAY = """
-import inspect
-
+WHICH = """
 import pytest
 
-
-def is_short():
-    return any(frame.filename.endswith("swift.py") for frame in inspect.stack())
-
-
-def test_first(node):
-    assert is_short() == (node.name != "gpu01")
+from pytest_gpucluster.plugin.node_items import NodeItem
+from pytest_gpucluster.suite import fact, probed
 
 
-def test_ours(node, expect, measure):  # the first makes the session fixtures
-    assert is_short() == (node.name != "gpu01")
+def pytest_generate_tests(metafunc):
+    if "color" in metafunc.fixturenames:
+        metafunc.parametrize("color", ["red", "blue"])
 
 
-@pytest.fixture
-def plain():
-    return 1
+@fact(scope="session")
+def combined(cluster, nodes):
+    return cluster.name, nodes
 
 
-def test_plain_fixture(node, plain):
-    assert is_short()
+@fact
+def of_node(node, combined):
+    return node.name
 
 
 @pytest.fixture
@@ -203,26 +190,75 @@ def torn():
     yield
 
 
+@pytest.fixture
+def plain():
+    return 1
+
+
+@pytest.mark.own
+def test_node(node):
+    pass
+
+
+@pytest.mark.own
+@pytest.mark.usefixtures("gpu_profile")
+def test_facts(of_node, combined, expect, measure):
+    assert of_node in combined[1]
+
+
+@pytest.mark.own
+def test_keyword(of_node, *, node, default=1):
+    assert of_node == node.name
+
+
+@pytest.mark.own
+@pytest.mark.skipif("False")
+def test_marked(node):
+    pass
+
+
 def test_torn(node, torn):
-    assert not is_short()
+    pass
+
+
+def test_plain(node, plain):
+    pass
 
 
 def test_request(node, request):
-    assert not is_short()
-
-
-@pytest.mark.skipif("False")
-def test_marked(node):
-    assert not is_short()
+    pass
 
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_sizes(node, size):
-    assert not is_short()
+    pass
 
 
-def test_last(node):
-    assert is_short() == (node.name != "gpu04")
+def test_color(node, color):
+    pass
+
+
+class TestClass:
+    def test_method(self, node):
+        pass
+
+
+def test_no_node(cluster):
+    pass
+"""
+KINDS = """
+import pytest
+
+from pytest_gpucluster.plugin.node_items import NodeItem
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "own: an item of the plugin's own")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        assert isinstance(item, NodeItem) == (OWN and item.get_closest_marker("own") is not None), item
 """
 
 
@@ -297,8 +333,8 @@ def told(run: Run, *, ordered: bool) -> dict[str, Any]:
         for event in run.events
         if event["event"] in ("result", "rerun", "lost")
     ]
-    text = (run.folder / "reports/junit.xml").read_text().removesuffix("</testsuite></testsuites>")
-    junit = timeless(text).split("<testcase")
+    text = (run.folder / "reports/junit.xml").read_text().partition("</testsuite>")[0]
+    junit = [case.strip() for case in timeless(text).split("<testcase")]
     metrics = (run.folder / "reports/metrics.prom").read_text().splitlines()
     sort = list if ordered else sorted
     return {
@@ -319,14 +355,16 @@ def told(run: Run, *, ordered: bool) -> dict[str, Any]:
         ("-x",),
         ("-s",),
         ("-n2",),
-        ("-o", "junit_logging=all"),
         ("-p", "no:logging"),
+        ("-o", "faulthandler_timeout=60"),
     ],
 )
-def test_both_ways_tell_the_same(sandbox: Sandbox, tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_both_kinds_of_items_report_the_same(
+    sandbox: Sandbox, tmp_path: Path, options: tuple[str, ...]
+) -> None:
     files = {"test_everything.py": EVERYTHING, "test_ends.py": ENDS}
     found = []
-    for conftest in (SHORT, ""):
+    for conftest in ("", ORDINARY):
         run = run_pytest(tmp_path, on(sandbox), *options, files={**files, "conftest.py": conftest})
         assert run.rc == 1, run.out + run.err
         result = told(run, ordered="-n2" not in options)
@@ -341,7 +379,7 @@ def test_both_ways_tell_the_same(sandbox: Sandbox, tmp_path: Path, options: tupl
 @pytest.mark.parametrize("site", ["", SITES_NODE])
 def test_items_stand_in_pytests_order(sandbox: Sandbox, tmp_path: Path, site: str) -> None:
     found = []
-    for conftest in (SHORT, ""):
+    for conftest in ("", ORDINARY):
         files = {"test_wider.py": WIDER, "test_sizes.py": WIDER, "conftest.py": conftest + site}
         run = run_pytest(tmp_path, on(sandbox), "--collect-only", "-q", files=files)
         assert run.rc == 0, run.out + run.err
@@ -352,103 +390,40 @@ def test_items_stand_in_pytests_order(sandbox: Sandbox, tmp_path: Path, site: st
     assert long != sorted(long, key=lambda name: WIDER.index(name.split("::")[1].split("[")[0])), "sorted"
 
 
-@KNOWN_PYTEST
-def test_the_short_way_is_taken_where_nobody_else_has_a_say(sandbox: Sandbox, tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, on(sandbox), files={"test_which.py": WHICH_WAY, "conftest.py": SHORT})
-    assert run.rc == 0, run.out
-    assert len(run.outcomes) == 9 * 4
-
-
-def test_few_nodes_go_pytests_own_way(sandbox: Sandbox, tmp_path: Path) -> None:
-    suite = WHICH_WAY.partition("def test_first")[0] + "def test_long(node):\n    assert not is_short()\n"
-    run = run_pytest(tmp_path, on(sandbox), files={"test_which.py": suite})
-    assert run.rc == 0, run.out
-
-
-def test_a_pytest_of_another_version_goes_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = ["gpu01"] * node_items.FROM_NODES
-    monkeypatch.setattr(pytest, "version_tuple", (9, 2, 1))
-    assert node_items.pays(nodes)
-    assert not node_items.pays(nodes[1:])
-    monkeypatch.setattr(pytest, "version_tuple", (9, 3, 0))
-    assert not node_items.pays(nodes)
-
-
 @pytest.mark.parametrize(
-    ("file", "text"),
+    ("own", "more"),
     [
-        ("conftest.py", "def pytest_runtest_call(item):\n    item.called = True\n"),
-        ("conftest.py", "def pytest_runtest_protocol(item):\n    item.called = True\n"),
-        ("conftest.py", "def pytest_pyfunc_call(pyfuncitem):\n    pyfuncitem.called = True\n"),
-        ("conftest.py", "def pytest_fixture_setup(request):\n    pass\n"),
-        ("conftest.py", "import pytest\n\n\n@pytest.fixture(autouse=True)\ndef always():\n    yield\n"),
-        ("test_which.py", "def setup_function(function):\n    pass\n"),
+        (True, ""),
+        (False, ORDINARY.partition("\n")[2]),
+        (False, "\n\n@pytest.fixture\ndef node(node):\n    return node\n"),
     ],
 )
-def test_whoever_has_a_say_gets_pytests_own_way(
-    sandbox: Sandbox, tmp_path: Path, file: str, text: str
+def test_only_tests_of_facts_become_own_items(
+    sandbox: Sandbox, tmp_path: Path, more: str, *, own: bool
 ) -> None:
-    suite = WHICH_WAY.partition("def test_first")[0] + "def test_long(node):\n    assert not is_short()\n"
-    files = {"test_which.py": suite, "conftest.py": SHORT}
-    files[file] += "\n\n" + text
+    files = {"test_which.py": WHICH, "conftest.py": f"OWN = {own}\n{KINDS}{more}"}
     run = run_pytest(tmp_path, on(sandbox), files=files)
-    assert run.rc == 0, run.out
-    assert names(run.outcomes, "passed") == [f"test_long[gpu0{number}]" for number in range(1, 5)]
+    assert run.rc == 0, run.out + run.err
+    assert len(run.outcomes) == 4 * 12 + 1
 
 
-ROWS = """
-import sys
-
-
-def is_further():
-    frame = sys._getframe()
-    while frame and frame.f_code.co_name != "_run_next":
-        frame = frame.f_back
-    return frame is not None
-
-
-def test_first(node):  # pytest itself runs the first item of a file
-    assert is_further() == (ROWS and node.name not in ("gpu01", "gpu02"))
-
-
-def test_long(node):
-    assert is_further() == (ROWS and node.name != "gpu01")
-
-
-def test_last(node):
-    pass
-"""
-AROUND = """
-
-import pytest
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
-    return (yield)
-"""
-PASSING = "def pytest_assertion_pass(item):\n    pass\n"
-
-
-@KNOWN_PYTEST
 @pytest.mark.parametrize(
-    ("conftest", "options", "rows"),
+    "hook",
     [
-        (SHORT, (), True),
-        (SHORT + AROUND, (), False),
-        (SHORT + "\n\n" + PASSING, (), False),
-        (SHORT, ("-o", "faulthandler_timeout=60"), False),
-        (SHORT, ("-p", "no:warnings"), False),
-        (SHORT, ("-n1",), False),
+        "def pytest_runtest_setup(item):",
+        "def pytest_runtest_call(item):",
+        "def pytest_runtest_teardown(item):",
+        "def pytest_runtest_logstart():",
+        "def pytest_runtest_protocol():",
+        "def pytest_runtest_makereport():",
     ],
 )
-def test_a_row_goes_through_the_wrappers_once_where_they_are_pytests(
-    sandbox: Sandbox, tmp_path: Path, conftest: str, options: tuple[str, ...], *, rows: bool
-) -> None:
-    files = {"test_rows.py": f"ROWS = {rows}\n{ROWS}", "conftest.py": conftest}
-    run = run_pytest(tmp_path, on(sandbox), *options, files=files)
-    assert run.rc == 0, run.out
-    assert len(run.outcomes) == 12
+def test_hooks_of_others_are_called_for_own_items(sandbox: Sandbox, tmp_path: Path, hook: str) -> None:
+    conftest = f"{hook}\n    with open('called', 'a') as file:\n        file.write('x')\n"
+    files = {"test_it.py": "def test_it(node):\n    pass\n", "conftest.py": conftest}
+    run = run_pytest(tmp_path, on(sandbox), files=files)
+    assert run.rc == 0, run.out + run.err
+    assert len((run.folder / "called").read_text()) in (4, 12)
 
 
 ASKED = """
@@ -457,13 +432,9 @@ import pytest
 
 def described(item):
     return {
-        "type": isinstance(item, pytest.Function),
         "name": (item.name, item.originalname, item.nodeid, item.location, str(item.path), repr(item.obj)),
         "marks": [mark.name for mark in item.iter_markers()],
-        "keywords": sorted(item.keywords),
-        "params": (item.callspec.params, item.callspec.id, item.callspec.indices),
-        "fixtures": (item.fixturenames, sorted(item.funcargs), item.cls, item.module.__name__),
-        "chain": [node.name for node in item.listchain()],
+        "fixtures": (item.fixturenames, item.cls, item.module.__name__, item.function.__name__),
         "empty": (item.user_properties, sorted(item.extra_keyword_matches), item.reportinfo()[1:]),
         "missing": hasattr(item, "no_such_thing"),
     }
@@ -481,10 +452,10 @@ KEY = pytest.StashKey[int]()
 """
 
 
-def test_an_item_has_what_pytests_own_has(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_an_item_has_what_plugins_expect_of_a_function(sandbox: Sandbox, tmp_path: Path) -> None:
     suite = "import pytest\n\npytestmark = pytest.mark.gpu\n\n\n@pytest.mark.slow\ndef test_it(node, host):\n    pass\n"
     said = []
-    for more in (SHORT, ""):
+    for more in ("", "@pytest.fixture\ndef host(host):\n    return host\n"):
         run = run_pytest(
             tmp_path, on(sandbox), "-s", "--slow", files={"test_it.py": suite, "conftest.py": ASKED + more}
         )
@@ -517,15 +488,14 @@ def test_items_are_chosen_as_ever(
         "-q",
         "--collect-only",
         *options,
-        files={"test_everything.py": EVERYTHING, "conftest.py": SHORT},
+        files={"test_everything.py": EVERYTHING},
         where=where,
     )
     assert [line.rpartition("::")[2] for line in run.out.splitlines() if "::" in line] == left
 
 
-@KNOWN_PYTEST
 def test_rules_of_the_cluster_file_skip_items_one_by_one(sandbox: Sandbox, tmp_path: Path) -> None:
-    file = cluster_file(sandbox, tmp_path, not_applicable={"which.ours": "we have none"})
-    run = run_pytest(tmp_path, f"--cluster={file}", files={"test_which.py": WHICH_WAY, "conftest.py": SHORT})
+    file = cluster_file(sandbox, tmp_path, not_applicable={"which.facts": "we have none"})
+    run = run_pytest(tmp_path, f"--cluster={file}", files={"test_which.py": WHICH})
     assert run.rc == 0, run.out
-    assert names(run.outcomes, "not applicable") == [f"test_ours[gpu0{number}]" for number in range(1, 5)]
+    assert names(run.outcomes, "not applicable") == [f"test_facts[gpu0{number}]" for number in range(1, 5)]

@@ -9,19 +9,17 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from _pytest.junitxml import LogXML, xml_key
 
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.core import secure_tempfile as ownfile
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.plugin import metrics_file as gauges
-from pytest_gpucluster.plugin import reporting
 from pytest_gpucluster.plugin import session_factory as start
 from pytest_gpucluster.plugin.history import Memory
 from pytest_gpucluster.plugin.hooks import Hooks
 from pytest_gpucluster.plugin.item_result import clean_pair
-from pytest_gpucluster.plugin.junit_stream import JUnitFile
 from pytest_gpucluster.report.atomic_write import Reports
+from pytest_gpucluster.report.events import EventLog
 from pytest_gpucluster.report.history import History
 
 
@@ -115,56 +113,6 @@ def test_a_history_is_no_link(tmp_path: Path) -> None:
 # --- junit.xml
 
 
-def logged(path: Path) -> Any:
-    """Return a LogXML that has a secret in every place of it."""
-    xml = LogXML(str(path), None, family="xunit2")
-    xml.pytest_sessionstart()
-    xml.add_global_property("my_token", "hunter2")
-    xml.add_global_property("said", "A_TOKEN=hunter2 x")
-    reporter = xml.node_reporter("a.py::test_a")
-    reporter.attrs.update(classname="c", name="test_a[A_TOKEN=hunter2]")
-    reporter.add_property("api_key", "hunter2")
-    reporter._add_simple("failure", "B_TOKEN=hunter2 m", "Authorization: Basic hunter2\nkept")
-    return xml
-
-
-def test_junit_is_written_whole_without_secrets_and_for_its_user_alone(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "x.xml"
-    xml = logged(path)
-    file = JUnitFile(xml)
-    assert not file.write(None)
-    file.catch()
-    xml.pytest_sessionfinish()
-    assert list(tmp_path.iterdir()) == []
-    assert file.write(os.getegid())
-    text = path.read_text()
-    assert text.startswith(
-        '<?xml version="1.0" encoding="utf-8"?><testsuites name="pytest tests"><testsuite '
-    )
-    assert "hunter2" not in text
-    assert text.count("&lt;redacted&gt;") == 6
-    assert 'message="B_TOKEN=&lt;redacted&gt; m">Authorization: &lt;redacted&gt;\nkept</failure>' in text
-    assert path.stat().st_mode & 0o777 == 0o640
-    file.close()
-
-
-def test_junit_that_pytest_did_not_come_to_is_not_written(tmp_path: Path) -> None:
-    file = JUnitFile(logged(tmp_path / "x.xml"))
-    file.catch()
-    assert not file.write(None)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_junit_that_is_no_xml_is_told(tmp_path: Path) -> None:
-    xml = logged(tmp_path / "x.xml")
-    file = JUnitFile(xml)
-    file.catch()
-    Path(xml.logfile).write_text("<a>\0</a>")
-    with pytest.raises(GpuClusterError, match=r"x\.xml: cannot be written \(invalid XML: "):
-        file.write(None)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("name", "value", "shown"),
     [
@@ -178,79 +126,63 @@ def test_a_property_is_clean_by_its_name_and_by_its_value(name: str, value: str,
     assert clean_pair(name, value) == shown
 
 
-class Manager:
-    """Remembers what was unregistered."""
-
-    def __init__(self) -> None:
-        self.gone: list[object] = []
-
-    def unregister(self, plugin: object) -> None:
-        self.gone.append(plugin)
-
-
-def hooks_with(tmp_path: Path) -> tuple[Any, Any]:
-    xml, stash = logged(tmp_path / "x.xml"), pytest.Stash()
-    stash[xml_key] = xml
+def hooks_with(tmp_path: Path) -> Any:
+    """Return the hooks of a run that has ended, and says in its log a secret."""
     hooks: Any = object.__new__(Hooks)
-    hooks.config = SimpleNamespace(stash=stash, pluginmanager=Manager())
-    hooks.session, hooks.reports = SimpleNamespace(messages=[]), Reports()
-    hooks._junit = JUnitFile(xml)
-    return hooks, xml
+    hooks.log = EventLog(tmp_path / "log" / "events.jsonl", "r", None)
+    hooks.log.write("start", cluster="A_TOKEN=hunter2")
+    hooks.log.write("finish", exit=0, complaints=[])
+    hooks.log.close()
+    hooks.session, hooks.reports = SimpleNamespace(messages=[]), Reports(os.getegid())
+    hooks.end = SimpleNamespace(stated=0)
+    hooks._junit = tmp_path / "deep" / "x.xml"
+    return hooks
 
 
-def test_junit_that_is_written_is_kept_as_such(tmp_path: Path) -> None:
-    hooks, xml = hooks_with(tmp_path)
-    hooks._junit.catch()
-    xml.pytest_sessionfinish()
+def test_junit_is_written_whole_without_secrets_and_for_its_user_and_group(tmp_path: Path) -> None:
+    hooks = hooks_with(tmp_path)
     hooks.write_junit()
-    assert hooks.reports.written == {tmp_path / "x.xml": None}
-    assert hooks.config.pluginmanager.gone == []
-    reporting.forget_junit(hooks.config)
-    assert hooks.config.pluginmanager.gone == [xml]
-    reporting.forget_junit(hooks.config)
-    assert hooks.config.pluginmanager.gone == [xml]
+    assert hooks.reports.written == {hooks._junit: None}
+    text = hooks._junit.read_text()
+    assert "hunter2" not in text
+    assert "A_TOKEN=&lt;redacted&gt;" in text
+    assert hooks._junit.stat().st_mode & 0o777 == 0o640
 
 
-def test_junit_that_is_not_written_is_not_named(tmp_path: Path) -> None:
-    hooks, xml = hooks_with(tmp_path)
-    (tmp_path / "x.xml").mkdir()
-    hooks._junit.catch()
-    xml.pytest_sessionfinish()
+def test_junit_that_is_not_written_is_a_problem(tmp_path: Path) -> None:
+    hooks = hooks_with(tmp_path)
+    hooks._junit.mkdir(parents=True)
     hooks.write_junit()
-    why = f"{tmp_path}/x.xml: cannot be written (Is a directory)"
-    assert (hooks.reports.written, hooks.reports.problems) == ({}, {tmp_path / "x.xml": why})
-    assert hooks.config.pluginmanager.gone == [xml]
+    why = f"{hooks._junit}: cannot be written (Is a directory)"
+    assert (hooks.reports.written, hooks.reports.problems) == ({}, {hooks._junit: why})
 
 
-def test_junit_that_was_not_come_to_is_a_problem(tmp_path: Path) -> None:
-    hooks, _ = hooks_with(tmp_path)
+@pytest.mark.parametrize("left_out", ["log", "_junit"])
+def test_a_run_without_reports_writes_no_junit(tmp_path: Path, left_out: str) -> None:
+    hooks = hooks_with(tmp_path)
+    path = hooks._junit
+    setattr(hooks, left_out, None)
     hooks.write_junit()
-    why = f"{tmp_path}/x.xml: is not written: pytest did not come to it"
-    assert hooks.reports.problems == {tmp_path / "x.xml": why}
-    hooks._junit = None
-    hooks.write_junit()
+    assert not path.exists()
 
 
-def test_a_limit_on_files_does_not_hit_what_pytest_writes_of_junit(tmp_path: Path) -> None:
-    hooks, xml = hooks_with(tmp_path)
-    hooks._junit.catch()
+def test_a_limit_on_files_hits_junit_as_a_whole(tmp_path: Path) -> None:
+    hooks = hooks_with(tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
-        xml.pytest_sessionfinish()
         hooks.write_junit()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    why = f"{tmp_path}/x.xml: cannot be written (File too large)"
-    assert hooks.reports.problems == {tmp_path / "x.xml": why}
-    assert list(tmp_path.iterdir()) == []
+    assert hooks.reports.problems == {hooks._junit: f"{hooks._junit}: cannot be written (File too large)"}
+    assert not hooks._junit.exists()
 
 
 # --- logs of steps
 
 
 def test_missing_logs_of_steps_are_counted_also_those_of_workers(tmp_path: Path) -> None:
-    hooks, _ = hooks_with(tmp_path)
+    hooks = hooks_with(tmp_path)
     assert hooks._missing_logs() == []
     hooks.pytest_testnodedown(SimpleNamespace())
     hooks.pytest_testnodedown(SimpleNamespace(workeroutput={}))

@@ -1,9 +1,14 @@
 """What a suite file needs besides pytest: fixtures made of probes.
 
-    from pytest_gpucluster.suite import fleet_probed, probed
+    from pytest_gpucluster.suite import fact, fleet_probed, probed
 
     gpus = probed(nvidia_smi.GPUS)                               # facts of the item's node
     uuid_owners = fleet_probed(nvidia_smi.GPUS, gpu.uuid_owners)  # made once from the facts of all nodes
+
+    @fact(scope="session")                                       # a fixture that combines others
+    def norms(uuid_owners, cluster): ...
+
+These are pytest fixtures; a test that uses no others becomes an item of the plugin's own for each node.
 
 A probe that depends on the cluster file is given as a function of the cluster: `probed(lambda cluster: ...)`.
 The commands of all such fixtures are sent to the nodes in one go before the first test.
@@ -11,7 +16,9 @@ The commands of all such fixtures are sent to the nodes in one go before the fir
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 import pytest
 
@@ -24,6 +31,42 @@ if TYPE_CHECKING:
 
     AnyProbe = Probe[Any] | Callable[[Cluster], Probe[Any]]
     Function = TypeVar("Function", bound=Callable[..., Any])
+    Scope = Literal["function", "session"]
+
+
+@dataclass(frozen=True, eq=False)
+class Fact:
+    """A fixture that can be made without pytest. `once`: it is made once in a session."""
+
+    function: Callable[..., Any]
+    arguments: tuple[str, ...]
+    once: bool
+
+
+@overload
+def fact(function: Callable[..., Any]) -> Any: ...
+@overload
+def fact(*, scope: Scope) -> Callable[[Callable[..., Any]], Any]: ...
+def fact(function: Any = None, *, scope: Scope = "function") -> Any:
+    """Make a pytest fixture of a plain function, without yield, parameters and `request`.
+
+    A test whose fixtures are all facts becomes an item of the plugin's own for each node. A fact of the session is made
+    twice where a test that is left to pytest uses it too.
+    """
+    if function is None:
+        return lambda function: _fact(function, scope)
+    return _fact(function, scope)
+
+
+def _fact(function: Any, scope: Scope) -> Any:
+    function.gpucluster_fact = Fact(function, arguments_of(function), scope == "session")
+    return pytest.fixture(scope=scope)(function)
+
+
+def arguments_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of the fixtures that a function asks for."""
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(it.name for it in parameters if it.default is it.empty)
 
 
 class Asks(Protocol):
@@ -50,7 +93,7 @@ def probe_for(probe: AnyProbe, cluster: Cluster) -> Probe[Any]:
 def asks(probes: Callable[[Cluster], Iterable[Probe[Any]]]) -> Callable[[Function], Function]:
     """Declare the probes that a fixture function uses: their commands are sent with the others before the first test.
 
-    Place it below `@pytest.fixture`. A fixture without it works too; its commands are then sent when the fixture runs.
+    Place it below `@fact` or `@pytest.fixture`. Without it the commands are sent when the fixture runs.
     """
 
     def mark(function: Function) -> Function:
@@ -94,7 +137,7 @@ def probed(probe: AnyProbe) -> Any:
         return gpucluster_session.facts_of_item(probe)  # not by way of `facts`: each fixture costs an item
 
     facts_of_node.gpucluster_probe = probe  # type: ignore[attr-defined] # read by the plugin's prefetch
-    return pytest.fixture(facts_of_node)
+    return _fact(facts_of_node, "function")
 
 
 def taking_part(runs: Iterable[Run], node: str, section: str) -> Run:
@@ -113,4 +156,4 @@ def fleet_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any] | None
         return told if reduce is None else reduce(told)
 
     facts_of_fleet.gpucluster_probe = probe  # type: ignore[attr-defined] # read by the plugin's prefetch
-    return pytest.fixture(scope="session")(facts_of_fleet)
+    return _fact(facts_of_fleet, "session")

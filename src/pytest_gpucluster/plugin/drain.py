@@ -218,7 +218,6 @@ class Drainage:
         try:
             result = yield
             if session.items and not session.config.option.collectonly:  # under xdist the controller has none
-                session._setupstate.teardown_exact(None)  # noqa: SLF001 - what is left of fixtures is not fresh
                 self._confirm()
         except BaseException as error:
             self._stopped_early(error)

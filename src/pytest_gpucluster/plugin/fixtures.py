@@ -1,7 +1,6 @@
 """The fixtures for suites. `pytest --fixtures` prints these docstrings.
 
-None of those that every item uses asks for `request`, of which pytest makes a definition anew each time, and what needs
-only the running item's record lives as long as the session: together a sixth of the time of a run in profiles.
+Facts (`suite.fact`) are made by pytest for its own functions, and by `node_items` for items of the plugin's own.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from pytest_gpucluster.core.errors import AllocationError
 from pytest_gpucluster.plugin.expect import Expect
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
 from pytest_gpucluster.plugin.live_line import LiveLine
+from pytest_gpucluster.suite import fact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,25 +46,25 @@ def session_plugin(session: ClusterSession) -> ModuleType:
     return plugin
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 def cluster(gpucluster_session: ClusterSession) -> Cluster:
     """The cluster file as a frozen model: `cluster.slurm.partition`, `cluster.os.mounts`, ..."""
     return gpucluster_session.cluster
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 def inventory(gpucluster_session: ClusterSession) -> Mapping[str, NodeInfo]:
     """Slurm's entry of every node, by name: state, flags, gres, and the reason with user and time."""
     return gpucluster_session.inventory
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 def nodes(gpucluster_session: ClusterSession) -> tuple[str, ...]:
     """The names of the nodes under test, in the order of the cluster file."""
     return gpucluster_session.under_test()
 
 
-@pytest.fixture
+@fact
 def lane_nodes(gpucluster_session: ClusterSession) -> tuple[str, ...]:
     """The nodes that no other item uses meanwhile: with -n those of the node's lane, else all nodes under test."""
     session = gpucluster_session
@@ -72,19 +72,19 @@ def lane_nodes(gpucluster_session: ClusterSession) -> tuple[str, ...]:
     return session.without_problem(lane)
 
 
-@pytest.fixture
+@fact
 def node(gpucluster_session: ClusterSession) -> Node:
     """The node of this item: `.name`, `.profile`, `.group`, `.info`. A test that uses it runs once per node."""
     return gpucluster_session.nodes[gpucluster_session.record.node]
 
 
-@pytest.fixture
+@fact
 def profile(node: Node) -> Profile:
     """The hardware profile of this item's node."""
     return node.profile
 
 
-@pytest.fixture
+@fact
 def gpu_profile(node: Node) -> GpuProfile:
     """The GPUs of this item's node as its profile states them; without GPUs the item is not applicable."""
     if node.profile.gpu is None:
@@ -95,7 +95,7 @@ def gpu_profile(node: Node) -> GpuProfile:
     return node.profile.gpu
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 def allocation(gpucluster_session: ClusterSession) -> Allocation:
     """The allocation of all steps (the first one if partitions differ): `.job_id`, `.nodes`, `.slurm`."""
     session = gpucluster_session
@@ -106,19 +106,19 @@ def allocation(gpucluster_session: ClusterSession) -> Allocation:
     return session.allocations[0]
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 def fleet(gpucluster_session: ClusterSession) -> Channel:
     """The channel to every node: `fleet.ask("uname -r")` runs a command on all nodes at once and caches the answers."""
     return gpucluster_session.need_channel()
 
 
-@pytest.fixture
+@fact
 def host(node: Node, gpucluster_session: ClusterSession) -> Any:
     """A testinfra Host of this item's node: `host.file("/etc/os-release")`, `host.package("slurmd")`, ..."""
     return gpucluster_session.host(node.name)
 
 
-@pytest.fixture
+@fact
 def facts(
     node: Node,  # noqa: ARG001 - makes an item a node
     gpucluster_session: ClusterSession,
@@ -127,19 +127,19 @@ def facts(
     return gpucluster_session.facts_of_item
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 def fleet_facts(gpucluster_session: ClusterSession) -> Callable[[AnyProbe], dict[str, Any]]:
     """A function: Probe -> {node: facts}, of all nodes that could provide them."""
     return gpucluster_session.fleet_facts
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 def expect(gpucluster_session: ClusterSession) -> Expect:
     """Judge a verdict, `expect(verdict)`, or a number, `expect.at_least(name, value, bound, unit)`, `.at_most(...)`."""
     return Expect(gpucluster_session)
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 def measure(gpucluster_session: ClusterSession) -> Callable[..., float]:
     """Record a metric: `measure("latency", 4.1, "us", device="mlx5_0")`; returns the value.
 
@@ -154,7 +154,7 @@ def measure(gpucluster_session: ClusterSession) -> Callable[..., float]:
     return keep
 
 
-@pytest.fixture
+@fact
 def curve(gpucluster_session: ClusterSession) -> Callable[[str, Iterable[Run]], None]:
     """Add bandwidth curves to the report: `curve("all_reduce, 4 nodes", runs)`."""
     record = gpucluster_session.record
@@ -195,7 +195,7 @@ def live_line(request: pytest.FixtureRequest) -> LiveLine:
     )
 
 
-@pytest.fixture
+@fact
 def table(gpucluster_session: ClusterSession) -> Callable[..., None]:
     """Add a cell to a table of the summary: `table("matrix", "srun", "MPI", "fails", note="no PMI support")`.
 
@@ -212,7 +212,7 @@ def table(gpucluster_session: ClusterSession) -> Callable[..., None]:
     return keep
 
 
-@pytest.fixture
+@fact
 def srun(gpucluster_session: ClusterSession) -> Callable[..., StepResult]:
     """Run a step: `srun(["hostname"], nodes=("gpu01",), ntasks_per_node=2, environment="pytorch")`.
 

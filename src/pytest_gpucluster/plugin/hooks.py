@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from contextlib import nullcontext
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,11 +13,12 @@ from pytest_gpucluster.core import hostlist, redact
 from pytest_gpucluster.core.errors import GpuClusterError, TransportError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.units import share_of
-from pytest_gpucluster.plugin import reporting, signals
+from pytest_gpucluster.plugin import fixtures, reporting, signals
 from pytest_gpucluster.plugin.item_result import (
     NOT_APPLICABLE,
     NOT_CHECKED,
     NOT_TESTED,
+    RECORD,
     check_of,
     clean,
     matches,
@@ -26,17 +27,16 @@ from pytest_gpucluster.plugin.item_result import (
     record_of,
 )
 from pytest_gpucluster.plugin.markers import refuse_slips
-from pytest_gpucluster.plugin.node_items import Maker, kinds, marks_of, pays, reordered_in_rows
+from pytest_gpucluster.plugin.node_items import Maker, NodeItem, kinds, marks_of
 from pytest_gpucluster.plugin.node_partition import PLACE, place_of
 from pytest_gpucluster.plugin.plan import Kind
-from pytest_gpucluster.plugin.progress import gathered
-from pytest_gpucluster.plugin.rows import Rows
 from pytest_gpucluster.plugin.run_end import ENDED, RunEnd
 from pytest_gpucluster.plugin.run_metadata import about
 from pytest_gpucluster.plugin.session import ClusterSession, Controller, Worker
 from pytest_gpucluster.plugin.summary import Tally, classify
-from pytest_gpucluster.plugin.swift import Swift
+from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.ascii_plot import draw
+from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.suite import asked_by
 
 if TYPE_CHECKING:
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.core.registry import Suite
     from pytest_gpucluster.kit.suite_work import LateCheck
-    from pytest_gpucluster.plugin.junit_stream import JUnitFile
-    from pytest_gpucluster.plugin.progress import BufferedWriter
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
 
@@ -79,14 +77,8 @@ class Hooks:
         self._shown = 0  # messages of the session that the summary has shown
         self._spoken: set[str] = set()  # nodes of which an item says that they cannot be tested
         self._lost_logged: set[str] = set()
-        self._reruns: dict[str, list[dict[str, Any]]] = {}  # item -> its attempts that did not decide
-        # made once: pytest would make and check them anew for every test
-        self._node_params = [pytest.param(node, id=node) for node in session.plan.selected]
-        self._junit: JUnitFile | None = None
-        self._letters: BufferedWriter | None = None
-        self._maker = Maker(config, session.plan.selected)
-        self._swift = Swift(config, self.pytest_runtest_setup, self._enrich)
-        self._rows = Rows(config, self._swift)
+        self._junit = Path(config.option.junit) if log is not None else None
+        self._maker = Maker(config, session, fixtures)
         if log is not None:
             self._log_start(log)
 
@@ -115,13 +107,9 @@ class Hooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Refuse a slip of -m, once everybody has said their markers; name testcases for Jenkins."""
+        """Refuse a slip of -m, once everybody has said their markers."""
         if self.log is not None:
             refuse_slips(self.config)
-        self._junit = reporting.name_testcases(
-            self.config, self._reruns, at_scale=pays(self.session.plan.selected)
-        )
-        self._swift.testcases = self._junit.testcases if self._junit is not None else None
 
     @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_sessionstart")
     def pytest_sessionstart_of_workers(self) -> Generator[None, object, object]:
@@ -151,25 +139,22 @@ class Hooks:
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Make one item a node of every test that asks for `node`, `host` or facts."""
         if "node" in metafunc.fixturenames:
-            self._maker.parametrize(metafunc, self._node_params)
+            self._maker.parametrize(metafunc)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_pycollect_makeitem(self) -> Generator[None, Any, Any]:
+    def pytest_pycollect_makeitem(
+        self, collector: pytest.Collector, name: str, obj: object
+    ) -> Generator[None, Any, Any]:
         """Give a test the items of all its nodes."""
-        self._maker.begin()
-        return self._maker.items((yield))
-
-    def pytest_plugin_registered(self) -> None:
-        """Look again at who has a say in how items run."""
-        self._swift.look_again()
+        make = collector.ihook.pytest_pycollect_makeitem
+        return self._maker.items((yield), lambda: make(collector=collector, name=name, obj=obj))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Generator[None, object, object]:
         """Keep the garbage collector off the items: it would look through all of them again and again."""
         gc.disable()
         try:
-            with reordered_in_rows() if pays(self.session.plan.selected) else nullcontext():
-                return (yield)
+            return (yield)
         finally:
             gc.collect()  # items that were made and not chosen, which freeze() would keep for ever
             gc.freeze()
@@ -208,12 +193,11 @@ class Hooks:
     # --- the nodes
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        """Get the nodes before the first test, ask them all that the tests will want to know, and run the items."""
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        """Get the nodes before the first test, and ask them all that the tests will want to know."""
         if session.config.option.collectonly:
-            return None
-        runs_here = bool(session.items)  # under xdist the controller has no items
-        if runs_here and any(map(needs_nodes, kinds(session.items))):
+            return
+        if any(map(needs_nodes, kinds(session.items))):  # under xdist the controller has no items
             used = {name for item in kinds(session.items) for name in getattr(item, "fixturenames", ())}
             works = ((suite, suite.before_allocation) for suite in suites())
             self._get_nodes([suite for suite, work in works if work is not None and work.fixture in used])
@@ -224,15 +208,12 @@ class Hooks:
             ):
                 if suite.before_first_test is not None and suite.before_first_test.fixture in used:
                     self.session.begin(suite)
-        return self._rows.run_all(session) if runs_here and pays(self.session.plan.selected) else None
 
     @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_runtestloop")
-    def pytest_runtestloop_gathered(self) -> Generator[None, object, object]:
-        """Write letters of progress together where there are many; with the last item the end of the run begins."""
-        together = pays(self.session.plan.selected)
+    def pytest_runtestloop_ended(self) -> Generator[None, object, object]:
+        """With the last item the end of the run begins."""
         try:
-            with gathered(self.config) if together else nullcontext() as self._letters:
-                return (yield)
+            return (yield)
         finally:
             signals.ignore()
 
@@ -298,13 +279,15 @@ class Hooks:
 
     def _wanted_probes(self, items: list[pytest.Item]) -> list[Probe[Any]]:
         wanted: dict[str, Probe[Any]] = {}
-        nodes = self.session.under_test()
-        for fixtureinfo in {
-            id(info): info for item in kinds(items) if (info := getattr(item, "_fixtureinfo", None))
-        }.values():
-            for definitions in fixtureinfo.name2fixturedefs.values():
-                for probe in asked_by(definitions[-1].func, self.session.cluster, nodes):
-                    wanted[probe.command] = probe
+        nodes, seen = self.session.under_test(), set()
+        for item in kinds(items):
+            holder = getattr(item, "cls", None) or getattr(item, "module", None)
+            for name in getattr(item, "fixturenames", ()):
+                if (name, holder) not in seen:
+                    seen.add((name, holder))
+                    definition = self._maker.definitions.find(name, item.path, holder)
+                    for probe in asked_by(definition, self.session.cluster, nodes):
+                        wanted[probe.command] = probe
         return list(wanted.values())
 
     # --- one item
@@ -313,16 +296,12 @@ class Hooks:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Have the item's nodes from its setup to its teardown."""
         with self.session.turn(item.stash.get(PLACE, None)):
-            return (yield)
-
-    @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_protocol")
-    def pytest_runtest_protocol_swift(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Run an item of ours without the machinery that has nothing to do for it."""
-        if self._rows.run(item, nextitem):
-            return True
-        if self._letters is not None:
-            self._letters.put()  # this item may take long
-        return None
+            result = yield
+        if type(item) is NodeItem:  # its reports have what it found
+            item.user_properties.clear()
+            if RECORD in item.stash:
+                del item.stash[RECORD]
+        return result
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -343,22 +322,28 @@ class Hooks:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Put record and annotation into the report."""
         report = yield
-        self._enrich(item, call, report)
+        reporting.enrich(item, call, report, self.session)
         return report
 
-    def _enrich(self, item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
-        reporting.enrich(item, call, report, self.session)
+    @pytest.hookimpl(wrapper=True, specname="pytest_runtest_logreport")
+    def pytest_runtest_logreport_ended(self, report: pytest.TestReport) -> Generator[None, object, object]:
+        """Keep little of an item that passed: pytest's summary needs its name, its time and its output."""
+        result = yield
+        if report.passed:
+            report.__dict__.pop("gpucluster", None)
+            report.keywords, report.user_properties = {}, []
+        return result
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count the item, and write its event. Runs in the controller for all workers."""
         if self.log is None:
             return
+        reporting.restore(report)
         message = reporting.message_of(report)
         if str(report.outcome) == "rerun":  # pytest-rerunfailures: it failed, and is tried again
             record = getattr(report, "gpucluster", {})
             attempt = {**reporting.result_event(report, "rerun", message), **record}
-            self._reruns.setdefault(report.nodeid, []).append(attempt)
             self.log.write("rerun", **attempt)
             return
         outcome = classify(report.when, report.outcome, message)
@@ -404,8 +389,6 @@ class Hooks:
             told["gpucluster"] = [(str(path), why) for path, why in self.reports.problems.items()]
         if self.log is not None and not session.config.option.collectonly:
             self._judge_run(session, self.log, distributed=distributed)
-        if self._junit is not None:
-            self._junit.catch()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -429,7 +412,6 @@ class Hooks:
         else:
             status = int(session.exitstatus)
             complaints = [f"the run was stopped (exit {status}): what it had not come to is not tested"]
-        reporting.end_junit(self.config, self.session, log.run, complaints)
         self.end.finish(int(session.exitstatus), complaints)
 
     @pytest.hookimpl(wrapper=True, trylast=True, specname="pytest_sessionfinish")
@@ -444,13 +426,10 @@ class Hooks:
 
     def write_junit(self) -> None:
         """Write the JUnit file, where there is one."""
-        if self._junit is None:
+        if self._junit is None or self.log is None or self.end.stated is None:
             return
-        with self.reports.writing(self._junit.path):
-            if not self._junit.write(self.reports.group):
-                raise GpuClusterError(f"{self._junit.path}: is not written: pytest did not come to it")
-        if self._junit.path in self.reports.problems:
-            reporting.forget_junit(self.config)
+        with self.reports.writing(self._junit):
+            junit.write(read_events(self.log.path), self._junit, group=self.reports.group)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Remember how a run was stopped: before its first test pytest has no pytest_sessionfinish for it."""
@@ -551,7 +530,7 @@ class Hooks:
                 write(line)
             write("")
         for curve in self.tally.curves[:MAX_CURVES]:
-            width = min(100, terminalreporter._tw.fullwidth)  # noqa: SLF001 - pytest has no other door to it
+            width = min(100, get_terminal_size().columns)
             for line in draw(curve["points"], width=width, title=f"{curve['title']}: bus bandwidth, GB/s"):
                 write(line)
             write("")
@@ -571,7 +550,7 @@ class Hooks:
     def _write_files(self, write: Any) -> None:
         files = [(self.log.path, str(self.log.path))] if self.log is not None else []
         if self._junit is not None:
-            files.append((self._junit.path, self.config.option.xmlpath))
+            files.append((self._junit, str(self._junit)))
         written = [name for path, name in files if path in self.reports.written]
         if written:
             write(f"reports: {', '.join(written)}")
@@ -594,8 +573,6 @@ class Hooks:
                 if suite.after_release is not None:
                     self._judge_late(suite.load(suite.after_release), self.log)
         self.session.close()
-        if self._junit is not None:
-            self._junit.close()
         for message in getattr(self.session, "left_behind", ()):
             self._say(f"ERROR: {message}")
             if self.log is not None:

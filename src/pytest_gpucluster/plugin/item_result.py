@@ -98,13 +98,13 @@ def record_of(item: pytest.Item) -> Record:
 
 def suite_of(item: pytest.Item) -> str:
     """Return the suite of an item: SUITE of test_SUITE.py."""
-    return item.suite if type(item) is NodeItem else item.path.stem.removeprefix("test_")
+    return item.test.suite if type(item) is NodeItem else item.path.stem.removeprefix("test_")
 
 
 def check_of(item: pytest.Item) -> str:
     """Return the check of an item, without making its record: half a million of them would fill the memory."""
     if type(item) is NodeItem:
-        return item.check
+        return item.test.check
     return f"{suite_of(item)}.{getattr(item, 'originalname', item.name).removeprefix('test_')}"
 
 

@@ -1,283 +1,263 @@
-"""One item a node without pytest's cost of an item: what the items of one test share is kept once.
+"""One item for each node of a test whose fixtures are all facts (`suite.fact`), without pytest's fixture machinery.
 
-A Function of pytest takes 2.5 kB and 20 us to make, most of it for containers that stay empty. A NodeItem is a Function
-whose attributes are made when somebody first asks for them, and let go when it has run. Only tests whose one parameter
-is the node become NodeItems, and only where no other plugin has a say in how items are made.
+pytest collects the test for one node, by its own rules; the items of all nodes take its place, and share what it knows.
+A test with any other fixture (with a yield, parameters or `request`, autouse), a method, and a test that another plugin
+parametrises or makes are left to pytest, parametrised by the node.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import replace
-from itertools import groupby
+import inspect
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import _pytest.fixtures
 import pytest
 
+from pytest_gpucluster.suite import Fact, arguments_of
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-# whose hooks do not change what we make ourselves
-_GENERATE = {"python", "funcmanage", "pytest11.testinfra", "gpucluster-hooks"}
-_MAKE = {"python", "unittest", "gpucluster-hooks"}
-FROM_NODES = 32  # fewer are quick enough by pytest's own way
-_PYTESTS = {(9, 2)}  # whose insides this file, swift.py and testcases.py know; others go their own way
+    from pytest_gpucluster.plugin.session import ClusterSession
 
-
-def pays(nodes: Sequence[str]) -> bool:
-    """Return whether NodeItems, and all that goes with them, are for this run."""
-    return len(nodes) >= FROM_NODES and pytest.version_tuple[:2] in _PYTESTS
+SESSION = "gpucluster_session"
+MARKS = "pytestmark"  # the attribute of a function that pytest.mark leaves
+NO_PLAIN_FUNCTIONS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
-class Shared:
-    """What all items of one test share. `template` is the Function that pytest itself made for the first node."""
+class NodeTest:
+    """What the items of one test share. `template` is the Function that pytest made for the first node."""
 
-    def __init__(self, template: pytest.Function) -> None:
-        self.template = template
-        self.test = template.originalname
-        self.prefix = template.nodeid.partition("[")[0]
+    def __init__(self, template: pytest.Function, facts: Mapping[str, Fact], session: ClusterSession) -> None:
+        self.function: Callable[..., Any] = template.obj
+        self.name, self._session = template.originalname, session
+        self.module, self.fixturenames = template.module, list(template.fixturenames)
+        self.own_markers = list(template.own_markers)
+        self.keywords = {mark.name: mark for mark in self.own_markers}
+        self.marks = frozenset(mark.name for mark in template.iter_markers())
         self.file, self.line, _ = template.location
         self.suite = template.path.stem.removeprefix("test_")
-        self.check = f"{self.suite}.{self.test.removeprefix('test_')}"
-        self.marks = frozenset(mark.name for mark in template.iter_markers())
-        inside = f"[{template.callspec.id}]"
-        own = {template.name, template.callspec.id}
-        self.is_plain = template.nodeid.endswith(inside) and template.name == self.test + inside
-        self.keywords = [name for name in template.keywords if name not in own]  # as reports have them
-        self.extra = {
-            **{mark.name: mark for mark in template.own_markers},
-            **vars(template.obj),
-        }
-        self.run: Any = None  # how the items are run: plugin.swift keeps it here
+        self.check = f"{self.suite}.{self.name.removeprefix('test_')}"
+        self._arguments = arguments_of(self.function)
+        self._steps: dict[str, Fact] = {}  # in the order in which pytest makes them
+        for name in self.fixturenames:
+            self._add(name, facts)
+
+    def _add(self, name: str, facts: Mapping[str, Fact]) -> None:
+        if name not in self._steps and name != SESSION:
+            for argument in facts[name].arguments:
+                self._add(argument, facts)
+            self._steps[name] = facts[name]
+
+    def arguments(self) -> dict[str, Any]:
+        """Make the facts of the running item; return the arguments of the test."""
+        session = self._session
+        values: dict[str, Any] = {SESSION: session}
+        for name, fact in self._steps.items():
+            function, asked = fact.function, {argument: values[argument] for argument in fact.arguments}
+            values[name] = once(session.made, function, asked) if fact.once else function(**asked)
+        return {argument: values[argument] for argument in self._arguments}
 
 
-class NodeItem(pytest.Function):
-    """A test on one node. Whatever it lacks is made by `__getattr__`, as pytest.Function makes it."""
+def once(made: dict[Any, Any], function: Callable[..., Any], asked: dict[str, Any]) -> Any:
+    """Return what the function returned, or raise what it raised, when it was first called."""
+    if function not in made:
+        try:
+            made[function] = function(**asked), None, None
+        except (Exception, pytest.skip.Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - raised below
+            made[function] = None, error, error.__traceback__
+    value, broken, traceback = made[function]
+    if broken is not None:
+        raise broken.with_traceback(traceback)
+    return value
 
-    # what is made and let go again has slots: a dictionary of its own would stay, empty, with every item that has run
-    __slots__ = (
-        *("_shared", "callspec", "own_markers", "keywords", "extra_keyword_matches", "stash"),
-        *("_report_sections", "user_properties", "funcargs", "_request"),
-    )
 
-    if TYPE_CHECKING:
-        _shared: Shared
-        callspec: Any
-        own_markers: list[pytest.Mark]
-        _report_sections: list[tuple[str, str, str]]
+class NodeItem(pytest.Item):
+    """A test on one node."""
 
-    def __getattr__(self, name: str) -> Any:
-        """Make an attribute that is not there yet."""
-        make = _MAKERS.get(name)
-        if make is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        value = make(self)
-        if name not in _OF_ALL:
-            setattr(self, name, value)
-        return value
+    def __init__(self, *, test: NodeTest, node_name: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.test, self.node_name = test, node_name
+        self.arguments: dict[str, Any] | None = None  # from setup to teardown
+        self.skipped = False  # by a fact: pytest's summary then shows where the test is
+        if test.own_markers:
+            self.own_markers.extend(test.own_markers)
+            self.keywords.update(test.keywords)
 
-    @property
-    def node_name(self) -> str:
-        """The name of the node."""
-        name: str = self.callspec.params["node"]
-        return name
-
-    @property
-    def suite(self) -> str:
-        """SUITE of test_SUITE.py."""
-        return self._shared.suite
-
-    @property
-    def check(self) -> str:
-        """SUITE.WHAT of test_SUITE.py::test_WHAT."""
-        return self._shared.check
+    cls = None  # the rest of what other plugins expect of a test function
 
     @property
-    def cls(self) -> None:
-        """No class: the test is a function of a module."""
+    def obj(self) -> Callable[..., Any]:
+        """The test function."""
+        return self.test.function
+
+    function = obj
 
     @property
-    def nodeid(self) -> str:
-        """The address of the item, as text."""
-        return f"{self._shared.prefix}[{self.callspec.id}]"
+    def originalname(self) -> str:
+        """The name of the test function."""
+        return self.test.name
+
+    @property
+    def module(self) -> Any:
+        """The module of the test."""
+        return self.test.module
+
+    @property
+    def fixturenames(self) -> list[str]:
+        """The fixtures that the test uses, directly or not."""
+        return self.test.fixturenames
 
     @property
     def location(self) -> tuple[str, int | None, str]:
-        """File, line and name, as pytest's `location`."""
-        return self._shared.file, self._shared.line, self.name
+        """File, line and name."""
+        return self.test.file, self.test.line, self.name
 
-    def report_keywords(self) -> dict[str, Any]:
-        """Return the keywords as a report has them."""
-        return dict.fromkeys((self.name, *self._shared.keywords, self.callspec.id), 1)
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Return where the test is."""
+        return self.path, self.test.line, self.name
 
-    def let_go(self) -> None:
-        """Forget what was made for the item; it is made anew where somebody asks."""
-        for name in _MADE:
-            try:
-                object.__delattr__(self, name)
-            except AttributeError:
-                continue
+    def setup(self) -> None:
+        """Make the facts; what is broken here is no verdict on the node."""
+        try:
+            self.arguments = (
+                {} if self.config.getoption("setupplan", default=False) else self.test.arguments()
+            )
+        except pytest.skip.Exception:
+            self.skipped = True
+            raise
 
+    def runtest(self) -> None:
+        """Judge."""
+        assert self.arguments is not None  # setup() has made them
+        self.test.function(**self.arguments)
 
-def _keywords(item: NodeItem) -> Any:
-    shared = item._shared  # noqa: SLF001 - ours
-    mapping: Any = type(shared.template.keywords)  # pytest's own
-    keywords = mapping(item)
-    keywords.update({**shared.extra, item.callspec.id: True})
-    return keywords
+    def teardown(self) -> None:
+        """Let go of the facts."""
+        self.arguments = None
 
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Show the frames of the test and of its facts, as pytest does for a function."""
+        option = self.config.option
+        style = style or option.tbstyle
+        return excinfo.getrepr(
+            funcargs=True,
+            showlocals=option.showlocals,
+            style="long" if style == "auto" else style,
+            abspath=False,
+            tbfilter=False if option.fulltrace else self._shorter,
+            truncate_locals=self.config.get_verbosity() <= 1,
+        )
 
-def _request(item: NodeItem, name: str) -> Any:
-    item._initrequest()  # noqa: SLF001 - as Function does
-    return object.__getattribute__(item, name)
-
-
-def _id(item: NodeItem) -> Any:
-    return replace(item._shared.template._id, params=item.callspec.id)  # noqa: SLF001 - as pytest makes it
-
-
-# as pytest.Function and its bases initialise them
-_MAKERS: dict[str, Callable[[NodeItem], Any]] = {
-    "keywords": _keywords,
-    "own_markers": lambda item: list(item._shared.template.own_markers),  # noqa: SLF001
-    "extra_keyword_matches": lambda item: set(item._shared.template.extra_keyword_matches),  # noqa: SLF001
-    "stash": lambda _: pytest.Stash(),
-    "_store": lambda item: item.stash,
-    "_report_sections": lambda _: [],
-    "user_properties": lambda _: [],
-    "funcargs": lambda item: _request(item, "funcargs"),
-    "_request": lambda item: _request(item, "_request"),
-    "originalname": lambda item: item._shared.test,  # noqa: SLF001
-    "fixturenames": lambda item: item._shared.template.fixturenames,  # noqa: SLF001
-    "_fixtureinfo": lambda item: item._shared.template._fixtureinfo,  # noqa: SLF001
-    "_obj": lambda item: item._shared.template.obj,  # noqa: SLF001
-    "_id": _id,
-}
-_OF_ALL = {"originalname", "fixturenames", "_fixtureinfo", "_obj"}
-_MADE = tuple(name for name in _MAKERS if name not in _OF_ALL)
+    def _shorter(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:
+        entries = excinfo.traceback
+        last = max((at for at, entry in enumerate(entries) if str(entry.path) == __file__), default=-1)
+        return entries[last + 1 :].filter(excinfo) or entries
 
 
 class Maker:
-    """Makes the items of one run. `nodes` are the names of all nodes under test."""
+    """Makes the items of one run, for all nodes under test."""
 
-    def __init__(self, config: pytest.Config, nodes: Sequence[str]) -> None:
-        self._config, self._nodes = config, nodes
-        # the items of one node share what parametrises them
-        self._specs: dict[tuple[Any, ...], list[Any]] = {}
-        self._one = False
+    def __init__(self, config: pytest.Config, session: ClusterSession, own: Any) -> None:
+        self.definitions = Definitions(config, own)
+        self._session, self._nodes = session, session.plan.selected
+        # made once: pytest would make and check them anew for every test
+        self._params = [pytest.param(node, id=node) for node in self._nodes]
+        self._facts: dict[str, Fact] | None = None  # of the test that pytest makes for one node now
+        self._left_to_pytest = False
 
-    def parametrize(self, metafunc: pytest.Metafunc, params: Sequence[Any]) -> None:
-        """Parametrise a test by nodes: by the first only, where `items` will make the others."""
-        self._one = len(params) > 1 and self._is_alone(metafunc)
-        metafunc.parametrize("node", params[:1] if self._one else params, indirect=True)
+    def parametrize(self, metafunc: pytest.Metafunc) -> None:
+        """Parametrise a test by nodes: by the first only, where `items` makes the items."""
+        self._facts = None if self._left_to_pytest else self._all_facts(metafunc)
+        params = self._params if self._facts is None else self._params[:1]
+        metafunc.parametrize("node", params, indirect=True)
 
-    def _is_alone(self, metafunc: pytest.Metafunc) -> bool:
-        """Return True where nothing else parametrises the test or takes part in making its items."""
-        hook = self._config.hook
-        return (
-            pays(self._nodes)
-            and plugins(hook.pytest_generate_tests) <= _GENERATE
-            and plugins(hook.pytest_pycollect_makeitem) <= _MAKE
-            and metafunc.cls is None
-            and "_testinfra_host" not in metafunc.fixturenames
-            and not hasattr(metafunc.module, "pytest_generate_tests")
-            and metafunc.definition.get_closest_marker("parametrize") is None
-            and all(
-                found[-1].params is None
-                for found in metafunc._arg2fixturedefs.values()  # noqa: SLF001 - as pytest itself asks
-            )
-        )
+    def _all_facts(self, metafunc: pytest.Metafunc) -> dict[str, Fact] | None:
+        """Return the facts that a test asks for, directly or not; None where it asks for something else too."""
+        function = metafunc.function
+        found: dict[str, Fact | None] = {}
+        for name in metafunc.fixturenames:
+            definition = self.definitions.find(name, Path(metafunc.module.__file__), metafunc.module)
+            fact = getattr(definition, "gpucluster_fact", None)
+            if name != SESSION and (
+                fact is None or name in fact.arguments
+            ):  # one that replaces another asks for it
+                return None
+            found[name] = fact
+        asked = {name for it in found.values() if it is not None for name in it.arguments}
+        plain = metafunc.cls is None and vars(function).keys() <= {MARKS} and inspect.isfunction(function)
+        if not plain or not {*asked, *arguments_of(function)} <= found.keys():
+            return None
+        if any(is_kind(function) for is_kind in NO_PLAIN_FUNCTIONS):
+            return None
+        return {name: it for name, it in found.items() if it is not None}
 
-    def begin(self) -> None:
-        """Forget what an attempt that broke has left."""
-        self._one = False
-
-    def items(self, made: Any) -> Any:
-        """Return what was made of a test, with the items of all nodes in place of that of the first."""
-        one, self._one = self._one, False
-        if not one:
+    def items(self, made: Any, again: Callable[[], Any]) -> Any:
+        """Return the items of a test for which pytest has `made` one; `again` lets pytest make those of all nodes."""
+        facts, self._facts = self._facts, None
+        if facts is None:
             return made
-        (template,) = made  # parametrize() has seen that there is one parameter, and has given it one value
-        shared = Shared(template)
-        if type(template) is not pytest.Function or not shared.is_plain:
-            raise AssertionError(f"{template!r}: made in a way that is not known")
-        return list(self._all(shared))
+        if isinstance(made, list) and [type(item) for item in made] == [pytest.Function]:
+            (template,) = made
+            if template.name == f"{template.originalname}[{self._nodes[0]}]":
+                return self._items(template, facts)
+        self._left_to_pytest = True  # another plugin parametrises the test too, or makes items of its own
+        try:
+            return again()
+        finally:
+            self._left_to_pytest = False
 
-    def _all(self, shared: Shared) -> Iterator[NodeItem]:
-        first = shared.template
-        config, session, parent, path = first.config, first.session, first.parent, first.path
-        for spec in self._specs_like(first.callspec):
-            item = NodeItem.__new__(NodeItem)  # not by from_parent: all that it would fill in is shared
-            item._shared, item.callspec = shared, spec  # noqa: SLF001 - ours
-            item.config, item.session, item.parent, item.path = config, session, parent, path
-            item.name = f"{shared.test}[{spec.id}]"
-            yield item
-
-    def _specs_like(self, spec: Any) -> list[Any]:
-        key = (*spec._arg2scope.items(), *map(id, spec.marks))  # noqa: SLF001 - as pytest itself makes it
-        if key not in self._specs:
-            self._specs[key] = [
-                replace(spec, params={"node": node}, indices={"node": index}, _idlist=(node,))
-                for index, node in enumerate(self._nodes)
-            ]
-        return self._specs[key]
+    def _items(self, template: pytest.Function, facts: dict[str, Fact]) -> list[NodeItem]:
+        test, parent = NodeTest(template, facts, self._session), template.parent
+        assert parent is not None  # the module
+        return [
+            NodeItem.from_parent(
+                parent,
+                name=f"{test.name}[{node}]",
+                nodeid=f"{parent.nodeid}::{test.name}[{node}]",  # given whole, so that pytest sees the parameter
+                test=test,
+                node_name=node,
+            )
+            for node in self._nodes
+        ]
 
 
-def plugins(caller: Any, *, around: bool | None = None) -> set[str]:
-    """Return the names of those who have a hook: with `around` set, only the wrappers, or only the others."""
-    return {
-        impl.plugin_name
-        for impl in caller.get_hookimpls()
-        if around is None or around == (impl.wrapper or impl.hookwrapper)
-    }
+class Definitions:
+    """Finds what a fixture's name means, as pytest does: in the module, a conftest.py above it, a plugin, here."""
+
+    def __init__(self, config: pytest.Config, own: Any) -> None:
+        self._manager, self._own = config.pluginmanager, own
+
+    def find(self, name: str, path: Path, holder: Any) -> Any:
+        """Return the fixture that a test at `path` gets; None for none. `holder` is its module or class."""
+        if (found := getattr(holder, name, None)) is not None:
+            return found
+        plugins = (plugin for plugin in self._manager.get_plugins() if plugin is not self._own)
+        there = [(depth, vars(it)[name]) for it in plugins if (depth := _depth(it, name, path)) is not None]
+        return max(there, key=lambda pair: pair[0])[1] if there else getattr(self._own, name, None)
+
+
+def _depth(plugin: Any, name: str, path: Path) -> int | None:
+    """Return how near to a test a plugin is that has a fixture of this name; None where it has none for the test."""
+    if not inspect.ismodule(plugin) or not hasattr(vars(plugin).get(name), "__wrapped__"):
+        return None
+    file = Path(getattr(plugin, "__file__", None) or "")
+    if file.name != "conftest.py":
+        return 0
+    return len(file.parts) if file.parent in path.parents else None
 
 
 def marks_of(item: pytest.Item) -> frozenset[str]:
     """Return the names of an item's marks; those that all items of a test share are looked at once."""
-    if type(item) is not NodeItem:
-        return frozenset(mark.name for mark in item.iter_markers())
-    own = own_marks(item)
-    return item._shared.marks.union(mark.name for mark in own) if own else item._shared.marks  # noqa: SLF001 - ours
-
-
-def own_marks(item: NodeItem) -> Sequence[pytest.Mark]:
-    """Return the marks of an item's own, without making them where nobody has asked for them."""
-    try:
-        found: Sequence[pytest.Mark] = NodeItem.__dict__["own_markers"].__get__(item)
-    except AttributeError:
-        return ()
-    return found
+    return item.test.marks if type(item) is NodeItem else frozenset(mark.name for mark in item.iter_markers())
 
 
 def kinds(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield one item of each test, and every item that is no NodeItem."""
-    seen: set[int] = set()
+    seen: set[NodeTest] = set()
     for item in items:
         if type(item) is NodeItem:
-            if id(item._shared) in seen:  # noqa: SLF001 - ours
+            if item.test in seen:
                 continue
-            seen.add(id(item._shared))  # noqa: SLF001 - ours
+            seen.add(item.test)
         yield item
-
-
-@contextmanager
-def reordered_in_rows() -> Iterator[None]:
-    """Let pytest sort a row of NodeItems as one by the parameters of wider scopes: it looks at each item four times."""
-    pytests = _pytest.fixtures.reorder_items
-
-    def reorder(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-        rows = {row[0]: row for row in (list(row) for _, row in groupby(items, _row_of))}
-        return [item for first in pytests(list(rows)) for item in rows[first]]
-
-    _pytest.fixtures.reorder_items = reorder
-    try:
-        yield
-    finally:
-        _pytest.fixtures.reorder_items = pytests
-
-
-def _row_of(item: pytest.Item) -> int:
-    """Return one number for all items that pytest has no reason to move, and one of its own for any other."""
-    stays = type(item) is NodeItem and item.callspec._arg2scope["node"].value == "function"  # noqa: SLF001 - as pytest asks
-    return 0 if stays else id(item)

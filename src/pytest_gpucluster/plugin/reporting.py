@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import copy
 import shlex
-import xml.etree.ElementTree as ET
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest._code.code import (
-    ExceptionRepr,
-    ReprEntryNative,
-    ReprExceptionInfo,
-    ReprFileLocation,
-    ReprTraceback,
-)
 
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.plugin.expect import CheckFailed
 from pytest_gpucluster.plugin.item_result import Record, clean, clean_pair, is_clean, record_of
-from pytest_gpucluster.plugin.junit_stream import JUnitFile, Testcases, has_name
+from pytest_gpucluster.plugin.node_items import NodeItem
 from pytest_gpucluster.plugin.plan import Kind
 from pytest_gpucluster.plugin.summary import CLUSTER
 from pytest_gpucluster.report import junit
@@ -31,6 +24,42 @@ if TYPE_CHECKING:
 
 MAX_TEXT = 20_000  # characters of a failure in the event log
 LONG_COMMAND = 400  # a longer one is no help to a person at a prompt
+
+
+@dataclass
+class Crash:
+    """Where and why an item failed, as pytest's summary shows it."""
+
+    path: str
+    lineno: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.lineno}: {self.message}"
+
+
+@dataclass
+class Failure:
+    """The text of a failure, as pytest shows a `longrepr`."""
+
+    text: str
+    reprcrash: Crash
+    sections: list[tuple[str, str]] = field(default_factory=list)
+
+    def addsection(self, name: str, content: str) -> None:
+        """Add a section with a heading."""
+        self.sections.append((name, content))
+
+    def toterminal(self, out: Any) -> None:
+        """Write the text to pytest's terminal."""
+        out.line(self.text)
+        for name, content in self.sections:
+            out.sep("-", name)
+            out.line(content)
+
+    def __str__(self) -> str:
+        sections = (f"{f' {name} ':-^80}\n{content}" for name, content in self.sections)
+        return "\n".join((self.text, *sections))
 
 
 def enrich(
@@ -51,6 +80,8 @@ def enrich(
         report.longrepr, tuple
     ):  # (path, line, reason): the reason is of the node
         path, line, reason = report.longrepr
+        if isinstance(item, NodeItem) and item.skipped:
+            path, line = str(item.path), (item.test.line or 0) + 1
         report.longrepr = (path, line, clean(reason))
     if not report.failed or call.excinfo is None:
         return
@@ -61,38 +92,42 @@ def enrich(
         report.when = "setup"  # broken infrastructure is JUnit's <error>, wherever it shows
     if isinstance(error, (CheckFailed, GpuClusterError)):
         report.longrepr = plain(item, clean(str(error)), lines)
-    elif isinstance(report.longrepr, ExceptionRepr):
-        clean_explanation(report.longrepr)
-        report.longrepr.addsection(f"node {record.node or CLUSTER}", "\n".join(lines))
+    else:
+        if isinstance(item, NodeItem):
+            report.longrepr = item.repr_failure(call.excinfo)  # in its setup too
+        report.longrepr = shown = redacted(report)
+        shown.addsection(f"node {record.node or CLUSTER}", "\n".join(lines))
+    if (crash := getattr(report.longrepr, "reprcrash", None)) is not None:
+        report.__dict__["gpucluster_crash"] = [str(crash.path), crash.lineno, crash.message]
 
 
-def clean_explanation(shown: ExceptionRepr) -> None:
-    """Take control characters out of pytest's own words: the diff of an assert shows what a node sent as it is."""
-    for traceback, crash, _ in getattr(shown, "chain", ()):
-        for entry in traceback.reprentries:
-            entry.lines = clean("\n".join(entry.lines)).split("\n")  # at once: a private key has many
-            arguments, variables = getattr(entry, "reprfuncargs", None), getattr(entry, "reprlocals", None)
-            if arguments is not None:
-                arguments.args = [(name, clean(value)) for name, value in arguments.args]
-            if variables is not None:
-                variables.lines = clean("\n".join(variables.lines)).split("\n")
-        if crash is not None:
-            crash.message = clean(crash.message)
+def redacted(report: pytest.TestReport) -> Any:
+    """Return what shows a failure, without secrets and control characters: a diff shows what a node sent as it is."""
+    shown: Any = report.longrepr
+    text = str(shown)
+    if clean(text) == text and hasattr(shown, "addsection"):
+        return shown
+    crash = getattr(shown, "reprcrash", None)
+    path, line = (crash.path, crash.lineno) if crash is not None else (report.location[0], 0)
+    message = crash.message if crash is not None else next(iter(text.splitlines()), "")
+    return Failure(clean(text), Crash(str(path), line, clean(message)))
 
 
-def plain(item: pytest.Item, message: str, lines: list[str]) -> ReprExceptionInfo:
+def restore(report: pytest.TestReport) -> None:
+    """Give a report that has come from an xdist worker as text back what pytest's summary shows of its failure."""
+    crash = getattr(report, "gpucluster_crash", None)
+    if crash is not None and isinstance(report.longrepr, str):
+        report.longrepr = Failure(report.longrepr, Crash(*crash))  # type: ignore[assignment] # shown by toterminal()
+
+
+def plain(item: pytest.Item, message: str, lines: list[str]) -> Any:
     """Show a failure by its own words; our traceback would tell an operator nothing."""
     path, line, _ = item.location
     return _shown(path, (line or 0) + 1, message, lines)
 
 
-def _shown(path: str, line: int, message: str, lines: list[str]) -> ReprExceptionInfo:
-    return ReprExceptionInfo(
-        reprcrash=ReprFileLocation(path, line, message.splitlines()[0] if message else ""),
-        reprtraceback=ReprTraceback(
-            [ReprEntryNative(["\n".join((message, *lines)) + "\n"])], None, style="native"
-        ),
-    )
+def _shown(path: str, line: int, message: str, lines: list[str]) -> Any:
+    return Failure("\n".join((message, *lines)), Crash(path, line, next(iter(message.splitlines()), "")))
 
 
 def annotation(item: pytest.Item, record: Record, session: ClusterSession) -> list[str]:
@@ -233,78 +268,6 @@ def record_of_nodeid(nodeid: str, session: ClusterSession) -> dict[str, Any]:
     inside = f"-{inside.removesuffix(']')}-"
     node = max((node for node in session.nodes if f"-{node}-" in inside), key=len, default="")
     return Record(suite, f"{suite}.{name.removeprefix('test_')}", node).as_dict()
-
-
-def name_testcases(
-    config: pytest.Config, reruns: dict[str, list[dict[str, Any]]], *, at_scale: bool
-) -> JUnitFile | None:
-    """Give every testcase its stable Jenkins name, and the annotation as its output.
-
-    `at_scale`: write them out as they end. None where there is no JUnit.
-
-    pytest opens a second testcase where a failed test's teardown breaks too, and freezes both before any hook sees
-    them: so the names are given where testcases are opened. `reruns` are the earlier attempts of items by their id.
-    """
-    from _pytest.junitxml import xml_key  # noqa: PLC0415 - only runs that write JUnit need it
-
-    xml: Any = config.stash.get(xml_key, None)
-    if xml is None:
-        return None
-    opened = xml._opentestcase  # noqa: SLF001 - pytest has no other door to it
-
-    def named(report: pytest.TestReport) -> Any:
-        reporter = opened(report)
-        record = getattr(report, "gpucluster", None)
-        if record is not None:
-            name = junit.name(report.nodeid, record["node"])
-            reporter.attrs.update(classname=junit.classname(record["suite"], record["node"]), name=name)
-            annotation = record.get("annotation")
-            if annotation and not any(node.tag == "system-out" for node in reporter.nodes):
-                element = ET.Element("system-out")
-                element.text = junit.xml_text("\n".join(annotation))
-                reporter.append(element)
-            for event in reruns.pop(report.nodeid, ()):
-                reporter.append(junit.interim(event, red=report.failed))
-        return reporter
-
-    xml._opentestcase = named  # noqa: SLF001
-    return JUnitFile(xml, Testcases(xml) if at_scale else None)
-
-
-def end_junit(config: pytest.Config, session: ClusterSession, run: str, complaints: list[str]) -> None:
-    """Say in the JUnit file which run it is of, and what makes it no success beside its testcases."""
-    from _pytest.junitxml import xml_key  # noqa: PLC0415 - only runs that write JUnit need it
-
-    xml = config.stash.get(xml_key, None)
-    if xml is None:
-        return
-    # a test that was stopped between its set-up and its end has a duration only, and no name
-    ordered = xml.node_reporters_ordered
-    ordered[:] = [it for it in ordered if has_name(it)]
-    for name, value in run_properties(session, run):
-        xml.add_global_property(name, value)
-    if complaints:
-        reporter = xml.node_reporter("gpucluster")
-        reporter.attrs.update(zip(("classname", "name"), junit.RUN_CASE, strict=True))
-        element = ET.Element("error", message=junit.xml_text(complaints[0]))
-        element.text = junit.xml_text("\n".join(complaints))
-        reporter.append(element)
-
-
-def forget_junit(config: pytest.Config) -> None:
-    """Let pytest not name a JUnit file as generated which could not be written."""
-    from _pytest.junitxml import xml_key  # noqa: PLC0415 - only runs that write JUnit need it
-
-    xml = config.stash.get(xml_key, None)
-    if xml is not None:
-        del config.stash[xml_key]
-        config.pluginmanager.unregister(xml)
-
-
-def run_properties(session: ClusterSession, run: str) -> list[tuple[str, str]]:
-    """Return what the JUnit file says of the run as a whole."""
-    cluster = session.cluster
-    return junit.run_properties(run, cluster.name, session.plan.selected, simulated=cluster.simulated)
 
 
 def result_event(report: pytest.TestReport, outcome: str, message: str) -> dict[str, Any]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from _pytest.runner import runtestprotocol
+import pytest
 
 from pytest_gpucluster.plugin import reporting
-from pytest_gpucluster.plugin.item_result import RECORD
+from pytest_gpucluster.plugin.node_items import NodeItem
 from pytest_gpucluster.plugin.node_partition import PLACE
 from pytest_gpucluster.plugin.summary import classify
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pytest
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.core.probe import Answer
@@ -76,17 +74,48 @@ def run_again(
     if before is not None:
         session.forget(UncachedChannel(before, attempt))
     try:
-        for item, following in zip(items, [*items[1:], None], strict=True):
-            if RECORD in item.stash:
-                del item.stash[RECORD]
+        again = [_made_anew(item) for item in items]
+        for item, following in zip(again, [*again[1:], None], strict=True):
             # the last one takes every fixture down
             with session.turn(item.stash.get(PLACE, None)):
-                reports = runtestprotocol(item, log=False, nextitem=following)
-            found[item.nodeid] = _end_of(reports)
+                found[item.nodeid] = _end_of(_reports(item, following))
     finally:
         if before is not None:
             session.forget(before)
     return found
+
+
+def _made_anew(item: pytest.Item) -> pytest.Item:
+    """Return an item like one that has run. Only the plugin's own can run twice: pytest collects others once more."""
+    if isinstance(item, NodeItem):
+        return item
+    collector: Any = item.parent
+    name = getattr(item, "originalname", item.name)
+    hook = collector.ihook.pytest_pycollect_makeitem
+    made = hook(collector=collector, name=name, obj=getattr(collector.obj, name))
+    fresh: pytest.Item = next(it for it in made if it.nodeid == item.nodeid)
+    fresh.own_markers[:] = item.own_markers
+    if PLACE in item.stash:
+        fresh.stash[PLACE] = item.stash[PLACE]
+    return fresh
+
+
+def _reports(item: pytest.Item, following: pytest.Item | None) -> list[pytest.TestReport]:
+    """Run the phases of an item; nobody is told of its reports."""
+    hook = item.ihook
+    reports: list[pytest.TestReport] = []
+
+    def phase(when: Any, run: Callable[..., None], **arguments: Any) -> bool:
+        call = pytest.CallInfo.from_call(
+            lambda: run(item=item, **arguments), when, (KeyboardInterrupt, pytest.exit.Exception)
+        )
+        reports.append(hook.pytest_runtest_makereport(item=item, call=call))
+        return call.excinfo is None
+
+    if phase("setup", hook.pytest_runtest_setup):
+        phase("call", hook.pytest_runtest_call)
+    phase("teardown", hook.pytest_runtest_teardown, nextitem=following)
+    return reports
 
 
 def _end_of(reports: Sequence[pytest.TestReport]) -> tuple[str, dict[str, Any]]:

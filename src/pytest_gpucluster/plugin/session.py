@@ -108,6 +108,7 @@ class ClusterSession:
         self._probes: dict[AnyProbe, Probe[Any]] = {}
         self._lost_at_end: Mapping[str, str] | None = None
         self._hosts: dict[str, Any] = {}
+        self.made: dict[Any, Any] = {}  # the function of a session fact -> what it returned or raised
         self.lanes: Lanes = (plan.testable,)
         self.turn_problem = ""  # why the item could not have its nodes
 
@@ -343,7 +344,7 @@ class ClusterSession:
 
     def forget_answers(self) -> None:
         """Let go of the facts of all nodes, which are hundreds of megabytes where nodes are thousands."""
-        for answers in (self._facts, self._split, self._hosts, self._prefetched):
+        for answers in (self._facts, self._split, self._hosts, self._prefetched, self.made):
             answers.clear()
 
     def let_agents_leave(self) -> None:

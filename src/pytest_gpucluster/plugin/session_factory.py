@@ -92,7 +92,7 @@ def register(config: pytest.Config) -> None:
         config.pluginmanager.register(gauges, "gpucluster-metrics")
         kept = [memory.write] if memory is not None else []
         hooks.end.writers[:] = [gauges.write, hooks.write_junit, *kept, pages.write]  # metrics raise alerts
-        hooks.end.stating[:] = [gauges.write, pages.write]
+        hooks.end.stating[:] = [gauges.write, hooks.write_junit, pages.write]
     if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
         config.args = [str(suites_path())]  # away from a checkout the suites of the package are meant
 
@@ -135,9 +135,11 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     log = None
     if not option.collectonly:
         log = EventLog(Path(option.report_dir) / "events.jsonl", run, reports.group)
-        option.xmlpath = option.xmlpath or str(Path(option.report_dir) / "junit.xml")
+        # taken from pytest, whose own file would have other names, and be readable by everybody
+        named, option.xmlpath = getattr(option, "xmlpath", None), None
+        option.junit = named or str(Path(option.report_dir) / "junit.xml")
         take_away(Path(option.report_dir) / "report.html", "report-dir=DIR")
-        take_away(Path(option.xmlpath), "junitxml=FILE")
+        take_away(Path(option.junit), "junitxml=FILE")
     session = Controller(cluster, inventory, plan, slurm)
     session.notes = notes
     session.reserved = reserved or frozenset()

@@ -1,7 +1,7 @@
 """JUnit in the xunit2 flavour, as Jenkins and GitLab read it: the names, the properties, and a file from events. Pure.
 
-While a run lives, pytest writes junit.xml at its end; `write` makes the same file from the events of a run that was
-killed. Both take names, properties and annotation from here. A testcase is called
+`write` makes the file from the events of a run: at its end, and again (`gpucluster report`), also of a run that was
+killed. A testcase is called
 
     classname gpucluster.SUITE.NODE (NODE is `cluster` for an item about no single node), name TEST[PARAMETERS]
 

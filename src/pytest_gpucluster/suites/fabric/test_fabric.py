@@ -13,7 +13,7 @@ from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.kit import fabric_manager as fabric_manager_probe
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
-from pytest_gpucluster.suite import fleet_probed, probed
+from pytest_gpucluster.suite import fact, fleet_probed, probed
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric import facts as infiniband
 
@@ -43,13 +43,13 @@ active_majority = fleet_probed(infiniband.ADAPTERS, fabric.active_majority)
 firmware_majority = fleet_probed(infiniband.ADAPTERS, fabric.firmware_majority)
 
 
-@pytest.fixture
+@fact
 def adapters_later(facts: Callable[[Probe[Adapters]], Adapters]) -> Adapters:
     """The ports once more: not among the questions that go before the first test, so the counters had time to rise."""
     return facts(infiniband.ADAPTERS_LATER)
 
 
-@pytest.fixture
+@fact
 def network(profile: Profile) -> Profile:
     """The profile of a node with InfiniBand or RoCE; elsewhere nothing is asked of the node."""
     if profile.fabric.link_layer == "none":

@@ -13,7 +13,7 @@ from pytest_gpucluster.kit import fabric_manager as fabric_manager_probe
 from pytest_gpucluster.kit import kernel_log as kernel_log_probe
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit import xid_check as xid
-from pytest_gpucluster.suite import asks, fleet_probed, probed
+from pytest_gpucluster.suite import asks, fact, fleet_probed, probed
 from pytest_gpucluster.suites.gpu import checks as gpu
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ clock_majority = fleet_probed(nvidia_smi.GPUS, gpu.clock_majority)
 told_nvlinks = fleet_probed(nvidia_smi.NVLINK)  # of the nodes that could tell
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 @asks(lambda _: (nvidia_smi.GPUS, nvidia_smi.TOPOLOGY))
 def numa_majority(fleet_facts: Callable[[object], dict[str, Any]]) -> ByIndex:
     """Return what most nodes of each kind say of the GPU of each index."""

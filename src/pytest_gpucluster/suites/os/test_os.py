@@ -10,7 +10,7 @@ import pytest
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import RESPONDS
 from pytest_gpucluster.kit.kernel_log import KERNEL_LOG
-from pytest_gpucluster.suite import asks, asks_of_nodes, fleet_probed, probed
+from pytest_gpucluster.suite import asks, asks_of_nodes, fact, fleet_probed, probed
 from pytest_gpucluster.suites.os import checks as os
 from pytest_gpucluster.suites.os import facts as basics
 from pytest_gpucluster.suites.os import kernel_log as kernel_log_check
@@ -103,7 +103,7 @@ addresses = probed(lambda cluster: os_software.resolution(os.some_names(cluster)
 all_addresses = fleet_probed(lambda cluster: os_software.resolution(os.some_names(cluster)), os.resolved)
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 def owners(networks: dict[str, Network], all_naming: dict[str, Naming]) -> os_network.Owners:
     """Who has which address."""
     return os_network.owners(networks, all_naming)
@@ -115,14 +115,14 @@ def ring_of(cluster: Cluster, nodes: Sequence[str]) -> str:
     return os_names.rings([name for name in group.names if name in there] for group in cluster.groups)
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 @asks_of_nodes(lambda cluster, nodes: [os_names.reach(ring)] if (ring := ring_of(cluster, nodes)) else [])
 def neighbours(cluster: Cluster, nodes: tuple[str, ...]) -> Probe[tuple[ReachabilityResult, ...]]:
     """The probe of the ways between nodes: it is made once it is known who is there."""
     return os_names.reach(ring_of(cluster, nodes))
 
 
-@pytest.fixture
+@fact
 def way(
     node: Node,
     nodes: tuple[str, ...],
@@ -136,7 +136,7 @@ def way(
     return facts(neighbours)
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 def all_ways(
     neighbours: Probe[tuple[ReachabilityResult, ...]], fleet_facts: FleetFacts, networks: dict[str, Network]
 ) -> os_network.Ways:
@@ -145,13 +145,13 @@ def all_ways(
     return os_network.ways(told, networks)
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 def usual_name_time(all_naming: dict[str, Naming]) -> float:
     """How long names take on half of the nodes."""
     return os_network.usual_seconds(all_naming)
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 def common_time(clocks: dict[str, Clock], cluster: Cluster) -> os.CommonTime:
     """The time that most nodes share."""
     return os.CommonTime.of(clocks, cluster.os.max_clock_skew)
@@ -162,7 +162,7 @@ def drift_probes(cluster: Cluster) -> list[Probe[CommandOutput]]:
     return [os_software.command_output(command) for command in cluster.os.drift]
 
 
-@pytest.fixture
+@fact
 @asks(lambda cluster: [] if cluster.os.time_sync == "none" else [os_software.TIME_SYNC])
 def time_sync(cluster: Cluster, facts: Facts, expect: Expect) -> TimeSync:
     """What the node's time service says, unless the site keeps none."""
@@ -171,20 +171,20 @@ def time_sync(cluster: Cluster, facts: Facts, expect: Expect) -> TimeSync:
     return facts(os_software.TIME_SYNC)
 
 
-@pytest.fixture
+@fact
 def wanted_limits(cluster: Cluster) -> dict[str, float]:
     """The limits of the cluster file, in the kernel's units."""
     return os.wanted_limits(cluster.os.limits)
 
 
-@pytest.fixture
+@fact
 @asks(drift_probes)
 def said(cluster: Cluster, facts: Facts) -> dict[str, CommandOutput]:
     """What this node says to the further commands of the cluster file."""
     return {command: facts(os_software.command_output(command)) for command in cluster.os.drift}
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 def all_said(cluster: Cluster, fleet_facts: FleetFacts) -> dict[str, os.Peers[CommandOutput]]:
     """What the fleet says to them."""
     return {
@@ -201,7 +201,7 @@ def shared_files(cluster: Cluster, fleet: Channel) -> Iterator[os_storage.Shared
     os_storage.remove(fleet, files, writer, written)
 
 
-@pytest.fixture
+@fact
 def shared_folders(
     node: Node, shared_files: os_storage.SharedResult, expect: Expect
 ) -> dict[str, SharedFolder]:
@@ -212,14 +212,14 @@ def shared_folders(
         expect.not_checked(str(error))
 
 
-@pytest.fixture
+@fact
 @asks(lambda _: [os_storage.WRITES])
 def writes(node: Node, gpucluster_session: ClusterSession) -> dict[str, str]:
     """Why no file could be written to /tmp and /dev/shm: a try that does not end says so too."""
     return os_storage.read_writes(gpucluster_session.answer(node.name, os_storage.WRITES))
 
 
-@pytest.fixture
+@fact
 @asks(lambda _: [RESPONDS])
 def answer(node: Node, gpucluster_session: ClusterSession) -> Answer:
     """The node's answer to the least of all commands; an error where the channel to all nodes was cut."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpucluster.suite import fact
 from pytest_gpucluster.suites.slurm import SUITE, checks
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm")]
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 def slurm(gpucluster_session: ClusterSession) -> Slurm:
     """The client; not applicable where the cluster has no scheduler."""
     if gpucluster_session.slurm is None:
@@ -33,20 +34,20 @@ def slurm(gpucluster_session: ClusterSession) -> Slurm:
     return gpucluster_session.slurm
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 def examined(allocation: Allocation, gpucluster_session: ClusterSession) -> dict[str, NodeExam]:  # noqa: ARG001 - must be held
     """One step on all nodes of every allocation: {node: what its tasks told and how they ended}."""
     exams: dict[str, NodeExam] = gpucluster_session.begin(SUITE).result()
     return exams
 
 
-@pytest.fixture
+@fact
 def exam(examined: dict[str, NodeExam], node: Node) -> NodeExam:
     """What the exam's step showed on this node."""
     return examined[node.name]
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 def jobs(slurm: Slurm, gpucluster_session: ClusterSession) -> JobFacts:  # noqa: ARG001 - not applicable without one
     """What became of the batch jobs that were submitted before the nodes were allocated."""
     told: JobFacts | None = gpucluster_session.outcome(SUITE)
@@ -55,7 +56,7 @@ def jobs(slurm: Slurm, gpucluster_session: ClusterSession) -> JobFacts:  # noqa:
     return told
 
 
-@pytest.fixture(scope="session")
+@fact(scope="session")
 def config(slurm: Slurm) -> dict[str, str]:
     """The configuration of slurmctld in force."""
     return slurm.config()
