@@ -100,7 +100,7 @@ def a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Drai
         session.edited = {}
         session.drained_by_us = {node: reason_of(node) for node in ("gpu02", "gpu03")}
         session.trial = Trial(world, "gpu02", "gpu03")
-        said = {"mode": "apply", "confirm": 1, "budget": Budget.parse("10%"), "least": Action.DRAIN}
+        said = {"mode": "apply", "retries": 1, "budget": Budget.parse("10%"), "least": Action.DRAIN}
         log: Any = EventsOfARun()
         made = Drainage(SimpleNamespace(), session, log, Options(**{**said, "resume": True, **options}))  # type: ignore[arg-type] # what it needs of a config
         made._ends["gpu02"]["gpu.count"] = ["passed"]

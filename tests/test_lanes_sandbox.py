@@ -226,7 +226,7 @@ def test_reports_and_drain_are_those_of_one_process(sandbox: Sandbox, tmp_path: 
 
 
 def test_framework_suites_measure_once(sandbox: Sandbox, tmp_path: Path) -> None:
-    suites = [str(SUITES / f"test_{name}.py") for name in ("nccl", "container", "slurm")]
+    suites = [str(SUITES / name / f"test_{name}.py") for name in ("nccl", "container", "slurm")]
     run = run_pytest(tmp_path, on(sandbox), "-n2", "--nodes=gpu[01-02]", where=suites)
     assert run.rc == 0, run.out[-3000:]
     logs = sorted(path.stem for path in (tmp_path / "reports" / "steps").glob("*.log"))

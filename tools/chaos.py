@@ -549,7 +549,7 @@ class Campaign:
         with contextlib.suppress(OSError):
             page = (reports / "metrics.prom").read_text()
             if told.rc is not None and not re.search(
-                rf"^gpucluster_run_exit_status\S* {told.rc}$", page, re.MULTILINE
+                rf"^gpucluster_run_exit_status\S* {told.rc}(\.0)?$", page, re.MULTILINE
             ):
                 told.fault("wrong", f"metrics.prom has another exit status than {told.rc}")
 
