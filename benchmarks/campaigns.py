@@ -1,5 +1,4 @@
 # The shares are arbitrary draws (PLR2004), repeatable by their seed and nothing secret (S311).
-# ruff: noqa: PLR2004
 """Seeded campaigns that try the localisation: random fabrics of 2 to 1,024 nodes with 0 to 5% bad nodes. Pure."""
 
 from __future__ import annotations

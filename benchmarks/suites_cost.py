@@ -94,9 +94,9 @@ class Phases:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Collection ends the start; from here on what waits for nodes is counted where it waits."""
-        from pytest_gpucluster.cluster.channel.channel import Fleet  # noqa: PLC0415 - only the measured pytest has it
-        from pytest_gpucluster.plugin.session import Controller  # noqa: PLC0415
-        from pytest_gpucluster.suites.slurm import diagnostic_step as exam  # noqa: PLC0415
+        from pytest_gpucluster.cluster.channel.channel import Fleet  # only the measured pytest has it
+        from pytest_gpucluster.plugin.session import Controller
+        from pytest_gpucluster.suites.slurm import diagnostic_step as exam
 
         self.items = len(session.items)
         self.seconds["start"] = time.time() - self.begun
@@ -194,7 +194,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def measure(nodes: int, repeats: int) -> list[str]:
     """Return a row of the table: medians for one number of nodes."""
-    from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415 - the measured pytest loads this file too
+    from pytest_gpucluster.sandbox import Sandbox  # the measured pytest loads this file too
 
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
@@ -235,7 +235,7 @@ def row(nodes: int, runs: list[dict[str, Any]], floors: list[dict[str, float]]) 
 
 def collect(nodes: int, repeats: int) -> list[tuple[float, float]]:
     """Run --collect-only with recorded answers in place of scontrol; return (seconds, MiB) of each run."""
-    from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415 - the measured pytest loads this file too
+    from pytest_gpucluster.sandbox import Sandbox  # the measured pytest loads this file too
 
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)

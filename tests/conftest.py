@@ -41,7 +41,7 @@ def _own_signals() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def _session_sandbox() -> Iterator[Sandbox]:
-    from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415 - pure tests need no sandbox
+    from pytest_gpucluster.sandbox import Sandbox  # pure tests need no sandbox
 
     with sandbox_folder() as folder:
         sandbox = Sandbox(folder / "s")

@@ -173,7 +173,7 @@ class Gpu(dict[str, str]):
 
 def read_xml(text: str) -> tuple[dict[str, str], list[Gpu]]:
     """Return the same of `nvidia-smi -q -x`, by the lines of `-q`."""
-    import xml.etree.ElementTree as ET  # noqa: PLC0415 - rarely needed
+    import xml.etree.ElementTree as ET  # rarely needed
 
     root = ET.fromstring(text)
     head = {

@@ -1,4 +1,3 @@
-# ruff: noqa: E501, ISC004 - texts stand here as the tools print them
 """Every reader of text from nodes, from Slurm and from files, with what it is fuzzed from.
 
 A corpus is made of recordings (tests/data) and of short texts in the reader's own format. `readers_in_the_package`

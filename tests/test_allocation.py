@@ -101,7 +101,7 @@ def test_a_drained_node_is_named_with_its_reason(slurm: Slurm) -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_sigkill_leaves_nothing(slurm: Slurm, waits: bool) -> None:  # noqa: FBT001
+def test_sigkill_leaves_nothing(slurm: Slurm, waits: bool) -> None:
     blocker = Allocation.request(slurm, AllocationRequest(nodes=("gpu02",))) if waits else None
     for _ in range(4):
         owner = subprocess.Popen(

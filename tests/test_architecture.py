@@ -210,7 +210,7 @@ def test_frameworks_under_test_are_imported_by_payloads_alone() -> None:
         ("config", "import yaml", False),
     ],
 )
-def test_the_reading_of_imports_itself(package: str, text: str, found: bool) -> None:  # noqa: FBT001 - a table of cases
+def test_the_reading_of_imports_itself(package: str, text: str, found: bool) -> None:  # a table of cases
     modules = [module for module, _line in imports(ast.parse(text), (PACKAGE, package))]
     assert any(upward(package, module) for module in modules) is found
 

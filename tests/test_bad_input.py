@@ -1,4 +1,3 @@
-# ruff: noqa: E501, PT012 - tables of texts
 """Hostile nodes and hostile arguments: what is shown stays harmless, memory bounded, shells read nothing in it."""
 
 from __future__ import annotations

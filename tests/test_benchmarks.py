@@ -14,11 +14,11 @@ ROOT = Path(__file__).parent.parent
 BENCHMARKS = ROOT / "benchmarks"
 sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "sides")]
 
-import controller  # noqa: E402 - the folder is no package
-import counted  # noqa: E402
-import questions  # noqa: E402
-import recorded_srun  # noqa: E402
-import rivals  # noqa: E402
+import controller  # the folder is no package
+import counted
+import questions
+import recorded_srun
+import rivals
 
 SDIAG = """\
 Remote Procedure Call statistics by message type

@@ -507,7 +507,7 @@ def test_a_card_that_nobody_knows_is_not_checked_and_the_cluster_file_helps() ->
         ("throttled_hw_power_us", 999, False),
     ],
 )
-def test_counters_are_judged_by_how_much_they_rose(counter: str, count: int, bad: bool) -> None:  # noqa: FBT001
+def test_counters_are_judged_by_how_much_they_rose(counter: str, count: int, bad: bool) -> None:
     whole = fleet(1, a=[load("a", "hbm", deltas={gpu_of("a", 2): {counter: count}})])
     found = failed(checks.counters(whole, "a", CONFIG))
     assert bool(found) is bad
@@ -645,7 +645,7 @@ def idle_gpus(nodes: int, *reasons: str) -> BurninResult:
     whole = fleet(nodes)
     whole.gpus = 1
     for name, told in whole.nodes.items():
-        whole.nodes[name] = told = NodeTotals(name, hello=hello(name, 1), rounds=1)  # noqa: PLW2901
+        whole.nodes[name] = told = NodeTotals(name, hello=hello(name, 1), rounds=1)
         told.add({"load": "cpu", "results": [{"load": "cpu", "key": "cpu/1", "hashes": ["a"], "rate": 5.0}]})
     for told, reason in zip(whole.nodes.values(), reasons, strict=False):
         assert told.hello is not None
@@ -1112,7 +1112,7 @@ OUT_OF_MEMORY = "OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00
 
 @pytest.mark.parametrize("kind", ["nccl", "peer"])
 @pytest.mark.parametrize("there", [True, False])
-def test_memory_that_others_hold_is_no_broken_link(kind: str, there: bool) -> None:  # noqa: FBT001
+def test_memory_that_others_hold_is_no_broken_link(kind: str, there: bool) -> None:
     """Recorded on an H200 whose memory another process held: burnin.nccl asked to drain the node."""
     whole = fleet(2)
     told = whole.nodes["a"]

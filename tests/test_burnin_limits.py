@@ -295,7 +295,7 @@ def test_a_gpu_whose_power_was_limited_is_watched_and_not_drained() -> None:
 def test_a_power_limit_is_set_where_it_is_one_percent_below_the_cards_own(
     limit_w: float | None,
     default_w: float | None,
-    capped: bool,  # noqa: FBT001
+    capped: bool,
 ) -> None:
     told = NodeTotals("a", hello=hello("a", gpus=1))
     assert told.hello is not None

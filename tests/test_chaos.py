@@ -75,7 +75,7 @@ def result(item: str, outcome: str, message: str = "") -> dict[str, Any]:
         (result("test_count[gpu03]", "not tested", "lost"), True),
     ],
 )
-def test_what_the_campaign_calls_wrong(event: dict[str, Any], fine: bool) -> None:  # noqa: FBT001 - a table
+def test_what_the_campaign_calls_wrong(event: dict[str, Any], fine: bool) -> None:  # a table
     assert (chaos.wrong_verdict(event) == "") == fine
 
 
@@ -91,7 +91,7 @@ def test_what_the_campaign_calls_lost(sandbox: Sandbox, tmp_path: Path) -> None:
     told = chaos.Told(1, "signal", "x", rc=0)
     with subprocess.Popen(["true"], text=True) as process:
         process.wait()
-        campaign._judge_events(chaos.Running(process, "X=1", tmp_path, False, 0.0), told)  # noqa: FBT003
+        campaign._judge_events(chaos.Running(process, "X=1", tmp_path, False, 0.0), told)
     assert [kind for kind, _ in told.faults] == ["lost", "lost", "wrong", "wrong", "lost"]
     assert "line 2 cannot be read" in told.faults[0][1]
     assert "test_quick[gpu02] has ended" in told.faults[1][1]

@@ -45,12 +45,12 @@ def test_names_of_mig_instances(gres: str, *, mig: bool) -> None:
 
 def task(rank: int, **change: Any) -> ExamTask:
     cpus = frozenset({rank})
-    whole = ExamTask(rank, rank, 2, str(rank), "", (), "tok", True, 0, None, cpus, 8)  # noqa: FBT003 - a record
+    whole = ExamTask(rank, rank, 2, str(rank), "", (), "tok", True, 0, None, cpus, 8)  # a record
     return replace(whole, **change)
 
 
 def exam(*tasks: ExamTask, **change: Any) -> NodeExam:
-    return replace(NodeExam("gpu01", 2, 2, False, "tok", tasks, 1.5, "srun"), **change)  # noqa: FBT003 - a record
+    return replace(NodeExam("gpu01", 2, 2, False, "tok", tasks, 1.5, "srun"), **change)  # a record
 
 
 def test_figures_of_a_step() -> None:

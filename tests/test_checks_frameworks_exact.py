@@ -258,7 +258,7 @@ def test_each_place_of_a_rank_is_compared() -> None:
 
 
 def test_a_build_that_can_do_nothing() -> None:
-    from pytest_gpucluster.suites.horovod.facts import read  # noqa: PLC0415 - needed here only
+    from pytest_gpucluster.suites.horovod.facts import read  # needed here only
 
     whole = read(test_horovod_suite.TABLE)
     here = horovod.NodeBuild(replace(whole, operations=frozenset()))

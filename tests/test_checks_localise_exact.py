@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.kit import pairing as schedule  # noqa: TC001 - monkeypatched
+from pytest_gpucluster.kit import pairing as schedule  # monkeypatched
 from pytest_gpucluster.suites.nccl import localization as localise
 from pytest_gpucluster.suites.nccl.localization import (
     Bound,

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome
-from pytest_gpucluster.core.majority import Norm  # noqa: TC001
+from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.suites.os import checks as os
 from pytest_gpucluster.suites.os import network as os_network
-from pytest_gpucluster.suites.os.network import Ways  # noqa: TC001
+from pytest_gpucluster.suites.os.network import Ways
 from pytest_gpucluster.suites.os.network_facts import Link, Naming, Network, ReachabilityResult
 
 ETHER, OTHER, IB = Link("ether", 9000), Link("ether", 1500), Link("infiniband", 2044)

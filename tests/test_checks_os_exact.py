@@ -107,7 +107,7 @@ STATED: list[tuple[Callable[[], Verdict], Finding | None]] = [
     (lambda: os.governor({}, None, peers({}, {"a": 8})), Finding("governor", "{}", f"{{'a': 8}}, {MOST}")),
     (lambda: os.governor({"a": 8}, None, peers({"a": 8}, {})), Finding("governor", "{'a': 8}", f"{{}}, {MOST}")),
     (lambda: os.governor({"a": 8}, "a", NONE), None),
-    (lambda: os.governor({"b": 1, "a": 7}, "a", NONE), Finding("governor", "a on 7 CPUs, b on 1 CPUs", "a on all CPUs")),  # noqa: E501 - one case
+    (lambda: os.governor({"b": 1, "a": 7}, "a", NONE), Finding("governor", "a on 7 CPUs, b on 1 CPUs", "a on all CPUs")),  # one case
     (lambda: os.governor({}, "a", NONE), Finding("governor", "no frequency scaling", "a on all CPUs")),
     (lambda: os.hostname("GPU01.site", "gpu01.x"), None),
     (lambda: os.hostname("gpu02", "gpu01"), Finding("host name", "gpu02", "gpu01")),
@@ -293,7 +293,7 @@ def test_the_time_service_at_its_bound() -> None:
     assert sync(9.0, synchronised=False).findings == (
         Finding("time service", "not synchronised (chronyc: leap status x)", "synchronised"),
     )
-    assert os.time_sync(TimeSync(True, "x", 1.5), 2.0).outcome is Outcome.PASSED  # noqa: FBT003
+    assert os.time_sync(TimeSync(True, "x", 1.5), 2.0).outcome is Outcome.PASSED
 
 
 def test_memory_at_its_bounds() -> None:

@@ -136,7 +136,7 @@ INFO_CHECKS: dict[str, Callable[[NodeInfo | None], Verdict]] = {
     "slurm.gres": lambda info: checks.gres(info, PROFILE),
     "slurm.cpus": lambda info: checks.cpus(info, NodeProfile()),
     "slurm.memory": lambda info: checks.memory(info, NodeProfile()),
-    "slurm.epilog": lambda info: checks.epilog(info, {"Epilog": "/e"}, True),  # noqa: FBT003 - a fact
+    "slurm.epilog": lambda info: checks.epilog(info, {"Epilog": "/e"}, True),  # a fact
 }
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - a table of messages
 """Types of values: what a key of the cluster file takes, and the first value that it refuses."""
 
 from __future__ import annotations

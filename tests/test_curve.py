@@ -1,4 +1,3 @@
-# ruff: noqa: FBT001 - hypothesis and parametrize give arguments by name
 """The bandwidth curve: right place, no line too long, ASCII where asked."""
 
 from __future__ import annotations

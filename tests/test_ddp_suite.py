@@ -231,7 +231,7 @@ def test_only_a_port_of_our_own_is_drawn_again() -> None:
         ({"NCCL_SOCKET_IFNAME": "ib"}, True),
     ],
 )
-def test_interfaces(asked: dict[str, str], lacking: bool) -> None:  # noqa: FBT001 - a table of cases
+def test_interfaces(asked: dict[str, str], lacking: bool) -> None:  # a table of cases
     verdict = ddp.interface("gpu01", placed(task0={"asked": asked}))
     assert (verdict.outcome is Outcome.FAILED) is lacking
 
@@ -578,7 +578,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         "",
         [
             "MASTER_ADDR gpu01: 127.0.1.1 ::1: this node itself / an address of gpu01",
-            "MASTER_ADDR gpu01: resolves to 127.0.1.1 10.0.0.1 / one value on all tasks of other nodes; no majority: 127.0.1.1 ::1 on gpu02, 127.0.1.1 10.0.0.1 on gpu02",  # noqa: E501
+            "MASTER_ADDR gpu01: resolves to 127.0.1.1 10.0.0.1 / one value on all tasks of other nodes; no majority: 127.0.1.1 ::1 on gpu02, 127.0.1.1 10.0.0.1 on gpu02",
         ],
         [],
     ),
@@ -711,9 +711,9 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         "failed",
         "",
         [
-            "GLOO_SOCKET_IFNAME: eth0: no such interface (there are e0, e1, e2, e3, e4, e5, e6, e7) / an interface of the node",  # noqa: E501
-            "NCCL_SOCKET_IFNAME: ib0: no such interface (there are e0, e1, e2, e3, e4, e5, e6, e7) / an interface of the node",  # noqa: E501
-            "NCCL_SOCKET_IFNAME: ib1: no such interface (there are e0, e1, e2, e3, e4, e5, e6, e7) / an interface of the node",  # noqa: E501
+            "GLOO_SOCKET_IFNAME: eth0: no such interface (there are e0, e1, e2, e3, e4, e5, e6, e7) / an interface of the node",
+            "NCCL_SOCKET_IFNAME: ib0: no such interface (there are e0, e1, e2, e3, e4, e5, e6, e7) / an interface of the node",
+            "NCCL_SOCKET_IFNAME: ib1: no such interface (there are e0, e1, e2, e3, e4, e5, e6, e7) / an interface of the node",
         ],
         [],
     ),

@@ -465,7 +465,7 @@ def test_the_first_problem_ends_the_acts_with_its_words() -> None:
         (False, "overtaken", "somebody else changed the node at the same time"),
     ],
 )
-def test_an_act_that_did_not_work_is_named(refused: bool, result: str, problem: str) -> None:  # noqa: FBT001 - a table
+def test_an_act_that_did_not_work_is_named(refused: bool, result: str, problem: str) -> None:  # a table
     log, a_world = Log(), world()
     client = Client(a_world)
 
@@ -492,7 +492,7 @@ def test_an_act_that_did_not_work_is_named(refused: bool, result: str, problem: 
 
 
 @pytest.mark.parametrize("refused", [True, False])
-def test_an_act_whose_end_cannot_be_read_is_unknown(refused: bool) -> None:  # noqa: FBT001 - a table
+def test_an_act_whose_end_cannot_be_read_is_unknown(refused: bool) -> None:  # a table
     log, a_world = Log(), world()
 
     def gone(_world: World, _argv: tuple[str, ...]) -> None:
@@ -556,7 +556,7 @@ def test_a_spared_node_is_not_even_read() -> None:
 
 
 @pytest.mark.parametrize("dry", [False, True])
-def test_the_events_of_a_resume(dry: bool) -> None:  # noqa: FBT001 - a table
+def test_the_events_of_a_resume(dry: bool) -> None:  # a table
     a_world, log = world(), Log()
     a_world.put("gpu01", "DRAIN", OURS)
     act = actor(a_world, log, dry=dry)

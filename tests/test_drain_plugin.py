@@ -384,7 +384,7 @@ def test_logs_are_found_by_their_runs(tmp_path: Path) -> None:
     ],
 )
 def test_only_what_is_ours_and_reserved_goes_on_trial(
-    resume: bool,  # noqa: FBT001 - a table
+    resume: bool,  # a table
     mode: str,
     reserved: set[str] | None,
     chosen: list[str],

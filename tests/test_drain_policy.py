@@ -246,7 +246,7 @@ def test_a_reason_that_was_copied_to_another_node_is_none_of_ours() -> None:
 def test_a_reason_concerns_the_checks_that_it_names(
     patterns: tuple[str, ...],
     check: str,
-    concerned: bool,  # noqa: FBT001 - a table
+    concerned: bool,  # a table
 ) -> None:
     assert Reason(patterns, "", "").concerns(check) is concerned
 
@@ -346,7 +346,9 @@ def test_every_other_node_is_left_alone(info: NodeInfo | None, why: str) -> None
         ("explode", Action.RESET_GPU, False),
     ],
 )
-def test_the_action_class_decides_what_is_grounds(action: str, least: Action, grounds: bool) -> None:  # noqa: FBT001 - a table
+def test_the_action_class_decides_what_is_grounds(
+    action: str, least: Action, grounds: bool
+) -> None:  # a table
     assert reaches(action, least) is grounds
 
 
@@ -580,7 +582,7 @@ def test_a_shortened_list_asks_for_the_whole_suite() -> None:
         (node("IDLE", "DRAIN", "COMPLETING", reason=OURS), False),
     ],
 )
-def test_only_a_quiet_node_of_ours_goes_on_trial(info: NodeInfo, fit: bool) -> None:  # noqa: FBT001 - a table
+def test_only_a_quiet_node_of_ours_goes_on_trial(info: NodeInfo, fit: bool) -> None:  # a table
     assert fit_for_trial(info) is fit
 
 

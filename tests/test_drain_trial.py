@@ -364,7 +364,9 @@ def test_a_shell_whose_scontrol_fails_for_good_leaves_it_to_the_run(world: World
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_a_node_that_cannot_be_drained_again_is_told_with_the_command(world: World, gone: bool) -> None:  # noqa: FBT001 - a table
+def test_a_node_that_cannot_be_drained_again_is_told_with_the_command(
+    world: World, gone: bool
+) -> None:  # a table
     run, log = a_trial(world, "gpu01")
     run.begin()
     world.mark("gpu01", "refused")
@@ -402,7 +404,7 @@ def test_a_drain_that_does_not_show_is_told_too(world: World, monkeypatch: pytes
 def test_with_the_controller_away_nothing_is_known(
     world: World,
     monkeypatch: pytest.MonkeyPatch,
-    gone: bool,  # noqa: FBT001 - a table
+    gone: bool,  # a table
 ) -> None:
     monkeypatch.setattr(trial, "END_WITHIN", 0.0)
     run, log = a_trial(world, "gpu01")

@@ -63,7 +63,7 @@ def ended(expect: Expect, judged: Verdict) -> tuple[type, str]:
 
 
 @pytest.mark.parametrize("required", [False, True])
-def test_what_is_not_judged_is_skipped_or_an_error_where_it_is_required(required: bool) -> None:  # noqa: FBT001
+def test_what_is_not_judged_is_skipped_or_an_error_where_it_is_required(required: bool) -> None:
     expect, record = made(required=required)
     unchecked = (
         (NotAvailable, "site.disk is required and could not be checked: no right")

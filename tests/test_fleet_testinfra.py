@@ -112,4 +112,4 @@ def test_lost_node_is_an_error() -> None:
     with Fleet.local("gpu03") as fleet:
         host = host_of(fleet, "gpu03")
     with pytest.raises(TransportError, match=r"^node gpu03 lost: the channel is closed$"):
-        host.file("/etc/passwd").exists  # noqa: B018 - a property that asks
+        host.file("/etc/passwd").exists  # a property that asks

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - a table of files
 """Whatever a cluster file or an inventory holds: a cluster, or a ConfigError of one line with the file's name."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: E501, RUF005 - a table of texts
 """Whatever stands in an answer, a reader gives facts or its own error: no other one, and not for ever."""
 
 from __future__ import annotations

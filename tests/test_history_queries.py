@@ -292,7 +292,7 @@ def test_what_is_gone_is_named_where_it_says_something(
     kept: History,
     unit: str,
     more: dict[str, Any],
-    gone: bool,  # noqa: FBT001 - a table
+    gone: bool,  # a table
 ) -> None:
     add(kept, log(1, night({"gpu01": 5.0}, unit=unit, **more)))
     told = add(kept, log(2, night({"gpu01": None})))

@@ -738,7 +738,7 @@ def built() -> str:
 def test_horovodrun_over_ssh_and_the_mpi_controller_on_nodes_like_real_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415 - pure tests need no sandbox
+    from pytest_gpucluster.sandbox import Sandbox  # pure tests need no sandbox
 
     with sandbox_folder() as folder:
         nodes = Sandbox(folder / "s")

@@ -110,7 +110,7 @@ def test_a_node_has_come_back_where_something_of_it_was_judged(
     tmp_path: Path,
     first: str,
     second: str,
-    back: bool,  # noqa: FBT001 - a table
+    back: bool,  # a table
 ) -> None:
     _, (one, *_), text = merged(tmp_path, first, second)
     if back:
@@ -251,7 +251,7 @@ def test_the_first_start_and_the_last_end_of_a_log_count() -> None:
         ({"phase": "teardown", "message": "m"}, True, "rerunError", "m"),
     ],
 )
-def test_an_attempt_that_does_not_decide(rerun: dict[str, Any], red: bool, tag: str, text: str) -> None:  # noqa: FBT001
+def test_an_attempt_that_does_not_decide(rerun: dict[str, Any], red: bool, tag: str, text: str) -> None:
     element = junit.interim(rerun, red=red)
     assert (element.tag, element.attrib) == (tag, {"message": str(rerun["message"]), "type": "rerun"})
     assert [(child.tag, child.text) for child in element] == [("stackTrace", text)]

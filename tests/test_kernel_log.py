@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - tables of cases read better unbroken
 """What the kernel says: what of it condemns a node, and what is ordinary. Logs are folded as a node folds its own."""
 
 from __future__ import annotations
@@ -373,7 +372,7 @@ def test_a_server_that_is_away_for_most_nodes_drains_none(
     tmp_path: Path,
     nodes: int,
     away: int,
-    servers_fault: bool,  # noqa: FBT001 - a table
+    servers_fault: bool,  # a table
 ) -> None:
     sick, sound = fold(tmp_path, AWAY, AWAY), fold(tmp_path, AWAY, BACK)
     stalls = Stalls.of_all({f"gpu{n}": sick if n < away else sound for n in range(nodes)})
@@ -652,7 +651,7 @@ XIDS = {
         ("NVRM: Xid (PCI:0000:3f:00): 46", 46, "0000:3f:00", ""),
     ],
 )
-def test_an_xid_is_read_in_every_form_of_the_log(  # noqa: PLR0917 - a table
+def test_an_xid_is_read_in_every_form_of_the_log(  # a table
     tmp_path: Path, form: str, line: str, number: int, bus: str, text: str
 ) -> None:
     log = fold_raw(tmp_path, f"{XIDS[form].format(line)}\n" * 2)
@@ -724,7 +723,7 @@ def log(*events: tuple[str, str, int]) -> KernelLog:
         ("io", "blk_update_request: I/O error, dev sda", 1, True),
     ],
 )
-def test_kernel_log_kinds(kind: str, text: str, count: int, bad: bool) -> None:  # noqa: FBT001 - a table
+def test_kernel_log_kinds(kind: str, text: str, count: int, bad: bool) -> None:  # a table
     verdict = checks.kernel_log(log((kind, text, count)))
     assert verdict.outcome is (Outcome.FAILED if bad else Outcome.PASSED)
 

@@ -17,7 +17,7 @@ LINES = {
         "ORTE_ERROR_LOG: Not found in file ess_pmi_module.c", "ORTE_ERROR_LOG:  in file ess_x.c",
     ),
     "PMIx abort": (
-        "PMIX ERROR: UNREACHABLE", "PMIx_Init failed", "PMIx_Init failed: x", "mpi/pmix_v4: ERROR: no", "mpi/pmix: ERROR: x",  # noqa: E501
+        "PMIX ERROR: UNREACHABLE", "PMIx_Init failed", "PMIx_Init failed: x", "mpi/pmix_v4: ERROR: no", "mpi/pmix: ERROR: x",
         "pmixp_client_v2.c error", "pmixp_server: ERROR", "pmixp_xerror",
     ),
     "step launch failed": ("launch_p_step_launch: StepId=7.0 aborted before step completely launched.",),
@@ -27,7 +27,7 @@ LINES = {
     ),
     "too few slots": ("There are not enough slots available in the system to satisfy the 4 slots",),
     "mpirun daemons": (
-        "ORTE was unable to reliably start one or more daemons", "OMPI was unable to reliably start one or more daemons",  # noqa: E501
+        "ORTE was unable to reliably start one or more daemons", "OMPI was unable to reliably start one or more daemons",
         "An ORTE daemon has unexpectedly failed after launch", "PRTE has lost communication with a remote daemon",
         "HYDU_create_process: execvp error", "HYDT_bscd: unable to launch", "HYDxerror",
     ),
@@ -63,12 +63,12 @@ LINES = {
     ),
     "out of memory": (
         "CUDA error: out of memory", "Cuda failure 'out of memory'", "Cuda failure out of memory",
-        "torch.OutOfMemoryError: CUDA", "OutOfMemoryError", "Out of memoryoom_kill", "Out Of Memory: oom-kill", "out of memory by oom_kill",  # noqa: E501
+        "torch.OutOfMemoryError: CUDA", "OutOfMemoryError", "Out of memoryoom_kill", "Out Of Memory: oom-kill", "out of memory by oom_kill",
     ),
     "no torch": ("ModuleNotFoundError: No module named 'torch'",),
     "no GPU": ("torch finds no CUDA device (0)", "torch finds no CUDA device"),
     "library missing": (
-        "x: error while loading shared libraries: libmpi.so.40: cannot open", "libnccl.so.2: cannot open shared object file",  # noqa: E501
+        "x: error while loading shared libraries: libmpi.so.40: cannot open", "libnccl.so.2: cannot open shared object file",
         "libnccl.so.12: cannot open shared object file", "error while loading shared libraries: libx: ",
     ),
     "command missing": (
@@ -215,7 +215,7 @@ def test_tasks_that_did_not_start_are_named_without_the_nodes_that_were_killed()
 
 
 def test_nodes_are_those_that_srun_names() -> None:
-    text = "NCCL error: x\nsrun: error: gpu02: tasks 2-3,5: Exited with exit code 1\nsrun: error: gpu01: task 0: Killed\n"  # noqa: E501
+    text = "NCCL error: x\nsrun: error: gpu02: tasks 2-3,5: Exited with exit code 1\nsrun: error: gpu01: task 0: Killed\n"
     assert explain(text)[0].host == "gpu[01-02]"
     assert mpi_errors.nodes_of_tasks(text) == {2: "gpu02", 3: "gpu02", 5: "gpu02", 0: "gpu01"}
 

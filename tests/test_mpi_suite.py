@@ -902,7 +902,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         "failed",
         "",
         [
-            "MPI of C programs: MPICH Version:      5.0.2 / Open MPI v4.1.4, package: Debian OpenMPI, as on 2 of 3 nodes"  # noqa: E501
+            "MPI of C programs: MPICH Version:      5.0.2 / Open MPI v4.1.4, package: Debian OpenMPI, as on 2 of 3 nodes"
         ],
         [],
     ),
@@ -1007,7 +1007,7 @@ def test_real_mpi_in_c_and_python(
 @pytest.fixture(scope="module")
 def namespaced() -> Iterator[Sandbox]:
     """Two nodes with a network, a hostname and a /tmp of their own."""
-    from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415 - pure tests need no sandbox
+    from pytest_gpucluster.sandbox import Sandbox  # pure tests need no sandbox
 
     with sandbox_folder() as folder:
         made = Sandbox(folder / "s")

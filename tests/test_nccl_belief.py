@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - tables of cases read better unbroken
 """Belief before judgement: each recording and each lie gets its own verdict."""
 
 from __future__ import annotations
@@ -335,7 +334,7 @@ def test_a_node_without_a_table_is_named_alone() -> None:
 
 
 @pytest.mark.parametrize("labelled", [True, False])
-def test_singletons_are_caught(labelled: bool) -> None:  # noqa: FBT001 - parametrize gives it by name
+def test_singletons_are_caught(labelled: bool) -> None:  # parametrize gives it by name
     text = text_of("nccl-allreduce-g1.txt").replace("rc=0\n", "")
     tags = [f"{task}: " if labelled else "" for task in range(4)]
     both = "".join(f"{tag}{line}\n" for line in text.splitlines() for tag in tags)

@@ -258,6 +258,6 @@ def test_links_that_are_slow_unresolved_or_not_measured() -> None:
         ("NCCL_RAS_ENABLE", False), ("NCCL_DEBUG", False),
     ],
 )  # fmt: skip
-def test_settings_that_may_slow_the_gpus_of_one_node(name: str, slows: bool) -> None:  # noqa: FBT001 - a column
+def test_settings_that_may_slow_the_gpus_of_one_node(name: str, slows: bool) -> None:  # a column
     log = nccl_log.read(f"gpu01:1:1 [0] NCCL INFO {name} set by environment to 1.\n")
     assert log.slowing == (frozenset({f"{name}=1"}) if slows else frozenset())

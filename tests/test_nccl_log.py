@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - tables of cases read better unbroken
 """NCCL_DEBUG=INFO: transports, places, labels."""
 
 from __future__ import annotations
@@ -190,7 +189,7 @@ def test_what_the_network_is() -> None:
         ("use ring PXN  GDR 1", None), ("use ring PXN 0 GDR x", None),
     ],
 )  # fmt: skip
-def test_gpudirect_rdma_as_nccl_logs_it(line: str, gdr: bool | None) -> None:  # noqa: FBT001 - a table
+def test_gpudirect_rdma_as_nccl_logs_it(line: str, gdr: bool | None) -> None:  # a table
     assert info(line).gdr is gdr
 
 

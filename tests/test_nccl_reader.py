@@ -1,4 +1,3 @@
-# ruff: noqa: UP031, FBT001 - printf is printf here; hypothesis gives arguments by position
 """The reader of nccl-tests' text: recordings, every grammar, and random runs with labels, noise and cuts."""
 
 from __future__ import annotations
@@ -759,7 +758,7 @@ def test_a_table_with_the_number_of_iterations_behind_each_row() -> None:
 # Avg bus bandwidth    : 0
 #
 # Collective test concluded: all_reduce_perf
-"""  # noqa: E501 - as it was printed
+"""  # as it was printed
     (run,) = read(text).runs
     assert (run.reasons, run.complete, run.rows[0].out_of_place.algbw) == ((), True, 1303.8)
     (cut,) = read(text.replace("       0      20\n", "       0\n")).runs

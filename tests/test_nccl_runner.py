@@ -222,7 +222,7 @@ def test_nccl_tests_is_compiled_once_saved_and_used_again(steps: list[StepReques
 
 
 @pytest.mark.parametrize(("cleanup", "removed"), [(True, True), (False, False)])
-def test_clean_up_deletes_what_was_compiled_if_asked(cleanup: bool, removed: bool) -> None:  # noqa: FBT001 - columns
+def test_clean_up_deletes_what_was_compiled_if_asked(cleanup: bool, removed: bool) -> None:  # columns
     made: Any = runner(**COMPILE, cleanup=cleanup)
     made.clean_up()
     assert ("rm -f -- /s/nt.sqsh" in made._channel.asked) is removed

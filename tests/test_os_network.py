@@ -40,7 +40,7 @@ LINK = r"""1: lo: <LOOPBACK,UP,LOWER_UP> mtu 65536 qdisc noqueue state UNKNOWN m
 3: eno2: <NO-CARRIER,BROADCAST,MULTICAST> mtu 1500 qdisc mq state DOWN mode DEFAULT group default qlen 1000\    link/ether 0c:42:a1:00:00:02 brd ff:ff:ff:ff:ff:ff
 4: ib0: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 2044 qdisc mq state UP mode DEFAULT group default qlen 256\    link/infiniband 00:00:10:29 brd 00:ff:ff:ff
 5: bond0.12@bond0: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 9000 qdisc noqueue state UP mode DEFAULT group default qlen 1000\    link/ether 0c:42:a1:00:00:01 brd ff:ff:ff:ff:ff:ff
-"""  # noqa: E501 - as it is
+"""  # as it is
 ADDRESS = r"""1: lo    inet 127.0.0.1/8 scope host lo\       valid_lft forever preferred_lft forever
 5: bond0.12    inet 10.1.0.1/16 brd 10.1.255.255 scope global bond0.12\       valid_lft forever preferred_lft forever
 """
@@ -159,7 +159,7 @@ def test_the_time_of_names_is_read_with_the_addresses_of_the_nodes_own() -> None
 def test_names_that_are_slow_once_are_asked_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    always: bool,  # noqa: FBT001
+    always: bool,
 ) -> None:
     getent = tmp_path / "getent"
     slow = "sleep 2.1" if always else '[ -e "$0.asked" ] || sleep 2.1'

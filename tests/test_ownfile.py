@@ -24,9 +24,9 @@ OTHER = 54321  # the id of no user here
 
 @pytest.fixture(autouse=True)
 def no_descriptor_is_left_open() -> Iterator[None]:
-    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the descriptors of this process
+    before = set(os.listdir("/proc/self/fd"))  # the descriptors of this process
     yield
-    left = {number for number in os.listdir("/proc/self/fd") if number not in before}  # noqa: PTH208
+    left = {number for number in os.listdir("/proc/self/fd") if number not in before}
     assert {number for number in left if Path(f"/proc/self/fd/{number}").exists()} == set()
 
 

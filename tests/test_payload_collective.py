@@ -499,8 +499,8 @@ class Slow:
 )
 def test_on_a_slow_network_a_size_is_measured_less_often(seconds: float, iterations: int, runs: int) -> None:
     slow = Slow(seconds)
-    assert slow.job().measure(False, 5, 20, 5.0) == seconds  # noqa: FBT003 - in place or not
+    assert slow.job().measure(False, 5, 20, 5.0) == seconds  # in place or not
     assert (slow.timed[-1], slow.runs) == (iterations, runs)
     always = Slow(seconds)
-    always.job().measure(False, 5, 20)  # noqa: FBT003 - the burn-in's, which knows how long it is to take
+    always.job().measure(False, 5, 20)  # the burn-in's, which knows how long it is to take
     assert (always.timed, always.runs) == ([0, 20], 25)

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - tables of cases read better unbroken
 """The readers of nvidia-smi, of fabric manager and of adapters, value by value, and what they say where they cannot."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: E501, ISC004 - tables of cases read better unbroken
 """The reader of nccl-tests on one small table: every value, and every reason word by word. Quick ones only."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - tables of cases read better unbroken
 """The log and the JSON report of NCCL, value by value; also where the JSON of dcgmi diag begins."""
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ BY_HAND = {
     "mounts": ("cat /proc/mounts", 30.0, True),
     "limits": ("cat /proc/self/limits", 30.0, True),
     "kernel settings": (
-        "sysctl kernel.core_pattern kernel.pid_max kernel.randomize_va_space vm.max_map_count "  # noqa: ISC004
+        "sysctl kernel.core_pattern kernel.pid_max kernel.randomize_va_space vm.max_map_count "
         "vm.overcommit_memory vm.swappiness",
         30.0,
         True,
@@ -133,7 +133,7 @@ def test_basics_asks_for_each_section() -> None:
         "s lscpu lscpu",
         f"set -- {CPU}/cpu[0-9]*/cpufreq/scaling_governor",
         f"[ $# -gt 1 ] || set -- {CPU}/cpu0/cpufreq/scaling_governor",
-        f's files cat {files} {sysctls} /proc/sys/kernel/tainted {thp} "$@"{twice}/etc/os-release{twice}/proc/meminfo'  # noqa: ISC004
+        f's files cat {files} {sysctls} /proc/sys/kernel/tainted {thp} "$@"{twice}/etc/os-release{twice}/proc/meminfo'
         f"{twice}/proc/self/limits{twice}/proc/mounts{twice}{lsm}",
         f'[ "$r" = 0 ] || {{ s proc cat {files} /proc/meminfo',
         "s release cat /etc/os-release",
@@ -276,7 +276,7 @@ READ: list[tuple[Callable[[], object], object]] = [
     ),
     (
         lambda: os.read_tunables("a \n1\n2\n3\n4\n5\n"),
-        "kernel.core_pattern=a kernel.pid_max=1 kernel.randomize_va_space=2 vm.max_map_count=3 "  # noqa: ISC004
+        "kernel.core_pattern=a kernel.pid_max=1 kernel.randomize_va_space=2 vm.max_map_count=3 "
         "vm.overcommit_memory=4 vm.swappiness=5",
     ),
     (lambda: os.read_taint("12289\n"), 12289),
@@ -293,7 +293,7 @@ READ: list[tuple[Callable[[], object], object]] = [
     ),
     (lambda: os_storage.read_disk(Section("d 10 4 6 60% /\nd 20 5 15 25% /\n", 0)), Disk(10240, 6144, 20, 15)),
     (
-        lambda: os_storage.disks(["/", "/x"]).parse(answer("\x1e/\nd 1 0 1 0% /\nd 2 0 2 0% /\n\x1e=0\n\x1e/x\ngone\n\x1e=1\n")),  # noqa: E501
+        lambda: os_storage.disks(["/", "/x"]).parse(answer("\x1e/\nd 1 0 1 0% /\nd 2 0 2 0% /\n\x1e=0\n\x1e/x\ngone\n\x1e=1\n")),
         {"/": Disk(1024, 1024, 2, 2), "/x": Disk(problem="gone")},
     ),
     (lambda: vars(Disk()), {"size": 0, "free": 0, "inodes": 0, "inodes_free": 0, "problem": "", "hung": False}),
@@ -335,7 +335,7 @@ READ: list[tuple[Callable[[], object], object]] = [
         {"/a": "", "/b": "timed out"},
     ),
     (
-        lambda: SharedResult(SharedFiles(("/a",), "t"), "n9", {"/a": "full"}, {"n1": answer("\x1e/a\nt\n\x1e=0\n")}).on("n1"),  # noqa: E501
+        lambda: SharedResult(SharedFiles(("/a",), "t"), "n9", {"/a": "full"}, {"n1": answer("\x1e/a\nt\n\x1e=0\n")}).on("n1"),
         {"/a": SharedFolder("n9", "full", "")},
     ),
     (lambda: SharedResult(SharedFiles((), "t"), "", {}, {}).on("n1"), {}),
@@ -377,8 +377,8 @@ READ: list[tuple[Callable[[], object], object]] = [
     (
         lambda: os_network.NETWORK.parse(
             of(
-                link="1: a@if2: <X,UP> mtu 9 x\\ link/ether 0:0\n2: b: <UP> mtu 8\n3: c: <UPPER,DOWN> mtu 7\n: d: <UP> mtu 6\nx\n",  # noqa: E501
-                addr="1: a    inet 10.0.0.1/8\n1: a    inet 10.0.0.2/8\n2: b inet6 fe80::1/64\n: b inet 10.0.0.3\n2: b inet 10.0.0.\n2: b inet .0.0.1\n",  # noqa: E501
+                link="1: a@if2: <X,UP> mtu 9 x\\ link/ether 0:0\n2: b: <UP> mtu 8\n3: c: <UPPER,DOWN> mtu 7\n: d: <UP> mtu 6\nx\n",
+                addr="1: a    inet 10.0.0.1/8\n1: a    inet 10.0.0.2/8\n2: b inet6 fe80::1/64\n: b inet 10.0.0.3\n2: b inet 10.0.0.\n2: b inet .0.0.1\n",
             )
         ),
         Network({"a": Link("ether", 9), "b": Link("", 8)}, {"a": ("10.0.0.1", "10.0.0.2")}),
@@ -388,7 +388,7 @@ READ: list[tuple[Callable[[], object], object]] = [
             of(
                 link="1: a: <UP> mtu 9\nx1: c: <UP> mtu 5\n2: d: <UP> mtu x\n3: e: <UP> mtu 1234567890\n"
                 "4: b: <UP> mtu 9 uplink/x\n5: : <UP> mtu 5\n6: f@: <UP> mtu 5\n",
-                addr="1: a inet 10.0.0.1/8\nx1: a inet 10.0.0.2\n1: a inet x1.0.0.1\n1: a inet 1.x.0.1\n1: a inet 1.0.x.1\n"  # noqa: E501
+                addr="1: a inet 10.0.0.1/8\nx1: a inet 10.0.0.2\n1: a inet x1.0.0.1\n1: a inet 1.x.0.1\n1: a inet 1.0.x.1\n"
                 "1: a inet 1.0.0.x\n1:  inet 10.0.0.3\n1: binet 10.0.0.4\n1: a inet 1..0.1\n1: a inet 1.0..1\n",
             )
         ),
@@ -398,7 +398,7 @@ READ: list[tuple[Callable[[], object], object]] = [
     (lambda: os_network.rings((["a", "b"], ["c"])), "b a b a"),
     (lambda: os_network.rings([["c"]]), ""),
     (
-        lambda: os_network.read_naming(answer("10.0.0.2 gpu1.x y\n10.0.0.1 z gpu1\n10.0.0.3 gpu11\ntook 5.5 4.5 0 gpu1.lab\n")),  # noqa: E501
+        lambda: os_network.read_naming(answer("10.0.0.2 gpu1.x y\n10.0.0.1 z gpu1\n10.0.0.3 gpu11\ntook 5.5 4.5 0 gpu1.lab\n")),
         Naming(0.0, ("10.0.0.1", "10.0.0.2")),
     ),
     (lambda: os_network.read_naming(answer("took 5 7.5 2 gpu1\n")), Naming(2.5)),
@@ -411,7 +411,7 @@ READ: list[tuple[Callable[[], object], object]] = [
         ),
     ),
     (
-        lambda: os_network.read_ways(answer("way b 1.1.1.1 0\nway a 1.1.1.2 1 Connection refused\nway c 1.1.1.3 124 x\n")),  # noqa: E501
+        lambda: os_network.read_ways(answer("way b 1.1.1.1 0\nway a 1.1.1.2 1 Connection refused\nway c 1.1.1.3 124 x\n")),
         (
             ReachabilityResult("a", "1.1.1.2", "reached"),
             ReachabilityResult("b", "1.1.1.1", "reached"),
@@ -419,9 +419,9 @@ READ: list[tuple[Callable[[], object], object]] = [
         ),
     ),
     # containers
-    (lambda: enroot.jobs_of(("pyxis_7.0", "pyxis_8_8.12", "pyxis_9_x", "pyxis_x", "pyxis_7.", "pyxis_9_", "pyxis_.7", "pyxis__7.7", "a", "pyxis_x_7.0", "pyxis_7.x", "pyxis_a_b")),  # noqa: E501
+    (lambda: enroot.jobs_of(("pyxis_7.0", "pyxis_8_8.12", "pyxis_9_x", "pyxis_x", "pyxis_7.", "pyxis_9_", "pyxis_.7", "pyxis__7.7", "a", "pyxis_x_7.0", "pyxis_7.x", "pyxis_a_b")),
      {"pyxis_7.0": 7, "pyxis_8_8.12": 8, "pyxis_9_x": 9}),
-    (lambda: enroot.own_names(("pyxis_a.b", "pyxis_7_a.b", "pyxis_a_b", "pyxis__a.b", "a.b"), "a.b"), ("pyxis_a.b", "pyxis_7_a.b")),  # noqa: E501
+    (lambda: enroot.own_names(("pyxis_a.b", "pyxis_7_a.b", "pyxis_a_b", "pyxis__a.b", "a.b"), "a.b"), ("pyxis_a.b", "pyxis_7_a.b")),
     (lambda: enroot.ours(("pyxis_gpucluster-7-ab", "pyxis_8_gpucluster-8-cd", "pyxis_gpucluster-kept-a-b")),
      {"pyxis_gpucluster-7-ab": 7, "pyxis_8_gpucluster-8-cd": 8}),
     (lambda: enroot.ours(("pyxis_gpucluster-7-", "gpucluster-7-x", "pyxis_mine", "pyxis_x_gpucluster-7-a")), {}),
@@ -432,7 +432,7 @@ READ: list[tuple[Callable[[], object], object]] = [
     (lambda: Imported("i", "n", {"b": 0.0}, {"b": 1, "c": 1}).throughput("b"), None),
     (lambda: Imported("i", "n", {"b": 0.0}, {"b": 1, "c": 1}).throughput("c"), None),
     (lambda: Imported("i", "n", {"b": 0.0}, reused=("a",)).nodes, ("b", "a")),
-    (lambda: container.Seen(), (container.Seen(tasks=(), problem="", seconds=0.0))),  # noqa: PLW0108
+    (lambda: container.Seen(), (container.Seen(tasks=(), problem="", seconds=0.0))),
     (lambda: container.Seen().facts, {}),
     (lambda: container.Seen(({"a": "1"}, {"a": "2"}, {"a": "3"})).facts, {"a": "1"}),
     (lambda: Imported("i", "n").command, ""),
@@ -460,8 +460,8 @@ READ: list[tuple[Callable[[], object], object]] = [
     (lambda: answer(rc=None, problem="timed out").lost, False),
     (lambda: answer(rc=0, problem="node lost: x").lost, False),
     (lambda: Answer("n", 0, b"\xff", b"\xfe").out + Answer("n", 0, b"\xff", b"\xfe").err, "\ufffd\ufffd"),
-    (lambda: base.with_root("a 'b'"), """if [ "$(id -u)" = 0 ]; then (a 'b'); else sudo -n sh -c 'a '"'"'b'"'"''; fi"""),  # noqa: E501
-    (lambda: Answer("n", 0), Answer("n", 0, b"", b"", "", False, None, None)),  # noqa: FBT003
+    (lambda: base.with_root("a 'b'"), """if [ "$(id -u)" = 0 ]; then (a 'b'); else sudo -n sh -c 'a '"'"'b'"'"''; fi"""),
+    (lambda: Answer("n", 0), Answer("n", 0, b"", b"", "", False, None, None)),
 ]  # fmt: skip
 
 
@@ -509,7 +509,7 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: os.cpu_list("0-99999,0-31072"), ProbeError, "a CPU list of more than 131072 CPUs"),
     (lambda: os.read_cpus("x: y\n"), ProbeError, "lscpu: no 'On-line CPU(s) list'"),
     (lambda: os.read_governors(of(governor="")), ProbeError, "scaling_governor: empty"),
-    (lambda: os.read_governors(of(governor=("cat: x: Permission denied", 1))), NotAvailable, "Permission denied (exit 1)"),  # noqa: E501
+    (lambda: os.read_governors(of(governor=("cat: x: Permission denied", 1))), NotAvailable, "Permission denied (exit 1)"),
     (lambda: os.read_thp(of(thp="always never")), ProbeError, "transparent_hugepage/enabled: not understood"),
     (lambda: os.read_mounts("a / ext4\n"), ProbeError, "/proc/mounts: not understood"),
     (lambda: os.read_mounts("a /x ext4 rw\n"), ProbeError, "/proc/mounts: no root file system"),
@@ -601,7 +601,7 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: base.Typed("p", str)(answer(rc=None)), ProbeError, "the command did not end"),
     (lambda: base.Typed("p", str)(answer(rc=None, problem="hung")), ProbeError, "hung"),
     (lambda: base.Typed("p", str)(answer(truncated=True)), NotAvailable, "p: output was cut at the cap"),
-    (lambda: base.Typed("p", lambda _: dict[str, str]()["x"])(answer()), ProbeError, "p: not understood: KeyError('x')"),  # noqa: E501
+    (lambda: base.Typed("p", lambda _: dict[str, str]()["x"])(answer()), ProbeError, "p: not understood: KeyError('x')"),
 ]  # fmt: skip
 
 

@@ -1,7 +1,5 @@
 """Readers of processes, time, units, packages, sysctls and names: exact facts and each reason for none."""
 
-# ruff: noqa: FBT003 - tables of facts, by place
-
 from __future__ import annotations
 
 import pytest
@@ -42,7 +40,7 @@ ROW = "   7     1 Z+    90 root     a b\n"
         ("processes 200\n", 200, ()),
         (f"{ROW}processes 200\n{ROW}processes 201\n{ROW}processes 202\n", 200, (ZOMBIE,)),
         (f"{ROW}processes 200\nprocesses 201\n{ROW}processes 202\n", 200, ()),
-        (f"{ROW}processes 200\n{ROW.replace('Z+', 'Zs')}processes 201\n", 200, (Process(7, 1, "Zs", 90, "root", "a b"),)),  # noqa: E501
+        (f"{ROW}processes 200\n{ROW.replace('Z+', 'Zs')}processes 201\n", 200, (Process(7, 1, "Zs", 90, "root", "a b"),)),
         (f"{ROW}processes 200\n{ROW.replace('Z+', 'D')}processes 201\n", 200, ()),
         (f"{ROW.replace('90', '-')}\nprocesses 200\n", 200, (Process(7, 1, "Z+", None, "root", "a b"),)),
         (f"{ROW}processes 200\n{ROW}", 200, (ZOMBIE,)),

@@ -1,4 +1,3 @@
-# ruff: noqa: E501, ISC004 - texts are kept as they were printed
 """Every message and exit status of Pyxis 0.24.0 and Enroot 4.1.2 has an explanation of its own."""
 
 from __future__ import annotations

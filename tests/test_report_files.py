@@ -25,7 +25,7 @@ def test_a_file_is_whole(tmp_path: Path, data: Any) -> None:
     path = tmp_path / "deep" / "er" / "x.prom"
     write_whole(path, data)
     assert path.read_bytes() == b"abc"
-    assert os.listdir(path.parent) == ["x.prom"]  # noqa: PTH208 - hidden files too
+    assert os.listdir(path.parent) == ["x.prom"]  # hidden files too
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002, 0o777])

@@ -146,7 +146,7 @@ def test_the_record_says_what_was_accepted_and_can_be_signed() -> None:
 
 
 @pytest.mark.parametrize("simulated", [True, False])
-def test_simulated_is_said_where_it_was(simulated: bool) -> None:  # noqa: FBT001 - a table of two
+def test_simulated_is_said_where_it_was(simulated: bool) -> None:  # a table of two
     page = page_of(a_run([passing("gpu01"), passing("gpu02")], start={"simulated": simulated}))
     assert ("SIMULATED" in page.text) is simulated
 

@@ -187,7 +187,7 @@ def test_tried_again_is_grouped_by_what_was_said() -> None:
 
 
 @pytest.mark.parametrize(("count", "small"), [(40, True), (41, False)])
-def test_small_fleets_have_a_row_for_each_node(count: int, small: bool) -> None:  # noqa: FBT001 - a table
+def test_small_fleets_have_a_row_for_each_node(count: int, small: bool) -> None:  # a table
     nodes = [f"gpu{n:02}" for n in range(count)]
     run = read_run(a_run([passing(node) for node in nodes], nodes=nodes))
     found = html._map(run, {})
@@ -279,7 +279,7 @@ def test_the_whole_cluster_is_kept_apart_from_nodes() -> None:
 
 
 @pytest.mark.parametrize(("count", "drawn"), [(7, False), (8, True)])
-def test_a_judged_figure_of_many_nodes_has_a_histogram(count: int, drawn: bool) -> None:  # noqa: FBT001 - a table
+def test_a_judged_figure_of_many_nodes_has_a_histogram(count: int, drawn: bool) -> None:  # a table
     bound = {"name": "bound all_reduce 1 GiB alone", "value": 5, "unit": "GB/s"}
     values = measured([6.0 + n for n in range(count)], "busbw all_reduce 1 GiB alone", "GB/s")
     (row,) = html_figures.numbers(read_run(a_run([*values, passing("gpu99", metrics=[bound])])))["rows"]
@@ -307,7 +307,7 @@ def busbw(node: str, values: dict[str, float], **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("count", "banded"), [(8, False), (9, True)])
-def test_many_curves_are_a_band_and_a_median(count: int, banded: bool) -> None:  # noqa: FBT001 - a table
+def test_many_curves_are_a_band_and_a_median(count: int, banded: bool) -> None:  # a table
     results = [
         busbw(f"gpu{n:02}", {"0 B": 1.0, "1 MiB": 100.0 + n / 10, "1 GiB": 400.0}) for n in range(count)
     ]
@@ -497,7 +497,7 @@ def test_a_page_has_a_limit_of_acts(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"part": "p", "measured": "m", "expected": "e"}, False),
     ],
 )
-def test_findings_without_part_and_expectation_need_no_table(finding: dict[str, str], plain: bool) -> None:  # noqa: FBT001
+def test_findings_without_part_and_expectation_need_no_table(finding: dict[str, str], plain: bool) -> None:
     run = read_run(a_run([failing("gpu01", findings=[finding])]))
     (section,) = html._failures(run, {id(group): "g" for group in run.groups.values()})["failures"]
     assert (section["plain"], section["actions"], section["anchor"]) == (plain, False, "g")

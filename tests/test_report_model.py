@@ -181,7 +181,7 @@ def test_versions_are_gathered_by_what_and_version() -> None:
         (7, False),
     ],
 )
-def test_only_step_logs_are_linked_to(log: Any, linked: bool) -> None:  # noqa: FBT001 - a table
+def test_only_step_logs_are_linked_to(log: Any, linked: bool) -> None:  # a table
     run = read_run(a_run([failing("gpu01", logs=[log])]))
     (group,) = run.groups.values()
     assert list(group.logs) == ([log] if linked else [])
@@ -513,7 +513,7 @@ def test_a_recorded_run_ends_with_its_last_time() -> None:
 @pytest.mark.parametrize(
     ("said", "simulated"), [(False, False), (True, True), (None, True), ("no", True), (0, True)]
 )
-def test_what_does_not_say_that_it_is_real_counts_as_simulated(said: Any, simulated: bool) -> None:  # noqa: FBT001 - a table
+def test_what_does_not_say_that_it_is_real_counts_as_simulated(said: Any, simulated: bool) -> None:  # a table
     assert recorded([start(simulated=said)]).simulated is simulated
 
 
@@ -529,7 +529,9 @@ def test_what_does_not_say_that_it_is_real_counts_as_simulated(said: Any, simula
         (None, None, False),
     ],
 )
-def test_only_a_run_that_came_to_its_end_is_complete(code: Any, kept: int | None, complete: bool) -> None:  # noqa: FBT001 - a table
+def test_only_a_run_that_came_to_its_end_is_complete(
+    code: Any, kept: int | None, complete: bool
+) -> None:  # a table
     found = recorded([start(), {"event": "finish", "exit": code}])
     assert (found.exit, found.complete) == (kept, complete)
     assert not recorded([start()]).complete
@@ -548,7 +550,7 @@ def test_only_a_run_that_came_to_its_end_is_complete(code: Any, kept: int | None
         (["passed"], None, False),
     ],
 )
-def test_a_good_run(outcomes: list[str], code: int | None, good: bool) -> None:  # noqa: FBT001 - a table
+def test_a_good_run(outcomes: list[str], code: int | None, good: bool) -> None:  # a table
     results = [result("gpu01", outcome, check=f"gpu.c{n}") for n, outcome in enumerate(outcomes)]
     found = recorded([start(), *results, {"event": "finish", "exit": code}])
     assert found.good is good
@@ -615,7 +617,7 @@ def measures(*metrics: dict[str, Any], **fields: Any) -> list[tuple[str, str, fl
 def test_a_metric_is_kept_with_all_that_names_it() -> None:
     told = metric("p", 5, "W", "GPU 4 (x)", better="lower", detail=1)
     assert recorded([start(), passing("gpu01", metrics=[told])]).measures == (
-        Measure("gpu01", "gpu.nvlink_state", "p", "W", "GPU 4", "lower", True, 5.0),  # noqa: FBT003 - its fields
+        Measure("gpu01", "gpu.nvlink_state", "p", "W", "GPU 4", "lower", True, 5.0),  # its fields
     )
 
 

@@ -258,7 +258,7 @@ def test_two_at_the_same_moment(folder: Path) -> None:
     def up(box: Sandbox) -> None:
         try:
             box.up(nodes=2)
-        except BaseException as error:  # noqa: BLE001 - shown by the assertion below
+        except BaseException as error:  # shown by the assertion below
             errors.append(error)
 
     threads = [threading.Thread(target=up, args=(box,)) for box in boxes]

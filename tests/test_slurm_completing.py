@@ -22,7 +22,7 @@ SUITES = Path(__file__).parent.parent / "suites"
 
 # squeue -h -a -t CG -o '%A|%u|%e|%N', 22.05.8; a job of which no time of its end is known is no evidence
 SQUEUE = "12|alice|2026-11-21T03:00:00|gpu[01-02]\n14|bob|2026-11-21T03:09:00|gpu02\n15|eve|N/A|gpu03\n"
-NOW = datetime(2026, 11, 21, 3, 10)  # noqa: DTZ001 - as Slurm writes times
+NOW = datetime(2026, 11, 21, 3, 10)  # as Slurm writes times
 
 
 def _nodes(**states: str) -> dict[str, NodeInfo]:

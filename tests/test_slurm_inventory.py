@@ -292,7 +292,7 @@ def test_states(text: str, base: str, flag: str) -> None:
         ("IDLE+MAINTENANCE", False, False, True),
     ],
 )
-def test_what_a_state_means(state: str, available: bool, schedulable: bool, responding: bool) -> None:  # noqa: FBT001
+def test_what_a_state_means(state: str, available: bool, schedulable: bool, responding: bool) -> None:
     node = _node(state)
     assert (node.available, node.schedulable, node.responding) == (available, schedulable, responding)
     assert bool(node.why_unavailable()) is not available
@@ -310,7 +310,7 @@ def test_what_a_state_means(state: str, available: bool, schedulable: bool, resp
         ("it was Not responding to pings", True),
     ],
 )
-def test_a_node_that_slurm_itself_has_set_down_does_not_respond(reason: str, responding: bool) -> None:  # noqa: FBT001
+def test_a_node_that_slurm_itself_has_set_down_does_not_respond(reason: str, responding: bool) -> None:
     assert _node("DOWN", f" Reason={reason} [slurm@2026-11-20T10:00:00]").responding is responding
 
 

@@ -95,7 +95,7 @@ def test_a_partition_that_allows_it_is_not_in_the_way(said: str) -> None:
         ("PartitionDown", False),
     ],
 )
-def test_a_limit_of_one_job_is_not_waited_for(reason: str, in_vain: bool) -> None:  # noqa: FBT001
+def test_a_limit_of_one_job_is_not_waited_for(reason: str, in_vain: bool) -> None:
     assert hopeless(explained(reason)) is in_vain
     assert explained(reason) != reason  # it is said what it means
 

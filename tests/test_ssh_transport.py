@@ -441,7 +441,7 @@ def test_one_connection_serves_many_commands(own: Sshd) -> None:
         (("sh", "-c", "scontrol show node"), False),
     ],
 )
-def test_what_may_be_repeated(argv: tuple[str, ...], can: bool) -> None:  # noqa: FBT001 - a table of cases
+def test_what_may_be_repeated(argv: tuple[str, ...], can: bool) -> None:  # a table of cases
     assert repeatable(argv) is can
 
 

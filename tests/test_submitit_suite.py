@@ -72,7 +72,7 @@ def found(verdict: Verdict) -> str:
 
 
 @pytest.mark.parametrize("accounting", [False, True])
-def test_healthy_results_pass(accounting: bool) -> None:  # noqa: FBT001 - a table of cases
+def test_healthy_results_pass(accounting: bool) -> None:  # a table of cases
     for check in ALL:
         assert check(told(accounting=accounting)).outcome is Outcome.PASSED
     expected = Outcome.PASSED if accounting else Outcome.NOT_APPLICABLE
@@ -521,7 +521,7 @@ def test_the_first_shared_storage_is_the_default(sandbox: Sandbox) -> None:
 
 
 def _claim() -> Any:
-    from pytest_gpucluster.kit.framework_config import SubmititConfig  # noqa: PLC0415 - used here alone
+    from pytest_gpucluster.kit.framework_config import SubmititConfig  # used here alone
 
     return SubmititConfig()
 

@@ -196,7 +196,7 @@ def test_the_verdict(kinds: list[str], verdict: str) -> None:
 @pytest.mark.parametrize(
     ("good", "complete", "word"), [(True, True, "good"), (False, True, "bad"), (False, False, "incomplete")]
 )
-def test_a_run_in_a_word(good: bool, complete: bool, word: str) -> None:  # noqa: FBT001 - a table
+def test_a_run_in_a_word(good: bool, complete: bool, word: str) -> None:  # a table
     assert past(good=good, complete=complete).outcome == word
 
 

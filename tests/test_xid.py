@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - tables of cases read better unbroken
 """Xids and SXids: what each asks for, and which of them a node fails for. Logs are folded as a node folds its own."""
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ def test_a_number_that_the_catalogue_lacks_is_unknown(number: int) -> None:
         (Advice.SUPPORT, True, False),
     ],
 )
-def test_what_fails_and_what_warns(advice: Advice, fails: bool, warns: bool) -> None:  # noqa: FBT001 - a table
+def test_what_fails_and_what_warns(advice: Advice, fails: bool, warns: bool) -> None:  # a table
     found = xid.Xid(1, "", advice)
     assert (found.fails, found.warns) == (fails, warns)
 

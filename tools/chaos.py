@@ -159,7 +159,7 @@ class Running:
         return [one for one in self.own() if role_of(one, self.process.pid) == role]
 
 
-def role_of(process: Process, main: int) -> str:  # noqa: PLR0911 - a table
+def role_of(process: Process, main: int) -> str:  # a table
     """Tell what a process of a run is."""
     try:
         words = Path(f"/proc/{process.pid}/cmdline").read_text(errors="replace").split("\0")

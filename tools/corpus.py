@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
-from corpus_cases import all_cases, wrong  # noqa: E402 - found by the path above
+from corpus_cases import all_cases, wrong  # found by the path above
 
 
 def main() -> int:

@@ -19,10 +19,10 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
 def one(name: str, seconds: int) -> None:
     """Fuzz one reader until the time is up; atheris ends the process."""
-    import atheris  # noqa: PLC0415 - installed by `make fuzz` alone
+    import atheris  # installed by `make fuzz` alone
 
     with atheris.instrument_imports(include=["pytest_gpucluster"]):
-        import fuzz_readers  # noqa: PLC0415 - instrumented as it is imported
+        import fuzz_readers  # instrumented as it is imported
 
     reader = next(reader for reader in fuzz_readers.ALL if reader.name == name)
     corpus = STATE / name / "corpus"
@@ -48,7 +48,7 @@ def one(name: str, seconds: int) -> None:
 
 def main() -> int:
     """Fuzz all readers one after another, or the named one; the exit status is 1 where any crashed."""
-    import fuzz_readers  # noqa: PLC0415 - after the path is set
+    import fuzz_readers  # after the path is set
 
     seconds, only = int(sys.argv[1]), sys.argv[2:]
     bad = []

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
-from plugin_helpers import sandbox_folder  # noqa: E402 - found by the path above
+from plugin_helpers import sandbox_folder  # found by the path above
 
-from pytest_gpucluster.report.events import read_events  # noqa: E402
-from pytest_gpucluster.sandbox import Sandbox  # noqa: E402
-from pytest_gpucluster.sandbox.models import MODELS  # noqa: E402
+from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.sandbox import Sandbox
+from pytest_gpucluster.sandbox.models import MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

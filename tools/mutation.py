@@ -221,7 +221,7 @@ class Measurement(Task):
 
     def run(self, folder: str) -> None:
         _quiet_start(folder, self.project)
-        import coverage  # noqa: PLC0415 - the process that runs changes needs none
+        import coverage  # the process that runs changes needs none
 
         cov = coverage.Coverage(data_file=None, config_file=False, include=[f"{self.project.source}/*"])
         recorder = _Recorder(cov, lambda: self.save(cov, recorder))
@@ -578,7 +578,7 @@ def _told(project: Project, mutant: Mutant) -> str:
 def _scores(
     chosen: list[Mutant], killed: list[Mutant], survived: list[Mutant], known: list[Mutant], at_least: float
 ) -> int:
-    package: Callable[[Mutant], str] = lambda mutant: mutant.path.rpartition("/")[0] or mutant.path  # noqa: E731
+    package: Callable[[Mutant], str] = lambda mutant: mutant.path.rpartition("/")[0] or mutant.path
     dead, alive = Counter(map(package, killed)), Counter(map(package, survived))
     for name in sorted({*dead, *alive}):
         print(

@@ -25,8 +25,8 @@ class QuestionTest(rfm.RunOnlyRegressionTest):  # type: ignore[misc] # ReFrame i
 
     question = parameter(list(BY_NAME))
     where = parameter(NODES)
-    valid_systems = ["*"]  # noqa: RUF012 - so ReFrame has it
-    valid_prog_environs = ["*"]  # noqa: RUF012
+    valid_systems = ["*"]  # so ReFrame has it
+    valid_prog_environs = ["*"]
     executable = "sh"
     num_tasks = 1
     time_limit = "10m"

@@ -8,6 +8,6 @@ __version__ = "0.1.0"
 
 def suites_path() -> str:
     """Return the folder of the acceptance suites."""
-    from pathlib import Path  # noqa: PLC0415 - see above
+    from pathlib import Path
 
     return str(Path(__file__).parent / "suites")

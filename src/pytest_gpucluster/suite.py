@@ -133,7 +133,7 @@ def probed(probe: AnyProbe) -> Any:
     an error.
     """
 
-    def facts_of_node(node: object, gpucluster_session: Asks) -> Any:  # noqa: ARG001 - makes an item a node
+    def facts_of_node(node: object, gpucluster_session: Asks) -> Any:  # makes an item a node
         return gpucluster_session.facts_of_item(probe)  # not by way of `facts`: each fixture costs an item
 
     facts_of_node.gpucluster_probe = probe  # type: ignore[attr-defined] # read by the plugin's prefetch

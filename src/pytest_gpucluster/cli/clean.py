@@ -40,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def clean(args: argparse.Namespace) -> int:
     """List what is left, or remove it; exit status 1 where something could not be looked at or removed."""
-    from pytest_gpucluster.cluster.slurm import leftovers  # noqa: PLC0415 - the other commands need no Slurm
+    from pytest_gpucluster.cluster.slurm import leftovers  # the other commands need no Slurm
 
     cluster, slurm = _connect(args.cluster, args.nodes)
     work = _Work(yes=args.yes)
@@ -66,7 +66,7 @@ class _Work:
 
     def take(self, found: Sequence[Leftover]) -> None:
         """Print what was found; with --yes remove it, and print what came of it."""
-        from pytest_gpucluster.cluster.slurm import leftovers  # noqa: PLC0415 - see above
+        from pytest_gpucluster.cluster.slurm import leftovers
 
         for one in found:
             if self.yes or one.remove is None:
@@ -78,7 +78,7 @@ class _Work:
 
     def problem(self, text: str) -> None:
         """Print what could not be looked at."""
-        print(f"gpucluster: error: {one_line(text, 2000)}", file=sys.stderr)  # noqa: T201 - a command speaks
+        print(f"gpucluster: error: {one_line(text, 2000)}", file=sys.stderr)
         self.failed = True
 
     def end(self) -> int:
@@ -92,16 +92,16 @@ class _Work:
 
 def _connect(name: str | None, nodes: str | None) -> tuple[Cluster | None, Slurm | None]:
     """Return the cluster and its Slurm, None where there is none; ConfigError for options that do not fit."""
-    from pytest_gpucluster import config  # noqa: PLC0415 - slow to import
-    from pytest_gpucluster.cluster.slurm.client import Slurm, make_slurm  # noqa: PLC0415
-    from pytest_gpucluster.cluster.transport import LocalTransport  # noqa: PLC0415
+    from pytest_gpucluster import config  # slow to import
+    from pytest_gpucluster.cluster.slurm.client import Slurm, make_slurm
+    from pytest_gpucluster.cluster.transport import LocalTransport
 
     if name is None:
         if nodes is not None:
             raise ConfigError("--nodes needs --cluster: the cluster file says how its nodes are allocated")
         return None, Slurm(LocalTransport(), retry_for=0)
     if name == "sandbox":
-        from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415
+        from pytest_gpucluster.sandbox import Sandbox
 
         name = str(Sandbox().cluster_file)
     cluster = config.load_cluster(name)
@@ -115,9 +115,9 @@ def _connect(name: str | None, nodes: str | None) -> tuple[Cluster | None, Slurm
 
 def _files(cluster: Cluster | None) -> list[Leftover]:
     """Return what dead runs have left on this machine, and in the folders that suites share with the nodes."""
-    from pytest_gpucluster.cluster.slurm import leftovers  # noqa: PLC0415
-    from pytest_gpucluster.core.registry import suites  # noqa: PLC0415
-    from pytest_gpucluster.kit import containers  # noqa: PLC0415 - see above
+    from pytest_gpucluster.cluster.slurm import leftovers
+    from pytest_gpucluster.core.registry import suites
+    from pytest_gpucluster.kit import containers
 
     sharing = [suite for suite in suites() if suite.leftovers] if cluster is not None else []
     shared = [folder for suite in sharing for folder in suite.load(suite.leftovers or "")(cluster)]
@@ -126,8 +126,8 @@ def _files(cluster: Cluster | None) -> list[Leftover]:
 
 def _look_at_nodes(cluster: Cluster, slurm: Slurm, nodes: str, work: _Work) -> None:
     """Look for containers of ended jobs, partition by partition."""
-    from pytest_gpucluster.plugin.plan import Selection, make_plan, shares  # noqa: PLC0415 - see above
-    from pytest_gpucluster.plugin.session import make_request  # noqa: PLC0415
+    from pytest_gpucluster.plugin.plan import Selection, make_plan, shares
+    from pytest_gpucluster.plugin.session import make_request
 
     inventory = slurm.nodes()
     plan = make_plan(cluster, inventory, Selection.parse(nodes, None))
@@ -146,9 +146,9 @@ def _look_at_nodes(cluster: Cluster, slurm: Slurm, nodes: str, work: _Work) -> N
 
 def _containers(slurm: Slurm, request: AllocationRequest, work: _Work) -> Iterator[Leftover]:
     """Yield the containers of ended jobs on the nodes of an allocation, while it is held."""
-    from pytest_gpucluster.cluster.channel.channel import Fleet  # noqa: PLC0415 - see above
-    from pytest_gpucluster.cluster.slurm.allocation import Allocation  # noqa: PLC0415
-    from pytest_gpucluster.kit import containers  # noqa: PLC0415
+    from pytest_gpucluster.cluster.channel.channel import Fleet
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.kit import containers
 
     with Allocation.request(slurm, request, say=_say) as held, Fleet.over_slurm(slurm, held) as fleet:
         found, problems = containers.of_ended_jobs(slurm, fleet, ())
@@ -158,4 +158,4 @@ def _containers(slurm: Slurm, request: AllocationRequest, work: _Work) -> Iterat
 
 
 def _say(text: str) -> None:
-    print(text)  # noqa: T201 - a command speaks
+    print(text)

@@ -180,8 +180,8 @@ def _cluster(args: argparse.Namespace, found: History) -> str:
 
 
 def _import(found: History, logs: Sequence[Path]) -> None:
-    from pytest_gpucluster.report.events import read_events  # noqa: PLC0415 - only here
-    from pytest_gpucluster.report.run_snapshot import recorded  # noqa: PLC0415
+    from pytest_gpucluster.report.events import read_events  # only here
+    from pytest_gpucluster.report.run_snapshot import recorded
 
     runs = []
     for path in logs:
@@ -217,7 +217,7 @@ def _about(past: Past) -> str:
 
 
 def _runs(found: History, cluster: str, count: int) -> None:
-    from tabulate import tabulate  # noqa: PLC0415 - slow to import
+    from tabulate import tabulate  # slow to import
 
     rows = [
         (
@@ -237,7 +237,7 @@ def _runs(found: History, cluster: str, count: int) -> None:
 
 
 def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
-    from tabulate import tabulate  # noqa: PLC0415 - slow to import
+    from tabulate import tabulate  # slow to import
 
     node = _name(args.node)
     runs = found.node_runs(cluster, node, args.runs)
@@ -268,7 +268,7 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
 
 
 def _node_metrics(values: Mapping[Measure, Seen], args: argparse.Namespace) -> None:
-    from tabulate import tabulate  # noqa: PLC0415 - slow to import
+    from tabulate import tabulate  # slow to import
 
     chosen = {
         measure: seen
@@ -334,7 +334,7 @@ def _name(node: str) -> str:
 
 
 def _positive(text: str) -> int:
-    from argparse import ArgumentTypeError  # noqa: PLC0415 - only where it is wrong
+    from argparse import ArgumentTypeError  # only where it is wrong
 
     if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) < 2**31:
         raise ArgumentTypeError(f"is to be a number from 1, not {text!r}")
@@ -342,4 +342,4 @@ def _positive(text: str) -> int:
 
 
 def _say(text: str) -> None:
-    print(printable.clean(text))  # noqa: T201 - a command speaks; another user may have written the file
+    print(printable.clean(text))  # a command speaks; another user may have written the file

@@ -69,12 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(error: object, status: int) -> int:
-    print(f"gpucluster: error: {one_line(redact.text(str(error)), 2000)}", file=sys.stderr)  # noqa: T201 - a command speaks
+    print(f"gpucluster: error: {one_line(redact.text(str(error)), 2000)}", file=sys.stderr)
     return status
 
 
 def _say(text: str) -> None:
-    print(text)  # noqa: T201 - a command speaks
+    print(text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
 
     try:
         return version("pytest-gpucluster")
@@ -129,17 +129,17 @@ def _init(args: argparse.Namespace) -> None:
 
 
 def _draft_of_inventory(args: argparse.Namespace) -> tuple[str, str]:
-    from pytest_gpucluster.config.ansible import read_inventory  # noqa: PLC0415 - only init needs it
-    from pytest_gpucluster.config.init_template import from_inventory  # noqa: PLC0415
+    from pytest_gpucluster.config.ansible import read_inventory  # only init needs it
+    from pytest_gpucluster.config.init_template import from_inventory
 
     name = args.name or _file_name(args.inventory.stem)
     return name, from_inventory(read_inventory(args.inventory), name=name, origin=str(args.inventory))
 
 
 def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, str]:
-    from pytest_gpucluster.cluster.slurm.client import Slurm  # noqa: PLC0415
-    from pytest_gpucluster.cluster.transport import LocalTransport  # noqa: PLC0415
-    from pytest_gpucluster.config.init_template import DraftNode, draft  # noqa: PLC0415 - only init needs Slurm
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.cluster.transport import LocalTransport
+    from pytest_gpucluster.config.init_template import DraftNode, draft  # only init needs Slurm
 
     slurm = Slurm(LocalTransport(), retry_for=0)
     try:
@@ -158,9 +158,9 @@ def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, str]:
 
 def _pmi(slurm: Slurm) -> Pmi | None:
     """Ask srun which MPI types it has; None where it does not say."""
-    from pytest_gpucluster.cluster.slurm.mpi_types import read_mpi_list  # noqa: PLC0415
-    from pytest_gpucluster.config.init_template import Pmi  # noqa: PLC0415 - only init needs it
-    from pytest_gpucluster.core.probe import Answer  # noqa: PLC0415
+    from pytest_gpucluster.cluster.slurm.mpi_types import read_mpi_list
+    from pytest_gpucluster.config.init_template import Pmi  # only init needs it
+    from pytest_gpucluster.core.probe import Answer
 
     try:
         done = slurm.transport.run(("srun", "--mpi=list"), timeout=slurm.timeout, env=slurm.env)
@@ -171,7 +171,7 @@ def _pmi(slurm: Slurm) -> Pmi | None:
 
 
 def _of_simulated_sandbox(conf: str | None) -> bool:
-    from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415 - only init needs it
+    from pytest_gpucluster.sandbox import Sandbox  # only init needs it
 
     root = Path(conf or "/etc/slurm/slurm.conf").absolute().parent.parent
     return Sandbox(root).status().get("gpus") == "simulated"
@@ -227,7 +227,7 @@ def _schema_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _schema(args: argparse.Namespace) -> None:
     if args.reference:
-        from pytest_gpucluster.cli import reference as cli_reference  # noqa: PLC0415 - only here
+        from pytest_gpucluster.cli import reference as cli_reference  # only here
 
         text = cli_reference.reference(_parser())
     else:
@@ -248,7 +248,7 @@ def _profiles(args: argparse.Namespace) -> None:
     if args.verb == "show":
         _say(_profile_text(config.load_profile(args.name)))
         return
-    from tabulate import tabulate  # noqa: PLC0415 - slow to import
+    from tabulate import tabulate  # slow to import
 
     rows = [(name, config.load_profile(name).description) for name in config.profile_names()]
     _say(tabulate(rows, headers=("profile", "description"), tablefmt="plain"))
@@ -256,7 +256,7 @@ def _profiles(args: argparse.Namespace) -> None:
 
 def _profile_text(profile: Profile) -> str:
     """Write a profile as a file would state it: with units, and without what it expects nothing of."""
-    import yaml  # noqa: PLC0415 - only here
+    import yaml  # only here
 
     said = _stated(profile.model_dump(mode="json"), profile.model_dump(mode="json", exclude_defaults=True))
     text = yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=110).rstrip()
@@ -348,7 +348,7 @@ def _number(least: int, most: int) -> Callable[[str], int]:
 
 
 def _sandbox(args: argparse.Namespace) -> None:
-    from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415 - only here
+    from pytest_gpucluster.sandbox import Sandbox  # only here
 
     args.act(Sandbox(args.state_dir), args)
 
@@ -380,9 +380,9 @@ def _status(sandbox: Sandbox, _args: argparse.Namespace) -> None:
 
 def _fault(sandbox: Sandbox, args: argparse.Namespace) -> None:
     if args.list:
-        from tabulate import tabulate  # noqa: PLC0415
+        from tabulate import tabulate
 
-        from pytest_gpucluster.sandbox.faults import FAULTS  # noqa: PLC0415 - only here
+        from pytest_gpucluster.sandbox.faults import FAULTS  # only here
 
         rows = [(fault.name, fault.description, fault.check) for fault in FAULTS.values()]
         _say(tabulate(rows, headers=("fault", "what it does", "found by"), tablefmt="plain"))
@@ -422,7 +422,7 @@ def _junit_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _junit(args: argparse.Namespace) -> None:
-    from pytest_gpucluster.report.junit_merge import merge  # noqa: PLC0415 - only here
+    from pytest_gpucluster.report.junit_merge import merge  # only here
 
     if args.out.name == "junit.xml" and args.out.with_name("events.jsonl").exists() and args.out.exists():
         raise ConfigError(f"{args.out}: is a run's own file, and would be lost: name the file to write first")
@@ -449,8 +449,8 @@ def _drains_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _drains(args: argparse.Namespace) -> None:
-    from pytest_gpucluster.drain import PREFIX, listed  # noqa: PLC0415 - only here
-    from pytest_gpucluster.report.events import logs_below  # noqa: PLC0415 - the same
+    from pytest_gpucluster.drain import PREFIX, listed  # only here
+    from pytest_gpucluster.report.events import logs_below
 
     slurm = _slurm_of(args.cluster)
     try:
@@ -468,20 +468,20 @@ def _drains(args: argparse.Namespace) -> None:
     if not rows:
         _say(f"No node is drained with a reason that begins with {PREFIX}")
         return
-    from tabulate import tabulate  # noqa: PLC0415 - slow to import
+    from tabulate import tabulate  # slow to import
 
     _say(tabulate([row.values() for row in rows], headers=list(rows[0]), tablefmt="plain"))
 
 
 def _slurm_of(name: str | None) -> Any:
     """Return the client of a cluster file's Slurm, or of the one that this shell is set up for."""
-    from pytest_gpucluster.cluster.slurm.client import Slurm, make_slurm  # noqa: PLC0415 - only where it is asked for
-    from pytest_gpucluster.cluster.transport import LocalTransport  # noqa: PLC0415
+    from pytest_gpucluster.cluster.slurm.client import Slurm, make_slurm  # only where it is asked for
+    from pytest_gpucluster.cluster.transport import LocalTransport
 
     if name is None:
         return Slurm(LocalTransport(), retry_for=0)
     if name == "sandbox":
-        from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415
+        from pytest_gpucluster.sandbox import Sandbox
 
         return Slurm(LocalTransport(dict(Sandbox().env)), retry_for=0)
     slurm = make_slurm(config.load_cluster(name))

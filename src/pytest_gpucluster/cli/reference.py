@@ -49,7 +49,7 @@ class _Recorder:
 
 
 def _options() -> Iterator[str]:
-    from pytest_gpucluster import plugin  # noqa: PLC0415 - only the reference needs pytest
+    from pytest_gpucluster import plugin  # only the reference needs pytest
 
     recorder = _Recorder()
     for add in (plugin.pytest_addoption, plugin.add_options):
@@ -86,7 +86,7 @@ def _row(*cells: str) -> str:
 
 
 def _markers() -> Iterator[str]:
-    from pytest_gpucluster.plugin import marker_lines  # noqa: PLC0415 - only the reference needs pytest
+    from pytest_gpucluster.plugin import marker_lines  # only the reference needs pytest
 
     yield from ("## Markers", "", "| marker | meaning |", "|---|---|")
     yield from (
@@ -96,7 +96,7 @@ def _markers() -> Iterator[str]:
 
 
 def _fixtures() -> Iterator[str]:
-    from pytest_gpucluster.plugin import fixtures  # noqa: PLC0415 - only the reference needs pytest
+    from pytest_gpucluster.plugin import fixtures  # only the reference needs pytest
 
     yield from ("## Fixtures", "")
     yield "A test that uses a fixture of scope *item*, other than `srun`, `curve` and `table`, runs once per node."
@@ -122,9 +122,9 @@ def _flat(text: str) -> str:
 
 
 def _for_suites() -> Iterator[str]:
-    from pytest_gpucluster import suite  # noqa: PLC0415 - only the reference needs pytest
-    from pytest_gpucluster.core import check as verdict  # noqa: PLC0415
-    from pytest_gpucluster.plugin.expect import Expect  # noqa: PLC0415
+    from pytest_gpucluster import suite  # only the reference needs pytest
+    from pytest_gpucluster.core import check as verdict
+    from pytest_gpucluster.plugin.expect import Expect
 
     yield from ("## For suites", "", "| name | what it does |", "|---|---|")
     for function in (suite.probed, suite.fleet_probed, suite.asks):
@@ -168,11 +168,12 @@ def _leaves(
     parser: argparse.ArgumentParser, words: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
     """Yield each command that does something, with the words that call it."""
-    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]  # noqa: SLF001 - argparse has no public way to read a parser
+    # argparse has no public way to read a parser
+    groups = [it for it in parser._actions if isinstance(it, argparse._SubParsersAction)]  # noqa: SLF001 - see above
     if words and not any(group.required for group in groups):
         yield words, parser
     for group in groups:
-        about = {choice.dest: choice.help for choice in group._choices_actions}  # noqa: SLF001
+        about = {choice.dest: choice.help for choice in group._choices_actions}  # noqa: SLF001 - as above
         for name, one in group.choices.items():
             one.description = one.description or about.get(name)
             yield from _leaves(one, (*words, name))
@@ -180,7 +181,7 @@ def _leaves(
 
 def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
     for action in parser._actions:  # noqa: SLF001 - as above
-        if isinstance(action, (argparse._HelpAction, argparse._SubParsersAction)):  # noqa: SLF001
+        if isinstance(action, (argparse._HelpAction, argparse._SubParsersAction)):  # noqa: SLF001 - as above
             continue
         attributes = {"metavar": action.metavar, "choices": action.choices}
         if not action.option_strings:
@@ -197,8 +198,8 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _checks() -> Iterator[str]:
-    from pytest_gpucluster import suites  # noqa: PLC0415 - only the reference needs all of them
-    from pytest_gpucluster.core import check as verdict  # noqa: PLC0415
+    from pytest_gpucluster import suites  # only the reference needs all of them
+    from pytest_gpucluster.core import check as verdict
 
     suites.import_checks()
     about = verdict.CHECKS

@@ -43,9 +43,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def report(args: argparse.Namespace) -> None:
     """Write report.html and junit.xml, and say what was written."""
-    from pytest_gpucluster.report import html, junit  # noqa: PLC0415 - the other commands need no templates
-    from pytest_gpucluster.report.events import read_events  # noqa: PLC0415 - the same
-    from pytest_gpucluster.report.run_model import read_run  # noqa: PLC0415 - the same
+    from pytest_gpucluster.report import html, junit  # the other commands need no templates
+    from pytest_gpucluster.report.events import read_events
+    from pytest_gpucluster.report.run_model import read_run
 
     log = args.source / LOG if args.source.is_dir() else args.source
     if not log.is_file():
@@ -71,9 +71,9 @@ def report(args: argparse.Namespace) -> None:
 def _comparison(history: Path | None, log: Path) -> ShownComparison | None:
     if history is None:
         return None
-    from pytest_gpucluster.report.events import read_events  # noqa: PLC0415 - only with a history
-    from pytest_gpucluster.report.history import History  # noqa: PLC0415
-    from pytest_gpucluster.report.run_snapshot import recorded  # noqa: PLC0415
+    from pytest_gpucluster.report.events import read_events  # only with a history
+    from pytest_gpucluster.report.history import History
+    from pytest_gpucluster.report.run_snapshot import recorded
 
     run = recorded(read_events(log), str(log))
     with contextlib.closing(History(history)) as kept:
@@ -81,4 +81,4 @@ def _comparison(history: Path | None, log: Path) -> ShownComparison | None:
 
 
 def _say(text: str) -> None:
-    print(text)  # noqa: T201 - a command speaks
+    print(text)

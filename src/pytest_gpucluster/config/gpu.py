@@ -14,7 +14,7 @@ def _xid(number: int) -> int:
 
     Xid catalogue of 2025-10-29: 1 to 172; Fabric Manager User Guide, Appendix D: SXids from 10001 on.
     """
-    if not (1 <= number <= 999 or 10_000 <= number <= 99_999):  # noqa: PLR2004
+    if not (1 <= number <= 999 or 10_000 <= number <= 99_999):
         raise ValueError(f"must be an Xid (1 to 999) or an SXid (10000 to 99999), not {number}")
     return number
 

@@ -40,7 +40,7 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[tuple[Loc, 
 def nearest(word: str, valid: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the valid word that is most like this one, or ''."""
     words = [*valid]
-    begun = [one for one in words if len(word) > 2 and one.startswith(word.lower())]  # noqa: PLR2004 - 'gp' says little
+    begun = [one for one in words if len(word) > 2 and one.startswith(word.lower())]  # 'gp' says little
     close = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.6) or begun
     return f"; did you mean '{close[0]}'?" if close else ""
 

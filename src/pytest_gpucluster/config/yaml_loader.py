@@ -229,5 +229,5 @@ def _typed(text: str) -> Any:
     if text in _BOOLS:
         return _BOOLS[text]
     if _INT.fullmatch(text):
-        return int(text) if len(text) < 4000 else text  # noqa: PLR2004 - Python's own bound on digits
+        return int(text) if len(text) < 4000 else text  # Python's own bound on digits
     return float(text) if _FLOAT.fullmatch(text) else text

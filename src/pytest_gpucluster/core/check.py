@@ -18,7 +18,7 @@ import enum
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ParamSpec, Union
+from typing import Any, ParamSpec
 
 P = ParamSpec("P")
 
@@ -99,7 +99,7 @@ class NotChecked:
     reason: str
 
 
-Judgement = Iterator[Union[Finding, Advisory, Metric, NotApplicable, NotChecked]]  # noqa: UP007 - for Python 3.10
+Judgement = Iterator[Finding | Advisory | Metric | NotApplicable | NotChecked]
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class StepError(SlurmError):
     result: StepResult | None = None
 
 
-class StepTimeout(StepError):  # noqa: N818 - reads as what it is
+class StepTimeout(StepError):  # reads as what it is
     """A step outlived its deadline and was cancelled.
 
     `unstarted` are nodes where no task had begun while others had; `unended` the begun tasks (rank: node) without end.
@@ -73,7 +73,7 @@ class StepTimeout(StepError):  # noqa: N818 - reads as what it is
     unended: Mapping[int, str] = MappingProxyType({})
 
 
-class StepCancelled(SlurmError):  # noqa: N818 - reads as what it is
+class StepCancelled(SlurmError):  # reads as what it is
     """A step was ended from outside (scancel, a signal to srun): never a verdict, so no StepError, which may be one.
 
     `result` is the StepResult of what had come by then.
@@ -86,7 +86,7 @@ class ProbeError(GpuClusterError):
     """A command answered something that its probe does not understand."""
 
 
-class NotAvailable(ProbeError):  # noqa: N818 - a state of the node, not a mistake
+class NotAvailable(ProbeError):  # a state of the node, not a mistake
     """The command of a probe could not run there: the tool is absent or permission is missing."""
 
 

@@ -76,7 +76,7 @@ class Norm(Generic[T]):
         Without a norm nobody knows who is at fault: the finding names all values and where they are, and drains
         nobody. `measured` stands for the shown value.
         """
-        if self.total < 2:  # noqa: PLR2004 - a node cannot differ from itself
+        if self.total < 2:  # a node cannot differ from itself
             return
         if self.clear:
             if worse(value, self.votes[0][0]):

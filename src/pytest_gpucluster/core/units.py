@@ -64,7 +64,7 @@ def share_of(text: str | int, whole: int) -> int:
     """
     match = _SHARE.fullmatch(str(text)[:_LONGEST])
     percent = float(match[2] or 100) if match else 0.0
-    if match is None or not 0 < percent <= 100:  # noqa: PLR2004 - percent
+    if match is None or not 0 < percent <= 100:  # percent
         raise ValueError(f"is to be a number from 1 on, or percent like 90%, not {str(text)[:40]!r}")
     return int(match[1]) if match[1] else math.ceil(whole * percent / 100 - 1e-9)
 
@@ -119,7 +119,7 @@ def parse_option_time(text: str) -> float:
 
 def format_duration(seconds: float) -> str:
     """Write seconds for people: 0.25 s, 12 s, 3 min 5 s, 2 h 10 min, 4 d 3 h."""
-    if seconds < 10:  # noqa: PLR2004
+    if seconds < 10:
         return f"{seconds:.2g} s"
     whole = round(seconds)
     for size, unit, small, small_unit in (

@@ -61,7 +61,9 @@ class ContainerConfig(FrameworkConfig):
         None, description="lowest size of /dev/shm in the container; default: that of the node"
     )
     min_free: Size = Field(10 * 2**30, description="free space on Enroot's data, cache and temporary paths")
-    scratch: FolderPath = Field("/tmp", description="folder on each node for files of the checks")  # noqa: S108 - a node's own
+    scratch: FolderPath = Field(
+        "/tmp", description="folder on each node for files of the checks"
+    )  # a node's own
     save: bool = Field(
         default=True, description="also save a container, which packs the whole image once per node"
     )
@@ -97,7 +99,7 @@ class MpiConfig(FrameworkConfig):
         None, gt=0, description="lowest bandwidth between nodes in GB/s, one way, 4 MiB"
     )
     scratch: FolderPath = Field(
-        "/tmp",  # noqa: S108 - a node's own
+        "/tmp",  # a node's own
         description="folder on each node for the compiled program; must not be mounted noexec",
     )
 
@@ -152,7 +154,7 @@ class RayConfig(FrameworkConfig):
         None, ge=1024, le=32000, description="first port of the head, the others follow; default: free ports"
     )
     temp: FolderPath = Field(
-        "/tmp",  # noqa: S108 - a node's own
+        "/tmp",  # a node's own
         max_length=20,
         description="folder on each node for Ray's session; the path must be short",
     )

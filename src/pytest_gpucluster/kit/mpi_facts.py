@@ -119,7 +119,7 @@ def _speaks(libraries: set[Version], said: Mapping[str, str]) -> tuple[str, ...]
     (library,) = libraries
     if library.name == "Open MPI":
         clients = said.get("ompi-pmi", "").split()  # components of its pmix framework
-        if library.number.split(".")[0].isdigit() and int(library.number.split(".")[0]) >= 5:  # noqa: PLR2004 - PMIx only
+        if library.number.split(".")[0].isdigit() and int(library.number.split(".")[0]) >= 5:  # PMIx only
             return ("pmix",)
         known = {"s1": "pmi1", "s2": "pmi2"}
         types = [

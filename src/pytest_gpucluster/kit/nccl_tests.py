@@ -199,7 +199,7 @@ def explain_rc(rc: int) -> str:
     """Say what an exit status of nccl-tests means; 128 + N is signal N."""
     if rc in EXIT_CODES:
         return f"exit {rc}: {EXIT_CODES[rc]}"
-    if rc > 128:  # noqa: PLR2004 - the shell's own offset for signals
+    if rc > 128:  # the shell's own offset for signals
         return f"exit {rc}: killed by signal {rc - 128}"
     return f"exit {rc}: not an exit code of nccl-tests"
 
@@ -273,7 +273,7 @@ def sweep(first: int, last: int, step: int, *, factor: bool) -> tuple[int, ...]:
     sizes: list[int] = []
     size = first
     while size <= last:
-        if len(sizes) > 100_000 or step < (2 if factor else 1) or (factor and size == 0):  # noqa: PLR2004
+        if len(sizes) > 100_000 or step < (2 if factor else 1) or (factor and size == 0):
             return ()
         sizes.append(size)
         size = size * step if factor else size + step
@@ -680,7 +680,7 @@ def _layout(columns: Sequence[str]) -> _Layout | None:
         return None
     leading = tuple(_LEADING.get(name, "?") for name in names[: starts[0]])
     halves = tuple(tuple(names[a:b]) for a, b in zip(starts, [*starts[1:], len(names)], strict=True))
-    last = halves[0][3] if len(halves[0]) > 3 else ""  # noqa: PLR2004 - time, algbw, busbw, then this
+    last = halves[0][3] if len(halves[0]) > 3 else ""  # time, algbw, busbw, then this
     good = all(
         half[1:] in (("algbw", "busbw", last), ("algbw", "busbw", last, *_STATS)) and half == halves[0]
         for half in halves

@@ -125,7 +125,7 @@ def metrics(run: Run) -> Iterator[Metric]:
         if busbw is not None and run.world > 1:
             yield Metric("busbw", busbw, "GB/s", name, detail=True)  # the curve shows them all
         time = _median([half.time_us for half in halves])
-        if 0 < size <= 8 and time is not None:  # noqa: PLR2004 - latency is asked for at 8 bytes
+        if 0 < size <= 8 and time is not None:  # latency is asked for at 8 bytes
             yield Metric("latency", time, "us", name)
 
 

@@ -225,7 +225,7 @@ def sections(answer: Answer) -> dict[str, Section]:
     if answer.truncated:
         raise ProbeError("nvidia-smi: the answer was cut at the cap")
     parts = _SECTION.split(answer.out)
-    if len(parts) < 4:  # noqa: PLR2004 - what came before, then name, status, text
+    if len(parts) < 4:  # what came before, then name, status, text
         raise ProbeError(
             f"nvidia-smi: no section in the answer: {last_line(answer.err or answer.out)[:120]!r}"
         )
@@ -261,7 +261,7 @@ def _plain(line: str) -> str:
 
 
 def _exit(rc: int) -> str:
-    return f"exit {rc}, signal {rc - 128}" if 128 < rc < 128 + 65 else f"exit {rc}"  # noqa: PLR2004 - sh's rule
+    return f"exit {rc}, signal {rc - 128}" if 128 < rc < 128 + 65 else f"exit {rc}"  # sh's rule
 
 
 # --- CSV ---------------------------------------------------------------------------------------------------------
@@ -749,7 +749,7 @@ def parse_p2p(answer: Answer) -> dict[int, dict[int, str]]:
 def parse_device_files(answer: Answer) -> frozenset[str]:
     """Read the names in /dev that begin with nvidia; NotAvailable where /dev could not be listed."""
     lines = answer.out.split()
-    if len(lines) < 2 or lines[-2] != "entries" or not lines[-1].isdecimal() or lines[-1] == "0":  # noqa: PLR2004
+    if len(lines) < 2 or lines[-2] != "entries" or not lines[-1].isdecimal() or lines[-1] == "0":
         raise NotAvailable(f"ls /dev: {last_line(answer.err) or 'no answer'}")
     return frozenset(lines[:-2])
 

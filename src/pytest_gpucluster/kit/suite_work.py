@@ -32,7 +32,7 @@ class Submission:
         """Return what became of the jobs, as data that can be pickled; called by several threads."""
         raise NotImplementedError
 
-    def withdraw(self, why: str) -> bool:  # noqa: ARG002 - for those that can
+    def withdraw(self, why: str) -> bool:  # for those that can
         """Cancel the jobs where Slurm allows no allocation beside them; return False where they stay."""
         return False
 

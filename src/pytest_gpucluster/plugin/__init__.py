@@ -193,7 +193,7 @@ def _add_run(add: Add) -> None:
         metavar="FILE.prom",
         help="also write the metrics to this file, for the textfile collector of node_exporter",
     )
-    from pytest_gpucluster.core.registry import suites  # noqa: PLC0415 - only where a cluster is asked for
+    from pytest_gpucluster.core.registry import suites  # only where a cluster is asked for
 
     for suite in suites():
         for name, attributes in suite.options.items():
@@ -244,7 +244,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
     option = config.option
     if option.showfixtures or option.show_fixtures_per_test:
-        from pytest_gpucluster.plugin import fixtures  # noqa: PLC0415 - only where it is asked for
+        from pytest_gpucluster.plugin import fixtures  # only where it is asked for
 
         config.pluginmanager.register(fixtures, "gpucluster-fixtures")
     elif option.cluster is not None:
@@ -252,7 +252,7 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(
                 "--cluster: load the plugin by -p pytest_gpucluster.plugin, not from a conftest.py"
             )
-        from pytest_gpucluster.plugin import session_factory as start  # noqa: PLC0415 - only where it is asked for
+        from pytest_gpucluster.plugin import session_factory as start  # only where it is asked for
 
         start.register(config)
 

@@ -252,7 +252,7 @@ class Drainage:
             output[CONFIRMED] = json.dumps(self._confirmed)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any, error: object) -> None:  # noqa: ARG002 - xdist's own names
+    def pytest_testnodedown(self, node: Any, error: object) -> None:  # xdist's own names
         """Take what an xdist worker has tried again."""
         said = getattr(node, "workeroutput", {}).get(CONFIRMED)
         self._confirmed.update(json.loads(said) if said else {})

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import ClusterSession
 
 
-class CheckFailed(AssertionError):  # noqa: N818 - reads as what it is
+class CheckFailed(AssertionError):  # reads as what it is
     """A verdict says that the node, GPU or link is not as it has to be."""
 
 
@@ -87,7 +87,7 @@ class Expect:
         metric = Metric(name, value, unit, device, better=LOWER)
         self._bound(metric, value <= bound, f"<= {bound:g} {unit}", cause, hint)
 
-    def _bound(self, metric: Metric, good: bool, expected: str, cause: str, hint: str) -> None:  # noqa: FBT001
+    def _bound(self, metric: Metric, good: bool, expected: str, cause: str, hint: str) -> None:
         finding = Finding(metric.device or metric.name, f"{metric.value:g} {metric.unit}", expected)
         outcome = Outcome.PASSED if good else Outcome.FAILED  # NaN compares false: it fails
         findings = () if good else (finding,)

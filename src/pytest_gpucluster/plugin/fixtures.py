@@ -120,7 +120,7 @@ def host(node: Node, gpucluster_session: ClusterSession) -> Any:
 
 @fact
 def facts(
-    node: Node,  # noqa: ARG001 - makes an item a node
+    node: Node,  # makes an item a node
     gpucluster_session: ClusterSession,
 ) -> Callable[[AnyProbe], Any]:
     """A function: Probe -> facts of this item's node. If the node cannot provide them: 'not checked: why'."""

@@ -132,7 +132,7 @@ class Hooks:
         lines += [
             f"not tested: {node}: {clean(problem.text)}" for node, problem in list(plan.problems.items())[:10]
         ]
-        if len(plan.problems) > 10:  # noqa: PLR2004
+        if len(plan.problems) > 10:
             lines.append(f"not tested: {len(plan.problems) - 10} more, listed at the end")
         return lines
 
@@ -248,7 +248,7 @@ class Hooks:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
         """Give loads to the lanes that own the nodes."""
-        from pytest_gpucluster.plugin.scheduling import LaneScheduling  # noqa: PLC0415 - only runs with xdist
+        from pytest_gpucluster.plugin.scheduling import LaneScheduling  # only runs with xdist
 
         controller = self.session
         return LaneScheduling(config, log, lambda: getattr(controller, "places", None))
@@ -598,7 +598,7 @@ class Hooks:
 
     def _judge_late(self, late: LateCheck, log: EventLog) -> None:
         """Name the nodes that fail a check since they were given back: no item could judge that."""
-        from pytest_gpucluster.drain import PREFIX  # noqa: PLC0415 - the same
+        from pytest_gpucluster.drain import PREFIX
 
         later = self.tally.unjudged_on(late.check, late.unjudged)
         session = self.config.pluginmanager.get_plugin("session")

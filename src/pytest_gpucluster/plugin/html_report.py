@@ -37,7 +37,7 @@ class Pages:
 
     def write(self) -> None:
         """Write the page."""
-        from pytest_gpucluster.report import html  # noqa: PLC0415 - the start of a run needs no templates
+        from pytest_gpucluster.report import html  # the start of a run needs no templates
 
         with self.reports.writing(self.path):
             events, group = read_events(self.log.path), self.reports.group
@@ -50,6 +50,6 @@ class Pages:
 
 
 def _prepare() -> None:
-    from pytest_gpucluster.report import html  # noqa: PLC0415 - the start of a run needs no templates
+    from pytest_gpucluster.report import html  # the start of a run needs no templates
 
     html.prepare()

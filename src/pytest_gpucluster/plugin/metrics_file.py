@@ -52,7 +52,7 @@ class Gauges:
                     self._write(path, mode)  # its place on a full disk is free
 
     def _write(self, path: Path, mode: int | None) -> None:
-        from pytest_gpucluster.report import prom  # noqa: PLC0415 - the start of a run has no need of it
+        from pytest_gpucluster.report import prom  # the start of a run has no need of it
 
         if path not in self._before:
             self._before[path] = prom.read(path)

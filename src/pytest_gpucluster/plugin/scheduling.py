@@ -34,7 +34,7 @@ def unit_of(nodeid: str, dist: str) -> str:
     return ""
 
 
-class LaneScheduling(LoadScheduling):  # type: ignore[misc] # xdist says no types
+class LaneScheduling(LoadScheduling):
     """A scheduler of xdist. `places` returns the lane of every item, in their order; None: all are for any worker."""
 
     def __init__(
@@ -93,7 +93,7 @@ class LaneScheduling(LoadScheduling):  # type: ignore[misc] # xdist says no type
             lane: workers[0 if lane == ALL else int(lane) % len(workers)] for lane in sorted(self._queues)
         }
 
-    def check_schedule(self, node: WorkerController, duration: float = 0) -> None:  # noqa: ARG002 - xdist's
+    def check_schedule(self, node: WorkerController, duration: float = 0) -> None:  # xdist's
         """Give a worker its next items; end it where there is none for it."""
         if node.shutting_down:
             return

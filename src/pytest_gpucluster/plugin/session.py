@@ -112,7 +112,7 @@ class ClusterSession:
         self.lanes: Lanes = (plan.testable,)
         self.turn_problem = ""  # why the item could not have its nodes
 
-    def turn(self, place: NodeLease | None) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002 - a worker's
+    def turn(self, place: NodeLease | None) -> contextlib.AbstractContextManager[None]:  # a worker's
         """Have the nodes of an item while it runs; a single process always has them."""
         return contextlib.nullcontext()
 
@@ -325,7 +325,7 @@ class ClusterSession:
         if own and path:
             self.record.logs.append(path)
 
-    def outcome(self, suite: Suite) -> Any:  # noqa: ARG002 - the controller's
+    def outcome(self, suite: Suite) -> Any:  # the controller's
         """Return what became of the jobs that a suite submitted before the nodes were allocated; None without any."""
         return None
 
@@ -353,7 +353,7 @@ class ClusterSession:
     def start_giving_back(self) -> None:
         """Begin to let go of the nodes: what is left of the run needs none."""
 
-    def last_look(self, say: Callable[[str], None]) -> dict[str, NodeInfo]:  # noqa: ARG002 - the controller's
+    def last_look(self, say: Callable[[str], None]) -> dict[str, NodeInfo]:  # the controller's
         """Return the nodes that were given back, as Slurm has them once their epilogs have ended."""
         return {}
 
@@ -728,7 +728,7 @@ class Worker(ClusterSession):
     @classmethod
     def take_over(cls, text: str, make_slurm: Callable[[Cluster], Slurm | None]) -> Worker:
         """Make the session from what the controller handed over."""
-        data = pickle.loads(base64.b64decode(text))  # noqa: S301 - our own
+        data = pickle.loads(base64.b64decode(text))  # noqa: S301 - the controller wrote it
         cluster, inventory, plan, held, address, lanes = data
         worker = cls(cluster, inventory, plan, make_slurm(cluster))
         worker.lanes = lanes
@@ -748,7 +748,7 @@ class Worker(ClusterSession):
 
 def open_over_ssh(cluster: Cluster, nodes: tuple[str, ...]) -> Fleet:
     """Open a channel to nodes by one SSH connection each."""
-    from pytest_gpucluster.cluster.channel.over_ssh import fleet_over_ssh  # noqa: PLC0415 - Fabric takes 0.2 s to import
+    from pytest_gpucluster.cluster.channel.over_ssh import fleet_over_ssh  # Fabric takes 0.2 s to import
 
     return fleet_over_ssh(nodes, cluster.ssh, cluster.hosts)
 

@@ -223,7 +223,7 @@ def find_cluster(name: str, profile: str | None, notes: list[str]) -> Cluster:
     """Load the cluster file; `sandbox` is started where it does not run, which `notes` then say."""
     if name != "sandbox":
         return load_cluster(name, profile=profile)
-    from pytest_gpucluster.sandbox import Sandbox  # noqa: PLC0415 - real clusters have no need of it
+    from pytest_gpucluster.sandbox import Sandbox  # real clusters have no need of it
 
     sandbox = Sandbox()
     if not sandbox.running:

@@ -210,7 +210,7 @@ def cell(counter: Counter[str]) -> str:
 
 def number(value: float) -> str:
     """Write a metric with four significant digits, whole numbers whole."""
-    return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"  # noqa: PLR2004
+    return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"
 
 
 def fold(nodes: Iterable[str]) -> str:

@@ -139,4 +139,4 @@ def _foot(area: _Area, gutter: int, sizes: Sequence[int], marks: Mapping[str, st
 
 
 def _label(value: float) -> str:
-    return f"{value:.0f}" if 999.5 <= value < 1e6 else f"{value:.3g}"  # noqa: PLR2004 - no exponent for people
+    return f"{value:.0f}" if 999.5 <= value < 1e6 else f"{value:.3g}"  # no exponent for people

@@ -66,7 +66,9 @@ def write_whole(
     pieces = [data] if isinstance(data, bytes) else data
     try:
         if is_stream(path):
-            with open(os.open(path, os.O_WRONLY | os.O_APPEND), "wb") as file:  # noqa: PTH123 - a Path cannot be opened without O_CREAT
+            with open(  # noqa: PTH123 - a Path cannot be opened without O_CREAT
+                os.open(path, os.O_WRONLY | os.O_APPEND), "wb"
+            ) as file:  # a Path cannot be opened without O_CREAT
                 file.writelines(pieces)
             return
         with contextlib.closing(Folder(path.parent, create=True, group=group)) as folder:

@@ -224,7 +224,7 @@ class History(HistoryFile):
                     ("items", "verdicts", "item"),
                 ):
                     self._db.execute(
-                        f"DELETE FROM {table} WHERE NOT EXISTS "  # noqa: S608 - our own names
+                        f"DELETE FROM {table} WHERE NOT EXISTS "
                         f"(SELECT 1 FROM {rows_in} WHERE {column} = {table}.id)"
                     )
             if old:
@@ -233,7 +233,7 @@ class History(HistoryFile):
 
     def _delete(self, runs: Sequence[int]) -> None:
         for table in _OF_RUN:
-            self._db.executemany(f"DELETE FROM {table} WHERE run = ?", [(run,) for run in runs])  # noqa: S608 - our own names
+            self._db.executemany(f"DELETE FROM {table} WHERE run = ?", [(run,) for run in runs])
         self._db.executemany("DELETE FROM runs WHERE id = ?", [(run,) for run in runs])
 
     # --- reading
@@ -326,7 +326,7 @@ class History(HistoryFile):
         """Return the last runs with a node, newest first, and how its items ended in each."""
         with self._told():
             rows = self._db.execute(
-                f"SELECT {_prefixed('r')}, n.good, n.passed, n.failed, n.error, n.unjudged FROM node_runs n "  # noqa: S608 - our own names
+                f"SELECT {_prefixed('r')}, n.good, n.passed, n.failed, n.error, n.unjudged FROM node_runs n "
                 "JOIN runs r ON r.id = n.run JOIN nodes d ON d.id = n.node WHERE d.cluster = ? AND d.name = ? "
                 "ORDER BY n.started DESC, n.run DESC LIMIT ?",
                 (cluster, node, count),
@@ -339,7 +339,7 @@ class History(HistoryFile):
         wanted = list(runs)
         with self._told():
             return self._db.execute(
-                'SELECT r.run, i."check", v.outcome, v.message FROM items i JOIN nodes d ON d.id = i.node '  # noqa: S608 - our own names
+                'SELECT r.run, i."check", v.outcome, v.message FROM items i JOIN nodes d ON d.id = i.node '
                 "JOIN verdicts v ON v.item = i.id JOIN runs r ON r.id = v.run WHERE d.cluster = ? AND d.name = ? "
                 f"AND v.outcome IN ('failed', 'error') AND r.run IN ({', '.join('?' * len(wanted))}) "
                 'ORDER BY v.started DESC, i."check"',
@@ -378,7 +378,7 @@ class History(HistoryFile):
 
     def _past(self, where: str, values: Sequence[Any], count: int = 1) -> tuple[Past, ...]:
         rows = self._db.execute(
-            f"SELECT {_PAST} FROM runs WHERE {where} ORDER BY started DESC, id DESC LIMIT ?",  # noqa: S608 - our own words
+            f"SELECT {_PAST} FROM runs WHERE {where} ORDER BY started DESC, id DESC LIMIT ?",
             (*values, count),
         )
         return tuple(_made(row) for row in rows)
@@ -452,7 +452,7 @@ class History(HistoryFile):
         else:
             where, values = "v.started < ? AND r.good", [past.started]  # type: ignore[list-item] # SQL's values
         row = self._db.execute(
-            "SELECT v.outcome FROM verdicts v JOIN node_runs r ON r.node = ? AND r.started = v.started AND "  # noqa: S608 - our own words
+            "SELECT v.outcome FROM verdicts v JOIN node_runs r ON r.node = ? AND r.started = v.started AND "
             f"r.run = v.run WHERE v.item = ? AND {where} ORDER BY v.started DESC LIMIT 1",
             (node, item[0], *values),
         ).fetchone()
@@ -471,13 +471,13 @@ class History(HistoryFile):
         columns = '"check", name, unit, device, median'
         for past in earlier:
             for *key, median in self._db.execute(
-                f"SELECT {columns} FROM fleet WHERE run = ?",  # noqa: S608 - our own names
+                f"SELECT {columns} FROM fleet WHERE run = ?",
                 (self._id(past),),
             ):
                 medians[tuple(key)].append(median)
         now = {
             tuple(key): median
-            for *key, median in self._db.execute(f"SELECT {columns} FROM fleet WHERE run = ?", (number,))  # noqa: S608 - our own names
+            for *key, median in self._db.execute(f"SELECT {columns} FROM fleet WHERE run = ?", (number,))
         }
         return {
             key: Fleet(

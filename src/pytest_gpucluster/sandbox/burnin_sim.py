@@ -66,7 +66,7 @@ class Gpus:
         rows = {line.split("\t")[0]: line.split("\t")[2:] for line in shown.read("gpus").splitlines()}
         self.uuids, self.names = rows["uuid"][:count], rows["name"]
         self.buses = [bus[4:].lower() for bus in rows["pci.bus_id"]]
-        self.noise = random.Random(f"{node}/{os.getpid()}")  # noqa: S311 - nothing secret
+        self.noise = random.Random(f"{node}/{os.getpid()}")  # nothing secret
         self.load: dict[str, Any] = self.fault["load"]  # of a healthy GPU: models.Load
         self.idle: dict[str, list[str]] = {}
         self.done = 0
@@ -138,7 +138,7 @@ class Gpus:
             )
         elif load == "nccl":
             rank, size = command["first"] + gpu, command["size"]
-            if size < 2:  # noqa: PLR2004 - a pair
+            if size < 2:  # a pair
                 yield {"skip": "one GPU alone has nothing to reduce with"}
                 return
             wrong = self.network["wrong"]
@@ -188,7 +188,7 @@ class Gpus:
 def payload_of(base: Path) -> types.ModuleType:
     """Return the real payload."""
     module = types.ModuleType("burnin")
-    exec(compile((base / "burnin_payload.py").read_text(), "burnin.py", "exec"), module.__dict__)  # noqa: S102 - our own
+    exec(compile((base / "burnin_payload.py").read_text(), "burnin.py", "exec"), module.__dict__)
     return module
 
 
@@ -236,7 +236,7 @@ def dcgmi(shown: Shown, argv: list[str]) -> int:
         }
     ]
     further = [("Integration", "PCIe"), ("Hardware", "GPU Memory")] if level > 1 else []
-    further += [("Hardware", "Diagnostic"), ("Stress", "Targeted Stress")] if level > 2 else []  # noqa: PLR2004
+    further += [("Hardware", "Diagnostic"), ("Stress", "Targeted Stress")] if level > 2 else []
     for category, name in further or ([("Hardware", "GPU Memory")] if fault else []):
         results: list[dict[str, Any]] = []
         for gpu in range(count):

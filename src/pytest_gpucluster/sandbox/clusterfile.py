@@ -118,7 +118,7 @@ def simulated(node: Node, spec: Model, shared: str) -> tuple[dict[str, Any], dic
             {"path": m.path, "fstype": m.fstype, "source": m.source, "options": m.options.split(",")[:1]}
             | ({"min_free": "1TiB"} if m.size_kb > 4 * 2**30 else {})
             for m in node.mounts
-            if m.path != "/dev/shm"  # noqa: S108 - a mount point
+            if m.path != "/dev/shm"  # a mount point
         ],
         "shared_storage": [shared],
         "packages": {

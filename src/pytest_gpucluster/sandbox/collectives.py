@@ -82,7 +82,7 @@ class World:
 
 def busbw(world: World, collective: str, size: int) -> float:
     """Return the bus bandwidth in GB/s at a message size in bytes, without noise; 0 for one rank."""
-    if world.ranks < 2:  # noqa: PLR2004 - one rank moves nothing
+    if world.ranks < 2:  # one rank moves nothing
         return 0.0
     algbw = _peak(world) * SHARES.get(collective, 0.6) / factor_of(collective, world.ranks)
     start = START_US + NODE_US * math.log2(max(1, len(world.nodes)))
@@ -160,7 +160,7 @@ def options(argv: list[str]) -> dict[str, str] | None:
         name, joined, value = word.lstrip("-").partition("=")
         if word.startswith("--"):
             name = _LONG.get(name, "")
-        elif word.startswith("-") and len(word) > 2:  # noqa: PLR2004 - -b8M
+        elif word.startswith("-") and len(word) > 2:  # -b8M
             name, joined, value = word[1], "=", word[2:]
         if not word.startswith("-") or len(name) != 1 or name not in _VALUED:
             return None
@@ -221,7 +221,7 @@ def _frozen(folder: Path, node: str) -> bool:
     return (folder / node / "fault.hang").exists()
 
 
-def _run(  # noqa: PLR0917 - private, called once
+def _run(  # private, called once
     world: World, collective: str, program: str, chosen: dict[str, str], me: str, folder: Path
 ) -> int:
     if any(node.crash for node in world.nodes.values()):
@@ -237,7 +237,7 @@ def _run(  # noqa: PLR0917 - private, called once
     if any(node.hang for node in world.nodes.values()):
         time.sleep(86_400)
     wrong = sum(node.wrong for node in world.nodes.values()) if chosen["c"] != "0" else 0
-    noise = random.Random(  # noqa: S311 - repeatable, nothing secret
+    noise = random.Random(  # repeatable, nothing secret
         "/".join([*world.nodes, os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", "")])
     )
     measured = []
@@ -341,7 +341,7 @@ def _log(world: World, gpu: int, me: str) -> None:
 
 def channels(rank: int, ranks: int, per_node: int, net: str, within: str) -> list[str]:
     """Return the ring's connections of one rank, as that rank logs them."""
-    if ranks < 2:  # noqa: PLR2004 - one rank has nobody to talk to
+    if ranks < 2:  # one rank has nobody to talk to
         return []
     after, before = (rank + 1) % ranks, (rank - 1) % ranks
     lines = []
@@ -393,7 +393,7 @@ def rounds(argv: list[str], folder: Path, base: Path) -> int:
     nodes = expand(os.environ["SLURM_STEP_NODELIST"])
     gpus = int(os.environ["SLURM_STEP_NUM_TASKS"]) // len(nodes)
     health = {node: _health(folder, base, node) for node in nodes}
-    noise = random.Random(  # noqa: S311 - repeatable, nothing secret
+    noise = random.Random(  # repeatable, nothing secret
         "/".join([*nodes, os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", "")])
     )
     gone: set[str] = set()
@@ -429,7 +429,7 @@ def _group(
         gone.update(names)
         return {"problem": "NCCL error: unhandled system error"}
     ranks = len(members) * world.gpus if ":" not in members[0] else len(members)
-    if ranks < 2:  # noqa: PLR2004 - one rank moves nothing
+    if ranks < 2:  # one rank moves nothing
         return {"problem": "one rank alone has no bus bandwidth"}
     if len(world.nodes) == 1 and ":" in members[0]:
         world = World(world.nodes, 2)

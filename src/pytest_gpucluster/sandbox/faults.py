@@ -300,7 +300,7 @@ def _stray_process(node: Node, options: Options) -> None:
 @_fault("gpu.xid", "the driver reports an Xid", xid=79, gpu=5)
 def _xid(node: Node, options: Options) -> None:
     bus = _gpu(node, options).fields["pci.bus_id"][4:12].lower()
-    text = "GPU has fallen off the bus." if int(options["xid"]) == 79 else "Ch 00000008"  # noqa: PLR2004 - Xid 79
+    text = "GPU has fallen off the bus." if int(options["xid"]) == 79 else "Ch 00000008"  # Xid 79
     line = (
         f"[1802114.551208] NVRM: Xid (PCI:{bus}): {options['xid']}, pid='<unknown>', name=<unknown>, {text}"
     )
@@ -324,7 +324,7 @@ def _driver_drift(node: Node, options: Options) -> None:
 
 
 @_fault("gpu.fabric_manager", "nvidia-fabricmanager is dead")
-def _fabric_manager_dead(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes have one form
+def _fabric_manager_dead(node: Node, options: Options) -> None:  # all changes have one form
     _there(node.spec.nvswitch, "NVSwitch", node)
     node.services["nvidia-fabricmanager"] = "inactive"
     node.processes = [process for process in node.processes if process.comm != "nv-fabricmanage"]
@@ -388,7 +388,7 @@ def _clock_skew(node: Node, options: Options) -> None:
 
 
 @_fault("os.time_sync", "the clock is not synchronised")
-def _time_not_synchronised(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes have one form
+def _time_not_synchronised(node: Node, options: Options) -> None:  # all changes have one form
     node.time_synchronised = False
 
 
@@ -410,17 +410,17 @@ def _missing_mount(node: Node, options: Options) -> None:
 
 
 @_fault("os.shared_storage", "what other nodes write to shared storage is not seen")
-def _shared_storage(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes have one form
+def _shared_storage(node: Node, options: Options) -> None:  # all changes have one form
     node.hidden.append(node.mounts[-1].path)
 
 
 @_fault("os.zombies", "a process died and nobody waits for it")
-def _zombie(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes have one form
+def _zombie(node: Node, options: Options) -> None:  # all changes have one form
     node.processes.append(Process(31_337, 1, "Z", 86_400, "alice", "python3", "[python3] <defunct>"))
 
 
 @_fault("os.dstate", "a process hangs in the kernel (state D)")
-def _d_state(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes have one form
+def _d_state(node: Node, options: Options) -> None:  # all changes have one form
     node.processes.append(Process(31_415, 1, "D", 7_200, "alice", "dd", "dd if=/home/alice/x of=/raid/x"))
 
 
@@ -430,7 +430,7 @@ def _high_load(node: Node, options: Options) -> None:
 
 
 @_fault("os.kernel_log", "the kernel reports a machine check")
-def _mce(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes have one form
+def _mce(node: Node, options: Options) -> None:  # all changes have one form
     node.kernel_log += [
         "[1700000.100100] mce: [Hardware Error]: Machine check events logged",
         "[1700000.100131] mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: be00000000800092",
@@ -438,7 +438,7 @@ def _mce(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes ha
 
 
 @_fault("os.taint", "the kernel has died before, and goes on")
-def _oops(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes have one form
+def _oops(node: Node, options: Options) -> None:  # all changes have one form
     node.taint |= 1 << 7
 
 
@@ -458,7 +458,7 @@ def _service_dead(node: Node, options: Options) -> None:
 
 
 @_fault("os.systemd", "systemd does not answer")
-def _systemd_gone(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes have one form
+def _systemd_gone(node: Node, options: Options) -> None:  # all changes have one form
     node.systemd = False
 
 
@@ -486,7 +486,7 @@ def _rebooted(node: Node, options: Options) -> None:
 
 
 @_fault("fabric.peer_memory", "proprietary kernel modules without nvidia_peermem: no GPUDirect RDMA")
-def _no_peermem(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes have one form
+def _no_peermem(node: Node, options: Options) -> None:  # all changes have one form
     _there(node.hcas, "adapters", node)
     node.modules.pop("nvidia_peermem")
     node.open_modules = False
@@ -544,7 +544,7 @@ def _ib_link_layer(node: Node, options: Options) -> None:
 
 
 @_fault("fabric.acs", "PCIe access control is on: GPUs and adapters do not talk directly")
-def _acs_on(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes have one form
+def _acs_on(node: Node, options: Options) -> None:  # all changes have one form
     _there(node.hcas, "adapters", node)
     node.acs = True
 
@@ -579,7 +579,7 @@ def _slow_crowd(node: Node, options: Options) -> None:
 
 
 @_fault("nccl.pairs", "NCCL finds no InfiniBand on the node and uses sockets")
-def _no_infiniband(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes have one form
+def _no_infiniband(node: Node, options: Options) -> None:  # all changes have one form
     _there(node.hcas, "adapters", node)
     node.network.infiniband = False
 
@@ -590,17 +590,17 @@ def _wrong_data(node: Node, options: Options) -> None:
 
 
 @_fault("nccl.alone", "collectives with the node never end")
-def _nccl_hang(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes have one form
+def _nccl_hang(node: Node, options: Options) -> None:  # all changes have one form
     node.network.hang = True
 
 
 @_fault("nccl.alone", "NCCL fails on the node")
-def _nccl_crash(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes have one form
+def _nccl_crash(node: Node, options: Options) -> None:  # all changes have one form
     node.network.crash = True
 
 
 @_fault("nccl.alone", "two ranks of the node use the same GPU")
-def _rank_mixup(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes have one form
+def _rank_mixup(node: Node, options: Options) -> None:  # all changes have one form
     node.network.swap_ranks = True
 
 
@@ -656,12 +656,12 @@ def _burn_dcgm(node: Node, options: Options) -> None:
 
 
 @_fault("burnin.storage", "storage returns other data than were written")
-def _burn_storage(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes have one form
+def _burn_storage(node: Node, options: Options) -> None:  # all changes have one form
     node.burn.storage = True
 
 
 @_fault("burnin.memory", "the memory of the host loses a bit")
-def _burn_memory(node: Node, options: Options) -> None:  # noqa: ARG001 - all changes have one form
+def _burn_memory(node: Node, options: Options) -> None:  # all changes have one form
     node.burn.memory = True
 
 

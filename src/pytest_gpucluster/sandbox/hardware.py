@@ -351,7 +351,7 @@ def _kernel_log(spec: Model) -> list[str]:
 def _mounts(shared: str) -> list[Mount]:
     return [
         Mount("/", "/dev/nvme0n1p2", "ext4", "rw,relatime", 921 * GIB_KB, 84 * GIB_KB),
-        Mount("/dev/shm", "tmpfs", "tmpfs", "rw,nosuid,nodev", 1008 * GIB_KB, 0),  # noqa: S108 - a mount point
+        Mount("/dev/shm", "tmpfs", "tmpfs", "rw,nosuid,nodev", 1008 * GIB_KB, 0),  # a mount point
         Mount("/boot/efi", "/dev/nvme0n1p1", "vfat", "rw,relatime", GIB_KB, 6200),
         Mount("/raid", "/dev/md0", "ext4", "rw,noatime", 28_000 * GIB_KB, 1_300 * GIB_KB),
         Mount(

@@ -37,7 +37,7 @@ def reserve(count: int) -> Iterator[int]:
 
 def _free_block(count: int) -> int:
     for _ in range(_TRIES):
-        first = random.randrange(FIRST, LAST - count)  # noqa: S311 - no secret
+        first = random.randrange(FIRST, LAST - count)  # no secret
         if all(_is_free(port) for port in range(first, first + count)):
             return first
     raise SandboxError(

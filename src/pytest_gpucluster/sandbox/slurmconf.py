@@ -71,7 +71,7 @@ def own_hosts(host: str, controller: str, addresses: Sequence[str]) -> Wiring:
         controller_port=CONTROLLER_PORT,
         nodes=f"NodeAddr={','.join(addresses)} Port={NODE_PORT}",
         communication="",
-        tmp="/tmp",  # noqa: S108 - each node has its own
+        tmp="/tmp",  # each node has its own
     )
 
 

@@ -540,7 +540,7 @@ class Fleet:
     def _patience(self) -> float:
         """Seconds for all agents to start: once half of them are there, some times what that took is enough."""
         half = (len(self.nodes) + 1) // 2
-        if len(self.nodes) < 2 or len(self._ready) < half:  # noqa: PLR2004 - nobody to compare with
+        if len(self.nodes) < 2 or len(self._ready) < half:  # nobody to compare with
             return self._launch_timeout
         took = sorted(self._ready.values())[half - 1] - self._started
         return min(self._launch_timeout, STRAGGLER + STRAGGLER_FACTOR * took)
@@ -644,7 +644,7 @@ class Fleet:
             elif os.getpgrp() != self._popen.pid:
                 os.killpg(self._popen.pid, number)
 
-    def __enter__(self) -> Fleet:  # noqa: PYI034 - Self is not in Python 3.10
+    def __enter__(self) -> Fleet:  # Self is not in Python 3.10
         return self
 
     def __exit__(self, *_: object) -> None:

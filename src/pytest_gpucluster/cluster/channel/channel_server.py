@@ -40,7 +40,7 @@ def _folder_of_run() -> Path:
     """Return our folder among the temporary files, or in /tmp where its socket's path would be too long."""
     name = runmark.name_of_run(suffix=secrets.token_hex(2))
     usual = Path(tempfile.gettempdir(), name)
-    return usual if len(os.fsencode(usual / SOCKET)) <= MAX_PATH else Path("/tmp", name)  # noqa: S108 - of mode 0700
+    return usual if len(os.fsencode(usual / SOCKET)) <= MAX_PATH else Path("/tmp", name)  # of mode 0700
 
 
 class FleetServer:

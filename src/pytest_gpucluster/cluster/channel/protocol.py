@@ -79,7 +79,7 @@ def request(number: int, tasks: Iterable[int] | None, seconds: int, cap: int, co
 def _escaped(command: str) -> str:
     raw = command.encode("utf-8", "surrogateescape")
     return "".join(
-        chr(byte) if 0x20 <= byte <= 0x7E and byte != ord("\\") else f"\\0{byte:03o}"  # noqa: PLR2004 - ASCII
+        chr(byte) if 0x20 <= byte <= 0x7E and byte != ord("\\") else f"\\0{byte:03o}"  # ASCII
         for byte in raw
     )
 

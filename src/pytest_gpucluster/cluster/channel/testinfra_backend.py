@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NAME = "gpucluster"
 
 
-class FleetBackend(BaseBackend):  # type: ignore[misc] # testinfra is not typed
+class FleetBackend(BaseBackend):
     """Runs testinfra's commands on one node of a channel.
 
     `timeout` in seconds and `cap` in bytes hold for each command. TransportError where the node is lost, did not end

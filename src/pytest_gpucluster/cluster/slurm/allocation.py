@@ -307,7 +307,7 @@ class _Holder:
         said, begin = len(self.errors), time.monotonic()
         try:
             code = self.process.wait(15)
-            killed = code > 128 or code < 0  # noqa: PLR2004 - by a signal
+            killed = code > 128 or code < 0  # by a signal
         except subprocess.TimeoutExpired:
             killed = True
         # a controller that was away meanwhile may have forgotten that salloc gave the nodes back

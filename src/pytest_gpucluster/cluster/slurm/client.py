@@ -92,7 +92,7 @@ class Slurm:
         self,
         *argv: str,
         timeout: float | None = None,
-        input: str | None = None,  # noqa: A002 - subprocess's own word
+        input: str | None = None,  # subprocess's own word
         env: Mapping[str, str | None] | None = None,
     ) -> str:
         """Run a Slurm command and return its standard output.
@@ -220,7 +220,7 @@ def make_slurm(cluster: Cluster) -> Slurm | None:
         return None
     environment = {"SLURM_CONF": cluster.slurm.conf} if cluster.slurm.conf else {}
     if cluster.transport.kind == "ssh":
-        from pytest_gpucluster.cluster.transport.ssh import SshTransport  # noqa: PLC0415 - Fabric takes 0.2 s to import
+        from pytest_gpucluster.cluster.transport.ssh import SshTransport  # Fabric takes 0.2 s to import
 
         return Slurm(SshTransport(cluster.transport, environment, path=cluster.slurm.bin))
     if cluster.slurm.bin:

@@ -60,7 +60,7 @@ def folders(*more: Path) -> list[Leftover]:
     A run makes the folder of its socket in either place of the two (channel_server.py).
     """
     judged = []
-    for place in dict.fromkeys((Path(tempfile.gettempdir()), Path("/tmp"), *more)):  # noqa: S108 - only what is ours
+    for place in dict.fromkeys((Path(tempfile.gettempdir()), Path("/tmp"), *more)):  # only what is ours
         for path in sorted((*place.glob(f"{runmark.PREFIX}-*"), *place.glob(f".{runmark.PREFIX}-*"))):
             name = path.name.removeprefix(".")
             if runmark.mark_in(name) and _is_own_folder(path):
@@ -121,7 +121,7 @@ def _queue(slurm: Slurm) -> list[tuple[str, str, str]]:
         line.split(maxsplit=2)
         for line in slurm.run("squeue", "--me", "-h", "-a", "-o", "%F %T %j").splitlines()
     )
-    return [(words[0], words[1], words[2]) for words in lines if len(words) == 3]  # noqa: PLR2004 - a job may have no name
+    return [(words[0], words[1], words[2]) for words in lines if len(words) == 3]  # a job may have no name
 
 
 def _remove_folder(path: Path) -> None:

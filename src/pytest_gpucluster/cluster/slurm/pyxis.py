@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - a message and its meaning are read together, on one line
 """Pyxis's options of srun, and what its messages mean (read off Pyxis 0.24.0 and Enroot 4.1.2)."""
 
 from __future__ import annotations

@@ -457,7 +457,7 @@ class _Reader:
             self.step_id = frame[5].decode(errors="replace")
         elif frame[5].isdigit():
             task.rc = int(frame[5])
-            task.signal = task.rc - 128 if 128 < task.rc <= 128 + MAX_SIGNAL else None  # noqa: PLR2004 - sh's rule
+            task.signal = task.rc - 128 if 128 < task.rc <= 128 + MAX_SIGNAL else None  # sh's rule
 
     def _end_lines(self) -> None:
         for task in self.tasks.values():
@@ -571,4 +571,4 @@ def _timeout(
 
 def _shorten(command: str) -> str:
     line, _, more = command.partition("\n")  # a payload's source
-    return line if len(line) <= 300 and not more else line[:297] + "..."  # noqa: PLR2004 - a few terminal lines
+    return line if len(line) <= 300 and not more else line[:297] + "..."  # a few terminal lines

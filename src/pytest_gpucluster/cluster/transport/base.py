@@ -79,7 +79,7 @@ class Transport(Protocol):
         argv: Sequence[str],
         *,
         timeout: float,
-        input: str | None = None,  # noqa: A002 - subprocess's own word
+        input: str | None = None,  # subprocess's own word
         env: Mapping[str, str | None] | None = None,
     ) -> Completed:
         """Run to the end; TransportError where it is not found or outlives `timeout` seconds."""

@@ -47,7 +47,7 @@ class LocalTransport:
         argv: Sequence[str],
         *,
         timeout: float,
-        input: str | None = None,  # noqa: A002 - subprocess's own word
+        input: str | None = None,  # subprocess's own word
         env: Mapping[str, str | None] | None = None,
     ) -> Completed:
         """Run to the end and return what came out; undecodable bytes are replaced.
@@ -113,7 +113,7 @@ class LocalTransport:
     def count(self, program: str) -> None:
         """Count one start of a program, by its last path part."""
         with self._lock:
-            self.started[os.path.basename(program)] += 1  # noqa: PTH119 - a name, not a file
+            self.started[os.path.basename(program)] += 1  # a name, not a file
 
     def names(self) -> Collection[str]:
         """Return the names of the environment variables that a process inherits."""
@@ -133,7 +133,7 @@ class LocalTransport:
         return {name: value for name, value in merged.items() if value is not None}
 
 
-class _TooMuch(Exception):  # noqa: N818 - becomes a TransportError at once
+class _TooMuch(Exception):  # becomes a TransportError at once
     """More output than any control command has to give."""
 
 
@@ -200,7 +200,7 @@ def kill_group(process: subprocess.Popen[_Bytes] | RemoteProcess, sig: int = sig
 
 
 def _not_found(program: str) -> str:
-    if os.path.basename(program) in _SLURM:  # noqa: PTH119 - a name, not a file
+    if os.path.basename(program) in _SLURM:  # a name, not a file
         return (
             f"{program}: not found on this machine: install Slurm's client tools, "
             "or name a login node under transport in the cluster file"
@@ -210,4 +210,4 @@ def _not_found(program: str) -> str:
 
 def _short(argv: Sequence[str]) -> str:
     text = one_line(" ".join(redact.words(argv)), 4096)
-    return text if len(text) <= 120 else text[:117] + "..."  # noqa: PLR2004 - one terminal line
+    return text if len(text) <= 120 else text[:117] + "..."  # one terminal line

@@ -36,7 +36,7 @@ _NOISE_LIMIT = 1 << 20  # bytes that a login shell may print before our command 
 _AFTER_KILL = 10.0  # seconds until a process that was killed is given up
 
 
-class ConnectionLost(TransportError):  # noqa: N818 - what happened
+class ConnectionLost(TransportError):  # what happened
     """The connection broke. `begun`: the command may have done its work."""
 
     def __init__(self, message: str, *, begun: bool) -> None:
@@ -175,7 +175,7 @@ class RemoteProcess:
             sent = True  # what is sent may arrive, though sending failed
             self._channel.sendall(line)
             words = self._skip_to(self.stdout, nonce, numbered=True)  # where merged, stderr's comes too
-            if len(words) == 2 and words[1].isdigit():  # noqa: PLR2004 - nonce and pid
+            if len(words) == 2 and words[1].isdigit():  # nonce and pid
                 if not self._merged:
                     self._skip_to(self.stderr, nonce)
                 self.pid = int(words[1])

@@ -161,7 +161,7 @@ class SshTransport:
         argv: Sequence[str],
         *,
         timeout: float,
-        input: str | None = None,  # noqa: A002 - subprocess's own word
+        input: str | None = None,  # subprocess's own word
         env: Mapping[str, str | None] | None = None,
     ) -> Completed:
         """Run to the end and return what came out; undecodable bytes are replaced.
@@ -221,7 +221,7 @@ class SshTransport:
     def count(self, program: str) -> None:
         """Count one start of a program, by its last path part."""
         with self._lock:
-            self.started[os.path.basename(program)] += 1  # noqa: PTH119 - a name, not a file
+            self.started[os.path.basename(program)] += 1  # a name, not a file
 
     def names(self) -> Collection[str]:
         """Return the names of the variables of an SSH session there; asked once."""
@@ -289,7 +289,7 @@ def repeatable(argv: Sequence[str]) -> bool:
     >>> repeatable(["scontrol", "show", "node"]), repeatable(["sbatch", "job.sh"])
     (True, False)
     """
-    name = os.path.basename(argv[0])  # noqa: PTH119 - a name, not a file
+    name = os.path.basename(argv[0])  # a name, not a file
     if name == "scontrol":
         verb = next((word for word in argv[1:] if not word.startswith("-")), "")
         return verb in {"show", "ping"}
@@ -298,4 +298,4 @@ def repeatable(argv: Sequence[str]) -> bool:
 
 def _short(argv: Sequence[str]) -> str:
     text = shlex.join(redact.words(argv))
-    return text if len(text) <= 120 else text[:117] + "..."  # noqa: PLR2004 - one terminal line
+    return text if len(text) <= 120 else text[:117] + "..."  # one terminal line

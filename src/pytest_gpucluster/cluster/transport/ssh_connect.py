@@ -48,19 +48,19 @@ class SshError(TransportError):
         self.transient, self.busy = transient, busy
 
 
-class _WrongKey(Exception):  # noqa: N818 - caught where it is explained
+class _WrongKey(Exception):  # caught where it is explained
     def __init__(self, key: paramiko.PKey, verdict: str) -> None:
         super().__init__(verdict)
         self.key, self.verdict = key, verdict
 
 
-class _Strict(paramiko.MissingHostKeyPolicy):  # type: ignore[misc] # paramiko is not typed
+class _Strict(paramiko.MissingHostKeyPolicy):
     """Judges every host key by the known_hosts files; paramiko's client itself is told of none."""
 
     def __init__(self, entries: tuple[known_hosts.Entry, ...]) -> None:
         self._entries = entries
 
-    def missing_host_key(self, client: Any, hostname: str, key: paramiko.PKey) -> None:  # noqa: ARG002 - paramiko's
+    def missing_host_key(self, client: Any, hostname: str, key: paramiko.PKey) -> None:  # paramiko's
         verdict = known_hosts.judge(self._entries, hostname, key.get_name(), key.get_base64())
         if verdict != "known":
             raise _WrongKey(key, verdict)
@@ -81,7 +81,7 @@ def _heed_request(channel: Any, message: Any) -> None:
         channel.status_event.set()
 
 
-class _Wire(paramiko.Transport):  # type: ignore[misc] # paramiko is not typed
+class _Wire(paramiko.Transport):
     """Paramiko's transport, without its waits, and with an end when nobody is there any more."""
 
     # one pass over each packet in place of two

@@ -1,6 +1,5 @@
 # A hung or broken backend may raise anything (BLE001); "in place" is a flag of the domain (FBT); old torch keeps two
 # calls private (SLF001); errors are raised where they are found and told in one place (TRY301).
-# ruff: noqa: BLE001, FBT001, FBT002, FBT003, PLR0917, SLF001, TRY301
 """Collectives on torch.distributed: bus bandwidth and correctness, without nccl-tests. One process a GPU.
 
 Runs on the nodes, under the site's python with torch (1.13 and later) or a container's; nothing else is imported.
@@ -470,7 +469,10 @@ class Sweep:
         factor = busbw_factor(collective, self.place.size)
         for dtype in self.args.datatype:
             for nbytes in sizes(self.args):
-                with Deadline(self.args.deadline, lambda: self.late(collective, nbytes)):  # noqa: B023 - ends with the loop's turn
+                with Deadline(
+                    self.args.deadline,
+                    lambda: self.late(collective, nbytes),  # noqa: B023 - ends with the loop's turn
+                ):  # ends with the loop's turn
                     found, row, rates = self.row(collective, nbytes, dtype, factor)
                 self.print(row)
                 bad += found
@@ -645,7 +647,7 @@ class HeartbeatMonitor:
         self.over = threading.Event()
         self.thread = threading.Thread(target=self.watch, daemon=True)
 
-    def __enter__(self) -> "HeartbeatMonitor":  # noqa: PYI034 - Python 3.6 has no Self
+    def __enter__(self) -> "HeartbeatMonitor":  # Python 3.6 has no Self
         self.thread.start()
         return self
 
@@ -959,7 +961,7 @@ def schedule_of(args: Any, env: Mapping[str, str]) -> List[List[List[str]]]:
                 raise ValueError("a round needs disjoint groups of names: %s" % json.dumps(groups)[:80])
     except (ValueError, TypeError) as error:
         raise Failure(EXIT_USAGE, "no schedule in --schedule or COLLECTIVE_SCHEDULE: %s" % error) from None
-    return rounds  # type: ignore[no-any-return]
+    return rounds
 
 
 def prepare(args: Any, env: Any, place: RankPlace) -> None:
@@ -986,8 +988,8 @@ def work(args: Any, place: RankPlace) -> int:
     schedule = schedule_of(args, os.environ) if args.mode == "rounds" else []
     prepare(args, os.environ, place)
     try:
-        import torch  # noqa: PLC0415 - after the environment is set
-        import torch.distributed  # noqa: PLC0415
+        import torch  # after the environment is set
+        import torch.distributed
     except ImportError as error:
         raise Failure(EXIT_USAGE, "%s: give the environment a python that has torch" % error) from None
     meeting = Rendezvous(torch, place, args.rendezvous)

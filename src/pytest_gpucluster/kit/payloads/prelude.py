@@ -1,5 +1,4 @@
 # A broken framework may raise anything (BLE001).
-# ruff: noqa: BLE001
 """What the payloads share. `payload_step.sent` puts this text in place of a payload's import of it.
 
 Python 3.6 and the standard library only. A payload must not define any of these names again: sent, both are one module.
@@ -23,7 +22,7 @@ FIRST_PORT, PORT_SPREAD = 20000, 12000  # below 32768, where Linux begins to han
 _WRITING = threading.Lock()
 
 
-class Failure(Exception):  # noqa: N818 - it says what went wrong to people
+class Failure(Exception):  # it says what went wrong to people
     """One line for people, and the kind of fault: a word that the checks know, or the exit code."""
 
     def __init__(self, kind: Any, message: str) -> None:

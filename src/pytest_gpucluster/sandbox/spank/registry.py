@@ -107,11 +107,13 @@ class Registry:
 
     def _open(self, path: str, *accept: str, again: bool = True) -> Any:
         headers = {**self._headers, **({"Accept": ", ".join(accept)} if accept else {})}
-        request = urllib.request.Request(f"{self._base}/{path}", headers=headers)  # noqa: S310 - http and https alone
+        request = urllib.request.Request(f"{self._base}/{path}", headers=headers)  # http and https alone
         try:
-            return urllib.request.urlopen(request, timeout=TIMEOUT)  # noqa: S310 - as above
+            return urllib.request.urlopen(request, timeout=TIMEOUT)
         except urllib.error.HTTPError as error:
-            if error.code == 401 and again and self._authenticate(error.headers.get("WWW-Authenticate", "")):  # noqa: PLR2004 - HTTP's number
+            if (
+                error.code == 401 and again and self._authenticate(error.headers.get("WWW-Authenticate", ""))
+            ):  # HTTP's number
                 return self._open(path, *accept, again=False)
             raise PullError(
                 f"URL {request.full_url} returned error code: {error.code} {error.reason}"
@@ -125,7 +127,7 @@ class Registry:
             return False
         scope = said.get("scope", f"repository:{self._image}:pull")
         query = urllib.parse.urlencode({"service": said.get("service", ""), "scope": scope})
-        with urllib.request.urlopen(f"{said['realm']}?{query}", timeout=TIMEOUT) as answer:  # noqa: S310 - https alone
+        with urllib.request.urlopen(f"{said['realm']}?{query}", timeout=TIMEOUT) as answer:  # https alone
             told = json.load(answer)
         self._headers["Authorization"] = f"Bearer {told.get('token') or told.get('access_token')}"
         return True

@@ -51,7 +51,7 @@ class BurninConfig(Model):
     dcgm: int = Field(1, ge=1, le=4, description="level of `dcgmi diag -r`, once, where DCGM is installed")
     dcgm_timeout: Duration = Field(3600, description="time limit of dcgmi; level 3 takes half an hour")
     storage: FolderPath | None = Field(
-        "/tmp",  # noqa: S108 - of the node
+        "/tmp",  # of the node
         description="folder on each node for the storage load; null: no storage load",
     )
     storage_size: Size = Field(2**30, gt=0, description="bytes written and read back per round")

@@ -39,7 +39,9 @@ class Figures:
     low_power: bool = False
 
 
-def _peaks(fp64: float, fp32: float, tf32: float, half: float, fp8: float, int8: float) -> dict[str, float]:  # noqa: PLR0917 - a row
+def _peaks(
+    fp64: float, fp32: float, tf32: float, half: float, fp8: float, int8: float
+) -> dict[str, float]:  # a row
     row = {
         "fp64": fp64,
         "fp32": fp32,

@@ -28,7 +28,7 @@ def prepare(option: Any, read_log: Callable[..., object]) -> None:
     refuse_workers(option)
     if not option.burnin_resume:
         return
-    from pytest_gpucluster.suites.burnin.steps import ResumeState  # noqa: PLC0415 - a tenth of the start of every other run
+    from pytest_gpucluster.suites.burnin.steps import ResumeState  # a tenth of the start of every other run
 
     path = Path(option.burnin_resume)
     try:

@@ -1,6 +1,5 @@
 # A broken GPU may raise anything (BLE001); errors are told where they are found (TRY); forks are the simplest way to
 # load every core (no shared state); torch keeps the products of fp8 and int8 private (SLF001).
-# ruff: noqa: BLE001, SLF001, TRY301, PLC0415
 """Burn-in of one node: an agent that obeys lines of JSON on stdin, and a worker for each GPU and one for the host.
 
 Runs on the nodes under the site's python (3.6 and later); torch alone is needed beside it, and for the GPUs only. One
@@ -137,7 +136,7 @@ class Smi:
         hung = self.silence() >= timeout
         self.asked = self.asked or time.monotonic()
         rc, out, err = output_of(["nvidia-smi", *words], 5.0 if hung else timeout)
-        if rc != 124:  # noqa: PLR2004 - timeout(1)'s
+        if rc != 124:  # timeout(1)'s
             self.asked = None
         return rc, out, err
 
@@ -163,7 +162,7 @@ def read_xml(text: str) -> List[Dict[str, Any]]:
     gpus = []
     start, end = max(text.find("<nvidia_smi_log"), 0), "</nvidia_smi_log>"
     inner = text[start:].partition(end)[0] + end  # warnings may stand before and behind it
-    root = ET.fromstring(inner)  # noqa: S314 - nvidia-smi's own output
+    root = ET.fromstring(inner)  # nvidia-smi's own output
     for index, gpu in enumerate(root.findall("gpu")):
         find = gpu.findtext
         counters = {}
@@ -269,7 +268,7 @@ def read_kernel_log(text: str) -> Dict[str, int]:
 class Counters:
     """What the node counts: of GPUs, NVLinks, InfiniBand ports, and Xids of the kernel log."""
 
-    def __init__(self, sudo: bool = False) -> None:  # noqa: FBT001, FBT002 - an option of the site
+    def __init__(self, sudo: bool = False) -> None:  # an option of the site
         self.sudo = sudo
         self.unread = {}  # type: Dict[str, str]
 
@@ -309,7 +308,7 @@ class Counters:
                 " ".join(IB_ERRORS), port,
             )  # fmt: skip
             rows = [row.split() for row in output_of(["sh", "-c", script], 10)[1].splitlines()]
-            counts = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}  # noqa: PLR2004
+            counts = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
             if counts:
                 words = port.split("/")
                 found["%s/%s" % (words[-3], words[-1])] = counts
@@ -385,7 +384,7 @@ class Sensors:
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> "Sensors":  # noqa: PYI034 - Python 3.6 has no Self
+    def __enter__(self) -> "Sensors":  # Python 3.6 has no Self
         self.thread.start()
         return self
 
@@ -406,7 +405,7 @@ class Sensors:
             return
         for line in out.splitlines():
             cells = [cell.strip() for cell in line.split(",")]
-            if len(cells) == 7:  # noqa: PLR2004 - the fields
+            if len(cells) == 7:  # the fields
                 mask = int(cells[6], 16) if re.match(r"0x[0-9a-fA-F]+$", cells[6]) else None
                 self.rows.setdefault(cells[0], []).append([number(cell) for cell in cells[1:6]] + [mask])
 
@@ -418,7 +417,9 @@ class Sensors:
         """Return {UUID: peaks, median clock, shares of samples with each reason that slows}."""
         found = {}
         for uuid, rows in self.rows.items():
-            columns = [[value for value in column if value is not None] for column in zip(*rows)]  # noqa: B905 - Python 3.6 has no strict
+            columns = [
+                [value for value in column if value is not None] for column in zip(*rows)
+            ]  # Python 3.6 has no strict
             celsius, memory, watts, clock, busy, masks = columns
             slow = {
                 name: round(sum(bool(int(mask) & bit) for mask in masks) / len(masks), 3)
@@ -524,7 +525,7 @@ class Worker:
     def held(self) -> str:
         """Say what holds its process, as the kernel knows it: ': it is stopped by a signal'; '' where nothing does."""
         try:
-            with open("/proc/%d/stat" % self.process.pid) as file:  # noqa: PTH123
+            with open("/proc/%d/stat" % self.process.pid) as file:
                 state = file.read().rpartition(")")[2].split()[0]
         except (OSError, IndexError):
             return ""
@@ -857,7 +858,7 @@ def cpu_unit(seed: int) -> str:
     block = random_block(seed, MIB)
     packed = zlib.compress(block[: MIB // 8], 6)
     digest = hashlib.sha256(zlib.decompress(packed))
-    digest.update(hashlib.sha512(block).digest() + hashlib.md5(block).digest())  # noqa: S324 - no secret
+    digest.update(hashlib.sha512(block).digest() + hashlib.md5(block).digest())  # no secret
     value, total = float(seed + 1), 0.0
     for step in range(1, 20000):
         value = math.sqrt(value * value + step) / (1.0 + 1.0 / step)
@@ -933,7 +934,7 @@ def burn_storage(folder: str, size: int, seconds: float, seed: int) -> Dict[str,
         return {"skip": "%s has %d MiB free, twice %d MiB are needed" % (folder, free // MIB, size // MIB)}
     handle, name = tempfile.mkstemp(prefix="burnin-", dir=folder)
     try:
-        os.unlink(name)  # noqa: PTH108 - nothing but names here
+        os.unlink(name)  # nothing but names here
         block, count = random_block(seed, 4 * MIB - 8), 0
         begin = time.monotonic()
         while count * 4 * MIB < size and (count == 0 or time.monotonic() - begin < seconds):
@@ -972,7 +973,7 @@ class Host:
     @staticmethod
     def quarter() -> int:
         """Return a quarter of the memory that is available, 64 GiB at most."""
-        with open("/proc/meminfo") as file:  # noqa: PTH123
+        with open("/proc/meminfo") as file:
             rows = dict(line.split(":", 1) for line in file if ":" in line)
         return min(64 << 30, int(rows["MemAvailable"].split()[0]) * 1024 // 4)
 
@@ -1252,7 +1253,7 @@ class Gpu:
         import torch.distributed
 
         rank, size = int(command["first"]) + self.index, int(command["size"])
-        if size < 2:  # noqa: PLR2004 - a pair
+        if size < 2:  # a pair
             return {"skip": "one GPU alone has nothing to reduce with"}
         payload = collective()
         place = types.SimpleNamespace(local=self.index)
@@ -1265,13 +1266,13 @@ class Gpu:
         payload.join(self.torch, device, store, rank, size, 60.0)
         nbytes, seed = int(command["bytes"]), int(command.get("seed", 0))
         job = payload.Job(self.torch, device, "all_reduce", nbytes, "float", rank, size)
-        wrong = job.check(False, seed)  # noqa: FBT003 - in place or not
+        wrong = job.check(False, seed)  # in place or not
         times = 10
-        seconds = job.measure(True, 2, times)  # noqa: FBT003
+        seconds = job.measure(True, 2, times)
         # the mean over all ranks, so that all ranks choose the same number
         times = max(10, min(2000, int(float(command["seconds"]) / max(seconds, 1e-6))))
-        seconds = job.measure(True, 2, times)  # noqa: FBT003
-        wrong += job.check(False, seed + 1)  # noqa: FBT003
+        seconds = job.measure(True, 2, times)
+        wrong += job.check(False, seed + 1)
         torch.distributed.destroy_process_group()
         rate = nbytes / seconds / 1e9 * payload.busbw_factor("all_reduce", size)
         return {
@@ -1282,11 +1283,11 @@ class Gpu:
 
 def collective() -> Any:
     """Return the payload of the nccl suite as a module: its collectives, their data and their checks."""
-    global _COLLECTIVE  # noqa: PLW0603 - made once
+    global _COLLECTIVE  # made once
     if _COLLECTIVE is None:
         module = types.ModuleType("collective")
         source = zlib.decompress(base64.b64decode(os.environ["BURNIN_COLLECTIVE"]))
-        exec(compile(source, "collective.py", "exec"), module.__dict__)  # noqa: S102 - our own
+        exec(compile(source, "collective.py", "exec"), module.__dict__)
         _COLLECTIVE = module
     return _COLLECTIVE
 
@@ -1294,7 +1295,7 @@ def collective() -> Any:
 _COLLECTIVE = None  # type: Any
 
 
-def allow_tf32(torch: Any, allowed: bool) -> None:  # noqa: FBT001 - a switch
+def allow_tf32(torch: Any, allowed: bool) -> None:  # a switch
     """Let products of float32 use TF32, or not; torch 2.9 has a new name for it."""
     try:
         torch.backends.cuda.matmul.allow_tf32 = allowed
@@ -1325,7 +1326,7 @@ def main(argv: Sequence[str]) -> int:
     """Run as `agent OPTIONS`, `host OPTIONS` or `gpu INDEX OPTIONS`."""
     if argv[0] == "agent":
         options = json.loads(argv[1])
-        options["collective"] = argv[2] if len(argv) > 2 else ""  # noqa: PLR2004 - the other payload's source
+        options["collective"] = argv[2] if len(argv) > 2 else ""  # the other payload's source
         return Agent(options, sys.argv[1]).run()
     try:
         worker = Host(json.loads(argv[1])) if argv[0] == "host" else Gpu(int(argv[1]))  # type: Any

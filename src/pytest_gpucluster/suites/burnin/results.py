@@ -360,7 +360,7 @@ class BurninResult:
         for key, votes in self._votes().items():
             counted = ((node, hash_) for (node, _), hashes in votes.items() for hash_ in hashes)
             usual, what = norm(counted, "results"), key.partition("/")[0]
-            if len(usual.votes) < 2:  # noqa: PLR2004 - all agree
+            if len(usual.votes) < 2:  # all agree
                 continue
             for who, hashes in votes.items():
                 if len(hashes) > 1:

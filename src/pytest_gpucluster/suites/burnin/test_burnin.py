@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.burnin, pytest.mark.judges_node]
 @pytest.fixture(scope="session")
 def burnt(
     request: pytest.FixtureRequest,
-    allocation: Allocation,  # noqa: ARG001 - not applicable without a scheduler
+    allocation: Allocation,  # not applicable without a scheduler
     gpucluster_session: ClusterSession,
     event: Callable[..., None],
     live_line: LiveLine,

@@ -212,7 +212,7 @@ def home(found: Found) -> Judgement:
             yield Finding(f"home, {flag}", _mounted(seen), _mounted(mounted))
 
 
-def _mounted(yes: bool) -> str:  # noqa: FBT001 - reads as it is
+def _mounted(yes: bool) -> str:  # reads as it is
     return "mounted" if yes else "not mounted"
 
 
@@ -458,7 +458,7 @@ def _enough(limit: str, wanted: str) -> bool:
 
 @check(
     "container.shm",
-    cause="/dev/shm is a small file system of the container's own, or is small on the node",  # noqa: S108 - the mount
+    cause="/dev/shm is a small file system of the container's own, or is small on the node",  # the mount
     hint="df -h /dev/shm inside and outside; /etc/enroot/mounts.d/10-system.fstab",
 )
 def shm(found: Found) -> Judgement:
@@ -478,7 +478,7 @@ def shm(found: Found) -> Judgement:
 
 def _size(seen: Seen) -> int | None:
     words = seen.facts.get("shm", "").split()
-    return int(words[0]) * int(words[1]) if len(words) == 2 and all(map(str.isdigit, words)) else None  # noqa: PLR2004
+    return int(words[0]) * int(words[1]) if len(words) == 2 and all(map(str.isdigit, words)) else None
 
 
 @check(

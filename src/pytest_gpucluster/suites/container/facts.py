@@ -72,6 +72,6 @@ def read_facts(text: str) -> dict[str, str]:
     facts = {}
     for line in text.splitlines():
         parts = line.split("|", 2)
-        if len(parts) == 3 and parts[0] == "c":  # noqa: PLR2004 - the three parts of a line
+        if len(parts) == 3 and parts[0] == "c":  # the three parts of a line
             facts[parts[1]] = parts[2]
     return facts

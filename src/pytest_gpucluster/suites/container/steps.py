@@ -181,7 +181,7 @@ class ContainerExam:
     def _override(self, override: Mapping[str, str]) -> dict[str, str]:
         return {name: HOST_VALUE for name in override.values() if name}
 
-    def _step(  # noqa: PLR0917 - private; the first four are in every call
+    def _step(  # private; the first four are in every call
         self,
         name: str,
         nodes: Sequence[str],

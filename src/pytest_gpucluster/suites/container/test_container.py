@@ -60,7 +60,7 @@ def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
 @pytest.fixture(scope="session")
 def found(
     gpucluster_session: ClusterSession,
-    allocation: Allocation,  # noqa: ARG001 - not applicable without a scheduler
+    allocation: Allocation,  # not applicable without a scheduler
     claim: ContainerConfig,
     say: Callable[[str], None],
 ) -> Iterator[dict[str, Found]]:

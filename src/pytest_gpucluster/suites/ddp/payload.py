@@ -1,5 +1,4 @@
 # A broken framework may raise anything (BLE001); it is told in one place.
-# ruff: noqa: BLE001
 """torch.distributed as users start it: rank variables, process group, all-reduce, a training step, a lost rank.
 
 Runs on the nodes, one process a rank, under the site's python or a container's, by -c (SOURCE: `payload_step.sent`):
@@ -49,7 +48,7 @@ ELEMENTS = 1 << 20
 STEPS = 3  # of training
 
 
-class PortTaken(Exception):  # noqa: N818 - a state
+class PortTaken(Exception):  # a state
     """Another process listens on rank 0's port."""
 
 
@@ -120,7 +119,7 @@ def torch_found() -> Dict[str, str]:
     try:
         if importlib.util.find_spec("torch") is None:
             return {"version": "", "error": "No module named 'torch' (%s)" % sys.executable}
-        from importlib import metadata  # noqa: PLC0415 - Python 3.6 and 3.7 have none
+        from importlib import metadata  # Python 3.6 and 3.7 have none
 
         return {"version": metadata.version("torch"), "error": ""}
     except Exception as error:
@@ -170,7 +169,7 @@ class Worker:
     def load(self) -> None:
         """Import torch and take a device."""
         self.watch.enter("import torch")
-        import torch  # noqa: PLC0415 - `place` runs without
+        import torch  # `place` runs without
 
         self.torch, self.dist = torch, torch.distributed
         if not self.dist.is_available():

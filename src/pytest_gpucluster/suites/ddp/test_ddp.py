@@ -36,7 +36,9 @@ def claim(cluster: Cluster) -> DdpConfig:
 
 
 @pytest.fixture(scope="session")
-def runs(claim: DdpConfig, allocation: Allocation, gpucluster_session: ClusterSession) -> list[Ddp]:  # noqa: ARG001 - not applicable without a scheduler
+def runs(
+    claim: DdpConfig, allocation: Allocation, gpucluster_session: ClusterSession
+) -> list[Ddp]:  # not applicable without a scheduler
     """One run an allocation."""
     steps = FrameworkStepRunner.of_allocations(gpucluster_session, claim, "ddp")
     return [Ddp(it, claim) for it in steps]
@@ -98,7 +100,7 @@ def test_environment(run: Ddp, node: Node, expect: Expect) -> None:
     """WORLD_SIZE, RANK and LOCAL_RANK are exact in every task; what the site promises to set is set."""
     for fact in run.placed.of_node(node.name, "place")[:1]:
         who = {name: checks.who_set(name, fact, run.setters) for name in checks.VARIABLES}
-        print("\n".join(f"{name}: set by {setter}" for name, setter in who.items()))  # noqa: T201 - shown by -rP
+        print("\n".join(f"{name}: set by {setter}" for name, setter in who.items()))  # shown by -rP
     expect(checks.environment(node.name, run.placed, run.setters, run.claim.provided))
 
 

@@ -256,7 +256,9 @@ def rate(adapters: Adapters, profile: Profile) -> Judgement:
     action=Action.MONITOR,
 )
 @_networked
-def firmware(adapters: Adapters, profile: Profile, fleet: Mapping[str, Norm[str]]) -> Judgement:  # noqa: ARG001 - the decorator reads the profile
+def firmware(
+    adapters: Adapters, profile: Profile, fleet: Mapping[str, Norm[str]]
+) -> Judgement:  # the decorator reads the profile
     """Adapters of one board have the firmware of the fleet's majority."""
     seen = {port.device: port for port in _physical(adapters)}
     if not seen:
@@ -454,7 +456,7 @@ def gpu_nic_affinity(topology: Topology, profile: Profile) -> Judgement:
     action=Action.MONITOR,
 )
 @_networked
-def iommu(found: Iommu, profile: Profile) -> Judgement:  # noqa: ARG001 - the decorator reads the profile
+def iommu(found: Iommu, profile: Profile) -> Judgement:  # the decorator reads the profile
     """The IOMMU is off or passes through."""
     given = " ".join(word for word in found.cmdline if "iommu" in word) or "no iommu parameter"
     if found.domains:  # the kernel's own word: its configuration may pass through without a parameter
@@ -478,7 +480,7 @@ def iommu(found: Iommu, profile: Profile) -> Judgement:  # noqa: ARG001 - the de
     action=Action.MONITOR,
 )
 @_networked
-def acs(found: Acs, profile: Profile) -> Judgement:  # noqa: ARG001 - the decorator reads the profile
+def acs(found: Acs, profile: Profile) -> Judgement:  # the decorator reads the profile
     """No PCIe switch redirects requests to the CPU."""
     yield Metric("acs_bridges", found.devices, "bridges")
     for bridge in found.switches:

@@ -199,7 +199,7 @@ def parse_interfaces(answer: Answer) -> Interfaces:
         raise NotAvailable(f"ls /sys/class/net: {last_line(answer.err) or 'no answer'}")
     found: dict[str, tuple[ipaddress.IPv4Interface, ...]] = {}
     for row in rows:
-        if row[0].rstrip(":").isdecimal() and len(row) > 3 and row[2] == "inet":  # noqa: PLR2004 - N: eth0 inet A/N
+        if row[0].rstrip(":").isdecimal() and len(row) > 3 and row[2] == "inet":  # N: eth0 inet A/N
             found[row[1]] = (*found.get(row[1], ()), ipaddress.IPv4Interface(row[3]))
     return Interfaces(names, devices, found or None)
 
@@ -229,7 +229,7 @@ def parse_gids(answer: Answer) -> tuple[GidPort, ...]:
     found: list[tuple[str, int, str | None, dict[int, str]]] = []
     for line in lines[: lines.index("end")]:
         words = line.split()
-        if words[:1] == ["port"] and len(words) > 2 and words[2].isdecimal():  # noqa: PLR2004 - port mlx5_0 1 Ethernet
+        if words[:1] == ["port"] and len(words) > 2 and words[2].isdecimal():  # port mlx5_0 1 Ethernet
             found.append((words[1], int(words[2]), words[3] if words[3:] else None, {}))
             continue
         path, colon, kind = line.partition(":")
@@ -287,10 +287,10 @@ class Acs:
 def parse_acs(answer: Answer) -> Acs:
     """Read the folded lspci -vvv; NotAvailable without lspci or without the right to read capabilities."""
     rows = [line.split(maxsplit=3) for line in answer.out.splitlines()]
-    end = next((row for row in rows if row[:1] == ["end"] and len(row) == 3), None)  # noqa: PLR2004 - end, devices, denied
+    end = next((row for row in rows if row[:1] == ["end"] and len(row) == 3), None)  # end, devices, denied
     if end is None or not end[1].isdecimal() or end[1] == "0":
         raise NotAvailable(f"lspci -vvv: {last_line(answer.err) or 'no device'}")
-    controls = [row for row in rows if row[:1] == ["acs"] and len(row) > 3]  # noqa: PLR2004 - acs, address, kind, text
+    controls = [row for row in rows if row[:1] == ["acs"] and len(row) > 3]  # acs, address, kind, text
     if not controls and end[2] != "0":
         raise NotAvailable("lspci -vvv: capabilities are hidden: root is needed")
     redirecting = {

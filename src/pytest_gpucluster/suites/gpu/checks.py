@@ -359,7 +359,7 @@ def driver(gpus: Gpus, profile: GpuProfile, fleet: ByModel) -> Judgement:
         why = "persistence mode is off, so each start loads the driver anew (see gpu.persistence)"
         yield NotChecked(f"{slow}; {why}") if unloaded else Finding("driver", slow, "nvidia-smi answers")
     first = gpus.devices[0]
-    if profile.driver is None and fleet.get(first.name or "", Norm[str]()).total < 2:  # noqa: PLR2004
+    if profile.driver is None and fleet.get(first.name or "", Norm[str]()).total < 2:
         yield NotApplicable("the profile states no driver, and there is no other node to compare with")
     for found in _drift(Gpus((first,)), "driver", fleet, stated=profile.driver):
         yield replace(found, part="driver") if isinstance(found, Finding) else found
@@ -897,7 +897,7 @@ def topology(
     """
     if profile.topology is None:
         yield NotApplicable("the profile states no topology")
-    elif profile.count < 2:  # noqa: PLR2004 - a pair
+    elif profile.count < 2:  # a pair
         yield NotApplicable("one GPU has nobody to be connected with")
     else:
         active = {gpu.index: _active(links or {}, gpu) for gpu in gpus}
@@ -926,7 +926,7 @@ def p2p(
     """Any two GPUs that NVLink connects can use peer access; which these are is for gpu.topology."""
     if not profile.nvlinks:
         yield NotApplicable(_NO_NVLINKS)
-    elif profile.count < 2:  # noqa: PLR2004 - a pair
+    elif profile.count < 2:  # a pair
         yield NotApplicable("one GPU has no peer")
     else:
         linked = {
@@ -989,7 +989,7 @@ def numa_affinity(gpus: Gpus, found: Topology, fleet: Mapping[tuple[str, int, in
     for gpu in gpus:
         numa = found.numa.get(-1 if gpu.index is None else gpu.index)
         most = fleet.get((_model(gpus), len(gpus), -1 if gpu.index is None else gpu.index), Norm[str]())
-        if most.total < 2:  # noqa: PLR2004 - this node and another one
+        if most.total < 2:  # this node and another one
             yield NotApplicable("there is no other node of this kind to compare with")
         else:
             yield from most.judge(str(gpu), f"NUMA node {numa or 'unknown'}")

@@ -1,6 +1,5 @@
 # A framework may raise anything (BLE001); frameworks are imported where they are measured (PLC0415); zip(strict=) is
 # of Python 3.10, the nodes' may be older (B905).
-# ruff: noqa: B905, BLE001, PLC0415
 """One rank of a Horovod job: its place, all-reduce, broadcast and a training step, each checked against closed forms.
 
 Runs by `python -c` straight under srun (gloo: rank 0 holds Horovod's own rendezvous server; MPI: srun --mpi does), or
@@ -73,7 +72,7 @@ def rendezvous(hosts: List[str], per_node: int, port: int, nonce: str) -> None:
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
-    class Quiet(RendezvousHandler):  # type: ignore[misc] # a class of the framework under test
+    class Quiet(RendezvousHandler):
         def log_message(self, *_: Any) -> None:
             """Say nothing: a look for a key that is not there yet is no error."""
 
@@ -166,12 +165,12 @@ class Torch:
     def all_reduce(self, kind: str, values: List[int]) -> List[float]:
         """Return the sum over the ranks."""
         tensor = self.torch.tensor(values, dtype=getattr(self.torch, kind), device=self.device)
-        return self.hvd.allreduce(tensor, op=self.hvd.Sum, name="sum." + kind).tolist()  # type: ignore[no-any-return]
+        return self.hvd.allreduce(tensor, op=self.hvd.Sum, name="sum." + kind).tolist()
 
     def broadcast(self, root: int, values: List[int]) -> List[float]:
         """Return what the root sent."""
         tensor = self.torch.tensor(values, dtype=self.torch.int64, device=self.device)
-        return self.hvd.broadcast(tensor, root, name="root.%d" % root).tolist()  # type: ignore[no-any-return]
+        return self.hvd.broadcast(tensor, root, name="root.%d" % root).tolist()
 
     def timed(self) -> float:
         """Return seconds of one all-reduce of 16 MiB, the median of a few."""
@@ -252,12 +251,12 @@ class TensorFlow:
     def all_reduce(self, kind: str, values: List[int]) -> List[float]:
         """Return the sum over the ranks."""
         tensor = self.tf.constant(values, dtype=getattr(self.tf, kind))
-        return self.hvd.allreduce(tensor, op=self.hvd.Sum, name="sum." + kind).numpy().tolist()  # type: ignore[no-any-return]
+        return self.hvd.allreduce(tensor, op=self.hvd.Sum, name="sum." + kind).numpy().tolist()
 
     def broadcast(self, root: int, values: List[int]) -> List[float]:
         """Return what the root sent."""
         tensor = self.tf.constant(values, dtype=self.tf.int64)
-        return self.hvd.broadcast(tensor, root, name="root.%d" % root).numpy().tolist()  # type: ignore[no-any-return]
+        return self.hvd.broadcast(tensor, root, name="root.%d" % root).numpy().tolist()
 
     def timed(self) -> float:
         """Return seconds of one all-reduce of 16 MiB, the median of a few."""

@@ -1,6 +1,5 @@
 # An import may raise anything (BLE001); a module is imported where its absence is told (PLC0415); paths are what
 # subprocess takes (PTH).
-# ruff: noqa: BLE001, PLC0415, PTH110, PTH118, PTH120
 """What one node has of Horovod: its build, its interfaces, and from the first node whether ssh reaches the others.
 
 Runs by `python -c`, one task a node. Prints one JSON line.

@@ -128,7 +128,7 @@ class Horovod:
 
     def _without_ssh(self) -> str:
         """Return why horovodrun -H cannot be used; '' where it can, or is claimed and has to."""
-        if len(self.steps.nodes) < 2:  # noqa: PLR2004 - ssh needs another node
+        if len(self.steps.nodes) < 2:  # ssh needs another node
             return "one node alone: see the way over localhost"
         told = self._checked.of_node(self.steps.nodes[0], "build")
         refused = (told or {}).get("ssh", {})

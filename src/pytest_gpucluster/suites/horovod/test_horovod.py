@@ -39,7 +39,7 @@ def claim(cluster: Cluster) -> HorovodConfig:
 @pytest.fixture(scope="session")
 def runs(
     claim: HorovodConfig,
-    allocation: Allocation,  # noqa: ARG001 - not applicable without a scheduler
+    allocation: Allocation,  # not applicable without a scheduler
     gpucluster_session: ClusterSession,
 ) -> list[Horovod]:
     """One run an allocation."""
@@ -62,7 +62,7 @@ def builds(runs: list[Horovod]) -> Mapping[str, NodeBuild]:
 
 
 @pytest.fixture
-def worlds(runs: list[Horovod], builds: Mapping[str, NodeBuild], way: Launch) -> list[World]:  # noqa: ARG001 - read first
+def worlds(runs: list[Horovod], builds: Mapping[str, NodeBuild], way: Launch) -> list[World]:  # read first
     """The job of this way in every allocation, run once."""
     return [run.world(way) for run in runs]
 
@@ -73,7 +73,9 @@ def test_build(run: Horovod, node: Node, expect: Expect) -> None:
     expect(checks.build(run.builds[node.name], config.frameworks, config.controllers, run.operations))
 
 
-def test_versions(run: Horovod, builds: Mapping[str, NodeBuild], node: Node, expect: Expect) -> None:  # noqa: ARG001 - the node takes part
+def test_versions(
+    run: Horovod, builds: Mapping[str, NodeBuild], node: Node, expect: Expect
+) -> None:  # the node takes part
     """The node has the same Horovod as the others."""
     expect(checks.version(node.name, builds))
 
@@ -105,7 +107,7 @@ def test_training(worlds: list[World], expect: Expect) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item a way that the cluster file claims."""
-    from pytest_gpucluster.plugin.fixtures import SESSION  # noqa: PLC0415 - only where a cluster was asked for
+    from pytest_gpucluster.plugin.fixtures import SESSION  # only where a cluster was asked for
 
     if "way" in metafunc.fixturenames:
         config = metafunc.config.stash[SESSION].cluster.horovod or HorovodConfig()

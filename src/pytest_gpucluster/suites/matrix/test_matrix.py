@@ -33,8 +33,8 @@ def asked_for(cluster: Cluster) -> None:
 
 @pytest.fixture(scope="session")
 def matrices(
-    asked_for: None,  # noqa: ARG001 - first
-    allocation: Allocation,  # noqa: ARG001 - not applicable without a scheduler
+    asked_for: None,  # first
+    allocation: Allocation,  # not applicable without a scheduler
     gpucluster_session: ClusterSession,
 ) -> Iterator[list[Matrix]]:
     """One matrix an allocation."""

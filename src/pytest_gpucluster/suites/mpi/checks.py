@@ -116,7 +116,7 @@ def matches(facts: Installed, config: MpiConfig) -> Judgement:
 )
 def alike(facts: Installed, fleet: Mapping[str, Norm[str]]) -> Judgement:
     """Judge that the node has the MPI of most nodes: launcher and libraries, path and version."""
-    if fleet["mpirun"].total < 2:  # noqa: PLR2004 - a fleet
+    if fleet["mpirun"].total < 2:  # a fleet
         yield NotApplicable("one node has no fleet to compare with")
     for part, value in _parts(facts):
         yield from fleet[part].judge(part, value)
@@ -246,7 +246,7 @@ def _speed(
     bound: str,
 ) -> Judgement:
     if not run.world.pairs:
-        lone = len(run.nodes) < 2  # noqa: PLR2004 - a pair
+        lone = len(run.nodes) < 2  # a pair
         yield (
             NotApplicable("one node alone makes no pair")
             if lone

@@ -46,7 +46,7 @@ def config(cluster: Cluster) -> MpiConfig:
 @pytest.fixture(scope="session")
 def runners(
     config: MpiConfig,
-    allocation: Allocation,  # noqa: ARG001 - not applicable without a scheduler
+    allocation: Allocation,  # not applicable without a scheduler
     gpucluster_session: ClusterSession,
 ) -> Iterator[list[Mpi]]:
     """One runner an allocation: its nodes share a partition and a number of GPUs."""
@@ -165,7 +165,7 @@ def test_bandwidth(believed: list[Run], language: str, config: MpiConfig, expect
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item a launcher and language of the cluster file."""
-    from pytest_gpucluster.plugin.fixtures import SESSION  # noqa: PLC0415 - only where a cluster was asked for
+    from pytest_gpucluster.plugin.fixtures import SESSION  # only where a cluster was asked for
 
     if "launcher" in metafunc.fixturenames:
         claim = metafunc.config.stash[SESSION].cluster.mpi

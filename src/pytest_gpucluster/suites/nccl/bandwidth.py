@@ -168,7 +168,7 @@ def ceiling(
     NVL72) makes one of several: then it is the limit, and adapters are none.
     """
     ranks = nodes * gpus_per_node
-    if ranks < 2:  # noqa: PLR2004 - one rank moves nothing
+    if ranks < 2:  # one rank moves nothing
         return None
     found = [
         _within(collective, ranks, profile, nvls=nvls),
@@ -200,7 +200,7 @@ def _linked(nodes: int, counted: int, profile: Profile) -> bool:
 
 def _between(collective: str, nodes: int, gpus: int, profile: Profile) -> Ceiling | None:
     fabric = profile.fabric
-    if nodes < 2 or not fabric.hcas or not fabric.rate:  # noqa: PLR2004 - one node has no between
+    if nodes < 2 or not fabric.hcas or not fabric.rate:  # one node has no between
         return None
     ranks = nodes * gpus
     share = {

@@ -141,7 +141,7 @@ def fleet_bound(
     The 90th percentile starts it, since faults only ever slow down; values within a quarter of that are the good.
     """
     ordered = sorted(values)
-    if len(ordered) < 2:  # noqa: PLR2004 - one value has nothing to be compared with
+    if len(ordered) < 2:  # one value has nothing to be compared with
         return None
     anchor = ordered[-(-9 * (len(ordered) - 1) // 10)]
     good = [value for value in ordered if abs(value - anchor) <= 0.25 * anchor]
@@ -254,7 +254,7 @@ class Localiser:
         return ((alone,) if alone else ()) + pairs
 
     def _parts_batch(self) -> Batch:
-        if self._parts_asked or self.gpus_per_node < 2:  # noqa: PLR2004 - one GPU is its node
+        if self._parts_asked or self.gpus_per_node < 2:  # one GPU is its node
             return ()
         self._parts_asked = True
         return _part_rounds(_Inference(self), self.gpus_per_node)

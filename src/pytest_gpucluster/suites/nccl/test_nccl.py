@@ -38,7 +38,7 @@ def baseline(request: pytest.FixtureRequest) -> tuple[NcclThreshold, ...]:
 @pytest.fixture(scope="session")
 def proofs(
     gpucluster_session: ClusterSession,
-    allocation: Allocation,  # noqa: ARG001 - not applicable without a scheduler
+    allocation: Allocation,  # not applicable without a scheduler
     baseline: tuple[NcclThreshold, ...],
 ) -> Iterator[list[NcclProof]]:
     """One proof an allocation: its nodes share a partition and a number of GPUs."""
@@ -101,7 +101,7 @@ def test_alone(proof: NcclProof, node: Node, expect: Expect) -> None:
 @pytest.fixture
 def several(proof: NcclProof) -> None:
     """The node has something to reduce with."""
-    if proof.runner.gpus < 2:  # noqa: PLR2004 - one GPU
+    if proof.runner.gpus < 2:  # one GPU
         pytest.skip("not applicable: one GPU alone has no bus bandwidth")
 
 
@@ -120,7 +120,7 @@ def test_outlier(believed: NcclProof, node: Node, expect: Expect) -> None:
 
 def test_pairs(believed: NcclProof, node: Node, expect: Expect) -> None:
     """The node is as fast with its partners as they are with others."""
-    if len(believed.nodes) < 2:  # noqa: PLR2004 - a pair
+    if len(believed.nodes) < 2:  # a pair
         expect.not_applicable("one node alone makes no pair")
     expect(believed.pairs(node.name))
 
@@ -134,7 +134,7 @@ def test_links(proofs: list[NcclProof], expect: Expect) -> None:
 def test_whole(proofs: list[NcclProof], collective: str, expect: Expect, curve: Callable[..., None]) -> None:
     """Over all nodes: each rank once, on the nodes asked for, over the fabric that the profile expects, right data."""
     for proof in proofs:
-        if len(proof.usable) < 2:  # noqa: PLR2004 - a fabric
+        if len(proof.usable) < 2:  # a fabric
             expect.not_applicable("fewer than two nodes could be used together")
         stage = proof.whole(collective)
         curve(f"{collective}, {len(proof.usable)} nodes x {proof.runner.gpus} GPUs", stage.runs.values())
@@ -145,7 +145,7 @@ def test_whole(proofs: list[NcclProof], collective: str, expect: Expect, curve: 
 def test_whole_bandwidth(proofs: list[NcclProof], collective: str, expect: Expect) -> None:
     """Over all nodes: bus bandwidth at every size that a threshold names."""
     for proof in proofs:
-        if len(proof.usable) < 2:  # noqa: PLR2004 - a fabric
+        if len(proof.usable) < 2:  # a fabric
             expect.not_applicable("fewer than two nodes could be used together")
         if not proof.whole(collective).runs:
             expect.not_applicable("the run is not believed: see nccl.whole")
@@ -159,12 +159,12 @@ def test_baseline(
     if request.config.option.baseline != "record":
         expect.not_applicable("asked for with --baseline=record")
     written = nccl_baseline.record(proofs, cluster)
-    print(written)  # noqa: T201 - shown by -s and -rP
+    print(written)  # shown by -s and -rP
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item a collective of the cluster file."""
-    from pytest_gpucluster.plugin.fixtures import SESSION  # noqa: PLC0415 - only where a cluster was asked for
+    from pytest_gpucluster.plugin.fixtures import SESSION  # only where a cluster was asked for
 
     if "collective" in metafunc.fixturenames:
         metafunc.parametrize("collective", metafunc.config.stash[SESSION].cluster.nccl.collectives)

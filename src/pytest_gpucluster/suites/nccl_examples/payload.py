@@ -1,5 +1,4 @@
 # A broken library may do anything (BLE001), errors are told in one place (TRY301), Python 3.6 has no strict zip (B905).
-# ruff: noqa: B905, BLE001, TRY301
 """NCCL's three classic programs, by ctypes on libnccl and the driver: no torch, no compiler, no MPI.
 
     one-process     one process drives all devices of a node        ncclCommInitAll
@@ -46,7 +45,7 @@ class UniqueId(ctypes.Structure):
     _fields_ = [("internal", ctypes.c_char * ID_BYTES)]
 
 
-class NoLibrary(Exception):  # noqa: N818 - a state
+class NoLibrary(Exception):  # a state
     """Neither the loader nor the python has libnccl."""
 
 

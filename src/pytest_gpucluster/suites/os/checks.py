@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 MEMORY_TOLERANCE = 0.05  # firmware and kernel keep 1 to 3% of what is installed
 PEER_MEMORY_TOLERANCE = 0.02  # one of 32 DIMMs is 3%; nodes alike differ by less than 1%
-SCRATCH = ("/tmp", "/dev/shm")  # noqa: S108 - where every program writes
+SCRATCH = ("/tmp", "/dev/shm")  # where every program writes
 ALWAYS = ("/", *SCRATCH)
 SHM = SCRATCH[1]
 SHM_FREE = 0.1  # of /dev/shm, where that is less than os.min_free_root: it may be small as a whole
@@ -283,7 +283,7 @@ def _offsets(clock: Clock) -> tuple[float, float]:
 )
 def clock(clock: Clock, common: CommonTime, max_skew: float) -> Judgement:
     """The clock agrees with most of the fleet, as far as the time of the answer tells."""
-    if common.nodes < 2:  # noqa: PLR2004 - a node can not differ from itself
+    if common.nodes < 2:  # a node can not differ from itself
         yield NotApplicable("no other node to compare the clock with")
         return
     least, greatest = _offsets(clock)
@@ -546,7 +546,7 @@ def _limit(value: float | None, unit: int) -> str:
         return "not listed by the kernel"
     if math.isinf(value):
         return "unlimited"
-    return format_size(value) if unit == 1024 else f"{value:g}"  # noqa: PLR2004 - KiB: a size
+    return format_size(value) if unit == 1024 else f"{value:g}"  # KiB: a size
 
 
 @check(
@@ -658,7 +658,7 @@ def _read_only(mount: Mount, peers: Norm[Any]) -> Iterator[Finding | Advisory | 
     if mount.path in SCRATCH or "ro" not in mount.options or "errors=remount-ro" in mount.options:
         yield Finding(mount.path, mounted, "rw")
     elif not peers.absent and peers.value is not False:
-        yield from peers.judge(mount.path, False, measured=mounted, shown=_rw)  # noqa: FBT003 - a value
+        yield from peers.judge(mount.path, False, measured=mounted, shown=_rw)  # a value
     elif mount.path != "/":
         return
     elif not peers.absent:
@@ -669,7 +669,7 @@ def _read_only(mount: Mount, peers: Norm[Any]) -> Iterator[Finding | Advisory | 
         yield NotChecked(f"/ is a read-only {mount.fstype}, which may be on purpose: {peers.absent}")
 
 
-def _rw(writable: bool) -> str:  # noqa: FBT001 - a value
+def _rw(writable: bool) -> str:  # a value
     return "rw" if writable else "ro"
 
 

@@ -171,7 +171,7 @@ def split_files(text: str) -> dict[str, str]:
     parts = re.split(r"Linux\nLinux\n(?!Linux\n)", text)
     lines = parts[0].splitlines(keepends=True)
     ones = 3 + len(TUNABLES) + 2  # uptime, loadavg, cmdline; taint, thp; then the governors, one line each
-    if len(parts) != 6 or len(lines) <= ones:  # noqa: PLR2004 - lines, release, meminfo, limits, mounts, lsm
+    if len(parts) != 6 or len(lines) <= ones:  # lines, release, meminfo, limits, mounts, lsm
         raise ProbeError(f"/proc and /sys: {len(parts)} files of 6, not understood: {text[:40]!r}")
     return {
         "proc": "".join(lines[:3]) + parts[2],
@@ -222,7 +222,7 @@ def read_line(text: str) -> str:
 
 def _proc_lines(text: str) -> list[str]:
     lines = text.splitlines()
-    if len(lines) < 4:  # noqa: PLR2004 - uptime, loadavg, cmdline, then meminfo
+    if len(lines) < 4:  # uptime, loadavg, cmdline, then meminfo
         raise ProbeError(f"/proc: uptime, loadavg, cmdline and meminfo expected, got {text[:80]!r}")
     return lines
 
@@ -245,7 +245,7 @@ def read_uptime(text: str) -> float:
 def read_load(text: str) -> Load:
     """Read /proc/loadavg: '0.61 0.92 0.57 1/143 8812'."""
     fields = _proc_lines(text)[1].split()
-    if len(fields) != 5 or "/" not in fields[3]:  # noqa: PLR2004 - the fields of proc(5)
+    if len(fields) != 5 or "/" not in fields[3]:  # the fields of proc(5)
         raise ProbeError(f"/proc/loadavg: not understood: {' '.join(fields)[:60]!r}")
     one, five, fifteen = (_number(field, "/proc/loadavg") for field in fields[:3])
     return Load(one, five, fifteen)
@@ -349,7 +349,7 @@ def read_mounts(text: str) -> dict[str, Mount]:
     mounts: dict[str, Mount] = {}
     for line in text.splitlines():
         fields = line.split(" ")
-        if len(fields) < 4:  # noqa: PLR2004 - source, path, type, options
+        if len(fields) < 4:  # source, path, type, options
             raise ProbeError(f"/proc/mounts: not understood: {line[:80]!r}")
         source, path, fstype, options = (_unescape(field) for field in fields[:4])
         mounts[path] = Mount(source, path, fstype, tuple(options.split(",")))

@@ -127,7 +127,7 @@ def read_time_sync(answer: Answer) -> TimeSync:
 def _chrony(text: str) -> TimeSync | None:
     """`chronyc -c tracking`: field 5 is the offset in seconds, the last one the leap status."""
     fields = text.strip().split(",")
-    if len(fields) < 14:  # noqa: PLR2004 - fields of chronyc(1) tracking
+    if len(fields) < 14:  # fields of chronyc(1) tracking
         return None
     return TimeSync(
         fields[-1] != "Not synchronised", "chronyc", _float(fields[4]), f"leap status {fields[-1]}"

@@ -111,7 +111,7 @@ def disks(paths: Iterable[str]) -> Probe[dict[str, Disk]]:
     )
 
 
-_WRITTEN = ("/tmp", "/dev/shm")  # noqa: S108 - whether they can be written to is what is asked
+_WRITTEN = ("/tmp", "/dev/shm")  # whether they can be written to is what is asked
 
 
 def read_writes(answer: Answer) -> dict[str, str]:

@@ -483,7 +483,7 @@ def test_name_time(naming: Naming, usual_name_time: float, expect: Expect) -> No
 
 def test_reachable(
     node: Node,
-    way: tuple[ReachabilityResult, ...],  # noqa: ARG001 - a node that cannot tell is not checked
+    way: tuple[ReachabilityResult, ...],  # a node that cannot tell is not checked
     all_ways: os_network.Ways,
     expect: Expect,
 ) -> None:
@@ -499,6 +499,8 @@ def test_mtu(
     expect(os_network.mtu(network, peers))
 
 
-def test_addresses(node: Node, network: Network, owners: os_network.Owners, expect: Expect) -> None:  # noqa: ARG001 - not checked without
+def test_addresses(
+    node: Node, network: Network, owners: os_network.Owners, expect: Expect
+) -> None:  # not checked without
     """No other node has an address of this one."""
     expect(os_network.addresses(node.name, owners))

@@ -103,7 +103,7 @@ def alone(node: str, facts: NodeFacts, share: Share) -> Verdict:
 )
 def _nodes(facts: ClusterFacts) -> Judgement:
     """Judge that the alive nodes are exactly those asked for, with their CPUs and GPUs."""
-    if len(facts.asked) < 2:  # noqa: PLR2004 - a cluster
+    if len(facts.asked) < 2:  # a cluster
         yield NotApplicable("one node alone makes no cluster: see ray.alone")
         return
     head = facts.nodes.get(facts.head, NodeFacts(silent="it was never started"))
@@ -349,7 +349,7 @@ def _absent(
     node: str, facts: ClusterFacts, told: Mapping[str, Any]
 ) -> Finding | NotApplicable | NotChecked | None:
     """Return why the work of the driver cannot be judged; None where it can."""
-    if len(facts.asked) < 2:  # noqa: PLR2004 - a cluster
+    if len(facts.asked) < 2:  # a cluster
         return NotApplicable("one node alone makes no cluster: see ray.alone")
     if not facts.alive or (node and node not in facts.alive):
         return NotApplicable(SEE_NODES)

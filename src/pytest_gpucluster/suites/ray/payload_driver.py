@@ -1,6 +1,5 @@
 # Ray may raise anything, and each piece of work is told by itself (BLE001); Tune is imported where it is asked for
 # (PLC0415); all work takes the same argument (ARG001). Ray's decorators change what they decorate: mypy cannot see it.
-# ruff: noqa: ARG001, BLE001, PLC0415, PTH103, PTH118
 # mypy: disable-error-code="untyped-decorator, attr-defined, misc, no-redef"
 """The driver of a Ray cluster under test: nodes, tasks, actors, objects, GPUs, Tune, token; one JSON line each.
 
@@ -129,7 +128,7 @@ def nodes(asked: Dict[str, Any]) -> None:
     report("nodes", alive=alive, seconds=round(time.monotonic() - begin, 1))
 
 
-def joined() -> list:  # type: ignore[type-arg] # python 3.6
+def joined() -> list:
     """Return the names of the nodes that Ray can use."""
     found = []
     for node in ray.nodes():

@@ -1,5 +1,4 @@
 # A broken Ray may raise anything (BLE001); /proc is read by the thousand, as plain strings (PTH).
-# ruff: noqa: BLE001, PTH103, PTH108, PTH110, PTH115, PTH118, PTH123, PTH208
 """One node of a Ray cluster: starts `ray start --block`, watches it, and leaves nothing behind.
 
 Runs on the nodes by `python -c`, one task a node, under the python that has Ray; nothing else is imported.
@@ -320,7 +319,7 @@ def options(plan: Dict[str, Any], address: str, first: int, temp: str, *, head: 
 def versions() -> str:
     """Return Ray's version; Failure names the python that lacks it."""
     try:
-        import ray  # noqa: PLC0415 - its absence is told as a fault
+        import ray  # its absence is told as a fault
     except Exception as error:
         raise Failure("ray", "Ray cannot be imported by %s: %s" % (sys.executable, error)) from None
     return str(ray.__version__)

@@ -76,7 +76,7 @@ class Ray:
         alone = self.alone
         fit = tuple(node for node in self.steps.nodes if not alone[node].problem)
         told = {node: facts for node, facts in alone.items() if node not in fit}
-        if len(fit) < 2:  # noqa: PLR2004 - a cluster
+        if len(fit) < 2:  # a cluster
             return ClusterFacts(self.shares, self.steps.nodes[0], told, token=self.config.token)
         head, workers = fit[0], fit[1:]
         plan = self._plan(fit, self._port(ALONE_SHIFT), work=self._work())

@@ -39,7 +39,7 @@ def claim(cluster: Cluster) -> RayConfig:
 @pytest.fixture(scope="session")
 def runs(
     claim: RayConfig,
-    allocation: Allocation,  # noqa: ARG001 - not applicable without a scheduler
+    allocation: Allocation,  # not applicable without a scheduler
     gpucluster_session: ClusterSession,
 ) -> Iterator[list[Ray]]:
     """One run an allocation; whatever is left of it goes at the end."""
@@ -76,7 +76,7 @@ def clusters(runs: list[Ray]) -> list[ClusterFacts]:
 
 
 @pytest.fixture
-def left_behind(run: Ray, formed: ClusterFacts) -> Mapping[str, str]:  # noqa: ARG001 - once both steps have ended
+def left_behind(run: Ray, formed: ClusterFacts) -> Mapping[str, str]:  # once both steps have ended
     """What is left on each node."""
     return run.left
 

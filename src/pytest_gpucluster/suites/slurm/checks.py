@@ -342,7 +342,7 @@ EPILOG_LATER = "no job of this run has ended on the node yet: its epilog runs wh
     cause="the epilog failed or hangs on this node",
     hint="slurmd's log on the node; run the Epilog of `scontrol show config` there by hand",
 )
-def epilog(info: NodeInfo | None, config: Mapping[str, str], ended_here: bool) -> Judgement:  # noqa: FBT001 - a fact
+def epilog(info: NodeInfo | None, config: Mapping[str, str], ended_here: bool) -> Judgement:  # a fact
     """Judge the epilog by its traces: a job ended here, the node neither drained for it nor kept completing."""
     script = _script(config, "Epilog")
     if not script:

@@ -35,7 +35,9 @@ def slurm(gpucluster_session: ClusterSession) -> Slurm:
 
 
 @fact(scope="session")
-def examined(allocation: Allocation, gpucluster_session: ClusterSession) -> dict[str, NodeExam]:  # noqa: ARG001 - must be held
+def examined(
+    allocation: Allocation, gpucluster_session: ClusterSession
+) -> dict[str, NodeExam]:  # must be held
     """One step on all nodes of every allocation: {node: what its tasks told and how they ended}."""
     exams: dict[str, NodeExam] = gpucluster_session.begin(SUITE).result()
     return exams
@@ -48,7 +50,7 @@ def exam(examined: dict[str, NodeExam], node: Node) -> NodeExam:
 
 
 @fact(scope="session")
-def jobs(slurm: Slurm, gpucluster_session: ClusterSession) -> JobFacts:  # noqa: ARG001 - not applicable without one
+def jobs(slurm: Slurm, gpucluster_session: ClusterSession) -> JobFacts:  # not applicable without one
     """What became of the batch jobs that were submitted before the nodes were allocated."""
     told: JobFacts | None = gpucluster_session.outcome(SUITE)
     if told is None:

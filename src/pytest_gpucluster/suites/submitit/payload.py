@@ -1,5 +1,4 @@
 # A broken framework may raise anything (BLE001); functions for jobs import for themselves: they travel alone (PLC0415).
-# ruff: noqa: BLE001, PLC0415
 """submitit as users have it: functions submitted as Slurm jobs, their results, an exception, a cancellation.
 
 Runs where pytest runs, under the python that the cluster file names, by -c (SOURCE: `payload_step.sent`):

@@ -1,5 +1,4 @@
 # A broken framework may raise anything (BLE001); it is told in one place.
-# ruff: noqa: BLE001
 """TensorFlow's distribution strategies, with a loop of our own: Keras 3's fit() does not know them.
 
 Runs on the nodes, under the site's python or a container's, by -c (SOURCE: `payload_step.sent`):
@@ -82,7 +81,7 @@ def find() -> int:
         if importlib.util.find_spec("tensorflow") is None:
             error = "No module named 'tensorflow' (%s)" % sys.executable
         else:
-            from importlib import metadata  # noqa: PLC0415 - Python 3.6 and 3.7 have none
+            from importlib import metadata  # Python 3.6 and 3.7 have none
 
             known = {
                 name.lower().replace("_", "-") for name in ("tensorflow", "tensorflow-cpu", "tensorflow_gpu")
@@ -117,7 +116,7 @@ class Work:
         self.watch.enter("all_reduce")
         size = strategy.num_replicas_in_sync
 
-        @tf.function  # type: ignore[untyped-decorator] # tensorflow is not there where types are checked
+        @tf.function
         def summed() -> Any:
             def replica() -> Any:
                 context = tf.distribute.get_replica_context()
@@ -144,7 +143,7 @@ class Work:
         before = self.digest(weights, bias)
         size = strategy.num_replicas_in_sync
 
-        @tf.function  # type: ignore[untyped-decorator] # tensorflow is not there where types are checked
+        @tf.function
         def step(number: Any) -> Any:
             def replica() -> Any:
                 context = tf.distribute.get_replica_context()
@@ -164,7 +163,7 @@ class Work:
         for number in range(STEPS):
             loss, means = step(tf.constant(number))
             losses.append(float(loss))
-            for variable, gradient in zip((weights, bias), means):  # noqa: B905 - Python 3.6 has no strict zip
+            for variable, gradient in zip((weights, bias), means):  # Python 3.6 has no strict zip
                 one = strategy.experimental_local_results(gradient)[0]
                 variable.assign(variable.read_value() - 0.1 * one)
         after, took = self.digest(weights, bias), self.watch.took()
@@ -190,7 +189,7 @@ def work(args: argparse.Namespace, watch: ChildWatch) -> int:
         os.environ["TF_CONFIG"] = json.dumps(made)
         report("config", config=made, given=given)
     watch.enter("import tensorflow")
-    import tensorflow as tf  # noqa: PLC0415 - `find` runs without
+    import tensorflow as tf  # `find` runs without
 
     report(
         "loaded",

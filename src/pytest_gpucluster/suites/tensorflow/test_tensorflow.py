@@ -37,7 +37,7 @@ def claim(cluster: Cluster) -> TensorflowConfig:
 @pytest.fixture(scope="session")
 def runs(
     claim: TensorflowConfig,
-    allocation: Allocation,  # noqa: ARG001 - not applicable without a scheduler
+    allocation: Allocation,  # not applicable without a scheduler
     gpucluster_session: ClusterSession,
 ) -> list[Tensorflow]:
     """One run an allocation."""

@@ -35,7 +35,7 @@ def wrong_sums(mpi: Any, rank: int, size: int) -> int:
     """Return how many elements of an all-reduce differ from size * (size + 1) / 2 * (i + 1)."""
     got = mpi.COMM_WORLD.allreduce((rank + 1) * COUNT)
     wrong = int(got != size * (size + 1) // 2 * COUNT)
-    from array import array  # noqa: PLC0415 - `where` has no need of it
+    from array import array  # `where` has no need of it
 
     mine = array("q", [(rank + 1) * (i + 1) for i in range(COUNT)])
     total = array("q", [0] * COUNT)
@@ -45,10 +45,10 @@ def wrong_sums(mpi: Any, rank: int, size: int) -> int:
 
 def main() -> int:
     """Tell one line."""
-    import mpi4py  # noqa: PLC0415 - one line for people where it is absent
+    import mpi4py  # one line for people where it is absent
 
     mpi4py.rc.initialize = False
-    from mpi4py import MPI  # noqa: PLC0415 - after initialize is said
+    from mpi4py import MPI  # after initialize is said
 
     if sys.argv[1:] == ["where"]:
         report(kind="where", library=library(MPI), **place())
