@@ -467,10 +467,11 @@ def test_what_is_no_check_names_the_actions_of_the_table() -> None:
 # --- what the plugin takes for grounds
 
 
-def drainage(least: Action) -> Drainage:
+def drainage(least: Action) -> Any:
     """Return what --drain registers, without a Slurm behind it."""
-    options = Options(mode="on", retries=1, budget=None, least=least, resume=False)  # type: ignore[arg-type] # no act
-    return Drainage(None, None, None, options)  # type: ignore[arg-type] # as in a worker
+    absent: Any = None  # it acts on no node, as in a worker
+    options = Options(mode="on", retries=1, budget=absent, least=least, resume=False)
+    return Drainage(absent, absent, absent, options)
 
 
 def record(*found: Any, action: Action = Action.DRAIN, node: str = "gpu01") -> dict[str, Any]:
@@ -498,7 +499,7 @@ MILD = Finding("GPU 2", "1", "2", Action.MONITOR)
 )
 def test_what_never_drains(found: tuple[Any, ...], action: Action, least: Action) -> None:
     asked = drainage(least)
-    assert not asked._grounds(SimpleNamespace(gpucluster=record(*found, action=action)))  # type: ignore[arg-type]
+    assert not asked._grounds(SimpleNamespace(gpucluster=record(*found, action=action)))
 
 
 @pytest.mark.parametrize("least", [action for action in Action if action is not Action.MONITOR])
@@ -510,14 +511,14 @@ def test_a_finding_drains_where_it_reaches_the_class_that_was_asked_for(least: A
         beside = SimpleNamespace(
             gpucluster=record(MILD, Finding("GPU 3", "1", "2", action), action=Action.MONITOR)
         )
-        assert asked._grounds(alone) is hard  # type: ignore[arg-type]
-        assert asked._grounds(beside) is hard  # type: ignore[arg-type]
+        assert asked._grounds(alone) is hard
+        assert asked._grounds(beside) is hard
 
 
 def test_a_failure_of_no_single_node_never_drains() -> None:
     whole = SimpleNamespace(gpucluster=record(BAD, node=""))
-    assert not drainage(Action.DRAIN)._grounds(whole)  # type: ignore[arg-type]
-    assert not drainage(Action.DRAIN)._grounds(SimpleNamespace())  # type: ignore[arg-type] # a foreign test's report
+    assert not drainage(Action.DRAIN)._grounds(whole)
+    assert not drainage(Action.DRAIN)._grounds(SimpleNamespace())
 
 
 def report(when: str, outcome: str, found: dict[str, Any], message: str = "") -> Any:
@@ -536,7 +537,7 @@ def report(when: str, outcome: str, found: dict[str, Any], message: str = "") ->
 def test_an_error_is_no_grounds_and_keeps_a_drained_node_drained() -> None:
     """A fixture that broke says nothing of the node: only a verdict in the call does."""
     asked = drainage(Action.DRAIN)
-    asked.log = SimpleNamespace()  # type: ignore[assignment] # as in the controller
+    asked.log = SimpleNamespace()
     asked.pytest_runtest_logreport(report("setup", "failed", record(BAD)))
     asked.pytest_runtest_logreport(report("teardown", "failed", record(BAD)))
     asked.pytest_runtest_logreport(report("call", "skipped", record(BAD), "not checked: no right"))
@@ -558,4 +559,4 @@ def test_a_failure_of_other_users_or_settings_asks_for_no_drain(action: Action) 
         "others",
     )
     told = {"node": "gpu01", "verdicts": [found.as_dict()]}
-    assert not drainage(Action.RESET_GPU)._grounds(SimpleNamespace(gpucluster=told))  # type: ignore[arg-type]
+    assert not drainage(Action.RESET_GPU)._grounds(SimpleNamespace(gpucluster=told))

@@ -721,8 +721,9 @@ def burnin_of(
 ) -> Burnin:
     cluster: Any = types.SimpleNamespace(burnin=BurninConfig(**config), sudo=False, environments={})
     held: Any = types.SimpleNamespace(job_id=7)
+    slurm: Any = FakeSlurm(left)
     made = Burnin(
-        FakeSlurm(left),  # type: ignore[arg-type]
+        slurm,
         held,
         cluster,
         {},
@@ -817,16 +818,17 @@ class Last:
 
 def test_a_node_that_died_in_the_last_minute_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slurmstepd killed then ended a burn-in of two H200 well: silence is minded after a minute only."""
-    burnin, last = burnin_of(3, silence=60, beat=5), Last()
+    burnin: Any = burnin_of(3, silence=60, beat=5)
+    last = Last()
     monkeypatch.setattr(time, "monotonic", lambda: last.now)
-    burnin._step = last  # type: ignore[assignment]
+    burnin._step = last
     burnin._heard = {"n0": 970.0, "n1": 980.0, "n2": 999.0}
     burnin._finish()
     assert [node for node, told in burnin.told.nodes.items() if told.lost] == ["n0"]
     assert burnin.told.nodes["n0"].lost == "silent for 1 min at the end"
     assert last.stopped == 1030.5
     burnin, last = burnin_of(2), Last()
-    burnin._step = last  # type: ignore[assignment]
+    burnin._step = last
     burnin._heard = dict.fromkeys(("n0", "n1"), 990.0)
     burnin._finish()
     assert (burnin.live, last.stopped) == (["n0", "n1"], 1000.0), (
@@ -842,13 +844,13 @@ def test_the_step_is_in_the_containers_environment_and_ends_with_no_node() -> No
         pipe = subprocess.PIPE
         return subprocess.Popen(["true"], stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
 
-    burnin = burnin_of(2)
+    burnin: Any = burnin_of(2)
     burnin.environment = EnvironmentConfig(
         container_image="nvcr.io#nvidia/pytorch:25.10-py3",
         python="python3.12",
         exports={"PYTHONHASHSEED": "1"},
     )
-    burnin._slurm = types.SimpleNamespace(transport=types.SimpleNamespace(spawn=spawn), env={})  # type: ignore[assignment]
+    burnin._slurm = types.SimpleNamespace(transport=types.SimpleNamespace(spawn=spawn), env={})
     burnin._start().stop()
     (argv,) = started
     words = ["--container-image=nvcr.io#nvidia/pytorch:25.10-py3", "--no-kill", "--wait=0", "--gres=gpu:4"]
@@ -1025,12 +1027,12 @@ def test_the_agent_ends_with_its_input_and_leaves_nothing(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def worker(index: int, *, busy: bool) -> payload.Worker:
+def worker(index: int, *, busy: bool) -> Any:
     """A worker of one GPU without its process."""
     made: Any = object.__new__(payload.Worker)
     made.name, made.about, made.busy = f"gpu{index}", [{"gpu": index, "uuid": f"GPU-{index}"}], busy
     made.process = types.SimpleNamespace(pid=0)
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def test_a_load_that_hangs_when_the_burn_in_ends_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:

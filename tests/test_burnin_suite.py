@@ -13,7 +13,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -91,7 +91,7 @@ def parts(run: Run, node: str, check: str) -> set[str]:
     return {finding["part"].partition(" (")[0] for it in found["verdicts"] for finding in it["findings"]}
 
 
-def burnin_events(run: Run, what: str) -> list[dict[str, object]]:
+def burnin_events(run: Run, what: str) -> list[dict[str, Any]]:
     return [event for event in run.events if event["event"] == "burnin" and event["what"] == what]
 
 
@@ -284,12 +284,12 @@ def test_resumed_it_goes_on_with_the_time_that_was_left(stopped: Run, sandbox: S
     (begin,) = burnin_events(run, "begin")
     (end,) = burnin_events(run, "end")
     assert (begin["asked"], begin["seconds"], begin["rounds"]) == (200.0, spent, done)
-    assert end["rounds"] > done  # type: ignore[operator]
-    assert end["seconds"] > spent  # type: ignore[operator]
+    assert end["rounds"] > done
+    assert end["seconds"] > spent
     assert isinstance(end["out"], dict)
     assert end["out"].keys() == gone
-    later = [event["told"] for event in burnin_events(run, "told") if event["rounds"] > done]  # type: ignore[operator]
-    assert {told["node"] for told in later} <= {"gpu01", "gpu04"}  # type: ignore[index]
+    later = [event["told"] for event in burnin_events(run, "told") if event["rounds"] > done]
+    assert {told["node"] for told in later} <= {"gpu01", "gpu04"}
 
 
 def test_in_its_own_time_it_ends_green(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def devices() -> nvidia_smi.Gpus:
     """The recorded GPUs, with the fields that the recording did not ask for as `nvidia-smi -q` has them."""
     answer = survey(gpus=recorded("query-gpu.txt"), header=recorded("nvidia-smi.txt"))
     found = nvidia_smi.parse_gpus(answer)
-    more = {"sram_threshold_exceeded": False, "recovery_action": "None", "pstate": "P0"}
+    more: dict[str, Any] = {"sram_threshold_exceeded": False, "recovery_action": "None", "pstate": "P0"}
     full = tuple(
         replace(
             one,
@@ -53,7 +53,7 @@ def devices() -> nvidia_smi.Gpus:
             clock_application=1980,
             clock_application_default=1980,
             unread={"retired_pending": "[N/A]"},
-            **more,  # type: ignore[arg-type]
+            **more,
         )
         for one in found
     )

@@ -119,9 +119,9 @@ def test_a_variable_that_a_task_prolog_took_away_is_named_on_that_node_alone(
 # --- the inventory
 
 
-def _info(state: str = "IDLE", **values: object) -> NodeInfo:
+def _info(state: str = "IDLE", **values: Any) -> NodeInfo:
     base, flags = parse_state(state)
-    return replace(NodeInfo("gpu01", base, flags), **values)  # type: ignore[arg-type]  # fields of any type
+    return replace(NodeInfo("gpu01", base, flags), **values)
 
 
 REASON = {"reason": "bad dimm", "reason_user": "jane@EXAMPLE.COM", "reason_time": "2026-01-02T03:04:05"}
@@ -344,20 +344,20 @@ def test_an_epilog_of_no_job_of_ours_is_judged_later() -> None:
     assert checks.epilog(_info(), {"Epilog": "/e"}, ended_here=True).outcome is Outcome.PASSED
 
 
-def _exam(*tasks: ExamTask, **values: object) -> NodeExam:
+def _exam(*tasks: ExamTask, **values: Any) -> NodeExam:
     base = NodeExam(
         "gpu01", len(tasks), len(tasks), shared=False, token="tok", tasks=tasks, seconds=1.0, command="srun"
     )
-    return replace(base, **values)  # type: ignore[arg-type]  # fields of any type
+    return replace(base, **values)
 
 
-def _task(rank: int, **values: object) -> ExamTask:
+def _task(rank: int, **values: Any) -> ExamTask:
     rc, number = {0: (7, None), 1: (137, 9)}.get(rank, (0, None))
     base = ExamTask(
         rank, rank, 3, str(rank), str(rank), (), "tok", stderr_arrived=True, rc=rc, signal=number,
         cpus=frozenset({rank}), online=8,
     )  # fmt: skip
-    return replace(base, **values)  # type: ignore[arg-type]  # fields of any type
+    return replace(base, **values)
 
 
 GOOD_EXAM = _exam(_task(0), _task(1), _task(2))

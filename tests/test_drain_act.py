@@ -84,8 +84,13 @@ class Log(list[dict[str, Any]]):
         return [event["event"] for event in self]
 
 
+def any_client(a_world: World) -> Any:
+    """Return what an Actor needs of a Slurm client."""
+    return Client(a_world)
+
+
 def actor(a_world: World, log: Log, **options: Any) -> Actor:
-    return Actor(Client(a_world), log.write, RUN, **options)  # type: ignore[arg-type] # what it needs of a client
+    return Actor(any_client(a_world), log.write, RUN, **options)
 
 
 def drained(a_world: World) -> list[str]:
@@ -117,7 +122,7 @@ def test_no_act_without_its_intent_in_the_log() -> None:
 
     a_world = world()
     with pytest.raises(GpuClusterError, match="no space"):
-        Actor(Client(a_world), full, RUN).drain(grounds("gpu02"), limits(), spared={})  # type: ignore[arg-type] # as above
+        Actor(any_client(a_world), full, RUN).drain(grounds("gpu02"), limits(), spared={})
     assert a_world.ran == []
 
 
@@ -248,9 +253,9 @@ def test_an_update_whose_answer_is_lost_but_that_worked_is_a_drain() -> None:
         World.run(a_world, *argv)
         raise SlurmError("scontrol: Socket timed out on send/recv operation")
 
-    client = Client(a_world)
+    client = any_client(a_world)
     client.run = lose
-    act = Actor(client, log.write, RUN)  # type: ignore[arg-type] # as above
+    act = Actor(client, log.write, RUN)
     act.drain(grounds("gpu01"), limits(), spared={})
     assert log[-1]["result"] == "drained"
     assert act.drained == ["gpu01"]
@@ -467,7 +472,7 @@ def test_the_first_problem_ends_the_acts_with_its_words() -> None:
 )
 def test_an_act_that_did_not_work_is_named(refused: bool, result: str, problem: str) -> None:  # a table
     log, a_world = Log(), world()
-    client = Client(a_world)
+    client = any_client(a_world)
 
     def run(*_argv: str) -> str:
         if refused:
@@ -475,7 +480,7 @@ def test_an_act_that_did_not_work_is_named(refused: bool, result: str, problem: 
         return ""
 
     client.run = run
-    act = Actor(client, log.write, RUN)  # type: ignore[arg-type] # as above
+    act = Actor(client, log.write, RUN)
     act.drain(grounds("gpu01", "gpu02"), limits(), spared={})
     assert log[2] == {
         "event": "node_result",
@@ -518,14 +523,14 @@ def test_an_act_whose_end_cannot_be_read_is_unknown(refused: bool) -> None:  # a
 def test_a_node_that_another_drained_with_other_words_is_not_ours() -> None:
     """The flag alone is no proof: the reason has to be the one that was written."""
     log, a_world = Log(), world()
-    client = Client(a_world)
+    client = any_client(a_world)
 
     def run(*_argv: str) -> str:
         a_world.put("gpu01", "DRAIN", "bob: bad cable")
         return ""
 
     client.run = run
-    act = Actor(client, log.write, RUN)  # type: ignore[arg-type] # as above
+    act = Actor(client, log.write, RUN)
     act.drain(grounds("gpu01"), limits(), spared={})
     assert (log[-1]["result"], log[-1]["reason"], act.drained) == ("overtaken", "bob: bad cable", [])
 
@@ -653,12 +658,12 @@ def test_rights_are_asked_for_with_a_node_that_does_not_exist(stderr: str, why: 
         ran.append(argv)
         raise SlurmError("no rights", stderr=stderr)
 
-    client = Client(world())
+    client = any_client(world())
     client.run = refuse
-    assert why_no_rights(client) == why  # type: ignore[arg-type] # as above
+    assert why_no_rights(client) == why
     assert ran == [("scontrol", "update", "NodeName=gpucluster-asks-for-its-rights", "State=UNDRAIN")]
     client.run = lambda *_argv: ""
-    assert why_no_rights(client) == ""  # type: ignore[arg-type] # as above
+    assert why_no_rights(client) == ""
 
 
 # --- the lock

@@ -110,10 +110,10 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-def a_trial(world: World, *nodes: str, lock: Path | None = None) -> tuple[Trial, Log]:
+def a_trial(world: Any, *nodes: str, lock: Path | None = None) -> tuple[Trial, Log]:
     log = Log()
     reasons = dict.fromkeys(nodes or ("gpu01", "gpu02"), OURS)
-    return Trial(world, reasons, log.write, lock), log  # type: ignore[arg-type] # what it needs of a client
+    return Trial(world, reasons, log.write, lock), log
 
 
 def test_what_is_kept_stays_and_the_others_are_drained_again_with_their_reason(world: World) -> None:
@@ -560,7 +560,7 @@ def test_slurms_words_behind_the_reason_leave_it_ours(world: World) -> None:
     assert run.ended == {"gpu01": "drained"}
 
 
-def test_a_full_log_keeps_no_node_in_service(world: World) -> None:
+def test_a_full_log_keeps_no_node_in_service(world: Any) -> None:
     written: list[str] = []
 
     def full(event: str, **_: Any) -> None:
@@ -568,7 +568,7 @@ def test_a_full_log_keeps_no_node_in_service(world: World) -> None:
         if len(written) > 4:
             raise GpuClusterError("no space left")
 
-    run = Trial(world, dict.fromkeys(("gpu01", "gpu02"), OURS), full, None)  # type: ignore[arg-type] # as above
+    run = Trial(world, dict.fromkeys(("gpu01", "gpu02"), OURS), full, None)
     run.begin()
     assert run.end() == []
     assert {world.told(node) for node in ("gpu01", "gpu02")} == {("IDLE+DRAIN", OURS)}
@@ -685,11 +685,11 @@ def test_the_shell_survives_the_signals_of_a_terminal(world: World) -> None:
     assert world.told("gpu01") == ("IDLE+DRAIN", OURS)
 
 
-def test_a_hostile_reason_is_one_word_to_the_shell(world: World) -> None:
+def test_a_hostile_reason_is_one_word_to_the_shell(world: Any) -> None:
     hostile = "gpucluster:gpu.count 7<8 $(touch pwned) ; touch pwned run=old"
     world.put("gpu01", reason=hostile)
     log = Log()
-    run = Trial(world, {"gpu01": hostile}, log.write, None)  # type: ignore[arg-type] # as above
+    run = Trial(world, {"gpu01": hostile}, log.write, None)
     run.begin()
     run.end()
     assert world.told("gpu01") == ("IDLE+DRAIN", hostile)

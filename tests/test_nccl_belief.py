@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -31,7 +31,7 @@ def text_of(name: str) -> str:
     return (DATA / name).read_text()
 
 
-def run_of(nodes: int = 2, gpus: int = 2, **change: object) -> Run:
+def run_of(nodes: int = 2, gpus: int = 2, **change: Any) -> Run:
     ranks = tuple(
         RankLine(
             n * gpus + g, 0, 100 + n, f"gpu{n + 1:02}.cluster.local", g, f"0000:{g + 6:02x}:00", "NVIDIA H200"
@@ -45,11 +45,11 @@ def run_of(nodes: int = 2, gpus: int = 2, **change: object) -> Run:
         Row(2**20, 2**18, "float", "sum", -1, half, half),
     )
     run = Run("2.19.6", "all_reduce", ranks, rows, 0, 7.5, complete=True, world=nodes * gpus, validation=True)
-    return replace(run, **change)  # type: ignore[arg-type]
+    return replace(run, **change)
 
 
-def judged(run: Run, **change: object) -> Verdict:
-    asked = replace(RunSpec(("gpu01", "gpu02"), 2, "all_reduce", (2**20,)), **change)  # type: ignore[arg-type]
+def judged(run: Run, **change: Any) -> Verdict:
+    asked = replace(RunSpec(("gpu01", "gpu02"), 2, "all_reduce", (2**20,)), **change)
     return validate_run(Output((run,)), asked)
 
 
@@ -57,8 +57,8 @@ def told(verdict: Verdict) -> str:
     return "; ".join(f"{found.part}: {found.measured} / {found.expected}" for found in verdict.findings)
 
 
-def with_rank(run: Run, which: int, **change: object) -> Run:
-    ranks = tuple(replace(line, **change) if line.rank == which else line for line in run.ranks)  # type: ignore[arg-type]
+def with_rank(run: Run, which: int, **change: Any) -> Run:
+    ranks = tuple(replace(line, **change) if line.rank == which else line for line in run.ranks)
     return replace(run, ranks=ranks)
 
 

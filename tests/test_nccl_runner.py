@@ -101,8 +101,8 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[StepRequest]:
 
 
 def runner(there: tuple[str, ...] = (), *, gpus: int = 8, of: Cluster | None = None, **nccl: Any) -> Nccl:
-    made: Any = Nccl(None, Held(), of or cluster(**nccl), Channel(there), {}, gpus_per_node=gpus)  # type: ignore[arg-type]
-    return made  # type: ignore[no-any-return]
+    world: tuple[Any, ...] = (None, Held(), of or cluster(**nccl), Channel(there), {})
+    return Nccl(*world, gpus_per_node=gpus)
 
 
 def line(request: StepRequest) -> str:
@@ -285,8 +285,8 @@ class Uneven(Channel):
 def test_a_node_that_lacks_what_others_have_costs_only_itself(
     there: tuple[str, ...], without: tuple[tuple[str, str], ...], program: str
 ) -> None:
-    made = runner()
-    made._channel = Uneven(there, without=without)  # type: ignore[assignment]
+    made: Any = runner()
+    made._channel = Uneven(there, without=without)
     assert made.runner == program
     assert made.can_re_form == (program == "payload")
 
@@ -480,7 +480,8 @@ def on_slurm(
 ) -> Any:
     slurm = Slurm(LocalTransport(sandbox.env))
     with Allocation.request(slurm, AllocationRequest(nodes=nodes)) as held:
-        return run(Nccl(slurm, held, cluster(**nccl), Channel(), slurm.nodes(), gpus_per_node=2))  # type: ignore[arg-type]
+        channel: Any = Channel()
+        return run(Nccl(slurm, held, cluster(**nccl), channel, slurm.nodes(), gpus_per_node=2))
 
 
 def test_a_node_whose_slurmd_dies_costs_itself_and_no_other(sandbox: Sandbox) -> None:
@@ -634,7 +635,8 @@ def proof_of(monkeypatch: pytest.MonkeyPatch, *tasks: TaskResult) -> proofs.Nccl
     step = Measured(Output(()), nccl_log.read(log), {}, "srun", 1.0, tasks=tasks)
     monkeypatch.setattr(made, "alone", lambda *_: step)
     monkeypatch.setattr(made, "survey", lambda _: occupied())
-    return proofs.NcclProof(made, NODES, Profile(name="p", description="", source=""), (), None)  # type: ignore[arg-type]
+    outliers: Any = None
+    return proofs.NcclProof(made, NODES, Profile(name="p", description="", source=""), (), outliers)
 
 
 WHO = "others are at work on GPUs of gpu02: GPU 1 (GPU-36b3216f-daee-b975-729f-ae923d5a4fd1, 0000:00:07.0): process 772"

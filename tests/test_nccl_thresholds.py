@@ -7,6 +7,7 @@ import random
 import statistics
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -34,7 +35,7 @@ GIB = 2**30
 NO_NVLS = {"NCCL_NVLS_ENABLE": "0"}
 
 
-def row(busbw: float, size: int = 4 * GIB, nodes: int = 1, **more: object) -> NcclThreshold:
+def row(busbw: float, size: int = 4 * GIB, nodes: int = 1, **more: Any) -> NcclThreshold:
     keys = {"gpus_per_node": 8, "source": "recordings", "tolerance": 0.05, **more}
     return NcclThreshold(size=size, nodes=nodes, busbw=busbw, **keys)
 
@@ -52,7 +53,7 @@ def run_8() -> Run:
     return run
 
 
-def choose(rows: tuple[NcclThreshold, ...] = H200, **more: object) -> float:
+def choose(rows: tuple[NcclThreshold, ...] = H200, **more: Any) -> float:
     keys = {
         "collective": "all_reduce",
         "nodes": 1,
@@ -61,7 +62,7 @@ def choose(rows: tuple[NcclThreshold, ...] = H200, **more: object) -> float:
         "env": NO_NVLS,
         **more,
     }
-    return threshold_for(rows, **keys).bound  # type: ignore[arg-type]
+    return threshold_for(rows, **keys).bound
 
 
 def test_the_bound_is_the_value_less_its_tolerance() -> None:
@@ -96,9 +97,9 @@ def test_more_conditions_go_first_then_the_earlier_row() -> None:
         ({"rows": ()}, "neither cluster nor profile has any"),
     ],
 )
-def test_no_row_is_an_error_that_names_the_nearest(change: dict[str, object], words: str) -> None:
+def test_no_row_is_an_error_that_names_the_nearest(change: dict[str, Any], words: str) -> None:
     with pytest.raises(NoThresholdError) as error:
-        choose(**change)  # type: ignore[arg-type]
+        choose(**change)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
     assert isinstance(error.value, ConfigError)

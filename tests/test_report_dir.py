@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from junitparser import JUnitXml
@@ -159,16 +159,16 @@ def test_report_refuses_what_is_no_log(
 # --- logs of steps
 
 
-def step(**fields: object) -> StepResult:
+def step(**fields: Any) -> StepResult:
     task = TaskResult(0, "gpu01", 3, stdout="out\n", stderr="err\n", truncated=True)
-    plain: dict[str, object] = {
+    plain: dict[str, Any] = {
         "rc": 3,
         "tasks": (task,),
         "stderr": "srun: error\n",
         "seconds": 1.5,
         "command": "srun x",
     }
-    return StepResult(**(plain | fields))  # type: ignore[arg-type] # a table of fields
+    return StepResult(**(plain | fields))
 
 
 def test_a_step_log_says_how_it_ended(tmp_path: Path) -> None:

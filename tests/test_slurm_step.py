@@ -44,8 +44,8 @@ def held(sandbox: Sandbox) -> Iterator[Allocation]:
         yield allocation
 
 
-def _run(held: Allocation, script: str, **options: object) -> StepResult:
-    return run_step(held.slurm, held, StepRequest(("sh", "-c", script), **options))  # type: ignore[arg-type]
+def _run(held: Allocation, script: str, **options: Any) -> StepResult:
+    return run_step(held.slurm, held, StepRequest(("sh", "-c", script), **options))
 
 
 def test_every_task_is_told_apart(held: Allocation) -> None:
@@ -196,9 +196,9 @@ TASKS = tuple(
 GOOD = exam.NodeExam("gpu01", 4, 4, shared=False, token="tok", tasks=TASKS, seconds=0.1, command="srun")
 
 
-def _with(index: int, **change: object) -> exam.NodeExam:
+def _with(index: int, **change: Any) -> exam.NodeExam:
     tasks = list(TASKS)
-    tasks[index] = replace(tasks[index], **change)  # type: ignore[arg-type]
+    tasks[index] = replace(tasks[index], **change)
     return replace(GOOD, tasks=tuple(tasks))
 
 
