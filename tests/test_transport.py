@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,19 @@ def _alive(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):  # reaped since
         return False
     return stat.rsplit(")", 1)[1].split()[0] != "Z"  # a zombie that nobody reaps is dead
+
+
+def test_a_command_of_a_daemon_thread_ends_with_the_process(tmp_path: Path) -> None:
+    """A squeue that hung while the nodes were given back outlived a run that SIGTERM ended."""
+    note = tmp_path / "pid"
+    script = f"""
+import threading, time
+from pathlib import Path
+from pytest_gpucluster.cluster.transport import LocalTransport
+command = ["sh", "-c", "echo $$ > {note}.new; mv {note}.new {note}; exec sleep 1000"]
+threading.Thread(target=LocalTransport().run, args=(command,), kwargs={{"timeout": 900}}, daemon=True).start()
+while not Path({str(note)!r}).exists():
+    time.sleep(0.01)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    wait_for(lambda: not Path(f"/proc/{note.read_text().strip()}").exists(), "the command to end")

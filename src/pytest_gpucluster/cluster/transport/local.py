@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import collections
 import contextlib
 import fcntl
@@ -29,6 +30,7 @@ _CHUNK = 1 << 16
 _PIPE_SIZE = 1 << 20  # a reader beside a busy thread waits 5 ms for every piece: few large ones
 _SLURM = frozenset({"salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"})
 _Bytes = TypeVar("_Bytes", str, bytes)
+_RUNNING: set[subprocess.Popen[bytes]] = set()  # commands that some thread waits for
 
 
 class LocalTransport:
@@ -57,6 +59,7 @@ class LocalTransport:
         """
         begin = time.monotonic()
         process = self.spawn(argv, env=env)
+        _RUNNING.add(process)
         try:
             out, err = _communicate(process, b"" if input is None else input.encode(), timeout)
         except subprocess.TimeoutExpired:
@@ -73,6 +76,8 @@ class LocalTransport:
         except BaseException:
             kill_group(process)
             raise
+        finally:
+            _RUNNING.discard(process)
         return Completed(
             tuple(argv),
             process.returncode,
@@ -197,6 +202,14 @@ def kill_group(process: subprocess.Popen[_Bytes] | RemoteProcess, sig: int = sig
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
+
+
+@atexit.register
+def _end_commands() -> None:
+    """Kill the commands of daemon threads: those threads end with this process, their commands would go on."""
+    for process in tuple(_RUNNING):
+        if process.poll() is None:
+            kill_group(process)
 
 
 def _not_found(program: str) -> str:
