@@ -193,7 +193,7 @@ def remap(host: Host, **values: Any) -> None:
 
 def stray(host: Host) -> None:
     host.change(2, memory_used=2000 * MIB)
-    host.apps = (nvidia_smi.App(7, uuid(host, 2), 2000 * MIB, "python3"),)
+    host.apps = (nvidia_smi.GpuProcess(7, uuid(host, 2), 2000 * MIB, "python3"),)
 
 
 def page(host: Host) -> None:
@@ -576,7 +576,9 @@ def test_a_guest_without_row_remapping_fails_nothing() -> None:
     """MIG mode on driver 535 shows all of it as N/A, and no retired pages either."""
     host = Host()
     for one in list(host.rows):
-        host.rows[one] = nvidia_smi.Remapped(None, None, None, None, dict.fromkeys(nvidia_smi.ROWS, "[N/A]"))
+        host.rows[one] = nvidia_smi.RowRemapping(
+            None, None, None, None, dict.fromkeys(nvidia_smi.ROWS, "[N/A]")
+        )
     for check in ("gpu.remapped_rows", "gpu.remapped_pending"):
         verdict = judge(host)[check]
         assert verdict.outcome is Outcome.NOT_APPLICABLE

@@ -12,7 +12,7 @@ from pytest_gpucluster.config.models import FabricProfile
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome
 from pytest_gpucluster.kit import mpi_errors, nccl_log
 from pytest_gpucluster.kit import nccl_validation as nccl
-from pytest_gpucluster.kit.nccl_tests import Half, Output, Row
+from pytest_gpucluster.kit.nccl_tests import Half, NcclOutput, NcclRow
 from pytest_gpucluster.kit.nccl_validation import (
     TRANSPORT,
     RunSpec,
@@ -33,7 +33,7 @@ from pytest_gpucluster.suites.nccl.localization import (
 )
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.kit.nccl_tests import Run
+    from pytest_gpucluster.kit.nccl_tests import NcclRun
 
 COUNT = "compare srun's -N, --ntasks-per-node and the tool's -g with what was asked for"
 OTHER = "the run was smaller, larger or other than asked for"
@@ -45,7 +45,7 @@ def wrong(number: int) -> Half:
     return replace(GOOD, wrong=number)
 
 
-DOUBTS: dict[str, tuple[Run, tuple[str, str, str], str, str]] = {
+DOUBTS: dict[str, tuple[NcclRun, tuple[str, str, str], str, str]] = {
     "missing": (
         replace(run_of(), ranks=run_of().ranks[:3]), ("ranks 3", "missing", "ranks 0-3 once each"), OTHER, COUNT
     ),
@@ -94,15 +94,15 @@ DOUBTS: dict[str, tuple[Run, tuple[str, str, str], str, str]] = {
         ("all_reduce 1 MiB in-place", "5 wrong elements", "0 wrong elements"), "data is corrupted", REPEAT,
     ),
     "failure": (
-        run_of(failures=(mpi_errors.Failure("timeout", "gpu02", "Test timeout", "pairs"),)),
+        run_of(failures=(mpi_errors.LaunchFailure("timeout", "gpu02", "Test timeout", "pairs"),)),
         ("gpu02", "timeout: Test timeout", "no failure"), "timeout", "pairs",
     ),
     "failure of nobody": (
-        run_of(failures=(mpi_errors.Failure("relayed", "", "x", "h"), mpi_errors.Failure("odd", "", "words", "pairs"))),
+        run_of(failures=(mpi_errors.LaunchFailure("relayed", "", "x", "h"), mpi_errors.LaunchFailure("odd", "", "words", "pairs"))),
         ("run", "odd: words", "no failure"), "odd", "pairs",
     ),
     "failure alone": (
-        run_of(failures=(mpi_errors.Failure("relayed", "a", "x", "h"),)), ("a", "relayed: x", "no failure"), "relayed",
+        run_of(failures=(mpi_errors.LaunchFailure("relayed", "a", "x", "h"),)), ("a", "relayed: x", "no failure"), "relayed",
         "h",
     ),
 }  # fmt: skip
@@ -145,40 +145,40 @@ def test_ranks_on_other_nodes() -> None:
 
 def test_tables_of_a_step() -> None:
     asked = RunSpec(("gpu01", "gpu02"), 2)
-    alone = validate_run(Output((run_of(1, 1),) * 4), asked)
+    alone = validate_run(NcclOutput((run_of(1, 1),) * 4), asked)
     assert alone.findings == (Finding("ranks", "rank 0 alone, 4 times", "1 run of 4 ranks"),)
-    assert validate_run(Output((run_of(1, 1),)), RunSpec(("gpu01",), 1)).outcome is Outcome.PASSED
-    none = validate_run(Output(()), asked)
+    assert validate_run(NcclOutput((run_of(1, 1),)), RunSpec(("gpu01",), 1)).outcome is Outcome.PASSED
+    none = validate_run(NcclOutput(()), asked)
     assert none.findings == (Finding("tables", "0 tables", "1 table"),)
     assert (none.cause, none.hint) == (
         "the run printed no table, or several runs did",
         "run one command; with several, use srun --label",
     )
-    two = validate_run(Output((run_of(), run_of()), reasons=("a", "b", "c")), asked)
+    two = validate_run(NcclOutput((run_of(), run_of()), reasons=("a", "b", "c")), asked)
     assert two.findings == (
         Finding("tables", "2 tables", "1 table"),
         *(Finding("output", reason, "whole output") for reason in "abc"),
     )
     assert two.hint == "a; b"
-    cut = validate_run(Output((run_of(),), reasons=("a",)), asked)
+    cut = validate_run(NcclOutput((run_of(),), reasons=("a",)), asked)
     assert (cut.findings, cut.cause, cut.hint) == (
         (Finding("output", "a", "whole output"),),
         "the output is cut or mixed",
         "repeat with srun --label",
     )
-    assert validate_run(Output((), reasons=("a",)), asked).findings == (
+    assert validate_run(NcclOutput((), reasons=("a",)), asked).findings == (
         Finding("tables", "0 tables", "1 table"),
     )
 
 
-def nodewise(**change: Any) -> Output:
+def nodewise(**change: Any) -> NcclOutput:
     """One table of each of two nodes."""
     runs = []
     for at in (0, 1):
         ranks = tuple(replace(it, rank=it.rank - 2 * at) for it in run_of().ranks[2 * at : 2 * at + 2])
         runs.append(run_of(ranks=ranks, label=f"{at}", world=2))
     runs[1] = replace(runs[1], **change)
-    return Output(tuple(runs))
+    return NcclOutput(tuple(runs))
 
 
 LABELS = {"0": "gpu01", "1": "gpu02"}
@@ -188,7 +188,7 @@ def test_tables_of_nodes() -> None:
     asked = RunSpec(("gpu01", "gpu02"), 2)
     good = believe_nodes(nodewise(), LABELS, asked)
     assert {node: it.outcome for node, it in good.items()} == dict.fromkeys(asked.nodes, Outcome.PASSED)
-    (one,) = [believe_nodes(Output(nodewise().runs[:1]), LABELS, asked)["gpu02"]]
+    (one,) = [believe_nodes(NcclOutput(nodewise().runs[:1]), LABELS, asked)["gpu02"]]
     assert one.findings == (Finding("gpu02", "0 tables", "1 table"),)
     assert (one.cause, one.hint) == (
         "the node's process printed nothing, or died",
@@ -209,7 +209,7 @@ def test_tables_of_nodes() -> None:
         "compare `hostname -s` with NodeHostName of scontrol show node",
     )
     one_host = [replace(it, host="vm") for it in nodewise().runs[0].ranks]
-    both = Output(tuple(replace(run, ranks=tuple(one_host)) for run in nodewise().runs))
+    both = NcclOutput(tuple(replace(run, ranks=tuple(one_host)) for run in nodewise().runs))
     shared = believe_nodes(both, LABELS, asked)["gpu02"]
     assert [it.part for it in shared.findings] == ["GPU 0000:06:00 of vm", "GPU 0000:07:00 of vm"]
     assert shared.findings[0] == Finding(
@@ -232,9 +232,10 @@ def test_a_row_answers_a_size_that_is_rounded_down(size: int, asked: int, ranks:
     assert aligned(size, asked, ranks) is fits
 
 
-def rows(*values: tuple[int, float | None, float | None]) -> tuple[Row, ...]:
+def rows(*values: tuple[int, float | None, float | None]) -> tuple[NcclRow, ...]:
     return tuple(
-        Row(size, size, "float", "sum", -1, Half(time, 1.0, busbw, 0), None) for size, time, busbw in values
+        NcclRow(size, size, "float", "sum", -1, Half(time, 1.0, busbw, 0), None)
+        for size, time, busbw in values
     )
 
 
@@ -267,7 +268,7 @@ def test_what_only_follows(finding: Finding, *, cut: bool) -> None:
 
 def transports(text: str, **change: Any) -> Any:
     asked = replace(RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), **change)
-    return validate_run(Output((run_of(),)), asked, IB)
+    return validate_run(NcclOutput((run_of(),)), asked, IB)
 
 
 def test_transports_word_by_word() -> None:
@@ -290,7 +291,7 @@ def test_transports_word_by_word() -> None:
 def test_a_transport_that_is_better_or_beside_the_profile() -> None:
     socket = IB.model_copy(update={"fabric": FabricProfile(transport="NET/Socket")})
     asked = RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(line("NET/IB/0/GDRDMA")))
-    assert validate_run(Output((run_of(),)), asked, socket).outcome is Outcome.PASSED
+    assert validate_run(NcclOutput((run_of(),)), asked, socket).outcome is Outcome.PASSED
     assert transports(line("P2P/MNNVL")).outcome is Outcome.PASSED
     assert transports(line("NET/AWS Libfabric/0")).outcome is Outcome.FAILED
 
@@ -411,7 +412,7 @@ def test_medians_of_repeated_sizes() -> None:
 @pytest.mark.parametrize(("size", "latency"), [(0, False), (1, True), (8, True), (9, False), (16, False)])
 def test_latency_is_that_of_at_most_8_bytes(size: int, *, latency: bool) -> None:
     half = Half(20.5, 0.0, 1.0, 0)
-    run = run_of(rows=(Row(size, 1, "float", "sum", -1, half, None),))
+    run = run_of(rows=(NcclRow(size, 1, "float", "sum", -1, half, None),))
     assert ("latency" in {metric.name for metric in metrics(run)}) is latency
 
 
@@ -427,18 +428,18 @@ def test_a_larger_row_answers_no_smaller_size() -> None:
 
 def test_two_ranks_that_ran_alone() -> None:
     alone = run_of(nodes=1, gpus=1)
-    output = Output((alone, alone))
+    output = NcclOutput((alone, alone))
     assert output.singletons == 2
     verdict = validate_run(output, RunSpec(("gpu01",), 2))
     assert verdict.findings == (Finding("ranks", "rank 0 alone, 2 times", "1 run of 2 ranks"),)
-    assert (validate_run(Output(()), RunSpec(("gpu01",), 1)).findings[0].part) == "tables"
-    passed = validate_run(Output((run_of(nodes=1),)), RunSpec(("gpu01",), 2))
+    assert (validate_run(NcclOutput(()), RunSpec(("gpu01",), 1)).findings[0].part) == "tables"
+    passed = validate_run(NcclOutput((run_of(nodes=1),)), RunSpec(("gpu01",), 2))
     assert (passed.outcome, passed.cause, passed.hint) == (Outcome.PASSED, "", "")
 
 
 def test_the_table_of_one_node_is_proved_as_that_of_all() -> None:
     asked = RunSpec(("gpu01", "gpu02"), 2)
-    failure = mpi_errors.Failure("out of memory", "", "words", "do this")
+    failure = mpi_errors.LaunchFailure("out of memory", "", "words", "do this")
     rows = (replace(run_of().rows[0], out_of_place=wrong(3)), run_of().rows[1])
     shared = with_rank(nodewise().runs[1], 1, bus_id="0000:06:00")
     for change, part, measured in (
@@ -474,7 +475,7 @@ def test_networks_from_bad_to_good() -> None:
 def test_at_most_four_ranks_elsewhere_are_named() -> None:
     where = dict.fromkeys(range(5), "gpu02")
     run = run_of(nodes=1, gpus=5)
-    verdict = validate_run(Output((run,)), RunSpec(("gpu01",), 5, node_of_rank=where))
+    verdict = validate_run(NcclOutput((run,)), RunSpec(("gpu01",), 5, node_of_rank=where))
     assert [it.part for it in verdict.findings if it.part.startswith("rank ")] == [
         f"rank {n}" for n in range(4)
     ]

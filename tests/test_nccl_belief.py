@@ -11,7 +11,7 @@ import pytest
 from pytest_gpucluster.config.models import FabricProfile, GpuProfile, Profile
 from pytest_gpucluster.core.check import Metric, Outcome
 from pytest_gpucluster.kit import mpi_errors, nccl_log
-from pytest_gpucluster.kit.nccl_tests import Half, Output, RankLine, Row, Run, read
+from pytest_gpucluster.kit.nccl_tests import Half, NcclOutput, NcclRow, NcclRun, RankLine, read
 from pytest_gpucluster.kit.nccl_validation import RunSpec, believe_nodes, metrics, validate_run
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def text_of(name: str) -> str:
     return (DATA / name).read_text()
 
 
-def run_of(nodes: int = 2, gpus: int = 2, **change: Any) -> Run:
+def run_of(nodes: int = 2, gpus: int = 2, **change: Any) -> NcclRun:
     ranks = tuple(
         RankLine(
             n * gpus + g, 0, 100 + n, f"gpu{n + 1:02}.cluster.local", g, f"0000:{g + 6:02x}:00", "NVIDIA H200"
@@ -41,23 +41,25 @@ def run_of(nodes: int = 2, gpus: int = 2, **change: Any) -> Run:
     )
     half = Half(100.0, 10.0, 15.0, 0)
     rows = (
-        Row(8, 2, "float", "sum", -1, Half(20.5, 0.0, 0.0, 0), half),
-        Row(2**20, 2**18, "float", "sum", -1, half, half),
+        NcclRow(8, 2, "float", "sum", -1, Half(20.5, 0.0, 0.0, 0), half),
+        NcclRow(2**20, 2**18, "float", "sum", -1, half, half),
     )
-    run = Run("2.19.6", "all_reduce", ranks, rows, 0, 7.5, complete=True, world=nodes * gpus, validation=True)
+    run = NcclRun(
+        "2.19.6", "all_reduce", ranks, rows, 0, 7.5, complete=True, world=nodes * gpus, validation=True
+    )
     return replace(run, **change)
 
 
-def judged(run: Run, **change: Any) -> Verdict:
+def judged(run: NcclRun, **change: Any) -> Verdict:
     asked = replace(RunSpec(("gpu01", "gpu02"), 2, "all_reduce", (2**20,)), **change)
-    return validate_run(Output((run,)), asked)
+    return validate_run(NcclOutput((run,)), asked)
 
 
 def told(verdict: Verdict) -> str:
     return "; ".join(f"{found.part}: {found.measured} / {found.expected}" for found in verdict.findings)
 
 
-def with_rank(run: Run, which: int, **change: Any) -> Run:
+def with_rank(run: NcclRun, which: int, **change: Any) -> NcclRun:
     ranks = tuple(replace(line, **change) if line.rank == which else line for line in run.ranks)
     return replace(run, ranks=ranks)
 
@@ -85,7 +87,9 @@ def test_a_gpu_is_shared_where_nothing_else_explains_its_name(
         run = with_rank(run, rank, bus_id=bus_ids[rank], device=devices[rank])
     verdict = judged(run)
     assert told(verdict) == shared
-    apart = Output(tuple(replace(run, ranks=run.ranks[at : at + 1], label=f"{at}", world=1) for at in (0, 1)))
+    apart = NcclOutput(
+        tuple(replace(run, ranks=run.ranks[at : at + 1], label=f"{at}", world=1) for at in (0, 1))
+    )
     found = believe_nodes(apart, {"0": "gpu01", "1": "gpu02"}, RunSpec(("gpu01", "gpu02"), 1))
     assert ("at once" in told(found["gpu01"])) == bool(shared)
 
@@ -118,10 +122,10 @@ def test_eight_gpus_of_a_recording() -> None:
         (run_of(collective="all_gather"), "collective: all_gather / all_reduce"),
         (run_of(rows=run_of().rows[:1]), "size 1 MiB: not measured"),
         (run_of(reasons=("line 7: row refused",), complete=False), "table: line 7: row refused"),
-        (run_of(failures=(mpi_errors.Failure("timeout", "gpu02", "Test timeout", "pairs"),)), "gpu02: timeout: Test timeout"),
+        (run_of(failures=(mpi_errors.LaunchFailure("timeout", "gpu02", "Test timeout", "pairs"),)), "gpu02: timeout: Test timeout"),
     ],
 )  # fmt: skip
-def test_each_lie_has_its_finding(run: Run, words: str) -> None:
+def test_each_lie_has_its_finding(run: NcclRun, words: str) -> None:
     verdict = judged(run)
     assert verdict.outcome is Outcome.FAILED
     assert words in told(verdict)
@@ -284,11 +288,13 @@ def test_a_run_that_was_cut_says_first_why() -> None:
     )
     cut = replace(run_of(1), reasons=("3 rows for 4 sizes: rows are missing",))
     failures = (
-        mpi_errors.Failure("timeout", "vm", "vm: Test timeout (30s) all_reduce at 4294967296 bytes", ""),
-        mpi_errors.Failure("exit code", "", "exit 137: killed by signal 9", ""),
+        mpi_errors.LaunchFailure(
+            "timeout", "vm", "vm: Test timeout (30s) all_reduce at 4294967296 bytes", ""
+        ),
+        mpi_errors.LaunchFailure("exit code", "", "exit 137: killed by signal 9", ""),
     )
     verdict = validate_run(
-        Output((cut,), failures),
+        NcclOutput((cut,), failures),
         RunSpec(("gpu01",), 2, "all_reduce", log=log, node_of_rank=dict.fromkeys(range(2), "gpu01")),
         IB,
     )
@@ -322,7 +328,7 @@ def test_same_bus_ids_on_different_hosts_are_no_fault() -> None:
         replace(run, ranks=tuple(replace(line, host=TASKS[run.label]) for line in run.ranks))
         for run in output.runs
     )
-    verdicts = believe_nodes(Output(runs), TASKS, RunSpec(NODES, 2))
+    verdicts = believe_nodes(NcclOutput(runs), TASKS, RunSpec(NODES, 2))
     assert {verdict.outcome for verdict in verdicts.values()} == {Outcome.PASSED}
 
 
@@ -357,11 +363,11 @@ def test_socket_between_nodes_of_an_infiniband_profile() -> None:
     where = {rank: NODES[rank // 2] for rank in range(8)}
     run = run_of(nodes=4, world=8)
     asked = RunSpec(NODES, 2, node_of_rank=where, log=log)
-    verdict = validate_run(Output((run,)), asked, IB)
+    verdict = validate_run(NcclOutput((run,)), asked, IB)
     assert "NET/Socket between nodes / NET/IB/GDRDMA" in told(verdict)
     assert "no InfiniBand device" in verdict.hint
     socket = IB.model_copy(update={"fabric": FabricProfile(transport="NET/Socket")})
-    assert validate_run(Output((run,)), asked, socket).outcome is Outcome.PASSED
+    assert validate_run(NcclOutput((run,)), asked, socket).outcome is Outcome.PASSED
 
 
 def line(path: str, source: int = 1, target: int = 2, tag: str = "[send] ") -> str:
@@ -388,7 +394,9 @@ def line(path: str, source: int = 1, target: int = 2, tag: str = "[send] ") -> s
     ],
 )
 def test_transports_are_held_against_the_profile(text: str, words: str) -> None:
-    verdict = validate_run(Output((run_of(),)), RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), IB)
+    verdict = validate_run(
+        NcclOutput((run_of(),)), RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), IB
+    )
     assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
     assert words in told(verdict)
 
@@ -410,7 +418,9 @@ def test_nodes_that_nvlink_joins_need_no_connection_over_the_network(
         f"gpu0{r // 2 + 1}:1:1 [0] NCCL INFO {nvls}\n"
         for r in range(4)
     )
-    verdict = validate_run(Output((run_of(),)), RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), IB)
+    verdict = validate_run(
+        NcclOutput((run_of(),)), RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), IB
+    )
     assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
     assert words in told(verdict)
 
@@ -434,13 +444,13 @@ def test_transports_within_a_node_are_proved_or_it_is_no_pass(gpus: int, text: s
     asked = RunSpec(
         ("gpu01",), gpus, log=nccl_log.read(text), node_of_rank=dict.fromkeys(range(gpus), "gpu01")
     )
-    verdict = validate_run(Output((run_of(1, gpus),)), asked, IB)
+    verdict = validate_run(NcclOutput((run_of(1, gpus),)), asked, IB)
     assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
     assert words in told(verdict)
     for unasked in (replace(asked, log=None), replace(asked, logged=False)):
-        assert validate_run(Output((run_of(1, gpus),)), unasked, IB).outcome is Outcome.PASSED
+        assert validate_run(NcclOutput((run_of(1, gpus),)), unasked, IB).outcome is Outcome.PASSED
 
 
 def test_missing_peer_memory_is_hinted() -> None:
     asked = RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(line("NET/IB/0")))
-    assert "nvidia_peermem" in validate_run(Output((run_of(),)), asked, IB).hint
+    assert "nvidia_peermem" in validate_run(NcclOutput((run_of(),)), asked, IB).hint

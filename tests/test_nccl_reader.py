@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pytest_gpucluster.kit.nccl_tests import (
     COLLECTIVES,
     Half,
-    Output,
-    Row,
-    Run,
+    NcclOutput,
+    NcclRow,
+    NcclRun,
     explain_rc,
     read,
     read_tasks,
@@ -112,7 +112,7 @@ def half_of(model: Model, size: int, time: float, wrong: int | None) -> tuple[st
     return text, half
 
 
-def pieces_of(model: Model) -> tuple[list[list[str]], list[Row]]:
+def pieces_of(model: Model) -> tuple[list[list[str]], list[NcclRow]]:
     """Return each row as the pieces that separate printf calls write, and what is to be read."""
     names = columns(model)
     rows, expected = [], []
@@ -147,7 +147,7 @@ def pieces_of(model: Model) -> tuple[list[list[str]], list[Row]]:
             parts.append(text)
             halves.append(half)
         rows.append(parts)
-        expected.append(Row(printed, count, model.type, "sum" if {"redop", "op"} & set(names) else "",
+        expected.append(NcclRow(printed, count, model.type, "sum" if {"redop", "op"} & set(names) else "",
                             int(cells["root"][1]) if "root" in names else -1, halves[0],
                             halves[1] if len(halves) > 1 else None))  # fmt: skip
         size *= 2
@@ -208,7 +208,7 @@ def header_of(model: Model) -> list[str]:
     return lines
 
 
-def footer_of(model: Model, rows: list[Row]) -> list[str]:
+def footer_of(model: Model, rows: list[NcclRow]) -> list[str]:
     mark = " " if model.version == "1.0" else "# "
     halves = [half for row in rows for half in (row.out_of_place, row.in_place) if half]
     values = [half.busbw for half in halves]
@@ -232,7 +232,7 @@ def noise(chance: random.Random, host: str) -> str:
     return f"{stamp}{host}:2912:2957 [{chance.randrange(8)}] {kind}"
 
 
-def render(model: Model, chance: random.Random | None = None) -> tuple[list[str], list[Row]]:
+def render(model: Model, chance: random.Random | None = None) -> tuple[list[str], list[NcclRow]]:
     """Return the lines of a run and its rows; with `chance` NCCL's lines stand between and inside of them."""
     rows, expected = pieces_of(model)
     lines = header_of(model)
@@ -251,10 +251,10 @@ def render(model: Model, chance: random.Random | None = None) -> tuple[list[str]
     return lines, expected
 
 
-def same(found: tuple[Row, ...], expected: list[Row]) -> bool:
+def same(found: tuple[NcclRow, ...], expected: list[NcclRow]) -> bool:
     """Equal but for the per-iteration numbers, which the renderer does not hand back."""
 
-    def plain(row: Row) -> Row:
+    def plain(row: NcclRow) -> NcclRow:
         inside = row.in_place and replace(row.in_place, iterations=None)
         return replace(row, out_of_place=replace(row.out_of_place, iterations=None), in_place=inside)
 
@@ -522,7 +522,7 @@ def lines_of(**change: Any) -> list[str]:
     return render(model_of(**change))[0]
 
 
-def one(lines: list[str], **more: Any) -> Run:
+def one(lines: list[str], **more: Any) -> NcclRun:
     output = read("\n".join(lines) + "\n", **more)
     assert len(output.runs) == 1, output
     return output.runs[0]
@@ -680,7 +680,7 @@ def test_sweep() -> None:
 
 
 def test_empty_output_has_a_reason() -> None:
-    assert read("") == Output(reasons=("no table was printed",))
+    assert read("") == NcclOutput(reasons=("no table was printed",))
 
 
 # --- a reduction that is left blank ---------------------------------------------------------------------------------

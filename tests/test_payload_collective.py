@@ -134,7 +134,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests(name: str, factor: float) -> None:
     ],
 )
 def test_counts_are_those_of_nccl_tests(name: str, nbytes: int, count: int, total: int) -> None:
-    shape = collective.Shape(name, nbytes, 4, 8)
+    shape = collective.BufferSizes(name, nbytes, 4, 8)
     assert (shape.count, shape.nbytes) == (count, total)
 
 
@@ -472,8 +472,8 @@ class Slow:
     def __init__(self, seconds: float) -> None:
         self.seconds, self.runs, self.timed = seconds, 0, [0]
 
-    def job(self) -> collective.Job:
-        job: Any = object.__new__(collective.Job)
+    def job(self) -> collective.Collective:
+        job: Any = object.__new__(collective.Collective)
         job.source = job.target = types.SimpleNamespace(zero_=lambda: None)
         job.device = types.SimpleNamespace(synchronize=lambda: None, time=self.time)
         job.size, job.call, job.total = 2, lambda _: self.run, lambda value: 2 * value

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpucluster.kit import nccl_tests
-from pytest_gpucluster.kit.mpi_errors import Failure
-from pytest_gpucluster.kit.nccl_tests import Half, RankLine, Row, read, read_tasks, sweep
+from pytest_gpucluster.kit.mpi_errors import LaunchFailure
+from pytest_gpucluster.kit.nccl_tests import Half, NcclRow, RankLine, read, read_tasks, sweep
 
 HEAD = (
     "# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809\n"
@@ -45,8 +45,8 @@ def test_a_whole_table() -> None:
         RankLine(1, 0, 2836, "vm", 1, "0000:00:07", "NVIDIA H200"),
     )
     assert run.rows == (
-        Row(1024, 256, "float", "sum", -1, Half(10.24, 0.1, 0.1, 0), Half(20.48, 0.05, 0.05, 0)),
-        Row(2048, 512, "float", "sum", -1, Half(10.24, 0.2, 0.2, 0), Half(20.48, 0.1, 0.1, None)),
+        NcclRow(1024, 256, "float", "sum", -1, Half(10.24, 0.1, 0.1, 0), Half(20.48, 0.05, 0.05, 0)),
+        NcclRow(2048, 512, "float", "sum", -1, Half(10.24, 0.2, 0.2, 0), Half(20.48, 0.1, 0.1, None)),
     )
     (bare,) = read(WHOLE.replace(" nccl-headers=22809 nccl-library=22809", "")).runs
     assert (bare.version, bare.nccl_version) == ("2.19.6", "")
@@ -177,27 +177,27 @@ def test_what_a_run_says_beside_its_tables() -> None:
 
 
 FAILURES = [
-    ("vm: Test NCCL failure common.cu:1 'unhandled'", Failure(
+    ("vm: Test NCCL failure common.cu:1 'unhandled'", LaunchFailure(
         "NCCL", "vm", "vm: Test NCCL failure common.cu:1 'unhandled'",
         "the log above it says why; set NCCL_DEBUG=INFO and repeat")),
-    ("vm: Test CUDA failure common.cu:1 'out of memory'", Failure(
+    ("vm: Test CUDA failure common.cu:1 'out of memory'", LaunchFailure(
         "CUDA", "vm", "vm: Test CUDA failure common.cu:1 'out of memory'",
         "look for Xids in the kernel log of the host (dmesg | grep -i xid)")),
-    ("NCCL failure a.cu:1 'x'", Failure(
+    ("NCCL failure a.cu:1 'x'", LaunchFailure(
         "NCCL", "", "NCCL failure a.cu:1 'x'", "the log above it says why; set NCCL_DEBUG=INFO and repeat")),
-    ("Cuda failure a.cu:1 'x'", Failure(
+    ("Cuda failure a.cu:1 'x'", LaunchFailure(
         "CUDA", "", "Cuda failure a.cu:1 'x'", "look for Xids in the kernel log of the host (dmesg | grep -i xid)")),
-    ("vm: Test timeout (30s) out", Failure(
+    ("vm: Test timeout (30s) out", LaunchFailure(
         "timeout", "vm", "vm: Test timeout (30s) out", "a rank hangs: test the nodes alone, then in pairs")),
-    (" .. vm pid 77: Test failure common.cu:9", Failure(
+    (" .. vm pid 77: Test failure common.cu:9", LaunchFailure(
         "relayed", "vm", ".. vm pid 77: Test failure common.cu:9", "the failure above it is the cause")),
-    ("Invalid number of GPUs: 8 requested but only 4 were found", Failure(
+    ("Invalid number of GPUs: 8 requested but only 4 were found", LaunchFailure(
         "too few GPUs", "", "Invalid number of GPUs: 8 requested but only 4 were found",
         "ask for the GPUs in the step (--gpus-per-node), or start fewer processes or threads a node")),
-    ("invalid option -- x", Failure(
+    ("invalid option -- x", LaunchFailure(
         "usage", "", "invalid option -- x",
         "this version does not know the option or value; it prints the usage and exits 0")),
-    ("NCCL 2.7 or later is needed for alltoall", Failure(
+    ("NCCL 2.7 or later is needed for alltoall", LaunchFailure(
         "NCCL", "", "NCCL 2.7 or later is needed for alltoall", "rebuild nccl-tests against the NCCL that is loaded")),
 ]  # fmt: skip
 
@@ -226,7 +226,7 @@ def test_what_is_no_failure(line: str) -> None:
 def test_failures_of_a_table() -> None:
     (run,) = read(WHOLE.replace("0.1125", "0.1125 FAILED")).runs
     assert run.failures == (
-        Failure(
+        LaunchFailure(
             "minimum bandwidth",
             "",
             "average bus bandwidth 0.1125 GB/s is below 0.9 x NCCL_TESTS_MIN_BW",
@@ -235,7 +235,7 @@ def test_failures_of_a_table() -> None:
     )
     assert not run.complete
     (run,) = read(WHOLE + "# error: words \n").runs
-    assert run.failures == (Failure("NCCL", "", "words", "set NCCL_DEBUG=INFO and repeat"),)
+    assert run.failures == (LaunchFailure("NCCL", "", "words", "set NCCL_DEBUG=INFO and repeat"),)
 
 
 @pytest.mark.parametrize(
@@ -509,7 +509,7 @@ OLDER = NAMELESS.replace("# Collective test starting: all_reduce_perf\n", "").re
 BELOW = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 0.1\n"
 
 
-def older(columns: str, row: str, head: str = OLDER, collective: str = "all_reduce") -> nccl_tests.Run:
+def older(columns: str, row: str, head: str = OLDER, collective: str = "all_reduce") -> nccl_tests.NcclRun:
     (run,) = read(f"{head}# {columns}\n{row}\n{BELOW}", collective=collective).runs
     return run
 
@@ -604,15 +604,15 @@ def test_two_tables_of_one_output() -> None:
     ("what", "failure"),
     [
         ("rank 1 on n01 (GPU 0000:00:07): odd words",
-         Failure("a rank failed", "n01", "rank 1 (GPU 0000:00:07): odd words", "look at dmesg and nvidia-smi of the node")),
+         LaunchFailure("a rank failed", "n01", "rank 1 (GPU 0000:00:07): odd words", "look at dmesg and nvidia-smi of the node")),
         ("rank 12 on n01: Connection reset by peer",
-         Failure("relayed", "n01", "rank 12: Connection reset by peer", "another rank failed before")),
-        *((f"rank 1 on n: {words}", Failure("relayed", "n", f"rank 1: {words}", "another rank failed before")) for words in (
+         LaunchFailure("relayed", "n01", "rank 12: Connection reset by peer", "another rank failed before")),
+        *((f"rank 1 on n: {words}", LaunchFailure("relayed", "n", f"rank 1: {words}", "another rank failed before")) for words in (
             "gpu02 never came to the rendezvous", "rendezvous unreachable", "connection closed", "Connection refused")),
         ("rank x on n01: words", None), ("rank on n01: words", None), ("rank 1 on : words", None), ("rank  on n: w", None),
     ],
 )  # fmt: skip
-def test_what_a_rank_of_our_payload_failed_of(what: str, failure: Failure | None) -> None:
+def test_what_a_rank_of_our_payload_failed_of(what: str, failure: LaunchFailure | None) -> None:
     assert nccl_tests._failure(f"collective: {what}") == failure
 
 

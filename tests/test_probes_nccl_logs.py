@@ -14,18 +14,18 @@ from pytest_gpucluster.config.models import NodeProfile
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit import kernel_log, nccl_log, nccl_tests, nvidia_smi
-from pytest_gpucluster.kit.nccl_log import HINTS, Channel, Log
+from pytest_gpucluster.kit.nccl_log import HINTS, NcclConnection, NcclLog
 from pytest_gpucluster.suites.burnin import dcgm
 from pytest_gpucluster.suites.fabric import facts as infiniband
 from pytest_gpucluster.suites.slurm import checks as slurm
 
 
-def said(*lines: str) -> Log:
+def said(*lines: str) -> NcclLog:
     return nccl_log.read("".join(f"vm:1:2 [0] NCCL {line}\n" for line in lines))
 
 
 def test_each_line_of_a_log() -> None:
-    assert said() == Log()
+    assert said() == NcclLog()
     assert said("INFO NCCL version 2.28.9+cuda13.0").version == "2.28.9+cuda13.0"
     assert said("WARN  words ", "WARN words", "WARN more").warnings == ("words", "more")
     assert said("INFO Using network IB", "INFO Assigned NET plugin Socket to comm").network == "IB, Socket"
@@ -56,7 +56,7 @@ def test_each_line_of_a_log() -> None:
 )  # fmt: skip
 def test_channels(via: str, kind: str) -> None:
     log = said(f"INFO Channel 01/0 : 0[3] -> 1[a] [send] via {via}", f"INFO Ring 2 : 1[3] -> 0[a] via {via}")
-    assert log.channels == {Channel(1, 0, 1, kind), Channel(2, 1, 0, kind)}
+    assert log.channels == {NcclConnection(1, 0, 1, kind), NcclConnection(2, 1, 0, kind)}
     for where, place in (({0: "a", 1: "b"}, "between"), ({0: "a", 1: "a"}, "within"), ({0: "a"}, "unplaced")):
         paths = log.paths(where)
         assert {it: dict(getattr(paths, it)) for it in ("between", "within", "unplaced")} == {
@@ -74,7 +74,7 @@ def test_settings() -> None:
     assert log.foreign == {"NCCL_IB_HCA=mlx5", "NCCL_PROTO=LL or LL128"}
     assert log.slowing == {"NCCL_PROTO=LL or LL128"}
     assert log.set_by == "set in the environment or nccl.conf: NCCL_IB_HCA=mlx5, NCCL_PROTO=LL or LL128"
-    assert Log().set_by == ""
+    assert NcclLog().set_by == ""
 
 
 def test_a_log_in_a_line() -> None:
@@ -87,7 +87,7 @@ def test_a_log_in_a_line() -> None:
         == f"between nodes: NET/Socket (eth0); within nodes: P2P/CUMEM; unplaced: SHM; NVLS ({HINTS['NET/Socket']})"
     )
     assert log.summary({0: "a", 1: "a", 2: "a", 3: "a"}) == "within nodes: NET/Socket, P2P/CUMEM, SHM; NVLS"
-    assert Log(settings={"NCCL_ALGO": "x"}).summary() == (
+    assert NcclLog(settings={"NCCL_ALGO": "x"}).summary() == (
         "no connection was logged; set in the environment or nccl.conf: NCCL_ALGO=x"
     )
 
@@ -210,8 +210,8 @@ def test_the_iterations_behind_each_row_are_none_of_its_figures() -> None:
 
 def test_deadlines_that_passed_for_want_of_a_silent_rank_are_not_named() -> None:
     late = "rank 1 (gpu02 GPU 0): failed: timeout after 30 s"
-    silent = nccl_tests.Failure("a rank failed", "gpu01", "rank 0: no sign of life", "")
-    timeout = nccl_tests.Failure("timeout", "gpu02", late, "")
+    silent = nccl_tests.LaunchFailure("a rank failed", "gpu01", "rank 0: no sign of life", "")
+    timeout = nccl_tests.LaunchFailure("timeout", "gpu02", late, "")
     assert nccl_tests._of_ranks([silent, timeout]) == [silent]
     assert nccl_tests._of_ranks([timeout]) == [timeout]
 
@@ -233,7 +233,7 @@ def test_a_line_of_nccl_is_cut_off_a_row_and_a_line_without_one_is_whole() -> No
     assert nccl_tests._part_log(f"{row}N/Agpu01:77:99 [0] NCCL INFO x", None) == (f"{row}N/A", True)
     assert nccl_tests._part_log(row, None) == (row, False)
     assert nccl_tests._part_log("# NCCL", None) == ("# NCCL", False)
-    assert nccl_tests.Run().world == 0
+    assert nccl_tests.NcclRun().world == 0
 
 
 @pytest.mark.parametrize(

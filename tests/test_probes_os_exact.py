@@ -15,8 +15,8 @@ from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.kit import enroot
 from pytest_gpucluster.kit import mpi_facts as mpi
-from pytest_gpucluster.kit.containers import Imported
-from pytest_gpucluster.kit.mpi_facts import Installed, Pair, Rank, Version, World
+from pytest_gpucluster.kit.containers import ImageImport
+from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRank, MpiWorld, RankPair, Version
 from pytest_gpucluster.suites.container import facts as container
 from pytest_gpucluster.suites.os import facts as os
 from pytest_gpucluster.suites.os import network_facts as os_network
@@ -216,8 +216,8 @@ def test_files_that_were_read_together_are_cut_where_they_end() -> None:
 
 
 MPICH = Version("MPICH", "4.2")
-RANK = Rank(0, 2, "h", "n", "single", 0, 8, "x")
-PAIR = Pair((0, 1), 1e-6, 1e9)
+RANK = MpiRank(0, 2, "h", "n", "single", 0, 8, "x")
+PAIR = RankPair((0, 1), 1e-6, 1e9)
 READ: list[tuple[Callable[[], object], object]] = [
     (lambda: os.sections(of(a="x\n", b=("y", 3))), {"a": Section("x\n", 0), "b": Section("y", 3)}),
     (lambda: os.section(of(names="gpu01 6.8.0\n"), "hostname"), "gpu01"),
@@ -363,15 +363,15 @@ READ: list[tuple[Callable[[], object], object]] = [
     (lambda: mpi._speaks({Version("Open MPI", "x.1")}, {"ompi-pmi": "pmix3x"}), ("pmix",)),
     (lambda: mpi._speaks({Version("Open MPI", "4.1")}, {}), ()),
     (lambda: str(Version("", "")), "unknown"),
-    (lambda: mpi.hosts_of([Installed("a", "h"), Installed("b", "h")]), {}),
-    (lambda: mpi.hosts_of([Installed("a", "h"), Installed("b", "i"), Installed("c")]), {"h": "a", "i": "b"}),
-    (lambda: mpi.placed(World((RANK,)), {"h": "a"}).nodes, {0: "a"}),
-    (lambda: mpi.placed(World((RANK,)), {"i": "a"}).nodes, {0: "h"}),
-    (lambda: mpi.placed(World((RANK,)), {}).nodes, {0: "n"}),
-    (lambda: mpi.placed(World((replace(RANK, node=""),)), {}).nodes, {0: "h"}),
+    (lambda: mpi.hosts_of([InstalledMpi("a", "h"), InstalledMpi("b", "h")]), {}),
+    (lambda: mpi.hosts_of([InstalledMpi("a", "h"), InstalledMpi("b", "i"), InstalledMpi("c")]), {"h": "a", "i": "b"}),
+    (lambda: mpi.placed(MpiWorld((RANK,)), {"h": "a"}).nodes, {0: "a"}),
+    (lambda: mpi.placed(MpiWorld((RANK,)), {"i": "a"}).nodes, {0: "h"}),
+    (lambda: mpi.placed(MpiWorld((RANK,)), {}).nodes, {0: "n"}),
+    (lambda: mpi.placed(MpiWorld((replace(RANK, node=""),)), {}).nodes, {0: "h"}),
     (
-        lambda: mpi.join([World((replace(RANK, rank=1),), (PAIR,)), World((RANK,))]),
-        World((RANK, replace(RANK, rank=1)), (PAIR,)),
+        lambda: mpi.join([MpiWorld((replace(RANK, rank=1),), (PAIR,)), MpiWorld((RANK,))]),
+        MpiWorld((RANK, replace(RANK, rank=1)), (PAIR,)),
     ),
     # the network
     (
@@ -428,18 +428,18 @@ READ: list[tuple[Callable[[], object], object]] = [
     (lambda: enroot.jobs_of(("pyxis_gpucluster-7-ab", "pyxis_9_gpucluster-8-cd")),
      {"pyxis_gpucluster-7-ab": 7, "pyxis_9_gpucluster-8-cd": 8}),
     (lambda: enroot.remove_command(("a", "b c")), f"{enroot.SEARCH}; enroot remove -f a 'b c' </dev/null"),
-    (lambda: Imported("i", "n", {"a": 2.0, "b": 0.0}, {"a": 4_000_000, "b": 1, "c": 1}).throughput("a"), 2.0),
-    (lambda: Imported("i", "n", {"b": 0.0}, {"b": 1, "c": 1}).throughput("b"), None),
-    (lambda: Imported("i", "n", {"b": 0.0}, {"b": 1, "c": 1}).throughput("c"), None),
-    (lambda: Imported("i", "n", {"b": 0.0}, reused=("a",)).nodes, ("b", "a")),
+    (lambda: ImageImport("i", "n", {"a": 2.0, "b": 0.0}, {"a": 4_000_000, "b": 1, "c": 1}).throughput("a"), 2.0),
+    (lambda: ImageImport("i", "n", {"b": 0.0}, {"b": 1, "c": 1}).throughput("b"), None),
+    (lambda: ImageImport("i", "n", {"b": 0.0}, {"b": 1, "c": 1}).throughput("c"), None),
+    (lambda: ImageImport("i", "n", {"b": 0.0}, reused=("a",)).nodes, ("b", "a")),
     (lambda: container.Seen(), (container.Seen(tasks=(), problem="", seconds=0.0))),
     (lambda: container.Seen().facts, {}),
     (lambda: container.Seen(({"a": "1"}, {"a": "2"}, {"a": "3"})).facts, {"a": "1"}),
-    (lambda: Imported("i", "n").command, ""),
+    (lambda: ImageImport("i", "n").command, ""),
     (lambda: container.read_facts("c|a|b|c\nx|a|b\nc|d\n"), {"a": "b|c"}),
     (
         lambda: enroot.read_room(answer("data 2 512 rw /d e\n tmp 1 1 ro /t\n")),
-        (enroot.Room("data", "/d e", 1024, writable=True), enroot.Room("tmp", "/t", 1, writable=False)),
+        (enroot.EnrootSpace("data", "/d e", 1024, writable=True), enroot.EnrootSpace("tmp", "/t", 1, writable=False)),
     ),
     (lambda: enroot.read_pyxis(answer("so /p.so\npyxis: version v0.20\n")), enroot.Pyxis("/p.so", "0.20")),
     (lambda: enroot.read_pyxis(answer("so /p.so\n")), enroot.Pyxis("/p.so", "")),
@@ -731,7 +731,7 @@ def test_how_names_are_asked_for() -> None:
 
 
 def test_what_was_found_of_a_node_and_its_containers() -> None:
-    image, other = Imported("i", "n"), Imported("j", "m")
+    image, other = ImageImport("i", "n"), ImageImport("j", "m")
     config: Any = object()
     found = container.Found("n1", config, (image, other))
     assert vars(found) == {

@@ -24,7 +24,7 @@ from pytest_gpucluster import config
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.sandbox import Sandbox, faults, hardware, processes, slurmconf, spank
-from pytest_gpucluster.sandbox.daemons import Daemons, find_programs
+from pytest_gpucluster.sandbox.daemons import SlurmDaemons, find_programs
 from pytest_gpucluster.sandbox.sandbox import node_names
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def test_down_leaves_nothing(folder: Path) -> None:
     assert not sandbox.running
 
 
-def steps_of(sandbox: Sandbox) -> list[processes.Process]:
+def steps_of(sandbox: Sandbox) -> list[processes.DaemonProcess]:
     return list(processes.of_folder(sandbox.layout.root, "slurmstepd"))
 
 
@@ -153,7 +153,7 @@ def test_steps_whose_slurm_was_killed_go_too(folder: Path) -> None:
             steps = steps_of(sandbox)
             known = json.loads(sandbox.layout.state.read_text())["processes"]
             for process in (
-                processes.Process(*pair) for name, pair in known.items() if name.startswith("slurm")
+                processes.DaemonProcess(*pair) for name, pair in known.items() if name.startswith("slurm")
             ):
                 process.send(signal.SIGKILL)
             sandbox.down()
@@ -166,16 +166,16 @@ def test_steps_whose_slurm_was_killed_go_too(folder: Path) -> None:
 def test_daemons_that_a_fault_has_started_anew_are_known(
     sandbox: Sandbox, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = Daemons.start_slurmd
+    start = SlurmDaemons.start_slurmd
 
     def late(*words: Any) -> None:  # as on a loaded machine: it is in the background before it runs
         threading.Timer(1.0, start, words).start()
 
-    monkeypatch.setattr(Daemons, "start_slurmd", late)
+    monkeypatch.setattr(SlurmDaemons, "start_slurmd", late)
     for act in (partial(sandbox.fault, kind, "gpu02"), sandbox.heal):
         act()
         known = json.loads(sandbox.layout.state.read_text())["processes"]
-        assert all(processes.Process(*pair).alive for pair in known.values())
+        assert all(processes.DaemonProcess(*pair).alive for pair in known.values())
 
 
 def test_state_of_a_killed_sandbox_is_recovered(folder: Path) -> None:
@@ -183,12 +183,12 @@ def test_state_of_a_killed_sandbox_is_recovered(folder: Path) -> None:
     sandbox.up(nodes=2)
     before = json.loads(sandbox.layout.state.read_text())["processes"]
     os.kill(before["slurmctld"][0], signal.SIGKILL)
-    processes.stop([processes.Process(*before["slurmctld"])], patience=5)
+    processes.stop([processes.DaemonProcess(*before["slurmctld"])], patience=5)
     assert not sandbox.status()["running"]
     sandbox.up(nodes=2)  # stops the slurmds that were left
     after = json.loads(sandbox.layout.state.read_text())["processes"]
     assert sandbox.status()["running"]
-    assert not processes.Process(*before["slurmd-gpu01"]).alive
+    assert not processes.DaemonProcess(*before["slurmd-gpu01"]).alive
     assert before["slurmd-gpu01"] != after["slurmd-gpu01"]
 
 
@@ -232,7 +232,7 @@ def test_a_pid_that_was_given_away_is_not_killed() -> None:
     try:
         now = processes.identify(bystander.pid)
         assert now is not None
-        processes.stop([processes.Process(now.pid, now.started - 1)], patience=0.1)
+        processes.stop([processes.DaemonProcess(now.pid, now.started - 1)], patience=0.1)
         assert bystander.poll() is None
         processes.stop([now], patience=5)
         assert bystander.wait(timeout=5) == -signal.SIGTERM

@@ -50,7 +50,7 @@ _EXISTS = re.compile(r"\[ERROR\].*File (?:already )?exists|but the container alr
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImageImport:
     """An image on the nodes. `seconds`: what the import took, by the node's own clock; no entry where it was re-used.
 
     `size`: bytes of the .sqsh as each node sees it. `failed`: node -> why, in one line.
@@ -76,7 +76,7 @@ class Imported:
         return size / 1e6 / seconds if seconds and size else None
 
 
-class Containers:
+class NamedContainers:
     """The images of one allocation. `say` is told of the progress; `keep` leaves the containers on the nodes."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Containers:
         self._slurm, self._allocation, self._channel = slurm, allocation, channel
         self._deadline, self._keep = deadline, keep
         self._say = say or (lambda _line: None)
-        self._known: dict[str, Imported] = {}
+        self._known: dict[str, ImageImport] = {}
         self._count = itertools.count()
 
     # -- what is on the nodes -----------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class Containers:
 
     # -- import -------------------------------------------------------------------------------------------------
 
-    def ensure(self, image: str, nodes: Sequence[str] | None = None) -> Imported:
+    def ensure(self, image: str, nodes: Sequence[str] | None = None) -> ImageImport:
         """Have the image on these nodes (default: all), importing where it is missing; again, it costs nothing."""
         wanted = tuple(nodes or self._allocation.nodes)
         known = self._known.get(image)
@@ -138,7 +138,7 @@ class Containers:
         """Return the options of a step that re-uses an image that ensure() has brought."""
         return PyxisOptions(name=f"{self._known[image].name}:no_exec")
 
-    def _ensure(self, image: str, nodes: tuple[str, ...]) -> Imported:
+    def _ensure(self, image: str, nodes: tuple[str, ...]) -> ImageImport:
         look = f"{_stat(image)}; {_UPTIME}; {enroot.NAMES.command} 2>/dev/null"
         told = self.ask(look, nodes)
         stamps = {stamp for answer in told.values() if (stamp := _stamp(answer.out))}
@@ -152,7 +152,7 @@ class Containers:
             node: int(stamp.split()[0]) for node, answer in told.items() if (stamp := _stamp(answer.out))
         }
         if not missing:
-            return Imported(image, name, size=sizes, reused=there, replaced=replaced)
+            return ImageImport(image, name, size=sizes, reused=there, replaced=replaced)
         result, problem = self._import(image, name, missing)
         before = {node: _uptime(answer.out) for node, answer in told.items()}
         seconds, failed = _outcome(result, missing, before, problem)
@@ -163,7 +163,7 @@ class Containers:
             if names is None or enroot.own_names(names, name)
         }
         failed = {node: why for node, why in failed.items() if node not in won}
-        return Imported(
+        return ImageImport(
             image, name, seconds, sizes, (*there, *won), replaced, failed, result.command if result else ""
         )
 

@@ -76,7 +76,7 @@ class Pyxis:
 
 
 @dataclass(frozen=True)
-class Room:
+class EnrootSpace:
     """One path of Enroot: `free` bytes for us, and whether it may be written."""
 
     what: str
@@ -95,14 +95,14 @@ def read_pyxis(answer: Answer) -> Pyxis:
     return Pyxis(library, versions[0] if versions else "")
 
 
-def read_room(answer: Answer) -> tuple[Room, ...]:
+def read_room(answer: Answer) -> tuple[EnrootSpace, ...]:
     """Read the paths of Enroot; NotAvailable without Enroot on PATH."""
     rooms = []
     for line in text_of(answer).splitlines():
         match = re.fullmatch(r"(\w+) (\d+) (\d+) (rw|ro) (.+)", line.strip())
         if match is None:
             raise ProbeError(f"room of enroot: not understood: {line!r}")
-        rooms.append(Room(match[1], match[5], int(match[2]) * int(match[3]), match[4] == "rw"))
+        rooms.append(EnrootSpace(match[1], match[5], int(match[2]) * int(match[3]), match[4] == "rw"))
     if not rooms:
         raise ProbeError("room of enroot: no path in the answer")
     return tuple(rooms)

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.check import Verdict
 
-__all__ = ["Failure", "duplicate_gpus", "explain", "nodes_of_tasks", "with_software_cause"]
+__all__ = ["LaunchFailure", "duplicate_gpus", "explain", "nodes_of_tasks", "with_software_cause"]
 
 _PMIX = "start the step with srun --mpi=pmix (`srun --mpi=list` shows what Slurm has)"
 
 
 @dataclass(frozen=True)
-class Failure:
+class LaunchFailure:
     """One failure: its kind, the host or hostlist that it names ('' for none), its text, and what to do."""
 
     kind: str
@@ -200,13 +200,13 @@ _SPAN = re.compile(r"\b(\d{1,7})(?:-(\d{1,7}))?\b")
 _LAUNCH = re.compile(r"srun: error: task (\d{1,7}) launch failed")
 
 
-def explain(text: str, *, mpi: str | None = None) -> tuple[Failure, ...]:
+def explain(text: str, *, mpi: str | None = None) -> tuple[LaunchFailure, ...]:
     """Return each kind of known failure in the text once, with the nodes that srun names for it.
 
     `mpi` is srun's --mpi, as the step was started ('' for none); it is told where it matters.
     """
     text = clipped(text)
-    found: dict[str, Failure] = {}
+    found: dict[str, LaunchFailure] = {}
     told_lines: set[int] = set()  # where a line fits several kinds, the first one is its own
     nodes = hostlist.shown(set(nodes_of_tasks(text).values()), none="")
     started = (
@@ -220,7 +220,7 @@ def explain(text: str, *, mpi: str | None = None) -> tuple[Failure, ...]:
             told = _tell(known, match, text) + (started if known.kind in _OF_MPI else "")
             # a launch that failed kills the tasks of the other nodes: those are the ones that srun names
             host = "" if known.kind == "step launch failed" else nodes
-            found[known.kind] = Failure(known.kind, host, told, known.hint)
+            found[known.kind] = LaunchFailure(known.kind, host, told, known.hint)
     return tuple(found.values())
 
 

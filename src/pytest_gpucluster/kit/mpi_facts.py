@@ -17,7 +17,7 @@ from pytest_gpucluster.core.errors import ProbeError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pytest_gpucluster.kit.mpi_errors import Failure
+    from pytest_gpucluster.kit.mpi_errors import LaunchFailure
 
 _LINE = re.compile(r"gpucluster-mpi (\{.*\})\s*$", re.MULTILINE)
 _WHERE = re.compile(r"^gpucluster-mpi-(c|python) (\{.*\})\s*$", re.MULTILINE)
@@ -63,7 +63,7 @@ def version_of(text: str) -> Version:
 
 
 @dataclass(frozen=True)
-class Found:
+class MpirunPath:
     """One program on PATH, and whether its folder belongs to a conda environment."""
 
     path: str
@@ -71,7 +71,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Installed:
+class InstalledMpi:
     """The MPI of one node, in the environment of the steps.
 
     `mpiruns` are all on PATH, in its order; `mpirun` is the one that is started ('' for none). `library` is what the
@@ -81,7 +81,7 @@ class Installed:
 
     node: str
     host: str = ""
-    mpiruns: tuple[Found, ...] = ()
+    mpiruns: tuple[MpirunPath, ...] = ()
     mpirun: str = ""
     launcher: Version = Version("", "")
     library: Mapping[str, str] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Installed:
         return version_of(self.library.get(language, ""))
 
 
-def read_installed(node: str, text: str) -> Installed:
+def read_installed(node: str, text: str) -> InstalledMpi:
     """Read what prepare.sh told of a node."""
     said: defaultdict[str, list[str]] = defaultdict(list)
     for key, value in _FACT.findall(text):
@@ -101,10 +101,10 @@ def read_installed(node: str, text: str) -> Installed:
     told = {language: _json(line) for language, line in _WHERE.findall(text)}
     one = {key: values[0] for key, values in said.items()}
     library = {language: str(fields.get("library", "")) for language, fields in told.items()}
-    return Installed(
+    return InstalledMpi(
         node,
         host=next((str(fields["host"]) for fields in told.values() if fields.get("host")), ""),
-        mpiruns=tuple(Found(p.partition(" ")[2], p.startswith("conda ")) for p in said["mpirun"]),
+        mpiruns=tuple(MpirunPath(p.partition(" ")[2], p.startswith("conda ")) for p in said["mpirun"]),
         mpirun=one.get("mpirun-first", ""),
         launcher=version_of(one.get("mpirun-version", "")),
         library=library,
@@ -135,7 +135,7 @@ def _speaks(libraries: set[Version], said: Mapping[str, str]) -> tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Rank:
+class MpiRank:
     """One rank, as it sees itself. `wrong` of `elements` of the all-reduce differ from the closed form."""
 
     rank: int
@@ -149,7 +149,7 @@ class Rank:
 
 
 @dataclass(frozen=True)
-class Pair:
+class RankPair:
     """Two ranks on two nodes: seconds one way of 8 bytes, bytes a second one way of 4 MiB."""
 
     ranks: tuple[int, int]
@@ -158,11 +158,11 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class World:
+class MpiWorld:
     """What all the ranks of a run told."""
 
-    ranks: tuple[Rank, ...] = ()
-    pairs: tuple[Pair, ...] = ()
+    ranks: tuple[MpiRank, ...] = ()
+    pairs: tuple[RankPair, ...] = ()
 
     @property
     def nodes(self) -> dict[int, str]:
@@ -171,7 +171,7 @@ class World:
 
 
 @dataclass(frozen=True)
-class Run:
+class MpiRun:
     """A run that ended: who was asked for, what was told, and why it is not as it should be.
 
     `launcher` in words ('mpirun', 'srun --mpi=pmi2'); `problem`: it hung or could not be started; `failures`: known
@@ -182,10 +182,10 @@ class Run:
     language: str
     nodes: tuple[str, ...]
     ntasks_per_node: int
-    world: World
+    world: MpiWorld
     rc: int | None = 0
     problem: str = ""
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[LaunchFailure, ...] = ()
     said: str = ""
 
     @property
@@ -194,7 +194,7 @@ class Run:
         return len(self.nodes) * self.ntasks_per_node
 
 
-def read_world(text: str, node: str = "") -> World:
+def read_world(text: str, node: str = "") -> MpiWorld:
     """Read the lines of world.c or world.py among others. `node`: where they all come from, if that is known.
 
     ProbeError for a line of ours that is not understood: ranks may not get lost.
@@ -208,41 +208,41 @@ def read_world(text: str, node: str = "") -> World:
             elif fields["kind"] == "pair":
                 first, other = fields["ranks"]
                 pairs.append(
-                    Pair((int(first), int(other)), float(fields["latency"]), float(fields["bandwidth"]))
+                    RankPair((int(first), int(other)), float(fields["latency"]), float(fields["bandwidth"]))
                 )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ProbeError(f"no line of an MPI world: {line[:120]} ({error})") from error
-    return World(tuple(sorted(ranks, key=lambda rank: rank.rank)), tuple(pairs))
+    return MpiWorld(tuple(sorted(ranks, key=lambda rank: rank.rank)), tuple(pairs))
 
 
-def join(worlds: Iterable[World]) -> World:
+def join(worlds: Iterable[MpiWorld]) -> MpiWorld:
     """Put together what was read task by task."""
     known = list(worlds)
     ranks = sorted((rank for world in known for rank in world.ranks), key=lambda rank: rank.rank)
-    return World(tuple(ranks), tuple(pair for world in known for pair in world.pairs))
+    return MpiWorld(tuple(ranks), tuple(pair for world in known for pair in world.pairs))
 
 
-def placed(world: World, hosts: Mapping[str, str]) -> World:
+def placed(world: MpiWorld, hosts: Mapping[str, str]) -> MpiWorld:
     """Return the world with each rank's node found by its host name; `hosts` is {host name: node}.
 
     Names that several nodes share (virtual nodes of one machine) tell nothing: there SLURMD_NODENAME does.
     """
 
-    def place(rank: Rank) -> Rank:
+    def place(rank: MpiRank) -> MpiRank:
         return replace(rank, node=hosts.get(rank.host) or (rank.host if hosts else rank.node) or rank.host)
 
     return replace(world, ranks=tuple(map(place, world.ranks)))
 
 
-def hosts_of(installed: Iterable[Installed]) -> dict[str, str]:
+def hosts_of(installed: Iterable[InstalledMpi]) -> dict[str, str]:
     """Return {host name: node}; {} where nodes share a host name."""
     known = [(facts.host, facts.node) for facts in installed if facts.host]
     hosts = dict(known)
     return hosts if len(hosts) == len(known) else {}
 
 
-def _rank(fields: dict[str, Any], node: str) -> Rank:
-    return Rank(
+def _rank(fields: dict[str, Any], node: str) -> MpiRank:
+    return MpiRank(
         rank=int(fields["rank"]),
         size=int(fields["size"]),
         host=str(fields["host"]),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import EnvironmentConfig
     from pytest_gpucluster.kit.framework_config import MpiConfig
     from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
-    from pytest_gpucluster.kit.mpi_facts import Installed, Run, World
+    from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRun, MpiWorld
 
 MPIRUN = "mpirun"
 IN_CONTAINER = "mpirun starts its daemons through srun, which is not in the image: there srun is the launcher"
@@ -45,7 +45,7 @@ class Mpi:
         self.config = config
         self.nodes, self._steps, self._channel = steps.nodes, steps, channel
         self.ntasks_per_node = self.config.ntasks_per_node or ntasks_per_node
-        self._runs: dict[tuple[str, str], Run] = {}
+        self._runs: dict[tuple[str, str], MpiRun] = {}
         self._folder = f"{self.config.scratch.rstrip('/')}/gpucluster-mpi.{secrets.token_hex(8)}"
         self._made = False
 
@@ -63,7 +63,7 @@ class Mpi:
     # --- the program
 
     @cached_property
-    def installed(self) -> dict[str, Installed]:
+    def installed(self) -> dict[str, InstalledMpi]:
         """What each node has, and the program made ready there: {node: facts}; one step.
 
         A node whose task could not tell has facts that say why. StepError, StepTimeout: the step could not run.
@@ -81,13 +81,13 @@ class Mpi:
         )
         return {node: self._read_installed(node, result) for node in self.nodes}
 
-    def _read_installed(self, node: str, result: StepResult) -> Installed:
+    def _read_installed(self, node: str, result: StepResult) -> InstalledMpi:
         tasks = result.of_node(node)
         if len(tasks) == 1 and tasks[0].rc == 0:
             return reading.read_installed(node, tasks[0].stdout)
         said = tasks[0].stderr.strip().splitlines()[-1:] if tasks else []
         why = result.hint or (said[0] if said else "") or result.first_error
-        return reading.Installed(node, problems=dict.fromkeys(self.config.languages, why))
+        return reading.InstalledMpi(node, problems=dict.fromkeys(self.config.languages, why))
 
     def usable(self, language: str) -> tuple[str, ...]:
         """Return the nodes where programs of this language start; the others would spoil what they join."""
@@ -107,14 +107,14 @@ class Mpi:
 
     # --- runs
 
-    def run(self, launcher: str, language: str) -> Run:
+    def run(self, launcher: str, language: str) -> MpiRun:
         """Return one run of the program on all usable nodes, started once. `launcher` is one of mpi.launchers."""
         key = launcher, language
         if key not in self._runs:
             self._runs[key] = self._start(launcher, language)
         return self._runs[key]
 
-    def _start(self, launcher: str, language: str) -> Run:
+    def _start(self, launcher: str, language: str) -> MpiRun:
         nodes = self.usable(language)
         if launcher == MPIRUN:
             result, problem = self._step(self._under_mpirun(nodes, language))
@@ -124,11 +124,11 @@ class Mpi:
         try:
             world = self._world(launcher, result)
         except ProbeError as error:
-            world, problem = reading.World(), problem or str(error)
+            world, problem = reading.MpiWorld(), problem or str(error)
         text = "\n".join((result.stderr, *(f"{task.stderr}\n{task.stdout}" for task in result.tasks)))
         # srun may exit 0 after a launch that it gave up
         failed = bool(problem) or result.rc != 0 or len(world.ranks) != len(nodes) * self.ntasks_per_node
-        return reading.Run(
+        return reading.MpiRun(
             launcher=launcher,
             language=language,
             nodes=nodes,
@@ -140,7 +140,7 @@ class Mpi:
             said=result.first_error if failed else "",
         )
 
-    def _world(self, launcher: str, result: StepResult) -> World:
+    def _world(self, launcher: str, result: StepResult) -> MpiWorld:
         if launcher != MPIRUN:  # Slurm knows the node of each task
             return reading.join(reading.read_world(task.stdout, task.node) for task in result.tasks)
         world = reading.join(reading.read_world(task.stdout) for task in result.tasks)

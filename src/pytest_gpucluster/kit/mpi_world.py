@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.kit.mpi_facts import Run
+    from pytest_gpucluster.kit.mpi_facts import MpiRun
 
 # messages of mpi_errors that say: this launcher and this MPI have no PMI in common
 PMI_KINDS = ("MPI without PMI", "orte_ess_init", "plugin missing")
@@ -30,7 +30,7 @@ PMI_KINDS = ("MPI without PMI", "orte_ess_init", "plugin missing")
     hint="read the first message of the run; srun --mpi=list; test the nodes one by one (--nodes)",
     action=Action.MONITOR,
 )
-def _world(run: Run) -> Judgement:
+def _world(run: MpiRun) -> Judgement:
     """Judge that all ranks are one world: each once, one size, on the nodes that were asked for."""
     ranks = run.world.ranks
     yield Metric("mpi_ranks", len(ranks), "ranks", f"{run.launcher}, {run.language}")
@@ -44,7 +44,7 @@ def _world(run: Run) -> Judgement:
     yield from _on_nodes(run)
 
 
-def world(run: Run) -> Verdict:
+def world(run: MpiRun) -> Verdict:
     """Judge that ranks 0 to N-1 are there once each, in one world, on the nodes asked for."""
     verdict = _world(run)
     if verdict.outcome is not Outcome.FAILED:
@@ -62,19 +62,19 @@ _SINGLETONS_CAUSE = (
 )
 
 
-def _singletons_hint(run: Run) -> str:
+def _singletons_hint(run: MpiRun) -> str:
     if run.launcher == "mpirun":
         return "mpirun is of another MPI than the program (see mpi.matches): load one module only"
     return "MPICH and its kin need srun --mpi=pmi2, Open MPI srun --mpi=pmix; or set MpiDefault in slurm.conf"
 
 
-def _cause(run: Run) -> str:
+def _cause(run: MpiRun) -> str:
     if run.failures[0].kind in PMI_KINDS:
         return f"no PMI support: {run.launcher} offers no PMI that this MPI was built for"
     return f"{run.launcher}: {run.failures[0].kind}"
 
 
-def _told_by_messages(run: Run) -> Iterator[Finding]:
+def _told_by_messages(run: MpiRun) -> Iterator[Finding]:
     for failure in run.failures:
         where = f"{failure.kind} on {failure.host}" if failure.host else failure.kind
         yield Finding(where, failure.text, f"a world of {run.size} ranks by {run.launcher}")
@@ -84,7 +84,7 @@ def _told_by_messages(run: Run) -> Iterator[Finding]:
         yield Finding(run.launcher, f"exit status {run.rc}: {run.said or 'no message'}", "exit status 0")
 
 
-def _ranks_once(run: Run) -> Iterator[Finding]:
+def _ranks_once(run: MpiRun) -> Iterator[Finding]:
     seen = Counter(rank.rank for rank in run.world.ranks)
     expected = f"ranks 0 to {run.size - 1}, once each"
     missing = sorted(set(range(run.size)) - set(seen))
@@ -102,7 +102,7 @@ def _ranks_once(run: Run) -> Iterator[Finding]:
         yield Finding("size of the world", some(sizes), str(run.size))
 
 
-def _on_nodes(run: Run) -> Iterator[Finding]:
+def _on_nodes(run: MpiRun) -> Iterator[Finding]:
     counts = Counter(rank.node for rank in run.world.ranks)
     for node, count in sorted(counts.items()):
         if node not in run.nodes:
@@ -122,7 +122,7 @@ def _on_nodes(run: Run) -> Iterator[Finding]:
     cause="messages between these ranks are corrupted or lost: memory, NIC, or a broken MPI build",
     hint="repeat with another transport (UCX_TLS=tcp or OMPI_MCA_btl=self,tcp), then with pairs of nodes",
 )
-def allreduce(run: Run) -> Judgement:
+def allreduce(run: MpiRun) -> Judgement:
     """Judge the sum of all ranks against size * (size + 1) / 2 * (i + 1), element by element."""
     if not run.world.ranks:
         yield NotChecked("no rank told its sum")

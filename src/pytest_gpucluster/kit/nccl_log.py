@@ -16,7 +16,7 @@ from pytest_gpucluster.kit.nccl_tests import labelled
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["HINTS", "Channel", "Log", "Paths", "read"]
+__all__ = ["HINTS", "NcclConnection", "NcclLog", "TransportPaths", "read"]
 
 # What a transport between nodes says; facts of the field and NCCL's own sources.
 HINTS = {
@@ -48,7 +48,7 @@ _OURS = ("NCCL_DEBUG", "NCCL_HOSTID")  # settings that change nothing of how dat
 
 
 @dataclass(frozen=True)
-class Channel:
+class NcclConnection:
     """One connection from rank to rank, as one of its ends logged it."""
 
     channel: int
@@ -58,7 +58,7 @@ class Channel:
 
 
 @dataclass(frozen=True)
-class Paths:
+class TransportPaths:
     """Transports in use: {kind: connections} between nodes and within a node, and pairs that could not be placed."""
 
     between: Mapping[str, int]
@@ -68,14 +68,14 @@ class Paths:
 
 
 @dataclass(frozen=True)
-class Log:
+class NcclLog:
     """What NCCL logged. `labels` is {rank: task label}, `hosts` {rank: host}, `nodes` NCCL's own count of nodes.
 
     `settings` are the variables that NCCL found in its environment, or in nccl.conf.
     """
 
     version: str = ""
-    channels: frozenset[Channel] = frozenset()
+    channels: frozenset[NcclConnection] = frozenset()
     hosts: Mapping[int, str] = field(default_factory=dict)
     labels: Mapping[int, str] = field(default_factory=dict)
     ranks: int = 0
@@ -107,7 +107,7 @@ class Log:
         """What was set from outside and may slow the traffic within a node."""
         return frozenset(setting for setting in self.foreign if not setting.startswith(_BETWEEN))
 
-    def paths(self, node_of_rank: Mapping[int, str] | None = None) -> Paths:
+    def paths(self, node_of_rank: Mapping[int, str] | None = None) -> TransportPaths:
         """Part the connections by place. `node_of_rank` is Slurm's; without it NCCL's own hosts are used."""
         where = node_of_rank or self.hosts
         found: dict[str, Counter[str]] = {"between": Counter(), "within": Counter(), "unplaced": Counter()}
@@ -118,7 +118,7 @@ class Log:
             found[place][channel.kind] += 1
             pairs.setdefault(f"{place} {channel.kind}", set()).add((channel.source, channel.target))
         sorted_pairs = {key: tuple(sorted(value)) for key, value in pairs.items()}
-        return Paths(found["between"], found["within"], found["unplaced"], sorted_pairs)
+        return TransportPaths(found["between"], found["within"], found["unplaced"], sorted_pairs)
 
     def summary(self, node_of_rank: Mapping[int, str] | None = None) -> str:
         """Say in one line what carries the traffic: 'between nodes: NET/Socket (eth0); within: P2P/CUMEM'."""
@@ -137,7 +137,7 @@ class Log:
 @dataclass
 class _Reading:
     version: str = ""
-    channels: set[Channel] = field(default_factory=set)
+    channels: set[NcclConnection] = field(default_factory=set)
     hosts: dict[int, str] = field(default_factory=dict)
     labels: dict[int, str] = field(default_factory=dict)
     ranks: int = 0
@@ -152,7 +152,7 @@ class _Reading:
     settings: dict[str, set[str]] = field(default_factory=dict)
 
 
-def read(text: str, *, label: str | None = None) -> Log:
+def read(text: str, *, label: str | None = None) -> NcclLog:
     """Read NCCL's lines out of any output, or only those of one task label ('3').
 
     The last line counts only where it is terminated. Rank numbers are those of one communicator: read the output
@@ -166,7 +166,7 @@ def read(text: str, *, label: str | None = None) -> Log:
             if match and label in (None, task):
                 _take(reading, task, match)
     networks = sorted(reading.networks)
-    return Log(
+    return NcclLog(
         reading.version, frozenset(reading.channels), reading.hosts, reading.labels, reading.ranks, reading.nodes,
         ", ".join(networks), tuple(reading.interfaces), reading.no_ib, all(reading.gdr) if reading.gdr else None,
         reading.nvls, reading.collnet, tuple(reading.warnings),
@@ -180,7 +180,7 @@ def _take(reading: _Reading, label: str, match: re.Match[str]) -> None:
         reading.warnings[said.strip()] = None
     elif channel := _CHANNEL.match(said):
         number, source, target = (int(channel[group]) for group in (1, 2, 3))
-        reading.channels.add(Channel(number, source, target, _kind(channel[4], channel[5])))
+        reading.channels.add(NcclConnection(number, source, target, _kind(channel[4], channel[5])))
     elif rank := _RANK.search(said):
         _take_rank(reading, label, host, rank)
     elif collnet := _COLLNET.match(said):

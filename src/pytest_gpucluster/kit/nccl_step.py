@@ -42,7 +42,7 @@ _LOGGED = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV", "NCCL_DEBUG_FI
 
 
 @dataclass(frozen=True)
-class Sweep:
+class NcclCommand:
     """The sizes of a run, as nccl-tests names them: -b, -e (bytes), -f; `rest` are its other words."""
 
     program: str
@@ -52,7 +52,7 @@ class Sweep:
     rest: tuple[str, ...] = ()
 
     @classmethod
-    def parse(cls, command: str) -> Sweep:
+    def parse(cls, command: str) -> NcclCommand:
         """Read `nccl.command`; ConfigError where it is no command of nccl-tests."""
         try:
             words = shlex.split(command)
@@ -80,11 +80,11 @@ class Sweep:
             raise ConfigError(f"nccl.command {command!r}: -f must be a number from 2 to 9999")
         return cls(words[0], begin, end, int(taken["-f"]), tuple(rest))
 
-    def reaching(self, sizes: Iterable[int]) -> Sweep:
+    def reaching(self, sizes: Iterable[int]) -> NcclCommand:
         """Return a sweep that ends no earlier than any of these sizes: a threshold is judged at its own size."""
         return replace(self, end=max([self.end, *sizes]))
 
-    def with_latency(self, collective: str) -> Sweep:
+    def with_latency(self, collective: str) -> NcclCommand:
         """Return a sweep from 8 bytes on, the size of the latency, where the steps from there meet the asked begin.
 
         Collectives that deal a part to each rank have no 8 bytes: nccl-tests rounds them down to 16 bytes a rank.
@@ -100,14 +100,14 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Measured:
+class NcclMeasurement:
     """One step, read: the tables, NCCL's log, which rank ran where, and the step itself.
 
     `problem` says why the step did not end by itself.
     """
 
-    output: nccl_tests.Output
-    log: nccl_log.Log
+    output: nccl_tests.NcclOutput
+    log: nccl_log.NcclLog
     node_of_rank: Mapping[int, str]
     command: str
     seconds: float
@@ -133,7 +133,7 @@ class NcclStep:
         self._cluster, self._inventory = cluster, inventory
         self.config: NcclConfig = cluster.nccl
         self.gpus = self.config.gpus_per_node or gpus_per_node
-        self.sweep = Sweep.parse(self.config.command)
+        self.sweep = NcclCommand.parse(self.config.command)
         self.steps = 0
         self.fallen: dict[str, str] = {}  # nodes that Slurm could not start a step on any more, and why
 
@@ -189,7 +189,7 @@ class NcclStep:
 
     def whole(
         self, nodes: Sequence[str], collective: str = "all_reduce", sizes: Iterable[int] = ()
-    ) -> Measured:
+    ) -> NcclMeasurement:
         """Measure one collective over all the nodes together."""
         sweep = self.sweep.reaching(sizes).with_latency(collective)
         if self.runner == "payload":
@@ -341,7 +341,7 @@ class NcclStep:
         except StepError as error:
             return StepResult(error.rc or -1, (), error.stderr, 0.0, " ".join(error.argv[:3])), str(error)
 
-    def _measure(self, request: StepRequest, collective: str, *, apart: bool = False) -> Measured:
+    def _measure(self, request: StepRequest, collective: str, *, apart: bool = False) -> NcclMeasurement:
         result, problem = self._run(request, apart=apart)
         text, errors = labelled(result.tasks), labelled(result.tasks, "stderr")
         worst = max((task.rc for task in result.tasks if task.rc is not None), default=result.rc)
@@ -352,7 +352,7 @@ class NcclStep:
             collective=collective,
             mpi=request.mpi,
         )
-        return Measured(
+        return NcclMeasurement(
             output=output,
             log=nccl_log.read(text + errors),
             node_of_rank={task.rank: task.node for task in result.tasks},
@@ -379,13 +379,13 @@ def labelled(tasks: Iterable[TaskResult], stream: str = "stdout") -> str:
     )
 
 
-def log_of(tasks: Iterable[TaskResult]) -> nccl_log.Log:
+def log_of(tasks: Iterable[TaskResult]) -> nccl_log.NcclLog:
     """Return NCCL's log of these tasks, from both streams: nccl-tests logs to stdout, our payload to stderr."""
     known = list(tasks)
     return nccl_log.read(labelled(known) + labelled(known, "stderr"))
 
 
-def output_of(tasks: Iterable[TaskResult], collective: str) -> nccl_tests.Output:
+def output_of(tasks: Iterable[TaskResult], collective: str) -> nccl_tests.NcclOutput:
     """Read what these tasks printed, with their own exit status."""
     known = list(tasks)
     statuses = [task.rc for task in known if task.rc is not None]

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.kit import mpi_errors
-from pytest_gpucluster.kit.mpi_errors import Failure
+from pytest_gpucluster.kit.mpi_errors import LaunchFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 __all__ = [
     "COLLECTIVES",
     "EXIT_CODES",
-    "Failure",
     "Half",
     "IterStats",
-    "Output",
+    "LaunchFailure",
+    "NcclOutput",
+    "NcclRow",
+    "NcclRun",
     "RankLine",
-    "Row",
-    "Run",
     "bus_factor",
     "explain_rc",
     "labelled",
@@ -131,7 +131,7 @@ class Half:
 
 
 @dataclass(frozen=True)
-class Row:
+class NcclRow:
     """One message size. `size` in bytes; `redop` and `root` are '' and -1 where the version has no such column."""
 
     size: int
@@ -144,7 +144,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Run:
+class NcclRun:
     """One table of nccl-tests: what ran where, what was measured, and why it may not be believed.
 
     `label` is the task label of the lines ('' where there was none). `world` is the number of ranks that the
@@ -154,10 +154,10 @@ class Run:
     version: str = ""
     collective: str = ""
     ranks: tuple[RankLine, ...] = ()
-    rows: tuple[Row, ...] = ()
+    rows: tuple[NcclRow, ...] = ()
     out_of_bounds: int | None = None
     avg_busbw: float | None = None
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[LaunchFailure, ...] = ()
     complete: bool = False
     reasons: tuple[str, ...] = ()
     label: str = ""
@@ -168,11 +168,11 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Output:
+class NcclOutput:
     """Everything that one command printed: its tables, and failures and reasons that belong to none of them."""
 
-    runs: tuple[Run, ...] = ()
-    failures: tuple[Failure, ...] = ()
+    runs: tuple[NcclRun, ...] = ()
+    failures: tuple[LaunchFailure, ...] = ()
     reasons: tuple[str, ...] = ()
 
     @property
@@ -204,7 +204,7 @@ def explain_rc(rc: int) -> str:
     return f"exit {rc}: not an exit code of nccl-tests"
 
 
-def read(text: str, *, rc: int | None = None, collective: str = "", mpi: str | None = None) -> Output:
+def read(text: str, *, rc: int | None = None, collective: str = "", mpi: str | None = None) -> NcclOutput:
     """Read all that nccl-tests printed: stdout, or stdout and stderr together, labelled or not.
 
     `rc` is the exit status, where it is known: 0 without a table is a failure. `collective` names what ran
@@ -222,7 +222,7 @@ def read_tasks(
     rc: int | None = None,
     collective: str = "",
     mpi: str | None = None,
-) -> Output:
+) -> NcclOutput:
     """Read the output of tasks that was kept apart: {label: stdout}; the rest is that of `read`.
 
     Prefer it to putting the texts together: it knows for each task whether its last line was ended. A task that
@@ -247,7 +247,7 @@ def _read(
     rc: int | None,
     collective: str,
     mpi: str | None,
-) -> Output:
+) -> NcclOutput:
     readers = {label: _read_stream(label, lines) for label, lines in streams.items()}
     tables = [table for reader in readers.values() for table in reader.tables]
     orphans = [line for reader in readers.values() for line in reader.orphan_ranks]
@@ -260,12 +260,12 @@ def _read(
     reasons = [f"cut: line {place} is not terminated: {_show(line)}" for place, line in unterminated]
     reasons += [] if len(tables) == 1 else [f"line {n}: Rank line without a table" for n, _ in orphans[:3]]
     if rc is not None and rc != 0:
-        failures.append(Failure("exit code", "", explain_rc(rc), "the lines above it say why"))
+        failures.append(LaunchFailure("exit code", "", explain_rc(rc), "the lines above it say why"))
     if not runs or not any(run.rows for run in runs):
         usage = any(failure.kind == "usage" for failure in failures)
         status = " although it exited 0: an unknown option prints the usage and exits 0" if rc == 0 else ""
         reasons.append(f"no table was printed{', but the usage' if usage else ''}{status}")
-    return Output(runs, tuple(failures), tuple(reasons))
+    return NcclOutput(runs, tuple(failures), tuple(reasons))
 
 
 def sweep(first: int, last: int, step: int, *, factor: bool) -> tuple[int, ...]:
@@ -349,7 +349,7 @@ class _Table:
     rows: list[tuple[int, str]] = field(default_factory=list)
     bounds: int | None = None
     average: str = ""
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[LaunchFailure] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     cut_ranks: bool = False
@@ -365,7 +365,7 @@ class _Stream:
 
     label: str
     tables: list[_Table] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[LaunchFailure] = field(default_factory=list)
     orphan_ranks: list[tuple[int, RankLine]] = field(default_factory=list)
     pending: tuple[int, str] | None = None
 
@@ -529,7 +529,7 @@ def _take_average(table: _Table, match: re.Match[str]) -> str:
     table.average = match[1]
     if match[2] == "FAILED":
         text = f"average bus bandwidth {match[1]} GB/s is below 0.9 x NCCL_TESTS_MIN_BW"
-        table.failures.append(Failure("minimum bandwidth", "", text, "judge per size instead"))
+        table.failures.append(LaunchFailure("minimum bandwidth", "", text, "judge per size instead"))
     return ""
 
 
@@ -543,7 +543,7 @@ def _take_reduced(table: _Table, match: re.Match[str]) -> str:
 
 
 def _take_error(table: _Table, match: re.Match[str]) -> str:
-    table.failures.append(Failure("NCCL", "", match[1].strip(), "set NCCL_DEBUG=INFO and repeat"))
+    table.failures.append(LaunchFailure("NCCL", "", match[1].strip(), "set NCCL_DEBUG=INFO and repeat"))
     return ""
 
 
@@ -612,23 +612,23 @@ _FORLORN = re.compile(
 )
 
 
-def _rank_failure(match: re.Match[str]) -> Failure:
+def _rank_failure(match: re.Match[str]) -> LaunchFailure:
     text = f"{match['rank']}{match['gpu'] or ''}: {match['what']}"
     if _FORLORN.search(match["what"]):
-        return Failure("relayed", match["host"], text, "another rank failed before")
+        return LaunchFailure("relayed", match["host"], text, "another rank failed before")
     known = mpi_errors.explain(match["what"])
     if known:
-        return Failure(known[0].kind, match["host"], text, known[0].hint)
-    return Failure("a rank failed", match["host"], text, "look at dmesg and nvidia-smi of the node")
+        return LaunchFailure(known[0].kind, match["host"], text, known[0].hint)
+    return LaunchFailure("a rank failed", match["host"], text, "look at dmesg and nvidia-smi of the node")
 
 
-def _of_ranks(failures: Sequence[Failure]) -> list[Failure]:
+def _of_ranks(failures: Sequence[LaunchFailure]) -> list[LaunchFailure]:
     """Leave out what is told of each of many ranks alike, and shared GPUs, which are told once for all ranks."""
     if any(
         _SILENT in failure.text for failure in failures
     ):  # then all deadlines have passed for want of that rank
         failures = [failure for failure in failures if failure.kind != "timeout"]
-    found: dict[tuple[str, str], Failure] = {}
+    found: dict[tuple[str, str], LaunchFailure] = {}
     for failure in failures:
         rank, _, what = failure.text.partition(": ")
         found.setdefault((failure.kind, what if rank.startswith("rank ") else failure.text), failure)
@@ -639,13 +639,13 @@ def _of_ranks(failures: Sequence[Failure]) -> list[Failure]:
     ]
 
 
-def _failure(line: str) -> Failure | None:
+def _failure(line: str) -> LaunchFailure | None:
     if ranks := _RANK_FAILED.search(line[:_MAX_SAID]):
         return _rank_failure(ranks)
     for kind, pattern, hint in _FAILURES:
         match = pattern.search(line[:_MAX_SAID])
         if match:
-            return Failure(kind, match["host"], line[match.start() :].strip(), hint)
+            return LaunchFailure(kind, match["host"], line[match.start() :].strip(), hint)
     return None
 
 
@@ -755,7 +755,7 @@ class _World:
     columns: tuple[str, ...]
 
 
-def _row(line: str, world: _World) -> Row:
+def _row(line: str, world: _World) -> NcclRow:
     """Read one row and prove it; _BadRowError says what is wrong with it."""
     layout = world.layout
     tokens = _fields(line, world.columns)
@@ -778,7 +778,9 @@ def _row(line: str, world: _World) -> Row:
     redop = lead.get("redop", "")
     if redop and not _WORD.fullmatch(redop):
         raise _BadRowError(f"{redop!r} is no reduction")
-    return Row(size, count, lead["type"], redop, int(root), halves[0], halves[1] if len(halves) > 1 else None)
+    return NcclRow(
+        size, count, lead["type"], redop, int(root), halves[0], halves[1] if len(halves) > 1 else None
+    )
 
 
 def _whole(text: str) -> int:
@@ -869,13 +871,13 @@ def _agrees(algbw: _Number, size: float, time: _Number) -> bool:
 # --- the whole table --------------------------------------------------------------------------------------
 
 
-def _conclude(table: _Table, collective: str) -> Run:
+def _conclude(table: _Table, collective: str) -> NcclRun:
     """Turn what was read into a Run: prove the rows, then the completeness."""
     reasons = [*table.reasons]
     name = _collective(table, collective, reasons)
     world = _ranks(table, reasons)
     layout = _layout(table.columns) if table.columns else None
-    rows: list[Row] = []
+    rows: list[NcclRow] = []
     if layout and world and name is not None:
         for number, line in table.rows:
             try:
@@ -887,7 +889,7 @@ def _conclude(table: _Table, collective: str) -> Run:
             f"{len(table.rows)} rows refused: no {'column header' if not layout else 'proven ranks'}"
         )
     average = _average(table, reasons)
-    run = Run(
+    run = NcclRun(
         version=table.version or _version(table, layout), collective=name or "",
         ranks=tuple(line for _, line in table.ranks), rows=tuple(rows), out_of_bounds=table.bounds,
         avg_busbw=average, failures=tuple(table.failures), label=table.label, world=world,
@@ -896,7 +898,7 @@ def _conclude(table: _Table, collective: str) -> Run:
     return completed(run, reasons)
 
 
-def completed(run: Run, reasons: Sequence[str]) -> Run:
+def completed(run: NcclRun, reasons: Sequence[str]) -> NcclRun:
     """Return the run with its reasons, those of its own completeness added."""
     found = [*reasons, *_missing(run)]
     if not reasons and not run.failures:
@@ -904,7 +906,7 @@ def completed(run: Run, reasons: Sequence[str]) -> Run:
     return replace(run, reasons=tuple(found), complete=not found and not run.failures and bool(run.rows))
 
 
-def _missing(run: Run) -> Iterator[str]:
+def _missing(run: NcclRun) -> Iterator[str]:
     if not run.rows:
         yield "table has no rows"
     elif not run.sweep:
@@ -917,7 +919,7 @@ def _missing(run: Run) -> Iterator[str]:
         yield "no summary line 'Avg bus bandwidth', or it is nan"
 
 
-def _average_disagrees(run: Run) -> Iterator[str]:
+def _average_disagrees(run: NcclRun) -> Iterator[str]:
     """The average of all halves is printed too: it shows rows that are lost."""
     halves = [half for row in run.rows for half in (row.out_of_place, row.in_place) if half]
     values = [half.busbw for half in halves if half.busbw is not None]

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.core.check import Judgement, Verdict
-    from pytest_gpucluster.kit.mpi_errors import Failure
-    from pytest_gpucluster.kit.nccl_log import Log
-    from pytest_gpucluster.kit.nccl_tests import Half, Output, RankLine, Run
+    from pytest_gpucluster.kit.mpi_errors import LaunchFailure
+    from pytest_gpucluster.kit.nccl_log import NcclLog
+    from pytest_gpucluster.kit.nccl_tests import Half, NcclOutput, NcclRun, RankLine
 
 __all__ = ["TRANSPORT", "RunSpec", "aligned", "believe_nodes", "follows", "metrics", "validate_run"]
 
@@ -50,7 +50,7 @@ class RunSpec:
     collective: str = ""
     sizes: tuple[int, ...] = ()
     node_of_rank: Mapping[int, str] | None = None
-    log: Log | None = None
+    log: NcclLog | None = None
     logged: bool = True
     data_checked: bool = True
 
@@ -69,7 +69,7 @@ class _Doubt:
     hint: str
 
 
-def validate_run(output: Output, asked: RunSpec, profile: Profile | None = None) -> Verdict:
+def validate_run(output: NcclOutput, asked: RunSpec, profile: Profile | None = None) -> Verdict:
     """Prove the one run of `output` against what was asked for; metrics are given only where it is believed."""
     doubts = [*_failures(output)]
     if doubts and not any(run.rows for run in output.runs):
@@ -83,11 +83,11 @@ def validate_run(output: Output, asked: RunSpec, profile: Profile | None = None)
 
 
 def believe_nodes(
-    output: Output,
+    output: NcclOutput,
     node_of_label: Mapping[str, str],
     asked: RunSpec,
     profile: Profile | None = None,
-    logs: Mapping[str, Log] | None = None,
+    logs: Mapping[str, NcclLog] | None = None,
 ) -> dict[str, Verdict]:
     """Prove one table a node, all from one step: {node: verdict}. `node_of_label` says which task ran where.
 
@@ -95,7 +95,7 @@ def believe_nodes(
     NCCL's log of each node, where transports are to be proved.
     """
     found: dict[str, list[_Doubt]] = {node: [*_failures_of(output.failures)] for node in asked.nodes}
-    tables: dict[str, list[Run]] = defaultdict(list)
+    tables: dict[str, list[NcclRun]] = defaultdict(list)
     for run in output.runs:
         tables[node_of_label.get(run.label, "")].append(run)
     hosts = {_short(line.host) for run in output.runs for line in run.ranks}
@@ -113,7 +113,7 @@ def believe_nodes(
     }
 
 
-def metrics(run: Run) -> Iterator[Metric]:
+def metrics(run: NcclRun) -> Iterator[Metric]:
     """Yield busbw (GB/s, out-of-place) of each size, and the latency (us) of the smallest up to 8 bytes.
 
     Where a size was measured several times, the median stands.
@@ -163,12 +163,12 @@ def _doubt(part: str, measured: str, expected: str, cause: str, hint: str) -> _D
 # --- failures and tables ----------------------------------------------------------------------------------
 
 
-def _failures(output: Output) -> Iterator[_Doubt]:
+def _failures(output: NcclOutput) -> Iterator[_Doubt]:
     of_runs = (failure for run in output.runs for failure in run.failures)
     yield from _failures_of([*dict.fromkeys((*output.failures, *of_runs))])  # ranks of a node say the same
 
 
-def _failures_of(failures: Sequence[Failure]) -> Iterator[_Doubt]:
+def _failures_of(failures: Sequence[LaunchFailure]) -> Iterator[_Doubt]:
     leading = [failure for failure in failures if failure.kind not in ("relayed", "exit code")]
     for failure in leading or failures:
         yield _doubt(
@@ -176,7 +176,7 @@ def _failures_of(failures: Sequence[Failure]) -> Iterator[_Doubt]:
         )
 
 
-def _one_table(output: Output, asked: RunSpec) -> Iterator[_Doubt]:
+def _one_table(output: NcclOutput, asked: RunSpec) -> Iterator[_Doubt]:
     if output.singletons and asked.world > 1:
         yield _doubt(
             "ranks", f"rank 0 alone, {output.singletons} times", f"1 run of {asked.world} ranks",
@@ -198,7 +198,7 @@ def _one_table(output: Output, asked: RunSpec) -> Iterator[_Doubt]:
 # --- ranks and devices ------------------------------------------------------------------------------------
 
 
-def _ranks(run: Run, asked: RunSpec) -> Iterator[_Doubt]:
+def _ranks(run: NcclRun, asked: RunSpec) -> Iterator[_Doubt]:
     numbers = Counter(line.rank for line in run.ranks)
     missing = [rank for rank in range(asked.world) if rank not in numbers]
     surplus = [rank for rank in numbers if rank >= asked.world]
@@ -255,7 +255,7 @@ def _device(line: RankLine) -> str:
     return f"{line.bus_id} device {line.device}" if int(line.bus_id, 16) else ""
 
 
-def _devices(runs: Sequence[Run], where: Mapping[int, str] | None) -> Iterator[_Doubt]:
+def _devices(runs: Sequence[NcclRun], where: Mapping[int, str] | None) -> Iterator[_Doubt]:
     owners: dict[tuple[str, str], list[RankLine]] = defaultdict(list)
     for line in (line for run in runs for line in run.ranks):
         owners[_short(line.host), _device(line)].append(line)
@@ -276,7 +276,7 @@ def _devices(runs: Sequence[Run], where: Mapping[int, str] | None) -> Iterator[_
             )  # fmt: skip
 
 
-def _shared_across(tables: Mapping[str, Sequence[Run]]) -> Iterator[tuple[str, _Doubt]]:
+def _shared_across(tables: Mapping[str, Sequence[NcclRun]]) -> Iterator[tuple[str, _Doubt]]:
     """Find devices that several nodes' tables use: their nodes are one host, and its GPUs were not dealt out."""
     users: dict[tuple[str, str], list[str]] = defaultdict(list)
     for node, runs in tables.items():
@@ -291,7 +291,7 @@ def _shared_across(tables: Mapping[str, Sequence[Run]]) -> Iterator[tuple[str, _
             )  # fmt: skip
 
 
-def _of_node(runs: Sequence[Run], node: str, asked: RunSpec, *, virtual: bool) -> Iterator[_Doubt]:
+def _of_node(runs: Sequence[NcclRun], node: str, asked: RunSpec, *, virtual: bool) -> Iterator[_Doubt]:
     if len(runs) != 1:
         yield _doubt(
             node, f"{len(runs)} tables", "1 table", "the node's process printed nothing, or died",
@@ -318,7 +318,7 @@ def _of_node(runs: Sequence[Run], node: str, asked: RunSpec, *, virtual: bool) -
 # --- the table --------------------------------------------------------------------------------------------
 
 
-def _table(run: Run, asked: RunSpec) -> Iterator[_Doubt]:
+def _table(run: NcclRun, asked: RunSpec) -> Iterator[_Doubt]:
     for reason in run.reasons:
         yield _doubt(
             "table", reason, "a whole table", "the table is cut, mixed or contradicts itself", "repeat it"
@@ -335,7 +335,7 @@ def _table(run: Run, asked: RunSpec) -> Iterator[_Doubt]:
     yield from _data(run, asked)
 
 
-def _data(run: Run, asked: RunSpec) -> Iterator[_Doubt]:
+def _data(run: NcclRun, asked: RunSpec) -> Iterator[_Doubt]:
     """Wrong data is always a failure, whatever the speed; unchecked data is no right data."""
     hint = "run this size again on each node alone; the node that repeats it has bad memory, NVLink or NIC"
     for row in run.rows:
@@ -401,7 +401,7 @@ def _unlogged(where: str, wanted: str) -> _Doubt:
     )  # fmt: skip
 
 
-def _with_settings(cause: str, log: Log) -> str:
+def _with_settings(cause: str, log: NcclLog) -> str:
     return "; ".join(filter(None, (log.set_by, cause)))
 
 

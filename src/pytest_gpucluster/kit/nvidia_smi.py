@@ -213,14 +213,14 @@ _SECTION = re.compile(r"^@@ (\w+) (-?\d*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Section:
+class SurveySection:
     """What one nvidia-smi of the survey printed; `rc` is None where it was not started any more."""
 
     rc: int | None
     text: str
 
 
-def sections(answer: Answer) -> dict[str, Section]:
+def sections(answer: Answer) -> dict[str, SurveySection]:
     """Cut the survey's answer; ProbeError where it is not one."""
     if answer.truncated:
         raise ProbeError("nvidia-smi: the answer was cut at the cap")
@@ -230,14 +230,14 @@ def sections(answer: Answer) -> dict[str, Section]:
             f"nvidia-smi: no section in the answer: {last_line(answer.err or answer.out)[:120]!r}"
         )
     found = {
-        name: Section(None if rc in ("-", "") else int(rc), text.strip("\n"))
+        name: SurveySection(None if rc in ("-", "") else int(rc), text.strip("\n"))
         for name, rc, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
     }
     cut_off = found.pop("hung", None)
     if cut_off is not None:
         missing = [name for name in _ORDER if name not in found]
-        found |= {name: Section(None, "") for name in missing[1:]}
-        found |= {name: Section(cut_off.rc, "") for name in missing[:1]}  # the one that was running
+        found |= {name: SurveySection(None, "") for name in missing[1:]}
+        found |= {name: SurveySection(cut_off.rc, "") for name in missing[:1]}  # the one that was running
     return found
 
 
@@ -268,14 +268,14 @@ def _exit(rc: int) -> str:
 
 
 @dataclass(frozen=True)
-class Table:
+class CsvTable:
     """A CSV of nvidia-smi: rows of {column: (cell, unit of the header)}, and the lines that are no rows."""
 
     rows: tuple[dict[str, tuple[str, str]], ...]
     messages: tuple[str, ...]
 
 
-def read_csv(text: str, first: str, free: str = "") -> Table:
+def read_csv(text: str, first: str, free: str = "") -> CsvTable:
     """Read `--format=csv`, with or without nounits.
 
     `first` is the name of the first column: the line that begins with it is the header. nvidia-smi quotes nothing,
@@ -296,7 +296,7 @@ def read_csv(text: str, first: str, free: str = "") -> Table:
             messages.append(line)
         else:
             rows.append({name: (cell, unit) for (name, unit), cell in zip(header, row, strict=True)})
-    return Table(tuple(rows), tuple(messages))
+    return CsvTable(tuple(rows), tuple(messages))
 
 
 def _column(cell: str) -> tuple[str, str]:
@@ -494,7 +494,7 @@ def _gpu(row: Mapping[str, tuple[str, str]]) -> Gpu:
     return Gpu(**values, unread=unread)
 
 
-def _driver_problem(found: Section, devices: tuple[Gpu, ...]) -> str:
+def _driver_problem(found: SurveySection, devices: tuple[Gpu, ...]) -> str:
     said = " ".join(found.text.split())[:200] or "no message"
     if found.rc in _HUNG:
         return f"nvidia-smi did not answer within {HANG} s"
@@ -505,7 +505,7 @@ def _driver_problem(found: Section, devices: tuple[Gpu, ...]) -> str:
     return ""
 
 
-def _cuda(header: Section | None) -> str | None:
+def _cuda(header: SurveySection | None) -> str | None:
     """Read 'CUDA Version: 13.0', since driver 595 'CUDA UMD Version: 13.2'."""
     match = re.search(r"CUDA (?:UMD )?Version\s*:\s*(\d+\.\d+)", header.text) if header else None
     return match[1] if match else None
@@ -515,7 +515,7 @@ def _cuda(header: Section | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Remapped:
+class RowRemapping:
     """The row remapping of one GPU (Ampere and later). None: no value; `unread` has what was printed."""
 
     correctable: int | None
@@ -529,7 +529,7 @@ class Remapped:
 ROWS: dict[str, Reader] = {"correctable": _COUNT, "uncorrectable": _COUNT, "pending": _YES, "failure": _YES}
 
 
-def parse_rows(answer: Answer) -> dict[str, Remapped]:
+def parse_rows(answer: Answer) -> dict[str, RowRemapping]:
     """Read `--query-remapped-rows`: {UUID: Remapped}."""
     text = section(answer, "rows", "nvidia-smi --query-remapped-rows")
     table = read_csv(text, "uuid")
@@ -539,14 +539,14 @@ def parse_rows(answer: Answer) -> dict[str, Remapped]:
     for row in table.rows:
         values = {name: _value(row, f"remapped_rows.{name}", read) for name, read in ROWS.items()}
         unread = {name: why for name, (_, why) in values.items() if why}
-        found[row["uuid"][0]] = Remapped(
+        found[row["uuid"][0]] = RowRemapping(
             **{name: value for name, (value, _) in values.items()}, unread=unread
         )
     return found
 
 
 @dataclass(frozen=True)
-class App:
+class GpuProcess:
     """A process with a CUDA context. `memory` in bytes, None where nvidia-smi may not say."""
 
     pid: int | None
@@ -555,14 +555,14 @@ class App:
     name: str
 
 
-def parse_apps(answer: Answer) -> tuple[App, ...]:
+def parse_apps(answer: Answer) -> tuple[GpuProcess, ...]:
     """Read `--query-compute-apps`; an idle node answers with the header alone, which shows that it answered."""
     text = section(answer, "apps", "nvidia-smi --query-compute-apps")
     table = read_csv(text, "pid", free="process_name")
     if not table.rows and not re.search(r"^pid\b", text, re.MULTILINE):
         raise NotAvailable(f"nvidia-smi --query-compute-apps: {_plain(last_line(text)) or 'no answer'}")
     return tuple(
-        App(
+        GpuProcess(
             _value(row, "pid", _COUNT)[0],
             row.get("uuid", ("",))[0],
             _value(row, "used_memory", _MEMORY)[0],

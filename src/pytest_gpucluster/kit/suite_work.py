@@ -40,7 +40,7 @@ class Submission:
         """Cancel what is left of the jobs; called repeatedly."""
 
 
-class Run(Protocol):
+class SuiteContext(Protocol):
     """What work before the first test gets: `Suite.before_first_test` is a function (run)."""
 
     slurm: Slurm | None

@@ -27,7 +27,7 @@ _SHOWN = ("temperature.gpu", "power.draw", "clocks.current.sm", "clocks_event_re
 THERMAL = 0x40  # hw_thermal_slowdown (nvml.h)
 
 
-class Shown:
+class NodeFiles:
     """The files of one node that the simulated tools print from."""
 
     def __init__(self, folder: Path, base: Path, node: str) -> None:
@@ -56,10 +56,10 @@ class Shown:
             self.write("gpus", "".join(f"{line}\n" for line in lines))
 
 
-class Gpus:
+class SimulatedGpus:
     """All GPUs of the node as one worker."""
 
-    def __init__(self, shown: Shown, node: str, count: int) -> None:
+    def __init__(self, shown: NodeFiles, node: str, count: int) -> None:
         self.shown, self.node = shown, node
         self.fault: dict[str, Any] = json.loads(shown.read("burnin.json"))
         self.network: dict[str, Any] = json.loads(shown.read("network.json"))
@@ -67,7 +67,7 @@ class Gpus:
         self.uuids, self.names = rows["uuid"][:count], rows["name"]
         self.buses = [bus[4:].lower() for bus in rows["pci.bus_id"]]
         self.noise = random.Random(f"{node}/{os.getpid()}")  # nothing secret
-        self.load: dict[str, Any] = self.fault["load"]  # of a healthy GPU: models.Load
+        self.load: dict[str, Any] = self.fault["load"]  # of a healthy GPU: models.BurninRates
         self.idle: dict[str, list[str]] = {}
         self.done = 0
 
@@ -192,7 +192,7 @@ def payload_of(base: Path) -> types.ModuleType:
     return module
 
 
-def host(payload: Any, shown: Shown, options: dict[str, Any]) -> None:
+def host(payload: Any, shown: NodeFiles, options: dict[str, Any]) -> None:
     """Serve as the payload's own worker of the host, with faults in what it reads back."""
     fault = json.loads(shown.read("burnin.json"))
     if fault.get("storage"):
@@ -210,7 +210,7 @@ def _flipped(data: bytes) -> bytes:
     return data[:100] + bytes([data[100] ^ 4]) + data[101:]
 
 
-def dcgmi(shown: Shown, argv: list[str]) -> int:
+def dcgmi(shown: NodeFiles, argv: list[str]) -> int:
     """Print what `dcgmi diag -r N -j` of DCGM 3 prints (jsoncpp's styled text); exit status 226 where a test fails."""
     if argv[:1] != ["diag"] or "-j" not in argv:
         sys.stderr.write("simulated dcgmi: only `diag -r LEVEL -j` is simulated\n")
@@ -254,7 +254,7 @@ def dcgmi(shown: Shown, argv: list[str]) -> int:
 def main(argv: list[str]) -> int:
     """Run as `NODES BASE gpu all OPTIONS`, `... host OPTIONS` or `... dcgmi ARGUMENTS`."""
     node = os.environ.get("SLURMD_NODENAME", "none")
-    shown, base = Shown(Path(argv[0]), Path(argv[1]), node), Path(argv[1])
+    shown, base = NodeFiles(Path(argv[0]), Path(argv[1]), node), Path(argv[1])
     if argv[2] == "dcgmi":
         return dcgmi(shown, argv[3:])
     payload: Any = payload_of(base)
@@ -263,7 +263,7 @@ def main(argv: list[str]) -> int:
         host(payload, shown, options)
         return 0
     visible = [word for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word]
-    worker = Gpus(shown, node, len(visible) or int(options.get("gpus") or 0))
+    worker = SimulatedGpus(shown, node, len(visible) or int(options.get("gpus") or 0))
     payload.say(ready=worker.about())
     payload.serve(worker)
     return 0

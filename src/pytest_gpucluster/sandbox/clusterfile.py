@@ -12,16 +12,16 @@ from pytest_gpucluster import config
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.sandbox import node_files as render
 from pytest_gpucluster.sandbox import slurmconf
-from pytest_gpucluster.sandbox.collectives import Health, World, busbw
+from pytest_gpucluster.sandbox.collectives import CommunicatorModel, NodeHealth, busbw
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from pytest_gpucluster.sandbox.gpu_assignment import GpuAssignment
-    from pytest_gpucluster.sandbox.hardware import Node
-    from pytest_gpucluster.sandbox.models import Model
-    from pytest_gpucluster.sandbox.slurmconf import Shape
+    from pytest_gpucluster.sandbox.hardware import SimulatedNode
+    from pytest_gpucluster.sandbox.models import NodeModel
+    from pytest_gpucluster.sandbox.slurmconf import NodeResources
 
 COMPLETING = 20  # seconds that a node may take to let go of a job: nobody's epilog works for long here
 _TOLERANCE = 0.05
@@ -47,12 +47,12 @@ _LIMITS = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC, "co
 
 def text(
     conf: Path,
-    shape: Shape,
+    shape: NodeResources,
     profile: dict[str, Any] | str,
     expected: dict[str, Any],
     about: str,
     *,
-    pattern: Node | None,
+    pattern: SimulatedNode | None,
     own_names: bool = False,
     commands: Path | None = None,
     claims: Mapping[str, Any] | None = None,
@@ -90,7 +90,7 @@ def text(
     return head + yaml.safe_dump(content, sort_keys=False, width=110)
 
 
-def simulated(node: Node, spec: Model, shared: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def simulated(node: SimulatedNode, spec: NodeModel, shared: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return profile and `os` of a healthy simulated node."""
     cpus, ports = spec.cpus, [hca for hca in node.hcas if hca.near]
     profile: dict[str, Any] = {
@@ -150,16 +150,16 @@ def real(
     return profile, expected
 
 
-def _nccl(node: Node, nodes: int) -> dict[str, Any]:
+def _nccl(node: SimulatedNode, nodes: int) -> dict[str, Any]:
     return {"thresholds": _thresholds(node, nodes), "nccl": _NCCL, "burnin": _BURNIN}
 
 
-def _thresholds(node: Node, nodes: int) -> list[dict[str, Any]]:
+def _thresholds(node: SimulatedNode, nodes: int) -> list[dict[str, Any]]:
     """Return rows for every number of nodes, from the link model: some may be out of service."""
     rows = []
-    gpus, health = len(node.gpus), Health(**render.network(node))
+    gpus, health = len(node.gpus), NodeHealth(**render.network(node))
     for count in range(1 if gpus > 1 else 2, nodes + 1):
-        world = World({str(number): health for number in range(count)}, gpus)
+        world = CommunicatorModel({str(number): health for number in range(count)}, gpus)
         rows.append(
             {
                 "nodes": count,

@@ -45,8 +45,8 @@ def factor_of(collective: str, ranks: int) -> float:
 
 
 @dataclass(frozen=True)
-class Health:
-    """How one node takes part; see hardware.Network."""
+class NodeHealth:
+    """How one node takes part; see hardware.CollectiveFaults."""
 
     speed: float = 1.0
     links: dict[str, float] = field(default_factory=dict)
@@ -67,10 +67,10 @@ class Health:
 
 
 @dataclass(frozen=True)
-class World:
+class CommunicatorModel:
     """Who takes part: nodes in rank order with their health, GPUs that each node uses."""
 
-    nodes: dict[str, Health]
+    nodes: dict[str, NodeHealth]
     gpus: int
     nvls: bool = True
 
@@ -80,7 +80,7 @@ class World:
         return len(self.nodes) * self.gpus
 
 
-def busbw(world: World, collective: str, size: int) -> float:
+def busbw(world: CommunicatorModel, collective: str, size: int) -> float:
     """Return the bus bandwidth in GB/s at a message size in bytes, without noise; 0 for one rank."""
     if world.ranks < 2:  # one rank moves nothing
         return 0.0
@@ -89,7 +89,7 @@ def busbw(world: World, collective: str, size: int) -> float:
     return size / (start * 1e3 + size / algbw) * factor_of(collective, world.ranks)
 
 
-def _peak(world: World) -> float:
+def _peak(world: CommunicatorModel) -> float:
     """Return what the slowest part carries, in GB/s."""
     health = list(world.nodes.values())
     table = (health[0].nvls if world.nvls else {}) or health[0].ring
@@ -103,13 +103,13 @@ def _peak(world: World) -> float:
     return peak * slowest * min(_links(world), default=1.0)
 
 
-def _network(node: Health, gpus: int) -> float:
+def _network(node: NodeHealth, gpus: int) -> float:
     if not node.infiniband:
         return SOCKET
     return min(node.hcas, gpus) * node.port * (1.0 if node.gdr else NO_GDR)
 
 
-def _links(world: World) -> list[float]:
+def _links(world: CommunicatorModel) -> list[float]:
     found = [
         factor for node in world.nodes.values() for peer, factor in node.links.items() if peer in world.nodes
     ]
@@ -201,7 +201,7 @@ def main(program: str, argv: list[str], folder: Path, base: Path) -> int:
     per_task = int(chosen["g"])
     tasks_a_node = max(1, tasks // len(nodes))
     health = {node: _health(folder, base, node) for node in nodes}
-    world = World(health, tasks_a_node * per_task, os.environ.get("NCCL_NVLS_ENABLE", "1") != "0")
+    world = CommunicatorModel(health, tasks_a_node * per_task, os.environ.get("NCCL_NVLS_ENABLE", "1") != "0")
     _heading(program, chosen)
     gpus = {node: _gpus(folder, base, node) for node in nodes}
     short = next((node for node in nodes if len(gpus[node]) < world.gpus), None)
@@ -222,7 +222,7 @@ def _frozen(folder: Path, node: str) -> bool:
 
 
 def _run(  # private, called once
-    world: World, collective: str, program: str, chosen: dict[str, str], me: str, folder: Path
+    world: CommunicatorModel, collective: str, program: str, chosen: dict[str, str], me: str, folder: Path
 ) -> int:
     if any(node.crash for node in world.nodes.values()):
         cause = (
@@ -254,7 +254,9 @@ def _run(  # private, called once
     return 7 if wrong else 0
 
 
-def _half(world: World, collective: str, size: int, noise: random.Random) -> tuple[float, float, float]:
+def _half(
+    world: CommunicatorModel, collective: str, size: int, noise: random.Random
+) -> tuple[float, float, float]:
     """Return (microseconds, algorithm bandwidth, bus bandwidth) of one measurement."""
     bus = busbw(world, collective, size) * noise.lognormvariate(0.0, NOISE)
     alg = bus / factor_of(collective, world.ranks) if world.ranks > 1 else LOCAL * size / (size + 8e6)
@@ -262,7 +264,7 @@ def _half(world: World, collective: str, size: int, noise: random.Random) -> tup
 
 
 def _row(
-    world: World,
+    world: CommunicatorModel,
     collective: str,
     size: int,
     chosen: dict[str, str],
@@ -295,7 +297,7 @@ def _heading(program: str, chosen: dict[str, str]) -> None:
     say("#\n# Using devices")
 
 
-def _devices(world: World, gpus: dict[str, list[tuple[str, str]]]) -> None:
+def _devices(world: CommunicatorModel, gpus: dict[str, list[tuple[str, str]]]) -> None:
     rank = 0
     for number_of_node, (node, health) in enumerate(world.nodes.items()):
         for gpu in range(world.gpus):
@@ -316,7 +318,7 @@ def _columns() -> None:
     say("#        (B)    (elements)                           " + units + units)
 
 
-def _log(world: World, gpu: int, me: str) -> None:
+def _log(world: CommunicatorModel, gpu: int, me: str) -> None:
     """Print what rank `gpu` of this first node logs with NCCL_DEBUG=INFO."""
     head = f"{me}:{os.getpid()}:{os.getpid()} [{gpu}] NCCL INFO"
     health = world.nodes[me]
@@ -354,7 +356,7 @@ def channels(rank: int, ranks: int, per_node: int, net: str, within: str) -> lis
     return [*lines, f"Channel 00/0 : {rank}[{rank % per_node}] -> {after}[{after % per_node}] {way}"]
 
 
-def _net(health: Health) -> str:
+def _net(health: NodeHealth) -> str:
     return "Socket/0" if not health.infiniband else "IB/0/GDRDMA" if health.gdr else "IB/0"
 
 
@@ -363,9 +365,9 @@ def _read(folder: Path, base: Path, node: str, name: str) -> str:
     return (own if own.exists() else base / name).read_text()
 
 
-def _health(folder: Path, base: Path, node: str) -> Health:
+def _health(folder: Path, base: Path, node: str) -> NodeHealth:
     plain: dict[str, Any] = json.loads(_read(folder, base, node, "network.json"))
-    return Health(**plain)
+    return NodeHealth(**plain)
 
 
 def _gpus(folder: Path, base: Path, node: str) -> list[tuple[str, str]]:
@@ -411,7 +413,7 @@ def rounds(argv: list[str], folder: Path, base: Path) -> int:
 
 def _group(
     members: list[str],
-    health: dict[str, Health],
+    health: dict[str, NodeHealth],
     gpus: int,
     *,
     size: int,
@@ -419,7 +421,7 @@ def _group(
     gone: set[str],
 ) -> dict[str, Any]:
     names = [member.partition(":")[0] for member in members]
-    world = World({name: health[name] for name in names}, 1 if ":" in members[0] else gpus)
+    world = CommunicatorModel({name: health[name] for name in names}, 1 if ":" in members[0] else gpus)
     if gone & set(names):
         return {"skipped": True, "problem": "a process of the group left in an earlier round"}
     if any(node.hang for node in world.nodes.values()):
@@ -432,7 +434,7 @@ def _group(
     if ranks < 2:  # one rank moves nothing
         return {"problem": "one rank alone has no bus bandwidth"}
     if len(world.nodes) == 1 and ":" in members[0]:
-        world = World(world.nodes, 2)
+        world = CommunicatorModel(world.nodes, 2)
     wrong = sum(node.wrong for node in world.nodes.values())
     value = busbw(world, "all_reduce", size) * noise.lognormvariate(0.0, NOISE)
     return {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.transport import Completed, Transport
     from pytest_gpucluster.sandbox.layout import Layout
     from pytest_gpucluster.sandbox.namespaces import Namespaces
-    from pytest_gpucluster.sandbox.processes import Process
+    from pytest_gpucluster.sandbox.processes import DaemonProcess
 
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _CLIENTS = ("srun", "salloc", "sbatch", "sinfo", "squeue", "scancel", "scontrol")
@@ -67,7 +67,7 @@ def client_programs(programs: dict[str, Path]) -> dict[str, Path]:
     return {name: programs[name] for name in _CLIENTS} | there
 
 
-class Daemons:
+class SlurmDaemons:
     """The daemons of one sandbox. `programs` comes from find_programs; `namespaces` has the nodes' own ones."""
 
     def __init__(
@@ -185,17 +185,17 @@ class Daemons:
             return f"no log at {path}"
         return " | ".join(line.strip() for line in lines[-_LOG_LINES:]) or f"empty log at {path}"
 
-    def find(self, daemon: str) -> Process | None:
+    def find(self, daemon: str) -> DaemonProcess | None:
         """Return the running process of munged, slurmctld or slurmd-NODE."""
         pid_file = self._layout.pid_file(daemon)
         if self._namespaces is not None and daemon.startswith("slurmd-"):
             return self._namespaces.find(daemon.removeprefix("slurmd-"), pid_file)
         return processes.from_pid_file(pid_file, str(self._layout.root))
 
-    def wait_for(self, daemons: Iterable[str], *, patience: float = 30.0) -> dict[str, Process]:
+    def wait_for(self, daemons: Iterable[str], *, patience: float = 30.0) -> dict[str, DaemonProcess]:
         """Return the processes; daemons write their pid files shortly after they went to the background."""
         deadline = time.monotonic() + patience
-        found: dict[str, Process] = {}
+        found: dict[str, DaemonProcess] = {}
         for daemon in daemons:
             process = self.find(daemon)
             while process is None and time.monotonic() < deadline:

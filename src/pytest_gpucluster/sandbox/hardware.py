@@ -10,19 +10,19 @@ from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.sandbox.models import DATA, MODELS, gpu_fields, healthy_fields, model
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.sandbox.models import Model
+    from pytest_gpucluster.sandbox.models import NodeModel
 
 __all__ = [
     "DATA",
     "MODELS",
-    "App",
-    "Burn",
-    "Gpu",
-    "Hca",
-    "Mount",
-    "Network",
-    "Node",
-    "Process",
+    "BurninFaults",
+    "CollectiveFaults",
+    "SimulatedGpu",
+    "SimulatedGpuProcess",
+    "SimulatedHca",
+    "SimulatedMount",
+    "SimulatedNode",
+    "SimulatedProcess",
     "digest",
     "gpu_fields",
     "healthy",
@@ -36,7 +36,7 @@ _STORAGE = ("100 Gb/sec (4X EDR)", "40 Gb/sec (4X QDR)")
 
 
 @dataclass
-class App:
+class SimulatedGpuProcess:
     """A process on a GPU; `memory_mib` is GPU memory."""
 
     pid: int
@@ -45,7 +45,7 @@ class App:
 
 
 @dataclass
-class Gpu:
+class SimulatedGpu:
     """One GPU, the `slot`-th. `fields`: name of --query-gpu to value, without unit. `links`: GB/s, None is inactive."""
 
     slot: int
@@ -53,11 +53,11 @@ class Gpu:
     fields: dict[str, str]
     links: list[str | None]
     link_errors: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # replay, recovery, CRC
-    apps: list[App] = field(default_factory=list)
+    apps: list[SimulatedGpuProcess] = field(default_factory=list)
 
 
 @dataclass
-class Hca:
+class SimulatedHca:
     """One adapter with one port. `near` are the GPUs behind the same PCIe switch."""
 
     name: str
@@ -79,7 +79,7 @@ class Hca:
 
 
 @dataclass
-class Mount:
+class SimulatedMount:
     """One file system. Sizes in kB, as df -k."""
 
     path: str
@@ -91,7 +91,7 @@ class Mount:
 
 
 @dataclass
-class Process:
+class SimulatedProcess:
     """One row of ps."""
 
     pid: int
@@ -104,7 +104,7 @@ class Process:
 
 
 @dataclass
-class Network:
+class CollectiveFaults:
     """How a node takes part in collectives: factors on its bandwidth, and what else goes wrong with it."""
 
     speed: float = 1.0
@@ -120,14 +120,14 @@ class Network:
     crowd: float = 1.0  # factor where more than two nodes take part
     nvls: dict[str, float] = field(
         default_factory=dict
-    )  # of the model, see models.Rates; keys as JSON has them
+    )  # of the model, see models.CollectiveRates; keys as JSON has them
     ring: dict[str, float] = field(default_factory=dict)
     port: float = 0.0
     within: str = ""
 
 
 @dataclass
-class Burn:
+class BurninFaults:
     """What goes wrong under load. Mappings are {GPU index: ...}, their keys as JSON has them."""
 
     slow: dict[str, float] = field(default_factory=dict)  # factor on products of matrices
@@ -141,18 +141,18 @@ class Burn:
     storage: bool = False  # what is read back differs
     memory: bool = False
     die_after: int = 0  # loads until the node's task is killed
-    load: dict[str, Any] = field(default_factory=dict)  # of the model, see models.Load
+    load: dict[str, Any] = field(default_factory=dict)  # of the model, see models.BurninRates
 
 
 @dataclass
-class Node:
+class SimulatedNode:
     """Everything that a simulated node shows."""
 
     name: str
-    spec: Model
-    gpus: list[Gpu]
-    hcas: list[Hca]
-    mounts: list[Mount]
+    spec: NodeModel
+    gpus: list[SimulatedGpu]
+    hcas: list[SimulatedHca]
+    mounts: list[SimulatedMount]
     mem_total_kb: int
     device_files: int = 0
     offline_cpus: list[int] = field(default_factory=list)
@@ -166,7 +166,7 @@ class Node:
     packages: dict[str, str] = field(default_factory=dict)
     modules: dict[str, int] = field(default_factory=dict)
     kernel_log: list[str] = field(default_factory=list)
-    processes: list[Process] = field(default_factory=list)
+    processes: list[SimulatedProcess] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
     topology: dict[tuple[int, int], str] = field(default_factory=dict)
     uptime: float = 1_903_284.11
@@ -179,16 +179,16 @@ class Node:
     address_of: str = ""  # of which node it has the address
     name_delay: float = 0.0
     systemd: bool = True
-    network: Network = field(default_factory=Network)
-    burn: Burn = field(default_factory=Burn)
+    network: CollectiveFaults = field(default_factory=CollectiveFaults)
+    burn: BurninFaults = field(default_factory=BurninFaults)
 
 
-def healthy(name: str, number: int, gpus: int, spec: Model, shared: str) -> Node:
+def healthy(name: str, number: int, gpus: int, spec: NodeModel, shared: str) -> SimulatedNode:
     """Return a healthy node. `number` counts from 0; `shared` is the folder that all nodes really share."""
     if gpus > max(spec.most_gpus, spec.free_gpus):
         raise SandboxError(f"a node of the model {spec.name} has at most {spec.most_gpus} GPUs, not {gpus}")
     shown = [_gpu(name, index, gpus, spec) for index in range(gpus)]
-    return Node(
+    return SimulatedNode(
         name=name,
         spec=spec,
         gpus=shown,
@@ -205,18 +205,20 @@ def healthy(name: str, number: int, gpus: int, spec: Model, shared: str) -> Node
         packages=_packages(spec),
         modules={name: size for name, size in _MODULES.items() if spec.adapters or name.startswith("nvidia")},
         kernel_log=_kernel_log(spec),
-        processes=[Process(*row) for row in _PROCESSES if spec.nvswitch or row[4] != "nv-fabricmanage"],
+        processes=[
+            SimulatedProcess(*row) for row in _PROCESSES if spec.nvswitch or row[4] != "nv-fabricmanage"
+        ],
         network=_network(spec),
-        burn=Burn(load=asdict(spec.load)),
+        burn=BurninFaults(load=asdict(spec.load)),
     )
 
 
-def _network(spec: Model) -> Network:
+def _network(spec: NodeModel) -> CollectiveFaults:
     rates = spec.rates
     nvls, ring = (
         {str(count): rate for count, rate in of_count.items()} for of_count in (rates.nvls, rates.ring)
     )
-    return Network(
+    return CollectiveFaults(
         infiniband=spec.adapters is not None, nvls=nvls, ring=ring, port=rates.port, within=rates.within
     )
 
@@ -232,7 +234,7 @@ def uuid_of(node: str, index: int) -> str:
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}"
 
 
-def _gpu(node: str, index: int, gpus: int, spec: Model) -> Gpu:
+def _gpu(node: str, index: int, gpus: int, spec: NodeModel) -> SimulatedGpu:
     own = digest(node, "gpu", index)
     address = spec.addresses[index % spec.most_gpus]
     domain, bus, device = (int(part, 16) for part in address.partition(".")[0].split(":"))
@@ -264,7 +266,7 @@ def _gpu(node: str, index: int, gpus: int, spec: Model) -> Gpu:
     }
     numa_nodes = spec.cpus.numa_nodes
     numa = spec.wiring.gpu_numa[index] if spec.wiring.gpu_numa else index * numa_nodes // gpus
-    return Gpu(index, numa, fields, [spec.link_speed] * spec.nvlinks)
+    return SimulatedGpu(index, numa, fields, [spec.link_speed] * spec.nvlinks)
 
 
 def _cluster_uuid(node: str) -> str:
@@ -272,7 +274,7 @@ def _cluster_uuid(node: str) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}"
 
 
-def _hcas(node: str, number: int, gpus: list[Gpu], spec: Model) -> list[Hca]:
+def _hcas(node: str, number: int, gpus: list[SimulatedGpu], spec: NodeModel) -> list[SimulatedHca]:
     """Return the adapters for GPU traffic, and after them the ports of the storage network."""
     kind = spec.adapters
     if kind is None:
@@ -284,7 +286,7 @@ def _hcas(node: str, number: int, gpus: list[Gpu], spec: Model) -> list[Hca]:
     for index, near in enumerate(groups):
         guid = digest(node, "hca", index)[:10]
         text = f"a088c203{guid[:8]}"
-        hca = Hca(
+        hca = SimulatedHca(
             name=f"mlx5_{index}",
             guid=":".join(text[i : i + 4] for i in range(0, 16, 4)),
             numa_node=near[0].numa_node if near else 0,
@@ -304,14 +306,14 @@ def _hcas(node: str, number: int, gpus: list[Gpu], spec: Model) -> list[Hca]:
     return found
 
 
-def _for_storage(hca: Hca, port: int) -> None:
+def _for_storage(hca: SimulatedHca, port: int) -> None:
     hca.link_layer, hca.interface, hca.lid, hca.mtu = "Ethernet", f"enp225s0f{port}", 0, 1024
     hca.rate = _STORAGE[port]
     if port:  # not cabled
         hca.state, hca.phys_state = "1: DOWN", "3: Disabled"
 
 
-def _services(spec: Model) -> tuple[str, ...]:
+def _services(spec: NodeModel) -> tuple[str, ...]:
     absent = {
         *(() if spec.nvswitch else ("nvidia-fabricmanager",)),
         *(() if spec.adapters else ("openibd",)),
@@ -319,7 +321,7 @@ def _services(spec: Model) -> tuple[str, ...]:
     return tuple(name for name in _SERVICES if name not in absent)
 
 
-def _packages(spec: Model) -> dict[str, str]:
+def _packages(spec: NodeModel) -> dict[str, str]:
     driver = healthy_fields(spec)["driver_version"]
     branch = driver.partition(".")[0]
     kind = f"{branch}-server{'-open' if spec.open_modules else ''}"
@@ -329,7 +331,7 @@ def _packages(spec: Model) -> dict[str, str]:
     return own | {name: text for name, text in _PACKAGES.items() if spec.adapters or name != "doca-ofed"}
 
 
-def _kernel_log(spec: Model) -> list[str]:
+def _kernel_log(spec: NodeModel) -> list[str]:
     driver = healthy_fields(spec)["driver_version"]
     build = spec.kernel.split("-")[1]
     lines = [
@@ -348,13 +350,13 @@ def _kernel_log(spec: Model) -> list[str]:
     return sorted((*lines, *spec.noise), key=lambda line: float(line[1:].partition("]")[0]))
 
 
-def _mounts(shared: str) -> list[Mount]:
+def _mounts(shared: str) -> list[SimulatedMount]:
     return [
-        Mount("/", "/dev/nvme0n1p2", "ext4", "rw,relatime", 921 * GIB_KB, 84 * GIB_KB),
-        Mount("/dev/shm", "tmpfs", "tmpfs", "rw,nosuid,nodev", 1008 * GIB_KB, 0),  # a mount point
-        Mount("/boot/efi", "/dev/nvme0n1p1", "vfat", "rw,relatime", GIB_KB, 6200),
-        Mount("/raid", "/dev/md0", "ext4", "rw,noatime", 28_000 * GIB_KB, 1_300 * GIB_KB),
-        Mount(
+        SimulatedMount("/", "/dev/nvme0n1p2", "ext4", "rw,relatime", 921 * GIB_KB, 84 * GIB_KB),
+        SimulatedMount("/dev/shm", "tmpfs", "tmpfs", "rw,nosuid,nodev", 1008 * GIB_KB, 0),  # a mount point
+        SimulatedMount("/boot/efi", "/dev/nvme0n1p1", "vfat", "rw,relatime", GIB_KB, 6200),
+        SimulatedMount("/raid", "/dev/md0", "ext4", "rw,noatime", 28_000 * GIB_KB, 1_300 * GIB_KB),
+        SimulatedMount(
             "/home",
             "storage01:/export/home",
             "nfs4",
@@ -362,7 +364,7 @@ def _mounts(shared: str) -> list[Mount]:
             50_000 * GIB_KB,
             21_000 * GIB_KB,
         ),
-        Mount(
+        SimulatedMount(
             shared,
             "storage01:/export/shared",
             "nfs4",

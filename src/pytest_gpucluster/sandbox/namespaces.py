@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.transport import Transport
     from pytest_gpucluster.sandbox.layout import Layout
-    from pytest_gpucluster.sandbox.processes import Process
+    from pytest_gpucluster.sandbox.processes import DaemonProcess
 
 NETWORK, PREFIX = "10.1.0", 16  # the simulated getent tells the same addresses
 LOGIN_ADDRESS = "10.1.255.254"
@@ -222,12 +222,12 @@ class Namespaces:
         spaces = ("--net", "--mount", "--uts", "--ipc", "--pid")
         return ["nsenter", *_enter_user(), f"--target={first.pid}", *spaces]
 
-    def first_process(self, node: str) -> Process | None:
+    def first_process(self, node: str) -> DaemonProcess | None:
         """Return the process that is number 1 on a node."""
         holder = processes.from_pid_file(self.layout.pid_file(f"node-{node}"), str(self._root))
         return next(iter(processes.children(holder.pid)), None) if holder else None
 
-    def find(self, node: str, pid_file: Path) -> Process | None:
+    def find(self, node: str, pid_file: Path) -> DaemonProcess | None:
         """Return the process of a pid file that was written on a node, in the node's numbers."""
         first = self.first_process(node)
         if first is None:
@@ -238,7 +238,7 @@ class Namespaces:
             return None
         return next((p for p in processes.children(first.pid) if processes.inner_pid(p.pid) == inside), None)
 
-    def _holder(self, name: str) -> Process:
+    def _holder(self, name: str) -> DaemonProcess:
         holder = processes.from_pid_file(self.layout.pid_file(name), str(self._root))
         if holder is None:
             raise SandboxError(

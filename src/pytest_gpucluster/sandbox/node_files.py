@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pytest_gpucluster.cluster.transport import Transport
-    from pytest_gpucluster.sandbox.hardware import Gpu, Hca, Node
+    from pytest_gpucluster.sandbox.hardware import SimulatedGpu, SimulatedHca, SimulatedNode
     from pytest_gpucluster.sandbox.layout import Layout
 
 # Tools of the host that the simulated ones may call; each becomes an upper-case variable of theirs.
@@ -160,7 +160,7 @@ def write_base(layout: Layout, shown: Mapping[str, str]) -> None:
         _write(folder, shown)
 
 
-def write_node(layout: Layout, node: Node, base: Mapping[str, str]) -> None:
+def write_node(layout: Layout, node: SimulatedNode, base: Mapping[str, str]) -> None:
     """Write what differs from the base, hide what the node lacks, and take away what was there before."""
     folder = layout.node(node.name)
     shown = files(node)
@@ -196,7 +196,7 @@ def _write(folder: Path, shown: Mapping[str, str]) -> None:
         new.replace(path)
 
 
-def files(node: Node) -> dict[str, str]:
+def files(node: SimulatedNode) -> dict[str, str]:
     """Return {path below the node's folder: text}."""
     return {
         **_gpu_files(node),
@@ -210,7 +210,7 @@ def files(node: Node) -> dict[str, str]:
 # -- nvidia-smi ----------------------------------------------------------------------------------------------
 
 
-def _gpu_files(node: Node) -> dict[str, str]:
+def _gpu_files(node: SimulatedNode) -> dict[str, str]:
     gpus = node.gpus
     derived = {
         "index": [str(index) for index in range(len(gpus))],
@@ -234,7 +234,7 @@ def _gpu_files(node: Node) -> dict[str, str]:
     }
 
 
-def _link_rows(index: int, gpu: Gpu) -> list[str]:
+def _link_rows(index: int, gpu: SimulatedGpu) -> list[str]:
     rows = []
     for link, speed in enumerate(gpu.links):
         errors = gpu.link_errors.get(link, (0, 0, 0))
@@ -266,7 +266,7 @@ Legend:
 """
 
 
-def _topology(node: Node) -> str:
+def _topology(node: SimulatedNode) -> str:
     """Return `nvidia-smi topo -m`: GPUs first, then the adapters as NICs."""
     gpus, hcas = node.gpus, node.hcas
     names = [f"GPU{i}" for i in range(len(gpus))] + [f"NIC{i}" for i in range(len(hcas))]
@@ -280,13 +280,13 @@ def _topology(node: Node) -> str:
     return _lines(rows) + _LEGEND + (f"\nNIC Legend:\n\n{nics}" if nics else "") + "\n"
 
 
-def _affinity(node: Node, gpu: Gpu) -> str:
+def _affinity(node: SimulatedNode, gpu: SimulatedGpu) -> str:
     known = node.spec.wiring.affinity
     numa, memory = known[gpu.slot] if known else (str(gpu.numa_node), "N/A")
     return f"{ranges(sorted(node.spec.cpus.of_numa(gpu.numa_node)))}\t{numa}\t\t{memory}"
 
 
-def _hop(node: Node, row: int, column: int) -> str:
+def _hop(node: SimulatedNode, row: int, column: int) -> str:
     if row == column:
         return " X "
     first, second = min(row, column), max(row, column)
@@ -302,7 +302,7 @@ def _hop(node: Node, row: int, column: int) -> str:
     return wiring.numa if ends[0].numa_node == ends[1].numa_node else "SYS"
 
 
-def _gpu_hop(node: Node, one: Gpu, other: Gpu) -> str:
+def _gpu_hop(node: SimulatedNode, one: SimulatedGpu, other: SimulatedGpu) -> str:
     wired = node.spec.wiring.gpus
     if isinstance(wired, tuple):
         return wired[one.slot].replace(" X ", "X").split()[other.slot]
@@ -310,7 +310,7 @@ def _gpu_hop(node: Node, one: Gpu, other: Gpu) -> str:
     return wired or (f"NV{links}" if links else "SYS")
 
 
-def _p2p(node: Node) -> str:
+def _p2p(node: SimulatedNode) -> str:
     """Return `nvidia-smi topo -p2p n`: with NVLinks of their own, GPUs reach only those that they are linked with."""
     count = len(node.gpus)
     rows = [" \t\x1b[4m" + "".join(f"GPU{i}\t" for i in range(count)) + "\x1b[0m"]
@@ -320,7 +320,7 @@ def _p2p(node: Node) -> str:
     return _lines(rows) + _P2P_LEGEND
 
 
-def _reaches(node: Node, one: Gpu, other: Gpu) -> str:
+def _reaches(node: SimulatedNode, one: SimulatedGpu, other: SimulatedGpu) -> str:
     if not node.spec.nvlinks:
         return "NS"
     wired = node.spec.wiring.gpus
@@ -330,13 +330,13 @@ def _reaches(node: Node, one: Gpu, other: Gpu) -> str:
 # -- InfiniBand ----------------------------------------------------------------------------------------------
 
 
-def network(node: Node) -> dict[str, Any]:
-    """Return how a node takes part in collectives, as collectives.Health reads it."""
+def network(node: SimulatedNode) -> dict[str, Any]:
+    """Return how a node takes part in collectives, as collectives.NodeHealth reads it."""
     active = sum(bool(hca.near) and hca.state.endswith("ACTIVE") for hca in node.hcas)
     return vars(node.network) | {"hcas": active}
 
 
-def _network_files(node: Node) -> dict[str, str]:
+def _network_files(node: SimulatedNode) -> dict[str, str]:
     return {
         "ibstat": "".join(_ibstat(hca) for hca in node.hcas),
         "ibv_devinfo": "\n".join(_ibv_devinfo(hca) for hca in node.hcas),
@@ -362,7 +362,7 @@ def _number(name: str) -> int:
     return int(name.lstrip("gpu") or 0) if name.startswith("gpu") else 0
 
 
-def _interfaces(node: Node) -> list[tuple[int, str, str, int]]:
+def _interfaces(node: SimulatedNode) -> list[tuple[int, str, str, int]]:
     """Return (number, name, address, MTU) of the network interfaces."""
     host = _number(node.name)
     ethernet = _number(node.address_of or node.name)
@@ -374,11 +374,11 @@ def _interfaces(node: Node) -> list[tuple[int, str, str, int]]:
     ]
 
 
-def _ip_mtu(hca: Hca) -> int:
+def _ip_mtu(hca: SimulatedHca) -> int:
     return 4092 if hca.near else 1500
 
 
-def _lspci(node: Node) -> str:
+def _lspci(node: SimulatedNode) -> str:
     """Return as much of `lspci -vvv` as tells of bridges with Access Control Services, GPUs and adapters."""
     on = "+" if node.acs else "-"
     redirects = f"ReqRedir{on} CmpltRedir{on} UpstreamFwd{on}"
@@ -403,7 +403,7 @@ def _lspci(node: Node) -> str:
     return _lines(rows)
 
 
-def _ibstat(hca: Hca) -> str:
+def _ibstat(hca: SimulatedHca) -> str:
     state = {"4: ACTIVE": "Active", "1: DOWN": "Down", "2: INIT": "Initializing"}.get(hca.state, "Down")
     guid = "0x" + hca.guid.replace(":", "")
     return (
@@ -418,7 +418,7 @@ def _ibstat(hca: Hca) -> str:
 _MTU_CODES = {256: 1, 512: 2, 1024: 3, 2048: 4, 4096: 5}  # enum ibv_mtu
 
 
-def _ibv_devinfo(hca: Hca) -> str:
+def _ibv_devinfo(hca: SimulatedHca) -> str:
     number, _, state = hca.state.partition(": ")
     return (
         f"hca_id:\t{hca.name}\n\ttransport:\t\t\tInfiniBand (0)\n\tfw_ver:\t\t\t\t{hca.firmware}\n"
@@ -431,7 +431,7 @@ def _ibv_devinfo(hca: Hca) -> str:
     )
 
 
-def _hca_files(node: Node) -> dict[str, str]:
+def _hca_files(node: SimulatedNode) -> dict[str, str]:
     shown: dict[str, str] = {}
     for hca in node.hcas:
         top = f"/sys/class/infiniband/{hca.name}"
@@ -460,7 +460,7 @@ def _hca_files(node: Node) -> dict[str, str]:
 # -- the operating system ------------------------------------------------------------------------------------
 
 
-def _system_files(node: Node) -> dict[str, str]:
+def _system_files(node: SimulatedNode) -> dict[str, str]:
     sync = node.time_synchronised
     build = node.kernel.split("-")[1] if "-" in node.kernel else "1"
     return {
@@ -512,7 +512,7 @@ Leap status     : Normal
 """
 
 
-def _lscpu(node: Node) -> str:
+def _lscpu(node: SimulatedNode) -> str:
     cpus, off = node.spec.cpus, sorted(node.offline_cpus)
     online = [cpu for cpu in range(cpus.count) if cpu not in off]
     told = dict(cpus.lscpu)
@@ -547,7 +547,7 @@ def ranges(numbers: list[int]) -> str:
     return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 
-def _overlay(node: Node) -> dict[str, str]:
+def _overlay(node: SimulatedNode) -> dict[str, str]:
     """Return the files of /etc, /proc and /sys."""
     release = _lines(
         f'{key}="{value}"'
@@ -614,7 +614,7 @@ _NVRM_PROPRIETARY = _NVRM.replace("Open Kernel Module for {machine}", "{machine}
 )
 
 
-def _meminfo(node: Node) -> str:
+def _meminfo(node: SimulatedNode) -> str:
     total = node.mem_total_kb
     rows = {
         "MemTotal": total,

@@ -20,7 +20,7 @@ _STATE = 0
 
 
 @dataclass(frozen=True)
-class Process:
+class DaemonProcess:
     """One process: its pid, and its start time in clock ticks since boot."""
 
     pid: int
@@ -44,13 +44,13 @@ class Process:
                 os.kill(self.pid, number)
 
 
-def identify(pid: int) -> Process | None:
+def identify(pid: int) -> DaemonProcess | None:
     """Return the process that has this pid now."""
     fields = _stat(pid)
-    return Process(pid, int(fields[_START_TIME])) if fields else None
+    return DaemonProcess(pid, int(fields[_START_TIME])) if fields else None
 
 
-def from_pid_file(path: Path, mark: str) -> Process | None:
+def from_pid_file(path: Path, mark: str) -> DaemonProcess | None:
     """Return the process of a pid file, if its command line still names `mark`."""
     try:
         pid = int(path.read_text().strip())
@@ -59,7 +59,7 @@ def from_pid_file(path: Path, mark: str) -> Process | None:
     return identify(pid) if mark in _read(pid, "cmdline") else None
 
 
-def children(pid: int) -> list[Process]:
+def children(pid: int) -> list[DaemonProcess]:
     """Return the processes that a process has started and that still run, in the numbers of this machine."""
     try:
         numbers = [int(word) for word in _read(pid, f"task/{pid}/children").split()]
@@ -75,7 +75,7 @@ def inner_pid(pid: int) -> int | None:
     return int(match[1]) if match else None
 
 
-def kill(processes: Iterable[Process], *, patience: float) -> None:
+def kill(processes: Iterable[DaemonProcess], *, patience: float) -> None:
     """End them with SIGKILL and wait, at most `patience` seconds, until they are gone."""
     left = list(processes)
     for process in left:
@@ -83,7 +83,7 @@ def kill(processes: Iterable[Process], *, patience: float) -> None:
     _wait(left, patience)
 
 
-def of_environment(*marks: str) -> Iterator[Process]:
+def of_environment(*marks: str) -> Iterator[DaemonProcess]:
     """Find processes that started with all these VARIABLE=value (or VARIABLE=) prefixes in their environment."""
     for entry in _PROC.iterdir():
         if not entry.name.isdigit():
@@ -96,7 +96,7 @@ def of_environment(*marks: str) -> Iterator[Process]:
                 yield process
 
 
-def of_folder(folder: Path, command: str) -> Iterator[Process]:
+def of_folder(folder: Path, command: str) -> Iterator[DaemonProcess]:
     """Find processes of this command name that work in the folder or below it."""
     for entry in _PROC.iterdir():
         try:
@@ -108,7 +108,7 @@ def of_folder(folder: Path, command: str) -> Iterator[Process]:
             yield process
 
 
-def stop(processes: Iterable[Process], *, patience: float) -> None:
+def stop(processes: Iterable[DaemonProcess], *, patience: float) -> None:
     """Ask with SIGTERM, wait `patience` seconds, then insist with SIGKILL."""
     left = list(processes)
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -127,7 +127,7 @@ def boot_id() -> str:
         return ""
 
 
-def _wait(processes: list[Process], patience: float) -> list[Process]:
+def _wait(processes: list[DaemonProcess], patience: float) -> list[DaemonProcess]:
     """Return those that still run after `patience` seconds."""
     deadline = time.monotonic() + patience
     left = [process for process in processes if process.alive]

@@ -35,7 +35,7 @@ from pytest_gpucluster.sandbox import node_files as render
 from pytest_gpucluster.sandbox import slurm_faults as acts
 from pytest_gpucluster.sandbox import slurmdbd as dbd
 from pytest_gpucluster.sandbox.layout import Layout, default_state_dir
-from pytest_gpucluster.sandbox.processes import Process
+from pytest_gpucluster.sandbox.processes import DaemonProcess
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -52,7 +52,7 @@ _PATIENCE = 60.0  # seconds for the daemons to come up, on top of what the nodes
 
 
 @dataclasses.dataclass(frozen=True)
-class State:
+class SandboxState:
     """What a running sandbox is; kept in sandbox.json of its state folder."""
 
     nodes: tuple[str, ...]
@@ -62,21 +62,21 @@ class State:
     first_port: int
     boot_id: str
     since: float
-    processes: dict[str, Process] = dataclasses.field(default_factory=dict)
-    faults: tuple[faults.Injected, ...] = ()
+    processes: dict[str, DaemonProcess] = dataclasses.field(default_factory=dict)
+    faults: tuple[faults.InjectedFault, ...] = ()
     kind: str = "plain"  # or 'namespaced'
     accounting: bool = False
     why_plain: str = ""  # why `auto` became plain
     pyxis: str = spank.AUTO  # or 'off', or the path of the site's spank_pyxis.so
 
     @classmethod
-    def load(cls, path: Path) -> State | None:
+    def load(cls, path: Path) -> SandboxState | None:
         """Read sandbox.json; None where there is none that can be read."""
         try:
             plain = json.loads(path.read_text())
             plain["nodes"] = tuple(plain["nodes"])
-            plain["processes"] = {name: Process(*pair) for name, pair in plain["processes"].items()}
-            plain["faults"] = tuple(faults.Injected(**fault) for fault in plain["faults"])
+            plain["processes"] = {name: DaemonProcess(*pair) for name, pair in plain["processes"].items()}
+            plain["faults"] = tuple(faults.InjectedFault(**fault) for fault in plain["faults"])
             return cls(**plain)
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -203,7 +203,7 @@ class Sandbox:
             self._clear()
             umask = os.umask(_UMASK)
             try:
-                state = State(
+                state = SandboxState(
                     nodes=names,
                     gpus_per_node=gpus_per_node,
                     model=spec.name,
@@ -244,8 +244,8 @@ class Sandbox:
 
     def _start(
         self,
-        state: State,
-        spec: models.Model,
+        state: SandboxState,
+        spec: models.NodeModel,
         dealt: devices.GpuAssignment,
         programs: dict[str, Path],
         share: Sequence[Path],
@@ -279,10 +279,14 @@ class Sandbox:
             daemon.wait_idle(names, patience=_PATIENCE + len(names) / 4)
 
     def _configure(
-        self, state: State, spec: models.Model, dealt: devices.GpuAssignment, version: tuple[int, int]
+        self,
+        state: SandboxState,
+        spec: models.NodeModel,
+        dealt: devices.GpuAssignment,
+        version: tuple[int, int],
     ) -> None:
         layout = self.layout
-        shape = slurmconf.Shape(
+        shape = slurmconf.NodeResources(
             nodes=state.nodes,
             gpus_per_node=state.gpus_per_node,
             gpu_type=dealt.gpu_type or spec.gres_type,
@@ -326,7 +330,7 @@ class Sandbox:
         _for_all(clusterfile.shared_folder(layout.root))
         self._equip(state, spec, dealt, shape, containers)
 
-    def _wiring(self, state: State) -> slurmconf.Wiring:
+    def _wiring(self, state: SandboxState) -> slurmconf.DaemonAddresses:
         if state.kind == "namespaced":
             addresses = [namespaces.address(number) for number in range(1, len(state.nodes) + 1)]
             wiring = slurmconf.own_hosts(_short_hostname(), namespaces.LOGIN_ADDRESS, addresses)
@@ -338,7 +342,7 @@ class Sandbox:
         lines = dbd.slurm_conf(self.layout, accounting.address, accounting.port)
         return dataclasses.replace(wiring, accounting=lines)
 
-    def _accounting(self, state: State) -> dbd.Accounting | None:
+    def _accounting(self, state: SandboxState) -> dbd.Accounting | None:
         if not state.accounting:
             return None
         if state.kind == "namespaced":
@@ -349,11 +353,11 @@ class Sandbox:
 
     def _equip(
         self,
-        state: State,
-        spec: models.Model,
+        state: SandboxState,
+        spec: models.NodeModel,
         dealt: devices.GpuAssignment,
-        shape: slurmconf.Shape,
-        containers: spank.Containers,
+        shape: slurmconf.NodeResources,
+        containers: spank.ContainerSupport,
     ) -> None:
         """Write the nodes' tools, what they show, and the cluster file."""
         layout = self.layout
@@ -386,7 +390,7 @@ class Sandbox:
         )
         self.cluster_file.write_text(text)
 
-    def _show(self, state: State, names: Iterable[str]) -> None:
+    def _show(self, state: SandboxState, names: Iterable[str]) -> None:
         """Write what these nodes show, their faults included."""
         spec = models.model(state.model)
         shared = str(clusterfile.shared_folder(self.layout.root))
@@ -410,7 +414,9 @@ class Sandbox:
         with self._locked():
             state = self._running_state()
             spec = models.model(state.model) if state.gpus == "simulated" else None
-            injected = faults.Injected(kind, node, faults.chosen(fault, options, spec, state.gpus_per_node))
+            injected = faults.InjectedFault(
+                kind, node, faults.chosen(fault, options, spec, state.gpus_per_node)
+            )
             _known_or_error(state, node)
             if fault.change is not None and state.gpus == "real":
                 raise SandboxError(
@@ -448,16 +454,18 @@ class Sandbox:
                     changed = self._with_daemons_of_now(changed)
             changed.save(self.layout.state)
 
-    def _dead(self, state: State, known: Collection[str], node: str | None) -> list[faults.Injected]:
+    def _dead(
+        self, state: SandboxState, known: Collection[str], node: str | None
+    ) -> list[faults.InjectedFault]:
         """Return a fault for each slurmd that has ended, but not by one of ours."""
         daemon = self._daemons(state)
         return [
-            faults.Injected(SLURMD_DEAD, name)
+            faults.InjectedFault(SLURMD_DEAD, name)
             for name in state.nodes
             if node in (None, name) and name not in known and daemon.find(f"slurmd-{name}") is None
         ]
 
-    def _with_daemons_of_now(self, state: State) -> State:
+    def _with_daemons_of_now(self, state: SandboxState) -> SandboxState:
         """Return the state with the processes of daemons that an act has started anew."""
         daemon = self._daemons(state)
         now = {name: daemon.find(name) or process for name, process in state.processes.items()}
@@ -501,26 +509,26 @@ class Sandbox:
 
     # -- helpers ---------------------------------------------------------------------------------------------
 
-    def _state(self) -> State | None:
-        return State.load(self.layout.state)
+    def _state(self) -> SandboxState | None:
+        return SandboxState.load(self.layout.state)
 
-    def _running_state(self) -> State:
+    def _running_state(self) -> SandboxState:
         state = self._state()
         if state is None or not _controller_lives(state):
             raise SandboxError(f"no sandbox runs in {self.layout.root}: gpucluster sandbox up")
         return state
 
-    def _daemons(self, state: State) -> daemons.Daemons:
+    def _daemons(self, state: SandboxState) -> daemons.SlurmDaemons:
         programs = daemons.find_programs()
-        return daemons.Daemons(self.layout, self._transport, programs, self._namespaces(state))
+        return daemons.SlurmDaemons(self.layout, self._transport, programs, self._namespaces(state))
 
-    def _namespaces(self, state: State) -> namespaces.Namespaces | None:
+    def _namespaces(self, state: SandboxState) -> namespaces.Namespaces | None:
         if state.kind != "namespaced":
             return None
         return namespaces.Namespaces(self.layout, self._transport, daemons.search_path())
 
     def _same_shape_or_error(
-        self, present: State, wanted: tuple[tuple[str, ...], int, str, str, str, bool]
+        self, present: SandboxState, wanted: tuple[tuple[str, ...], int, str, str, str, bool]
     ) -> None:
         shape = (
             *(present.nodes, present.gpus_per_node, present.model),
@@ -551,7 +559,7 @@ def _for_all(*folders: Path, mode: int = 0o1777) -> None:
         folder.chmod(mode)
 
 
-def _known_or_error(state: State, node: str) -> None:
+def _known_or_error(state: SandboxState, node: str) -> None:
     if node not in state.nodes:
         raise SandboxError(f"the sandbox has no node {node!r}: it has {hostlist.fold(state.nodes)}")
 
@@ -577,7 +585,7 @@ def node_names(count: int) -> tuple[str, ...]:
     return tuple(f"gpu{number:0{width}}" for number in range(1, count + 1))
 
 
-def _controller_lives(state: State) -> bool:
+def _controller_lives(state: SandboxState) -> bool:
     controller = state.processes.get("slurmctld")
     return state.boot_id == processes.boot_id() and controller is not None and controller.alive
 

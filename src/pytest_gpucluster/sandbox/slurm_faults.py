@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pytest_gpucluster.sandbox.daemons import Daemons
-    from pytest_gpucluster.sandbox.faults import Injected
+    from pytest_gpucluster.sandbox.daemons import SlurmDaemons
+    from pytest_gpucluster.sandbox.faults import InjectedFault
     from pytest_gpucluster.sandbox.layout import Layout
 
 _PATIENCE = 90.0  # above SlurmdTimeout
@@ -28,22 +28,22 @@ class FaultContext:
     """What an act may touch."""
 
     layout: Layout
-    daemons: Daemons
+    daemons: SlurmDaemons
 
 
 @dataclass(frozen=True)
 class FaultAction:
     """How a fault is put in and taken out."""
 
-    put: Callable[[FaultContext, Injected], None]
-    heal: Callable[[FaultContext, Injected], None]
+    put: Callable[[FaultContext, InjectedFault], None]
+    heal: Callable[[FaultContext, InjectedFault], None]
 
 
-def _drain(ground: FaultContext, injected: Injected) -> None:
+def _drain(ground: FaultContext, injected: InjectedFault) -> None:
     _update(ground, injected.node, "State=DRAIN", f"Reason={injected.options['reason']}")
 
 
-def _resume(ground: FaultContext, injected: Injected) -> None:
+def _resume(ground: FaultContext, injected: InjectedFault) -> None:
     """Give the node back, whatever Slurm makes of the fault, also a moment later."""
     _wait(ground, injected.node, lambda now: _asked_back(ground, injected.node, now))
 
@@ -57,7 +57,7 @@ def _asked_back(ground: FaultContext, node: str, now: str) -> bool:
     return now in ("idle", "mix", "alloc")
 
 
-def _kill_slurmd(ground: FaultContext, injected: Injected) -> None:
+def _kill_slurmd(ground: FaultContext, injected: InjectedFault) -> None:
     process = ground.daemons.find(f"slurmd-{injected.node}")
     if process is None:
         raise SandboxError(f"slurmd of {injected.node} does not run already")
@@ -66,33 +66,33 @@ def _kill_slurmd(ground: FaultContext, injected: Injected) -> None:
     _wait(ground, injected.node, lambda now: now.startswith("down"))
 
 
-def _start_slurmd(ground: FaultContext, injected: Injected) -> None:
+def _start_slurmd(ground: FaultContext, injected: InjectedFault) -> None:
     if ground.daemons.find(f"slurmd-{injected.node}") is None:
         _start_again(ground, injected.node)
     _wait(ground, injected.node, lambda now: now in ("idle", "down", "drain"))
     _resume(ground, injected)
 
 
-def _mark(name: str) -> Callable[[FaultContext, Injected], None]:
-    def put(ground: FaultContext, injected: Injected) -> None:
+def _mark(name: str) -> Callable[[FaultContext, InjectedFault], None]:
+    def put(ground: FaultContext, injected: InjectedFault) -> None:
         (ground.layout.node(injected.node) / name).touch()
 
     return put
 
 
-def _unmark(name: str) -> Callable[[FaultContext, Injected], None]:
-    def heal(ground: FaultContext, injected: Injected) -> None:
+def _unmark(name: str) -> Callable[[FaultContext, InjectedFault], None]:
+    def heal(ground: FaultContext, injected: InjectedFault) -> None:
         (ground.layout.node(injected.node) / name).unlink(missing_ok=True)
 
     return heal
 
 
-def _lose_mount_source(ground: FaultContext, injected: Injected) -> None:
+def _lose_mount_source(ground: FaultContext, injected: InjectedFault) -> None:
     mark = ground.layout.node(injected.node) / "fault.mount_source_missing"
     mark.write_text(str(injected.options["path"]))
 
 
-def _without_plugin(ground: FaultContext, injected: Injected) -> None:
+def _without_plugin(ground: FaultContext, injected: InjectedFault) -> None:
     """Start the node's slurmd with a configuration folder of its own, whose plugstack.conf does not load Pyxis."""
     own = _own_etc(ground, injected.node, without=spank.PLUGINS)
     lines = (ground.layout.etc / spank.PLUGINS).read_text().splitlines()
@@ -100,7 +100,7 @@ def _without_plugin(ground: FaultContext, injected: Injected) -> None:
     _restart(ground, injected.node)
 
 
-def _with_plugin(ground: FaultContext, injected: Injected) -> None:
+def _with_plugin(ground: FaultContext, injected: InjectedFault) -> None:
     shutil.rmtree(ground.layout.root / f"etc.{injected.node}", ignore_errors=True)
     _restart(ground, injected.node)
 
@@ -122,19 +122,19 @@ def _own_etc(ground: FaultContext, node: str, *, without: str) -> Path:
     return own
 
 
-def _leave_container(ground: FaultContext, injected: Injected) -> None:
+def _leave_container(ground: FaultContext, injected: InjectedFault) -> None:
     _leftover(ground, injected).mkdir(parents=True, exist_ok=True)
 
 
-def _remove_container(ground: FaultContext, injected: Injected) -> None:
+def _remove_container(ground: FaultContext, injected: InjectedFault) -> None:
     shutil.rmtree(_leftover(ground, injected), ignore_errors=True)
 
 
-def _leftover(ground: FaultContext, injected: Injected) -> Path:
+def _leftover(ground: FaultContext, injected: InjectedFault) -> Path:
     return ground.layout.node(injected.node) / "enroot" / f"pyxis_{injected.options['job']}.0"
 
 
-def _wake(ground: FaultContext, injected: Injected) -> None:
+def _wake(ground: FaultContext, injected: InjectedFault) -> None:
     (ground.layout.node(injected.node) / "fault.hang").unlink(missing_ok=True)
     marks = f"SLURM_CONF={ground.layout.conf}", f"SLURMD_NODENAME={injected.node}"
     for process in processes.of_environment(*marks):
@@ -143,7 +143,7 @@ def _wake(ground: FaultContext, injected: Injected) -> None:
     _resume(ground, injected)
 
 
-def _hang_epilog(ground: FaultContext, injected: Injected) -> None:
+def _hang_epilog(ground: FaultContext, injected: InjectedFault) -> None:
     """Let a job end there; the fault is in when the cluster file's patience (`slurm.completing`) is over."""
     (ground.layout.node(injected.node) / "fault.epilog").touch()
     job = ("sbatch", "-w", injected.node, "-o", "/dev/null", "--wrap", "true")
@@ -154,20 +154,20 @@ def _hang_epilog(ground: FaultContext, injected: Injected) -> None:
     time.sleep(clusterfile.COMPLETING + 1)
 
 
-def _epilog_ends(ground: FaultContext, injected: Injected) -> None:
+def _epilog_ends(ground: FaultContext, injected: InjectedFault) -> None:
     (ground.layout.node(injected.node) / "fault.epilog").unlink(missing_ok=True)
     _wait(ground, injected.node, lambda now: not now.startswith("comp"))
 
 
-def _works_again(name: str) -> Callable[[FaultContext, Injected], None]:
-    def heal(ground: FaultContext, injected: Injected) -> None:
+def _works_again(name: str) -> Callable[[FaultContext, InjectedFault], None]:
+    def heal(ground: FaultContext, injected: InjectedFault) -> None:
         (ground.layout.node(injected.node) / name).unlink(missing_ok=True)
         _resume(ground, injected)
 
     return heal
 
 
-def _fewer_gres(ground: FaultContext, injected: Injected) -> None:
+def _fewer_gres(ground: FaultContext, injected: InjectedFault) -> None:
     """Start the node's slurmd with a gres.conf of fewer devices, as after a GPU has vanished."""
     node, etc = injected.node, ground.layout.etc
     own = _own_etc(ground, node, without="gres.conf")
@@ -179,7 +179,7 @@ def _fewer_gres(ground: FaultContext, injected: Injected) -> None:
     _wait(ground, node, lambda now: now.startswith(("inval", "drain")))
 
 
-def _all_gres(ground: FaultContext, injected: Injected) -> None:
+def _all_gres(ground: FaultContext, injected: InjectedFault) -> None:
     shutil.rmtree(ground.layout.root / f"etc.{injected.node}", ignore_errors=True)
     _stop_slurmd(ground, injected.node)
     _start_again(ground, injected.node)

@@ -26,7 +26,7 @@ CONTROLLER_PORT, NODE_PORT, DBD_PORT = 6817, 6818, 6819  # Slurm's own defaults
 
 
 @dataclass(frozen=True)
-class Shape:
+class NodeResources:
     """What Slurm is told of the nodes. `memory` is in MiB."""
 
     nodes: tuple[str, ...]
@@ -41,7 +41,7 @@ _NO_ACCOUNTING = "JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=a
 
 
 @dataclass(frozen=True)
-class Wiring:
+class DaemonAddresses:
     """Where the daemons listen: addresses and ports; a /tmp for what tasks of one node share; accounting's lines."""
 
     controller: str
@@ -52,10 +52,10 @@ class Wiring:
     accounting: str = _NO_ACCOUNTING
 
 
-def shared_host(layout: Layout, nodes: Sequence[str], host: str, first_port: int) -> Wiring:
+def shared_host(layout: Layout, nodes: Sequence[str], host: str, first_port: int) -> DaemonAddresses:
     """All on 127.0.0.1: slurmctld has `first_port`, the nodes those that follow."""
     ports = f"[{first_port + 1}-{first_port + len(nodes)}]" if len(nodes) > 1 else first_port + 1
-    return Wiring(
+    return DaemonAddresses(
         controller=f"{host}(127.0.0.1)",
         controller_port=first_port,
         nodes=f"NodeHostname={host} NodeAddr=127.0.0.1 Port={ports}",
@@ -64,9 +64,9 @@ def shared_host(layout: Layout, nodes: Sequence[str], host: str, first_port: int
     )
 
 
-def own_hosts(host: str, controller: str, addresses: Sequence[str]) -> Wiring:
+def own_hosts(host: str, controller: str, addresses: Sequence[str]) -> DaemonAddresses:
     """Each node has an address of its own, in a network that is the sandbox's alone."""
-    return Wiring(
+    return DaemonAddresses(
         controller=f"{host}({controller})",
         controller_port=CONTROLLER_PORT,
         nodes=f"NodeAddr={','.join(addresses)} Port={NODE_PORT}",
@@ -75,7 +75,9 @@ def own_hosts(host: str, controller: str, addresses: Sequence[str]) -> Wiring:
     )
 
 
-def slurm_conf(layout: Layout, shape: Shape, wiring: Wiring, *, user: str, task_prolog: bool) -> str:
+def slurm_conf(
+    layout: Layout, shape: NodeResources, wiring: DaemonAddresses, *, user: str, task_prolog: bool
+) -> str:
     """Return slurm.conf. `task_prolog`: no plugin prepares the tasks."""
     prepared = f"TaskProlog={layout.etc}/task_prolog\n" if task_prolog else ""
     names = hostlist.fold(shape.nodes)
@@ -123,7 +125,7 @@ MaxNodes={SMALL_MAX_NODES} State=UP
 """
 
 
-def gres_conf(shape: Shape, devices: Sequence[Path]) -> str:
+def gres_conf(shape: NodeResources, devices: Sequence[Path]) -> str:
     """Return gres.conf: node i has devices i*G .. i*G+G-1, or all share the first G where there are no more."""
     count = shape.gpus_per_node
     if not count:

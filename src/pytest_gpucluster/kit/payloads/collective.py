@@ -138,7 +138,7 @@ def reason_of(error: BaseException) -> Tuple[str, int]:
 # -- the device -------------------------------------------------------------------------------------------------
 
 
-class Cpu:
+class CpuDevice:
     """The host's memory, gloo: for tests and for hosts without GPUs."""
 
     name, bus, uuid, backend, index = "CPU", "-", "-", "gloo", 0
@@ -158,7 +158,7 @@ class Cpu:
         return (time.perf_counter() - start) / iterations
 
 
-class Cuda:
+class CudaDevice:
     """One GPU, NCCL. Timed by CUDA events."""
 
     backend = "nccl"
@@ -199,8 +199,8 @@ class Cuda:
 def device_of(torch: Any, place: RankPlace, wanted: str) -> Any:
     """Return the device of this rank; 'auto' is the GPU where there is one."""
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
-        return Cpu(torch)
-    return Cuda(torch, place)
+        return CpuDevice(torch)
+    return CudaDevice(torch, place)
 
 
 # -- the collectives --------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def busbw_factor(collective: str, size: int) -> float:
     return 1.0
 
 
-class Shape:
+class BufferSizes:
     """Element counts as nccl-tests lays them out: `count` is the table's column, `nbytes` its size column."""
 
     def __init__(self, collective: str, nbytes: int, width: int, size: int) -> None:
@@ -242,7 +242,7 @@ def summed(torch: Any, device: Any, span: Tuple[int, int], ranks: int, seed: int
     return total
 
 
-class Job:
+class Collective:
     """One collective at one size and type on the current process group: buffers, call, expected values."""
 
     def __init__(
@@ -250,7 +250,7 @@ class Job:
     ) -> None:
         self.torch, self.dist, self.device, self.collective = torch, torch.distributed, device, collective
         self.dtype, self.rank, self.size = getattr(torch, TYPES[dtype][0]), rank, size
-        self.shape = Shape(collective, nbytes, TYPES[dtype][1], size)
+        self.shape = BufferSizes(collective, nbytes, TYPES[dtype][1], size)
         self.exact = min(size, EXACT_RANKS.get(dtype, size)) if collective in SUMS else size
         self.source = torch.empty(self.shape.send, dtype=self.dtype, device=device.device)
         self.target = torch.empty(self.shape.receive, dtype=self.dtype, device=device.device)
@@ -438,7 +438,7 @@ def sizes(args: Any) -> List[int]:
     return found
 
 
-class Sweep:
+class SizeSweep:
     """All sizes and types of the asked collectives, over all ranks; rank 0 prints."""
 
     def __init__(
@@ -484,7 +484,7 @@ class Sweep:
 
     def row(self, collective: str, nbytes: int, dtype: str, factor: float) -> Tuple[int, str, List[float]]:
         """Return (wrong elements, row, bus bandwidths) of one size."""
-        job = Job(self.torch, self.device, collective, nbytes, dtype, self.place.rank, self.place.size)
+        job = Collective(self.torch, self.device, collective, nbytes, dtype, self.place.rank, self.place.size)
         redop, root = ("sum" if collective in SUMS else "none"), (0 if collective == "broadcast" else -1)
         text = "%12d  %12d  %8s  %6s  %6d" % (job.shape.nbytes, job.shape.count, dtype, redop, root)
         bad, rates = 0, []
@@ -746,7 +746,7 @@ def join(torch: Any, device: Any, store: Any, rank: int, size: int, timeout: flo
 # -- rounds of groups -------------------------------------------------------------------------------------------
 
 
-class Rounds:
+class GroupRounds:
     """Measures groups round by round; each group is a process group of its own, made and unmade in its round."""
 
     def __init__(self, args: Any, torch: Any, device: Any, place: RankPlace, meeting: Rendezvous) -> None:
@@ -843,7 +843,7 @@ class Rounds:
             2 * self.args.deadline,
         )
         collective, dtype = self.args.collective[0], self.args.datatype[0]
-        job = Job(self.torch, self.device, collective, self.args.size, dtype, position, size)
+        job = Collective(self.torch, self.device, collective, self.args.size, dtype, position, size)
         seconds = job.measure(False, self.args.warmup, self.args.iters)
         wrong = job.check(False, 1) if self.args.check else 0
         dist.destroy_process_group()
@@ -1009,7 +1009,7 @@ def work(args: Any, place: RankPlace) -> int:
     place.at = named(about)
     ranks = meeting.introduce(about, args.rendezvous)
     if args.mode == "rounds":
-        return Rounds(args, torch, device, place, meeting).run(schedule, ranks)
+        return GroupRounds(args, torch, device, place, meeting).run(schedule, ranks)
     missing = sorted(set(range(place.size)) - {it["rank"] for it in ranks})
     if missing:
         raise Failure(EXIT_RENDEZVOUS, "ranks %s never came to the rendezvous" % " ".join(map(str, missing)))
@@ -1017,7 +1017,7 @@ def work(args: Any, place: RankPlace) -> int:
         groups = torch.distributed.PrefixStore("sweep", meeting.groups)
         with Deadline(args.deadline, lambda: hung_at_start(place, args.deadline, vigil)):
             join(torch, device, groups, place.rank, place.size, 2 * args.deadline)
-        code = Sweep(args, torch, device, place, ranks, vigil).run()
+        code = SizeSweep(args, torch, device, place, ranks, vigil).run()
     torch.distributed.destroy_process_group()
     meeting.close(args.deadline)
     return code

@@ -33,7 +33,7 @@ OFF, AUTO = "off", "auto"
 
 
 @dataclass(frozen=True)
-class Containers:
+class ContainerSupport:
     """What a sandbox has of containers. `absent`: why it has none; `image`: a .sqsh for tests.
 
     `prepares_tasks`: a plugin beside Pyxis prepares every task; else a TaskProlog has to, which costs a process.
@@ -81,16 +81,16 @@ def install(
     pyxis: str,
     simulated_gpus: bool,
     gpus: int,
-) -> Containers:
+) -> ContainerSupport:
     """Put plugin, store and image into a sandbox that has not been started; SandboxError where that fails.
 
     `pyxis`: 'off', 'auto' (our plugin, where it can be compiled) or the path of the site's spank_pyxis.so.
     """
     if pyxis == OFF:
-        return Containers("the sandbox was started without containers")
+        return ContainerSupport("the sandbox was started without containers")
     packages = lacking()
     if packages and pyxis == AUTO:
-        return Containers(f"the sandbox has no containers: apt-get install {packages}")
+        return ContainerSupport(f"the sandbox has no containers: apt-get install {packages}")
     if packages:
         raise SandboxError(f"containers in the sandbox need: apt-get install {packages}")
     folder = layout.enroot
@@ -118,7 +118,7 @@ def install(
     made = layout.root / "images" / "sandbox.sqsh"
     made.parent.mkdir()
     image.build(made, transport)
-    return Containers(image=made, prepares_tasks=simulated_gpus)
+    return ContainerSupport(image=made, prepares_tasks=simulated_gpus)
 
 
 def show_tool(layout: Layout) -> None:

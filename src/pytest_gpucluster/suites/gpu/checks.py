@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import GpuProfile
     from pytest_gpucluster.core.check import Judgement, Verdict
     from pytest_gpucluster.kit.fabric_manager import FabricManager
-    from pytest_gpucluster.kit.nvidia_smi import App, LinkErrors, Remapped, Topology
+    from pytest_gpucluster.kit.nvidia_smi import GpuProcess, LinkErrors, RowRemapping, Topology
 
 P = ParamSpec("P")
 
@@ -615,7 +615,7 @@ def _sram(gpus: Gpus, gpu: Gpu, profile: GpuProfile) -> Judgement:
     action=Action.VENDOR,
 )
 @_of_gpus
-def remapped_rows(gpus: Gpus, rows: Mapping[str, Remapped], profile: GpuProfile) -> Judgement:
+def remapped_rows(gpus: Gpus, rows: Mapping[str, RowRemapping], profile: GpuProfile) -> Judgement:
     """No row remapping failed, and rows remapped for uncorrectable errors stay within the profile's limit."""
     if not profile.ecc:
         yield from _without_ecc(profile)
@@ -627,7 +627,7 @@ def remapped_rows(gpus: Gpus, rows: Mapping[str, Remapped], profile: GpuProfile)
             yield from _remapped(gpu, row, profile)
 
 
-def _remapped(gpu: Gpu, row: Remapped, profile: GpuProfile) -> Judgement:
+def _remapped(gpu: Gpu, row: RowRemapping, profile: GpuProfile) -> Judgement:
     limit = profile.max_remapped_uncorrectable
     if row.correctable is not None:
         yield Metric("remapped_rows_correctable", row.correctable, "rows", str(gpu))
@@ -646,7 +646,7 @@ def _remapped(gpu: Gpu, row: Remapped, profile: GpuProfile) -> Judgement:
         yield Finding(str(gpu), found, f"at most {limit}", action)
 
 
-def _row_unread(gpu: Gpu, row: Remapped, name: str, expected: str) -> Finding | NotChecked:
+def _row_unread(gpu: Gpu, row: RowRemapping, name: str, expected: str) -> Finding | NotChecked:
     """Say why one value of a GPU that remaps rows is not there."""
     text = row.unread.get(name, "no value")
     if lacking(text):
@@ -655,8 +655,8 @@ def _row_unread(gpu: Gpu, row: Remapped, name: str, expected: str) -> Finding | 
 
 
 def _rows_of(
-    gpus: Gpus, rows: Mapping[str, Remapped]
-) -> Iterator[tuple[Gpu, Remapped | NotChecked | NotApplicable]]:
+    gpus: Gpus, rows: Mapping[str, RowRemapping]
+) -> Iterator[tuple[Gpu, RowRemapping | NotChecked | NotApplicable]]:
     """Pair the GPUs with their remapping; say why where a GPU has none."""
     for gpu in gpus:
         row = rows.get(gpu.uuid or "")
@@ -677,7 +677,7 @@ def _rows_of(
     action=Action.RESET_GPU,
 )
 @_of_gpus
-def remapped_pending(gpus: Gpus, rows: Mapping[str, Remapped], profile: GpuProfile) -> Judgement:
+def remapped_pending(gpus: Gpus, rows: Mapping[str, RowRemapping], profile: GpuProfile) -> Judgement:
     """No row remapping waits for a reset."""
     if not profile.ecc:
         yield from _without_ecc(profile)
@@ -1129,7 +1129,7 @@ def clocks(gpus: Gpus, fleet: ByModel) -> Judgement:
     action=Action.RESET_GPU,
 )
 @_of_gpus
-def idle_memory(gpus: Gpus, apps: Sequence[App], profile: GpuProfile) -> Judgement:
+def idle_memory(gpus: Gpus, apps: Sequence[GpuProcess], profile: GpuProfile) -> Judgement:
     """A GPU without processes has its memory free; what listed processes hold is for gpu.stray_processes."""
     limit = f"at most {format_size(profile.max_idle_memory)}"
     for gpu in gpus:
@@ -1155,7 +1155,7 @@ def idle_memory(gpus: Gpus, apps: Sequence[App], profile: GpuProfile) -> Judgeme
     action=Action.MONITOR,
 )
 @_of_gpus
-def stray_processes(gpus: Gpus, apps: Sequence[App]) -> Judgement:
+def stray_processes(gpus: Gpus, apps: Sequence[GpuProcess]) -> Judgement:
     """Nobody computes on the GPUs of an idle node."""
     for gpu, process in unexpected_processes(gpus, apps):
         yield Finding(gpu, process, "no process on an idle node")

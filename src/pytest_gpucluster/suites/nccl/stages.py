@@ -22,7 +22,7 @@ from pytest_gpucluster.kit import nccl_validation as beliefs
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit.gpu_processes import unexpected_processes
 from pytest_gpucluster.kit.nccl_step import log_of, output_of
-from pytest_gpucluster.kit.nccl_tests import Output
+from pytest_gpucluster.kit.nccl_tests import NcclOutput
 from pytest_gpucluster.kit.pairing import circle
 from pytest_gpucluster.kit.payload_result import signal_name
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.result import TaskResult
     from pytest_gpucluster.config.models import NcclThreshold, Profile
-    from pytest_gpucluster.kit.nccl_step import Measured
-    from pytest_gpucluster.kit.nccl_tests import Run
+    from pytest_gpucluster.kit.nccl_step import NcclMeasurement
+    from pytest_gpucluster.kit.nccl_tests import NcclRun
     from pytest_gpucluster.suites.nccl.localization import Measurement
     from pytest_gpucluster.suites.nccl.steps import Nccl
 
@@ -55,9 +55,9 @@ ALONE = "all_reduce"
 class Stage:
     """One measured stage: the step, the belief of each node (or '' for the whole), and the believed tables."""
 
-    measured: Measured
+    measured: NcclMeasurement
     belief: Mapping[str, Verdict]
-    runs: Mapping[str, Run] = field(default_factory=dict)
+    runs: Mapping[str, NcclRun] = field(default_factory=dict)
 
 
 class NcclProof:
@@ -102,7 +102,7 @@ class NcclProof:
         )
         outputs = {node: output_of(_of_node(measured, node), ALONE) for node in self.nodes}
         # one reading of all the tables, so that two nodes on one device are seen; failures stay with their node
-        together = Output(tuple(run for output in outputs.values() for run in output.runs))
+        together = NcclOutput(tuple(run for output in outputs.values() for run in output.runs))
         label = {str(task.rank): task.node for task in measured.tasks}
         logged = self.runner.logs_transports
         asked = beliefs.RunSpec(self.nodes, self.runner.gpus, collective=ALONE, logged=logged)
@@ -129,11 +129,11 @@ class NcclProof:
 
     def _without_fallen(
         self,
-        measure: Callable[[tuple[str, ...]], Measured],
+        measure: Callable[[tuple[str, ...]], NcclMeasurement],
         nodes: tuple[str, ...],
         *,
         apart: bool = False,
-    ) -> Measured:
+    ) -> NcclMeasurement:
         """Measure; where nodes go away meanwhile, which ends the step for all, measure again without them.
 
         `apart`: each node is a world of its own, and what the others have ended by themselves stands.
@@ -412,7 +412,7 @@ class NcclProof:
 
     # --- thresholds and baselines
 
-    def _bandwidth(self, run: Run, *, nodes: int, counted: int = 0) -> Verdict:
+    def _bandwidth(self, run: NcclRun, *, nodes: int, counted: int = 0) -> Verdict:
         gpus = self.runner.gpus
         nvls = self.env.get("NCCL_NVLS_ENABLE") != "0"
         limit = nccl_bandwidth.ceiling(
@@ -422,7 +422,7 @@ class NcclProof:
             run, self.rows, nodes=nodes, gpus_per_node=gpus, env=self.env, limit=limit
         )
 
-    def _keep(self, collective: str, nodes: int, runs: Iterable[Run]) -> None:
+    def _keep(self, collective: str, nodes: int, runs: Iterable[NcclRun]) -> None:
         for run in runs:
             for row in run.rows:
                 # below the asked sizes stands the latency: its bus bandwidth is printed too coarsely to be a threshold
@@ -452,17 +452,17 @@ def _because(verdict: Verdict, *reasons: str) -> Verdict:
     return replace(verdict, cause="; ".join(filter(None, (*reasons, verdict.cause))))
 
 
-def _of_node(measured: Measured, node: str) -> list[TaskResult]:
+def _of_node(measured: NcclMeasurement, node: str) -> list[TaskResult]:
     return [task for task in measured.tasks if task.node == node]
 
 
-def _ended(measured: Measured) -> set[str]:
+def _ended(measured: NcclMeasurement) -> set[str]:
     """Return the nodes all of whose tasks ended by themselves."""
     still = {task.node for task in measured.tasks if task.rc is None or task.signal in CANCELLED}
     return {task.node for task in measured.tasks} - still
 
 
-def _with_endings(verdict: Verdict, measured: Measured, node: str) -> Verdict:
+def _with_endings(verdict: Verdict, measured: NcclMeasurement, node: str) -> Verdict:
     """Where nothing but exit statuses is known, tell that of each task: one was killed, and the others followed."""
     tasks = _of_node(measured, node) if node else measured.tasks
     ours = CANCELLED if measured.problem else ()
@@ -486,7 +486,7 @@ def _ending(task: TaskResult) -> str:
     return f"ended by signal {task.signal} ({signal_name(task.signal)})"
 
 
-def _with_problem(verdict: Verdict, measured: Measured, node: str) -> Verdict:
+def _with_problem(verdict: Verdict, measured: NcclMeasurement, node: str) -> Verdict:
     """Where a step had to be cancelled, say so of every node ('': of the whole) that had not ended by then.
 
     It comes first, unless it is known why: a rank that failed, or a slow transport, keeps the others waiting.

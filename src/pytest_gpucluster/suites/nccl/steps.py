@@ -20,7 +20,7 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import ConfigError, StepError
 from pytest_gpucluster.kit import nvidia_smi
-from pytest_gpucluster.kit.nccl_step import Measured, NcclStep, Sweep, all_told
+from pytest_gpucluster.kit.nccl_step import NcclCommand, NcclMeasurement, NcclStep, all_told
 from pytest_gpucluster.suites.nccl.localization import Measurement
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ _SINGLETON = (
 
 def refuse_command(cluster: Cluster) -> None:
     """Raise ConfigError where nccl.command is no command of nccl-tests."""
-    Sweep.parse(cluster.nccl.command)
+    NcclCommand.parse(cluster.nccl.command)
 
 
 class Nccl(NcclStep):
@@ -70,7 +70,7 @@ class Nccl(NcclStep):
         """Ask a node's nvidia-smi anew."""
         return self._channel.ask_node(node, nvidia_smi.SURVEY, timeout=nvidia_smi.GPUS.timeout, fresh=True)
 
-    def alone(self, nodes: Sequence[str], sizes: Iterable[int] = ()) -> Measured:
+    def alone(self, nodes: Sequence[str], sizes: Iterable[int] = ()) -> NcclMeasurement:
         """Measure all-reduce within every node, all nodes at once in one step; one table a node."""
         sweep = self.sweep.reaching(sizes).with_latency("all_reduce")
         if self.runner == "nccl-tests":
