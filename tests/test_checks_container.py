@@ -17,11 +17,11 @@ from pytest_gpucluster.kit.enroot import (
     SEARCH,
     EnrootSpace,
     Pyxis,
+    enroot_names,
     jobs_of,
-    own_names,
     read_names,
     read_pyxis,
-    read_room,
+    read_space,
     remove_command,
 )
 from pytest_gpucluster.kit.enroot import UNKNOWN as NO_LIST
@@ -411,19 +411,19 @@ def test_pyxis_is_library_and_version() -> None:
 
 
 def test_room_is_free_blocks_and_rights() -> None:
-    assert read_room(Answer("gpu01", 0, b"data 10 4096 rw /d d\ntemp 1 512 ro /t\n", b"")) == (
+    assert read_space(Answer("gpu01", 0, b"data 10 4096 rw /d d\ntemp 1 512 ro /t\n", b"")) == (
         EnrootSpace("data", "/d d", 40960, writable=True),
         EnrootSpace("temp", "/t", 512, writable=False),
     )
     with pytest.raises(ProbeError, match="room of enroot: not understood: 'data x'"):
-        read_room(Answer("gpu01", 0, b"data x\n", b""))
+        read_space(Answer("gpu01", 0, b"data x\n", b""))
 
 
 def test_names_are_lines() -> None:
     assert read_names(Answer("gpu01", 0, b" a \n\nb\n", b"")) == ("a", "b")
     with pytest.raises(NotAvailable, match="enroot is not found on PATH"):
         read_names(Answer("gpu01", 127, b"", b"sh: enroot: not found"))
-    assert own_names(("pyxis_x", "pyxis_7_x", "pyxis_xy", "x"), "x") == ("pyxis_x", "pyxis_7_x")
+    assert enroot_names(("pyxis_x", "pyxis_7_x", "pyxis_xy", "x"), "x") == ("pyxis_x", "pyxis_7_x")
     assert remove_command(("a", "b c")) == f"{SEARCH}; enroot remove -f a 'b c' </dev/null"
 
 

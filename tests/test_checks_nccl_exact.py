@@ -17,9 +17,9 @@ from pytest_gpucluster.kit.nccl_validation import (
     TRANSPORT,
     RunSpec,
     aligned,
-    believe_nodes,
-    follows,
+    is_consequence,
     metrics,
+    validate_nodes,
     validate_run,
 )
 from pytest_gpucluster.suites.nccl.localization import (
@@ -186,23 +186,23 @@ LABELS = {"0": "gpu01", "1": "gpu02"}
 
 def test_tables_of_nodes() -> None:
     asked = RunSpec(("gpu01", "gpu02"), 2)
-    good = believe_nodes(nodewise(), LABELS, asked)
+    good = validate_nodes(nodewise(), LABELS, asked)
     assert {node: it.outcome for node, it in good.items()} == dict.fromkeys(asked.nodes, Outcome.PASSED)
-    (one,) = [believe_nodes(NcclOutput(nodewise().runs[:1]), LABELS, asked)["gpu02"]]
+    (one,) = [validate_nodes(NcclOutput(nodewise().runs[:1]), LABELS, asked)["gpu02"]]
     assert one.findings == (Finding("gpu02", "0 tables", "1 table"),)
     assert (one.cause, one.hint) == (
         "the node's process printed nothing, or died",
         "repeat on this node alone",
     )
     other = nodewise(ranks=nodewise().runs[1].ranks[1:])
-    few = believe_nodes(other, LABELS, asked)["gpu02"]
+    few = validate_nodes(other, LABELS, asked)["gpu02"]
     assert few.findings == (Finding("gpu02", "ranks 1", "ranks 0-1"),)
     assert (few.cause, few.hint) == (
         "the process used other GPUs than asked for",
         "compare -g of the tool with --gpus-per-node",
     )
     astray = tuple(replace(it, host="gpu07") for it in nodewise().runs[1].ranks)
-    lost = believe_nodes(nodewise(ranks=astray), LABELS, asked)["gpu02"]
+    lost = validate_nodes(nodewise(ranks=astray), LABELS, asked)["gpu02"]
     assert lost.findings == (Finding("gpu02", "ran on gpu07", "ran on gpu02"),)
     assert (lost.cause, lost.hint) == (
         "the task is not where Slurm says",
@@ -210,7 +210,7 @@ def test_tables_of_nodes() -> None:
     )
     one_host = [replace(it, host="vm") for it in nodewise().runs[0].ranks]
     both = NcclOutput(tuple(replace(run, ranks=tuple(one_host)) for run in nodewise().runs))
-    shared = believe_nodes(both, LABELS, asked)["gpu02"]
+    shared = validate_nodes(both, LABELS, asked)["gpu02"]
     assert [it.part for it in shared.findings] == ["GPU 0000:06:00 of vm", "GPU 0000:07:00 of vm"]
     assert shared.findings[0] == Finding(
         "GPU 0000:06:00 of vm", "used by gpu[01-02] at once", "used by gpu02 alone"
@@ -263,7 +263,7 @@ def test_the_metrics_of_a_run() -> None:
     ],
 )  # fmt: skip
 def test_what_only_follows(finding: Finding, *, cut: bool) -> None:
-    assert follows(finding) is cut
+    assert is_consequence(finding) is cut
 
 
 def transports(text: str, **change: Any) -> Any:
@@ -448,10 +448,10 @@ def test_the_table_of_one_node_is_proved_as_that_of_all() -> None:
         ({"ranks": shared.ranks}, "GPU 0000:06:00 of gpu02", "ranks 0, 1"),
         ({"reasons": ("no end",)}, "table", "no end"),
     ):
-        found = believe_nodes(nodewise(**change), LABELS, asked)
+        found = validate_nodes(nodewise(**change), LABELS, asked)
         assert [(it.part, it.measured) for it in found["gpu02"].findings] == [(part, measured)]
         assert found["gpu01"].outcome is Outcome.PASSED
-    unlabelled = believe_nodes(nodewise(label="9"), {**LABELS, "x": "gpu02"}, asked)
+    unlabelled = validate_nodes(nodewise(label="9"), {**LABELS, "x": "gpu02"}, asked)
     assert unlabelled["gpu02"].findings == (Finding("gpu02", "0 tables", "1 table"),)
 
 
@@ -461,7 +461,7 @@ def test_transports_of_each_node_by_its_own_log() -> None:
         "gpu01": nccl_log.read(line("P2P/CUMEM", 0, 1, "")),
         "gpu02": nccl_log.read(line("SHM/direct/direct", 0, 1, "")),
     }
-    found = believe_nodes(nodewise(), LABELS, asked, IB, logs)
+    found = validate_nodes(nodewise(), LABELS, asked, IB, logs)
     assert found["gpu01"].outcome is Outcome.PASSED
     assert found["gpu02"].findings == (Finding("gpu02: ranks 0->1", "SHM within a node", "P2P or NVLS"),)
 

@@ -22,7 +22,7 @@ from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.run_mark import container_name
-from pytest_gpucluster.kit.containers import ImageImport, NamedContainers, clear
+from pytest_gpucluster.kit.containers import ImageImport, NamedContainers, remove_containers
 from pytest_gpucluster.kit.framework_config import ContainerConfig
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.container import checks
@@ -154,7 +154,7 @@ def test_containers_go_with_their_job_and_those_of_others_stay(
     for name in ("gpucluster-4000000-x", "gpucluster-kept-x-y", "mine"):
         options = PyxisOptions(image=image, name=name)
         assert run_step(slurm, held, StepRequest(argv=("true",), nodes=("gpu01",), pyxis=options)).ok
-    assert clear(slurm, store._channel, {held.job_id}) == []
+    assert remove_containers(slurm, store._channel, {held.job_id}) == []
     assert store.listed(["gpu01"]) == {"gpu01": ("pyxis_gpucluster-kept-x-y", "pyxis_mine")}
     for name in ("gpucluster-kept-x-y", "mine"):
         store.remove(name, ["gpu01"])

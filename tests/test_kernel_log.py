@@ -587,7 +587,7 @@ def test_the_clock_of_the_node(clock: str, booted: str, now: float | None) -> No
     log = parse(Answer("gpu01", 0, text.encode()))
     assert (log.when(0.0), log.now) == (booted, now)
     assert log.when(None) == "at an unknown time"
-    assert (log.lines, log.since, log.unsaid, log.unsaid_xids, log.stalls_over, log.loaded) == (
+    assert (log.lines, log.since, log.unsent, log.unsent_xids, log.stalls_over, log.loaded) == (
         9,
         1.0,
         2,

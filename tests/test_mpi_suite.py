@@ -29,10 +29,10 @@ from pytest_gpucluster.kit.mpi_facts import (
     RankPair,
     Version,
     hosts_of,
-    placed,
     read_installed,
     read_world,
     version_of,
+    with_nodes,
 )
 from pytest_gpucluster.suites.mpi import checks
 
@@ -126,7 +126,7 @@ def test_what_a_node_has_is_read() -> None:
     openmpi = read_installed("gpu01", text_of("prepare-openmpi.txt"))
     assert openmpi.mpirun == "/usr/bin/mpirun"
     assert openmpi.launcher == Version("Open MPI", "4.1.4")
-    assert openmpi.speaks == ("pmix",)
+    assert openmpi.srun_types == ("pmix",)
     assert openmpi.program("c") == Version("Open MPI", "4.1.4")
     assert dict(openmpi.problems) == {"python": "/usr/bin/python3: No module named 'mpi4py'"}
     mpich = read_installed("gpu01", text_of("prepare-mpich.txt"))
@@ -137,7 +137,7 @@ def test_what_a_node_has_is_read() -> None:
     ]
     assert mpich.launcher == Version("Hydra", "5.0.2")
     assert set(mpich.library) == {"c", "python"}
-    assert mpich.speaks == ("pmi2",)
+    assert mpich.srun_types == ("pmi2",)
     assert mpich.host == "gpu01"
 
 
@@ -179,7 +179,7 @@ def test_facts_of_a_node_stand_at_the_begin_of_a_line() -> None:
     assert bare == InstalledMpi("gpu01", library={"c": ""})
     assert vars(InstalledMpi("gpu01")) == {
         "node": "gpu01", "host": "", "mpiruns": (), "mpirun": "", "launcher": Version("", ""), "library": {},
-        "problems": {}, "speaks": (),
+        "problems": {}, "srun_types": (),
     }  # fmt: skip
     assert bare.program("python") == Version("", "")
 
@@ -224,7 +224,7 @@ def test_a_line_of_ours_that_is_not_understood_is_an_error(line: str) -> None:
 
 def test_a_rank_is_placed_by_its_host_where_hosts_differ() -> None:
     facts = [InstalledMpi("gpu01", host="h1"), InstalledMpi("gpu02", host="h2")]
-    world = placed(
+    world = with_nodes(
         MpiWorld((rank(0, host="h2", node="gpu01"), rank(1, host="login", node="gpu01"))), hosts_of(facts)
     )
     assert world.nodes == {0: "gpu02", 1: "login"}
@@ -359,7 +359,7 @@ GOOD = InstalledMpi(
     mpirun="/usr/bin/mpirun",
     launcher=Version("Open MPI", "4.1.4"),
     library={"c": OPEN_MPI},
-    speaks=("pmix",),
+    srun_types=("pmix",),
 )
 CONDA = replace(
     GOOD,
@@ -868,7 +868,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (lambda: checks.pmi(("none", "pmi2"), ("pmi2",), None), "passed", "", [], []),
-    (lambda: checks.pmi(("none", "pmi2"), ("pmi2",), replace(GOOD, speaks=())), "passed", "", [], []),
+    (lambda: checks.pmi(("none", "pmi2"), ("pmi2",), replace(GOOD, srun_types=())), "passed", "", [], []),
     (
         lambda: checks.pmi(("none", "pmi2"), ("pmi2",), replace(GOOD, library={})),
         "failed",

@@ -12,7 +12,7 @@ from pytest_gpucluster.config.models import FabricProfile, GpuProfile, Profile
 from pytest_gpucluster.core.check import Metric, Outcome
 from pytest_gpucluster.kit import mpi_errors, nccl_log
 from pytest_gpucluster.kit.nccl_tests import Half, NcclOutput, NcclRow, NcclRun, RankLine, read
-from pytest_gpucluster.kit.nccl_validation import RunSpec, believe_nodes, metrics, validate_run
+from pytest_gpucluster.kit.nccl_validation import RunSpec, metrics, validate_nodes, validate_run
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict
@@ -90,7 +90,7 @@ def test_a_gpu_is_shared_where_nothing_else_explains_its_name(
     apart = NcclOutput(
         tuple(replace(run, ranks=run.ranks[at : at + 1], label=f"{at}", world=1) for at in (0, 1))
     )
-    found = believe_nodes(apart, {"0": "gpu01", "1": "gpu02"}, RunSpec(("gpu01", "gpu02"), 1))
+    found = validate_nodes(apart, {"0": "gpu01", "1": "gpu02"}, RunSpec(("gpu01", "gpu02"), 1))
     assert ("at once" in told(found["gpu01"])) == bool(shared)
 
 
@@ -306,7 +306,7 @@ def test_a_run_that_was_cut_says_first_why() -> None:
 
 
 def test_per_node_runs_are_believed_one_by_one() -> None:
-    verdicts = believe_nodes(
+    verdicts = validate_nodes(
         read(text_of("per-node.txt"), rc=0), TASKS, RunSpec(NODES, 2, "all_reduce", (2**30,))
     )
     assert [verdict.outcome for verdict in verdicts.values()] == [Outcome.PASSED] * 4
@@ -314,7 +314,7 @@ def test_per_node_runs_are_believed_one_by_one() -> None:
 
 
 def test_nodes_that_share_gpus_are_not_believed() -> None:
-    verdicts = believe_nodes(read(text_of("per-node-wrong-gpus.txt"), rc=0), TASKS, RunSpec(NODES, 2))
+    verdicts = validate_nodes(read(text_of("per-node-wrong-gpus.txt"), rc=0), TASKS, RunSpec(NODES, 2))
     for node, verdict in verdicts.items():
         assert verdict.outcome is Outcome.FAILED
         assert verdict.findings[0].part == "GPU 0000:00:06 of vm"
@@ -328,13 +328,13 @@ def test_same_bus_ids_on_different_hosts_are_no_fault() -> None:
         replace(run, ranks=tuple(replace(line, host=TASKS[run.label]) for line in run.ranks))
         for run in output.runs
     )
-    verdicts = believe_nodes(NcclOutput(runs), TASKS, RunSpec(NODES, 2))
+    verdicts = validate_nodes(NcclOutput(runs), TASKS, RunSpec(NODES, 2))
     assert {verdict.outcome for verdict in verdicts.values()} == {Outcome.PASSED}
 
 
 def test_a_node_without_a_table_is_named_alone() -> None:
     lines = [line for line in text_of("per-node.txt").split("\n") if not line.startswith("2: ")]
-    verdicts = believe_nodes(read("\n".join(lines)), TASKS, RunSpec(NODES, 2))
+    verdicts = validate_nodes(read("\n".join(lines)), TASKS, RunSpec(NODES, 2))
     assert [node for node, verdict in verdicts.items() if verdict.outcome is Outcome.FAILED] == ["gpu03"]
     assert "gpu03: 0 tables" in told(verdicts["gpu03"])
 

@@ -17,7 +17,7 @@ from pytest_gpucluster.kit.nccl_tests import (
     NcclOutput,
     NcclRow,
     NcclRun,
-    explain_rc,
+    explain_exit_status,
     read,
     read_tasks,
     sweep,
@@ -667,10 +667,10 @@ def test_thousand_nodes() -> None:
 
 
 def test_exit_codes() -> None:
-    assert "CUDA" in explain_rc(2)
-    assert "wrong data" in explain_rc(7)
-    assert "signal 9" in explain_rc(137)
-    assert "not an exit code" in explain_rc(99)
+    assert "CUDA" in explain_exit_status(2)
+    assert "wrong data" in explain_exit_status(7)
+    assert "signal 9" in explain_exit_status(137)
+    assert "not an exit code" in explain_exit_status(99)
 
 
 def test_sweep() -> None:

@@ -448,8 +448,8 @@ def test_only_nodes_that_alone_keep_a_step_from_ending_are_given_up(
     monkeypatch.setattr(runners, "run_step", hang)
     made = runner(payload=("sim-collective",))
     found = made.rounds(FOUR, [[FOUR[:2], FOUR[2:]]])
-    assert made.fallen.keys() == fallen
-    assert all("33 s" in why for why in made.fallen.values())
+    assert made.lost_nodes.keys() == fallen
+    assert all("33 s" in why for why in made.lost_nodes.values())
     assert [it.problem.startswith("gpu03 is lost") for it in found] == [False, bool(fallen)]
 
 
@@ -491,7 +491,7 @@ def test_a_node_whose_slurmd_dies_costs_itself_and_no_other(sandbox: Sandbox) ->
         daemon = ground.daemons.find("slurmd-gpu03")
         assert daemon is not None
         processes.stop([daemon], patience=5.0)
-        return made.rounds(nodes, [[nodes[:2], nodes[2:]]]), made.fallen
+        return made.rounds(nodes, [[nodes[:2], nodes[2:]]]), made.lost_nodes
 
     try:
         found, fallen = on_slurm(

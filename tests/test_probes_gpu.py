@@ -309,7 +309,7 @@ def test_rubbish_in_a_section_gives_no_number(name: str, junk: str) -> None:
     ],
 )
 def test_no_such_thing_and_an_error_are_told_apart(text: str, *, lacks: bool) -> None:
-    assert nvidia_smi.lacking(text) is lacks
+    assert nvidia_smi.is_unsupported(text) is lacks
     assert nvidia_smi.Gpu(unread={"ecc": text}).lacks("ecc") is lacks
 
 

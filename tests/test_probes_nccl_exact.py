@@ -490,7 +490,7 @@ def test_intervals_that_meet() -> None:
      (128, "exit 128: not an exit code of nccl-tests"), (129, "exit 129: killed by signal 1"), (137, "exit 137: killed by signal 9")],
 )  # fmt: skip
 def test_what_an_exit_status_means(rc: int, words: str) -> None:
-    assert nccl_tests.explain_rc(rc) == words
+    assert nccl_tests.explain_exit_status(rc) == words
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,7 @@ def test_cgroups_are_switched_off_as_each_version_knows_it(version: tuple[int, i
     assert slurmconf.cgroup_conf(version) == f"CgroupPlugin={plugin}\n"
 
 
-@pytest.mark.skipif(bool(spank.lacking()), reason=f"no plugin can be compiled: {spank.lacking()}")
+@pytest.mark.skipif(bool(spank.missing_packages()), reason=f"no plugin can be compiled: {spank.missing_packages()}")
 def test_a_plugin_prepares_tasks_as_the_task_prolog_does(folder: Path) -> None:
     """Where no plugin is, a TaskProlog does the same; a node that hangs keeps a task either way until it is healed."""
     names = ("PATH", "GPUCLUSTER_SANDBOX_NODE", "ENROOT_DATA_PATH")
@@ -411,10 +411,10 @@ def test_jobs_beyond_the_limits_are_refused(sandbox: Sandbox) -> None:
 def test_the_default_gpu_of_a_fault_is_one_that_the_nodes_have() -> None:
     missing = faults.find("gpu_missing")
     h200 = hardware.model("h200")
-    assert faults.chosen(missing, {}, h200, 8)["gpu"] == 5
-    assert faults.chosen(missing, {}, h200, 4)["gpu"] == 3
+    assert faults.resolve_options(missing, {}, h200, 8)["gpu"] == 5
+    assert faults.resolve_options(missing, {}, h200, 4)["gpu"] == 3
     assert (
-        faults.chosen(missing, {"gpu": 6}, h200, 4)["gpu"] == 6
+        faults.resolve_options(missing, {"gpu": 6}, h200, 4)["gpu"] == 6
     )  # asked for: the node will say that it has none
 
 

@@ -147,14 +147,14 @@ def test_values_of_another_model_are_found(running: tuple[str, Sandbox, Path]) -
 
 def node_of(model: str, gpus: int | None = None) -> SimulatedNode:
     spec = hardware.model(model)
-    return hardware.healthy("gpu02", 1, spec.gpus if gpus is None else gpus, spec, "/state/shared")
+    return hardware.healthy_node("gpu02", 1, spec.gpus if gpus is None else gpus, spec, "/state/shared")
 
 
 @pytest.fixture(scope="module")
 def smi(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """Return what nvidia-smi prints on a healthy node of a model: smi(model, *options)."""
     layout = Layout(tmp_path_factory.mktemp("smi"))
-    render.tools(layout, LocalTransport())
+    render.write_simulated_tools(layout, LocalTransport())
 
     def shown(model: str, *options: str) -> str:
         folder = layout.node(model)
@@ -521,7 +521,7 @@ def test_why_a_fault_makes_no_sense(model: str, kind: str, message: str) -> None
 )
 def test_defaults_of_a_fault_fit_the_model(model: str, kind: str, options: dict[str, object]) -> None:
     spec = MODELS[model]
-    assert faults.chosen(faults.find(kind), {}, spec, spec.gpus) == options
+    assert faults.resolve_options(faults.find(kind), {}, spec, spec.gpus) == options
 
 
 def test_a_slower_port_runs_at_half_the_rate_of_the_model() -> None:

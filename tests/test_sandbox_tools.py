@@ -189,12 +189,12 @@ def test_hanging_node(sandbox: Sandbox) -> None:
 def test_every_fault_changes_what_the_node_shows() -> None:
     spec = hardware.model("h200")
     shared = "/state/shared"
-    healthy = render.files(hardware.healthy("gpu02", 1, 8, spec, shared))
+    healthy = render.files(hardware.healthy_node("gpu02", 1, 8, spec, shared))
     silent = []
     for name, fault in faults.FAULTS.items():
         if fault.change is None:
             continue
-        node = hardware.healthy("gpu02", 1, 8, spec, shared)
+        node = hardware.healthy_node("gpu02", 1, 8, spec, shared)
         faults.apply(node, faults.InjectedFault(name, "gpu02"))
         if render.files(node) == healthy and not node.hidden:
             silent.append(name)

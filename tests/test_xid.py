@@ -142,11 +142,11 @@ def test_the_words_of_an_event_go_before_the_table(number: int, text: str, advic
     ],
 )
 def test_the_first_word_of_an_sxid_is_its_severity(text: str, advice: Advice) -> None:
-    assert xid.of_switch(12028, text).advice is advice
+    assert xid.lookup_sxid(12028, text).advice is advice
 
 
 def test_an_sxid_is_quoted_up_to_80_characters() -> None:
-    assert str(xid.of_switch(7, "Fatal, " + "x" * 100)) == f"SXid 7: Fatal, {'x' * 73} (reset the GPU)"
+    assert str(xid.lookup_sxid(7, "Fatal, " + "x" * 100)) == f"SXid 7: Fatal, {'x' * 73} (reset the GPU)"
 
 
 # --- the check
@@ -460,4 +460,4 @@ def test_what_each_number_means() -> None:
 )  # fmt: skip
 def test_words_that_almost_are_a_severity(number: int, text: str, advice: Advice) -> None:
     assert xid.lookup(number, text).advice is advice
-    assert xid.of_switch(7, "  Non-Fatal, Link 3").advice is Advice.IGNORE
+    assert xid.lookup_sxid(7, "  Non-Fatal, Link 3").advice is Advice.IGNORE

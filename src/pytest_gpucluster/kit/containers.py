@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.core.probe import Answer
 
-KEPT = f"{PREFIX}-kept"
+REUSED_PREFIX = f"{PREFIX}-kept"
 PROGRESS = 15.0  # seconds between two lines of progress
 # seconds for the nodes to list their containers, and again to remove them; and in a run that was stopped
 PATIENCE, HURRY = 60.0, 10.0
@@ -114,7 +114,7 @@ class NamedContainers:
             if names is None:
                 problems[node] = enroot.UNKNOWN
                 continue
-            own = enroot.own_names(names, name)
+            own = enroot.enroot_names(names, name)
             if not own:
                 continue
             answer = self._channel.ask_node(node, enroot.remove_command(own), timeout=120.0, fresh=True)
@@ -144,8 +144,8 @@ class NamedContainers:
         stamps = {stamp for answer in told.values() if (stamp := _stamp(answer.out))}
         name = container_name(self._allocation.job_id, image)
         if self._keep:
-            name = f"{KEPT}-{digest(image)}-{digest(*sorted(stamps)) if stamps else 'registry'}"
-        there = tuple(node for node, answer in told.items() if enroot.own_names(_lines(answer.out), name))
+            name = f"{REUSED_PREFIX}-{digest(image)}-{digest(*sorted(stamps)) if stamps else 'registry'}"
+        there = tuple(node for node, answer in told.items() if enroot.enroot_names(_lines(answer.out), name))
         replaced = self._drop_outdated(image, name, told)
         missing = tuple(node for node in nodes if node not in there)
         sizes = {
@@ -156,11 +156,11 @@ class NamedContainers:
         result, problem = self._import(image, name, missing)
         before = {node: _uptime(answer.out) for node, answer in told.items()}
         seconds, failed = _outcome(result, missing, before, problem)
-        lost_race = [node for node in failed if result and _EXISTS.search(said_of(result, node))]
+        lost_race = [node for node in failed if result and _EXISTS.search(messages_of(result, node))]
         won = {
             node: 0.0
             for node, names in (self.listed(lost_race).items() if lost_race else ())
-            if names is None or enroot.own_names(names, name)
+            if names is None or enroot.enroot_names(names, name)
         }
         failed = {node: why for node, why in failed.items() if node not in won}
         return ImageImport(
@@ -169,7 +169,7 @@ class NamedContainers:
 
     def _drop_outdated(self, image: str, name: str, told: Mapping[str, Answer]) -> tuple[str, ...]:
         """Remove what was imported from an older file of this path; return the nodes that had it."""
-        pattern = re.compile(rf"pyxis_(?:\d+_)?({KEPT}-{digest(image)}-[^-]+)")
+        pattern = re.compile(rf"pyxis_(?:\d+_)?({REUSED_PREFIX}-{digest(image)}-[^-]+)")
         outdated: dict[str, list[str]] = {}
         for node, answer in told.items():
             for line in _lines(answer.out):
@@ -238,7 +238,7 @@ class NamedContainers:
 
 def why_failed(result: StepResult, node: str) -> str:
     """Return in one line why a step failed on a node, from what srun, slurmstepd and Pyxis said."""
-    own = said_of(result, node)
+    own = messages_of(result, node)
     hint = explain(own)
     if hint:
         return hint
@@ -246,7 +246,7 @@ def why_failed(result: StepResult, node: str) -> str:
     return errors[0] if errors else ""
 
 
-def said_of(result: StepResult, node: str) -> str:
+def messages_of(result: StepResult, node: str) -> str:
     """Return what was said of one node: by its tasks, by its slurmstepd and by srun; what names no node is of all."""
     own = [task.stderr for task in result.of_node(node)]
     others = re.compile(r"slurmstepd-(\S+?):|srun: error: (\S+?): tasks? ")
@@ -302,17 +302,19 @@ def _names(answer: Answer) -> tuple[str, ...] | None:
         return None
 
 
-def clear(slurm: Slurm, channel: Channel, jobs: Collection[int], *, hurry: bool = False) -> list[str]:
+def remove_containers(
+    slurm: Slurm, channel: Channel, jobs: Collection[int], *, hurry: bool = False
+) -> list[str]:
     """Remove the containers of these jobs and of jobs of ours that are over; return what could not be removed.
 
     `hurry`: a run that was stopped waits for a node for seconds, not for minutes.
     """
     patience = HURRY if hurry else PATIENCE
-    found, unknown = of_ended_jobs(slurm, channel, jobs, patience)
+    found, unknown = containers_of_ended_jobs(slurm, channel, jobs, patience)
     return [*remove_found(channel, found, patience), *unknown]
 
 
-def of_ended_jobs(
+def containers_of_ended_jobs(
     slurm: Slurm, channel: Channel, jobs: Collection[int], patience: float = PATIENCE
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
     """Return {node: containers of these jobs and of jobs of ours that are over}, and which nodes do not list theirs.
@@ -322,7 +324,7 @@ def of_ended_jobs(
     lost = set(channel.lost)  # of which the run tells anyway
     told = channel.ask(f"{enroot.NAMES.command}\n# at the end of jobs {sorted(jobs)}", timeout=patience)
     listed = {node: names for node, answer in told.items() if (names := _names(answer)) is not None}
-    found = {node: ours for node, names in listed.items() if (ours := enroot.ours(names))}
+    found = {node: ours for node, names in listed.items() if (ours := enroot.suite_containers(names))}
     if any(job not in jobs for ours in found.values() for job in ours.values()):
         live = {int(job) for job in slurm.run("squeue", "-h", "-a", "-o", "%A").split() if job.isdigit()}
     else:
@@ -349,7 +351,7 @@ def remove_found(
 ) -> list[str]:
     """Remove what of_ended_jobs() has found, by one command for all nodes; return what could not be removed."""
     every = sorted({name for names in found.values() for name in names})
-    removed = channel.ask(enroot.remove_there(every), timeout=patience) if every else {}
+    removed = channel.ask(enroot.remove_present_command(every), timeout=patience) if every else {}
     return [
         f"{node} keeps containers of ended jobs: {answer.problem or last_line(answer.err) or f'exit {answer.rc}'}: run "
         f"there: {enroot.remove_command(found[node])}"
@@ -378,7 +380,7 @@ def _remove_everywhere(channel: Channel, name: str, nodes: Sequence[str]) -> Non
         raise GpuClusterError("; ".join(problems))
 
 
-def dead_users() -> list[Leftover]:
+def stale_user_files() -> list[Leftover]:
     """Return the files of _shared() that killed processes have left: unlocked, and no process in them lives."""
     prefix = f"{PREFIX}-{os.getuid()}"
     return [

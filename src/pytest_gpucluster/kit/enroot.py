@@ -95,7 +95,7 @@ def read_pyxis(answer: Answer) -> Pyxis:
     return Pyxis(library, versions[0] if versions else "")
 
 
-def read_room(answer: Answer) -> tuple[EnrootSpace, ...]:
+def read_space(answer: Answer) -> tuple[EnrootSpace, ...]:
     """Read the paths of Enroot; NotAvailable without Enroot on PATH."""
     rooms = []
     for line in text_of(answer).splitlines():
@@ -125,12 +125,12 @@ def jobs_of(names: tuple[str, ...]) -> Mapping[str, int]:
     return found
 
 
-def ours(names: tuple[str, ...]) -> Mapping[str, int]:
+def suite_containers(names: tuple[str, ...]) -> Mapping[str, int]:
     """Return those of the containers that a run of ours has made for one job, with that job."""
     return {name: int(match[1]) for name in names if (match := _OURS.fullmatch(name))}
 
 
-def own_names(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+def enroot_names(names: tuple[str, ...], name: str) -> tuple[str, ...]:
     """Return how Enroot calls the container that Pyxis knows as `name`, in either scope."""
     pattern = re.compile(rf"pyxis_(?:\d+_)?{re.escape(name)}")
     return tuple(found for found in names if pattern.fullmatch(found))
@@ -141,7 +141,7 @@ def remove_command(names: tuple[str, ...]) -> str:
     return f"{SEARCH}; enroot remove -f " + " ".join(map(shlex.quote, names)) + " </dev/null"
 
 
-def remove_there(names: Sequence[str]) -> str:
+def remove_present_command(names: Sequence[str]) -> str:
     """Return the command that removes those of the containers that a node has."""
     wanted = " | ".join(map(shlex.quote, names))
     return f"""{NAMES.command} | {{ rc=0; while read -r name; do
@@ -150,5 +150,5 @@ done; exit $rc; }}"""
 
 
 PYXIS = Probe("Pyxis", _PYXIS, read_pyxis, by_hand="grep -i pyxis /etc/slurm/plugstack.conf*")
-ROOM = Probe("room of Enroot", _ROOM, read_room, by_hand="df -h $ENROOT_DATA_PATH $ENROOT_CACHE_PATH")
+SPACE = Probe("room of Enroot", _ROOM, read_space, by_hand="df -h $ENROOT_DATA_PATH $ENROOT_CACHE_PATH")
 NAMES = Probe("containers", f"{SEARCH}; enroot list", read_names, by_hand="enroot list")

@@ -239,8 +239,8 @@ class KernelLog:
     """What the kernel said since boot.
 
     `since` is the time of the oldest line, in seconds after boot: where the ring buffer has wrapped, what came
-    before is lost. `lines` is the length of the whole log: the positive sign that it was read. `unsaid` counts
-    lines of further sorts that were not sent (more than 200 sorts), `unsaid_xids` those of Xids and SXids. `now` is
+    before is lost. `lines` is the length of the whole log: the positive sign that it was read. `unsent` counts
+    lines of further sorts that were not sent (more than 200 sorts), `unsent_xids` those of Xids and SXids. `now` is
     the node's uptime, `loaded` when NVIDIA's driver was loaded last (None: not in the log), `stalls_over` how often a
     file server had stalled and answered again.
     """
@@ -250,8 +250,8 @@ class KernelLog:
     since: float | None
     booted: datetime | None
     events: tuple[Event, ...] = ()
-    unsaid: int = 0
-    unsaid_xids: int = 0
+    unsent: int = 0
+    unsent_xids: int = 0
     now: float | None = None
     loaded: float | None = None
     stalls_over: int = 0
@@ -294,7 +294,7 @@ class KernelLog:
 
 
 _SEEN = 6  # fields: seen, count, line, first, last, text
-_END = 6  # fields: end, lines, unsaid, unsaid_xids, stalls_over, loaded
+_END = 6  # fields: end, lines, unsent, unsent_xids, stalls_over, loaded
 
 
 def parse(answer: Answer) -> KernelLog:
@@ -306,7 +306,7 @@ def parse(answer: Answer) -> KernelLog:
             "kernel log came without its end: the answer is cut or awk is absent; run dmesg by hand"
         )
     starts = [line[5:] for line in lines if line.startswith("from\t")]
-    total, unsaid, unsaid_xids, over = (int(field) for field in ends[-1][1:-1])
+    total, unsent, unsent_xids, over = (int(field) for field in ends[-1][1:-1])
     if not total:
         raise NotAvailable("the kernel log is empty: nothing shows that it was read")
     first = starts[0] if starts else ""
@@ -327,9 +327,9 @@ def parse(answer: Answer) -> KernelLog:
         now=_clock(lines, 2),
         loaded=_stamp(ends[-1][-1]),
         stalls_over=over,
-        unsaid_xids=unsaid_xids,
+        unsent_xids=unsent_xids,
         events=tuple(event for line in lines if line.startswith("seen\t") if (event := _event(line))),
-        unsaid=unsaid,
+        unsent=unsent,
     )
 
 

@@ -75,7 +75,7 @@ class InstalledMpi:
     """The MPI of one node, in the environment of the steps.
 
     `mpiruns` are all on PATH, in its order; `mpirun` is the one that is started ('' for none). `library` is what the
-    MPI of a language's programs calls itself, `problems` why a language has none. `speaks`: the types of `srun --mpi`
+    MPI of a language's programs calls itself, `problems` why a language has none. `srun_types`: the types of `srun --mpi`
     that it understands, () where that is not known.
     """
 
@@ -86,7 +86,7 @@ class InstalledMpi:
     launcher: Version = Version("", "")
     library: Mapping[str, str] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
-    speaks: tuple[str, ...] = ()
+    srun_types: tuple[str, ...] = ()
 
     def program(self, language: str) -> Version:
         """Return the MPI of a language's programs."""
@@ -109,11 +109,11 @@ def read_installed(node: str, text: str) -> InstalledMpi:
         launcher=version_of(one.get("mpirun-version", "")),
         library=library,
         problems={key.removeprefix("problem-"): v for key, v in one.items() if key.startswith("problem-")},
-        speaks=_speaks({version_of(text) for text in library.values()}, one),
+        srun_types=_srun_types({version_of(text) for text in library.values()}, one),
     )
 
 
-def _speaks(libraries: set[Version], said: Mapping[str, str]) -> tuple[str, ...]:
+def _srun_types(libraries: set[Version], said: Mapping[str, str]) -> tuple[str, ...]:
     if len(libraries) != 1:
         return ()  # ompi_info and mpichversion are of one of them, and nothing says of which
     (library,) = libraries
@@ -215,14 +215,14 @@ def read_world(text: str, node: str = "") -> MpiWorld:
     return MpiWorld(tuple(sorted(ranks, key=lambda rank: rank.rank)), tuple(pairs))
 
 
-def join(worlds: Iterable[MpiWorld]) -> MpiWorld:
+def join_worlds(worlds: Iterable[MpiWorld]) -> MpiWorld:
     """Put together what was read task by task."""
     known = list(worlds)
     ranks = sorted((rank for world in known for rank in world.ranks), key=lambda rank: rank.rank)
     return MpiWorld(tuple(ranks), tuple(pair for world in known for pair in world.pairs))
 
 
-def placed(world: MpiWorld, hosts: Mapping[str, str]) -> MpiWorld:
+def with_nodes(world: MpiWorld, hosts: Mapping[str, str]) -> MpiWorld:
     """Return the world with each rank's node found by its host name; `hosts` is {host name: node}.
 
     Names that several nodes share (virtual nodes of one machine) tell nothing: there SLURMD_NODENAME does.

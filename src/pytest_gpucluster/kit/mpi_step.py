@@ -142,9 +142,9 @@ class Mpi:
 
     def _world(self, launcher: str, result: StepResult) -> MpiWorld:
         if launcher != MPIRUN:  # Slurm knows the node of each task
-            return reading.join(reading.read_world(task.stdout, task.node) for task in result.tasks)
-        world = reading.join(reading.read_world(task.stdout) for task in result.tasks)
-        return reading.placed(world, reading.hosts_of(self.installed.values()))
+            return reading.join_worlds(reading.read_world(task.stdout, task.node) for task in result.tasks)
+        world = reading.join_worlds(reading.read_world(task.stdout) for task in result.tasks)
+        return reading.with_nodes(world, reading.hosts_of(self.installed.values()))
 
     def _program(self, language: str) -> tuple[str, ...]:
         if language == "c":

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SUFFIX = "_perf"
 LATENCY_SIZE = 8
-UNDEALT = ("all_reduce", "broadcast", "sendrecv")  # collectives whose message is not dealt out to the ranks
+UNDIVIDED = ("all_reduce", "broadcast", "sendrecv")  # collectives whose message is not dealt out to the ranks
 PATIENCE = 120.0  # seconds for one size of the payload, and for all its ranks to come
 
 # srun's words for a node that went away, as 22.05 writes them
@@ -92,7 +92,7 @@ class NcclCommand:
         size = LATENCY_SIZE
         while size < self.begin and self.factor > 1:
             size *= self.factor
-        return replace(self, begin=LATENCY_SIZE) if size == self.begin and collective in UNDEALT else self
+        return replace(self, begin=LATENCY_SIZE) if size == self.begin and collective in UNDIVIDED else self
 
     def words(self) -> tuple[str, ...]:
         """Return the options, sizes in bytes."""
@@ -135,7 +135,7 @@ class NcclStep:
         self.gpus = self.config.gpus_per_node or gpus_per_node
         self.sweep = NcclCommand.parse(self.config.command)
         self.steps = 0
-        self.fallen: dict[str, str] = {}  # nodes that Slurm could not start a step on any more, and why
+        self.lost_nodes: dict[str, str] = {}  # nodes that Slurm could not start a step on any more, and why
 
     # --- which program
 
@@ -202,7 +202,7 @@ class NcclStep:
                 return replace(self._measure(self._under_mpirun(nodes, argv), collective), node_of_rank={})
         request = self._request(nodes, argv, ntasks_per_node=self.gpus, gpus_per_task=1)
         if self.runner == "payload":
-            request = replace(request, enough=all_told(1))
+            request = replace(request, enough=all_sweeps_over(1))
         return self._measure(request, collective)
 
     def _note_hung(self, error: StepTimeout, request: StepRequest, *, apart: bool) -> None:
@@ -213,7 +213,7 @@ class NcclStep:
         """
         after = units.format_duration(round(error.result.seconds if error.result else request.timeout))
         for node in error.unstarted:
-            self.fallen.setdefault(node, f"a step started no task there within {after}")
+            self.lost_nodes.setdefault(node, f"a step started no task there within {after}")
         tasks = error.result.tasks if error.result else ()
         # the first task waits for the others: while it has not ended, nothing is told by theirs
         held = Counter(error.unended.values()) if 0 not in error.unended else Counter()
@@ -222,18 +222,18 @@ class NcclStep:
             return
         for node, count in held.items():
             what = f"{count} of its tasks did not end within {after}, those of other nodes did"
-            self.fallen.setdefault(node, what)
+            self.lost_nodes.setdefault(node, what)
 
     def _note_fallen(self, stderr: str, nodes: Sequence[str]) -> None:
         for launch, why, node in _FALLEN.findall(stderr):
-            self.fallen.setdefault(launch or node, f"srun: {why or 'Node failure'}")
+            self.lost_nodes.setdefault(launch or node, f"srun: {why or 'Node failure'}")
         if _FEWER.search(stderr):
             with contextlib.suppress(SlurmError):
                 now = self._slurm.nodes()
-                self.fallen |= {
+                self.lost_nodes |= {
                     node: now[node].why_unavailable()
                     for node in nodes
-                    if node not in self.fallen and node in now and now[node].base_state == "DOWN"
+                    if node not in self.lost_nodes and node in now and now[node].base_state == "DOWN"
                 }
 
     # --- steps
@@ -325,8 +325,8 @@ class NcclStep:
         self._note_fallen(result.stderr, request.nodes)
         if problem:  # only then: nodes that the channel has lost may have finished their part before
             lost = self._channel.lost
-            self.fallen |= {
-                node: lost[node] for node in request.nodes if node in lost and node not in self.fallen
+            self.lost_nodes |= {
+                node: lost[node] for node in request.nodes if node in lost and node not in self.lost_nodes
             }
         return result, problem
 
@@ -364,7 +364,7 @@ class NcclStep:
         )
 
 
-def all_told(worlds: int) -> Callable[[str], bool]:
+def all_sweeps_over(worlds: int) -> Callable[[str], bool]:
     """Return what tells that so many sweeps of the payload are over, and not all of them well: who is left hangs."""
     return lambda text: GIVEN_UP in text and text.count(CONCLUDED) + text.count(GIVEN_UP) >= worlds
 

@@ -47,7 +47,7 @@ __all__ = [
     "NcclRun",
     "RankLine",
     "bus_factor",
-    "explain_rc",
+    "explain_exit_status",
     "labelled",
     "read",
     "read_tasks",
@@ -195,7 +195,7 @@ def bus_factor(collective: str, ranks: int) -> float:
     return {"2(n-1)/n": 2 * (ranks - 1) / ranks, "(n-1)/n": (ranks - 1) / ranks, "1": 1.0}[rule]
 
 
-def explain_rc(rc: int) -> str:
+def explain_exit_status(rc: int) -> str:
     """Say what an exit status of nccl-tests means; 128 + N is signal N."""
     if rc in EXIT_CODES:
         return f"exit {rc}: {EXIT_CODES[rc]}"
@@ -260,7 +260,7 @@ def _read(
     reasons = [f"cut: line {place} is not terminated: {_show(line)}" for place, line in unterminated]
     reasons += [] if len(tables) == 1 else [f"line {n}: Rank line without a table" for n, _ in orphans[:3]]
     if rc is not None and rc != 0:
-        failures.append(LaunchFailure("exit code", "", explain_rc(rc), "the lines above it say why"))
+        failures.append(LaunchFailure("exit code", "", explain_exit_status(rc), "the lines above it say why"))
     if not runs or not any(run.rows for run in runs):
         usage = any(failure.kind == "usage" for failure in failures)
         status = " although it exited 0: an unknown option prints the usage and exits 0" if rc == 0 else ""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.nccl_log import NcclLog
     from pytest_gpucluster.kit.nccl_tests import Half, NcclOutput, NcclRun, RankLine
 
-__all__ = ["TRANSPORT", "RunSpec", "aligned", "believe_nodes", "follows", "metrics", "validate_run"]
+__all__ = ["TRANSPORT", "RunSpec", "aligned", "is_consequence", "metrics", "validate_nodes", "validate_run"]
 
 # From bad to good: a better transport than the profile expects is no fault.
 _NET = ("NET/Socket", "NET/IB", "NET/IB/GDRDMA")
@@ -82,7 +82,7 @@ def validate_run(output: NcclOutput, asked: RunSpec, profile: Profile | None = N
     return _verdict(doubts, [] if doubts else [*metrics(output.runs[0])])
 
 
-def believe_nodes(
+def validate_nodes(
     output: NcclOutput,
     node_of_label: Mapping[str, str],
     asked: RunSpec,
@@ -144,13 +144,15 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 def _verdict(doubts: Sequence[_Doubt], found: Sequence[Metric]) -> Verdict:
     # a deadline that has passed, and a table that was cut, have reasons: the others
-    doubts = sorted(doubts, key=lambda it: (follows(it.finding), it.finding.measured.startswith("timeout:")))
+    doubts = sorted(
+        doubts, key=lambda it: (is_consequence(it.finding), it.finding.measured.startswith("timeout:"))
+    )
     cause, hint = (doubts[0].cause, doubts[0].hint) if doubts else ("", "")
     judgement: Judgement = iter([*(doubt.finding for doubt in doubts), *found])
     return conclude("nccl.belief", judgement, cause=cause, hint=hint, action=Action.MONITOR)
 
 
-def follows(finding: Finding) -> bool:
+def is_consequence(finding: Finding) -> bool:
     """Tell whether a finding only says that the run did not come to its end: other findings say why."""
     cut = finding.part in _CUT or finding.measured.endswith(" tables")
     return cut or finding.measured.startswith("exit code")

@@ -75,7 +75,7 @@ def whole(unit: str = "", scale: int = 1) -> Reader:
     return read
 
 
-def words(cell: str, _: str) -> str:
+def text_value(cell: str, _: str) -> str:
     """Read a text."""
     return cell
 
@@ -112,17 +112,17 @@ _MEMORY = whole("MiB", MIB)
 # attribute of Gpu: the field to query, how to read it. Other names under which nvidia-smi prints it: _ALIASES.
 _FIELDS: dict[str, tuple[str, Reader]] = {
     "index": ("index", _COUNT),
-    "uuid": ("uuid", words),
-    "name": ("name", words),
+    "uuid": ("uuid", text_value),
+    "name": ("name", text_value),
     "bus": ("pci.bus_id", bus_id),
-    "serial": ("serial", words),
-    "driver": ("driver_version", words),
-    "vbios": ("vbios_version", words),
+    "serial": ("serial", text_value),
+    "driver": ("driver_version", text_value),
+    "vbios": ("vbios_version", text_value),
     "memory": ("memory.total", _MEMORY),
     "memory_used": ("memory.used", _MEMORY),
     "display": ("display_active", _ENABLED),
     "persistence": ("persistence_mode", _ENABLED),
-    "compute_mode": ("compute_mode", words),
+    "compute_mode": ("compute_mode", text_value),
     "mig": ("mig.mode.current", _ENABLED),
     "ecc": ("ecc.mode.current", _ENABLED),
     "ecc_volatile_uncorrected": ("ecc.errors.uncorrected.volatile.total", _COUNT),
@@ -137,7 +137,7 @@ _FIELDS: dict[str, tuple[str, Reader]] = {
     "pcie_gen_max": ("pcie.link.gen.max", _COUNT),
     "pcie_width": ("pcie.link.width.current", _COUNT),
     "pcie_width_max": ("pcie.link.width.max", _COUNT),
-    "pstate": ("pstate", words),
+    "pstate": ("pstate", text_value),
     "clock_sm": ("clocks.sm", number("MHz")),
     "clock_sm_max": ("clocks.max.sm", number("MHz")),
     "clock_memory": ("clocks.mem", number("MHz")),
@@ -148,10 +148,10 @@ _FIELDS: dict[str, tuple[str, Reader]] = {
     "temperature": ("temperature.gpu", number()),
     "power": ("power.draw", number("W")),
     "power_limit": ("power.limit", number("W")),
-    "fabric_state": ("fabric.state", words),
-    "fabric_status": ("fabric.status", words),
-    "fabric_health": ("fabric.health.summary", words),
-    "recovery_action": ("gpu_recovery_action", words),
+    "fabric_state": ("fabric.state", text_value),
+    "fabric_status": ("fabric.status", text_value),
+    "fabric_health": ("fabric.health.summary", text_value),
+    "recovery_action": ("gpu_recovery_action", text_value),
 }
 _ALIASES = {
     "gpu_uuid": "uuid",
@@ -403,10 +403,10 @@ class Gpu:
 
     def lacks(self, attribute: str) -> bool:
         """Whether the GPU, its driver or the guest has no such thing; an error is none of these."""
-        return lacking(self.unread.get(attribute, ""))
+        return is_unsupported(self.unread.get(attribute, ""))
 
 
-def lacking(text: str) -> bool:
+def is_unsupported(text: str) -> bool:
     """Whether this text in place of a value says that there is no such thing: '[N/A]', '[Not Supported]', ..."""
     return text == NOT_REPORTED or bool(_LACKS.fullmatch(text))
 
@@ -731,7 +731,7 @@ def parse_topology(answer: Answer) -> Topology:
         for gpu, cells in _of_gpus(rows)
     }
     numa, memory = (
-        {gpu: cells[column] for gpu, cells in _of_gpus(rows) if not lacking(cells.get(column, "N/A"))}
+        {gpu: cells[column] for gpu, cells in _of_gpus(rows) if not is_unsupported(cells.get(column, "N/A"))}
         for column in ("NUMA Affinity", "GPU NUMA ID")
     )
     return Topology(_between_gpus(rows), nics, numa, memory)

@@ -91,7 +91,7 @@ def read_facts(text: str, key: str) -> tuple[Fact, ...]:
     return tuple(facts)
 
 
-def last_words(stderr: str) -> str:
+def last_stderr_line(stderr: str) -> str:
     """Return the last line that is not empty, cut."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""

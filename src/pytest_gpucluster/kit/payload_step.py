@@ -11,7 +11,7 @@ from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import run_step
 from pytest_gpucluster.core.errors import ConfigError, StepError, StepTimeout
 from pytest_gpucluster.core.text import listed
-from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, last_words, read_facts
+from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, last_stderr_line, read_facts
 
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
@@ -62,7 +62,12 @@ def run_payload(slurm: Slurm, allocation: Allocation, request: StepRequest, key:
         return PayloadResult(key, nodes, ntasks, problem=str(error), rc=error.rc or -1)
     tasks = tuple(
         PayloadTask(
-            task.rank, task.node, task.rc, task.signal, read_facts(task.stdout, key), last_words(task.stderr)
+            task.rank,
+            task.node,
+            task.rc,
+            task.signal,
+            read_facts(task.stdout, key),
+            last_stderr_line(task.stderr),
         )
         for task in result.tasks
     )

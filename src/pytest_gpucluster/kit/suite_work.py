@@ -25,7 +25,7 @@ class Submission:
         """Return the jobs for whose end the allocation must wait."""
         return ()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the state of the jobs; called a while after the allocation: slurmctld forgets ended jobs (MinJobAge)."""
 
     def outcome(self) -> Any:
@@ -54,7 +54,7 @@ class SuiteContext(Protocol):
 class OnRequest(Protocol):
     """The module `Suite.on_request`: a suite that runs only where the options of pytest ask for it."""
 
-    def asked(self, option: Any) -> bool:
+    def requested(self, option: Any) -> bool:
         """Tell whether this run asks for the suite."""
 
     def prepare(self, option: Any, read_log: Callable[..., object]) -> None:

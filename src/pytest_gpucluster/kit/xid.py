@@ -216,7 +216,7 @@ def nonfatal(words: str) -> bool:
     return re.search(r"\bnon-?fatal\b", words, re.IGNORECASE) is not None
 
 
-def of_switch(number: int, text: str) -> Xid:
+def lookup_sxid(number: int, text: str) -> Xid:
     """Return what an SXid asks for, by the first word that the driver of the NVSwitch prints after its number.
 
     open-gpu-kernel-modules, intr_nvswitch.h and error_nvswitch.h: Fatal, Non-fatal or Correctable; messages of its
@@ -225,8 +225,8 @@ def of_switch(number: int, text: str) -> Xid:
     """
     first = re.match(r"\s*(non-fatal|correctable|fatal)\b", text, re.IGNORECASE)
     found = _SWITCH[first[1].lower()] if first else Advice.UNKNOWN
-    return Xid(number, text[:SHOWN], found, "SXid")
+    return Xid(number, text[:QUOTED_LENGTH], found, "SXid")
 
 
 _SWITCH = {"fatal": Advice.RESET, "non-fatal": Advice.IGNORE, "correctable": Advice.IGNORE}
-SHOWN = 80  # characters of an SXid's message that a finding quotes
+QUOTED_LENGTH = 80  # characters of an SXid's message that a finding quotes

@@ -34,9 +34,9 @@ def xid(log: KernelLog, gpus: Gpus, config: GpuConfig) -> Judgement:
     """No Xid or SXid since boot asks for a reset, a reboot or support. Those of applications are measured."""
     if log.since is not None:
         yield Metric("kernel_log_since", log.since, "s after boot")
-    if log.unsaid_xids:
+    if log.unsent_xids:
         yield NotChecked(
-            f"{log.unsaid_xids} Xids were not read: more than 200 sorts of them in the kernel log"
+            f"{log.unsent_xids} Xids were not read: more than 200 sorts of them in the kernel log"
         )
     counts: Counter[tuple[str, str]] = Counter()
     for found in log.xids:
@@ -49,7 +49,7 @@ def xid(log: KernelLog, gpus: Gpus, config: GpuConfig) -> Judgement:
         entry = xids.lookup(found.number, found.text)
         yield from _judged(log, found, gpus.at(found.bus), entry, config)
     for found in log.sxids:
-        yield from _judged(log, found, found.bus, xids.of_switch(found.number, found.text), config)
+        yield from _judged(log, found, found.bus, xids.lookup_sxid(found.number, found.text), config)
 
 
 def _judged(

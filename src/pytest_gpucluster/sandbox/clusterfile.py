@@ -55,12 +55,12 @@ def text(
     pattern: SimulatedNode | None,
     own_names: bool = False,
     commands: Path | None = None,
-    claims: Mapping[str, Any] | None = None,
+    sections: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the YAML text of the cluster file. `pattern` is a healthy simulated node; None: the GPUs are real.
 
     `own_names`: the nodes have hostnames of their own; `commands` is the folder of Slurm's, where they need one;
-    `claims` are the frameworks' sections.
+    `sections` are the frameworks' sections.
     """
     not_applicable = {
         name: why for name, why in _SHARED_HOST.items() if name != "os.hostname" or not own_names
@@ -84,13 +84,15 @@ def text(
         "sudo": True,
         **({} if pattern is not None else {"not_applicable": not_applicable}),
         **(_nccl(pattern, len(shape.nodes)) if pattern is not None and pattern.gpus else {}),
-        **(claims or {}),
+        **(sections or {}),
     }
     head = "# Written by `gpucluster sandbox up`; goes with `gpucluster sandbox down`.\n"
     return head + yaml.safe_dump(content, sort_keys=False, width=110)
 
 
-def simulated(node: SimulatedNode, spec: NodeModel, shared: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def simulated_profile(
+    node: SimulatedNode, spec: NodeModel, shared: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return profile and `os` of a healthy simulated node."""
     cpus, ports = spec.cpus, [hca for hca in node.hcas if hca.near]
     profile: dict[str, Any] = {
@@ -104,7 +106,7 @@ def simulated(node: SimulatedNode, spec: NodeModel, shared: str) -> tuple[dict[s
         "fabric": {"hcas": len(ports), "mtu": ports[0].mtu if ports else None},
     }
     if not node.gpus:
-        profile = {"extends": "generic", "simulated": True, "node": profile["node"]}
+        profile = {"extends": "generic", "simulated_profile": True, "node": profile["node"]}
     release = node.os_release
     expected = {
         "release": f"{release['ID']} {release['VERSION_ID']}",
@@ -135,7 +137,7 @@ def simulated(node: SimulatedNode, spec: NodeModel, shared: str) -> tuple[dict[s
     return profile, expected
 
 
-def real(
+def real_profile(
     dealt: GpuAssignment, gpus_per_node: int, shared: str
 ) -> tuple[dict[str, Any] | str, dict[str, Any]]:
     """Return profile and `os` of virtual nodes that share this host and its real GPUs."""

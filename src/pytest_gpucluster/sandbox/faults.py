@@ -75,7 +75,7 @@ def find(kind: str) -> Fault:
     return FAULTS[kind]
 
 
-def chosen(fault: Fault, options: Options, spec: NodeModel | None = None, gpus: int = 0) -> Options:
+def resolve_options(fault: Fault, options: Options, spec: NodeModel | None = None, gpus: int = 0) -> Options:
     """Return the options with their defaults, on nodes of this model with `gpus` GPUs.
 
     SandboxError names the options that the fault has, or says why the fault makes no sense on this model.
@@ -86,12 +86,12 @@ def chosen(fault: Fault, options: Options, spec: NodeModel | None = None, gpus: 
         raise SandboxError(f"fault {fault.name} has no option {', '.join(unknown)} (options: {known})")
     defaults = dict(fault.options)
     if spec is not None:
-        sensible_or_error(fault, spec)
+        require_applicable(fault, spec)
         defaults = {name: _fitting(name, value, spec, gpus) for name, value in defaults.items()}
     return {**defaults, **options}
 
 
-def sensible_or_error(fault: Fault, spec: NodeModel) -> None:
+def require_applicable(fault: Fault, spec: NodeModel) -> None:
     """Raise SandboxError where no node of this model has what the fault is about."""
     absent = config.load_profile(spec.profile).absent
     why = next((why for pattern, why in absent.items() if fnmatchcase(fault.check, pattern)), "")
@@ -121,7 +121,7 @@ def apply(node: SimulatedNode, injected: InjectedFault) -> None:
     """Change what a node shows; faults of Slurm change nothing here."""
     fault = find(injected.kind)
     if fault.change is not None:
-        fault.change(node, chosen(fault, injected.options, node.spec, node.device_files))
+        fault.change(node, resolve_options(fault, injected.options, node.spec, node.device_files))
 
 
 def _gpu(node: SimulatedNode, options: Options) -> SimulatedGpu:

@@ -14,7 +14,7 @@ from pytest_gpucluster.core.errors import SandboxError, TransportError
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.transport import Transport
 
-KINDS = ("auto", "real", "simulated")
+GPU_KINDS = ("auto", "real", "simulated")
 _DEV = Path("/dev")
 
 
@@ -30,10 +30,10 @@ class GpuAssignment:
     memory_mib: int = 0
 
 
-def deal(kind: str, nodes: int, gpus_per_node: int, transport: Transport) -> GpuAssignment:
+def assign(kind: str, nodes: int, gpus_per_node: int, transport: Transport) -> GpuAssignment:
     """Choose real or simulated GPUs; SandboxError where real ones are asked for and do not suffice."""
-    if kind not in KINDS:
-        raise SandboxError(f"GPUs are {', '.join(KINDS)}, not {kind!r}")
+    if kind not in GPU_KINDS:
+        raise SandboxError(f"GPUs are {', '.join(GPU_KINDS)}, not {kind!r}")
     if kind == "simulated":
         return GpuAssignment("simulated")
     names = _names(transport)

@@ -25,7 +25,7 @@ __all__ = [
     "SimulatedProcess",
     "digest",
     "gpu_fields",
-    "healthy",
+    "healthy_node",
     "model",
     "uuid_of",
 ]
@@ -183,7 +183,7 @@ class SimulatedNode:
     burn: BurninFaults = field(default_factory=BurninFaults)
 
 
-def healthy(name: str, number: int, gpus: int, spec: NodeModel, shared: str) -> SimulatedNode:
+def healthy_node(name: str, number: int, gpus: int, spec: NodeModel, shared: str) -> SimulatedNode:
     """Return a healthy node. `number` counts from 0; `shared` is the folder that all nodes really share."""
     if gpus > max(spec.most_gpus, spec.free_gpus):
         raise SandboxError(f"a node of the model {spec.name} has at most {spec.most_gpus} GPUs, not {gpus}")

@@ -60,7 +60,7 @@ _DATE_OF_PROCESS = """command = "%s '+" layout "'"
 _KEPT = ("prolog.", "epilog", "fault.", "gpu.", "enroot/")
 
 
-def tools(layout: Layout, transport: Transport) -> None:
+def write_simulated_tools(layout: Layout, transport: Transport) -> None:
     """Put the simulated tools into the sandbox's simbin."""
     base = layout.root / "base"
     base.mkdir(exist_ok=True)
@@ -116,7 +116,7 @@ def _nvidia_smi(layout: Layout, transport: Transport) -> str:
     return f'#!/bin/sh\nexec {shlex.quote(awk)} -f {shlex.quote(str(program))} -- "$@"\n'
 
 
-def real_tools(layout: Layout, nodes: Mapping[str, tuple[int, ...]]) -> None:
+def write_real_tools(layout: Layout, nodes: Mapping[str, tuple[int, ...]]) -> None:
     """Put the wrapper of the real nvidia-smi there: each node sees its own GPUs, counted from 0.
 
     The nodes are slices of the real host, which answers for itself otherwise. `nodes`: the host's GPU indices of each.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.transport import Transport
 
 MAX_NODES = 256
-KINDS = ("plain", "namespaced", "auto")
+NODE_KINDS = ("plain", "namespaced", "auto")
 SLURMD_DEAD = "slurmd_dead"  # the kind of fault
 _UMASK = (
     0o022  # root's sandbox is for every user of the machine; who may reach it its folder's parents decide
@@ -186,10 +186,10 @@ class Sandbox:
         kind, why_plain = self._kind(kind, nodes)
         spec = models.model(model)
         gpus_per_node = spec.gpus if gpus_per_node is None else gpus_per_node
-        hardware.healthy(
+        hardware.healthy_node(
             "none", 0, gpus_per_node, spec, ""
         )  # SandboxError where no such node has so many GPUs
-        dealt = devices.deal(gpus, nodes, gpus_per_node, self._transport)
+        dealt = devices.assign(gpus, nodes, gpus_per_node, self._transport)
         names = node_names(nodes)
         with self._locked():
             present = self._state()
@@ -230,8 +230,8 @@ class Sandbox:
 
     def _kind(self, asked: str, nodes: int) -> tuple[str, str]:
         """Return the kind of nodes that is meant, and why `auto` became plain."""
-        if asked not in KINDS:
-            raise SandboxError(f"nodes are {', '.join(KINDS)}, not {asked!r}")
+        if asked not in NODE_KINDS:
+            raise SandboxError(f"nodes are {', '.join(NODE_KINDS)}, not {asked!r}")
         if asked == "plain":
             return "plain", ""
         if nodes > namespaces.MAX_NODES:
@@ -365,16 +365,16 @@ class Sandbox:
         if state.gpus == "real":
             count = state.gpus_per_node
             slices = {node: tuple(range(i * count, (i + 1) * count)) for i, node in enumerate(state.nodes)}
-            render.real_tools(layout, slices)
-            profile, expected = clusterfile.real(dealt, count, shared)
+            render.write_real_tools(layout, slices)
+            profile, expected = clusterfile.real_profile(dealt, count, shared)
             about, pattern = f"virtual nodes of one host with {dealt.gpu_name}", None
         else:
-            render.tools(layout, self._transport)
+            render.write_simulated_tools(layout, self._transport)
             self._show(state, state.nodes)
-            pattern = hardware.healthy("none", 0, state.gpus_per_node, spec, shared)
-            profile, expected = clusterfile.simulated(pattern, spec, shared)
+            pattern = hardware.healthy_node("none", 0, state.gpus_per_node, spec, shared)
+            profile, expected = clusterfile.simulated_profile(pattern, spec, shared)
             about = f"virtual nodes, SIMULATED {spec.name}"
-        spank.show_tool(layout)
+        spank.link_tool(layout)
         namespaced = state.kind == "namespaced"
         commands = layout.bin if namespaced else daemons.unusual_folder()
         text = clusterfile.text(
@@ -386,7 +386,7 @@ class Sandbox:
             pattern=pattern,
             own_names=namespaced,
             commands=commands,
-            claims=containers.claim(),
+            sections=containers.cluster_sections(),
         )
         self.cluster_file.write_text(text)
 
@@ -394,10 +394,10 @@ class Sandbox:
         """Write what these nodes show, their faults included."""
         spec = models.model(state.model)
         shared = str(clusterfile.shared_folder(self.layout.root))
-        base = render.files(hardware.healthy("none", 0, state.gpus_per_node, spec, shared))
+        base = render.files(hardware.healthy_node("none", 0, state.gpus_per_node, spec, shared))
         render.write_base(self.layout, base)
         for name in names:
-            node = hardware.healthy(name, state.nodes.index(name), state.gpus_per_node, spec, shared)
+            node = hardware.healthy_node(name, state.nodes.index(name), state.gpus_per_node, spec, shared)
             for injected in state.faults:
                 if injected.node == name:
                     faults.apply(node, injected)
@@ -415,7 +415,7 @@ class Sandbox:
             state = self._running_state()
             spec = models.model(state.model) if state.gpus == "simulated" else None
             injected = faults.InjectedFault(
-                kind, node, faults.chosen(fault, options, spec, state.gpus_per_node)
+                kind, node, faults.resolve_options(fault, options, spec, state.gpus_per_node)
             )
             _known_or_error(state, node)
             if fault.change is not None and state.gpus == "real":
@@ -427,7 +427,7 @@ class Sandbox:
             if fault.change is not None:
                 self._show(changed, [node])
             else:
-                acts.ACTS[fault.act].put(self._ground(), injected)
+                acts.ACTIONS[fault.act].put(self._ground(), injected)
                 changed = self._with_daemons_of_now(changed)
             changed.save(self.layout.state)
 
@@ -450,7 +450,7 @@ class Sandbox:
                     self._show(changed, sorted(shown))
             for old in gone:
                 if faults.find(old.kind).change is None:
-                    acts.ACTS[faults.find(old.kind).act].heal(self._ground(), old)
+                    acts.ACTIONS[faults.find(old.kind).act].heal(self._ground(), old)
                     changed = self._with_daemons_of_now(changed)
             changed.save(self.layout.state)
 

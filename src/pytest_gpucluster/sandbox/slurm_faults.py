@@ -229,7 +229,7 @@ def _wait(ground: FaultContext, node: str, reached: Callable[[str], bool]) -> No
         time.sleep(0.1)
 
 
-ACTS = {
+ACTIONS = {
     "drained": FaultAction(_drain, _resume),
     "slurmd_dead": FaultAction(_kill_slurmd, _start_slurmd),
     "node_hanging": FaultAction(_mark("fault.hang"), _wake),

@@ -43,7 +43,7 @@ class ContainerSupport:
     image: Path | None = None
     prepares_tasks: bool = False
 
-    def claim(self) -> dict[str, Any]:
+    def cluster_sections(self) -> dict[str, Any]:
         """Return what the sandbox's cluster file says of containers."""
         if self.image is None:
             return {}
@@ -58,7 +58,7 @@ class ContainerSupport:
         }
 
 
-def lacking() -> str:
+def missing_packages() -> str:
     """Say what the machine lacks for our own plugin and image; '' where all is there."""
     tools = {"cc": "gcc", "unsquashfs": "squashfs-tools", "mksquashfs": "squashfs-tools", "ldd": "libc-bin"}
     packages = [package for tool, package in tools.items() if shutil.which(tool, path=search_path()) is None]
@@ -88,7 +88,7 @@ def install(
     """
     if pyxis == OFF:
         return ContainerSupport("the sandbox was started without containers")
-    packages = lacking()
+    packages = missing_packages()
     if packages and pyxis == AUTO:
         return ContainerSupport(f"the sandbox has no containers: apt-get install {packages}")
     if packages:
@@ -121,7 +121,7 @@ def install(
     return ContainerSupport(image=made, prepares_tasks=simulated_gpus)
 
 
-def show_tool(layout: Layout) -> None:
+def link_tool(layout: Layout) -> None:
     """Put `enroot` on the PATH of the tasks, after their other tools have been written."""
     tool = layout.enroot / "enroot"
     if tool.exists():

@@ -17,7 +17,7 @@ from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core.errors import StepError, StepTimeout
 from pytest_gpucluster.kit import enroot
-from pytest_gpucluster.kit.containers import ImageImport, NamedContainers, said_of, why_failed
+from pytest_gpucluster.kit.containers import ImageImport, NamedContainers, messages_of, why_failed
 from pytest_gpucluster.kit.payload_step import source_of
 from pytest_gpucluster.suites.container.facts import (
     HOST_VALUE,
@@ -153,7 +153,7 @@ class ContainerExam:
             node for node in nodes if "saved" in self._seen[node] and not self._seen[node]["saved"].problem
         )
         there = {
-            node: None if names is None else enroot.own_names(names, name)
+            node: None if names is None else enroot.enroot_names(names, name)
             for node, names in self.containers.listed(kept).items()
         }
         problems = self.containers.remove(name, kept)
@@ -164,7 +164,7 @@ class ContainerExam:
                 removed[node] = enroot.UNKNOWN
             elif not there[node]:
                 removed[node] = "enroot list did not show it"
-            elif problems.get(node) or enroot.own_names(left.get(node) or (), name):
+            elif problems.get(node) or enroot.enroot_names(left.get(node) or (), name):
                 removed[node] = problems.get(node) or "enroot list shows it still"
         return removed
 
@@ -280,7 +280,7 @@ def _seen(result: StepResult, node: str, problem: str, nonce: str) -> Seen:
     told = tuple(facts for task in tasks if (facts := read_facts(task.stdout)).get("end") == nonce)
     if told and len(told) == len(tasks):
         # Pyxis saves when the task has ended: a failure shows in its words alone
-        unsaved = why_failed(result, node) if NOT_SAVED in said_of(result, node) else ""
+        unsaved = why_failed(result, node) if NOT_SAVED in messages_of(result, node) else ""
         return Seen(told, seconds=result.seconds, unsaved=unsaved)
     ended = next((_ended(task.rc) for task in tasks if task.rc), "it told nothing")
     last = next((task.stderr.strip().splitlines()[-1] for task in tasks if task.stderr.strip()), "")

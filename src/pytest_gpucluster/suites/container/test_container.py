@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.container, pytest.mark.usefixtures("claim")]
 
-room = probed(enroot.ROOM)
+room = probed(enroot.SPACE)
 names_before = probed(enroot.NAMES)
 
 

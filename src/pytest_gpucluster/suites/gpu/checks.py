@@ -22,7 +22,15 @@ from pytest_gpucluster.core.check import (
 from pytest_gpucluster.core.majority import Norm, norm, owners
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.gpu_processes import unexpected_processes
-from pytest_gpucluster.kit.nvidia_smi import HANG, NOT_REPORTED, REQUIRES_RESET, ROWS, Gpu, Gpus, lacking
+from pytest_gpucluster.kit.nvidia_smi import (
+    HANG,
+    NOT_REPORTED,
+    REQUIRES_RESET,
+    ROWS,
+    Gpu,
+    Gpus,
+    is_unsupported,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -196,7 +204,7 @@ def _unread(
         return NotChecked(f"{attribute}: {NOT_REPORTED} ({gpu.driver or 'version unknown'})")
     if _not_for_us(text):
         return NotChecked(f"{attribute} of {gpu}: nvidia-smi shows it to root alone: {text}")
-    if not lacking(text):
+    if not is_unsupported(text):
         return Finding(str(gpu), text, expected, Action.MONITOR if monitor else Action.RESET_GPU)
     if any(one.name == gpu.name and getattr(one, attribute) is not None for one in gpus):
         return Finding(str(gpu), text, f"{expected}; other GPUs of the node report it", Action.MONITOR)
@@ -649,7 +657,7 @@ def _remapped(gpu: Gpu, row: RowRemapping, profile: GpuProfile) -> Judgement:
 def _row_unread(gpu: Gpu, row: RowRemapping, name: str, expected: str) -> Finding | NotChecked:
     """Say why one value of a GPU that remaps rows is not there."""
     text = row.unread.get(name, "no value")
-    if lacking(text):
+    if is_unsupported(text):
         return NotChecked(f"remapped_rows.{name} of {gpu}: {text}")
     return Finding(str(gpu), text, expected, Action.RESET_GPU)
 
@@ -664,7 +672,7 @@ def _rows_of(
             yield gpu, NotChecked(f"{gpu}: nvidia-smi --query-remapped-rows does not list it")
         elif denied := next(filter(_not_for_us, row.unread.values()), ""):
             yield gpu, NotChecked(f"row remapping of {gpu}: nvidia-smi shows it to root alone: {denied}")
-        elif len(row.unread) == len(ROWS) and all(map(lacking, row.unread.values())):
+        elif len(row.unread) == len(ROWS) and all(map(is_unsupported, row.unread.values())):
             yield gpu, NotApplicable("GPUs before Ampere, and guests, report no row remapping")
         else:
             yield gpu, row
@@ -812,7 +820,7 @@ def _link_errors(gpu: Gpu, of_gpu: LinkErrors) -> Judgement:
         if counter.lower() == _RATE and found > NVLINK_BER:
             yield Finding(f"{gpu} NVLink {link}", f"{counter} {found:g}", f"at most {NVLINK_BER:g}")
     for link, counter, text in of_gpu.unread:
-        if not lacking(text):
+        if not is_unsupported(text):
             yield NotChecked(f"{counter} of {gpu} NVLink {link}: {text}")
     yield from _link_warnings(gpu, of_gpu)
 

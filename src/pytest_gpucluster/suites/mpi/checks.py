@@ -154,9 +154,9 @@ def pmi(types: Sequence[str], claimed: Sequence[str], facts: InstalledMpi | None
     for kind in claimed:
         if kind not in types:
             yield Finding(f"srun --mpi={kind}", f"Slurm has {', '.join(types)}", kind)
-        elif facts and facts.speaks and kind.partition("_")[0] not in facts.speaks:
+        elif facts and facts.srun_types and kind.partition("_")[0] not in facts.srun_types:
             library = next((facts.program(language) for language in facts.library), "the MPI")
-            yield Finding(f"srun --mpi={kind}", f"{library} understands {', '.join(facts.speaks)}", kind)
+            yield Finding(f"srun --mpi={kind}", f"{library} understands {', '.join(facts.srun_types)}", kind)
 
 
 # --- one world

@@ -107,7 +107,7 @@ class NcclProof:
         logged = self.runner.logs_transports
         asked = beliefs.RunSpec(self.nodes, self.runner.gpus, collective=ALONE, logged=logged)
         logs = {node: log_of(_of_node(measured, node)) for node in self.nodes}
-        belief = beliefs.believe_nodes(together, label, asked, self.profile, logs)
+        belief = beliefs.validate_nodes(together, label, asked, self.profile, logs)
         for node, output in outputs.items():
             if output.problems:
                 here = dict.fromkeys(range(self.runner.gpus), node)  # each node counts its ranks from 0
@@ -139,19 +139,19 @@ class NcclProof:
         `apart`: each node is a world of its own, and what the others have ended by themselves stands.
         """
         while True:
-            before = len(self.runner.fallen)
-            there = tuple(node for node in nodes if node not in self.runner.fallen) or nodes
+            before = len(self.runner.lost_nodes)
+            there = tuple(node for node in nodes if node not in self.runner.lost_nodes) or nodes
             measured = measure(there)
-            left = set(there) - self.runner.fallen.keys()
-            if len(self.runner.fallen) == before or not left or (apart and _ended(measured) >= left):
+            left = set(there) - self.runner.lost_nodes.keys()
+            if len(self.runner.lost_nodes) == before or not left or (apart and _ended(measured) >= left):
                 return measured
 
     def with_loss(self, verdict: Verdict, nodes: tuple[str, ...]) -> Verdict:
         """Say first of nodes that went away that they did, whatever the others measured without them."""
         lost = [
-            Finding(node, f"lost: {self.runner.fallen[node]}", "the node takes part to the end")
+            Finding(node, f"lost: {self.runner.lost_nodes[node]}", "the node takes part to the end")
             for node in nodes
-            if node in self.runner.fallen
+            if node in self.runner.lost_nodes
         ]
         if not lost:
             return verdict
@@ -220,7 +220,7 @@ class NcclProof:
     def usable(self) -> tuple[str, ...]:
         """The nodes whose own ranks could be believed: the others would only hang or spoil what they join."""
         believed = (node for node in self.nodes if self.alone.belief[node].outcome is Outcome.PASSED)
-        return tuple(node for node in believed if node not in self.runner.fallen)
+        return tuple(node for node in believed if node not in self.runner.lost_nodes)
 
     @cached_property
     def localised(self) -> tuple[Localisation, tuple[Measurement, ...]]:
@@ -229,9 +229,9 @@ class NcclProof:
         A node that goes away meanwhile is named for that; the others are then measured with each other anew.
         """
         while True:
-            before = len(self.runner.fallen)
+            before = len(self.runner.lost_nodes)
             found = self._localise()
-            if len(self.runner.fallen) == before or len(self.usable) < PAIR:
+            if len(self.runner.lost_nodes) == before or len(self.usable) < PAIR:
                 return found
 
     def pairs(self, node: str) -> Verdict:
@@ -305,7 +305,7 @@ class NcclProof:
 
     def _drive(self, plan: Localiser) -> bool:
         """Measure what is planned; False where a node of the plan went away, so that it has to be planned anew."""
-        while not self.runner.fallen.keys() & set(plan.nodes):
+        while not self.runner.lost_nodes.keys() & set(plan.nodes):
             if not (batch := plan.next_rounds()):
                 return True
             plan.feed(self.runner.rounds(plan.nodes, batch))
@@ -365,7 +365,7 @@ class NcclProof:
         measured = self._without_fallen(
             lambda there: self.runner.whole(there, collective, self.sizes(collective, len(there))), nodes
         )
-        asked_for, nodes = nodes, tuple(node for node in nodes if node not in self.runner.fallen) or nodes
+        asked_for, nodes = nodes, tuple(node for node in nodes if node not in self.runner.lost_nodes) or nodes
         asked = beliefs.RunSpec(
             nodes,
             self.runner.gpus,
@@ -396,7 +396,7 @@ class NcclProof:
             return verdict
         found, measured = self.localised
         where = nccl_fleet.whereabouts(found, measured, self.usable)
-        if lost := [f"{node} is lost: {why}" for node, why in self.runner.fallen.items()]:
+        if lost := [f"{node} is lost: {why}" for node, why in self.runner.lost_nodes.items()]:
             where = "; ".join(lost) + ("" if found.clean else f"; {where}")  # pairs are fine without it
         others = map(self._strangers, found.bad_nodes[:MAX_STRANGERS])
         return _because(verdict, where, *others, self._settings())
@@ -512,4 +512,4 @@ def _with_problem(verdict: Verdict, measured: NcclMeasurement, node: str) -> Ver
 
 def _explains(finding: Finding) -> bool:
     """Tell whether a finding says why a step did not end, and not only that it did not."""
-    return not beliefs.follows(finding) and not finding.measured.startswith("timeout:")
+    return not beliefs.is_consequence(finding) and not finding.measured.startswith("timeout:")

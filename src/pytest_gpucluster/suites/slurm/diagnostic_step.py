@@ -190,7 +190,7 @@ class BatchJobs(Submission):
         """Return the element that ends by itself, and the job that waits for it."""
         return () if self.jobs.problem else (f"{self.jobs.array}_1", self.jobs.dependent)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Ask squeue."""
         self.outcome()
 
