@@ -12,7 +12,8 @@ from pytest_gpucluster.config.models import FabricProfile
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome
 from pytest_gpucluster.kit import mpi_errors, nccl_log
 from pytest_gpucluster.kit import nccl_validation as nccl
-from pytest_gpucluster.kit.nccl_tests import Half, NcclOutput, NcclRow
+from pytest_gpucluster.kit.nccl_rows import Half, NcclRow
+from pytest_gpucluster.kit.nccl_tests import NcclOutput
 from pytest_gpucluster.kit.nccl_validation import (
     TRANSPORT,
     RunSpec,
@@ -82,7 +83,7 @@ DOUBTS: dict[str, tuple[NcclRun, tuple[str, str, str], str, str]] = {
         "set -b, -e and -f of nccl-tests so that it does; small GPU memory cuts the largest size",
     ),
     "table": (
-        run_of(reasons=("line 7: row refused",)), ("table", "line 7: row refused", "a whole table"),
+        run_of(reasons=("line 7: row rejected",)), ("table", "line 7: row rejected", "a whole table"),
         "the table is cut, mixed or contradicts itself", "repeat it",
     ),
     "data": (

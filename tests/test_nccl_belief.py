@@ -11,7 +11,8 @@ import pytest
 from pytest_gpucluster.config.models import FabricProfile, GpuProfile, Profile
 from pytest_gpucluster.core.check import Metric, Outcome
 from pytest_gpucluster.kit import mpi_errors, nccl_log
-from pytest_gpucluster.kit.nccl_tests import Half, NcclOutput, NcclRow, NcclRun, RankLine, read
+from pytest_gpucluster.kit.nccl_rows import Half, NcclRow
+from pytest_gpucluster.kit.nccl_tests import NcclOutput, NcclRun, RankLine, read
 from pytest_gpucluster.kit.nccl_validation import RunSpec, metrics, validate_nodes, validate_run
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def test_eight_gpus_of_a_recording() -> None:
         (run_of(validation=False), "data: not checked"),
         (run_of(collective="all_gather"), "collective: all_gather / all_reduce"),
         (run_of(rows=run_of().rows[:1]), "size 1 MiB: not measured"),
-        (run_of(reasons=("line 7: row refused",), complete=False), "table: line 7: row refused"),
+        (run_of(reasons=("line 7: row rejected",), complete=False), "table: line 7: row rejected"),
         (run_of(failures=(mpi_errors.LaunchFailure("timeout", "gpu02", "Test timeout", "pairs"),)), "gpu02: timeout: Test timeout"),
     ],
 )  # fmt: skip

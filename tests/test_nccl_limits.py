@@ -12,7 +12,8 @@ from pytest_gpucluster.config.models import NcclThreshold
 from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.core.units import parse_size
 from pytest_gpucluster.kit import nccl_log
-from pytest_gpucluster.kit.nccl_tests import Half, NcclRow, NcclRun
+from pytest_gpucluster.kit.nccl_rows import Half, NcclRow
+from pytest_gpucluster.kit.nccl_tests import NcclRun
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 from pytest_gpucluster.suites.nccl.bandwidth import bandwidth
 from pytest_gpucluster.suites.nccl.localization import Localisation, Measurement, Unresolved

@@ -13,7 +13,15 @@ import pytest
 from pytest_gpucluster.config.models import NodeProfile
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit import kernel_log, nccl_log, nccl_tests, nvidia_smi
+from pytest_gpucluster.kit import (
+    kernel_log,
+    mpi_errors,
+    nccl_failures,
+    nccl_log,
+    nccl_rows,
+    nccl_tests,
+    nvidia_smi,
+)
 from pytest_gpucluster.kit.nccl_log import HINTS, NcclConnection, NcclLog
 from pytest_gpucluster.suites.burnin import dcgm
 from pytest_gpucluster.suites.fabric import facts as infiniband
@@ -138,7 +146,7 @@ def test_words_that_only_look_like_a_counter() -> None:
 
 @pytest.mark.parametrize("line", ["invalid option", "invalid size", "USAGE: ", "invalid op x"])
 def test_a_usage(line: str) -> None:
-    found = nccl_tests._failure(line)
+    found = nccl_failures.read_failure(line)
     assert found is not None
     assert found.kind == "usage"
 
@@ -153,7 +161,7 @@ def test_what_only_looks_right() -> None:
         ("2026-11-20 x5:33:36", False),
         ("2026-11-20 15:33", False),
     ):
-        assert bool(nccl_tests._STAMPS.fullmatch(stamp)) is fits
+        assert bool(nccl_rows._STAMPS.fullmatch(stamp)) is fits
 
 
 @pytest.mark.parametrize(
@@ -210,10 +218,10 @@ def test_the_iterations_behind_each_row_are_none_of_its_figures() -> None:
 
 def test_deadlines_that_passed_for_want_of_a_silent_rank_are_not_named() -> None:
     late = "rank 1 (gpu02 GPU 0): failed: timeout after 30 s"
-    silent = nccl_tests.LaunchFailure("a rank failed", "gpu01", "rank 0: no sign of life", "")
-    timeout = nccl_tests.LaunchFailure("timeout", "gpu02", late, "")
-    assert nccl_tests._of_ranks([silent, timeout]) == [silent]
-    assert nccl_tests._of_ranks([timeout]) == [timeout]
+    silent = mpi_errors.LaunchFailure("a rank failed", "gpu01", "rank 0: no sign of life", "")
+    timeout = mpi_errors.LaunchFailure("timeout", "gpu02", late, "")
+    assert nccl_failures.merge_ranks([silent, timeout]) == [silent]
+    assert nccl_failures.merge_ranks([timeout]) == [timeout]
 
 
 def test_words_of_the_first_nccl_tests() -> None:
@@ -224,15 +232,15 @@ def test_words_of_the_first_nccl_tests() -> None:
 
 
 def test_a_half_without_its_last_column_is_no_layout() -> None:
-    assert nccl_tests._layout(["size", "count", "type", "time", "algbw", "busbw"]) is None
+    assert nccl_rows.layout_of(["size", "count", "type", "time", "algbw", "busbw"]) is None
 
 
 def test_a_line_of_nccl_is_cut_off_a_row_and_a_line_without_one_is_whole() -> None:
     row = "     1048576        262144     float     sum      -1   123.00    8.53   15.98       "
-    assert nccl_tests._part_log(f"{row}gpu01:77:99 [0] NCCL INFO x", None) == (row, True)
-    assert nccl_tests._part_log(f"{row}N/Agpu01:77:99 [0] NCCL INFO x", None) == (f"{row}N/A", True)
-    assert nccl_tests._part_log(row, None) == (row, False)
-    assert nccl_tests._part_log("# NCCL", None) == ("# NCCL", False)
+    assert nccl_tests._strip_log(f"{row}gpu01:77:99 [0] NCCL INFO x", None) == (row, True)
+    assert nccl_tests._strip_log(f"{row}N/Agpu01:77:99 [0] NCCL INFO x", None) == (f"{row}N/A", True)
+    assert nccl_tests._strip_log(row, None) == (row, False)
+    assert nccl_tests._strip_log("# NCCL", None) == ("# NCCL", False)
     assert nccl_tests.NcclRun().world == 0
 
 

@@ -283,7 +283,9 @@ def test_cgroups_are_switched_off_as_each_version_knows_it(version: tuple[int, i
     assert slurmconf.cgroup_conf(version) == f"CgroupPlugin={plugin}\n"
 
 
-@pytest.mark.skipif(bool(spank.missing_packages()), reason=f"no plugin can be compiled: {spank.missing_packages()}")
+@pytest.mark.skipif(
+    bool(spank.missing_packages()), reason=f"no plugin can be compiled: {spank.missing_packages()}"
+)
 def test_a_plugin_prepares_tasks_as_the_task_prolog_does(folder: Path) -> None:
     """Where no plugin is, a TaskProlog does the same; a node that hangs keeps a task either way until it is healed."""
     names = ("PATH", "GPUCLUSTER_SANDBOX_NODE", "ENROOT_DATA_PATH")

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement, Verdict
     from pytest_gpucluster.kit.mpi_errors import LaunchFailure
     from pytest_gpucluster.kit.nccl_log import NcclLog
-    from pytest_gpucluster.kit.nccl_tests import Half, NcclOutput, NcclRun, RankLine
+    from pytest_gpucluster.kit.nccl_rows import Half
+    from pytest_gpucluster.kit.nccl_tests import NcclOutput, NcclRun, RankLine
 
 __all__ = ["TRANSPORT", "RunSpec", "aligned", "is_consequence", "metrics", "validate_nodes", "validate_run"]
 

@@ -174,7 +174,7 @@ _EMERALD = (
     ("Vendor ID", "GenuineIntel"),
     ("Model name", "Intel(R) Xeon(R) Platinum 8592+"),
     ("CPU family", "6"),
-    ("NodeModel", "207"),
+    ("Model", "207"),
     ("Stepping", "2"),
 )
 
@@ -204,7 +204,7 @@ _GRACE = (
     ("Byte Order", "Little Endian"),
     ("Vendor ID", "ARM"),
     ("Model name", "Neoverse-V2"),
-    ("NodeModel", "0"),
+    ("Model", "0"),
     ("Stepping", "r0p0"),
 )
 
