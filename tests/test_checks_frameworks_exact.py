@@ -85,10 +85,13 @@ def test_worlds_of_one_are_singletons_only_where_all_are() -> None:
         Finding("singletons", "2 programs, each rank 0 of 1", "one world of 2 ranks"),
     )
     assert verdict.cause == (
-        "the programs found no PMI of this launcher, and each took itself for the whole world: "
+        "the programs found no PMI of this launcher, and each ran as a world of its own: "
         "exit status 0, wrong result"
     )
-    assert verdict.hint == "mpirun is of another MPI than the program (see mpi.matches): load one module only"
+    assert (
+        verdict.hint
+        == "mpirun belongs to another MPI than the program (see mpi.matches): load one module only"
+    )
     mixed = mpi_world.world(mpi_run(rank(0), rank(1), rank(2), rank(3, 1)))
     assert mixed.findings == (Finding("size of the world", "1", "4"),)
     alone = mpi_run(rank(0, 1, node="gpu01"), nodes=("gpu01",), ntasks_per_node=1)

@@ -12,7 +12,7 @@ from pytest_gpucluster.config.gpu import GpuConfig
 from pytest_gpucluster.config.models import GpuProfile
 from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit import nvidia_csv, nvidia_smi
 from pytest_gpucluster.kit import xid_check as xid
 from pytest_gpucluster.kit.fabric_manager import FabricManager
 from pytest_gpucluster.kit.kernel_log import Event, KernelLog
@@ -402,7 +402,7 @@ def test_nvidia_smi_that_fails_after_listing_all_gpus_is_no_success() -> None:
 
 def test_what_an_old_driver_does_not_report_is_not_checked() -> None:
     host = Host()
-    host.change(0, recovery_action=None, unread={"recovery_action": nvidia_smi.NOT_REPORTED})
+    host.change(0, recovery_action=None, unread={"recovery_action": nvidia_csv.NOT_REPORTED})
     assert judge(host)["gpu.recovery_action"].outcome is Outcome.NOT_CHECKED
 
 

@@ -11,7 +11,7 @@ from test_checks_gpu import FAULTS, MIB, PROFILE, Host, devices, judge, remap, u
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome
 from pytest_gpucluster.core.majority import Norm, norm
-from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit import nvidia_csv, nvidia_smi
 from pytest_gpucluster.kit.fabric_manager import FabricManager
 from pytest_gpucluster.suites.gpu import checks as gpu
 
@@ -377,11 +377,11 @@ def test_values_that_a_driver_does_not_report_name_its_version() -> None:
     for driver, shown in (("580.159.04", "580.159.04"), (None, "version unknown")):
         host = Host()
         host.change(
-            0, recovery_action=None, driver=driver, unread={"recovery_action": nvidia_smi.NOT_REPORTED}
+            0, recovery_action=None, driver=driver, unread={"recovery_action": nvidia_csv.NOT_REPORTED}
         )
         assert (
             judge(host)["gpu.recovery_action"].reason
-            == f"recovery_action: {nvidia_smi.NOT_REPORTED} ({shown})"
+            == f"recovery_action: {nvidia_csv.NOT_REPORTED} ({shown})"
         )
 
 

@@ -36,9 +36,9 @@ from pytest_gpucluster.suites.nccl.localization import (
 if TYPE_CHECKING:
     from pytest_gpucluster.kit.nccl_tests import NcclRun
 
-COUNT = "compare srun's -N, --ntasks-per-node and the tool's -g with what was asked for"
-OTHER = "the run was smaller, larger or other than asked for"
-REPEAT = "run this size again on each node alone; the node that repeats it has bad memory, NVLink or NIC"
+COUNT = "compare srun's -N, --ntasks-per-node and the tool's -g with the requested run"
+OTHER = "the run was smaller or larger than requested, or another one"
+REPEAT = "repeat this size on each node alone; the node that fails again has bad memory, NVLink or NIC"
 GOOD = Half(100.0, 10.0, 15.0, 0)
 
 
@@ -58,13 +58,13 @@ DOUBTS: dict[str, tuple[NcclRun, tuple[str, str, str], str, str]] = {
     ),
     "shared": (
         with_rank(run_of(), 1, bus_id="0000:06:00"),
-        ("GPU 0000:06:00 of gpu01", "ranks 0, 1", "one rank a GPU"), "ranks share a GPU",
-        "give each task its own GPU (--gpus-per-task=1), or a slice of the host's GPUs to each virtual node",
+        ("GPU 0000:06:00 of gpu01", "ranks 0, 1", "one rank per GPU"), "ranks share a GPU",
+        "give each task its own GPU (--gpus-per-task=1); on virtual nodes, assign different GPUs to each node",
     ),
     "cpus": (
-        with_rank(with_rank(run_of(), 1, bus_id="-"), 0, bus_id="-"), ("ranks 0, 1", "no GPU named", "a GPU each"),
+        with_rank(with_rank(run_of(), 1, bus_id="-"), 0, bus_id="-"), ("ranks 0, 1", "no GPU named", "one GPU each"),
         "the ranks ran on CPUs, or the tool names no device",
-        "look at the names in the Rank lines; a newer torch tells the bus id",
+        "check the names in the Rank lines; a newer torch reports the bus id",
     ),
     "uneven": (
         with_rank(run_of(), 3, host="gpu01", bus_id="x"), ("gpu01", "3 ranks", "2 ranks"), "ranks are spread unevenly",
@@ -80,11 +80,11 @@ DOUBTS: dict[str, tuple[NcclRun, tuple[str, str, str], str, str]] = {
     "size": (
         run_of(rows=run_of().rows[:1]), ("size 1 MiB", "not measured", "measured"),
         "the sweep does not reach this size",
-        "set -b, -e and -f of nccl-tests so that it does; small GPU memory cuts the largest size",
+        "set -b, -e and -f of nccl-tests so that it does; small GPU memory limits the largest size",
     ),
     "table": (
-        run_of(reasons=("line 7: row rejected",)), ("table", "line 7: row rejected", "a whole table"),
-        "the table is cut, mixed or contradicts itself", "repeat it",
+        run_of(reasons=("line 7: row rejected",)), ("table", "line 7: row rejected", "a complete table"),
+        "the table is cut, mixed or contradictory", "repeat the run",
     ),
     "data": (
         run_of(rows=(replace(run_of().rows[1], out_of_place=wrong(4)),)),
@@ -125,10 +125,10 @@ def test_what_a_doubt_is_told_as(name: str) -> None:
 
 
 def test_ranks_on_other_nodes() -> None:
-    spread = "virtual nodes of one host need Slurm's own word on the ranks (srun --label); else look at the hostfile"
+    spread = "virtual nodes of one host need Slurm's task labels (srun --label); otherwise check the hostfile"
     verdict = judged(with_rank(run_of(), 3, host="gpu09"))
     assert verdict.findings == (Finding("nodes", "ranks on gpu[01-02,09]", "ranks on gpu[01-02]"),)
-    assert (verdict.cause, verdict.hint) == ("nodes not asked for: gpu09", spread)
+    assert (verdict.cause, verdict.hint) == ("nodes not requested:  gpu09", spread)
     away = with_rank(with_rank(run_of(), 2, host="gpu01", bus_id="a"), 3, host="gpu01", bus_id="b")
     verdict = judged(away)
     assert verdict.findings == (Finding("nodes", "ranks on gpu01", "ranks on gpu[01-02]"),)
@@ -136,7 +136,7 @@ def test_ranks_on_other_nodes() -> None:
     told = judged(run_of(), node_of_rank={0: "gpu01", 1: "gpu01", 2: "gpu01"})
     assert told.findings[:2] == (
         Finding("rank 2", "on gpu02.cluster.local", "on gpu01"),
-        Finding("rank 3", "on gpu02.cluster.local", "on a node that Slurm knows"),
+        Finding("rank 3", "on gpu02.cluster.local", "on a node of the job"),
     )
     assert (told.cause, told.hint) == (
         "the rank did not run where Slurm started it, or hostnames are wrong",
@@ -158,12 +158,12 @@ def test_tables_of_a_step() -> None:
     two = validate_run(NcclOutput((run_of(), run_of()), reasons=("a", "b", "c")), asked)
     assert two.findings == (
         Finding("tables", "2 tables", "1 table"),
-        *(Finding("output", reason, "whole output") for reason in "abc"),
+        *(Finding("output", reason, "complete output") for reason in "abc"),
     )
     assert two.hint == "a; b"
     cut = validate_run(NcclOutput((run_of(),), reasons=("a",)), asked)
     assert (cut.findings, cut.cause, cut.hint) == (
-        (Finding("output", "a", "whole output"),),
+        (Finding("output", "a", "complete output"),),
         "the output is cut or mixed",
         "repeat with srun --label",
     )
@@ -192,21 +192,21 @@ def test_tables_of_nodes() -> None:
     (one,) = [validate_nodes(NcclOutput(nodewise().runs[:1]), LABELS, asked)["gpu02"]]
     assert one.findings == (Finding("gpu02", "0 tables", "1 table"),)
     assert (one.cause, one.hint) == (
-        "the node's process printed nothing, or died",
+        "the node's process printed nothing, or crashed",
         "repeat on this node alone",
     )
     other = nodewise(ranks=nodewise().runs[1].ranks[1:])
     few = validate_nodes(other, LABELS, asked)["gpu02"]
     assert few.findings == (Finding("gpu02", "ranks 1", "ranks 0-1"),)
     assert (few.cause, few.hint) == (
-        "the process used other GPUs than asked for",
+        "the process used other GPUs than requested",
         "compare -g of the tool with --gpus-per-node",
     )
     astray = tuple(replace(it, host="gpu07") for it in nodewise().runs[1].ranks)
     lost = validate_nodes(nodewise(ranks=astray), LABELS, asked)["gpu02"]
     assert lost.findings == (Finding("gpu02", "ran on gpu07", "ran on gpu02"),)
     assert (lost.cause, lost.hint) == (
-        "the task is not where Slurm says",
+        "the task did not run where Slurm started it",
         "compare `hostname -s` with NodeHostName of scontrol show node",
     )
     one_host = [replace(it, host="vm") for it in nodewise().runs[0].ranks]
@@ -218,7 +218,7 @@ def test_tables_of_nodes() -> None:
     )
     assert (shared.cause, shared.hint) == (
         "the nodes share one host and were given the same GPUs",
-        "deal the host's GPUs out: gres.conf File= a node, and CUDA_VISIBLE_DEVICES in Slurm's TaskProlog",
+        "assign different GPUs to the nodes: File= in gres.conf, and CUDA_VISIBLE_DEVICES in Slurm's TaskProlog",
     )
 
 
@@ -275,7 +275,7 @@ def transports(text: str, **change: Any) -> Any:
 def test_transports_word_by_word() -> None:
     verdict = transports(line("NET/IB/0"))
     assert verdict.findings == (Finding("gpu[01-02]: ranks 1->2", "NET/IB between nodes", "NET/IB/GDRDMA"),)
-    assert verdict.cause == "traffic between nodes does not take the fabric of the profile"
+    assert verdict.cause == "traffic between nodes does not use the fabric of the profile"
     assert verdict.hint == nccl_log.HINTS["NET/IB"]
     within = transports(line("NET/IB/0/GDRDMA") + line("SHM/direct/direct", 0, 1, ""))
     assert within.findings == (Finding("gpu01: ranks 0->1", "SHM within a node", "P2P or NVLS"),)

@@ -200,7 +200,7 @@ def test_why_a_node_is_silent() -> None:
         == "task 1: exit status 2: boom"
     )
     assert PayloadResult("k", ("gpu01",), 2, (good,), "late").silence("gpu01") == "late"
-    assert PayloadResult("k", ("gpu01",), 2, (good,)).silence("gpu01") == "told nothing"
+    assert PayloadResult("k", ("gpu01",), 2, (good,)).silence("gpu01") == "sent no result"
     assert PayloadResult("k", ("gpu01",), 2, (good,)).silence("gpu02") == "no task started there"
 
 

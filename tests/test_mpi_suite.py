@@ -191,14 +191,14 @@ def test_lines_of_a_world_end_with_their_bracket() -> None:
     assert read_world(LINE + " x\n") == MpiWorld((), ())
     assert read_world('gpucluster-mpi {"kind": "other"}\n') == MpiWorld((), ())
     for line, words in (
-        ("gpucluster-mpi {}", "no line of an MPI world: {} ('kind')"),
-        ("gpucluster-mpi {x}", "no line of an MPI world: {x} ("),
+        ("gpucluster-mpi {}", "line of the MPI program not understood:  {} ('kind')"),
+        ("gpucluster-mpi {x}", "line of the MPI program not understood:  {x} ("),
         (
             without,
-            f"no line of an MPI world: {without[15:135]} ('of')",
+            f"line of the MPI program not understood:  {without[15:135]} ('of')",
         ),
-        (LINE.replace('"rank": 1,', '"rank": null,'), "no line of an MPI world: "),
-        (LINE.replace('"rank": 1,', '"rank": 1e999,'), "no line of an MPI world: "),
+        (LINE.replace('"rank": 1,', '"rank": null,'), "line of the MPI program not understood:  "),
+        (LINE.replace('"rank": 1,', '"rank": 1e999,'), "line of the MPI program not understood:  "),
     ):
         with pytest.raises(ProbeError) as caught:
             read_world(line)
@@ -211,7 +211,7 @@ def test_ranks_are_in_order_and_of_the_node_that_is_known() -> None:
     assert read_world(text).nodes == {0: "gpu02", 1: "gpu02"}
     assert MpiRun("srun", "c", ("a", "b", "c"), 2, MpiWorld()).size == 6
     plain = MpiRun("srun", "c", (), 1, MpiWorld())
-    assert (plain.rc, plain.problem, plain.failures, plain.said) == (0, "", (), "")
+    assert (plain.rc, plain.problem, plain.failures, plain.first_error) == (0, "", (), "")
 
 
 @pytest.mark.parametrize(
@@ -259,16 +259,16 @@ def test_a_good_world_passes() -> None:
     ("change", "said"),
     [
         ({"world": world_of(*(rank(0, 1, node=NODES[n // 2]) for n in range(4)))}, "singletons: 4 programs"),
-        ({"world": world_of(rank(0), rank(1), rank(3))}, "ranks 2: told nothing"),
+        ({"world": world_of(rank(0), rank(1), rank(3))}, "ranks 2: sent no report"),
         ({"world": world_of(rank(0), rank(1), rank(2), rank(3), rank(3))}, "rank 3: 2 times"),
-        ({"world": world_of(rank(0), rank(1), rank(2), rank(3), rank(4))}, "rank 4: one too many"),
+        ({"world": world_of(rank(0), rank(1), rank(2), rank(3), rank(4))}, "rank 4: unexpected"),
         ({"world": world_of(*(rank(n, 8) for n in range(4)))}, "size of the world: 8 / 4"),
         ({"world": world_of(rank(0), rank(1), rank(2), rank(3, node="gpu09"))}, "ranks 3: on gpu09, which was not"),
         ({"world": world_of(rank(0), rank(1), rank(2), rank(3, node=""))}, "on an unknown host"),
         ({"world": world_of(*(rank(n, node="gpu01") for n in range(4)))}, "gpu01: 4 ranks / 2 ranks; gpu02: 0 ranks"),
         ({"world": MpiWorld(), "problem": "hangs: 4 tasks"}, "mpirun: hangs: 4 tasks"),
-        ({"world": MpiWorld(), "rc": 1, "said": "boom"}, "mpirun: exit status 1: boom"),
-        ({"world": MpiWorld()}, "ranks 0, 1, 2, 3: told nothing"),
+        ({"world": MpiWorld(), "rc": 1, "first_error": "boom"}, "mpirun: exit status 1: boom"),
+        ({"world": MpiWorld()}, "ranks 0, 1, 2, 3: sent no report"),
         ({"rc": 9}, "mpirun: exit status 9: no message"),
     ],
 )  # fmt: skip
@@ -478,14 +478,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(3)))),
         "failed",
         "",
-        ["ranks 2: told nothing / ranks 0 to 3, once each"],
+        ["ranks 2: sent no report / ranks 0 to 3, once each"],
         ["mpi_ranks 3 ranks mpirun, c"],
     ),
     (
         lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(3)), problem="hangs")),
         "failed",
         "",
-        ["mpirun: hangs / ends by itself", "ranks 2: never came / ranks 0 to 3, once each"],
+        ["mpirun: hangs / ends by itself", "ranks 2: did not start / ranks 0 to 3, once each"],
         ["mpi_ranks 3 ranks mpirun, c"],
     ),
     (
@@ -506,7 +506,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: mpi_world.world(run(world=world_of(*map(rank, range(4)), rank(4, node="gpu02")))),
         "failed",
         "",
-        ["rank 4: one too many / ranks 0 to 3, once each", "gpu02: 3 ranks / 2 ranks"],
+        ["rank 4: unexpected / ranks 0 to 3, once each", "gpu02: 3 ranks / 2 ranks"],
         ["mpi_ranks 5 ranks mpirun, c"],
     ),
     (
@@ -520,14 +520,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(2), rank(3, node="gpu09")))),
         "failed",
         "",
-        ["ranks 3: on gpu09, which was not asked for / on gpu[01-02]", "gpu02: 1 ranks / 2 ranks"],
+        ["ranks 3: on gpu09, which was not requested /  on gpu[01-02]", "gpu02: 1 ranks / 2 ranks"],
         ["mpi_ranks 4 ranks mpirun, c"],
     ),
     (
         lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(2), rank(3, node="")))),
         "failed",
         "",
-        ["ranks 3: on an unknown host, which was not asked for / on gpu[01-02]", "gpu02: 1 ranks / 2 ranks"],
+        ["ranks 3: on an unknown host, which was not requested /  on gpu[01-02]", "gpu02: 1 ranks / 2 ranks"],
         ["mpi_ranks 4 ranks mpirun, c"],
     ),
     (
@@ -541,16 +541,16 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: mpi_world.world(run(world=world_of(*(rank(n, node="gpu01") for n in range(3))))),
         "failed",
         "",
-        ["ranks 3: told nothing / ranks 0 to 3, once each", "gpu01: 3 ranks / 2 ranks"],
+        ["ranks 3: sent no report / ranks 0 to 3, once each", "gpu01: 3 ranks / 2 ranks"],
         ["mpi_ranks 3 ranks mpirun, c"],
     ),
     (
-        lambda: mpi_world.world(run(world=MpiWorld(), rc=1, said="boom")),
+        lambda: mpi_world.world(run(world=MpiWorld(), rc=1, first_error="boom")),
         "failed",
         "",
         [
             "mpirun: exit status 1: boom / exit status 0",
-            "ranks 0, 1, 2, 3: told nothing / ranks 0 to 3, once each",
+            "ranks 0, 1, 2, 3: sent no report / ranks 0 to 3, once each",
         ],
         ["mpi_ranks 0 ranks mpirun, c"],
     ),
@@ -565,14 +565,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: mpi_world.world(run(ntasks_per_node=6, world=MpiWorld())),
         "failed",
         "",
-        ["ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more: told nothing / ranks 0 to 11, once each"],
+        ["ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more: sent no report / ranks 0 to 11, once each"],
         ["mpi_ranks 0 ranks mpirun, c"],
     ),
     (
         lambda: mpi_world.world(run(ntasks_per_node=4, world=MpiWorld())),
         "failed",
         "",
-        ["ranks 0, 1, 2, 3, 4, 5, 6, 7: told nothing / ranks 0 to 7, once each"],
+        ["ranks 0, 1, 2, 3, 4, 5, 6, 7: sent no report / ranks 0 to 7, once each"],
         ["mpi_ranks 0 ranks mpirun, c"],
     ),
     (
@@ -586,7 +586,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ["mpi_ranks 4 ranks mpirun, c"],
     ),
     (lambda: mpi_world.allreduce(run()), "passed", "", [], []),
-    (lambda: mpi_world.allreduce(run(world=MpiWorld())), "not checked", "no rank told its sum", [], []),
+    (lambda: mpi_world.allreduce(run(world=MpiWorld())), "not checked", "no rank reported its sum", [], []),
     (
         lambda: mpi_world.allreduce(run(world=world_of(rank(0, elements=0), rank(1, wrong=2)))),
         "failed",
@@ -923,7 +923,7 @@ def test_a_world_that_failed_says_the_cause_of_its_messages() -> None:
     other = mpi_world.world(run(rc=1, failures=(failure("x", ""),)))
     assert other.cause == "mpirun: x"
     silent = mpi_world.world(run(rc=1))
-    assert silent.cause == "the launcher did not start one world on the nodes that were asked for"
+    assert silent.cause == "the launcher did not start one world on the requested nodes"
 
 
 # --- real Open MPI and MPICH on virtual nodes
@@ -1080,7 +1080,7 @@ def test_ranks_on_hosts_that_were_not_asked_for(sandbox: Sandbox, frameworks: Pa
     )  # fmt: skip
     assert names(run.outcomes, "failed") == ["test_world[mpirun-c]"]
     said = why(run, "test_world[mpirun-c]")
-    assert "ranks 2, 3: on gpu03, which was not asked for / on gpu[01-02]" in said
+    assert "ranks 2, 3: on gpu03, which was not requested /  on gpu[01-02]" in said
 
 
 def test_one_node_without_mpi_is_named_and_the_others_go_on(

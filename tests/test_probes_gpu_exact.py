@@ -9,7 +9,7 @@ import pytest
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit import fabric_manager, nvidia_smi
+from pytest_gpucluster.kit import fabric_manager, nvidia_csv, nvidia_smi
 from pytest_gpucluster.kit.fabric_manager import FabricManager
 from pytest_gpucluster.suites.fabric import facts as infiniband
 
@@ -106,7 +106,7 @@ def test_a_gpu_of_which_nothing_is_known() -> None:
     assert [getattr(gpu, name) for name in COLUMNS] == [None] * len(COLUMNS)
     assert (str(gpu), gpu.lost, gpu.lacks("memory")) == ("GPU ? (no UUID, no bus id)", "", False)
     (bare,) = nvidia_smi.parse_gpus(survey(gpus="index\n0"))
-    assert bare.unread == dict.fromkeys(COLUMNS.keys() - {"index"}, nvidia_smi.NOT_REPORTED)
+    assert bare.unread == dict.fromkeys(COLUMNS.keys() - {"index"}, nvidia_csv.NOT_REPORTED)
     assert bare.lacks("memory")
     assert str(nvidia_smi.Gpu(0)) == "GPU 0 (no UUID, no bus id)"
 
@@ -294,7 +294,7 @@ def test_a_section_that_failed_says_what_nvidia_smi_said(parse: Any, name: str, 
     assert said(survey(2, **{name: ""})) == f"{what}: no message (exit 2)"
     assert said(survey(0, **{name: "No devices were found"})) == f"{what}: No devices were found"
     skipped = Answer("gpu01", 0, f"@@ {name} -\n\n".encode())
-    assert said(skipped) == f"{what}: not asked, since nvidia-smi had failed before (see gpu.driver)"
+    assert said(skipped) == f"{what}: not queried, since nvidia-smi failed before (see gpu.driver)"
 
 
 @pytest.mark.parametrize(("parse", "name", "what"), [SECTIONS[0], SECTIONS[1], SECTIONS[4], SECTIONS[5]])

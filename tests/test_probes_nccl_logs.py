@@ -20,6 +20,7 @@ from pytest_gpucluster.kit import (
     nccl_log,
     nccl_rows,
     nccl_tests,
+    nvidia_csv,
     nvidia_smi,
 )
 from pytest_gpucluster.kit.nccl_log import HINTS, NcclConnection, NcclLog
@@ -256,14 +257,14 @@ def test_a_line_of_nccl_is_cut_off_a_row_and_a_line_without_one_is_whole() -> No
     ],
 )
 def test_what_stands_in_place_of_a_value(cell: str, told: str) -> None:
-    assert nvidia_smi._understood(lambda text, _unit: text, cell, "") == (None, told)
+    assert nvidia_csv._parsed_cell(lambda text, _unit: text, cell, "") == (None, told)
 
 
 def test_a_short_line_is_a_cut_row_only_where_it_begins_like_one() -> None:
-    assert nvidia_smi._row(", x", ["", "x"], ["index", "name", "uuid"], "") is None
+    assert nvidia_csv._row(", x", ["", "x"], ["index", "name", "uuid"], "") is None
     for cut in ("0, x", "12 , x", "GPU-1f, x"):
         with pytest.raises(ProbeError, match=r"a row of 2 of 3 cells, cut\?"):
-            nvidia_smi._row(cut, cut.split(","), ["index", "name", "uuid"], "")
+            nvidia_csv._row(cut, cut.split(","), ["index", "name", "uuid"], "")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ EXPECTED_PROCESSES = ("nvidia-cuda-mps-server",)
 
 
 def unexpected_processes(gpus: Gpus, apps: Sequence[GpuProcess]) -> Iterator[tuple[str, str]]:
-    """Yield (GPU, process with its memory) of every process that an idle node should not have."""
+    """Yield (GPU, process with its memory) for each process that is unexpected on an idle node."""
     for app in apps:
         if app.name.rpartition("/")[2] not in EXPECTED_PROCESSES:
             size = "memory unknown" if app.memory is None else format_size(app.memory)

@@ -22,14 +22,13 @@ from pytest_gpucluster.core.check import (
 from pytest_gpucluster.core.majority import Norm, norm, owners
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.gpu_processes import unexpected_processes
+from pytest_gpucluster.kit.nvidia_csv import NOT_REPORTED, is_unsupported
 from pytest_gpucluster.kit.nvidia_smi import (
     HANG,
-    NOT_REPORTED,
     REQUIRES_RESET,
     ROWS,
     Gpu,
     Gpus,
-    is_unsupported,
 )
 
 if TYPE_CHECKING:

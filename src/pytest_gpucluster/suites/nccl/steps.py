@@ -89,7 +89,7 @@ class Nccl(NcclStep):
             request = replace(request, mpi="none")
         else:
             script = _ALONE.replace("{gpus}", str(self.gpus))
-            inner = self._payload("sweep", "-c", "all_reduce", *sweep.words(), *self._patient())
+            inner = self._payload("sweep", "-c", "all_reduce", *sweep.words(), *self._deadlines())
             argv = ("sh", "-c", script, "sh", *inner)
             request = self._request(nodes, argv, ntasks_per_node=self.gpus, gpus_per_task=1)
             request = replace(request, enough=all_sweeps_over(len(nodes)))

@@ -1,10 +1,10 @@
 # sh prepare.sh FOLDER COMPILER MPIRUN PYTHON LANGUAGES PYTHON_SOURCE < C_SOURCE
-# Tells which MPI a node has, and makes the program ready in FOLDER. One task a node; each line: mark, TAB, key, TAB, text.
+# Prints the MPI of a node, and prepares the program in FOLDER. One task per node; each line: mark, TAB, key, TAB, text.
 folder=$1 compiler=$2 mpirun=$3 python=$4 languages=$5 source=$6
 say() { printf 'gpucluster-mpi-fact\t%s\t%s\n' "$1" "$2"; }
 last() { printf '%s\n' "$1" | grep -v '^ *$' | tail -n 1; }
 
-# every program of a name on PATH, in its order; "conda" where its folder is of a conda environment
+# prints all programs of a name on PATH, in its order; "conda" if the folder belongs to a conda environment
 on_path() {
   old=$IFS; IFS=:; set -f
   for place in $PATH; do

@@ -1,10 +1,10 @@
-/* One world of MPI, told in lines: who the ranks are, where they run, whether their sums are right, and how fast
+/* MPI program: prints in lines who the ranks are, where they run, whether their sums are right, and how fast
  * messages go between nodes. Needs MPI 3.0 (2012) and nothing else; compiled on the nodes: mpicc -O1 -o world world.c
  *
  *   world where    no MPI_Init: prints host name and MPI library, so it runs on one node without a launcher
- *   world          prints one line a rank and one a pair of nodes
+ *   world          prints one line per rank and one per pair of nodes
  *
- * A line is the mark, a blank, and a JSON object, written with one write() so that ranks do not cut each other's.
+ * A line is the mark, a blank, and a JSON object, written with one write() so that lines of ranks do not mix.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -33,7 +33,7 @@ static const char *level_name(int level)
     return level == MPI_THREAD_MULTIPLE ? levels[3] : "unknown";
 }
 
-/* Copy text as the inside of a JSON string: what would end or break it becomes a blank; long text is cut. */
+/* Copy text into a JSON string: control characters, quotes and backslashes become blanks; long text is cut. */
 static void plain(char *to, size_t room, const char *from)
 {
     size_t used = 0;
@@ -54,7 +54,7 @@ static void library(char *to, size_t room)
     char text[MPI_MAX_LIBRARY_VERSION_STRING];
     int length = 0;
     MPI_Get_library_version(text, &length);
-    text[strcspn(text, "\n")] = '\0';   /* MPICH's goes on for lines about its build */
+    text[strcspn(text, "\n")] = '\0';   /* MPICH adds lines about its build */
     plain(to, room, text);
 }
 
@@ -77,7 +77,7 @@ static int where(void)
     return 0;
 }
 
-/* Wait for all without spinning: idle ranks must not take the CPUs of those that measure. */
+/* Wait for all without spinning: idle ranks must not use the CPUs of those that measure. */
 static void gather_quietly(void)
 {
     struct timespec pause = {0, 1000000};
@@ -140,7 +140,7 @@ static void measure_pair(int rank, int one, int two)
     free(buffer);
 }
 
-/* The first ranks of the nodes in a ring; each node with its two neighbours, in rounds of pairs that share no node. */
+/* Measure each node's first rank with those of its two neighbours, in rounds of pairs that share no node. */
 static void measure_ring(int rank, const int *leaders, int nodes)
 {
     int rounds = nodes < 3 ? nodes - 1 : 2 + nodes % 2;
