@@ -321,7 +321,7 @@ def test_a_container_of_a_live_job_is_no_leftover() -> None:
         "gpu01": ("pyxis_gpucluster-6-a",),
         "gpu04": ("pyxis_5_gpucluster-6-a", "pyxis_gpucluster-5-a", "pyxis_gpucluster-6-a"),
     }
-    may_keep = "may keep containers named gpucluster-JOB-..."
+    may_keep = "may still have containers named gpucluster-JOB-..."
     assert problems[0].startswith(f"gpu05 {may_keep}: enroot does not list")
     assert problems[1:] == [
         f"gpu06 {may_keep}: timed out after 60 s. Run enroot list and enroot remove -f there"
@@ -371,7 +371,7 @@ def test_containers_are_told_by_name_and_removed_by_name() -> None:
     assert leftovers.remove([one], said.append)
     assert not leftovers.remove([one, other], said.append)
     for text, left, name in zip(said[1:], (one, other), ("pyxis_a", "pyxis_b"), strict=True):
-        problem = "gpu02 keeps containers of ended jobs: busy: run there: "
+        problem = "gpu02 still has containers of ended jobs: busy: run there: "
         assert text.startswith(f"{left.what}: could not be removed: {problem}")
         assert text.endswith(f"enroot remove -f {name} </dev/null")
     assert "pyxis_a)" in fake.asked[0]
@@ -587,7 +587,7 @@ def test_a_node_that_is_lost_was_not_looked_at(
     found = list(cli_clean._containers(idle, request, work))
     assert [one.what for one in found] == ["container pyxis_gpucluster-6-a on gpu01, whose job has ended"]
     (unknown, lost) = capsys.readouterr().err.splitlines()
-    assert unknown.startswith("gpucluster: error: gpu02 may keep containers named")
+    assert unknown.startswith("gpucluster: error: gpu02 may still have containers named")
     assert lost == "gpucluster: error: gpu03 was not looked at: gone"
     assert work.end() == 1
 

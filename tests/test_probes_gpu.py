@@ -527,7 +527,7 @@ def test_a_wrapped_log_says_from_when_it_reaches_back(tmp_path: Path) -> None:
 def test_a_message_or_rubbish_is_no_kernel_log(first: str) -> None:
     lines = 2 if first.startswith("Hint") else 400
     text = f"source journalctl\nfrom\t{first}\nend\t{lines}\t0\t0\t0\t\n"
-    with pytest.raises(NotAvailable, match="no kernel log"):
+    with pytest.raises(NotAvailable, match="not a kernel log"):
         kernel_log.parse(Answer("gpu01", 0, text.encode()))
 
 

@@ -295,7 +295,7 @@ def test_a_short_log_that_tells_times_is_one(first: str) -> None:
 )
 def test_a_short_text_without_times_is_no_log(first: str) -> None:
     text = f"source dmesg\nfrom\t{first}\nend\t1\t0\t0\t0\t\n"
-    with pytest.raises(NotAvailable, match=r"^that is no kernel log"):
+    with pytest.raises(NotAvailable, match=r"^not a kernel log"):
         kernel_log.parse(Answer("gpu01", 0, text.encode()))
 
 
