@@ -34,7 +34,8 @@ from pytest_gpucluster.kit import nccl_validation as beliefs
 from pytest_gpucluster.kit.nccl_rows import Half, NcclRow
 from pytest_gpucluster.kit.nccl_step import NcclCommand, NcclMeasurement
 from pytest_gpucluster.kit.nccl_tests import NcclOutput, NcclRun
-from pytest_gpucluster.kit.payloads.collective import CONCLUDED, GIVEN_UP
+from pytest_gpucluster.kit.payloads.collective import CONCLUDED
+from pytest_gpucluster.kit.payloads.rendezvous import GIVEN_UP
 from pytest_gpucluster.sandbox import processes
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 from pytest_gpucluster.suites.nccl import stages as proofs

@@ -17,7 +17,8 @@ from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, SlurmError, StepError, StepTimeout
 from pytest_gpucluster.kit import nccl_log, nccl_tests
 from pytest_gpucluster.kit.payload_step import COLLECTIVE, environment_named, sent
-from pytest_gpucluster.kit.payloads.collective import CONCLUDED, GIVEN_UP
+from pytest_gpucluster.kit.payloads.collective import CONCLUDED
+from pytest_gpucluster.kit.payloads.rendezvous import GIVEN_UP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
