@@ -268,7 +268,7 @@ def test_who_waits_for_a_file_that_is_taken_away_makes_a_new_one(tmp: Path) -> N
     opened: list[tuple[Path, int]] = []
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        waiting = threading.Thread(target=lambda: opened.append(containers._opened("7-1a2b3c4d")))
+        waiting = threading.Thread(target=lambda: opened.append(containers._open_locked("7-1a2b3c4d")))
         waiting.start()
         held = Path("/proc/self/fd")
         wait_for(

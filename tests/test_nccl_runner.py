@@ -487,7 +487,7 @@ def on_slurm(
 
 
 def test_a_node_whose_slurmd_dies_costs_itself_and_no_other(sandbox: Sandbox) -> None:
-    ground, nodes = sandbox._ground(), ("gpu01", "gpu02", "gpu03", "gpu04")
+    ground, nodes = sandbox._fault_context(), ("gpu01", "gpu02", "gpu03", "gpu04")
 
     def die_and_measure(made: Nccl) -> tuple[list[Measurement], dict[str, str]]:
         daemon = ground.daemons.find("slurmd-gpu03")

@@ -82,12 +82,12 @@ def test_listens_on_loopback_only(sandbox: Sandbox) -> None:
 
 
 def test_heal_starts_a_slurmd_that_died_by_itself(sandbox: Sandbox) -> None:
-    daemon = sandbox._ground().daemons.find("slurmd-gpu02")
+    daemon = sandbox._fault_context().daemons.find("slurmd-gpu02")
     assert daemon is not None
     daemon.send(signal.SIGKILL)
     wait_for(lambda: not daemon.alive, "it has gone")
     sandbox.heal("gpu01")  # not this one
-    assert sandbox._ground().daemons.find("slurmd-gpu02") is None
+    assert sandbox._fault_context().daemons.find("slurmd-gpu02") is None
     sandbox.heal()
     test_listens_on_loopback_only(sandbox)
     assert sandbox.status()["nodes"]["gpu02"] == "idle"
@@ -96,7 +96,7 @@ def test_heal_starts_a_slurmd_that_died_by_itself(sandbox: Sandbox) -> None:
 def test_what_cannot_be_healed_is_said(sandbox: Sandbox) -> None:
     with pytest.raises(SandboxError, match=r"no node 'gpu99': it has gpu\[01-04\]"):
         sandbox.heal("gpu99")
-    with pytest.raises(SandboxError, match=r"no fault is called 'nvlink'; did you mean 'nvlink_\w+'\?$"):
+    with pytest.raises(SandboxError, match=r"unknown fault 'nvlink'; did you mean 'nvlink_\w+'\?$"):
         sandbox.heal(kind="nvlink")
 
 

@@ -493,7 +493,7 @@ def test_a_fault_changes_what_a_node_shows_or_says_why_not(model: str) -> None:
 @pytest.mark.parametrize(
     ("model", "kind", "message"),
     [
-        ("t4", "nvlink_down", "fault nvlink_down makes no sense on the model t4: T4 has no NVLink"),
+        ("t4", "nvlink_down", "fault nvlink_down does not apply to the model t4: T4 has no NVLink"),
         ("t4", "remap_failure", "nvidia-smi shows no remapped_rows.failure of a Tesla T4"),
         ("t4", "acs_on", "a node of the model t4 has no adapters"),
         ("gb200", "pcie_width", "a node of the model gb200 has no lanes to lose"),

@@ -149,7 +149,7 @@ def test_several_faults_in_one_node(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("kind", "node", "options", "message"),
     [
-        ("nonsense", "gpu01", {}, "no fault is called 'nonsense'"),
+        ("nonsense", "gpu01", {}, "unknown fault 'nonsense'"),
         ("gpu_missing", "gpu99", {}, "no node 'gpu99'"),
         ("gpu_missing", "gpu01", {"gpu": 17}, "no GPU 17"),
         ("gpu_missing", "gpu01", {"gpus": 1}, "no option gpus"),

@@ -744,7 +744,7 @@ def note_daemons(sandbox: Sandbox) -> None:
     with sandbox._locked():
         state = sandbox._state()
         assert state is not None
-        sandbox._with_daemons_of_now(state).save(sandbox.layout.state)
+        sandbox._with_current_daemons(state).save(sandbox.layout.state)
 
 
 def full(_campaign: Campaign, _run: Running, _rng: random.Random) -> str:

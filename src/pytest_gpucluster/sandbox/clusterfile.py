@@ -1,4 +1,4 @@
-"""The cluster file of a running sandbox: what its nodes are to be, from the same model that they show."""
+"""The cluster file of a running sandbox: the expected values of its nodes, from the same hardware model."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox.models import NodeModel
     from pytest_gpucluster.sandbox.slurmconf import NodeResources
 
-COMPLETING = 20  # seconds that a node may take to let go of a job: nobody's epilog works for long here
+COMPLETING = 20  # seconds that a node may take to release a job: epilogs are short in a sandbox
 _TOLERANCE = 0.05
 _SHARED_HOST = {
     "os.hostname": "virtual nodes share the name of this machine",
     "nccl.whole_bandwidth": "virtual nodes of one machine: no profile has a figure for the GPUs of several",
 }
-# sim-collective stands for our payload, whose torch and GPUs the sandbox does not have
+# sim-collective replaces the payload on torch: the sandbox has neither torch nor GPUs
 _NCCL = {"mpi": "pmi2", "runner": "nccl-tests", "deadline": "120s", "payload": ["sim-collective"]}
-# GPUs are a model; the host's loads are real, and small: all nodes share this machine
+# GPUs are simulated; the host's loads are real, and small: all nodes share this machine
 _BURNIN = {
     "payload": ["sim-burnin"],
     "time": "1m",
@@ -40,7 +40,7 @@ _BURNIN = {
     "storage_size": "16M",
     "beat": "1s",
     "sample": "1s",
-    "min_relative_host": 0.9,  # and a busy moment of it is no slow node
+    "min_relative_host": 0.9,  # a short load on the machine is not a slow node
 }
 _LIMITS = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC, "core": resource.RLIMIT_CORE}
 
@@ -59,8 +59,8 @@ def text(
 ) -> str:
     """Return the YAML text of the cluster file. `pattern` is a healthy simulated node; None: the GPUs are real.
 
-    `own_names`: the nodes have hostnames of their own; `commands` is the folder of Slurm's, where they need one;
-    `sections` are the frameworks' sections.
+    `own_names`: the nodes have their own hostnames; `commands`: the folder of Slurm's commands, if not on PATH;
+    `sections`: further sections of the cluster file.
     """
     not_applicable = {
         name: why for name, why in _SHARED_HOST.items() if name != "os.hostname" or not own_names
@@ -86,14 +86,14 @@ def text(
         **(_nccl(pattern, len(shape.nodes)) if pattern is not None and pattern.gpus else {}),
         **(sections or {}),
     }
-    head = "# Written by `gpucluster sandbox up`; goes with `gpucluster sandbox down`.\n"
+    head = "# Written by `gpucluster sandbox up`; `gpucluster sandbox down` removes it.\n"
     return head + yaml.safe_dump(content, sort_keys=False, width=110)
 
 
 def simulated_profile(
     node: SimulatedNode, spec: NodeModel, shared: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return profile and `os` of a healthy simulated node."""
+    """Return the sections `profile` and `os` of a healthy simulated node."""
     cpus, ports = spec.cpus, [hca for hca in node.hcas if hca.near]
     profile: dict[str, Any] = {
         "extends": spec.profile,
@@ -138,10 +138,10 @@ def simulated_profile(
 
 
 def real_profile(
-    dealt: GpuAssignment, gpus_per_node: int, shared: str
+    assignment: GpuAssignment, gpus_per_node: int, shared: str
 ) -> tuple[dict[str, Any] | str, dict[str, Any]]:
-    """Return profile and `os` of virtual nodes that share this host and its real GPUs."""
-    name = config.match_profile(dealt.gpu_name, gpus_per_node)
+    """Return the sections `profile` and `os` of virtual nodes that share this host and its real GPUs."""
+    name = config.match_profile(assignment.gpu_name, gpus_per_node)
     profile = {"extends": name} if name else "generic"
     expected = {
         "kernel": platform.release(),
@@ -157,7 +157,7 @@ def _nccl(node: SimulatedNode, nodes: int) -> dict[str, Any]:
 
 
 def _thresholds(node: SimulatedNode, nodes: int) -> list[dict[str, Any]]:
-    """Return rows for every number of nodes, from the link model: some may be out of service."""
+    """Return rows for every number of nodes, from the link model: nodes may be out of service."""
     rows = []
     gpus, health = len(node.gpus), NodeHealth(**render.network(node))
     for count in range(1 if gpus > 1 else 2, nodes + 1):
@@ -176,7 +176,7 @@ def _thresholds(node: SimulatedNode, nodes: int) -> list[dict[str, Any]]:
 
 
 def _host_limits() -> dict[str, str]:
-    """Return the soft limits of this process, which Slurm carries over to the steps."""
+    """Return the soft limits of this process, which Slurm propagates to the steps."""
     limits = {}
     for name, number in _LIMITS.items():
         soft, _ = resource.getrlimit(number)
@@ -200,5 +200,5 @@ def _limits() -> dict[str, Any]:
 
 
 def shared_folder(root: Path) -> Path:
-    """Return the folder that all nodes of a sandbox really share."""
+    """Return the real folder that all nodes of a sandbox share."""
     return root / "shared"

@@ -1,7 +1,7 @@
-"""Faults that can be put into a node, and the one check that has to find each.
+"""Faults that can be injected into a node, and the check that detects each.
 
-Most change what the simulated node shows; those of Slurm are real: a node is drained, its slurmd killed, its
-prolog made to fail.
+Most change the files of the simulated node; those of Slurm are real: a node is drained, its slurmd killed, its
+prolog fails.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Change = Callable[["SimulatedNode", Options], None]
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """A fault that is in now."""
+    """A fault that is active."""
 
     kind: str
     node: str
@@ -37,9 +37,9 @@ class InjectedFault:
 
 @dataclass(frozen=True)
 class Fault:
-    """One kind. `check` is the id of the check that finds it; `options`: what may be chosen, with defaults.
+    """One kind of fault. `check` is the id of the check that detects it; `options`: {name: default}.
 
-    `change` alters what the node shows; None where Slurm itself is acted upon. `act` names that act.
+    `change` modifies the simulated node; None for a fault of Slurm, which `action` names in slurm_faults.ACTIONS.
     """
 
     name: str
@@ -47,11 +47,11 @@ class Fault:
     check: str
     options: Options
     change: Change | None = None
-    act: str = ""
+    action: str = ""
 
 
 FAULTS: dict[str, Fault] = {}
-_NONE = "[N/A]"  # what nvidia-smi prints of what a GPU or its driver does not have
+_NONE = "[N/A]"  # nvidia-smi's text for unsupported fields
 
 
 def _fault(check: str, description: str, **options: Any) -> Callable[[Change], Change]:
@@ -63,22 +63,22 @@ def _fault(check: str, description: str, **options: Any) -> Callable[[Change], C
     return register
 
 
-def _act(name: str, check: str, description: str, **options: Any) -> None:
-    FAULTS[name] = Fault(name, description, check, options, act=name)
+def _slurm_fault(name: str, check: str, description: str, **options: Any) -> None:
+    FAULTS[name] = Fault(name, description, check, options, action=name)
 
 
 def find(kind: str) -> Fault:
-    """Return a fault; SandboxError names the kind that is nearly called so, or lists them."""
+    """Return a kind of fault; SandboxError names the nearest kind, or all."""
     if kind not in FAULTS:
-        there = nearest(kind, FAULTS) or f": there are {', '.join(sorted(FAULTS))}"
-        raise SandboxError(f"no fault is called {kind!r}{there}")
+        known = nearest(kind, FAULTS) or f" (known: {', '.join(sorted(FAULTS))})"
+        raise SandboxError(f"unknown fault {kind!r}{known}")
     return FAULTS[kind]
 
 
 def resolve_options(fault: Fault, options: Options, spec: NodeModel | None = None, gpus: int = 0) -> Options:
     """Return the options with their defaults, on nodes of this model with `gpus` GPUs.
 
-    SandboxError names the options that the fault has, or says why the fault makes no sense on this model.
+    SandboxError names the options of the fault, or states why it does not apply to this model.
     """
     unknown = sorted(options.keys() - fault.options.keys())
     if unknown:
@@ -87,20 +87,20 @@ def resolve_options(fault: Fault, options: Options, spec: NodeModel | None = Non
     defaults = dict(fault.options)
     if spec is not None:
         require_applicable(fault, spec)
-        defaults = {name: _fitting(name, value, spec, gpus) for name, value in defaults.items()}
+        defaults = {name: _fit_default(name, value, spec, gpus) for name, value in defaults.items()}
     return {**defaults, **options}
 
 
 def require_applicable(fault: Fault, spec: NodeModel) -> None:
-    """Raise SandboxError where no node of this model has what the fault is about."""
+    """Raise SandboxError if nodes of this model lack the affected part."""
     absent = config.load_profile(spec.profile).absent
     why = next((why for pattern, why in absent.items() if fnmatchcase(fault.check, pattern)), "")
     if why:
-        raise SandboxError(f"fault {fault.name} makes no sense on the model {spec.name}: {why}")
+        raise SandboxError(f"fault {fault.name} does not apply to the model {spec.name}: {why}")
 
 
-def _fitting(name: str, value: Any, spec: NodeModel, gpus: int) -> Any:
-    """Return a default as it fits the model: no GPU, link or adapter that it lacks, and less than it has."""
+def _fit_default(name: str, value: Any, spec: NodeModel, gpus: int) -> Any:
+    """Return a default within the limits of the model: an existing GPU, link or adapter, and a lower value."""
     fields = healthy_fields(spec)
     ports = -(-gpus // spec.adapters.gpus_each) if spec.adapters else 0
     if name == "hca":
@@ -118,7 +118,7 @@ def _fitting(name: str, value: Any, spec: NodeModel, gpus: int) -> Any:
 
 
 def apply(node: SimulatedNode, injected: InjectedFault) -> None:
-    """Change what a node shows; faults of Slurm change nothing here."""
+    """Apply a fault to a simulated node; faults of Slurm change nothing here."""
     fault = find(injected.kind)
     if fault.change is not None:
         fault.change(node, resolve_options(fault, injected.options, node.spec, node.device_files))
@@ -146,8 +146,8 @@ def _set(gpu: SimulatedGpu, **fields: str) -> None:
         gpu.fields[field] = value
 
 
-def _there(what: object, name: str, node: SimulatedNode) -> None:
-    if not what:
+def _require(value: object, name: str, node: SimulatedNode) -> None:
+    if not value:
         raise SandboxError(f"a node of the model {node.spec.name} has no {name}")
 
 
@@ -167,7 +167,7 @@ def _gpu_name(node: SimulatedNode, options: Options) -> None:
     _set(gpu, name=options["name"])
 
 
-@_fault("gpu.memory", "a GPU shows less memory", gpu=1, mib=141_312)
+@_fault("gpu.memory", "a GPU has less memory", gpu=1, mib=141_312)
 def _gpu_memory(node: SimulatedNode, options: Options) -> None:
     gpu = _gpu(node, options)
     free = options["mib"] - int(gpu.fields["memory.reserved"])
@@ -189,8 +189,8 @@ def _ecc_aggregate_sram(node: SimulatedNode, options: Options) -> None:
     _set(
         gpu, ecc__errors__uncorrected__aggregate__sram=count, ecc__errors__uncorrected__aggregate__total=count
     )
-    told = {"sram.secded": count, "sram.sm": count, "sram.thresholdExceeded": "Yes"}  # since driver 550
-    for name, value in told.items():
+    counters = {"sram.secded": count, "sram.sm": count, "sram.thresholdExceeded": "Yes"}  # since driver 550
+    for name, value in counters.items():
         if (field := f"ecc.errors.uncorrected.aggregate.{name}") in gpu.fields:
             gpu.fields[field] = value
 
@@ -217,7 +217,7 @@ def _nvlink_down(node: SimulatedNode, options: Options) -> None:
     count = len(gpu.links)
     index = node.gpus.index(gpu)
     counted = not node.spec.wiring.gpus
-    for other in range(len(node.gpus)):  # the matrix still counts the links that were trained
+    for other in range(len(node.gpus)):  # the matrix still counts the trained links
         if other != index and counted:
             node.topology[(min(index, other), max(index, other))] = f"NV{count}"
 
@@ -237,7 +237,7 @@ def _linked(node: SimulatedNode, options: Options) -> SimulatedGpu:
 
 @_fault("gpu.pcie_width", "a GPU runs on fewer PCIe lanes", gpu=6, width=8)
 def _pcie_width(node: SimulatedNode, options: Options) -> None:
-    _there(options["width"], "lanes to lose", node)
+    _require(options["width"], "lanes to lose", node)
     _set(_gpu(node, options), pcie__link__width__current=str(options["width"]))
 
 
@@ -264,7 +264,7 @@ def _hot(node: SimulatedNode, options: Options) -> None:
     _set(_gpu(node, options), temperature__gpu=str(options["celsius"]))
 
 
-@_fault("gpu.power_limit", "somebody lowered the power limit", gpu=7, watts=500)
+@_fault("gpu.power_limit", "the power limit was lowered", gpu=7, watts=500)
 def _power_limit(node: SimulatedNode, options: Options) -> None:
     watts = f"{float(options['watts']):.2f}"
     _set(_gpu(node, options), power__limit=watts, enforced__power__limit=watts)
@@ -292,7 +292,7 @@ def _idle_memory(node: SimulatedNode, options: Options) -> None:
     _set(gpu, memory__used=str(options["mib"]), memory__free=str(free))
 
 
-@_fault("gpu.stray_processes", "a process of an ended job still sits on a GPU", gpu=2, pid=54_321)
+@_fault("gpu.stray_processes", "a process of an ended job still uses a GPU", gpu=2, pid=54_321)
 def _stray_process(node: SimulatedNode, options: Options) -> None:
     _gpu(node, options).apps.append(SimulatedGpuProcess(int(options["pid"]), "python3", 528))
 
@@ -307,7 +307,7 @@ def _xid(node: SimulatedNode, options: Options) -> None:
     node.kernel_log.append(line)
 
 
-@_fault("gpu.uuids", "a GPU shows the UUID of another one", gpu=1, of=0)
+@_fault("gpu.uuids", "a GPU has the UUID of another one", gpu=1, of=0)
 def _duplicate_uuid(node: SimulatedNode, options: Options) -> None:
     _set(_gpu(node, options), uuid=_gpu(node, {"gpu": options["of"]}).fields["uuid"])
 
@@ -324,8 +324,8 @@ def _driver_drift(node: SimulatedNode, options: Options) -> None:
 
 
 @_fault("gpu.fabric_manager", "nvidia-fabricmanager is dead")
-def _fabric_manager_dead(node: SimulatedNode, options: Options) -> None:  # all changes have one form
-    _there(node.spec.nvswitch, "NVSwitch", node)
+def _fabric_manager_dead(node: SimulatedNode, options: Options) -> None:
+    _require(node.spec.nvswitch, "NVSwitch", node)
     node.services["nvidia-fabricmanager"] = "inactive"
     node.processes = [process for process in node.processes if process.comm != "nv-fabricmanage"]
 
@@ -335,9 +335,9 @@ def _fabric_state(node: SimulatedNode, options: Options) -> None:
     _set(_gpu(node, options), fabric__state="In Progress", fabric__status="N/A")
 
 
-@_fault("gpu.topology", "two GPUs see each other over PCIe instead of NVLink", gpu=0, peer=1, hop="SYS")
+@_fault("gpu.topology", "two GPUs are connected over PCIe instead of NVLink", gpu=0, peer=1, hop="SYS")
 def _topology(node: SimulatedNode, options: Options) -> None:
-    _there(not node.spec.wiring.gpus and node.spec.nvlinks, "NVLinks between any two GPUs", node)
+    _require(not node.spec.wiring.gpus and node.spec.nvlinks, "NVLinks between any two GPUs", node)
     pair = sorted((int(options["gpu"]), int(options["peer"])))
     node.topology[(pair[0], pair[1])] = str(options["hop"])
 
@@ -366,9 +366,9 @@ def _cpu_offline(node: SimulatedNode, options: Options) -> None:
     node.offline_cpus.append(int(options["cpu"]))
 
 
-@_fault("os.governor", "CPUs save power", governor="powersave")
+@_fault("os.governor", "the CPU governor saves power", governor="powersave")
 def _governor(node: SimulatedNode, options: Options) -> None:
-    _there(node.governor, "frequency scaling", node)
+    _require(node.governor, "frequency scaling", node)
     node.governor = options["governor"]
 
 
@@ -382,13 +382,13 @@ def _sysctl(node: SimulatedNode, options: Options) -> None:
     node.sysctls[options["name"]] = str(options["value"])
 
 
-@_fault("os.clock", "the clock is off", seconds=90)
+@_fault("os.clock", "the clock is wrong", seconds=90)
 def _clock_skew(node: SimulatedNode, options: Options) -> None:
     node.clock_offset = float(options["seconds"])
 
 
 @_fault("os.time_sync", "the clock is not synchronised")
-def _time_not_synchronised(node: SimulatedNode, options: Options) -> None:  # all changes have one form
+def _time_not_synchronised(node: SimulatedNode, options: Options) -> None:
     node.time_synchronised = False
 
 
@@ -409,18 +409,18 @@ def _missing_mount(node: SimulatedNode, options: Options) -> None:
     node.mounts = left
 
 
-@_fault("os.shared_storage", "what other nodes write to shared storage is not seen")
-def _shared_storage(node: SimulatedNode, options: Options) -> None:  # all changes have one form
+@_fault("os.shared_storage", "files that other nodes write to shared storage are not visible")
+def _shared_storage(node: SimulatedNode, options: Options) -> None:
     node.hidden.append(node.mounts[-1].path)
 
 
-@_fault("os.zombies", "a process died and nobody waits for it")
-def _zombie(node: SimulatedNode, options: Options) -> None:  # all changes have one form
+@_fault("os.zombies", "a process ended and its parent does not wait for it")
+def _zombie(node: SimulatedNode, options: Options) -> None:
     node.processes.append(SimulatedProcess(31_337, 1, "Z", 86_400, "alice", "python3", "[python3] <defunct>"))
 
 
 @_fault("os.dstate", "a process hangs in the kernel (state D)")
-def _d_state(node: SimulatedNode, options: Options) -> None:  # all changes have one form
+def _d_state(node: SimulatedNode, options: Options) -> None:
     node.processes.append(
         SimulatedProcess(31_415, 1, "D", 7_200, "alice", "dd", "dd if=/home/alice/x of=/raid/x")
     )
@@ -432,15 +432,15 @@ def _high_load(node: SimulatedNode, options: Options) -> None:
 
 
 @_fault("os.kernel_log", "the kernel reports a machine check")
-def _mce(node: SimulatedNode, options: Options) -> None:  # all changes have one form
+def _mce(node: SimulatedNode, options: Options) -> None:
     node.kernel_log += [
         "[1700000.100100] mce: [Hardware Error]: Machine check events logged",
         "[1700000.100131] mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: be00000000800092",
     ]
 
 
-@_fault("os.taint", "the kernel has died before, and goes on")
-def _oops(node: SimulatedNode, options: Options) -> None:  # all changes have one form
+@_fault("os.taint", "the kernel had an oops and continues")
+def _oops(node: SimulatedNode, options: Options) -> None:
     node.taint |= 1 << 7
 
 
@@ -460,7 +460,7 @@ def _service_dead(node: SimulatedNode, options: Options) -> None:
 
 
 @_fault("os.systemd", "systemd does not answer")
-def _systemd_gone(node: SimulatedNode, options: Options) -> None:  # all changes have one form
+def _systemd_gone(node: SimulatedNode, options: Options) -> None:
     node.systemd = False
 
 
@@ -474,12 +474,12 @@ def _duplicate_address(node: SimulatedNode, options: Options) -> None:
     node.address_of = options["of"]
 
 
-@_fault("os.name_time", "names take long to resolve", seconds=5)
+@_fault("os.name_time", "name resolution is slow", seconds=5)
 def _slow_names(node: SimulatedNode, options: Options) -> None:
     node.name_delay = float(options["seconds"])
 
 
-@_fault("os.uptime", "the node rebooted a moment ago", seconds=95)
+@_fault("os.uptime", "the node rebooted recently", seconds=95)
 def _rebooted(node: SimulatedNode, options: Options) -> None:
     node.uptime = float(options["seconds"])
 
@@ -488,8 +488,8 @@ def _rebooted(node: SimulatedNode, options: Options) -> None:
 
 
 @_fault("fabric.peer_memory", "proprietary kernel modules without nvidia_peermem: no GPUDirect RDMA")
-def _no_peermem(node: SimulatedNode, options: Options) -> None:  # all changes have one form
-    _there(node.hcas, "adapters", node)
+def _no_peermem(node: SimulatedNode, options: Options) -> None:
+    _require(node.hcas, "adapters", node)
     node.modules.pop("nvidia_peermem")
     node.open_modules = False
     node.network.gdr = False
@@ -524,7 +524,7 @@ def _ib_errors(node: SimulatedNode, options: Options) -> None:
 
 
 @_fault(
-    "fabric.counters", "an InfiniBand link has flapped until its counter was full", hca="mlx5_1", count=255
+    "fabric.counters", "an InfiniBand link flapped until its counter reached the maximum", hca="mlx5_1", count=255
 )
 def _ib_flaps(node: SimulatedNode, options: Options) -> None:
     _hca(node, options).counters["link_downed"] = int(options["count"])
@@ -540,14 +540,14 @@ def _ib_mtu(node: SimulatedNode, options: Options) -> None:
     _hca(node, options).mtu = int(options["mtu"])
 
 
-@_fault("fabric.link_layer", "a port speaks Ethernet instead of InfiniBand", hca="mlx5_0")
+@_fault("fabric.link_layer", "a port uses Ethernet instead of InfiniBand", hca="mlx5_0")
 def _ib_link_layer(node: SimulatedNode, options: Options) -> None:
     _hca(node, options).link_layer = "Ethernet"
 
 
-@_fault("fabric.acs", "PCIe access control is on: GPUs and adapters do not talk directly")
-def _acs_on(node: SimulatedNode, options: Options) -> None:  # all changes have one form
-    _there(node.hcas, "adapters", node)
+@_fault("fabric.acs", "PCIe access control is on: no direct traffic between GPUs and adapters")
+def _acs_on(node: SimulatedNode, options: Options) -> None:
+    _require(node.hcas, "adapters", node)
     node.acs = True
 
 
@@ -566,7 +566,7 @@ def _slow_link(node: SimulatedNode, options: Options) -> None:
 
 @_fault(
     "nccl.links",
-    "the leaf switch of these nodes is slow to others; give it to each of them",
+    "the leaf switch of these nodes is slow to others; inject it into each of them",
     leaf="gpu[01-16]",
     factor=0.4,
 )
@@ -575,14 +575,14 @@ def _slow_leaf(node: SimulatedNode, options: Options) -> None:
     node.network.uplink = float(options["factor"])
 
 
-@_fault("nccl.whole_bandwidth", "slow only where more than two nodes take part: no pair shows it", factor=0.5)
+@_fault("nccl.whole_bandwidth", "slow only with more than two nodes: no pair shows it", factor=0.5)
 def _slow_crowd(node: SimulatedNode, options: Options) -> None:
     node.network.crowd = float(options["factor"])
 
 
 @_fault("nccl.pairs", "NCCL finds no InfiniBand on the node and uses sockets")
-def _no_infiniband(node: SimulatedNode, options: Options) -> None:  # all changes have one form
-    _there(node.hcas, "adapters", node)
+def _no_infiniband(node: SimulatedNode, options: Options) -> None:
+    _require(node.hcas, "adapters", node)
     node.network.infiniband = False
 
 
@@ -592,24 +592,24 @@ def _wrong_data(node: SimulatedNode, options: Options) -> None:
 
 
 @_fault("nccl.alone", "collectives with the node never end")
-def _nccl_hang(node: SimulatedNode, options: Options) -> None:  # all changes have one form
+def _nccl_hang(node: SimulatedNode, options: Options) -> None:
     node.network.hang = True
 
 
 @_fault("nccl.alone", "NCCL fails on the node")
-def _nccl_crash(node: SimulatedNode, options: Options) -> None:  # all changes have one form
+def _nccl_crash(node: SimulatedNode, options: Options) -> None:
     node.network.crash = True
 
 
 @_fault("nccl.alone", "two ranks of the node use the same GPU")
-def _rank_mixup(node: SimulatedNode, options: Options) -> None:  # all changes have one form
+def _rank_mixup(node: SimulatedNode, options: Options) -> None:
     node.network.swap_ranks = True
 
 
-# -- under load: the burn-in finds them ---------------------------------------------------------------------
+# -- under load: detected by the burn-in ---------------------------------------------------------------------
 
 
-@_fault("burnin.matmul", "a GPU's clocks are held down: products of matrices are slow", gpu=1, factor=0.3)
+@_fault("burnin.matmul", "a GPU's clocks are limited: matrix multiplication is slow", gpu=1, factor=0.3)
 def _burn_slow_gpu(node: SimulatedNode, options: Options) -> None:
     _gpu(node, options)
     node.burn.slow[str(options["gpu"])] = float(options["factor"])
@@ -621,13 +621,13 @@ def _burn_slow_memory(node: SimulatedNode, options: Options) -> None:
     node.burn.hbm[str(options["gpu"])] = float(options["factor"])
 
 
-@_fault("burnin.corruption", "a GPU computes wrong values without a word", gpu=2)
+@_fault("burnin.corruption", "a GPU computes wrong values without an error", gpu=2)
 def _burn_corruption(node: SimulatedNode, options: Options) -> None:
     _gpu(node, options)
     node.burn.corrupt[str(options["gpu"])] = 1
 
 
-@_fault("burnin.counters", "uncorrectable ECC errors come under load", gpu=2, count=1)
+@_fault("burnin.counters", "uncorrectable ECC errors occur under load", gpu=2, count=1)
 def _burn_ecc(node: SimulatedNode, options: Options) -> None:
     _gpu(node, options)
     node.burn.ecc[str(options["gpu"])] = int(options["count"])
@@ -657,37 +657,37 @@ def _burn_dcgm(node: SimulatedNode, options: Options) -> None:
     node.burn.dcgm[str(options["gpu"])] = str(options["warning"])
 
 
-@_fault("burnin.storage", "storage returns other data than were written")
-def _burn_storage(node: SimulatedNode, options: Options) -> None:  # all changes have one form
+@_fault("burnin.storage", "storage returns other data than was written")
+def _burn_storage(node: SimulatedNode, options: Options) -> None:
     node.burn.storage = True
 
 
 @_fault("burnin.memory", "the memory of the host loses a bit")
-def _burn_memory(node: SimulatedNode, options: Options) -> None:  # all changes have one form
+def _burn_memory(node: SimulatedNode, options: Options) -> None:
     node.burn.memory = True
 
 
-@_fault("burnin.survived", "the node is lost in the middle of the burn-in", loads=7)
+@_fault("burnin.survived", "the node is lost during the burn-in", loads=7)
 def _burn_node_lost(node: SimulatedNode, options: Options) -> None:
     node.burn.die_after = int(options["loads"])
 
 
 # -- Slurm itself --------------------------------------------------------------------------------------------
 
-_act("drained", "slurm.schedulable", "an administrator drained the node", reason="bad cable, ticket 4711")
-_act("slurmd_dead", "slurm.responding", "slurmd does not run")
-_act("node_hanging", "os.responds", "nothing that is started on the node ever ends")
-_act("prolog_failing", "slurm.prolog", "the prolog fails and Slurm drains the node")
-_act("epilog_failing", "slurm.epilog", "the epilog fails and Slurm drains the node as it goes back")
-_act("epilog_hanging", "slurm.completing", "the epilog of a job that has ended hangs")
-_act("image_missing", "container.import", "no image file is there for the node's Enroot")
-_act("image_corrupt", "container.import", "image files are damaged on the node")
-_act(
+_slurm_fault("drained", "slurm.schedulable", "an administrator drained the node", reason="bad cable, ticket 4711")
+_slurm_fault("slurmd_dead", "slurm.responding", "slurmd does not run")
+_slurm_fault("node_hanging", "os.responds", "processes that are started on the node never end")
+_slurm_fault("prolog_failing", "slurm.prolog", "the prolog fails and Slurm drains the node")
+_slurm_fault("epilog_failing", "slurm.epilog", "the epilog fails and Slurm drains the node after the job")
+_slurm_fault("epilog_hanging", "slurm.completing", "the epilog of an ended job hangs")
+_slurm_fault("image_missing", "container.import", "the image file is missing for the node's Enroot")
+_slurm_fault("image_corrupt", "container.import", "image files are damaged on the node")
+_slurm_fault(
     "mount_source_missing",
     "container.mounts",
-    "a source of mounts is absent (our own plugin only)",
+    "a source of mounts is missing (the sandbox's own plugin only)",
     path="*/gpucluster-*",
 )
-_act("pyxis_missing", "container.plugin", "plugstack.conf of the node does not load Pyxis")
-_act("container_left", "container.leftovers", "a container of a job that was killed is left", job=4_000_000)
-_act("wrong_gres", "slurm.schedulable", "slurmd finds fewer GPUs than slurm.conf says", count=4)
+_slurm_fault("pyxis_missing", "container.plugin", "plugstack.conf of the node does not load Pyxis")
+_slurm_fault("container_left", "container.leftovers", "a container of a killed job remains", job=4_000_000)
+_slurm_fault("wrong_gres", "slurm.schedulable", "slurmd finds fewer GPUs than slurm.conf lists", count=4)

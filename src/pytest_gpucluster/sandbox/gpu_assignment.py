@@ -1,4 +1,4 @@
-"""The GPUs of this host, if it has any, dealt out to the virtual nodes."""
+"""The assignment of this host's GPUs, if it has any, to the virtual nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEV = Path("/dev")
 
 @dataclass(frozen=True)
 class GpuAssignment:
-    """What the nodes get. Simulated: no devices, and the hardware model says the rest."""
+    """The GPUs of the nodes. Simulated: no devices; the hardware model has the other values."""
 
     kind: str
     devices: tuple[Path, ...] = ()
@@ -31,7 +31,7 @@ class GpuAssignment:
 
 
 def assign(kind: str, nodes: int, gpus_per_node: int, transport: Transport) -> GpuAssignment:
-    """Choose real or simulated GPUs; SandboxError where real ones are asked for and do not suffice."""
+    """Return real or simulated GPUs; SandboxError if real ones are requested and too few."""
     if kind not in GPU_KINDS:
         raise SandboxError(f"GPUs are {', '.join(GPU_KINDS)}, not {kind!r}")
     if kind == "simulated":
@@ -46,13 +46,13 @@ def assign(kind: str, nodes: int, gpus_per_node: int, transport: Transport) -> G
     if kind == "real":
         raise SandboxError(
             f"{needed} real GPUs are needed for {nodes} nodes of {gpus_per_node}, this host has "
-            f"{min(len(present), len(names))}: ask for fewer, or for simulated ones"
+            f"{min(len(present), len(names))}: request fewer, or simulated ones"
         )
     return GpuAssignment("simulated")
 
 
 def null_devices(folder: Path, count: int) -> tuple[Path, ...]:
-    """Make what Slurm takes for GPUs without a driver: it asks only that they be character devices."""
+    """Create device files for Slurm without a driver: Slurm only requires character devices."""
     folder.mkdir()
     paths = tuple(folder / f"nvidia{number}" for number in range(count))
     for path in paths:

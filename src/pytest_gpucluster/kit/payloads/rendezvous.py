@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from pytest_gpucluster.kit.payloads.prelude import Failure, exit_now, expand, own_port, write_line
 
@@ -78,7 +78,7 @@ class Rendezvous:
     """
 
     def __init__(self, torch: Any, place: RankContext, timeout: float) -> None:
-        self.place, self.gone = place, {}  # type: Tuple[RankContext, Dict[int, str]]
+        self.place = place
         wait = dt.timedelta(seconds=timeout)
         try:
             stores = [torch.distributed.TCPStore(
@@ -95,7 +95,7 @@ class Rendezvous:
         self.control.set("about/%d" % self.place.rank, json.dumps(about))
         self.gather(timeout)
         self.control.wait(["everyone"], dt.timedelta(seconds=timeout + 30))
-        everyone = json.loads(self.control.get("everyone").decode())  # type: List[Dict[str, Any]]
+        everyone: List[Dict[str, Any]] = json.loads(self.control.get("everyone").decode())
         self.arrived = [it["rank"] for it in everyone]
         return everyone
 
@@ -177,7 +177,7 @@ class HeartbeatMonitor:
     def __init__(self, rendezvous: Rendezvous, ranks: Sequence[Mapping[str, Any]]) -> None:
         self.control, self.rendezvous, self.place = rendezvous.control, rendezvous, rendezvous.place
         self.about = {it["rank"]: it for it in ranks}
-        self.heard = {}  # type: Dict[int, Tuple[int, int]] # heartbeats, and periods since the last one
+        self.heard: Dict[int, Tuple[int, int]] = {}  # heartbeats, and periods since the last one
         self.answered = time.monotonic()
         self.over = threading.Event()
         self.thread = threading.Thread(target=self.watch, daemon=True)
