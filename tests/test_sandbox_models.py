@@ -541,6 +541,6 @@ def test_a_node_has_at_most_the_gpus_of_its_model() -> None:
 
 def test_an_unknown_model_is_refused() -> None:
     with pytest.raises(
-        SandboxError, match="no hardware model 'b300': there are a100, gb200, h100, h200, t4, v100"
+        SandboxError, match=r"unknown hardware model 'b300' \(known: a100, gb200, h100, h200, t4, v100"
     ):
         hardware.model("b300")

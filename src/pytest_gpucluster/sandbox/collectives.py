@@ -1,7 +1,7 @@
-"""The link model of the sandbox, and nccl-tests 2.19 as it would print on it. Standard library alone.
+"""The link model of the sandbox, and the output of nccl-tests 2.19 on it. Uses only the standard library.
 
-The sandbox copies this file into its state folder and runs it as all_reduce_perf and its like, on rank 0 of a step;
-the other ranks only log (simbin/all_reduce_perf). The curve follows recordings of 8 H200: t = t0 + S / B.
+The sandbox copies this file into its state folder and runs it as all_reduce_perf and the other programs, on rank 0 of
+a step; the other ranks only log (simbin/all_reduce_perf). The curve fits recordings of 8 H200: t = t0 + S / B.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 NVLS = {"2": 345.0, "4": 455.0, "8": 478.0}
 RING = {"2": 345.0, "4": 363.0, "8": 365.0}  # recorded
 LOCAL = 2150.0  # GB/s of a copy within one GPU, recorded
-PORT = 50.0 * 0.94  # GB/s of one 400 Gb/s port, as far as NCCL gets
-NO_GDR = 0.45  # share that is left where data go through host memory
+PORT = 50.0 * 0.94  # GB/s that NCCL reaches on one 400 Gb/s port
+NO_GDR = 0.45  # factor if data passes through host memory
 SOCKET = 3.1  # GB/s over TCP, recorded: 1.9 to 3.8
-START_US, NODE_US = 42.0, 9.0  # latency of the first bytes, and what each doubling of the nodes adds
+START_US, NODE_US = 42.0, 9.0  # latency of the first bytes, and of each doubling of the nodes
 NOISE = 0.004
 PAIR = 2
 SHARES = {"all_reduce": 1.0, "all_gather": 0.93, "reduce_scatter": 0.94, "broadcast": 0.92, "sendrecv": 0.8}
-# -g and its like take a value; these do not
+# options with a value
 _VALUED = "bBefigtnwcmodrzGpTaCRYxDNSJ"
 _LONG = {
     "minbytes": "b", "maxbytes": "e", "stepbytes": "i", "stepfactor": "f", "ngpus": "g", "nthreads": "t",
@@ -46,7 +46,7 @@ def factor_of(collective: str, ranks: int) -> float:
 
 @dataclass(frozen=True)
 class NodeHealth:
-    """How one node takes part; see hardware.CollectiveFaults."""
+    """The bandwidths and faults of one node; see hardware.CollectiveFaults."""
 
     speed: float = 1.0
     links: dict[str, float] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class NodeHealth:
 
 @dataclass(frozen=True)
 class CommunicatorModel:
-    """Who takes part: nodes in rank order with their health, GPUs that each node uses."""
+    """The communicator: {node: health} in rank order, and the number of GPUs per node."""
 
     nodes: dict[str, NodeHealth]
     gpus: int
@@ -81,8 +81,8 @@ class CommunicatorModel:
 
 
 def busbw(world: CommunicatorModel, collective: str, size: int) -> float:
-    """Return the bus bandwidth in GB/s at a message size in bytes, without noise; 0 for one rank."""
-    if world.ranks < 2:  # one rank moves nothing
+    """Return the bus bandwidth in GB/s for a message size in bytes, without noise; 0 for one rank."""
+    if world.ranks < 2:  # one rank transfers nothing
         return 0.0
     algbw = _peak(world) * SHARES.get(collective, 0.6) / factor_of(collective, world.ranks)
     start = START_US + NODE_US * math.log2(max(1, len(world.nodes)))
@@ -90,7 +90,7 @@ def busbw(world: CommunicatorModel, collective: str, size: int) -> float:
 
 
 def _peak(world: CommunicatorModel) -> float:
-    """Return what the slowest part carries, in GB/s."""
+    """Return the bandwidth of the slowest part in GB/s."""
     health = list(world.nodes.values())
     table = (health[0].nvls if world.nvls else {}) or health[0].ring
     counts = sorted(map(int, table))
@@ -123,7 +123,7 @@ def _links(world: CommunicatorModel) -> list[float]:
 
 
 def expand(hostlist: str) -> list[str]:
-    """Expand Slurm's gpu[01-03,07]; the sandbox's names have one bracket at most."""
+    """Return the names in a hostlist like gpu[01-03,07]; the sandbox's have at most one bracket."""
     match = re.fullmatch(r"([^\[]*)\[([^\]]*)\]", hostlist)
     if not match:
         return hostlist.split(",")
@@ -135,7 +135,7 @@ def expand(hostlist: str) -> list[str]:
 
 
 def size_of(text: str) -> int:
-    """Return bytes: 8, 1M, 4G."""
+    """Return the bytes of 8, 1M or 4G."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGkmg]?)B?", text)
     if not match:
         raise ValueError(text)
@@ -143,7 +143,7 @@ def size_of(text: str) -> int:
 
 
 def number(value: float, width: int) -> str:
-    """Write a number as nccl-tests does: as many digits as the column holds."""
+    """Return a number in the format of nccl-tests: with as many digits as fit into the column."""
     for digits in (2, 1, 0):
         text = f"{value:.{digits}f}"
         if len(text) <= width - (1 if digits else 0):
@@ -152,7 +152,7 @@ def number(value: float, width: int) -> str:
 
 
 def options(argv: list[str]) -> dict[str, str] | None:
-    """Read the command line; None where nccl-tests would print its usage."""
+    """Return the options of a command line; None if nccl-tests would print its usage."""
     found = {"b": "32M", "e": "32M", "i": "1M", "f": "1", "g": "1", "t": "1", "n": "20", "w": "1", "c": "1"}
     found |= {"o": "sum", "d": "float", "r": "0", "z": "0", "G": "0", "a": "1"}
     words = iter(argv)
@@ -185,7 +185,7 @@ def say(text: str = "") -> None:
 
 
 def main(program: str, argv: list[str], folder: Path, base: Path) -> int:
-    """Run as rank 0 of a step, or alone. Returns nccl-tests' exit status."""
+    """Run as rank 0 of a step, or alone. Return the exit status of nccl-tests."""
     chosen = options(argv)
     if chosen is None or not chosen["g"].isdecimal():
         say(
@@ -199,9 +199,11 @@ def main(program: str, argv: list[str], folder: Path, base: Path) -> int:
     tasks = int(size) if joined else 1
     nodes = expand(os.environ.get("SLURM_STEP_NODELIST", me)) if joined and tasks > 1 else [me]
     per_task = int(chosen["g"])
-    tasks_a_node = max(1, tasks // len(nodes))
+    tasks_per_node = max(1, tasks // len(nodes))
     health = {node: _health(folder, base, node) for node in nodes}
-    world = CommunicatorModel(health, tasks_a_node * per_task, os.environ.get("NCCL_NVLS_ENABLE", "1") != "0")
+    world = CommunicatorModel(
+        health, tasks_per_node * per_task, os.environ.get("NCCL_NVLS_ENABLE", "1") != "0"
+    )
     _heading(program, chosen)
     gpus = {node: _gpus(folder, base, node) for node in nodes}
     short = next((node for node in nodes if len(gpus[node]) < world.gpus), None)
@@ -221,7 +223,7 @@ def _frozen(folder: Path, node: str) -> bool:
     return (folder / node / "fault.hang").exists()
 
 
-def _run(  # private, called once
+def _run(
     world: CommunicatorModel, collective: str, program: str, chosen: dict[str, str], me: str, folder: Path
 ) -> int:
     if any(node.crash for node in world.nodes.values()):
@@ -243,7 +245,7 @@ def _run(  # private, called once
     measured = []
     for size in sizes(chosen):
         while any(_frozen(folder, node) for node in world.nodes):
-            time.sleep(0.2)  # a node that hangs keeps all waiting
+            time.sleep(0.2)  # all wait for a hung node
         halves = [_half(world, collective, size, noise) for _ in range(2)]
         measured += [half[2] for half in halves]
         say(_row(world, collective, size, chosen, halves=halves, wrong=wrong))
@@ -319,7 +321,7 @@ def _columns() -> None:
 
 
 def _log(world: CommunicatorModel, gpu: int, me: str) -> None:
-    """Print what rank `gpu` of this first node logs with NCCL_DEBUG=INFO."""
+    """Print the log of rank `gpu` of the first node with NCCL_DEBUG=INFO."""
     head = f"{me}:{os.getpid()}:{os.getpid()} [{gpu}] NCCL INFO"
     health = world.nodes[me]
     net = _net(health)
@@ -343,7 +345,7 @@ def _log(world: CommunicatorModel, gpu: int, me: str) -> None:
 
 def channels(rank: int, ranks: int, per_node: int, net: str, within: str) -> list[str]:
     """Return the ring's connections of one rank, as that rank logs them."""
-    if ranks < 2:  # one rank has nobody to talk to
+    if ranks < 2:  # one rank has no connection
         return []
     after, before = (rank + 1) % ranks, (rank - 1) % ranks
     lines = []
@@ -352,8 +354,8 @@ def channels(rank: int, ranks: int, per_node: int, net: str, within: str) -> lis
             f"Channel 00/0 : {before}[{before % per_node}] -> {rank}[{rank % per_node}] [receive] via NET/{net}"
         )
     same = after // per_node == rank // per_node
-    way = f"via {within}" if same else f"[send] via NET/{net}"
-    return [*lines, f"Channel 00/0 : {rank}[{rank % per_node}] -> {after}[{after % per_node}] {way}"]
+    path = f"via {within}" if same else f"[send] via NET/{net}"
+    return [*lines, f"Channel 00/0 : {rank}[{rank % per_node}] -> {after}[{after % per_node}] {path}"]
 
 
 def _net(health: NodeHealth) -> str:
@@ -381,17 +383,17 @@ def _gpus(folder: Path, base: Path, node: str) -> list[tuple[str, str]]:
     ]
 
 
-# -- rounds of groups, as the payload on torch.distributed measures them -------------------------------------
+# -- rounds of groups, like those of the payload on torch.distributed -------------------------------------
 
 
 def rounds(argv: list[str], folder: Path, base: Path) -> int:
-    """Measure a schedule of groups (JSON on stdin) round by round on the link model; one JSON line a group.
+    """Measure a schedule of groups (JSON on stdin) round by round on the link model; print one JSON line per group.
 
-    A member is a node, or one GPU of it, 'node:index'. A group that hangs costs its round's deadline once; whoever
-    was in it takes no further part.
+    A member is a node, or one of its GPUs, 'node:index'. A group that hangs lasts until its round's deadline; its
+    members take no part in later rounds.
     """
-    told = dict(zip(argv[::2], argv[1::2], strict=False))
-    size, deadline = int(told["-s"]), float(told.get("--deadline", "120"))
+    given = dict(zip(argv[::2], argv[1::2], strict=False))
+    size, deadline = int(given["-s"]), float(given.get("--deadline", "120"))
     nodes = expand(os.environ["SLURM_STEP_NODELIST"])
     gpus = int(os.environ["SLURM_STEP_NUM_TASKS"]) // len(nodes)
     health = {node: _health(folder, base, node) for node in nodes}
@@ -403,9 +405,9 @@ def rounds(argv: list[str], folder: Path, base: Path) -> int:
         hung = False
         health = {node: replace(was, hang=was.hang or _frozen(folder, node)) for node, was in health.items()}
         for members in groups:
-            said = _group(members, health, gpus, size=size, noise=noise, gone=gone)
-            hung |= said.pop("hung", False)
-            say(json.dumps({"round": number, "members": members, "size": size, "simulated": True, **said}))
+            result = _group(members, health, gpus, size=size, noise=noise, gone=gone)
+            hung |= result.pop("hung", False)
+            say(json.dumps({"round": number, "members": members, "size": size, "simulated": True, **result}))
         if hung:
             time.sleep(deadline)
     return 0
@@ -431,7 +433,7 @@ def _group(
         gone.update(names)
         return {"problem": "NCCL error: unhandled system error"}
     ranks = len(members) * world.gpus if ":" not in members[0] else len(members)
-    if ranks < 2:  # one rank moves nothing
+    if ranks < 2:  # one rank transfers nothing
         return {"problem": "one rank alone has no bus bandwidth"}
     if len(world.nodes) == 1 and ":" in members[0]:
         world = CommunicatorModel(world.nodes, 2)

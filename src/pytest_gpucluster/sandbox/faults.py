@@ -524,7 +524,10 @@ def _ib_errors(node: SimulatedNode, options: Options) -> None:
 
 
 @_fault(
-    "fabric.counters", "an InfiniBand link flapped until its counter reached the maximum", hca="mlx5_1", count=255
+    "fabric.counters",
+    "an InfiniBand link flapped until its counter reached the maximum",
+    hca="mlx5_1",
+    count=255,
 )
 def _ib_flaps(node: SimulatedNode, options: Options) -> None:
     _hca(node, options).counters["link_downed"] = int(options["count"])
@@ -674,7 +677,9 @@ def _burn_node_lost(node: SimulatedNode, options: Options) -> None:
 
 # -- Slurm itself --------------------------------------------------------------------------------------------
 
-_slurm_fault("drained", "slurm.schedulable", "an administrator drained the node", reason="bad cable, ticket 4711")
+_slurm_fault(
+    "drained", "slurm.schedulable", "an administrator drained the node", reason="bad cable, ticket 4711"
+)
 _slurm_fault("slurmd_dead", "slurm.responding", "slurmd does not run")
 _slurm_fault("node_hanging", "os.responds", "processes that are started on the node never end")
 _slurm_fault("prolog_failing", "slurm.prolog", "the prolog fails and Slurm drains the node")

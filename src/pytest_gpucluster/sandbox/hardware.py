@@ -1,4 +1,4 @@
-"""What a node of a hardware model is when it is healthy. The models themselves stand in models.py."""
+"""The properties of a healthy node of a hardware model. models.py has the models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 GIB_KB = 2**20  # kB in one GiB
-# Ports of the storage network, as a DGX has them beside those for GPU traffic
+# Rates of the storage ports of a DGX
 _STORAGE = ("100 Gb/sec (4X EDR)", "40 Gb/sec (4X QDR)")
 
 
@@ -46,7 +46,7 @@ class SimulatedGpuProcess:
 
 @dataclass
 class SimulatedGpu:
-    """One GPU, the `slot`-th. `fields`: name of --query-gpu to value, without unit. `links`: GB/s, None is inactive."""
+    """One GPU, the `slot`-th. `fields`: {name in --query-gpu: value without unit}. `links`: GB/s, None if inactive."""
 
     slot: int
     numa_node: int
@@ -105,19 +105,19 @@ class SimulatedProcess:
 
 @dataclass
 class CollectiveFaults:
-    """How a node takes part in collectives: factors on its bandwidth, and what else goes wrong with it."""
+    """Faults of a node in collectives: factors on its bandwidth, and failures."""
 
     speed: float = 1.0
-    links: dict[str, float] = field(default_factory=dict)  # peer node: factor on the link to it
+    links: dict[str, float] = field(default_factory=dict)  # {peer node: factor on the link}
     gdr: bool = True
     infiniband: bool = True
     wrong: int = 0
     hang: bool = False
     crash: bool = False
     swap_ranks: bool = False
-    leaf: list[str] = field(default_factory=list)  # nodes on the same leaf switch, where that is slow
-    uplink: float = 1.0  # factor on what leaves that leaf
-    crowd: float = 1.0  # factor where more than two nodes take part
+    leaf: list[str] = field(default_factory=list)  # nodes on the same slow leaf switch
+    uplink: float = 1.0  # factor on the traffic of that leaf to others
+    crowd: float = 1.0  # factor with more than two nodes
     nvls: dict[str, float] = field(
         default_factory=dict
     )  # of the model, see models.CollectiveRates; keys as JSON has them
@@ -128,17 +128,17 @@ class CollectiveFaults:
 
 @dataclass
 class BurninFaults:
-    """What goes wrong under load. Mappings are {GPU index: ...}, their keys as JSON has them."""
+    """Faults under load. Mappings are {GPU index as in JSON: ...}."""
 
-    slow: dict[str, float] = field(default_factory=dict)  # factor on products of matrices
+    slow: dict[str, float] = field(default_factory=dict)  # factor on matrix multiplication
     hbm: dict[str, float] = field(default_factory=dict)  # factor on memory bandwidth
     corrupt: dict[str, int] = field(default_factory=dict)  # results differ
-    ecc: dict[str, int] = field(default_factory=dict)  # uncorrectable errors a load
-    replay: dict[str, int] = field(default_factory=dict)  # PCIe replays a load
+    ecc: dict[str, int] = field(default_factory=dict)  # uncorrectable errors per load
+    replay: dict[str, int] = field(default_factory=dict)  # PCIe replays per load
     xid: dict[str, int] = field(default_factory=dict)  # Xid that the driver reports each load
     hot: dict[str, float] = field(default_factory=dict)  # degrees Celsius under load, and thermal slowdown
-    dcgm: dict[str, str] = field(default_factory=dict)  # what a failing test of dcgmi warns of
-    storage: bool = False  # what is read back differs
+    dcgm: dict[str, str] = field(default_factory=dict)  # warning of a failing test of dcgmi
+    storage: bool = False  # data that is read back differs
     memory: bool = False
     die_after: int = 0  # loads until the node's task is killed
     load: dict[str, Any] = field(default_factory=dict)  # of the model, see models.BurninRates
@@ -146,7 +146,7 @@ class BurninFaults:
 
 @dataclass
 class SimulatedNode:
-    """Everything that a simulated node shows."""
+    """All properties of a simulated node."""
 
     name: str
     spec: NodeModel
@@ -175,8 +175,8 @@ class SimulatedNode:
     load: str = "0.42 0.35 0.31"
     clock_offset: float = 0.0
     time_synchronised: bool = True
-    mtus: dict[str, int] = field(default_factory=dict)  # of interfaces, where they are not as they should be
-    address_of: str = ""  # of which node it has the address
+    mtus: dict[str, int] = field(default_factory=dict)  # {interface: wrong MTU}
+    address_of: str = ""  # the node whose address it has
     name_delay: float = 0.0
     systemd: bool = True
     network: CollectiveFaults = field(default_factory=CollectiveFaults)
@@ -184,7 +184,7 @@ class SimulatedNode:
 
 
 def healthy_node(name: str, number: int, gpus: int, spec: NodeModel, shared: str) -> SimulatedNode:
-    """Return a healthy node. `number` counts from 0; `shared` is the folder that all nodes really share."""
+    """Return a healthy node. `number` counts from 0; `shared` is the real folder that all nodes share."""
     if gpus > max(spec.most_gpus, spec.free_gpus):
         raise SandboxError(f"a node of the model {spec.name} has at most {spec.most_gpus} GPUs, not {gpus}")
     shown = [_gpu(name, index, gpus, spec) for index in range(gpus)]
@@ -224,7 +224,7 @@ def _network(spec: NodeModel) -> CollectiveFaults:
 
 
 def digest(*words: object) -> str:
-    """Return 64 hex digits that depend on the words alone: the same GPU has the same UUID in every sandbox."""
+    """Return 64 hex digits that depend only on the words: a GPU has the same UUID in every sandbox."""
     return hashlib.sha256("/".join(map(str, words)).encode()).hexdigest()
 
 
@@ -255,7 +255,7 @@ def _gpu(node: str, index: int, gpus: int, spec: NodeModel) -> SimulatedGpu:
         "q.module_id": str(index + 1),
         "q.pdi": f"0x{own[16:32]}",
         "q.board_id": f"0x{domain << 16 | bus << 8 | device:x}",
-        # of GB200: each node is of another rack, so its GPUs share an NVLink domain with no other node
+        # GB200: each node is in another rack, so no two nodes share an NVLink domain
         "fabric.clusterUuid": _cluster_uuid(node),
         "platform.chassis_serial_number": str(1_820_000_000_000 + int(digest(node, "chassis")[:8], 16)),
         "platform.gpu_fabric_guid": f"0x{own[32:48]}",
@@ -275,7 +275,7 @@ def _cluster_uuid(node: str) -> str:
 
 
 def _hcas(node: str, number: int, gpus: list[SimulatedGpu], spec: NodeModel) -> list[SimulatedHca]:
-    """Return the adapters for GPU traffic, and after them the ports of the storage network."""
+    """Return the adapters for GPU traffic, then the ports of the storage network."""
     kind = spec.adapters
     if kind is None:
         return []
@@ -309,7 +309,7 @@ def _hcas(node: str, number: int, gpus: list[SimulatedGpu], spec: NodeModel) -> 
 def _for_storage(hca: SimulatedHca, port: int) -> None:
     hca.link_layer, hca.interface, hca.lid, hca.mtu = "Ethernet", f"enp225s0f{port}", 0, 1024
     hca.rate = _STORAGE[port]
-    if port:  # not cabled
+    if port:  # without a cable
         hca.state, hca.phys_state = "1: DOWN", "3: Disabled"
 
 
@@ -438,7 +438,7 @@ _COUNTERS = (
     "VL15_dropped",
     "port_xmit_wait",
 )
-# What counters of a good port show: its link went down once as switches were brought up, and waiting is no error
+# Counters of a healthy port: its link went down once at the start of the switches, and waiting is not an error
 _BRING_UP = {"link_downed": 1, "port_xmit_discards": 5, "port_xmit_wait": 918_273_645}
 _KERNEL_LOG = (
     "[    0.000000] Linux version {kernel} (buildd@lcy02) (gcc 13.3.0) #{build}-Ubuntu SMP PREEMPT_DYNAMIC",
@@ -450,7 +450,7 @@ _KERNEL_LOG = (
     "[   14.870311] nvidia-uvm: Loaded the UVM driver, major device number 238.",
     "[   19.442190] EXT4-fs (md0): mounted filesystem with ordered data mode. Quota mode: none.",
 )
-# the greeting of the open kernel module, and of the closed one, which alone drives GPUs before Turing
+# the version lines of the open kernel module, and of the proprietary one, which GPUs before Turing need
 _NVRM_OPEN = (
     "[   12.114906] NVRM: loading NVIDIA UNIX Open Kernel Module for {machine}  {driver}  Release Build"
 )

@@ -1,8 +1,8 @@
-"""The hardware models that a sandbox simulates: which GPUs, processors and adapters a node has, and how they are wired.
+"""The hardware models of the sandbox: GPUs, processors and adapters of a node, and their topology.
 
-What nvidia-smi prints of each stands in data/gpus/MODEL.tsv and data/gpus/driver-BRANCH.tsv, as what differs from
-data/gpu-fields.tsv; sources stand there, and here beside each model. Rates are those that a healthy node reaches on the
-link model and in the simulated burn-in: they say nothing about a real cluster.
+data/gpus/MODEL.tsv and data/gpus/driver-BRANCH.tsv have the differences of nvidia-smi's values from
+data/gpu-fields.tsv; sources are given there, and here beside each model. Rates are those of a healthy node on the link
+model and in the simulated burn-in, not those of a real cluster.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class CpuModel:
     count: int
     numa_nodes: int
     sockets: int = 2
-    threads: int = 1  # a core
+    threads: int = 1  # per core
     memory_nodes: int = 0
     machine: str = "x86_64"
-    lscpu: tuple[tuple[str, str], ...] = ()  # rows that tell the processor
+    lscpu: tuple[tuple[str, str], ...] = ()  # rows that describe the processor
 
     def of_numa(self, node: int) -> list[int]:
-        """Return the CPUs of a NUMA node; second threads of the cores follow all first ones."""
+        """Return the CPUs of a NUMA node; the second threads of the cores come after all first ones."""
         cores = self.count // self.threads
         share = cores // self.numa_nodes if node < self.numa_nodes else 0
         return [
@@ -40,7 +40,7 @@ class CpuModel:
 
 @dataclass(frozen=True)
 class AdapterModel:
-    """The adapters for GPU traffic: `gpus_each` GPUs share one; and the rate of its port."""
+    """The adapters for GPU traffic; `gpus_each` GPUs share one."""
 
     gpus_each: int
     rate: str  # as /sys/class/infiniband/*/ports/1/rate
@@ -57,17 +57,17 @@ class AdapterModel:
 
 @dataclass(frozen=True)
 class CollectiveRates:
-    """What a healthy node reaches, in GB/s: within a node by number of GPUs (with multicast, and by rings), a port."""
+    """Bandwidth of a healthy node in GB/s: {GPUs: rate} within the node with multicast and with rings, and per port."""
 
     nvls: dict[int, float]
     ring: dict[int, float]
     port: float
-    within: str = "P2P/CUMEM"  # how GPUs of one node talk, as NCCL logs it
+    within: str = "P2P/CUMEM"  # transport between GPUs of one node, as NCCL logs it
 
 
 @dataclass(frozen=True)
 class BurninRates:
-    """What the simulated burn-in reaches on a healthy GPU: TFLOP/s by data type, GB/s, and what it shows meanwhile."""
+    """Results of the simulated burn-in on a healthy GPU: TFLOP/s by data type, GB/s, and sensors under load."""
 
     tflops: dict[str, float]
     hbm: float
@@ -81,7 +81,7 @@ class BurninRates:
 
 @dataclass(frozen=True)
 class GpuTopologyModel:
-    """What `nvidia-smi topo -m` shows: `gpus` is a matrix, or one word for any pair ('' counts the NVLinks).
+    """The cells of `nvidia-smi topo -m`: `gpus` is a matrix, or one cell for any pair ('': the number of NVLinks).
 
     `near` is the hop to an adapter behind the same PCIe switch, `numa` to one of the same NUMA node.
     """
@@ -97,7 +97,7 @@ class GpuTopologyModel:
 
 @dataclass(frozen=True, eq=False)
 class NodeModel:
-    """One kind of node. `memory_mib` is what the kernel reports; `addresses` are those of the GPUs on the PCI bus."""
+    """One kind of node. `memory_mib` is what the kernel reports; `addresses` are the PCI addresses of the GPUs."""
 
     name: str
     gres_type: str
@@ -115,14 +115,14 @@ class NodeModel:
     load: BurninRates
     adapters: AdapterModel | None
     wiring: GpuTopologyModel = GpuTopologyModel()
-    storage: int = 0  # further ports, of Ethernet: one is up, the others are not cabled
+    storage: int = 0  # Ethernet ports for storage: one is up, the others have no cable
     nvswitch: bool = True
     open_modules: bool = True
     kernel: str = "6.8.0-79-generic"
     iommu: str = "iommu=pt"
     governor: str = "performance"  # '' in virtual machines: no frequency scaling
     services: tuple[str, ...] = ()
-    free_gpus: int = 0  # up to so many where GPUs may share addresses
+    free_gpus: int = 0  # the maximum if GPUs may share addresses
 
     @property
     def noise(self) -> tuple[str, ...]:
@@ -133,13 +133,13 @@ class NodeModel:
 
     @property
     def most_gpus(self) -> int:
-        """How many GPUs such a node has at most."""
+        """The maximum number of GPUs of such a node."""
         return len(self.addresses)
 
 
 @cache
 def gpu_fields() -> tuple[tuple[str, tuple[str, ...], str, str], ...]:
-    """Return (name, aliases, unit, value) of every field on an H200; aliases ('!',) is for `nvidia-smi -q` only."""
+    """Return (name, aliases, unit, value) of every field on an H200; aliases ('!',): in `nvidia-smi -q` only."""
     rows = []
     for line in (DATA / "gpu-fields.tsv").read_text().splitlines():
         name, aliases, unit, value = line.split("\t")
@@ -151,7 +151,7 @@ def gpu_fields() -> tuple[tuple[str, tuple[str, ...], str, str], ...]:
 
 @cache
 def healthy_fields(spec: NodeModel) -> dict[str, str]:
-    """Return {name of --query-gpu or of a template: value} of a healthy GPU; what the driver lacks is left out."""
+    """Return {name in --query-gpu or in a template: value} of a healthy GPU, without fields that the driver lacks."""
     found = {name: value for name, _, _, value in gpu_fields()}
     for name in filter(None, (spec.driver and f"driver-{spec.driver}", spec.name)):
         path = DATA / "gpus" / f"{name}.tsv"
@@ -391,7 +391,7 @@ MODELS = {
             # A compute tray of GB200 NVL72, each node of the sandbox of another rack: topo -m, NUMA nodes and memory
             # as in public notes of such trays ("19-25,27-33": GPUs' memory is NUMA nodes without CPUs, all adapters
             # are SYS); addresses: tables of nvidia-smi; speed of a link: NVIDIA's Health Validation, NVLink checks.
-            # The NVSwitches are outside of the node: nvidia-imex runs there, nvidia-fabricmanager does not.
+            # The NVSwitches are outside the node: it runs nvidia-imex, not nvidia-fabricmanager.
             name="gb200",
             gres_type="gb200",
             profile="sandbox-gb200",
@@ -446,8 +446,8 @@ MODELS = {
 
 
 def model(name: str) -> NodeModel:
-    """Return a hardware model; SandboxError names those that there are."""
+    """Return a hardware model; SandboxError names the existing ones."""
     try:
         return MODELS[name]
     except KeyError:
-        raise SandboxError(f"no hardware model {name!r}: there are {', '.join(sorted(MODELS))}") from None
+        raise SandboxError(f"unknown hardware model {name!r} (known: {', '.join(sorted(MODELS))})") from None

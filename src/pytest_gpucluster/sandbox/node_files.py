@@ -1,6 +1,6 @@
-"""What a node of the hardware model shows, as files: the simulated tools only print and pick from them.
+"""The files of a simulated node, which the simulated tools print.
 
-A healthy node without a name is written once, as the base; each node's folder holds only what differs from it.
+A healthy node without a name is written once, as the base; each node's folder contains only the differences from it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox.hardware import SimulatedGpu, SimulatedHca, SimulatedNode
     from pytest_gpucluster.sandbox.layout import Layout
 
-# Tools of the host that the simulated ones may call; each becomes an upper-case variable of theirs.
+# Tools of the host that the simulated ones may call, as variables in upper case
 _HOST_TOOLS = (
     *(
         "awk",
@@ -48,20 +48,20 @@ _HOST_TOOLS = (
 )
 # all_reduce_perf under other names
 _NCCL_TESTS = ("all_gather_perf", "reduce_scatter_perf", "alltoall_perf", "broadcast_perf", "sendrecv_perf")
-# the option of a script's first line that leaves the options behind it to the script (mawk(1), gawk(1))
+# the option in a script's first line that passes all further options to the script (mawk(1), gawk(1))
 _AWK_SCRIPT = {"mawk": "-We", "gawk": "-E"}
-# the time of an answer: a process less where awk can tell it
+# the time of an answer: without a further process if awk has strftime
 _DATE_OF_AWK = "return strftime(layout)"
 _DATE_OF_PROCESS = """command = "%s '+" layout "'"
   command | getline line
   close(command)
   return line"""
-# of a node's folder: what prolog, epilog and acts leave there, and the deal of real GPUs
-_KEPT = ("prolog.", "epilog", "fault.", "gpu.", "enroot/")
+# files in a node's folder that prolog, epilog, faults and the assignment of real GPUs write
+_PRESERVED = ("prolog.", "epilog", "fault.", "gpu.", "enroot/")
 
 
 def write_simulated_tools(layout: Layout, transport: Transport) -> None:
-    """Put the simulated tools into the sandbox's simbin."""
+    """Write the simulated tools to the sandbox's simbin."""
     base = layout.root / "base"
     base.mkdir(exist_ok=True)
     texts = {path.name: path.read_text() for path in (hardware.DATA / "simbin").iterdir()}
@@ -88,7 +88,7 @@ def write_simulated_tools(layout: Layout, transport: Transport) -> None:
 
 
 def _has_strftime(awk: str, transport: Transport) -> bool:
-    """Say whether this awk has it: mawk since 1.3.4, gawk; others take it for a function that is not defined."""
+    """Return whether this awk has strftime (gawk; mawk since 1.3.4)."""
     try:
         return transport.run([awk, 'BEGIN { print strftime("ok") }'], timeout=60.0).stdout == "ok\n"
     except TransportError:
@@ -96,9 +96,9 @@ def _has_strftime(awk: str, transport: Transport) -> bool:
 
 
 def _nvidia_smi(layout: Layout, transport: Transport) -> str:
-    """Return the simulated nvidia-smi: a program of awk that reads its own options, where that awk can be told so."""
+    """Return the simulated nvidia-smi: an awk script, or a shell wrapper if this awk cannot pass options to a script."""
     found = {name: shutil.which(name, path=search_path()) or name for name in ("awk", "date", "sleep")}
-    awk = found["awk"]  # not where it leads to: an image has the one name only
+    awk = found["awk"]  # unresolved: an image has only this name
     places = {
         "@NODES@": json.dumps(str(layout.nodes), ensure_ascii=False),
         "@BASE@": json.dumps(str(layout.root / "base"), ensure_ascii=False),
@@ -117,9 +117,9 @@ def _nvidia_smi(layout: Layout, transport: Transport) -> str:
 
 
 def write_real_tools(layout: Layout, nodes: Mapping[str, tuple[int, ...]]) -> None:
-    """Put the wrapper of the real nvidia-smi there: each node sees its own GPUs, counted from 0.
+    """Write the wrapper of the real nvidia-smi: each node has its own GPUs, counted from 0.
 
-    The nodes are slices of the real host, which answers for itself otherwise. `nodes`: the host's GPU indices of each.
+    All other tools are those of the host. `nodes`: {node: indices of its GPUs on the host}.
     """
     (layout.root / "base").mkdir(exist_ok=True)
     real = shutil.which("nvidia-smi", path=search_path()) or "nvidia-smi"
@@ -132,7 +132,7 @@ def write_real_tools(layout: Layout, nodes: Mapping[str, tuple[int, ...]]) -> No
 
 
 def _write_tools(layout: Layout, texts: Mapping[str, str]) -> None:
-    """Write the tools, name: text, with what all of them share put in: a node opens one file for each."""
+    """Write the tools, {name: text}, each with the shared functions inlined, so that it opens one file only."""
     lines = (
         f"{name.upper().replace('-', '_')}={shlex.quote(path)}"
         for name in _HOST_TOOLS
@@ -147,37 +147,37 @@ def _write_tools(layout: Layout, texts: Mapping[str, str]) -> None:
     layout.simbin.mkdir(exist_ok=True)
     for name, text in texts.items():
         for mark, value in places.items():
-            text = text.replace(mark, value)  # noqa: PLW2901 - place after place
+            text = text.replace(mark, value)  # noqa: PLW2901 - one mark after the other
         tool = layout.simbin / name
         tool.write_text(text)
         tool.chmod(stat.S_IRWXU | stat.S_IRGRP | stat.S_IXGRP | stat.S_IROTH | stat.S_IXOTH)
 
 
-def write_base(layout: Layout, shown: Mapping[str, str]) -> None:
-    """Write what healthy nodes have in common, once."""
+def write_base(layout: Layout, contents: Mapping[str, str]) -> None:
+    """Write the files of a healthy node, once."""
     folder = layout.root / "base"
     if not (folder / "gpus").exists():
-        _write(folder, shown)
+        _write(folder, contents)
 
 
 def write_node(layout: Layout, node: SimulatedNode, base: Mapping[str, str]) -> None:
-    """Write what differs from the base, hide what the node lacks, and take away what was there before."""
+    """Write the differences from the base, hide files that the node lacks, and remove outdated files."""
     folder = layout.node(node.name)
-    shown = files(node)
-    hidden = [*node.hidden, *_lacking(shown, base)]
+    contents = files(node)
+    hidden = [*node.hidden, *_lacking(contents, base)]
     if hidden:
-        shown["hidden"] = _lines(hidden)
-    changed = {path: text for path, text in shown.items() if base.get(path) != text}
+        contents["hidden"] = _lines(hidden)
+    changed = {path: text for path, text in contents.items() if base.get(path) != text}
     for path in [path for path in folder.rglob("*") if path.is_file()]:
         name = str(path.relative_to(folder))
-        if name not in changed and not name.startswith(_KEPT):
+        if name not in changed and not name.startswith(_PRESERVED):
             path.unlink(missing_ok=True)
     _write(folder, changed)
 
 
-def _lacking(shown: Mapping[str, str], base: Mapping[str, str]) -> list[str]:
-    """Return the overlay paths that the base has and the node has not, whole folders where nothing is left."""
-    there = {str(parent) for path in shown for parent in PurePosixPath(path).parents} | shown.keys()
+def _lacking(contents: Mapping[str, str], base: Mapping[str, str]) -> list[str]:
+    """Return the overlay paths of the base that the node lacks; a folder if the node has nothing in it."""
+    there = {str(parent) for path in contents for parent in PurePosixPath(path).parents} | contents.keys()
     gone: set[str] = set()
     for path in base.keys() - there:
         top = path
@@ -187,17 +187,17 @@ def _lacking(shown: Mapping[str, str], base: Mapping[str, str]) -> list[str]:
     return sorted(gone)
 
 
-def _write(folder: Path, shown: Mapping[str, str]) -> None:
-    for name, text in shown.items():
+def _write(folder: Path, contents: Mapping[str, str]) -> None:
+    for name, text in contents.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(path.name + ".new")  # a tool may be reading the old one
+        new = path.with_name(path.name + ".new")  # atomic: a tool may be reading the old file
         new.write_text(text)
         new.replace(path)
 
 
 def files(node: SimulatedNode) -> dict[str, str]:
-    """Return {path below the node's folder: text}."""
+    """Return {path in the node's folder: text}."""
     return {
         **_gpu_files(node),
         **_network_files(node),
@@ -311,7 +311,7 @@ def _gpu_hop(node: SimulatedNode, one: SimulatedGpu, other: SimulatedGpu) -> str
 
 
 def _p2p(node: SimulatedNode) -> str:
-    """Return `nvidia-smi topo -p2p n`: with NVLinks of their own, GPUs reach only those that they are linked with."""
+    """Return `nvidia-smi topo -p2p n`: GPUs with direct NVLinks reach only their neighbours."""
     count = len(node.gpus)
     rows = [" \t\x1b[4m" + "".join(f"GPU{i}\t" for i in range(count)) + "\x1b[0m"]
     for i, one in enumerate(node.gpus):
@@ -331,7 +331,7 @@ def _reaches(node: SimulatedNode, one: SimulatedGpu, other: SimulatedGpu) -> str
 
 
 def network(node: SimulatedNode) -> dict[str, Any]:
-    """Return how a node takes part in collectives, as collectives.NodeHealth reads it."""
+    """Return a node's fields of collectives.NodeHealth."""
     active = sum(bool(hca.near) and hca.state.endswith("ACTIVE") for hca in node.hcas)
     return vars(node.network) | {"hcas": active}
 
@@ -379,7 +379,7 @@ def _ip_mtu(hca: SimulatedHca) -> int:
 
 
 def _lspci(node: SimulatedNode) -> str:
-    """Return as much of `lspci -vvv` as tells of bridges with Access Control Services, GPUs and adapters."""
+    """Return the bridges with Access Control Services, GPUs and adapters in `lspci -vvv`."""
     on = "+" if node.acs else "-"
     redirects = f"ReqRedir{on} CmpltRedir{on} UpstreamFwd{on}"
     control = f"\t\tACSCtl:\tSrcValid{on} TransBlk- {redirects} EgressCtrl- DirectTrans-"
@@ -432,11 +432,11 @@ def _ibv_devinfo(hca: SimulatedHca) -> str:
 
 
 def _hca_files(node: SimulatedNode) -> dict[str, str]:
-    shown: dict[str, str] = {}
+    contents: dict[str, str] = {}
     for hca in node.hcas:
         top = f"/sys/class/infiniband/{hca.name}"
         port = f"{top}/ports/1"
-        shown |= {
+        contents |= {
             f"{top}/fw_ver": hca.firmware,
             f"{top}/hca_type": hca.hca_type,
             f"{top}/board_id": hca.board,
@@ -453,8 +453,8 @@ def _hca_files(node: SimulatedNode) -> dict[str, str]:
             f"/sys/class/net/{hca.interface}/mtu": str(_ip_mtu(hca)),
             f"/sys/class/net/{hca.interface}/operstate": "up" if hca.state.endswith("ACTIVE") else "down",
         }
-        shown |= {f"{port}/counters/{name}": str(count) for name, count in hca.counters.items()}
-    return {path: text + "\n" for path, text in shown.items()}
+        contents |= {f"{port}/counters/{name}": str(count) for name, count in hca.counters.items()}
+    return {path: text + "\n" for path, text in contents.items()}
 
 
 # -- the operating system ------------------------------------------------------------------------------------
@@ -515,18 +515,22 @@ Leap status     : Normal
 def _lscpu(node: SimulatedNode) -> str:
     cpus, off = node.spec.cpus, sorted(node.offline_cpus)
     online = [cpu for cpu in range(cpus.count) if cpu not in off]
-    told = dict(cpus.lscpu)
+    known = dict(cpus.lscpu)
     rows = [
         ("Architecture", cpus.machine),
-        *((name, told[name]) for name in ("CPU op-mode(s)", "Address sizes", "Byte Order") if name in told),
+        *((name, known[name]) for name in ("CPU op-mode(s)", "Address sizes", "Byte Order") if name in known),
         ("CPU(s)", str(cpus.count)),
         ("On-line CPU(s) list", ranges(online)),
         *([("Off-line CPU(s) list", ranges(off))] if off else []),
-        *((name, told[name]) for name in ("Vendor ID", "Model name", "CPU family", "Model") if name in told),
+        *(
+            (name, known[name])
+            for name in ("Vendor ID", "Model name", "CPU family", "Model")
+            if name in known
+        ),
         ("Thread(s) per core", str(cpus.threads)),
         ("Core(s) per socket", str(cpus.count // cpus.threads // cpus.sockets)),
         ("Socket(s)", str(cpus.sockets)),
-        ("Stepping", told["Stepping"]),
+        ("Stepping", known["Stepping"]),
         ("NUMA node(s)", str(cpus.numa_nodes + cpus.memory_nodes)),
         *(
             (f"NUMA node{n} CPU(s)", ranges(sorted({*cpus.of_numa(n)} - {*off})))
@@ -537,7 +541,7 @@ def _lscpu(node: SimulatedNode) -> str:
 
 
 def ranges(numbers: list[int]) -> str:
-    """Write a sorted list as the kernel does: [0, 1, 2, 5] becomes '0-2,5'."""
+    """Return a sorted list in the kernel's format: '0-2,5' for [0, 1, 2, 5]."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:
@@ -560,7 +564,7 @@ def _overlay(node: SimulatedNode) -> dict[str, str]:
     cpus = node.spec.cpus
     online = [cpu for cpu in range(cpus.count) if cpu not in node.offline_cpus]
     cpu = "/sys/devices/system/cpu"
-    shown = {
+    contents = {
         "/etc/os-release": release,
         "/usr/lib/os-release": release,
         "/etc/hostname": f"{node.name}\n",
@@ -592,17 +596,17 @@ def _overlay(node: SimulatedNode) -> dict[str, str]:
         "/sys/kernel/security/lsm": "lockdown,capability,landlock,yama,apparmor\n",
     }
     for name in (*(f"nvidia{n}" for n in range(node.device_files)), "nvidiactl", "nvidia-uvm", "shm"):
-        shown[f"/dev/{name}"] = ""
+        contents[f"/dev/{name}"] = ""
     for numa in range(cpus.numa_nodes + cpus.memory_nodes):
-        shown[f"/sys/devices/system/node/node{numa}/cpulist"] = f"{ranges(sorted(cpus.of_numa(numa)))}\n"
+        contents[f"/sys/devices/system/node/node{numa}/cpulist"] = f"{ranges(sorted(cpus.of_numa(numa)))}\n"
     for number in online if node.governor else ():
-        shown[f"{cpu}/cpu{number}/cpufreq/scaling_governor"] = f"{node.governor}\n"
-    shown["/proc/sys/kernel/tainted"] = f"{node.taint}\n"
+        contents[f"{cpu}/cpu{number}/cpufreq/scaling_governor"] = f"{node.governor}\n"
+    contents["/proc/sys/kernel/tainted"] = f"{node.taint}\n"
     for name, value in node.sysctls.items():
-        shown[f"/proc/sys/{name.replace('.', '/')}"] = f"{value}\n"
+        contents[f"/proc/sys/{name.replace('.', '/')}"] = f"{value}\n"
     for module in node.modules:
-        shown[f"/sys/module/{module}/initstate"] = "live\n"
-    return shown | _hca_files(node)
+        contents[f"/sys/module/{module}/initstate"] = "live\n"
+    return contents | _hca_files(node)
 
 
 _NVRM = """\

@@ -45,9 +45,7 @@ if TYPE_CHECKING:
 MAX_NODES = 256
 NODE_KINDS = ("plain", "namespaced", "auto")
 SLURMD_DEAD = "slurmd_dead"  # the kind of fault
-_UMASK = (
-    0o022  # every user of the machine may use root's sandbox, unless the folder's parents forbid it
-)
+_UMASK = 0o022  # every user of the machine may use root's sandbox, unless the folder's parents forbid it
 _PATIENCE = 60.0  # seconds for the daemons to start, in addition to the time of the nodes
 
 
@@ -303,7 +301,9 @@ class Sandbox:
         )
         task_prolog = not containers.prepares_tasks
         layout.conf.write_text(
-            slurmconf.slurm_conf(layout, resources, self._addresses(state), user=user, task_prolog=task_prolog)
+            slurmconf.slurm_conf(
+                layout, resources, self._addresses(state), user=user, task_prolog=task_prolog
+            )
         )
         (layout.etc / "gres.conf").write_text(slurmconf.gres_conf(resources, files))
         accounting = self._accounting(state)
@@ -332,7 +332,9 @@ class Sandbox:
             addresses = [namespaces.address(number) for number in range(1, len(state.nodes) + 1)]
             daemon_addresses = slurmconf.own_hosts(_short_hostname(), namespaces.LOGIN_ADDRESS, addresses)
         else:
-            daemon_addresses = slurmconf.shared_host(self.layout, state.nodes, _short_hostname(), state.first_port)
+            daemon_addresses = slurmconf.shared_host(
+                self.layout, state.nodes, _short_hostname(), state.first_port
+            )
         accounting = self._accounting(state)
         if accounting is None:
             return daemon_addresses
@@ -439,7 +441,9 @@ class Sandbox:
             removed = [old for old in state.faults if node in (None, old.node) and kind in (None, old.kind)]
             remaining = tuple(old for old in state.faults if old not in removed)
             if kind is None:
-                removed += self._dead(state, {old.node for old in state.faults if old.kind == SLURMD_DEAD}, node)
+                removed += self._dead(
+                    state, {old.node for old in state.faults if old.kind == SLURMD_DEAD}, node
+                )
             changed = dataclasses.replace(state, faults=remaining)
             if state.gpus != "real":
                 shown = {old.node for old in removed if faults.find(old.kind).change is not None}
@@ -478,7 +482,9 @@ class Sandbox:
             return
         known = layout.state.exists() or not any(layout.root.iterdir())
         if not known:
-            raise SandboxError(f"{layout.root} is not the state folder of a sandbox: choose another, or remove it")
+            raise SandboxError(
+                f"{layout.root} is not the state folder of a sandbox: choose another, or remove it"
+            )
         self._stop_processes()
         shutil.rmtree(layout.root)
 
@@ -486,7 +492,9 @@ class Sandbox:
         state = self._state()
         root = str(self.layout.root)
         if state is not None and _controller_lives(state):
-            with contextlib.suppress(SandboxError):  # without the packages the processes must end all the same
+            with contextlib.suppress(
+                SandboxError
+            ):  # without the packages the processes must end all the same
                 self._daemons(state).cancel_jobs(patience=5.0)
         namespaces.Namespaces(self.layout, self._transport, daemons.search_path()).stop()
         known = dict(state.processes) if state is not None and state.boot_id == processes.boot_id() else {}
