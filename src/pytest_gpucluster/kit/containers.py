@@ -77,7 +77,7 @@ class ImageImport:
 
 
 class NamedContainers:
-    """The images of one allocation. `say` gets progress lines; `keep` leaves the containers on the nodes."""
+    """The images of one allocation. `report` gets progress lines; `keep` leaves the containers on the nodes."""
 
     def __init__(
         self,
@@ -87,11 +87,11 @@ class NamedContainers:
         *,
         deadline: float = 600.0,
         keep: bool = False,
-        say: Callable[[str], None] | None = None,
+        report: Callable[[str], None] | None = None,
     ) -> None:
         self._slurm, self._allocation, self._channel = slurm, allocation, channel
         self._deadline, self._keep = deadline, keep
-        self._say = say or (lambda _line: None)
+        self._report = report or (lambda _line: None)
         self._known: dict[str, ImageImport] = {}
         self._count = itertools.count()
 
@@ -186,7 +186,7 @@ class NamedContainers:
                 if match and match[1] != name:
                     outdated.setdefault(match[1], []).append(node)
         for old, nodes in outdated.items():
-            self._say(f"{old} on {hostlist.fold(nodes)} is outdated: removed")
+            self._report(f"{old} on {hostlist.fold(nodes)} is outdated: removed")
             self.remove(old, nodes)
         return tuple(dict.fromkeys(node for nodes in outdated.values() for node in nodes))
 
@@ -209,7 +209,7 @@ class NamedContainers:
             except StepError as error:
                 # no task started: the messages of Slurm and Pyxis apply to every node
                 return StepResult(error.rc or 1, (), error.stderr, 0.0, " ".join(error.argv)), str(error)
-        self._say(
+        self._report(
             f"imported {image} on {sum(t.ok for t in result.tasks)} of {len(nodes)} nodes: "
             f"{time.monotonic() - begin:.1f} s"
         )
@@ -221,9 +221,9 @@ class NamedContainers:
 
         def report() -> None:
             while not done.wait(PROGRESS):
-                self._say(f"{what}: {time.monotonic() - begin:.0f} s so far")
+                self._report(f"{what}: {time.monotonic() - begin:.0f} s so far")
 
-        self._say(what)
+        self._report(what)
         thread = threading.Thread(target=report, name="import", daemon=True)
         thread.start()
         try:

@@ -178,7 +178,7 @@ def sizes(chosen: dict[str, str]) -> list[int]:
     return found
 
 
-def say(text: str = "") -> None:
+def print_line(text: str = "") -> None:
     """Print a line at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
@@ -188,7 +188,7 @@ def main(program: str, argv: list[str], folder: Path, base: Path) -> int:
     """Run as rank 0 of a step, or alone. Return the exit status of nccl-tests."""
     chosen = options(argv)
     if chosen is None or not chosen["g"].isdecimal():
-        say(
+        print_line(
             f"USAGE: {program} \n\t[-t,--nthreads <num threads>] \n\t[-g,--ngpus <gpus per thread>] \n\t[-h,--help]"
         )
         return 0
@@ -208,9 +208,9 @@ def main(program: str, argv: list[str], folder: Path, base: Path) -> int:
     gpus = {node: _gpus(folder, base, node) for node in nodes}
     short = next((node for node in nodes if len(gpus[node]) < world.gpus), None)
     if short:
-        say(f"Invalid number of GPUs: {world.gpus} requested but only {len(gpus[short])} were found.")
-        say("Please check the number of processes and GPUs per process.")
-        say(f" .. {short} pid {os.getpid()}: Test failure common.cu:1454")
+        print_line(f"Invalid number of GPUs: {world.gpus} requested but only {len(gpus[short])} were found.")
+        print_line("Please check the number of processes and GPUs per process.")
+        print_line(f" .. {short} pid {os.getpid()}: Test failure common.cu:1454")
         return 5
     _devices(world, gpus)
     if os.environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
@@ -232,8 +232,8 @@ def _run(
             if world.nodes[me].crash
             else "remote process exited or there was a network error"
         )
-        say(f"{me}: Test NCCL failure common.cu:303 '{cause} / '")
-        say(f" .. {me} pid {os.getpid()}: Test failure common.cu:1454")
+        print_line(f"{me}: Test NCCL failure common.cu:303 '{cause} / '")
+        print_line(f" .. {me} pid {os.getpid()}: Test failure common.cu:1454")
         return 3
     _columns()
     if any(node.hang for node in world.nodes.values()):
@@ -248,11 +248,11 @@ def _run(
             time.sleep(0.2)  # all wait for a hung node
         halves = [_half(world, collective, size, noise) for _ in range(2)]
         measured += [half[2] for half in halves]
-        say(_row(world, collective, size, chosen, halves=halves, wrong=wrong))
+        print_line(_row(world, collective, size, chosen, halves=halves, wrong=wrong))
     rows = len(measured) // 2
-    say(f"# Out of bounds values : {rows * 2 if wrong else 0} {'FAILED' if wrong else 'OK'}")
-    say(f"# Avg bus bandwidth    : {sum(measured) / max(1, len(measured)):g} ")
-    say(f"#\n# Collective test concluded: {program}\n#\n")
+    print_line(f"# Out of bounds values : {rows * 2 if wrong else 0} {'FAILED' if wrong else 'OK'}")
+    print_line(f"# Avg bus bandwidth    : {sum(measured) / max(1, len(measured)):g} ")
+    print_line(f"#\n# Collective test concluded: {program}\n#\n")
     return 7 if wrong else 0
 
 
@@ -289,14 +289,14 @@ def _row(
 def _heading(program: str, chosen: dict[str, str]) -> None:
     factor = int(chosen["f"])
     step = f"{factor}(factor)" if factor > 1 else f"{size_of(chosen['i'])}(bytes)"
-    say("# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809")
-    say(f"# Collective test starting: {program}")
-    say(
+    print_line("# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809")
+    print_line(f"# Collective test starting: {program}")
+    print_line(
         f"# nThread {chosen['t']} nGpus {chosen['g']} minBytes {size_of(chosen['b'])} maxBytes {size_of(chosen['e'])} "
         f"step: {step} warmup iters: {chosen['w']} iters: {chosen['n']} agg iters: {chosen['a']} "
         f"validation: {chosen['c']} graph: {chosen['G']} unalign: 0"
     )
-    say("#\n# Using devices")
+    print_line("#\n# Using devices")
 
 
 def _devices(world: CommunicatorModel, gpus: dict[str, list[tuple[str, str]]]) -> None:
@@ -305,7 +305,7 @@ def _devices(world: CommunicatorModel, gpus: dict[str, list[tuple[str, str]]]) -
         for gpu in range(world.gpus):
             device = 0 if health.swap_ranks and gpu == 1 else gpu
             name, bus = gpus[node][device]
-            say(
+            print_line(
                 f"#  Rank {rank:>2} Group  0 Pid {4000 + number_of_node * 16 + gpu:>6} on {node:>10} "
                 f"device {device:>2} [{bus}] {name}"
             )
@@ -314,10 +314,10 @@ def _devices(world: CommunicatorModel, gpus: dict[str, list[tuple[str, str]]]) -
 
 def _columns() -> None:
     names, units = "    time   algbw   busbw  #wrong ", "    (us)  (GB/s)  (GB/s)         "
-    say("#")
-    say("#" + " " * 62 + "out-of-place" + " " * 23 + "in-place          ")
-    say("#       size         count      type   redop    root " + names + names)
-    say("#        (B)    (elements)                           " + units + units)
+    print_line("#")
+    print_line("#" + " " * 62 + "out-of-place" + " " * 23 + "in-place          ")
+    print_line("#       size         count      type   redop    root " + names + names)
+    print_line("#        (B)    (elements)                           " + units + units)
 
 
 def _log(world: CommunicatorModel, gpu: int, me: str) -> None:
@@ -326,21 +326,21 @@ def _log(world: CommunicatorModel, gpu: int, me: str) -> None:
     health = world.nodes[me]
     net = _net(health)
     if gpu == 0:
-        say(f"{head} NCCL version 2.28.9+cuda13.0")
-        say(
+        print_line(f"{head} NCCL version 2.28.9+cuda13.0")
+        print_line(
             f"{head} NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eno1:10.1.0.1<0>"
             if health.infiniband
             else f"{head} NET/IB : No device found."
         )
-    say(f"{head} Using network {net.split('/')[0]}")
-    say(
+    print_line(f"{head} Using network {net.split('/')[0]}")
+    print_line(
         f"{head} ncclCommInitRankConfig comm 0x55f716{gpu:06x} rank {gpu} nranks {world.ranks} "
         f"cudaDev {gpu} nvmlDev {gpu} busId {gpu:x}0 commId 0xc1ddbf9b406d02b6 - Init START"
     )
     for line in channels(gpu, world.ranks, world.gpus, net, health.within):
-        say(f"{head} {line}")
+        print_line(f"{head} {line}")
     if world.nvls and health.nvls and world.gpus > 1:
-        say(f"{head} NVLS multicast support is available on dev {gpu} (NVLS_NCHANNELS 16)")
+        print_line(f"{head} NVLS multicast support is available on dev {gpu} (NVLS_NCHANNELS 16)")
 
 
 def channels(rank: int, ranks: int, per_node: int, net: str, within: str) -> list[str]:
@@ -407,7 +407,9 @@ def rounds(argv: list[str], folder: Path, base: Path) -> int:
         for members in groups:
             result = _group(members, health, gpus, size=size, noise=noise, gone=gone)
             hung |= result.pop("hung", False)
-            say(json.dumps({"round": number, "members": members, "size": size, "simulated": True, **result}))
+            print_line(
+                json.dumps({"round": number, "members": members, "size": size, "simulated": True, **result})
+            )
         if hung:
             time.sleep(deadline)
     return 0

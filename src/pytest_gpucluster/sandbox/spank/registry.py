@@ -73,7 +73,7 @@ class Registry:
 
     def manifest(self, reference: str) -> dict[str, Any]:
         """Return the manifest for this machine."""
-        say("INFO", "Fetching image manifest list")
+        log("INFO", "Fetching image manifest list")
         found = self._json(f"manifests/{reference}", *LISTS, *MANIFESTS)
         if "manifests" not in found:
             return found
@@ -81,7 +81,7 @@ class Registry:
         for entry in found["manifests"]:
             here = entry.get("platform", {})
             if (here.get("os"), here.get("architecture")) == ("linux", wanted):
-                say("INFO", "Fetching image manifest")
+                log("INFO", "Fetching image manifest")
                 return self._json(f"manifests/{entry['digest']}", *MANIFESTS)
         raise PullError(f"Image has no layers for linux/{wanted}")
 
@@ -121,7 +121,7 @@ class Registry:
 
     def _authenticate(self, challenge: str) -> bool:
         """Get a token without a password; return whether there is one."""
-        say("INFO", "Authenticating with user: <anonymous>")
+        log("INFO", "Authenticating with user: <anonymous>")
         fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
         if not challenge.lower().startswith("bearer ") or not fields.get("realm", "").startswith("https://"):
             return False
@@ -224,7 +224,7 @@ def pull(uri: str, root: Path) -> None:
     layers = [layer["digest"] for layer in manifest.get("layers", ())]
     if not layers:
         raise PullError(f"Image has no layers: {uri}")
-    say("INFO", f"Downloading {len(layers)} missing layers...")
+    log("INFO", f"Downloading {len(layers)} missing layers...")
     for digest in layers:
         with tempfile.TemporaryFile() as layer:
             registry.layer(digest, layer)
@@ -236,7 +236,7 @@ def pull(uri: str, root: Path) -> None:
         target.write_text(text)
 
 
-def say(level: str, text: str) -> None:
+def log(level: str, text: str) -> None:
     """Print a line in Enroot's format."""
     sys.stderr.write(f"[{level}] {text}\n")
 
@@ -245,5 +245,5 @@ if __name__ == "__main__":
     try:
         pull(sys.argv[1], Path(sys.argv[2]))
     except (PullError, OSError, tarfile.TarError, ValueError, KeyError) as error:
-        say("ERROR", str(error) or type(error).__name__)
+        log("ERROR", str(error) or type(error).__name__)
         sys.exit(1)

@@ -79,7 +79,7 @@ def found(
         profiles = {session.nodes[node].profile.gpu is not None for node in nodes}
         gpus = min((session.inventory[node].gpus for node in nodes), default=0) if profiles == {True} else 0
         store = NamedContainers(
-            held.slurm, held, session.need_channel(), deadline=claim.deadline, keep=claim.keep, say=say
+            held.slurm, held, session.need_channel(), deadline=claim.deadline, keep=claim.keep, report=say
         )
         stores.append(store)
         try:

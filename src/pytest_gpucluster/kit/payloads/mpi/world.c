@@ -42,7 +42,7 @@ static void plain(char *to, size_t room, const char *from)
     to[used] = '\0';
 }
 
-static void say(const char *line)
+static void print_line(const char *line)
 {
     char whole[4096];
     int length = snprintf(whole, sizeof whole, MARK "%s\n", line);
@@ -73,7 +73,7 @@ static int where(void)
     library(version, sizeof version);
     snprintf(line, sizeof line, "{\"kind\": \"where\", \"host\": \"%s\", \"node\": \"%s\", \"library\": \"%s\"}",
              host, node, version);
-    say(line);
+    print_line(line);
     return 0;
 }
 
@@ -135,7 +135,7 @@ static void measure_pair(int rank, int one, int two)
     if (first) {
         snprintf(line, sizeof line, "{\"kind\": \"pair\", \"ranks\": [%d, %d], \"latency\": %.9g, \"bandwidth\": %.9g}",
                  one, two, small, LARGE / large);
-        say(line);
+        print_line(line);
     }
     free(buffer);
 }
@@ -189,7 +189,7 @@ int main(int argc, char **argv)
              "{\"kind\": \"rank\", \"rank\": %d, \"size\": %d, \"host\": \"%s\", \"node\": \"%s\", \"pid\": %d, "
              "\"threads\": \"%s\", \"wrong\": %d, \"of\": %d, \"library\": \"%s\"}",
              rank, size, host, node, (int)getpid(), level_name(level), wrong, COUNT, version);
-    say(line);
+    print_line(line);
     int *leaders = malloc((size_t)size * sizeof *leaders);
     if (!leaders) MPI_Abort(MPI_COMM_WORLD, 4);
     int nodes = find_leaders(size, host, node, leaders);
