@@ -415,7 +415,7 @@ def test_room_is_free_blocks_and_rights() -> None:
         EnrootSpace("data", "/d d", 40960, writable=True),
         EnrootSpace("temp", "/t", 512, writable=False),
     )
-    with pytest.raises(ProbeError, match="space of enroot:  not understood: 'data x'"):
+    with pytest.raises(ProbeError, match="space of enroot: not understood: 'data x'"):
         read_space(Answer("gpu01", 0, b"data x\n", b""))
 
 

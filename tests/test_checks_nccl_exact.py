@@ -128,7 +128,7 @@ def test_ranks_on_other_nodes() -> None:
     spread = "virtual nodes of one host need Slurm's task labels (srun --label); otherwise check the hostfile"
     verdict = judged(with_rank(run_of(), 3, host="gpu09"))
     assert verdict.findings == (Finding("nodes", "ranks on gpu[01-02,09]", "ranks on gpu[01-02]"),)
-    assert (verdict.cause, verdict.hint) == ("nodes not requested:  gpu09", spread)
+    assert (verdict.cause, verdict.hint) == ("nodes not requested: gpu09", spread)
     away = with_rank(with_rank(run_of(), 2, host="gpu01", bus_id="a"), 3, host="gpu01", bus_id="b")
     verdict = judged(away)
     assert verdict.findings == (Finding("nodes", "ranks on gpu01", "ranks on gpu[01-02]"),)

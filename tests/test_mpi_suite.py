@@ -191,14 +191,14 @@ def test_lines_of_a_world_end_with_their_bracket() -> None:
     assert read_world(LINE + " x\n") == MpiWorld((), ())
     assert read_world('gpucluster-mpi {"kind": "other"}\n') == MpiWorld((), ())
     for line, words in (
-        ("gpucluster-mpi {}", "line of the MPI program not understood:  {} ('kind')"),
-        ("gpucluster-mpi {x}", "line of the MPI program not understood:  {x} ("),
+        ("gpucluster-mpi {}", "line of the MPI program not understood: {} ('kind')"),
+        ("gpucluster-mpi {x}", "line of the MPI program not understood: {x} ("),
         (
             without,
-            f"line of the MPI program not understood:  {without[15:135]} ('of')",
+            f"line of the MPI program not understood: {without[15:135]} ('of')",
         ),
-        (LINE.replace('"rank": 1,', '"rank": null,'), "line of the MPI program not understood:  "),
-        (LINE.replace('"rank": 1,', '"rank": 1e999,'), "line of the MPI program not understood:  "),
+        (LINE.replace('"rank": 1,', '"rank": null,'), "line of the MPI program not understood: "),
+        (LINE.replace('"rank": 1,', '"rank": 1e999,'), "line of the MPI program not understood: "),
     ):
         with pytest.raises(ProbeError) as caught:
             read_world(line)
@@ -520,14 +520,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(2), rank(3, node="gpu09")))),
         "failed",
         "",
-        ["ranks 3: on gpu09, which was not requested /  on gpu[01-02]", "gpu02: 1 ranks / 2 ranks"],
+        ["ranks 3: on gpu09, which was not requested / on gpu[01-02]", "gpu02: 1 ranks / 2 ranks"],
         ["mpi_ranks 4 ranks mpirun, c"],
     ),
     (
         lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(2), rank(3, node="")))),
         "failed",
         "",
-        ["ranks 3: on an unknown host, which was not requested /  on gpu[01-02]", "gpu02: 1 ranks / 2 ranks"],
+        ["ranks 3: on an unknown host, which was not requested / on gpu[01-02]", "gpu02: 1 ranks / 2 ranks"],
         ["mpi_ranks 4 ranks mpirun, c"],
     ),
     (
@@ -1080,7 +1080,7 @@ def test_ranks_on_hosts_that_were_not_asked_for(sandbox: Sandbox, frameworks: Pa
     )  # fmt: skip
     assert names(run.outcomes, "failed") == ["test_world[mpirun-c]"]
     said = why(run, "test_world[mpirun-c]")
-    assert "ranks 2, 3: on gpu03, which was not requested /  on gpu[01-02]" in said
+    assert "ranks 2, 3: on gpu03, which was not requested / on gpu[01-02]" in said
 
 
 def test_one_node_without_mpi_is_named_and_the_others_go_on(

@@ -76,8 +76,8 @@ def with_rank(run: NcclRun, which: int, **change: Any) -> NcclRun:
         ),  # one GPU a task: nothing tells them apart, and NCCL itself finds a GPU twice
         (("0x1b", "0x1b"), (0, 1), ""),  # of two domains
         (("0x1b", "0x1c"), (0, 0), ""),
-        (("0x1b", "0x1b"), (0, 0), "GPU 0x1b device 0 of gpu01: ranks 0, 1 / one rank a GPU"),
-        (("0000:00:00", "0000:00:00"), (0, 1), "GPU 0000:00:00 of gpu01: ranks 0, 1 / one rank a GPU"),
+        (("0x1b", "0x1b"), (0, 0), "GPU 0x1b device 0 of gpu01: ranks 0, 1 / one rank per GPU"),
+        (("0000:00:00", "0000:00:00"), (0, 1), "GPU 0000:00:00 of gpu01: ranks 0, 1 / one rank per GPU"),
     ],
 )
 def test_a_gpu_is_shared_where_nothing_else_explains_its_name(
@@ -114,8 +114,8 @@ def test_eight_gpus_of_a_recording() -> None:
         (replace(run_of(), ranks=run_of().ranks[:3]), "ranks 3: missing"),
         (run_of(gpus=3, world=6), "ranks 4, 5: too many"),
         (with_rank(run_of(), 1, rank=0), "ranks 0: more than once"),
-        (with_rank(run_of(), 1, bus_id="0000:06:00"), "GPU 0000:06:00 of gpu01: ranks 0, 1 / one rank a GPU"),
-        (with_rank(with_rank(run_of(), 1, bus_id="-"), 0, bus_id="-"), "ranks 0, 1: no GPU named / a GPU each"),
+        (with_rank(run_of(), 1, bus_id="0000:06:00"), "GPU 0000:06:00 of gpu01: ranks 0, 1 / one rank per GPU"),
+        (with_rank(with_rank(run_of(), 1, bus_id="-"), 0, bus_id="-"), "ranks 0, 1: no GPU named / one GPU each"),
         (with_rank(run_of(), 3, host="gpu09"), "nodes: ranks on gpu[01-02,09] / ranks on gpu[01-02]"),
         (with_rank(run_of(), 3, host="gpu01", bus_id="x"), "gpu01: 3 ranks / 2 ranks"),
         (run_of(out_of_bounds=3), "data: 3 values out of bounds"),
@@ -181,7 +181,7 @@ def test_all_tasks_on_one_asked_node_are_no_virtual_nodes() -> None:
         ("mpi-pmi2.txt", "pmi2", "gpu[01-04]", "the step ran with --mpi=pmi2", "srun --mpi=pmix"),
         ("mpi-pmix.txt", "pmix", "run", "step launch failed: launch_p_step_launch: StepId=6.0", "slurmd's log"),
         ("torch-duplicate-gpu.txt", None, "gpu[01-04]",
-         "ranks 0 (gpu01), 2 (gpu02), 4 (gpu03), 6 (gpu04) share the GPU at bus id 60", "a GPU of its own"),
+         "ranks 0 (gpu01), 2 (gpu02), 4 (gpu03), 6 (gpu04) share the GPU at bus id 60", "needs its own GPU"),
         ("nccl-toomany.txt", None, "run", "9 requested but only 8 were found", "--gpus-per-node"),
     ],
 )  # fmt: skip

@@ -125,7 +125,7 @@ def test_an_nvidia_smi_that_hangs_costs_its_own_section_and_the_later_ones(
     assert nvidia_smi.parse_gpus(answer).cut_off == "nvlink"
     with pytest.raises(NotAvailable, match="exit 124"):
         nvidia_smi.parse_nvlink(answer)
-    with pytest.raises(NotAvailable, match="not asked"):
+    with pytest.raises(NotAvailable, match="not queried"):
         nvidia_smi.parse_topology(answer)
 
 
