@@ -23,7 +23,7 @@ from plugin_helpers import left_behind, sandbox_folder, wait_for
 from pytest_gpucluster import config
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core.errors import SandboxError
-from pytest_gpucluster.sandbox import Sandbox, faults, hardware, processes, slurmconf, spank
+from pytest_gpucluster.sandbox import Sandbox, faults, models, processes, slurmconf, spank
 from pytest_gpucluster.sandbox.daemons import SlurmDaemons, find_programs
 from pytest_gpucluster.sandbox.sandbox import node_names
 
@@ -412,7 +412,7 @@ def test_jobs_beyond_the_limits_are_refused(sandbox: Sandbox) -> None:
 
 def test_the_default_gpu_of_a_fault_is_one_that_the_nodes_have() -> None:
     missing = faults.find("gpu_missing")
-    h200 = hardware.model("h200")
+    h200 = models.model("h200")
     assert faults.resolve_options(missing, {}, h200, 8)["gpu"] == 5
     assert faults.resolve_options(missing, {}, h200, 4)["gpu"] == 3
     assert (

@@ -17,7 +17,7 @@ from pytest_gpucluster import config
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.report.events import read_events
-from pytest_gpucluster.sandbox import Sandbox, faults, hardware
+from pytest_gpucluster.sandbox import Sandbox, faults, hardware, models
 from pytest_gpucluster.sandbox import node_files as render
 from pytest_gpucluster.sandbox.collectives import CommunicatorModel, NodeHealth, busbw
 from pytest_gpucluster.sandbox.layout import Layout
@@ -146,7 +146,7 @@ def test_values_of_another_model_are_found(running: tuple[str, Sandbox, Path]) -
 
 
 def node_of(model: str, gpus: int | None = None) -> SimulatedNode:
-    spec = hardware.model(model)
+    spec = models.model(model)
     return hardware.healthy_node("gpu02", 1, spec.gpus if gpus is None else gpus, spec, "/state/shared")
 
 
@@ -543,4 +543,4 @@ def test_an_unknown_model_is_refused() -> None:
     with pytest.raises(
         SandboxError, match=r"unknown hardware model 'b300' \(known: a100, gb200, h100, h200, t4, v100"
     ):
-        hardware.model("b300")
+        models.model("b300")

@@ -11,7 +11,7 @@ from plugin_helpers import wait_for
 
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core.errors import SandboxError
-from pytest_gpucluster.sandbox import Sandbox, collectives, faults, hardware
+from pytest_gpucluster.sandbox import Sandbox, collectives, faults, hardware, models
 from pytest_gpucluster.sandbox import node_files as render
 from pytest_gpucluster.sandbox.collectives import CommunicatorModel, NodeHealth, busbw
 
@@ -187,7 +187,7 @@ def test_hanging_node(sandbox: Sandbox) -> None:
 
 
 def test_every_fault_changes_what_the_node_shows() -> None:
-    spec = hardware.model("h200")
+    spec = models.model("h200")
     shared = "/state/shared"
     healthy = render.files(hardware.healthy_node("gpu02", 1, 8, spec, shared))
     silent = []

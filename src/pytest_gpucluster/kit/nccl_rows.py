@@ -81,7 +81,7 @@ def bus_factor(collective: str, ranks: int) -> float:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """The columns of a table, as its header names them."""
 
     leading: tuple[str, ...]
@@ -98,7 +98,7 @@ class Layout:
         return len(self.leading) + sum(map(len, self.halves)) + self.iters + 2 * self.stamped
 
 
-def layout_of(columns: Sequence[str]) -> Layout | None:
+def layout_of(columns: Sequence[str]) -> TableLayout | None:
     """Return the layout of the rows under a column header, None if it is unknown."""
     names = [*columns]
     stamped = names[-1:] == ["timestamp"]
@@ -119,7 +119,7 @@ def layout_of(columns: Sequence[str]) -> Layout | None:
     if not (good and known and last in ("#wrong", "error", "res")):
         return None
     scale = 1000.0 if names[0] == "bytes" else 1.0
-    return Layout(leading, halves, iters, stamped, last != "#wrong", scale, halves[0][0] == "cputime")
+    return TableLayout(leading, halves, iters, stamped, last != "#wrong", scale, halves[0][0] == "cputime")
 
 
 def width(columns: Sequence[str]) -> int:
@@ -182,7 +182,7 @@ class TableFacts:
 
     collective: str
     ranks: int
-    layout: Layout
+    layout: TableLayout
     columns: tuple[str, ...]
 
 

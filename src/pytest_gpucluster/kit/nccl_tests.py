@@ -47,7 +47,7 @@ from pytest_gpucluster.kit.nccl_rows import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpucluster.kit.nccl_rows import Layout, NcclRow
+    from pytest_gpucluster.kit.nccl_rows import NcclRow, TableLayout
 
 # Exit codes of nccl-tests (testResult_t of src/common.h); 7 came with 2.17.3, before that wrong data was 1.
 EXIT_CODES = {
@@ -626,7 +626,7 @@ def _average(table: _Table, reasons: list[str]) -> float | None:
     return number.value if number else None
 
 
-def _version(table: _Table, layout: Layout | None) -> str:
+def _version(table: _Table, layout: TableLayout | None) -> str:
     """Return the range of versions that print this layout."""
     if not layout:
         return ""

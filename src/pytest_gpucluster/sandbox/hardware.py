@@ -7,28 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import SandboxError
-from pytest_gpucluster.sandbox.models import DATA, MODELS, gpu_fields, healthy_fields, model
+from pytest_gpucluster.sandbox.models import healthy_fields
 
 if TYPE_CHECKING:
     from pytest_gpucluster.sandbox.models import NodeModel
-
-__all__ = [
-    "DATA",
-    "MODELS",
-    "BurninFaults",
-    "CollectiveFaults",
-    "SimulatedGpu",
-    "SimulatedGpuProcess",
-    "SimulatedHca",
-    "SimulatedMount",
-    "SimulatedNode",
-    "SimulatedProcess",
-    "digest",
-    "gpu_fields",
-    "healthy_node",
-    "model",
-    "uuid_of",
-]
 
 GIB_KB = 2**20  # kB in one GiB
 # Rates of the storage ports of a DGX

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import TransportError
 from pytest_gpucluster.kit.payload_step import sent
-from pytest_gpucluster.sandbox import burnin_sim, collectives, hardware
+from pytest_gpucluster.sandbox import burnin_sim, collectives, models
 from pytest_gpucluster.sandbox.daemons import search_path
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def write_simulated_tools(layout: Layout, transport: Transport) -> None:
     """Write the simulated tools to the sandbox's simbin."""
     base = layout.root / "base"
     base.mkdir(exist_ok=True)
-    texts = {path.name: path.read_text() for path in (hardware.DATA / "simbin").iterdir()}
+    texts = {path.name: path.read_text() for path in (models.DATA / "simbin").iterdir()}
     _write_tools(layout, {**texts, "nvidia-smi": _nvidia_smi(layout, transport)})
     for name in _NCCL_TESTS:
         (layout.simbin / name).symlink_to("all_reduce_perf")
@@ -72,7 +72,7 @@ def write_simulated_tools(layout: Layout, transport: Transport) -> None:
         ("nvidia-smi-q.txt", "nvidia-smi-q"),
         ("nvidia-smi-q-x.txt", "nvidia-smi-q-x"),
     ):
-        shutil.copyfile(hardware.DATA / source, base / target)
+        shutil.copyfile(models.DATA / source, base / target)
     shutil.copyfile(collectives.__file__, base / "collectives.py")
     shutil.copyfile(burnin_sim.__file__, base / "burnin_sim.py")
     payload = resources.files("pytest_gpucluster.suites.burnin").joinpath("payload.py")
@@ -80,7 +80,7 @@ def write_simulated_tools(layout: Layout, transport: Transport) -> None:
     (base / "aliases").write_text(
         "".join(
             f"{alias}\t{name}\n"
-            for name, aliases, _, _ in hardware.gpu_fields()
+            for name, aliases, _, _ in models.gpu_fields()
             for alias in aliases
             if alias != "!"
         )
@@ -105,7 +105,7 @@ def _nvidia_smi(layout: Layout, transport: Transport) -> str:
         "@DATE@": _DATE_OF_AWK if _has_strftime(awk, transport) else _DATE_OF_PROCESS % found["date"],
         "@SLEEP@": found["sleep"],
     }
-    text = (hardware.DATA / "nvidia-smi.awk").read_text()
+    text = (models.DATA / "nvidia-smi.awk").read_text()
     for mark, value in places.items():
         text = text.replace(mark, value)
     option = _AWK_SCRIPT.get(Path(awk).resolve().name)
@@ -123,8 +123,8 @@ def write_real_tools(layout: Layout, nodes: Mapping[str, tuple[int, ...]]) -> No
     """
     (layout.root / "base").mkdir(exist_ok=True)
     real = shutil.which("nvidia-smi", path=search_path()) or "nvidia-smi"
-    text = (hardware.DATA / "nvidia-smi-real.sh").read_text().replace("@REAL@", shlex.quote(real))
-    sudo = (hardware.DATA / "simbin/sudo").read_text()
+    text = (models.DATA / "nvidia-smi-real.sh").read_text().replace("@REAL@", shlex.quote(real))
+    sudo = (models.DATA / "simbin/sudo").read_text()
     _write_tools(layout, {"nvidia-smi": text, "sudo": sudo})
     for node, indices in nodes.items():
         (layout.node(node) / "gpu.ids").write_text(",".join(map(str, indices)) + "\n")
@@ -139,7 +139,7 @@ def _write_tools(layout: Layout, texts: Mapping[str, str]) -> None:
         if (path := shutil.which(name, path=search_path()))
     )
     places = {
-        "@SHARED@\n": (hardware.DATA / "simbin-lib.sh").read_text(),
+        "@SHARED@\n": (models.DATA / "simbin-lib.sh").read_text(),
         "@NODES@": shlex.quote(str(layout.nodes)),
         "@BASE@": shlex.quote(str(layout.root / "base")),
         "@TOOLS@": "\n".join([*lines, f"PYTHON={shlex.quote(sys.executable)}"]),
@@ -218,7 +218,7 @@ def _gpu_files(node: SimulatedNode) -> dict[str, str]:
         "hostname": [node.name] * len(gpus),
         "q.minor": [str(index) for index in range(len(gpus))],
     }
-    units = {name: unit for name, _, unit, _ in hardware.gpu_fields()}
+    units = {name: unit for name, _, unit, _ in models.gpu_fields()}
     rows = [
         "\t".join([name, units.get(name, ""), *(derived.get(name) or [gpu.fields[name] for gpu in gpus])])
         for name in (gpus[0].fields if gpus else units)

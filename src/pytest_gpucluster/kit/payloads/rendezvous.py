@@ -14,9 +14,7 @@ from pytest_gpucluster.kit.payloads.prelude import Failure, exit_now, expand, ow
 EXIT_FAILED, EXIT_USAGE, EXIT_NCCL, EXIT_DEADLINE = 1, 2, 3, 4
 EXIT_NO_GPU, EXIT_RENDEZVOUS, EXIT_WRONG = 5, 6, 7
 BEAT = 5.0  # seconds between heartbeats of the ranks of a sweep
-SILENT = (
-    30.0  # seconds without a heartbeat: the rank was killed or stopped; a hung collective does not stop them
-)
+SILENT = 30.0  # seconds without a heartbeat: the rank was killed or stopped, it does not just hang
 MISSED = 3  # heartbeats, after which a rank is the likely cause of an expired deadline
 GIVEN_UP = "# Collective test given up"
 
