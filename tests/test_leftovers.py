@@ -250,11 +250,11 @@ def test_only_files_that_nobody_uses_are_removed(
     locked = users_file(tmp, "", "10")  # by a process that imports an image, and is not in it yet
     with locked.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        found = containers.dead_users()
+        found = containers.stale_user_files()
         assert [one.what for one in found] == [f"file {stale}, whose processes have ended"]
         with monkeypatch.context() as patch:
             patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-            assert containers.dead_users() == []
+            assert containers.stale_user_files() == []
         stale.write_text(str(os.getpid()))  # another run of that job
         leftovers.remove(found, print)
         assert stale.exists()
@@ -268,7 +268,7 @@ def test_who_waits_for_a_file_that_is_taken_away_makes_a_new_one(tmp: Path) -> N
     opened: list[tuple[Path, int]] = []
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        waiting = threading.Thread(target=lambda: opened.append(containers._opened("7-1a2b3c4d")))
+        waiting = threading.Thread(target=lambda: opened.append(containers._open_locked("7-1a2b3c4d")))
         waiting.start()
         held = Path("/proc/self/fd")
         wait_for(
@@ -316,12 +316,12 @@ def test_a_container_of_a_live_job_is_no_leftover() -> None:
             "gpu06": Answer("gpu06", None, problem="timed out after 60 s"),
         }
     )
-    found, problems = containers.of_ended_jobs(busy, cast("Channel", fake), ())
+    found, problems = containers.containers_of_ended_jobs(busy, cast("Channel", fake), ())
     assert found == {
         "gpu01": ("pyxis_gpucluster-6-a",),
         "gpu04": ("pyxis_5_gpucluster-6-a", "pyxis_gpucluster-5-a", "pyxis_gpucluster-6-a"),
     }
-    may_keep = "may keep containers named gpucluster-JOB-..."
+    may_keep = "may still have containers named gpucluster-JOB-..."
     assert problems[0].startswith(f"gpu05 {may_keep}: enroot does not list")
     assert problems[1:] == [
         f"gpu06 {may_keep}: timed out after 60 s. Run enroot list and enroot remove -f there"
@@ -331,7 +331,7 @@ def test_a_container_of_a_live_job_is_no_leftover() -> None:
 @pytest.mark.parametrize("hurry", [False, True])
 def test_a_stopped_run_waits_for_containers_for_seconds(*, hurry: bool) -> None:
     fake = FakeChannel(listed(gpu01="pyxis_gpucluster-6-a"), {"gpu01": Answer("gpu01", 0)})
-    assert containers.clear(cast("Slurm", None), cast("Channel", fake), {6}, hurry=hurry) == []
+    assert containers.remove_containers(cast("Slurm", None), cast("Channel", fake), {6}, hurry=hurry) == []
     assert fake.timeouts == [containers.HURRY if hurry else containers.PATIENCE] * 2
 
 
@@ -371,7 +371,7 @@ def test_containers_are_told_by_name_and_removed_by_name() -> None:
     assert leftovers.remove([one], said.append)
     assert not leftovers.remove([one, other], said.append)
     for text, left, name in zip(said[1:], (one, other), ("pyxis_a", "pyxis_b"), strict=True):
-        problem = "gpu02 keeps containers of ended jobs: busy: run there: "
+        problem = "gpu02 still has containers of ended jobs: busy: run there: "
         assert text.startswith(f"{left.what}: could not be removed: {problem}")
         assert text.endswith(f"enroot remove -f {name} </dev/null")
     assert "pyxis_a)" in fake.asked[0]
@@ -390,7 +390,7 @@ def test_the_next_run_removes_what_is_dead_and_says_nothing_of_the_rest(
         leftovers, "jobs", lambda _slurm: [Leftover("a", lambda: gone.append("a")), Leftover("b", None)]
     )
     monkeypatch.setattr(leftovers, "folders", lambda: [Leftover("c", lambda: gone.append("c"))])
-    monkeypatch.setattr(sessions, "dead_users", lambda: [Leftover("d", lambda: gone.append("d"))])
+    monkeypatch.setattr(sessions, "stale_user_files", lambda: [Leftover("d", lambda: gone.append("d"))])
     controller = Controller.__new__(Controller)
     said: list[str] = []
     for controller.slurm in (of(FakeSlurm("")), None):
@@ -417,7 +417,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Leftover]]:
     places: dict[str, list[Leftover]] = {"jobs": [], "folders": [], "files": []}
     monkeypatch.setattr(leftovers, "jobs", lambda _slurm: places["jobs"])
     monkeypatch.setattr(leftovers, "folders", lambda *_more: places["folders"])
-    monkeypatch.setattr(containers, "dead_users", lambda: places["files"])
+    monkeypatch.setattr(containers, "stale_user_files", lambda: places["files"])
     return places
 
 
@@ -513,7 +513,7 @@ def test_clean_looks_into_the_storage_of_submitit(tmp_path: Path, monkeypatch: p
         return []
 
     monkeypatch.setattr(leftovers, "folders", folders)
-    monkeypatch.setattr(containers, "dead_users", list)
+    monkeypatch.setattr(containers, "stale_user_files", list)
     monkeypatch.setattr(leftovers, "jobs", lambda _slurm: [])
     for text, more in (
         ("submitit: {folder: /a}\nos: {shared_storage: [/b]}", (Path("/a"),)),
@@ -587,7 +587,7 @@ def test_a_node_that_is_lost_was_not_looked_at(
     found = list(cli_clean._containers(idle, request, work))
     assert [one.what for one in found] == ["container pyxis_gpucluster-6-a on gpu01, whose job has ended"]
     (unknown, lost) = capsys.readouterr().err.splitlines()
-    assert unknown.startswith("gpucluster: error: gpu02 may keep containers named")
+    assert unknown.startswith("gpucluster: error: gpu02 may still have containers named")
     assert lost == "gpucluster: error: gpu03 was not looked at: gone"
     assert work.end() == 1
 

@@ -351,7 +351,7 @@ def test_a_kernel_log_for_root_alone_says_how_to_read_it() -> None:
     ],
 )
 def test_a_sudo_that_is_not_ours_is_named(said: str) -> None:
-    with pytest.raises(NotAvailable, match=r"sudo: true, which needs NOPASSWD"):
+    with pytest.raises(NotAvailable, match=r"sudo: true in the cluster file needs NOPASSWD"):
         kernel_log.KERNEL_LOG.parse(Answer("x", 1, b"", said.encode()))
 
 

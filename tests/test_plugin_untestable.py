@@ -390,7 +390,7 @@ def test_a_channel_that_was_killed_accuses_no_node_of_not_answering(sandbox: San
 
 def test_a_slurmd_that_died_unnoticed_costs_its_own_node_alone(sandbox: Sandbox, tmp_path: Path) -> None:
     """Slurm still takes the node for idle: srun then ends the agents of all nodes."""
-    daemon = sandbox._ground().daemons.find("slurmd-gpu03")
+    daemon = sandbox._fault_context().daemons.find("slurmd-gpu03")
     assert daemon is not None
     daemon.send(signal.SIGKILL)
     files = {"test_tiny.py": TINY, "test_os.py": OS_SUITE.read_text()}

@@ -306,7 +306,7 @@ def test_a_step_that_somebody_ended_is_no_answer_of_its_nodes(
     request, one = StepRequest(("true",), nodes=NODES), MagicMock(nodes=NODES)
     ways: dict[Any, Callable[[], object]] = {
         container_exam: lambda: container_exam.ContainerExam._run(one, request),
-        containers: lambda: containers.Containers._import(one, "image", "name", NODES),
+        containers: lambda: containers.NamedContainers._import(one, "image", "name", NODES),
         mpi: lambda: mpi.attempt(one, one, request),
         nccl: lambda: nccl.NcclStep._try(one, request, apart=False),
         told: lambda: told.run_payload(one, one, request, "ddp"),

@@ -121,7 +121,7 @@ def _files(cluster: Cluster | None) -> list[Leftover]:
 
     sharing = [suite for suite in suites() if suite.leftovers] if cluster is not None else []
     shared = [folder for suite in sharing for folder in suite.load(suite.leftovers or "")(cluster)]
-    return [*leftovers.folders(*shared), *containers.dead_users()]
+    return [*leftovers.folders(*shared), *containers.stale_user_files()]
 
 
 def _look_at_nodes(cluster: Cluster, slurm: Slurm, nodes: str, work: _Work) -> None:
@@ -151,7 +151,7 @@ def _containers(slurm: Slurm, request: AllocationRequest, work: _Work) -> Iterat
     from pytest_gpucluster.kit import containers
 
     with Allocation.request(slurm, request, say=_say) as held, Fleet.over_slurm(slurm, held) as fleet:
-        found, problems = containers.of_ended_jobs(slurm, fleet, ())
+        found, problems = containers.containers_of_ended_jobs(slurm, fleet, ())
         yield from containers.as_leftovers(fleet, found)
         for problem in (*problems, *(f"{node} was not looked at: {why}" for node, why in fleet.lost.items())):
             work.problem(problem)

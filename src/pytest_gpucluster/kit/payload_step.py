@@ -11,7 +11,7 @@ from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import run_step
 from pytest_gpucluster.core.errors import ConfigError, StepError, StepTimeout
 from pytest_gpucluster.core.text import listed
-from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, last_words, read_facts
+from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, last_stderr_line, read_facts
 
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
@@ -22,13 +22,22 @@ if TYPE_CHECKING:
 
 PRELUDE = Path(__file__).parent / "payloads" / "prelude.py"
 COLLECTIVE = PRELUDE.with_name("collective.py")
-_IMPORT = re.compile(r"^from pytest_gpucluster\.kit\.payloads\.prelude import (\([^)]*\)|.*)$", re.MULTILINE)
+_IMPORT = re.compile(r"^from pytest_gpucluster\.kit\.payloads\.(\w+) import (?:\([^)]*\)|.*)$", re.MULTILINE)
 
 
 def sent(payload: Path) -> str:
-    """Return a payload as it is sent: the prelude in place of its import, on one line, so that line numbers stay."""
-    prelude = f'exec(compile({PRELUDE.read_text()!r}, "prelude.py", "exec"))'
-    return _IMPORT.sub(lambda found: prelude + "\n" * found.group().count("\n"), payload.read_text())
+    """Return a payload with the text of each shared part instead of its import, on one line: line numbers stay."""
+    inlined: set[str] = set()
+
+    def inline(found: re.Match[str]) -> str:
+        part, newlines = PRELUDE.with_name(f"{found[1]}.py"), "\n" * found[0].count("\n")
+        if part.name in inlined:
+            return newlines
+        inlined.add(part.name)
+        text = _IMPORT.sub(inline, part.read_text())
+        return f'exec(compile({text!r}, "{part.name}", "exec"))' + newlines
+
+    return _IMPORT.sub(inline, payload.read_text())
 
 
 def source_of(module: str, name: str = "payload.py") -> str:
@@ -62,7 +71,12 @@ def run_payload(slurm: Slurm, allocation: Allocation, request: StepRequest, key:
         return PayloadResult(key, nodes, ntasks, problem=str(error), rc=error.rc or -1)
     tasks = tuple(
         PayloadTask(
-            task.rank, task.node, task.rc, task.signal, read_facts(task.stdout, key), last_words(task.stderr)
+            task.rank,
+            task.node,
+            task.rc,
+            task.signal,
+            read_facts(task.stdout, key),
+            last_stderr_line(task.stderr),
         )
         for task in result.tasks
     )

@@ -39,7 +39,7 @@ from pytest_gpucluster.core.errors import (
 )
 from pytest_gpucluster.core.probe import Answer, Probe, with_root
 from pytest_gpucluster.core.topology import parse_slurm_topology
-from pytest_gpucluster.kit.containers import clear, dead_users
+from pytest_gpucluster.kit.containers import remove_containers, stale_user_files
 from pytest_gpucluster.kit.versions import versions_in
 from pytest_gpucluster.plugin import signals
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, Record, clean, matches
@@ -424,7 +424,11 @@ class Controller(ClusterSession):
     def _clear_dead_runs(self, say: Callable[[str], None]) -> None:
         """Remove what killed runs have left in the queue and on this machine; what may be of a live run stays."""
         try:
-            found = [*(leftovers.jobs(self.slurm) if self.slurm else ()), *leftovers.folders(), *dead_users()]
+            found = [
+                *(leftovers.jobs(self.slurm) if self.slurm else ()),
+                *leftovers.folders(),
+                *stale_user_files(),
+            ]
             leftovers.remove([one for one in found if one.remove is not None], say)
         except SlurmError as error:
             say(f"jobs of runs that were killed may be left: {error}")
@@ -538,7 +542,7 @@ class Controller(ClusterSession):
 
     def _look_at_jobs(self) -> None:
         for one in self._submitted():
-            one.look()
+            one.refresh()
 
     def _submitted(self) -> list[Submission]:
         return [one for one in self._submissions.values() if not isinstance(one, ConfigError)]
@@ -605,7 +609,7 @@ class Controller(ClusterSession):
         self._cleared = True
         try:
             jobs = {held.job_id for held in self.allocations}
-            left = clear(self.slurm, self.channel, jobs, hurry=bool(signals.noted()))
+            left = remove_containers(self.slurm, self.channel, jobs, hurry=bool(signals.noted()))
         except GpuClusterError as error:  # the nodes are given back all the same
             left = [f"containers of this run may be left on the nodes: {error}"]
         self.left_behind += left

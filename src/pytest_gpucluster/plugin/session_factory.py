@@ -235,7 +235,7 @@ def find_cluster(name: str, profile: str | None, notes: list[str]) -> Cluster:
 def requested(option: Any) -> list[OnRequest]:
     """Return the suites that run only on request, and that this run asks for."""
     modules: list[OnRequest] = [suite.load(suite.on_request) for suite in suites() if suite.on_request]
-    return [module for module in modules if module.asked(option)]
+    return [module for module in modules if module.requested(option)]
 
 
 def with_options(cluster: Cluster, option: Any) -> Cluster:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.majority import Norm
-    from pytest_gpucluster.kit.enroot import Pyxis, Room
+    from pytest_gpucluster.kit.enroot import EnrootSpace, Pyxis
     from pytest_gpucluster.kit.framework_config import ContainerConfig
     from pytest_gpucluster.suites.container.facts import Found, Seen
 
@@ -487,7 +487,7 @@ def _size(seen: Seen) -> int | None:
     hint="enroot list -f; du -sh $ENROOT_DATA_PATH/*; enroot remove OLD; ls -ld the path",
     action=Action.MONITOR,
 )
-def room(rooms: tuple[Room, ...], config: ContainerConfig) -> Judgement:
+def room(rooms: tuple[EnrootSpace, ...], config: ContainerConfig) -> Judgement:
     """Judge free space and the right to write on Enroot's data, cache and temporary paths."""
     for path in rooms:
         yield Metric("enroot_free", path.free / 2**30, "GiB", path.what)

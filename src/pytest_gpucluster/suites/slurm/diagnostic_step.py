@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.cluster.slurm.result import TaskResult
     from pytest_gpucluster.config.models import Cluster, SlurmConfig
-    from pytest_gpucluster.kit.suite_work import Run
+    from pytest_gpucluster.kit.suite_work import SuiteContext
 
 EXIT_CODE, KILLED = 7, 9
 MAX_DIGITS = 4  # of the number of a CPU: Linux has at most 8192
@@ -190,7 +190,7 @@ class BatchJobs(Submission):
         """Return the element that ends by itself, and the job that waits for it."""
         return () if self.jobs.problem else (f"{self.jobs.array}_1", self.jobs.dependent)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Ask squeue."""
         self.outcome()
 
@@ -216,7 +216,7 @@ class BatchJobs(Submission):
         self._guard.release()
 
 
-def examine(run: Run) -> dict[str, NodeExam]:
+def examine(run: SuiteContext) -> dict[str, NodeExam]:
     """Run the exam on all nodes of every allocation."""
     found: dict[str, NodeExam] = {}
     for held in run.allocations:
