@@ -45,23 +45,9 @@ ALLOWED = {
     ("docs/tutorial.md", "by hand:      srun"): "output of the product as it prints it today",
     ("docs/tutorial.md", "again:        pytest"): "output of the product as it prints it today",
     ("docs/safety.md", "maps root to nobody"): "the user nobody of NFS",
-    ("docs/sandbox.md", "| `power_limit` | somebody"): "text of the fault as the product prints it today",
-    (
-        "docs/sandbox.md",
-        "| `zombie` | a process died and nobody",
-    ): "text of the fault as the product prints it today",
-    (
-        "docs/sandbox.md",
-        "| `ib_link_layer` | a port speaks",
-    ): "text of the fault as the product prints it today",
-    (
-        "docs/sandbox.md",
-        "| `oops` | the kernel has died before, and goes on",
-    ): "text of the fault as the product prints it",
     ("docs/sandbox.md", "| `epilog_failing` |"): "text of the fault as the product prints it today",
     ("docs/suites/horovod.md", "no rank of it told anything"): "message as the product prints it today",
     ("docs/suites/burnin.md", '"what": "told"'): "value in events.jsonl as the product writes it today",
-    ("docs/suites/mpi.md", "which was not asked for"): "message as the product prints it today",
     ("docs/suites/ddp.md", "nor told of a deadline"): "message as the product prints it today",
 }
 
