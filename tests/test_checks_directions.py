@@ -6,25 +6,25 @@ import pytest
 
 from pytest_gpucluster.core.metric_direction import (
     HIGHER,
-    KINDS,
     LOWER,
     NEITHER,
+    RULES,
+    ComparisonRule,
     Judged,
-    Kind,
     judge,
-    kind_of,
+    rule_of,
 )
 
-PARTS = Kind("higher", 0.0, 1, counted=True)
-ERRORS = Kind("lower", 0.0, 1, counted=True)
-FAST = Kind("higher", 0.05, 1)
-SLOW = Kind("lower", 0.2, 4)
+PARTS = ComparisonRule("higher", 0.0, 1, counted=True)
+ERRORS = ComparisonRule("lower", 0.0, 1, counted=True)
+FAST = ComparisonRule("higher", 0.05, 1)
+SLOW = ComparisonRule("lower", 0.2, 4)
 
 
 def test_each_unit_has_its_kind() -> None:
     assert (HIGHER, LOWER, NEITHER) == ("higher", "lower", "neither")
-    assert {unit: kind_of(unit) for unit in KINDS} == {
-        "GB/s": FAST, "TFLOP/s": FAST, "MB/s": Kind("higher", 0.2, 4), "units/s": Kind("higher", 0.2, 4),
+    assert {unit: rule_of(unit) for unit in RULES} == {
+        "GB/s": FAST, "TFLOP/s": FAST, "MB/s": ComparisonRule("higher", 0.2, 4), "units/s": ComparisonRule("higher", 0.2, 4),
         "s": SLOW, "ms": SLOW, "us": SLOW,
         "GPUs": PARTS, "CPUs": PARTS, "ports": PARTS, "links": PARTS, "lanes": PARTS, "generation": PARTS,
         "targets": PARTS, "errors": ERRORS, "events": ERRORS, "rows": ERRORS, "alerts": ERRORS,
@@ -33,15 +33,15 @@ def test_each_unit_has_its_kind() -> None:
 
 def test_what_is_not_judged_has_no_numbers() -> None:
     assert Judged("new") == Judged("new", None, 0.0, None, 0)
-    assert Kind("higher") == Kind("higher", 0.2, 4, counted=False)
+    assert ComparisonRule("higher") == ComparisonRule("higher", 0.2, 4, counted=False)
 
 
 def test_what_a_metric_says_of_its_direction_goes_before_its_unit() -> None:
-    assert kind_of("GB/s") == kind_of("GB/s", "higher") == FAST
-    assert kind_of("GB/s", "lower") == Kind("lower", 0.05, 1)
-    assert kind_of("s", "neither") == Kind("neither", 0.2, 4)
-    assert kind_of("W") == kind_of("W", "neither") == Kind("neither", 0.2, 4)
-    assert kind_of("W", "lower") == Kind("lower", 0.2, 4)
+    assert rule_of("GB/s") == rule_of("GB/s", "higher") == FAST
+    assert rule_of("GB/s", "lower") == ComparisonRule("lower", 0.05, 1)
+    assert rule_of("s", "neither") == ComparisonRule("neither", 0.2, 4)
+    assert rule_of("W") == rule_of("W", "neither") == ComparisonRule("neither", 0.2, 4)
+    assert rule_of("W", "lower") == ComparisonRule("lower", 0.2, 4)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_a_metric_says_of_its_direction_goes_before_its_unit() -> None:
 def test_a_value_is_held_against_earlier_ones(
     value: float | None, earlier: list[float], unit: str, judged: Judged
 ) -> None:
-    found = judge(value, earlier, kind_of(unit))
+    found = judge(value, earlier, rule_of(unit))
     assert (found.trend, found.level, found.mad, found.runs) == (
         judged.trend,
         judged.level,

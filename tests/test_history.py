@@ -20,7 +20,7 @@ from plugin_helpers import environment
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
-from pytest_gpucluster.core.metric_direction import HIGHER, KINDS, LOWER, NEITHER, judge, kind_of
+from pytest_gpucluster.core.metric_direction import HIGHER, LOWER, NEITHER, RULES, judge, rule_of
 from pytest_gpucluster.report import history
 from pytest_gpucluster.report import history_file as module
 from pytest_gpucluster.report.events import read_events
@@ -169,7 +169,7 @@ def named(told: Comparison) -> set[tuple[str, str]]:
 def test_a_value_is_held_against_earlier_ones(
     value: float | None, earlier: list[float], unit: str, better: str, trend: str
 ) -> None:
-    assert judge(value, earlier, kind_of(unit, better)).trend == trend
+    assert judge(value, earlier, rule_of(unit, better)).trend == trend
 
 
 def test_every_unit_of_our_checks_is_thought_of() -> None:
@@ -200,10 +200,10 @@ def test_every_unit_of_our_checks_is_thought_of() -> None:
                 unit = call.args[2]
                 found |= {unit.value} if isinstance(unit, ast.Constant) else set()
     assert len(found) > 15
-    assert found - set(KINDS) <= none
-    assert not none & set(KINDS)
-    assert {kind.better for kind in KINDS.values()} == {HIGHER, LOWER}
-    assert kind_of("W").better == NEITHER
+    assert found - set(RULES) <= none
+    assert not none & set(RULES)
+    assert {kind.better for kind in RULES.values()} == {HIGHER, LOWER}
+    assert rule_of("W").better == NEITHER
 
 
 # --- what got worse
