@@ -291,7 +291,7 @@ def test_a_node_that_heard_of_the_end_of_the_job_first_is_not_to_blame(
         fleet.wait_started()
         assert why in fleet.lost["gpu01"]
         assert fleet.cut == ({"gpu02"} if to_blame else {"gpu01", "gpu02"})
-        assert set(fleet.stillborn) == ({"gpu01"} if to_blame else set())
+        assert set(fleet.launch_failed) == ({"gpu01"} if to_blame else set())
 
 
 @pytest.mark.parametrize("listed", ["", "echo gpu02"])

@@ -65,7 +65,7 @@ def share_of(text: str | int, whole: int) -> int:
     match = _SHARE.fullmatch(str(text)[:_LONGEST])
     percent = float(match[2] or 100) if match else 0.0
     if match is None or not 0 < percent <= 100:  # percent
-        raise ValueError(f"is to be a number from 1 on, or percent like 90%, not {str(text)[:40]!r}")
+        raise ValueError(f"must be a number from 1, or a percentage like 90%, not {str(text)[:40]!r}")
     return int(match[1]) if match[1] else math.ceil(whole * percent / 100 - 1e-9)
 
 

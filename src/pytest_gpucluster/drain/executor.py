@@ -160,7 +160,7 @@ class DrainExecutor:
             "resume_decision",
             node=node,
             decision="keep drained" if why else "resume",
-            why=why or "passed everything that had drained it",
+            why=why or "passed every check that drained it",
             reason=reason,
             dry_run=self.dry,
             **fields,

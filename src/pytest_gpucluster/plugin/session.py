@@ -512,7 +512,7 @@ class Controller(ClusterSession):
         A prolog that fails on one node drains it and ends the whole job, and a slurmd that takes no task ends the
         whole step; the other nodes are not to blame.
         """
-        stillborn = {node: why for part in self._parts for node, why in part.stillborn.items()}
+        stillborn = {node: why for part in self._parts for node, why in part.launch_failed.items()}
         if self.channel is None or not self.channel.lost:
             return False
         if not stillborn and all(held.alive for held in self.allocations):
