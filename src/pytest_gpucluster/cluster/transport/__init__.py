@@ -1,4 +1,4 @@
-"""Where control commands run: this machine, or a login node. The only door to subprocess."""
+"""Execution of control commands on this machine or on a login node. No other package imports subprocess.run or Popen."""
 
 from pytest_gpucluster.cluster.transport.base import Completed, Process, RemoteProcess, Transport
 from pytest_gpucluster.cluster.transport.local import LocalTransport, kill_group
