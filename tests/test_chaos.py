@@ -320,7 +320,7 @@ def test_a_request_that_slurm_has_forgotten_is_not_waited_for(fake_slurm: Slurm)
         holder._give_up_if_hopeless("unknown, squeue failed: squeue: Invalid job id specified")
         holder._give_up_if_hopeless("Resources")
         holder._give_up_if_hopeless("unknown, squeue failed: squeue: Invalid job id specified")
-        with pytest.raises(AllocationError, match="no longer knows the request"):
+        with pytest.raises(AllocationError, match="no longer has the request"):
             holder._give_up_if_hopeless("unknown, squeue failed: squeue: Invalid job id specified")
     finally:
         with pytest.raises(AllocationError):

@@ -739,7 +739,7 @@ def test_logs_are_imported_in_the_order_of_their_nights(
         "run night002 of cluster prod stored",
         "run night003 of cluster prod stored, incomplete",
     ]
-    assert "is there already" in said(capsys, "history", "--history", path, "--import", logs[0])[1]
+    assert "is stored already" in said(capsys, "history", "--history", path, "--import", logs[0])[1]
     assert said(capsys, "compare", "last-good", "night002", "--history", path)[0] == 3
     assert recorded(read_events(logs[-1])).exit is None
 
@@ -771,7 +771,7 @@ def test_where_the_file_is_found(
     monkeypatch.delenv("GPUCLUSTER_HISTORY", raising=False)
     status, _, err = said(capsys, "history")
     assert status == 4
-    assert "which history? give --history FILE" in err
+    assert "no history file: use --history FILE" in err
     own = tmp_path / "prod.yaml"
     own.write_text(f"nodes: gpu[01-03]\nhistory: {three_nights}\n")
     assert "night003" in said(capsys, "history", "--cluster", own)[1]

@@ -567,7 +567,7 @@ def test_a_second_job_that_a_limit_never_lets_begin_is_not_waited_for(
     finally:
         account(site, "modify", "user", ALICE, "set", "MaxJobs=-1")
     assert run.rc in (1, 4)
-    assert "test them one after another, by --nodes" in run.out + run.err
+    assert "test them one after another, with --nodes" in run.out + run.err
 
 
 def test_an_account_that_is_lacking_is_said_with_the_key(site: Sandbox, homes: Mapping[str, Path]) -> None:

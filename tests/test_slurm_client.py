@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.cluster.slurm import client
-from pytest_gpucluster.cluster.slurm.client import Slurm, outage, said
+from pytest_gpucluster.cluster.slurm.client import Slurm, error_line, outage
 from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions, explain
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core.errors import SlurmError
@@ -110,15 +110,15 @@ def test_a_surrounding_job_does_not_leak_in(monkeypatch: pytest.MonkeyPatch) -> 
                 "salloc: error: Job submit/allocate failed: Unspecified error\n"
             ),
             (
-                "Incompatible versions of client and server code: name the folder of the commands that go with "
-                "slurmctld as slurm.bin in the cluster file"
+                "Incompatible versions of client and server code: set slurm.bin in the cluster file to the "
+                "folder of the commands of slurmctld's version"
             ),
         ),
         ("", ""),
     ],
 )
-def test_the_telling_line(stderr: str, line: str) -> None:
-    assert said(stderr) == line
+def test_the_most_specific_line_is_returned(stderr: str, line: str) -> None:
+    assert error_line(stderr) == line
 
 
 def test_pyxis_options() -> None:

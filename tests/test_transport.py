@@ -67,7 +67,7 @@ def test_a_missing_slurm_says_what_to_install(monkeypatch: pytest.MonkeyPatch, t
 def test_a_program_without_permission_is_named(tmp_path: Path) -> None:
     program = tmp_path / "sinfo"
     program.write_text("no program")
-    with pytest.raises(TransportError, match="may not be executed"):
+    with pytest.raises(TransportError, match="permission denied"):
         LocalTransport().spawn([str(program)])
 
 

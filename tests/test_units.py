@@ -159,9 +159,9 @@ def test_shares() -> None:
         "5%x",
         " " * 60 + "3",
     ):
-        with pytest.raises(ValueError, match="from 1 on") as caught:
+        with pytest.raises(ValueError, match="from 1,") as caught:
             units.share_of(text, 100)
-        assert str(caught.value) == f"is to be a number from 1 on, or percent like 90%, not {text[:40]!r}"
+        assert str(caught.value) == f"must be a number from 1, or a percentage like 90%, not {text[:40]!r}"
 
 
 def test_durations_of_every_unit() -> None:

@@ -50,7 +50,10 @@ TIMEOUT = 30.0
 GRACE = 5.0  # seconds for an answer to arrive after the deadline of its command
 PING_AFTER = 1.0  # seconds that a command may take before its nodes are pinged
 PING_TIMEOUT = 15.0  # seconds without an answer until a node is lost; a ping needs no fork on the node
-STRAGGLER, STRAGGLER_FACTOR = 20.0, 5.0  # seconds, plus a multiple of the time in which half of the agents started
+STRAGGLER, STRAGGLER_FACTOR = (
+    20.0,
+    5.0,
+)  # seconds, plus a multiple of the time in which half of the agents started
 LAUNCH_TIMEOUT = 180.0  # a prolog runs before the first agent
 AHEAD = 10.0  # seconds that a prefetched request waits while over a tenth of the nodes are busy with an earlier one
 GARBAGE_LIMIT = 3
@@ -201,7 +204,9 @@ class Fleet:
         self._lost: dict[str, str] = {}
         self._cut: set[str] = set()
         self._cancelled = False  # the whole step was ended from outside
-        self.launch_failed: dict[str, str] = {}  # nodes whose slurmd started no agent, which ended all other agents
+        self.launch_failed: dict[
+            str, str
+        ] = {}  # nodes whose slurmd started no agent, which ended all other agents
         self._started = time.monotonic()
         self._ready: dict[str, float] = {}
         self._last_frame: dict[str, float] = {}
@@ -520,7 +525,9 @@ class Fleet:
     def _why_ended(self) -> str:
         errors = [text for text in self.messages if "error" in text] or list(self.messages)
         name = "srun" if self._labelled else "the agent"
-        return f"{name} ended (exit {self._popen.returncode}): {errors[-1] if errors else 'it printed nothing'}"
+        return (
+            f"{name} ended (exit {self._popen.returncode}): {errors[-1] if errors else 'it printed nothing'}"
+        )
 
     def _check_launch(self, now: float) -> None:
         patience = self._patience()
@@ -570,10 +577,14 @@ class Fleet:
             if node in self._ready and now > self._began(query, node) + PING_AFTER
         }
         if self._pinged and now > self._pinged + self._ping_timeout:
-            silent = {node for node in self._ready if self._last_frame[node] < self._pinged} - self._lost.keys()
+            silent = {
+                node for node in self._ready if self._last_frame[node] < self._pinged
+            } - self._lost.keys()
             all_silent = len(silent) > 1 and silent == self._ready.keys() - self._lost.keys()
             for node in waiting & silent:
-                why = f"silent for {self._ping_timeout:g} s: hung or unreachable; check its console and slurmd"
+                why = (
+                    f"silent for {self._ping_timeout:g} s: hung or unreachable; check its console and slurmd"
+                )
                 if all_silent:
                     why = f"all {len(silent)} nodes are silent for {self._ping_timeout:g} s: check srun's machine"
                 self._lose(node, why, cut=all_silent)

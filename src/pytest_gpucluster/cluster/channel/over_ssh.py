@@ -113,7 +113,8 @@ class _Agent:
             lose(self.node, str(error))
         except Exception as error:  # noqa: BLE001 - paramiko raises many kinds; each is the end of this node alone
             lose(
-                self.node, f"its SSH connection was lost: {' '.join(str(error).split()) or type(error).__name__}"
+                self.node,
+                f"its SSH connection was lost: {' '.join(str(error).split()) or type(error).__name__}",
             )
         finally:
             self.close()

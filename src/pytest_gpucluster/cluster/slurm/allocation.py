@@ -23,7 +23,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.slurm.client import error_line, outage
-from pytest_gpucluster.cluster.slurm.error_hints import advice, end_explanation, hopeless, partition_limits, with_meaning
+from pytest_gpucluster.cluster.slurm.error_hints import (
+    advice,
+    end_explanation,
+    hopeless,
+    partition_limits,
+    with_meaning,
+)
 from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.cluster.transport import kill_group
 from pytest_gpucluster.core import hostlist, units

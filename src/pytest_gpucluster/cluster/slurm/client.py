@@ -35,7 +35,9 @@ _OUTAGE = re.compile(
     r"|Rate limit exceeded",  # SlurmctldParameters=rl_enable, since 23.02
     re.IGNORECASE,
 )
-AGAIN = 10.0  # seconds of retries for a command after another one has waited for the controller without success
+AGAIN = (
+    10.0  # seconds of retries for a command after another one has waited for the controller without success
+)
 # scontrol without any slurm.conf: src/common/fetch_config.c, read_config.c
 _NO_CONF = "Could not establish a configuration source"
 # versions of commands and slurmctld that differ too much: src/common/slurm_errno.c
@@ -59,7 +61,9 @@ def clean_env(names: Iterable[str] | None = None) -> dict[str, str | None]:
     `names` are its variables; None: those of this process.
     """
     found = os.environ if names is None else names
-    env: dict[str, str | None] = {name: None for name in found if _FOREIGN.match(name) and name not in _PRESERVED}
+    env: dict[str, str | None] = {
+        name: None for name in found if _FOREIGN.match(name) and name not in _PRESERVED
+    }
     env["SLURM_TIME_FORMAT"] = "standard"
     return env
 

@@ -214,9 +214,7 @@ def ended_from_outside(result: StepResult, request: StepRequest) -> str:
     if REVOKED in result.stderr:
         return f"its job ended ({REVOKED})"
     own = request.kill_on_bad_exit or "launch failed" in result.stderr or "Node failure" in result.stderr
-    return (
-        "Slurm aborted it (scancel, or a signal to srun)" if _ABORTED in result.stderr and not own else ""
-    )
+    return "Slurm aborted it (scancel, or a signal to srun)" if _ABORTED in result.stderr and not own else ""
 
 
 def _complete(request: StepRequest, allocation: Allocation) -> StepRequest:
@@ -411,7 +409,9 @@ class _Reader:
                 for rank, t in sorted(self.tasks.items())
             )
             rest = bytes(self.unlabelled).decode(errors="replace")
-        return StepResult(-1 if rc is None else rc, tasks, own, seconds, reproduce_command(allocation, request), rest)
+        return StepResult(
+            -1 if rc is None else rc, tasks, own, seconds, reproduce_command(allocation, request), rest
+        )
 
     def open_tasks(self) -> dict[int, str]:
         """Return the tasks that began and did not end, with their nodes."""

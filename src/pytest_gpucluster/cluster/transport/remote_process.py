@@ -328,4 +328,6 @@ def _why_not(program: str, where: str, words: Sequence[str], workdir: str | None
         return f"{program}: {where} has no folder {workdir}: correct workdir in the cluster file"
     if why == "mode":
         return f"{program}: permission denied on {where}: check the mode of the file and of its folder"
-    return f"{program}: not found on {where}: set slurm.bin to its folder, or add it to the PATH of SSH sessions"
+    return (
+        f"{program}: not found on {where}: set slurm.bin to its folder, or add it to the PATH of SSH sessions"
+    )
