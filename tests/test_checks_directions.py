@@ -10,7 +10,7 @@ from pytest_gpucluster.core.metric_direction import (
     NEITHER,
     RULES,
     ComparisonRule,
-    Judged,
+    MetricTrend,
     judge,
     rule_of,
 )
@@ -32,7 +32,7 @@ def test_each_unit_has_its_kind() -> None:
 
 
 def test_what_is_not_judged_has_no_numbers() -> None:
-    assert Judged("new") == Judged("new", None, 0.0, None, 0)
+    assert MetricTrend("new") == MetricTrend("new", None, 0.0, None, 0)
     assert ComparisonRule("higher") == ComparisonRule("higher", 0.2, 4, counted=False)
 
 
@@ -47,27 +47,27 @@ def test_what_a_metric_says_of_its_direction_goes_before_its_unit() -> None:
 @pytest.mark.parametrize(
     ("value", "earlier", "unit", "judged"),
     [
-        (1.0, [], "GB/s", Judged("new")),
-        (95.0, [100.0], "GB/s", Judged("same", 100.0, 0.0, -0.05, 1)),
-        (94.0, [100.0], "GB/s", Judged("worse", 100.0, 0.0, -0.06, 1)),
-        (106.0, [100.0], "GB/s", Judged("better", 100.0, 0.0, 0.06, 1)),
-        (None, [100.0], "GB/s", Judged("worse", 100.0, 0.0, None, 1)),
-        (None, [100.0], "W", Judged("no direction", 100.0, 0.0, None, 1)),
-        (1.0, [0.0], "GB/s", Judged("better", 0.0, 0.0, None, 1)),
-        (9.0, [1.0, 1.0, 1.0], "s", Judged("too few", 1.0, 0.0, 8.0, 3)),
-        (9.0, [1.0, 1.0, 1.0, 1.0], "s", Judged("worse", 1.0, 0.0, 8.0, 4)),
-        (0.5, [1.0, 1.0, 1.0, 1.0], "s", Judged("better", 1.0, 0.0, -0.5, 4)),
-        (20.0, [5.0, 10.0, 10.0, 15.0, 20.0], "s", Judged("same", 10.0, 5.0, 1.0, 5)),  # they vary as much
-        (20.0, [5.0, 10.0, 15.0], "GB/s", Judged("better", 10.0, 5.0, 1.0, 3)),  # too few to know the spread
-        (7.0, [8.0, 6.0, 8.0], "GPUs", Judged("worse", 8.0, 0.0, -0.125, 3)),
-        (7.0, [9.0, 9.0, 9.0, 6.0], "GPUs", Judged("better", 6.0, 3.0, 1 / 6, 4)),
-        (3.0, [2.0], "errors", Judged("worse", 2.0, 0.0, 0.5, 1)),
-        (2.0, [2.0], "errors", Judged("same", 2.0, 0.0, 0.0, 1)),
-        (-3.0, [-2.0], "errors", Judged("better", -2.0, 0.0, -0.5, 1)),
+        (1.0, [], "GB/s", MetricTrend("new")),
+        (95.0, [100.0], "GB/s", MetricTrend("same", 100.0, 0.0, -0.05, 1)),
+        (94.0, [100.0], "GB/s", MetricTrend("worse", 100.0, 0.0, -0.06, 1)),
+        (106.0, [100.0], "GB/s", MetricTrend("better", 100.0, 0.0, 0.06, 1)),
+        (None, [100.0], "GB/s", MetricTrend("worse", 100.0, 0.0, None, 1)),
+        (None, [100.0], "W", MetricTrend("no direction", 100.0, 0.0, None, 1)),
+        (1.0, [0.0], "GB/s", MetricTrend("better", 0.0, 0.0, None, 1)),
+        (9.0, [1.0, 1.0, 1.0], "s", MetricTrend("too few", 1.0, 0.0, 8.0, 3)),
+        (9.0, [1.0, 1.0, 1.0, 1.0], "s", MetricTrend("worse", 1.0, 0.0, 8.0, 4)),
+        (0.5, [1.0, 1.0, 1.0, 1.0], "s", MetricTrend("better", 1.0, 0.0, -0.5, 4)),
+        (20.0, [5.0, 10.0, 10.0, 15.0, 20.0], "s", MetricTrend("same", 10.0, 5.0, 1.0, 5)),  # they vary as much
+        (20.0, [5.0, 10.0, 15.0], "GB/s", MetricTrend("better", 10.0, 5.0, 1.0, 3)),  # too few to know the spread
+        (7.0, [8.0, 6.0, 8.0], "GPUs", MetricTrend("worse", 8.0, 0.0, -0.125, 3)),
+        (7.0, [9.0, 9.0, 9.0, 6.0], "GPUs", MetricTrend("better", 6.0, 3.0, 1 / 6, 4)),
+        (3.0, [2.0], "errors", MetricTrend("worse", 2.0, 0.0, 0.5, 1)),
+        (2.0, [2.0], "errors", MetricTrend("same", 2.0, 0.0, 0.0, 1)),
+        (-3.0, [-2.0], "errors", MetricTrend("better", -2.0, 0.0, -0.5, 1)),
     ],
 )  # fmt: skip
 def test_a_value_is_held_against_earlier_ones(
-    value: float | None, earlier: list[float], unit: str, judged: Judged
+    value: float | None, earlier: list[float], unit: str, judged: MetricTrend
 ) -> None:
     found = judge(value, earlier, rule_of(unit))
     assert (found.trend, found.level, found.mad, found.runs) == (

@@ -65,7 +65,7 @@ def test_init_follows_no_link_and_uses_no_folder_that_others_may_change(
     Path("open").chmod(0o777)
     capsys.readouterr()
     assert cli.main([*init, "open/mine.yaml"]) == 4
-    assert "everybody may replace files in this folder" in capsys.readouterr().err
+    assert "all users may replace files in this folder" in capsys.readouterr().err
     assert not list(Path("open").iterdir())
 
 

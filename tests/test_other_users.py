@@ -410,7 +410,7 @@ def test_what_others_left_under_our_name_is_refused_in_one_line(
         ("link", "events.jsonl: is a symbolic link: --report-dir=DIR names another folder"),
         ("folder", "the folder belongs to another user (1): --report-dir=DIR names another folder"),
         ("group", "the folder belongs to another user (1): --report-dir=DIR names another folder"),
-        ("everybody", "everybody may replace files in this folder (mode 0777): --report-dir=DIR names"),
+        ("everybody", "all users may replace files in this folder (mode 0777): --report-dir=DIR names"),
         ("way", "reports is a link of another user (1): --report-dir=DIR names another folder"),
         ("junit", "junit.xml: Operation not permitted: --junitxml=FILE names another"),
         (

@@ -15,7 +15,7 @@ from pytest_gpucluster.core.outliers import FEWEST, beyond_spread
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["HIGHER", "LOWER", "NEITHER", "RULES", "ComparisonRule", "Judged", "judge", "rule_of"]
+__all__ = ["HIGHER", "LOWER", "NEITHER", "RULES", "ComparisonRule", "MetricTrend", "judge", "rule_of"]
 
 HIGHER, LOWER, NEITHER = "higher", "lower", "neither"
 
@@ -62,7 +62,7 @@ def rule_of(unit: str, better: str = "") -> ComparisonRule:
 
 
 @dataclass(frozen=True)
-class Judged:
+class MetricTrend:
     """One value against earlier ones, oldest first.
 
     `trend` is worse, better, same, new (nothing earlier), 'too few' (earlier runs to judge it by) or 'no direction'.
@@ -77,14 +77,14 @@ class Judged:
     runs: int = 0
 
 
-def judge(value: float | None, earlier: Sequence[float], rule: ComparisonRule) -> Judged:
+def judge(value: float | None, earlier: Sequence[float], rule: ComparisonRule) -> MetricTrend:
     """Compare a value with earlier ones. None is a value that was no number: worse, if there is a direction."""
     if not earlier:
-        return Judged("new")
+        return MetricTrend("new")
     level = earlier[-1] if rule.counted else statistics.median(earlier)
     mad = statistics.median(abs(one - level) for one in earlier)
     distance = (value - level) / abs(level) if value is not None and level else None
-    return Judged(_trend(value, level, mad, len(earlier), rule), level, mad, distance, len(earlier))
+    return MetricTrend(_trend(value, level, mad, len(earlier), rule), level, mad, distance, len(earlier))
 
 
 def _trend(value: float | None, level: float, mad: float, runs: int, rule: ComparisonRule) -> str:

@@ -54,7 +54,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Typed(Generic[T]):
+class GuardedParser(Generic[T]):
     """A parser that raises only errors of this package, whatever the answer contains.
 
     It does not read an answer that was cut at the cap or did not end: half a number is a wrong number.
@@ -97,9 +97,9 @@ class Probe(Generic[T]):
     alone: bool = False
 
     def __post_init__(self) -> None:
-        """Wrap `parse` in `Typed`."""
-        if not isinstance(self.parse, Typed):
-            object.__setattr__(self, "parse", Typed(self.name, self.parse))
+        """Wrap `parse` in `GuardedParser`."""
+        if not isinstance(self.parse, GuardedParser):
+            object.__setattr__(self, "parse", GuardedParser(self.name, self.parse))
 
 
 def text_of(answer: Answer) -> str:

@@ -1,7 +1,7 @@
 """What a suite registers: one SUITE in suites/NAME/__init__.py, found by its folder; nothing else names the suite.
 
 A part is named "MODULE:OBJECT", a module of the suite's folder, and imported where it is first needed: a run of one
-suite does not pay for the modules of the others.
+suite does not import the modules of the others.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def process_of(mark: str) -> int:
     return int(mark.split("-")[1])
 
 
-def lives(mark: str) -> bool | None:
+def is_running(mark: str) -> bool | None:
     """Return whether the process runs; None if that cannot be decided here."""
     place, pid, start = mark.split("-")
     if place != _place():

@@ -64,7 +64,7 @@ class Folder:
         if found.st_uid not in _trusted():
             problem = f"the folder belongs to another user ({found.st_uid})"
         elif found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-            problem = f"everybody may replace files in this folder (mode {stat.S_IMODE(found.st_mode):04o})"
+            problem = f"all users may replace files in this folder (mode {stat.S_IMODE(found.st_mode):04o})"
         if problem:
             self.close()
             raise PermissionError(errno.EPERM, problem, str(self.path))

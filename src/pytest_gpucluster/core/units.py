@@ -140,7 +140,7 @@ def slurm_time(seconds: float) -> str:
 
 
 def parse_bandwidth(text: str | float) -> float:
-    """Return GB/s (10**9 bytes a second): '26.562 GB/s', '400 Gb/s' (50.0), '100Gbps', or a number.
+    """Return GB/s (10**9 bytes per second): '26.562 GB/s', '400 Gb/s' (50.0), '100Gbps', or a number.
 
     >>> parse_bandwidth("400 Gb/s"), parse_bandwidth("365 GB/s"), parse_bandwidth("365")
     (50.0, 365.0, 365.0)

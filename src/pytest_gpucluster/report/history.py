@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.core.metric_direction import LOWER, NEITHER, Judged, judge, rule_of
+from pytest_gpucluster.core.metric_direction import LOWER, NEITHER, MetricTrend, judge, rule_of
 from pytest_gpucluster.report.history_file import HistoryFile
 from pytest_gpucluster.report.regression import (
     Change,
@@ -518,7 +518,7 @@ class History(HistoryFile):
                 absent = node in nodes and series not in there and (node, measure.check) in passed
                 silent = kind.counted and kind.better == LOWER  # no errors, nothing to record
                 if absent and kind.better != NEITHER and not silent and not measure.device.startswith(PAIRED):
-                    gone = Judged("gone", value, runs=1)
+                    gone = MetricTrend("gone", value, runs=1)
                     yield changed(measure, gone, fleet, base=against.run if against else "")
 
     def _last_good(self, nodes: set[int], past: Past, against: Past | None) -> dict[int, set[int]]:

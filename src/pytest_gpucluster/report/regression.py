@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tabulate import tabulate
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.metric_direction import NEITHER, Judged, rule_of
+from pytest_gpucluster.core.metric_direction import NEITHER, MetricTrend, rule_of
 from pytest_gpucluster.report.run_snapshot import PAIRED, RED, Measure
 from pytest_gpucluster.report.words import number
 
@@ -68,7 +68,7 @@ class Change:
     """
 
     measure: Measure
-    judged: Judged
+    judged: MetricTrend
     fleet: Fleet
     previous: float | None = None
     base: str = ""
@@ -284,7 +284,7 @@ def _badness(change: Change) -> float:
 
 def changed(
     measure: Measure,
-    judged: Judged,
+    judged: MetricTrend,
     fleet: Mapping[tuple[str, ...], Fleet],
     *,
     previous: float | None = None,

@@ -126,7 +126,7 @@ class _Agent:
             while line := process.stdout.readline(_LINE):
                 self._out.put(label + line)
         except (OSError, ValueError):
-            pass  # closed by us
+            pass  # close() was called
         why = "its SSH connection was lost" if process.lost else f"its agent ended (exit {process.poll()})"
         lose(self.node, why)
         self.inbox.put(None)

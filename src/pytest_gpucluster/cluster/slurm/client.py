@@ -93,7 +93,7 @@ class Slurm:
         self,
         *argv: str,
         timeout: float | None = None,
-        input: str | None = None,  # subprocess's own word
+        input: str | None = None,  # as in subprocess.run
         env: Mapping[str, str | None] | None = None,
     ) -> str:
         """Run a Slurm command and return its standard output.

@@ -102,7 +102,7 @@ def mark_stuck(slurm: Slurm, nodes: Mapping[str, NodeInfo], stated: float | None
     return with_stuck(nodes, jobs, now, allowed(slurm.config(), stated))
 
 
-def settled(
+def wait_completed(
     slurm: Slurm,
     nodes: Iterable[str],
     patience: float,

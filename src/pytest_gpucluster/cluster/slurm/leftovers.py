@@ -90,7 +90,7 @@ def remove(found: Iterable[Leftover], say: Callable[[str], None]) -> bool:
 def _judged(what: str, name: str, remove: Callable[[], object]) -> Leftover | None:
     """Return the leftover of an ended or unknown run; None for a running one."""
     mark = runmark.mark_in(name)
-    process, alive = runmark.process_of(mark), runmark.lives(mark)
+    process, alive = runmark.process_of(mark), runmark.is_running(mark)
     if alive is None:
         return Leftover(
             f"{what} of process {process} of another machine, or of this one before a restart",

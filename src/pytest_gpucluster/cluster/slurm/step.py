@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.cluster.transport import Process, RemoteProcess
+    from pytest_gpucluster.cluster.transport import ProcessLike, RemoteProcess
     from pytest_gpucluster.config.models import EnvironmentConfig
 
 MAX_SIGNAL = 64
@@ -330,7 +330,7 @@ class _Task:
 class _Reader:
     """Parses srun's labelled output as it arrives."""
 
-    def __init__(self, process: Process, nonce: str, cap: int) -> None:
+    def __init__(self, process: ProcessLike, nonce: str, cap: int) -> None:
         self.process, self.cap = process, cap
         self.frame = re.compile(
             rb"(.*?)" + nonce.encode() + rb" (begin|end) (\d+) (\S*) (\S*)\s*$", re.DOTALL

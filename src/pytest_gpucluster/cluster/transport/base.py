@@ -27,7 +27,7 @@ class Completed:
     seconds: float
 
 
-class Process(Protocol):
+class ProcessLike(Protocol):
     """A started process with the interface of subprocess.Popen, on this machine or on a login node."""
 
     @property
@@ -57,7 +57,7 @@ class Process(Protocol):
         """Wait for the end and return the exit status; subprocess.TimeoutExpired after `timeout` seconds."""
 
 
-class RemoteProcess(Process, Protocol):
+class RemoteProcess(ProcessLike, Protocol):
     """A process on another machine: only the transport can signal its group."""
 
     def kill_group(self, sig: int) -> None:
