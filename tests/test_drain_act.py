@@ -571,7 +571,7 @@ def test_the_events_of_a_resume(dry: bool) -> None:  # a table
         "event": "resume_decision",
         "node": "gpu01",
         "decision": "resume",
-        "why": "passed everything that had drained it",
+        "why": "passed every check that drained it",
         "reason": OURS,
         "dry_run": dry,
         "command": command,

@@ -79,7 +79,7 @@ CASES = {
     ),
     "no plugin": (
         "srun: unrecognized option '--container-image=x'",
-        r"^srun does not know --container-image",
+        r"^srun has no option --container-image",
     ),
     "create": (
         f'{E}error: "create" flag was passed to --container-name but the container already exists',

@@ -65,7 +65,7 @@ def test_another_failure_is_not_repeated(tmp_path: Path) -> None:
 
 def test_a_hanging_command_has_a_deadline(tmp_path: Path) -> None:
     program = _program(tmp_path, "sinfo", "sleep 300")
-    with pytest.raises(SlurmError, match="no end after 1 s"):
+    with pytest.raises(SlurmError, match="not finished after 1 s"):
         Slurm(LocalTransport(), timeout=1).run(program)
 
 
@@ -165,11 +165,11 @@ E = "slurmstepd-gpu01: error: pyxis: "
         ("slurmstepd-n: error: execve(): /x: Permission denied", "/x is not executable"),
         (
             "srun: error: pyxis: both --container-remap-root and --no-container-remap-root were specified",
-            "given twice",
+            "set twice",
         ),
         (f"{E}couldn't chdir to /nosuchdir: No such file", "container_workdir /nosuchdir"),
         ("[ERROR] Command not found: nvidia-container-cli, see", "libnvidia-container"),
-        (f"{E}    [ERROR] /x: File exists", "same moment"),
+        (f"{E}    [ERROR] /x: File exists", "same time"),
         ("srun: unrecognized option '--container-image=x'", "Pyxis is not loaded"),
     ],
 )

@@ -73,7 +73,7 @@ def test_a_program_without_permission_is_named(tmp_path: Path) -> None:
 
 def test_the_whole_group_dies_at_the_deadline(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    with pytest.raises(TransportError, match="no end after 5 s"):
+    with pytest.raises(TransportError, match="not finished after 5 s"):
         LocalTransport().run(["sh", "-c", f"sleep 300 & echo $! > {pid_file}; wait"], timeout=5)
     pid = int(pid_file.read_text())
     wait_for(lambda: not _alive(pid), "the grandchild has ended too")

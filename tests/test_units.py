@@ -246,7 +246,7 @@ def test_a_time_that_slurm_cannot_count_is_refused(text: str) -> None:
     ],
 )
 def test_letters_and_digits_of_other_scripts_are_no_number(parse: Callable[[str], float], text: str) -> None:
-    with pytest.raises(ValueError, match=r"^(not a |is to be )"):
+    with pytest.raises(ValueError, match=r"^(not a |must be )"):
         parse(text)
 
 

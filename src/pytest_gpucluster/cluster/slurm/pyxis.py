@@ -54,6 +54,7 @@ class PyxisOptions:
 
 
 HOOK = "Enroot's hook "
+NO_OPTION = "srun has no option "
 NOT_SAVED = "failed to export container"
 _ERROR = re.compile(r"\[ERROR\]|[Ff]ail|FATAL|[Cc]annot|[Ee]rror|denied|No such")
 
@@ -89,7 +90,7 @@ _EXPLANATIONS = (
     (r"curl: \(\d+\) (.*)", r"the image could not be fetched ({0}): check the registry, credentials and the node's network"),
     (r"\[ERROR\] URL.*returned error code: (\d+)", r"the registry answered {0}: check the image's name, tag and credentials in enroot's .credentials"),
     (r"failed to import docker image: (\S+)", r"image {0} could not be imported: a file needs a path with a slash (./image.sqsh), a registry image its name (registry#image:tag)"),
-    (r"unrecognized option '(--(?:no-)?container-[^'=]+)", r"srun has no option {0}: Pyxis is not loaded on the submitting host (plugstack.conf), or is too old"),
+    (r"unrecognized option '(--(?:no-)?container-[^'=]+)", NO_OPTION + r"{0}: Pyxis is not loaded on the submitting host (plugstack.conf), or is too old"),
     (r"failed to create container filesystem for image: (\S+)", r"no root filesystem could be created from {0}: {log}"),
     (r"couldn't create enroot start configuration script", r"Pyxis could not write enroot's start configuration: check the mounts and /run/pyxis on the node"),
     (r"unusual entrypoint", r"the image's entrypoint does not exec its arguments: try --no-container-entrypoint"),
