@@ -472,7 +472,7 @@ def test_the_budget_is_the_same_on_every_page_and_true_for_small_clusters() -> N
     ],
 )
 def test_a_wrong_budget_is_refused(text: str) -> None:
-    message = f"must be a number of nodes or a percentage of the partition like 10%, not {text!r}"
+    message = f"must be a number of nodes or percent of the partition like 10%, not {text!r}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         Budget.parse(text)
 

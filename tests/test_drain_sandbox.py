@@ -551,7 +551,7 @@ def test_two_runs_at_once_share_one_budget(sandbox: Sandbox, tmp_path: Path) -> 
     ("options", "message"),
     [
         (("--drain=apply", "--drain-retries=0"), "--drain-retries must be a number from 1 to 10"),
-        (("--drain=apply", "--drain-max=lots"), "--drain-max must be a number of nodes or a percentage"),
+        (("--drain=apply", "--drain-max=lots"), "--drain-max must be a number of nodes or percent"),
     ],
 )
 def test_wrong_options_start_nothing(

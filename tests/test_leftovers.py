@@ -478,7 +478,7 @@ def test_clean_ends_with_1_where_something_stays(
     assert gone == ["2", "2"]
     told = capsys.readouterr()
     assert told.out == "folder 2: removed\n"
-    hint = "run it on a machine with squeue, or name the cluster with --cluster"
+    hint = "run it where squeue works, or name the cluster with --cluster"
     assert told.err == f"gpucluster: error: squeue: not found: {hint}\n"
     found["folders"].clear()
     (tmp_path / "c.yaml").write_text("nodes: gpu01\n")

@@ -388,7 +388,7 @@ def test_a_dead_systemd_needs_others_that_answer() -> None:
         ),
         ("its slurmd starts no task (Connection refused): systemctl status slurmd", "slurmd", Action.DRAIN),
         ("its agent's task ended: Killed: see slurmd's log there", "killed", Action.MONITOR),
-        ("silent for 15 s: hung or unreachable; check its console and slurmd", "hangs", Action.REBOOT),
+        ("silent for 15 s: hung or unreachable; see its console and slurmd", "hangs", Action.REBOOT),
     ],
 )
 def test_a_node_that_does_not_respond_is_told_why_and_what_to_do(

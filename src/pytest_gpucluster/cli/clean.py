@@ -45,9 +45,7 @@ def clean(args: argparse.Namespace) -> int:
     cluster, slurm = _connect(args.cluster, args.nodes)
     results = _Results(yes=args.yes)
     if slurm is not None:
-        where = (
-            "" if args.cluster else ": run it on a machine with squeue, or name the cluster with --cluster"
-        )
+        where = "" if args.cluster else ": run it where squeue works, or name the cluster with --cluster"
         try:
             results.take(leftovers.jobs(slurm))
         except GpuClusterError as error:
@@ -116,7 +114,6 @@ def _connect(name: str | None, nodes: str | None) -> tuple[Cluster | None, Slurm
 
 
 def _files(cluster: Cluster | None) -> list[Leftover]:
-    """Return leftovers of ended runs on this machine, and in the folders that suites share with the nodes."""
     from pytest_gpucluster.cluster.slurm import leftovers
     from pytest_gpucluster.core.registry import suites
     from pytest_gpucluster.kit import containers
@@ -127,7 +124,6 @@ def _files(cluster: Cluster | None) -> list[Leftover]:
 
 
 def _check_nodes(cluster: Cluster, slurm: Slurm, nodes: str, results: _Results) -> None:
-    """Report containers of ended jobs on nodes, partition by partition."""
     from pytest_gpucluster.plugin.plan import Selection, make_plan, shares
     from pytest_gpucluster.plugin.session import make_request
 
@@ -147,7 +143,6 @@ def _check_nodes(cluster: Cluster, slurm: Slurm, nodes: str, results: _Results) 
 
 
 def _containers(slurm: Slurm, request: AllocationRequest, results: _Results) -> Iterator[Leftover]:
-    """Yield the containers of ended jobs on the nodes of an allocation, while it is held."""
     from pytest_gpucluster.cluster.channel.channel import Fleet
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.kit import containers

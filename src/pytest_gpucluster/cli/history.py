@@ -158,7 +158,6 @@ def _file(args: argparse.Namespace) -> Path:
 
 
 def _cluster(args: argparse.Namespace, found: History) -> str:
-    """Return the name of the cluster in the history."""
     names = found.clusters()
     if args.cluster is None:
         if len(names) == 1:
@@ -287,7 +286,6 @@ def _node_metrics(values: Mapping[Measure, Seen], args: argparse.Namespace) -> N
 
 
 def _constant(seen: Seen) -> bool:
-    """Return whether a metric was measured in several runs without a change."""
     return len(seen) > 1 and len({value for value, _ in seen}) == 1
 
 

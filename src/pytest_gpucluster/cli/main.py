@@ -149,9 +149,7 @@ def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, str]:
             for node in slurm.nodes().values()
         ]
     except GpuClusterError as error:
-        raise GpuClusterError(
-            f"{error}; run init on a machine with sinfo, or use --inventory FILE"
-        ) from error
+        raise GpuClusterError(f"{error}; run init where sinfo works, or use --inventory FILE") from error
     name = args.name or _file_name(slurm.config().get("ClusterName", "cluster"))
     conf = os.environ.get("SLURM_CONF")
     simulated = _of_simulated_sandbox(conf)
@@ -159,7 +157,6 @@ def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, str]:
 
 
 def _pmi(slurm: Slurm) -> Pmi | None:
-    """Return the MPI types of srun; None if they are unknown."""
     from pytest_gpucluster.cluster.slurm.mpi_types import read_mpi_list
     from pytest_gpucluster.config.init_template import Pmi  # only init needs it
     from pytest_gpucluster.core.probe import Answer
@@ -257,7 +254,6 @@ def _profiles(args: argparse.Namespace) -> None:
 
 
 def _profile_text(profile: Profile) -> str:
-    """Return a profile in the format of its file: with units, and without empty expectations."""
     import yaml  # only here
 
     stated = _stated(profile.model_dump(mode="json"), profile.model_dump(mode="json", exclude_defaults=True))
@@ -427,9 +423,7 @@ def _junit(args: argparse.Namespace) -> None:
     from pytest_gpucluster.report.junit_merge import merge  # only here
 
     if args.out.name == "junit.xml" and args.out.with_name("events.jsonl").exists() and args.out.exists():
-        raise ConfigError(
-            f"{args.out}: belongs to a run and would be overwritten: name the output file first"
-        )
+        raise ConfigError(f"{args.out}: belongs to a run: name the output file before the input files")
     _say(f"{args.out}: {merge(args.inputs, args.out, group=group_id(args.report_group))}")
 
 

@@ -109,7 +109,6 @@ def _fixtures() -> Iterator[str]:
 
 
 def _scope(function: ast.stmt) -> str:
-    """Return the scope of a fixture; '' for anything else."""
     for decorator in getattr(function, "decorator_list", ()):
         text = ast.unparse(decorator)
         if text.startswith("pytest.fixture"):

@@ -59,9 +59,7 @@ def report(args: argparse.Namespace) -> None:
     html.write(read_events(log), page, comparison=_comparison(args.history, log), group=group)
     _say(f"{page}: written")
     if run.finish is not None and cases.exists() and not args.force:
-        _say(
-            f"{cases}: not changed, since pytest wrote it at the end of the run; --force writes it again from the log"
-        )
+        _say(f"{cases}: not changed: pytest wrote it at the end of the run; --force replaces it")
         return
     junit.write(read_events(log), cases, group=group)
     _say(

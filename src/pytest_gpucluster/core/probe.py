@@ -97,7 +97,6 @@ class Probe(Generic[T]):
     alone: bool = False
 
     def __post_init__(self) -> None:
-        """Wrap `parse` in `GuardedParser`."""
         if not isinstance(self.parse, GuardedParser):
             object.__setattr__(self, "parse", GuardedParser(self.name, self.parse))
 

@@ -185,7 +185,6 @@ def open_own(name: str) -> tuple[Path, int]:
 
 
 def _trusted() -> tuple[int, int]:
-    """Return the ids of the users that may own folders and links: this user and root."""
     return os.geteuid(), 0
 
 
@@ -206,7 +205,6 @@ def _refuse_foreign(found: os.stat_result, *, shared: bool = False) -> None:
 
 
 def _walk(path: Path, *, create: bool, group: int | None) -> int:
-    """Open a folder component by component, from the root."""
     with _naming(path):
         handle = os.open("/", _FOLDER)
         parts, links = list(reversed((Path.cwd() / path).parts[1:])), _MAX_LINKS

@@ -48,9 +48,7 @@ class Budget:
         """Read '3' or '10%'; ValueError for anything else."""
         match = re.fullmatch(r"(\d{1,6})|(100(?:\.0+)?|\d{1,2}(?:\.\d+)?)%", text.strip(), re.ASCII)
         if match is None:
-            raise ValueError(
-                f"must be a number of nodes or a percentage of the partition like 10%, not {text!r}"
-            )
+            raise ValueError(f"must be a number of nodes or percent of the partition like 10%, not {text!r}")
         count, percent = match.groups()
         return cls(int(count)) if count else cls(percent=float(percent))
 

@@ -195,7 +195,6 @@ class Trial:
             self._conclude(node, reason, info, why)
 
     def _shown(self) -> tuple[Mapping[str, NodeInfo], str]:
-        """Return the current nodes, or {} and the error."""
         try:
             return self._nodes(), ""
         except SlurmError as error:

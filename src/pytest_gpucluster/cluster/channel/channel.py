@@ -50,10 +50,7 @@ TIMEOUT = 30.0
 GRACE = 5.0  # seconds for an answer to arrive after the deadline of its command
 PING_AFTER = 1.0  # seconds that a command may take before its nodes are pinged
 PING_TIMEOUT = 15.0  # seconds without an answer until a node is lost; a ping needs no fork on the node
-STRAGGLER, STRAGGLER_FACTOR = (
-    20.0,
-    5.0,
-)  # seconds, plus a multiple of the time in which half of the agents started
+STRAGGLER, STRAGGLER_FACTOR = 20.0, 5.0  # seconds, plus a multiple of the start time of half of the agents
 LAUNCH_TIMEOUT = 180.0  # a prolog runs before the first agent
 AHEAD = 10.0  # seconds that a prefetched request waits while over a tenth of the nodes are busy with an earlier one
 GARBAGE_LIMIT = 3
@@ -130,8 +127,6 @@ class AllocationLike(Protocol):
 
 @dataclass
 class _Part:
-    """The partial answer of one node."""
-
     out: Stream = field(default_factory=Stream)
     err: Stream = field(default_factory=Stream)
     rc: int | None = None
@@ -204,9 +199,7 @@ class Fleet:
         self._lost: dict[str, str] = {}
         self._cut: set[str] = set()
         self._cancelled = False  # the whole step was ended from outside
-        self.launch_failed: dict[
-            str, str
-        ] = {}  # nodes whose slurmd started no agent, which ended all other agents
+        self.launch_failed: dict[str, str] = {}  # nodes without an agent, which ended all other agents
         self._started = time.monotonic()
         self._ready: dict[str, float] = {}
         self._last_frame: dict[str, float] = {}
@@ -525,9 +518,8 @@ class Fleet:
     def _why_ended(self) -> str:
         errors = [text for text in self.messages if "error" in text] or list(self.messages)
         name = "srun" if self._labelled else "the agent"
-        return (
-            f"{name} ended (exit {self._popen.returncode}): {errors[-1] if errors else 'it printed nothing'}"
-        )
+        output = errors[-1] if errors else "it printed nothing"
+        return f"{name} ended (exit {self._popen.returncode}): {output}"
 
     def _check_launch(self, now: float) -> None:
         patience = self._patience()
@@ -582,9 +574,7 @@ class Fleet:
             } - self._lost.keys()
             all_silent = len(silent) > 1 and silent == self._ready.keys() - self._lost.keys()
             for node in waiting & silent:
-                why = (
-                    f"silent for {self._ping_timeout:g} s: hung or unreachable; check its console and slurmd"
-                )
+                why = f"silent for {self._ping_timeout:g} s: hung or unreachable; see its console and slurmd"
                 if all_silent:
                     why = f"all {len(silent)} nodes are silent for {self._ping_timeout:g} s: check srun's machine"
                 self._lose(node, why, cut=all_silent)
@@ -644,7 +634,6 @@ class Fleet:
                 pipe.close()
 
     def _signal(self, number: int) -> None:
-        """Signal the process, with its group if it leads one."""
         if not isinstance(self._popen, subprocess.Popen):
             kill_group(self._popen, number)
             return

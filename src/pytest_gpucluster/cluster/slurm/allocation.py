@@ -298,7 +298,6 @@ class _Holder:
             nodes.append(line)
 
     def _refuse_other(self, nodes: Sequence[str]) -> None:
-        """Raise AllocationError unless `scontrol show hostnames` listed the requested nodes."""
         if set(nodes) != set(self.request.nodes or nodes) or not nodes:
             found = hostlist.fold(nodes) if nodes else "no node"
             raise self._error(f"scontrol show hostnames listed {found} in the job; run again")
@@ -355,7 +354,6 @@ class _Holder:
         return with_meaning(answer) + (self._jobs_wait_for() if answer == "Dependency" else "")
 
     def _jobs_wait_for(self) -> str:
-        """Return why the jobs of the dependency have not started."""
         jobs = ",".join(re.findall(r"\d+", re.sub(r"_\d+", "", self.request.dependency or "")))
         try:
             reasons = self.slurm.run("squeue", "-h", "-t", "PD", "-j", jobs, "-o", "%r").splitlines()
@@ -443,7 +441,6 @@ class _Holder:
         return self._error(words + (f": {hint}" if hint else "") + self._limits(words))
 
     def _limits(self, words: str) -> str:
-        """Return the settings of the partition that refuse the request."""
         try:
             partitions = self.slurm.partitions()
         except SlurmError:

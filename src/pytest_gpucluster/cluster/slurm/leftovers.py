@@ -60,9 +60,7 @@ def folders(*more: Path) -> list[Leftover]:
     A run makes the folder of its socket in one of the two temporary folders (channel_server.py).
     """
     judged = []
-    for place in dict.fromkeys(
-        (Path(tempfile.gettempdir()), Path("/tmp"), *more)
-    ):  # only folders of this user
+    for place in dict.fromkeys((Path(tempfile.gettempdir()), Path("/tmp"), *more)):  # see _is_own_folder
         for path in sorted((*place.glob(f"{runmark.PREFIX}-*"), *place.glob(f".{runmark.PREFIX}-*"))):
             name = path.name.removeprefix(".")
             if runmark.mark_in(name) and _is_own_folder(path):

@@ -328,8 +328,6 @@ class _Task:
 
 
 class _Reader:
-    """Parses srun's labelled output as it arrives."""
-
     def __init__(self, process: ProcessLike, nonce: str, cap: int) -> None:
         self.process, self.cap = process, cap
         self.frame = re.compile(

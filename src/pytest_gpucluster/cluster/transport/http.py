@@ -73,7 +73,6 @@ def _date(text: str | None) -> float | None:
 
 
 def _plain(reason: object, timeout: float) -> str:
-    """Return the error in one line."""
     if isinstance(reason, TimeoutError):
         return f"no whole answer within {timeout:g} s"
     if isinstance(reason, http.client.HTTPException):

@@ -206,7 +206,7 @@ def kill_group(process: subprocess.Popen[_Bytes] | RemoteProcess, sig: int = sig
 
 @atexit.register
 def _end_commands() -> None:
-    """Kill the commands of daemon threads: those threads end with this process, their commands would go on."""
+    """Kill the commands of daemon threads: a daemon thread ends with this process, its command does not."""
     for process in tuple(_RUNNING):
         if process.poll() is None:
             kill_group(process)

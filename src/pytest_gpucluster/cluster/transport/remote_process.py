@@ -309,7 +309,6 @@ class SshProcess:
 
 
 def _read_all(stream: io.BufferedReader, name: str, ended: queue.SimpleQueue[tuple[str, bytes]]) -> None:
-    """Read to the end, or one byte more than the limit."""
     text = b""
     try:
         text = stream.read(MAX_OUTPUT + 1)

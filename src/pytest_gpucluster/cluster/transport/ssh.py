@@ -96,7 +96,6 @@ class SshConnection:
         self._signals.put(f"{number:d} {pid:d}\n".encode())
 
     def _keep_alive(self) -> None:
-        """Feed the lifeline with signals and heartbeats."""
         argv = ("sh", "-c", _LIFELINE, "gpucluster-lifeline", f"{max(2, round(self._alive)):d}")
         with contextlib.suppress(Exception):  # MaxSessions: the connection works without it too
             process = SshProcess(self._wire.open_session(timeout=self._timeout), argv, self.where)

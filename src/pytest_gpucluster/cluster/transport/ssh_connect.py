@@ -196,7 +196,6 @@ def _ssh_config(settings: SshConfig) -> paramiko.SSHConfig:
 
 
 def _hops(connection: Connection) -> Iterator[Connection]:
-    """Yield the connection and its jump hosts."""
     hop = connection
     while isinstance(hop, Connection):
         yield hop
@@ -241,7 +240,6 @@ def _words(value: str | Sequence[str]) -> list[str]:
 
 
 def _known_name(hop: Connection) -> str:
-    """Return the name of a server in known_hosts files."""
     return f"[{hop.host}]:{hop.port}" if hop.port != _PORT else str(hop.host)
 
 
@@ -252,7 +250,6 @@ def fingerprint(key: paramiko.PKey) -> str:
 
 
 def _explained(error: Exception, connection: Connection, settings: SshConfig) -> SshError:
-    """Return an error in one line: what failed and what to do."""
     chain = [*_hops(connection)]
     # the first hop that is not open
     hop = next((hop for hop in reversed(chain) if not hop.is_connected), connection)
