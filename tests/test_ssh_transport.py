@@ -205,7 +205,7 @@ def test_what_login_shells_print_is_no_answer(tmp_path: Path) -> None:
 
 
 def test_a_login_shell_that_runs_nothing_is_named(tmp_path: Path) -> None:
-    closed = pytest.raises(TransportError, match="runs no commands: it says 'This account is closed'")
+    closed = pytest.raises(TransportError, match="runs no commands: it printed 'This account is closed'")
     with sshd(tmp_path / "d", options=("ForceCommand echo This account is closed",)) as server, closed:
         SshTransport(server.settings()).run(["true"], timeout=LONG)
 
@@ -581,8 +581,8 @@ def test_a_server_that_says_nothing_is_not_waited_for_for_ever(
     ("keys", "words"),
     [
         ({"host": None}, "host is missing"),
-        ({"key_file": "/no/key"}, "key_file /no/key: there is no such file"),
-        ({"config_file": "/no/config"}, "config_file /no/config: there is no such file"),
+        ({"key_file": "/no/key"}, "key_file /no/key: no such file"),
+        ({"config_file": "/no/config"}, "config_file /no/config: no such file"),
         ({"host": "a@b", "user": "c"}, "user"),
     ],
 )
