@@ -142,7 +142,9 @@ def test_a_check_of_ours_is_listed_and_one_of_others_is_not() -> None:
     ours.__module__ = "pytest_gpucluster.checks.some"
     try:
         made = verdicts.check("some.check", cause="c", hint="h", action=Action.REBOOT)(ours)
-        assert verdicts.CHECKS["some.check"] == verdicts.About("Judge it.", "c", "h", Action.REBOOT)
+        assert verdicts.CHECKS["some.check"] == verdicts.CheckDescription(
+            "Judge it.", "c", "h", Action.REBOOT
+        )
     finally:
         verdicts.CHECKS.pop("some.check", None)
     assert made(0) == Verdict("some.check", Outcome.PASSED, cause="c", hint="h", action=Action.REBOOT)

@@ -115,7 +115,7 @@ def test_only_jobs_of_dead_runs_are_found(dead: str) -> None:
         (f"job 12 (gpucluster-{dead}, RUNNING) of a killed run (process {pid})", ""),
         (
             f"job 15 (gpucluster-{elsewhere}, RUNNING) {of_another(pid)}",
-            "whether that run lives cannot be seen from here",
+            "whether that run still exists cannot be determined here",
         ),
     ]
     assert [one.remove is None for one in found] == [False, False, True]
@@ -449,10 +449,10 @@ def test_clean_that_finds_nothing_says_so(
 ) -> None:
     for argv in (["clean"], ["clean", "--yes"], ["clean", "--cluster", "local"]):
         assert cli.main(argv) == 0
-        assert capsys.readouterr().out == "No killed run has left anything here\n"
+        assert capsys.readouterr().out == "No leftovers of killed runs\n"
     found["jobs"] = [Leftover("job 2", None, "it may live")]
     assert cli.main(["clean"]) == 0
-    assert capsys.readouterr().out == "job 2 stays: it may live\nNo killed run has left anything else here\n"
+    assert capsys.readouterr().out == "job 2 stays: it may live\nNo further leftovers of killed runs\n"
 
 
 def test_clean_ends_with_1_where_something_stays(
@@ -562,8 +562,8 @@ def test_clean_asks_for_little_and_tells_which_nodes_it_did_not_see(
     assert told.out == "container a: removed\n"
     assert gone == ["a"]
     (down, held) = told.err.splitlines()
-    assert down.startswith("gpucluster: error: gpu03 was not looked at: ")
-    assert held == "gpucluster: error: gpu02 was not looked at: no nodes within 60 s"
+    assert down.startswith("gpucluster: error: gpu03 was not checked: ")
+    assert held == "gpucluster: error: gpu02 was not checked: no nodes within 60 s"
     assert [(one.nodes, one.partition, one.account, one.time) for one in requests] == [
         (("gpu01",), "batch", "ops", 300.0),
         (("gpu02",), "fast", "ops", 300.0),
@@ -581,14 +581,14 @@ def test_a_node_that_is_lost_was_not_looked_at(
     held = contextlib.nullcontext()
     monkeypatch.setattr(Allocation, "request", lambda *_, **__: held)
     monkeypatch.setattr(Fleet, "over_slurm", lambda *_: contextlib.nullcontext(fake))
-    work = cli_clean._Work(yes=False)
+    work = cli_clean._Results(yes=False)
     request = AllocationRequest(nodes=("gpu01", "gpu02", "gpu03"))
     idle = cast("Slurm", SimpleNamespace(run=lambda *_: ""))
     found = list(cli_clean._containers(idle, request, work))
     assert [one.what for one in found] == ["container pyxis_gpucluster-6-a on gpu01, whose job has ended"]
     (unknown, lost) = capsys.readouterr().err.splitlines()
     assert unknown.startswith("gpucluster: error: gpu02 may still have containers named")
-    assert lost == "gpucluster: error: gpu03 was not looked at: gone"
+    assert lost == "gpucluster: error: gpu03 was not checked: gone"
     assert work.end() == 1
 
 
@@ -662,7 +662,7 @@ def test_a_run_that_is_killed_whole_is_cleaned_and_live_runs_are_not(
         assert cli.main([*arguments, "--yes"]) == 0
         (stays, nothing) = capsys.readouterr().out.splitlines()
         assert "(gpucluster-1a2b3c4d-12-34, PENDING) of process 12 of another machine" in stays
-        assert nothing == "No killed run has left anything else here"
+        assert nothing == "No further leftovers of killed runs"
     finally:
         tmp.rmdir()
         live.release()
@@ -715,4 +715,4 @@ def test_containers_of_a_killed_run_go_with_the_next(sandbox: Sandbox, tmp_path:
         tmp_path, *options, files={"test_next.py": "def test_next(node): pass\n"}, where=["test_next.py"]
     )
     assert done.rc == 0, done.out
-    assert cleaned("--yes") == "No killed run has left anything here\n"
+    assert cleaned("--yes") == "No leftovers of killed runs\n"

@@ -598,10 +598,10 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: base.text_of(answer("out\n", 1)), NotAvailable, "out (exit 1)"),
     (lambda: base.text_of(answer("out\n", 1, "err\n")), NotAvailable, "err (exit 1)"),
     (lambda: base.text_of(answer("out\n", truncated=True)), NotAvailable, "output was cut at the cap"),
-    (lambda: base.Typed("p", str)(answer(rc=None)), ProbeError, "the command did not end"),
-    (lambda: base.Typed("p", str)(answer(rc=None, problem="hung")), ProbeError, "hung"),
-    (lambda: base.Typed("p", str)(answer(truncated=True)), NotAvailable, "p: output was cut at the cap"),
-    (lambda: base.Typed("p", lambda _: dict[str, str]()["x"])(answer()), ProbeError, "p: not understood: KeyError('x')"),
+    (lambda: base.GuardedParser("p", str)(answer(rc=None)), ProbeError, "the command did not end"),
+    (lambda: base.GuardedParser("p", str)(answer(rc=None, problem="hung")), ProbeError, "hung"),
+    (lambda: base.GuardedParser("p", str)(answer(truncated=True)), NotAvailable, "p: output was cut at the cap"),
+    (lambda: base.GuardedParser("p", lambda _: dict[str, str]()["x"])(answer()), ProbeError, "p: not understood: KeyError('x')"),
 ]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """What a suite registers: one SUITE in suites/NAME/__init__.py, found by its folder; nothing else names the suite.
 
 A part is named "MODULE:OBJECT", a module of the suite's folder, and imported where it is first needed: a run of one
-suite does not pay for the modules of the others.
+suite does not import the modules of the others.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ PACKAGE = "pytest_gpucluster.suites"
 class Work:
     """Work of a suite before its tests, done in runs that have a test with this fixture.
 
-    `needs_nodes`: a test with the fixture makes the run allocate nodes. Otherwise, in a run without nodes, the work
-    is done when the fixture asks for it.
+    `needs_nodes`: a test with the fixture makes the run allocate nodes. Otherwise, in a run without nodes, the fixture
+    starts the work.
     """
 
     fixture: str
@@ -38,10 +38,10 @@ class Suite:
     markers: lines "NAME: meaning" as pytest takes them; a literal, since the plugin reads it without an import.
     order: the place among the suites; a literal too. Suites of the same order stand by name.
     frameworks: the modules under test, which only payloads import.
-    options: further options of pytest, and what they are added with.
-    on_request: a module; the tests are left out of runs that do not ask for them.
-    settings: {key of the suite's section of the cluster file: function of the cluster that raises ConfigError for a
-    value that cannot be}.
+    options: further options of pytest, with the arguments of addoption().
+    on_request: a module; its tests run only if a run selects them.
+    settings: {key of the suite's section of the cluster file: function of the cluster that raises ConfigError for an
+    invalid value}.
     not_over_ssh: {check: why it does not apply where the nodes are reached over SSH, without Slurm}.
     leftovers: a function of the cluster; it returns the folders, beside the temporary ones of this machine, in which a
     run that was killed may have left folders.

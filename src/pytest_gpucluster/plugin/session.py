@@ -23,7 +23,7 @@ from pytest_gpucluster.cluster.channel.multi_channel import JoinedChannel
 from pytest_gpucluster.cluster.channel.testinfra_backend import host_of
 from pytest_gpucluster.cluster.slurm import leftovers
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
-from pytest_gpucluster.cluster.slurm.completing import mark_stuck, settled
+from pytest_gpucluster.cluster.slurm.completing import mark_stuck, wait_completed
 from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import hostlist
@@ -512,7 +512,7 @@ class Controller(ClusterSession):
         A prolog that fails on one node drains it and ends the whole job, and a slurmd that takes no task ends the
         whole step; the other nodes are not to blame.
         """
-        stillborn = {node: why for part in self._parts for node, why in part.stillborn.items()}
+        stillborn = {node: why for part in self._parts for node, why in part.launch_failed.items()}
         if self.channel is None or not self.channel.lost:
             return False
         if not stillborn and all(held.alive for held in self.allocations):
@@ -637,7 +637,7 @@ class Controller(ClusterSession):
         if self.slurm is None or not nodes or self._still_held:
             return {}
         patience = min(self.cluster.slurm.completing or LAST_LOOK, LAST_LOOK)
-        return settled(self.slurm, nodes, patience, say, signals.pause)
+        return wait_completed(self.slurm, nodes, patience, say, signals.pause)
 
     def _let_go(self) -> None:
         if self._leaving is not None:

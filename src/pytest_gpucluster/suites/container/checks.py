@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.cluster.slurm.pyxis import HOOK
+from pytest_gpucluster.cluster.slurm.pyxis import HOOK, NO_OPTION
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.kit.enroot import UNKNOWN, jobs_of
@@ -59,7 +59,7 @@ def plugin(found: Found, pyxis: Pyxis | str) -> Judgement:
         )
     elif found.contained is None:
         why = found.main.failed[found.node]
-        if "srun does not know" in why:
+        if NO_OPTION in why:
             yield Finding("Pyxis", why, "--container-image is an option of srun")
         else:
             judge = "hooks" if why.startswith(HOOK) else "import"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.cluster.slurm.error_hints import advice
 from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
 from pytest_gpucluster.cluster.slurm.result import StepResult
-from pytest_gpucluster.cluster.slurm.step import StepRequest, by_hand, run_step
+from pytest_gpucluster.cluster.slurm.step import StepRequest, reproduce_command, run_step
 from pytest_gpucluster.core.errors import SlurmError, StepError
 from pytest_gpucluster.kit.suite_work import Submission
 
@@ -442,7 +442,7 @@ def _run_group(
     except StepError as error:
         result = getattr(error, "result", None)
         if not isinstance(result, StepResult):
-            result = StepResult(-1, (), error.stderr, 0.0, by_hand(allocation, request))
+            result = StepResult(-1, (), error.stderr, 0.0, reproduce_command(allocation, request))
         exams = judge_step(result, request, gpus, token, problem=str(error))
         if 2 * sum(bool(exam.problem) for exam in exams.values()) > len(exams):
             raise  # most nodes: the machine is slow or Slurm is broken, and no node is to blame
