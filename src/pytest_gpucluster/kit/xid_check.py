@@ -30,26 +30,26 @@ ACTIONS = {
     cause="the driver reported an error for which NVIDIA asks for a reset, a reboot or a repair",
     hint="dmesg | grep -e Xid -e SXid; do what NVIDIA's Xid catalogue says; return the GPU if it comes back",
 )
-def xid(log: KernelLog, gpus: Gpus, config: GpuConfig) -> Judgement:
+def xid(kernel_log: KernelLog, gpus: Gpus, gpu_config: GpuConfig) -> Judgement:
     """No Xid or SXid since boot asks for a reset, a reboot or support. Those of applications are measured."""
-    if log.since is not None:
-        yield Metric("kernel_log_since", log.since, "s after boot")
-    if log.unsaid_xids:
+    if kernel_log.since is not None:
+        yield Metric("kernel_log_since", kernel_log.since, "s after boot")
+    if kernel_log.unsaid_xids:
         yield NotChecked(
-            f"{log.unsaid_xids} Xids were not read: more than 200 sorts of them in the kernel log"
+            f"{kernel_log.unsaid_xids} Xids were not read: more than 200 sorts of them in the kernel log"
         )
     counts: Counter[tuple[str, str]] = Counter()
-    for found in log.xids:
+    for found in kernel_log.xids:
         counts[f"xid_{found.number}", gpus.at(found.bus)] += found.event.count
-    for found in log.sxids:
+    for found in kernel_log.sxids:
         counts[f"sxid_{found.number}", found.bus] += found.event.count
     for (name, part), count in counts.items():
         yield Metric(name, count, "events", part)
-    for found in log.xids:
+    for found in kernel_log.xids:
         entry = xids.lookup(found.number, found.text)
-        yield from _judged(log, found, gpus.at(found.bus), entry, config)
-    for found in log.sxids:
-        yield from _judged(log, found, found.bus, xids.of_switch(found.number, found.text), config)
+        yield from _judged(kernel_log, found, gpus.at(found.bus), entry, gpu_config)
+    for found in kernel_log.sxids:
+        yield from _judged(kernel_log, found, found.bus, xids.of_switch(found.number, found.text), gpu_config)
 
 
 def _judged(
