@@ -136,6 +136,7 @@ ACTIONS = {
     "matrix.cell": "monitor",
     "matrix.work": "monitor",
     "monitoring.alerts": "monitor",
+    "monitoring.cluster_alerts": "monitor",
     "monitoring.exporters": "monitor",
     "monitoring.grafana": "monitor",
     "monitoring.prometheus": "monitor",
