@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotChecked, Outcome, Verdict, check
+from pytest_gpucluster.core.check import Action, Finding, Metric, NotChecked, Outcome, Verdict, check, revised
 from pytest_gpucluster.core.text import some
 
 if TYPE_CHECKING:
@@ -24,29 +24,8 @@ if TYPE_CHECKING:
 PMI_KINDS = ("MPI without PMI", "orte_ess_init", "plugin missing")
 
 
-@check(
-    "mpi.world",
-    cause="the launcher did not start one world on the nodes that were asked for",
-    hint="read the first message of the run; srun --mpi=list; test the nodes one by one (--nodes)",
-    action=Action.MONITOR,
-)
-def _world(run: Run) -> Judgement:
-    """Judge that all ranks are one world: each once, one size, on the nodes that were asked for."""
-    ranks = run.world.ranks
-    yield Metric("mpi_ranks", len(ranks), "ranks", f"{run.launcher}, {run.language}")
-    yield from _told_by_messages(run)
-    if ranks and run.size > 1 and all(rank.size == 1 for rank in ranks):
-        yield Finding(
-            "singletons", f"{len(ranks)} programs, each rank 0 of 1", f"one world of {run.size} ranks"
-        )
-        return
-    yield from _ranks_once(run)
-    yield from _on_nodes(run)
-
-
-def world(run: Run) -> Verdict:
-    """Judge that ranks 0 to N-1 are there once each, in one world, on the nodes asked for."""
-    verdict = _world(run)
+def _known_cause(verdict: Verdict, run: Run) -> Verdict:
+    """Return the cause that the messages of the run name, or that of ranks which are each a world of one."""
     if verdict.outcome is not Outcome.FAILED:
         return verdict
     if run.failures:
@@ -72,6 +51,28 @@ def _cause(run: Run) -> str:
     if run.failures[0].kind in PMI_KINDS:
         return f"no PMI support: {run.launcher} offers no PMI that this MPI was built for"
     return f"{run.launcher}: {run.failures[0].kind}"
+
+
+@revised(_known_cause)
+@check(
+    "mpi.world",
+    cause="the launcher did not start one world on the nodes that were asked for",
+    hint="read the first message of the run; srun --mpi=list; test the nodes one by one (--nodes)",
+    action=Action.MONITOR,
+    each="runs",
+)
+def world(run: Run) -> Judgement:
+    """Judge that all ranks are one world: each once, one size, on the nodes that were asked for."""
+    ranks = run.world.ranks
+    yield Metric("mpi_ranks", len(ranks), "ranks", f"{run.launcher}, {run.language}")
+    yield from _told_by_messages(run)
+    if ranks and run.size > 1 and all(rank.size == 1 for rank in ranks):
+        yield Finding(
+            "singletons", f"{len(ranks)} programs, each rank 0 of 1", f"one world of {run.size} ranks"
+        )
+        return
+    yield from _ranks_once(run)
+    yield from _on_nodes(run)
 
 
 def _told_by_messages(run: Run) -> Iterator[Finding]:
@@ -121,6 +122,7 @@ def _on_nodes(run: Run) -> Iterator[Finding]:
     "mpi.allreduce",
     cause="messages between these ranks are corrupted or lost: memory, NIC, or a broken MPI build",
     hint="repeat with another transport (UCX_TLS=tcp or OMPI_MCA_btl=self,tcp), then with pairs of nodes",
+    each="believed",
 )
 def allreduce(run: Run) -> Judgement:
     """Judge the sum of all ranks against size * (size + 1) / 2 * (i + 1), element by element."""
