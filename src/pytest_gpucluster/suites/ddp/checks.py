@@ -238,7 +238,7 @@ def devices(node_name: str, on_gpus: PayloadResult) -> Judgement:
     mine = [task for task in on_gpus.tasks if task.node == node_name]
     owners: dict[str, list[tuple[int, str]]] = {}
     for fact in on_gpus.facts("loaded"):
-        key = fact["device"]["uuid"] or f"{fact['node_name']} {fact['device']['bus']}"
+        key = fact["device"]["uuid"] or f"{fact['node']} {fact['device']['bus']}"
         owners.setdefault(key, []).append((int(fact["rank"]), str(fact["node"])))
     loaded = {int(fact["rank"]) for fact in on_gpus.of_node(node_name, "loaded")}
     yield Metric(
