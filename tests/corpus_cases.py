@@ -399,7 +399,7 @@ class Bench:
             "node": SimpleNamespace(
                 name=node, profile=group.profile, group=group, info=self.slurm.nodes().get(node)
             ),
-            "request": None,
+            "node_name": node,
             "profile": group.profile,
             "gpu_profile": gpu_profile,
             "cluster": self.cluster,

@@ -348,7 +348,7 @@ def test_the_token_is_of_ray_2_52(version: str, *, judged: bool) -> None:
     facts = replace(
         test_ray_suite.formed(stranger={"refused": False, "rc": 0, "said": "hello"}), version=version
     )
-    verdict = ray.token(facts, claimed=True)
+    verdict = ray.token(facts, True)
     if judged:
         assert verdict.findings == (
             Finding("a client without token", "was let in (exit 0): hello", "refused"),
@@ -356,7 +356,7 @@ def test_the_token_is_of_ray_2_52(version: str, *, judged: bool) -> None:
     else:
         reason = f"Ray {version} has no token authentication (2.52 and later)"
         assert told(verdict) == (Outcome.NOT_APPLICABLE, reason, (), ())
-    assert told(ray.token(facts, claimed=False)) == (
+    assert told(ray.token(facts, False)) == (
         Outcome.NOT_APPLICABLE, "the cluster file does without Ray's token (ray.token)", (), ()
     )  # fmt: skip
 

@@ -385,12 +385,12 @@ def test_torchrun_numbers_every_rank_once() -> None:
             ]
         tasks.append(PayloadTask(agent, node, 0, None, tuple(facts)))
     whole = PayloadResult("ddp", NODES, 2, tuple(tasks))
-    assert ddp.torchrun(whole, 2).outcome is Outcome.PASSED
+    assert ddp.torchrun((whole, 2)).outcome is Outcome.PASSED
     half = replace(whole, tasks=(tasks[0], replace(tasks[1], facts=(), rc=1, words="no route to host")))
-    assert "agent on gpu02: exit status 1: no route to host" in found(ddp.torchrun(half, 2))
+    assert "agent on gpu02: exit status 1: no route to host" in found(ddp.torchrun((half, 2)))
     late = [replace(task, rc=143, signal=15, facts=()) for task in tasks]
     late_told = replace(whole, tasks=tuple(late), problem="srun: cancelled after 5 min")
-    assert found(ddp.torchrun(late_told, 2)).count("cancelled") == 1
+    assert found(ddp.torchrun((late_told, 2))).count("cancelled") == 1
 
 
 @pytest.mark.parametrize(("took", "problem", "timeout"), [(15, "", 300), (120, "", 480), (300, "hung", 300)])
@@ -418,7 +418,7 @@ def test_on_a_slow_machine_torchrun_has_more_time(
 
 def test_nothing_fit_is_never_a_pass() -> None:
     empty = PayloadResult("ddp", (), 0)
-    for verdict in (ddp.group(empty), ddp.all_reduce(empty), ddp.training(empty), ddp.torchrun(empty, 2)):
+    for verdict in (ddp.group(empty), ddp.all_reduce(empty), ddp.training(empty), ddp.torchrun((empty, 2))):
         assert verdict.outcome is Outcome.NOT_CHECKED
 
 
@@ -980,31 +980,37 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ["ddp_training 1 s"],
     ),
     (
-        lambda: ddp.torchrun(PayloadResult("ddp", (), 0), 2),
+        lambda: ddp.torchrun((PayloadResult("ddp", (), 0), 2)),
         "not checked",
         "no node is fit for it: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
         [],
         [],
     ),
-    (lambda: ddp.torchrun(agents(), 2), "passed", "", [], []),
-    (lambda: ddp.torchrun(agents(), 3), "failed", "", ["ranks: 0, 1, 2, 3 / 0 to 5, once each"], []),
+    (lambda: ddp.torchrun((agents(), 2)), "passed", "", [], []),
+    (lambda: ddp.torchrun((agents(), 3)), "failed", "", ["ranks: 0, 1, 2, 3 / 0 to 5, once each"], []),
     (
-        lambda: ddp.torchrun(agents(first={"LOCAL_RANK": "1"}), 2),
+        lambda: ddp.torchrun((agents(first={"LOCAL_RANK": "1"}), 2)),
         "failed",
         "",
         ["LOCAL_RANK on gpu01: 1, 1 / 0 to 1, once each"],
         [],
     ),
-    (lambda: ddp.torchrun(agents(first={"WORLD_SIZE": "8"}), 2), "failed", "", ["WORLD_SIZE: 4, 8 / 4"], []),
     (
-        lambda: ddp.torchrun(agents(first={"MASTER_PORT": "2"}), 2),
+        lambda: ddp.torchrun((agents(first={"WORLD_SIZE": "8"}), 2)),
+        "failed",
+        "",
+        ["WORLD_SIZE: 4, 8 / 4"],
+        [],
+    ),
+    (
+        lambda: ddp.torchrun((agents(first={"MASTER_PORT": "2"}), 2)),
         "failed",
         "",
         ["MASTER_PORT: 1, 2 / the same on all ranks"],
         [],
     ),
     (
-        lambda: ddp.torchrun(agents(first={"MASTER_ADDR": "b"}), 2),
+        lambda: ddp.torchrun((agents(first={"MASTER_ADDR": "b"}), 2)),
         "failed",
         "",
         ["MASTER_ADDR: b, gpu01 / the same on all ranks"],
@@ -1012,20 +1018,24 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: ddp.torchrun(
-            replace(
-                agents(),
-                tasks=tuple(
-                    replace(
-                        t,
-                        facts=tuple(
-                            {**f, "given": {**f["given"], "WORLD_SIZE": "8"}} if f["ddp"] == "given" else f
-                            for f in t.facts
-                        ),
-                    )
-                    for t in agents().tasks
+            (
+                replace(
+                    agents(),
+                    tasks=tuple(
+                        replace(
+                            t,
+                            facts=tuple(
+                                {**f, "given": {**f["given"], "WORLD_SIZE": "8"}}
+                                if f["ddp"] == "given"
+                                else f
+                                for f in t.facts
+                            ),
+                        )
+                        for t in agents().tasks
+                    ),
                 ),
+                2,
             ),
-            2,
         ),
         "failed",
         "",
@@ -1034,7 +1044,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: ddp.torchrun(
-            replace(agents(), tasks=(replace(agents().tasks[0], rc=1, facts=()), agents().tasks[1])), 2
+            (replace(agents(), tasks=(replace(agents().tasks[0], rc=1, facts=()), agents().tasks[1])), 2)
         ),
         "failed",
         "",
@@ -1043,15 +1053,17 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: ddp.torchrun(
-            replace(
-                agents(),
-                problem="timed out",
-                tasks=(
-                    replace(agents().tasks[0], rc=None, signal=9, facts=()),
-                    replace(agents().tasks[1], rc=None, signal=9, facts=()),
+            (
+                replace(
+                    agents(),
+                    problem="timed out",
+                    tasks=(
+                        replace(agents().tasks[0], rc=None, signal=9, facts=()),
+                        replace(agents().tasks[1], rc=None, signal=9, facts=()),
+                    ),
                 ),
+                2,
             ),
-            2,
         ),
         "failed",
         "",
@@ -1059,16 +1071,22 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (
-        lambda: ddp.torchrun(agents(drop="joined"), 2),
+        lambda: ddp.torchrun((agents(drop="joined"), 2)),
         "failed",
         "",
         ["rank 0: ended without a word / joined"],
         [],
     ),
-    (lambda: ddp.torchrun(agents(drop="done"), 2), "failed", "", ["rank 0: ended without a word / done"], []),
+    (
+        lambda: ddp.torchrun((agents(drop="done"), 2)),
+        "failed",
+        "",
+        ["rank 0: ended without a word / done"],
+        [],
+    ),
     (
         lambda: ddp.torchrun(
-            agents(drop="trained", more={"ddp": "failed", "phase": "train", "reason": "NaN"}), 2
+            (agents(drop="trained", more={"ddp": "failed", "phase": "train", "reason": "NaN"}), 2)
         ),
         "failed",
         "",
@@ -1077,7 +1095,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: ddp.torchrun(
-            agents(drop="reduced", more={"ddp": "stuck", "phase": "reduce", "seconds": 3}), 2
+            (agents(drop="reduced", more={"ddp": "stuck", "phase": "reduce", "seconds": 3}), 2)
         ),
         "failed",
         "",
@@ -1085,14 +1103,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (
-        lambda: ddp.torchrun(agents(reduced={"wrong": 4}), 2),
+        lambda: ddp.torchrun((agents(reduced={"wrong": 4}), 2)),
         "failed",
         "",
         ["all_reduce: 4 elements wrong / none"],
         [],
     ),
     (
-        lambda: ddp.torchrun(agents(trained={"after": "c"}), 2),
+        lambda: ddp.torchrun((agents(trained={"after": "c"}), 2)),
         "failed",
         "",
         ["parameters: 2 different sets after training / equal on all ranks"],
@@ -1296,15 +1314,17 @@ def test_a_killed_rank_is_named(sandbox: Sandbox, tmp_path: Path) -> None:
 def test_an_agent_that_fails_after_all_ranks_are_done_is_told_and_drains_nobody() -> None:
     whole = agents()
     failed = replace(whole, tasks=(whole.tasks[0], replace(whole.tasks[1], rc=1, words="store is gone")))
-    verdict = ddp.torchrun(failed, 2)
+    verdict = ddp.torchrun((failed, 2))
     assert verdict.findings == (
         Finding("agent on gpu02", "exit status 1: store is gone", "ends with 0", Action.MONITOR),
     )
     assert (verdict.outcome, verdict.action) == (Outcome.FAILED, Action.MONITOR)
     late = replace(whole, problem="timed out", tasks=tuple(replace(t, rc=137, signal=9) for t in whole.tasks))
-    assert ddp.torchrun(late, 2).findings == (Finding("step", "timed out", "ends by itself", Action.MONITOR),)
+    assert ddp.torchrun((late, 2)).findings == (
+        Finding("step", "timed out", "ends by itself", Action.MONITOR),
+    )
     early = replace(whole, tasks=(replace(whole.tasks[0], rc=1, facts=()), whole.tasks[1]))
-    assert ddp.torchrun(early, 2).action is Action.DRAIN
+    assert ddp.torchrun((early, 2)).action is Action.DRAIN
 
 
 def test_what_comes_without_what_goes_before_is_not_judged() -> None:
@@ -1328,7 +1348,7 @@ def test_what_comes_without_what_goes_before_is_not_judged() -> None:
         ddp.group(told(0, loaded)),
         ddp.all_reduce(told(1, bad)),
         ddp.training(told(1, trained)),
-        ddp.torchrun(told(0, {"ddp": "given", "rank": 7}), 1),
+        ddp.torchrun((told(0, {"ddp": "given", "rank": 7}), 1)),
         ddp.lost_rank(told(0, {"ddp": "lost"}), 9),
         ddp.lost_rank(told(1), 9),
     ):

@@ -75,11 +75,11 @@ def judge(adapters: infiniband.Adapters, profile: Profile = IB) -> dict[str, Ver
     fleet = fabric.firmware_majority({"a": host(), "b": host(), "c": adapters})
     found = [
         *(
-            check(adapters, profile)
+            check(profile, adapters)
             for check in (fabric.hca_count, fabric.link_layer, fabric.port_state, fabric.rate, fabric.mtu)
         ),
-        fabric.counters(adapters, profile, adapters, FabricConfig()),
-        fabric.firmware(adapters, profile, fleet),
+        fabric.counters(profile, adapters, adapters, FabricConfig()),
+        fabric.firmware(profile, adapters, fleet),
     ]
     return {verdict.check: verdict for verdict in found}
 
@@ -100,7 +100,7 @@ def test_a_good_host_passes() -> None:
 
 def test_firmware_in_halves_drains_nobody_and_names_both() -> None:
     old = replace(host(), ports=tuple(replace(port, firmware="28.37.1700") for port in host().ports))
-    verdict = fabric.firmware(old, IB, fabric.firmware_majority({"gpu01": host(), "gpu02": old}))
+    verdict = fabric.firmware(IB, old, fabric.firmware_majority({"gpu01": host(), "gpu02": old}))
     new = host().ports[0].firmware
     assert verdict.outcome is Outcome.FAILED
     assert {found.expected for found in verdict.findings} == {
@@ -108,7 +108,7 @@ def test_firmware_in_halves_drains_nobody_and_names_both() -> None:
     }
     assert {found.action for found in verdict.findings} == {Action.MONITOR}
     fleet = fabric.firmware_majority({"gpu01": host(), "gpu02": host(), "gpu03": old})
-    assert fabric.firmware(old, IB, fleet).findings[0].expected == (
+    assert fabric.firmware(IB, old, fleet).findings[0].expected == (
         f"{new}, as on 4 of 6 adapters of this board"
     )
 
@@ -190,12 +190,12 @@ def test_a_port_that_hides_behind_one_for_storage_is_a_warning() -> None:
     hidden = replace(whole, ports=(*down.ports, other()))
     usual = fabric.active_majority({"a": whole, "b": whole, "c": hidden})
     assert usual["mlx5_1 port 1"] == Norm(((True, ("a", "b")), (False, ("c",))))
-    verdict = fabric.port_state(hidden, IB, usual)
+    verdict = fabric.port_state(IB, hidden, usual)
     expected = Advisory("mlx5_1 port 1", "DOWN, Polling", "ACTIVE, as on 2 of 3 nodes")
     assert (verdict.outcome, verdict.advisories) == (Outcome.PASSED, (expected,))
     unused = fabric.active_majority({"a": whole, "b": hidden, "c": hidden})
-    assert fabric.port_state(hidden, IB, unused).advisories == ()
-    short = fabric.port_state(down, IB, usual)
+    assert fabric.port_state(IB, hidden, unused).advisories == ()
+    short = fabric.port_state(IB, down, usual)
     assert (len(short.findings), short.advisories) == (1, ())
     planes = replace(whole, ports=(other(virtual=True),))
     assert fabric.active_majority({"a": planes}) == {}
@@ -287,11 +287,11 @@ def test_a_rate_a_hundredth_below_is_the_rate() -> None:
 def test_the_mtu_of_roce_is_that_of_its_interfaces() -> None:
     roce = IB.model_copy(update={"fabric": FabricProfile(hcas=2, link_layer="Ethernet", mtu=9000)})
     ports = tuple(replace(port, link_layer="Ethernet", interfaces={"eth0": 9000}) for port in host().ports)
-    assert fabric.mtu(infiniband.Adapters(ports, 1.0), roce).outcome is Outcome.PASSED
+    assert fabric.mtu(roce, infiniband.Adapters(ports, 1.0)).outcome is Outcome.PASSED
     bond = replace(ports[1], interfaces={"eth1": 9000, "eth2": 1500})
-    found = fabric.mtu(infiniband.Adapters((ports[0], bond), 1.0), roce).findings
+    found = fabric.mtu(roce, infiniband.Adapters((ports[0], bond), 1.0)).findings
     assert found == (Finding("mlx5_1 port 1", "1500", "9000"),)
-    silent = fabric.mtu(infiniband.Adapters((ports[0], replace(bond, interfaces={})), 1.0), roce)
+    silent = fabric.mtu(roce, infiniband.Adapters((ports[0], replace(bond, interfaces={})), 1.0))
     assert silent.reason == "mlx5_1 port 1: its MTU cannot be read (ibv_devinfo absent, or no interface)"
 
 
@@ -337,7 +337,7 @@ def counted(
     uptime = None if seconds is None else 864000.0 + seconds
     later = replace(host(counters=ZEROS | (before if after is None else after)), uptime=uptime)
     config = FabricConfig.model_validate({"counters": limits or {}})
-    return fabric.counters(first, IB, later, config)
+    return fabric.counters(IB, first, later, config)
 
 
 @pytest.mark.parametrize(
@@ -445,8 +445,8 @@ def test_a_rise_in_unknown_time_or_at_unknown_rate_may_be_the_usual_few() -> Non
         counted({}, {"symbol_error": 11}, seconds=None),
         counted({}, {"symbol_error": 11}, rate=None),
         fabric.counters(
-            replace(host(), uptime=None),
             IB,
+            replace(host(), uptime=None),
             host(counters=ZEROS | {"symbol_error": 11}),
             FabricConfig(),
         ),
@@ -465,7 +465,7 @@ def test_the_counts_and_the_time_between_both_readings_are_metrics() -> None:
 
 def test_a_port_that_is_gone_later_is_judged_by_its_first_reading() -> None:
     gone = replace(host(), ports=host().ports[:1])
-    verdict = fabric.counters(host(counters={"link_downed": 255}), IB, gone, FabricConfig())
+    verdict = fabric.counters(IB, host(counters={"link_downed": 255}), gone, FabricConfig())
     assert [finding.part for finding in verdict.findings] == ["mlx5_1 port 1"]
 
 
@@ -671,21 +671,21 @@ GOOD_GIDS = gid_table("IB/RoCE v1", "RoCE v2", "", "RoCE v2")
 def test_roce_needs_a_gid_of_version_2_on_each_port() -> None:
     second = gid_table("IB/RoCE v1", device="mlx5_1")
     assert gids(GOOD_GIDS)[0].types == {0: "IB/RoCE v1", 1: "RoCE v2", 3: "RoCE v2"}
-    both = fabric.gid(gids(GOOD_GIDS, GOOD_GIDS.replace("mlx5_0", "mlx5_1")), ROCE)
+    both = fabric.gid(ROCE, gids(GOOD_GIDS, GOOD_GIDS.replace("mlx5_0", "mlx5_1")))
     assert (both.outcome, both.metrics) == (Outcome.PASSED, (Metric("roce_v2_ports", 2, "ports"),))
-    one = fabric.gid(gids(GOOD_GIDS, second), ROCE)
+    one = fabric.gid(ROCE, gids(GOOD_GIDS, second))
     assert one.findings == (Finding("mlx5_1 port 1", "IB/RoCE v1", "a GID of RoCE v2"),)
     assert (one.metrics, one.action) == ((Metric("roce_v2_ports", 1, "ports"),), Action.DRAIN)
-    none = fabric.gid(gids(GOOD_GIDS, gid_table(device="mlx5_1")), ROCE)
+    none = fabric.gid(ROCE, gids(GOOD_GIDS, gid_table(device="mlx5_1")))
     assert none.findings == (Finding("mlx5_1 port 1", "no GID", "a GID of RoCE v2"),)
     third = gid_table("IB/RoCE v1", device="mlx5_2")
     enough = gids(GOOD_GIDS, GOOD_GIDS.replace("mlx5_0", "mlx5_1"), third)
-    assert fabric.gid(enough, ROCE).outcome is Outcome.PASSED
+    assert fabric.gid(ROCE, enough).outcome is Outcome.PASSED
 
 
 def test_roce_asks_ports_that_speak_ethernet_and_no_others() -> None:
     table = gids(gid_table("IB/RoCE v1", layer="InfiniBand"))
-    verdicts = [fabric.gid(table, profile) for profile in (IB, ROCE, NONE)]
+    verdicts = [fabric.gid(profile, table) for profile in (IB, ROCE, NONE)]
     assert [(verdict.outcome, verdict.reason) for verdict in verdicts] == [
         (Outcome.NOT_APPLICABLE, "profile ib has InfiniBand: GID types are for RoCE"),
         (Outcome.NOT_CHECKED, "no port speaks Ethernet (see fabric.link_layer)"),
@@ -697,7 +697,7 @@ def test_roce_asks_ports_that_speak_ethernet_and_no_others() -> None:
     ("index", "said"), [("3", None), ("-1", None), ("0", "IB/RoCE v1"), ("2", "no GID"), ("x", "no index")]
 )
 def test_an_exported_gid_index_names_a_gid_of_version_2(index: str, said: str | None) -> None:
-    verdict = fabric.gid(gids(GOOD_GIDS), ROCE, [("environment nccl", index)])
+    verdict = fabric.gid(ROCE, gids(GOOD_GIDS), [("environment nccl", index)])
     part = f"mlx5_0 port 1, NCCL_IB_GID_INDEX={index} (environment nccl)"
     assert verdict.findings == ((Finding(part, said, "RoCE v2: index 1, 3", Action.MONITOR),) if said else ())
     assert not said or verdict.action is Action.MONITOR
@@ -727,16 +727,16 @@ def test_the_gid_probe_reads_a_tree_of_sysfs(tmp_path: Path) -> None:
 
 def test_affinity_needs_a_near_adapter_for_each_gpu() -> None:
     near = Topology({}, {0: {"mlx5_0": "PIX", "mlx5_1": "SYS"}, 1: {"mlx5_0": "SYS", "mlx5_1": "PXB"}})
-    assert fabric.gpu_nic_affinity(near, IB).outcome is Outcome.PASSED
+    assert fabric.gpu_nic_affinity(IB, near).outcome is Outcome.PASSED
     far = Topology({}, {0: near.nics[0], 1: {"mlx5_0": "SYS", "mlx5_1": "NODE"}})
-    (finding,) = fabric.gpu_nic_affinity(far, IB).findings
+    (finding,) = fabric.gpu_nic_affinity(IB, far).findings
     assert finding.part == "GPU 1"
-    assert fabric.gpu_nic_affinity(Topology({}, {0: {}}), IB).outcome is Outcome.NOT_CHECKED
+    assert fabric.gpu_nic_affinity(IB, Topology({}, {0: {}})).outcome is Outcome.NOT_CHECKED
 
 
 def test_affinity_is_judged_where_the_machine_has_pcie_switches() -> None:
     def judged(nics: dict[int, dict[str, str]], **more: Any) -> Verdict:
-        return fabric.gpu_nic_affinity(Topology({}, nics, **more), IB)
+        return fabric.gpu_nic_affinity(IB, Topology({}, nics, **more))
 
     guest = judged({0: {"a": "PHB", "b": "NODE"}, 1: {"a": "SYS", "b": "SYS"}})
     assert guest.outcome is Outcome.NOT_APPLICABLE
@@ -780,7 +780,7 @@ TRANSLATED = "/sys/bus/pci/drivers/nvidia/0000:1b:00.0/iommu_group/type:DMA-FQ\n
     ],
 )
 def test_iommu(text: str, finding: tuple[str, str] | None) -> None:
-    verdict = fabric.iommu(infiniband.parse_iommu(answer(text)), IB)
+    verdict = fabric.iommu(IB, infiniband.parse_iommu(answer(text)))
     expected = "identity" if finding and "domain" in finding[1] else "iommu=pt"
     assert verdict.findings == ((Finding(*finding, expected),) if finding else ())
     assert verdict.outcome is (Outcome.FAILED if finding else Outcome.PASSED)
@@ -832,7 +832,7 @@ def test_acs_of_a_switch_redirects(tmp_path: Path, text: str, acs: infiniband.Ac
 
 
 def test_acs_of_a_switch_fails_and_of_a_root_port_warns() -> None:
-    verdict = fabric.acs(infiniband.Acs(5, ("16:00.0", "17:00.0"), ("00:01.0", "00:02.0")), IB)
+    verdict = fabric.acs(IB, infiniband.Acs(5, ("16:00.0", "17:00.0"), ("00:01.0", "00:02.0")))
     assert verdict.findings == tuple(
         Finding(f"PCIe switch {bridge}", "ACSCtl: ReqRedir+", "ReqRedir-")
         for bridge in ("16:00.0", "17:00.0")
@@ -841,7 +841,7 @@ def test_acs_of_a_switch_fails_and_of_a_root_port_warns() -> None:
     assert verdict.advisories == (Advisory("PCIe ports of no switch", told, "ReqRedir-"),)
     assert verdict.metrics == (Metric("acs_bridges", 5, "bridges"),)
     assert verdict.action is Action.MONITOR
-    good = fabric.acs(infiniband.Acs(5), IB)
+    good = fabric.acs(IB, infiniband.Acs(5))
     assert (good.outcome, good.advisories) == (Outcome.PASSED, ())
 
 

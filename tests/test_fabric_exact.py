@@ -42,17 +42,17 @@ def test_a_kernel_is_read_as_numbers(kernel: str, *, sure: bool) -> None:
 
 
 def test_enough_ports_of_each_kind() -> None:
-    assert fabric.hca_count(ports(GOOD), IB).findings == (Finding("adapters", "1 ports (mlx5_0)", "2"),)
+    assert fabric.hca_count(IB, ports(GOOD)).findings == (Finding("adapters", "1 ports (mlx5_0)", "2"),)
     wants = IB.model_copy(update={"fabric": IB.fabric.model_copy(update={"hcas": 3})})
-    assert fabric.hca_count(ports(GOOD, GOOD), wants).findings == (
+    assert fabric.hca_count(wants, ports(GOOD, GOOD)).findings == (
         Finding("adapters", "2 ports (mlx5_0, mlx5_1)", "3"),
     )
-    assert fabric.hca_count(ports(GOOD, GOOD, GOOD), IB).outcome is Outcome.PASSED
+    assert fabric.hca_count(IB, ports(GOOD, GOOD, GOOD)).outcome is Outcome.PASSED
     layer = {"link_layer": "Ethernet"}
-    assert parts(fabric.link_layer(ports(layer, layer), IB)) == ["mlx5_0 port 1", "mlx5_1 port 1"]
-    assert parts(fabric.link_layer(ports(layer, GOOD, layer), IB)) == ["adapters"]
-    assert fabric.link_layer(ports(layer, GOOD, GOOD), IB).outcome is Outcome.PASSED
-    assert parts(fabric.link_layer(ports(layer), IB)) == ["mlx5_0 port 1"]
+    assert parts(fabric.link_layer(IB, ports(layer, layer))) == ["mlx5_0 port 1", "mlx5_1 port 1"]
+    assert parts(fabric.link_layer(IB, ports(layer, GOOD, layer))) == ["adapters"]
+    assert fabric.link_layer(IB, ports(layer, GOOD, GOOD)).outcome is Outcome.PASSED
+    assert parts(fabric.link_layer(IB, ports(layer))) == ["mlx5_0 port 1"]
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,11 @@ def test_enough_ports_of_each_kind() -> None:
     ],
 )
 def test_as_many_good_ports_as_the_profile_has_are_enough(check: Any, bad: dict[str, Any]) -> None:
-    assert check(ports(bad, GOOD, GOOD), IB).outcome is Outcome.PASSED
-    assert parts(check(ports(bad, GOOD, bad), IB)) == ["mlx5_0 port 1", "mlx5_2 port 1"]
-    assert parts(check(ports(bad, GOOD), IB)) == ["mlx5_0 port 1"]
-    assert check(ports(GOOD), IB).outcome is Outcome.PASSED, "the other one is missed by fabric.hca_count"
-    assert check(ports(GOOD), NONE).outcome is Outcome.NOT_APPLICABLE
+    assert check(IB, ports(bad, GOOD, GOOD)).outcome is Outcome.PASSED
+    assert parts(check(IB, ports(bad, GOOD, bad))) == ["mlx5_0 port 1", "mlx5_2 port 1"]
+    assert parts(check(IB, ports(bad, GOOD))) == ["mlx5_0 port 1"]
+    assert check(IB, ports(GOOD)).outcome is Outcome.PASSED, "the other one is missed by fabric.hca_count"
+    assert check(NONE, ports(GOOD)).outcome is Outcome.NOT_APPLICABLE
 
 
 def test_which_port_is_active() -> None:
@@ -102,11 +102,11 @@ def test_firmware_counts_once_an_adapter() -> None:
     nameless = replace(two, board=None, hca_type=None, firmware="2")
     fleet = fabric.firmware_majority({name: Adapters((nameless,), 1.0) for name in "abc"})
     assert list(fleet) == [""]
-    assert fabric.firmware(Adapters((replace(nameless, firmware="1"),), 1.0), IB, fleet).findings == (
+    assert fabric.firmware(IB, Adapters((replace(nameless, firmware="1"),), 1.0), fleet).findings == (
         Finding("mlx5_0 ()", "1", "2, as on 3 of 3 adapters of this board"),
     )
     order = fabric.firmware(
-        ports({"firmware": "1"}, {"firmware": "2"}), IB, fabric.firmware_majority({"a": host()})
+        IB, ports({"firmware": "1"}, {"firmware": "2"}), fabric.firmware_majority({"a": host()})
     )
     assert parts(order) == ["mlx5_0 (MT_0000000838)", "mlx5_1 (MT_0000000838)"]
 
@@ -118,7 +118,7 @@ def counted(
     before: dict[str, int], after: dict[str, int], *, began: float | None = 9.0, ended: float | None = 9.0
 ) -> Verdict:
     first = Adapters(ports({"counters": before}).ports, began)
-    return fabric.counters(first, IB, Adapters(ports({"counters": after}).ports, ended), FabricConfig())
+    return fabric.counters(IB, first, Adapters(ports({"counters": after}).ports, ended), FabricConfig())
 
 
 def test_the_time_between_two_readings() -> None:
@@ -146,33 +146,33 @@ def test_the_time_between_two_readings() -> None:
 def test_gids_of_two_ports() -> None:
     second = GOOD_GIDS.replace("mlx5_0", "mlx5_1").replace("1:RoCE", "4:RoCE").replace("3:RoCE", "5:RoCE")
     table = gids(GOOD_GIDS, second)
-    found = fabric.gid(table, ROCE, [("environment a", "3"), ("environment b", "4")])
+    found = fabric.gid(ROCE, table, [("environment a", "3"), ("environment b", "4")])
     assert [(it.part, it.measured, it.expected) for it in found.findings] == [
         ("mlx5_1 port 1, NCCL_IB_GID_INDEX=3 (environment a)", "no GID", "RoCE v2: index 4, 5"),
         ("mlx5_0 port 1, NCCL_IB_GID_INDEX=4 (environment b)", "no GID", "RoCE v2: index 1, 3"),
     ]
     mixed = gid_table("RoCE v1", "IB/RoCE v1", "IB/RoCE v1", device="mlx5_1")
-    found = fabric.gid(gids(GOOD_GIDS, mixed), ROCE, [("x", "0")])
+    found = fabric.gid(ROCE, gids(GOOD_GIDS, mixed), [("x", "0")])
     assert [(it.part, it.measured) for it in found.findings] == [
         ("mlx5_1 port 1", "IB/RoCE v1, RoCE v1"),
         ("mlx5_0 port 1, NCCL_IB_GID_INDEX=0 (x)", "IB/RoCE v1"),
     ]
     only = ROCE.model_copy(update={"fabric": FabricProfile(hcas=1, link_layer="Ethernet")})
-    assert fabric.gid(gids(GOOD_GIDS, mixed), only).outcome is Outcome.PASSED
+    assert fabric.gid(only, gids(GOOD_GIDS, mixed)).outcome is Outcome.PASSED
 
 
 def test_adapters_that_topo_does_not_list() -> None:
-    verdict = fabric.gpu_nic_affinity(Topology({}, {0: {"mlx5_0": "PIX"}, 1: {"mlx5_0": "PXB"}}), IB)
+    verdict = fabric.gpu_nic_affinity(IB, Topology({}, {0: {"mlx5_0": "PIX"}, 1: {"mlx5_0": "PXB"}}))
     assert (verdict.outcome, verdict.reason) == (
         Outcome.NOT_CHECKED, "nvidia-smi topo -m lists 1 of 2 adapters (see hca_count)"
     )  # fmt: skip
     far = {0: {"a": "SYS", "b": "NODE"}, 1: {"a": "PIX", "b": "SYS"}, 2: {"a": "SYS", "b": "SYS"}}
     wants = IB.model_copy(update={"fabric": IB.fabric.model_copy(update={"hcas": 2})})
-    assert fabric.gpu_nic_affinity(Topology({}, far), wants).reason == (
+    assert fabric.gpu_nic_affinity(wants, Topology({}, far)).reason == (
         "2 adapters for 3 GPUs: not all can have one near"
     )
     del far[2]
-    assert fabric.gpu_nic_affinity(Topology({}, far), wants).findings == (
+    assert fabric.gpu_nic_affinity(wants, Topology({}, far)).findings == (
         Finding("GPU 0", "no near adapter (NODE, SYS)", "an adapter at PIX or PXB"),
     )
 
@@ -189,13 +189,13 @@ def test_adapters_that_topo_does_not_list() -> None:
     ],
 )  # fmt: skip
 def test_words_that_pass_an_iommu_through(words: str, units: str, found: str | None) -> None:
-    verdict = fabric.iommu(Iommu(tuple(words.split()), tuple(units.split()), {}), IB)
+    verdict = fabric.iommu(IB, Iommu(tuple(words.split()), tuple(units.split()), {}))
     assert verdict.findings == ((Finding("kernel command line", found, "iommu=pt"),) if found else ())
 
 
 def test_domains_of_an_iommu_are_the_kernels_own_word() -> None:
     domains = {"b": "DMA", "c": "identity", "a": "DMA-FQ"}
-    verdict = fabric.iommu(Iommu(("ro",), ("dmar0",), domains), IB)
+    verdict = fabric.iommu(IB, Iommu(("ro",), ("dmar0",), domains))
     assert verdict.findings == (
         Finding("a", "IOMMU domain of type DMA-FQ (no iommu parameter)", "identity"),
         Finding("b", "IOMMU domain of type DMA (no iommu parameter)", "identity"),

@@ -609,7 +609,7 @@ def test_a_flood_of_other_messages_hides_no_xid(tmp_path: Path) -> None:
     assert [found.number for found in log.xids] == [31, 79]
     verdict = checks.kernel_log(log)
     assert len(verdict.findings) == 200
-    assert verdict.reason == "100 lines of the kernel log were not read: more than 200 sorts of messages"
+    assert verdict.reason == "100 lines of the kernel log were not read: more than 200 different messages"
 
 
 def test_a_log_whose_rest_was_not_read_is_not_checked(tmp_path: Path) -> None:

@@ -617,8 +617,8 @@ def test_pending_alerts_do_not_fail() -> None:
         "": (Alert("Watchdog", "firing"),),
     }
     assert parts(checks.alerts(seen(alerts=told), "gpu01", claim)) == [("alert B", "firing: x")]
-    assert checks.alerts(seen(alerts=told), "", claim).outcome is Outcome.PASSED
-    assert checks.alerts(seen(alerts_problem="no answer"), "", claim).outcome is Outcome.NOT_CHECKED
+    assert checks.cluster_alerts(seen(alerts=told), claim).outcome is Outcome.PASSED
+    assert checks.cluster_alerts(seen(alerts_problem="no answer"), claim).outcome is Outcome.NOT_CHECKED
     off = MonitoringConfig(alerts=False)
     assert checks.alerts(seen(alerts=told), "gpu01", off).outcome is Outcome.NOT_APPLICABLE
 
@@ -962,8 +962,8 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ["alerts_firing 3 alerts"],
     ),
     (
-        lambda: checks.alerts(
-            seen(alerts={"": (Alert("Hot", "firing", "", "too hot"),)}), "", MonitoringConfig()
+        lambda: checks.cluster_alerts(
+            seen(alerts={"": (Alert("Hot", "firing", "", "too hot"),)}), MonitoringConfig()
         ),
         "failed",
         "",

@@ -371,7 +371,7 @@ def test_cut(fleet):
         time.sleep(0.05)
 
 
-from pytest_gpucluster.suites.os.test_os import answer, test_responds
+from pytest_gpucluster.suites.os.test_os import answer, lost, test_responds
 """
 
 

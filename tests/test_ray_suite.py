@@ -74,8 +74,8 @@ def judged(facts: ClusterFacts) -> dict[str, Verdict]:
         "actors": checks.actors("gpu02", facts),
         "objects": checks.objects("gpu02", facts),
         "gpus": checks.gpus(facts),
-        "tune": checks.tune(facts, claimed=True),
-        "token": checks.token(facts, claimed=True),
+        "tune": checks.tune(facts, True),
+        "token": checks.token(facts, True),
         "head_lost": checks.head_lost("gpu02", facts),
     }
 
@@ -207,8 +207,8 @@ def test_a_stranger_among_the_nodes_is_found() -> None:
 def test_a_token_on_a_command_line_is_found() -> None:
     seen = NodeFacts({"token": {"set": True, "exposed": 2}})
     facts = with_node(formed(), "gpu03", seen, *NODES)
-    assert "gpu03: the token is on 2 command lines" in told(checks.token(facts, claimed=True))
-    assert checks.token(replace(facts, version="2.49.1"), claimed=True).outcome is Outcome.NOT_APPLICABLE
+    assert "gpu03: the token is on 2 command lines" in told(checks.token(facts, True))
+    assert checks.token(replace(facts, version="2.49.1"), True).outcome is Outcome.NOT_APPLICABLE
 
 
 def test_a_worker_that_stays_is_found() -> None:
@@ -521,16 +521,16 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ["gpu01: 2 actors with a GPU / 1", "gpu03: 0 actors with a GPU / 1"],
         ["gpus 3 GPUs"],
     ),
-    (lambda: checks.tune(formed(), claimed=True), "passed", "", [], ["tune 5 s"]),
+    (lambda: checks.tune(formed(), True), "passed", "", [], ["tune 5 s"]),
     (
-        lambda: checks.tune(formed(), claimed=False),
+        lambda: checks.tune(formed(), False),
         "not applicable",
         "the cluster file does not claim Ray Tune (ray.tune)",
         [],
         [],
     ),
     (
-        lambda: checks.tune(formed(tune={}), claimed=True),
+        lambda: checks.tune(formed(tune={}), True),
         "failed",
         "",
         ["driver: the driver told nothing of it / it could be done"],
@@ -539,7 +539,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.tune(
             formed(tune={"best": 4, "iterations": {"4": 7, "3": 2}, "errors": ["e"], "seconds": 1}),
-            claimed=True,
+            True,
         ),
         "failed",
         "",
@@ -548,7 +548,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: checks.tune(
-            formed(tune={"best": 3, "iterations": {"4": 8, "3": 8}, "errors": [], "seconds": 1}), claimed=True
+            formed(tune={"best": 3, "iterations": {"4": 8, "3": 8}, "errors": [], "seconds": 1}), True
         ),
         "failed",
         "",
@@ -558,39 +558,39 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ],
         ["tune 1 s"],
     ),
-    (lambda: checks.token(formed(), claimed=True), "passed", "", [], []),
+    (lambda: checks.token(formed(), True), "passed", "", [], []),
     (
-        lambda: checks.token(formed(), claimed=False),
+        lambda: checks.token(formed(), False),
         "not applicable",
         "the cluster file does without Ray's token (ray.token)",
         [],
         [],
     ),
     (
-        lambda: checks.token(replace(formed(), version="2.51.9"), claimed=True),
+        lambda: checks.token(replace(formed(), version="2.51.9"), True),
         "not applicable",
         "Ray 2.51.9 has no token authentication (2.52 and later)",
         [],
         [],
     ),
-    (lambda: checks.token(replace(formed(), version="2.52"), claimed=True), "passed", "", [], []),
-    (lambda: checks.token(replace(formed(), version=""), claimed=True), "passed", "", [], []),
+    (lambda: checks.token(replace(formed(), version="2.52"), True), "passed", "", [], []),
+    (lambda: checks.token(replace(formed(), version=""), True), "passed", "", [], []),
     (
-        lambda: checks.token(formed(stranger={}, token={"problem": "no"}), claimed=True),
+        lambda: checks.token(formed(stranger={}, token={"problem": "no"}), True),
         "failed",
         "",
         ["driver: no / it could be done"],
         [],
     ),
     (
-        lambda: checks.token(formed(stranger={"refused": False, "rc": 0, "said": "ok"}), claimed=True),
+        lambda: checks.token(formed(stranger={"refused": False, "rc": 0, "said": "ok"}), True),
         "failed",
         "",
         ["a client without token: was let in (exit 0): ok / refused"],
         [],
     ),
     (
-        lambda: checks.token(replace(formed(), nodes={}), claimed=True),
+        lambda: checks.token(replace(formed(), nodes={}), True),
         "not checked",
         "no node told whether the token is on a command line",
         [],
@@ -599,7 +599,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.token(
             with_node(formed(), "gpu03", NodeFacts({"token": {"set": False, "exposed": 2}}), *NODES),
-            claimed=True,
+            True,
         ),
         "failed",
         "",

@@ -65,7 +65,7 @@ from pytest_gpucluster.core.check import Finding, check
 from pytest_gpucluster.core.probe import Probe, text_of
 from pytest_gpucluster.suite import probed
 # the one that runs for lost nodes too: only they may fail it
-from pytest_gpucluster.suites.os.test_os import answer, test_responds
+from pytest_gpucluster.suites.os.test_os import answer, lost, test_responds
 
 shown = probed(Probe("shown", "nvidia-smi -L | wc -l", lambda answer: int(text_of(answer))))
 

@@ -1,12 +1,14 @@
-"""What a suite file needs besides pytest: fixtures made of probes.
+"""What a suite file needs besides pytest: fixtures made of probes, tests made of checks.
 
-    from pytest_gpucluster.suite import fact, fleet_probed, probed
+    from pytest_gpucluster.suite import checks_as_tests, fact, fleet_probed, probed
 
     gpus = probed(nvidia_smi.GPUS)                               # facts of the item's node
     uuid_owners = fleet_probed(nvidia_smi.GPUS, gpu.uuid_owners)  # made once from the facts of all nodes
 
     @fact(scope="session")                                       # a fixture that combines others
     def norms(uuid_owners, cluster): ...
+
+    globals().update(checks_as_tests(checks))                    # test_WHAT of each check SUITE.WHAT of the module
 
 These are pytest fixtures; a test that uses no others becomes an item of the plugin's own for each node.
 
@@ -16,18 +18,22 @@ The commands of all such fixtures are sent to the nodes in one go before the fir
 
 from __future__ import annotations
 
+import functools
 import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 import pytest
 
+from pytest_gpucluster.core.check import Check
 from pytest_gpucluster.core.probe import Probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from types import ModuleType
 
     from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.core.check import Verdict
 
     AnyProbe = Probe[Any] | Callable[[Cluster], Probe[Any]]
     Function = TypeVar("Function", bound=Callable[..., Any])
@@ -157,3 +163,26 @@ def fleet_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any] | None
 
     facts_of_fleet.gpucluster_probe = probe  # type: ignore[attr-defined] # read by the plugin's prefetch
     return _fact(facts_of_fleet, "session")
+
+
+def checks_as_tests(*modules: ModuleType) -> dict[str, Callable[..., None]]:
+    """Return {test_WHAT: test} of all checks SUITE.WHAT of modules, in their order.
+
+    Bind them by `globals().update(checks_as_tests(checks))`. The parameters of a check name its fixtures.
+    """
+    checks = [it for module in modules for it in vars(module).values() if isinstance(it, Check) and it.item]
+    return {test.__name__: test for test in map(_test_of, checks)}
+
+
+def _test_of(check: Check[...]) -> Callable[..., None]:
+    @functools.wraps(check, updated=())  # pytest shows the file, the line and the frames of the check
+    def test(expect: Callable[[Verdict], None], **facts: Any) -> None:
+        __tracebackhide__ = True
+        expect(check.of_facts(facts))
+
+    test.__name__ = f"test_{check.name.partition('.')[2]}"
+    names, kind = (*check.facts, "expect"), inspect.Parameter.KEYWORD_ONLY
+    vars(test)["__signature__"] = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+    for name in check.marks:
+        getattr(pytest.mark, name)(test)
+    return test

@@ -111,7 +111,7 @@ def _fixtures() -> Iterator[str]:
 def _scope(function: ast.stmt) -> str:
     for decorator in getattr(function, "decorator_list", ()):
         text = ast.unparse(decorator)
-        if text.startswith("pytest.fixture"):
+        if text.startswith(("pytest.fixture", "fact")):
             return "session" if "scope='session'" in text else "item"
     return ""
 
@@ -126,7 +126,7 @@ def _for_suites() -> Iterator[str]:
     from pytest_gpucluster.plugin.expect import Expect
 
     yield from ("## For suites", "", "| name | what it does |", "|---|---|")
-    for function in (suite.probed, suite.fleet_probed, suite.asks):
+    for function in (suite.probed, suite.fleet_probed, suite.asks, suite.checks_as_tests):
         yield _row(f"`suite.{function.__name__}`", _flat(function.__doc__ or ""))
     methods = ("__call__", "at_least", "at_most", "not_applicable", "not_checked")
     for name in methods:

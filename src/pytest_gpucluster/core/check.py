@@ -9,16 +9,17 @@ its cause, hint and action class:
         if len(gpus) != profile.count:
             yield Finding(part="GPUs", measured=f"{len(gpus)}", expected=f"{profile.count}")
 
-The decorated function returns a Verdict.
+Calling it gives a Verdict. Its parameters name the facts it judges: `suite.checks_as_tests` makes a test of it.
 """
 
 from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable, Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ParamSpec
+from typing import Any, Generic, ParamSpec
 
 P = ParamSpec("P")
 
@@ -196,21 +197,77 @@ PACKAGE = __package__.partition(".")[0]
 CHECKS: dict[str, CheckDescription] = {}  # checks of this package that were imported, for the reference
 
 
-def check(
-    name: str, *, cause: str, hint: str, action: Action = Action.DRAIN
-) -> Callable[[Callable[P, Judgement]], Callable[P, Verdict]]:
-    """Make a check from a generator of findings and metrics. `name` is SUITE.WHAT."""
+class Check(Generic[P]):
+    """A function of facts that returns a Verdict.
 
-    def decorate(function: Callable[P, Judgement]) -> Callable[P, Verdict]:
+    item: whether it has items of its own; otherwise it is a part of other checks.
+    marks: pytest's marks of its items.
+    each: the name of a fact that has one value per allocation. An item judges every value as the first argument of the
+    check and combines the verdicts.
+    """
+
+    def __init__(
+        self, name: str, judge: Callable[P, Verdict], *, item: bool, marks: tuple[str, ...], each: str
+    ) -> None:
+        functools.update_wrapper(self, judge)
+        self.name, self.item, self.marks, self.each, self._judge = name, item, marks, each, judge
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Verdict:
+        """Judge."""
+        __tracebackhide__ = True
+        return self._judge(*args, **kwargs)
+
+    @functools.cached_property
+    def facts(self) -> tuple[str, ...]:
+        """The names of the facts that an item passes: all parameters, also those with a default."""
+        names = tuple(inspect.signature(self).parameters)
+        return (self.each, *names[1:]) if self.each else names
+
+    def of_facts(self, facts: Mapping[str, Any]) -> Verdict:
+        """Judge facts given by name."""
+        __tracebackhide__ = True
+        judge: Callable[..., Verdict] = self
+        first, *others = (facts[name] for name in self.facts)
+        return combined(judge(one, *others) for one in first) if self.each else judge(first, *others)
+
+
+def check(
+    name: str,
+    *,
+    cause: str,
+    hint: str,
+    action: Action = Action.DRAIN,
+    item: bool = True,
+    marks: tuple[str, ...] = (),
+    each: str = "",
+) -> Callable[[Callable[P, Judgement]], Check[P]]:
+    """Make a check from a generator of findings and metrics. `name` is SUITE.WHAT; the parameters name its facts."""
+
+    def decorate(function: Callable[P, Judgement]) -> Check[P]:
         holds = (function.__doc__ or "").strip().partition("\n")[0]
         if function.__module__.startswith(f"{PACKAGE}."):
             CHECKS[name] = CheckDescription(holds, cause, hint, action)
 
         @functools.wraps(function)
         def judged(*args: P.args, **kwargs: P.kwargs) -> Verdict:
+            __tracebackhide__ = True
             return conclude(name, function(*args, **kwargs), cause=cause, hint=hint, action=action)
 
-        return judged
+        return Check(name, judged, item=item, marks=marks, each=each)
+
+    return decorate
+
+
+def revised(revise: Callable[..., Verdict]) -> Callable[[Check[P]], Check[P]]:
+    """Pass a check's verdict, with the facts, to a function that returns the final one. Place it above `@check`."""
+
+    def decorate(check: Check[P]) -> Check[P]:
+        @functools.wraps(check, updated=())
+        def judged(*args: P.args, **kwargs: P.kwargs) -> Verdict:
+            __tracebackhide__ = True
+            return revise(check(*args, **kwargs), *args, **kwargs)
+
+        return Check(check.name, judged, item=check.item, marks=check.marks, each=check.each)
 
     return decorate
 
@@ -224,6 +281,7 @@ def conclude(
     action: Action,
 ) -> Verdict:
     """Return the verdict of what a check yielded."""
+    __tracebackhide__ = True
     findings: list[Finding] = []
     metrics: list[Metric] = []
     advisories: list[Advisory] = []

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotChecked, Outcome, Verdict, check
+from pytest_gpucluster.core.check import Action, Finding, Metric, NotChecked, Outcome, Verdict, check, revised
 from pytest_gpucluster.core.text import some
 
 if TYPE_CHECKING:
@@ -23,29 +23,8 @@ if TYPE_CHECKING:
 PMI_KINDS = ("MPI without PMI", "orte_ess_init", "plugin missing")
 
 
-@check(
-    "mpi.world",
-    cause="the launcher did not start one world on the requested nodes",
-    hint="read the first message of the run; srun --mpi=list; test the nodes one by one (--nodes)",
-    action=Action.MONITOR,
-)
-def _world(run: MpiRun) -> Judgement:
-    """All ranks form one world: each once, one size, on the requested nodes."""
-    ranks = run.world.ranks
-    yield Metric("mpi_ranks", len(ranks), "ranks", f"{run.launcher}, {run.language}")
-    yield from _messages(run)
-    if ranks and run.size > 1 and all(rank.size == 1 for rank in ranks):
-        yield Finding(
-            "singletons", f"{len(ranks)} programs, each rank 0 of 1", f"one world of {run.size} ranks"
-        )
-        return
-    yield from _ranks_once(run)
-    yield from _on_nodes(run)
-
-
-def world(run: MpiRun) -> Verdict:
-    """Return the verdict of `mpi.world` with the cause that the messages of the run name."""
-    verdict = _world(run)
+def _known_cause(verdict: Verdict, run: MpiRun) -> Verdict:
+    """Return the cause that the messages of the run name, or that of ranks which are each a world of one."""
     if verdict.outcome is not Outcome.FAILED:
         return verdict
     if run.failures:
@@ -71,6 +50,28 @@ def _cause(run: MpiRun) -> str:
     if run.failures[0].kind in PMI_KINDS:
         return f"no PMI support: {run.launcher} offers no PMI that this MPI was built for"
     return f"{run.launcher}: {run.failures[0].kind}"
+
+
+@revised(_known_cause)
+@check(
+    "mpi.world",
+    cause="the launcher did not start one world on the requested nodes",
+    hint="read the first message of the run; srun --mpi=list; test the nodes one by one (--nodes)",
+    action=Action.MONITOR,
+    each="runs",
+)
+def world(run: MpiRun) -> Judgement:
+    """All ranks form one world: each once, one size, on the requested nodes."""
+    ranks = run.world.ranks
+    yield Metric("mpi_ranks", len(ranks), "ranks", f"{run.launcher}, {run.language}")
+    yield from _messages(run)
+    if ranks and run.size > 1 and all(rank.size == 1 for rank in ranks):
+        yield Finding(
+            "singletons", f"{len(ranks)} programs, each rank 0 of 1", f"one world of {run.size} ranks"
+        )
+        return
+    yield from _ranks_once(run)
+    yield from _on_nodes(run)
 
 
 def _messages(run: MpiRun) -> Iterator[Finding]:
@@ -122,6 +123,7 @@ def _on_nodes(run: MpiRun) -> Iterator[Finding]:
     "mpi.allreduce",
     cause="messages between these ranks are corrupted or lost: memory, NIC, or a broken MPI build",
     hint="repeat with another transport (UCX_TLS=tcp or OMPI_MCA_btl=self,tcp), then with pairs of nodes",
+    each="believed",
 )
 def allreduce(run: MpiRun) -> Judgement:
     """The sum of all ranks is size * (size + 1) / 2 * (i + 1), element by element."""

@@ -30,26 +30,28 @@ ACTIONS = {
     cause="the driver reported an error for which NVIDIA requires a reset, a reboot or a repair",
     hint="dmesg | grep -e Xid -e SXid; follow NVIDIA's Xid catalogue; return the GPU if the error recurs",
 )
-def xid(log: KernelLog, gpus: Gpus, config: GpuConfig) -> Judgement:
+def xid(kernel_log: KernelLog, gpus: Gpus, gpu_config: GpuConfig) -> Judgement:
     """No Xid or SXid since boot requires a reset, a reboot or support. Those of applications are only counted."""
-    if log.since is not None:
-        yield Metric("kernel_log_since", log.since, "s after boot")
-    if log.unsent_xids:
+    if kernel_log.since is not None:
+        yield Metric("kernel_log_since", kernel_log.since, "s after boot")
+    if kernel_log.unsent_xids:
         yield NotChecked(
-            f"{log.unsent_xids} Xids were not read: more than 200 different ones in the kernel log"
+            f"{kernel_log.unsent_xids} Xids were not read: more than 200 different ones in the kernel log"
         )
     counts: Counter[tuple[str, str]] = Counter()
-    for found in log.xids:
+    for found in kernel_log.xids:
         counts[f"xid_{found.number}", gpus.at(found.bus)] += found.event.count
-    for found in log.sxids:
+    for found in kernel_log.sxids:
         counts[f"sxid_{found.number}", found.bus] += found.event.count
     for (name, part), count in counts.items():
         yield Metric(name, count, "events", part)
-    for found in log.xids:
+    for found in kernel_log.xids:
         entry = xids.lookup(found.number, found.text)
-        yield from _judged(log, found, gpus.at(found.bus), entry, config)
-    for found in log.sxids:
-        yield from _judged(log, found, found.bus, xids.lookup_sxid(found.number, found.text), config)
+        yield from _judged(kernel_log, found, gpus.at(found.bus), entry, gpu_config)
+    for found in kernel_log.sxids:
+        yield from _judged(
+            kernel_log, found, found.bus, xids.lookup_sxid(found.number, found.text), gpu_config
+        )
 
 
 def _judged(

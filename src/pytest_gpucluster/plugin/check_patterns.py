@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
 
 _TEST = re.compile(r"\btest_(\w+)")  # also where a file imports or assigns the test
+_CHECK = re.compile(r'@check\(\s*"(\w+\.\w+)"(?!,\s*item=False)')
 _FILES = ("test_*.py", "*/test_*.py", "*/*/test_*.py")  # below the root folder: a home folder may be that
 
 
@@ -32,10 +33,10 @@ class Unmatched:
         }
         self.names: set[str] = set()
 
-    def look_in(self, files: Iterable[Path]) -> None:
-        """Take the checks of suite files as known, without importing them."""
+    def look_in(self, files: Iterable[Path], declared: re.Pattern[str] | None = None) -> None:
+        """Take the tests of suite files, or the checks that files declare, as known, without importing them."""
         if self.left:
-            self.add(name for path in files for name in names_in(path))
+            self.add(name for path in files for name in names_in(path, declared))
 
     def add(self, names: Iterable[str]) -> None:
         """Take these checks as known."""
@@ -60,7 +61,9 @@ def refuse_unmatched(config: pytest.Config, cluster: Cluster) -> None:
     A pattern whose suite no file has may be for checks that a plugin makes: it is refused after the collection.
     """
     unmatched = Unmatched(cluster)
-    unmatched.look_in(Path(suites_path()).glob("*/test_*.py"))
+    shipped_suites = Path(suites_path())
+    unmatched.look_in(shipped_suites.glob("*/test_*.py"))
+    unmatched.look_in([*shipped_suites.glob("*/*.py"), *shipped_suites.with_name("kit").glob("*.py")], _CHECK)
     shipped = {name.partition(".")[0] for name in unmatched.names}
     unmatched.look_in(_site_files(config))
     unmatched.refuse([pattern for pattern in unmatched.left if pattern.partition(".")[0] in shipped])
@@ -93,14 +96,14 @@ class AfterCollection:
             raise pytest.UsageError(str(error)) from error
 
 
-def names_in(path: Path) -> Iterator[str]:
-    """Yield the checks of a suite file: SUITE.WHAT for each word test_WHAT of test_SUITE.py."""
+def names_in(path: Path, declared: re.Pattern[str] | None = None) -> Iterator[str]:
+    """Yield SUITE.WHAT for each word test_WHAT of a file test_SUITE.py, or what matches `declared`."""
     try:
         text = path.read_text(errors="replace")
     except OSError:
         return
     suite = path.stem.removeprefix("test_")
-    yield from (f"{suite}.{what}" for what in _TEST.findall(text))
+    yield from declared.findall(text) if declared else (f"{suite}.{what}" for what in _TEST.findall(text))
 
 
 def check_of_nodeid(nodeid: str) -> str:

@@ -79,6 +79,12 @@ def node(gpucluster_session: ClusterSession) -> Node:
 
 
 @fact
+def node_name(node: Node) -> str:
+    """The name of this item's node."""
+    return node.name
+
+
+@fact
 def profile(node: Node) -> Profile:
     """The hardware profile of this item's node."""
     return node.profile

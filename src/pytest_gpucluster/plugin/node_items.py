@@ -16,12 +16,13 @@ import pytest
 from pytest_gpucluster.suite import Fact, arguments_of
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pytest_gpucluster.plugin.session import ClusterSession
 
 SESSION = "gpucluster_session"
-MARKS = "pytestmark"  # the attribute of a function that pytest.mark leaves
+PLAIN = {"pytestmark", "__wrapped__", "__signature__"}  # what pytest.mark and suite.checks_as_tests set
 NO_PLAIN_FUNCTIONS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
@@ -36,6 +37,7 @@ class NodeTest:
         self.keywords = {mark.name: mark for mark in self.own_markers}
         self.marks = frozenset(mark.name for mark in template.iter_markers())
         self.file, self.line, _ = template.location
+        self.path = template.reportinfo()[0]
         self.suite = template.path.stem.removeprefix("test_")
         self.check = f"{self.suite}.{self.name.removeprefix('test_')}"
         self._arguments = arguments_of(self.function)
@@ -113,9 +115,9 @@ class NodeItem(pytest.Item):
         """File, line and name."""
         return self.test.file, self.test.line, self.name
 
-    def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Return where the test is."""
-        return self.path, self.test.line, self.name
+    def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:
+        """Return where the test is, or the check it was made of."""
+        return self.test.path, self.test.line, self.name
 
     def setup(self) -> None:
         """Make the facts; what is broken here is no verdict on the node."""
@@ -185,7 +187,7 @@ class Maker:
                 return None
             found[name] = fact
         asked = {name for it in found.values() if it is not None for name in it.arguments}
-        plain = metafunc.cls is None and vars(function).keys() <= {MARKS} and inspect.isfunction(function)
+        plain = metafunc.cls is None and vars(function).keys() <= PLAIN and inspect.isfunction(function)
         if not plain or not {*asked, *arguments_of(function)} <= found.keys():
             return None
         if any(is_kind(function) for is_kind in NO_PLAIN_FUNCTIONS):

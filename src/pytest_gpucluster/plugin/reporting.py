@@ -81,7 +81,7 @@ def enrich(
     ):  # (path, line, reason): the reason is of the node
         path, line, reason = report.longrepr
         if isinstance(item, NodeItem) and item.skipped:
-            path, line = str(item.path), (item.test.line or 0) + 1
+            path, line = str(item.test.path), (item.test.line or 0) + 1
         report.longrepr = (path, line, clean(reason))
     if not report.failed or call.excinfo is None:
         return

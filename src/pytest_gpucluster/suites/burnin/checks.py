@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import statistics
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, ParamSpec
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import (
@@ -19,6 +18,7 @@ from pytest_gpucluster.core.check import (
     NotApplicable,
     NotChecked,
     check,
+    revised,
     with_cause,
     with_contention,
 )
@@ -36,7 +36,7 @@ from pytest_gpucluster.suites.burnin.results import HOST, unit_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pytest_gpucluster.core.check import Judgement, Verdict
+    from pytest_gpucluster.core.check import Check, Judgement, Verdict
     from pytest_gpucluster.core.outliers import Halves, Outliers
     from pytest_gpucluster.suites.burnin.config import BurninConfig
     from pytest_gpucluster.suites.burnin.dcgm import DcgmResult, DcgmWarning
@@ -248,32 +248,21 @@ def _host_rates(whole: BurninResult, node: str, config: BurninConfig, *metrics: 
             yield replace(slow, action=Action.DRAIN)
 
 
-def _minding_others(
-    load: str = "",
-) -> Callable[
-    [Callable[Concatenate[BurninResult, str, P], Verdict]],
-    Callable[Concatenate[BurninResult, str, P], Verdict],
-]:
+def _minding_others(load: str = "") -> Callable[[Check[P]], Check[P]]:
     """Where others at work on the GPUs explain every finding, say that instead.
 
     `load`: the one whose rates are judged; without it only memory that they hold explains anything.
     """
 
-    def wrap(
-        judge: Callable[Concatenate[BurninResult, str, P], Verdict],
-    ) -> Callable[Concatenate[BurninResult, str, P], Verdict]:
-        @functools.wraps(judge)
-        def judged(whole: BurninResult, node: str, /, *args: P.args, **kwargs: P.kwargs) -> Verdict:
-            verdict = _unless_stopped(judge(whole, node, *args, **kwargs))
-            theirs = [_others_of(whole.nodes[node], finding, load) for finding in verdict.findings]
-            names = ", ".join(sorted({name for names in theirs for name in names}))
-            return with_contention(
-                verdict, f"others are at work on the GPU: {names}" if theirs and all(theirs) else ""
-            )
+    def minded(verdict: Verdict, whole: BurninResult, node_name: str, *_config: BurninConfig) -> Verdict:
+        verdict = _unless_stopped(verdict)
+        theirs = [_others_of(whole.nodes[node_name], finding, load) for finding in verdict.findings]
+        names = ", ".join(sorted({name for names in theirs for name in names}))
+        return with_contention(
+            verdict, f"others are at work on the GPU: {names}" if theirs and all(theirs) else ""
+        )
 
-        return judged
-
-    return wrap
+    return revised(minded)
 
 
 def _unless_stopped(verdict: Verdict) -> Verdict:
@@ -331,14 +320,29 @@ def _risen(told: NodeTotals, seconds: float, config: BurninConfig) -> Iterator[t
 # --- the checks --------------------------------------------------------------------------------------------------
 
 
+def _never_began(verdict: Verdict, *_facts: object) -> Verdict:
+    """Return the causes of GPUs that never began, where nothing else was found."""
+    if not verdict.findings or any(finding.part != GPUS for finding in verdict.findings):
+        return verdict
+    return with_software_cause(
+        replace(
+            verdict,
+            cause="no work could be started on the GPU: the driver, CUDA_VISIBLE_DEVICES, or memory that is taken",
+            hint="in a step on the node: nvidia-smi; python3 -c 'import torch; torch.zeros(1).cuda()'; -m 'gpu or ddp'",
+        )
+    )
+
+
+@_minding_others()
+@revised(_never_began)
 @check(
     "burnin.survived",
     cause="the node died, hung or lost its processes under load",
     hint="the console of the node, dmesg, the BMC's event log; slurmd's log says what became of the step",
 )
-def _survived(whole: BurninResult, node: str) -> Judgement:
+def survived(whole: BurninResult, node_name: str) -> Judgement:
     """The node took part to the end; a process that died took its load along."""
-    told = whole.nodes[node]
+    told = whole.nodes[node_name]
     yield Metric("burnin_rounds", told.rounds, "rounds")
     if told.lost:
         yield Finding("node", f"lost after {told.rounds} rounds: {told.lost}", "answers to the end")
@@ -355,37 +359,22 @@ def _survived(whole: BurninResult, node: str) -> Judgement:
         )
 
 
-@_minding_others()
-def survived(whole: BurninResult, node: str) -> Verdict:
-    """Judge that the node and its GPUs took part to the end; GPUs that never began have causes of their own."""
-    verdict = _survived(whole, node)
-    if not verdict.findings or any(finding.part != GPUS for finding in verdict.findings):
-        return verdict
-    return with_software_cause(
-        replace(
-            verdict,
-            cause="no work could be started on the GPU: the driver, CUDA_VISIBLE_DEVICES, or memory that is taken",
-            hint="in a step on the node: nvidia-smi; python3 -c 'import torch; torch.zeros(1).cuda()'; -m 'gpu or ddp'",
-        )
-    )
-
-
 @check(
     "burnin.corruption",
     cause="silent data corruption: the GPU computes or stores wrong values without a word",
     hint="take the GPU out of service; repeat the burn-in on this node alone; dcgmi diag -r 3; return the GPU",
     action=Action.VENDOR,
 )
-def corruption(whole: BurninResult, node: str) -> Judgement:
+def corruption(whole: BurninResult, node_name: str) -> Judgement:
     """The same seeded input gives the same bits: again and again, on every GPU and in every round."""
-    told = whole.nodes[node]
+    told = whole.nodes[node_name]
     yield from _unmeasured(told, "matmul", "hbm", "copies", "peer")
     for load in ("matmul", "hbm", "copies", "peer"):
         for part, count in told.wrong.get(load, {}).items():
             if count:
                 yield Finding(told.part(part), f"{load}: {count} wrong elements", "bit by bit the same")
     for (other, part), lies in whole.corrupt_gpus().items():
-        if other == node and part != HOST:
+        if other == node_name and part != HOST:
             yield _lied(told.part(part), lies, "GPUs")
     checked = sum(told.checked.get("matmul", {}).values())
     yield Metric("burnin_products_checked", checked, "products")
@@ -397,12 +386,12 @@ def corruption(whole: BurninResult, node: str) -> Judgement:
     cause="a GPU that is slow: clocks held down by heat, power or settings, or another process on it",
     hint="nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,PIDS of this GPU while it works",
 )
-def matmul(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
+def matmul(whole: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Products of matrices reach the floor of the card, in every data type that it has."""
-    told = whole.nodes[node]
+    told = whole.nodes[node_name]
     yield from _unmeasured(told, "matmul", config=config)
     yield from _problems(told, "matmul")
-    yield from _rates(whole, node, DTYPES, config, "TFLOP/s")
+    yield from _rates(whole, node_name, DTYPES, config, "TFLOP/s")
 
 
 @_minding_others("hbm")
@@ -412,12 +401,12 @@ def matmul(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
     hint="nvidia-smi -q -d CLOCK,ROW_REMAPPER,ECC; reset the GPU; return it if it stays slow",
     action=Action.RESET_GPU,
 )
-def memory_bandwidth(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
+def memory_bandwidth(whole: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Copies within the GPU's memory reach the floor of the card."""
-    told = whole.nodes[node]
+    told = whole.nodes[node_name]
     yield from _unmeasured(told, "hbm", config=config)
     yield from _problems(told, "hbm")
-    yield from _rates(whole, node, ("hbm",), config, "memory bandwidth")
+    yield from _rates(whole, node_name, ("hbm",), config, "memory bandwidth")
 
 
 @_minding_others("copies")
@@ -426,12 +415,12 @@ def memory_bandwidth(whole: BurninResult, node: str, config: BurninConfig) -> Ju
     cause="the way between host and GPU is slow: fewer PCIe lanes, an older generation, wrong NUMA node",
     hint="nvidia-smi -q -d PCI; lspci -vv for LnkSta; numactl; gpu.pcie_width and gpu.pcie_gen tell more",
 )
-def copies(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
+def copies(whole: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Copies between pinned host memory and the GPU reach the floor of its PCIe link, in both directions."""
-    told = whole.nodes[node]
+    told = whole.nodes[node_name]
     yield from _unmeasured(told, "copies", config=config)
     yield from _problems(told, "copies")
-    yield from _rates(whole, node, ("h2d", "d2h"), config, "PCIe link")
+    yield from _rates(whole, node_name, ("h2d", "d2h"), config, "PCIe link")
 
 
 @_minding_others("peer")
@@ -440,15 +429,15 @@ def copies(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
     cause="the way from GPU to GPU is slow or broken",
     hint="nvidia-smi topo -m; nvidia-smi nvlink -s; gpu.nvlink_state and gpu.topology tell more",
 )
-def peer(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
+def peer(whole: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Every pair of GPUs copies both ways at once; a hard limit is judged where cluster file or profile states one."""
-    told = whole.nodes[node]
+    told = whole.nodes[node_name]
     if told.hello is not None and len(told.used) == 1:
         yield NotApplicable("one GPU alone has no peer")
         return
     yield from _unmeasured(told, "peer", config=config)
     yield from _problems(told, "peer")
-    for rate in rates(whole, node, "peer"):
+    for rate in rates(whole, node_name, "peer"):
         yield Metric("burnin_peer", rate.value, "GB/s", told.part(rate.part))
         if slow := too_slow(whole, rate, config):
             yield slow
@@ -460,27 +449,27 @@ def peer(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
     cause="collectives fail with this node, or deliver wrong data",
     hint="pytest -m nccl --nodes=... tells node, adapter, link or leaf",
 )
-def nccl(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
+def nccl(whole: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """All-reduce within the node and with changing partners ends, and the sums are right.
 
     A pair that fails accuses both; it acquits a node whose partner left the burn-in, was lost, or fails with others.
     """
-    told = whole.nodes[node]
+    told = whole.nodes[node_name]
     if told.used and sum(len(other.used) for other in whole.nodes.values()) == 1:
         yield NotApplicable("one GPU alone has nothing to reduce with")
         return
-    if not _blamed_on_others(whole, node):
+    if not _blamed_on_others(whole, node_name):
         yield from _problems(told, "nccl")
         for part, count in told.wrong.get("nccl", {}).items():
             if count:
                 yield Finding(told.part(part), f"{count} wrong elements", "right sums")
     yield from _unmeasured(told, "nccl", config=config)
     for metric in ("nccl_alone", "nccl_pairs"):
-        values = whole.median(metric, node)
+        values = whole.median(metric, node_name)
         if values:
             yield Metric(f"burnin_{metric}", min(values.values()), "GB/s")
-    yield from _slow_alone(whole, node, config)
-    yield from _slow_pairs(whole, node, config)
+    yield from _slow_alone(whole, node_name, config)
+    yield from _slow_pairs(whole, node_name, config)
 
 
 def _slow_alone(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
@@ -547,17 +536,17 @@ def _broke(told: NodeTotals) -> bool:
     hint="mcelog, ras-mc-ctl --summary; stress the CPU alone; replace it",
     action=Action.VENDOR,
 )
-def cpu(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
+def cpu(whole: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """The same work gives the same digest on every CPU of every node, again and again."""
-    told = whole.nodes[node]
+    told = whole.nodes[node_name]
     yield from _unmeasured(told, "cpu", config=config)
     yield from _problems(told, "cpu")
     for count in filter(None, told.wrong.get("cpu", {}).values()):
         yield Finding("CPUs", f"{count} repetitions gave another result", "the same result")
     for (other, part), lies in whole.corrupt_gpus().items():
-        if other == node and part == HOST:
+        if other == node_name and part == HOST:
             yield _lied("CPUs", lies, "nodes")
-    yield from _host_rates(whole, node, config, "cpu")
+    yield from _host_rates(whole, node_name, config, "cpu")
 
 
 @check(
@@ -566,14 +555,14 @@ def cpu(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
     hint="edac-util, ras-mc-ctl --errors; memtester; replace the module",
     action=Action.VENDOR,
 )
-def memory(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
+def memory(whole: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Patterns written over the host's memory are read back unchanged."""
-    told = whole.nodes[node]
+    told = whole.nodes[node_name]
     yield from _unmeasured(told, "memory", config=config)
     yield from _problems(told, "memory")
     for count in filter(None, told.wrong.get("memory", {}).values()):
         yield Finding("memory", f"{count} blocks of 1 MiB read back changed", "what was written")
-    yield from _host_rates(whole, node, config, "memory")
+    yield from _host_rates(whole, node_name, config, "memory")
 
 
 @check(
@@ -581,9 +570,9 @@ def memory(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
     cause="the node's storage returns other data than were written",
     hint="dmesg; smartctl -a; nvme smart-log; fsck; replace the disk",
 )
-def storage(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
+def storage(whole: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Files written and synced are read back unchanged."""
-    told = whole.nodes[node]
+    told = whole.nodes[node_name]
     yield from _unmeasured(told, "storage", config=config)
     yield from _problems(told, "storage")
     for count in filter(None, told.wrong.get("storage", {}).values()):
@@ -592,12 +581,11 @@ def storage(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
             f"{count} blocks of 4 MiB read back changed",
             f"what was written ({format_size(config.storage_size)} a round)",
         )
-    yield from _host_rates(whole, node, config, "storage_write", "storage_read")
+    yield from _host_rates(whole, node_name, config, "storage_write", "storage_read")
 
 
-def counters(whole: BurninResult, node: str, config: BurninConfig) -> Verdict:
-    """Judge what counters rose by; an nvidia-smi that fails under load has causes of its own."""
-    verdict = _counters(whole, node, config)
+def _no_answer(verdict: Verdict, *_facts: object) -> Verdict:
+    """Return the causes of an nvidia-smi that fails under load, where nothing else was found."""
     if not verdict.findings or any(finding.part != SMI for finding in verdict.findings):
         return verdict
     return replace(
@@ -608,14 +596,15 @@ def counters(whole: BurninResult, node: str, config: BurninConfig) -> Verdict:
     )
 
 
+@revised(_no_answer)
 @check(
     "burnin.counters",
     cause="errors that only show under load: failing memory, a link that replays, a port that loses symbols",
     hint="nvidia-smi -q -d ECC,ROW_REMAPPER; nvidia-smi nvlink -e; perfquery; reset, reseat, replace",
 )
-def _counters(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
+def counters(whole: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """ECC, remapped rows, NVLink, PCIe replay and InfiniBand counters rise by no more than they may, load by load."""
-    told = whole.nodes[node]
+    told = whole.nodes[node_name]
     if told.hello is None:
         yield from _unmeasured(told, "counters")
         return
@@ -665,9 +654,9 @@ def _limit(counter: str, minutes: float, config: BurninConfig) -> float | None:
     cause="the driver reported an error of the GPU under load",
     hint="dmesg | grep -i xid; NVIDIA's Xid catalogue; reset the GPU or reboot; return the GPU if it comes back",
 )
-def xid(whole: BurninResult, node: str) -> Judgement:
+def xid(whole: BurninResult, node_name: str) -> Judgement:
     """The driver reports no Xid of the hardware while loads run."""
-    told = whole.nodes[node]
+    told = whole.nodes[node_name]
     if told.hello is None:
         yield from _unmeasured(told, "xid")
         return
@@ -698,9 +687,9 @@ def xid(whole: BurninResult, node: str) -> Judgement:
     cause="cooling: a fan, a heat sink, dust, the inlet, or a neighbour's exhaust",
     hint="nvidia-smi -q -d TEMPERATURE,PERFORMANCE while it works; compare with the GPUs beside it",
 )
-def temperature(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
+def temperature(whole: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Under load every GPU stays below its limit, and neither heat nor the power brake slows it for long."""
-    told = whole.nodes[node]
+    told = whole.nodes[node_name]
     yield from _unmeasured(told, *GPU_LOADS)
     if any(told.ran[load] for load in GPU_LOADS) and not told.peaks:
         yield NotChecked("nvidia-smi told no temperature while the loads ran")
@@ -735,15 +724,35 @@ def _hot(told: NodeTotals, config: BurninConfig) -> list[Finding]:
     return found
 
 
+def _of_software(verdict: Verdict, *_facts: object) -> Verdict:
+    """Return another cause where DCGM says of each of its findings that the hardware passed."""
+    if not verdict.findings or verdict.action is not Action.MONITOR:
+        return verdict
+    cause = "settings or software of the node that NVIDIA's diagnostic minds; its hardware passed"
+    return replace(verdict, cause=cause, hint="what DCGM says above; dcgmi diag -r 1")
+
+
+def _diagnosis(told: NodeTotals) -> DcgmDiag | None:
+    """Read what `dcgmi diag` printed on the node; None where it did not run."""
+    if (said := told.dcgm) is None:
+        return None
+    try:
+        return dcgm_probe.read(int(said["rc"]), str(said["out"]), str(said.get("err", "")))
+    except ProbeError as error:
+        return DcgmDiag((), str(error))
+
+
+@revised(_of_software)
 @check(
     "burnin.dcgm",
     cause="NVIDIA's own diagnostic fails",
     hint="dcgmi diag -r 3 -v; /var/log/nvidia-dcgm; return the GPU if it fails again",
 )
-def _dcgm(told: NodeTotals, found: DcgmDiag | None, config: BurninConfig) -> Judgement:
+def dcgm(whole: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Every test of `dcgmi diag` passes."""
+    found = _diagnosis(whole.nodes[node_name])
     if found is None:
-        yield from _unmeasured(told, "dcgm", config=config)
+        yield from _unmeasured(whole.nodes[node_name], "dcgm", config=config)
         return
     if found.problem:
         yield NotChecked(found.problem)
@@ -797,40 +806,23 @@ def _graveness(warning: DcgmWarning) -> Action | None:
     return Action.RESET_GPU if warning.severity == _RESET else None
 
 
-def dcgm(whole: BurninResult, node: str, config: BurninConfig) -> Verdict:
-    """Judge `dcgmi diag`; what DCGM says of each of its findings decides what to do."""
-    told = whole.nodes[node]
-    found = None
-    if told.dcgm is not None:
-        said = told.dcgm
-        try:
-            found = dcgm_probe.read(int(said["rc"]), str(said["out"]), str(said.get("err", "")))
-        except ProbeError as error:
-            found = DcgmDiag((), str(error))
-    verdict = _dcgm(told, found, config)
-    if not verdict.findings or verdict.action is not Action.MONITOR:
-        return verdict
-    cause = "settings or software of the node that NVIDIA's diagnostic minds; its hardware passed"
-    return replace(verdict, cause=cause, hint="what DCGM says above; dcgmi diag -r 1")
-
-
 @check(
     "burnin.stragglers",
     cause="slower than its equals: heat, power, settings, a neighbour, or another process",
     hint="compare nvidia-smi -q of this GPU and of one that is fast, both under load",
     action=Action.MONITOR,
 )
-def stragglers(whole: BurninResult, node: str, config: BurninConfig) -> Judgement:
+def stragglers(whole: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """No GPU, and no node, is far below the median of its equals in the fleet (median and MAD).
 
     What is below the floor of its card already is judged by burnin.matmul and its like, not twice.
     """
-    told, compared, notes = whole.nodes[node], 0, []
+    told, compared, notes = whole.nodes[node_name], 0, []
     for metric in (*GPU_METRICS, *HOST_METRICS):
         if metric == "nccl_pairs" and len(told.partners) < PARTNERS:
             continue  # a slow partner would slow the median too
         for values in _equals(whole, metric).values():
-            if not any(name[0] == node for name in values):
+            if not any(name[0] == node_name for name in values):
                 continue
             named = {f"{owner}\n{part}": value for (owner, part), value in values.items()}
             found = outliers(
@@ -841,8 +833,8 @@ def stragglers(whole: BurninResult, node: str, config: BurninConfig) -> Judgemen
                 notes.append(f"{metric}: {found.note}")
                 continue
             compared += 1
-            for part in sorted({part for owner, part in values if owner == node}):
-                rate = Rate(node, part, metric, values[node, part])
+            for part in sorted({part for owner, part in values if owner == node_name}):
+                rate = Rate(node_name, part, metric, values[node_name, part])
                 if not misses(whole, rate, config) and (slower := _slower(told, rate, found, len(values))):
                     yield slower
     if not compared:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.suite import checks_as_tests
 from pytest_gpucluster.suites.burnin import SUITE, checks
 from pytest_gpucluster.suites.burnin.steps import EARLY, EVENT, Burnin
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.live_line import LiveLine
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.burnin.config import BurninConfig
@@ -100,76 +100,4 @@ def config(cluster: Cluster) -> BurninConfig:
     return cluster.burnin
 
 
-def test_survived(whole: BurninResult, node: Node, expect: Expect) -> None:
-    """The node took part to the end, and so did its GPUs."""
-    expect(checks.survived(whole, node.name))
-
-
-def test_corruption(whole: BurninResult, node: Node, expect: Expect) -> None:
-    """Equal inputs gave equal bits: every time, on every GPU, in every round."""
-    expect(checks.corruption(whole, node.name))
-
-
-def test_matmul(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
-    """Products of matrices are as fast as the card has to be."""
-    expect(checks.matmul(whole, node.name, config))
-
-
-def test_memory_bandwidth(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
-    """The memory of every GPU is as fast as the card's has to be."""
-    expect(checks.memory_bandwidth(whole, node.name, config))
-
-
-def test_copies(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
-    """Copies between host and GPU are as fast as the PCIe link allows, both ways."""
-    expect(checks.copies(whole, node.name, config))
-
-
-def test_peer(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
-    """Copies from GPU to GPU arrive."""
-    expect(checks.peer(whole, node.name, config))
-
-
-def test_nccl(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
-    """Collectives within the node and with changing partners end, and are right."""
-    expect(checks.nccl(whole, node.name, config))
-
-
-def test_cpu(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
-    """CPUs compute the same as those of the other nodes."""
-    expect(checks.cpu(whole, node.name, config))
-
-
-def test_memory(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
-    """The host's memory keeps what is written."""
-    expect(checks.memory(whole, node.name, config))
-
-
-def test_storage(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
-    """The node's storage returns what was written."""
-    expect(checks.storage(whole, node.name, config))
-
-
-def test_counters(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
-    """Error counters did not rise under load."""
-    expect(checks.counters(whole, node.name, config))
-
-
-def test_xid(whole: BurninResult, node: Node, expect: Expect) -> None:
-    """The driver reported no error of the hardware under load."""
-    expect(checks.xid(whole, node.name))
-
-
-def test_temperature(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
-    """No GPU was too hot, or slowed by heat or the power brake."""
-    expect(checks.temperature(whole, node.name, config))
-
-
-def test_dcgm(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
-    """NVIDIA's own diagnostic passes."""
-    expect(checks.dcgm(whole, node.name, config))
-
-
-def test_stragglers(whole: BurninResult, node: Node, config: BurninConfig, expect: Expect) -> None:
-    """No GPU and no node is far slower than its equals."""
-    expect(checks.stragglers(whole, node.name, config))
+globals().update(checks_as_tests(checks))

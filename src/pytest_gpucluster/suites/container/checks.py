@@ -121,17 +121,19 @@ def hooks(found: Found) -> Judgement:
     cause="another image than the one asked for runs, or the container's root is the node's own",
     hint="srun --container-image=IMAGE cat /etc/os-release",
 )
-def release(found: Found, others: Norm[str]) -> Judgement:
-    """Judge the image's os-release: the cluster file's, else that of most nodes (`others`: what all of them told)."""
+def release(found: Found, usual_release: Norm[str]) -> Judgement:
+    """Judge the image's os-release: the cluster file's, else that of most nodes (`usual_release`: what all of them told)."""
     yield from (problems := tuple(_unfit(found, "plain")))
     if problems:
         return
     told = found.step("plain").facts.get("release", "")
     wanted = found.config.release
     if not told:
-        yield Finding("os-release", "none in the container", wanted or others.value or "ID and VERSION_ID")
+        yield Finding(
+            "os-release", "none in the container", wanted or usual_release.value or "ID and VERSION_ID"
+        )
     elif not wanted:
-        yield from others.judge("os-release", told)
+        yield from usual_release.judge("os-release", told)
     elif told != wanted:
         yield Finding("os-release", told, wanted)
 
@@ -487,15 +489,15 @@ def _size(seen: Seen) -> int | None:
     hint="enroot list -f; du -sh $ENROOT_DATA_PATH/*; enroot remove OLD; ls -ld the path",
     action=Action.MONITOR,
 )
-def room(rooms: tuple[EnrootSpace, ...], config: ContainerConfig) -> Judgement:
+def room(room: tuple[EnrootSpace, ...], claim: ContainerConfig) -> Judgement:
     """Judge free space and the right to write on Enroot's data, cache and temporary paths."""
-    for path in rooms:
+    for path in room:
         yield Metric("enroot_free", path.free / 2**30, "GiB", path.what)
         if not path.writable:
             yield Finding(f"{path.what} path {path.path}", "not writable", "writable")
-        elif path.free < config.min_free:
+        elif path.free < claim.min_free:
             free = units.format_size(path.free)
-            yield Finding(f"{path.what} path {path.path}", f"{free} free", units.format_size(config.min_free))
+            yield Finding(f"{path.what} path {path.path}", f"{free} free", units.format_size(claim.min_free))
 
 
 @check(
@@ -504,11 +506,11 @@ def room(rooms: tuple[EnrootSpace, ...], config: ContainerConfig) -> Judgement:
     hint="enroot list; enroot remove -f NAME on the node; consider an epilog that does so",
     action=Action.MONITOR,
 )
-def leftovers(names: tuple[str, ...], live: Collection[int]) -> Judgement:
+def leftovers(names_before: tuple[str, ...], live_jobs: Collection[int]) -> Judgement:
     """Judge that no container of a job is there whose job Slurm no longer knows."""
-    yield Metric("containers", len(names), "containers")
-    for name, job in jobs_of(names).items():
-        if job not in live:
+    yield Metric("containers", len(names_before), "containers")
+    for name, job in jobs_of(names_before).items():
+        if job not in live_jobs:
             yield Finding(name, f"job {job} is over", "removed with its job")
 
 

@@ -13,7 +13,7 @@ from pytest_gpucluster.core.errors import ConfigError, ProbeError
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.kit import enroot
 from pytest_gpucluster.kit.containers import NamedContainers
-from pytest_gpucluster.suite import probed
+from pytest_gpucluster.suite import checks_as_tests, probed
 from pytest_gpucluster.suites.container import checks
 from pytest_gpucluster.suites.container.steps import ContainerExam
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.core.majority import Norm
+    from pytest_gpucluster.kit.enroot import Pyxis
     from pytest_gpucluster.kit.framework_config import ContainerConfig
-    from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.container.facts import Found
 
@@ -58,7 +59,7 @@ def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 
 @pytest.fixture(scope="session")
-def found(
+def all_found(
     gpucluster_session: ClusterSession,
     allocation: Allocation,  # not applicable without a scheduler
     claim: ContainerConfig,
@@ -93,11 +94,11 @@ def found(
 
 
 @pytest.fixture
-def here(found: dict[str, Found], node: Node) -> Found:
+def found(all_found: dict[str, Found], node: Node) -> Found:
     """What the steps have shown of this node."""
-    if node.name not in found:
+    if node.name not in all_found:
         pytest.skip("not applicable: container.nodes leaves this node out")
-    return found[node.name]
+    return all_found[node.name]
 
 
 @pytest.fixture(scope="session")
@@ -110,109 +111,22 @@ def live_jobs(gpucluster_session: ClusterSession, allocation: Allocation) -> set
     }
 
 
-def test_plugin(here: Found, node: Node, gpucluster_session: ClusterSession, expect: Expect) -> None:
-    """Pyxis is loaded: the task runs in a container, and the plugin has the version of the cluster file."""
-    try:
-        pyxis = gpucluster_session.facts(node.name, enroot.PYXIS)
-    except ProbeError as error:
-        expect(checks.plugin(here, str(error)))
-    else:
-        expect(checks.plugin(here, pyxis))
-
-
-def test_import(here: Found, expect: Expect) -> None:
-    """Every image is imported; time and throughput are recorded."""
-    expect(checks.imported(here))
-
-
-def test_hooks(here: Found, expect: Expect) -> None:
-    """No hook of Enroot fails as a container starts."""
-    expect(checks.hooks(here))
-
-
-def test_release(here: Found, found: dict[str, Found], expect: Expect) -> None:
-    """The operating system of the image is what runs."""
+@pytest.fixture(scope="session")
+def usual_release(all_found: dict[str, Found]) -> Norm[str]:
+    """The os-release in the containers of most nodes."""
     told = (
-        (node, one.step("plain").facts.get("release", "")) for node, one in found.items() if one.contained
+        (node, one.step("plain").facts.get("release", "")) for node, one in all_found.items() if one.contained
     )
-    expect(checks.release(here, norm(told)))
+    return norm(told)
 
 
-def test_root(here: Found, expect: Expect) -> None:
-    """The root file system is read-only unless --container-writable is given."""
-    expect(checks.root(here))
+@pytest.fixture
+def pyxis(node: Node, gpucluster_session: ClusterSession) -> Pyxis | str:
+    """The Pyxis that the node loads, or why that is unknown."""
+    try:
+        return gpucluster_session.facts(node.name, enroot.PYXIS)
+    except ProbeError as error:
+        return str(error)
 
 
-def test_mounts(here: Found, expect: Expect) -> None:
-    """Mounts are read and written in both directions, `ro` holds, and the cluster file's mounts are there."""
-    expect(checks.mounts(here))
-
-
-def test_workdir(here: Found, expect: Expect) -> None:
-    """--container-workdir is where the task starts."""
-    expect(checks.workdir(here))
-
-
-def test_home(here: Found, expect: Expect) -> None:
-    """Home is mounted where it is asked for, and only there."""
-    expect(checks.home(here))
-
-
-def test_remap_root(here: Found, expect: Expect) -> None:
-    """One is root with --container-remap-root, and oneself with --no-container-remap-root."""
-    expect(checks.remap_root(here))
-
-
-def test_environment(here: Found, expect: Expect) -> None:
-    """Exports pass through, the image's values win, and --container-env turns that round."""
-    expect(checks.environment(here))
-
-
-def test_entrypoint(here: Found, expect: Expect) -> None:
-    """Steps start through the image's entrypoint, and without it."""
-    expect(checks.entrypoint(here))
-
-
-def test_reuse(here: Found, expect: Expect) -> None:
-    """A later step finds the container by its name, with what was written in it."""
-    expect(checks.reuse(here))
-
-
-def test_save(here: Found, expect: Expect) -> None:
-    """A saved container starts as an image."""
-    expect(checks.save(here))
-
-
-def test_remove(here: Found, expect: Expect) -> None:
-    """A named container is listed, and gone once it is removed."""
-    expect(checks.remove(here))
-
-
-def test_gpus(here: Found, expect: Expect) -> None:
-    """The GPUs seen inside are those seen outside."""
-    expect(checks.gpus(here))
-
-
-def test_ranks(here: Found, expect: Expect) -> None:
-    """RANK, LOCAL_RANK and what Enroot's hook adds are Slurm's own values."""
-    expect(checks.ranks(here))
-
-
-def test_memlock(here: Found, expect: Expect) -> None:
-    """The limit on locked memory is no lower inside."""
-    expect(checks.memlock(here))
-
-
-def test_shm(here: Found, expect: Expect) -> None:
-    """The shared memory (/dev/shm) is no smaller inside."""
-    expect(checks.shm(here))
-
-
-def test_room(room: tuple[enroot.EnrootSpace, ...], claim: ContainerConfig, expect: Expect) -> None:
-    """Enroot's data, cache and temporary paths have room, and may be written."""
-    expect(checks.room(room, claim))
-
-
-def test_leftovers(names_before: tuple[str, ...], live_jobs: set[int], expect: Expect) -> None:
-    """No container of a job that is over is left on the node."""
-    expect(checks.leftovers(names_before, live_jobs))
+globals().update(checks_as_tests(checks))

@@ -16,6 +16,7 @@ from pytest_gpucluster.core.check import (
     Metric,
     NotChecked,
     check,
+    revised,
     with_cause,
 )
 from pytest_gpucluster.core.majority import norm
@@ -71,11 +72,11 @@ def who_set(name: str, fact: Fact, setters: Setters) -> str:
     hint="PYTHON -c 'import torch; print(torch.__version__)' on the node; or name another python: ddp.environment, "
     "environments.NAME.python",
 )
-def framework(node: str, placed: PayloadResult) -> Judgement:
+def framework(node_name: str, placed: PayloadResult) -> Judgement:
     """Judge that torch is there for every task of the node, in the version of the others."""
-    told = placed.of_node(node, "place")
+    told = placed.of_node(node_name, "place")
     if not told:
-        yield Finding("tasks", placed.silence(node), "every task starts and tells what it finds")
+        yield Finding("tasks", placed.silence(node_name), "every task starts and tells what it finds")
         return
     lacking = next((fact for fact in told if fact["torch"]["error"]), None)
     if lacking is not None:
@@ -83,7 +84,7 @@ def framework(node: str, placed: PayloadResult) -> Judgement:
         return
     there = (fact for fact in placed.facts("place") if not fact["torch"]["error"])
     versions = {fact["node"]: fact["torch"]["version"] for fact in there}
-    yield from norm(versions.items()).judge("package torch", versions[node])
+    yield from norm(versions.items()).judge("package torch", versions[node_name])
 
 
 @check(
@@ -92,12 +93,12 @@ def framework(node: str, placed: PayloadResult) -> Judgement:
     hint="srun --ntasks-per-node=2 env | grep -E 'WORLD_SIZE|RANK|MASTER_'; unset what sets them",
 )
 def environment(
-    node: str, placed: PayloadResult, setters: Setters, provided: Sequence[str] = ()
+    node_name: str, placed: PayloadResult, setters: Setters, provided: Sequence[str] = ()
 ) -> Judgement:
     """Judge the five variables in each task: those that were given are exact, the promised ones are there."""
-    told = placed.of_node(node, "place")
+    told = placed.of_node(node_name, "place")
     if not told:
-        yield NotChecked(f"the node's tasks told nothing: {placed.silence(node)}")
+        yield NotChecked(f"the node's tasks told nothing: {placed.silence(node_name)}")
         return
     yield Metric("ddp_variables_given", len(told[0]["given"]), "of 5")
     locals_: dict[str, list[int]] = {}
@@ -125,11 +126,11 @@ def environment(
     cause="the node resolves MASTER_ADDR otherwise than the fleet, or not at all",
     hint="getent hosts $MASTER_ADDR on every node; mend /etc/hosts or DNS",
 )
-def master_addr(node: str, placed: PayloadResult) -> Judgement:
+def master_addr(node_name: str, placed: PayloadResult) -> Judgement:
     """Judge that the node's tasks have the fleet's MASTER_ADDR, and that it resolves as elsewhere."""
-    told = placed.of_node(node, "place")
+    told = placed.of_node(node_name, "place")
     if not told:
-        yield NotChecked(f"the node's tasks told nothing: {placed.silence(node)}")
+        yield NotChecked(f"the node's tasks told nothing: {placed.silence(node_name)}")
         return
     everyone = placed.facts("place")
     usual = norm(((fact["node"], _final(fact, "MASTER_ADDR")) for fact in everyone), "tasks")
@@ -142,7 +143,7 @@ def master_addr(node: str, placed: PayloadResult) -> Judgement:
         yield from usual.judge(f"MASTER_ADDR of task {fact['task']}", name)
         if fact["master"]["error"]:
             yield Finding(f"MASTER_ADDR {name}", f"does not resolve: {fact['master']['error']}", "resolves")
-        elif node == leader:
+        elif node_name == leader:
             continue  # many sites map a node's own name to loopback there; ddp.master_port tries to listen on it
         elif len(hosts) > 1 and all(
             ipaddress.ip_address(ip.partition("%")[0]).is_loopback for ip in resolved.split()
@@ -153,9 +154,29 @@ def master_addr(node: str, placed: PayloadResult) -> Judgement:
 
 
 @check(
+    "ddp.interface",
+    cause="a variable names a network interface that the node does not have",
+    hint="ip -br link on the node; set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to what every node has",
+)
+def interface(node_name: str, placed: PayloadResult) -> Judgement:
+    """Judge that the interfaces named by GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME are there."""
+    told = placed.of_node(node_name, "place")
+    if not told:
+        yield NotChecked(f"the node's tasks told nothing: {placed.silence(node_name)}")
+        return
+    for name, value in sorted(told[0]["asked"].items()):
+        for wanted in _lacking(name, value, told[0]["interfaces"]):
+            there = ", ".join(told[0]["interfaces"][:8])
+            yield Finding(
+                name, f"{wanted}: no such interface (there are {there})", "an interface of the node"
+            )
+
+
+@check(
     "ddp.master_port",
     cause="another process listens on rank 0's port, or MASTER_ADDR is not rank 0's node",
     hint="ss -ltnp on the node of rank 0; let MASTER_PORT come from the job id",
+    each="all_placed",
 )
 def master_port(placed: PayloadResult) -> Judgement:
     """Judge that all tasks have one MASTER_PORT and that rank 0 can listen on it."""
@@ -190,61 +211,10 @@ def own_port_taken(told: PayloadResult) -> bool:
     return placed or (failed and not given)
 
 
-@check(
-    "ddp.interface",
-    cause="a variable names a network interface that the node does not have",
-    hint="ip -br link on the node; set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to what every node has",
-)
-def interface(node: str, placed: PayloadResult) -> Judgement:
-    """Judge that the interfaces named by GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME are there."""
-    told = placed.of_node(node, "place")
-    if not told:
-        yield NotChecked(f"the node's tasks told nothing: {placed.silence(node)}")
-        return
-    for name, value in sorted(told[0]["asked"].items()):
-        for wanted in _lacking(name, value, told[0]["interfaces"]):
-            there = ", ".join(told[0]["interfaces"][:8])
-            yield Finding(
-                name, f"{wanted}: no such interface (there are {there})", "an interface of the node"
-            )
-
-
-@check(
-    "ddp.devices",
-    cause="tasks share GPUs, or torch cannot use them: no --gpus-per-task, a GPU that is not there, memory that "
-    "another process holds, a CPU build of torch, an old driver",
-    hint="srun --ntasks-per-node=N --gpus-per-task=1 sh -c 'echo $CUDA_VISIBLE_DEVICES; nvidia-smi'; gres.conf; is "
-    "torch a CUDA build (torch.version.cuda)?",
-)
-def _devices(node: str, worked: PayloadResult) -> Judgement:
-    """Judge that every rank of the node took a GPU, and that no other rank of the fleet has the same."""
-    if not worked.tasks and not worked.problem:
-        yield NotChecked(_SEE)
-        return
-    mine = [task for task in worked.tasks if task.node == node]
-    owners: dict[str, list[tuple[int, str]]] = {}
-    for fact in worked.facts("loaded"):
-        key = fact["device"]["uuid"] or f"{fact['node']} {fact['device']['bus']}"
-        owners.setdefault(key, []).append((int(fact["rank"]), str(fact["node"])))
-    loaded = {int(fact["rank"]) for fact in worked.of_node(node, "loaded")}
-    yield Metric(
-        "ddp_devices", len({key for key, ranks in owners.items() if any(n == node for _, n in ranks)}), "GPUs"
-    )
-    if not mine:
-        yield Finding("tasks", worked.silence(node), "one task a GPU")
-    for task in mine:
-        if task.task not in loaded:
-            yield Finding(f"rank {task.task}", why(task, worked), "a GPU of its own")
-    for key, ranks in sorted(owners.items()):
-        if len(ranks) > 1 and any(where == node for _, where in ranks):
-            users = ", ".join(f"{rank} ({where})" for rank, where in ranks)
-            yield Finding(key if key.startswith("GPU-") else f"GPU {key}", f"ranks {users}", "one rank")
-
-
-def devices(node: str, worked: PayloadResult) -> Verdict:
-    """Judge the GPUs of the node's ranks; memory that is taken already is no fault of the node's hardware."""
+def _not_hardware(verdict: Verdict, *_facts: object) -> Verdict:
+    """Return the causes that are no fault of the node's hardware: memory that is taken already, software."""
     taken = with_cause(
-        _devices(node, worked),
+        verdict,
         NO_MEMORY,
         "the memory of the GPU was taken before the rank came: a process of a former job, or past Slurm",
         "pytest -m gpu -k 'stray or idle_memory' says who holds it; nvidia-smi",
@@ -252,10 +222,46 @@ def devices(node: str, worked: PayloadResult) -> Verdict:
     return with_software_cause(taken)
 
 
+@revised(_not_hardware)
+@check(
+    "ddp.devices",
+    cause="tasks share GPUs, or torch cannot use them: no --gpus-per-task, a GPU that is not there, memory that "
+    "another process holds, a CPU build of torch, an old driver",
+    hint="srun --ntasks-per-node=N --gpus-per-task=1 sh -c 'echo $CUDA_VISIBLE_DEVICES; nvidia-smi'; gres.conf; is "
+    "torch a CUDA build (torch.version.cuda)?",
+)
+def devices(node_name: str, on_gpus: PayloadResult) -> Judgement:
+    """Judge that every rank of the node took a GPU, and that no other rank of the fleet has the same."""
+    if not on_gpus.tasks and not on_gpus.problem:
+        yield NotChecked(_SEE)
+        return
+    mine = [task for task in on_gpus.tasks if task.node == node_name]
+    owners: dict[str, list[tuple[int, str]]] = {}
+    for fact in on_gpus.facts("loaded"):
+        key = fact["device"]["uuid"] or f"{fact['node']} {fact['device']['bus']}"
+        owners.setdefault(key, []).append((int(fact["rank"]), str(fact["node"])))
+    loaded = {int(fact["rank"]) for fact in on_gpus.of_node(node_name, "loaded")}
+    yield Metric(
+        "ddp_devices",
+        len({key for key, ranks in owners.items() if any(n == node_name for _, n in ranks)}),
+        "GPUs",
+    )
+    if not mine:
+        yield Finding("tasks", on_gpus.silence(node_name), "one task a GPU")
+    for task in mine:
+        if task.task not in loaded:
+            yield Finding(f"rank {task.task}", why(task, on_gpus), "a GPU of its own")
+    for key, ranks in sorted(owners.items()):
+        if len(ranks) > 1 and any(where == node_name for _, where in ranks):
+            users = ", ".join(f"{rank} ({where})" for rank, where in ranks)
+            yield Finding(key if key.startswith("GPU-") else f"GPU {key}", f"ranks {users}", "one rank")
+
+
 @check(
     "ddp.group",
     cause="ranks cannot reach rank 0 or each other, one never came, or the backend is not in this build of torch",
     hint="look at the first rank of the list; GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, firewall; NCCL_DEBUG=INFO",
+    each="worked",
 )
 def group(worked: PayloadResult) -> Judgement:
     """Judge that all ranks form one process group."""
@@ -278,6 +284,7 @@ def group(worked: PayloadResult) -> Judgement:
     "ddp.all_reduce",
     cause="a rank, a link or a network card spoils or loses data, or a rank died",
     hint="each node alone, then pairs: the nccl suite names the part",
+    each="worked",
 )
 def all_reduce(worked: PayloadResult) -> Judgement:
     """Judge the sum of all ranks' data, element by element, against its closed form."""
@@ -299,6 +306,7 @@ def all_reduce(worked: PayloadResult) -> Judgement:
     "ddp.training",
     cause="DistributedDataParallel does not keep the ranks together: gradients are lost or wrong, or a rank died",
     hint="run it with the other backend: gloo tells torch's part from NCCL's",
+    each="worked",
 )
 def training(worked: PayloadResult) -> Judgement:
     """Judge that training on other data from other weights leaves equal, changed parameters on all ranks."""
@@ -331,9 +339,11 @@ def training(worked: PayloadResult) -> Judgement:
     "ddp.torchrun",
     cause="torchrun's agents do not find each other, or number their ranks wrongly",
     hint="the first rank or agent of the list; is the host name of the first node resolved everywhere?",
+    each="under_torchrun",
 )
-def torchrun(told: PayloadResult, per_node: int) -> Judgement:
+def torchrun(launched: tuple[PayloadResult, int]) -> Judgement:
     """Judge ranks, local ranks and data with torchrun as the launcher: one agent a node, `per_node` ranks each."""
+    told, per_node = launched
     if not told.ntasks:
         yield NotChecked(_SEE)
         return
@@ -395,9 +405,10 @@ def _work_of(told: PayloadResult, size: int) -> Judgement:
     cause="the survivors wait for the dead rank: no timeout of the process group, or its watchdog is off",
     hint="TORCH_NCCL_ASYNC_ERROR_HANDLING, the timeout of init_process_group, srun --kill-on-bad-exit=1",
     action=Action.MONITOR,
+    each="lost",
 )
-def lost_rank(lost: PayloadResult, deadline: float) -> Judgement:
-    """Judge that all ranks end, and not with 0, within `deadline` seconds after one was killed."""
+def lost_rank(lost: PayloadResult, lost_rank_deadline: float) -> Judgement:
+    """Judge that all ranks end, and not with 0, within `lost_rank_deadline` seconds after one was killed."""
     if not lost.ntasks:
         yield NotChecked(_SEE)
         return
@@ -412,7 +423,7 @@ def lost_rank(lost: PayloadResult, deadline: float) -> Judgement:
     stuck = lost.by_rank("stuck")
     for task in lost.tasks:
         if task.task in stuck or task.rc is None:
-            yield Finding(_rank(task.task, task.node), f"still waits after {deadline:g} s", "ends")
+            yield Finding(_rank(task.task, task.node), f"still waits after {lost_rank_deadline:g} s", "ends")
         elif task.rc == 0:
             yield Finding(_rank(task.task, task.node), "exit status 0", "another than 0: a rank was lost")
     if not lost.problem and lost.rc == 0:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.core.check import combined
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
-from pytest_gpucluster.suite import taking_part
+from pytest_gpucluster.suite import checks_as_tests, taking_part
 from pytest_gpucluster.suites.ddp import checks
 from pytest_gpucluster.suites.ddp.steps import Ddp
 
@@ -67,9 +66,9 @@ def worked(runs: list[Ddp], backend: str) -> list[PayloadResult]:
 
 
 @pytest.fixture
-def under_torchrun(runs: list[Ddp]) -> list[PayloadResult]:
-    """The step that works, started by torchrun, of every allocation."""
-    return [run.torchrun for run in runs]
+def under_torchrun(runs: list[Ddp]) -> list[tuple[PayloadResult, int]]:
+    """The step that works, started by torchrun, of every allocation, and the ranks per node."""
+    return [(run.torchrun, run.ntasks_per_node) for run in runs]
 
 
 @pytest.fixture
@@ -91,60 +90,37 @@ def on_gpus(run: Ddp, node: Node, expect: Expect) -> PayloadResult:
     return run.worked("nccl")
 
 
-def test_framework(run: Ddp, node: Node, expect: Expect) -> None:
-    """Torch is there for the python of every task, in the fleet's version."""
-    expect(checks.framework(node.name, run.placed))
+@pytest.fixture
+def placed(run: Ddp) -> PayloadResult:
+    """What the cheap step found on the nodes of the node's allocation."""
+    return run.placed
 
 
-def test_environment(run: Ddp, node: Node, expect: Expect) -> None:
-    """WORLD_SIZE, RANK and LOCAL_RANK are exact in every task; what the site promises to set is set."""
-    for fact in run.placed.of_node(node.name, "place")[:1]:
-        who = {name: checks.who_set(name, fact, run.setters) for name in checks.VARIABLES}
-        print("\n".join(f"{name}: set by {setter}" for name, setter in who.items()))  # shown by -rP
-    expect(checks.environment(node.name, run.placed, run.setters, run.claim.provided))
+@pytest.fixture
+def all_placed(runs: list[Ddp]) -> list[PayloadResult]:
+    """The same of every allocation."""
+    return [run.placed for run in runs]
 
 
-def test_master_addr(run: Ddp, node: Node, expect: Expect) -> None:
-    """MASTER_ADDR is the same in every task and resolves on this node as on the others."""
-    expect(checks.master_addr(node.name, run.placed))
+@pytest.fixture
+def setters(run: Ddp, placed: PayloadResult, node_name: str) -> checks.Setters:
+    """Who sets the variables of the ranks; -rP shows it."""
+    for place in placed.of_node(node_name, "place")[:1]:
+        who = {name: checks.who_set(name, place, run.setters) for name in checks.VARIABLES}
+        print("\n".join(f"{name}: set by {setter}" for name, setter in who.items()))
+    return run.setters
 
 
-def test_interface(run: Ddp, node: Node, expect: Expect) -> None:
-    """The network interfaces that variables name are there."""
-    expect(checks.interface(node.name, run.placed))
+@pytest.fixture
+def provided(run: Ddp) -> tuple[str, ...]:
+    """The variables that the site promises to set."""
+    return tuple(run.claim.provided)
 
 
-def test_master_port(runs: list[Ddp], expect: Expect) -> None:
-    """MASTER_PORT is the same in every task, and free on the node of rank 0."""
-    expect(combined(checks.master_port(run.placed) for run in runs))
+@pytest.fixture
+def lost_rank_deadline(claim: DdpConfig) -> float:
+    """Seconds within which a job must end whose rank was killed."""
+    return claim.lost_rank
 
 
-def test_devices(on_gpus: PayloadResult, node: Node, expect: Expect) -> None:
-    """Each rank has a GPU of its own."""
-    expect(checks.devices(node.name, on_gpus))
-
-
-def test_group(worked: list[PayloadResult], expect: Expect) -> None:
-    """All ranks form one process group, started by srun."""
-    expect(combined(checks.group(told) for told in worked))
-
-
-def test_all_reduce(worked: list[PayloadResult], expect: Expect) -> None:
-    """The sum over all ranks is right in every element."""
-    expect(combined(checks.all_reduce(told) for told in worked))
-
-
-def test_training(worked: list[PayloadResult], expect: Expect) -> None:
-    """Training with DistributedDataParallel leaves equal parameters on all ranks."""
-    expect(combined(checks.training(told) for told in worked))
-
-
-def test_torchrun(runs: list[Ddp], under_torchrun: list[PayloadResult], expect: Expect) -> None:
-    """The same with torchrun (c10d) as the launcher: ranks once each, right sum, equal parameters."""
-    told = zip(runs, under_torchrun, strict=True)
-    expect(combined(checks.torchrun(it, run.ntasks_per_node) for run, it in told))
-
-
-def test_lost_rank(lost: list[PayloadResult], claim: DdpConfig, expect: Expect) -> None:
-    """A job whose rank is killed ends within its deadline, and not with 0."""
-    expect(combined(checks.lost_rank(told, claim.lost_rank) for told in lost))
+globals().update(checks_as_tests(checks))

@@ -6,7 +6,7 @@ import functools
 import ipaddress
 import re
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.majority import Norm, norm
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     )
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 PEER_MODULES = frozenset({"nvidia_peermem", "nv_peer_mem"})
 DMABUF_KERNEL = (
@@ -76,16 +75,16 @@ ERRORS_PER_GB = 2e-12 * 8e9
 
 
 def _networked(
-    judge: Callable[Concatenate[T, Profile, P], Judgement],
-) -> Callable[Concatenate[T, Profile, P], Judgement]:
+    judge: Callable[Concatenate[Profile, P], Judgement],
+) -> Callable[Concatenate[Profile, P], Judgement]:
     """Leave out nodes whose profile has neither InfiniBand nor RoCE."""
 
     @functools.wraps(judge)
-    def judged(facts: T, profile: Profile, /, *args: P.args, **kwargs: P.kwargs) -> Judgement:
-        if profile.fabric.link_layer == "none":
-            yield NotApplicable(f"profile {profile.name} has no InfiniBand or RoCE")
+    def judged(network: Profile, /, *args: P.args, **kwargs: P.kwargs) -> Judgement:
+        if network.fabric.link_layer == "none":
+            yield NotApplicable(f"profile {network.name} has no InfiniBand or RoCE")
         else:
-            yield from judge(facts, profile, *args, **kwargs)
+            yield from judge(network, *args, **kwargs)
 
     return judged
 
@@ -134,28 +133,30 @@ def active_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[bool]]:
     cause="adapters cannot reach GPU memory: neither nvidia_peermem nor DMA-BUF can register it, so no GPUDirect RDMA",
     hint="modprobe nvidia_peermem, at boot too (/etc/modules-load.d); or install the driver's open kernel modules",
 )
-def peer_memory(found: PeerMemory, profile: Profile) -> Judgement:
+def peer_memory(gpu_direct: PeerMemory, profile: Profile) -> Judgement:
     """Adapters can register GPU memory: by nvidia_peermem (or nv_peer_mem), or by DMA-BUF."""
-    loaded = sorted(found.modules & PEER_MODULES)
+    loaded = sorted(gpu_direct.modules & PEER_MODULES)
     without = "neither nvidia_peermem nor nv_peer_mem is loaded"
     decides = "NCCL decides: NET/IB/0/GDRDMA in its log is GPUDirect RDMA (nccl suite)"
     if not profile.fabric.peer_memory:
         yield NotApplicable(f"profile {profile.name} needs no GPUDirect RDMA")
     elif loaded:
         yield Metric("gpudirect_rdma", 1, loaded[0], better=NEITHER)
-    elif found.open_modules is None:
+    elif gpu_direct.open_modules is None:
         yield NotChecked(f"{without}, and /proc/driver/nvidia/version cannot be read: {decides}")
-    elif not found.open_modules:
+    elif not gpu_direct.open_modules:
         # the kernel exports DMA-BUF to GPL modules alone (README of the driver, "Open Linux Kernel Modules")
         yield Finding(
             "GPUDirect RDMA",
             f"{without}; the proprietary kernel modules have no DMA-BUF",
             "nvidia_peermem, or the open kernel modules",
         )
-    elif _registers_dmabufs(found.kernel):
+    elif _registers_dmabufs(gpu_direct.kernel):
         yield Metric("gpudirect_rdma", 1, "DMA-BUF", better=NEITHER)
     else:
-        yield NotChecked(f"{without}; DMA-BUF is sure from Linux 5.12 on, not of {found.kernel}: {decides}")
+        yield NotChecked(
+            f"{without}; DMA-BUF is sure from Linux 5.12 on, not of {gpu_direct.kernel}: {decides}"
+        )
 
 
 def _registers_dmabufs(kernel: str | None) -> bool:
@@ -170,13 +171,13 @@ def _registers_dmabufs(kernel: str | None) -> bool:
     hint="lspci -d 15b3:; dmesg | grep mlx5; systemctl status openibd; reseat the adapter",
 )
 @_networked
-def hca_count(adapters: Adapters, profile: Profile) -> Judgement:
+def hca_count(network: Profile, adapters: Adapters) -> Judgement:
     """There are at least as many ports as the profile has for GPU traffic; virtual functions do not count."""
     ports = _physical(adapters)
     yield Metric("hca_ports", len(ports), "ports")
-    if len(ports) < profile.fabric.hcas:
+    if len(ports) < network.fabric.hcas:
         names = listed(sorted(port.device for port in ports))
-        yield Finding("adapters", f"{len(ports)} ports ({names})", f"{profile.fabric.hcas}")
+        yield Finding("adapters", f"{len(ports)} ports ({names})", f"{network.fabric.hcas}")
 
 
 @check(
@@ -185,13 +186,13 @@ def hca_count(adapters: Adapters, profile: Profile) -> Judgement:
     hint="mlxconfig -d DEVICE set LINK_TYPE_P1=1 (InfiniBand) or 2 (Ethernet), then reboot; ibstat; lspci -d 15b3:",
 )
 @_networked
-def link_layer(adapters: Adapters, profile: Profile) -> Judgement:
+def link_layer(network: Profile, adapters: Adapters) -> Judgement:
     """Enough ports speak the profile's link layer."""
-    expected, ports = profile.fabric.link_layer, _physical(adapters)
+    expected, ports = network.fabric.link_layer, _physical(adapters)
     others = [port for port in ports if port.link_layer != expected]
     if not ports:
         yield NotChecked(NO_PORT)
-    few = min(profile.fabric.hcas, len(ports)) - (len(ports) - len(others))
+    few = min(network.fabric.hcas, len(ports)) - (len(ports) - len(others))
     if few <= 0:
         return
     if len(others) == few:
@@ -199,7 +200,7 @@ def link_layer(adapters: Adapters, profile: Profile) -> Judgement:
         return
     shown = ", ".join(f"{port} {port.link_layer or 'unreadable'}" for port in others)
     yield Finding(
-        "adapters", f"{len(ports) - len(others)} ports of {expected}; {shown}", f"{profile.fabric.hcas}"
+        "adapters", f"{len(ports) - len(others)} ports of {expected}; {shown}", f"{network.fabric.hcas}"
     )
 
 
@@ -210,19 +211,19 @@ def link_layer(adapters: Adapters, profile: Profile) -> Judgement:
 )
 @_networked
 def port_state(
-    adapters: Adapters, profile: Profile, fleet: Mapping[str, Norm[bool]] = MappingProxyType({})
+    network: Profile, adapters: Adapters, active_majority: Mapping[str, Norm[bool]] = MappingProxyType({})
 ) -> Judgement:
     """As many ports as the profile has are ACTIVE and LinkUp."""
-    ports, active = _of_layer(adapters, profile), _active(adapters, profile)
+    ports, active = _of_layer(adapters, network), _active(adapters, network)
     yield Metric("hca_ports_active", len(active), "ports")
     if not ports:
-        yield NotChecked(f"no port speaks {profile.fabric.link_layer} (see fabric.link_layer)")
-    few = len(active) < min(profile.fabric.hcas, len(ports))
+        yield NotChecked(f"no port speaks {network.fabric.link_layer} (see fabric.link_layer)")
+    few = len(active) < min(network.fabric.hcas, len(ports))
     for port in ports:
         shown = f"{port.state or '?'}, {port.phys_state or '?'}"
         if port not in active and few:
             yield Finding(str(port), shown, "ACTIVE, LinkUp")
-        elif port not in active and (usual := fleet.get(str(port), Norm[bool]())).value:
+        elif port not in active and (usual := active_majority.get(str(port), Norm[bool]())).value:
             # it may be one for storage, or one for GPUs that hides behind those for storage
             yield Advisory(str(port), shown, f"ACTIVE, {usual.most}")
 
@@ -233,17 +234,17 @@ def port_state(
     hint="ibstat; ibdiagnet; reseat or replace the cable",
 )
 @_networked
-def rate(adapters: Adapters, profile: Profile) -> Judgement:
+def rate(network: Profile, adapters: Adapters) -> Judgement:
     """Active ports run at the profile's rate; ports that are down are for fabric.port_state."""
-    expected = profile.fabric.rate
+    expected = network.fabric.rate
     if expected is None:
         yield NotApplicable("the profile states no rate")
         return
-    active = _active(adapters, profile)
+    active = _active(adapters, network)
     if not active:
         yield NotChecked(NONE_ACTIVE)
     slow = [port for port in active if port.rate is None or port.rate < expected * 0.99]
-    if len(active) - len(slow) < min(profile.fabric.hcas, len(active)):
+    if len(active) - len(slow) < min(network.fabric.hcas, len(active)):
         for port in slow:
             shown = "unreadable" if port.rate is None else f"{port.rate * 8:g} Gb/s"
             yield Finding(str(port), shown, f"{expected * 8:g} Gb/s")
@@ -257,7 +258,7 @@ def rate(adapters: Adapters, profile: Profile) -> Judgement:
 )
 @_networked
 def firmware(
-    adapters: Adapters, profile: Profile, fleet: Mapping[str, Norm[str]]
+    network: Profile, adapters: Adapters, firmware_majority: Mapping[str, Norm[str]]
 ) -> Judgement:  # the decorator reads the profile
     """Adapters of one board have the firmware of the fleet's majority."""
     seen = {port.device: port for port in _physical(adapters)}
@@ -268,74 +269,7 @@ def firmware(
             yield NotChecked(f"{device}: its firmware version cannot be read")
         else:
             board = port.board or port.hca_type or ""
-            yield from fleet.get(board, Norm[str]()).judge(f"{device} ({board})", port.firmware)
-
-
-@check(
-    "fabric.counters",
-    cause="a bad cable, transceiver or port: the link loses data or goes down",
-    hint="perfquery -x; ibqueryerrors; clean or replace the cable; clear with perfquery -R and measure again",
-    action=Action.MONITOR,
-)
-@_networked
-def counters(adapters: Adapters, profile: Profile, later: Adapters, config: FabricConfig) -> Judgement:
-    """Error counters of active ports do not rise while the run lasts, are not saturated, and keep the site's limits."""
-    seconds = later.uptime - adapters.uptime if later.uptime and adapters.uptime else 0.0
-    now = {str(port): port.counters for port in later.ports}
-    limits: dict[str, int] = dict(config.counters.items())
-    active = _active(adapters, profile)
-    yield Metric("counters_observed", seconds, "s", better=NEITHER)
-    if not active:
-        yield NotChecked(NONE_ACTIVE)
-    for port in active:
-        if not port.counters:
-            yield NotChecked(f"{port}: its counters cannot be read")
-        for name, text in port.garbled.items():
-            yield NotChecked(f"{port}: {name} reads {text!r}, which is no number")
-        then = {**port.counters, **now.get(str(port), {})}
-        for name in port.counters:
-            if then[name]:
-                yield Metric(name, then[name], "events", str(port))
-            yield from _counter(
-                str(port), name, then[name], limits.get(name), _risen(port, then, name, seconds)
-            )
-
-
-def _risen(port: Port, then: Mapping[str, int], name: str, seconds: float) -> Finding | None:
-    """Return the finding where a counter rose more than it may: bit errors as IBTA allows a link, and the usual few.
-
-    Bit errors alone drain, where the link did not go down meanwhile: somebody at the cable or a switch that restarts
-    makes any port count.
-    """
-    rises = {  # a counter that was cleared in between began at 0
-        key: then[key] - before if then[key] >= before else then[key] for key, before in port.counters.items()
-    }
-    at_most = 0 if name in LINK_LOST else USUAL[name] + ERRORS_PER_GB * (port.rate or 0) * seconds
-    if name in CAUSED_ELSEWHERE or rises[name] <= at_most:
-        return None
-    lost = any(rises.get(key) for key in LINK_LOST)
-    return Finding(
-        str(port),
-        f"{name} rose by {rises[name]} to {then[name]} in {seconds:.0f} s of the run",
-        f"by at most {at_most:.0f}",
-        Action.DRAIN if name in BIT_ERRORS and not lost else None,
-    )
-
-
-def _counter(part: str, name: str, found: int, limit: int | None, risen: Finding | None) -> Judgement:
-    """Judge one counter by the hardest of what it shows.
-
-    A saturated one may be as old as the node, so it drains nobody. But it hides what comes: it fails until cleared.
-    """
-    if limit is not None and found > limit:
-        yield Finding(part, f"{name} {found}", f"at most {limit} (fabric.counters of the cluster file)")
-    elif risen is not None:
-        yield risen
-    elif found in (2 ** COUNTERS[name] - 1, 2**32 - 1, 2**64 - 1):
-        kind = Advisory if name in CAUSED_ELSEWHERE else Finding
-        yield kind(part, f"{name} {found}: saturated, it counts no more", "cleared with perfquery -R")
-    elif limit is None and found > USUAL[name]:
-        yield Advisory(part, f"{name} {found} since the driver's start", f"at most {USUAL[name]}")
+            yield from firmware_majority.get(board, Norm[str]()).judge(f"{device} ({board})", port.firmware)
 
 
 @check(
@@ -344,21 +278,21 @@ def _counter(part: str, name: str, found: int, limit: int | None, risen: Finding
     hint="ibv_devinfo | grep mtu; ip link set mtu",
 )
 @_networked
-def mtu(adapters: Adapters, profile: Profile) -> Judgement:
+def mtu(network: Profile, adapters: Adapters) -> Judgement:
     """As many active ports as the profile has have its MTU: the active one (InfiniBand), or the interface's (RoCE)."""
-    expected = profile.fabric.mtu
+    expected = network.fabric.mtu
     if expected is None:
         yield NotApplicable("the profile states no MTU")
         return
-    active = _active(adapters, profile)
+    active = _active(adapters, network)
     if not active:
         yield NotChecked(NONE_ACTIVE)
     found = {
-        str(port): [port.mtu] if profile.fabric.link_layer == "InfiniBand" else list(port.interfaces.values())
+        str(port): [port.mtu] if network.fabric.link_layer == "InfiniBand" else list(port.interfaces.values())
         for port in active
     }
     good = sum(bool(values) and set(values) == {expected} for values in found.values())
-    if good >= min(profile.fabric.hcas, len(active)):
+    if good >= min(network.fabric.hcas, len(active)):
         return
     for port, values in found.items():
         if not values or None in values:
@@ -374,25 +308,25 @@ def mtu(adapters: Adapters, profile: Profile) -> Judgement:
     hint="show_gids; ip addr of the port's interface; cma_roce_mode -d DEVICE -p 1 -m 2; mend NCCL_IB_GID_INDEX",
 )
 @_networked
-def gid(ports: Sequence[GidPort], profile: Profile, exports: Sequence[tuple[str, str]] = ()) -> Judgement:
+def gid(network: Profile, gids: Sequence[GidPort], gid_exports: Sequence[tuple[str, str]] = ()) -> Judgement:
     """Ports of RoCE have a GID of RoCE v2, and an exported NCCL_IB_GID_INDEX names one.
 
-    `exports` are (where it stands, value) of each NCCL_IB_GID_INDEX of the cluster file.
+    `gid_exports` are (where it stands, value) of each NCCL_IB_GID_INDEX of the cluster file.
     """
-    if profile.fabric.link_layer != "Ethernet":
-        yield NotApplicable(f"profile {profile.name} has InfiniBand: GID types are for RoCE")
+    if network.fabric.link_layer != "Ethernet":
+        yield NotApplicable(f"profile {network.name} has InfiniBand: GID types are for RoCE")
         return
-    there = [port for port in ports if port.link_layer == "Ethernet"]
+    there = [port for port in gids if port.link_layer == "Ethernet"]
     if not there:
         yield NotChecked("no port speaks Ethernet (see fabric.link_layer)")
     good = [port for port in there if ROCE_V2 in port.types.values()]
     yield Metric("roce_v2_ports", len(good), "ports")
-    if len(good) < min(profile.fabric.hcas, len(there)):
+    if len(good) < min(network.fabric.hcas, len(there)):
         for port in there:
             if port not in good:
                 shown = ", ".join(sorted(set(port.types.values()))) or "no GID"
                 yield Finding(str(port), shown, f"a GID of {ROCE_V2}")
-    for where, value in exports:
+    for where, value in gid_exports:
         for port in good:
             found = port.types.get(int(value), "no GID") if value.isdecimal() else "no index"
             if found != ROCE_V2 and value != GID_BY_NCCL:
@@ -414,7 +348,7 @@ def gid(ports: Sequence[GidPort], profile: Profile, exports: Sequence[tuple[str,
     hint="nvidia-smi topo -m; lspci -tv; compare with a good node",
 )
 @_networked
-def gpu_nic_affinity(topology: Topology, profile: Profile) -> Judgement:
+def gpu_nic_affinity(network: Profile, topology: Topology) -> Judgement:
     """Every GPU has an adapter behind its own PCIe switch (PIX or PXB), where the machine has such switches.
 
     Where no GPU has one, the machine is not built so (the CPUs of Grace have the adapters on ports of their own), or is
@@ -424,9 +358,9 @@ def gpu_nic_affinity(topology: Topology, profile: Profile) -> Judgement:
         yield NotApplicable("the memory of the GPUs is a NUMA node: GPU and adapter meet in the CPU (Grace)")
         return
     names = {name for of_gpu in topology.nics.values() for name in of_gpu}
-    if len(names) < profile.fabric.hcas:
+    if len(names) < network.fabric.hcas:
         yield NotChecked(
-            f"nvidia-smi topo -m lists {len(names)} of {profile.fabric.hcas} adapters (see hca_count)"
+            f"nvidia-smi topo -m lists {len(names)} of {network.fabric.hcas} adapters (see hca_count)"
         )
         return
     far = {
@@ -438,9 +372,9 @@ def gpu_nic_affinity(topology: Topology, profile: Profile) -> Judgement:
         yield NotApplicable(
             "no GPU has an adapter behind its own PCIe switch: a guest, or a board without them"
         )
-    elif far and profile.fabric.hcas < len(topology.nics):
+    elif far and network.fabric.hcas < len(topology.nics):
         yield NotApplicable(
-            f"{profile.fabric.hcas} adapters for {len(topology.nics)} GPUs: not all can have one near"
+            f"{network.fabric.hcas} adapters for {len(topology.nics)} GPUs: not all can have one near"
         )
     else:
         for index, of_gpu in far.items():
@@ -456,19 +390,19 @@ def gpu_nic_affinity(topology: Topology, profile: Profile) -> Judgement:
     action=Action.MONITOR,
 )
 @_networked
-def iommu(found: Iommu, profile: Profile) -> Judgement:  # the decorator reads the profile
+def iommu(network: Profile, iommu_state: Iommu) -> Judgement:  # the decorator reads the profile
     """The IOMMU is off or passes through."""
-    given = " ".join(word for word in found.cmdline if "iommu" in word) or "no iommu parameter"
-    if found.domains:  # the kernel's own word: its configuration may pass through without a parameter
-        for device, kind in sorted(found.domains.items()):
+    given = " ".join(word for word in iommu_state.cmdline if "iommu" in word) or "no iommu parameter"
+    if iommu_state.domains:  # the kernel's own word: its configuration may pass through without a parameter
+        for device, kind in sorted(iommu_state.domains.items()):
             if kind != "identity":
                 yield Finding(device, f"IOMMU domain of type {kind} ({given})", "identity")
         return
     fine = {"iommu=pt", "iommu=off", "intel_iommu=off", "amd_iommu=off", "iommu.passthrough=1"}
-    on = found.units or any("iommu=on" in word for word in found.cmdline)
-    if on and not fine.intersection(found.cmdline):
+    on = iommu_state.units or any("iommu=on" in word for word in iommu_state.cmdline)
+    if on and not fine.intersection(iommu_state.cmdline):
         yield Finding(
-            "kernel command line", f"{given}; active: {', '.join(found.units) or 'none'}", "iommu=pt"
+            "kernel command line", f"{given}; active: {', '.join(iommu_state.units) or 'none'}", "iommu=pt"
         )
 
 
@@ -480,13 +414,13 @@ def iommu(found: Iommu, profile: Profile) -> Judgement:  # the decorator reads t
     action=Action.MONITOR,
 )
 @_networked
-def acs(found: Acs, profile: Profile) -> Judgement:  # the decorator reads the profile
+def acs(network: Profile, acs_state: Acs) -> Judgement:  # the decorator reads the profile
     """No PCIe switch redirects requests to the CPU."""
-    yield Metric("acs_bridges", found.devices, "bridges")
-    for bridge in found.switches:
+    yield Metric("acs_bridges", acs_state.devices, "bridges")
+    for bridge in acs_state.switches:
         yield Finding(f"PCIe switch {bridge}", "ACSCtl: ReqRedir+", "ReqRedir-")
-    if found.others:  # what turns round in a switch does not pass its root port
-        shown = f"{len(found.others)}, the first is {found.others[0]}"
+    if acs_state.others:  # what turns round in a switch does not pass its root port
+        shown = f"{len(acs_state.others)}, the first is {acs_state.others[0]}"
         yield Advisory("PCIe ports of no switch", f"ACSCtl: ReqRedir+ on {shown}", "ReqRedir-")
 
 
@@ -495,15 +429,15 @@ def acs(found: Acs, profile: Profile) -> Judgement:  # the decorator reads the p
     cause="fabric manager and driver are of different versions: the NVSwitch fabric is not set up",
     hint="install the fabric manager package of the driver's version; systemctl restart nvidia-fabricmanager",
 )
-def fabric_manager(found: FabricManager, gpus: Gpus, profile: Profile) -> Judgement:
+def fabric_manager(fabric_service: FabricManager, gpus: Gpus, profile: Profile) -> Judgement:
     """Fabric manager is of the driver's version; whether it runs is for gpu.fabric_manager."""
     driver = next((gpu.driver for gpu in gpus if gpu.driver), None)
     if profile.gpu is None or not profile.gpu.nvswitch:
         yield NotApplicable(f"profile {profile.name} states no NVSwitch")
-    elif found.version is None or driver is None:
+    elif fabric_service.version is None or driver is None:
         yield NotChecked("the version of fabric manager or of the driver cannot be read")
-    elif found.version != driver:
-        yield Finding("nvidia-fabricmanager", found.version, f"{driver}, the driver's version")
+    elif fabric_service.version != driver:
+        yield Finding("nvidia-fabricmanager", fabric_service.version, f"{driver}, the driver's version")
 
 
 # --- names of interfaces -----------------------------------------------------------------------------------------
@@ -515,7 +449,7 @@ def fabric_manager(found: FabricManager, gpus: Gpus, profile: Profile) -> Judgem
     hint="ip -br addr; ls /sys/class/infiniband; correct `exports` in the cluster file, or the interface's name",
     action=Action.MONITOR,  # an error of the cluster file is found on every good node
 )
-def nic_names(found: Interfaces, environments: Mapping[str, EnvironmentConfig]) -> Judgement:
+def nic_names(interfaces: Interfaces, environments: Mapping[str, EnvironmentConfig]) -> Judgement:
     """What the environments export as network interfaces exists, by each library's own rules."""
     exports = [
         (name, variable, value)
@@ -526,7 +460,7 @@ def nic_names(found: Interfaces, environments: Mapping[str, EnvironmentConfig]) 
     if not exports:
         yield NotApplicable("no environment of the cluster file names a network interface")
     for name, variable, value in exports:
-        for said in RULES[variable](value, found):
+        for said in RULES[variable](value, interfaces):
             part = f"{variable}={value} (environment {name})"
             yield said if isinstance(said, NotChecked) else Finding(part, said, "an interface of this node")
 
@@ -614,3 +548,73 @@ RULES: dict[str, Callable[[str, Interfaces], Iterator[str] | Iterator[str | NotC
     "OMPI_MCA_btl_tcp_if_include": _open_mpi,
     "OMPI_MCA_oob_tcp_if_include": _open_mpi,
 }
+
+
+# the last of the suite: the longer the time since the first reading, the more it shows
+@check(
+    "fabric.counters",
+    cause="a bad cable, transceiver or port: the link loses data or goes down",
+    hint="perfquery -x; ibqueryerrors; clean or replace the cable; clear with perfquery -R and measure again",
+    action=Action.MONITOR,
+)
+@_networked
+def counters(
+    network: Profile, adapters: Adapters, adapters_later: Adapters, fabric_config: FabricConfig
+) -> Judgement:
+    """Error counters of active ports do not rise while the run lasts, are not saturated, and keep the site's limits."""
+    seconds = adapters_later.uptime - adapters.uptime if adapters_later.uptime and adapters.uptime else 0.0
+    now = {str(port): port.counters for port in adapters_later.ports}
+    limits: dict[str, int] = dict(fabric_config.counters.items())
+    active = _active(adapters, network)
+    yield Metric("counters_observed", seconds, "s", better=NEITHER)
+    if not active:
+        yield NotChecked(NONE_ACTIVE)
+    for port in active:
+        if not port.counters:
+            yield NotChecked(f"{port}: its counters cannot be read")
+        for name, text in port.garbled.items():
+            yield NotChecked(f"{port}: {name} reads {text!r}, which is no number")
+        then = {**port.counters, **now.get(str(port), {})}
+        for name in port.counters:
+            if then[name]:
+                yield Metric(name, then[name], "events", str(port))
+            yield from _counter(
+                str(port), name, then[name], limits.get(name), _risen(port, then, name, seconds)
+            )
+
+
+def _risen(port: Port, then: Mapping[str, int], name: str, seconds: float) -> Finding | None:
+    """Return the finding where a counter rose more than it may: bit errors as IBTA allows a link, and the usual few.
+
+    Bit errors alone drain, where the link did not go down meanwhile: somebody at the cable or a switch that restarts
+    makes any port count.
+    """
+    rises = {  # a counter that was cleared in between began at 0
+        key: then[key] - before if then[key] >= before else then[key] for key, before in port.counters.items()
+    }
+    at_most = 0 if name in LINK_LOST else USUAL[name] + ERRORS_PER_GB * (port.rate or 0) * seconds
+    if name in CAUSED_ELSEWHERE or rises[name] <= at_most:
+        return None
+    lost = any(rises.get(key) for key in LINK_LOST)
+    return Finding(
+        str(port),
+        f"{name} rose by {rises[name]} to {then[name]} in {seconds:.0f} s of the run",
+        f"by at most {at_most:.0f}",
+        Action.DRAIN if name in BIT_ERRORS and not lost else None,
+    )
+
+
+def _counter(part: str, name: str, found: int, limit: int | None, risen: Finding | None) -> Judgement:
+    """Judge one counter by the hardest of what it shows.
+
+    A saturated one may be as old as the node, so it drains nobody. But it hides what comes: it fails until cleared.
+    """
+    if limit is not None and found > limit:
+        yield Finding(part, f"{name} {found}", f"at most {limit} (fabric.counters of the cluster file)")
+    elif risen is not None:
+        yield risen
+    elif found in (2 ** COUNTERS[name] - 1, 2**32 - 1, 2**64 - 1):
+        kind = Advisory if name in CAUSED_ELSEWHERE else Finding
+        yield kind(part, f"{name} {found}: saturated, it counts no more", "cleared with perfquery -R")
+    elif limit is None and found > USUAL[name]:
+        yield Advisory(part, f"{name} {found} since the driver's start", f"at most {USUAL[name]}")

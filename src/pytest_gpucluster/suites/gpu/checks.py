@@ -17,6 +17,7 @@ from pytest_gpucluster.core.check import (
     NotApplicable,
     NotChecked,
     check,
+    revised,
     with_cause,
 )
 from pytest_gpucluster.core.majority import Norm, norm, owners
@@ -276,33 +277,33 @@ def _fits(value: str, stated: str) -> bool:
 
 
 @check(
-    "gpu.count",
-    cause="a GPU fell off the bus, or was not found at boot",
-    hint="dmesg | grep -i -e xid -e nvrm; lspci -d 10de:; power the node off and on; reseat the GPU",
+    "gpu.driver",
+    cause="the driver is not loaded, does not answer, or is of another version",
+    hint="cat /proc/driver/nvidia/version; modprobe nvidia; dkms status; install the fleet's driver and reboot",
 )
-def _count(gpus: Gpus, profile: GpuProfile) -> Judgement:
-    """nvidia-smi lists as many GPUs as the profile has."""
+def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Judgement:
+    """nvidia-smi works, and the driver is the one stated, else that of the fleet's majority."""
     if gpus.driver_problem:
-        yield NotChecked(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
+        yield Finding("driver", gpus.driver_problem, "nvidia-smi answers")
         return
-    lost = [gpu for gpu in gpus if gpu.lost]
-    yield Metric("gpu_count", len(gpus) - len(lost), "GPUs")
-    for gpu in lost:
-        # without its bus id only what nvidia-smi said beside the table tells which it is
-        said = "" if gpu.bus or not gpus.messages else f"; nvidia-smi: {_said(gpus)}"
-        yield Finding(str(gpu), f"{gpu.lost}{said}", "answers")
-    if len(gpus) != profile.count or (gpus.failed and not lost):
-        said = f", nvidia-smi: {_said(gpus)}" if gpus.messages or gpus.failed else ""
-        yield Finding("GPUs", f"{len(gpus)}{said}", str(profile.count))
+    if not gpus.devices:
+        yield NotChecked(f"nvidia-smi lists no GPU (see gpu.count): {_said(gpus)}")
+        return
+    if gpus.cut_off:
+        slow = f"nvidia-smi had not told all after {HANG} s: cut off at its query {gpus.cut_off!r}"
+        unloaded = any(gpu.persistence is False for gpu in gpus)
+        why = "persistence mode is off, so each start loads the driver anew (see gpu.persistence)"
+        yield NotChecked(f"{slow}; {why}") if unloaded else Finding("driver", slow, "nvidia-smi answers")
+    first = gpus.devices[0]
+    if gpu_profile.driver is None and driver_majority.get(first.name or "", Norm[str]()).total < 2:
+        yield NotApplicable("the profile states no driver, and there is no other node to compare with")
+    for found in _drift(Gpus((first,)), "driver", driver_majority, stated=gpu_profile.driver):
+        yield replace(found, part="driver") if isinstance(found, Finding) else found
 
 
-def count(gpus: Gpus, profile: GpuProfile) -> Verdict:
-    """Judge the number of GPUs; one of which the driver says that a reset is due is there, and needs just that.
-
-    A node that has more than was said lacks none: it is the saying that is wrong.
-    """
-    verdict = _count(gpus, profile)
-    if len(gpus) > profile.count and not gpus.failed and not any(gpu.lost for gpu in gpus):
+def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile) -> Verdict:
+    """Return why the number differs: more GPUs than stated are no lost GPU; one that is due for a reset is there."""
+    if len(gpus) > gpu_profile.count and not gpus.failed and not any(gpu.lost for gpu in gpus):
         return replace(
             verdict,
             cause="the node has more GPUs than its profile says: the cluster file names another model",
@@ -318,11 +319,33 @@ def count(gpus: Gpus, profile: GpuProfile) -> Verdict:
     )
 
 
+@revised(_count_cause)
+@check(
+    "gpu.count",
+    cause="a GPU fell off the bus, or was not found at boot",
+    hint="dmesg | grep -i -e xid -e nvrm; lspci -d 10de:; power the node off and on; reseat the GPU",
+)
+def count(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
+    """nvidia-smi lists as many GPUs as the profile has."""
+    if gpus.driver_problem:
+        yield NotChecked(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
+        return
+    lost = [gpu for gpu in gpus if gpu.lost]
+    yield Metric("gpu_count", len(gpus) - len(lost), "GPUs")
+    for gpu in lost:
+        # without its bus id only what nvidia-smi said beside the table tells which it is
+        said = "" if gpu.bus or not gpus.messages else f"; nvidia-smi: {_said(gpus)}"
+        yield Finding(str(gpu), f"{gpu.lost}{said}", "answers")
+    if len(gpus) != gpu_profile.count or (gpus.failed and not lost):
+        said = f", nvidia-smi: {_said(gpus)}" if gpus.messages or gpus.failed else ""
+        yield Finding("GPUs", f"{len(gpus)}{said}", str(gpu_profile.count))
+
+
 @check("gpu.names", cause="a GPU of another model", hint="nvidia-smi -L; is this the right profile?")
 @_of_gpus
-def names(gpus: Gpus, profile: GpuProfile) -> Judgement:
+def names(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """Every GPU has the profile's name."""
-    return _equal(gpus, "name", profile.name)
+    return _equal(gpus, "name", gpu_profile.name)
 
 
 @check(
@@ -332,56 +355,31 @@ def names(gpus: Gpus, profile: GpuProfile) -> Judgement:
     action=Action.VENDOR,
 )
 @_of_gpus
-def memory(gpus: Gpus, profile: GpuProfile) -> Judgement:
+def memory(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """memory.total is that of the profile, within 1%."""
-    if profile.memory is None:
+    if gpu_profile.memory is None:
         yield NotApplicable("the profile states no GPU memory")
         return
     for gpu in gpus:
-        expected = f"{format_size(profile.memory)} (within 1%)"
+        expected = f"{format_size(gpu_profile.memory)} (within 1%)"
         if gpu.memory is None:
             yield _unread(gpus, gpu, "memory", expected, stated=True)
             continue
         yield Metric("gpu_memory", gpu.memory / 2**20, "MiB", str(gpu))
-        if abs(gpu.memory - profile.memory) > MEMORY_TOLERANCE * profile.memory:
+        if abs(gpu.memory - gpu_profile.memory) > MEMORY_TOLERANCE * gpu_profile.memory:
             yield Finding(str(gpu), format_size(gpu.memory), expected)
-
-
-@check(
-    "gpu.driver",
-    cause="the driver is not loaded, does not answer, or is of another version",
-    hint="cat /proc/driver/nvidia/version; modprobe nvidia; dkms status; install the fleet's driver and reboot",
-)
-def driver(gpus: Gpus, profile: GpuProfile, fleet: ByModel) -> Judgement:
-    """nvidia-smi works, and the driver is the one stated, else that of the fleet's majority."""
-    if gpus.driver_problem:
-        yield Finding("driver", gpus.driver_problem, "nvidia-smi answers")
-        return
-    if not gpus.devices:
-        yield NotChecked(f"nvidia-smi lists no GPU (see gpu.count): {_said(gpus)}")
-        return
-    if gpus.cut_off:
-        slow = f"nvidia-smi had not told all after {HANG} s: cut off at its query {gpus.cut_off!r}"
-        unloaded = any(gpu.persistence is False for gpu in gpus)
-        why = "persistence mode is off, so each start loads the driver anew (see gpu.persistence)"
-        yield NotChecked(f"{slow}; {why}") if unloaded else Finding("driver", slow, "nvidia-smi answers")
-    first = gpus.devices[0]
-    if profile.driver is None and fleet.get(first.name or "", Norm[str]()).total < 2:
-        yield NotApplicable("the profile states no driver, and there is no other node to compare with")
-    for found in _drift(Gpus((first,)), "driver", fleet, stated=profile.driver):
-        yield replace(found, part="driver") if isinstance(found, Finding) else found
 
 
 @check("gpu.cuda", cause="the driver is older than the software needs", hint="install a newer driver")
 @_of_gpus
-def cuda(gpus: Gpus, profile: GpuProfile) -> Judgement:
+def cuda(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """The driver's CUDA version is at least the profile's."""
-    if profile.cuda is None:
+    if gpu_profile.cuda is None:
         yield NotApplicable("the profile states no CUDA version")
     elif gpus.cuda is None:
         yield NotChecked("nvidia-smi shows no CUDA version in its header")
-    elif _version(gpus.cuda) < _version(profile.cuda):
-        yield Finding("driver", f"CUDA {gpus.cuda}", f"CUDA {profile.cuda} or later")
+    elif _version(gpus.cuda) < _version(gpu_profile.cuda):
+        yield Finding("driver", f"CUDA {gpus.cuda}", f"CUDA {gpu_profile.cuda} or later")
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -395,9 +393,9 @@ def _version(text: str) -> tuple[int, ...]:
     action=Action.MONITOR,
 )
 @_of_gpus
-def vbios(gpus: Gpus, profile: GpuProfile, fleet: ByModel) -> Judgement:
+def vbios(gpus: Gpus, gpu_profile: GpuProfile, vbios_majority: ByModel) -> Judgement:
     """The VBIOS is the one stated, else that of most GPUs of the same model in the fleet."""
-    return _drift(gpus, "vbios", fleet, stated=profile.vbios)
+    return _drift(gpus, "vbios", vbios_majority, stated=gpu_profile.vbios)
 
 
 @check(
@@ -406,14 +404,14 @@ def vbios(gpus: Gpus, profile: GpuProfile, fleet: ByModel) -> Judgement:
     hint="nvidia-smi -L on both nodes",
 )
 @_of_gpus
-def uuids(gpus: Gpus, owned: Mapping[str, Sequence[str]], node: str) -> Judgement:
+def uuids(gpus: Gpus, uuid_owners: Mapping[str, Sequence[str]], node_name: str) -> Judgement:
     """No other GPU of the fleet has the UUID of this one."""
     for gpu in gpus:
         if gpu.uuid is None:
             yield _unread(gpus, gpu, "uuid", "a UUID", stated=True)
             continue
-        others = list(owned.get(gpu.uuid, (node,)))
-        others.remove(node)
+        others = list(uuid_owners.get(gpu.uuid, (node_name,)))
+        others.remove(node_name)
         if others:
             yield Finding(str(gpu), f"the same UUID on {hostlist.fold(others)}", "a UUID of its own")
 
@@ -425,7 +423,7 @@ def uuids(gpus: Gpus, owned: Mapping[str, Sequence[str]], node: str) -> Judgemen
     action=Action.MONITOR,
 )
 @_of_gpus
-def serials(gpus: Gpus, owned: Mapping[str, Sequence[str]], node: str) -> Judgement:
+def serials(gpus: Gpus, serial_owners: Mapping[str, Sequence[str]], node_name: str) -> Judgement:
     """Serial numbers are readable where the model has them, and no other node has the same."""
     if all(gpu.lacks("serial") for gpu in gpus):
         yield NotApplicable("GPUs of this model report no serial number")
@@ -434,7 +432,7 @@ def serials(gpus: Gpus, owned: Mapping[str, Sequence[str]], node: str) -> Judgem
         if gpu.serial is None:
             yield _unread(gpus, gpu, "serial", "a serial number", stated=False, monitor=True)
             continue
-        others = [owner for owner in owned.get(gpu.serial, ()) if owner != node]
+        others = [owner for owner in serial_owners.get(gpu.serial, ()) if owner != node_name]
         if others:
             yield Finding(
                 str(gpu), f"serial {gpu.serial}, also on {hostlist.fold(others)}", "a serial of its own"
@@ -456,24 +454,6 @@ def inforom(gpus: Gpus) -> Judgement:
             yield Finding(gpus.at(at[1]) if at else "GPUs", message, "no warning of nvidia-smi")
 
 
-@check(
-    "gpu.device_files",
-    cause="udev or nvidia-modprobe has not made the device files",
-    hint="ls -l /dev/nvidia*; nvidia-modprobe -u -c=0; modprobe nvidia_uvm",
-)
-def device_files(files: frozenset[str], gpus: Gpus, profile: GpuProfile) -> Judgement:
-    """/dev has a file for each GPU, nvidiactl and nvidia-uvm."""
-    if gpus.devices and "nvidiactl" not in files:  # without that file nvidia-smi could not have answered
-        yield NotChecked("nvidia-smi works, yet /dev shows no nvidiactl: this is not the /dev that it uses")
-        return
-    numbered = sum(name.removeprefix("nvidia").isdecimal() for name in files)
-    if numbered < profile.count:
-        yield Finding("/dev/nvidia[0-9]*", f"{numbered} files", f"{profile.count}")
-    for name in ("nvidiactl", "nvidia-uvm"):
-        if name not in files:
-            yield Finding(f"/dev/{name}", "absent", "present")
-
-
 # --- modes -------------------------------------------------------------------------------------------------------
 
 
@@ -484,9 +464,9 @@ def device_files(files: frozenset[str], gpus: Gpus, profile: GpuProfile) -> Judg
     action=Action.MONITOR,
 )
 @_of_gpus
-def persistence(gpus: Gpus, profile: GpuProfile) -> Judgement:
+def persistence(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """Persistence mode is as the profile says."""
-    return _switch(gpus, "persistence", profile, what="persistence mode", monitor=True)
+    return _switch(gpus, "persistence", gpu_profile, what="persistence mode", monitor=True)
 
 
 @check(
@@ -496,13 +476,13 @@ def persistence(gpus: Gpus, profile: GpuProfile) -> Judgement:
     action=Action.MONITOR,
 )
 @_of_gpus
-def compute_mode(gpus: Gpus, profile: GpuProfile) -> Judgement:
+def compute_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """The compute mode is as the profile says."""
-    if profile.compute_mode is None:
+    if gpu_profile.compute_mode is None:
         yield NotApplicable("the profile states no compute mode")
         return
-    stated = _states(profile, "compute_mode")
-    yield from _equal(gpus, "compute_mode", profile.compute_mode, stated=stated, monitor=True)
+    stated = _states(gpu_profile, "compute_mode")
+    yield from _equal(gpus, "compute_mode", gpu_profile.compute_mode, stated=stated, monitor=True)
 
 
 @check(
@@ -512,9 +492,9 @@ def compute_mode(gpus: Gpus, profile: GpuProfile) -> Judgement:
     action=Action.RESET_GPU,
 )
 @_of_gpus
-def mig(gpus: Gpus, profile: GpuProfile) -> Judgement:
+def mig(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """MIG mode is as the profile says."""
-    return _switch(gpus, "mig", profile, what="MIG mode")
+    return _switch(gpus, "mig", gpu_profile, what="MIG mode")
 
 
 @check(
@@ -524,14 +504,14 @@ def mig(gpus: Gpus, profile: GpuProfile) -> Judgement:
     action=Action.REBOOT,
 )
 @_of_gpus
-def ecc_mode(gpus: Gpus, profile: GpuProfile) -> Judgement:
+def ecc_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """ECC is as the profile says; graphics cards may have it off where the profile does not say."""
-    if not _states(profile, "ecc") and all(
+    if not _states(gpu_profile, "ecc") and all(
         gpu.ecc is False and _GRAPHICS.search(gpu.name or "") for gpu in gpus
     ):
         yield NotApplicable("graphics cards are delivered with ECC off, and the profile does not state `ecc`")
     else:
-        yield from _switch(gpus, "ecc", profile, what="ECC")
+        yield from _switch(gpus, "ecc", gpu_profile, what="ECC")
 
 
 # --- memory errors -----------------------------------------------------------------------------------------------
@@ -549,16 +529,16 @@ def _without_ecc(profile: GpuProfile) -> Iterator[NotApplicable]:
     action=Action.RESET_GPU,
 )
 @_of_gpus
-def ecc_volatile(gpus: Gpus, profile: GpuProfile) -> Judgement:
+def ecc_volatile(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """No uncorrectable ECC error since the driver was loaded; corrected ones are measured."""
-    if not profile.ecc:
-        yield from _without_ecc(profile)
+    if not gpu_profile.ecc:
+        yield from _without_ecc(gpu_profile)
         return
     for gpu in gpus:
         if gpu.ecc_volatile_corrected is not None:
             yield Metric("ecc_volatile_corrected", gpu.ecc_volatile_corrected, "errors", str(gpu))
         if gpu.ecc_volatile_uncorrected is None:
-            yield _unread(gpus, gpu, "ecc_volatile_uncorrected", "0", stated=_states(profile, "ecc"))
+            yield _unread(gpus, gpu, "ecc_volatile_uncorrected", "0", stated=_states(gpu_profile, "ecc"))
             continue
         yield Metric("ecc_volatile_uncorrected", gpu.ecc_volatile_uncorrected, "errors", str(gpu))
         if gpu.ecc_volatile_uncorrected:
@@ -572,20 +552,20 @@ def ecc_volatile(gpus: Gpus, profile: GpuProfile) -> Judgement:
     action=Action.VENDOR,
 )
 @_of_gpus
-def ecc_aggregate(gpus: Gpus, profile: GpuProfile) -> Judgement:
+def ecc_aggregate(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """Uncorrectable SRAM errors over the GPU's life stay within limits.
 
     Where the driver knows the GPU's own threshold (580 and later), that decides, unless the profile states
     `max_aggregate_sram_uncorrectable` itself; elsewhere the count may not exceed that number. DRAM errors are
     repaired by row remapping and judged there.
     """
-    if not profile.ecc:
-        yield from _without_ecc(profile)
+    if not gpu_profile.ecc:
+        yield from _without_ecc(gpu_profile)
         return
     for gpu in gpus:
         if gpu.ecc_aggregate_uncorrected is not None:
             yield Metric("ecc_aggregate_uncorrected", gpu.ecc_aggregate_uncorrected, "errors", str(gpu))
-        yield from _sram(gpus, gpu, profile)
+        yield from _sram(gpus, gpu, gpu_profile)
 
 
 def _sram(gpus: Gpus, gpu: Gpu, profile: GpuProfile) -> Judgement:
@@ -622,16 +602,16 @@ def _sram(gpus: Gpus, gpu: Gpu, profile: GpuProfile) -> Judgement:
     action=Action.VENDOR,
 )
 @_of_gpus
-def remapped_rows(gpus: Gpus, rows: Mapping[str, RowRemapping], profile: GpuProfile) -> Judgement:
+def remapped_rows(gpus: Gpus, rows: Mapping[str, RowRemapping], gpu_profile: GpuProfile) -> Judgement:
     """No row remapping failed, and rows remapped for uncorrectable errors stay within the profile's limit."""
-    if not profile.ecc:
-        yield from _without_ecc(profile)
+    if not gpu_profile.ecc:
+        yield from _without_ecc(gpu_profile)
         return
     for gpu, row in _rows_of(gpus, rows):
         if isinstance(row, NotChecked | NotApplicable):
             yield row
         else:
-            yield from _remapped(gpu, row, profile)
+            yield from _remapped(gpu, row, gpu_profile)
 
 
 def _remapped(gpu: Gpu, row: RowRemapping, profile: GpuProfile) -> Judgement:
@@ -684,10 +664,10 @@ def _rows_of(
     action=Action.RESET_GPU,
 )
 @_of_gpus
-def remapped_pending(gpus: Gpus, rows: Mapping[str, RowRemapping], profile: GpuProfile) -> Judgement:
+def remapped_pending(gpus: Gpus, rows: Mapping[str, RowRemapping], gpu_profile: GpuProfile) -> Judgement:
     """No row remapping waits for a reset."""
-    if not profile.ecc:
-        yield from _without_ecc(profile)
+    if not gpu_profile.ecc:
+        yield from _without_ecc(gpu_profile)
         return
     for gpu, row in _rows_of(gpus, rows):
         if isinstance(row, NotChecked | NotApplicable):
@@ -739,16 +719,16 @@ def _uuid_of(gpu: Gpu) -> str:
 )
 @_of_gpus
 def nvlink_state(
-    gpus: Gpus, links: Mapping[str, Mapping[int, float | None]], profile: GpuProfile
+    gpus: Gpus, nvlinks: Mapping[str, Mapping[int, float | None]], gpu_profile: GpuProfile
 ) -> Judgement:
     """As many NVLinks are active as the profile says, or as on most GPUs of the node, each at its speed."""
-    wanted = _usual_links(gpus, links) if profile.nvlinks is None else profile.nvlinks
+    wanted = _usual_links(gpus, nvlinks) if gpu_profile.nvlinks is None else gpu_profile.nvlinks
     if not wanted:
         yield NotApplicable(_NO_NVLINKS)
         return
-    most = ", as on most GPUs of the node" if profile.nvlinks is None else ""
+    most = ", as on most GPUs of the node" if gpu_profile.nvlinks is None else ""
     for gpu in gpus:
-        of_gpu = links.get(_uuid_of(gpu))
+        of_gpu = nvlinks.get(_uuid_of(gpu))
         if gpu.mig and not of_gpu:
             yield _in_mig_mode(gpu)
             continue
@@ -763,7 +743,7 @@ def nvlink_state(
             which = f" (inactive: link {', '.join(down)})" if down else ""
             differs = Action.MONITOR if most else None
             yield Finding(str(gpu), f"{len(active)} active links{which}", f"{wanted}{most}", differs)
-        yield from _link_speeds(gpu, active, profile.nvlink_speed)
+        yield from _link_speeds(gpu, active, gpu_profile.nvlink_speed)
 
 
 def _in_mig_mode(gpu: Gpu) -> NotApplicable:
@@ -791,20 +771,22 @@ def _link_speeds(gpu: Gpu, active: Mapping[int, float], expected: float | None) 
     hint="nvidia-smi nvlink -e; reset all GPUs of the node and measure again; reseat the GPU",
 )
 @_of_gpus
-def nvlink_errors(gpus: Gpus, errors: Mapping[str, LinkErrors], profile: GpuProfile) -> Judgement:
+def nvlink_errors(
+    gpus: Gpus, nvlink_counters: Mapping[str, LinkErrors], gpu_profile: GpuProfile
+) -> Judgement:
     """The error counters since the driver was loaded stay below NVLINK_LIMITS."""
-    if profile.nvlinks == 0:
+    if gpu_profile.nvlinks == 0:
         yield NotApplicable(_NO_NVLINKS)
         return
     for gpu in gpus:
-        of_gpu = errors.get(_uuid_of(gpu))
+        of_gpu = nvlink_counters.get(_uuid_of(gpu))
         if of_gpu is not None and (of_gpu.zeros or of_gpu.counts or of_gpu.unread):
             yield from _link_errors(gpu, of_gpu)
         elif gpu.mig:
             yield _in_mig_mode(gpu)
         else:
             why = f"{gpu}: nvidia-smi nvlink -e shows no counter"
-            yield NotChecked(why) if profile.nvlinks else NotApplicable(why)
+            yield NotChecked(why) if gpu_profile.nvlinks else NotApplicable(why)
 
 
 def _link_errors(gpu: Gpu, of_gpu: LinkErrors) -> Judgement:
@@ -845,15 +827,15 @@ def _link_warnings(gpu: Gpu, of_gpu: LinkErrors) -> Iterator[Advisory]:
     hint="lspci -vv -s BUS_ID | grep -i lnksta; reseat the GPU; try another slot",
 )
 @_of_gpus
-def pcie_width(gpus: Gpus, profile: GpuProfile) -> Judgement:
+def pcie_width(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """The PCIe link has as many lanes as the profile says; lanes do not go down when a GPU idles."""
-    if profile.pcie_width is None:
+    if gpu_profile.pcie_width is None:
         yield NotApplicable("the profile states no PCIe width")
         return
     for gpu in gpus:
         if gpu.pcie_width is not None:
             yield Metric("pcie_width", gpu.pcie_width, "lanes", str(gpu))
-    yield from _equal(gpus, "pcie_width", profile.pcie_width, lambda lanes: f"x{lanes}")
+    yield from _equal(gpus, "pcie_width", gpu_profile.pcie_width, lambda lanes: f"x{lanes}")
 
 
 @check(
@@ -862,28 +844,28 @@ def pcie_width(gpus: Gpus, profile: GpuProfile) -> Judgement:
     hint="lspci -vv -s BUS_ID | grep -i -e lnkcap -e lnksta; BIOS settings; reseat the GPU",
 )
 @_of_gpus
-def pcie_gen(gpus: Gpus, profile: GpuProfile) -> Judgement:
+def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """GPU and slot can do the profile's PCIe generation, and do it where the GPU is awake.
 
     A GPU that saves power (P1 and higher numbers) may run its link at a lower generation and raises it under load:
     there only the maximum is judged. In P0 the current generation is judged too.
     """
-    if profile.pcie_gen is None:
+    if gpu_profile.pcie_gen is None:
         yield NotApplicable("the profile states no PCIe generation")
         return
-    expected = f"generation {profile.pcie_gen}"
+    expected = f"generation {gpu_profile.pcie_gen}"
     for gpu in gpus:
         if gpu.pcie_gen is not None:
             yield Metric("pcie_gen", gpu.pcie_gen, "generation", str(gpu))
         if gpu.pcie_gen_max is None:
             yield _unread(gpus, gpu, "pcie_gen_max", expected, stated=True)
-        elif gpu.pcie_gen_max < profile.pcie_gen:
+        elif gpu.pcie_gen_max < gpu_profile.pcie_gen:
             yield Finding(str(gpu), f"at most generation {gpu.pcie_gen_max} in this slot", expected)
         elif gpu.pcie_gen is None:
             yield _unread(gpus, gpu, "pcie_gen", expected, stated=True)
-        elif gpu.pcie_gen < profile.pcie_gen and gpu.pstate == "P0":
+        elif gpu.pcie_gen < gpu_profile.pcie_gen and gpu.pstate == "P0":
             yield Finding(str(gpu), f"generation {gpu.pcie_gen} in P0", expected)
-        elif gpu.pcie_gen < profile.pcie_gen and gpu.pstate is None:
+        elif gpu.pcie_gen < gpu_profile.pcie_gen and gpu.pstate is None:
             yield NotChecked(
                 f"{gpu}: generation {gpu.pcie_gen} now, and no performance state that would explain it"
             )
@@ -896,25 +878,30 @@ def pcie_gen(gpus: Gpus, profile: GpuProfile) -> Judgement:
 )
 @_of_gpus
 def topology(
-    gpus: Gpus, found: Topology, links: Mapping[str, Mapping[int, float | None]] | None, profile: GpuProfile
+    gpus: Gpus,
+    connections: Topology,
+    known_nvlinks: Mapping[str, Mapping[int, float | None]] | None,
+    gpu_profile: GpuProfile,
 ) -> Judgement:
     """Any two GPUs are connected as the profile says; what a down NVLink explains is for gpu.nvlink_state.
 
-    `links` is None where the state of the NVLinks cannot be read: then nothing else tells of one that is down.
+    `known_nvlinks` is None where the state of the NVLinks cannot be read: then nothing else tells of one that is down.
     """
-    if profile.topology is None:
+    if gpu_profile.topology is None:
         yield NotApplicable("the profile states no topology")
-    elif profile.count < 2:  # a pair
+    elif gpu_profile.count < 2:  # a pair
         yield NotApplicable("one GPU has nobody to be connected with")
     else:
-        active = {gpu.index: _active(links or {}, gpu) for gpu in gpus}
+        active = {gpu.index: _active(known_nvlinks or {}, gpu) for gpu in gpus}
         cut = [gpu for gpu in gpus if gpu.mig and not active[gpu.index]]
         yield from map(_in_mig_mode, cut)
         down = (
-            set() if links is None else {at for at, count in active.items() if count < (profile.nvlinks or 0)}
+            set()
+            if known_nvlinks is None
+            else {at for at, count in active.items() if count < (gpu_profile.nvlinks or 0)}
         )
         explained = down | {gpu.index for gpu in cut}
-        yield from _pairs(gpus, found.links, profile.topology, "topo -m", explained=explained)
+        yield from _pairs(gpus, connections.links, gpu_profile.topology, "topo -m", explained=explained)
 
 
 def _active(links: Mapping[str, Mapping[int, float | None]], gpu: Gpu) -> int:
@@ -928,19 +915,19 @@ def _active(links: Mapping[str, Mapping[int, float | None]], gpu: Gpu) -> int:
 )
 @_of_gpus
 def p2p(
-    gpus: Gpus, found: Mapping[int, Mapping[int, str]], connections: Topology, profile: GpuProfile
+    gpus: Gpus, peer_access: Mapping[int, Mapping[int, str]], connections: Topology, gpu_profile: GpuProfile
 ) -> Judgement:
     """Any two GPUs that NVLink connects can use peer access; which these are is for gpu.topology."""
-    if not profile.nvlinks:
+    if not gpu_profile.nvlinks:
         yield NotApplicable(_NO_NVLINKS)
-    elif profile.count < 2:  # a pair
+    elif gpu_profile.count < 2:  # a pair
         yield NotApplicable("one GPU has no peer")
     else:
         linked = {
             gpu: {other: cell for other, cell in of_gpu.items() if _is_linked(connections, gpu, other)}
-            for gpu, of_gpu in found.items()
+            for gpu, of_gpu in peer_access.items()
         }
-        if found and not any(linked.values()):
+        if peer_access and not any(linked.values()):
             yield NotApplicable("nvidia-smi topo -m shows no two GPUs that NVLink connects")
         yield from _pairs(gpus, linked, "OK", "topo -p2p n")
 
@@ -988,14 +975,18 @@ def _model(gpus: Gpus) -> str:
     action=Action.MONITOR,
 )
 @_of_gpus
-def numa_affinity(gpus: Gpus, found: Topology, fleet: Mapping[tuple[str, int, int], Norm[str]]) -> Judgement:
+def numa_affinity(
+    gpus: Gpus, connections: Topology, numa_majority: Mapping[tuple[str, int, int], Norm[str]]
+) -> Judgement:
     """Every GPU is near the same NUMA nodes as on most nodes with as many GPUs of this model."""
-    if not found.numa:
+    if not connections.numa:
         yield NotApplicable("nvidia-smi topo -m shows no NUMA affinity: a guest, or a driver before 450")
         return
     for gpu in gpus:
-        numa = found.numa.get(-1 if gpu.index is None else gpu.index)
-        most = fleet.get((_model(gpus), len(gpus), -1 if gpu.index is None else gpu.index), Norm[str]())
+        numa = connections.numa.get(-1 if gpu.index is None else gpu.index)
+        most = numa_majority.get(
+            (_model(gpus), len(gpus), -1 if gpu.index is None else gpu.index), Norm[str]()
+        )
         if most.total < 2:  # this node and another one
             yield NotApplicable("there is no other node of this kind to compare with")
         else:
@@ -1006,28 +997,15 @@ def numa_affinity(gpus: Gpus, found: Topology, fleet: Mapping[tuple[str, int, in
 
 
 @check(
-    "gpu.fabric_manager",
-    cause="fabric manager does not run: the NVSwitch fabric is not set up, and CUDA fails to start",
-    hint="systemctl status nvidia-fabricmanager; journalctl -u nvidia-fabricmanager; it has to be the driver's version",
-)
-def fabric_manager(found: FabricManager, profile: GpuProfile) -> Judgement:
-    """The service nvidia-fabricmanager is active where the node has NVSwitch."""
-    if not profile.nvswitch:
-        yield NotApplicable("the profile states no NVSwitch")
-    elif found.state != "active":
-        yield Finding("nvidia-fabricmanager", found.state, "active")
-
-
-@check(
     "gpu.fabric_state",
     cause="the GPU has not joined the NVLink fabric",
     hint="nvidia-smi -q | grep -A2 Fabric; restart nvidia-fabricmanager; reset all GPUs of the node",
     action=Action.REBOOT,
 )
 @_of_gpus
-def fabric_state(gpus: Gpus, profile: GpuProfile) -> Judgement:
+def fabric_state(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """Every GPU has completed its registration with the NVLink fabric, and the fabric is healthy."""
-    if not profile.fabric_state:
+    if not gpu_profile.fabric_state:
         yield NotApplicable("the profile states no fabric state")
         return
     for gpu in gpus:
@@ -1074,15 +1052,15 @@ def throttle(gpus: Gpus) -> Judgement:
     hint="nvidia-smi -q -d TEMPERATURE; ipmitool sdr type fan",
 )
 @_of_gpus
-def temperature(gpus: Gpus, profile: GpuProfile) -> Judgement:
+def temperature(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """No GPU is hotter than the profile allows."""
-    limit = f"at most {profile.max_temperature:g} C"
+    limit = f"at most {gpu_profile.max_temperature:g} C"
     for gpu in gpus:
         if gpu.temperature is None:
-            yield _unread(gpus, gpu, "temperature", limit, stated=_states(profile, "max_temperature"))
+            yield _unread(gpus, gpu, "temperature", limit, stated=_states(gpu_profile, "max_temperature"))
             continue
         yield Metric("temperature", gpu.temperature, "C", str(gpu))
-        if gpu.temperature > profile.max_temperature:
+        if gpu.temperature > gpu_profile.max_temperature:
             yield Finding(str(gpu), f"{gpu.temperature:g} C", limit)
 
 
@@ -1093,18 +1071,20 @@ def temperature(gpus: Gpus, profile: GpuProfile) -> Judgement:
     action=Action.MONITOR,
 )
 @_of_gpus
-def power_limit(gpus: Gpus, profile: GpuProfile) -> Judgement:
+def power_limit(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """The power limit is that of the profile."""
-    if profile.power_limit is None:
+    if gpu_profile.power_limit is None:
         yield NotApplicable("the profile states no power limit")
         return
     for gpu in gpus:
         if gpu.power is not None:
             yield Metric("power", gpu.power, "W", str(gpu))
         if gpu.power_limit is None:
-            yield _unread(gpus, gpu, "power_limit", f"{profile.power_limit:g} W", stated=True, monitor=True)
-        elif abs(gpu.power_limit - profile.power_limit) > POWER_TOLERANCE:
-            yield Finding(str(gpu), f"{gpu.power_limit:g} W", f"{profile.power_limit:g} W")
+            yield _unread(
+                gpus, gpu, "power_limit", f"{gpu_profile.power_limit:g} W", stated=True, monitor=True
+            )
+        elif abs(gpu.power_limit - gpu_profile.power_limit) > POWER_TOLERANCE:
+            yield Finding(str(gpu), f"{gpu.power_limit:g} W", f"{gpu_profile.power_limit:g} W")
 
 
 @check(
@@ -1114,7 +1094,7 @@ def power_limit(gpus: Gpus, profile: GpuProfile) -> Judgement:
     action=Action.MONITOR,
 )
 @_of_gpus
-def clocks(gpus: Gpus, fleet: ByModel) -> Judgement:
+def clocks(gpus: Gpus, clock_majority: ByModel) -> Judgement:
     """Highest clocks are those of the fleet's GPUs of this model; application clocks are not below their default."""
     for gpu in gpus:
         highest = _highest_clocks(gpu)
@@ -1123,7 +1103,7 @@ def clocks(gpus: Gpus, fleet: ByModel) -> Judgement:
             yield _unread(gpus, gpu, attribute, "a highest clock", stated=False, monitor=True)
             continue
         yield Metric("clock_sm", gpu.clock_sm or 0, "MHz", str(gpu))
-        yield from fleet.get(gpu.name or "", Norm[str]()).judge(str(gpu), highest)
+        yield from clock_majority.get(gpu.name or "", Norm[str]()).judge(str(gpu), highest)
         now, default = gpu.clock_application, gpu.clock_application_default
         if now is not None and default is not None and now < default:
             yield Finding(str(gpu), f"application clock {now:g} MHz", f"{default:g} MHz")
@@ -1136,19 +1116,19 @@ def clocks(gpus: Gpus, fleet: ByModel) -> Judgement:
     action=Action.RESET_GPU,
 )
 @_of_gpus
-def idle_memory(gpus: Gpus, apps: Sequence[GpuProcess], profile: GpuProfile) -> Judgement:
+def idle_memory(gpus: Gpus, apps: Sequence[GpuProcess], gpu_profile: GpuProfile) -> Judgement:
     """A GPU without processes has its memory free; what listed processes hold is for gpu.stray_processes."""
-    limit = f"at most {format_size(profile.max_idle_memory)}"
+    limit = f"at most {format_size(gpu_profile.max_idle_memory)}"
     for gpu in gpus:
         if gpu.memory_used is None:
-            yield _unread(gpus, gpu, "memory_used", limit, stated=_states(profile, "max_idle_memory"))
+            yield _unread(gpus, gpu, "memory_used", limit, stated=_states(gpu_profile, "max_idle_memory"))
             continue
         yield Metric("memory_used", gpu.memory_used / 2**20, "MiB", str(gpu))
         held = [app.memory for app in apps if app.uuid == gpu.uuid]
         if None in held:
             continue
         left = gpu.memory_used - sum(size for size in held if size is not None)
-        if left > profile.max_idle_memory:
+        if left > gpu_profile.max_idle_memory:
             held_by = f"{format_size(left)} that no process holds"
             # on Grace the operating system keeps files in it as in any other memory; what draws is no compute process
             others = _GRACE.search(gpu.name or "") or gpu.display
@@ -1184,9 +1164,32 @@ def recovery_action(gpus: Gpus) -> Judgement:
             yield Finding(str(gpu), gpu.recovery_action, "None", RECOVERY.get(gpu.recovery_action))
 
 
-ALL: tuple[Callable[..., Verdict], ...] = (
-    count, names, memory, driver, cuda, vbios, uuids, serials, inforom, device_files, persistence, compute_mode, mig,
-    ecc_mode, ecc_volatile, ecc_aggregate, remapped_rows, remapped_pending, retired_pages, nvlink_state, nvlink_errors,
-    pcie_width, pcie_gen, topology, p2p, numa_affinity, fabric_manager, fabric_state, throttle, temperature,
-    power_limit, clocks, idle_memory, stray_processes, recovery_action,
-)  # fmt: skip
+@check(
+    "gpu.device_files",
+    cause="udev or nvidia-modprobe has not made the device files",
+    hint="ls -l /dev/nvidia*; nvidia-modprobe -u -c=0; modprobe nvidia_uvm",
+)
+def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
+    """/dev has a file for each GPU, nvidiactl and nvidia-uvm."""
+    if gpus.devices and "nvidiactl" not in files:  # without that file nvidia-smi could not have answered
+        yield NotChecked("nvidia-smi works, yet /dev shows no nvidiactl: this is not the /dev that it uses")
+        return
+    numbered = sum(name.removeprefix("nvidia").isdecimal() for name in files)
+    if numbered < gpu_profile.count:
+        yield Finding("/dev/nvidia[0-9]*", f"{numbered} files", f"{gpu_profile.count}")
+    for name in ("nvidiactl", "nvidia-uvm"):
+        if name not in files:
+            yield Finding(f"/dev/{name}", "absent", "present")
+
+
+@check(
+    "gpu.fabric_manager",
+    cause="fabric manager does not run: the NVSwitch fabric is not set up, and CUDA fails to start",
+    hint="systemctl status nvidia-fabricmanager; journalctl -u nvidia-fabricmanager; it has to be the driver's version",
+)
+def fabric_manager(fabric_service: FabricManager, gpu_profile: GpuProfile) -> Judgement:
+    """The service nvidia-fabricmanager is active where the node has NVSwitch."""
+    if not gpu_profile.nvswitch:
+        yield NotApplicable("the profile states no NVSwitch")
+    elif fabric_service.state != "active":
+        yield Finding("nvidia-fabricmanager", fabric_service.state, "active")

@@ -105,13 +105,13 @@ def build(
     cause="nodes have other installations of Horovod",
     hint="install the same Horovod on all nodes, or one on shared storage",
 )
-def version(node: str, builds: Mapping[str, NodeBuild]) -> Judgement:
+def version(node_name: str, known_builds: Mapping[str, NodeBuild]) -> Judgement:
     """Judge that the node has the version that most nodes have."""
-    known = {name: it.build.version for name, it in builds.items() if it.build is not None}
-    if node not in known:
+    known = {name: it.build.version for name, it in known_builds.items() if it.build is not None}
+    if node_name not in known:
         yield NotApplicable("the node told no version: see horovod.build")
         return
-    yield from norm(known.items()).judge("Horovod", known[node])
+    yield from norm(known.items()).judge("Horovod", known[node_name])
 
 
 @check(
@@ -119,19 +119,22 @@ def version(node: str, builds: Mapping[str, NodeBuild]) -> Judgement:
     cause="the interface that horovod.interface names is down, named otherwise, or without IPv4 on this node",
     hint="ip -4 addr; one name for the same network on all nodes",
 )
-def interface(here: NodeBuild, wanted: str | None) -> Judgement:
+def interface(here: NodeBuild, wanted_interface: str | None) -> Judgement:
     """Judge that the chosen network interface is there with an IPv4 address."""
-    if wanted is None:
+    if wanted_interface is None:
         yield NotApplicable("the cluster file chooses no interface (horovod.interface)")
-    elif wanted not in here.interfaces:
+    elif wanted_interface not in here.interfaces:
         there = ", ".join(f"{name} {address}" for name, address in sorted(here.interfaces.items()))
-        yield Finding(f"interface {wanted}", f"not there; there are: {there or 'none'}", "an IPv4 address")
+        yield Finding(
+            f"interface {wanted_interface}", f"not there; there are: {there or 'none'}", "an IPv4 address"
+        )
 
 
 @check(
     "horovod.ranks",
     cause="the launcher, its network interface, the rendezvous, or Horovod on one node; or singletons",
     hint="horovod.build of the named node; horovod.interface; for MPI: srun --mpi=list, and the MPI of the build",
+    each="worlds",
 )
 def ranks(world: World, wanted_interface: str | None = None) -> Judgement:
     """Judge that every rank was there once, on its node, with the sizes, controller and devices asked for."""
@@ -156,6 +159,7 @@ def ranks(world: World, wanted_interface: str | None = None) -> Judgement:
     "horovod.all_reduce",
     cause="data is changed on its way, or the ranks do not reduce together",
     hint="another controller, another interface; each node alone; for GPUs -m nccl",
+    each="worlds",
 )
 def all_reduce(world: World) -> Judgement:
     """Judge the sums against the closed form, in every type."""
@@ -176,6 +180,7 @@ def all_reduce(world: World) -> Judgement:
     "horovod.broadcast",
     cause="data is changed on its way, or the ranks do not have the same root",
     hint="another controller, another interface; each node alone",
+    each="worlds",
 )
 def broadcast(world: World) -> Judgement:
     """Judge that every rank has what the first, and what the last rank sent."""
@@ -196,6 +201,7 @@ def broadcast(world: World) -> Judgement:
     "horovod.training",
     cause="gradients are not averaged over all ranks, or the parameters were not made equal first",
     hint="horovod.all_reduce and horovod.broadcast first; versions of the framework on the nodes",
+    each="worlds",
 )
 def training(world: World) -> Judgement:
     """Judge that one step leaves all ranks with equal parameters, changed as the mean gradient says."""

@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.core.check import combined
 from pytest_gpucluster.kit.framework_config import HorovodConfig
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
-from pytest_gpucluster.suite import taking_part
+from pytest_gpucluster.suite import checks_as_tests, fact, taking_part
 from pytest_gpucluster.suites.horovod import checks
 from pytest_gpucluster.suites.horovod.steps import Horovod, ways
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
 
@@ -67,42 +65,29 @@ def worlds(runs: list[Horovod], builds: Mapping[str, NodeBuild], way: Launch) ->
     return [run.world(way) for run in runs]
 
 
-def test_build(run: Horovod, node: Node, expect: Expect) -> None:
-    """`horovodrun --check-build`: the frameworks, controllers and tensor operations that are expected."""
-    config = run.config
-    expect(checks.build(run.builds[node.name], config.frameworks, config.controllers, run.operations))
+@pytest.fixture
+def here(run: Horovod, node_name: str) -> NodeBuild:
+    """What this item's node told of its build."""
+    return run.builds[node_name]
 
 
-def test_versions(
-    run: Horovod, builds: Mapping[str, NodeBuild], node: Node, expect: Expect
-) -> None:  # the node takes part
-    """The node has the same Horovod as the others."""
-    expect(checks.version(node.name, builds))
+@pytest.fixture
+def known_builds(run: Horovod, builds: Mapping[str, NodeBuild]) -> Mapping[str, NodeBuild]:  # it takes part
+    """The builds of all nodes, for a node that takes part."""
+    return builds
 
 
-def test_interface(run: Horovod, node: Node, expect: Expect) -> None:
-    """The chosen network interface is there."""
-    expect(checks.interface(run.builds[node.name], run.config.interface))
+@pytest.fixture
+def operations(run: Horovod) -> Iterable[str]:
+    """The tensor operations that the build should have."""
+    return run.operations
 
 
-def test_ranks(claim: HorovodConfig, worlds: list[World], expect: Expect) -> None:
-    """Every rank is there once, on its node, with its sizes, controller and device."""
-    expect(combined(checks.ranks(world, claim.interface) for world in worlds))
+frameworks = fact(lambda cluster: cluster.horovod.frameworks)
+controllers = fact(lambda cluster: cluster.horovod.controllers)
+wanted_interface = fact(lambda cluster: cluster.horovod.interface)
 
-
-def test_all_reduce(worlds: list[World], expect: Expect) -> None:
-    """Sums over all ranks are right in every type."""
-    expect(combined(checks.all_reduce(world) for world in worlds))
-
-
-def test_broadcast(worlds: list[World], expect: Expect) -> None:
-    """Every rank gets what the root sent."""
-    expect(combined(checks.broadcast(world) for world in worlds))
-
-
-def test_training(worlds: list[World], expect: Expect) -> None:
-    """One training step leaves equal parameters on all ranks, and the right ones."""
-    expect(combined(checks.training(world) for world in worlds))
+globals().update(checks_as_tests(checks))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

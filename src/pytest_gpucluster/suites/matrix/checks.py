@@ -150,6 +150,7 @@ class Work:
 
 @check(
     "matrix.work",
+    item=False,
     cause="the launcher did not start the tasks, or they see another machine than the node is",
     hint="start one task by hand; for GPUs in a container look at NVIDIA_VISIBLE_DEVICES and nvidia-container-cli",
     action=Action.MONITOR,

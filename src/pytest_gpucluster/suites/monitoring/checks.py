@@ -46,51 +46,6 @@ def grafana(seen: Monitored, claim: MonitoringConfig) -> Judgement:
     yield from _service(seen.grafana, claim.grafana_version)
 
 
-def _service(service: Service, version: str | None) -> Judgement:
-    if service.problem:
-        yield Finding(service.name, service.problem, f"{service.url} answers and is healthy")
-    elif version is not None and not service.version.startswith(version):
-        yield Finding(f"version of {service.name}", service.version, version)
-
-
-@check(
-    "monitoring.target",
-    cause="the node was added to Slurm and not to Prometheus, or its exporter is on another port",
-    hint="add the node to scrape_configs or the endpoint files of Prometheus (DeepOps: group slurm-node)",
-    action=Action.MONITOR,
-)
-def target(seen: Monitored, node: str, exporters: Mapping[str, int]) -> Judgement:
-    """Every exporter of the node is a target of Prometheus."""
-    if seen.targets_problem:
-        yield NotChecked(seen.targets_problem)
-        return
-    found = seen.targets.get(node, ())
-    ports = {one.port for one in found}
-    yield Metric("node_targets", len(found), "targets")
-    for name, port in exporters.items():
-        if port not in ports:
-            there = ", ".join(f"{one.job} on port {one.port}" for one in found)
-            yield Finding(
-                f"{name} on port {port}",
-                f"no target of Prometheus{f' (the node has {there})' if there else ''}",
-                "a target",
-            )
-
-
-@check(
-    "monitoring.up",
-    cause="the exporter does not run, or Prometheus cannot reach the node",
-    hint=HINT,
-    action=Action.MONITOR,
-)
-def up(seen: Monitored, node: str) -> Judgement:
-    """Every target on the node is up."""
-    found = seen.targets.get(node, ())
-    if not found:
-        yield NotChecked(seen.targets_problem or "Prometheus has no target on the node")
-    yield from _down(found, seen)
-
-
 @check(
     "monitoring.exporters",
     cause="the exporter does not run, or is no target of Prometheus",
@@ -111,6 +66,62 @@ def exporters(seen: Monitored, claim: MonitoringConfig) -> Judgement:
                 yield Finding(f"{name} on port {port}", "no target of Prometheus", "a target")
             elif not any(one.health == "up" for one in found):
                 yield from _down(found, seen)
+
+
+def _service(service: Service, version: str | None) -> Judgement:
+    if service.problem:
+        yield Finding(service.name, service.problem, f"{service.url} answers and is healthy")
+    elif version is not None and not service.version.startswith(version):
+        yield Finding(f"version of {service.name}", service.version, version)
+
+
+@check(
+    "monitoring.cluster_alerts",
+    cause="what the site's own alert rules watch for has happened",
+    hint="/alerts of Prometheus; `monitoring.ignored_alerts` of the cluster file",
+    action=Action.MONITOR,
+)
+def cluster_alerts(seen: Monitored, claim: MonitoringConfig) -> Judgement:
+    """No alert fires that is about none of the nodes."""
+    return _firing(seen, "", claim)
+
+
+@check(
+    "monitoring.target",
+    cause="the node was added to Slurm and not to Prometheus, or its exporter is on another port",
+    hint="add the node to scrape_configs or the endpoint files of Prometheus (DeepOps: group slurm-node)",
+    action=Action.MONITOR,
+)
+def target(seen: Monitored, node_name: str, node_exporters: Mapping[str, int]) -> Judgement:
+    """Every exporter of the node is a target of Prometheus."""
+    if seen.targets_problem:
+        yield NotChecked(seen.targets_problem)
+        return
+    found = seen.targets.get(node_name, ())
+    ports = {one.port for one in found}
+    yield Metric("node_targets", len(found), "targets")
+    for name, port in node_exporters.items():
+        if port not in ports:
+            there = ", ".join(f"{one.job} on port {one.port}" for one in found)
+            yield Finding(
+                f"{name} on port {port}",
+                f"no target of Prometheus{f' (the node has {there})' if there else ''}",
+                "a target",
+            )
+
+
+@check(
+    "monitoring.up",
+    cause="the exporter does not run, or Prometheus cannot reach the node",
+    hint=HINT,
+    action=Action.MONITOR,
+)
+def up(seen: Monitored, node_name: str) -> Judgement:
+    """Every target on the node is up."""
+    found = seen.targets.get(node_name, ())
+    if not found:
+        yield NotChecked(seen.targets_problem or "Prometheus has no target on the node")
+    yield from _down(found, seen)
 
 
 def _unscraped(one: Target, seen: Monitored) -> NotChecked:
@@ -135,9 +146,9 @@ def _down(targets: Iterable[Target], seen: Monitored) -> Judgement:
     hint="the log of Prometheus; /targets of its pages; scrape_interval",
     action=Action.MONITOR,
 )
-def scrape_age(seen: Monitored, node: str, claim: MonitoringConfig) -> Judgement:
+def scrape_age(seen: Monitored, node_name: str, claim: MonitoringConfig) -> Judgement:
     """Every target on the node was scraped lately, by Prometheus' own clock."""
-    found = seen.targets.get(node, ())
+    found = seen.targets.get(node_name, ())
     if not found:
         yield NotChecked(seen.targets_problem or "Prometheus has no target on the node")
     bound = f"<= {claim.max_scrape_age:g} s"
@@ -161,8 +172,13 @@ def scrape_age(seen: Monitored, node: str, claim: MonitoringConfig) -> Judgement
     hint="/alerts of Prometheus; `monitoring.ignored_alerts` of the cluster file",
     action=Action.MONITOR,
 )
-def alerts(seen: Monitored, node: str, claim: MonitoringConfig) -> Judgement:
-    """No alert fires about the node, or, where `node` is '', about none of the nodes."""
+def alerts(seen: Monitored, node_name: str, claim: MonitoringConfig) -> Judgement:
+    """No alert fires about the node."""
+    return _firing(seen, node_name, claim)
+
+
+def _firing(seen: Monitored, node: str, claim: MonitoringConfig) -> Judgement:
+    """Judge the alerts about a node; those about none of the nodes where it is ''."""
     if not claim.alerts:
         yield NotApplicable("the cluster file says monitoring.alerts: false")
         return

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpucluster.suite import checks_as_tests
 from pytest_gpucluster.suites.monitoring import checks
 from pytest_gpucluster.suites.monitoring.steps import look
 
 if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
     from pytest_gpucluster.suites.monitoring.facts import Monitored
@@ -36,42 +36,10 @@ def seen(claim: MonitoringConfig, gpucluster_session: ClusterSession) -> Monitor
     return look(claim, gpucluster_session.plan.selected, gpucluster_session.inventory)
 
 
-def test_prometheus(seen: Monitored, claim: MonitoringConfig, expect: Expect) -> None:
-    """Prometheus answers, calls itself healthy, and is the claimed version."""
-    expect(checks.prometheus(seen, claim))
+@pytest.fixture
+def node_exporters(node: Node, claim: MonitoringConfig) -> dict[str, int]:
+    """The exporters that the node should have: {name: port}."""
+    return {**claim.exporters, **(claim.gpu_exporters if node.profile.gpu is not None else {})}
 
 
-def test_grafana(seen: Monitored, claim: MonitoringConfig, expect: Expect) -> None:
-    """Grafana answers, its database is well, and it is the claimed version."""
-    expect(checks.grafana(seen, claim))
-
-
-def test_exporters(seen: Monitored, claim: MonitoringConfig, expect: Expect) -> None:
-    """What is exported once for the whole cluster is a target and up."""
-    expect(checks.exporters(seen, claim))
-
-
-def test_cluster_alerts(seen: Monitored, claim: MonitoringConfig, expect: Expect) -> None:
-    """No alert fires that is about none of the nodes."""
-    expect(checks.alerts(seen, "", claim))
-
-
-def test_target(node: Node, seen: Monitored, claim: MonitoringConfig, expect: Expect) -> None:
-    """Every exporter of the node is a target of Prometheus."""
-    gpus = claim.gpu_exporters if node.profile.gpu is not None else {}
-    expect(checks.target(seen, node.name, {**claim.exporters, **gpus}))
-
-
-def test_up(node: Node, seen: Monitored, expect: Expect) -> None:
-    """Every target on the node is up."""
-    expect(checks.up(seen, node.name))
-
-
-def test_scrape_age(node: Node, seen: Monitored, claim: MonitoringConfig, expect: Expect) -> None:
-    """Every target on the node was scraped lately."""
-    expect(checks.scrape_age(seen, node.name, claim))
-
-
-def test_alerts(node: Node, seen: Monitored, claim: MonitoringConfig, expect: Expect) -> None:
-    """No alert fires about the node."""
-    expect(checks.alerts(seen, node.name, claim))
+globals().update(checks_as_tests(checks))

@@ -19,6 +19,7 @@ from pytest_gpucluster.core.check import (
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.text import some
+from pytest_gpucluster.kit import mpi_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,21 +44,21 @@ _PARTS = {"c": "MPI of C programs", "python": "mpi4py"}
     hint="srun -w NODE sh -c 'command -v mpirun mpicc'; install it as on the others, or name its module or image under "
     "`environments` and that under mpi.environment",
 )
-def installed(facts: InstalledMpi, config: MpiConfig, *, in_container: bool = False) -> Judgement:
+def installed(installed: InstalledMpi, config: MpiConfig, in_container: bool = False) -> Judgement:
     """Judge that the claimed launcher and a working MPI of each claimed language are on the node, or in its image.
 
     In an image no mpirun is asked for: srun is the launcher there.
     """
-    if "mpirun" in config.launchers and not in_container and not facts.mpirun:
+    if "mpirun" in config.launchers and not in_container and not installed.mpirun:
         yield Finding(config.mpirun, "not on PATH", "there")
     for language in config.languages:
         part = _PARTS[language]
-        if language in facts.problems:
-            yield Finding(part, facts.problems[language], "a program that compiles and starts")
-        elif language not in facts.library:
+        if language in installed.problems:
+            yield Finding(part, installed.problems[language], "a program that compiles and starts")
+        elif language not in installed.library:
             yield Finding(part, "no answer", "a program that compiles and starts")
-        elif config.implementation and not facts.library[language].startswith(config.implementation):
-            yield Finding(part, facts.library[language], f"{config.implementation} (mpi.implementation)")
+        elif config.implementation and not installed.library[language].startswith(config.implementation):
+            yield Finding(part, installed.library[language], f"{config.implementation} (mpi.implementation)")
 
 
 @check(
@@ -67,20 +68,22 @@ def installed(facts: InstalledMpi, config: MpiConfig, *, in_container: bool = Fa
     "site's by its path",
     action=Action.MONITOR,
 )
-def path(facts: InstalledMpi, config: MpiConfig, *, conda_claimed: bool) -> Judgement:
+def path(host_installed: InstalledMpi, config: MpiConfig, conda_claimed: bool) -> Judgement:
     """Judge that the mpirun which is found first is the site's, and no conda environment's."""
-    if not facts.mpirun:
+    if not host_installed.mpirun:
         yield NotChecked(f"no {config.mpirun} on PATH, which mpi.installed judges")
         return
-    first = next((found for found in facts.mpiruns if found.path == facts.mpirun), None)
-    others = [found.path for found in facts.mpiruns if not found.conda]
+    first = next((found for found in host_installed.mpiruns if found.path == host_installed.mpirun), None)
+    others = [found.path for found in host_installed.mpiruns if not found.conda]
     if first is not None and first.conda and not conda_claimed:
         behind = f" in front of {others[0]}" if others else ""
         expected = others[0] if others else "the site's mpirun"
-        yield Finding("mpirun", f"{first.path} of conda ({facts.launcher}){behind}", expected)
-    elif config.prefix and facts.mpirun != f"{config.prefix.rstrip('/')}/bin/mpirun":
+        yield Finding("mpirun", f"{first.path} of conda ({host_installed.launcher}){behind}", expected)
+    elif config.prefix and host_installed.mpirun != f"{config.prefix.rstrip('/')}/bin/mpirun":
         yield Finding(
-            "mpirun", f"{facts.mpirun} ({facts.launcher})", f"{config.prefix.rstrip('/')}/bin/mpirun"
+            "mpirun",
+            f"{host_installed.mpirun} ({host_installed.launcher})",
+            f"{config.prefix.rstrip('/')}/bin/mpirun",
         )
 
 
@@ -91,22 +94,26 @@ def path(facts: InstalledMpi, config: MpiConfig, *, conda_claimed: bool) -> Judg
     "built against (MPI4PY_LIBMPI, MPI4PY_MPIABI)",
     action=Action.MONITOR,
 )
-def matches(facts: InstalledMpi, config: MpiConfig) -> Judgement:
+def matches(host_installed: InstalledMpi, config: MpiConfig) -> Judgement:
     """Judge that mpirun belongs to the MPI that the programs are linked with; else each starts as a world of one."""
     if "mpirun" not in config.launchers:
         yield NotApplicable("the cluster file does not claim mpirun")
         return
-    if not facts.launcher.name or not facts.library:
+    if not host_installed.launcher.name or not host_installed.library:
         yield NotChecked("the version of mpirun or of the library is not known")
         return
-    for language in facts.library:
-        library = facts.program(language)
-        other = library.name == facts.launcher.name and library.number != facts.launcher.number
+    for language in host_installed.library:
+        library = host_installed.program(language)
+        other = (
+            library.name == host_installed.launcher.name and library.number != host_installed.launcher.number
+        )
         if not library.name:
-            told = one_line(facts.library[language], 80)
-            yield NotChecked(f"{_PARTS[language]}: the version is not known from {told!r}")
-        elif library.family != facts.launcher.family or other:
-            yield Finding(_PARTS[language], str(library), f"{facts.launcher}, as {facts.mpirun}")
+            printed = one_line(host_installed.library[language], 80)
+            yield NotChecked(f"{_PARTS[language]}: the version is not known from {printed!r}")
+        elif library.family != host_installed.launcher.family or other:
+            yield Finding(
+                _PARTS[language], str(library), f"{host_installed.launcher}, as {host_installed.mpirun}"
+            )
 
 
 @check(
@@ -114,12 +121,12 @@ def matches(facts: InstalledMpi, config: MpiConfig) -> Judgement:
     cause="the node was left out of an upgrade, or has another MPI first on PATH",
     hint="compare `command -v mpirun; mpirun --version` with a sound node",
 )
-def alike(facts: InstalledMpi, fleet: Mapping[str, Norm[str]]) -> Judgement:
+def alike(installed: InstalledMpi, installed_norms: Mapping[str, Norm[str]]) -> Judgement:
     """Judge that the node has the MPI of most nodes: launcher and libraries, path and version."""
-    if fleet["mpirun"].total < 2:  # a fleet
+    if installed_norms["mpirun"].total < 2:  # a fleet
         yield NotApplicable("one node has no fleet to compare with")
-    for part, value in _parts(facts):
-        yield from fleet[part].judge(part, value)
+    for part, value in _parts(installed):
+        yield from installed_norms[part].judge(part, value)
 
 
 def norms(fleet: Mapping[str, InstalledMpi]) -> dict[str, Norm[str]]:
@@ -147,19 +154,24 @@ def _launcher(facts: InstalledMpi) -> str:
     hint="srun --mpi=list; install libpmix and Slurm's mpi_pmix plugin on every node, or claim a type that Slurm and "
     "the MPI have (mpi.launchers)",
 )
-def pmi(types: Sequence[str], claimed: Sequence[str], facts: InstalledMpi | None) -> Judgement:
+def pmi(pmi_types: Sequence[str], claimed_types: Sequence[str], installed: InstalledMpi | None) -> Judgement:
     """Judge that Slurm on the node has the claimed types of --mpi, and that the MPI understands them."""
-    if not claimed:
+    if not claimed_types:
         yield NotApplicable("the cluster file claims no `srun --mpi=TYPE`")
-    for kind in claimed:
-        if kind not in types:
-            yield Finding(f"srun --mpi={kind}", f"Slurm has {', '.join(types)}", kind)
-        elif facts and facts.srun_types and kind.partition("_")[0] not in facts.srun_types:
-            library = next((facts.program(language) for language in facts.library), "the MPI")
-            yield Finding(f"srun --mpi={kind}", f"{library} understands {', '.join(facts.srun_types)}", kind)
+    for kind in claimed_types:
+        if kind not in pmi_types:
+            yield Finding(f"srun --mpi={kind}", f"Slurm has {', '.join(pmi_types)}", kind)
+        elif installed and installed.srun_types and kind.partition("_")[0] not in installed.srun_types:
+            library = next((installed.program(language) for language in installed.library), "the MPI")
+            yield Finding(
+                f"srun --mpi={kind}", f"{library} understands {', '.join(installed.srun_types)}", kind
+            )
 
 
 # --- one world
+
+
+world, allreduce = mpi_world.world, mpi_world.allreduce  # their place in the order of items
 
 
 @check(
@@ -167,16 +179,17 @@ def pmi(types: Sequence[str], claimed: Sequence[str], facts: InstalledMpi | None
     cause="the MPI was built without this thread level, or its transport has it not",
     hint="ompi_info | grep -i thread, or mpichversion; rebuild, or lower mpi.threads if no program needs it",
     action=Action.MONITOR,
+    each="believed",
 )
-def threads(run: MpiRun, wanted: str) -> Judgement:
+def threads(run: MpiRun, wanted_threads: str) -> Judgement:
     """Judge the thread level that MPI_Init_thread provided when MPI_THREAD_MULTIPLE was asked for."""
     if not run.world.ranks:
-        yield NotChecked("no rank told its thread level")
+        yield NotChecked("no rank reported its thread level")
     for level, ranks in _by_level(run).items():
         number = LEVELS.index(level) if level in LEVELS else -1
-        if number < LEVELS.index(wanted):
+        if number < LEVELS.index(wanted_threads):
             yield Finding(
-                f"ranks {some(ranks)}", f"MPI_THREAD_{level.upper()}", f"MPI_THREAD_{wanted.upper()}"
+                f"ranks {some(ranks)}", f"MPI_THREAD_{level.upper()}", f"MPI_THREAD_{wanted_threads.upper()}"
             )
 
 
@@ -195,8 +208,9 @@ def _by_level(run: MpiRun) -> dict[str, list[int]]:
     cause="messages take a slow transport (TCP instead of InfiniBand), or the node's CPU or adapter sleeps",
     hint="ucx_info -d or ompi_info: which transport is there; UCX_LOG_LEVEL=info shows the chosen one; CPU governor",
     action=Action.MONITOR,
+    each="timed",
 )
-def latency(run: MpiRun, most: float | None) -> Judgement:
+def latency(run: MpiRun, max_latency: float | None) -> Judgement:
     """Judge microseconds one way of 8 bytes between neighbours of a ring of the nodes."""
     value = _microseconds
     yield from _speed(
@@ -204,8 +218,10 @@ def latency(run: MpiRun, most: float | None) -> Judgement:
         "mpi_latency",
         "us",
         value,
-        bad=(lambda pair: value(pair) > most) if most is not None else None,
-        bound=f"at most {most:g} us (mpi.max_latency)" if most is not None else "mpi.max_latency",
+        bad=(lambda pair: value(pair) > max_latency) if max_latency is not None else None,
+        bound=f"at most {max_latency:g} us (mpi.max_latency)"
+        if max_latency is not None
+        else "mpi.max_latency",
     )
 
 
@@ -214,8 +230,9 @@ def latency(run: MpiRun, most: float | None) -> Judgement:
     cause="messages take a slow transport, or a link, cable or adapter runs below its rate",
     hint="ibstat and the error counters of both nodes (-m fabric); UCX_LOG_LEVEL=info shows the chosen transport",
     action=Action.MONITOR,
+    each="timed",
 )
-def bandwidth(run: MpiRun, least: float | None) -> Judgement:
+def bandwidth(run: MpiRun, min_bandwidth: float | None) -> Judgement:
     """Judge GB/s one way of 4 MiB between neighbours of a ring of the nodes."""
     value = _gigabytes
     yield from _speed(
@@ -223,8 +240,10 @@ def bandwidth(run: MpiRun, least: float | None) -> Judgement:
         "mpi_bandwidth",
         "GB/s",
         value,
-        bad=(lambda pair: value(pair) < least) if least is not None else None,
-        bound=f"at least {least:g} GB/s (mpi.min_bandwidth)" if least is not None else "mpi.min_bandwidth",
+        bad=(lambda pair: value(pair) < min_bandwidth) if min_bandwidth is not None else None,
+        bound=f"at least {min_bandwidth:g} GB/s (mpi.min_bandwidth)"
+        if min_bandwidth is not None
+        else "mpi.min_bandwidth",
     )
 
 

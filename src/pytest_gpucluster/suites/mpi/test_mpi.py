@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.cluster.slurm.mpi_types import PMI_TYPES
-from pytest_gpucluster.core.check import Outcome, combined
+from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.kit import mpi_world
 from pytest_gpucluster.kit.framework_step import WITHOUT_GPUS, FrameworkStepRunner
 from pytest_gpucluster.kit.mpi_step import IN_CONTAINER, MPIRUN, Mpi
-from pytest_gpucluster.suite import probed
+from pytest_gpucluster.suite import checks_as_tests, fact, probed
 from pytest_gpucluster.suites.mpi import checks
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.kit.framework_config import MpiConfig
     from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRun
-    from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
 
 pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("config")]
@@ -103,64 +102,45 @@ def believed(runs: list[MpiRun]) -> list[MpiRun]:
     return sound
 
 
-def test_installed(runners: list[Mpi], installed: InstalledMpi, config: MpiConfig, expect: Expect) -> None:
-    """The node has the launcher, and programs compile and start."""
-    expect(checks.installed(installed, config, in_container=runners[0].in_container))
+@pytest.fixture(scope="session")
+def in_container(runners: list[Mpi]) -> bool:
+    """Whether the programs run in a container."""
+    return runners[0].in_container
 
 
-def test_path(runners: list[Mpi], installed: InstalledMpi, config: MpiConfig, expect: Expect) -> None:
-    """The first mpirun on PATH is the site's, and no conda environment's."""
-    if runners[0].in_container:
-        expect.not_applicable(IN_CONTAINER)
-    claimed = any(runner.environment is not None and runner.environment.conda for runner in runners)
-    expect(checks.path(installed, config, conda_claimed=claimed))
+@pytest.fixture
+def host_installed(installed: InstalledMpi, in_container: bool) -> InstalledMpi:
+    """What the node itself has; not applicable where the MPI of an image is used."""
+    if in_container:
+        pytest.skip(f"not applicable: {IN_CONTAINER}")
+    return installed
 
 
-def test_matches(runners: list[Mpi], installed: InstalledMpi, config: MpiConfig, expect: Expect) -> None:
-    """The launcher and the library of the programs are of one MPI."""
-    if runners[0].in_container:
-        expect.not_applicable(IN_CONTAINER)
-    expect(checks.matches(installed, config))
+@pytest.fixture(scope="session")
+def conda_claimed(runners: list[Mpi]) -> bool:
+    """Whether the cluster file claims a conda environment."""
+    return any(runner.environment is not None and runner.environment.conda for runner in runners)
 
 
-def test_alike(installed: InstalledMpi, installed_norms: dict[str, Norm[str]], expect: Expect) -> None:
-    """The node has the MPI of most nodes."""
-    expect(checks.alike(installed, installed_norms))
+@pytest.fixture
+def claimed_types(config: MpiConfig) -> list[str]:
+    """The claimed types of srun's --mpi."""
+    return [kind for launcher in config.launchers if (kind := launcher.partition("--mpi=")[2])]
 
 
-def test_pmi(pmi_types: tuple[str, ...], installed: InstalledMpi, config: MpiConfig, expect: Expect) -> None:
-    """Slurm on the node has the claimed types of --mpi, and the MPI understands them."""
-    claimed = [kind for launcher in config.launchers if (kind := launcher.partition("--mpi=")[2])]
-    expect(checks.pmi(pmi_types, claimed, installed))
-
-
-def test_world(runs: list[MpiRun], expect: Expect) -> None:
-    """Every rank once, in one world, on the nodes asked for."""
-    expect(combined(mpi_world.world(run) for run in runs))
-
-
-def test_allreduce(believed: list[MpiRun], expect: Expect) -> None:
-    """The sum over all ranks is that of the closed form."""
-    expect(combined(mpi_world.allreduce(run) for run in believed))
-
-
-def test_threads(believed: list[MpiRun], config: MpiConfig, expect: Expect) -> None:
-    """The MPI provides the thread level that programs need."""
-    expect(combined(checks.threads(run, config.threads) for run in believed))
-
-
-def test_latency(believed: list[MpiRun], language: str, config: MpiConfig, expect: Expect) -> None:
-    """Small messages between neighbouring nodes are quick."""
+@pytest.fixture
+def timed(believed: list[MpiRun], language: str) -> list[MpiRun]:
+    """The believed runs of the C program, which measures."""
     if language != "c":
-        expect.not_applicable("measured by the C program only")
-    expect(combined(checks.latency(run, config.max_latency) for run in believed))
+        pytest.skip("not applicable: measured by the C program only")
+    return believed
 
 
-def test_bandwidth(believed: list[MpiRun], language: str, config: MpiConfig, expect: Expect) -> None:
-    """Large messages between neighbouring nodes are fast."""
-    if language != "c":
-        expect.not_applicable("measured by the C program only")
-    expect(combined(checks.bandwidth(run, config.min_bandwidth) for run in believed))
+wanted_threads = fact(lambda cluster: cluster.mpi.threads)
+max_latency = fact(lambda cluster: cluster.mpi.max_latency)
+min_bandwidth = fact(lambda cluster: cluster.mpi.min_bandwidth)
+
+globals().update(checks_as_tests(checks))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

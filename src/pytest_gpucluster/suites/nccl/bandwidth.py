@@ -218,6 +218,7 @@ def _between(collective: str, nodes: int, gpus: int, profile: Profile) -> Ceilin
 
 @check(
     "nccl.bandwidth",
+    item=False,
     cause="a slow GPU, NVLink, NIC or switch, traffic on a worse transport, or other load on the fabric",
     hint="look at the transports (NCCL_DEBUG=INFO), then test each node alone, then pairs",
     action=Action.MONITOR,

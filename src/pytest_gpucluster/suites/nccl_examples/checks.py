@@ -66,18 +66,18 @@ _HINT = "`Duplicate GPU`: see slurm.gpu_binding; else NCCL_DEBUG=INFO, and each 
 
 
 @check("nccl_examples.one_process", cause=_CAUSE, hint=_HINT)
-def one_process(node: str, told: PayloadResult) -> Judgement:
+def one_process(node_name: str, within: PayloadResult) -> Judgement:
     """Judge one process that drives all GPUs of the node."""
-    yield from judge(told, node)
+    yield from judge(within, node_name)
 
 
-@check("nccl_examples.one_device", cause=_CAUSE, hint=_HINT)
+@check("nccl_examples.one_device", cause=_CAUSE, hint=_HINT, each="one_each")
 def one_device(told: PayloadResult) -> Judgement:
     """Judge one process a GPU, on all nodes."""
     yield from judge(told)
 
 
-@check("nccl_examples.many_devices", cause=_CAUSE, hint=_HINT)
+@check("nccl_examples.many_devices", cause=_CAUSE, hint=_HINT, each="many_each")
 def many_devices(told: PayloadResult) -> Judgement:
     """Judge one process a node that drives all its GPUs, all nodes together."""
     yield from judge(told)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpucluster.suite import checks_as_tests
 from pytest_gpucluster.suites.nccl_examples import checks
 from pytest_gpucluster.suites.nccl_examples.steps import NcclExamples
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.payload_result import PayloadResult
-    from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
 
 pytestmark = [pytest.mark.nccl_examples]
@@ -68,18 +68,4 @@ def many_each(examples: list[NcclExamples]) -> list[PayloadResult]:
     return [it.told("many-devices") for it in examples]
 
 
-def test_one_process(within: PayloadResult, node: Node, expect: Expect) -> None:
-    """One process makes the communicators of all GPUs of the node (ncclCommInitAll) and sums right."""
-    expect(checks.one_process(node.name, within))
-
-
-def test_one_device(one_each: list[PayloadResult], expect: Expect) -> None:
-    """One process a GPU (ncclCommInitRank): ranks once each, right sums."""
-    for told in one_each:
-        expect(checks.one_device(told))
-
-
-def test_many_devices(many_each: list[PayloadResult], expect: Expect) -> None:
-    """Many GPUs a process, one process a node (ncclCommInitRank in a group): ranks once each, right sums."""
-    for told in many_each:
-        expect(checks.many_devices(told))
+globals().update(checks_as_tests(checks))

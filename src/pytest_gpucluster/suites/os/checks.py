@@ -18,12 +18,14 @@ from pytest_gpucluster.core.check import (
     NotChecked,
     Verdict,
     check,
+    revised,
 )
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.majority import Norm, decides, near
 from pytest_gpucluster.core.majority import norm as fleet_norm
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.units import format_duration, format_size, parse_size
+from pytest_gpucluster.suites.os import kernel_log as kernel_log_check
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -92,61 +94,14 @@ def matches(value: str, stated: str) -> bool:
 
 
 @check(
-    "os.responds",
-    cause="the node is down, hangs, or Slurm's step daemon on it was killed",
-    hint="look at the node's console and slurmd's log; power-cycle it; scontrol update nodename=NODE state=resume",
-    action=Action.REBOOT,
-)
-def _responds(answer: Answer, lost: str | None) -> Judgement:
-    """The node carries out a command."""
-    if lost or answer.rc is None:
-        yield Finding("node", lost or answer.problem or "no answer", "carries out the command 'true'")
-    elif answer.rc != 0:
-        yield Finding("node", f"'true' ended with exit status {answer.rc}", "exit status 0")
-
-
-# by what the fleet channel and slurmstepd say: cause, hint, action
-_LOSSES = (
-    (
-        "TaskProlog failed",
-        "the TaskProlog of slurm.conf fails on this node: no task of any job starts there",
-        "run the TaskProlog of `scontrol show config` there by hand, as the user of the run; slurmd's log",
-        Action.DRAIN,
-    ),
-    (
-        "its slurmd starts no task",
-        "slurmd was killed, hangs or refuses the step (munge, a plugin), or its Prolog outlasts MessageTimeout",
-        "systemctl status slurmd munge on the node; slurmd's log there; time the Prolog; systemctl restart slurmd",
-        Action.DRAIN,
-    ),
-    (
-        "its agent's task ended",
-        "the task was killed on the node: memory ran out, a health check or a person ended it, or slurmstepd failed",
-        "dmesg -T | grep -iE 'oom|killed process' and slurmd's log on the node; run again",
-        Action.MONITOR,
-    ),
-)
-
-
-def responds(answer: Answer, lost: str | None = None) -> Verdict:
-    """Judge that the node carries out a command. `lost`: why the fleet channel gave it up."""
-    verdict = _responds(answer, lost)
-    told = lost or answer.problem  # of a node that was left out of the channel, the answer tells
-    for words, cause, hint, action in _LOSSES:
-        if words in told:
-            return replace(verdict, cause=cause, hint=hint, action=action)
-    return verdict
-
-
-@check(
     "os.hostname",
     cause="the node was installed or cloned under another name",
     hint="hostnamectl set-hostname NAME; correct NodeHostname in slurm.conf where the names differ on purpose",
 )
-def hostname(name: str, node: str) -> Judgement:
+def hostname(hostname: str, node_name: str) -> Judgement:
     """The short host name is Slurm's node name."""
-    if name.partition(".")[0].lower() != node.partition(".")[0].lower():
-        yield Finding("host name", name, node)
+    if hostname.partition(".")[0].lower() != node_name.partition(".")[0].lower():
+        yield Finding("host name", hostname, node_name)
 
 
 @check(
@@ -154,9 +109,11 @@ def hostname(name: str, node: str) -> Judgement:
     cause="the node was missed by, or is ahead of, an upgrade of the system image",
     hint="cat /etc/os-release; reinstall the node from the current image",
 )
-def release(value: str, stated: str | None, peers: Norm[Any]) -> Judgement:
+def release(release: str, stated_release: str | None, usual_release: Norm[Any]) -> Judgement:
     """Distribution and version, as stated or as on the other nodes."""
-    yield from _stated_or_alike("release", value, None if stated is None else stated.lower(), peers)
+    yield from _stated_or_alike(
+        "release", release, None if stated_release is None else stated_release.lower(), usual_release
+    )
 
 
 @check(
@@ -165,12 +122,12 @@ def release(value: str, stated: str | None, peers: Norm[Any]) -> Judgement:
     hint="uname -r; install the kernel of the image and reboot",
     action=Action.REBOOT,
 )
-def kernel(value: str, stated: str | None, peers: Norm[Any]) -> Judgement:
+def kernel(kernel: str, stated_kernel: str | None, usual_kernel: Norm[Any]) -> Judgement:
     """The running kernel, as stated (a prefix may end in *) or as on the other nodes."""
-    if stated is None:
-        yield from _alike("kernel", value, peers)
-    elif not matches(value, stated):
-        yield Finding("kernel", value, stated)
+    if stated_kernel is None:
+        yield from _alike("kernel", kernel, usual_kernel)
+    elif not matches(kernel, stated_kernel):
+        yield Finding("kernel", kernel, stated_kernel)
 
 
 @check(
@@ -179,15 +136,15 @@ def kernel(value: str, stated: str | None, peers: Norm[Any]) -> Judgement:
     hint="compare /proc/cmdline; mend the boot loader's configuration and reboot",
     action=Action.REBOOT,
 )
-def cmdline(value: str, peers: Norm[Any]) -> Judgement:
+def cmdline(cmdline: str, usual_cmdline: Norm[Any]) -> Judgement:
     """The kernel's command line, but for what belongs to one node (root=, UUIDs, ip=), is alike."""
-    if not peers.clear or value == peers.value:
-        yield from _alike("kernel command line", value, peers)
+    if not usual_cmdline.clear or cmdline == usual_cmdline.value:
+        yield from _alike("kernel command line", cmdline, usual_cmdline)
         return
-    mine, theirs = set(value.split()), set(str(peers.value).split())
+    mine, theirs = set(cmdline.split()), set(str(usual_cmdline.value).split())
     extra, missing = " ".join(sorted(mine - theirs)), " ".join(sorted(theirs - mine))
     measured = f"has {extra or 'nothing'} more and {missing or 'nothing'} less"
-    yield Finding("kernel command line", measured, peers.most)
+    yield Finding("kernel command line", measured, usual_cmdline.most)
 
 
 @check(
@@ -195,9 +152,9 @@ def cmdline(value: str, peers: Norm[Any]) -> Judgement:
     cause="the node is of another kind than its group says",
     hint="lscpu; move the node to a group of its own in the cluster file",
 )
-def architecture(cpus: Cpus, peers: Norm[Any]) -> Judgement:
+def architecture(cpus: Cpus, usual_architecture: Norm[Any]) -> Judgement:
     """The machine architecture is alike."""
-    yield from _alike("architecture", cpus.architecture, peers)
+    yield from _alike("architecture", cpus.architecture, usual_architecture)
 
 
 @check(
@@ -206,15 +163,15 @@ def architecture(cpus: Cpus, peers: Norm[Any]) -> Judgement:
     hint="last -x reboot; ipmitool sel list; journalctl -b -1 -p err",
     action=Action.MONITOR,
 )
-def uptime(seconds: float, at_least: float | None, at_most: float | None) -> Judgement:
+def uptime(uptime: float, min_uptime: float | None, max_uptime: float | None) -> Judgement:
     """Time since boot within the bounds of the cluster file."""
-    yield Metric("uptime", seconds, "s", better=NEITHER)
-    if at_least is None and at_most is None:
+    yield Metric("uptime", uptime, "s", better=NEITHER)
+    if min_uptime is None and max_uptime is None:
         yield NotApplicable("the cluster file states neither os.min_uptime nor os.max_uptime")
-    if at_least is not None and seconds < at_least:
-        yield Finding("uptime", format_duration(seconds), f"at least {format_duration(at_least)}")
-    if at_most is not None and seconds > at_most:
-        yield Finding("uptime", format_duration(seconds), f"at most {format_duration(at_most)}")
+    if min_uptime is not None and uptime < min_uptime:
+        yield Finding("uptime", format_duration(uptime), f"at least {format_duration(min_uptime)}")
+    if max_uptime is not None and uptime > max_uptime:
+        yield Finding("uptime", format_duration(uptime), f"at most {format_duration(max_uptime)}")
 
 
 @dataclass(frozen=True)
@@ -281,36 +238,19 @@ def _offsets(clock: Clock) -> tuple[float, float]:
     cause="its time service is off or cannot reach its servers, or the clock was set by hand",
     hint="date; chronyc tracking; chronyc makestep; timedatectl set-ntp true (munge refuses a skew of minutes)",
 )
-def clock(clock: Clock, common: CommonTime, max_skew: float) -> Judgement:
+def clock(clock: Clock, common_time: CommonTime, max_clock_skew: float) -> Judgement:
     """The clock agrees with most of the fleet, as far as the time of the answer tells."""
-    if common.nodes < 2:  # a node can not differ from itself
+    if common_time.nodes < 2:  # a node can not differ from itself
         yield NotApplicable("no other node to compare the clock with")
         return
     least, greatest = _offsets(clock)
-    skew = max(least - common.greatest, 0.0) + min(greatest - common.least, 0.0)
+    skew = max(least - common_time.greatest, 0.0) + min(greatest - common_time.least, 0.0)
     yield Metric("clock_skew", skew, "s", better=NEITHER)  # has a sign
-    if abs(skew) > max_skew:
+    if abs(skew) > max_clock_skew:
         way = "ahead of" if skew > 0 else "behind"
-        measured = (
-            f"at least {abs(skew):.3f} s {way} the time that {common.agreeing} of {common.nodes} clocks share"
-        )
-        action = None if decides(common.agreeing, common.nodes) else Action.MONITOR
-        yield Finding("clock", measured, f"within {max_skew:g} s", action)
-
-
-@check(
-    "os.time_sync",
-    cause="no time service runs, or it reaches none of its servers",
-    hint="chronyc sources -v; systemctl enable --now chronyd (or systemd-timesyncd); check UDP port 123",
-)
-def time_sync(sync: TimeSync, max_offset: float = MAX_CLOCK_OFFSET) -> Judgement:
-    """The clock is synchronised, and its offset against the source is small."""
-    if sync.offset is not None:
-        yield Metric("time_offset", sync.offset, "s", better=NEITHER)  # has a sign
-    if not sync.synchronised:
-        yield Finding("time service", f"not synchronised ({sync.source}: {sync.detail})", "synchronised")
-    elif sync.offset is not None and not abs(sync.offset) <= max_offset:
-        yield Finding("time service", f"offset {sync.offset:g} s ({sync.source})", f"within {max_offset:g} s")
+        measured = f"at least {abs(skew):.3f} s {way} the time that {common_time.agreeing} of {common_time.nodes} clocks share"
+        action = None if decides(common_time.agreeing, common_time.nodes) else Action.MONITOR
+        yield Finding("clock", measured, f"within {max_clock_skew:g} s", action)
 
 
 @check(
@@ -319,16 +259,19 @@ def time_sync(sync: TimeSync, max_offset: float = MAX_CLOCK_OFFSET) -> Judgement
     hint="dmidecode -t memory; ipmitool sel list; reseat or replace the DIMM",
     action=Action.VENDOR,
 )
-def memory(memory: Memory, profile: NodeProfile, peers: Norm[Any]) -> Judgement:
+def memory(memory: Memory, node_profile: NodeProfile, usual_memory: Norm[Any]) -> Judgement:
     """MemTotal within 5% of the profile, and within 2% of what most nodes of the group have."""
     yield Metric("memory_total", memory.total / 2**30, "GiB")
     total = memory.total
-    if profile.memory is not None and abs(total - profile.memory) > MEMORY_TOLERANCE * profile.memory:
-        yield Finding("memory", format_size(total), f"{format_size(profile.memory)} within 5%")
+    if (
+        node_profile.memory is not None
+        and abs(total - node_profile.memory) > MEMORY_TOLERANCE * node_profile.memory
+    ):
+        yield Finding("memory", format_size(total), f"{format_size(node_profile.memory)} within 5%")
     else:
-        if profile.memory is None and peers.absent:
+        if node_profile.memory is None and usual_memory.absent:
             yield NotApplicable("the profile states no memory, and there is no other node to compare with")
-        yield from peers.judge("memory", total, shown=format_size, worse=_other_memory)
+        yield from usual_memory.judge("memory", total, shown=format_size, worse=_other_memory)
 
 
 def _other_memory(mine: int, theirs: int) -> bool:
@@ -340,17 +283,17 @@ def _other_memory(mine: int, theirs: int) -> bool:
     cause="CPUs were taken offline, hyper-threading differs, or a socket is missing",
     hint="lscpu; cat /sys/devices/system/cpu/offline; chcpu -e LIST; check SMT in the firmware",
 )
-def cpus(cpus: Cpus, stated: int | None, peers: Norm[Any]) -> Judgement:
+def cpus(cpus: Cpus, stated_cpus: int | None, usual_cpus: Norm[Any]) -> Judgement:
     """Online CPUs as the profile states, or as on the other nodes; alone, none may be offline."""
     yield Metric("cpus_online", cpus.online, "CPUs")
     off = f" (offline: {cpus.offline})" if cpus.offline else ""
     measured = f"{cpus.online} online{off}"
-    if stated is None and cpus.offline and not (peers.clear and not peers.absent):
+    if stated_cpus is None and cpus.offline and not (usual_cpus.clear and not usual_cpus.absent):
         yield Finding("CPUs", measured, "no CPU offline")
-    elif stated is None:
-        yield from peers.judge("CPUs", cpus.online, measured=measured)
-    elif cpus.online != stated:
-        yield Finding("CPUs", measured, str(stated))
+    elif stated_cpus is None:
+        yield from usual_cpus.judge("CPUs", cpus.online, measured=measured)
+    elif cpus.online != stated_cpus:
+        yield Finding("CPUs", measured, str(stated_cpus))
 
 
 @check(
@@ -359,9 +302,9 @@ def cpus(cpus: Cpus, stated: int | None, peers: Norm[Any]) -> Judgement:
     hint="lscpu; move the node to a group of its own in the cluster file",
     action=Action.MONITOR,
 )
-def cpu_model(cpus: Cpus, peers: Norm[Any]) -> Judgement:
+def cpu_model(cpus: Cpus, usual_cpu_model: Norm[Any]) -> Judgement:
     """The processor model is alike."""
-    yield from _alike("CPU model", cpus.model, peers)
+    yield from _alike("CPU model", cpus.model, usual_cpu_model)
 
 
 @check(
@@ -369,9 +312,9 @@ def cpu_model(cpus: Cpus, peers: Norm[Any]) -> Judgement:
     cause="the firmware's NUMA setting (NPS, SNC, node interleaving) differs, or a socket is missing",
     hint="numactl --hardware; compare the firmware settings",
 )
-def numa(cpus: Cpus, stated: int | None, peers: Norm[Any]) -> Judgement:
+def numa(cpus: Cpus, stated_numa: int | None, usual_numa: Norm[Any]) -> Judgement:
     """The number of NUMA nodes, as the profile states or as on the other nodes."""
-    yield from _stated_or_alike("NUMA nodes", cpus.numa_nodes, stated, peers)
+    yield from _stated_or_alike("NUMA nodes", cpus.numa_nodes, stated_numa, usual_numa)
 
 
 @check(
@@ -380,16 +323,18 @@ def numa(cpus: Cpus, stated: int | None, peers: Norm[Any]) -> Judgement:
     hint="cpupower frequency-set -g performance; tuned-adm profile throughput-performance",
     action=Action.MONITOR,
 )
-def governor(governors: Mapping[str, int], stated: str | None, peers: Norm[Any]) -> Judgement:
+def governor(
+    governors: Mapping[str, int], stated_governor: str | None, usual_governors: Norm[Any]
+) -> Judgement:
     """The frequency governor of every CPU, as stated or as on the other nodes."""
     measured = ", ".join(f"{name} on {count} CPUs" for name, count in sorted(governors.items()))
-    if stated is not None:
-        if set(governors) != {stated}:
-            yield Finding("governor", measured or "no frequency scaling", f"{stated} on all CPUs")
-    elif not governors and not any(value for value, _ in peers.votes):
+    if stated_governor is not None:
+        if set(governors) != {stated_governor}:
+            yield Finding("governor", measured or "no frequency scaling", f"{stated_governor} on all CPUs")
+    elif not governors and not any(value for value, _ in usual_governors.votes):
         yield NotApplicable("the kernel offers no CPU frequency scaling here")
     else:
-        yield from _alike("governor", dict(governors), peers)
+        yield from _alike("governor", dict(governors), usual_governors)
 
 
 @check(
@@ -398,9 +343,9 @@ def governor(governors: Mapping[str, int], stated: str | None, peers: Norm[Any])
     hint="grep Huge /proc/meminfo; sysctl vm.nr_hugepages; reserve them at boot (hugepages=N)",
     action=Action.REBOOT,
 )
-def hugepages(memory: Memory, stated: int | None, peers: Norm[Any]) -> Judgement:
+def hugepages(memory: Memory, stated_hugepages: int | None, usual_hugepages: Norm[Any]) -> Judgement:
     """HugePages_Total, as stated or as on the other nodes."""
-    yield from _stated_or_alike("HugePages_Total", memory.hugepages, stated, peers)
+    yield from _stated_or_alike("HugePages_Total", memory.hugepages, stated_hugepages, usual_hugepages)
 
 
 @check(
@@ -409,9 +354,9 @@ def hugepages(memory: Memory, stated: int | None, peers: Norm[Any]) -> Judgement
     hint="cat /sys/kernel/mm/transparent_hugepage/enabled; set it in the image or on the kernel command line",
     action=Action.MONITOR,
 )
-def transparent_hugepages(value: str, peers: Norm[Any]) -> Judgement:
+def transparent_hugepages(thp: str, usual_thp: Norm[Any]) -> Judgement:
     """The mode of transparent huge pages is alike."""
-    yield from _alike("transparent huge pages", value, peers)
+    yield from _alike("transparent huge pages", thp, usual_thp)
 
 
 @check(
@@ -420,10 +365,10 @@ def transparent_hugepages(value: str, peers: Norm[Any]) -> Judgement:
     hint="swapon --show; swapoff -a; look at /etc/fstab and systemctl list-units '*.swap'",
     action=Action.MONITOR,
 )
-def swap(memory: Memory, peers: Norm[Any]) -> Judgement:
+def swap(memory: Memory, usual_swap: Norm[Any]) -> Judgement:
     """Whether and how much swap there is is alike."""
     yield Metric("swap_used", (memory.swap_total - memory.swap_free) / 2**20, "MiB")
-    yield from _alike("swap", memory.swap_total, peers)
+    yield from _alike("swap", memory.swap_total, usual_swap)
 
 
 @check(
@@ -432,9 +377,9 @@ def swap(memory: Memory, peers: Norm[Any]) -> Judgement:
     hint="cat /sys/kernel/security/lsm; getenforce; aa-status; set it on the kernel command line",
     action=Action.MONITOR,
 )
-def security_modules(value: str, peers: Norm[Any]) -> Judgement:
+def security_modules(lsm: str, usual_lsm: Norm[Any]) -> Judgement:
     """The active Linux security modules are alike."""
-    yield from _alike("security modules", value, peers)
+    yield from _alike("security modules", lsm, usual_lsm)
 
 
 @check(
@@ -443,24 +388,9 @@ def security_modules(value: str, peers: Norm[Any]) -> Judgement:
     hint="compare `sysctl -a` with a good node; put the value into /etc/sysctl.d of the image",
     action=Action.MONITOR,
 )
-def kernel_settings(value: str, peers: Norm[Any]) -> Judgement:
+def kernel_settings(settings: str, usual_settings: Norm[Any]) -> Judgement:
     """Common sysctls that the cluster file does not state are alike."""
-    yield from _alike("sysctls", value, peers)
-
-
-@check(
-    "os.sysctls",
-    cause="the setting is missing in /etc/sysctl.d, or something changed it after boot",
-    hint="sysctl NAME; sysctl --system",
-)
-def sysctls(values: Mapping[str, str], stated: Mapping[str, str]) -> Judgement:
-    """Every sysctl of the cluster file has its value."""
-    if not stated:
-        yield NotApplicable("the cluster file states no os.sysctls")
-    for name, expected in stated.items():
-        value = values[name]
-        if value != " ".join(expected.split()):
-            yield Finding(name, value or "unknown to this kernel", expected)
+    yield from _alike("sysctls", settings, usual_settings)
 
 
 # name in limits.conf and ulimit: line of /proc/PID/limits, and the unit of a bare number, as ulimit(1) has it
@@ -510,23 +440,25 @@ def wanted_limits(stated: Mapping[str, str]) -> dict[str, float]:
     hint="LimitMEMLOCK=infinity in slurmd's unit; PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
 )
 def limits(
-    soft: Mapping[str, float],
-    wanted: Mapping[str, float],
-    peers: Mapping[str, Norm[Any]] = MappingProxyType({}),
+    soft_limits: Mapping[str, float],
+    wanted_limits: Mapping[str, float],
+    usual_limits: Mapping[str, Norm[Any]] = MappingProxyType({}),
 ) -> Judgement:
     """The soft limits of a step are at least what the cluster file states, or what most nodes have."""
-    compared = {name: most for name, most in peers.items() if name not in wanted and not most.absent}
-    if not wanted and not compared:
+    compared = {
+        name: most for name, most in usual_limits.items() if name not in wanted_limits and not most.absent
+    }
+    if not wanted_limits and not compared:
         yield NotApplicable(
             "the cluster file states no os.limits, and no majority of the group to compare with"
         )
-    for name, least in wanted.items():
+    for name, least in wanted_limits.items():
         line, unit = LIMITS[name]
-        if _lower(soft.get(line), least):
-            yield Finding(name, _limit(soft.get(line), unit), f"at least {_limit(least, unit)}")
+        if _lower(soft_limits.get(line), least):
+            yield Finding(name, _limit(soft_limits.get(line), unit), f"at least {_limit(least, unit)}")
     for name, most in compared.items():
         shown = functools.partial(_limit, unit=LIMITS[name][1])
-        yield from most.judge(name, soft.get(LIMITS[name][0]), shown=shown, worse=_lower)
+        yield from most.judge(name, soft_limits.get(LIMITS[name][0]), shown=shown, worse=_lower)
 
 
 def limits_of_group(fleet: Mapping[str, Mapping[str, float]]) -> dict[str, Peers[float | None]]:
@@ -554,12 +486,12 @@ def _limit(value: float | None, unit: int) -> str:
     cause="the file server was not reachable at boot, the automounter is off, or fstab differs",
     hint="findmnt; mount -a; systemctl --failed; showmount -e SERVER",
 )
-def mounts(found: Mapping[str, Mount], stated: Sequence[MountConfig]) -> Judgement:
+def mounts(mounts: Mapping[str, Mount], stated_mounts: Sequence[MountConfig]) -> Judgement:
     """Every file system of the cluster file is mounted: type, source and options as stated."""
-    if not stated:
+    if not stated_mounts:
         yield NotApplicable("the cluster file states no os.mounts")
-    for wanted in stated:
-        mount = found.get(_path(wanted.path))
+    for wanted in stated_mounts:
+        mount = mounts.get(_path(wanted.path))
         if mount is None:
             yield Finding(wanted.path, "not mounted", "mounted")
             continue
@@ -581,37 +513,6 @@ def _same_fstype(found: str, stated: str) -> bool:
     return found == stated or (stated == "nfs" and found == "nfs4")
 
 
-_GONE = "Stale|not connected"  # libc's words: ESTALE, ENOTCONN
-
-
-@check(
-    "os.mount_response",
-    cause="the file server is down or unreachable: whoever touches the mount hangs",
-    hint="ping the server; dmesg | grep 'not responding'; umount -f -l PATH; reboot where processes hang in it",
-    action=Action.REBOOT,
-)
-def mount_response(
-    disks: Mapping[str, Disk],
-    found: Mapping[str, Mount],
-    asked: Sequence[str] | None = None,
-    answering: Collection[str] = (),
-) -> Judgement:
-    """Every file system tells its size within the deadline: those `asked` for, and others over the network.
-
-    `answering`: the paths of which df tells something on any node; where our user may go on none, no node is to blame.
-    """
-    for path, disk in disks.items():
-        mount = found.get(_path(path))
-        source = f" ({mount.fstype} from {mount.source})" if mount else ""
-        own = asked is None or path in asked
-        # another networked mount may be hidden by a later one, or not be for our user to see
-        told = disk.problem if own else re.search(_GONE, disk.problem)
-        if own and disk.forbidden and path not in answering:
-            yield NotChecked(f"{disk.problem}: the user of the run may not go there")
-        elif disk.hung or (told and mount):
-            yield Finding(f"{path}{source}", disk.problem, "df answers")
-
-
 def answering(fleet: Mapping[str, Mapping[str, Disk]]) -> frozenset[str]:
     """Return the paths of which df tells something on any node."""
     return frozenset(path for disks in fleet.values() for path, disk in disks.items() if not disk.problem)
@@ -623,19 +524,19 @@ def answering(fleet: Mapping[str, Mapping[str, Disk]]) -> frozenset[str]:
     hint="dmesg | grep -iE 'ext4|xfs|I/O error'; smartctl -a DISK; fsck, or replace the disk; ls -ld /tmp /dev/shm",
 )
 def root_writable(
-    found: Mapping[str, Mount],
-    peers: Mapping[str, Norm[Any]] = MappingProxyType({}),
+    mounts: Mapping[str, Mount],
+    usual_writable: Mapping[str, Norm[Any]] = MappingProxyType({}),
     writes: Mapping[str, str] = MappingProxyType({}),
 ) -> Judgement:
     """The root file system, /tmp and /dev/shm can be written to, and so can what most nodes write to.
 
     `writes`: {path: why no file could be written there, or ''} of SCRATCH.
     """
-    for path in dict.fromkeys((*ALWAYS, *peers)):
-        if path in found and _READ_ONLY.intersection(found[path].options):
-            yield from _read_only(found[path], peers.get(path, Norm()))
+    for path in dict.fromkeys((*ALWAYS, *usual_writable)):
+        if path in mounts and _READ_ONLY.intersection(mounts[path].options):
+            yield from _read_only(mounts[path], usual_writable.get(path, Norm()))
     for path, problem in writes.items():
-        if path in found and _READ_ONLY.intersection(found[path].options):
+        if path in mounts and _READ_ONLY.intersection(mounts[path].options):
             continue
         if "not found" in problem:
             yield NotChecked(f"{path}: {problem}")
@@ -740,9 +641,9 @@ def _bytes(size: str, memory: int) -> float:
     cause="the mount of scratch space has other options here than on other nodes",
     hint="findmnt /tmp /dev/shm; compare /etc/fstab and tmp.mount with a good node (NCCL needs /dev/shm)",
 )
-def scratch(mine: Scratch, tmp: Norm[Any], shm: Norm[Any], memory: int) -> Judgement:
+def scratch(scratch: Scratch, usual_tmp: Norm[Any], usual_shm: Norm[Any], total_memory: int) -> Judgement:
     """Scratch space, /tmp and /dev/shm, is not much smaller than on most nodes; noexec is a warning."""
-    for path, room, peers in ((SCRATCH[0], mine.tmp, tmp), (SCRATCH[1], mine.shm, shm)):
+    for path, room, peers in ((SCRATCH[0], scratch.tmp, usual_tmp), (SCRATCH[1], scratch.shm, usual_shm)):
         if peers.absent:
             yield NotApplicable(f"{path}: {peers.absent}")
             continue
@@ -751,12 +652,202 @@ def scratch(mine: Scratch, tmp: Norm[Any], shm: Norm[Any], memory: int) -> Judge
         yield from peers.judge(
             path,
             room,
-            shown=lambda one: f"limit of {format_size(_bytes(one.size, memory))}" if one.size else "no limit",
-            worse=lambda mine, theirs: (
-                bool(mine.size and theirs.size)
-                and _bytes(mine.size, memory) < SMALLER * _bytes(theirs.size, memory)
+            shown=lambda one: (
+                f"limit of {format_size(_bytes(one.size, total_memory))}" if one.size else "no limit"
+            ),
+            worse=lambda scratch, theirs: (
+                bool(scratch.size and theirs.size)
+                and _bytes(scratch.size, total_memory) < SMALLER * _bytes(theirs.size, total_memory)
             ),
         )
+
+
+@check(
+    "os.load",
+    cause="something runs on a node that should be idle: a leftover of a job, a runaway daemon",
+    hint="top; loginctl list-sessions; squeue -w NODE; end the leftovers",
+    action=Action.MONITOR,
+)
+def load(load: Load, online_cpus: int, max_load: float) -> Judgement:
+    """The 1-minute load per CPU of an idle node."""
+    yield Metric("load_per_cpu", load.one / online_cpus, "")
+    if load.one > max_load * online_cpus:
+        yield Finding(
+            "load", f"{load.one:g} over 1 minute on {online_cpus} CPUs", f"at most {max_load * online_cpus:g}"
+        )
+
+
+# Bits of /proc/sys/kernel/tainted that stand for a fault (Documentation/admin-guide/tainted-kernels.rst). NVIDIA's
+# driver sets others: proprietary, out of tree, unsigned.
+_TAINTS = {
+    4: "M: the processor reported a machine check exception",
+    5: "B: a page of memory was in a bad state",
+    7: "D: the kernel has died before (oops or BUG)",
+    14: "L: a soft lockup occurred",
+}
+
+
+@check(
+    "os.taint",
+    cause="since boot the kernel met a fault after which it is not to be trusted, also where its log is not to be read",
+    hint="cat /proc/sys/kernel/tainted; dmesg -T; journalctl -k -b; ipmitool sel list; reboot, and watch the node",
+    action=Action.REBOOT,
+)
+def taint(taint: int) -> Judgement:
+    """The kernel has not marked itself as damaged."""
+    for bit, meaning in _TAINTS.items():
+        if taint & 1 << bit:
+            yield Finding("kernel", f"tainted {meaning}", "not tainted so")
+
+
+@check(
+    "os.user",
+    cause="the directory service (LDAP, SSSD) does not answer here, or local accounts differ",
+    hint="id USER; getent passwd USER; sssctl domain-status; compare /etc/passwd and /etc/group",
+)
+def user(user: str, usual_user: Norm[Any]) -> Judgement:
+    """The user of the run has the same name, uid and groups everywhere."""
+    yield from _alike("id", user, usual_user)
+
+
+@check(
+    "os.shared_storage",
+    cause="the folder is not mounted here, is mounted from elsewhere, or is served from a stale cache",
+    hint="findmnt -T PATH on this node and on the writer; mount -a; compare the servers and export options",
+)
+def shared_storage(shared_folders: Mapping[str, SharedFolder], node_name: str) -> Judgement:
+    """A file that one node wrote in each shared folder is seen here, as it was written."""
+    if not shared_folders:
+        yield NotApplicable("the cluster file states no os.shared_storage")
+    for path, folder in shared_folders.items():
+        if folder.write_problem:
+            if node_name == folder.writer and "Permission denied" in folder.write_problem:
+                # the same on every node: it is for the cluster file to name another folder
+                yield NotChecked(f"{path}: the user of the run may not write there: {folder.write_problem}")
+            elif node_name == folder.writer:
+                yield Finding(path, f"not writable: {folder.write_problem}", "writable")
+            else:
+                yield NotApplicable(f"{path}: {folder.writer} could not write there: {folder.write_problem}")
+        elif folder.read_problem:
+            yield Finding(path, folder.read_problem, f"the file that {folder.writer} wrote there")
+
+
+# by what the fleet channel and slurmstepd say: cause, hint, action
+_LOSSES = (
+    (
+        "TaskProlog failed",
+        "the TaskProlog of slurm.conf fails on this node: no task of any job starts there",
+        "run the TaskProlog of `scontrol show config` there by hand, as the user of the run; slurmd's log",
+        Action.DRAIN,
+    ),
+    (
+        "its slurmd starts no task",
+        "slurmd was killed, hangs or refuses the step (munge, a plugin), or its Prolog outlasts MessageTimeout",
+        "systemctl status slurmd munge on the node; slurmd's log there; time the Prolog; systemctl restart slurmd",
+        Action.DRAIN,
+    ),
+    (
+        "its agent's task ended",
+        "the task was killed on the node: memory ran out, a health check or a person ended it, or slurmstepd failed",
+        "dmesg -T | grep -iE 'oom|killed process' and slurmd's log on the node; run again",
+        Action.MONITOR,
+    ),
+)
+
+
+def _loss(verdict: Verdict, answer: Answer, lost: str | None = None) -> Verdict:
+    """Return the cause that the words of the loss name."""
+    reason = lost or answer.problem  # of a node that was left out of the channel, the answer has it
+    for words, cause, hint, action in _LOSSES:
+        if words in reason:
+            return replace(verdict, cause=cause, hint=hint, action=action)
+    return verdict
+
+
+@revised(_loss)
+@check(
+    "os.responds",
+    cause="the node is down, hangs, or Slurm's step daemon on it was killed",
+    hint="look at the node's console and slurmd's log; power-cycle it; scontrol update nodename=NODE state=resume",
+    action=Action.REBOOT,
+    marks=("judges_node",),
+)
+def responds(answer: Answer, lost: str | None = None) -> Judgement:
+    """The node carries out a command.
+
+    `lost`: why the channel gave the node up during the run; None where it did not.
+    """
+    if lost or answer.rc is None:
+        yield Finding("node", lost or answer.problem or "no answer", "carries out the command 'true'")
+    elif answer.rc != 0:
+        yield Finding("node", f"'true' ended with exit status {answer.rc}", "exit status 0")
+
+
+@check(
+    "os.time_sync",
+    cause="no time service runs, or it reaches none of its servers",
+    hint="chronyc sources -v; systemctl enable --now chronyd (or systemd-timesyncd); check UDP port 123",
+)
+def time_sync(time_sync: TimeSync) -> Judgement:
+    """The clock is synchronised, and its offset against the source is small."""
+    if time_sync.offset is not None:
+        yield Metric("time_offset", time_sync.offset, "s", better=NEITHER)  # has a sign
+    if not time_sync.synchronised:
+        yield Finding(
+            "time service", f"not synchronised ({time_sync.source}: {time_sync.detail})", "synchronised"
+        )
+    elif time_sync.offset is not None and not abs(time_sync.offset) <= MAX_CLOCK_OFFSET:
+        yield Finding(
+            "time service",
+            f"offset {time_sync.offset:g} s ({time_sync.source})",
+            f"within {MAX_CLOCK_OFFSET:g} s",
+        )
+
+
+@check(
+    "os.sysctls",
+    cause="the setting is missing in /etc/sysctl.d, or something changed it after boot",
+    hint="sysctl NAME; sysctl --system",
+)
+def sysctls(sysctls: Mapping[str, str], stated_sysctls: Mapping[str, str]) -> Judgement:
+    """Every sysctl of the cluster file has its value."""
+    if not stated_sysctls:
+        yield NotApplicable("the cluster file states no os.sysctls")
+    for name, expected in stated_sysctls.items():
+        value = sysctls[name]
+        if value != " ".join(expected.split()):
+            yield Finding(name, value or "unknown to this kernel", expected)
+
+
+_GONE = "Stale|not connected"  # libc's words: ESTALE, ENOTCONN
+
+
+@check(
+    "os.mount_response",
+    cause="the file server is down or unreachable: whoever touches the mount hangs",
+    hint="ping the server; dmesg | grep 'not responding'; umount -f -l PATH; reboot where processes hang in it",
+    action=Action.REBOOT,
+)
+def mount_response(
+    disks: Mapping[str, Disk],
+    mounts: Mapping[str, Mount],
+    asked_paths: Sequence[str] | None = None,
+    answering: Collection[str] = (),
+) -> Judgement:
+    """Every file system tells its size within the deadline: the `asked_paths`, and others over the network.
+
+    `answering`: the paths of which df tells something on any node; where our user may go on none, no node is to blame.
+    """
+    for path, disk in disks.items():
+        mount = mounts.get(_path(path))
+        source = f" ({mount.fstype} from {mount.source})" if mount else ""
+        own = asked_paths is None or path in asked_paths
+        # another networked mount may be hidden by a later one, or not be for our user to see
+        told = disk.problem if own else re.search(_GONE, disk.problem)
+        if own and disk.forbidden and path not in answering:
+            yield NotChecked(f"{disk.problem}: the user of the run may not go there")
+        elif disk.hung or (told and mount):
+            yield Finding(f"{path}{source}", disk.problem, "df answers")
 
 
 def disk_paths(config: OsConfig) -> tuple[str, ...]:
@@ -771,27 +862,27 @@ def disk_paths(config: OsConfig) -> tuple[str, ...]:
 )
 def free_space(
     disks: Mapping[str, Disk],
-    found: Mapping[str, Mount],
-    config: OsConfig,
+    mounts: Mapping[str, Mount],
+    os_config: OsConfig,
     writes: Mapping[str, str] = MappingProxyType({}),
 ) -> Judgement:
     """Free space on /, /tmp, /dev/shm and on the stated mounts that have a bound.
 
     `writes`: {path: why no file could be written there, or ''} of SCRATCH.
     """
-    bounds, low = _space_bounds(config), set()
+    bounds, low = _space_bounds(os_config), set()
     for path, disk in disks.items():
         if path not in bounds:
             continue  # asked only whether it answers
         if disk.forbidden:
             yield NotChecked(f"{disk.problem}: the user of the run may not go there")
-        if disk.problem or (path not in found and path not in ALWAYS):
+        if disk.problem or (path not in mounts and path not in ALWAYS):
             continue  # os.mounts and os.mount_response say so
         yield Metric("free_space", disk.free / 2**30, "GiB", path)
         least, percent = bounds[path]
         least = max(least, math.ceil(disk.size * percent / 100))
         if path == SHM and bounds[path] == (
-            config.min_free_root,
+            os_config.min_free_root,
             0.0,
         ):  # no mount of the cluster file says more
             least = min(least, math.ceil(disk.size * SHM_FREE))
@@ -838,40 +929,18 @@ def inodes(disks: Mapping[str, Disk]) -> Judgement:
 
 
 @check(
-    "os.shared_storage",
-    cause="the folder is not mounted here, is mounted from elsewhere, or is served from a stale cache",
-    hint="findmnt -T PATH on this node and on the writer; mount -a; compare the servers and export options",
-)
-def shared_storage(folders: Mapping[str, SharedFolder], node: str) -> Judgement:
-    """A file that one node wrote in each shared folder is seen here, as it was written."""
-    if not folders:
-        yield NotApplicable("the cluster file states no os.shared_storage")
-    for path, folder in folders.items():
-        if folder.write_problem:
-            if node == folder.writer and "Permission denied" in folder.write_problem:
-                # the same on every node: it is for the cluster file to name another folder
-                yield NotChecked(f"{path}: the user of the run may not write there: {folder.write_problem}")
-            elif node == folder.writer:
-                yield Finding(path, f"not writable: {folder.write_problem}", "writable")
-            else:
-                yield NotApplicable(f"{path}: {folder.writer} could not write there: {folder.write_problem}")
-        elif folder.read_problem:
-            yield Finding(path, folder.read_problem, f"the file that {folder.writer} wrote there")
-
-
-@check(
     "os.zombies",
     cause="a daemon or a job's parent process does not reap its children",
     hint="ps -eo pid,ppid,stat,etimes,comm | awk '$3 ~ /^Z/'; restart the parent process",
     action=Action.MONITOR,
 )
-def zombies(processes: Processes, most: int) -> Judgement:
+def zombies(processes: Processes, max_zombies: int) -> Judgement:
     """No more zombies than stated that stay."""
     found = processes.of_state("Z")
     yield Metric("zombies", len(found), "processes")
-    if len(found) > most:
+    if len(found) > max_zombies:
         named = ", ".join(f"{one.command} (pid {one.pid}, parent {one.ppid})" for one in found[:5])
-        yield Finding("processes", f"{len(found)} zombies: {named}", f"at most {most}")
+        yield Finding("processes", f"{len(found)} zombies: {named}", f"at most {max_zombies}")
 
 
 @check(
@@ -890,40 +959,7 @@ def dstate(processes: Processes) -> Judgement:
         yield Finding(f"pid {process.pid}", measured, "not in D state")
 
 
-@check(
-    "os.load",
-    cause="something runs on a node that should be idle: a leftover of a job, a runaway daemon",
-    hint="top; loginctl list-sessions; squeue -w NODE; end the leftovers",
-    action=Action.MONITOR,
-)
-def load(load: Load, cpus: int, most: float) -> Judgement:
-    """The 1-minute load per CPU of an idle node."""
-    yield Metric("load_per_cpu", load.one / cpus, "")
-    if load.one > most * cpus:
-        yield Finding("load", f"{load.one:g} over 1 minute on {cpus} CPUs", f"at most {most * cpus:g}")
-
-
-# Bits of /proc/sys/kernel/tainted that stand for a fault (Documentation/admin-guide/tainted-kernels.rst). NVIDIA's
-# driver sets others: proprietary, out of tree, unsigned.
-_TAINTS = {
-    4: "M: the processor reported a machine check exception",
-    5: "B: a page of memory was in a bad state",
-    7: "D: the kernel has died before (oops or BUG)",
-    14: "L: a soft lockup occurred",
-}
-
-
-@check(
-    "os.taint",
-    cause="since boot the kernel met a fault after which it is not to be trusted, also where its log is not to be read",
-    hint="cat /proc/sys/kernel/tainted; dmesg -T; journalctl -k -b; ipmitool sel list; reboot, and watch the node",
-    action=Action.REBOOT,
-)
-def taint(bits: int) -> Judgement:
-    """The kernel has not marked itself as damaged."""
-    for bit, meaning in _TAINTS.items():
-        if bits & 1 << bit:
-            yield Finding("kernel", f"tainted {meaning}", "not tainted so")
+kernel_log = kernel_log_check.kernel_log  # its place in the order of items
 
 
 @check(
@@ -931,12 +967,12 @@ def taint(bits: int) -> Judgement:
     cause="the package was not installed, or this node missed or ran ahead of an update",
     hint="dpkg -l NAME or rpm -q NAME; apt install NAME=VERSION or dnf install NAME-VERSION",
 )
-def packages(found: Mapping[str, str], stated: Mapping[str, str]) -> Judgement:
+def packages(packages: Mapping[str, str], stated_packages: Mapping[str, str]) -> Judgement:
     """Every package of the cluster file is installed, in a version that begins as stated."""
-    if not stated:
+    if not stated_packages:
         yield NotApplicable("the cluster file states no os.packages")
-    for name, prefix in stated.items():
-        version = found[name]
+    for name, prefix in stated_packages.items():
+        version = packages[name]
         if not version:
             yield Finding(name, "not installed", prefix or "installed")
         elif not _version_matches(version, prefix):
@@ -956,13 +992,13 @@ def _version_matches(version: str, prefix: str) -> bool:
     cause="the service crashed, was stopped, or is not enabled",
     hint="systemctl status UNIT; journalctl -u UNIT -b; systemctl enable --now UNIT",
 )
-def services(states: Mapping[str, str], stated: Sequence[str]) -> Judgement:
+def services(services: Mapping[str, str], stated_services: Sequence[str]) -> Judgement:
     """Every service of the cluster file is active."""
-    if not stated:
+    if not stated_services:
         yield NotApplicable("the cluster file states no os.services")
-    for unit in stated:
-        if states[unit] != "active":
-            yield Finding(unit, states[unit], "active")
+    for unit in stated_services:
+        if services[unit] != "active":
+            yield Finding(unit, services[unit], "active")
 
 
 @check(
@@ -971,10 +1007,10 @@ def services(states: Mapping[str, str], stated: Sequence[str]) -> Judgement:
     hint="systemctl status UNIT; journalctl -u UNIT -b; afterwards systemctl reset-failed UNIT",
     action=Action.MONITOR,
 )
-def failed_units(failed: Iterable[str], stated: Iterable[str]) -> Judgement:
+def failed_units(failed_units: Iterable[str], stated_services: Iterable[str]) -> Judgement:
     """No systemd unit has failed; those of the cluster file are left to os.services."""
-    own = {unit if "." in unit else f"{unit}.service" for unit in stated}
-    for unit in failed:
+    own = {unit if "." in unit else f"{unit}.service" for unit in stated_services}
+    for unit in failed_units:
         if unit not in own:
             yield Finding(unit, "failed", "no failed unit")
 
@@ -986,16 +1022,16 @@ def failed_units(failed: Iterable[str], stated: Iterable[str]) -> Judgement:
     "reboot",
     action=Action.REBOOT,
 )
-def systemd(state: SystemState, answers: Norm[Any]) -> Judgement:
+def systemd(system_state: SystemState, usual_answers: Norm[Any]) -> Judgement:
     """Systemd answers, where it does on most nodes of the group."""
-    if state.word == "offline":
+    if system_state.word == "offline":
         yield NotApplicable("systemd does not run on the node")
-    elif state.word in ("maintenance", "stopping"):
-        yield Finding("systemd", state.word, "running")
-    elif not state.answers and answers.value:
-        yield Finding("systemd", state.problem or "no answer", f"answers, {answers.most}")
-    elif not state.answers:
-        yield NotChecked(f"systemctl is-system-running: {state.problem or 'no answer'}")
+    elif system_state.word in ("maintenance", "stopping"):
+        yield Finding("systemd", system_state.word, "running")
+    elif not system_state.answers and usual_answers.value:
+        yield Finding("systemd", system_state.problem or "no answer", f"answers, {usual_answers.most}")
+    elif not system_state.answers:
+        yield NotChecked(f"systemctl is-system-running: {system_state.problem or 'no answer'}")
 
 
 @check(
@@ -1003,14 +1039,14 @@ def systemd(state: SystemState, answers: Norm[Any]) -> Judgement:
     cause="the node was changed by hand, or missed a change of the image",
     hint="run the command on this node and on a good one; reinstall, or repeat the configuration run",
 )
-def drift(said: Mapping[str, CommandOutput], peers: Mapping[str, Norm[Any]]) -> Judgement:
+def drift(said: Mapping[str, CommandOutput], usual_said: Mapping[str, Norm[Any]]) -> Judgement:
     """Further commands of the cluster file say the same on all nodes of the group."""
     if not said:
         yield NotApplicable("the cluster file states no os.drift")
     for command, mine in said.items():
-        if peers[command].absent:
-            yield NotApplicable(f"{command}: {peers[command].absent.partition(', and ')[2]}")
-        yield from peers[command].judge(command, mine, shown=_said)
+        if usual_said[command].absent:
+            yield NotApplicable(f"{command}: {usual_said[command].absent.partition(', and ')[2]}")
+        yield from usual_said[command].judge(command, mine, shown=_said)
 
 
 def _said(said: CommandOutput) -> str:
@@ -1038,24 +1074,16 @@ def resolved(fleet: Mapping[str, Mapping[str, str]]) -> dict[str, Norm[str]]:
     cause="/etc/hosts or the name server differs on this node",
     hint="getent hosts NAME; compare /etc/hosts, /etc/resolv.conf and /etc/nsswitch.conf with a good node",
 )
-def name_resolution(addresses: Mapping[str, str], node: str, fleet: Mapping[str, Norm[str]]) -> Judgement:
+def name_resolution(
+    addresses: Mapping[str, str], node_name: str, all_addresses: Mapping[str, Norm[str]]
+) -> Judgement:
     """The names of other nodes resolve to the addresses that most nodes see."""
     compared = False
-    for name in (name for name in addresses if name != node):
-        most = fleet[name]
+    for name in (name for name in addresses if name != node_name):
+        most = all_addresses[name]
         if most.absent or (most.clear and not most.value):
             continue
         compared = True
         yield from most.judge(name, addresses[name], shown=lambda address: address or "does not resolve")
     if not compared:
         yield NotApplicable("no name of another node resolves alike on most nodes (Slurm uses NodeAddr then)")
-
-
-@check(
-    "os.user",
-    cause="the directory service (LDAP, SSSD) does not answer here, or local accounts differ",
-    hint="id USER; getent passwd USER; sssctl domain-status; compare /etc/passwd and /etc/group",
-)
-def user(value: str, peers: Norm[Any]) -> Judgement:
-    """The user of the run has the same name, uid and groups everywhere."""
-    yield from _alike("id", value, peers)

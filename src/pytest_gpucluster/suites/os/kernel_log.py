@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotChecked, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotChecked, check, revised
 from pytest_gpucluster.kit.xid import nonfatal
 from pytest_gpucluster.kit.xid_check import explains
 
@@ -60,35 +60,8 @@ class Stalls:
         return f"{away} of {self.nodes} nodes" if away > 1 and 2 * away > self.nodes else ""
 
 
-@check(
-    "os.kernel_log",
-    cause="hardware, a driver or a file system reported an error since boot",
-    hint="dmesg -T (or journalctl -k -b); ipmitool sel list; a reboot clears the log, not the cause",
-)
-def _kernel_log(log: KernelLog, stalls: Stalls) -> Judgement:
-    """No error of hardware, drivers or file systems in the kernel log since boot. Xids belong to gpu.xid."""
-    yield Metric("kernel_log_lines", log.lines, "lines")
-    if log.stalls_over:
-        yield Metric("file_server_stalls", log.stalls_over, "")
-    if log.unsent:
-        yield NotChecked(
-            f"{log.unsent} lines of the kernel log were not read: more than 200 sorts of messages"
-        )
-    for event in log.events:
-        times = f" ({event.count} times, last {log.when(event.last)})"
-        part, measured = f"kernel log: {event.kind}", event.text[:SHOWN] + times
-        if warning := _warning(event, log):
-            yield Advisory(part, measured, warning)
-        elif event.kind == "stall" and (where := stalls.of_server(event.server)):
-            measured = f"file server {event.server} does not answer on {where}, so the server is at fault: {measured}"
-            yield Finding(part, measured, _EXPECTED["stall"], Action.MONITOR)
-        elif event.kind in _EXPECTED and not _harmless(event, log):
-            yield Finding(part, measured, _EXPECTED[event.kind], _action(event))
-
-
-def kernel_log(log: KernelLog, stalls: Stalls = Stalls()) -> Verdict:
-    """Judge the log; a table of the network that was full is a setting, and none of the node's hardware."""
-    verdict = _kernel_log(log, stalls)
+def _full_table(verdict: Verdict, *_facts: object) -> Verdict:
+    """Return the cause of a table of the network that was full: a setting, and none of the node's hardware."""
     if not verdict.findings or any(not found.part.endswith(": network") for found in verdict.findings):
         return verdict
     return replace(
@@ -97,6 +70,33 @@ def kernel_log(log: KernelLog, stalls: Stalls = Stalls()) -> Verdict:
         hint="sysctl net.netfilter.nf_conntrack_max net.ipv4.neigh.default.gc_thresh3; raise it on all nodes (as many "
         "neighbours as the network has addresses), or do not track connections of the cluster's own network",
     )
+
+
+@revised(_full_table)
+@check(
+    "os.kernel_log",
+    cause="hardware, a driver or a file system reported an error since boot",
+    hint="dmesg -T (or journalctl -k -b); ipmitool sel list; a reboot clears the log, not the cause",
+)
+def kernel_log(kernel_log: KernelLog, stalls: Stalls = Stalls()) -> Judgement:
+    """No error of hardware, drivers or file systems in the kernel log since boot. Xids belong to gpu.xid."""
+    yield Metric("kernel_log_lines", kernel_log.lines, "lines")
+    if kernel_log.stalls_over:
+        yield Metric("file_server_stalls", kernel_log.stalls_over, "")
+    if kernel_log.unsent:
+        yield NotChecked(
+            f"{kernel_log.unsent} lines of the kernel log were not read: more than 200 different messages"
+        )
+    for event in kernel_log.events:
+        times = f" ({event.count} times, last {kernel_log.when(event.last)})"
+        part, measured = f"kernel log: {event.kind}", event.text[:SHOWN] + times
+        if warning := _warning(event, kernel_log):
+            yield Advisory(part, measured, warning)
+        elif event.kind == "stall" and (where := stalls.of_server(event.server)):
+            measured = f"file server {event.server} does not answer on {where}, so the server is at fault: {measured}"
+            yield Finding(part, measured, _EXPECTED["stall"], Action.MONITOR)
+        elif event.kind in _EXPECTED and not _harmless(event, kernel_log):
+            yield Finding(part, measured, _EXPECTED[event.kind], _action(event))
 
 
 # Failures of a GPU that NVIDIA's driver prints without an Xid, and what mends them. All its other messages warn: on

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, Outcome, Verdict, check
+from pytest_gpucluster.core.check import (
+    Action,
+    Finding,
+    Metric,
+    NotApplicable,
+    Outcome,
+    Verdict,
+    check,
+    revised,
+)
 from pytest_gpucluster.suites.os.checks import Peers
 from pytest_gpucluster.suites.os.network_facts import REACHED, UNKNOWN_NAME
 
@@ -32,117 +41,38 @@ UNANSWERED = (
 )
 
 
-def links_of_all(facts: Mapping[str, Network]) -> dict[str, Peers[Link | None]]:
-    """Return, for each interface, the link that every node has there; None where it is absent or down."""
-    names = {name for network in facts.values() for name in network.links if not _VIRTUAL.match(name)}
-    return {
-        name: Peers({node: network.links.get(name) for node, network in facts.items()})
-        for name in sorted(names)
-    }
-
-
-@check(
-    "os.mtu",
-    cause="the interface was configured by hand or by another image: large packets vanish between the node and others",
-    hint="ip link show IFACE; compare netplan, NetworkManager or ifcfg with a good node; ip link set IFACE mtu N",
-)
-def mtu(network: Network, peers: Mapping[str, Norm[Link | None]]) -> Judgement:
-    """The MTU of each interface is that of the same interface on most nodes, where it is of the same kind."""
-    compared = False
-    for name, usual in peers.items():
-        mine = network.links.get(name)
-        alike = sum(len(nodes) for link, nodes in usual.votes if link and mine and link.kind == mine.kind)
-        if mine is None or usual.absent or 2 * alike <= usual.total:
-            continue
-        compared = True
-        yield Metric("mtu", mine.mtu, "B", name, detail=True)
-        yield from usual.judge(f"MTU of {name}", mine, shown=_mtu, worse=_other_mtu)
-    if not compared:
-        yield NotApplicable("no interface is up on most nodes of the group")
-
-
-def _mtu(link: Link | None) -> str:
-    return f"{link.mtu}" if link else "absent or down"
-
-
-def _other_mtu(mine: Link | None, theirs: Link | None) -> bool:
-    return bool(mine and theirs and mine.kind == theirs.kind and mine.mtu != theirs.mtu)
-
-
-@dataclass(frozen=True)
-class Owners:
-    """{address: {node that has it: whether its own name means that address}}, of `nodes` nodes that told."""
-
-    of: Mapping[str, Mapping[str, bool]]
-    nodes: int
-
-
-def owners(networks: Mapping[str, Network], names: Mapping[str, Naming]) -> Owners:
-    """Return who has which address, but for those that are the same on every host."""
-    found: dict[str, dict[str, bool]] = {}
-    for node, network in networks.items():
-        claimed = names[node].own if node in names else ()
-        for interface, addresses in network.addresses.items():
-            for address in () if _VIRTUAL.match(interface) else addresses:
-                if not _OF_THE_HOST.match(address):
-                    found.setdefault(address, {})[node] = address in claimed
-    return Owners(found, len(networks))
-
-
-@check(
-    "os.addresses",
-    cause="the node was cloned, or got an address by hand that belongs to another one",
-    hint="ip -br addr; arping -D -I IFACE ADDRESS; correct netplan, NetworkManager, ifcfg or the DHCP server's list",
-)
-def _addresses(node: str, fleet: Owners) -> Judgement:
-    """No other node has an address of this one; the node whose name means the address is the one to have it."""
-    for address, having in fleet.of.items():
-        others = [name for name in having if name != node]
-        if node not in having or not others:
-            continue
-        claims = sum(having.values())
-        rightful = having[node] and claims == 1
-        # of a network inside each host (usb0 of a BMC) most nodes have the same address
-        if not rightful and (claims or 2 * len(having) <= fleet.nodes):
-            rightly = _RIGHTLY if claims == 1 else ""
-            yield Finding(address, f"here and {rightly}on {', '.join(sorted(others)[:4])}", "on one node")
-
-
-def addresses(node: str, fleet: Owners) -> Verdict:
-    """Judge the addresses; where it is open whose one is, nobody is to be drained for it."""
-    verdict = _addresses(node, fleet)
-    certain = any(_RIGHTLY in finding.measured for finding in verdict.findings)
-    return verdict if certain else replace(verdict, action=Action.MONITOR)
-
-
 def usual_seconds(names: Mapping[str, Naming]) -> float:
     """Return how long names take on half of the nodes."""
     return statistics.median(one.seconds for one in names.values()) if names else 0.0
 
 
+def _of_all(verdict: Verdict, naming: Naming, usual_name_time: float) -> Verdict:
+    """Return another cause where half of the nodes wait as long: it is not on the node."""
+    if usual_name_time <= UNANSWERED:
+        return verdict
+    return replace(
+        verdict, cause="the first name server of the site does not answer: most nodes wait as long"
+    )
+
+
+@revised(_of_all)
 @check(
     "os.name_time",
     cause="its first name server does not answer, or nsswitch asks a directory that is slow",
     hint="time getent hosts $(hostname); cat /etc/resolv.conf /etc/nsswitch.conf; dig @SERVER NAME; resolvectl status",
     action=Action.MONITOR,
 )
-def _name_time(naming: Naming, usual: float) -> Judgement:
+def name_time(naming: Naming, usual_name_time: float) -> Judgement:
     """Two names resolve within 2 s, or five times what half of the nodes need, and within the 5 s of a dead server."""
     yield Metric("name_time", naming.seconds, "s")
-    bound = min(max(SLOW_NAMES, SLOWER * usual), UNANSWERED)
+    bound = min(max(SLOW_NAMES, SLOWER * usual_name_time), UNANSWERED)
     if naming.seconds > bound:
-        also = f"; half of the nodes need {usual:.1f} s or more" if usual > SLOW_NAMES else ""
+        also = (
+            f"; half of the nodes need {usual_name_time:.1f} s or more"
+            if usual_name_time > SLOW_NAMES
+            else ""
+        )
         yield Finding("its own name and another", f"{naming.seconds:.1f} s{also}", f"within {bound:.1f} s")
-
-
-def name_time(naming: Naming, usual: float) -> Verdict:
-    """Judge the time of names; where half of the nodes wait as long, the cause is not on the node."""
-    verdict = _name_time(naming, usual)
-    if usual <= UNANSWERED:
-        return verdict
-    return replace(
-        verdict, cause="the first name server of the site does not answer: most nodes wait as long"
-    )
 
 
 @dataclass(frozen=True)
@@ -215,34 +145,121 @@ def ways(of: Mapping[str, Sequence[ReachabilityResult]], networks: Mapping[str, 
 _OPEN = "an answer, or a refusal, from it"
 
 
+def _either_end(verdict: Verdict, node_name: str, known_ways: Ways) -> Verdict:
+    """Return a failure that drains nobody where either end of the ways may be at fault."""
+    either = all(found.part.startswith(("to ", "from ")) for found in verdict.findings)
+    if verdict.outcome is not Outcome.FAILED or node_name in known_ways.shut or not either:
+        return verdict
+    cause = "a firewall or a route between the two: on which side is not to be told from here"
+    return replace(verdict, action=Action.MONITOR, cause=cause)
+
+
+@revised(_either_end)
 @check(
     "os.reachable",
     cause="a firewall on the node (firewalld, nftables, ufw), a wrong route or netmask, or a wrong /etc/hosts",
     hint="getent ahosts PEER; nft list ruleset; firewall-cmd --list-all; ip route get ADDRESS; compare a good node",
 )
-def _reachable(node: str, fleet: Ways) -> Judgement:
+def reachable(node_name: str, known_ways: Ways) -> Judgement:
     """The nodes before and after it are reached by their names, and reach it (TCP, two ways a node)."""
-    mine = fleet.of[node]
-    if not fleet.resolved:
+    mine = known_ways.of[node_name]
+    if not known_ways.resolved:
         yield NotApplicable("names of other nodes do not resolve on most nodes (Slurm uses NodeAddr then)")
     for way in mine:
-        if way.outcome == UNKNOWN_NAME and fleet.resolved:
+        if way.outcome == UNKNOWN_NAME and known_ways.resolved:
             yield Finding(way.to, UNKNOWN_NAME, "an address")
-        elif fleet.misnamed(way) and (way.outcome != REACHED or fleet.whose(way.address)):
-            whose = fleet.whose(way.address)
+        elif known_ways.misnamed(way) and (way.outcome != REACHED or known_ways.whose(way.address)):
+            whose = known_ways.whose(way.address)
             held = f"the address of {whose}" if whose else f"not its address ({way.outcome})"
-            yield Finding(way.to, f"means {way.address} here, {held}", ", ".join(sorted(fleet.has[way.to])))
-        elif (node, way.to) in fleet.closed and way.to not in fleet.shut:
+            yield Finding(
+                way.to, f"means {way.address} here, {held}", ", ".join(sorted(known_ways.has[way.to]))
+            )
+        elif (node_name, way.to) in known_ways.closed and way.to not in known_ways.shut:
             yield Finding(f"to {way.to} ({way.address})", way.outcome, _OPEN)
-    for one in sorted(other for other, to in fleet.closed if to == node and other not in fleet.shut):
+    for one in sorted(
+        other for other, to in known_ways.closed if to == node_name and other not in known_ways.shut
+    ):
         yield Finding(f"from {one}", "no way in", "an answer, or a refusal, from here")
 
 
-def reachable(node: str, fleet: Ways) -> Verdict:
-    """Judge the ways; where either end may be at fault, nobody is to be drained for it."""
-    verdict = _reachable(node, fleet)
-    either = all(found.part.startswith(("to ", "from ")) for found in verdict.findings)
-    if verdict.outcome is not Outcome.FAILED or node in fleet.shut or not either:
-        return verdict
-    cause = "a firewall or a route between the two: on which side is not to be told from here"
-    return replace(verdict, action=Action.MONITOR, cause=cause)
+def links_of_all(facts: Mapping[str, Network]) -> dict[str, Peers[Link | None]]:
+    """Return, for each interface, the link that every node has there; None where it is absent or down."""
+    names = {name for network in facts.values() for name in network.links if not _VIRTUAL.match(name)}
+    return {
+        name: Peers({node: network.links.get(name) for node, network in facts.items()})
+        for name in sorted(names)
+    }
+
+
+@check(
+    "os.mtu",
+    cause="the interface was configured by hand or by another image: large packets vanish between the node and others",
+    hint="ip link show IFACE; compare netplan, NetworkManager or ifcfg with a good node; ip link set IFACE mtu N",
+)
+def mtu(network: Network, usual_links: Mapping[str, Norm[Link | None]]) -> Judgement:
+    """The MTU of each interface is that of the same interface on most nodes, where it is of the same kind."""
+    compared = False
+    for name, usual in usual_links.items():
+        mine = network.links.get(name)
+        alike = sum(len(nodes) for link, nodes in usual.votes if link and mine and link.kind == mine.kind)
+        if mine is None or usual.absent or 2 * alike <= usual.total:
+            continue
+        compared = True
+        yield Metric("mtu", mine.mtu, "B", name, detail=True)
+        yield from usual.judge(f"MTU of {name}", mine, shown=_mtu, worse=_other_mtu)
+    if not compared:
+        yield NotApplicable("no interface is up on most nodes of the group")
+
+
+def _mtu(link: Link | None) -> str:
+    return f"{link.mtu}" if link else "absent or down"
+
+
+def _other_mtu(mine: Link | None, theirs: Link | None) -> bool:
+    return bool(mine and theirs and mine.kind == theirs.kind and mine.mtu != theirs.mtu)
+
+
+@dataclass(frozen=True)
+class Owners:
+    """{address: {node that has it: whether its own name means that address}}, of `nodes` nodes that told."""
+
+    of: Mapping[str, Mapping[str, bool]]
+    nodes: int
+
+
+def owners(networks: Mapping[str, Network], names: Mapping[str, Naming]) -> Owners:
+    """Return who has which address, but for those that are the same on every host."""
+    found: dict[str, dict[str, bool]] = {}
+    for node, network in networks.items():
+        claimed = names[node].own if node in names else ()
+        for interface, addresses in network.addresses.items():
+            for address in () if _VIRTUAL.match(interface) else addresses:
+                if not _OF_THE_HOST.match(address):
+                    found.setdefault(address, {})[node] = address in claimed
+    return Owners(found, len(networks))
+
+
+def _if_certain(verdict: Verdict, node_name: str, address_owners: Owners) -> Verdict:
+    """Return a failure that drains nobody where it is open whose an address is."""
+    certain = any(_RIGHTLY in finding.measured for finding in verdict.findings)
+    return verdict if certain else replace(verdict, action=Action.MONITOR)
+
+
+@revised(_if_certain)
+@check(
+    "os.addresses",
+    cause="the node was cloned, or got an address by hand that belongs to another one",
+    hint="ip -br addr; arping -D -I IFACE ADDRESS; correct netplan, NetworkManager, ifcfg or the DHCP server's list",
+)
+def addresses(node_name: str, address_owners: Owners) -> Judgement:
+    """No other node has an address of this one; the node whose name means the address is the one to have it."""
+    for address, having in address_owners.of.items():
+        others = [name for name in having if name != node_name]
+        if node_name not in having or not others:
+            continue
+        claims = sum(having.values())
+        rightful = having[node_name] and claims == 1
+        # of a network inside each host (usb0 of a BMC) most nodes have the same address
+        if not rightful and (claims or 2 * len(having) <= address_owners.nodes):
+            rightly = _RIGHTLY if claims == 1 else ""
+            yield Finding(address, f"here and {rightly}on {', '.join(sorted(others)[:4])}", "on one node")

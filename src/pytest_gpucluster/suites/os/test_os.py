@@ -10,7 +10,7 @@ import pytest
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import RESPONDS
 from pytest_gpucluster.kit.kernel_log import KERNEL_LOG
-from pytest_gpucluster.suite import asks, asks_of_nodes, fact, fleet_probed, probed
+from pytest_gpucluster.suite import asks, asks_of_nodes, checks_as_tests, fact, fleet_probed, probed
 from pytest_gpucluster.suites.os import checks as os
 from pytest_gpucluster.suites.os import facts as basics
 from pytest_gpucluster.suites.os import kernel_log as kernel_log_check
@@ -23,17 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_gpucluster.cluster.channel.channel import Channel
-    from pytest_gpucluster.config.models import Cluster, Profile
-    from pytest_gpucluster.core.majority import Norm
+    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.probe import Answer, Probe
-    from pytest_gpucluster.kit.kernel_log import KernelLog
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
-    from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, Memory, Mount
-    from pytest_gpucluster.suites.os.kernel_log import Stalls
-    from pytest_gpucluster.suites.os.network_facts import Link, Naming, Network, ReachabilityResult
-    from pytest_gpucluster.suites.os.software_facts import CommandOutput, Processes, SystemState, TimeSync
-    from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder
+    from pytest_gpucluster.suites.os.facts import Clock, Mount
+    from pytest_gpucluster.suites.os.network_facts import Naming, Network, ReachabilityResult
+    from pytest_gpucluster.suites.os.software_facts import CommandOutput, TimeSync
+    from pytest_gpucluster.suites.os.storage_facts import SharedFolder
 
     T = TypeVar("T")
 
@@ -102,11 +99,76 @@ all_naming = fleet_probed(lambda cluster: os_names.naming(os.some_names(cluster)
 addresses = probed(lambda cluster: os_software.resolution(os.some_names(cluster)))
 all_addresses = fleet_probed(lambda cluster: os_software.resolution(os.some_names(cluster)), os.resolved)
 
+# What the cluster file states.
+os_config = fact(lambda cluster: cluster.os)
+stated_release = fact(lambda os_config: os_config.release)
+stated_kernel = fact(lambda os_config: os_config.kernel)
+stated_governor = fact(lambda os_config: os_config.governor)
+stated_hugepages = fact(lambda os_config: os_config.hugepages)
+stated_sysctls = fact(lambda os_config: os_config.sysctls)
+stated_mounts = fact(lambda os_config: os_config.mounts)
+stated_packages = fact(lambda os_config: os_config.packages)
+stated_services = fact(lambda os_config: os_config.services)
+wanted_limits = fact(lambda os_config: os.wanted_limits(os_config.limits))
+asked_paths = fact(lambda cluster: os.disk_paths(cluster.os))
+min_uptime = fact(lambda os_config: os_config.min_uptime)
+max_uptime = fact(lambda os_config: os_config.max_uptime)
+max_clock_skew = fact(lambda os_config: os_config.max_clock_skew)
+max_load = fact(lambda os_config: os_config.max_load_per_cpu)
+max_zombies = fact(lambda os_config: os_config.max_zombies)
+node_profile = fact(lambda profile: profile.node)
+stated_cpus = fact(lambda node_profile: node_profile.cpus)
+stated_numa = fact(lambda node_profile: node_profile.numa_nodes)
+
+# What most nodes of the node's group have.
+usual_release = fact(lambda node, releases: releases.of(node.group))
+usual_kernel = fact(lambda node, kernels: kernels.of(node.group))
+usual_cmdline = fact(lambda node, cmdlines: cmdlines.of(node.group))
+usual_architecture = fact(lambda node, all_cpus: all_cpus.of(node.group, "architecture"))
+usual_cpus = fact(lambda node, all_cpus: all_cpus.of(node.group, "online"))
+usual_cpu_model = fact(lambda node, all_cpus: all_cpus.of(node.group, "model"))
+usual_numa = fact(lambda node, all_cpus: all_cpus.of(node.group, "numa_nodes"))
+usual_memory = fact(lambda node, memories: memories.of(node.group, "total", os.PEER_MEMORY_TOLERANCE))
+usual_hugepages = fact(lambda node, memories: memories.of(node.group, "hugepages"))
+usual_swap = fact(lambda node, memories: memories.of(node.group, "swap_total"))
+usual_governors = fact(lambda node, all_governors: all_governors.of(node.group))
+usual_thp = fact(lambda node, thps: thps.of(node.group))
+usual_lsm = fact(lambda node, lsms: lsms.of(node.group))
+usual_settings = fact(lambda node, all_settings: all_settings.of(node.group))
+usual_user = fact(lambda node, users: users.of(node.group))
+usual_limits = fact(
+    lambda node, all_limits: {name: peers.of(node.group) for name, peers in all_limits.items()}
+)
+usual_writable = fact(
+    lambda node, all_writable: {name: peers.of(node.group) for name, peers in all_writable.items()}
+)
+usual_tmp = fact(lambda node, scratches: scratches.of(node.group, "tmp"))
+usual_shm = fact(lambda node, scratches: scratches.of(node.group, "shm"))
+usual_answers = fact(lambda node, system_states: system_states.of(node.group, "answers"))
+usual_said = fact(lambda node, all_said: {name: peers.of(node.group) for name, peers in all_said.items()})
+usual_links = fact(lambda node, all_links: {name: peers.of(node.group) for name, peers in all_links.items()})
+
+total_memory = fact(lambda memory: memory.total)
+online_cpus = fact(lambda cpus: cpus.online)
+lost = fact(lambda node_name, fleet: None if node_name in fleet.cut else fleet.lost.get(node_name))
+
+
+@fact
+def scratch(mounts: dict[str, Mount]) -> os.Scratch:
+    """What /tmp and /dev/shm of the node give to programs."""
+    return os.Scratch.of(mounts)
+
 
 @fact(scope="session")
 def owners(networks: dict[str, Network], all_naming: dict[str, Naming]) -> os_network.Owners:
     """Who has which address."""
     return os_network.owners(networks, all_naming)
+
+
+@fact
+def address_owners(network: Network, owners: os_network.Owners) -> os_network.Owners:
+    """The same; a node that could not tell its addresses is not checked."""
+    return owners
 
 
 def ring_of(cluster: Cluster, nodes: Sequence[str]) -> str:
@@ -145,6 +207,12 @@ def all_ways(
     return os_network.ways(told, networks)
 
 
+@fact
+def known_ways(way: tuple[ReachabilityResult, ...], all_ways: os_network.Ways) -> os_network.Ways:
+    """The same; a node that could not tell its ways is not checked."""
+    return all_ways
+
+
 @fact(scope="session")
 def usual_name_time(all_naming: dict[str, Naming]) -> float:
     """How long names take on half of the nodes."""
@@ -169,12 +237,6 @@ def time_sync(cluster: Cluster, facts: Facts, expect: Expect) -> TimeSync:
     if cluster.os.time_sync == "none":
         expect.not_applicable("the cluster file says os.time_sync: none")
     return facts(os_software.TIME_SYNC)
-
-
-@fact
-def wanted_limits(cluster: Cluster) -> dict[str, float]:
-    """The limits of the cluster file, in the kernel's units."""
-    return os.wanted_limits(cluster.os.limits)
 
 
 @fact
@@ -229,278 +291,4 @@ def answer(node: Node, gpucluster_session: ClusterSession) -> Answer:
     return answer
 
 
-def test_hostname(node: Node, hostname: str, expect: Expect) -> None:
-    """The short host name is Slurm's node name."""
-    expect(os.hostname(hostname, node.name))
-
-
-def test_release(node: Node, release: str, releases: os.Peers[str], cluster: Cluster, expect: Expect) -> None:
-    """Distribution and version are as stated, or as on most nodes."""
-    expect(os.release(release, cluster.os.release, releases.of(node.group)))
-
-
-def test_kernel(node: Node, kernel: str, kernels: os.Peers[str], cluster: Cluster, expect: Expect) -> None:
-    """The running kernel is as stated, or as on most nodes."""
-    expect(os.kernel(kernel, cluster.os.kernel, kernels.of(node.group)))
-
-
-def test_cmdline(node: Node, cmdline: str, cmdlines: os.Peers[str], expect: Expect) -> None:
-    """The kernel's boot parameters are as on most nodes."""
-    expect(os.cmdline(cmdline, cmdlines.of(node.group)))
-
-
-def test_architecture(node: Node, cpus: Cpus, all_cpus: os.Peers[Cpus], expect: Expect) -> None:
-    """The machine architecture is as on most nodes."""
-    expect(os.architecture(cpus, all_cpus.of(node.group, "architecture")))
-
-
-def test_uptime(uptime: float, cluster: Cluster, expect: Expect) -> None:
-    """The node has been up as long as stated, and no longer."""
-    expect(os.uptime(uptime, cluster.os.min_uptime, cluster.os.max_uptime))
-
-
-def test_clock(clock: Clock, common_time: os.CommonTime, cluster: Cluster, expect: Expect) -> None:
-    """The clock agrees with most of the fleet."""
-    expect(os.clock(clock, common_time, cluster.os.max_clock_skew))
-
-
-def test_memory(
-    node: Node, memory: Memory, memories: os.Peers[Memory], profile: Profile, expect: Expect
-) -> None:
-    """The memory of the profile is there, and as much as on most nodes."""
-    expect(os.memory(memory, profile.node, memories.of(node.group, "total", os.PEER_MEMORY_TOLERANCE)))
-
-
-def test_cpus(node: Node, cpus: Cpus, all_cpus: os.Peers[Cpus], profile: Profile, expect: Expect) -> None:
-    """The CPUs of the profile are online, or as many as on most nodes."""
-    expect(os.cpus(cpus, profile.node.cpus, all_cpus.of(node.group, "online")))
-
-
-def test_cpu_model(node: Node, cpus: Cpus, all_cpus: os.Peers[Cpus], expect: Expect) -> None:
-    """The processor model is that of most nodes."""
-    expect(os.cpu_model(cpus, all_cpus.of(node.group, "model")))
-
-
-def test_numa(node: Node, cpus: Cpus, all_cpus: os.Peers[Cpus], profile: Profile, expect: Expect) -> None:
-    """There are as many NUMA nodes as the profile states, or as on most nodes."""
-    expect(os.numa(cpus, profile.node.numa_nodes, all_cpus.of(node.group, "numa_nodes")))
-
-
-def test_governor(
-    node: Node,
-    governors: dict[str, int],
-    all_governors: os.Peers[dict[str, int]],
-    cluster: Cluster,
-    expect: Expect,
-) -> None:
-    """Every CPU has the frequency governor that is stated, or that of most nodes."""
-    expect(os.governor(governors, cluster.os.governor, all_governors.of(node.group)))
-
-
-def test_hugepages(
-    node: Node, memory: Memory, memories: os.Peers[Memory], cluster: Cluster, expect: Expect
-) -> None:
-    """As many huge pages are reserved as stated, or as on most nodes."""
-    expect(os.hugepages(memory, cluster.os.hugepages, memories.of(node.group, "hugepages")))
-
-
-def test_transparent_hugepages(node: Node, thp: str, thps: os.Peers[str], expect: Expect) -> None:
-    """Transparent huge pages are set as on most nodes."""
-    expect(os.transparent_hugepages(thp, thps.of(node.group)))
-
-
-def test_swap(node: Node, memory: Memory, memories: os.Peers[Memory], expect: Expect) -> None:
-    """There is as much swap as on most nodes."""
-    expect(os.swap(memory, memories.of(node.group, "swap_total")))
-
-
-def test_security_modules(node: Node, lsm: str, lsms: os.Peers[str], expect: Expect) -> None:
-    """SELinux, AppArmor and others are on or off as on most nodes."""
-    expect(os.security_modules(lsm, lsms.of(node.group)))
-
-
-def test_kernel_settings(node: Node, settings: str, all_settings: os.Peers[str], expect: Expect) -> None:
-    """Common sysctls are as on most nodes."""
-    expect(os.kernel_settings(settings, all_settings.of(node.group)))
-
-
-def test_limits(
-    node: Node,
-    soft_limits: dict[str, float],
-    wanted_limits: dict[str, float],
-    all_limits: dict[str, os.Peers[float | None]],
-    expect: Expect,
-) -> None:
-    """The limits in a step are at least those of the cluster file, or of most nodes."""
-    peers = {name: values.of(node.group) for name, values in all_limits.items()}
-    expect(os.limits(soft_limits, wanted_limits, peers))
-
-
-def test_mounts(mounts: dict[str, Mount], cluster: Cluster, expect: Expect) -> None:
-    """Every file system of the cluster file is mounted as stated."""
-    expect(os.mounts(mounts, cluster.os.mounts))
-
-
-def test_root_writable(
-    node: Node,
-    mounts: dict[str, Mount],
-    all_writable: dict[str, os.Peers[bool]],
-    writes: dict[str, str],
-    expect: Expect,
-) -> None:
-    """The root file system, /tmp and /dev/shm are not read-only, nor is what most nodes may write to."""
-    most = {path: peers.of(node.group) for path, peers in all_writable.items()}
-    expect(os.root_writable(mounts, most, writes))
-
-
-def test_scratch(
-    node: Node, mounts: dict[str, Mount], scratches: os.Peers[os.Scratch], memory: Memory, expect: Expect
-) -> None:
-    """Programs may run from /tmp and /dev/shm, which are as large as on most nodes."""
-    tmp, shm = scratches.of(node.group, "tmp"), scratches.of(node.group, "shm")
-    expect(os.scratch(os.Scratch.of(mounts), tmp, shm, memory.total))
-
-
-def test_load(load: Load, cpus: Cpus, cluster: Cluster, expect: Expect) -> None:
-    """An idle node has little load."""
-    expect(os.load(load, cpus.online, cluster.os.max_load_per_cpu))
-
-
-def test_taint(taint: int, expect: Expect) -> None:
-    """The kernel has not marked itself as damaged since boot."""
-    expect(os.taint(taint))
-
-
-def test_user(node: Node, user: str, users: os.Peers[str], expect: Expect) -> None:
-    """The user of the run has the same name, uid and groups as on most nodes."""
-    expect(os.user(user, users.of(node.group)))
-
-
-# here, since its question is not sent ahead: the nodes are at work on those that are
-def test_shared_storage(node: Node, shared_folders: dict[str, SharedFolder], expect: Expect) -> None:
-    """A file that one node wrote to shared storage is seen here."""
-    expect(os.shared_storage(shared_folders, node.name))
-
-
-@pytest.mark.judges_node
-def test_responds(node: Node, fleet: Channel, answer: Answer, expect: Expect) -> None:
-    """The node carries out a command; a node lost during the run fails here, with why."""
-    expect(os.responds(answer, None if node.name in fleet.cut else fleet.lost.get(node.name)))
-
-
-def test_time_sync(time_sync: TimeSync, expect: Expect) -> None:
-    """The clock is synchronised by a time service."""
-    expect(os.time_sync(time_sync))
-
-
-def test_sysctls(sysctls: dict[str, str], cluster: Cluster, expect: Expect) -> None:
-    """Every sysctl of the cluster file has its value."""
-    expect(os.sysctls(sysctls, cluster.os.sysctls))
-
-
-def test_mount_response(
-    disks: dict[str, Disk],
-    mounts: dict[str, Mount],
-    answering: frozenset[str],
-    cluster: Cluster,
-    expect: Expect,
-) -> None:
-    """No file system hangs."""
-    expect(os.mount_response(disks, mounts, os.disk_paths(cluster.os), answering))
-
-
-def test_free_space(
-    disks: dict[str, Disk],
-    mounts: dict[str, Mount],
-    cluster: Cluster,
-    writes: dict[str, str],
-    expect: Expect,
-) -> None:
-    """There is free space on /, /tmp, /dev/shm and the stated mounts."""
-    expect(os.free_space(disks, mounts, cluster.os, writes))
-
-
-def test_inodes(disks: dict[str, Disk], expect: Expect) -> None:
-    """There are free inodes on / and /tmp."""
-    expect(os.inodes(disks))
-
-
-def test_zombies(processes: Processes, cluster: Cluster, expect: Expect) -> None:
-    """No zombie processes stay."""
-    expect(os.zombies(processes, cluster.os.max_zombies))
-
-
-def test_dstate(processes: Processes, expect: Expect) -> None:
-    """No process is stuck in uninterruptible sleep."""
-    expect(os.dstate(processes))
-
-
-def test_kernel_log(kernel_log: KernelLog, stalls: Stalls, expect: Expect) -> None:
-    """The kernel log holds no error of hardware, drivers or file systems."""
-    expect(kernel_log_check.kernel_log(kernel_log, stalls))
-
-
-def test_packages(packages: dict[str, str], cluster: Cluster, expect: Expect) -> None:
-    """Every package of the cluster file is installed in its version."""
-    expect(os.packages(packages, cluster.os.packages))
-
-
-def test_services(services: dict[str, str], cluster: Cluster, expect: Expect) -> None:
-    """Every service of the cluster file is active."""
-    expect(os.services(services, cluster.os.services))
-
-
-def test_failed_units(failed_units: tuple[str, ...], cluster: Cluster, expect: Expect) -> None:
-    """No systemd unit has failed."""
-    expect(os.failed_units(failed_units, cluster.os.services))
-
-
-def test_systemd(
-    node: Node, system_state: SystemState, system_states: os.Peers[SystemState], expect: Expect
-) -> None:
-    """Systemd answers."""
-    expect(os.systemd(system_state, system_states.of(node.group, "answers")))
-
-
-def test_drift(
-    node: Node, said: dict[str, CommandOutput], all_said: dict[str, os.Peers[CommandOutput]], expect: Expect
-) -> None:
-    """Further commands of the cluster file say the same as on most nodes."""
-    expect(os.drift(said, {command: peers.of(node.group) for command, peers in all_said.items()}))
-
-
-def test_name_resolution(
-    node: Node, addresses: dict[str, str], all_addresses: dict[str, Norm[str]], expect: Expect
-) -> None:
-    """The names of other nodes resolve as on most nodes."""
-    expect(os.name_resolution(addresses, node.name, all_addresses))
-
-
-def test_name_time(naming: Naming, usual_name_time: float, expect: Expect) -> None:
-    """The node's own name and another one resolve without delay."""
-    expect(os_network.name_time(naming, usual_name_time))
-
-
-def test_reachable(
-    node: Node,
-    way: tuple[ReachabilityResult, ...],  # a node that cannot tell is not checked
-    all_ways: os_network.Ways,
-    expect: Expect,
-) -> None:
-    """The neighbours in the group are reached by name, and reach the node."""
-    expect(os_network.reachable(node.name, all_ways))
-
-
-def test_mtu(
-    node: Node, network: Network, all_links: dict[str, os.Peers[Link | None]], expect: Expect
-) -> None:
-    """The MTU of each interface is that of most nodes."""
-    peers = {name: links.of(node.group) for name, links in all_links.items()}
-    expect(os_network.mtu(network, peers))
-
-
-def test_addresses(
-    node: Node, network: Network, owners: os_network.Owners, expect: Expect
-) -> None:  # not checked without
-    """No other node has an address of this one."""
-    expect(os_network.addresses(node.name, owners))
+globals().update(checks_as_tests(os, os_network))

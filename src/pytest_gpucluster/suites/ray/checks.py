@@ -9,7 +9,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check, with_cause
+from pytest_gpucluster.core.check import (
+    Action,
+    Finding,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    check,
+    revised,
+    with_cause,
+)
 from pytest_gpucluster.core.text import listed
 
 if TYPE_CHECKING:
@@ -68,40 +77,48 @@ class ClusterFacts:
         return found
 
 
+def _port_taken(verdict: Verdict, *_facts: object) -> Verdict:
+    """Return the cause of a port that another process holds: no fault of the node."""
+    return with_cause(
+        verdict,
+        ") is taken",
+        "another process of the node holds a port that Ray was given",
+        "the process named; ray.port in the cluster file moves all ports, without it free ones are sought",
+    )
+
+
+@revised(_port_taken)
 @check(
     "ray.alone",
     cause="Ray is not installed for this python, its port or interface is not there, or its daemons cannot start",
     hint="run the step by hand; ray.environment names the python, ray.interface the network, ray.port the ports",
 )
-def _alone(node: str, facts: NodeFacts, share: Share) -> Judgement:
+def alone(node_name: str, lone: NodeFacts, share: Share) -> Judgement:
     """Judge Ray on one node by itself: it starts, sees its shares, runs a task and an actor, and ends."""
-    if facts.problem:
-        yield Finding(_part(facts.what), facts.problem, "Ray runs on the node alone")
+    if lone.problem:
+        yield Finding(_part(lone.what), lone.problem, "Ray runs on the node alone")
         return
-    alive = facts.told.get("nodes", {}).get("alive", {})
-    if set(alive) != {node}:
-        yield Finding("nodes", listed(alive), node)
+    alive = lone.told.get("nodes", {}).get("alive", {})
+    if set(alive) != {node_name}:
+        yield Finding("nodes", listed(alive), node_name)
         return
-    yield from _share(node, alive[node], share)
-    yield from _ran("task", node, facts.told.get("tasks", {}), "ran")
-    yield from _ran("actor", node, facts.told.get("actors", {}), "ran")
-    ended = facts.told.get("ended", {})
+    yield from _share(node_name, alive[node_name], share)
+    yield from _ran("task", node_name, lone.told.get("tasks", {}), "ran")
+    yield from _ran("actor", node_name, lone.told.get("actors", {}), "ran")
+    ended = lone.told.get("ended", {})
     if not ended.get("ended"):
         yield Finding("ray start", "did not end when it was told to", "ends")
     yield Metric("outlived", float(ended.get("outlived", 0)), "processes")
 
 
-def alone(node: str, facts: NodeFacts, share: Share) -> Verdict:
-    """Judge Ray on one node by itself; a port that somebody else holds is no fault of the node."""
-    return _with_free_ports(_alone(node, facts, share))
-
-
+@revised(_port_taken)
 @check(
     "ray.nodes",
     cause="a worker could not start or reach the head: package, interface, firewall, port; or the head ended",
     hint="ray.alone of the named node first; then the port of the head from that node: nc -zv HEAD PORT",
+    each="clusters",
 )
-def _nodes(facts: ClusterFacts) -> Judgement:
+def nodes(facts: ClusterFacts) -> Judgement:
     """Judge that the alive nodes are exactly those asked for, with their CPUs and GPUs."""
     if len(facts.asked) < 2:  # a cluster
         yield NotApplicable("one node alone makes no cluster: see ray.alone")
@@ -127,19 +144,14 @@ def _nodes(facts: ClusterFacts) -> Judgement:
         yield Metric("join", float(facts.driver["nodes"]["seconds"]), "s")
 
 
-def nodes(facts: ClusterFacts) -> Verdict:
-    """Judge who is alive; a port that somebody else holds is no fault of a node."""
-    return _with_free_ports(_nodes(facts))
-
-
 @check(
     "ray.tasks",
     cause="the raylet of this node starts no worker processes, or they cannot reach the head",
     hint="the logs of the raylet and of its workers in the session folder of the node",
 )
-def tasks(node: str, facts: ClusterFacts) -> Judgement:
+def tasks(node_name: str, formed: ClusterFacts) -> Judgement:
     """Judge that a task that is bound to the node runs there."""
-    yield from _per_node(node, facts, "tasks", ("ran",))
+    yield from _per_node(node_name, formed, "tasks", ("ran",))
 
 
 @check(
@@ -147,14 +159,14 @@ def tasks(node: str, facts: ClusterFacts) -> Judgement:
     cause="an actor's process died or lost its state",
     hint="the logs of the workers in the session folder of the node; memory of the node",
 )
-def actors(node: str, facts: ClusterFacts) -> Judgement:
+def actors(node_name: str, formed: ClusterFacts) -> Judgement:
     """Judge that an actor lives on the node and keeps its count."""
-    yield from _per_node(node, facts, "actors", ("ran",))
-    told = facts.driver.get("actors", {})
-    counted = told.get("counted", {}).get(node)
+    yield from _per_node(node_name, formed, "actors", ("ran",))
+    told = formed.driver.get("actors", {})
+    counted = told.get("counted", {}).get(node_name)
     if counted is not None and counted != [1, 2]:
         yield Finding("counts", str(counted), "[1, 2]")
-    elif counted is None and told.get("ran", {}).get(node) == node:
+    elif counted is None and told.get("ran", {}).get(node_name) == node_name:
         yield NotChecked("the actor told no counts")
 
 
@@ -163,26 +175,27 @@ def actors(node: str, facts: ClusterFacts) -> Judgement:
     cause="the object managers of head and node do not reach each other: firewall, MTU, /dev/shm",
     hint="the object-manager ports of both nodes; df /dev/shm",
 )
-def objects(node: str, facts: ClusterFacts) -> Judgement:
+def objects(node_name: str, formed: ClusterFacts) -> Judgement:
     """Judge that an object arrives whole from the driver on the node, and from the node at the driver."""
-    told = facts.driver.get("objects", {})
-    if (reason := _absent(node, facts, told)) is not None:
+    told = formed.driver.get("objects", {})
+    if (reason := _absent(node_name, formed, told)) is not None:
         yield reason
         return
     for key, way in (("sent", "head to node"), ("fetched", "node to head")):
-        if told[key].get(node) is not True:
-            measured = told[key].get(node, "nothing arrived")
+        if told[key].get(node_name) is not True:
+            measured = told[key].get(node_name, "nothing arrived")
             yield Finding(
                 way, "other content" if measured is False else str(measured), "the object as it was"
             )
-    if node in told.get("rates", {}):
-        yield Metric("object_rate", float(told["rates"][node]), "MB/s")
+    if node_name in told.get("rates", {}):
+        yield Metric("object_rate", float(told["rates"][node_name]), "MB/s")
 
 
 @check(
     "ray.gpus",
     cause="Ray and Slurm disagree about the GPUs, or two actors were given one device",
     hint="CUDA_VISIBLE_DEVICES in the worker's step; ray start --num-gpus; srun --gpus-per-node",
+    each="clusters",
 )
 def gpus(facts: ClusterFacts) -> Judgement:
     """Judge that as many actors as there are GPUs hold one each, all distinct, the right number a node."""
@@ -219,10 +232,11 @@ def gpus(facts: ClusterFacts) -> Judgement:
     cause="ray[tune] is not whole on the head, or trials fail on a node",
     hint="pip install 'ray[tune]' for this python on every node",
     action=Action.MONITOR,
+    each="clusters",
 )
-def tune(facts: ClusterFacts, *, claimed: bool) -> Judgement:
+def tune(facts: ClusterFacts, tune_claimed: bool) -> Judgement:
     """Judge a search with ASHA: the known best wins and runs to the end, and a worse trial is stopped early."""
-    if not claimed:
+    if not tune_claimed:
         yield NotApplicable("the cluster file does not claim Ray Tune (ray.tune)")
         return
     told = facts.driver.get("tune", {})
@@ -248,10 +262,11 @@ def tune(facts: ClusterFacts, *, claimed: bool) -> Judgement:
     cause="Ray is open to everyone who reaches its port: whoever does runs commands as this user",
     hint="RAY_AUTH_MODE=token with RAY_AUTH_TOKEN_PATH of mode 0600; never a password on a command line",
     action=Action.MONITOR,
+    each="clusters",
 )
-def token(facts: ClusterFacts, *, claimed: bool) -> Judgement:
+def token(facts: ClusterFacts, token_claimed: bool) -> Judgement:
     """Judge that who has no token is refused, and that the token is on no command line."""
-    if not claimed:
+    if not token_claimed:
         yield NotApplicable("the cluster file does without Ray's token (ray.token)")
         return
     if facts.version and _version(facts.version) < TOKEN_SINCE:
@@ -279,13 +294,13 @@ def token(facts: ClusterFacts, *, claimed: bool) -> Judgement:
     hint="RAY_gcs_rpc_server_reconnect_timeout_s; `ray start --block` as the step's own process",
     action=Action.MONITOR,
 )
-def head_lost(node: str, facts: ClusterFacts) -> Judgement:
+def head_lost(node_name: str, formed: ClusterFacts) -> Judgement:
     """Judge that a worker leaves by itself when its head is lost."""
-    if node == facts.head:
+    if node_name == formed.head:
         yield NotApplicable("the node was the head")
         return
-    here = facts.nodes.get(node, NodeFacts(silent="never started"))
-    if node not in facts.alive or "killed" not in facts.nodes.get(facts.head, NodeFacts()).told:
+    here = formed.nodes.get(node_name, NodeFacts(silent="never started"))
+    if node_name not in formed.alive or "killed" not in formed.nodes.get(formed.head, NodeFacts()).told:
         yield NotApplicable(SEE_NODES)
         return
     if here.problem or "left" not in here.told:
@@ -301,22 +316,13 @@ def head_lost(node: str, facts: ClusterFacts) -> Judgement:
     hint="scontrol show config | grep ProctrackType (proctrack/cgroup keeps hold of all); kill them by their pid",
     action=Action.MONITOR,
 )
-def left(found: str | None) -> Judgement:
-    """Judge that nothing of the clusters is left on the node; `found` has a line a process or folder."""
-    if found is None:
+def left(left_here: str | None) -> Judgement:
+    """Judge that nothing of the clusters is left on the node; `left_here` has a line a process or folder."""
+    if left_here is None:
         yield NotChecked("the node did not tell what is left")
         return
-    for line in found.splitlines():
+    for line in left_here.splitlines():
         yield Finding("left behind", line, "nothing")
-
-
-def _with_free_ports(verdict: Verdict) -> Verdict:
-    return with_cause(
-        verdict,
-        ") is taken",
-        "another process of the node holds a port that Ray was given",
-        "the process named; ray.port in the cluster file moves all ports, without it free ones are sought",
-    )
 
 
 def _part(what: str) -> str:

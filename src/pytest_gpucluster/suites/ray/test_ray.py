@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.core.check import combined
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
-from pytest_gpucluster.suite import taking_part
+from pytest_gpucluster.suite import checks_as_tests, fact, taking_part
 from pytest_gpucluster.suites.ray import checks
 from pytest_gpucluster.suites.ray.steps import Ray
 
@@ -21,9 +20,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.framework_config import RayConfig
-    from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
-    from pytest_gpucluster.suites.ray.checks import ClusterFacts, NodeFacts
+    from pytest_gpucluster.suites.ray.checks import ClusterFacts, NodeFacts, Share
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("claim")]
 
@@ -81,51 +79,19 @@ def left_behind(run: Ray, formed: ClusterFacts) -> Mapping[str, str]:  # once bo
     return run.left
 
 
-def test_alone(run: Ray, lone: NodeFacts, node: Node, expect: Expect) -> None:
-    """On the node by itself: Ray starts, sees its CPUs and GPUs, runs a task and an actor, and ends."""
-    expect(checks.alone(node.name, lone, run.shares[node.name]))
+@pytest.fixture
+def left_here(left_behind: Mapping[str, str], node_name: str) -> str | None:
+    """What is left on this item's node; None where it did not tell."""
+    return left_behind.get(node_name)
 
 
-def test_nodes(clusters: list[ClusterFacts], expect: Expect) -> None:
-    """The alive nodes are exactly the asked ones, with their CPUs and GPUs."""
-    expect(combined(map(checks.nodes, clusters)))
+@pytest.fixture
+def share(run: Ray, node_name: str) -> Share:
+    """The CPUs and GPUs that Ray has on the node."""
+    return run.shares[node_name]
 
 
-def test_tasks(formed: ClusterFacts, node: Node, expect: Expect) -> None:
-    """A task runs on the node."""
-    expect(checks.tasks(node.name, formed))
+tune_claimed = fact(lambda cluster: cluster.ray.tune)
+token_claimed = fact(lambda cluster: cluster.ray.token)
 
-
-def test_actors(formed: ClusterFacts, node: Node, expect: Expect) -> None:
-    """An actor lives on the node and keeps its state."""
-    expect(checks.actors(node.name, formed))
-
-
-def test_objects(formed: ClusterFacts, node: Node, expect: Expect) -> None:
-    """An object of 8 MiB arrives whole from the head on the node, and back."""
-    expect(checks.objects(node.name, formed))
-
-
-def test_gpus(clusters: list[ClusterFacts], expect: Expect) -> None:
-    """One actor a GPU, all at once, each on a device of its own."""
-    expect(combined(map(checks.gpus, clusters)))
-
-
-def test_tune(clusters: list[ClusterFacts], claim: RayConfig, expect: Expect) -> None:
-    """Ray Tune with ASHA finds the known best trial and stops worse ones early."""
-    expect(combined(checks.tune(formed, claimed=claim.tune) for formed in clusters))
-
-
-def test_token(clusters: list[ClusterFacts], claim: RayConfig, expect: Expect) -> None:
-    """Who has no token is refused, and the token is on no command line."""
-    expect(combined(checks.token(formed, claimed=claim.token) for formed in clusters))
-
-
-def test_head_lost(formed: ClusterFacts, node: Node, expect: Expect) -> None:
-    """When the head is lost, the worker on the node leaves."""
-    expect(checks.head_lost(node.name, formed))
-
-
-def test_left(left_behind: Mapping[str, str], node: Node, expect: Expect) -> None:
-    """Neither processes nor folders of Ray are left on the node."""
-    expect(checks.left(left_behind.get(node.name)))
+globals().update(checks_as_tests(checks))

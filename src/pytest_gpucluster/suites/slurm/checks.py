@@ -38,11 +38,12 @@ FORGOTTEN = "Slurm does not know the job any more"
     cause="the node is in the cluster file, but not in slurm.conf",
     hint="scontrol show node NODE; mend slurm.conf or the group's nodes in the cluster file",
     action=Action.MONITOR,  # what Slurm does not know it cannot drain
+    marks=("inventory", "judges_node"),
 )
-def known(node: str, info: NodeInfo | None) -> Judgement:
+def known(node_name: str, info: NodeInfo | None) -> Judgement:
     """Judge that slurmctld knows the node."""
     if info is None:
-        yield Finding(node, "not known to Slurm", "a node of slurm.conf")
+        yield Finding(node_name, "not known to Slurm", "a node of slurm.conf")
 
 
 @check(
@@ -51,6 +52,7 @@ def known(node: str, info: NodeInfo | None) -> Judgement:
     hint="sinfo -R; mend the cause, then scontrol update NodeName=NODE State=RESUME; of a reservation: "
     "--reservation=NAME, or wait for its end",
     action=Action.MONITOR,  # it is out of service already
+    marks=("inventory", "judges_node"),
 )
 def schedulable(info: NodeInfo | None) -> Judgement:
     """Judge that jobs may start on the node; a failure says who took it out, when and why."""
@@ -74,6 +76,7 @@ def schedulable(info: NodeInfo | None) -> Judgement:
     "slurm.responding",
     cause="slurmd is down, the node is off, or the network to it is cut",
     hint="ssh NODE systemctl status slurmd munge; scontrol ping",
+    marks=("inventory", "judges_node"),
 )
 def responding(info: NodeInfo | None) -> Judgement:
     """Judge that the controller hears the node's slurmd."""
@@ -95,6 +98,7 @@ def responding(info: NodeInfo | None) -> Judgement:
     hint="ssh NODE ps -eo pid,stat,etimes,wchan:30,args (state D, the epilog); mend what it waits for, end the epilog, "
     "or reboot; a job that is stuck in Slurm alone: scontrol update NodeName=NODE State=DOWN Reason=stuck, then RESUME",
     action=Action.REBOOT,
+    marks=("inventory", "judges_node"),
 )
 def completing(info: NodeInfo | None) -> Judgement:
     """Judge that the node lets go of jobs that have ended: it is not COMPLETING for minutes."""
@@ -111,6 +115,7 @@ def completing(info: NodeInfo | None) -> Judgement:
     cause="slurm.conf or gres.conf does not say what the node has, or slurmd found fewer GPUs",
     hint="scontrol show node NODE | grep -i gres; slurmd -G on the node; nvidia-smi -L",
     action=Action.MONITOR,  # it shows what slurm.conf says; what the node lacks is judged by gpu.count
+    marks=("inventory",),
 )
 def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
     """Judge type and count of the GPUs that Slurm hands out."""
@@ -137,17 +142,18 @@ def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
     cause="slurm.conf's CPUs or Sockets line is not the hardware's",
     hint="slurmd -C on the node prints the line for slurm.conf",
     action=Action.MONITOR,  # many sites count cores or spare some; what the node lacks is judged by os.cpus
+    marks=("inventory",),
 )
-def cpus(info: NodeInfo | None, node: NodeProfile) -> Judgement:
+def cpus(info: NodeInfo | None, node_profile: NodeProfile) -> Judgement:
     """Judge the CPUs that Slurm hands out."""
     if info is None:
         yield NotChecked("the node is not known to Slurm")
         return
     yield Metric("slurm_cpus", info.cpus, "CPUs")
-    if node.cpus is None:
+    if node_profile.cpus is None:
         yield NotApplicable("the profile states no number of CPUs")
-    elif info.cpus != node.cpus:
-        yield Finding("CPUs", str(info.cpus), str(node.cpus))
+    elif info.cpus != node_profile.cpus:
+        yield Finding("CPUs", str(info.cpus), str(node_profile.cpus))
 
 
 @check(
@@ -155,19 +161,22 @@ def cpus(info: NodeInfo | None, node: NodeProfile) -> Judgement:
     cause="slurm.conf's RealMemory is far from what is installed",
     hint="slurmd -C on the node prints the line for slurm.conf; free -m",
     action=Action.MONITOR,  # it is a setting; what the node lacks is judged by os.memory
+    marks=("inventory",),
 )
-def memory(info: NodeInfo | None, node: NodeProfile) -> Judgement:
+def memory(info: NodeInfo | None, node_profile: NodeProfile) -> Judgement:
     """Judge the memory that Slurm hands out: between 85% and all of what is installed."""
     if info is None:
         yield NotChecked("the node is not known to Slurm")
         return
     yield Metric("slurm_memory", info.memory / 2**30, "GiB")
-    if node.memory is None:
+    if node_profile.memory is None:
         yield NotApplicable("the profile states no memory")
-    elif not MEMORY_SHARE * node.memory <= info.memory <= node.memory:
-        least = units.format_size(MEMORY_SHARE * node.memory)
+    elif not MEMORY_SHARE * node_profile.memory <= info.memory <= node_profile.memory:
+        least = units.format_size(MEMORY_SHARE * node_profile.memory)
         yield Finding(
-            "RealMemory", units.format_size(info.memory), f"{least} to {units.format_size(node.memory)}"
+            "RealMemory",
+            units.format_size(info.memory),
+            f"{least} to {units.format_size(node_profile.memory)}",
         )
 
 
@@ -176,15 +185,16 @@ def memory(info: NodeInfo | None, node: NodeProfile) -> Judgement:
     cause="the node was left out of an upgrade, or upgraded before the controller",
     hint="slurmd -V on the node and the controller; install the controller's version",
     action=Action.MONITOR,
+    marks=("inventory",),
 )
-def version(info: NodeInfo | None, controller: str) -> Judgement:
+def version(info: NodeInfo | None, slurm_version: str) -> Judgement:
     """Judge that slurmd has the controller's version."""
     if info is None or not info.version:
         yield NotChecked("slurmd has told no version: it has not registered since the controller started")
-    elif not controller:
+    elif not slurm_version:
         yield NotChecked("the controller has told no version")
-    elif info.version != controller:
-        yield Finding("slurmd", info.version, controller)
+    elif info.version != slurm_version:
+        yield Finding("slurmd", info.version, slurm_version)
 
 
 @check(
@@ -301,8 +311,11 @@ def gpu_binding(exam: NodeExam) -> Judgement:
     "binds tasks wrongly",
     hint="srun -w NODE grep Cpus_allowed_list /proc/self/status; taskset -cp $(pidof slurmd); TaskPlugin of slurm.conf",
 )
-def cpu_affinity(exam: NodeExam) -> Judgement:
+def cpu_affinity(exam: NodeExam, virtual: bool = False) -> Judgement:
     """Judge that the tasks of a step may run on a CPU each, as far as the node has so many."""
+    if virtual:
+        yield NotApplicable("virtual nodes share the CPUs of their host")
+        return
     told = [task for task in exam.tasks if task.cpus and task.online]
     if exam.problem or not told:
         yield NotChecked(exam.problem or "the tasks could not tell the CPUs that they may run on")
@@ -319,18 +332,21 @@ def cpu_affinity(exam: NodeExam) -> Judgement:
     "slurm.prolog",
     cause="the prolog failed or hangs on this node",
     hint="slurmd's log on the node; run the Prolog of `scontrol show config` there by hand",
+    marks=("inventory", "exclusive"),  # it may wait for the exam's step
 )
-def prolog(exam: NodeExam | None, info: NodeInfo | None, config: Mapping[str, str]) -> Judgement:
+def prolog(exam_if_any: NodeExam | None, info: NodeInfo | None, config: Mapping[str, str]) -> Judgement:
     """Judge the prolog by its traces: slurmd starts a step only after it, and Slurm drains a node where it fails."""
     script = _script(config, "Prolog")
     if not script:
         yield NotApplicable("slurm.conf names no Prolog")
     elif info is not None and re.search(r"prolog", info.why_out, re.IGNORECASE):
         yield Finding("Prolog", info.why_unavailable(), f"{script} ends with 0")
-    elif exam is not None and re.search(r"prolog", exam.problem + exam.state_after, re.IGNORECASE):
-        yield Finding("Prolog", exam.state_after or exam.problem, f"{script} ends with 0")
-    elif exam is None or exam.problem:
-        yield NotChecked("no step has run on the node" + (f": {exam.problem}" if exam else ""))
+    elif exam_if_any is not None and re.search(
+        r"prolog", exam_if_any.problem + exam_if_any.state_after, re.IGNORECASE
+    ):
+        yield Finding("Prolog", exam_if_any.state_after or exam_if_any.problem, f"{script} ends with 0")
+    elif exam_if_any is None or exam_if_any.problem:
+        yield NotChecked("no step has run on the node" + (f": {exam_if_any.problem}" if exam_if_any else ""))
 
 
 # the plugin looks at these nodes again when they have gone back
@@ -375,18 +391,18 @@ EPILOGS = LateCheck(
     hint="sdiag; scontrol show job; slurmctld's log",
     action=Action.MONITOR,
 )
-def job_start(facts: JobFacts, bound: float) -> Judgement:
-    """Judge how long an eligible job of one task waits on idle nodes; `bound` is seconds."""
-    record = facts.element
+def job_start(jobs: JobFacts, max_job_start: float) -> Judgement:
+    """Judge how long an eligible job of one task waits on idle nodes; `max_job_start` is in seconds."""
+    record = jobs.element
     waited = record.waited() if record else None
     if record is None:
-        yield NotChecked(facts.problem or FORGOTTEN)
+        yield NotChecked(jobs.problem or FORGOTTEN)
     elif waited is None:
-        yield Finding("job", f"{record.state} ({record.reason})", f"started within {bound:g} s")
+        yield Finding("job", f"{record.state} ({record.reason})", f"started within {max_job_start:g} s")
     else:
         yield Metric("job_start", waited, "s", better=NEITHER)  # the queue's matter
-        if waited > bound:
-            yield Finding("job", f"started after {waited:g} s", f"within {bound:g} s")
+        if waited > max_job_start:
+            yield Finding("job", f"started after {waited:g} s", f"within {max_job_start:g} s")
 
 
 @check(
@@ -395,19 +411,19 @@ def job_start(facts: JobFacts, bound: float) -> Judgement:
     hint="scontrol show config | grep MaxArraySize; sbatch --array=0-1 --wrap hostname",
     action=Action.MONITOR,
 )
-def array(facts: JobFacts) -> Judgement:
+def array(jobs: JobFacts) -> Judgement:
     """Judge that both elements of an array ran, and that the exit status of one is its own."""
-    if facts.problem:
-        yield NotChecked(facts.problem)
+    if jobs.problem:
+        yield NotChecked(jobs.problem)
         return
-    for name, record in (("element 0", facts.requeued), ("element 1", facts.element)):
+    for name, record in (("element 0", jobs.requeued), ("element 1", jobs.element)):
         if record is None:
             yield NotChecked(FORGOTTEN)
         elif not (record.started or record.restarts):  # in the queue again: it had started
             yield Finding(name, _state(record), "started")
-    if facts.element and facts.element.started and facts.element.exit_code != ARRAY_EXIT:
+    if jobs.element and jobs.element.started and jobs.element.exit_code != ARRAY_EXIT:
         yield Finding(
-            "element 1", f"{_state(facts.element)}, exit {facts.element.exit_code}", f"exit {ARRAY_EXIT}"
+            "element 1", f"{_state(jobs.element)}, exit {jobs.element.exit_code}", f"exit {ARRAY_EXIT}"
         )
 
 
@@ -417,12 +433,12 @@ def array(facts: JobFacts) -> Judgement:
     hint="scontrol show config | grep Dependency; sbatch --dependency=afternotok:JOB --wrap hostname",
     action=Action.MONITOR,
 )
-def dependency(facts: JobFacts) -> Judgement:
+def dependency(jobs: JobFacts) -> Judgement:
     """Judge that a job started after the one it depends on, and not before."""
-    if facts.problem:
-        yield NotChecked(facts.problem)
+    if jobs.problem:
+        yield NotChecked(jobs.problem)
         return
-    first, second = facts.element, facts.dependent
+    first, second = jobs.element, jobs.dependent
     if first is None or second is None:
         yield NotChecked(FORGOTTEN)
     elif not second.ended or second.exit_code != DEPENDENT_EXIT:
@@ -437,17 +453,17 @@ def dependency(facts: JobFacts) -> Judgement:
     hint="scontrol show config | grep JobRequeue; scontrol requeue JOB",
     action=Action.MONITOR,
 )
-def requeue(facts: JobFacts) -> Judgement:
+def requeue(jobs: JobFacts) -> Judgement:
     """Judge that a job which asks for it goes back to the queue once."""
-    if facts.problem:
-        yield NotChecked(facts.problem)
-    elif facts.requeued is None:
+    if jobs.problem:
+        yield NotChecked(jobs.problem)
+    elif jobs.requeued is None:
         yield NotChecked(FORGOTTEN)
-    elif not facts.requeued.restarts and facts.requeued.state not in ENDED:
-        yield NotChecked(f"element 0 is {_state(facts.requeued)}: it has not had the time to ask for it")
-    elif facts.requeued.restarts != 1:
+    elif not jobs.requeued.restarts and jobs.requeued.state not in ENDED:
+        yield NotChecked(f"element 0 is {_state(jobs.requeued)}: it has not had the time to ask for it")
+    elif jobs.requeued.restarts != 1:
         yield Finding(
-            "element 0", f"requeued {facts.requeued.restarts} times ({_state(facts.requeued)})", "once"
+            "element 0", f"requeued {jobs.requeued.restarts} times ({_state(jobs.requeued)})", "once"
         )
 
 
@@ -457,45 +473,23 @@ def requeue(facts: JobFacts) -> Judgement:
     hint="sbatch --begin=now+60 --wrap hostname; scontrol show job",
     action=Action.MONITOR,
 )
-def begin(facts: JobFacts) -> Judgement:
+def begin(jobs: JobFacts) -> Judgement:
     """Judge that a job with --begin starts at that time or later."""
-    record = facts.element
+    record = jobs.element
     if record is None:
-        yield NotChecked(facts.problem or FORGOTTEN)
+        yield NotChecked(jobs.problem or FORGOTTEN)
     elif not record.started:
         yield Finding("job", _state(record), "started after its --begin")
-    elif _begin_was_over(facts.jobs, record):
+    elif _begin_was_over(jobs.jobs, record):
         yield NotChecked(
-            f"sbatch took {facts.jobs.submitted_in:.1f} s, or clocks differ: its --begin was over"
+            f"sbatch took {jobs.jobs.submitted_in:.1f} s, or clocks differ: its --begin was over"
         )
     elif record.started < record.eligible or record.eligible <= record.submitted:
         yield Finding(
             "job",
             f"submitted {record.submitted}, eligible {record.eligible}, started {record.started}",
-            f"eligible {facts.jobs.begin_after} s after submission, started then",
+            f"eligible {jobs.jobs.begin_after} s after submission, started then",
         )
-
-
-def _begin_was_over(jobs: Jobs, record: JobRecord) -> bool:
-    """Say whether the time that sbatch asked for had come when slurmctld took the job: both cut to whole seconds."""
-    late = jobs.submitted_in > jobs.begin_after - 1
-    return record.eligible < record.submitted or (late and record.eligible == record.submitted)
-
-
-@check(
-    "slurm.time_limit",
-    cause="Slurm does not end what outlives its time limit: OverTimeLimit, KillWait, or a task that cannot be killed",
-    hint="scontrol show config | grep -E 'OverTimeLimit|KillWait|UnkillableStepTimeout'",
-    action=Action.MONITOR,
-)
-def time_limit(result: StepResult) -> Judgement:
-    """Judge that a step of one minute is ended by Slurm, which says why."""
-    yield Metric("time_limit", result.seconds, "s", better=NEITHER)
-    said = "\n".join(
-        (result.stderr, *(task.stderr for task in result.tasks))
-    )  # slurmstepd speaks through the task
-    if not re.search(r"DUE TO TIME LIMIT|time limit", said, re.IGNORECASE):
-        yield Finding("step", f"ended with {result.rc}", "cancelled due to its time limit")
 
 
 @check(
@@ -503,12 +497,13 @@ def time_limit(result: StepResult) -> Judgement:
     cause="the partition's limits were changed in slurm.conf or by scontrol",
     hint="scontrol show partition",
     action=Action.MONITOR,
+    marks=("inventory",),
 )
-def limits(partitions: Mapping[str, PartitionInfo], stated: Mapping[str, JobLimits]) -> Judgement:
+def limits(partitions: Mapping[str, PartitionInfo], stated_limits: Mapping[str, JobLimits]) -> Judgement:
     """Judge the limits that the cluster file states."""
-    if not stated:
+    if not stated_limits:
         yield NotApplicable("the cluster file states no limits")
-    for name, limit in stated.items():
+    for name, limit in stated_limits.items():
         there = partitions.get(name)
         if there is None:
             yield Finding(f"partition {name}", "unknown to Slurm", "a partition")
@@ -522,6 +517,29 @@ def limits(partitions: Mapping[str, PartitionInfo], stated: Mapping[str, JobLimi
         for what, measured, expected in pairs:
             if expected is not None and measured != expected:
                 yield Finding(f"{what} of partition {name}", _limit(what, measured), _limit(what, expected))
+
+
+def _begin_was_over(jobs: Jobs, record: JobRecord) -> bool:
+    """Say whether the time that sbatch asked for had come when slurmctld took the job: both cut to whole seconds."""
+    late = jobs.submitted_in > jobs.begin_after - 1
+    return record.eligible < record.submitted or (late and record.eligible == record.submitted)
+
+
+@check(
+    "slurm.time_limit",
+    cause="Slurm does not end what outlives its time limit: OverTimeLimit, KillWait, or a task that cannot be killed",
+    hint="scontrol show config | grep -E 'OverTimeLimit|KillWait|UnkillableStepTimeout'",
+    action=Action.MONITOR,
+    marks=("slow",),
+)
+def time_limit(overrun: StepResult) -> Judgement:
+    """Judge that a step of one minute is ended by Slurm, which says why."""
+    yield Metric("time_limit", overrun.seconds, "s", better=NEITHER)
+    said = "\n".join(
+        (overrun.stderr, *(task.stderr for task in overrun.tasks))
+    )  # slurmstepd speaks through the task
+    if not re.search(r"DUE TO TIME LIMIT|time limit", said, re.IGNORECASE):
+        yield Finding("step", f"ended with {overrun.rc}", "cancelled due to its time limit")
 
 
 def devices_of(task: ExamTask) -> tuple[str, ...]:

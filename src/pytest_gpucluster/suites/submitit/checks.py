@@ -42,17 +42,19 @@ class SubmititTold:
     "environments.NAME.python; see the words of sbatch",
     action=Action.MONITOR,
 )
-def framework(told: SubmititTold) -> Judgement:
+def framework(submitted: SubmititTold) -> Judgement:
     """Judge that submitit is there and that its jobs are accepted."""
-    if told.fact("submitted"):
+    if submitted.fact("submitted"):
         return
-    failed = told.fact("failed")
+    failed = submitted.fact("failed")
     part = (
         "package submitit"
         if failed and failed["error"] in {"ModuleNotFoundError", "ImportError"}
         else "submission"
     )
-    said = f"{failed['error']}: {failed['text']}" if failed else told.problem or "the driver told nothing"
+    said = (
+        f"{failed['error']}: {failed['text']}" if failed else submitted.problem or "the driver told nothing"
+    )
     yield Finding(part, said, "submits jobs")
 
 
@@ -61,19 +63,9 @@ def framework(told: SubmititTold) -> Judgement:
     cause="the job did not run, or its result did not come back through the shared folder",
     hint="the log in the shared folder; can the nodes write there, and is the python there too?",
 )
-def add(told: SubmititTold) -> Judgement:
+def add(submitted: SubmititTold) -> Judgement:
     """Judge the sum of 5 and 7."""
-    yield from _value(told, "add", [SUM])
-
-
-@check(
-    "submitit.array",
-    cause="job arrays do not run, or results are mixed up",
-    hint="scontrol show config | grep MaxArraySize; sbatch --array=0-2 --wrap hostname",
-)
-def array(told: SubmititTold) -> Judgement:
-    """Judge a map over three pairs, submitted as one array."""
-    yield from _value(told, "array", ARRAY_SUMS)
+    yield from _value(submitted, "add", [SUM])
 
 
 @check(
@@ -81,11 +73,11 @@ def array(told: SubmititTold) -> Judgement:
     cause="srun within a batch job does not start all tasks, or numbers them wrongly",
     hint="sbatch --ntasks-per-node=3 --wrap 'srun env | grep SLURM_PROCID'",
 )
-def multitask(told: SubmititTold) -> Judgement:
+def multitask(submitted: SubmititTold) -> Judgement:
     """Judge a function in three tasks: each rank once, as Slurm has it."""
-    result = told.result("multitask")
+    result = submitted.result("multitask")
     if result is None or "value" not in result:
-        yield from _value(told, "multitask", [])
+        yield from _value(submitted, "multitask", [])
         return
     ranks = [place["rank"] for place in result["value"]]
     if ranks != list(range(TASKS)):
@@ -97,16 +89,26 @@ def multitask(told: SubmititTold) -> Judgement:
 
 
 @check(
+    "submitit.array",
+    cause="job arrays do not run, or results are mixed up",
+    hint="scontrol show config | grep MaxArraySize; sbatch --array=0-2 --wrap hostname",
+)
+def array(submitted: SubmititTold) -> Judgement:
+    """Judge a map over three pairs, submitted as one array."""
+    yield from _value(submitted, "array", ARRAY_SUMS)
+
+
+@check(
     "submitit.failure",
     cause="an exception in a job does not come back",
     hint="the log in the shared folder",
     action=Action.MONITOR,
 )
-def failure(told: SubmititTold) -> Judgement:
+def failure(submitted: SubmititTold) -> Judgement:
     """Judge that a function's exception reaches the caller with its traceback."""
-    result = told.result("failure")
+    result = submitted.result("failure")
     if result is None:
-        yield from _absent(told, "failure")
+        yield from _absent(submitted, "failure")
     elif result.get("error") != "FailedJobError" or FAILURE not in result.get("text", ""):
         said = result.get("error") or f"the value {result.get('value')}"
         yield Finding(
@@ -119,16 +121,16 @@ def failure(told: SubmititTold) -> Judgement:
     cause="scancel does not reach the job, or its processes cannot be killed",
     hint="scancel JOB; squeue -j JOB -t all; KillWait and UnkillableStepTimeout of `scontrol show config`",
 )
-def cancel(told: SubmititTold) -> Judgement:
+def cancel(submitted: SubmititTold) -> Judgement:
     """Judge that a running job that is cancelled is over; with accounting submitit itself has to know it."""
-    result = told.result("cancel")
+    result = submitted.result("cancel")
     if result is None or "over" not in result:
-        yield from _absent(told, "cancel") if result is None else _late(result)
+        yield from _absent(submitted, "cancel") if result is None else _late(result)
         return
     yield Metric("submitit_cancel", float(result["seconds"]), "s")
     if not result["over"]:
         yield Finding("job", f"still {result['slurm']}", "cancelled")
-    elif told.accounting and not (result["known"] and result["state"].startswith("CANCELLED")):
+    elif submitted.accounting and not (result["known"] and result["state"].startswith("CANCELLED")):
         yield Finding("submitit's state of the job", result["state"], "CANCELLED, from sacct")
 
 
@@ -138,16 +140,16 @@ def cancel(told: SubmititTold) -> Judgement:
     hint="sacct -j JOB; sacctmgr show cluster",
     action=Action.MONITOR,
 )
-def accounting(told: SubmititTold) -> Judgement:
+def accounting(submitted: SubmititTold) -> Judgement:
     """Judge that submitit reads the state of an ended job from sacct, where Slurm keeps job records."""
-    if not told.accounting:
+    if not submitted.accounting:
         yield NotApplicable(
             "Slurm keeps no job records (AccountingStorageType): submitit goes by its result files"
         )
         return
-    result = told.result("add")
+    result = submitted.result("add")
     if result is None:
-        yield from _absent(told, "add")
+        yield from _absent(submitted, "add")
     elif result.get("state") != "COMPLETED":
         yield Finding("state of the job", str(result.get("state", "")) or "none", "COMPLETED")
 

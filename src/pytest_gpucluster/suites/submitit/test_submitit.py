@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpucluster.suite import checks_as_tests
 from pytest_gpucluster.suites.submitit import SUITE, checks
 
 if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.suites.submitit.checks import SubmititTold
 
@@ -33,36 +33,4 @@ def submitted(cluster: Cluster, gpucluster_session: ClusterSession) -> SubmititT
     return told
 
 
-def test_framework(submitted: SubmititTold, expect: Expect) -> None:
-    """The package submitit is there, and Slurm takes its jobs."""
-    expect(checks.framework(submitted))
-
-
-def test_add(submitted: SubmititTold, expect: Expect) -> None:
-    """A function runs in a job, and its result comes back."""
-    expect(checks.add(submitted))
-
-
-def test_multitask(submitted: SubmititTold, expect: Expect) -> None:
-    """A job of three tasks: each knows its rank."""
-    expect(checks.multitask(submitted))
-
-
-def test_array(submitted: SubmititTold, expect: Expect) -> None:
-    """A function over a list, as a job array."""
-    expect(checks.array(submitted))
-
-
-def test_failure(submitted: SubmititTold, expect: Expect) -> None:
-    """An exception in the job is raised where its result is asked for."""
-    expect(checks.failure(submitted))
-
-
-def test_cancel(submitted: SubmititTold, expect: Expect) -> None:
-    """A running job that is cancelled is over."""
-    expect(checks.cancel(submitted))
-
-
-def test_accounting(submitted: SubmititTold, expect: Expect) -> None:
-    """Where Slurm keeps job records, submitit reads a job's state from them."""
-    expect(checks.accounting(submitted))
+globals().update(checks_as_tests(checks))

@@ -27,17 +27,17 @@ _FOLLOWS = re.compile(r"no end after|Unavailable|[Cc]onnection|DEADLINE_EXCEEDED
     hint="PYTHON -m pip show tensorflow on the node; or name another python: tensorflow.environment, "
     "environments.NAME.python",
 )
-def framework(node: str, found: PayloadResult) -> Judgement:
+def framework(node_name: str, found: PayloadResult) -> Judgement:
     """Judge that tensorflow is there, in the version of the other nodes."""
-    told = found.of_node(node, "found")
+    told = found.of_node(node_name, "found")
     if not told:
-        yield Finding("python", found.silence(node), "tells whether tensorflow is there")
+        yield Finding("python", found.silence(node_name), "tells whether tensorflow is there")
         return
     if told[0]["error"]:
         yield Finding("package tensorflow", told[0]["error"], "installed")
         return
     versions = {fact["node"]: fact["version"] for fact in found.facts("found") if not fact["error"]}
-    yield from norm(versions.items()).judge("package tensorflow", versions[node])
+    yield from norm(versions.items()).judge("package tensorflow", versions[node_name])
 
 
 @check(
@@ -45,43 +45,26 @@ def framework(node: str, found: PayloadResult) -> Judgement:
     cause="TensorFlow finds too few devices, or they do not sum right",
     hint="tf.config.list_physical_devices('GPU') on the node; the nccl suite for the devices themselves",
 )
-def mirrored(node: str, told: PayloadResult, gpus: int) -> Judgement:
+def mirrored(node_name: str, mirrored: PayloadResult, gpus: int) -> Judgement:
     """Judge MirroredStrategy within a node: a replica a GPU (two on CPUs), right sums, equal weights."""
-    tasks = [task for task in told.tasks if task.node == node]
+    tasks = [task for task in mirrored.tasks if task.node == node_name]
     if not tasks:
-        if not told.ntasks:
+        if not mirrored.ntasks:
             yield NotChecked(_SEE)
         else:
-            yield Finding("task", told.silence(node), "starts")
+            yield Finding("task", mirrored.silence(node_name), "starts")
     replicas = gpus or 2
     for task in tasks:
-        yield from _judge_task(task, told, replicas)
-    for fact in told.of_node(node, "loaded"):
+        yield from _judge_task(task, mirrored, replicas)
+    for fact in mirrored.of_node(node_name, "loaded"):
         yield Metric("tensorflow_import", float(fact["seconds"]), "s")
-
-
-@check(
-    "tensorflow.workers",
-    cause="workers cannot reach each other at the addresses of TF_CONFIG, or one never came",
-    hint="the first worker of the list; a firewall between nodes, or a proxy (no_proxy) that catches gRPC",
-)
-def workers(told: PayloadResult, per_task: int) -> Judgement:
-    """Judge MultiWorkerMirroredStrategy: all workers, right sums, `per_task` replicas a worker."""
-    if not told.ntasks:
-        yield NotChecked(_SEE)
-    known = {task.task: task for task in told.tasks}
-    for task in _causes_first(told):
-        yield from _judge_task(task, told, told.ntasks * per_task, name=f"worker {task.task} ({task.node})")
-    for rank in sorted(set(range(told.ntasks)) - set(known)):
-        yield Finding(f"worker {rank}", told.problem or "did not start", "takes part")
-    if joined := told.facts("joined"):
-        yield Metric("tensorflow_join", max(float(fact["seconds"]) for fact in joined), "s")
 
 
 @check(
     "tensorflow.config",
     cause="the step's tasks and nodes are not those that were asked for, or the site sets a TF_CONFIG of its own",
     hint="srun env | grep -E 'TF_CONFIG|SLURM_STEP'",
+    each="workers",
 )
 def config(told: PayloadResult) -> Judgement:
     """Judge TF_CONFIG: one cluster for all, every index once, nothing set beforehand."""
@@ -102,9 +85,29 @@ def config(told: PayloadResult) -> Judgement:
 
 
 @check(
+    "tensorflow.workers",
+    cause="workers cannot reach each other at the addresses of TF_CONFIG, or one never came",
+    hint="the first worker of the list; a firewall between nodes, or a proxy (no_proxy) that catches gRPC",
+    each="workers",
+)
+def workers(told: PayloadResult, per_task: int) -> Judgement:
+    """Judge MultiWorkerMirroredStrategy: all workers, right sums, `per_task` replicas a worker."""
+    if not told.ntasks:
+        yield NotChecked(_SEE)
+    known = {task.task: task for task in told.tasks}
+    for task in _causes_first(told):
+        yield from _judge_task(task, told, told.ntasks * per_task, name=f"worker {task.task} ({task.node})")
+    for rank in sorted(set(range(told.ntasks)) - set(known)):
+        yield Finding(f"worker {rank}", told.problem or "did not start", "takes part")
+    if joined := told.facts("joined"):
+        yield Metric("tensorflow_join", max(float(fact["seconds"]) for fact in joined), "s")
+
+
+@check(
     "tensorflow.equal",
     cause="gradients are lost or wrong between workers",
     hint="run one worker a node, then two: which pair differs?",
+    each="workers",
 )
 def equal(told: PayloadResult) -> Judgement:
     """Judge that training left the same, changed weights on all workers."""

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.core.check import combined
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
-from pytest_gpucluster.suite import taking_part
+from pytest_gpucluster.suite import checks_as_tests, taking_part
 from pytest_gpucluster.suites.tensorflow import checks
 from pytest_gpucluster.suites.tensorflow.steps import Tensorflow
 
@@ -67,26 +66,22 @@ def workers(runs: list[Tensorflow]) -> list[PayloadResult]:
     return [run.workers for run in runs]
 
 
-def test_framework(run: Tensorflow, node: Node, expect: Expect) -> None:
-    """TensorFlow is there for the python of the steps, in the fleet's version."""
-    expect(checks.framework(node.name, run.found))
+@pytest.fixture
+def found(run: Tensorflow) -> PayloadResult:
+    """Which nodes of the node's allocation have TensorFlow."""
+    return run.found
 
 
-def test_mirrored(mirrored: PayloadResult, run: Tensorflow, node: Node, expect: Expect) -> None:
-    """MirroredStrategy: a replica a device, right sums, equal weights after training."""
-    expect(checks.mirrored(node.name, mirrored, run.gpus))
+@pytest.fixture
+def gpus(run: Tensorflow) -> int:
+    """The GPUs per node."""
+    return run.gpus
 
 
-def test_config(workers: list[PayloadResult], expect: Expect) -> None:
-    """TF_CONFIG: one list of workers for all, every index once."""
-    expect(combined(checks.config(told) for told in workers))
+@pytest.fixture
+def per_task() -> int:
+    """The replicas per worker."""
+    return 1
 
 
-def test_workers(workers: list[PayloadResult], expect: Expect) -> None:
-    """MultiWorkerMirroredStrategy: all workers come, and the sum over all replicas is right."""
-    expect(combined(checks.workers(told, 1) for told in workers))
-
-
-def test_equal(workers: list[PayloadResult], expect: Expect) -> None:
-    """Training leaves the same weights on all workers."""
-    expect(combined(checks.equal(told) for told in workers))
+globals().update(checks_as_tests(checks))
