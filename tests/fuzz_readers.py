@@ -358,7 +358,7 @@ ELSEWHERE = {
     "suites.os.storage_facts.read": "asks the nodes; read_written and read_seen read",
     "suites.os.storage_facts.SharedFiles": "writes a command",
     "report.events.read_events": "a file: tests/test_bad_input.py",
-    "report.run_model.read_log": "a file; read_run is fuzzed",
+    "report.events.read_log": "a file; read_run is fuzzed",
     "report.prom.read": "text as it is; its lines are read where it is written",
     "suites.burnin.steps.ResumeState": "a file: tests/test_bad_input.py",
     "kit.nccl_step.NcclCommand.parse": "an option of the cluster file",

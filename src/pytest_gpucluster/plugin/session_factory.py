@@ -43,8 +43,7 @@ from pytest_gpucluster.plugin.session import ClusterSession, Controller, Worker
 from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_slurms_options, refuse_words
 from pytest_gpucluster.report import step_logs as steps
 from pytest_gpucluster.report.atomic_write import Reports, is_stream
-from pytest_gpucluster.report.events import EventLog
-from pytest_gpucluster.report.run_model import read_log
+from pytest_gpucluster.report.events import EventLog, read_log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
