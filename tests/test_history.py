@@ -407,6 +407,7 @@ WRITER = """
 import contextlib, json, os, signal, sys
 from pathlib import Path
 from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.run_snapshot import recorded
 
 how, path, *logs = sys.argv[1:]
@@ -418,7 +419,7 @@ with contextlib.closing(History(Path(path), create=True)) as kept:
     if how == "killed":
         kept._db.execute("PRAGMA cache_size = 1")  # pages reach the file before the end of the transaction
     for log in logs:
-        assert kept.add(recorded(json.loads(Path(log).read_text())))
+        assert kept.add(recorded(read_run(json.loads(Path(log).read_text()))))
 """
 
 

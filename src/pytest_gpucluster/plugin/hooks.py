@@ -76,7 +76,7 @@ class Hooks:
         self._shown = 0  # messages of the session that the summary has shown
         self._spoken: set[str] = set()  # nodes of which an item says that they cannot be tested
         self._lost_logged: set[str] = set()
-        self._junit = Path(config.option.junit) if log is not None else None
+        self._junit = Path(config.option.report_dir) / "junit.xml" if log is not None else None
         self._maker = Maker(config, session, fixtures)
         if log is not None:
             self._log_start(log)
