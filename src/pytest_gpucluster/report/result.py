@@ -26,6 +26,7 @@ class Deviation(NamedTuple):
 class DeviatingVerdict(NamedTuple):
     """A verdict that deviates."""
 
+    outcome: str
     action: str
     cause: str
     hint: str
@@ -95,8 +96,10 @@ def _verdict(verdict: dict[str, Any]) -> DeviatingVerdict:
     findings, advisories = (
         tuple(map(_deviation, as_dicts(verdict.get(key)))) for key in ("findings", "advisories")
     )
-    action, cause, hint = (_shared(verdict.get(key)) for key in ("action", "cause", "hint"))
-    return DeviatingVerdict(action, cause, hint, findings, advisories)
+    outcome, action, cause, hint = (
+        _shared(verdict.get(key)) for key in ("outcome", "action", "cause", "hint")
+    )
+    return DeviatingVerdict(outcome, action, cause, hint, findings, advisories)
 
 
 def _deviation(told: dict[str, Any]) -> Deviation:
