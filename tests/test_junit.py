@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import tracemalloc
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -887,6 +888,17 @@ def test_a_large_run_is_written_and_read(tmp_path: Path) -> None:
     done = merge([path, path], tmp_path / "out.xml")
     assert (done.passed, done.failed) == (9950, 50)
     assert io.BytesIO((tmp_path / "out.xml").read_bytes()).read(5) == b"<?xml"
+
+
+def test_one_testcase_at_a_time_is_in_memory(tmp_path: Path) -> None:
+    results = [result("test_x", "failed", node=f"gpu{n:04}", text="x" * 20_000) for n in range(500)]
+    run, path = read_run(results), tmp_path / "junit.xml"
+    tracemalloc.start()
+    junit.write(run, path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert path.stat().st_size > 10_000_000
+    assert peak < 2_000_000
 
 
 def test_the_file_of_a_run_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
