@@ -359,6 +359,7 @@ ELSEWHERE = {
     "suites.os.storage_facts.SharedFiles": "writes a command",
     "report.events.read_events": "a file: tests/test_bad_input.py",
     "report.events.read_log": "a file; read_run is fuzzed",
+    "report.result.read_result": "read_run calls it",
     "report.prom.read": "text as it is; its lines are read where it is written",
     "suites.burnin.steps.ResumeState": "a file: tests/test_bad_input.py",
     "kit.nccl_step.NcclCommand.parse": "an option of the cluster file",
