@@ -142,7 +142,7 @@ def test_report_writes_elsewhere_and_takes_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [(None, "is not there"), ("", "is no event log"), ('{"event": "other"}\n', "is no event log")],
+    [(None, "does not exist"), ("", "is no event log"), ('{"event": "other"}\n', "is no event log")],
 )
 def test_report_refuses_what_is_no_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, said: str
