@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.report import junit
+from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -86,3 +90,13 @@ def failing(
         outcome,
         **({"check": check, "verdicts": [verdict], "message": f"{check} on {node}: bad"} | fields),
     )
+
+
+def junit_tree(events: Iterable[dict[str, Any]]) -> ET.Element:
+    """Return the JUnit file of a run's events, without its indentation."""
+    root = ET.fromstring(b"".join(junit.pieces(read_run(events))))
+    for element in root.iter():
+        element.tail = None
+        if len(element):
+            element.text = None
+    return root

@@ -25,6 +25,7 @@ from pytest_gpucluster.core.check import (
 )
 from pytest_gpucluster.drain.policy import NAMES, reaches
 from pytest_gpucluster.plugin.drain import Drainage, Options
+from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -291,33 +292,23 @@ def test_a_failure_of_no_single_node_never_drains() -> None:
     assert not drainage(Action.DRAIN)._grounds(SimpleNamespace())
 
 
-def report(when: str, outcome: str, found: dict[str, Any], message: str = "") -> Any:
-    return SimpleNamespace(
-        when=when,
-        outcome=outcome,
-        passed=outcome == "passed",
-        failed=outcome == "failed",
-        skipped=outcome == "skipped",
-        nodeid=f"{when}-{outcome}",
-        longrepr=("file", 1, f"Skipped: {message}") if outcome == "skipped" else message,
-        gpucluster=found,
-    )
-
-
 def test_an_error_is_no_grounds_and_keeps_a_drained_node_drained() -> None:
     """A fixture that broke says nothing of the node: only a verdict in the call does."""
+    ends = [
+        ("error", record(BAD)),
+        ("error", record(BAD)),
+        ("not checked", record(BAD)),
+        ("passed", record(WARNING)),
+        ("failed", record(BAD, action=Action.MONITOR)),
+    ]
+    events = [{"event": "result", "outcome": end, "nodeid": "x", **found} for end, found in ends]
     asked = drainage(Action.DRAIN)
-    asked.log = SimpleNamespace()
-    asked.pytest_runtest_logreport(report("setup", "failed", record(BAD)))
-    asked.pytest_runtest_logreport(report("teardown", "failed", record(BAD)))
-    asked.pytest_runtest_logreport(report("call", "skipped", record(BAD), "not checked: no right"))
-    asked.pytest_runtest_logreport(report("call", "passed", record(WARNING)))
-    asked.pytest_runtest_logreport(report("call", "failed", record(BAD, action=Action.MONITOR)))
+    asked._read(read_run([*events, {**events[0], "node": ""}, {**events[0], "event": "rerun"}]))
     assert asked._failed == {}
     assert asked._worse == {"gpu01": ["gpu.x", "gpu.x"]}  # the two errors; a failure to be watched is none
     assert asked._ends == {"gpu01": {"gpu.x": ["error", "error", "not checked", "passed", "failed"]}}
-    asked.pytest_runtest_logreport(report("call", "failed", record(BAD)))
-    assert list(asked._failed) == ["call-failed"]
+    asked._read(read_run([{**events[0], "outcome": "failed"}]))
+    assert list(asked._failed) == ["x"]
     assert asked._worse == {"gpu01": ["gpu.x"] * 3}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from plugin_helpers import run_pytest
-from report_helpers import a_run, failing, passing
+from report_helpers import a_run, failing, junit_tree, passing
 from test_prom import promtool, samples
 from test_report_html import HOSTILE, Page, page_of
 
@@ -30,8 +30,9 @@ from pytest_gpucluster.kit.mpi_errors import with_software_cause
 from pytest_gpucluster.plugin.drain import _hardest
 from pytest_gpucluster.plugin.expect import MAX_SHOWN, describe
 from pytest_gpucluster.plugin.item_result import Record
-from pytest_gpucluster.plugin.summary import MAX_WARNINGS, Tally
+from pytest_gpucluster.plugin.summary import MAX_WARNINGS, advisory_lines
 from pytest_gpucluster.report import html, junit, prom
+from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.run_snapshot import recorded
 
@@ -129,10 +130,10 @@ def test_a_drain_names_the_finding_that_asks_for_it() -> None:
     verdict = concluded(
         Finding("GPU 0", "1", "2", Action.MONITOR), Finding("GPU 1", "3", "4"), Finding("GPU 2", "5", "6")
     )
-    assert _hardest(verdict.as_dict())["part"] == "GPU 1"
-    assert _hardest(concluded(Finding("GPU 5", "1", "2", Action.VENDOR)).as_dict())["part"] == "GPU 5"
+    own = concluded(Finding("GPU 5", "1", "2", Action.VENDOR))
     foreign = {"action": "drain", "findings": [{"part": "GPU 7", "action": "reboot"}]}
-    assert _hardest(foreign)["part"] == "GPU 7"
+    logged = read_result({"verdicts": [verdict.as_dict(), own.as_dict(), foreign]}).verdicts
+    assert [_hardest(it).part for it in logged] == ["GPU 1", "GPU 5", "GPU 7"]
 
 
 # --- one failure in the terminal
@@ -199,10 +200,7 @@ def test_a_warning_is_sanitised_and_redacted_as_a_finding_is() -> None:
 
 
 def summary(results: Iterable[dict[str, Any]]) -> list[str]:
-    tally = Tally()
-    for result in results:
-        tally.add(result, result["outcome"], "")
-    return tally.advisory_lines()
+    return advisory_lines(read_run(results))
 
 
 def test_the_summary_has_a_line_for_each_warning_with_its_nodes() -> None:
@@ -233,13 +231,13 @@ def test_the_summary_counts_the_warnings_that_it_leaves_out(extra: int) -> None:
 
 
 def test_junit_has_a_property_for_each_warning() -> None:
-    found = dict(junit.properties(warned("gpu01")))
+    found = dict(junit.properties(read_result(warned("gpu01"))))
     assert found == {"suite": "gpu", "check": "gpu.pcie", "node": "gpu01", "warning": SAID}
-    many = junit.properties(warned("gpu01", *([WARNING] * (junit.MAX_FINDINGS + 1))))
+    many = junit.properties(read_result(warned("gpu01", *([WARNING] * (junit.MAX_FINDINGS + 1)))))
     assert [name for name, _ in many].count("warning") == junit.MAX_FINDINGS
     both = failing("gpu01")
     both["verdicts"][0]["advisories"] = [WARNING]
-    assert [name for name, _ in junit.properties(both)][3:] == ["action", "finding", "warning"]
+    assert [name for name, _ in junit.properties(read_result(both))][3:] == ["action", "finding", "warning"]
 
 
 # --- HTML
@@ -274,7 +272,7 @@ def test_html_has_no_section_of_warnings_where_there_are_none() -> None:
 
 def test_a_hostile_warning_stays_text_in_html() -> None:
     text = html.render(
-        a_run([warned(HOSTILE, dict.fromkeys(WARNING, HOSTILE), check=HOSTILE)], nodes=(HOSTILE,))
+        read_run(a_run([warned(HOSTILE, dict.fromkeys(WARNING, HOSTILE), check=HOSTILE)], nodes=(HOSTILE,)))
     )
     page = Page(text)
     assert len(page.of("script")) == 1
@@ -337,7 +335,7 @@ def test_prometheus_counts_the_warnings_of_a_check() -> None:
     two = warned(
         "gpu02", WARNING, {**WARNING, "part": "GPU 5"}, nodeid="suites/gpu/test_gpu.py::test_pcie[gpu02-4G]"
     )
-    page = prom.render(a_run([warned("gpu01"), two, passing("gpu03")]))
+    page = prom.render(read_run(a_run([warned("gpu01"), two, passing("gpu03")])))
     assert promtool(page) == ""
     found = {name: value for name, value in samples(page).items() if "warnings" in name}
     assert found == {
@@ -348,18 +346,18 @@ def test_prometheus_counts_the_warnings_of_a_check() -> None:
 
 def test_the_history_takes_no_warning_for_a_finding() -> None:
     events = a_run([warned("gpu01")])
-    (item,) = recorded(events).items
+    (item,) = recorded(read_run(events)).items
     assert (item.outcome, item.findings, item.action) == ("passed", (), "")
-    assert recorded(events).good
+    assert recorded(read_run(events)).good
 
 
 def test_a_log_of_before_warnings_is_read_by_everything() -> None:
     events = a_run([failing("gpu01"), passing("gpu02")])
     assert "advisories" not in json.dumps(events)
     assert page_of(events).verdict == "rejected"
-    assert "warnings" not in prom.render(events)
-    assert junit.tree(events).find(".//property[@name='warning']") is None
-    assert recorded(events).red
+    assert "warnings" not in prom.render(read_run(events))
+    assert junit_tree(events).find(".//property[@name='warning']") is None
+    assert recorded(read_run(events)).red
 
 
 @pytest.mark.parametrize("odd", [None, 7, "text", [None], [7], [["part"]], {"part": "x"}])
@@ -396,7 +394,7 @@ def test_a_run_shows_a_warning_in_every_report(tmp_path: Path) -> None:
     assert verdicts["own.warned"]["advisories"] == [
         {"part": "GPU 4", "measured": "12 replays <&>", "expected": "0"}
     ]
-    junit.write(run.events, tmp_path / "again.xml")
+    junit.write(read_run(run.events), tmp_path / "again.xml")
     for path in (tmp_path / "reports" / "junit.xml", tmp_path / "again.xml"):
         text = path.read_text()
         assert text.count('name="warning" value="GPU 4: measured 12 replays &lt;&amp;&gt;, expected 0"') == 1

@@ -37,8 +37,7 @@ from pytest_gpucluster.core import redact
 from pytest_gpucluster.core import sanitize as printable
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SlurmError, TransportError
 from pytest_gpucluster.core.probe import with_root
-from pytest_gpucluster.report.events import EventLog, read_events
-from pytest_gpucluster.report.run_model import read_log
+from pytest_gpucluster.report.events import EventLog, read_events, read_log
 from pytest_gpucluster.suites.burnin import options as burnin
 
 if TYPE_CHECKING:

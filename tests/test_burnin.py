@@ -24,7 +24,8 @@ from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.kit.payload_step import sent
 from pytest_gpucluster.plugin.live_line import LiveLine
-from pytest_gpucluster.report.run_model import read_log, read_run
+from pytest_gpucluster.report.events import read_log
+from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.suites.burnin import checks, payload
 from pytest_gpucluster.suites.burnin import options as burnin_options
 from pytest_gpucluster.suites.burnin.config import BurninConfig

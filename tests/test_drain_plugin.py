@@ -19,6 +19,7 @@ from pytest_gpucluster.plugin.drain import Drainage, Options, edited_reasons, tr
 from pytest_gpucluster.plugin.session import Controller
 from pytest_gpucluster.report.events import logs_below
 from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.run_model import Run
 from pytest_gpucluster.report.run_snapshot import Recorded
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Trial:
 
 
 class EventsOfARun(Log):
-    run, failed, path = "new", "", Path("reports/events.jsonl")
+    run, failed, path, model = "new", "", Path("reports/events.jsonl"), Run()
 
 
 @pytest.fixture

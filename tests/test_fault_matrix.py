@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from plugin_helpers import sandbox_folder
 
-from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.events import read_events, read_log
 from pytest_gpucluster.report.run_snapshot import check_of
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.sandbox.faults import FAULTS
@@ -121,10 +121,9 @@ def suites(sandbox: Sandbox, reports: Path, node_of: dict[str, str]) -> Run:
     env = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400, check=False)
     ends: dict[str, dict[str, str]] = {}
-    for event in read_events(reports / "events.jsonl"):
-        if event["event"] == "result":
-            node, check = check_of(event)
-            ends.setdefault(node, {})[check] = event["outcome"]
+    for result in read_log(reports / "events.jsonl").results:
+        node, check = check_of(result)
+        ends.setdefault(node, {})[check] = result.outcome
     healthy = tuple(node for node in sandbox.nodes if node not in node_of.values())
     return Run(ends, node_of, healthy, done.stdout + done.stderr, done.returncode)
 

@@ -23,10 +23,11 @@ from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.metric_direction import HIGHER, LOWER, NEITHER, RULES, judge, rule_of
 from pytest_gpucluster.report import history
 from pytest_gpucluster.report import history_file as module
-from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.history_file import APPLICATION
 from pytest_gpucluster.report.regression import Past
+from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.run_snapshot import recorded
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def kept(path: Path) -> Iterator[History]:
 
 
 def add(kept: History, events: Sequence[dict[str, Any]]) -> Comparison:
-    run = recorded(events)
+    run = recorded(read_run(events))
     assert kept.add(run)
     return kept.compare(kept.find(run.cluster, run.run))
 
@@ -271,7 +272,7 @@ def test_simulated_runs_are_no_baseline_of_real_ones(kept: History) -> None:
         kept.compare(told.run, kept.find("prod", "night001"))
     silent = log(3, bandwidths(3))
     del silent[0]["simulated"]
-    assert recorded(silent).simulated  # what does not say that it is real does not count as real
+    assert recorded(read_run(silent)).simulated  # what does not say that it is real does not count as real
 
 
 @pytest.mark.parametrize("end", [None, 2, 3, 4, 5])
@@ -290,9 +291,13 @@ def test_a_run_that_was_killed_or_stopped_is_never_good_nor_a_baseline(
 
 
 def test_the_whole_log_replaces_that_of_the_killed_run_and_nothing_is_stored_twice(kept: History) -> None:
-    whole = recorded(log(1, bandwidths(1)))
-    assert kept.add(recorded(log(1, bandwidths(1)[:2], end=None)))
-    assert [kept.add(whole), kept.add(whole), kept.add(recorded(log(1, bandwidths(1), end=None)))] == [
+    whole = recorded(read_run(log(1, bandwidths(1))))
+    assert kept.add(recorded(read_run(log(1, bandwidths(1)[:2], end=None))))
+    assert [
+        kept.add(whole),
+        kept.add(whole),
+        kept.add(recorded(read_run(log(1, bandwidths(1), end=None)))),
+    ] == [
         True,
         False,
         False,
@@ -402,6 +407,7 @@ WRITER = """
 import contextlib, json, os, signal, sys
 from pathlib import Path
 from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.run_snapshot import recorded
 
 how, path, *logs = sys.argv[1:]
@@ -413,7 +419,7 @@ with contextlib.closing(History(Path(path), create=True)) as kept:
     if how == "killed":
         kept._db.execute("PRAGMA cache_size = 1")  # pages reach the file before the end of the transaction
     for log in logs:
-        assert kept.add(recorded(json.loads(Path(log).read_text())))
+        assert kept.add(recorded(read_run(json.loads(Path(log).read_text()))))
 """
 
 
@@ -425,7 +431,7 @@ def writer(how: str, path: Path, logs: Sequence[Path]) -> subprocess.Popen[str]:
 
 def store(path: Path, events: Path) -> None:
     with contextlib.closing(History(path, create=True)) as kept:
-        assert kept.add(recorded(json.loads(events.read_text())))
+        assert kept.add(recorded(read_run(json.loads(events.read_text()))))
 
 
 def logs_of(folder: Path, nights: Sequence[int]) -> list[Path]:
@@ -482,9 +488,9 @@ def test_a_writer_that_waits_too_long_says_how_to_store_the_run(
         with pytest.raises(
             GpuClusterError, match=r"another writer has held it .* history --import EVENTS"
         ) as raised:
-            late.add(recorded(log(1, bandwidths(1))))
+            late.add(recorded(read_run(log(1, bandwidths(1)))))
     assert "\n" not in str(raised.value)
-    assert kept.add(recorded(log(1, bandwidths(1))))
+    assert kept.add(recorded(read_run(log(1, bandwidths(1)))))
 
 
 def damage(path: Path, how: str) -> None:
@@ -502,7 +508,7 @@ def damage(path: Path, how: str) -> None:
             db.execute("PRAGMA user_version = 999")
     else:  # the header is whole, the pages are not
         with contextlib.closing(History(path, create=True)) as kept:
-            kept.add(recorded(log(1, bandwidths(1))))
+            kept.add(recorded(read_run(log(1, bandwidths(1)))))
         data = bytearray(path.read_bytes())
         data[4096:] = b"\xa5" * (len(data) - 4096)
         path.write_bytes(data)
@@ -535,7 +541,7 @@ def test_a_file_that_cannot_serve_is_told_in_one_line_and_left_alone(
 
 def test_an_older_file_is_upgraded_with_what_it_holds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with contextlib.closing(History(path, create=True)) as kept:
-        kept.add(recorded(log(1, bandwidths(1))))
+        kept.add(recorded(read_run(log(1, bandwidths(1)))))
     step = (
         "ALTER TABLE runs ADD COLUMN site TEXT NOT NULL DEFAULT 'here'",
         "CREATE INDEX runs_site ON runs (site)",
@@ -619,7 +625,7 @@ def test_hostile_names_are_names(kept: History, path: Path, capsys: pytest.Captu
     ],
 )
 def test_foreign_events_are_stored_as_far_as_they_go(kept: History, event: dict[str, Any]) -> None:
-    kept.add(recorded([*log(1, bandwidths(1), end=None), event]))
+    kept.add(recorded(read_run([*log(1, bandwidths(1), end=None), event])))
     (past,) = kept.runs("prod")
     assert not past.complete
     assert past.passed == 6
@@ -631,9 +637,9 @@ def test_foreign_events_are_stored_as_far_as_they_go(kept: History, event: dict[
 @pytest.fixture
 def three_nights(path: Path) -> Path:
     with contextlib.closing(History(path, create=True)) as kept:
-        kept.add(recorded(log(1, bandwidths(1))))
-        kept.add(recorded(log(2, bandwidths(2), end=None)))
-        kept.add(recorded(log(3, bandwidths(3, {"gpu02": 0.92}))))
+        kept.add(recorded(read_run(log(1, bandwidths(1)))))
+        kept.add(recorded(read_run(log(2, bandwidths(2), end=None))))
+        kept.add(recorded(read_run(log(3, bandwidths(3, {"gpu02": 0.92})))))
     return path
 
 
@@ -698,7 +704,7 @@ def test_what_never_changed_is_counted_only(path: Path, capsys: pytest.CaptureFi
     with contextlib.closing(History(path, create=True)) as kept:
         for night, speed in ((1, 478.0), (2, 470.0)):
             metrics = [metric("gpu_count", 8, "GPUs"), metric("busbw", speed, "GB/s")]
-            kept.add(recorded(log(night, [result("gpu01", "nccl.alone", metrics=metrics)])))
+            kept.add(recorded(read_run(log(night, [result("gpu01", "nccl.alone", metrics=metrics)]))))
     told = said(capsys, "history", "gpu01", "--history", path)[1]
     assert "nccl.alone  busbw" in told
     assert "gpu_count" not in told
@@ -741,7 +747,7 @@ def test_logs_are_imported_in_the_order_of_their_nights(
     ]
     assert "is stored already" in said(capsys, "history", "--history", path, "--import", logs[0])[1]
     assert said(capsys, "compare", "last-good", "night002", "--history", path)[0] == 3
-    assert recorded(read_events(logs[-1])).exit is None
+    assert recorded(read_log(logs[-1])).exit is None
 
 
 @pytest.mark.parametrize(
@@ -803,5 +809,5 @@ def test_every_table_of_runs_is_emptied_with_them(path: Path, kept: History) -> 
 
 def test_a_check_of_no_node_keeps_its_parameters() -> None:
     one = result("", "nccl.whole") | {"nodeid": "suites/nccl/test_nccl.py::test_whole[x]"}
-    (item,) = recorded(log(1, [one])).items
+    (item,) = recorded(read_run(log(1, [one]))).items
     assert (item.node, item.check) == ("", "nccl.whole[x]")

@@ -13,6 +13,7 @@ from test_history import DAY, FIRST, add, log, metric, named, result
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.report.history import EVERY_NODE, WINDOW, History
 from pytest_gpucluster.report.regression import Fleet, Turn
+from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.run_snapshot import Measure, recorded
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ def test_a_run_is_kept_with_its_counts(kept: History) -> None:
     ends = ("passed", "passed", "failed", "error", "not checked", "not applicable", "skipped")
     results = [result("gpu01", f"gpu.c{n}", end) for n, end in enumerate(ends)]
     kept.add(
-        recorded(log(1, [*results, result("", "nccl.x"), result("gpu02", "gpu.c0", "not tested")], end=1))
+        recorded(
+            read_run(log(1, [*results, result("", "nccl.x"), result("gpu02", "gpu.c0", "not tested")], end=1))
+        )
     )
     (past,) = kept.runs("prod")
     assert (past.run, past.cluster, past.simulated, past.started) == ("night001", "prod", False, FIRST + DAY)
@@ -70,8 +73,8 @@ def test_a_run_is_kept_with_its_counts(kept: History) -> None:
 
 def test_runs_come_newest_first_and_have_a_limit(kept: History) -> None:
     for number in (3, 1, 2):
-        kept.add(recorded(log(number, night({"gpu01": 1.0}))))
-    kept.add(recorded(log(9, night({"gpu01": 1.0}), cluster="other")))
+        kept.add(recorded(read_run(log(number, night({"gpu01": 1.0})))))
+    kept.add(recorded(read_run(log(9, night({"gpu01": 1.0}), cluster="other"))))
     assert [past.run for past in kept.runs("prod")] == ["night003", "night002", "night001"]
     assert [past.run for past in kept.runs("prod", 2)] == ["night003", "night002"]
     assert [past.run for past, _ in kept.node_runs("prod", "gpu01", 2)] == ["night003", "night002"]
@@ -81,7 +84,7 @@ def test_runs_come_newest_first_and_have_a_limit(kept: History) -> None:
 def test_a_run_is_found_by_its_id_or_the_beginning_of_it(kept: History) -> None:
     for number in (1, 10, 11, 12, 13):
         events = [event | {"run": f"r{number}"} for event in log(number, night({"gpu01": 1.0}))]
-        kept.add(recorded(events))
+        kept.add(recorded(read_run(events)))
     assert kept.find("prod", "r1").run == "r1"  # though it begins four newer ones
     assert kept.find("prod", "r13").run == "r13"
     assert kept.find("prod", "last").run == "r13"
@@ -97,7 +100,7 @@ def test_a_run_is_found_by_its_id_or_the_beginning_of_it(kept: History) -> None:
 
 def test_the_last_run_before_another_is_of_its_kind(kept: History) -> None:
     for number, real, end in ((1, True, 0), (2, True, 1), (3, False, 0), (4, True, 1), (5, True, None)):
-        kept.add(recorded(log(number, night({"gpu01": 1.0}), real=real, end=end)))
+        kept.add(recorded(read_run(log(number, night({"gpu01": 1.0}), real=real, end=end))))
     fourth = kept.find("prod", "night004")
     assert kept.find("prod", "last", before=fourth).run == "night002"
     assert kept.find("prod", "last-good", before=fourth).run == "night001"
@@ -114,7 +117,11 @@ def test_what_was_red_on_a_node_is_listed(kept: History) -> None:
             result("gpu01", "gpu.a", "error", message="a"),
         ]
         kept.add(
-            recorded(log(number, [*red, result("gpu01", "gpu.c"), result("gpu02", "gpu.b", "failed")], end=1))
+            recorded(
+                read_run(
+                    log(number, [*red, result("gpu01", "gpu.c"), result("gpu02", "gpu.b", "failed")], end=1)
+                )
+            )
         )
     assert kept.node_red("prod", "gpu01", ["night001", "night002"]) == [
         ("night002", "gpu.a", "error", "a"),
@@ -133,7 +140,7 @@ def test_the_values_of_a_node_come_oldest_first(kept: History) -> None:
             metric("hidden", 1, "s", detail=True),
             metric("a", 1, "W", "GPU 1"),
         ]
-        kept.add(recorded(log(number, [result("gpu01", "nccl.x", metrics=found)])))
+        kept.add(recorded(read_run(log(number, [result("gpu01", "nccl.x", metrics=found)]))))
     values = kept.node_values("prod", "gpu01", simulated=False)
     assert list(values) == [
         Measure("gpu01", "nccl.x", "a", "W", "GPU 1"),
@@ -389,7 +396,7 @@ def test_each_cluster_and_kind_keeps_its_own_newest_runs(kept: History) -> None:
         (4, True, "b"),
         (5, True, "b"),
     ):
-        kept.add(recorded(log(number, night({"gpu01": 1.0}), real=real, cluster=cluster)))
+        kept.add(recorded(read_run(log(number, night({"gpu01": 1.0}), real=real, cluster=cluster))))
     assert kept.keep(5) == 0
     assert kept.keep(1) == 2
     assert [past.run for name in "ab" for past in kept.runs(name)] == ["night003", "night002", "night005"]
@@ -397,7 +404,7 @@ def test_each_cluster_and_kind_keeps_its_own_newest_runs(kept: History) -> None:
 
 def test_the_last_good_run_stays_and_older_good_ones_go(kept: History) -> None:
     for number, end in ((1, 0), (2, 0), (3, 1), (4, 1)):
-        kept.add(recorded(log(number, night({"gpu01": 1.0}), end=end)))
+        kept.add(recorded(read_run(log(number, night({"gpu01": 1.0}), end=end))))
     assert kept.keep(1) == 2
     assert [past.run for past in kept.runs("prod")] == ["night004", "night002"]
 
@@ -450,7 +457,7 @@ def test_a_history_without_runs_names_its_clusters(kept: History) -> None:
     with pytest.raises(ConfigError) as caught:
         kept.find("prod", "last")
     assert str(caught.value) == f"history {kept.path}: no run of cluster prod; it has clusters: none"
-    kept.add(recorded(log(1, night({"gpu01": 1.0}), cluster="other")))
+    kept.add(recorded(read_run(log(1, night({"gpu01": 1.0}), cluster="other"))))
     with pytest.raises(ConfigError, match=r"no run 'x' of cluster prod; it has clusters: other$"):
         kept.find("prod", "x")
 
@@ -523,7 +530,7 @@ def test_a_wait_for_another_writer_can_be_ended(kept: History) -> None:
             other.execute("ROLLBACK")
 
         with contextlib.closing(History(kept.path, create=True, wait=released)) as late:
-            assert late.add(recorded(log(1, night({"gpu01": 1.0}))))
+            assert late.add(recorded(read_run(log(1, night({"gpu01": 1.0})))))
             (timeout,) = late._db.execute("PRAGMA busy_timeout").fetchone()
             assert timeout == 60_000  # a reader waits in SQLite
 
@@ -539,7 +546,7 @@ def test_a_file_of_the_next_version_is_refused(kept: History) -> None:
 
 def test_answers_have_twenty_rows_unless_asked_for_more(kept: History) -> None:
     for number in range(1, 22):
-        kept.add(recorded(log(number, night({"gpu01": 1.0}))))
+        kept.add(recorded(read_run(log(number, night({"gpu01": 1.0})))))
     assert [len(kept.runs("prod")), len(kept.runs("prod", 30))] == [20, 21]
     assert [len(kept.node_runs("prod", "gpu01")), len(kept.node_runs("prod", "gpu01", 30))] == [20, 21]
     (values,) = kept.node_values("prod", "gpu01", simulated=False).values()
@@ -551,7 +558,7 @@ def test_answers_have_twenty_rows_unless_asked_for_more(kept: History) -> None:
 
 def test_real_and_simulated_runs_are_not_compared(kept: History) -> None:
     for number in (1, 2):
-        kept.add(recorded(log(number, night({"gpu01": 1.0}), real=number == 1)))
+        kept.add(recorded(read_run(log(number, night({"gpu01": 1.0}), real=number == 1))))
     real, other = kept.find("prod", "night001"), kept.find("prod", "night002")
     for one, two in ((real, other), (other, real)):
         with pytest.raises(ConfigError) as caught:
@@ -566,7 +573,7 @@ def test_an_accepted_baseline_is_kept_under_a_star(kept: History) -> None:
     rows = kept._db.execute("SELECT node FROM accepted").fetchall()
     assert rows == [("*",)]
     killed = log(2, night({"gpu01": 1.0}), end=None)
-    kept.add(recorded(killed))
+    kept.add(recorded(read_run(killed)))
     with pytest.raises(ConfigError, match=r"^run night002 is incomplete: it cannot be a baseline$"):
         kept.accept(kept.find("prod", "night002"))
 
@@ -574,6 +581,6 @@ def test_an_accepted_baseline_is_kept_under_a_star(kept: History) -> None:
 def test_a_run_that_was_incomplete_is_replaced_by_more_of_it(kept: History) -> None:
     for end, added in ((None, True), (None, False), (0, True), (0, False), (None, False)):
         values = {"gpu01": 1.0} if end is None else {"gpu01": 1.0, "gpu02": 2.0}
-        assert kept.add(recorded(log(1, night(values), end=end))) is added
+        assert kept.add(recorded(read_run(log(1, night(values), end=end)))) is added
     (past,) = kept.runs("prod")
     assert (past.complete, past.nodes, count(kept, "metrics"), count(kept, "verdicts")) == (True, 2, 2, 2)

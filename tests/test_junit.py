@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import tracemalloc
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,15 @@ import pytest
 import xmlschema
 from junitparser import xunit2
 from plugin_helpers import ENDS, Run, cases, command, environment, on, out_of_service, run_pytest, wait_for
+from report_helpers import junit_tree
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report import junit
-from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.junit_merge import Merged, merge
+from pytest_gpucluster.report.result import read_result
+from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
@@ -117,7 +121,7 @@ def test_the_schemas_refuse_what_is_wrong(night: Run) -> None:
 
 def test_a_file_from_the_log_says_what_the_live_one_says(night: Run, tmp_path: Path) -> None:
     again = tmp_path / "again.xml"
-    junit.write(read_events(folder_of(night) / "events.jsonl"), again)
+    junit.write(read_log(folder_of(night) / "events.jsonl"), again)
     assert_valid(again)
     assert said(again) == said(folder_of(night) / "junit.xml")
     counts = [
@@ -181,7 +185,7 @@ def test_a_run_that_was_killed_is_red(sandbox: Sandbox, tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     assert not (tmp_path / "reports" / "junit.xml").exists()
-    junit.write(read_events(log), tmp_path / "junit.xml")
+    junit.write(read_log(log), tmp_path / "junit.xml")
     assert_valid(tmp_path / "junit.xml")
     found = cases(tmp_path / "junit.xml")
     assert found["gpucluster.long.gpu01 test_a"].is_passed
@@ -195,7 +199,7 @@ def test_a_run_that_executed_nothing_is_red(sandbox: Sandbox, tmp_path: Path) ->
     assert run.rc == 1
     (error,) = run.cases["gpucluster.run.cluster test_finished"].result
     assert error.message == "no check was executed: this run says nothing about the cluster"
-    junit.write(run.events, tmp_path / "again.xml")
+    junit.write(read_run(run.events), tmp_path / "again.xml")
     assert said(tmp_path / "again.xml") == said(tmp_path / "reports" / "junit.xml")
 
 
@@ -223,7 +227,7 @@ def shard(
     start = {"event": "start", "time": began, "run": f"run{began:g}", "cluster": "prod", "simulated": False}
     about = {"event": "nodes", "time": began, "selected": list(nodes)}
     finish = {"event": "finish", "time": began + 1, "complaints": []}
-    junit.write([start, about, *({**told, "time": began} for told in results), finish], path)
+    junit.write(read_run([start, about, *({**told, "time": began} for told in results), finish]), path)
     return path
 
 
@@ -243,7 +247,7 @@ def test_metrics_and_findings_are_properties() -> None:
         {"name": "temperature", "value": "NaN", "unit": "C", "device": "GPU 4"},
     ]
     told = result("test_x", "failed", verdicts=[verdict], metrics=metrics)
-    assert junit.properties(told, state="IDLE", reason="r", simulated=True) == [
+    assert junit.properties(read_result(told), state="IDLE", reason="r", simulated=True) == [
         ("suite", "gpu"),
         ("check", "gpu.x"),
         ("node", "gpu01"),
@@ -298,7 +302,7 @@ def test_an_item_that_was_run_again_shows_its_earlier_attempts(sandbox: Sandbox,
     run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu01", files=files)
     assert sorted(run.outcomes.values()) == ["failed", "passed", "passed"]  # each counts once
     assert_valid(tmp_path / "reports" / "junit.xml")
-    junit.write(run.events, tmp_path / "again.xml")
+    junit.write(read_run(run.events), tmp_path / "again.xml")
     for path in (tmp_path / "reports" / "junit.xml", tmp_path / "again.xml"):
         read: Any = xunit2.JUnitXml.fromfile(str(path))
         found = {case.name: attempts(case)[:2] for suite in read for case in suite}
@@ -321,7 +325,7 @@ def case_of(*events: dict[str, Any], finish: dict[str, Any] | None = None) -> li
     """Return the testcases of a run's events as text."""
     start = {"event": "start", "time": 1.0, "run": "r1", "cluster": "prod", "simulated": False}
     end = finish if finish is not None else {"event": "finish", "time": 9.0, "complaints": []}
-    root = junit.tree([start, *events, end])
+    root = junit_tree([start, *events, end])
     return [ET.tostring(case, encoding="unicode") for case in root.iter("testcase")]
 
 
@@ -464,7 +468,7 @@ def test_the_head_of_a_file() -> None:
         result("test_d"),
         {"event": "finish", "time": 86410.5},
     ]
-    root = junit.tree(iter(events))
+    root = junit_tree(iter(events))
     assert root.tag == "testsuites"
     assert root.attrib == {"name": "pytest tests"}
     (suite,) = root
@@ -498,19 +502,19 @@ def test_the_head_of_a_file() -> None:
 
 
 def test_a_log_without_a_start_has_no_head() -> None:
-    root = junit.tree([result("test_a", properties=[["site", "east"], ["n", 5]])])
+    root = junit_tree([result("test_a", properties=[["site", "east"], ["n", 5]])])
     assert [child.tag for child in root[0]] == ["testcase", "testcase"]
     assert [(one.get("name"), one.get("value")) for one in root[0][0][0]][:3] == [
         ("site", "east"),
         ("n", "5"),
         ("suite", "gpu"),
     ]
-    assert junit.tree([])[0].get("timestamp") == "1970-01-01T00:00:00+00:00"
-    assert junit.tree([])[0].get("time") == "0.000"
+    assert junit_tree([])[0].get("timestamp") == "1970-01-01T00:00:00+00:00"
+    assert junit_tree([])[0].get("time") == "0.000"
 
 
 def test_the_file_of_a_run_is_written_whole(tmp_path: Path) -> None:
-    junit.write([result("test_a")], tmp_path / "deep" / "a.xml")
+    junit.write(read_run([result("test_a")]), tmp_path / "deep" / "a.xml")
     text = (tmp_path / "deep" / "a.xml").read_text()
     assert text.startswith(
         "<?xml version='1.0' encoding='utf-8'?>\n<testsuites name=\"pytest tests\">\n <testsuite name=\"pytest\""
@@ -525,7 +529,9 @@ def test_findings_have_a_limit_and_numbers_are_short() -> None:
         for value in (1.0, 0.125, 123456789, "Infinity")
     ]
     found = junit.properties(
-        result("test_x", "failed", verdicts=[{"findings": findings, "action": "drain"}], metrics=metrics)
+        read_result(
+            result("test_x", "failed", verdicts=[{"findings": findings, "action": "drain"}], metrics=metrics)
+        )
     )
     assert [value for key, value in found if key == "finding"] == [
         f"GPU {n}: measured 1, expected 2" for n in range(20)
@@ -536,7 +542,7 @@ def test_findings_have_a_limit_and_numbers_are_short() -> None:
         "1.23457e+08 s",
         "Infinity s",
     ]
-    passed = junit.properties(result("test_x", verdicts=[{"findings": [], "action": "drain"}]))
+    passed = junit.properties(read_result(result("test_x", verdicts=[{"findings": [], "action": "drain"}])))
     assert [key for key, _ in passed] == ["suite", "check", "node"]
     assert junit.run_properties("r", "c", ["gpu01"], simulated=False) == [
         ("run", "r"),
@@ -882,6 +888,17 @@ def test_a_large_run_is_written_and_read(tmp_path: Path) -> None:
     done = merge([path, path], tmp_path / "out.xml")
     assert (done.passed, done.failed) == (9950, 50)
     assert io.BytesIO((tmp_path / "out.xml").read_bytes()).read(5) == b"<?xml"
+
+
+def test_one_testcase_at_a_time_is_in_memory(tmp_path: Path) -> None:
+    results = [result("test_x", "failed", node=f"gpu{n:04}", text="x" * 20_000) for n in range(500)]
+    run, path = read_run(results), tmp_path / "junit.xml"
+    tracemalloc.start()
+    junit.write(run, path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert path.stat().st_size > 10_000_000
+    assert peak < 2_000_000
 
 
 def test_the_file_of_a_run_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

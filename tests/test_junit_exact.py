@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from junitparser import xunit2
+from report_helpers import junit_tree
 
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.junit_merge import Merged, merge
+from pytest_gpucluster.report.result import read_result
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -221,15 +223,22 @@ def test_the_properties_of_an_item_in_their_order() -> None:
         ("metric bw[GPU 1]", "1.5 GB/s"),
         ("metric odd", "NaN W"),
     ]
-    assert junit.properties(result) == [*head, *said]
+    assert junit.properties(read_result(result)) == [*head, *said]
     slurm = [("slurm_state", "IDLE"), ("slurm_reason", "why"), ("simulated", "true")]
-    assert junit.properties(result, state="IDLE", reason="why", simulated=True) == [*head, *slurm, *said]
-    assert junit.properties({"suite": "s", "check": "c", "node": ""}) == [("suite", "s"), ("check", "c")]
+    assert junit.properties(read_result(result), state="IDLE", reason="why", simulated=True) == [
+        *head,
+        *slurm,
+        *said,
+    ]
+    assert junit.properties(read_result({"suite": "s", "check": "c", "node": ""})) == [
+        ("suite", "s"),
+        ("check", "c"),
+    ]
 
 
 def test_the_first_start_and_the_last_end_of_a_log_count() -> None:
     def of(*events: dict[str, Any]) -> list[tuple[str, str]]:
-        return [(it.attrib["name"], it.attrib["value"]) for it in junit.tree(events)[0].iter("property")]
+        return [(it.attrib["name"], it.attrib["value"]) for it in junit_tree(events)[0].iter("property")]
 
     two = [
         {"event": "start", "time": n, "run": f"r{n}", "cluster": f"c{n}", "simulated": n == 2} for n in (1, 2)
@@ -238,8 +247,8 @@ def test_the_first_start_and_the_last_end_of_a_log_count() -> None:
     assert of(*two, *nodes) == [("run", "r1"), ("cluster", "c1"), ("nodes", "n1")]
     assert of({"event": "start", "simulated": False}) == [("run", ""), ("cluster", ""), ("nodes", "")]
     ends = [{"event": "finish", "complaints": [word]} for word in ("one", "two")]
-    assert [it.text for it in junit.tree(ends).iter("error")] == ["two"]
-    assert [it.text for it in junit.tree([{"event": "finish", "complaints": []}]).iter("error")] == []
+    assert [it.text for it in junit_tree(ends).iter("error")] == ["two"]
+    assert [it.text for it in junit_tree([{"event": "finish", "complaints": []}]).iter("error")] == []
 
 
 @pytest.mark.parametrize(
@@ -252,8 +261,8 @@ def test_the_first_start_and_the_last_end_of_a_log_count() -> None:
     ],
 )
 def test_an_attempt_that_does_not_decide(rerun: dict[str, Any], red: bool, tag: str, text: str) -> None:
-    element = junit.interim(rerun, red=red)
+    element = junit.interim(read_result(rerun), red=red)
     assert (element.tag, element.attrib) == (tag, {"message": str(rerun["message"]), "type": "rerun"})
     assert [(child.tag, child.text) for child in element] == [("stackTrace", text)]
-    noted = junit.interim(rerun | {"annotation": ["a", "b"]}, red=red)
+    noted = junit.interim(read_result(rerun | {"annotation": ["a", "b"]}), red=red)
     assert [(child.tag, child.text) for child in noted][1:] == [("system-out", "a\nb")]

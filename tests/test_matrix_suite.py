@@ -11,7 +11,8 @@ from framework_helpers import spelled
 from plugin_helpers import Run, names, run_pytest
 
 from pytest_gpucluster.core.check import Finding, Outcome, Verdict
-from pytest_gpucluster.plugin.summary import Tally
+from pytest_gpucluster.plugin.summary import suite_tables
+from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.suites.matrix import checks
 from pytest_gpucluster.suites.matrix.checks import Cell, State, Work
 
@@ -213,7 +214,7 @@ def test_a_want_of_pmi_is_expected_of_srun_for_mpi_alone() -> None:
 
 
 def test_a_table_of_a_suite_is_in_its_order_and_has_its_notes_below() -> None:
-    tally = Tally()
+    run = read_run([])
     put = [
         ("mpirun", "MPI", "fails", "no PMI", (1, 1)),
         ("srun", "MPI", "fails", "no PMI", (0, 1)),
@@ -221,9 +222,8 @@ def test_a_table_of_a_suite_is_in_its_order_and_has_its_notes_below() -> None:
     ]
     for row, column, text, note, place in put:
         cell = {"title": "matrix", "row": row, "column": column, "text": text, "note": note, "place": place}
-        plain = {"suite": "matrix", "check": "matrix.cell", "node": "", "metrics": [], "cells": [cell]}
-        tally.add(plain, "passed", "")
-    (table,) = tally.suite_tables()
+        run.take({"event": "result", "suite": "matrix", "node": "", "outcome": "passed", "cells": [cell]})
+    (table,) = suite_tables(run)
     assert [line.split() for line in table] == [
         ["matrix"],
         ["CPU", "MPI"],
@@ -232,7 +232,7 @@ def test_a_table_of_a_suite_is_in_its_order_and_has_its_notes_below() -> None:
         ["mpirun", "fails", "[1]"],
         ["[1]", "no", "PMI"],
     ]
-    assert not Tally().suite_tables()
+    assert not suite_tables(read_run([]))
 
 
 # --- on virtual nodes

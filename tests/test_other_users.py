@@ -412,7 +412,7 @@ def test_what_others_left_under_our_name_is_refused_in_one_line(
         ("group", "the folder belongs to another user (1): --report-dir=DIR names another folder"),
         ("everybody", "all users may replace files in this folder (mode 0777): --report-dir=DIR names"),
         ("way", "reports is a link of another user (1): --report-dir=DIR names another folder"),
-        ("junit", "junit.xml: Operation not permitted: --junitxml=FILE names another"),
+        ("junit", "junit.xml: Operation not permitted: --report-dir=DIR names another"),
         (
             "linked steps",
             "logs of an earlier run cannot be taken away (is a link or a file, not a folder): --report-dir=DIR names",

@@ -45,6 +45,22 @@ def test_a_report_of_an_earlier_run_is_taken_away_but_not_what_a_link_leads_to(t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe", "precious"]
 
 
+def test_the_file_of_pytest_is_private_from_the_start(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "x.xml").symlink_to("precious")
+    for path in (tmp_path / "x.xml", tmp_path / "deep" / "x.xml"):
+        start.make_private(path, "junitxml=FILE", os.getegid())
+        assert (path.read_text(), path.stat().st_mode & 0o777) == ("", 0o640)
+    assert (tmp_path / "precious").read_text() == "precious"
+    os.mkfifo(tmp_path / "pipe")
+    start.make_private(tmp_path / "pipe", "junitxml=FILE", None)
+    assert (tmp_path / "pipe").is_fifo()
+    with pytest.raises(ConfigError) as caught:
+        start.make_private(tmp_path / "precious" / "x.xml", "junitxml=FILE", None)
+    told = f"cannot write {tmp_path}/precious/x.xml: Not a directory: --junitxml=FILE names another"
+    assert str(caught.value) == told
+
+
 def test_a_report_that_cannot_be_taken_away_is_told(tmp_path: Path) -> None:
     (tmp_path / "report.html").mkdir()
     with pytest.raises(ConfigError) as caught:

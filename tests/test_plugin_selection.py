@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from plugin_helpers import (
@@ -123,12 +123,49 @@ def test_job(allocation, cluster, node):
     assert not (tmp_path / "reports").exists()
 
 
-def test_junitxml_goes_where_it_is_asked_to(tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, "--cluster=local", "--junitxml=mine.xml", files=SUITE)
+def test_junitxml_is_a_file_of_pytest_with_the_properties_of_the_plugin(tmp_path: Path) -> None:
+    code = """
+import pytest
+
+def test_fact(node):
+    pass
+
+def test_own(node, request, record_property):
+    record_property("site_token", "hunter2")
+    record_property("site", "east")
+"""
+    options = ("--cluster=local", "--junitxml=$HERE/mine.xml")
+    run = run_pytest(tmp_path, *options, files={"test_site.py": code}, env={"HERE": str(tmp_path)})
     assert run.rc == 0, run.out
-    assert (tmp_path / "mine.xml").exists()
-    assert not (tmp_path / "reports" / "junit.xml").exists()
-    assert re.search(r"^reports: .*mine\.xml$", run.out, re.MULTILINE)
+    (node,) = run.events[1]["selected"]
+    own = [("suite", "site"), ("check", "site.own"), ("node", node)]
+    fact = [("suite", "site"), ("check", "site.fact"), ("node", node)]
+    site = [("site_token", "<redacted>"), ("site", "east")]
+    (suite,), (ours,) = (
+        list(ET.parse(tmp_path / name).iter("testsuite")) for name in ("mine.xml", "reports/junit.xml")
+    )
+    of_run = [("run", run.events[0]["run"]), ("cluster", "local"), ("nodes", node)]
+    assert pairs(suite.find("properties")) == pairs(ours.find("properties")) == of_run
+    assert {(case.get("classname"), case.get("name")): pairs(case) for case in suite.iter("testcase")} == {
+        ("test_site", f"test_fact[{node}]"): fact,
+        ("test_site", f"test_own[{node}]"): [*site, *own],
+    }
+    assert (tmp_path / "mine.xml").stat().st_mode & 0o777 == 0o600
+    assert {(case.get("classname"), case.get("name")): pairs(case) for case in ours.iter("testcase")} == {
+        (f"gpucluster.site.{node}", "test_fact"): fact,
+        (f"gpucluster.site.{node}", "test_own"): [*site, *own],
+    }
+
+
+def pairs(element: Any) -> list[tuple[str, str]]:
+    return [(it.get("name"), it.get("value")) for it in element.iter("property")]
+
+
+def test_a_run_without_the_junitxml_plugin_of_pytest_has_its_junit_file(tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, "--cluster=local", "-p", "no:junitxml", files=SUITE)
+    assert run.rc == 0, run.out
+    assert all(case.is_passed for case in run.cases.values())
+    assert run.cases
 
 
 def test_groups_in_two_partitions_have_an_allocation_each(sandbox: Sandbox, tmp_path: Path) -> None:

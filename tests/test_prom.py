@@ -14,6 +14,8 @@ from plugin_helpers import Run, on, run_pytest
 
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report import prom
+from pytest_gpucluster.report.result import read_result
+from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
@@ -72,7 +74,7 @@ def test_promtool_takes_every_unit_and_name() -> None:
         metric("import-Time", 1, "s"),
         metric("x.y", 1, "W"),
     ]
-    page = prom.render(events(result("gpu.x", metrics=told)))
+    page = prom.render(read_run(events(result("gpu.x", metrics=told))))
     assert promtool(page) == ""
     labels = 'check="gpu.x",cluster="prod",node="gpu01",of="all_reduce 4 nodes, 4 GiB"'
     assert samples(page)[f"gpucluster_measured_busbw_bytes_per_second{{{labels}}}"] == 361.5e9
@@ -96,7 +98,7 @@ def test_verdicts_are_counted() -> None:
         result("gpu.ecc", "not checked", node="gpu02"),
         result("nccl.pairs", "failed", node=""),
     ]
-    page = prom.render(events(*results, exit_=1, nodes=("gpu01", "gpu02", "gpu03")))
+    page = prom.render(read_run(events(*results, exit_=1, nodes=("gpu01", "gpu02", "gpu03"))))
     assert promtool(page) == ""
     found = samples(page)
     assert found['gpucluster_checks{cluster="prod",outcome="failed"}'] == 3
@@ -118,20 +120,20 @@ def test_verdicts_are_counted() -> None:
 
 def test_a_lost_node_is_not_fit() -> None:
     lost = {"event": "lost", "time": 106.0, "node": "gpu01", "why": "gone"}
-    page = prom.render([*events(result("gpu.count"), exit_=None), lost])
+    page = prom.render(read_run([*events(result("gpu.count"), exit_=None), lost]))
     assert samples(page)['gpucluster_node_fit{cluster="prod",node="gpu01"}'] == 0
 
 
 def test_the_last_success_is_carried_over(tmp_path: Path) -> None:
     path, series = tmp_path / "metrics.prom", 'gpucluster_last_success_timestamp_seconds{cluster="prod"}'
     for exit_, said in ((1, None), (0, 110), (1, 110), (None, 110)):
-        prom.write(events(result("gpu.count"), exit_=exit_), path, prom.read(path))
+        prom.write(read_run(events(result("gpu.count"), exit_=exit_)), path, prom.read(path))
         found = samples(path.read_text())
         assert found.get(series) == said
         assert found['gpucluster_run_success{cluster="prod"}'] == (exit_ == 0)
     assert [one.name for one in tmp_path.iterdir()] == ["metrics.prom"]
     path.write_bytes(b"\xff\x00 garbage")
-    prom.write(events(result("gpu.count"), exit_=1), path, prom.read(path))
+    prom.write(read_run(events(result("gpu.count"), exit_=1)), path, prom.read(path))
     assert series not in samples(path.read_text())
 
 
@@ -148,7 +150,9 @@ def test_the_last_success_is_carried_over(tmp_path: Path) -> None:
     ],
 )
 def test_units_are_base_units(value: float | str, unit: str, series: str, base: float) -> None:
-    page = prom.render(events(result("gpu.x", metrics=[metric("it", value, unit, "GPU 3 (GPU-9, 0:1)")])))
+    page = prom.render(
+        read_run(events(result("gpu.x", metrics=[metric("it", value, unit, "GPU 3 (GPU-9, 0:1)")])))
+    )
     found = samples(page)[
         f'gpucluster_measured_it_{series}{{check="gpu.x",cluster="prod",gpu="3",node="gpu01"}}'
     ]
@@ -182,7 +186,7 @@ def test_every_unit_with_its_base_unit_and_factor() -> None:
 
 
 def test_what_is_no_number_is_no_number() -> None:
-    page = prom.render(events(result("gpu.x", metrics=[metric("it", "NaN", "W")])))
+    page = prom.render(read_run(events(result("gpu.x", metrics=[metric("it", "NaN", "W")]))))
     assert promtool(page) == ""
     assert " NaN\n" in page
 
@@ -197,7 +201,7 @@ def test_one_series_a_set_of_labels() -> None:
         inside="-4G",
         metrics=[metric("busbw", 9, "GB/s", "mlx5_0"), metric("no", 1, "s", detail=True)],
     )
-    page = prom.render(events(*told, again))
+    page = prom.render(read_run(events(*told, again)))
     assert promtool(page) == ""
     found = {name: value for name, value in samples(page).items() if "measured" in name}
     labels = 'check="nccl.busbw",cluster="prod",device="mlx5_0",node="gpu01",parameters='
@@ -212,7 +216,7 @@ def test_one_series_a_set_of_labels() -> None:
 
 def lines(*results: dict[str, Any], **options: Any) -> list[str]:
     """Return the samples of a page that are neither of the run nor counts of outcomes."""
-    page = prom.render(events(*results, **options))
+    page = prom.render(read_run(events(*results, **options)))
     own = ("#", "gpucluster_run", "gpucluster_checks", "gpucluster_node_checks", "gpucluster_last")
     return [line for line in page.splitlines() if not line.startswith(own)]
 
@@ -230,13 +234,13 @@ def test_a_node_is_fit_where_something_passed_and_nothing_was_red() -> None:
     assert lines(result("gpu.a", node=""), nodes=()) == []
     gone = {"event": "lost", "time": 106.0, "node": "gpu01"}
     assert 'gpucluster_node_fit{cluster="prod",node="gpu01"} 0.0' in prom.render(
-        [*events(result("gpu.a")), gone]
+        read_run([*events(result("gpu.a")), gone])
     )
 
 
 def test_counts_of_checks() -> None:
     page = prom.render(
-        events(result("gpu.a"), result("gpu.b"), result("gpu.c", "failed"), result("x.y", node=""))
+        read_run(events(result("gpu.a"), result("gpu.b"), result("gpu.c", "failed"), result("x.y", node="")))
     )
     found = samples(page)
     assert found['gpucluster_checks{cluster="prod",outcome="passed"}'] == 3
@@ -248,7 +252,7 @@ def test_counts_of_checks() -> None:
 
 
 def test_the_run_itself() -> None:
-    page = prom.render(events(result("gpu.a"), exit_=0))
+    page = prom.render(read_run(events(result("gpu.a"), exit_=0)))
     assert [line for line in page.splitlines() if line.startswith(("gpucluster_run", "gpucluster_last"))] == [
         'gpucluster_run_info{cluster="prod",simulated="false"} 1.0',
         'gpucluster_run_start_timestamp_seconds{cluster="prod"} 100.0',
@@ -257,11 +261,11 @@ def test_the_run_itself() -> None:
         'gpucluster_run_exit_status{cluster="prod"} 0.0',
         'gpucluster_last_success_timestamp_seconds{cluster="prod"} 110.0',
     ]
-    killed = prom.render(events(result("gpu.a"), exit_=None))
+    killed = prom.render(read_run(events(result("gpu.a"), exit_=None)))
     assert "exit_status" not in killed
     assert "last_success" not in killed
     assert 'gpucluster_run_duration_seconds{cluster="prod"} 5.5' in killed
-    assert prom.render([]).startswith("# HELP gpucluster_run_info The run that this file is of.\n")
+    assert prom.render(read_run([])).startswith("# HELP gpucluster_run_info The run that this file is of.\n")
 
 
 @pytest.mark.parametrize(
@@ -276,7 +280,7 @@ def test_the_run_itself() -> None:
     ],
 )
 def test_the_last_success_of_the_same_cluster_is_carried_over(before: str, carried: str | None) -> None:
-    page = prom.render(events(exit_=1), before=before)
+    page = prom.render(read_run(events(exit_=1)), before=before)
     found = [line for line in page.splitlines() if line.startswith("gpucluster_last")]
     assert found == (
         [f'gpucluster_last_success_timestamp_seconds{{cluster="prod"}}{carried}'] if carried else []
@@ -321,7 +325,9 @@ def test_the_name_of_a_series(name: str, unit: str, series: str, of: str) -> Non
 
 
 def test_what_a_series_is_about() -> None:
-    page = prom.render(events(result("gpu.a", metrics=[metric("x a", 1, "GB/s"), metric("y", 1, "lanes")])))
+    page = prom.render(
+        read_run(events(result("gpu.a", metrics=[metric("x a", 1, "GB/s"), metric("y", 1, "lanes")])))
+    )
     assert (
         "# HELP gpucluster_measured_x_bytes_per_second x as the last run measured it, in bytes per second.\n"
         in page
@@ -350,7 +356,7 @@ def test_the_value_of_a_sample(value: float | str) -> None:
     ],
 )
 def test_the_parameters_of_a_check(nodeid: str, node: str, parameters: str) -> None:
-    assert prom._parameters({"nodeid": nodeid, "node": node}) == parameters
+    assert prom._parameters(read_result({"nodeid": nodeid, "node": node})) == parameters
 
 
 def test_a_label_is_escaped_as_the_format_asks() -> None:
@@ -358,7 +364,7 @@ def test_a_label_is_escaped_as_the_format_asks() -> None:
     assert lines(result("gpu.a", metrics=[odd]))[1] == (
         'gpucluster_measured_it{check="gpu.a",cluster="prod",device="x\\"\\\\\\n???y?",node="gpu01"} 1.0'
     )
-    assert '(say "x"\\n).\n' in prom.render(events(result("gpu.a", metrics=[odd])))
+    assert '(say "x"\\n).\n' in prom.render(read_run(events(result("gpu.a", metrics=[odd]))))
 
 
 HOSTILE = 'a"b\\c\nd\x00\x1b[31m}{ \ud800 \u202e # HELP x'
@@ -368,7 +374,9 @@ def test_hostile_text_stays_a_label() -> None:
     told = result(
         "gpu.x", "failed", node=HOSTILE, metrics=[metric(f"x {HOSTILE}", 1, HOSTILE, HOSTILE)], verdicts=[]
     )
-    page = prom.render([{"event": "start", "time": 1.0, "cluster": HOSTILE, "simulated": True}, told])
+    page = prom.render(
+        read_run([{"event": "start", "time": 1.0, "cluster": HOSTILE, "simulated": True}, told])
+    )
     page.encode("utf-8")
     assert promtool(page) == ""
     assert all(re.match(r"# (HELP|TYPE) [a-z_]+ |[a-z_]+\{.*\} \S+$", line) for line in page.splitlines())
@@ -436,5 +444,5 @@ def test_a_file_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
     assert run.rc == 1
     assert any("metrics.prom: cannot be written" in error for error in run.errors)
     with pytest.raises(GpuClusterError, match=r"cannot be written"):
-        prom.write(events(), tmp_path / "reports" / "metrics.prom", "")
+        prom.write(read_run(events()), tmp_path / "reports" / "metrics.prom", "")
     assert len(list((tmp_path / "reports").glob(".metrics*"))) == 0

@@ -8,6 +8,7 @@ import pytest
 from test_prom import events, lines, metric, result
 
 from pytest_gpucluster.report import prom
+from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,7 @@ def test_the_page_of_a_run_that_says_nothing() -> None:
         "# HELP gpucluster_checks Checks of the run, by how they ended.",
         "# TYPE gpucluster_checks gauge",
     )
-    assert prom.render([]).split("\n") == [
+    assert prom.render(read_run([])).split("\n") == [
         "# HELP gpucluster_run_info The run that this file is of.",
         "# TYPE gpucluster_run_info gauge",
         'gpucluster_run_info{simulated="false"} 1.0',
@@ -50,7 +51,9 @@ def test_the_page_of_a_bad_node() -> None:
         {"findings": [], "advisories": [{}]},
         {"findings": []},
     ]
-    page = prom.render(events(red, broken, result("gpu.c", inside="-1-x", verdicts=warned), exit_=1))
+    page = prom.render(
+        read_run(events(red, broken, result("gpu.c", inside="-1-x", verdicts=warned), exit_=1))
+    )
     fit = "1 where checks of the node passed and none failed or broke; 0 where it is not tested."
     assert page.split("\n")[-20:] == [
         f"# HELP gpucluster_node_fit {fit}",
@@ -97,7 +100,7 @@ def test_an_ending_that_means_something_else_gets_a_word(ending: str) -> None:
 
 
 def test_a_help_line_has_plain_quotes() -> None:
-    page = prom.render(events(result("gpu.a", metrics=[metric('a"b', 1, "W")])))
+    page = prom.render(read_run(events(result("gpu.a", metrics=[metric('a"b', 1, "W")]))))
     assert '# HELP gpucluster_measured_a_b_watts a"b as the last run measured it, in watts.\n' in page
 
 
@@ -110,7 +113,7 @@ def test_a_duration_is_in_milliseconds_and_of_two_finishes_the_last_counts() -> 
         {"event": "finish", "time": 102.0, "exit": 0},
         {"event": "finish", "time": 110.12345, "exit": 3},
     ]
-    page = prom.render(told).splitlines()
+    page = prom.render(read_run(told)).splitlines()
     assert [
         line for line in page if line.startswith(("gpucluster_run", "gpucluster_last", "gpucluster_node_fit"))
     ] == [
@@ -124,19 +127,19 @@ def test_a_duration_is_in_milliseconds_and_of_two_finishes_the_last_counts() -> 
 
 
 def test_results_without_a_start_have_no_cluster() -> None:
-    page = prom.render([result("gpu.a", metrics=[metric("x", 1, "W")])])
+    page = prom.render(read_run([result("gpu.a", metrics=[metric("x", 1, "W")])]))
     assert 'gpucluster_measured_x_watts{check="gpu.a",node="gpu01"} 1.0\n' in page
 
 
 def test_a_success_is_carried_over_from_the_file_before(tmp_path: Path) -> None:
     path = tmp_path / "metrics.prom"
-    prom.write(events(exit_=1), path, prom.read(path))  # there is none
+    prom.write(read_run(events(exit_=1)), path, prom.read(path))  # there is none
     assert "last_success" not in path.read_text()
-    prom.write(events(exit_=0), path, prom.read(path))
-    prom.write(events(exit_=1), path, prom.read(path))
+    prom.write(read_run(events(exit_=0)), path, prom.read(path))
+    prom.write(read_run(events(exit_=1)), path, prom.read(path))
     assert path.read_text().endswith("\n")
     line = 'gpucluster_last_success_timestamp_seconds{cluster="prod"} 110.0\n'
     assert line in path.read_text()
     path.write_bytes(b"\xff\n" + line.encode())
-    prom.write(events(exit_=1), path, prom.read(path))
+    prom.write(read_run(events(exit_=1)), path, prom.read(path))
     assert line in path.read_text()

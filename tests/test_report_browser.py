@@ -13,7 +13,8 @@ from report_helpers import a_run, failing, passing, unjudged
 from test_report_html import hostile_run
 
 from pytest_gpucluster.report import html
-from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.events import read_log
+from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,15 +83,17 @@ def fleet() -> str:
         failing("gpu0003", check="gpu.count"),
         failing("gpu0004", check="gpu.ecc_mode"),
     ]
-    return html.render(a_run([*results, unjudged("gpu0900", "not tested")], nodes=nodes, not_tested=drained))
+    return html.render(
+        read_run(a_run([*results, unjudged("gpu0900", "not tested")], nodes=nodes, not_tested=drained))
+    )
 
 
 def recorded() -> str:
-    return html.render(read_events(RECORDED))
+    return html.render(read_log(RECORDED))
 
 
 def hostile() -> str:
-    return html.render(hostile_run())
+    return html.render(read_run(hostile_run()))
 
 
 @pytest.mark.parametrize("which", ["recorded", "fleet", "hostile"])
@@ -111,11 +114,11 @@ def test_no_complaint_and_no_request(
 
 
 def test_a_request_would_be_noticed(browse: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    page = html.render(a_run([passing("gpu01")])).replace(
+    page = html.render(read_run(a_run([passing("gpu01")]))).replace(
         "</main>", '<img src="http://127.0.0.1:9/x.png"></main>'
     )
     assert "CONSOLE" in browse(page, "--dump-dom").stderr
-    page = html.render(a_run([passing("gpu01")]))
+    page = html.render(read_run(a_run([passing("gpu01")])))
     page = page.replace("</main>", "<script>document.title = 'x'</script></main>")
     assert "CONSOLE" in browse(page, "--dump-dom").stderr
 

@@ -128,7 +128,7 @@ def test_report_leaves_the_junit_file_of_a_run_that_ended(
     (folder / "junit.xml").write_text("pytest's own")
     assert cli.main(["report", str(folder)]) == 0
     assert (folder / "junit.xml").read_text() == "pytest's own"
-    assert "not changed: pytest wrote it" in capsys.readouterr().out
+    assert "not changed: the run wrote it" in capsys.readouterr().out
     assert cli.main(["report", str(folder), "--force"]) == 0
     assert "<failure" in (folder / "junit.xml").read_text()
 
@@ -142,7 +142,7 @@ def test_report_writes_elsewhere_and_takes_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [(None, "is not there"), ("", "is no event log"), ('{"event": "other"}\n', "is no event log")],
+    [(None, "does not exist"), ("", "is no event log"), ('{"event": "other"}\n', "is no event log")],
 )
 def test_report_refuses_what_is_no_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, said: str

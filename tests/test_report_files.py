@@ -14,7 +14,7 @@ from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.core import secure_tempfile as ownfile
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report.atomic_write import Reports, is_stream, take_away, write_whole
-from pytest_gpucluster.report.events import EventLog, read_events, strict_json
+from pytest_gpucluster.report.events import EventLog, read_events, read_log, strict_json
 from pytest_gpucluster.report.step_logs import MAX_STREAM, StepLogs, clear
 
 # --- whole files
@@ -208,9 +208,7 @@ def test_a_full_disk_is_remembered_and_costs_no_later_event(tmp_path: Path) -> N
     log.write("finish", exit=1)
     log._file.room = [-1]
     log.write("finish", exit=2)
-    assert {kind: event["exit"] for kind, event in log.frame.items()} == {
-        "finish": 2
-    }  # also what is not in the file
+    assert log.model.exit == 2  # the model has also what is not in the file
     log.close()
     assert [event["event"] for event in read_events(path)] == ["first", "third", "finish"]
     lines = path.read_text().splitlines()
@@ -279,6 +277,19 @@ def test_a_file_system_without_locks_has_no_lock(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("pytest_gpucluster.report.events.fcntl.flock", no_locks)
     EventLog(path, "r").close()
     assert path.read_text() == ""
+
+
+def test_the_model_of_a_log_is_what_its_file_says(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl", "r")
+    log.write("start", cluster="prod", arguments=("a", "b"), token="MY_TOKEN=hunter2")
+    metrics = [{"name": "busbw", "unit": "GB/s", "device": "", "value": float("nan")}]
+    log.write("result", {"node": "gpu01", "check": "c", "metrics": metrics}, nodeid="x", outcome="failed")
+    log.write("drain_systemic", nodes=("gpu01",))
+    log.write("finish", exit=1)
+    log.close()
+    log.write("late")
+    assert log.model == read_log(log.path)
+    assert [metric.value for metric in log.model.results[0].metrics] == ["NaN"]
 
 
 def test_numbers_that_json_has_not_become_texts() -> None:

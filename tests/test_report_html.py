@@ -18,7 +18,7 @@ from report_helpers import a_run, event, failing, passing, result, unjudged
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.sanitize import cut, printable
 from pytest_gpucluster.report import html, svg
-from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.events import read_events, read_log
 from pytest_gpucluster.report.regression import Compared, ShownComparison
 from pytest_gpucluster.report.run_model import read_run
 
@@ -65,7 +65,7 @@ class Page(HTMLParser):
 
 
 def page_of(events: Iterable[dict[str, Any]], **options: Any) -> Page:
-    return Page(html.render(events, **options))
+    return Page(html.render(read_run(events), **options))
 
 
 # --- the verdict
@@ -272,7 +272,7 @@ def test_the_node_that_is_slow_is_marked_in_the_curves() -> None:
             for size, value in sizes.items()
         ]
         results.append(passing(node, suite="nccl", metrics=[*measured, bound]))
-    page = html.render(a_run(results, nodes=nodes))
+    page = html.render(read_run(a_run(results, nodes=nodes)))
     assert "Apart from the fleet: <strong>gpu07</strong> (90% of the median)" in page
     assert "gpu07: 396 GB/s at 4 GiB, below 420" in page
     assert len(Page(page).of("path", "mark")) == 1
@@ -294,7 +294,7 @@ def test_what_stands_apart_is_a_diamond_in_the_distribution() -> None:
         )
         for i, node in enumerate(nodes)
     ]
-    page = html.render(a_run(results, nodes=nodes))
+    page = html.render(read_run(a_run(results, nodes=nodes)))
     assert "gpu05 GPU 0 (200)" in page
     picture = page[page.index('aria-label="power') :]
     assert picture[: picture.index("</svg>")].count('class="low"') == 1
@@ -335,7 +335,9 @@ def test_a_real_log_makes_a_report() -> None:
 
 def test_every_picture_is_well_formed() -> None:
     nodes = [f"gpu{number:03}<&" for number in range(60)]
-    text = html.render([*read_events(RECORDED), *a_run([failing(node) for node in nodes], nodes=nodes)])
+    text = html.render(
+        read_run([*read_events(RECORDED), *a_run([failing(node) for node in nodes], nodes=nodes)])
+    )
     pictures = re.findall(r"<svg .*?</svg>", text, re.DOTALL)
     assert len(pictures) > 5
     for picture in pictures:
@@ -466,7 +468,7 @@ def hostile_page() -> str:
     shown = ShownComparison(
         HOSTILE, (row,), last_good=HOSTILE, previous=HOSTILE, fleet_is=HOSTILE, note=HOSTILE
     )
-    return html.render(hostile_run(), comparison=shown)
+    return html.render(read_run(hostile_run()), comparison=shown)
 
 
 def test_nothing_that_a_node_sends_becomes_markup() -> None:
@@ -492,13 +494,15 @@ def test_a_log_of_invalid_utf8_is_read(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
     lines = [json.dumps(one).encode() for one in a_run([failing("gpu01", message="caf@")])]
     log.write_bytes(b"\n".join(lines).replace(b"caf@", b"caf\xe9\xff") + b'\n{"event": "result", "cut')
-    html.write(read_events(log), tmp_path / "report.html")
+    html.write(read_log(log), tmp_path / "report.html")
     assert "Not accepted" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_endless_output_is_cut_and_says_so() -> None:
     page = html.render(
-        a_run([failing("gpu01", text="x" * 5_000_000, message="y" * 5_000_000, measured="z" * 5_000_000)])
+        read_run(
+            a_run([failing("gpu01", text="x" * 5_000_000, message="y" * 5_000_000, measured="z" * 5_000_000)])
+        )
     )
     assert len(page) < 100_000
     assert "characters left out ...]" in page
@@ -513,7 +517,7 @@ def test_a_page_stays_small_where_everything_fails_differently() -> None:
         for node in nodes
         for check in range(20)
     ]  # fmt: skip
-    page = html.render(a_run(results, nodes=nodes))
+    page = html.render(read_run(a_run(results, nodes=nodes)))
     assert len(page.encode()) < 15_000_000
     assert "further findings of this check are in the event log" in page
 
@@ -620,7 +624,7 @@ def test_a_cut_text_keeps_both_ends() -> None:
 def test_a_page_that_cannot_be_written_says_why(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(GpuClusterError, match="cannot be written"):
-        html.write([], tmp_path / "file" / "report.html")
+        html.write(read_run([]), tmp_path / "file" / "report.html")
 
 
 def test_result_is_the_shape_of_real_events() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from report_helpers import a_run, event, failing, passing, result, unjudged
 
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report import html, words
+from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import CLUSTER, Row, Run, Series, _sized, read_run
 from pytest_gpucluster.report.run_snapshot import Finding, Item, Measure, check_of, plain, recorded
 
@@ -483,38 +485,42 @@ def start(**more: Any) -> dict[str, Any]:
 
 def test_the_head_of_a_recorded_run() -> None:
     found = recorded(
-        [
-            start(arguments=["-m", "gpu or os", 3]),
-            start(run="second"),
-            {"time": 9.5},
-            {"event": "finish", "exit": 1, "time": 8},
-        ]
+        read_run(
+            [
+                start(arguments=["-m", "gpu or os", 3]),
+                start(run="second"),
+                {"time": 9.5},
+                {"event": "finish", "exit": 1, "time": 8},
+            ]
+        )
     )
     assert (found.run, found.cluster, found.simulated) == ("r1", "prod", False)
     assert (found.started, found.finished, found.exit) == (5.0, 9.5, 1)
     assert found.arguments == "-m gpu or os 3"
     assert (found.items, found.measures) == ((), ())
-    twice = recorded([start(), {"event": "finish", "exit": 1}, {"event": "finish", "exit": 0}])
+    twice = recorded(read_run([start(), {"event": "finish", "exit": 1}, {"event": "finish", "exit": 0}]))
     assert twice.exit == 0
 
 
 def test_a_recorded_run_ends_with_its_last_time() -> None:
-    found = recorded([start(time=0.25), {"event": "finish", "exit": 0, "time": 0.5}, {"event": "x"}])
+    found = recorded(
+        read_run([start(time=0.25), {"event": "finish", "exit": 0, "time": 0.5}, {"event": "x"}])
+    )
     assert (found.started, found.finished) == (0.25, 0.5)
-    assert vars(Item("n", "c", "passed")) == {
+    assert asdict(Item("n", "c", "passed")) == {
         "node": "n", "check": "c", "outcome": "passed", "message": "", "action": "", "findings": (),
     }  # fmt: skip
-    assert vars(Measure("n", "c", "p", "W")) == {
+    assert asdict(Measure("n", "c", "p", "W")) == {
         "node": "n", "check": "c", "name": "p", "unit": "W", "device": "", "better": "", "detail": False, "value": None,
     }  # fmt: skip
-    assert check_of({"node": "n", "check": "c"}) == ("n", "c")
+    assert check_of(read_result({"node": "n", "check": "c"})) == ("n", "c")
 
 
 @pytest.mark.parametrize(
     ("said", "simulated"), [(False, False), (True, True), (None, True), ("no", True), (0, True)]
 )
 def test_what_does_not_say_that_it_is_real_counts_as_simulated(said: Any, simulated: bool) -> None:  # a table
-    assert recorded([start(simulated=said)]).simulated is simulated
+    assert recorded(read_run([start(simulated=said)])).simulated is simulated
 
 
 @pytest.mark.parametrize(
@@ -532,9 +538,9 @@ def test_what_does_not_say_that_it_is_real_counts_as_simulated(said: Any, simula
 def test_only_a_run_that_came_to_its_end_is_complete(
     code: Any, kept: int | None, complete: bool
 ) -> None:  # a table
-    found = recorded([start(), {"event": "finish", "exit": code}])
+    found = recorded(read_run([start(), {"event": "finish", "exit": code}]))
     assert (found.exit, found.complete) == (kept, complete)
-    assert not recorded([start()]).complete
+    assert not recorded(read_run([start()])).complete
 
 
 @pytest.mark.parametrize(
@@ -552,7 +558,7 @@ def test_only_a_run_that_came_to_its_end_is_complete(
 )
 def test_a_good_run(outcomes: list[str], code: int | None, good: bool) -> None:  # a table
     results = [result("gpu01", outcome, check=f"gpu.c{n}") for n, outcome in enumerate(outcomes)]
-    found = recorded([start(), *results, {"event": "finish", "exit": code}])
+    found = recorded(read_run([start(), *results, {"event": "finish", "exit": code}]))
     assert found.good is good
     assert len(found.red) == sum(outcome in ("failed", "error") for outcome in outcomes)
 
@@ -564,15 +570,15 @@ def test_a_good_run(outcomes: list[str], code: int | None, good: bool) -> None: 
 def test_what_is_no_log_of_a_run_is_refused(wrong: dict[str, Any]) -> None:
     message = "^here: not the event log of a run: it has no start event with run and cluster$"
     with pytest.raises(GpuClusterError, match=message):
-        recorded([start(**wrong)], "here")
+        recorded(read_run([start(**wrong)]), "here")
     with pytest.raises(GpuClusterError, match=r"^the event log: not the event log of a run"):
-        recorded([])
+        recorded(read_run([]))
 
 
 def test_items_have_their_findings() -> None:
     odd: Any = "odd"
     red = failing("gpu01", message="m", findings=[{"part": "a", "measured": 1, "expected": "b"}, odd, {}])
-    found = recorded([start(), red]).items
+    found = recorded(read_run([start(), red])).items
     assert found == (
         Item(
             "gpu01", "gpu.nvlink_state", "failed", "m", "drain", (Finding("a", "1", "b"), Finding("", "", ""))
@@ -583,15 +589,15 @@ def test_items_have_their_findings() -> None:
         {"findings": [{"part": "a"}], "action": "reboot"},
         {"findings": [{}], "action": "drain"},
     ]
-    (item,) = recorded([start(), result("gpu01", "failed", verdicts=two)]).items
+    (item,) = recorded(read_run([start(), result("gpu01", "failed", verdicts=two)])).items
     assert (item.action, len(item.findings)) == ("reboot", 2)
 
 
 def test_of_several_results_of_an_item_a_red_one_stands() -> None:
     ends = ["passed", "error", "passed", "failed"]
-    (item,) = recorded([start(), *(result("gpu01", end) for end in ends)]).items
+    (item,) = recorded(read_run([start(), *(result("gpu01", end) for end in ends)])).items
     assert (item.outcome, item.action, item.findings) == ("error", "", ())
-    (item,) = recorded([start(), result("gpu01", "not checked"), result("gpu01", "passed")]).items
+    (item,) = recorded(read_run([start(), result("gpu01", "not checked"), result("gpu01", "passed")])).items
     assert item.outcome == "passed"
 
 
@@ -606,17 +612,17 @@ def test_of_several_results_of_an_item_a_red_one_stands() -> None:
     ],
 )
 def test_a_check_has_its_parameters(nodeid: str, node: str, check: str) -> None:
-    assert check_of({"nodeid": nodeid, "node": node, "check": "gpu.x"}) == (node, check)
+    assert check_of(read_result({"nodeid": nodeid, "node": node, "check": "gpu.x"})) == (node, check)
 
 
 def measures(*metrics: dict[str, Any], **fields: Any) -> list[tuple[str, str, float | None]]:
-    found = recorded([start(), passing("gpu01", metrics=list(metrics), **fields)]).measures
+    found = recorded(read_run([start(), passing("gpu01", metrics=list(metrics), **fields)])).measures
     return [(one.name, one.device, one.value) for one in found]
 
 
 def test_a_metric_is_kept_with_all_that_names_it() -> None:
     told = metric("p", 5, "W", "GPU 4 (x)", better="lower", detail=1)
-    assert recorded([start(), passing("gpu01", metrics=[told])]).measures == (
+    assert recorded(read_run([start(), passing("gpu01", metrics=[told])])).measures == (
         Measure("gpu01", "gpu.nvlink_state", "p", "W", "GPU 4", "lower", True, 5.0),  # its fields
     )
 

@@ -16,7 +16,6 @@ from pytest_gpucluster.plugin import signals
 from pytest_gpucluster.plugin.metrics_file import Gauges
 from pytest_gpucluster.plugin.run_end import RunEnd
 from pytest_gpucluster.plugin.session import Controller, Worker
-from pytest_gpucluster.plugin.summary import Tally
 from pytest_gpucluster.report.atomic_write import Reports
 from pytest_gpucluster.report.events import EventLog, read_events
 
@@ -36,7 +35,7 @@ def run_end(log: EventLog) -> tuple[Any, Any, list[str]]:
     """Return the end of a run of one writer that only counts, its session, and what was written."""
     written = ["start"]
     session: Any = SimpleNamespace(messages=[], slurm=None)
-    end = RunEnd(session, log, Reports(), Tally())
+    end = RunEnd(session, log, Reports())
     end.writers.append(lambda: written.append("writer"))
     end.stating.append(lambda: written.append("stating"))
     signals._state.noted = ""
@@ -110,7 +109,7 @@ def test_a_log_with_gaps_is_told_and_not_among_the_files(log: EventLog) -> None:
 
 def test_a_run_that_only_collects_states_nothing(tmp_path: Path) -> None:
     session: Any = SimpleNamespace(messages=[], slurm=None)
-    end, run = RunEnd(session, None, Reports(), Tally()), SimpleNamespace(exitstatus=0)
+    end, run = RunEnd(session, None, Reports()), SimpleNamespace(exitstatus=0)
     end.finish(0, [])
     problem(end, tmp_path / "x")()
     stopped: Any = run
@@ -219,26 +218,18 @@ def test_metrics_of_an_earlier_run_make_room_on_a_full_disk(
     )
 
 
-def test_metrics_of_a_log_that_is_lost_say_how_the_run_ended(tmp_path: Path, log: EventLog) -> None:
+def test_metrics_of_a_log_that_is_lost_are_whole(tmp_path: Path, log: EventLog) -> None:
     made, reports = gauges(tmp_path, log)
     the_run(log, 1)
+    log.write("result", node="n", outcome="failed", check="c")
     log.path.unlink()
-    made.write()
-    assert len(reports.problems) == 2
     log.failed = "full"
     made.write()
     assert reports.problems == {}
-    assert 'exit_status{cluster="a"} 1.0\n' in (tmp_path / "all" / "x.prom").read_text()
-    log.path.write_text(
-        '{"event": "result", "time": 1, "node": "n", "outcome": "failed", "check": "c", "metrics": [], "verdicts": []}'
-    )
-    with log.path.open("a") as file:
-        file.write('\n{"event": "finish", "time": 2, "exit": 0}\n')
-    log.frame["finish"]["exit"] = 2
-    made.write()
-    text = (tmp_path / "metrics.prom").read_text()
-    assert 'exit_status{cluster="a"} 2.0\n' in text
-    assert 'gpucluster_check_failed{check="c",cluster="a",node="n"} 1.0\n' in text
+    for path in ("all/x.prom", "metrics.prom"):
+        text = (tmp_path / path).read_text()
+        assert 'exit_status{cluster="a"} 1.0\n' in text
+        assert 'gpucluster_check_failed{check="c",cluster="a",node="n"} 1.0\n' in text
 
 
 # --- whole runs

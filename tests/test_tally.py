@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.plugin import summary as tallies
+from pytest_gpucluster.plugin import summary
 from pytest_gpucluster.plugin.item_result import clean
-from pytest_gpucluster.plugin.summary import Tally, cell, classify, fold, number
+from pytest_gpucluster.plugin.summary import cell, classify
 from pytest_gpucluster.report import junit
+from pytest_gpucluster.report.run_model import Run
+from pytest_gpucluster.report.words import folded, number
+
+
+def add(run: Run, record: dict[str, Any], outcome: str, message: str) -> None:
+    run.take({"event": "result", "outcome": outcome, "message": message, **record})
 
 
 def _record(node: str, suite: str = "gpu", **fields: Any) -> dict[str, Any]:
@@ -40,64 +46,65 @@ def test_an_outcome_tells_a_bad_node_from_broken_infrastructure(
 
 
 def test_nodes_with_the_same_results_share_a_row_and_bad_ones_come_last() -> None:
-    tally = Tally()
+    run = Run()
     for node in ("gpu01", "gpu02", "gpu03"):
-        tally.add(_record(node), "passed", "")
-    tally.add(_record("gpu02"), "failed", "7, expected 8")
-    tally.add(_record(""), "passed", "")
-    lines = tally.node_table()
+        add(run, _record(node), "passed", "")
+    add(run, _record("gpu02"), "failed", "7, expected 8")
+    add(run, _record(""), "passed", "")
+    lines = summary.node_table(run)
     assert lines[-1].split() == ["gpu02", "1", "ok,", "1", "FAILED"]
     assert any(line.startswith("gpu[01,03] (cluster)") for line in lines)
 
 
 def test_a_suite_that_does_not_apply_is_a_line_and_no_column() -> None:
-    tally = Tally()
-    tally.add(_record("gpu01"), "passed", "")
-    tally.add({**_record("gpu01"), "suite": "ray"}, "not applicable", "not applicable: no ray")
-    tally.add({**_record(""), "suite": "ray"}, "not applicable", "not applicable: no ray")
-    assert [line.split() for line in tally.node_table()] == [
+    run = Run()
+    add(run, _record("gpu01"), "passed", "")
+    add(run, {**_record("gpu01"), "suite": "ray"}, "not applicable", "not applicable: no ray")
+    add(run, {**_record(""), "suite": "ray"}, "not applicable", "not applicable: no ray")
+    assert [line.split() for line in summary.node_table(run)] == [
         ["nodes", "gpu"], ["-------", "-----"], ["gpu01", "1", "ok"],
         ["not", "applicable", "here:", "ray", "(-v", "says", "why)"],
     ]  # fmt: skip
 
 
 def test_metrics_say_where_their_ends_were_measured() -> None:
-    tally = Tally()
+    run = Run()
     for node, value in (("gpu01", 360.0), ("gpu02", 27.5), ("gpu03", 361.5)):
-        tally.add(
+        add(
+            run,
             _record(node, metrics=[{"name": "busbw", "value": value, "unit": "GB/s", "device": ""}]),
             "passed",
             "",
         )
-    row = tally.metric_table()[-1].split()
+    row = summary.metric_table(run)[-1].split()
     assert row == ["busbw", "GB/s", "3", "27.5", "gpu02", "360", "361.5", "gpu03"]
 
 
 def test_one_value_alone_is_said_once() -> None:
-    tally = Tally()
+    run = Run()
     metric = {"name": "busbw", "value": 360.0, "unit": "GB/s", "device": ""}
-    tally.add(_record("gpu01", metrics=[metric]), "passed", "")
-    assert tally.metric_table()[-1].split() == ["busbw", "GB/s", "1", "360", "gpu01"]
+    add(run, _record("gpu01", metrics=[metric]), "passed", "")
+    assert summary.metric_table(run)[-1].split() == ["busbw", "GB/s", "1", "360", "gpu01"]
 
 
 def test_a_node_counts_as_tested_where_something_was_executed_there() -> None:
-    tally = Tally()
-    tally.add(_record("gpu01"), "error", "")
-    tally.add(_record("gpu02"), "not applicable", "not applicable: no GPU")
-    assert [tally.looked_at(node) for node in ("gpu01", "gpu02", "gpu03")] == [True, False, False]
-    tally.add(_record(""), "passed", "")  # it is about all of them
-    assert tally.looked_at("gpu03")
+    run = Run()
+    add(run, _record("gpu01"), "error", "")
+    add(run, _record("gpu02"), "not applicable", "not applicable: no GPU")
+    assert [summary.looked_at(run, node) for node in ("gpu01", "gpu02", "gpu03")] == [True, False, False]
+    add(run, _record(""), "passed", "")  # it is about all of them
+    assert summary.looked_at(run, "gpu03")
 
 
 def test_coverage_counts_what_was_not_judged() -> None:
-    tally = Tally()
-    tally.add(_record("gpu01"), "passed", "")
-    tally.add(_record("gpu01"), "not checked", "not checked: dmesg: Operation not permitted")
-    tally.add(_record("gpu02"), "not tested", "not tested: gpu02: DOWN")
-    assert tally.coverage(1, 2) == (
+    run = Run()
+    add(run, _record("gpu01"), "passed", "")
+    add(run, _record("gpu01"), "not checked", "not checked: dmesg: Operation not permitted")
+    add(run, _record("gpu02"), "not tested", "not tested: gpu02: DOWN")
+    assert summary.coverage(run, 1, 2) == (
         "coverage: 1 of 3 checks judged, 1 not checked, 1 not tested; 1 of 2 nodes tested"
     )
-    assert tally.unjudged_lines("not checked") == [
+    assert summary.unjudged_lines(run, "not checked") == [
         "not checked: gpu.count on gpu01: dmesg: Operation not permitted"
     ]
 
@@ -130,17 +137,17 @@ def _put(row: str, column: str, text: str, place: tuple[int, int], note: str = "
 
 
 def test_tables_of_suites_are_in_the_order_of_their_places_with_each_note_once() -> None:
-    tally = Tally()
+    run = Run()
     first = [
         _put("b", "y", "3", (1, 1), "late"),
         _put("a", "x", "1", (0, 0)),
         _put("a", "y", "2", (0, 1), "early"),
     ]
-    tally.add(_record("gpu01", cells=first), "passed", "")
-    tally.add(_record("gpu02", cells=[_put("b", "z", "4", (1, 2), "late")]), "passed", "")
-    tally.add(_record("gpu02", cells=[_put("c", "x", "6", (2, 0))]), "passed", "")
-    tally.add(_record("gpu02", cells=[{**_put("r", "c", "5", (0, 0)), "title": "Latency"}]), "passed", "")
-    assert tally.suite_tables() == [
+    add(run, _record("gpu01", cells=first), "passed", "")
+    add(run, _record("gpu02", cells=[_put("b", "z", "4", (1, 2), "late")]), "passed", "")
+    add(run, _record("gpu02", cells=[_put("c", "x", "6", (2, 0))]), "passed", "")
+    add(run, _record("gpu02", cells=[{**_put("r", "c", "5", (0, 0)), "title": "Latency"}]), "passed", "")
+    assert summary.suite_tables(run) == [
         [
             "Bandwidth",
             "    x    y      z",
@@ -160,7 +167,7 @@ def _metric(name: str, value: float, device: str = "", **fields: Any) -> dict[st
 
 
 def test_the_table_of_metrics() -> None:
-    tally = Tally()
+    run = Run()
     metrics = [
         _metric("temp", 30.5, "GPU 0 (GPU-1f)"),
         _metric("temp", 32.0, "GPU 1"),
@@ -170,8 +177,8 @@ def test_the_table_of_metrics() -> None:
         _metric("deep", 1, detail=True),
         _metric("whole", 4, detail=False),
     ]
-    tally.add(_record("gpu01", metrics=metrics), "passed", "")
-    tally.add(_record("", metrics=[_metric("temp", 41.25)]), "passed", "")
+    add(run, _record("gpu01", metrics=metrics), "passed", "")
+    add(run, _record("", metrics=[_metric("temp", 41.25)]), "passed", "")
     head = [
         "metric    unit    n    min    at           median    max    at",
         "--------  ------  ---  -----  -----------  --------  -----  ---------",
@@ -182,14 +189,14 @@ def test_the_table_of_metrics() -> None:
         "whole     C       1    4      gpu01",
     ]
     flat = "flat      C       2    1      gpu01 a      1         1      gpu01 b"
-    assert tally.metric_table() == [*head, flat, *rest]
+    assert summary.metric_table(run) == [*head, flat, *rest]
     more = "1 more metrics are the same everywhere (-v shows them)"
-    assert tally.metric_table(constant=False) == [*head, *rest, more]
-    assert Tally().metric_table(constant=False) == []
+    assert summary.metric_table(run, constant=False) == [*head, *rest, more]
+    assert summary.metric_table(Run(), constant=False) == []
 
 
-def _of_every_end() -> Tally:
-    tally = Tally()
+def _of_every_end() -> Run:
+    run = Run()
     for node, outcome, why in (
         ("gpu02", "passed", ""),
         ("gpu02", "passed", ""),
@@ -200,15 +207,15 @@ def _of_every_end() -> Tally:
         ("gpu07", "not applicable", "not applicable: y"),
         ("gpu09", "skipped", "z"),
     ):
-        tally.add(_record(node), outcome, why)
-    tally.add(_record("gpu01", "os"), "passed", "")
-    tally.add(_record("gpu08", "ray"), "not applicable", "not applicable: y")
-    tally.add(_record("", "run"), "error", "")
-    return tally
+        add(run, _record(node), outcome, why)
+    add(run, _record("gpu01", "os"), "passed", "")
+    add(run, _record("gpu08", "ray"), "not applicable", "not applicable: y")
+    add(run, _record("", "run"), "error", "")
+    return run
 
 
 def test_the_table_of_nodes() -> None:
-    assert _of_every_end().node_table() == [
+    assert summary.node_table(_of_every_end()) == [
         "nodes       gpu            os    run",
         "----------  -------------  ----  -------",
         "gpu02       2 ok           -     -",
@@ -221,67 +228,66 @@ def test_the_table_of_nodes() -> None:
         "(cluster)   -              -     1 ERROR",
         "not applicable here: ray (-v says why)",
     ]
-    assert Tally().node_table() == []
-    tally = Tally()
-    tally.add(_record("gpu01", "ray"), "not applicable", "not applicable: y")
-    tally.add(_record("gpu01", "mpi"), "not applicable", "not applicable: y")
-    assert tally.node_table() == ["not applicable here: mpi, ray (-v says why)"]
+    assert summary.node_table(Run()) == []
+    run = Run()
+    add(run, _record("gpu01", "ray"), "not applicable", "not applicable: y")
+    add(run, _record("gpu01", "mpi"), "not applicable", "not applicable: y")
+    assert summary.node_table(run) == ["not applicable here: mpi, ray (-v says why)"]
 
 
 def test_coverage_of_every_end() -> None:
     """An entry of a node that was not available is no check."""
-    tally = _of_every_end()
-    assert tally.coverage(3, 9) == (
+    run = _of_every_end()
+    assert summary.coverage(run, 3, 9) == (
         "coverage: 4 of 10 checks judged, 2 not applicable, 1 not checked, 1 not tested, 2 error, 1 skipped; "
         "3 of 9 nodes tested"
     )
-    assert tally.total("passed") == 3
-    assert tally.total("passed", "failed") == 4
-    assert tally.total() == 0
-    assert Tally().coverage(0, 0) == "coverage: 0 of 0 checks judged; 0 of 0 nodes tested"
+    assert summary.coverage(Run(), 0, 0) == "coverage: 0 of 0 checks judged; 0 of 0 nodes tested"
 
 
 def test_the_one_reason_of_all_that_was_not_judged() -> None:
-    tally = Tally()
-    assert tally.only_reason() == ""
-    tally.add(_record("gpu01"), "not checked", "not checked: no right")
-    tally.add(_record("gpu02"), "not applicable", "not applicable: no right")
-    tally.add(_record("gpu02"), "not tested", "not tested: DOWN")
-    tally.add(_record("gpu02"), "failed", "7")
-    assert tally.only_reason() == "no right"
-    assert tally.unjudged_on("gpu.count", "no right") == {"gpu01"}
-    assert tally.unjudged_on("gpu.count", "another") == set()
-    tally.add(_record("gpu02"), "not checked", "not checked: another")
-    assert tally.only_reason() == ""
+    run = Run()
+    assert summary.only_reason(run) == ""
+    add(run, _record("gpu01"), "not checked", "not checked: no right")
+    add(run, _record("gpu02"), "not applicable", "not applicable: no right")
+    add(run, _record("gpu02"), "not tested", "not tested: DOWN")
+    add(run, _record("gpu02"), "failed", "7")
+    assert summary.only_reason(run) == "no right"
+    assert summary.unjudged_on(run, "gpu.count", "no right") == {"gpu01"}
+    assert summary.unjudged_on(run, "gpu.count", "another") == set()
+    add(run, _record("gpu02"), "not checked", "not checked: another")
+    assert summary.only_reason(run) == ""
 
 
 @pytest.mark.parametrize(
     ("count", "shown"),
     [
         (1, "gpu.c0"),
-        (tallies.MAX_NAMES, "gpu.c0, gpu.c1, gpu.c2, gpu.c3"),
-        (tallies.MAX_NAMES + 1, "gpu.c0, gpu.c1, gpu.c2, gpu.c3 and 1 more"),
-        (tallies.MAX_NAMES + 2, "gpu.c0, gpu.c1, gpu.c2, gpu.c3 and 2 more"),
+        (summary.MAX_NAMES, "gpu.c0, gpu.c1, gpu.c2, gpu.c3"),
+        (summary.MAX_NAMES + 1, "gpu.c0, gpu.c1, gpu.c2, gpu.c3 and 1 more"),
+        (summary.MAX_NAMES + 2, "gpu.c0, gpu.c1, gpu.c2, gpu.c3 and 2 more"),
     ],
 )
 def test_a_reason_names_four_checks(count: int, shown: str) -> None:
-    tally = Tally()
+    run = Run()
     for place in reversed(range(count)):
         record = {**_record(f"gpu{place:02}"), "check": f"gpu.c{place}"}
-        tally.add(record, "not applicable", "not applicable: no NVSwitch")
-    tally.add(_record(""), "not checked", "not checked: no right")
+        add(run, record, "not applicable", "not applicable: no NVSwitch")
+    add(run, _record(""), "not checked", "not checked: no right")
     nodes = "gpu00" if count == 1 else f"gpu[00-{count - 1:02}]"
-    assert tally.unjudged_lines("not applicable") == [f"not applicable: {shown} on {nodes}: no NVSwitch"]
-    assert tally.unjudged_lines("not checked") == ["not checked: gpu.count on (cluster): no right"]
-    assert tally.unjudged_lines("not tested") == []
+    assert summary.unjudged_lines(run, "not applicable") == [
+        f"not applicable: {shown} on {nodes}: no NVSwitch"
+    ]
+    assert summary.unjudged_lines(run, "not checked") == ["not checked: gpu.count on (cluster): no right"]
+    assert summary.unjudged_lines(run, "not tested") == []
 
 
 def test_only_what_was_executed_was_looked_at() -> None:
     for outcome in ("passed", "failed", "error", "not checked", "not tested", "skipped"):
-        tally = Tally()
-        tally.add(_record("gpu01"), outcome, "")
-        assert tally.looked_at("gpu01") is (outcome in {"passed", "failed", "error"})
-        assert not tally.looked_at("gpu02")
+        run = Run()
+        add(run, _record("gpu01"), outcome, "")
+        assert summary.looked_at(run, "gpu01") is (outcome in {"passed", "failed", "error"})
+        assert not summary.looked_at(run, "gpu02")
 
 
 def test_a_cell() -> None:
@@ -297,31 +303,24 @@ def test_numbers_have_four_digits_and_whole_ones_all() -> None:
 
 
 def test_the_row_of_the_cluster_keeps_its_name() -> None:
-    assert fold(["gpu02", "(cluster)", "gpu01"]) == "gpu[01-02] (cluster)"
-    assert fold(["gpu02"]) == "gpu02"
-    assert fold(["(cluster)"]) == "(cluster)"
-    assert fold([]) == ""
+    assert folded(["gpu02", "(cluster)", "gpu01"]) == "gpu[01-02] (cluster)"
+    assert folded(["gpu02"]) == "gpu02"
+    assert folded(["(cluster)"]) == "(cluster)"
+    assert folded([]) == ""
 
 
 def test_a_warning_is_told_of_each_node_once() -> None:
     advisory = {"part": "GPU 1 (GPU-1f)", "measured": "3", "expected": "0"}
-    tally = Tally()
+    run = Run()
     for node in ("gpu01", "gpu01", "gpu02"):
-        tally.add(_record(node, verdicts=[{"advisories": [advisory]}, {}]), "passed", "")
-    assert tally.advisory_lines() == ["warning: gpu.count on gpu[01-02]: GPU 1: measured 3, expected 0"]
-    for place in range(tallies.MAX_WARNINGS):
+        add(run, _record(node, verdicts=[{"advisories": [advisory]}, {}]), "passed", "")
+    assert summary.advisory_lines(run) == ["warning: gpu.count on gpu[01-02]: GPU 1: measured 3, expected 0"]
+    for place in range(summary.MAX_WARNINGS):
         found = [{"advisories": [{**advisory, "measured": f"{place + 4}"}]}]
-        tally.add(_record("gpu01", verdicts=found), "passed", "")
-    lines = tally.advisory_lines()
+        add(run, _record("gpu01", verdicts=found), "passed", "")
+    lines = summary.advisory_lines(run)
     assert lines[-2:] == [
         "warning: gpu.count on gpu01: GPU 1: measured 22, expected 0",
         "warning: 1 more kinds: see report.html",
     ]
     assert len(lines) == 21
-
-
-def test_curves_of_all_items_are_kept() -> None:
-    tally = Tally()
-    tally.add(_record("gpu01", curves=[{"name": "a"}, {"name": "b"}]), "passed", "")
-    tally.add(_record("gpu02", curves=[{"name": "c"}]), "passed", "")
-    assert tally.curves == [{"name": "a"}, {"name": "b"}, {"name": "c"}]

@@ -179,13 +179,13 @@ def _cluster(args: argparse.Namespace, found: History) -> str:
 
 
 def _import(found: History, logs: Sequence[Path]) -> None:
-    from pytest_gpucluster.report.events import read_events  # only here
+    from pytest_gpucluster.report.events import read_log  # only here
     from pytest_gpucluster.report.run_snapshot import recorded
 
     runs = []
     for path in logs:
         try:
-            runs.append((recorded(read_events(path), str(path)), path))
+            runs.append((recorded(read_log(path), str(path)), path))
         except OSError as error:
             raise GpuClusterError(f"{path}: cannot be read ({error.strerror})") from error
     for run, path in sorted(runs, key=lambda it: it[0].started):  # each is compared with those before it

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import argparse
 
     from pytest_gpucluster.report.regression import ShownComparison
+    from pytest_gpucluster.report.run_model import Run
 
 LOG, HTML, JUNIT = "events.jsonl", "report.html", "junit.xml"
 
@@ -44,40 +45,38 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def report(args: argparse.Namespace) -> None:
     """Write report.html and junit.xml, and print the result."""
     from pytest_gpucluster.report import html, junit  # the other commands need no templates
-    from pytest_gpucluster.report.events import read_events
-    from pytest_gpucluster.report.run_model import read_run
+    from pytest_gpucluster.report.events import read_log
 
     log = args.source / LOG if args.source.is_dir() else args.source
     if not log.is_file():
         raise GpuClusterError(f"{log}: does not exist; name a --report-dir or an {LOG}")
-    run = read_run(read_events(log), result=lambda _: None)
+    run = read_log(log)
     if not run.start:
         raise GpuClusterError(f"{log}: is no event log of a run (it has no event `start`)")
     folder = args.output or log.parent
     group = group_id(args.report_group)
     page, cases = folder / HTML, folder / JUNIT
-    html.write(read_events(log), page, comparison=_comparison(args.history, log), group=group)
+    html.write(run, page, comparison=_comparison(args.history, run, log), group=group)
     _say(f"{page}: written")
     if run.finish is not None and cases.exists() and not args.force:
-        _say(f"{cases}: not changed: pytest wrote it at the end of the run; --force replaces it")
+        _say(f"{cases}: not changed: the run wrote it at its end; --force replaces it")
         return
-    junit.write(read_events(log), cases, group=group)
+    junit.write(run, cases, group=group)
     _say(
         f"{cases}: written"
         + ("" if run.finish is not None else "; the run did not end, which a testcase reports")
     )
 
 
-def _comparison(history: Path | None, log: Path) -> ShownComparison | None:
+def _comparison(history: Path | None, run: Run, log: Path) -> ShownComparison | None:
     if history is None:
         return None
-    from pytest_gpucluster.report.events import read_events  # only with a history
-    from pytest_gpucluster.report.history import History
+    from pytest_gpucluster.report.history import History  # only with a history
     from pytest_gpucluster.report.run_snapshot import recorded
 
-    run = recorded(read_events(log), str(log))
+    found = recorded(run, str(log))
     with contextlib.closing(History(history)) as stored:
-        return stored.compare(stored.find(run.cluster, run.run)).for_html()
+        return stored.compare(stored.find(found.cluster, found.run)).for_html()
 
 
 def _say(text: str) -> None:

@@ -22,14 +22,14 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.drain import policy
-from pytest_gpucluster.plugin import reporting, signals
+from pytest_gpucluster.plugin import signals
 from pytest_gpucluster.plugin.expect import CheckFailed
 from pytest_gpucluster.plugin.item_result import clean
 from pytest_gpucluster.plugin.rerun import NOT_REPEATABLE, run_again
 from pytest_gpucluster.plugin.session import Controller
-from pytest_gpucluster.plugin.summary import classify
 from pytest_gpucluster.report.events import logs_below
 from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.result import read_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.events import EventLog
+    from pytest_gpucluster.report.result import DeviatingVerdict, Deviation, Result
+    from pytest_gpucluster.report.run_model import Run
 
 PATIENCE, TIMEOUT = 5.0, 20.0  # seconds, for a controller that does not answer, and for one command
 MAX_RETRIES = 10
@@ -157,7 +159,7 @@ class Drainage:
         self.lines: list[str] = []
         self._items: dict[str, pytest.Item] = {}  # here: failed with grounds
         self._confirmed: dict[str, str] = {}  # nodeid -> why it is not confirmed, '' where it is
-        self._failed: dict[str, dict[str, Any]] = {}  # in the controller: nodeid -> record
+        self._failed: dict[str, Result] = {}  # in the controller, by nodeid
         self._ends: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         self._worse: dict[str, list[str]] = defaultdict(list)
         self._why: dict[str, str] = {}  # node on trial -> why it is not resumed
@@ -183,32 +185,24 @@ class Drainage:
         return report
 
     def _grounds(self, report: pytest.TestReport) -> bool:
-        record = getattr(report, "gpucluster", {})
-        return bool(record.get("node") and self._deciding(record))
+        result = read_result(getattr(report, "gpucluster", {}))
+        return bool(result.node and self._deciding(result))
 
-    def _deciding(self, record: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the failed verdict of a record that is grounds to drain."""
-        for verdict in record.get("verdicts", ()):
-            if verdict["outcome"] == Outcome.FAILED.value and policy.reaches(
-                verdict["action"], self.options.least
-            ):
-                found: dict[str, Any] = verdict
-                return found
-        return None
+    def _deciding(self, result: Result) -> DeviatingVerdict | None:
+        """Return the failed verdict of an item that is grounds to drain."""
+        reached = (it for it in _failed(result) if policy.reaches(it.action, self.options.least))
+        return next(reached, None)
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Gather, in the controller, how every check of every node ended."""
-        record = getattr(report, "gpucluster", None)
-        end = classify(report.when, report.outcome, reporting.message_of(report))
-        if self.log is None or end is None or not record or not record["node"]:
-            return
-        node, check = record["node"], record["check"]
-        self._ends[node][check].append(end)
-        if end == "error" or (end == "failed" and not _to_monitor(record)):
-            self._worse[node].append(check)
-        if end == "failed" and report.when == "call" and self._deciding(record):
-            self._failed[report.nodeid] = record
+    def _read(self, run: Run) -> None:
+        """Take from the run's model how every check of every node ended."""
+        for result in run.results:
+            if not result.node:
+                continue
+            self._ends[result.node][result.check].append(result.outcome)
+            if result.outcome == "error" or (result.outcome == "failed" and not _to_monitor(result)):
+                self._worse[result.node].append(result.check)
+            if result.outcome == "failed" and self._deciding(result):
+                self._failed[result.nodeid] = result
 
     # --- the end of the tests
 
@@ -242,7 +236,7 @@ class Drainage:
         for attempt in range(1, self.options.retries + 1):
             ends = run_again(waiting, self.session, attempt) if waiting else {}
             for nodeid, (end, record) in ends.items():
-                if end == "failed" and self._deciding(record):
+                if end == "failed" and self._deciding(read_result(record)):
                     self._confirmed[nodeid] = ""
                 else:
                     self._confirmed[nodeid] = f"fresh attempt {attempt} ended as {end}"
@@ -263,6 +257,7 @@ class Drainage:
         slurm = self.session.slurm
         assert slurm is not None  # as in __init__
         assert isinstance(self.session, Controller)  # who has the log
+        self._read(log.model)
         write = durable(log)
         actor = drain.DrainExecutor(
             little_patience(slurm), write, log.run, dry=self.options.dry, shown=self._command
@@ -285,18 +280,18 @@ class Drainage:
         if self.options.mode == "off":
             return []
         found = []
-        for nodeid, record in self._failed.items():
-            verdict = self._deciding(record)
+        for nodeid, result in self._failed.items():
+            verdict = self._deciding(result)
             assert verdict is not None  # _failed holds no others
             finding = _hardest(verdict)
             why = self._confirmed.get(nodeid, "it was not tried again: its process has died")
             grounds = policy.Grounds(
-                node=record["node"],
-                check=record["check"],
-                action=Action(verdict["action"]),
-                measured=finding["measured"],
-                expected=finding["expected"],
-                part=finding["part"],
+                node=result.node,
+                check=result.check,
+                action=Action(verdict.action),
+                measured=finding.measured,
+                expected=finding.expected,
+                part=finding.part,
                 unconfirmed=why,
             )
             write(
@@ -430,15 +425,17 @@ class Drainage:
             terminalreporter.write_line(clean(line))
 
 
-def _hardest(verdict: Mapping[str, Any]) -> dict[str, Any]:
+def _hardest(verdict: DeviatingVerdict) -> Deviation:
     """Return the first finding that asks for the action of the verdict: it is the reason of a drain."""
-    findings: list[dict[str, Any]] = verdict["findings"]
-    return next(
-        (it for it in findings if it.get("action", verdict["action"]) == verdict["action"]), findings[0]
-    )
+    asking = (it for it in verdict.findings if (it.action or verdict.action) == verdict.action)
+    return next(asking, verdict.findings[0])
 
 
-def _to_monitor(record: Mapping[str, Any]) -> bool:
+def _failed(result: Result) -> list[DeviatingVerdict]:
+    return [verdict for verdict in result.verdicts if verdict.outcome == Outcome.FAILED.value]
+
+
+def _to_monitor(result: Result) -> bool:
     """Return True for a failure by verdicts that all ask for no more than to be watched."""
-    failed = [verdict for verdict in record["verdicts"] if verdict["outcome"] == Outcome.FAILED.value]
-    return bool(failed) and all(verdict["action"] == Action.MONITOR.value for verdict in failed)
+    failed = _failed(result)
+    return bool(failed) and all(verdict.action == Action.MONITOR.value for verdict in failed)

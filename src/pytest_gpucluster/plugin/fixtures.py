@@ -33,12 +33,16 @@ if TYPE_CHECKING:
 SESSION: pytest.StashKey[ClusterSession] = pytest.StashKey()
 
 
-def session_plugin(session: ClusterSession) -> ModuleType:
-    """Return a plugin with the one fixture that all others are made of."""
+def session_plugin(session: ClusterSession, properties: Iterable[tuple[str, str]]) -> ModuleType:
+    """Return a plugin with the one fixture that all others are made of. `properties`: those of pytest's JUnit file."""
 
     @pytest.fixture(scope="session")
-    def gpucluster_session() -> ClusterSession:
+    def gpucluster_session(request: pytest.FixtureRequest) -> ClusterSession:
         """The running session of the plugin; own suites have no need of it."""
+        if request.config.getoption("xmlpath", None):
+            record = request.getfixturevalue("record_testsuite_property")
+            for name, value in properties:
+                record(name, value)
         return session
 
     plugin = ModuleType("gpucluster_session")  # pytest looks for fixtures of any scope in modules only

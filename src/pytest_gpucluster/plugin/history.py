@@ -11,7 +11,6 @@ import pytest
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.plugin import signals
 from pytest_gpucluster.plugin.item_result import clean
-from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.run_snapshot import recorded
 
@@ -31,7 +30,7 @@ class Memory:
             pass  # a wrong file is told before nodes are taken
 
     def write(self) -> None:
-        """Store the run from its event log. Nodes are given back by now, so another writer may take its time."""
+        """Store the run. Nodes are given back by now, so another writer may take its time."""
         with self.reports.writing(self.path):
             try:
                 self._store()
@@ -41,7 +40,7 @@ class Memory:
     def _store(self) -> None:
         if self.log.failed:  # a run with holes would pass for a whole one
             raise GpuClusterError(f"the event log is not whole: {self.log.failed}")
-        run = recorded(read_events(self.log.path), str(self.log.path))
+        run = recorded(self.log.model, str(self.log.path))
         group, wait = self.reports.group, signals.pause
         with contextlib.closing(History(self.path, create=True, group=group, wait=wait)) as history:
             history.add(run)

@@ -13,7 +13,7 @@ from pytest_gpucluster.core import hostlist, redact
 from pytest_gpucluster.core.errors import GpuClusterError, TransportError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.units import share_of
-from pytest_gpucluster.plugin import fixtures, reporting, signals
+from pytest_gpucluster.plugin import fixtures, reporting, signals, summary
 from pytest_gpucluster.plugin.item_result import (
     NOT_APPLICABLE,
     NOT_CHECKED,
@@ -33,10 +33,9 @@ from pytest_gpucluster.plugin.plan import Kind
 from pytest_gpucluster.plugin.run_end import ENDED, RunEnd
 from pytest_gpucluster.plugin.run_metadata import about
 from pytest_gpucluster.plugin.session import ClusterSession, Controller, Worker
-from pytest_gpucluster.plugin.summary import Tally, classify
+from pytest_gpucluster.plugin.summary import classify
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.ascii_plot import draw
-from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.suite import asked_by
 
 if TYPE_CHECKING:
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.suite_work import LateCheck
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
+    from pytest_gpucluster.report.run_model import Run
 
 MAX_CURVES = 8
 MAX_REASONS = 10
@@ -70,17 +70,22 @@ class Hooks:
         self, config: pytest.Config, session: ClusterSession, log: EventLog | None, reports: Reports
     ) -> None:
         self.config, self.session, self.log, self.reports = config, session, log, reports
-        self.tally = Tally()
         self._refused = False  # Slurm gave no nodes
         self._stopped: int | None = None  # exit code of a run that was stopped
-        self.end = RunEnd(session, log, reports, self.tally)
+        self.end = RunEnd(session, log, reports)
         self._shown = 0  # messages of the session that the summary has shown
         self._spoken: set[str] = set()  # nodes of which an item says that they cannot be tested
         self._lost_logged: set[str] = set()
-        self._junit = Path(config.option.junit) if log is not None else None
+        self._junit = Path(config.option.report_dir) / "junit.xml" if log is not None else None
         self._maker = Maker(config, session, fixtures)
         if log is not None:
             self._log_start(log)
+
+    @property
+    def model(self) -> Run:
+        """What the run has logged; one that only collects has none."""
+        assert self.log is not None
+        return self.log.model
 
     def _log_start(self, log: EventLog) -> None:
         session = self.session
@@ -353,7 +358,6 @@ class Hooks:
             report.__dict__["gpucluster"] = reporting.record_of_nodeid(report.nodeid, self.session)
         if outcome == "error" or (outcome == "failed" and "judges_node" in report.keywords):
             self._spoken.add(report.gpucluster["node"])
-        self.tally.add(report.gpucluster, outcome, message)
         event = reporting.result_event(report, outcome, message)
         if reporting.holds_no_secret(event):
             self.log.write("result", {**event, **report.gpucluster})
@@ -429,7 +433,7 @@ class Hooks:
         if self._junit is None or self.log is None or self.end.stated is None:
             return
         with self.reports.writing(self._junit):
-            junit.write(read_events(self.log.path), self._junit, group=self.reports.group)
+            junit.write(self.log.model, self._junit, group=self.reports.group)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Remember how a run was stopped: before its first test pytest has no pytest_sessionfinish for it."""
@@ -438,11 +442,11 @@ class Hooks:
 
     def _complaints(self) -> list[str]:
         complaints = []
-        if not self.tally.total("passed", "failed", "error"):
-            why = clean(self.tally.only_reason())
+        if not self.model.executed:
+            why = clean(summary.only_reason(self.model))
             nothing = "no check was executed: this run says nothing about the cluster"
             complaints.append(f"{nothing}: {why}" if why else nothing)
-        elif self.tally.total("not tested") and not self.session.plan.testable:
+        elif self.model.totals["not tested"] and not self.session.plan.testable:
             complaints.append("no node was tested: this run says nothing about the cluster's nodes")
         return complaints
 
@@ -486,7 +490,7 @@ class Hooks:
         return {
             node
             for node in self.session.plan.selected
-            if self.session.problem(node) is None and self.tally.looked_at(node)
+            if self.session.problem(node) is None and summary.looked_at(self.model, node)
         }
 
     def _too_few(self) -> list[str]:
@@ -521,27 +525,27 @@ class Hooks:
         )
         verbose = self.config.get_verbosity() > 0
         tables = (
-            self.tally.node_table(),
-            self.tally.metric_table(constant=verbose),
-            *self.tally.suite_tables(),
+            summary.node_table(self.model),
+            summary.metric_table(self.model, constant=verbose),
+            *summary.suite_tables(self.model),
         )
         for table in () if self._refused else filter(None, tables):
             for line in table:
                 write(line)
             write("")
-        for curve in self.tally.curves[:MAX_CURVES]:
+        for curve in self.model.curves[:MAX_CURVES]:
             width = min(100, get_terminal_size().columns)
             for line in draw(curve["points"], width=width, title=f"{curve['title']}: bus bandwidth, GB/s"):
                 write(line)
             write("")
         for line in (
-            *(self.tally.unjudged_lines("not applicable") if verbose else ()),
-            *self.tally.unjudged_lines("not checked")[:20],
-            *self.tally.advisory_lines(),
+            *(summary.unjudged_lines(self.model, "not applicable") if verbose else ()),
+            *summary.unjudged_lines(self.model, "not checked")[:20],
+            *summary.advisory_lines(self.model),
         ):
             write(line)
         self._write_problems(write)
-        write(self.tally.coverage(len(self._tested()), len(session.plan.selected)))
+        write(summary.coverage(self.model, len(self._tested()), len(session.plan.selected)))
         self._write_files(write)
         for message in session.messages:
             terminalreporter.write_line(clean(f"ERROR: {message}"), red=True)
@@ -600,7 +604,7 @@ class Hooks:
         """Name the nodes that fail a check since they were given back: no item could judge that."""
         from pytest_gpucluster.drain import PREFIX
 
-        later = self.tally.unjudged_on(late.check, late.unjudged)
+        later = summary.unjudged_on(log.model, late.check, late.unjudged)
         session = self.config.pluginmanager.get_plugin("session")
         if not later or session is None or session.exitstatus not in ENDED:
             return

@@ -1,4 +1,4 @@
-"""Writes report.html into --report-dir at the end of a run, when everything that it shows is in the event log."""
+"""Writes report.html into --report-dir at the end of a run, when the model holds everything that it shows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.report.events import read_events
-
 if TYPE_CHECKING:
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Pages:
-    """Registered in the controller. The page is made from the log, as `gpucluster report` makes it again."""
+    """Registered in the controller. `gpucluster report` makes the same page from the log."""
 
     def __init__(self, config: pytest.Config, log: EventLog, reports: Reports) -> None:
         self.config, self.log, self.reports = config, log, reports
@@ -40,8 +38,8 @@ class Pages:
         from pytest_gpucluster.report import html  # the start of a run needs no templates
 
         with self.reports.writing(self.path):
-            events, group = read_events(self.log.path), self.reports.group
-            html.write(events, self.path, comparison=self._comparison(), group=group)
+            comparison, group = self._comparison(), self.reports.group
+            html.write(self.log.model, self.path, comparison=comparison, group=group)
 
     def _comparison(self) -> ShownComparison | None:
         memory = self.config.pluginmanager.get_plugin("gpucluster-history")

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.report.atomic_write import take_away
-from pytest_gpucluster.report.events import read_events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
 
@@ -56,18 +53,7 @@ class Gauges:
 
         if path not in self._before:
             self._before[path] = prom.read(path)
-        prom.write(self._events(), path, self._before[path], group=self.reports.group, mode=mode)
-
-    def _events(self) -> Iterator[dict[str, Any]]:
-        """Yield the events of the log; where a full disk has taken some, those that frame a run come from memory."""
-        frame = list(self.log.frame.values()) if self.log.failed else []
-        yield from frame  # `start` before the results
-        try:
-            yield from read_events(self.log.path)
-        except OSError:
-            if not frame:
-                raise
-        yield from frame  # and the `finish` that counts behind those of the log
+        prom.write(self.log.model, path, self._before[path], group=self.reports.group, mode=mode)
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -15,8 +15,9 @@ from pytest_gpucluster.plugin.expect import CheckFailed
 from pytest_gpucluster.plugin.item_result import Record, clean, clean_pair, is_clean, record_of
 from pytest_gpucluster.plugin.node_items import NodeItem
 from pytest_gpucluster.plugin.plan import Kind
-from pytest_gpucluster.plugin.summary import CLUSTER
 from pytest_gpucluster.report import junit
+from pytest_gpucluster.report.result import read_result
+from pytest_gpucluster.report.run_model import CLUSTER
 
 if TYPE_CHECKING:
     from pytest_gpucluster.plugin.plan import Problem
@@ -74,7 +75,8 @@ def enrich(
     plainly = record.as_dict()
     report.__dict__["gpucluster"] = plainly  # extra attributes travel with reports, through xdist too
     if report.when == "call" or not report.passed:
-        item.user_properties[:] = [*_foreign(item), *properties(plainly, session)]
+        asked = item.config.getoption("xmlpath", None)  # nobody else reads them
+        item.user_properties[:] = [*_foreign(item), *(properties(plainly, session) if asked else ())]
         report.user_properties = list(item.user_properties)
     if report.skipped and isinstance(
         report.longrepr, tuple
@@ -231,7 +233,7 @@ def properties(plainly: dict[str, Any], session: ClusterSession) -> list[tuple[s
     """Return the JUnit properties of an item: plain text, stable names."""
     info = session.inventory.get(plainly["node"])
     found = junit.properties(
-        plainly,
+        read_result(plainly),
         state=info.state if info is not None else "",
         reason=info.reason or "" if info is not None else "",
         simulated=session.cluster.simulated,

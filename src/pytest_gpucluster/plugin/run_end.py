@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_gpucluster.plugin.session import ClusterSession
-    from pytest_gpucluster.plugin.summary import Tally
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
 
@@ -27,8 +26,8 @@ class RunEnd:
     the exit status, and write again where it has changed.
     """
 
-    def __init__(self, session: ClusterSession, log: EventLog | None, reports: Reports, tally: Tally) -> None:
-        self.session, self.log, self.reports, self.tally = session, log, reports, tally
+    def __init__(self, session: ClusterSession, log: EventLog | None, reports: Reports) -> None:
+        self.session, self.log, self.reports = session, log, reports
         self.writers: list[Callable[[], None]] = []
         self.stating: list[Callable[[], None]] = []
         self.stated: int | None = None  # the exit status of the last `finish`
@@ -43,7 +42,7 @@ class RunEnd:
         self._known.update((*self.reports.problems.values(), *complaints))
         slurm = self.session.slurm
         record: dict[str, Any] = {
-            kind: self.tally.total(kind)
+            kind: self.log.model.totals[kind]
             for kind in ("passed", "failed", "error", "not checked", "not tested")
         }
         processes = dict(slurm.transport.started) if slurm else {}

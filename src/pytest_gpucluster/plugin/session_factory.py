@@ -41,10 +41,10 @@ from pytest_gpucluster.plugin.metrics_file import Gauges
 from pytest_gpucluster.plugin.plan import Selection, make_plan
 from pytest_gpucluster.plugin.session import ClusterSession, Controller, Worker
 from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_slurms_options, refuse_words
+from pytest_gpucluster.report import junit
 from pytest_gpucluster.report import step_logs as steps
 from pytest_gpucluster.report.atomic_write import Reports, is_stream
-from pytest_gpucluster.report.events import EventLog
-from pytest_gpucluster.report.run_model import read_log
+from pytest_gpucluster.report.events import EventLog, read_log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,7 +79,9 @@ def register(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore::pytest.PytestCacheWarning")
     config.stash[fixtures.SESSION] = session
     config.pluginmanager.register(fixtures, "gpucluster-fixtures")
-    config.pluginmanager.register(fixtures.session_plugin(session), "gpucluster-session")
+    config.pluginmanager.register(
+        fixtures.session_plugin(session, of_run(session, log)), "gpucluster-session"
+    )
     config.pluginmanager.register(hooks, "gpucluster-hooks")
     if options.wanted:
         config.pluginmanager.register(Drainage(config, session, log, options), "gpucluster-drain")
@@ -95,6 +97,15 @@ def register(config: pytest.Config) -> None:
         hooks.end.stating[:] = [gauges.write, hooks.write_junit, pages.write]
     if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
         config.args = [str(suites_path())]  # away from a checkout the suites of the package are meant
+
+
+def of_run(session: ClusterSession, log: EventLog | None) -> list[tuple[str, str]]:
+    """Return the properties of the run for pytest's JUnit file; an xdist worker writes none."""
+    if log is None:
+        return []
+    cluster = session.cluster
+    found = junit.run_properties(log.run, cluster.name, session.plan.selected, simulated=cluster.simulated)
+    return [(name, clean(value)) for name, value in found]
 
 
 def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSession, EventLog | None]:
@@ -132,14 +143,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     plan = make_plan(cluster, inventory, selection, reserved=reserved, on_trial=on_trial)
     check_min_nodes(option.min_nodes, plan.selected)
     run = time.strftime("%Y%m%dT%H%M%S") + f"-{os.getpid()}"
-    log = None
-    if not option.collectonly:
-        log = EventLog(Path(option.report_dir) / "events.jsonl", run, reports.group)
-        # taken from pytest, whose own file would have other names, and be readable by everybody
-        named, option.xmlpath = getattr(option, "xmlpath", None), None
-        option.junit = named or str(Path(option.report_dir) / "junit.xml")
-        take_away(Path(option.report_dir) / "report.html", "report-dir=DIR")
-        take_away(Path(option.junit), "junitxml=FILE")
+    log = None if option.collectonly else open_log(option, run, reports.group)
     session = Controller(cluster, inventory, plan, slurm)
     session.notes = notes
     session.reserved = reserved or frozenset()
@@ -153,6 +157,17 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     if on_trial and slurm is not None and log is not None:
         session.trial = Trial(little_patience(slurm), on_trial, durable(log), lock_of(slurm))
     return session, log
+
+
+def open_log(option: Any, run: str, group: int | None) -> EventLog:
+    """Open the event log, and take away what would pass for reports of this run, were it killed."""
+    folder = Path(option.report_dir)
+    log = EventLog(folder / "events.jsonl", run, group)
+    for name in ("report.html", "junit.xml"):
+        take_away(folder / name, "report-dir=DIR")
+    if named := getattr(option, "xmlpath", None):  # none with -p no:junitxml
+        make_private(Path(os.path.expandvars(named)).expanduser(), "junitxml=FILE", group)
+    return log
 
 
 def look_at_baseline(asked: str | None) -> None:
@@ -172,6 +187,18 @@ def take_away(path: Path, option: str) -> None:
             folder.remove(path.name)
     except FileNotFoundError:
         pass  # the folder is made at the end
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}: --{option} names another") from error
+
+
+def make_private(path: Path, option: str, group: int | None) -> None:
+    """Replace the file of an earlier run by an empty one with the mode of reports, which pytest will write to."""
+    take_away(path, option)
+    if is_stream(path):
+        return
+    try:
+        with contextlib.closing(Folder(path.parent, create=True, group=group)) as folder:
+            os.close(folder.open(path.name))
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}: --{option} names another") from error
 

@@ -1,23 +1,24 @@
-"""Counts and metrics of a run, and the tables that they make. Pure: results in, lines out."""
+"""The tables and lines of the terminal, made from the model of the run. Pure."""
 
 from __future__ import annotations
 
 import statistics
-import sys
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, NOT_TESTED
 from pytest_gpucluster.report.junit import RUN_SUITE
+from pytest_gpucluster.report.result import RED
+from pytest_gpucluster.report.run_model import CLUSTER
+from pytest_gpucluster.report.words import folded, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-CLUSTER = "(cluster)"  # row of the items that are about no single node
-RED = ("failed", "error")
+    from pytest_gpucluster.report.run_model import Run
+
 UNJUDGED = ("not checked", "not applicable")
 MAX_NAMES = 4
 MAX_WARNINGS = 20  # lines
@@ -37,146 +38,114 @@ def classify(when: str, outcome: str, message: str) -> str | None:
     return "passed" if when == "call" else None
 
 
-class Tally:
-    """What the run has seen so far."""
+def looked_at(run: Run, node: str) -> bool:
+    """Return True where an item of the node, or one that is about no single node, was executed."""
+    executed = ("passed", *RED)
+    suites = (*run.counts.get(node, {}).values(), *run.counts.get(CLUSTER, {}).values())
+    return any(counter[outcome] for counter in suites for outcome in executed)
 
-    def __init__(self) -> None:
-        self.counts: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-        self.metrics: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
-        self.curves: list[dict[str, Any]] = []
-        self.cells: dict[str, list[dict[str, Any]]] = defaultdict(list)  # title -> cells of suites' tables
-        self.unjudged: dict[str, dict[str, dict[str, set[str]]]] = defaultdict(
-            lambda: defaultdict(lambda: defaultdict(set))
-        )  # kind -> why -> check -> nodes
-        self.advisories: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)  # (check, text) -> nodes
 
-    def add(self, record: dict[str, Any], outcome: str, message: str) -> None:
-        """Count one item: its record as plain types, its outcome, and why."""
-        self.counts[record["node"] or CLUSTER][record["suite"]][outcome] += 1
-        where = record["node"] or CLUSTER
-        self.curves.extend(record.get("curves", ()))
-        for put in record.get("cells", ()):
-            self.cells[put["title"]].append(put)
-        if outcome in UNJUDGED:
-            why = message.removeprefix(NOT_CHECKED).removeprefix(NOT_APPLICABLE)
-            self.unjudged[outcome][why][record["check"]].add(where)
-        for verdict in record.get("verdicts", ()):
-            for advisory in verdict.get("advisories", ()):
-                part = advisory["part"].partition(" (")[0]
-                text = f"{part}: measured {advisory['measured']}, expected {advisory['expected']}"
-                self.advisories[record["check"], text][where] = None
-        for metric in (metric for metric in record["metrics"] if not metric.get("detail")):
-            # the UUID is in the event log; one text for all metrics of a place, which may be many millions
-            place = sys.intern(f"{where} {metric['device'].partition(' (')[0]}".strip())
-            self.metrics[metric["name"], metric["unit"]].append((metric["value"], place))
+def node_table(run: Run) -> list[str]:
+    """Draw nodes by suites; nodes with the same cells share a row. Bad rows come last, nearest to the prompt.
 
-    def total(self, *outcomes: str) -> int:
-        """Return how many items ended so."""
-        return sum(
-            counter[outcome]
-            for suites in self.counts.values()
-            for counter in suites.values()
-            for outcome in outcomes
+    Suites of which nothing applies share one line below.
+    """
+    suites = [suite for suite in run.suites if any(_applies(row.get(suite)) for row in run.counts.values())]
+    rows: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for node, by_suite in run.counts.items():
+        if any(suite in by_suite for suite in suites):
+            rows[tuple(cell(by_suite.get(suite, Counter())) for suite in suites)].append(node)
+    ordered = sorted(rows.items(), key=lambda row: any("FAILED" in c or "ERROR" in c for c in row[0]))
+    body = [(folded(nodes), *cells) for cells, nodes in ordered]
+    table = tabulate(body, headers=("nodes", *suites), disable_numparse=True).splitlines() if body else []
+    aside = ", ".join(suite for suite in run.suites if suite not in suites)
+    return [*table, f"not applicable here: {aside} (-v says why)"] if aside else table
+
+
+def _applies(counter: Counter[str] | None) -> bool:
+    """Whether anything of a suite was more than not applicable."""
+    return counter is not None and counter.total() > counter["not applicable"]
+
+
+def metric_table(run: Run, *, constant: bool = True) -> list[str]:
+    """Draw one row a metric: how many values, least, median and greatest, and where the ends were measured.
+
+    `constant` False leaves out what is the same everywhere, but for a line that counts it.
+    """
+    found: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
+    for result in run.results:
+        for it in result.metrics:
+            if not it.detail:
+                place = f"{result.node or CLUSTER} {it.device.partition(' (')[0]}".strip()
+                found[it.name, it.unit].append((float(it.value), place))
+    rows, alike = [], 0
+    for (name, unit), values in sorted(found.items()):
+        low, high = min(values), max(values)
+        if not constant and low[0] == high[0] and len(values) > 1:
+            alike += 1
+            continue
+        spread: tuple[str, ...] = ()  # one value is said once
+        if len(values) > 1:
+            middle = statistics.median(value for value, _ in values)
+            spread = (number(middle), number(high[0]), high[1])
+        rows.append((name, unit, len(values), number(low[0]), low[1], *spread))
+    headers = ("metric", "unit", "n", "min", "at", "median", "max", "at")
+    table = tabulate(rows, headers=headers, disable_numparse=True).splitlines() if rows else []
+    return [*table, f"{alike} more metrics are the same everywhere (-v shows them)"] if alike else table
+
+
+def suite_tables(run: Run) -> list[list[str]]:
+    """Draw the tables that suites have filled; rows and columns by their place, notes below."""
+    return [[title, *draw_cells(cells)] for title, cells in run.cells.items()]
+
+
+def only_reason(run: Run) -> str:
+    """Return the one reason of all that was not judged; '' where there are several, or none."""
+    reasons = {why for kind in UNJUDGED for why in run.unjudged.get(kind, ())}
+    return reasons.pop() if len(reasons) == 1 else ""
+
+
+def unjudged_on(run: Run, check: str, why: str) -> set[str]:
+    """Return the nodes on which a check was not checked for this reason."""
+    return run.unjudged.get("not checked", {}).get(why, {}).get(check, set())
+
+
+def unjudged_lines(run: Run, kind: str) -> list[str]:
+    """Say what was not checked or not applicable, and why: one line a reason, checks and nodes folded."""
+    lines = []
+    for why, checks in run.unjudged.get(kind, {}).items():
+        names = sorted(checks)
+        shown = ", ".join(names[:MAX_NAMES]) + (
+            f" and {len(names) - MAX_NAMES} more" if names[MAX_NAMES:] else ""
         )
+        lines.append(f"{kind}: {shown} on {folded(sorted(set().union(*checks.values())))}: {why}")
+    return lines
 
-    def looked_at(self, node: str) -> bool:
-        """Return True where an item of the node, or one that is about no single node, was executed."""
-        executed = ("passed", *RED)
-        suites = (*self.counts.get(node, {}).values(), *self.counts.get(CLUSTER, {}).values())
-        return any(counter[outcome] for counter in suites for outcome in executed)
 
-    def unjudged_on(self, check: str, why: str) -> set[str]:
-        """Return the nodes on which a check was not checked for this reason."""
-        return self.unjudged["not checked"][why][check]
+def advisory_lines(run: Run) -> list[str]:
+    """Write the warnings that fail no check: one line for each text, nodes folded."""
+    lines = [
+        f"warning: {check} on {folded(row.nodes)}: {part}: measured {row.measured}, expected {row.expected}"
+        for (check, part, *_), row in run.warnings.items()
+    ]
+    rest = len(lines) - MAX_WARNINGS
+    more = f"warning: {rest} more kinds: see report.html"
+    return [*lines[:MAX_WARNINGS], more] if rest > 0 else lines
 
-    def node_table(self) -> list[str]:
-        """Draw nodes by suites; nodes with the same cells share a row. Bad rows come last, nearest to the prompt.
 
-        Suites of which nothing applies share one line below.
-        """
-        known = sorted({suite for row in self.counts.values() for suite in row})
-        suites = [
-            suite for suite in known if any(self._applies(row.get(suite)) for row in self.counts.values())
-        ]
-        rows: dict[tuple[str, ...], list[str]] = defaultdict(list)
-        for node, by_suite in self.counts.items():
-            if any(suite in by_suite for suite in suites):
-                rows[tuple(cell(by_suite.get(suite, Counter())) for suite in suites)].append(node)
-        ordered = sorted(rows.items(), key=lambda row: any("FAILED" in c or "ERROR" in c for c in row[0]))
-        body = [(fold(nodes), *cells) for cells, nodes in ordered]
-        table = tabulate(body, headers=("nodes", *suites), disable_numparse=True).splitlines() if body else []
-        aside = ", ".join(suite for suite in known if suite not in suites)
-        return [*table, f"not applicable here: {aside} (-v says why)"] if aside else table
-
-    @staticmethod
-    def _applies(counter: Counter[str] | None) -> bool:
-        """Whether anything of a suite was more than not applicable."""
-        return counter is not None and counter.total() > counter["not applicable"]
-
-    def metric_table(self, *, constant: bool = True) -> list[str]:
-        """Draw one row a metric: how many values, least, median and greatest, and where the ends were measured.
-
-        `constant` False leaves out what is the same everywhere, but for a line that counts it.
-        """
-        rows, alike = [], 0
-        for (name, unit), values in sorted(self.metrics.items()):
-            low, high = min(values), max(values)
-            if not constant and low[0] == high[0] and len(values) > 1:
-                alike += 1
-                continue
-            spread: tuple[str, ...] = ()  # one value is said once
-            if len(values) > 1:
-                middle = statistics.median(value for value, _ in values)
-                spread = (number(middle), number(high[0]), high[1])
-            rows.append((name, unit, len(values), number(low[0]), low[1], *spread))
-        headers = ("metric", "unit", "n", "min", "at", "median", "max", "at")
-        table = tabulate(rows, headers=headers, disable_numparse=True).splitlines() if rows else []
-        return [*table, f"{alike} more metrics are the same everywhere (-v shows them)"] if alike else table
-
-    def suite_tables(self) -> list[list[str]]:
-        """Draw the tables that suites have filled; rows and columns by their place, notes below."""
-        return [[title, *draw_cells(cells)] for title, cells in self.cells.items()]
-
-    def only_reason(self) -> str:
-        """Return the one reason of all that was not judged; '' where there are several, or none."""
-        reasons = {why for kinds in self.unjudged.values() for why in kinds}
-        return reasons.pop() if len(reasons) == 1 else ""
-
-    def unjudged_lines(self, kind: str) -> list[str]:
-        """Say what was not checked or not applicable, and why: one line a reason, checks and nodes folded."""
-        lines = []
-        for why, checks in self.unjudged[kind].items():
-            names = sorted(checks)
-            shown = ", ".join(names[:MAX_NAMES]) + (
-                f" and {len(names) - MAX_NAMES} more" if names[MAX_NAMES:] else ""
-            )
-            lines.append(f"{kind}: {shown} on {fold(sorted(set().union(*checks.values())))}: {why}")
-        return lines
-
-    def advisory_lines(self) -> list[str]:
-        """Write the warnings that fail no check: one line for each text, nodes folded."""
-        lines = [
-            f"warning: {check} on {fold(nodes)}: {text}" for (check, text), nodes in self.advisories.items()
-        ]
-        rest = len(lines) - MAX_WARNINGS
-        more = f"warning: {rest} more kinds: see report.html"
-        return [*lines[:MAX_WARNINGS], more] if rest > 0 else lines
-
-    def coverage(self, tested: int, selected: int) -> str:
-        """Say in a line how much was really judged."""
-        items = sum(
-            counter.total()
-            for suites in self.counts.values()
-            for suite, counter in suites.items()
-            if suite != RUN_SUITE  # an entry of a node is no check
-        )
-        parts = [f"{self.total('passed', 'failed')} of {items} checks judged"]
-        parts += [
-            f"{count} {kind}"
-            for kind in (*_SKIPS.values(), "error", "skipped")
-            if (count := self.total(kind))
-        ]
-        return f"coverage: {', '.join(parts)}; {tested} of {selected} nodes tested"
+def coverage(run: Run, tested: int, selected: int) -> str:
+    """Say in a line how much was really judged."""
+    items = sum(
+        counter.total()
+        for suites in run.counts.values()
+        for suite, counter in suites.items()
+        if suite != RUN_SUITE  # an entry of a node is no check
+    )
+    parts = [f"{run.totals['passed'] + run.totals['failed']} of {items} checks judged"]
+    parts += [
+        f"{count} {kind}" for kind in (*_SKIPS.values(), "error", "skipped") if (count := run.totals[kind])
+    ]
+    return f"coverage: {', '.join(parts)}; {tested} of {selected} nodes tested"
 
 
 def draw_cells(cells: Iterable[dict[str, Any]]) -> list[str]:
@@ -206,16 +175,3 @@ def cell(counter: Counter[str]) -> str:
         "not tested": "not tested",
     }
     return ", ".join(f"{counter[kind]} {word}" for kind, word in shown.items() if counter[kind]) or "-"
-
-
-def number(value: float) -> str:
-    """Write a metric with four significant digits, whole numbers whole."""
-    return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"
-
-
-def fold(nodes: Iterable[str]) -> str:
-    """Fold node names; the row of the cluster keeps its name."""
-    names = list(nodes)
-    real = [name for name in names if name != CLUSTER]
-    parts = ([hostlist.fold(real)] if real else []) + ([CLUSTER] if len(real) < len(names) else [])
-    return " ".join(parts)

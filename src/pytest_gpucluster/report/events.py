@@ -21,18 +21,21 @@ from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.report.atomic_write import harmless
+from pytest_gpucluster.report.run_model import Run, read_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
 
 _ENCODER = json.JSONEncoder(allow_nan=False)  # json.dumps makes a new one each time
-FRAME = ("start", "nodes", "finish")  # what is known of a run whose results are lost
 
 
 class EventLog:
-    """Appends events to one file. Safe to use from several threads."""
+    """Appends events to one file. Safe to use from several threads.
+
+    `model` has read all of them, also those that a full disk has taken.
+    """
 
     def __init__(self, path: Path, run: str, group: int | None = None) -> None:
         self.path, self.run = path, run
@@ -49,9 +52,7 @@ class EventLog:
                 f"cannot write the event log {path}: {error.strerror}: --report-dir=DIR names another folder"
             ) from error
         self.failed = ""
-        self.frame: dict[
-            str, dict[str, Any]
-        ] = {}  # the last event of each kind of FRAME, also where the disk is full
+        self.model = Run()
         self._cut = False  # the last line is not whole
 
     def _take_over(self) -> None:
@@ -76,13 +77,13 @@ class EventLog:
         """
         plain = {**redact.everything(fields, harmless), **(record or {})}
         whole = {"time": round(time.time(), 3), "run": self.run, "event": event, **plain}
-        if event in FRAME:
-            self.frame[event] = whole
         line = strict_json(whole)
         with self._lock:
+            if self._file.closed:
+                return
+            self.model.take(jsontext.loads(line))  # as a reader of the log has it
             try:
-                if not self._file.closed:
-                    self._append(line.encode() + b"\n")
+                self._append(line.encode() + b"\n")
             except OSError as error:
                 self.failed = f"{self.path}: {error.strerror}"
 
@@ -126,6 +127,11 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
                 continue
             if isinstance(event, dict):
                 yield event
+
+
+def read_log(path: Path, **readers: Callable[[dict[str, Any]], None]) -> Run:
+    """Read an event log as read_run() reads its events; OSError where it cannot be opened."""
+    return read_run(read_events(path), **readers)
 
 
 def run_of(path: Path) -> str:

@@ -1,6 +1,6 @@
 """The HTML report: one file, no network, made from the events of a run alone, so also of one that was killed.
 
-    write(read_events(path), Path("report.html"))
+    write(read_log(path), Path("report.html"))
 
 What nodes say is escaped by jinja2, freed of control characters and cut; the page's policy lets nothing but its own
 script run. A thousand nodes that fail alike are one section with a folded node list.
@@ -27,7 +27,8 @@ from pytest_gpucluster.report import svg
 from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.html_figures import SMALL_FLEET, bandwidth, numbers
 from pytest_gpucluster.report.regression import Compared, ShownComparison
-from pytest_gpucluster.report.run_model import ACTIONS, CLUSTER, RED, STATES, as_dict, as_list, read_run
+from pytest_gpucluster.report.result import RED, as_dict, as_list
+from pytest_gpucluster.report.run_model import ACTIONS, CLUSTER, STATES
 from pytest_gpucluster.report.words import clock, count, counted, folded, number
 
 if TYPE_CHECKING:
@@ -56,19 +57,18 @@ _SHOWN = ("time", "run", "event", "node", "nodes")  # have columns of their own
 
 
 def write(
-    events: Iterable[dict[str, Any]],
+    run: Run,
     path: Path,
     *,
     comparison: ShownComparison | None = None,
     group: int | None = None,
 ) -> None:
     """Write the report of one run to `path`, whole or not at all. GpuClusterError where that cannot be."""
-    write_whole(path, render(events, comparison=comparison).encode(), group=group)
+    write_whole(path, render(run, comparison=comparison).encode(), group=group)
 
 
-def render(events: Iterable[dict[str, Any]], *, comparison: ShownComparison | None = None) -> str:
+def render(run: Run, *, comparison: ShownComparison | None = None) -> str:
     """Return the report as text."""
-    run = read_run(events)
     anchors = {id(group): f"g{number}" for number, group in enumerate(_ordered(run), 1)}
     style, script = _resource("report.css"), _resource("report.js")
     page = _template().render(

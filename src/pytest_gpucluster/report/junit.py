@@ -1,7 +1,7 @@
-"""JUnit in the xunit2 flavour, as Jenkins and GitLab read it: the names, the properties, and a file from events. Pure.
+"""JUnit in the xunit2 flavour, as Jenkins and GitLab read it: the names, the properties, and the file of a run. Pure.
 
-`write` makes the file from the events of a run: at its end, and again (`gpucluster report`), also of a run that was
-killed. A testcase is called
+`write` makes the file at the end of a run, and again from its log (`gpucluster report`), also of a run that was killed.
+One testcase at a time is in memory. A testcase is called
 
     classname gpucluster.SUITE.NODE (NODE is `cluster` for an item about no single node), name TEST[PARAMETERS]
 
@@ -14,19 +14,22 @@ run again (pytest-rerunfailures) keeps its earlier attempts, as flakyFailure whe
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import re
 import xml.etree.ElementTree as ET
-from collections import defaultdict
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import escape
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.report.atomic_write import write_whole
-from pytest_gpucluster.report.run_model import RED, as_dict, as_list, read_run
+from pytest_gpucluster.report.result import as_dict, as_list
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from pytest_gpucluster.report.result import Result
     from pytest_gpucluster.report.run_model import Run
 
 SUITE_NAME = "pytest"  # what pytest calls it where nobody sets junit_suite_name
@@ -34,6 +37,7 @@ RUN_SUITE, NODE_TEST = "run", "test_available"
 RUN_CASE = (f"gpucluster.{RUN_SUITE}.cluster", "test_finished")
 MAX_FINDINGS = 20
 _ILLEGAL = re.compile("[^\t\n\r -~\x80-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_IN_ATTRIBUTES = {'"': "&quot;", "\r": "&#13;", "\n": "&#10;", "\t": "&#09;"}
 _TAGS = {"failed": "failure", "error": "error"}
 
 
@@ -65,35 +69,29 @@ def name(nodeid: str, node: str) -> str:
 
 
 def properties(
-    result: Mapping[str, Any], *, state: str = "", reason: str = "", simulated: bool = False
+    result: Result, *, state: str = "", reason: str = "", simulated: bool = False
 ) -> list[tuple[str, str]]:
-    """Return the properties of an item from the plain types of its record: stable names, plain text.
-
-    `state` and `reason` are Slurm's of the item's node.
-    """
-    found = [("suite", result["suite"]), ("check", result["check"])]
-    optional = [("node", result["node"]), ("slurm_state", state), ("slurm_reason", reason)]
+    """Return the properties of an item: stable names, plain text. `state` and `reason` are Slurm's of its node."""
+    found = [("suite", result.suite), ("check", result.check)]
+    optional = [("node", result.node), ("slurm_state", state), ("slurm_reason", reason)]
     found += [(key, value) for key, value in optional if value]
     if simulated:
         found.append(("simulated", "true"))
-    for verdict in result.get("verdicts", ()):
-        findings = verdict["findings"]
-        if findings:
-            found.append(("action", verdict["action"]))
-        named = (("finding", findings), ("warning", verdict.get("advisories", ())))
+    for verdict in result.verdicts:
+        if verdict.findings:
+            found.append(("action", verdict.action))
         found += [
-            (kind, f"{it['part']}: measured {it['measured']}, expected {it['expected']}")
-            for kind, told in named
-            for it in told[:MAX_FINDINGS]
+            (kind, f"{it.part}: measured {it.measured}, expected {it.expected}")
+            for kind, deviations in (("finding", verdict.findings), ("warning", verdict.advisories))
+            for it in deviations[:MAX_FINDINGS]
         ]
-    for metric in result.get("metrics", ()):
-        device = f"[{metric['device']}]" if metric["device"] else ""
-        found.append((f"metric {metric['name']}{device}", f"{_number(metric['value'])} {metric['unit']}"))
+    for metric in result.metrics:
+        device = f"[{metric.device}]" if metric.device else ""
+        value = (
+            metric.value if isinstance(metric.value, str) else f"{metric.value:g}"
+        )  # NaN is a text in the log
+        found.append((f"metric {metric.name}{device}", f"{value} {metric.unit}"))
     return found
-
-
-def _number(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:g}"  # the event log writes NaN as a text
 
 
 def run_properties(run: str, cluster: str, nodes: Iterable[str], *, simulated: bool) -> list[tuple[str, str]]:
@@ -102,112 +100,137 @@ def run_properties(run: str, cluster: str, nodes: Iterable[str], *, simulated: b
     return [*found, ("simulated", "true")] if simulated else found
 
 
-def write(events: Iterable[dict[str, Any]], path: Path, *, group: int | None = None) -> None:
-    """Write the JUnit file of a run's events (report.events.read_events), also of a run that was killed.
+def write(run: Run, path: Path, *, group: int | None = None) -> None:
+    """Write the JUnit file of a run, also of one that was killed; GpuClusterError where it cannot be written.
 
     A run without a `finish` event, or one that finished with complaints, has a testcase in error that says so.
-    GpuClusterError where the file cannot be written.
     """
-    root = tree(events)
-    ET.indent(root, " ")
-    root.tail = "\n"
-    save(root, path, group=group)
+    write_whole(path, pieces(run), group=group)
 
 
-def save(root: ET.Element, path: Path, *, group: int | None = None) -> None:
-    """Write a document whole; GpuClusterError where it cannot be written."""
-    write_whole(path, ET.tostring(root, encoding="utf-8", xml_declaration=True), group=group)
-
-
-def tree(events: Iterable[dict[str, Any]]) -> ET.Element:
-    """Return the `testsuites` element of a run's events."""
-    results: list[dict[str, Any]] = []
-    reruns: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    run = read_run(events, result=results.append, rerun=lambda event: reruns[event["nodeid"]].append(event))
-    red = {result["nodeid"] for result in results if result["outcome"] in RED}
-    cases = [
-        _case(run, result, reruns.pop(result["nodeid"], ()))
-        for result in results
-        # what passed before its teardown broke is one testcase, and that is red
-        if result["outcome"] in RED or result["nodeid"] not in red
-    ]
-    start = run.start
+def pieces(run: Run) -> Iterator[bytes]:
+    """Return the file of a run piece by piece."""
+    start, red = run.start, {result.nodeid for result in run.results if result.red}
+    # what passed before its teardown broke is one testcase, and that is red
+    results = [result for result in run.results if result.red or result.nodeid not in red]
+    ends = [_TAGS.get(result.outcome, "skipped") for result in results if result.outcome != "passed"]
+    troubles = _troubles(run)
+    counts = {
+        "errors": ends.count("error") + len(troubles),
+        "failures": ends.count("failure"),
+        "skipped": ends.count("skipped"),
+        "tests": len(results) + len(troubles),
+    }
     nodes = [str(node) for node in as_list(run.nodes.get("selected"))]
-    simulated = run.simulated
     of_run = run_properties(
-        str(start.get("run", "")), str(start.get("cluster", "")), nodes, simulated=simulated
+        str(start.get("run", "")), str(start.get("cluster", "")), nodes, simulated=run.simulated
     )
     began = dt.datetime.fromtimestamp(run.began or 0.0, tz=dt.timezone.utc).isoformat()
-    return document([*cases, *_troubles(run)], of_run if start else [], seconds=run.seconds, timestamp=began)
+    return document(
+        itertools.chain(_cases(run, results), troubles),
+        counts,
+        of_run if start else [],
+        seconds=run.seconds,
+        timestamp=began,
+    )
 
 
 def document(
-    cases: Sequence[ET.Element], properties: Iterable[Iterable[Any]], *, seconds: float, timestamp: str = ""
-) -> ET.Element:
-    """Return the `testsuites` element around testcases."""
-    root = ET.Element("testsuites", name="pytest tests")
-    suite = ET.SubElement(root, "testsuite", name=SUITE_NAME)
-    for many, one in (("errors", "error"), ("failures", "failure"), ("skipped", "skipped")):
-        suite.set(many, str(sum(case.find(one) is not None for case in cases)))
-    suite.attrib |= {"tests": str(len(cases)), "time": f"{seconds:.3f}"}
-    if timestamp:
-        suite.set("timestamp", timestamp)
-    if pairs := list(properties):
-        suite.append(_properties(pairs))
-    suite.extend(cases)
-    return root
-
-
-def _case(run: Run, result: Mapping[str, Any], reruns: Iterable[Mapping[str, Any]]) -> ET.Element:
-    node, outcome, message = result["node"], result["outcome"], str(result["message"])
-    case = _testcase(classname(result["suite"], node), name(result["nodeid"], node), result["seconds"])
-    known = as_dict(as_dict(run.nodes.get("slurm")).get(node))
-    pairs = properties(
-        result, state=known.get("state", ""), reason=known.get("reason", ""), simulated=run.simulated
+    cases: Iterable[str],
+    counts: Mapping[str, int],
+    properties: Iterable[Iterable[Any]],
+    *,
+    seconds: float,
+    timestamp: str = "",
+    indented: bool = True,
+) -> Iterator[bytes]:
+    """Yield the pieces of a file around testcases. `counts`: attributes of the `testsuite`."""
+    about = {"name": SUITE_NAME, **counts, "time": f"{seconds:.3f}"} | (
+        {"timestamp": timestamp} if timestamp else {}
     )
-    case.append(_properties([*result.get("properties", ()), *pairs]))
-    if annotation := result.get("annotation"):
-        case.append(_text("system-out", "\n".join(annotation)))
-    case.extend(interim(event, red=outcome in RED) for event in reruns)
-    if outcome in RED:
-        told = message if outcome == "failed" else f'failed on {result["phase"]} with "{message}"'
-        case.append(_text(_TAGS[outcome], result.get("text") or message, message=told))
+    end, level = ("\n", 1) if indented else ("", None)
+    yield f"<?xml version='1.0' encoding='utf-8'?>\n<testsuites name=\"pytest tests\">{end}".encode()
+    yield f"{' ' * (level or 0)}<testsuite{_attributes(about)}>{end}".encode()
+    yield _properties(properties, level and level + 1).encode()
+    yield from (case.encode() for case in cases)
+    yield f"{' ' * (level or 0)}</testsuite>{end}</testsuites>{end}".encode()
+
+
+def _cases(run: Run, results: Iterable[Result]) -> Iterator[str]:
+    slurm, reruns = as_dict(run.nodes.get("slurm")), dict(run.reruns)
+    for result in results:
+        known = as_dict(slurm.get(result.node))
+        state, reason = known.get("state", ""), known.get("reason", "")
+        pairs = properties(result, state=state, reason=reason, simulated=run.simulated)
+        inside = _ends(result, reruns.pop(result.nodeid, ()))
+        called = name(result.nodeid, result.node)
+        yield _testcase(
+            classname(result.suite, result.node), called, result.seconds, [*result.properties, *pairs], inside
+        )
+
+
+def _ends(result: Result, reruns: Iterable[Result]) -> list[ET.Element]:
+    """Return what a testcase holds below its properties."""
+    found = [_text("system-out", "\n".join(result.annotation))] if result.annotation else []
+    found += [interim(rerun, red=result.red) for rerun in reruns]
+    outcome, message = result.outcome, result.message
+    if result.red:
+        told = message if outcome == "failed" else f'failed on {result.phase} with "{message}"'
+        found.append(_text(_TAGS[outcome], result.text or message, message=told))
     elif outcome != "passed":
-        case.append(_text("skipped", message, type="pytest.skip", message=message))
-    return case
+        found.append(_text("skipped", message, type="pytest.skip", message=message))
+    return found
 
 
-def _troubles(run: Run) -> Iterator[ET.Element]:
-    """Yield the testcase that says why the run as a whole is no success; nothing where it is one."""
+def _troubles(run: Run) -> list[str]:
+    """Return the testcase that says why the run as a whole is no success; nothing where it is one."""
     if run.finish is None:
         told = ["the run did not finish: it was killed, and what it had not come to is not tested"]
     else:
-        told = [str(complaint) for complaint in run.finish.get("complaints", ())]
-    if told:
-        case = _testcase(*RUN_CASE, 0.0)
-        case.append(_text("error", "\n".join(told), message=told[0]))
-        yield case
+        told = [str(complaint) for complaint in as_list(run.finish.get("complaints"))]
+    if not told:
+        return []
+    return [_testcase(*RUN_CASE, 0.0, [], [_text("error", "\n".join(told), message=told[0])])]
 
 
-def interim(rerun: Mapping[str, Any], *, red: bool) -> ET.Element:
-    """Return the element of an attempt that does not decide, from its `rerun` event. `red`: the last one is red."""
-    kind = "Failure" if rerun["phase"] == "call" else "Error"
-    element = _text(f"{'rerun' if red else 'flaky'}{kind}", "", message=str(rerun["message"]), type="rerun")
-    element.append(_text("stackTrace", str(rerun.get("text") or rerun["message"])))
-    if annotation := rerun.get("annotation"):
-        element.append(_text("system-out", "\n".join(annotation)))
+def interim(rerun: Result, *, red: bool) -> ET.Element:
+    """Return the element of an attempt that does not decide. `red`: the last one is red."""
+    kind = "Failure" if rerun.phase == "call" else "Error"
+    element = _text(f"{'rerun' if red else 'flaky'}{kind}", "", message=rerun.message, type="rerun")
+    element.append(_text("stackTrace", rerun.text or rerun.message))
+    if rerun.annotation:
+        element.append(_text("system-out", "\n".join(rerun.annotation)))
     return element
 
 
-def _testcase(of: str, called: str, seconds: float) -> ET.Element:
-    return ET.Element("testcase", classname=xml_text(of), name=xml_text(called), time=f"{seconds:.3f}")
+def _testcase(
+    of: str, called: str, seconds: float, pairs: Iterable[Iterable[Any]], inside: Iterable[ET.Element]
+) -> str:
+    """Return the lines of a testcase, which has properties or something else inside."""
+    head = _attributes({"classname": of, "name": called, "time": f"{seconds:.3f}"})
+    return f"  <testcase{head}>\n{_properties(pairs, 3)}{''.join(map(_indented, inside))}  </testcase>\n"
 
 
-def _properties(pairs: Iterable[Iterable[Any]]) -> ET.Element:
-    element = ET.Element("properties")
-    for key, value in pairs:
-        ET.SubElement(element, "property", name=xml_text(str(key)), value=xml_text(str(value)))
-    return element
+def _indented(element: ET.Element) -> str:
+    """Return the lines of an element of a testcase."""
+    ET.indent(element, " ", level=3)
+    return f"   {ET.tostring(element, encoding='unicode')}\n"
+
+
+def _properties(pairs: Iterable[Iterable[Any]], level: int | None) -> str:
+    """Return the lines of an item's or a file's properties; without a level they are one line."""
+    pad, end = ("\n" + " " * level, "\n") if level else ("", "")
+    inside = "".join(f"{pad}{' ' * bool(level)}{_property(str(key), str(value))}" for key, value in pairs)
+    return inside and f"{pad[1:]}<properties>{inside}{pad}</properties>{end}"
+
+
+@lru_cache(1 << 14)  # most are the same for many items
+def _property(key: str, value: str) -> str:
+    return f"<property{_attributes({'name': key, 'value': value})} />"
+
+
+def _attributes(pairs: Mapping[str, object]) -> str:
+    return "".join(f' {key}="{escape(xml_text(str(value)), _IN_ATTRIBUTES)}"' for key, value in pairs.items())
 
 
 def _text(tag: str, text: str, **attributes: str) -> ET.Element:

@@ -24,6 +24,7 @@ from junitparser import Error, Failure, JUnitXmlError, Skipped, xunit2
 
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report import junit
+from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.junit import NODE_TEST, RUN_SUITE
 
 if TYPE_CHECKING:
@@ -229,10 +230,15 @@ def _property(suite: Any, name: str) -> str:
 
 def _write(cases: list[Any], suites: list[Any], out: Path, group: int | None) -> None:
     pairs = {(found.name, found.value): None for suite in suites for found in suite.properties()}
-    root = junit.document(
-        [ET.fromstring(case.tostring()) for case in cases],  # noqa: S314 - written by junitparser
+    found = [ET.fromstring(case.tostring()) for case in cases]  # noqa: S314 - written by junitparser
+    tags = {"errors": "error", "failures": "failure", "skipped": "skipped"}
+    counts = {many: sum(case.find(one) is not None for case in found) for many, one in tags.items()}
+    pieces = junit.document(
+        (ET.tostring(case, encoding="unicode") for case in found),
+        {**counts, "tests": len(found)},
         pairs,
         seconds=sum(case.time or 0.0 for case in cases),
         timestamp=min((suite.timestamp for suite in suites if suite.timestamp), default=""),
+        indented=False,
     )
-    junit.save(root, out, group=group)
+    write_whole(out, pieces, group=group)

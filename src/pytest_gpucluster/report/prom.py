@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,14 @@ from prometheus_client.registry import Collector
 
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.atomic_write import write_whole
-from pytest_gpucluster.report.run_model import RED, read_run
+from pytest_gpucluster.report.result import RED
+from pytest_gpucluster.report.run_model import CLUSTER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from pytest_gpucluster.report.result import LoggedMetric, Result
     from pytest_gpucluster.report.run_model import Run
 
 __all__ = ["read", "render", "write"]
@@ -61,38 +63,57 @@ _CONTROL = re.compile(r"[^ -~\x80-\ud7ff\ue000-\U0010ffff\n]")
 _Labels = tuple[tuple[str, str], ...]
 
 
-class _Page:
-    """Families of gauges, in the order of their first sample; one value per name and set of labels."""
-
-    def __init__(self) -> None:
-        self._help: dict[str, str] = {}
-        self._values: dict[str, dict[_Labels, float]] = defaultdict(dict)
-
-    def gauge(self, name: str, about: str, value: float, **labels: str) -> None:
-        """Put one sample. The same series again replaces it: the collector refuses a file with two."""
-        self._help.setdefault(name, about)
-        self._values[name][tuple(labels.items())] = value
-
-    def pieces(self, cluster: str) -> Iterator[bytes]:
-        """Yield the text of one family after the other, so that the samples of one at a time are objects."""
-        for name, about in self._help.items():
-            family = GaugeMetricFamily(name, _shown(about))
-            for labels, value in self._values[name].items():
-                family.samples.append(Sample(name, _labels((("cluster", cluster), *labels)), value))
-            registry = CollectorRegistry()
-            registry.register(_Family(family))
-            yield generate_latest(registry)
-
-
 class _Family(Collector):
-    """Satisfies the registry as the source of one family."""
+    """The gauges of one name. Samples are made while they are written, so those of one family at a time are objects.
 
-    def __init__(self, family: GaugeMetricFamily) -> None:
-        self._family = family
+    `sample` makes value and labels of one of `sources`.
+    """
+
+    def __init__(self, name: str, about: str, sample: Callable[..., tuple[float, dict[str, str]]]) -> None:
+        self.name, self._about, self._sample = name, about, sample
+        self.sources: list[tuple[Any, ...]] = []
+        self._cluster = ""
+
+    def text(self, cluster: str) -> bytes:
+        """Return the text of the family."""
+        self._cluster = cluster
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return the family."""
-        return [self._family]
+        """Return the samples. The same series again replaces the first: node_exporter refuses a file with two."""
+        family = GaugeMetricFamily(self.name, _shown(self._about))
+        values: dict[_Labels, float] = {}
+        for source in self.sources:
+            value, labels = self._sample(*source)
+            values[tuple(labels.items())] = value
+        for pairs, value in values.items():
+            family.samples.append(Sample(self.name, _labels((("cluster", self._cluster), *pairs)), value))
+        return [family]
+
+
+class _Page:
+    """Families in the order of their first samples."""
+
+    def __init__(self) -> None:
+        self.families: dict[str, _Family] = {}
+
+    def add(
+        self,
+        name: str,
+        about: str,
+        *source: Any,
+        sample: Callable[..., tuple[float, dict[str, str]]] = lambda value, labels: (value, labels),
+    ) -> None:
+        """Put one sample: `source` is what `sample` makes it of, else its value and labels."""
+        if name not in self.families:
+            self.families[name] = _Family(name, about, sample)
+        self.families[name].sources.append(source)
+
+    def gauge(self, name: str, about: str, value: float, **labels: str) -> None:
+        """Put one sample."""
+        self.add(name, about, value, labels)
 
 
 def _labels(pairs: _Labels) -> dict[str, str]:
@@ -105,19 +126,12 @@ def _shown(text: str) -> str:
     return _CONTROL.sub("?", text)
 
 
-def write(
-    events: Iterable[dict[str, Any]],
-    path: Path,
-    before: str,
-    *,
-    group: int | None = None,
-    mode: int | None = None,
-) -> None:
-    """Write the metrics of a run's events; the time of the last success is carried over from the page `before`.
+def write(run: Run, path: Path, before: str, *, group: int | None = None, mode: int | None = None) -> None:
+    """Write the metrics of a run; the time of the last success is carried over from the page `before`.
 
     GpuClusterError where the file cannot be written.
     """
-    write_whole(path, _pieces(events, before), group=group, mode=mode)
+    write_whole(path, _pieces(run, before), group=group, mode=mode)
 
 
 def read(path: Path) -> str:
@@ -127,40 +141,24 @@ def read(path: Path) -> str:
     return ""
 
 
-def render(events: Iterable[dict[str, Any]], *, before: str = "") -> str:
+def render(run: Run, *, before: str = "") -> str:
     """Return the metrics of a run in Prometheus' text format. `before` is the page of the run before."""
-    return b"".join(_pieces(events, before)).decode()
+    return b"".join(_pieces(run, before)).decode()
 
 
-def _pieces(events: Iterable[dict[str, Any]], before: str) -> Iterator[bytes]:
-    """Read the events in one pass, keeping no more of their results than samples: they may be half a million."""
-    head, results = _Page(), _Results()
-    run = read_run(events, result=results.take)
+def _pieces(run: Run, before: str) -> Iterator[bytes]:
+    page, results = _Page(), _Page()
     cluster = str(run.start.get("cluster", ""))
-    _about_run(head, run, _last_success(before, cluster))
-    _verdicts(head, run, results)
-    yield from head.pieces(cluster)
-    yield from results.page.pieces(cluster)
-
-
-class _Results:
-    """How the checks of a run ended, all of them and those of each node, and the samples of each result."""
-
-    def __init__(self) -> None:
-        self.whole: Counter[str] = Counter()
-        self.by_node: dict[str, Counter[str]] = defaultdict(Counter)
-        self.page = _Page()
-
-    def take(self, result: dict[str, Any]) -> None:
-        """Take in a result."""
-        self.whole[result["outcome"]] += 1
-        if result["node"]:
-            self.by_node[result["node"]][result["outcome"]] += 1
-        _failures(self.page, result)
-        _warnings(self.page, result)
-        for metric in result["metrics"]:
-            if not metric.get("detail"):
-                _measured(self.page, result, metric)
+    _about_run(page, run, _last_success(before, cluster))
+    _verdicts(page, run)
+    for result in run.results:
+        _failures(results, result)
+        _warnings(results, result)
+        for metric in result.metrics:
+            if not metric.detail:
+                results.add(*_series(metric.name, metric.unit)[:2], result, metric, sample=_measured)
+    for family in (*page.families.values(), *results.families.values()):
+        yield family.text(cluster)
 
 
 def _about_run(page: _Page, run: Run, last_success: float | None) -> None:
@@ -188,12 +186,14 @@ def _last_success(before: str, cluster: str) -> float | None:
     return None
 
 
-def _verdicts(page: _Page, run: Run, results: _Results) -> None:
+def _verdicts(page: _Page, run: Run) -> None:
     for outcome in OUTCOMES:
         about = "Checks of the run, by how they ended."
-        page.gauge("gpucluster_checks", about, results.whole[outcome], outcome=outcome)
-    nodes: dict[str, Counter[str]] = {node: Counter() for node in run.selected} | results.by_node
-    for node, counter in nodes.items():
+        page.gauge("gpucluster_checks", about, run.totals[outcome], outcome=outcome)
+    for node in dict.fromkeys((*run.selected, *run.counts)):
+        if node == CLUSTER:
+            continue
+        counter = sum(run.counts.get(node, {}).values(), Counter())
         about = "Checks of a node, by how they ended."
         for outcome in OUTCOMES:
             page.gauge("gpucluster_node_checks", about, counter[outcome], node=node, outcome=outcome)
@@ -202,42 +202,41 @@ def _verdicts(page: _Page, run: Run, results: _Results) -> None:
         page.gauge("gpucluster_node_fit", about, float(bool(fit)), node=node)
 
 
-def _failures(page: _Page, result: Mapping[str, Any]) -> None:
-    if result["outcome"] not in RED:
+def _failures(page: _Page, result: Result) -> None:
+    if not result.red:
         return
-    name = f"gpucluster_check_{'failed' if result['outcome'] == 'failed' else 'broken'}"
+    name = f"gpucluster_check_{'failed' if result.outcome == 'failed' else 'broken'}"
     about = {
         "gpucluster_check_failed": "1 for a check that failed; gpu is the index of the GPU at fault, if it is one.",
         "gpucluster_check_broken": "1 for a check that could not be made: the infrastructure broke.",
     }[name]
-    parts = [finding["part"] for verdict in result["verdicts"] for finding in verdict["findings"]]
+    parts = [str(finding.part) for verdict in result.verdicts for finding in verdict.findings]
     for gpu in dict.fromkeys(map(_gpu, parts)) or [""]:
-        page.gauge(name, about, 1, node=result["node"], check=result["check"], gpu=gpu)
+        page.gauge(name, about, 1, node=result.node, check=result.check, gpu=gpu)
 
 
-def _warnings(page: _Page, result: Mapping[str, Any]) -> None:
-    count = sum(len(verdict.get("advisories", ())) for verdict in result["verdicts"])
+def _warnings(page: _Page, result: Result) -> None:
+    count = sum(len(verdict.advisories) for verdict in result.verdicts)
     if count:
         about = "Warnings of a check: they fail no check and drain no node."
-        labels = {"check": result["check"], "parameters": _parameters(result)}
-        page.gauge("gpucluster_check_warnings", about, count, node=result["node"], **labels)
+        labels = {"check": result.check, "parameters": _parameters(result)}
+        page.gauge("gpucluster_check_warnings", about, count, node=result.node, **labels)
 
 
-def _measured(page: _Page, result: Mapping[str, Any], metric: Mapping[str, Any]) -> None:
-    name, about, of, factor = _series(str(metric["name"]), str(metric["unit"]))
-    device = str(metric["device"])
-    gpu = _gpu(device)
-    page.gauge(
-        name,
-        about,
-        float(metric["value"]) * factor,  # the event log writes what is no number as 'NaN' and 'Infinity'
-        node=result["node"],
-        check=result["check"],
-        of=of,
-        gpu=gpu,
-        device="" if gpu else device,
-        parameters=_parameters(result),
-    )
+def _measured(result: Result, metric: LoggedMetric) -> tuple[float, dict[str, str]]:
+    _, _, of, factor = _series(metric.name, metric.unit)
+    gpu = _gpu(metric.device)
+    labels = {
+        "node": result.node,
+        "check": result.check,
+        "of": of,
+        "gpu": gpu,
+        "device": "" if gpu else metric.device,
+        "parameters": _parameters(result),
+    }
+    return float(
+        metric.value
+    ) * factor, labels  # the event log writes what is no number as 'NaN' and 'Infinity'
 
 
 @lru_cache(4096)
@@ -252,8 +251,8 @@ def _series(metric: str, unit: str) -> tuple[str, str, str, float]:
     return name, f"{word} as the last run measured it{in_what}", of, factor
 
 
-def _parameters(result: Mapping[str, Any]) -> str:
-    return junit.name(str(result["nodeid"]), str(result["node"])).partition("[")[2].removesuffix("]")
+def _parameters(result: Result) -> str:
+    return junit.name(result.nodeid, result.node).partition("[")[2].removesuffix("]")
 
 
 def _gpu(part: str) -> str:

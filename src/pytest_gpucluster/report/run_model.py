@@ -1,32 +1,25 @@
-"""One run, read from its events in one pass: what every report, the history and the metrics are made of. Pure.
+"""One run, read from its events in one pass: what terminal, HTML, JUnit, metrics, history and drain are made of. Pure.
 
-Logs come from killed runs and older versions: whatever a field should hold and does not is read as empty. A log may
-have half a million results: they are summed up for people, or handed one by one to a report that treats them its own
-way:
-
-    results = []
-    run = read_run(read_events(path), result=results.append)
+`Run.take` reads one event. A run takes its own events as it logs them (report.events.EventLog); a log is read by
+report.events.read_log.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.sanitize import cut, printable
-from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.result import RED, Result, as_dict, as_dicts, as_list, finite, read_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 CLUSTER = "(cluster)"  # stands for checks that are about no single node
-RED = ("failed", "error")
 # worst first: a cell of nodes x suites shows the first of these that it holds
 STATES = ("failed", "error", "not tested", "not checked", "skipped", "passed", "not applicable")
 ACTIONS = ("return to vendor", "drain", "reboot", "reset gpu", "monitor")
@@ -120,6 +113,20 @@ class Run:
         default_factory=lambda: defaultdict(dict)
     )  # suite -> log of a step -> the check that ran it
     totals: Counter[str] = field(default_factory=Counter)
+    results: list[Result] = field(default_factory=list)
+    reruns: dict[str, list[Result]] = field(default_factory=lambda: defaultdict(list))  # item -> its attempts
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Read the next event of the run."""
+        kind = str(event.get("event", ""))
+        time = finite(event.get("time"))
+        if time is not None:
+            self.began = time if self.began is None else min(self.began, time)
+            self.ended = time if self.ended is None else max(self.ended, time)
+        if kind in _READERS:
+            _READERS[kind](self, event)
+        elif _ACT.match(kind):
+            self.acts.append(event)
 
     @property
     def seconds(self) -> float:
@@ -167,28 +174,11 @@ class Run:
         return sum(self.totals[outcome] for outcome in ("passed", "failed", "error"))
 
 
-def read_log(path: Path, **readers: Callable[[dict[str, Any]], None]) -> Run:
-    """Read an event log as read_run() reads its events; OSError where it cannot be opened."""
-    return read_run(read_events(path), **readers)
-
-
 def read_run(events: Iterable[dict[str, Any]], **readers: Callable[[dict[str, Any]], None]) -> Run:
     """Read the events of one run. `readers`: kind of event -> who takes these events in place of the model."""
     run = Run()
-    known: dict[str, Callable[[dict[str, Any]], None]] = {
-        kind: partial(read, run) for kind, read in _READERS.items()
-    }
-    known |= readers
     for event in events:
-        kind = str(event.get("event", ""))
-        time = finite(event.get("time"))
-        if time is not None:
-            run.began = time if run.began is None else min(run.began, time)
-            run.ended = time if run.ended is None else max(run.ended, time)
-        if kind in known:
-            known[kind](event)
-        elif _ACT.match(kind):
-            run.acts.append(event)
+        readers.get(str(event.get("event")), run.take)(event)
     return run
 
 
@@ -228,13 +218,16 @@ def _finish(run: Run, event: dict[str, Any]) -> None:
 
 def _rerun(run: Run, event: dict[str, Any]) -> None:
     """Keep the first failure of an item that was tried again: a pass at last must not hide it."""
+    attempt = read_result(event)
+    run.reruns[attempt.nodeid].append(attempt)
     kept = {key: _line(event.get(key)) for key in ("check", "node", "message")}
     run.retried.setdefault(_line(event.get("nodeid")), kept | {"outcome": "not ended"})
 
 
 def _result(run: Run, event: dict[str, Any]) -> None:
-    node, suite = _line(event.get("node")) or CLUSTER, _line(event.get("suite")) or "other"
-    outcome = _line(event.get("outcome"))
+    found = read_result(event)
+    run.results.append(found)
+    node, suite, outcome = _line(found.node) or CLUSTER, _line(found.suite) or "other", _line(found.outcome)
     if run.retried and (retried := run.retried.get(_line(event.get("nodeid")))):
         retried["outcome"] = outcome
     run.counts[node][suite][outcome] += 1
@@ -432,33 +425,7 @@ def _short_line(value: str) -> str:
     return cut(" ".join(printable(value).split()), _MAX_FIELD)
 
 
-def as_list(value: Any) -> list[Any]:
-    """Return a list of a log, an empty one where it is none."""
-    return value if isinstance(value, list) else []
-
-
-def as_dict(value: Any) -> dict[Any, Any]:
-    """Return an object of a log, an empty one where it is none."""
-    return value if isinstance(value, dict) else {}
-
-
-def as_dicts(value: Any) -> list[dict[str, Any]]:
-    """Return the objects of a list of a log."""
-    return [one for one in as_list(value) if isinstance(one, dict)]
-
-
-def finite(value: Any) -> float | None:
-    """Return a number of a log; None where it is none, NaN or infinite, which the log holds as texts."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
-
-
-_READERS = {
+_READERS: dict[str, Callable[[Run, dict[str, Any]], None]] = {
     "start": _start,
     "nodes": _nodes,
     "result": _result,

@@ -1,4 +1,4 @@
-"""One run as plain values, read from its events: what the history keeps. Pure.
+"""One run as plain values: what the history keeps. Pure.
 
 Events may come from a foreign or damaged file: every text is cleaned and cut, every number is checked.
 """
@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.metric_direction import HIGHER, rule_of
 from pytest_gpucluster.core.sanitize import printable
 from pytest_gpucluster.report import junit
-from pytest_gpucluster.report.run_model import RED, as_dicts, as_list, finite, read_run
+from pytest_gpucluster.report.result import RED, as_list, finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from pytest_gpucluster.report.result import Result
+    from pytest_gpucluster.report.run_model import Run
 
 __all__ = ["BEST", "PAIRED", "RED", "Finding", "Item", "Measure", "Recorded", "plain", "recorded"]
 
@@ -27,7 +31,7 @@ PAIRED = "with "  # device of a metric that was measured together with another n
 BEST = "best partner"  # a node is as good as its best pair: a bad partner is not its fault
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """What a check found: the part, what was measured and expected."""
 
@@ -36,7 +40,7 @@ class Finding:
     expected: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Item:
     """How one item ended. `check` is SUITE.WHAT, with the parameters in brackets; `node` '' is the cluster."""
 
@@ -48,7 +52,7 @@ class Item:
     findings: tuple[Finding, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Measure:
     """One metric of one run; `value` None: it was no number. `device` is the slot ('GPU 4'), not the serial."""
 
@@ -62,7 +66,7 @@ class Measure:
     value: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Recorded:
     """One run. `started` and `finished` are seconds since the epoch; `exit` is pytest's, None where it was killed."""
 
@@ -92,10 +96,8 @@ class Recorded:
         return tuple(item for item in self.items if item.outcome in RED)
 
 
-def recorded(events: Iterable[dict[str, Any]], where: str = "the event log") -> Recorded:
-    """Gather the events of one run; GpuClusterError where they are not those of a run."""
-    results: list[dict[str, Any]] = []
-    log = read_run(events, result=results.append)
+def recorded(log: Run, where: str = "the event log") -> Recorded:
+    """Return what is kept of a run; GpuClusterError where its events are not those of a run."""
     start = log.start
     run, cluster, began = plain(start.get("run")), plain(start.get("cluster")), finite(start.get("time"))
     if not run or not cluster or began is None:
@@ -111,73 +113,68 @@ def recorded(events: Iterable[dict[str, Any]], where: str = "the event log") -> 
         finished=log.ended or 0.0,
         exit=log.exit,
         arguments=plain(" ".join(map(str, as_list(start.get("arguments"))))),
-        items=tuple(_items(results).values()),
-        measures=tuple(_measures(results)),
+        items=tuple(_items(log.results).values()),
+        measures=tuple(_measures(log.results)),
     )
 
 
+@lru_cache(1 << 16)  # most are the same for many items
 def plain(text: object) -> str:
     """Return a text on one line, without control characters and lone surrogates, cut to a length."""
     return " ".join(printable(text).split())[:MAX_TEXT]
 
 
-def check_of(result: dict[str, Any]) -> tuple[str, str]:
+def check_of(result: Result) -> tuple[str, str]:
     """Return (node, check with its parameters) of a result: gpu03, nccl.whole_bandwidth[all_reduce]."""
-    node = plain(result.get("node"))
-    name = junit.name(str(result.get("nodeid")), str(result.get("node") or ""))
-    _, bracket, inside = name.partition("[")
-    return node, plain(result.get("check")) + plain(bracket + inside)
+    _, bracket, inside = junit.name(result.nodeid, result.node).partition("[")
+    return plain(result.node), plain(result.check) + plain(bracket + inside)
 
 
-def _items(results: Iterable[dict[str, Any]]) -> dict[tuple[str, str], Item]:
+def _items(results: Iterable[Result]) -> dict[tuple[str, str], Item]:
     """Return the items by node and check; of several results of one (a teardown that broke) a red one stands."""
     found: dict[tuple[str, str], Item] = {}
     for result in results:
         key = check_of(result)
         if key in found and found[key].outcome in RED:
             continue
-        verdicts = as_dicts(result.get("verdicts"))
-        findings = [it for verdict in verdicts for it in as_dicts(verdict.get("findings"))]
+        failed = [verdict for verdict in result.verdicts if verdict.findings]
         found[key] = Item(
             *key,
-            outcome=plain(result.get("outcome")),
-            message=plain(result.get("message")),
-            action=plain(next((it.get("action") for it in verdicts if it.get("findings")), "")),
+            outcome=plain(result.outcome),
+            message=plain(result.message),
+            action=plain(failed[0].action) if failed else "",
             findings=tuple(
-                Finding(plain(it.get("part")), plain(it.get("measured")), plain(it.get("expected")))
-                for it in findings
+                Finding(plain(it.part), plain(it.measured), plain(it.expected))
+                for verdict in failed
+                for it in verdict.findings
             ),
         )
     return found
 
 
-def _measures(results: Iterable[dict[str, Any]]) -> Iterator[Measure]:
+def _measures(results: Iterable[Result]) -> Iterator[Measure]:
     """Yield each metric once: the median where an item measured it several times, and each node's best pair."""
     values: dict[Measure, list[float | None]] = defaultdict(list)
     for result in results:
         node, check = check_of(result)
-        for metric in as_dicts(result.get("metrics")):
+        for metric in result.metrics:
             series = Measure(
                 node,
                 check,
-                plain(metric.get("name")),
-                plain(metric.get("unit")),
-                plain(metric.get("device")).partition(" (")[0],
-                plain(metric.get("better")),
-                bool(metric.get("detail")),
+                plain(metric.name),
+                plain(metric.unit),
+                plain(metric.device).partition(" (")[0],
+                plain(metric.better),
+                metric.detail,
             )
-            values[series].append(finite(metric.get("value")))
+            values[series].append(finite(metric.value))
     pairs: dict[Measure, list[float]] = defaultdict(list)
     for series, found in values.items():
         known = [value for value in found if value is not None]
         value = statistics.median(known) if len(known) == len(found) else None
-        yield _with(series, value=value)
+        yield replace(series, value=value)
         if value is not None and series.device.startswith(PAIRED):
-            pairs[_with(series, device=BEST)].append(value)
+            pairs[replace(series, device=BEST)].append(value)
     for series, known in pairs.items():
         if rule_of(series.unit, series.better).better == HIGHER:
-            yield _with(series, value=max(known))
-
-
-def _with(series: Measure, **changes: Any) -> Measure:
-    return Measure(**{**vars(series), **changes})
+            yield replace(series, value=max(known))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import hostlist
@@ -21,7 +20,7 @@ def folded(nodes: Iterable[str]) -> str:
     """Write node names as Slurm does; what stands for the whole cluster keeps its name."""
     names = list(dict.fromkeys(nodes))
     real = [name for name in names if name != CLUSTER]
-    parts = [_fold(tuple(real))] if real else []
+    parts = [hostlist.shown(real)] if real else []
     return " ".join(parts + ([CLUSTER] if len(real) < len(names) else []))
 
 
@@ -29,16 +28,6 @@ def counted(nodes: Iterable[str]) -> str:
     """Count node names: '12 nodes'; what stands for the whole cluster is no node."""
     names = set(nodes)
     return count(len(names - {CLUSTER}), "node")
-
-
-@lru_cache(maxsize=4096)
-def _fold(names: tuple[str, ...]) -> str:
-    if len(names) == 1:
-        return names[0]
-    try:
-        return hostlist.fold(names)
-    except Exception:  # noqa: BLE001 - ClusterShell has many errors for what is no node name
-        return ", ".join(names)
 
 
 def number(value: float | None, none: str = "-") -> str:
