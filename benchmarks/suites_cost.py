@@ -95,7 +95,7 @@ class Phases:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Collection ends the start; from here on what waits for nodes is counted where it waits."""
         from pytest_gpucluster.cluster.channel.channel import Fleet  # only the measured pytest has it
-        from pytest_gpucluster.plugin.session import Controller
+        from pytest_gpucluster.plugin.controller import Controller
         from pytest_gpucluster.suites.slurm import diagnostic_step as exam
 
         self.items = len(session.items)

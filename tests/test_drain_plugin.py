@@ -15,8 +15,9 @@ from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.drain import Budget
+from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.drain import Drainage, Options, edited_reasons, trial_reasons
-from pytest_gpucluster.plugin.session import Controller
+from pytest_gpucluster.plugin.suite_jobs import SuiteJobs
 from pytest_gpucluster.report.events import logs_below
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.run_snapshot import Recorded
@@ -298,7 +299,7 @@ def test_what_a_trial_leaves_when_the_nodes_go_back_is_said_at_the_very_end() ->
     session: Any = object.__new__(Controller)
     session.__dict__.update(
         lost=dict, trial=Trial(world, "gpu02"), left_behind=["job 7"], allocations=(), channel=None,
-        _giving_back=None, _look=None, _server=None, _leaving=None, _submissions={},
+        _giving_back=None, _server=None, _leaving=None, jobs=SuiteJobs(None, None),  # type: ignore[arg-type] # no suite submits
     )  # fmt: skip
     session.trial.stuck = ("gpu02",)
     session.give_back()

@@ -7,10 +7,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pytest_gpucluster.core import redact
-from pytest_gpucluster.plugin.node_items import NodeItem
 from pytest_gpucluster.report.atomic_write import harmless
 
 if TYPE_CHECKING:
@@ -83,37 +80,6 @@ def _clean_flat(plain: Mapping[str, Any]) -> dict[str, Any]:
 def is_clean(text: str) -> bool:
     """Return True for a text that `clean` leaves as it is."""
     return text.isprintable() and not redact.is_suspect(text)
-
-
-RECORD: pytest.StashKey[Record] = pytest.StashKey()
-
-
-def record_of(item: pytest.Item) -> Record:
-    """Return the record of an item, made at the first call. Its check is SUITE.WHAT of test_SUITE.py::test_WHAT."""
-    found = item.stash.get(RECORD, None)
-    if found is None:
-        found = item.stash[RECORD] = Record(suite_of(item), check_of(item), node_of(item))
-    return found
-
-
-def suite_of(item: pytest.Item) -> str:
-    """Return the suite of an item: SUITE of test_SUITE.py."""
-    return item.test.suite if type(item) is NodeItem else item.path.stem.removeprefix("test_")
-
-
-def check_of(item: pytest.Item) -> str:
-    """Return the check of an item, without making its record: half a million of them would fill the memory."""
-    if type(item) is NodeItem:
-        return item.test.check
-    return f"{suite_of(item)}.{getattr(item, 'originalname', item.name).removeprefix('test_')}"
-
-
-def node_of(item: pytest.Item) -> str:
-    """Return the node that an item is parametrised for, '' for an item about the whole cluster."""
-    if type(item) is NodeItem:
-        return item.node_name
-    callspec = getattr(item, "callspec", None)
-    return str(callspec.params.get("node", "")) if callspec else ""
 
 
 def clean(text: str) -> str:

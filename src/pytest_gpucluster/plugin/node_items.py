@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpucluster.plugin.facts import ItemView
+from pytest_gpucluster.plugin.item_result import Record
 from pytest_gpucluster.suite import Fact, arguments_of
 
 if TYPE_CHECKING:
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.plugin.session import ClusterSession
 
-SESSION = "gpucluster_session"
+SESSION, ITEM = "gpucluster_session", "gpucluster_item"  # the fixtures that all others are made of
+RECORD: pytest.StashKey[Record] = pytest.StashKey()
 MARKS = "pytestmark"  # the attribute of a function that pytest.mark leaves
 NO_PLAIN_FUNCTIONS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
@@ -44,15 +47,15 @@ class NodeTest:
             self._add(name, facts)
 
     def _add(self, name: str, facts: Mapping[str, Fact]) -> None:
-        if name not in self._steps and name != SESSION:
+        if name not in self._steps and name in facts:
             for argument in facts[name].arguments:
                 self._add(argument, facts)
             self._steps[name] = facts[name]
 
-    def arguments(self) -> dict[str, Any]:
-        """Make the facts of the running item; return the arguments of the test."""
+    def arguments(self, record: Record) -> dict[str, Any]:
+        """Make the facts of the item with this record; return the arguments of the test."""
         session = self._session
-        values: dict[str, Any] = {SESSION: session}
+        values: dict[str, Any] = {SESSION: session, ITEM: ItemView(session, record)}
         for name, fact in self._steps.items():
             function, asked = fact.function, {argument: values[argument] for argument in fact.arguments}
             values[name] = once(session.made, function, asked) if fact.once else function(**asked)
@@ -78,12 +81,14 @@ class NodeItem(pytest.Item):
     def __init__(self, *, test: NodeTest, node_name: str, **options: Any) -> None:
         super().__init__(**options)
         self.test, self.node_name = test, node_name
-        self.arguments: dict[str, Any] | None = None  # from setup to teardown
-        self.skipped = False  # by a fact: pytest's summary then shows where the test is
         if test.own_markers:
             self.own_markers.extend(test.own_markers)
             self.keywords.update(test.keywords)
 
+    record: Record | None = None  # while the item runs
+    arguments: dict[str, Any] | None = None  # from setup to teardown
+    skipped = False  # by a fact: pytest's summary then shows where the test is
+    prints = False  # in its teardown
     cls = None  # the rest of what other plugins expect of a test function
 
     @property
@@ -120,9 +125,7 @@ class NodeItem(pytest.Item):
     def setup(self) -> None:
         """Make the facts; what is broken here is no verdict on the node."""
         try:
-            self.arguments = (
-                {} if self.config.getoption("setupplan", default=False) else self.test.arguments()
-            )
+            self.arguments = {} if self.config.option.setupplan else self.test.arguments(record_of(self))
         except pytest.skip.Exception:
             self.skipped = True
             raise
@@ -135,6 +138,11 @@ class NodeItem(pytest.Item):
     def teardown(self) -> None:
         """Let go of the facts."""
         self.arguments = None
+
+    def add_report_section(self, when: str, key: str, content: str) -> None:
+        """Add what was captured; what a teardown printed needs its report."""
+        self.prints = self.prints or (when == "teardown" and bool(content))
+        super().add_report_section(when, key, content)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Show the frames of the test and of its facts, as pytest does for a function."""
@@ -179,18 +187,24 @@ class Maker:
         for name in metafunc.fixturenames:
             definition = self.definitions.find(name, Path(metafunc.module.__file__), metafunc.module)
             fact = getattr(definition, "gpucluster_fact", None)
-            if name != SESSION and (
+            if name == "request":  # of ITEM; a test or fact that asks for it itself is found below
+                continue
+            if name not in (SESSION, ITEM) and (
                 fact is None or name in fact.arguments
             ):  # one that replaces another asks for it
                 return None
             found[name] = fact
-        asked = {name for it in found.values() if it is not None for name in it.arguments}
+        facts = {name: it for name, it in found.items() if it is not None}
+        asked = {name for it in facts.values() for name in it.arguments}
+        of_items = {ITEM, *(name for name, it in facts.items() if not it.once)}
+        if any(it.once and of_items & {*it.arguments} for it in facts.values()):  # pytest refuses that
+            return None
         plain = metafunc.cls is None and vars(function).keys() <= {MARKS} and inspect.isfunction(function)
         if not plain or not {*asked, *arguments_of(function)} <= found.keys():
             return None
         if any(is_kind(function) for is_kind in NO_PLAIN_FUNCTIONS):
             return None
-        return {name: it for name, it in found.items() if it is not None}
+        return facts
 
     def items(self, made: Any, again: Callable[[], Any]) -> Any:
         """Return the items of a test for which pytest has `made` one; `again` lets pytest make those of all nodes."""
@@ -245,6 +259,47 @@ def _depth(plugin: Any, name: str, path: Path) -> int | None:
     if file.name != "conftest.py":
         return 0
     return len(file.parts) if file.parent in path.parents else None
+
+
+def record_of(item: pytest.Item) -> Record:
+    """Return the record of an item, made at the first call."""
+    if type(item) is NodeItem:
+        if item.record is None:
+            item.record = Record(item.test.suite, item.test.check, item.node_name)
+        return item.record
+    return item.stash.setdefault(RECORD, Record(suite_of(item), check_of(item), node_of(item)))
+
+
+def suite_of(item: pytest.Item) -> str:
+    """Return the suite of an item: SUITE of test_SUITE.py."""
+    return item.test.suite if type(item) is NodeItem else item.path.stem.removeprefix("test_")
+
+
+def check_of(item: pytest.Item) -> str:
+    """Return the check of an item: SUITE.WHAT of test_SUITE.py::test_WHAT."""
+    if type(item) is NodeItem:
+        return item.test.check
+    return f"{suite_of(item)}.{getattr(item, 'originalname', item.name).removeprefix('test_')}"
+
+
+def node_of(item: pytest.Item) -> str:
+    """Return the node that an item is parametrised for, '' for an item about the whole cluster."""
+    if type(item) is NodeItem:
+        return item.node_name
+    callspec = getattr(item, "callspec", None)
+    return str(callspec.params.get("node", "")) if callspec else ""
+
+
+def phases(item: pytest.Item, following: pytest.Item | None) -> Iterator[pytest.CallInfo[None]]:
+    """Run setup, test and teardown of an item as pytest does; yield how each ended, before the next one starts."""
+    hook, ending = item.ihook, (KeyboardInterrupt, pytest.exit.Exception)
+    call = pytest.CallInfo.from_call(lambda: hook.pytest_runtest_setup(item=item), "setup", ending)
+    yield call
+    if call.excinfo is None:
+        yield pytest.CallInfo.from_call(lambda: hook.pytest_runtest_call(item=item), "call", ending)
+    following = None if item.session.shouldfail or item.session.shouldstop else following
+    down = hook.pytest_runtest_teardown
+    yield pytest.CallInfo.from_call(lambda: down(item=item, nextitem=following), "teardown", ending)
 
 
 def marks_of(item: pytest.Item) -> frozenset[str]:

@@ -12,8 +12,8 @@ import pytest
 
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.plugin.expect import CheckFailed
-from pytest_gpucluster.plugin.item_result import Record, clean, clean_pair, is_clean, record_of
-from pytest_gpucluster.plugin.node_items import NodeItem
+from pytest_gpucluster.plugin.item_result import Record, clean, clean_pair, is_clean
+from pytest_gpucluster.plugin.node_items import NodeItem, record_of
 from pytest_gpucluster.plugin.plan import Kind
 from pytest_gpucluster.plugin.summary import CLUSTER
 from pytest_gpucluster.report import junit
@@ -67,15 +67,14 @@ def enrich(
 ) -> None:
     """Put the item's record, and on failure the annotation, into each report that is counted."""
     # what was captured too: XML cannot hold all that a node prints, and an environment holds secrets
-    report.sections = [(clean(name), clean(content)) for name, content in report.sections]
+    if report.sections:
+        report.sections = [(clean(name), clean(content)) for name, content in report.sections]
     if report.passed and report.when != "call":
         return  # two of three reports: nobody reads their record
     record = record_of(item)
     plainly = record.as_dict()
     report.__dict__["gpucluster"] = plainly  # extra attributes travel with reports, through xdist too
-    if report.when == "call" or not report.passed:
-        item.user_properties[:] = [*_foreign(item), *properties(plainly, session)]
-        report.user_properties = list(item.user_properties)
+    report.user_properties = [(clean(it), clean_pair(it, str(value))) for it, value in report.user_properties]
     if report.skipped and isinstance(
         report.longrepr, tuple
     ):  # (path, line, reason): the reason is of the node
@@ -147,7 +146,7 @@ def untested(
 ) -> list[pytest.TestReport]:
     """Return the reports of a node that should have been tested and could not be: an error of a name that stays.
 
-    As pytest's own: of the set-up, which failed, and of the teardown, which JUnit takes the properties from.
+    As pytest's own: of the set-up, which failed, and of the teardown, after which other plugins take an item as ended.
     """
     told = "was lost" if problem.kind in (Kind.LOST, Kind.CUT) else "is not tested"
     message = f"{node} {told}: {clean(problem.text)}"
@@ -164,7 +163,6 @@ def untested(
         "nodeid": f"{junit.RUN_SUITE}::{name}",
         "location": (junit.RUN_SUITE, None, name),
         "keywords": {},
-        "user_properties": properties(record, session),
         "gpucluster": record,
     }
     shown = _shown(junit.RUN_SUITE, 0, message, lines)
@@ -201,7 +199,7 @@ def by_hand(record: Record, session: ClusterSession) -> list[str]:
     where = srun_words(record.node, session) if session.slurm is not None else []
     commands = []
     for probe in record.probes:
-        command = session.rooted(probe, probe.by_hand or probe.command)
+        command = session.facts.rooted(probe, probe.by_hand or probe.command)
         if len(command) <= LONG_COMMAND:
             words = [*where, "sh", "-c", command]
             if session.cluster.access == "ssh" and record.node:  # a shell of the node reads it once more
@@ -227,23 +225,7 @@ def srun_words(node: str, session: ClusterSession) -> list[str]:
     ]
 
 
-def properties(plainly: dict[str, Any], session: ClusterSession) -> list[tuple[str, str]]:
-    """Return the JUnit properties of an item: plain text, stable names."""
-    info = session.inventory.get(plainly["node"])
-    found = junit.properties(
-        plainly,
-        state=info.state if info is not None else "",
-        reason=info.reason or "" if info is not None else "",
-        simulated=session.cluster.simulated,
-    )
-    return [(clean(name), clean(value)) for name, value in found]
-
-
 OURS = {"suite", "check", "node", "slurm_state", "slurm_reason", "simulated", "action", "finding", "warning"}
-
-
-def _foreign(item: pytest.Item) -> list[tuple[str, object]]:
-    return [(name, clean_pair(name, str(value))) for name, value in item.user_properties if not is_ours(name)]
 
 
 def is_ours(name: str) -> bool:
@@ -284,9 +266,8 @@ def result_event(report: pytest.TestReport, outcome: str, message: str) -> dict[
     ):  # what JUnit and HTML show of it, also where they are made from the log of a killed run
         fields["text"] = shortened(clean(report.longreprtext))
         fields["output"] = shortened(clean("\n".join(text for _, text in report.sections if text)))
-    foreign = [(name, str(it)) for name, it in report.user_properties if not is_ours(name)]
-    if foreign:
-        fields["properties"] = [[clean(name), clean_pair(name, value)] for name, value in foreign]
+    if foreign := [list(pair) for pair in report.user_properties if not is_ours(pair[0])]:
+        fields["properties"] = foreign
     return fields
 
 
