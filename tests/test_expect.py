@@ -195,7 +195,7 @@ def item(name: str, file: str = "test_gpu.py", **fields: Any) -> Any:
 def own_item() -> Any:
     """Return the item of test_count[gpu01] where all of its fixtures are facts."""
     found: Any = object.__new__(NodeItem)
-    found.test, found.node_name = SimpleNamespace(suite="gpu", check="gpu.count"), "gpu01"
+    found.test, found.node_name, found.record = SimpleNamespace(suite="gpu", check="gpu.count"), "gpu01", None
     return found
 
 

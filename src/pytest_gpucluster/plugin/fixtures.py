@@ -35,16 +35,21 @@ if TYPE_CHECKING:
 SESSION: pytest.StashKey[ClusterSession] = pytest.StashKey()
 
 
-def session_plugin(session: ClusterSession) -> ModuleType:
-    """Return a plugin with the one fixture that all others are made of."""
+def base_plugin(session: ClusterSession) -> ModuleType:
+    """Return a plugin with the two fixtures that all others are made of."""
 
     @pytest.fixture(scope="session")
     def gpucluster_session() -> ClusterSession:
         """The running session of the plugin; own suites have no need of it."""
         return session
 
+    @pytest.fixture
+    def gpucluster_item(request: pytest.FixtureRequest) -> ItemView:
+        """The session and the record of the item; own suites have no need of it."""
+        return ItemView(session, record_of(request.node))
+
     plugin = ModuleType("gpucluster_session")  # pytest looks for fixtures of any scope in modules only
-    vars(plugin)["gpucluster_session"] = gpucluster_session
+    vars(plugin).update(gpucluster_session=gpucluster_session, gpucluster_item=gpucluster_item)
     return plugin
 
 
@@ -64,12 +69,6 @@ def inventory(gpucluster_session: ClusterSession) -> Mapping[str, NodeInfo]:
 def nodes(gpucluster_session: ClusterSession) -> tuple[str, ...]:
     """The names of the nodes under test, in the order of the cluster file."""
     return gpucluster_session.under_test()
-
-
-@pytest.fixture
-def gpucluster_item(request: pytest.FixtureRequest, gpucluster_session: ClusterSession) -> ItemView:
-    """The run and the record of the item; own suites have no need of it."""
-    return ItemView(gpucluster_session, record_of(request.node))
 
 
 @fact

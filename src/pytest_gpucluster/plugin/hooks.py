@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.plugin import reporting, signals, terminal_summary
+from pytest_gpucluster.plugin import reporting, signals
 from pytest_gpucluster.plugin.completeness import Completeness
 from pytest_gpucluster.plugin.item_result import clean
 from pytest_gpucluster.plugin.markers import refuse_slips
 from pytest_gpucluster.plugin.node_items import NodeItem
 from pytest_gpucluster.plugin.run_end import ENDED, RunEnd
 from pytest_gpucluster.plugin.run_metadata import about
-from pytest_gpucluster.plugin.summary import Tally, classify
+from pytest_gpucluster.plugin.summary import Tally, classify, header, summary
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.events import read_events
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
 
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
+
+
+NO_KEYWORDS: Mapping[str, Literal[1]] = MappingProxyType({})
 
 
 class Hooks:
@@ -93,7 +97,7 @@ class Hooks:
 
     def pytest_report_header(self) -> list[str]:
         """Say what is under test, and what is not."""
-        return terminal_summary.header(self.session)
+        return header(self.session)
 
     # --- one item
 
@@ -120,7 +124,7 @@ class Hooks:
         result = yield
         if report.passed:
             report.__dict__.pop("gpucluster", None)
-            report.keywords, report.user_properties = {}, []
+            report.keywords, report.user_properties = NO_KEYWORDS, []
         return result
 
     @pytest.hookimpl(tryfirst=True)
@@ -247,7 +251,7 @@ class Hooks:
         label = " (SIMULATED)" if session.cluster.simulated else ""
         terminalreporter.section(f"cluster {session.cluster.name}{label}")
         verbose, tested = self.config.get_verbosity() > 0, len(self.completeness.tested())
-        for line in terminal_summary.summary(session, self.tally, tested, verbose=verbose):
+        for line in summary(session, self.tally, tested, verbose=verbose):
             terminalreporter.write_line(clean(line))
         written = [str(path) for path in (self.log.path, self._junit) if path in self.reports.written]
         if written:

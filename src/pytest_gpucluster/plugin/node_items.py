@@ -8,6 +8,7 @@ parametrises or makes are left to pytest, parametrised by the node.
 from __future__ import annotations
 
 import inspect
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,40 +79,27 @@ def once(made: dict[Any, Any], function: Callable[..., Any], asked: dict[str, An
 class NodeItem(pytest.Item):
     """A test on one node."""
 
+    __slots__ = ("arguments", "node_name", "prints", "record", "skipped", "test")  # a run has many thousands
+
     def __init__(self, *, test: NodeTest, node_name: str, **options: Any) -> None:
         super().__init__(**options)
         self.test, self.node_name = test, node_name
+        self.record: Record | None = None  # while the item runs
+        self.arguments: dict[str, Any] | None = None  # from setup to teardown
+        self.skipped = False  # by a fact: pytest's summary then shows where the test is
+        self.prints = False  # in its teardown
         if test.own_markers:
             self.own_markers.extend(test.own_markers)
             self.keywords.update(test.keywords)
 
-    record: Record | None = None  # while the item runs
-    arguments: dict[str, Any] | None = None  # from setup to teardown
-    skipped = False  # by a fact: pytest's summary then shows where the test is
-    prints = False  # in its teardown
-    cls = None  # the rest of what other plugins expect of a test function
-
-    @property
-    def obj(self) -> Callable[..., Any]:
-        """The test function."""
-        return self.test.function
-
-    function = obj
-
-    @property
-    def originalname(self) -> str:
-        """The name of the test function."""
-        return self.test.name
-
-    @property
-    def module(self) -> Any:
-        """The module of the test."""
-        return self.test.module
-
-    @property
-    def fixturenames(self) -> list[str]:
-        """The fixtures that the test uses, directly or not."""
-        return self.test.fixturenames
+    # the rest of what other plugins expect of a test function
+    cls = None
+    obj = function = property(attrgetter("test.function"), doc="The test function.")
+    originalname = property(attrgetter("test.name"), doc="The name of the test function.")
+    module = property(attrgetter("test.module"), doc="The module of the test.")
+    fixturenames = property(
+        attrgetter("test.fixturenames"), doc="The fixtures that the test uses, directly or not."
+    )
 
     @property
     def location(self) -> tuple[str, int | None, str]:

@@ -87,7 +87,7 @@ def register(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore::pytest.PytestCacheWarning")
     config.stash[fixtures.SESSION] = session
     config.pluginmanager.register(fixtures, "gpucluster-fixtures")
-    config.pluginmanager.register(fixtures.session_plugin(session), "gpucluster-session")
+    config.pluginmanager.register(fixtures.base_plugin(session), "gpucluster-session")
     config.pluginmanager.register(hooks, "gpucluster-hooks")
     collection = Collection(config, session)
     config.pluginmanager.register(collection, "gpucluster-collection")

@@ -1,26 +1,31 @@
-"""Counts and metrics of a run, and the tables that they make. Pure: results in, lines out."""
+"""What the terminal shows of a run: its header, and counts, metrics and tables at its end. Results in, lines out."""
 
 from __future__ import annotations
 
 import statistics
 import sys
 from collections import Counter, defaultdict
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, NOT_TESTED
+from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, NOT_TESTED, clean
+from pytest_gpucluster.report.ascii_plot import draw
 from pytest_gpucluster.report.junit import RUN_SUITE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+    from pytest_gpucluster.plugin.session import ClusterSession
 
 CLUSTER = "(cluster)"  # row of the items that are about no single node
 RED = ("failed", "error")
 UNJUDGED = ("not checked", "not applicable")
 MAX_NAMES = 4
-MAX_WARNINGS = 20  # lines
+MAX_CURVES = 8
+MAX_PROBLEMS, MAX_UNJUDGED, MAX_WARNINGS = 10, 20, 20  # lines
 _SKIPS = {NOT_APPLICABLE: "not applicable", NOT_CHECKED: "not checked", NOT_TESTED: "not tested"}
 
 
@@ -219,3 +224,39 @@ def fold(nodes: Iterable[str]) -> str:
     real = [name for name in names if name != CLUSTER]
     parts = ([hostlist.fold(real)] if real else []) + ([CLUSTER] if len(real) < len(names) else [])
     return " ".join(parts)
+
+
+def header(session: ClusterSession) -> list[str]:
+    """Return what is under test, and what is not."""
+    plan = session.plan
+    label = "SIMULATED hardware, real Slurm; " if session.cluster.simulated else ""
+    lines = [
+        *session.notes,
+        f"cluster: {session.cluster.name}: {label}{len(plan.testable)} of {len(plan.selected)} nodes",
+    ]
+    known = list(plan.problems.items())
+    lines += [f"not tested: {node}: {clean(problem.text)}" for node, problem in known[:MAX_PROBLEMS]]
+    if known[MAX_PROBLEMS:]:
+        lines.append(f"not tested: {len(known) - MAX_PROBLEMS} more, listed at the end")
+    return lines
+
+
+def summary(session: ClusterSession, tally: Tally, tested: int, *, verbose: bool) -> Iterator[str]:
+    """Yield nodes by suites, the metrics, what was not covered, and what was not tested."""
+    tables = (tally.node_table(), tally.metric_table(constant=verbose), *tally.suite_tables())
+    for table in filter(None, tables):
+        yield from (*table, "")
+    for curve in tally.curves[:MAX_CURVES]:
+        width = min(100, get_terminal_size().columns)
+        yield from draw(curve["points"], width=width, title=f"{curve['title']}: bus bandwidth, GB/s")
+        yield ""
+    yield from tally.unjudged_lines("not applicable") if verbose else ()
+    yield from tally.unjudged_lines("not checked")[:MAX_UNJUDGED]
+    yield from tally.advisory_lines()
+    by_text: dict[str, list[str]] = {}
+    for node in session.plan.selected:
+        problem = session.problem(node)
+        if problem is not None:
+            by_text.setdefault(problem.text, []).append(node)
+    yield from (f"not tested: {hostlist.fold(names)}: {text}" for text, names in by_text.items())
+    yield tally.coverage(tested, len(session.plan.selected))
