@@ -118,26 +118,25 @@ class Hooks:
         reporting.enrich(item, call, report, self.session)
         return report
 
-    @pytest.hookimpl(wrapper=True, specname="pytest_runtest_logreport")
-    def pytest_runtest_logreport_ended(self, report: pytest.TestReport) -> Generator[None, object, object]:
-        """Retain little of an item that passed: pytest's summary needs its name, its time and its output."""
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
+        """Count the item, and write its event; retain little of one that passed: what pytest's summary shows of it."""
+        if self.log is not None and not (report.passed and report.when != "call"):
+            self._count(report, self.log)
         result = yield
         if report.passed:
             report.__dict__.pop("gpucluster", None)
             report.keywords, report.user_properties = NO_KEYWORDS, []
         return result
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count the item, and write its event. Runs in the controller for all workers."""
-        if self.log is None or (report.passed and report.when != "call"):
-            return
+    def _count(self, report: pytest.TestReport, log: EventLog) -> None:
+        """Count an item and write its event: in the controller, for all workers."""
         reporting.restore(report)
         message = reporting.message_of(report)
         if str(report.outcome) == "rerun":  # pytest-rerunfailures: it failed, and is tried again
             record = getattr(report, "gpucluster", {})
             attempt = {**reporting.result_event(report, "rerun", message), **record}
-            self.log.write("rerun", **attempt)
+            log.write("rerun", **attempt)
             return
         outcome = classify(report.when, report.outcome, message)
         if outcome is None:
@@ -150,10 +149,10 @@ class Hooks:
         self.tally.add(report.gpucluster, outcome, message)
         event = reporting.result_event(report, outcome, message)
         if reporting.holds_no_secret(event):
-            self.log.write("result", {**event, **report.gpucluster})
+            log.write("result", {**event, **report.gpucluster})
         else:
-            self.log.write("result", report.gpucluster, **event)
-        self._log_lost(self.log)
+            log.write("result", report.gpucluster, **event)
+        self._log_lost(log)
         if outcome == "not tested":
             self.completeness.stop_at(node)
 

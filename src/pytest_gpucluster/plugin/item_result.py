@@ -42,12 +42,13 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types without control characters: suite, check, node, verdicts, metrics, curves, cells, logs."""
+        metrics = {id(metric): _clean_flat(vars(metric)) for metric in self.metrics}
         return {
             "suite": clean(self.suite),
             "check": clean(self.check),
             "node": clean(self.node),
-            "verdicts": [_clean_verdict(verdict) for verdict in self.verdicts],
-            "metrics": [_clean_flat(vars(metric)) for metric in self.metrics],
+            "verdicts": [_clean_verdict(verdict, metrics) for verdict in self.verdicts],
+            "metrics": [metrics[id(metric)] for metric in self.metrics],
             "curves": clean_all(self.curves) if self.curves else [],
             "cells": clean_all(self.cells) if self.cells else [],
             "logs": clean_all(self.logs) if self.logs else [],
@@ -55,17 +56,15 @@ class Record:
         }
 
 
-def _clean_verdict(verdict: Verdict) -> dict[str, Any]:
-    """Clean a verdict as clean_all does. Most of its text is the same for every node: it is remembered as clean."""
+def _clean_verdict(verdict: Verdict, metrics: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+    """Clean a verdict as clean_all does. `metrics`: the clean metrics of the record, which has those of its verdicts."""
     plain = verdict.as_dict()
-    metrics, findings, advisories = plain.pop("metrics"), plain.pop("findings"), plain.pop("advisories")
-    cleaned = _clean_flat(plain)
-    return {
-        **{key: cleaned.get(key) for key in verdict.__dataclass_fields__},  # in the order of the fields
-        "findings": clean_all(findings) if findings else [],
-        "metrics": [_clean_flat(metric) for metric in metrics],
-        "advisories": clean_all(advisories) if advisories else [],
+    lists: dict[str, Any] = {
+        "findings": clean_all(plain["findings"]),
+        "metrics": [metrics[id(metric)] for metric in verdict.metrics],
+        "advisories": clean_all(plain["advisories"]),
     }
+    return {**_clean_flat({**plain, **dict.fromkeys(lists)}), **lists}
 
 
 def _clean_flat(plain: Mapping[str, Any]) -> dict[str, Any]:
