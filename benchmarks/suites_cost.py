@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CLIENTS = ("sinfo", "scontrol", "squeue", "salloc", "srun", "sbatch", "scancel")
 SUITES = Path(__file__).parent.parent / "suites"
 PHASES = ("start", "launch", "answers", "judging", "reporting")
-OPTIONS = ("-q", "-p", "no:cacheprovider")
+OPTIONS = ("-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")  # as in controller.py
 RUN_LIMIT = 600  # seconds until a run counts as hung
 
 

@@ -17,6 +17,7 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.drain import Budget
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.drain import Drainage, Options, edited_reasons, trial_reasons
+from pytest_gpucluster.plugin.rerun import is_repeatable
 from pytest_gpucluster.plugin.suite_jobs import SuiteJobs
 from pytest_gpucluster.report.events import logs_below
 from pytest_gpucluster.report.history import History
@@ -394,3 +395,14 @@ def test_only_what_is_ours_and_reserved_goes_on_trial(
     options = Options(mode=mode, retries=1, budget=Budget(1), least=Action.DRAIN, resume=resume)
     found = trial_reasons(options, nodes, frozenset(reserved) if reserved else None, {"gpu02": "edited"})
     assert found == {node: reason_of(node) for node in chosen}
+
+
+@pytest.mark.parametrize(
+    ("fixtures", "repeatable"),
+    [(["node", "expect"], True), (["node", "jobs"], False), (["submitted"], False), ([], True)],
+)
+def test_items_on_jobs_before_the_allocation_are_not_repeated(
+    fixtures: list[str], *, repeatable: bool
+) -> None:
+    item: Any = SimpleNamespace(fixturenames=fixtures)
+    assert is_repeatable(item) is repeatable
