@@ -94,7 +94,11 @@ class Controller(ClusterSession):
     def _clear_dead_runs(self, say: Callable[[str], None]) -> None:
         """Remove what killed runs have left in the queue and on this machine; what may be of a live run stays."""
         try:
-            found = [*(leftovers.jobs(self.slurm) if self.slurm else ()), *leftovers.folders(), *stale_user_files()]
+            found = [
+                *(leftovers.jobs(self.slurm) if self.slurm else ()),
+                *leftovers.folders(),
+                *stale_user_files(),
+            ]
             leftovers.remove([one for one in found if one.remove is not None], say)
         except SlurmError as error:
             say(f"jobs of runs that were killed may be left: {error}")
