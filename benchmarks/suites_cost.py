@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CLIENTS = ("sinfo", "scontrol", "squeue", "salloc", "srun", "sbatch", "scancel")
 SUITES = Path(__file__).parent.parent / "suites"
 PHASES = ("start", "launch", "answers", "judging", "reporting")
-OPTIONS = ("-q", "-p", "no:cacheprovider")
+OPTIONS = ("-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")  # as in controller.py
 RUN_LIMIT = 600  # seconds until a run counts as hung
 
 
@@ -95,7 +95,7 @@ class Phases:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Collection ends the start; from here on what waits for nodes is counted where it waits."""
         from pytest_gpucluster.cluster.channel.channel import Fleet  # only the measured pytest has it
-        from pytest_gpucluster.plugin.session import Controller
+        from pytest_gpucluster.plugin.controller import Controller
         from pytest_gpucluster.suites.slurm import diagnostic_step as exam
 
         self.items = len(session.items)

@@ -344,7 +344,7 @@ class Bench:
 
     # what the fixtures of probed() and fleet_probed() call
 
-    def facts_of_item(self, asked: Any) -> Any:
+    def facts(self, asked: Any) -> Any:
         return self.read(self.current, probe_for(asked, self.cluster))
 
     def fleet_facts(self, asked: Any) -> dict[str, Any]:
@@ -405,9 +405,10 @@ class Bench:
             "cluster": self.cluster,
             "nodes": self.case.nodes,
             "expect": verdicts.append,
-            "facts": self.facts_of_item,
+            "facts": self.facts,
             "fleet_facts": self.fleet_facts,
             "gpucluster_session": self,
+            "gpucluster_item": self,
         }
 
     def _fixture(self, module: Any, name: str, given: Mapping[str, Any]) -> Any:

@@ -23,6 +23,7 @@ from pytest_gpucluster.core.check import (
     conclude,
     with_contention,
 )
+from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.drain.policy import NAMES, reaches
 from pytest_gpucluster.plugin.drain import Drainage, Options
 from pytest_gpucluster.report.run_model import read_run
@@ -36,7 +37,7 @@ VALUES = ("monitor", "reset gpu", "reboot", "drain", "return to vendor")
 @pytest.fixture(scope="module")
 def registered() -> dict[str, str]:
     """Return check -> action of every check of every module."""
-    suites.import_checks()
+    import_checks()
     return {name: about.action.value for name, about in CHECKS.items()}
 
 

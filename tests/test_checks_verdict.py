@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from pytest_gpucluster import suites
 from pytest_gpucluster.core import check as verdicts
 from pytest_gpucluster.core.check import (
     Action,
@@ -21,6 +20,7 @@ from pytest_gpucluster.core.check import (
     with_cause,
     with_contention,
 )
+from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.kit.mpi_errors import with_software_cause
 from pytest_gpucluster.kit.payload_result import (
     PayloadResult,
@@ -156,7 +156,7 @@ def test_a_check_of_ours_is_listed_and_one_of_others_is_not() -> None:
 
 def test_every_check_is_listed_by_suite_and_what() -> None:
     """Imported here, so that a changed name is noticed by this test."""
-    suites.import_checks()
+    import_checks()
     assert len(verdicts.CHECKS) > 100
     for name, about in verdicts.CHECKS.items():
         assert re.fullmatch(r"[a-z_]+\.[a-z0-9_]+", name), name

@@ -15,8 +15,10 @@ from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.drain import Budget
+from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.drain import Drainage, Options, edited_reasons, trial_reasons
-from pytest_gpucluster.plugin.session import Controller
+from pytest_gpucluster.plugin.rerun import is_repeatable
+from pytest_gpucluster.plugin.suite_jobs import SuiteJobs
 from pytest_gpucluster.report.events import logs_below
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.run_model import Run
@@ -299,7 +301,7 @@ def test_what_a_trial_leaves_when_the_nodes_go_back_is_said_at_the_very_end() ->
     session: Any = object.__new__(Controller)
     session.__dict__.update(
         lost=dict, trial=Trial(world, "gpu02"), left_behind=["job 7"], allocations=(), channel=None,
-        _giving_back=None, _look=None, _server=None, _leaving=None, _submissions={},
+        _giving_back=None, _server=None, _leaving=None, jobs=SuiteJobs(None, None),  # type: ignore[arg-type] # no suite submits
     )  # fmt: skip
     session.trial.stuck = ("gpu02",)
     session.give_back()
@@ -394,3 +396,14 @@ def test_only_what_is_ours_and_reserved_goes_on_trial(
     options = Options(mode=mode, retries=1, budget=Budget(1), least=Action.DRAIN, resume=resume)
     found = trial_reasons(options, nodes, frozenset(reserved) if reserved else None, {"gpu02": "edited"})
     assert found == {node: reason_of(node) for node in chosen}
+
+
+@pytest.mark.parametrize(
+    ("fixtures", "repeatable"),
+    [(["node", "expect"], True), (["node", "jobs"], False), (["submitted"], False), ([], True)],
+)
+def test_items_on_jobs_before_the_allocation_are_not_repeated(
+    fixtures: list[str], *, repeatable: bool
+) -> None:
+    item: Any = SimpleNamespace(fixturenames=fixtures)
+    assert is_repeatable(item) is repeatable

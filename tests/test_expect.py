@@ -13,24 +13,19 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outc
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.plugin.expect import CheckFailed, Expect, describe
 from pytest_gpucluster.plugin.item_result import (
-    RECORD,
     Record,
-    check_of,
     clean,
     is_clean,
     matches,
-    node_of,
     one_line,
-    record_of,
-    suite_of,
 )
-from pytest_gpucluster.plugin.node_items import NodeItem
+from pytest_gpucluster.plugin.node_items import NodeItem, check_of, node_of, record_of, suite_of
 
 
 def made(*, required: bool = False) -> tuple[Expect, Record]:
     record = Record("site", "site.disk", "gpu01")
-    session: Any = SimpleNamespace(record=record, requires=lambda asked: required and asked is record)
-    return Expect(session), record
+    item: Any = SimpleNamespace(record=record, required=required)
+    return Expect(item), record
 
 
 def verdict(outcome: Outcome, *findings: Finding, **fields: Any) -> Verdict:
@@ -200,7 +195,7 @@ def item(name: str, file: str = "test_gpu.py", **fields: Any) -> Any:
 def own_item() -> Any:
     """Return the item of test_count[gpu01] where all of its fixtures are facts."""
     found: Any = object.__new__(NodeItem)
-    found.test, found.node_name = SimpleNamespace(suite="gpu", check="gpu.count"), "gpu01"
+    found.test, found.node_name, found.record = SimpleNamespace(suite="gpu", check="gpu.count"), "gpu01", None
     return found
 
 
@@ -220,11 +215,10 @@ def test_names_of_an_item() -> None:
 
 
 def test_the_record_of_an_item_is_made_once() -> None:
-    found = item("test_count", callspec=SimpleNamespace(params={"node": "gpu01"}))
-    record = record_of(found)
-    assert record == Record("gpu", "gpu.count", "gpu01")
-    assert record_of(found) is record
-    assert found.stash[RECORD] is record
+    for found in (item("test_count", callspec=SimpleNamespace(params={"node": "gpu01"})), own_item()):
+        record = record_of(found)
+        assert record == Record("gpu", "gpu.count", "gpu01")
+        assert record_of(found) is record
 
 
 def test_words_of_a_record() -> None:

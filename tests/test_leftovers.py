@@ -35,8 +35,8 @@ from pytest_gpucluster.core.errors import AllocationError, GpuClusterError, Slur
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit import containers
 from pytest_gpucluster.kit.framework_config import SubmititConfig
-from pytest_gpucluster.plugin import session as sessions
-from pytest_gpucluster.plugin.session import Controller
+from pytest_gpucluster.plugin import controller as controllers
+from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.suites.submitit.steps import parameters, shared_folder
 
 if TYPE_CHECKING:
@@ -346,7 +346,7 @@ def controller_of(fake: object, *, started: bool) -> Controller:
 
 def test_agents_that_have_not_started_are_not_waited_for_at_the_end() -> None:
     fake = FakeChannel()
-    controller_of(fake, started=False)._clear_containers()
+    controller_of(fake, started=False)._clear_nodes()
     assert fake.asked == []
 
 
@@ -354,10 +354,12 @@ def test_no_error_of_containers_keeps_the_nodes(monkeypatch: pytest.MonkeyPatch)
     def broken(*_: object, **__: object) -> list[str]:
         raise GpuClusterError("no task started")
 
-    monkeypatch.setattr("pytest_gpucluster.plugin.session.clear", broken)
+    monkeypatch.setattr("pytest_gpucluster.suites.container.release.remove_containers", broken)
     controller = controller_of(FakeChannel(), started=True)
-    controller._clear_containers()
-    assert controller.left_behind == ["containers of this run may be left on the nodes: no task started"]
+    controller._clear_nodes()
+    assert controller.left_behind == [
+        "container: what this run left on the nodes may still be there: no task started"
+    ]
 
 
 def test_containers_are_told_by_name_and_removed_by_name() -> None:
@@ -390,7 +392,7 @@ def test_the_next_run_removes_what_is_dead_and_says_nothing_of_the_rest(
         leftovers, "jobs", lambda _slurm: [Leftover("a", lambda: gone.append("a")), Leftover("b", None)]
     )
     monkeypatch.setattr(leftovers, "folders", lambda: [Leftover("c", lambda: gone.append("c"))])
-    monkeypatch.setattr(sessions, "stale_user_files", lambda: [Leftover("d", lambda: gone.append("d"))])
+    monkeypatch.setattr(controllers, "stale_user_files", lambda: [Leftover("d", lambda: gone.append("d"))])
     controller = Controller.__new__(Controller)
     said: list[str] = []
     for controller.slurm in (of(FakeSlurm("")), None):

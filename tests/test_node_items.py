@@ -499,3 +499,54 @@ def test_rules_of_the_cluster_file_skip_items_one_by_one(sandbox: Sandbox, tmp_p
     run = run_pytest(tmp_path, f"--cluster={file}", files={"test_which.py": WHICH})
     assert run.rc == 0, run.out
     assert names(run.outcomes, "not applicable") == [f"test_facts[gpu0{number}]" for number in range(1, 5)]
+
+
+COUNTED = """
+def pytest_terminal_summary(terminalreporter):
+    print("REPORTS", sum(map(len, terminalreporter.stats.values())))
+"""
+
+
+@pytest.mark.parametrize(
+    ("conftest", "options", "reports"),
+    [
+        ("", (), 4),
+        ("def pytest_runtest_logreport():\n    pass\n", (), 12),
+        ("def pytest_runtest_makereport():\n    pass\n", (), 12),
+        ("def pytest_report_teststatus():\n    pass\n", (), 12),
+        ("def pytest_runtest_protocol():\n    pass\n", (), 12),
+        ("", ("--durations=1",), 12),
+        ("def pytest_runtest_teardown(item):\n    print('bye', item.name)\n", ("-rA",), 8),
+    ],
+)
+def test_reports_that_nothing_reads_are_left_out(
+    sandbox: Sandbox, tmp_path: Path, conftest: str, options: tuple[str, ...], reports: int
+) -> None:
+    files = {"test_it.py": "def test_it(node):\n    pass\n", "conftest.py": conftest + COUNTED}
+    run = run_pytest(tmp_path, on(sandbox), "-p", "no:cacheprovider", *options, files=files)
+    assert run.rc == 0, run.out + run.err
+    assert f"REPORTS {reports}\n" in run.out
+    assert run.out.count("bye") == (4 if reports == 8 else 0)
+
+
+SESSIONS = """
+import pytest
+
+from pytest_gpucluster.suite import fact
+
+
+@fact(scope="session")
+def judged(expect):
+    return 1
+
+
+def test_it(node, judged):
+    pass
+"""
+
+
+def test_a_fact_of_the_session_cannot_use_what_belongs_to_an_item(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, on(sandbox), files={"test_it.py": SESSIONS})
+    assert run.rc == 1, run.out + run.err
+    assert "ScopeMismatch" in run.out
+    assert names(run.outcomes, "error") == [f"test_it[gpu0{number}]" for number in range(1, 5)]

@@ -13,9 +13,10 @@ import pytest
 from plugin_helpers import run_pytest
 
 from pytest_gpucluster.plugin import signals
+from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.metrics_file import Gauges
 from pytest_gpucluster.plugin.run_end import RunEnd
-from pytest_gpucluster.plugin.session import Controller, Worker
+from pytest_gpucluster.plugin.worker import Worker
 from pytest_gpucluster.report.atomic_write import Reports
 from pytest_gpucluster.report.events import EventLog, read_events
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plugin_helpers import names, on, run_pytest
 
-from pytest_gpucluster import suites
 from pytest_gpucluster.core.check import CHECKS, Finding, Verdict, check, revised
+from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.core.registry import suites as registered
 from pytest_gpucluster.suite import arguments_of, checks_as_tests
 
@@ -72,7 +72,7 @@ def test_a_check_of_each_allocation_gives_one_verdict() -> None:
 
 @pytest.mark.parametrize("suite", registered(), ids=lambda suite: suite.name)
 def test_every_check_has_a_test_in_its_suite(suite: Any) -> None:
-    suites.import_checks()
+    import_checks()
     module = importlib.import_module(f"{suite.package}.test_{suite.name}")
     checks = {name.partition(".")[2] for name in CHECKS.keys() - PARTS if name.startswith(f"{suite.name}.")}
     assert {name for name in checks if not callable(getattr(module, f"test_{name}", None))} == set()

@@ -75,10 +75,10 @@ def arguments_of(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(it.name for it in parameters if it.default is it.empty)
 
 
-class Asks(Protocol):
-    """What a fixture of facts needs of the session."""
+class Item(Protocol):
+    """What a fixture of facts needs of its item."""
 
-    def facts_of_item(self, asked: AnyProbe) -> Any:
+    def facts(self, asked: AnyProbe) -> Any:
         """Return the facts of the item's node."""
 
 
@@ -139,8 +139,10 @@ def probed(probe: AnyProbe) -> Any:
     an error.
     """
 
-    def facts_of_node(node: object, gpucluster_session: Asks) -> Any:  # makes an item a node
-        return gpucluster_session.facts_of_item(probe)  # not by way of `facts`: each fixture costs an item
+    def facts_of_node(node: object, gpucluster_item: Item) -> Any:  # `node` makes an item per node
+        return gpucluster_item.facts(
+            probe
+        )  # not through the fixture `facts`: each fixture costs time per item
 
     facts_of_node.gpucluster_probe = probe  # type: ignore[attr-defined] # read by the plugin's prefetch
     return _fact(facts_of_node, "function")

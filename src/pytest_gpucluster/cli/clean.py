@@ -124,8 +124,8 @@ def _files(cluster: Cluster | None) -> list[Leftover]:
 
 
 def _check_nodes(cluster: Cluster, slurm: Slurm, nodes: str, results: _Results) -> None:
+    from pytest_gpucluster.plugin.controller import make_request
     from pytest_gpucluster.plugin.plan import Selection, make_plan, shares
-    from pytest_gpucluster.plugin.session import make_request
 
     inventory = slurm.nodes()
     plan = make_plan(cluster, inventory, Selection.parse(nodes, None))

@@ -197,10 +197,10 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _checks() -> Iterator[str]:
-    from pytest_gpucluster import suites  # only the reference needs all of them
     from pytest_gpucluster.core import check as verdict
+    from pytest_gpucluster.core.registry import import_checks  # only the reference needs all of them
 
-    suites.import_checks()
+    import_checks()
     about = verdict.CHECKS
     yield from ("## Checks and repairs", "")
     yield "Each row states what must hold, the usual cause of a failure, what to do, and the action of a failure, which"

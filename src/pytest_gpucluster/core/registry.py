@@ -43,6 +43,8 @@ class Suite:
     settings: {key of the suite's section of the cluster file: function of the cluster that raises ConfigError for an
     invalid value}.
     not_over_ssh: {check: why it does not apply where the nodes are reached over SSH, without Slurm}.
+    before_release: a function (run, *, hurry) that removes what steps have left on the nodes; it returns lines that say
+    what stays. `hurry`: the run was stopped.
     leftovers: a function of the cluster; it returns the folders, beside the temporary ones of this machine, in which a
     run that was killed may have left folders.
     """
@@ -57,6 +59,7 @@ class Suite:
     not_over_ssh: Mapping[str, str] = field(default_factory=dict)
     before_allocation: Work | None = None
     before_first_test: Work | None = None
+    before_release: str | None = None
     after_release: str | None = None
     leftovers: str | None = None
 
@@ -73,6 +76,14 @@ class Suite:
     def load(self, part: str) -> Any:
         """Import a part."""
         return pkgutil.resolve_name(f"{self.package}.{part}")
+
+
+def import_checks() -> None:
+    """Import every module that may declare a check: core.check.CHECKS has all of them then."""
+    for suite in suites():
+        for one in pkgutil.iter_modules(import_module(suite.package).__path__):
+            if not one.name.startswith(("payload", "test_")):
+                import_module(f"{suite.package}.{one.name}")
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
@@ -41,9 +42,11 @@ class Submission:
 
 
 class SuiteContext(Protocol):
-    """The argument of `Suite.before_first_test`, a function that runs before the first test."""
+    """The argument of `Suite.before_first_test` and `Suite.before_release`."""
 
+    cluster: Cluster
     slurm: Slurm | None
+    channel: Channel | None
     allocations: tuple[Allocation, ...]
     inventory: Mapping[str, NodeInfo]
 

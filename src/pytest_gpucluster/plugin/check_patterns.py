@@ -11,8 +11,8 @@ import pytest
 
 from pytest_gpucluster import suites_path
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.plugin.item_result import check_of, matches
-from pytest_gpucluster.plugin.node_items import kinds
+from pytest_gpucluster.plugin.item_result import matches
+from pytest_gpucluster.plugin.node_items import check_of, kinds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

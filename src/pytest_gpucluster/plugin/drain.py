@@ -23,10 +23,10 @@ from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.drain import policy
 from pytest_gpucluster.plugin import signals
+from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.expect import CheckFailed
 from pytest_gpucluster.plugin.item_result import clean
-from pytest_gpucluster.plugin.rerun import NOT_REPEATABLE, run_again
-from pytest_gpucluster.plugin.session import Controller
+from pytest_gpucluster.plugin.rerun import is_repeatable, run_again
 from pytest_gpucluster.report.events import logs_below
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.result import read_result
@@ -229,10 +229,10 @@ class Drainage:
         """Run the failed items again, --drain-retries times, each time afresh."""
         waiting = []
         for nodeid, item in self._items.items() if self.options.mode != "off" else ():
-            if NOT_REPEATABLE & set(getattr(item, "fixturenames", ())):
-                self._confirmed[nodeid] = "its jobs went before the allocation and cannot be sent again"
-            else:
+            if is_repeatable(item):
                 waiting.append(item)
+            else:
+                self._confirmed[nodeid] = "its jobs went before the allocation and cannot be sent again"
         for attempt in range(1, self.options.retries + 1):
             ends = run_again(waiting, self.session, attempt) if waiting else {}
             for nodeid, (end, record) in ends.items():

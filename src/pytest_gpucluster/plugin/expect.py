@@ -15,8 +15,7 @@ from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpucluster.plugin.item_result import Record
-    from pytest_gpucluster.plugin.session import ClusterSession
+    from pytest_gpucluster.plugin.facts import ItemView
 
 
 class CheckFailed(AssertionError):  # reads as what it is
@@ -24,18 +23,14 @@ class CheckFailed(AssertionError):  # reads as what it is
 
 
 class Expect:
-    """Judge the running item's node: by a Verdict of a check, or by a number of one's own.
+    """Judge the item's node: by a Verdict of a check, or by a number of one's own.
 
     >>> expect(gpu.count(gpus, gpu_profile))                                 # doctest: +SKIP
     >>> expect.at_least("scratch_free", free, 500, "GiB", hint="clean /scratch")  # doctest: +SKIP
     """
 
-    def __init__(self, session: ClusterSession) -> None:
-        self._session = session
-
-    @property
-    def _record(self) -> Record:
-        return self._session.record
+    def __init__(self, item: ItemView) -> None:
+        self._item, self._record = item, item.record
 
     def __call__(self, verdict: Verdict) -> None:
         """Pass, fail with the findings, or skip as not applicable. Metrics are always recorded."""
@@ -53,7 +48,7 @@ class Expect:
 
     def not_checked(self, reason: str) -> NoReturn:
         """End the item as not checked, with the reason; an error if the check is required."""
-        if self._session.requires(self._record):
+        if self._item.required:
             raise NotAvailable(f"{self._record.check} is required and could not be checked: {reason}")
         pytest.skip(NOT_CHECKED + reason)
 

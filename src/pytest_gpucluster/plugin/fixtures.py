@@ -14,8 +14,10 @@ import pytest
 from pytest_gpucluster.core.check import Metric
 from pytest_gpucluster.core.errors import AllocationError
 from pytest_gpucluster.plugin.expect import Expect
+from pytest_gpucluster.plugin.facts import ItemView
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
 from pytest_gpucluster.plugin.live_line import LiveLine
+from pytest_gpucluster.plugin.node_items import record_of
 from pytest_gpucluster.suite import fact
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ SESSION: pytest.StashKey[ClusterSession] = pytest.StashKey()
 
 
 def session_plugin(session: ClusterSession, properties: Iterable[tuple[str, str]]) -> ModuleType:
-    """Return a plugin with the one fixture that all others are made of. `properties`: those of pytest's JUnit file."""
+    """Return a plugin with the two fixtures that all others are made of. `properties`: those of pytest's JUnit file."""
 
     @pytest.fixture(scope="session")
     def gpucluster_session(request: pytest.FixtureRequest) -> ClusterSession:
@@ -45,8 +47,13 @@ def session_plugin(session: ClusterSession, properties: Iterable[tuple[str, str]
                 record(name, value)
         return session
 
+    @pytest.fixture
+    def gpucluster_item(request: pytest.FixtureRequest) -> ItemView:
+        """The session and the record of the item; own suites have no need of it."""
+        return ItemView(session, record_of(request.node))
+
     plugin = ModuleType("gpucluster_session")  # pytest looks for fixtures of any scope in modules only
-    vars(plugin)["gpucluster_session"] = gpucluster_session
+    vars(plugin).update(gpucluster_session=gpucluster_session, gpucluster_item=gpucluster_item)
     return plugin
 
 
@@ -69,17 +76,16 @@ def nodes(gpucluster_session: ClusterSession) -> tuple[str, ...]:
 
 
 @fact
-def lane_nodes(gpucluster_session: ClusterSession) -> tuple[str, ...]:
+def lane_nodes(gpucluster_item: ItemView) -> tuple[str, ...]:
     """The nodes that no other item uses meanwhile: with -n those of the node's lane, else all nodes under test."""
-    session = gpucluster_session
-    lane = session.lane_of(session.record.node) if session.record.node else session.plan.testable
-    return session.without_problem(lane)
+    session, node = gpucluster_item.session, gpucluster_item.record.node
+    return session.without_problem(session.lane_of(node) if node else session.plan.testable)
 
 
 @fact
-def node(gpucluster_session: ClusterSession) -> Node:
+def node(gpucluster_item: ItemView) -> Node:
     """The node of this item: `.name`, `.profile`, `.group`, `.info`. A test that uses it runs once per node."""
-    return gpucluster_session.nodes[gpucluster_session.record.node]
+    return gpucluster_item.node
 
 
 @fact
@@ -130,44 +136,44 @@ def host(node: Node, gpucluster_session: ClusterSession) -> Any:
 
 @fact
 def facts(
-    node: Node,  # makes an item a node
-    gpucluster_session: ClusterSession,
+    node: Node,  # makes an item per node
+    gpucluster_item: ItemView,
 ) -> Callable[[AnyProbe], Any]:
     """A function: Probe -> facts of this item's node. If the node cannot provide them: 'not checked: why'."""
-    return gpucluster_session.facts_of_item
+    return gpucluster_item.facts
 
 
 @fact(scope="session")
 def fleet_facts(gpucluster_session: ClusterSession) -> Callable[[AnyProbe], dict[str, Any]]:
     """A function: Probe -> {node: facts}, of all nodes that could provide them."""
-    return gpucluster_session.fleet_facts
+    return gpucluster_session.facts.of_fleet
 
 
-@fact(scope="session")
-def expect(gpucluster_session: ClusterSession) -> Expect:
+@fact
+def expect(gpucluster_item: ItemView) -> Expect:
     """Judge a verdict, `expect(verdict)`, or a number, `expect.at_least(name, value, bound, unit)`, `.at_most(...)`."""
-    return Expect(gpucluster_session)
+    return Expect(gpucluster_item)
 
 
-@fact(scope="session")
-def measure(gpucluster_session: ClusterSession) -> Callable[..., float]:
+@fact
+def measure(gpucluster_item: ItemView) -> Callable[..., float]:
     """Record a metric: `measure("latency", 4.1, "us", device="mlx5_0")`; returns the value.
 
     `better` is "higher", "lower" or "neither"; by default the unit decides.
     """
-    session = gpucluster_session
+    metrics = gpucluster_item.record.metrics
 
     def keep(name: str, value: float, unit: str, *, device: str = "", better: str = "") -> float:
-        session.record.metrics.append(Metric(name, float(value), unit, device, better=better))
+        metrics.append(Metric(name, float(value), unit, device, better=better))
         return value
 
     return keep
 
 
 @fact
-def curve(gpucluster_session: ClusterSession) -> Callable[[str, Iterable[NcclRun]], None]:
+def curve(gpucluster_item: ItemView) -> Callable[[str, Iterable[NcclRun]], None]:
     """Add bandwidth curves to the report: `curve("all_reduce, 4 nodes", runs)`."""
-    record = gpucluster_session.record
+    record = gpucluster_item.record
 
     def keep(title: str, runs: Iterable[NcclRun]) -> None:
         for run in runs:
@@ -206,12 +212,12 @@ def live_line(request: pytest.FixtureRequest) -> LiveLine:
 
 
 @fact
-def table(gpucluster_session: ClusterSession) -> Callable[..., None]:
+def table(gpucluster_item: ItemView) -> Callable[..., None]:
     """Add a cell to a table of the summary: `table("matrix", "srun", "MPI", "fails", note="no PMI support")`.
 
     `place` is (row, column) as numbers, since items may end in any order.
     """
-    record = gpucluster_session.record
+    record = gpucluster_item.record
 
     def keep(
         title: str, row: str, column: str, text: str, *, note: str = "", place: tuple[int, int] = (0, 0)
@@ -223,13 +229,13 @@ def table(gpucluster_session: ClusterSession) -> Callable[..., None]:
 
 
 @fact
-def srun(gpucluster_session: ClusterSession) -> Callable[..., StepResult]:
+def srun(gpucluster_item: ItemView) -> Callable[..., StepResult]:
     """Run a step: `srun(["hostname"], nodes=("gpu01",), ntasks_per_node=2, environment="pytorch")`.
 
     Takes the fields of StepRequest; `environment` is a name of the cluster file. Without `nodes` the step runs on the
     item's node, or on all nodes if the item has no node. Returns a StepResult: `.rc`, `.tasks`, `.command`.
     """
-    session, record = gpucluster_session, gpucluster_session.record
+    session, record = gpucluster_item.session, gpucluster_item.record
 
     def run(
         argv: Sequence[str], *, nodes: Sequence[str] = (), environment: str | None = None, **options: Any

@@ -7,10 +7,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pytest_gpucluster.core import redact
-from pytest_gpucluster.plugin.node_items import NodeItem
 from pytest_gpucluster.report.atomic_write import harmless
 
 if TYPE_CHECKING:
@@ -45,12 +42,13 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types without control characters: suite, check, node, verdicts, metrics, curves, cells, logs."""
+        metrics = {id(metric): _clean_flat(vars(metric)) for metric in self.metrics}
         return {
             "suite": clean(self.suite),
             "check": clean(self.check),
             "node": clean(self.node),
-            "verdicts": [_clean_verdict(verdict) for verdict in self.verdicts],
-            "metrics": [_clean_flat(vars(metric)) for metric in self.metrics],
+            "verdicts": [_clean_verdict(verdict, metrics) for verdict in self.verdicts],
+            "metrics": [metrics[id(metric)] for metric in self.metrics],
             "curves": clean_all(self.curves) if self.curves else [],
             "cells": clean_all(self.cells) if self.cells else [],
             "logs": clean_all(self.logs) if self.logs else [],
@@ -58,17 +56,15 @@ class Record:
         }
 
 
-def _clean_verdict(verdict: Verdict) -> dict[str, Any]:
-    """Clean a verdict as clean_all does. Most of its text is the same for every node: it is remembered as clean."""
+def _clean_verdict(verdict: Verdict, metrics: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+    """Clean a verdict as clean_all does. `metrics`: the clean metrics of the record, which has those of its verdicts."""
     plain = verdict.as_dict()
-    metrics, findings, advisories = plain.pop("metrics"), plain.pop("findings"), plain.pop("advisories")
-    cleaned = _clean_flat(plain)
-    return {
-        **{key: cleaned.get(key) for key in verdict.__dataclass_fields__},  # in the order of the fields
-        "findings": clean_all(findings) if findings else [],
-        "metrics": [_clean_flat(metric) for metric in metrics],
-        "advisories": clean_all(advisories) if advisories else [],
+    lists: dict[str, Any] = {
+        "findings": clean_all(plain["findings"]),
+        "metrics": [metrics[id(metric)] for metric in verdict.metrics],
+        "advisories": clean_all(plain["advisories"]),
     }
+    return {**_clean_flat({**plain, **dict.fromkeys(lists)}), **lists}
 
 
 def _clean_flat(plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,37 +79,6 @@ def _clean_flat(plain: Mapping[str, Any]) -> dict[str, Any]:
 def is_clean(text: str) -> bool:
     """Return True for a text that `clean` leaves as it is."""
     return text.isprintable() and not redact.is_suspect(text)
-
-
-RECORD: pytest.StashKey[Record] = pytest.StashKey()
-
-
-def record_of(item: pytest.Item) -> Record:
-    """Return the record of an item, made at the first call. Its check is SUITE.WHAT of test_SUITE.py::test_WHAT."""
-    found = item.stash.get(RECORD, None)
-    if found is None:
-        found = item.stash[RECORD] = Record(suite_of(item), check_of(item), node_of(item))
-    return found
-
-
-def suite_of(item: pytest.Item) -> str:
-    """Return the suite of an item: SUITE of test_SUITE.py."""
-    return item.test.suite if type(item) is NodeItem else item.path.stem.removeprefix("test_")
-
-
-def check_of(item: pytest.Item) -> str:
-    """Return the check of an item, without making its record: half a million of them would fill the memory."""
-    if type(item) is NodeItem:
-        return item.test.check
-    return f"{suite_of(item)}.{getattr(item, 'originalname', item.name).removeprefix('test_')}"
-
-
-def node_of(item: pytest.Item) -> str:
-    """Return the node that an item is parametrised for, '' for an item about the whole cluster."""
-    if type(item) is NodeItem:
-        return item.node_name
-    callspec = getattr(item, "callspec", None)
-    return str(callspec.params.get("node", "")) if callspec else ""
 
 
 def clean(text: str) -> str:

@@ -8,11 +8,14 @@ parametrises or makes are left to pytest, parametrised by the node.
 from __future__ import annotations
 
 import inspect
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpucluster.plugin.facts import ItemView
+from pytest_gpucluster.plugin.item_result import Record
 from pytest_gpucluster.suite import Fact, arguments_of
 
 if TYPE_CHECKING:
@@ -21,7 +24,8 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.plugin.session import ClusterSession
 
-SESSION = "gpucluster_session"
+SESSION, ITEM = "gpucluster_session", "gpucluster_item"  # the fixtures that all others are made of
+RECORD: pytest.StashKey[Record] = pytest.StashKey()
 PLAIN = {"pytestmark", "__wrapped__", "__signature__"}  # what pytest.mark and suite.checks_as_tests set
 NO_PLAIN_FUNCTIONS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
@@ -46,15 +50,15 @@ class NodeTest:
             self._add(name, facts)
 
     def _add(self, name: str, facts: Mapping[str, Fact]) -> None:
-        if name not in self._steps and name != SESSION:
+        if name not in self._steps and name in facts:
             for argument in facts[name].arguments:
                 self._add(argument, facts)
             self._steps[name] = facts[name]
 
-    def arguments(self) -> dict[str, Any]:
-        """Make the facts of the running item; return the arguments of the test."""
+    def arguments(self, record: Record) -> dict[str, Any]:
+        """Make the facts of the item with this record; return the arguments of the test."""
         session = self._session
-        values: dict[str, Any] = {SESSION: session}
+        values: dict[str, Any] = {SESSION: session, ITEM: ItemView(session, record)}
         for name, fact in self._steps.items():
             function, asked = fact.function, {argument: values[argument] for argument in fact.arguments}
             values[name] = once(session.made, function, asked) if fact.once else function(**asked)
@@ -77,38 +81,27 @@ def once(made: dict[Any, Any], function: Callable[..., Any], asked: dict[str, An
 class NodeItem(pytest.Item):
     """A test on one node."""
 
+    __slots__ = ("arguments", "node_name", "prints", "record", "skipped", "test")  # a run has many thousands
+
     def __init__(self, *, test: NodeTest, node_name: str, **options: Any) -> None:
         super().__init__(**options)
         self.test, self.node_name = test, node_name
+        self.record: Record | None = None  # while the item runs
         self.arguments: dict[str, Any] | None = None  # from setup to teardown
         self.skipped = False  # by a fact: pytest's summary then shows where the test is
+        self.prints = False  # in its teardown
         if test.own_markers:
             self.own_markers.extend(test.own_markers)
             self.keywords.update(test.keywords)
 
-    cls = None  # the rest of what other plugins expect of a test function
-
-    @property
-    def obj(self) -> Callable[..., Any]:
-        """The test function."""
-        return self.test.function
-
-    function = obj
-
-    @property
-    def originalname(self) -> str:
-        """The name of the test function."""
-        return self.test.name
-
-    @property
-    def module(self) -> Any:
-        """The module of the test."""
-        return self.test.module
-
-    @property
-    def fixturenames(self) -> list[str]:
-        """The fixtures that the test uses, directly or not."""
-        return self.test.fixturenames
+    # the rest of what other plugins expect of a test function
+    cls = None
+    obj = function = property(attrgetter("test.function"), doc="The test function.")
+    originalname = property(attrgetter("test.name"), doc="The name of the test function.")
+    module = property(attrgetter("test.module"), doc="The module of the test.")
+    fixturenames = property(
+        attrgetter("test.fixturenames"), doc="The fixtures that the test uses, directly or not."
+    )
 
     @property
     def location(self) -> tuple[str, int | None, str]:
@@ -122,9 +115,7 @@ class NodeItem(pytest.Item):
     def setup(self) -> None:
         """Make the facts; what is broken here is no verdict on the node."""
         try:
-            self.arguments = (
-                {} if self.config.getoption("setupplan", default=False) else self.test.arguments()
-            )
+            self.arguments = {} if self.config.option.setupplan else self.test.arguments(record_of(self))
         except pytest.skip.Exception:
             self.skipped = True
             raise
@@ -137,6 +128,11 @@ class NodeItem(pytest.Item):
     def teardown(self) -> None:
         """Let go of the facts."""
         self.arguments = None
+
+    def add_report_section(self, when: str, key: str, content: str) -> None:
+        """Add what was captured; what a teardown printed needs its report."""
+        self.prints = self.prints or (when == "teardown" and bool(content))
+        super().add_report_section(when, key, content)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Show the frames of the test and of its facts, as pytest does for a function."""
@@ -181,18 +177,24 @@ class Maker:
         for name in metafunc.fixturenames:
             definition = self.definitions.find(name, Path(metafunc.module.__file__), metafunc.module)
             fact = getattr(definition, "gpucluster_fact", None)
-            if name != SESSION and (
+            if name == "request":  # of ITEM; a test or fact that asks for it itself is found below
+                continue
+            if name not in (SESSION, ITEM) and (
                 fact is None or name in fact.arguments
             ):  # one that replaces another asks for it
                 return None
             found[name] = fact
-        asked = {name for it in found.values() if it is not None for name in it.arguments}
+        facts = {name: it for name, it in found.items() if it is not None}
+        asked = {name for it in facts.values() for name in it.arguments}
+        of_items = {ITEM, *(name for name, it in facts.items() if not it.once)}
+        if any(it.once and of_items & {*it.arguments} for it in facts.values()):  # pytest refuses that
+            return None
         plain = metafunc.cls is None and vars(function).keys() <= PLAIN and inspect.isfunction(function)
         if not plain or not {*asked, *arguments_of(function)} <= found.keys():
             return None
         if any(is_kind(function) for is_kind in NO_PLAIN_FUNCTIONS):
             return None
-        return {name: it for name, it in found.items() if it is not None}
+        return facts
 
     def items(self, made: Any, again: Callable[[], Any]) -> Any:
         """Return the items of a test for which pytest has `made` one; `again` lets pytest make those of all nodes."""
@@ -247,6 +249,47 @@ def _depth(plugin: Any, name: str, path: Path) -> int | None:
     if file.name != "conftest.py":
         return 0
     return len(file.parts) if file.parent in path.parents else None
+
+
+def record_of(item: pytest.Item) -> Record:
+    """Return the record of an item, made at the first call."""
+    if type(item) is NodeItem:
+        if item.record is None:
+            item.record = Record(item.test.suite, item.test.check, item.node_name)
+        return item.record
+    return item.stash.setdefault(RECORD, Record(suite_of(item), check_of(item), node_of(item)))
+
+
+def suite_of(item: pytest.Item) -> str:
+    """Return the suite of an item: SUITE of test_SUITE.py."""
+    return item.test.suite if type(item) is NodeItem else item.path.stem.removeprefix("test_")
+
+
+def check_of(item: pytest.Item) -> str:
+    """Return the check of an item: SUITE.WHAT of test_SUITE.py::test_WHAT."""
+    if type(item) is NodeItem:
+        return item.test.check
+    return f"{suite_of(item)}.{getattr(item, 'originalname', item.name).removeprefix('test_')}"
+
+
+def node_of(item: pytest.Item) -> str:
+    """Return the node that an item is parametrised for, '' for an item about the whole cluster."""
+    if type(item) is NodeItem:
+        return item.node_name
+    callspec = getattr(item, "callspec", None)
+    return str(callspec.params.get("node", "")) if callspec else ""
+
+
+def phases(item: pytest.Item, following: pytest.Item | None) -> Iterator[pytest.CallInfo[None]]:
+    """Run setup, test and teardown of an item as pytest does; yield how each ended, before the next one starts."""
+    hook, ending = item.ihook, (KeyboardInterrupt, pytest.exit.Exception)
+    call = pytest.CallInfo.from_call(lambda: hook.pytest_runtest_setup(item=item), "setup", ending)
+    yield call
+    if call.excinfo is None:
+        yield pytest.CallInfo.from_call(lambda: hook.pytest_runtest_call(item=item), "call", ending)
+    following = None if item.session.shouldfail or item.session.shouldstop else following
+    down = hook.pytest_runtest_teardown
+    yield pytest.CallInfo.from_call(lambda: down(item=item, nextitem=following), "teardown", ending)
 
 
 def marks_of(item: pytest.Item) -> frozenset[str]:

@@ -12,8 +12,8 @@ import pytest
 
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.plugin.expect import CheckFailed
-from pytest_gpucluster.plugin.item_result import Record, clean, clean_pair, is_clean, record_of
-from pytest_gpucluster.plugin.node_items import NodeItem
+from pytest_gpucluster.plugin.item_result import Record, clean, clean_pair, is_clean
+from pytest_gpucluster.plugin.node_items import NodeItem, record_of
 from pytest_gpucluster.plugin.plan import Kind
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.result import read_result
@@ -68,16 +68,14 @@ def enrich(
 ) -> None:
     """Put the item's record, and on failure the annotation, into each report that is counted."""
     # what was captured too: XML cannot hold all that a node prints, and an environment holds secrets
-    report.sections = [(clean(name), clean(content)) for name, content in report.sections]
+    if report.sections:
+        report.sections = [(clean(name), clean(content)) for name, content in report.sections]
     if report.passed and report.when != "call":
         return  # two of three reports: nobody reads their record
     record = record_of(item)
     plainly = record.as_dict()
     report.__dict__["gpucluster"] = plainly  # extra attributes travel with reports, through xdist too
-    if report.when == "call" or not report.passed:
-        asked = item.config.getoption("xmlpath", None)  # nobody else reads them
-        item.user_properties[:] = [*_foreign(item), *(properties(plainly, session) if asked else ())]
-        report.user_properties = list(item.user_properties)
+    _add_properties(item, report, plainly, session)
     if report.skipped and isinstance(
         report.longrepr, tuple
     ):  # (path, line, reason): the reason is of the node
@@ -101,6 +99,17 @@ def enrich(
         shown.addsection(f"node {record.node or CLUSTER}", "\n".join(lines))
     if (crash := getattr(report.longrepr, "reprcrash", None)) is not None:
         report.__dict__["gpucluster_crash"] = [str(crash.path), crash.lineno, crash.message]
+
+
+def _add_properties(
+    item: pytest.Item, report: pytest.TestReport, plainly: dict[str, Any], session: ClusterSession
+) -> None:
+    foreign = ((name, str(value)) for name, value in item.user_properties if not is_ours(name))
+    own = (
+        properties(plainly, session) if item.config.getoption("xmlpath", None) else ()
+    )  # nothing else reads them
+    item.user_properties[:] = [*((clean(name), clean_pair(name, value)) for name, value in foreign), *own]
+    report.user_properties = list(item.user_properties)
 
 
 def redacted(report: pytest.TestReport) -> Any:
@@ -149,7 +158,7 @@ def untested(
 ) -> list[pytest.TestReport]:
     """Return the reports of a node that should have been tested and could not be: an error of a name that stays.
 
-    As pytest's own: of the set-up, which failed, and of the teardown, which JUnit takes the properties from.
+    As pytest's own: of the set-up, which failed, and of the teardown, after which other plugins take an item as ended.
     """
     told = "was lost" if problem.kind in (Kind.LOST, Kind.CUT) else "is not tested"
     message = f"{node} {told}: {clean(problem.text)}"
@@ -166,7 +175,6 @@ def untested(
         "nodeid": f"{junit.RUN_SUITE}::{name}",
         "location": (junit.RUN_SUITE, None, name),
         "keywords": {},
-        "user_properties": properties(record, session),
         "gpucluster": record,
     }
     shown = _shown(junit.RUN_SUITE, 0, message, lines)
@@ -203,7 +211,7 @@ def by_hand(record: Record, session: ClusterSession) -> list[str]:
     where = srun_words(record.node, session) if session.slurm is not None else []
     commands = []
     for probe in record.probes:
-        command = session.rooted(probe, probe.by_hand or probe.command)
+        command = session.facts.rooted(probe, probe.by_hand or probe.command)
         if len(command) <= LONG_COMMAND:
             words = [*where, "sh", "-c", command]
             if session.cluster.access == "ssh" and record.node:  # a shell of the node reads it once more
@@ -244,10 +252,6 @@ def properties(plainly: dict[str, Any], session: ClusterSession) -> list[tuple[s
 OURS = {"suite", "check", "node", "slurm_state", "slurm_reason", "simulated", "action", "finding", "warning"}
 
 
-def _foreign(item: pytest.Item) -> list[tuple[str, object]]:
-    return [(name, clean_pair(name, str(value))) for name, value in item.user_properties if not is_ours(name)]
-
-
 def is_ours(name: str) -> bool:
     """Return True for the name of a property that this plugin writes."""
     return name in OURS or name.startswith("metric ")
@@ -286,9 +290,8 @@ def result_event(report: pytest.TestReport, outcome: str, message: str) -> dict[
     ):  # what JUnit and HTML show of it, also where they are made from the log of a killed run
         fields["text"] = shortened(clean(report.longreprtext))
         fields["output"] = shortened(clean("\n".join(text for _, text in report.sections if text)))
-    foreign = [(name, str(it)) for name, it in report.user_properties if not is_ours(name)]
-    if foreign:
-        fields["properties"] = [[clean(name), clean_pair(name, value)] for name, value in foreign]
+    if foreign := [list(pair) for pair in report.user_properties if not is_ours(pair[0])]:
+        fields["properties"] = foreign
     return fields
 
 

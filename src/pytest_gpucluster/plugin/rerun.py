@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
+from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin import reporting
-from pytest_gpucluster.plugin.node_items import NodeItem
+from pytest_gpucluster.plugin.node_items import NodeItem, phases
 from pytest_gpucluster.plugin.node_partition import PLACE
 from pytest_gpucluster.plugin.summary import classify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+    import pytest
 
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.core.probe import Answer
     from pytest_gpucluster.plugin.session import ClusterSession
 
 TIMEOUT, CAP = 30.0, 1 << 20
-# Their jobs go before the allocation, and could not start beside it
-NOT_REPEATABLE = {"jobs", "submitted"}
 
 
 class UncachedChannel:
@@ -66,6 +65,12 @@ class UncachedChannel:
         """Leave the channel open: it belongs to the session."""
 
 
+def is_repeatable(item: pytest.Item) -> bool:
+    """Return False for an item on jobs that go before the allocation: they could not start beside it."""
+    works = (suite.before_allocation for suite in suites())
+    return not {work.fixture for work in works if work is not None} & {*getattr(item, "fixturenames", ())}
+
+
 def run_again(
     items: Sequence[pytest.Item], session: ClusterSession, attempt: int
 ) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -78,7 +83,9 @@ def run_again(
         for item, following in zip(again, [*again[1:], None], strict=True):
             # the last one takes every fixture down
             with session.turn(item.stash.get(PLACE, None)):
-                found[item.nodeid] = _end_of(_reports(item, following))
+                make = item.ihook.pytest_runtest_makereport  # nobody else gets these reports
+                reports = [make(item=item, call=call) for call in phases(item, following)]
+                found[item.nodeid] = _end_of(reports)
     finally:
         if before is not None:
             session.forget(before)
@@ -88,6 +95,7 @@ def run_again(
 def _made_anew(item: pytest.Item) -> pytest.Item:
     """Return an item like one that has run. Only the plugin's own can run twice: pytest collects others once more."""
     if isinstance(item, NodeItem):
+        item.record = None
         return item
     collector: Any = item.parent
     name = getattr(item, "originalname", item.name)
@@ -98,24 +106,6 @@ def _made_anew(item: pytest.Item) -> pytest.Item:
     if PLACE in item.stash:
         fresh.stash[PLACE] = item.stash[PLACE]
     return fresh
-
-
-def _reports(item: pytest.Item, following: pytest.Item | None) -> list[pytest.TestReport]:
-    """Run the phases of an item; nobody is told of its reports."""
-    hook = item.ihook
-    reports: list[pytest.TestReport] = []
-
-    def phase(when: Any, run: Callable[..., None], **arguments: Any) -> bool:
-        call = pytest.CallInfo.from_call(
-            lambda: run(item=item, **arguments), when, (KeyboardInterrupt, pytest.exit.Exception)
-        )
-        reports.append(hook.pytest_runtest_makereport(item=item, call=call))
-        return call.excinfo is None
-
-    if phase("setup", hook.pytest_runtest_setup):
-        phase("call", hook.pytest_runtest_call)
-    phase("teardown", hook.pytest_runtest_teardown, nextitem=following)
-    return reports
 
 
 def _end_of(reports: Sequence[pytest.TestReport]) -> tuple[str, dict[str, Any]]:

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.plugin import signals
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.plugin import signals, summary
+from pytest_gpucluster.plugin.item_result import clean, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pytest_gpucluster.kit.suite_work import LateCheck
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
@@ -77,3 +81,37 @@ class RunEnd:
             self.finish(int(session.exitstatus), [*self._complaints, *missing])
             for write in self.stating:
                 write()
+
+    def judge_late(
+        self, late: LateCheck, log: EventLog, config: pytest.Config, say: Callable[[str], None]
+    ) -> None:
+        """Name the nodes that fail a check since they were given back: no item could judge that."""
+        from pytest_gpucluster.drain import PREFIX
+
+        later = summary.unjudged_on(log.model, late.check, late.unjudged)
+        session = config.pluginmanager.get_plugin("session")
+        if not later or session is None or session.exitstatus not in ENDED:
+            return
+        try:
+            found = self.session.last_look(say)
+        except GpuClusterError as error:
+            say(f"not looked at: {late.subject} of the nodes that were given back: {clean(one_line(error))}")
+            return
+        unseen = sorted(later - found.keys())
+        if unseen and signals.noted():
+            say(f"not looked at: {late.subject} on {hostlist.fold(unseen)}: {signals.noted()}")
+        drained: dict[str, list[str]] = {}
+        for node in sorted(later & found.keys()):
+            if late.failed(found[node]) and not found[node].reason.startswith(
+                PREFIX
+            ):  # by this run, reported
+                drained.setdefault(found[node].why_unavailable() or found[node].reason, []).append(node)
+        for why, nodes in drained.items():
+            message = (
+                f"{late.check} on {hostlist.fold(nodes)}: failed as the nodes were given back, after the reports: "
+                f"{clean(why)}; {late.hint}"
+            )
+            say(f"ERROR: {message}")
+            log.write("error", message=message)
+            if session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED

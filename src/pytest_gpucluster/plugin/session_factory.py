@@ -25,6 +25,8 @@ from pytest_gpucluster.drain import Trial, lock_path, why_no_rights
 from pytest_gpucluster.drain.policy import own_reason
 from pytest_gpucluster.plugin import fixtures, signals
 from pytest_gpucluster.plugin.check_patterns import refuse_unmatched
+from pytest_gpucluster.plugin.collection import Collection
+from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.drain import (
     Drainage,
     Options,
@@ -36,11 +38,14 @@ from pytest_gpucluster.plugin.drain import (
 from pytest_gpucluster.plugin.history import Memory, history_path
 from pytest_gpucluster.plugin.hooks import Hooks
 from pytest_gpucluster.plugin.html_report import Pages
+from pytest_gpucluster.plugin.item_protocol import ItemProtocol
 from pytest_gpucluster.plugin.item_result import clean, one_line
 from pytest_gpucluster.plugin.metrics_file import Gauges
+from pytest_gpucluster.plugin.node_access import NodeAccess
 from pytest_gpucluster.plugin.plan import Selection, make_plan
-from pytest_gpucluster.plugin.session import ClusterSession, Controller, Worker
 from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_slurms_options, refuse_words
+from pytest_gpucluster.plugin.step_listener import StepListener
+from pytest_gpucluster.plugin.worker import Worker
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report import step_logs as steps
 from pytest_gpucluster.report.atomic_write import Reports, is_stream
@@ -53,6 +58,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.suite_work import OnRequest
+    from pytest_gpucluster.plugin.session import ClusterSession
 
 
 FIRST_PATIENCE = 5.0  # seconds; a client of a dead controller tries for 9 by itself (22.05)
@@ -68,7 +74,9 @@ def register(config: pytest.Config) -> None:
         reports = Reports(group_id(config.option.report_group))
         session, log = open_session(config, reports)
         if not config.option.collectonly:
-            keep_logs(config, session, reports, own=log is not None)
+            logs = step_logs(config, reports, own=log is not None)
+            if session.slurm is not None:
+                config.pluginmanager.register(StepListener(session.slurm, logs), "gpucluster-steps")
         hooks = Hooks(config, session, log, reports)
         options = Options.read(config.option)
         memory = make_memory(config, session, log, reports)
@@ -83,6 +91,11 @@ def register(config: pytest.Config) -> None:
         fixtures.session_plugin(session, of_run(session, log)), "gpucluster-session"
     )
     config.pluginmanager.register(hooks, "gpucluster-hooks")
+    collection = Collection(config, session)
+    config.pluginmanager.register(collection, "gpucluster-collection")
+    config.pluginmanager.register(NodeAccess(session, collection, log, hooks.say), "gpucluster-nodes")
+    if log is not None:
+        config.pluginmanager.register(ItemProtocol(config), "gpucluster-items")
     if options.wanted:
         config.pluginmanager.register(Drainage(config, session, log, options), "gpucluster-drain")
     if memory is not None:
@@ -229,13 +242,13 @@ def reserved_nodes(cluster: Cluster, slurm: Slurm) -> frozenset[str] | None:
     return frozenset(found.nodes) or None if found else None
 
 
-def keep_logs(config: pytest.Config, session: ClusterSession, reports: Reports, *, own: bool) -> None:
-    """Let the logs of steps be written to --report-dir; the controller clears away those of an earlier run."""
+def step_logs(config: pytest.Config, reports: Reports, *, own: bool) -> steps.StepLogs:
+    """Return the writer of logs of steps; the controller (`own`) removes those of an earlier run."""
     folder = Path(config.option.report_dir)
     if own:
         steps.clear(folder)
     worker = getattr(config, "workerinput", {}).get("workerid", "")
-    session.keep_steps(steps.StepLogs(folder, worker, reports))
+    return steps.StepLogs(folder, worker, reports)
 
 
 def make_memory(

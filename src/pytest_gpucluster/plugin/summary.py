@@ -1,27 +1,32 @@
-"""The tables and lines of the terminal, made from the model of the run. Pure."""
+"""What the terminal shows of a run: its header, and tables made from the model of the run. Pure."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, NOT_TESTED
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, NOT_TESTED, clean
+from pytest_gpucluster.report.ascii_plot import draw
 from pytest_gpucluster.report.junit import RUN_SUITE
 from pytest_gpucluster.report.result import RED
 from pytest_gpucluster.report.run_model import CLUSTER
 from pytest_gpucluster.report.words import folded, number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
+    from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.run_model import Run
 
 UNJUDGED = ("not checked", "not applicable")
 MAX_NAMES = 4
-MAX_WARNINGS = 20  # lines
+MAX_CURVES = 8
+MAX_PROBLEMS, MAX_UNJUDGED, MAX_WARNINGS = 10, 20, 20  # lines
 _SKIPS = {NOT_APPLICABLE: "not applicable", NOT_CHECKED: "not checked", NOT_TESTED: "not tested"}
 
 
@@ -175,3 +180,39 @@ def cell(counter: Counter[str]) -> str:
         "not tested": "not tested",
     }
     return ", ".join(f"{counter[kind]} {word}" for kind, word in shown.items() if counter[kind]) or "-"
+
+
+def header(session: ClusterSession) -> list[str]:
+    """Return what is under test, and what is not."""
+    plan = session.plan
+    label = "SIMULATED hardware, real Slurm; " if session.cluster.simulated else ""
+    lines = [
+        *session.notes,
+        f"cluster: {session.cluster.name}: {label}{len(plan.testable)} of {len(plan.selected)} nodes",
+    ]
+    known = list(plan.problems.items())
+    lines += [f"not tested: {node}: {clean(problem.text)}" for node, problem in known[:MAX_PROBLEMS]]
+    if known[MAX_PROBLEMS:]:
+        lines.append(f"not tested: {len(known) - MAX_PROBLEMS} more, listed at the end")
+    return lines
+
+
+def summary(session: ClusterSession, run: Run, tested: int, *, verbose: bool) -> Iterator[str]:
+    """Yield nodes by suites, the metrics, what was not covered, and what was not tested."""
+    tables = (node_table(run), metric_table(run, constant=verbose), *suite_tables(run))
+    for table in filter(None, tables):
+        yield from (*table, "")
+    for curve in run.curves[:MAX_CURVES]:
+        width = min(100, get_terminal_size().columns)
+        yield from draw(curve["points"], width=width, title=f"{curve['title']}: bus bandwidth, GB/s")
+        yield ""
+    yield from unjudged_lines(run, "not applicable") if verbose else ()
+    yield from unjudged_lines(run, "not checked")[:MAX_UNJUDGED]
+    yield from advisory_lines(run)
+    by_text: dict[str, list[str]] = {}
+    for node in session.plan.selected:
+        problem = session.problem(node)
+        if problem is not None:
+            by_text.setdefault(problem.text, []).append(node)
+    yield from (f"not tested: {hostlist.fold(names)}: {text}" for text, names in by_text.items())
+    yield coverage(run, tested, len(session.plan.selected))

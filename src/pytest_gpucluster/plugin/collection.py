@@ -1,0 +1,99 @@
+"""Which items a run has: one per node and test, without suites that the run does not ask for; what rules skip."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.plugin import fixtures
+from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, matches
+from pytest_gpucluster.plugin.node_items import Maker, check_of, kinds, marks_of, node_of
+from pytest_gpucluster.suite import asked_by
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+    from pytest_gpucluster.core.probe import Probe
+    from pytest_gpucluster.plugin.session import ClusterSession
+
+TOO_SLOW = f"{NOT_CHECKED}takes a minute or more: ask for it with --slow"
+
+
+class Collection:
+    """Registered in the controller and in every xdist worker."""
+
+    def __init__(self, config: pytest.Config, session: ClusterSession) -> None:
+        self._config, self._session = config, session
+        self._maker = Maker(config, session, fixtures)
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Make one item per node of every test that asks for `node`, `host` or facts."""
+        if "node" in metafunc.fixturenames:
+            self._maker.parametrize(metafunc)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_pycollect_makeitem(
+        self, collector: pytest.Collector, name: str, obj: object
+    ) -> Generator[None, Any, Any]:
+        """Give a test the items of all its nodes."""
+        make = collector.ihook.pytest_pycollect_makeitem
+        return self._maker.items((yield), lambda: make(collector=collector, name=name, obj=obj))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
+        """Switch the garbage collector off: it would search all items again and again."""
+        gc.disable()
+        try:
+            return (yield)
+        finally:
+            gc.collect()  # items that were made and not chosen, which freeze() would retain
+            gc.freeze()
+            gc.enable()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Skip what the cluster or profile says does not apply, and what takes minutes unless it is asked for."""
+        self._leave_out_unasked(items)
+        option = self._config.option
+        slow_asked = option.slow or "slow" in option.markexpr
+        for item in items:
+            reason = self._why_not(check_of(item), node_of(item))
+            if not reason and not slow_asked and "slow" in marks_of(item):
+                reason = TOO_SLOW
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+    def _leave_out_unasked(self, items: list[pytest.Item]) -> None:
+        """Leave suites out of a run that did not ask for them, be it by naming nothing else."""
+        for suite in suites():
+            if suite.on_request is None or suite.load(suite.on_request).requested(self._config.option):
+                continue
+            gone = [item for item in items if suite.name in marks_of(item)]
+            if gone and len(gone) < len(items):
+                self._config.hook.pytest_deselected(items=gone)
+                items[:] = [item for item in items if suite.name not in marks_of(item)]
+
+    def _why_not(self, check: str, node: str) -> str:
+        """Return why a check does not apply to a node, '' where it does."""
+        rules: Mapping[str, str] = self._session.cluster.not_applicable
+        if node and (absent := self._session.nodes[node].profile.absent):
+            rules = {**rules, **absent}
+        pattern = matches(check, tuple(rules)) if rules else None
+        return NOT_APPLICABLE + rules[pattern] if pattern is not None else ""
+
+    def wanted_probes(self, items: Sequence[pytest.Item], nodes: Sequence[str]) -> list[Probe[Any]]:
+        """Return the probes that the fixtures of items are known to ask for where these nodes are under test."""
+        wanted: dict[str, Probe[Any]] = {}
+        seen = set()
+        for item in kinds(items):
+            holder = getattr(item, "cls", None) or getattr(item, "module", None)
+            for name in getattr(item, "fixturenames", ()):
+                if (name, holder) not in seen:
+                    seen.add((name, holder))
+                    definition = self._maker.definitions.find(name, item.path, holder)
+                    for probe in asked_by(definition, self._session.cluster, nodes):
+                        wanted[probe.command] = probe
+        return list(wanted.values())

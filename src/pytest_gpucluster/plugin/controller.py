@@ -1,0 +1,344 @@
+"""The owner of the allocations: takes the nodes, shares them with xdist's workers, and gives them back."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import pickle
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.cluster.channel.channel import Fleet
+from pytest_gpucluster.cluster.channel.channel_server import FleetServer
+from pytest_gpucluster.cluster.channel.multi_channel import JoinedChannel
+from pytest_gpucluster.cluster.slurm import leftovers
+from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.cluster.slurm.completing import mark_stuck, wait_completed
+from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
+from pytest_gpucluster.core.errors import AllocationError, GpuClusterError, SlurmError
+from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.topology import parse_slurm_topology
+from pytest_gpucluster.kit.containers import stale_user_files
+from pytest_gpucluster.plugin import signals
+from pytest_gpucluster.plugin.item_result import clean
+from pytest_gpucluster.plugin.node_partition import make_lanes
+from pytest_gpucluster.plugin.plan import Kind, Problem, judge_node, shares
+from pytest_gpucluster.plugin.session import ClusterSession
+from pytest_gpucluster.plugin.suite_jobs import SuiteJobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.config.models import Cluster, SlurmConfig
+    from pytest_gpucluster.core.registry import Suite
+    from pytest_gpucluster.drain import Trial
+
+LAST_LOOK = 60.0  # seconds that epilogs may take for us to see what comes of them
+FRESH_STARTS = 3  # further allocations where nodes fall out as they start
+
+
+class Controller(ClusterSession):
+    """The session that owns the allocations."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._server: FleetServer | None = None
+        self._parts: list[Fleet] = []
+        self._leaving: threading.Thread | None = None
+        self._giving_back: threading.Thread | None = None
+        self.jobs = SuiteJobs(self.cluster, self.slurm)
+        self._lock = threading.Lock()
+        self.places: list[str] | None = None  # the lane of every item, as an xdist worker tells it
+        self.reserved: frozenset[str] = frozenset()  # the nodes of the reservation that we allocate in
+        self.drained_by_us: dict[str, str] = {}  # node -> the reason of ours that it had at the start
+        self.edited: dict[str, str] = {}  # node -> why its reason, which begins as ours do, is none of ours
+        self.trial: Trial | None = None
+        self._started = self._cleared = self._still_held = False
+        self.left_behind: list[str] = []  # what could not be given back, and what to do about it
+
+    def read_inventory(self, slurm: Slurm) -> Mapping[str, NodeInfo]:
+        """Ask Slurm for its nodes anew, as a job of our reservation sees them."""
+        slurm.refresh()
+        nodes = mark_stuck(slurm, slurm.nodes(), self.cluster.slurm.completing)
+        return seen_from_inside(nodes, self.reserved)
+
+    def allocate(self, say: Callable[[str], None], submitting: Iterable[Suite]) -> None:
+        """Get the nodes and open the channel; AllocationError where there are none.
+
+        The jobs of the `submitting` suites go first: beside an allocation of all nodes none could start.
+        """
+        if self.channel is not None or not self.plan.testable:
+            return
+        self._clear_dead_runs(say)
+        if self.cluster.access == "ssh":
+            self.channel = open_over_ssh(self.cluster, self.plan.testable)
+            return
+        if self.slurm is None:
+            self.channel = Fleet.local(self.plan.testable[0])
+            return
+        if self.trial is not None:
+            self._begin_trial(self.slurm, self.trial, say)
+        for suite in submitting:
+            self.jobs.submit(suite)
+        ids = self.jobs.ids()
+        self._open_others(self.slurm, ":".join(("afterany", *ids)) if ids else None, say)
+        self.jobs.look_later()
+        for _ in range(FRESH_STARTS):
+            if not self._left_out_fallen(self.slurm, say):
+                return
+            self._open_others(self.slurm, None, say)
+
+    def _clear_dead_runs(self, say: Callable[[str], None]) -> None:
+        """Remove what killed runs have left in the queue and on this machine; what may be of a live run stays."""
+        try:
+            found = [
+                *(leftovers.jobs(self.slurm) if self.slurm else ()),
+                *leftovers.folders(),
+                *stale_user_files(),
+            ]
+            leftovers.remove([one for one in found if one.remove is not None], say)
+        except SlurmError as error:
+            say(f"jobs of runs that were killed may be left: {error}")
+
+    def _begin_trial(self, slurm: Slurm, trial: Trial, say: Callable[[str], None]) -> None:
+        """Undrain the nodes on trial; one that does not come is not tested."""
+        trial.begin()
+        inventory = self.read_inventory(slurm)
+        problems = {node: Problem(Kind.UNAVAILABLE, why) for node, why in trial.refused.items()}
+        for node, problem in problems.items():
+            say(f"{node} is not on trial: {clean(problem.text)}")
+        self._replan(inventory, problems)
+
+    def _replan(self, inventory: Mapping[str, NodeInfo], problems: Mapping[str, Problem]) -> None:
+        self.inventory = inventory
+        self.plan = replace(self.plan, problems={**self.plan.problems, **problems})
+        self.nodes = {name: self._node(name) for name in self.plan.selected}
+
+    def _open_others(self, slurm: Slurm, dependency: str | None, say: Callable[[str], None]) -> None:
+        """Open the channel, without the nodes that went out of service or to others since the inventory was read."""
+        for _ in range(FRESH_STARTS):
+            try:
+                return self._open(slurm, dependency, say)
+            except AllocationError as error:
+                # in these words Slurm speaks of any limit; without our jobs it is asked again, at the price of theirs
+                if "job submit limit" in error.stderr and self.jobs.withdraw(str(error)):
+                    self._give_back()
+                    dependency = None
+                    continue
+                if not error.nodes or not set(self.plan.testable) - error.nodes.keys():
+                    raise
+                inventory = self.read_inventory(slurm)
+                fallen = {
+                    node: judge_node(node, inventory, wait=False) or Problem(Kind.UNAVAILABLE, why)
+                    for node, why in error.nodes.items()
+                }
+                if self.plan.wait and any(problem.kind is Kind.BUSY for problem in fallen.values()):
+                    raise  # who names nodes does not want less
+                self._leave_out(fallen, inventory, say)
+        return self._open(slurm, dependency, say)
+
+    def _leave_out(
+        self, fallen: Mapping[str, Problem], inventory: Mapping[str, NodeInfo], say: Callable[[str], None]
+    ) -> None:
+        for node, problem in fallen.items():
+            say(f"{node} is left out: {clean(problem.text)}; asking for the others again")
+        self._give_back()
+        self._replan(inventory, fallen)
+
+    def _give_back(self) -> None:
+        """Let go of what has been had of the nodes, to ask afresh."""
+        for part in self._parts:  # the channel is made of them once all nodes are had
+            part.close()
+        self._let_go()
+        self.channel, self.allocations, self._started = None, (), False
+
+    def _open(self, slurm: Slurm, dependency: str | None, say: Callable[[str], None]) -> None:
+        """Allocate the testable nodes, and start an agent on each."""
+        parts = self._parts = []
+        for (partition, gpus), nodes in shares(self.cluster, self.inventory, self.plan.testable).items():
+            request = make_request(self.cluster.slurm, partition, gpus, nodes)
+            beside = tuple(held.job_id for held in self.allocations)
+            request = replace(request, dependency=dependency, beside=beside)
+            held = Allocation.request(slurm, request, say=say)
+            self.allocations += (held,)
+            parts.append(Fleet.over_slurm(slurm, held))
+        if parts:
+            self.channel = parts[0] if len(parts) == 1 else JoinedChannel(parts)
+        for part in parts:
+            part.wait_started()
+        self._started = True
+
+    def _left_out_fallen(self, slurm: Slurm, say: Callable[[str], None]) -> bool:
+        """Where the agents of all nodes went with the first, leave out the nodes at fault; True: start afresh.
+
+        A prolog that fails on one node drains it and ends the whole job, and a slurmd that takes no task ends the
+        whole step; the other nodes are not to blame.
+        """
+        stillborn = {node: why for part in self._parts for node, why in part.launch_failed.items()}
+        if self.channel is None or not self.channel.lost:
+            return False
+        if not stillborn and all(held.alive for held in self.allocations):
+            return False
+        inventory = self.read_inventory(slurm)
+        fallen = {node: Problem(Kind.LOST, why) for node, why in stillborn.items()}
+        for node in self.plan.testable:
+            if (problem := judge_node(node, inventory, wait=True)) is not None:
+                fallen[node] = problem
+        if not fallen:
+            return False
+        self._leave_out(fallen, inventory, say)
+        return True
+
+    def outcome(self, suite: Suite) -> Any:
+        """Return what became of a suite's jobs; those that need no nodes are submitted now where no node is held."""
+        return self.jobs.outcome(suite, submit_now=not self.allocations)
+
+    def hand_over(self, workers: int) -> str:
+        """Return what one of so many workers needs to see the same, as plain text for xdist."""
+        address: tuple[Any, ...] | None = None
+        if self.channel is not None:
+            with self._lock:
+                if self._server is None:
+                    self.lanes = make_lanes(self.channel.nodes, workers, self._leaves())
+                    also: dict[str, Callable[..., Any]] = {
+                        "places": self._take_places,
+                        "outcome": self.outcome,
+                    }
+                    self._server = FleetServer(self.channel, also, self._cancel_steps)
+            address = self._server.address
+        jobs = [(held.job_id, held.nodes) for held in self.allocations]
+        data = (self.cluster, dict(self.inventory), self.plan, jobs, address, self.lanes)
+        return base64.b64encode(pickle.dumps(data)).decode()
+
+    def _take_places(self, places: list[str]) -> None:
+        self.places = places
+
+    def _leaves(self) -> Mapping[str, str]:
+        """Return {node: leaf switch} where Slurm knows its topology."""
+        if self.slurm is None or "tree" not in self.slurm.config().get("TopologyPlugin", ""):
+            return {}
+        try:
+            return parse_slurm_topology(self.slurm.run("scontrol", "show", "topology", "-o"))
+        except GpuClusterError:
+            return {}  # lanes in Slurm's order are right too
+
+    def _cancel_steps(self, nodes: frozenset[str]) -> None:
+        """End the steps that a dead worker has left on these nodes; step 0 of a job is the channel."""
+        if self.slurm is None:
+            return
+        for held in self.allocations:
+            if not nodes & set(held.nodes):
+                continue
+            for step in self.slurm.steps(held.job_id):
+                number = step.id.rpartition(".")[2]
+                if number.isdigit() and int(number) > 0 and nodes & set(step.nodes):
+                    self.slurm.run("scancel", step.id)
+
+    def _clear_nodes(self) -> None:
+        """Let the suites remove what steps have left on the nodes, of this run or of one that was killed; once."""
+        # agents that have not started would be waited for, and have run no step
+        if self.channel is None or self.slurm is None or not self._started or self._cleared:
+            return
+        self._cleared = True
+        for suite in suites():
+            if suite.before_release is None:
+                continue
+            try:
+                self.left_behind += suite.load(suite.before_release)(self, hurry=bool(signals.noted()))
+            except GpuClusterError as error:  # the nodes are given back all the same
+                self.left_behind.append(
+                    f"{suite.name}: what this run left on the nodes may still be there: {error}"
+                )
+
+    def let_agents_leave(self) -> None:
+        """Begin to close the channel: the agents of a large fleet take a second to end."""
+        self._lost_at_end = self.lost()
+        self._clear_nodes()
+        if self.channel is not None:
+            self._leaving = threading.Thread(target=self.channel.close, name="leaving", daemon=True)
+            self._leaving.start()
+
+    def start_giving_back(self) -> None:
+        """Begin to give the nodes back, while reports are written: those can take long."""
+        self._lost_at_end = self.lost()
+        if self._giving_back is None:
+            self._giving_back = threading.Thread(
+                target=self._give_back_early, name="giving back", daemon=True
+            )
+            self._giving_back.start()
+
+    def last_look(self, say: Callable[[str], None]) -> dict[str, NodeInfo]:
+        """Wait a while until the nodes have let go of our jobs; return them as Slurm has them then."""
+        nodes = [node for held in self.allocations for node in held.nodes]
+        if self.slurm is None or not nodes or self._still_held:
+            return {}
+        patience = min(self.cluster.slurm.completing or LAST_LOOK, LAST_LOOK)
+        return wait_completed(self.slurm, nodes, patience, say, signals.pause)
+
+    def _let_go(self) -> None:
+        if self._leaving is not None:
+            self._leaving.join()
+        if self.channel is not None:
+            self.channel.close()
+        for held in self.allocations:
+            try:
+                held.release()
+            except AllocationError as error:
+                self._still_held = True
+                self.left_behind.append(str(error))
+
+    def give_back(self) -> None:
+        """Close the channel and give the nodes back; again and again is harmless."""
+        self._lost_at_end = self.lost()
+        if self._giving_back is not None:
+            self._giving_back.join()
+        self._give_all_back()
+
+    def _give_back_early(self) -> None:
+        with contextlib.suppress(Exception):  # give_back() tries again, where an error is seen
+            self._give_all_back()
+
+    def _give_all_back(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self._clear_nodes()
+        if self.trial is not None:
+            self.left_behind += self.trial.end()  # while we hold them, nobody else gets them in between
+        self._let_go()
+        self.jobs.close()
+
+    def close(self) -> None:
+        """Give the nodes back, and close the connection; again and again is harmless."""
+        self.give_back()
+        if self.slurm is not None:
+            self.slurm.transport.close()
+
+
+def open_over_ssh(cluster: Cluster, nodes: tuple[str, ...]) -> Fleet:
+    """Open a channel to nodes by one SSH connection each."""
+    from pytest_gpucluster.cluster.channel.over_ssh import fleet_over_ssh  # Fabric takes 0.2 s to import
+
+    return fleet_over_ssh(nodes, cluster.ssh, cluster.hosts)
+
+
+def make_request(
+    slurm: SlurmConfig, partition: str | None, gpus: int, nodes: tuple[str, ...]
+) -> AllocationRequest:
+    """Put the cluster file's `slurm:` section into salloc's words."""
+    return AllocationRequest(
+        nodes=nodes,
+        partition=partition,
+        account=slurm.account,
+        qos=slurm.qos,
+        reservation=slurm.reservation,
+        comment=slurm.comment,
+        constraint=slurm.constraint,
+        time=slurm.time,
+        queue_wait=slurm.queue_wait,
+        exclusive=slurm.exclusive,
+        gpus_per_node=gpus or None,
+        extra_args=slurm.extra_args,
+    )

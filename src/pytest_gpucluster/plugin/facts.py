@@ -1,0 +1,158 @@
+"""Facts of nodes: each command goes to all nodes once, a probe reads each answer once, an item gets those of its node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from pytest_gpucluster.cluster.channel.batch import batched
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Answer, Probe, with_root
+from pytest_gpucluster.kit.versions import versions_in
+from pytest_gpucluster.plugin.item_result import NOT_CHECKED, matches
+from pytest_gpucluster.suite import probe_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_gpucluster.cluster.channel.batch import Batch
+    from pytest_gpucluster.cluster.channel.channel import Channel
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.plugin.item_result import Record
+    from pytest_gpucluster.plugin.session import ClusterSession, Node
+    from pytest_gpucluster.suite import AnyProbe
+
+T = TypeVar("T")
+
+
+class FactsCache:
+    """The facts of all nodes. `channel` returns the channel to the nodes, or raises GpuClusterError without one."""
+
+    def __init__(self, cluster: Cluster, channel: Callable[[], Channel]) -> None:
+        self._cluster, self._channel = cluster, channel
+        self._facts: dict[tuple[str, str, str], Any] = {}
+        self._probes: dict[AnyProbe, Probe[Any]] = {}
+        self._with_versions: set[tuple[str, str]] = set()
+        self._batch: Batch | None = None
+        self._split: dict[str, dict[str, Answer]] = {}
+        self.prefetched: list[tuple[str, float]] = []  # commands, and seconds until each times out
+
+    def __call__(self, node: str, probe: Probe[T]) -> T:
+        """Return the facts of one node.
+
+        Raise NotAvailable where the command could not do its work there, ProbeError where its answer is not
+        understood or never came.
+        """
+        key = (node, probe.name, probe.command)
+        if key not in self._facts:
+            self._facts[key] = self._read(node, probe)
+        found = self._facts[key]
+        if isinstance(found, ProbeError):
+            raise found
+        return found  # type: ignore[no-any-return] # the key holds the probe that made it
+
+    def of_fleet(self, asked: AnyProbe) -> dict[str, Any]:
+        """Return {node: facts}; nodes without facts are left out, since their own items report them."""
+        probe, found = self.probe(asked), {}
+        for node in self._channel().nodes:
+            try:
+                found[node] = self(node, probe)
+            except ProbeError:
+                continue
+        return found
+
+    def probe(self, asked: AnyProbe) -> Probe[Any]:
+        """Return a probe, made for this cluster once where it is a function of it."""
+        if isinstance(asked, Probe):
+            return asked
+        if asked not in self._probes:
+            self._probes[asked] = probe_for(asked, self._cluster)
+        return self._probes[asked]
+
+    def new_versions(self, node: str, probe: Probe[Any], facts: Any) -> dict[str, str]:
+        """Return the versions in facts at the first call for a node and probe, {} afterwards."""
+        if (node, probe.name) in self._with_versions:
+            return {}
+        self._with_versions.add((node, probe.name))
+        return versions_in(probe.name, facts)
+
+    def _read(self, node: str, probe: Probe[Any]) -> Any:
+        try:
+            answer = self.answer(node, probe)
+        except (KeyError, ValueError):
+            return ProbeError(f"{probe.name}: {node} is not among the nodes of the channel")
+        if answer.rc is None:
+            return ProbeError(f"{probe.name} on {node}: {answer.problem}")
+        try:
+            return probe.parse(answer)
+        except NotAvailable as error:
+            return error
+        except ProbeError as error:
+            return ProbeError(f"{probe.name} on {node}: {error}")
+
+    def answer(self, node: str, probe: Probe[Any]) -> Answer:
+        """Return what a node of the channel answered to a probe's command."""
+        command, channel, batch = self.rooted(probe, probe.command), self._channel(), self._batch
+        if batch is not None and any(command == known for known, _ in batch.commands):
+            if node not in self._split:
+                whole = channel.ask_node(node, batch.command, timeout=batch.timeout)
+                self._split[node] = batch.split(whole)
+            if command in self._split[node]:
+                return self._split[node][command]
+        return channel.ask_node(node, command, timeout=probe.timeout)
+
+    def rooted(self, probe: Probe[Any], command: str) -> str:
+        """Return a command of a probe, with `sudo -n` where it needs root and the cluster file allows it."""
+        return with_root(command) if probe.root and self._cluster.sudo else command
+
+    def prefetch(self, probes: Sequence[Probe[Any]]) -> None:
+        """Send the commands of probes together, without waiting for answers."""
+        alone = [(self.rooted(it, it.command), it.timeout) for it in probes if it.alone]
+        others = [(self.rooted(it, it.command), it.timeout) for it in probes if not it.alone]
+        self._batch = batched(others)
+        together = [(self._batch.command, self._batch.timeout)] if self._batch else others
+        self.prefetched = [*alone, *together]
+        self._channel().prefetch(self.prefetched)
+
+    def forget(self, *, batch: bool = False) -> None:
+        """Release all facts: hundreds of megabytes for thousands of nodes. `batch`: ask each command alone from now."""
+        if batch:
+            self._batch = None
+        for cache in (self._facts, self._split, self.prefetched):
+            cache.clear()
+
+
+class ItemView:
+    """What the fixtures of one item get: the run, and the record of the item."""
+
+    __slots__ = ("record", "session")
+
+    def __init__(self, session: ClusterSession, record: Record) -> None:
+        self.session, self.record = session, record
+
+    @property
+    def node(self) -> Node:
+        """The node of the item."""
+        return self.session.nodes[self.record.node]
+
+    @property
+    def required(self) -> bool:
+        """True where the cluster file or the profile of the node requires the check of the item."""
+        profile = self.node.profile.required if self.record.node else ()
+        return matches(self.record.check, (*self.session.cluster.required, *profile)) is not None
+
+    def facts(self, asked: AnyProbe) -> Any:
+        """Return the facts of the item's node; without them the item ends as 'not checked', or in error if required."""
+        record, cache = self.record, self.session.facts
+        probe = cache.probe(asked)
+        if probe not in record.probes:
+            record.probes.append(probe)
+        try:
+            facts = cache(record.node, probe)
+        except NotAvailable as error:
+            if self.required:
+                raise
+            pytest.skip(f"{NOT_CHECKED}{probe.name}: {error}")
+        record.versions.update(cache.new_versions(record.node, probe, facts))
+        return facts
