@@ -133,7 +133,7 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
     "cluster.slurm.mpi_types": recorded("mpi/mpi-list-22.05.txt"),
     "suites.os.software_facts.PROCESSES": (
         b"12 1 D 99 root nfsd\nprocesses 211\n12 1 D 100 root nfsd\nprocesses 212\n",
-        b"processes 3 of ours\n",
+        b"processes 3 visible\n",
     ),
     "suites.os.software_facts.TIME_SYNC": (
         _SECTION % (b"chronyc", b"C0,ntp,2,1.5,0.000012,0,0,0,0,0,0,0,16,Normal\n"),

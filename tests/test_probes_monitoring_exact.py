@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.suites.monitoring import facts as monitoring
-from pytest_gpucluster.suites.monitoring.facts import Alert, Monitored, Service, Target
+from pytest_gpucluster.suites.monitoring.facts import Alert, MonitoringFacts, Service, Target
 
 
 def body(**data: Any) -> bytes:
@@ -39,7 +39,7 @@ def test_what_is_not_told_has_a_default() -> None:
     assert Alert("a", "firing") == Alert("a", "firing", "", "", ())
     assert Service("s", "u") == Service("s", "u", "", "")
     service = Service("Prometheus", "u")
-    assert vars(Monitored(service, None)) == {
+    assert vars(MonitoringFacts(service, None)) == {
         "prometheus": service, "grafana": None, "targets": {}, "targets_problem": "", "alerts": {},
         "alerts_problem": "", "now": 0.0, "began": None,
     }  # fmt: skip

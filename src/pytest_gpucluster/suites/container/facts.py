@@ -17,7 +17,7 @@ RANKS_PER_NODE = 2
 
 
 @dataclass(frozen=True)
-class Seen:
+class StepFacts:
     """What the tasks of one step told on one node; `problem` says why they told nothing.
 
     `unsaved`: why the container could not be saved when its tasks had ended.
@@ -35,13 +35,13 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Found:
+class ContainerFacts:
     """Everything about one node. Steps that never ran there have no entry in `seen`."""
 
     node: str
     config: ContainerConfig
     imports: tuple[ImageImport, ...]
-    seen: Mapping[str, Seen] = field(default_factory=dict)
+    seen: Mapping[str, StepFacts] = field(default_factory=dict)
     gpus: int = 0
     override: str = ""
     token: str = ""
@@ -49,9 +49,9 @@ class Found:
     saved_removed: str = ""
     nodes_of_job: tuple[str, ...] = ()
 
-    def step(self, name: str) -> Seen:
+    def step(self, name: str) -> StepFacts:
         """Return what a step told."""
-        return self.seen.get(name, Seen(problem="the step was not run on this node"))
+        return self.seen.get(name, StepFacts(problem="the step was not run on this node"))
 
     @property
     def main(self) -> ImageImport:

@@ -25,8 +25,8 @@ from pytest_gpucluster.suites.container.facts import (
     MOUNTED_RO,
     PASSED,
     RANKS_PER_NODE,
-    Found,
-    Seen,
+    ContainerFacts,
+    StepFacts,
     read_facts,
 )
 
@@ -51,7 +51,7 @@ _NO_EXAMPLE = (
 
 
 @dataclass
-class ContainerExam:
+class ContainerSteps:
     """Runs the steps on `nodes` of one allocation. `gpus`: GPUs a node that a step may ask for."""
 
     slurm: Slurm
@@ -65,13 +65,13 @@ class ContainerExam:
     nonce: str = field(default_factory=lambda: secrets.token_hex(6))
 
     @cached_property
-    def found(self) -> dict[str, Found]:
+    def found(self) -> dict[str, ContainerFacts]:
         """Everything, by node; the steps run once."""
         imports = tuple(
             self.containers.ensure(image, self.nodes) for image in (self.image, *self.config.images)
         )
         self.commands += [imported.command for imported in imports if imported.command]
-        self._seen: dict[str, dict[str, Seen]] = {node: {} for node in self.nodes}
+        self._seen: dict[str, dict[str, StepFacts]] = {node: {} for node in self.nodes}
         self._step("outside", self.nodes, None, "tell")
         try:
             self._prepare()
@@ -84,7 +84,7 @@ class ContainerExam:
         finally:
             self._tidy()
         return {
-            node: Found(
+            node: ContainerFacts(
                 node,
                 self.config,
                 imports,
@@ -233,7 +233,7 @@ class ContainerExam:
 
     def _inside(self) -> tuple[str, ...]:
         """Return the nodes whose tasks were seen to run in a container: only there anything may be written."""
-        return tuple(node for node in self.nodes if Found(node, self.config, (), self._seen[node]).contained)
+        return tuple(node for node in self.nodes if ContainerFacts(node, self.config, (), self._seen[node]).contained)
 
     # -- what the nodes are asked besides -----------------------------------------------------------------------
 
@@ -275,13 +275,13 @@ def _ended(rc: int) -> str:
     return f"exit status {rc}" + (f": {meaning}" if meaning else "")
 
 
-def _seen(result: StepResult, node: str, problem: str, nonce: str) -> Seen:
+def _seen(result: StepResult, node: str, problem: str, nonce: str) -> StepFacts:
     tasks = result.of_node(node)
     told = tuple(facts for task in tasks if (facts := read_facts(task.stdout)).get("end") == nonce)
     if told and len(told) == len(tasks):
         # Pyxis saves when the task has ended: a failure shows in its words alone
         unsaved = why_failed(result, node) if NOT_SAVED in messages_of(result, node) else ""
-        return Seen(told, seconds=result.seconds, unsaved=unsaved)
+        return StepFacts(told, seconds=result.seconds, unsaved=unsaved)
     ended = next((_ended(task.rc) for task in tasks if task.rc), "it told nothing")
     last = next((task.stderr.strip().splitlines()[-1] for task in tasks if task.stderr.strip()), "")
-    return Seen((), why_failed(result, node) or problem or last or ended, result.seconds)
+    return StepFacts((), why_failed(result, node) or problem or last or ended, result.seconds)

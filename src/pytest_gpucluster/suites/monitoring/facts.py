@@ -78,7 +78,7 @@ class Service:
 
 
 @dataclass(frozen=True)
-class Monitored:
+class MonitoringFacts:
     """What the monitoring says. A `..._problem` tells why there are no facts of that kind.
 
     `targets` and `alerts` are by node; '' holds those of no node of the cluster file. `now` is Prometheus' clock.

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
-    from pytest_gpucluster.suites.monitoring.facts import Alert, Monitored, Service, Target
+    from pytest_gpucluster.suites.monitoring.facts import Alert, MonitoringFacts, Service, Target
 
 T = TypeVar("T", "Target", "Alert")
 
 
-def look(claim: MonitoringConfig, nodes: Iterable[str], inventory: Mapping[str, NodeInfo]) -> Monitored:
+def look(claim: MonitoringConfig, nodes: Iterable[str], inventory: Mapping[str, NodeInfo]) -> MonitoringFacts:
     """Return what the monitoring says of these nodes. What does not answer is a problem of its facts, no error."""
     known = names(nodes, inventory)
     targets: tuple[Target, ...] = ()
@@ -39,7 +39,7 @@ def look(claim: MonitoringConfig, nodes: Iterable[str], inventory: Mapping[str, 
             alerts = probe.read_alerts(_get(claim.prometheus, probe.ALERTS, claim).body)
     except (TransportError, ProbeError) as error:
         alerts_problem = str(error)
-    return probe.Monitored(
+    return probe.MonitoringFacts(
         prometheus=_prometheus(claim),
         grafana=_grafana(claim.grafana, claim) if claim.grafana is not None else None,
         targets=_by_node(targets, known),

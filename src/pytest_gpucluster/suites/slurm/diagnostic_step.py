@@ -1,6 +1,6 @@
 """What a few steps and jobs show of Slurm, for many checks at once.
 
-`examine`: one step on all nodes of an allocation (one for each count of GPUs a node): its tasks tell what they
+`run_diagnostics`: one step on all nodes of an allocation (one for each count of GPUs a node): its tasks tell what they
 see and end in known ways. `BatchJobs`: three short batch jobs (an array with --begin of which one element
 requeues itself, and one that depends on the other), submitted BEFORE the nodes are allocated: while we hold the
 nodes no job could start. The allocation waits for them through Slurm, nobody polls; squeue is then asked once.
@@ -59,7 +59,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True)
-class ExamTask:
+class DiagnosticTask:
     """What one task told and how it ended. `rc`/`signal` are as srun reported them.
 
     `cpus` are those that it may run on, of `online` that the machine has; empty where it could not tell.
@@ -82,18 +82,18 @@ class ExamTask:
 
 
 @dataclass(frozen=True)
-class NodeExam:
-    """The exam of one node. `gpus_asked` is the GPUs of the step on the node; `shared`: all tasks use one GPU.
+class NodeDiagnostic:
+    """The exam of one node. `gpus_requested` is the GPUs of the step on the node; `shared`: all tasks use one GPU.
 
     `problem` says why no task told anything; `state_after` is then what Slurm says of the node since.
     """
 
     node: str
-    tasks_asked: int
-    gpus_asked: int
+    tasks_requested: int
+    gpus_requested: int
     shared: bool
     token: str
-    tasks: tuple[ExamTask, ...]
+    tasks: tuple[DiagnosticTask, ...]
     seconds: float
     command: str
     problem: str = ""
@@ -216,23 +216,23 @@ class BatchJobs(Submission):
         self._guard.release()
 
 
-def examine(run: SuiteContext) -> dict[str, NodeExam]:
+def run_diagnostics(run: SuiteContext) -> dict[str, NodeDiagnostic]:
     """Run the exam on all nodes of every allocation."""
-    found: dict[str, NodeExam] = {}
+    found: dict[str, NodeDiagnostic] = {}
     for held in run.allocations:
         assert run.slurm is not None  # who has an allocation has a scheduler
-        found |= run_exam(run.slurm, held, run.inventory, without=run.lost())
+        found |= run_diagnostic(run.slurm, held, run.inventory, without=run.lost())
     return found
 
 
-def run_exam(
+def run_diagnostic(
     slurm: Slurm,
     allocation: Allocation,
     inventory: Mapping[str, NodeInfo],
     *,
     without: Collection[str] = (),
     timeout: float | None = None,
-) -> dict[str, NodeExam]:
+) -> dict[str, NodeDiagnostic]:
     """Run the exam on the nodes of an allocation: {node: exam}; a node that told nothing has a `problem`.
 
     Raise StepError where the step failed on more than half of the nodes.
@@ -242,7 +242,7 @@ def run_exam(
     groups: dict[int, list[str]] = {}
     for node in (name for name in allocation.nodes if name not in without):
         groups.setdefault(inventory[node].gpus if node in inventory else 0, []).append(node)
-    exams: dict[str, NodeExam] = {}
+    exams: dict[str, NodeDiagnostic] = {}
     for gpus, nodes in groups.items():
         exams |= _run_group(slurm, allocation, tuple(nodes), gpus, timeout)
     if any(exam.problem for exam in exams.values()):
@@ -250,7 +250,7 @@ def run_exam(
     return exams
 
 
-def exam_request(nodes: tuple[str, ...], gpus: int, token: str, timeout: float | None = None) -> StepRequest:
+def diagnostic_request(nodes: tuple[str, ...], gpus: int, token: str, timeout: float | None = None) -> StepRequest:
     """Return the step for nodes of `gpus` GPUs: a task a GPU; two tasks where there are fewer than two."""
     tasks = max(2, gpus)
     if timeout is None:
@@ -270,9 +270,9 @@ def exam_request(nodes: tuple[str, ...], gpus: int, token: str, timeout: float |
 
 def judge_step(
     result: StepResult, request: StepRequest, gpus: int, token: str, problem: str = ""
-) -> dict[str, NodeExam]:
+) -> dict[str, NodeDiagnostic]:
     """Take a step's result apart by node."""
-    told: dict[str, list[ExamTask]] = {node: [] for node in request.nodes}
+    told: dict[str, list[DiagnosticTask]] = {node: [] for node in request.nodes}
     for task in result.tasks:
         fields = next((x for x in task.stdout.splitlines() if x.startswith("exam|")), "").split("|")
         if len(fields) <= _FIELDS or fields[-1] != "end" or fields[2] not in told:
@@ -288,7 +288,7 @@ def judge_step(
         return f"{count} of the step told anything" + (f": {why}" if why else "")
 
     return {
-        node: NodeExam(
+        node: NodeDiagnostic(
             node,
             tasks,
             gpus,
@@ -317,14 +317,14 @@ def cpu_list(text: str) -> frozenset[int]:
     return frozenset(cpus)
 
 
-def _exam_task(task: TaskResult, fields: Sequence[str]) -> ExamTask:
+def _exam_task(task: TaskResult, fields: Sequence[str]) -> DiagnosticTask:
     """Read what a task told: a prolog or plugin may have taken anything out of its environment."""
     places = {
         "SLURM_PROCID": fields[1] == str(task.rank),
         "SLURM_LOCALID": _place(fields[3]) >= 0,
         "SLURM_NTASKS": _place(fields[4]) > 0,
     }
-    return ExamTask(
+    return DiagnosticTask(
         rank=task.rank,
         local_id=_place(fields[3]),
         ntasks=_place(fields[4]),
@@ -434,9 +434,9 @@ def _is_count(text: str) -> bool:
 
 def _run_group(
     slurm: Slurm, allocation: Allocation, nodes: tuple[str, ...], gpus: int, timeout: float | None
-) -> dict[str, NodeExam]:
+) -> dict[str, NodeDiagnostic]:
     token = f'{secrets.token_hex(4)}, it\'s="quoted" $HOME'
-    request = exam_request(nodes, gpus, token, timeout)
+    request = diagnostic_request(nodes, gpus, token, timeout)
     try:
         return judge_step(run_step(slurm, allocation, request), request, gpus, token)
     except StepError as error:
@@ -449,7 +449,7 @@ def _run_group(
         return exams
 
 
-def _with_state(slurm: Slurm, exams: dict[str, NodeExam]) -> dict[str, NodeExam]:
+def _with_state(slurm: Slurm, exams: dict[str, NodeDiagnostic]) -> dict[str, NodeDiagnostic]:
     # a prolog that fails drains its node after the inventory was read
     slurm.refresh()
     try:
