@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from link_model import ACROSS, ALONE, WITHIN, LinkModel
 
-from pytest_gpucluster.suites.nccl.localization import Localisation, Localiser
+from pytest_gpucluster.suites.nccl.localization import Localiser
+from pytest_gpucluster.suites.nccl.measurement import Localisation
 
 GPUS = 8
 KINDS = ("network", "gpus", "adapters", "crashes", "hangs")

@@ -15,7 +15,8 @@ from link_model import LinkModel
 from tabulate import tabulate
 
 from pytest_gpucluster.kit import pairing as schedule
-from pytest_gpucluster.suites.nccl.localization import Localisation, Localiser
+from pytest_gpucluster.suites.nccl.localization import Localiser
+from pytest_gpucluster.suites.nccl.measurement import Localisation
 
 SIZES = (4, 16, 64, 256, 1024)
 PER_LEAF = 16

@@ -121,7 +121,7 @@ def test_what_a_doubt_is_told_as(name: str) -> None:
         "uneven",
     }  # these tell of both nodes
     assert (verdict.cause, verdict.hint, verdict.action, verdict.metrics) == (cause, hint, Action.MONITOR, ())
-    assert verdict.check == "nccl.verdicts"
+    assert verdict.check == "nccl.belief"
 
 
 def test_ranks_on_other_nodes() -> None:

@@ -728,9 +728,7 @@ def test_the_later_of_start_and_configuration_is_when_prometheus_began() -> None
 def test_answers_say_why_they_are_no_facts() -> None:
     with pytest.raises(ProbeError, match="targets: Prometheus answers overloaded"):
         probe.read_targets(b'{"status": "error", "error": "overloaded"}')
-    with pytest.raises(
-        ProbeError, match="alerts: Prometheus answers something else than its documented form"
-    ):
+    with pytest.raises(ProbeError, match="alerts: Prometheus answers in another than its documented form"):
         probe.read_alerts(b"[]")
     with pytest.raises(ProbeError, match="buildinfo: the answer is not JSON"):
         probe.read_version(b"<html>")

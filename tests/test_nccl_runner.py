@@ -102,7 +102,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[StepRequest]:
     return asked
 
 
-def runner(there: tuple[str, ...] = (), *, gpus: int = 8, of: Cluster | None = None, **nccl: Any) -> NcclRunner:
+def runner(
+    there: tuple[str, ...] = (), *, gpus: int = 8, of: Cluster | None = None, **nccl: Any
+) -> NcclRunner:
     world: tuple[Any, ...] = (None, Held(), of or cluster(**nccl), Channel(there), {})
     return NcclRunner(*world, gpus_per_node=gpus)
 
@@ -586,7 +588,7 @@ def measured(*tasks: TaskResult, problem: str = "") -> NcclMeasurement:
 
 def failing(*findings: tuple[str, str]) -> Verdict:
     made = tuple(Finding(part, said, "good") for part, said in findings)
-    return Verdict("nccl.verdicts", Outcome.FAILED, made, cause="as it is", hint="look")
+    return Verdict("nccl.belief", Outcome.FAILED, made, cause="as it is", hint="look")
 
 
 def test_exit_codes_alone_are_told_task_by_task() -> None:

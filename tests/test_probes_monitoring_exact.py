@@ -172,16 +172,16 @@ def test_answers_that_are_none() -> None:
             lambda: monitoring.read_began(body(startTime="x")),
             """runtimeinfo: a time is not understood (ValueError("no time: 'x'"))""",
         ),
-        (lambda: monitoring.read_grafana(b"[]"), "Grafana's health: the answer says nothing of the database"),
-        (lambda: monitoring.read_grafana(b"{}"), "Grafana's health: the answer says nothing of the database"),
+        (lambda: monitoring.read_grafana(b"[]"), "Grafana's health: the answer has no state of the database"),
+        (lambda: monitoring.read_grafana(b"{}"), "Grafana's health: the answer has no state of the database"),
         (lambda: monitoring.read_grafana(b"x"), "Grafana's health: the answer is not JSON"),
         (
             lambda: monitoring.read_version(b'{"status": "success", "data": []}'),
-            "buildinfo: Prometheus answers something else than its documented form",
+            "buildinfo: Prometheus answers in another than its documented form",
         ),
         (
             lambda: monitoring.read_version(b'{"status": "x", "data": {"version": "3"}}'),
-            "buildinfo: Prometheus answers something else than its documented form",
+            "buildinfo: Prometheus answers in another than its documented form",
         ),
         (
             lambda: monitoring.read_began(b'{"status": "error", "error": "busy"}'),

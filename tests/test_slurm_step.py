@@ -280,7 +280,7 @@ def test_an_exam_out_of_time_accuses_a_few_nodes_or_none(monkeypatch: pytest.Mon
     monkeypatch.setattr(exam, "run_step", _timed_out({"gpu01": 2, "gpu02": 1, "gpu03": 2}))
     found = exam.run_diagnostic(slurm, held, {})
     assert [one.node for one in found.values() if one.problem] == ["gpu02"]
-    assert found["gpu02"].problem.startswith("1 of 2 tasks of the step told anything: srun: cancelled")
+    assert found["gpu02"].problem.startswith("1 of 2 tasks of the step reported: srun: cancelled")
     assert checks.output(found["gpu02"]).outcome is Outcome.NOT_CHECKED
     monkeypatch.setattr(exam, "run_step", _timed_out({"gpu01": 2, "gpu02": 1}))
     with pytest.raises(StepTimeout):  # the machine is slow: an error, and no verdict on two of three nodes

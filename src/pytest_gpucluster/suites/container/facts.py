@@ -1,4 +1,4 @@
-"""What tasks outside and inside of a container have told of a node. Pure."""
+"""Facts that tasks outside and inside of a container reported. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RANKS_PER_NODE = 2
 class StepFacts:
     """What the tasks of one step told on one node; `problem` says why they told nothing.
 
-    `unsaved`: why the container could not be saved when its tasks had ended.
+    `unsaved`: why the container could not be saved after its tasks ended.
     """
 
     tasks: tuple[Mapping[str, str], ...] = ()
@@ -30,7 +30,7 @@ class StepFacts:
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """What the first task told."""
+        """The facts of the first task."""
         return self.tasks[0] if self.tasks else {}
 
 
@@ -60,7 +60,7 @@ class ContainerFacts:
 
     @property
     def contained(self) -> bool | None:
-        """Whether the tasks ran in a container; None where there is nothing to tell it from."""
+        """Whether the tasks ran in a container; None if a step reported nothing."""
         inside, outside = self.step("plain").facts, self.step("outside").facts
         if not inside or not outside:
             return None
