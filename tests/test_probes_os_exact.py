@@ -543,10 +543,10 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: os_network.read_reachability(answer("", 1)), NotAvailable, "exit 1"),
     (lambda: os_network.read_reachability(answer("", 1, "n1 has no neighbour\n")), NotAvailable, "n1 has no neighbour"),
     (lambda: os_network.read_reachability(answer("")), ProbeError, "neighbours: no answer"),
-    (lambda: os_network.read_reachability(answer("way a\n")), ProbeError, "neighbours: not understood: 'way a'"),
+    (lambda: os_network.read_reachability(answer("peer a\n")), ProbeError, "neighbours: not understood: 'peer a'"),
     *(
         (partial(os_network.read_reachability, answer(f"{line}\n")), ProbeError, f"neighbours: not understood: {line!r}")
-        for line in ("peer a 1.1.1.1 x", "way  1.1.1.1 0", "way a  0")
+        for line in ("peer a 1.1.1.1 x", "peer  1.1.1.1 0", "peer a  0")
     ),
     *(
         (partial(os_network.read_naming, answer(f"{line}\n")), ProbeError, f"getent: not understood: {line!r}")

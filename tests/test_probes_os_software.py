@@ -56,7 +56,7 @@ def test_what_is_stuck_at_every_look(text: str, total: int, stuck: tuple[Process
         (answer("processes 200"), ProbeError, "ps: the last line is cut: 'processes 200'"),
         (answer("7 1 Z+ 90root a\nprocesses 2\n"), ProbeError, "ps: not understood: '7 1 Z"),
         (answer("processes x\n"), ProbeError, "ps: not understood: 'processes x'"),
-        (answer("processes  visible\n"), ProbeError, "ps: not understood: 'processes  of ours'"),
+        (answer("processes  visible\n"), ProbeError, "ps: not understood: 'processes  visible'"),
         (answer("processes 3 visible\n"), NotAvailable, "ps does not show process 1"),
         (answer("processes 0\n", "ps: broken"), NotAvailable, "^ps: broken$"),
         (answer("\n"), NotAvailable, "^ps lists no process$"),
