@@ -463,7 +463,9 @@ def test_a_prolog_that_kept_the_step_from_starting_is_found(values: dict[str, st
         ),
     ],
 )
-def test_what_an_exam_finds(judge: Callable[[NodeDiagnostic], Verdict], exam: NodeDiagnostic, finding: Finding) -> None:
+def test_what_an_exam_finds(
+    judge: Callable[[NodeDiagnostic], Verdict], exam: NodeDiagnostic, finding: Finding
+) -> None:
     verdict = judge(exam)
     assert (verdict.findings, verdict.action) == ((finding,), Action.DRAIN)
 

@@ -203,7 +203,9 @@ def good(**changes: dict[str, str]) -> ContainerFacts:
     ]
     seen["ranks"] = StepFacts(tuple({**facts, **changes.get("ranks", {})} for facts in ranks))
     imports = (ImageImport("/i.sqsh", "n", {"gpu01": 2.0}, {"gpu01": 10_000_000}),)
-    return ContainerFacts("gpu01", ContainerConfig(), imports, seen, gpus=2, override="V", token="t", token_back=True)
+    return ContainerFacts(
+        "gpu01", ContainerConfig(), imports, seen, gpus=2, override="V", token="t", token_back=True
+    )
 
 
 PURE = {

@@ -39,7 +39,7 @@ from pytest_gpucluster.suites.monitoring import checks
 from pytest_gpucluster.suites.monitoring import facts as probe
 from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
 from pytest_gpucluster.suites.monitoring.facts import Alert, MonitoringFacts, Service, Target
-from pytest_gpucluster.suites.monitoring.steps import query_monitoring, names
+from pytest_gpucluster.suites.monitoring.steps import names, query_monitoring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -602,7 +602,9 @@ def test_a_prometheus_that_has_really_just_started(tmp_path: Path) -> None:
     claim = MonitoringConfig(prometheus=f"http://127.0.0.1:{mine}", grafana=None)
     with process("prometheus", *(word.format(tmp_path, mine) for word in argv), log=tmp_path / "log"):
         wait_for(lambda: answers(f"{claim.prometheus}/-/ready"), "Prometheus is ready")
-        found = wait_for(lambda: (told := query_monitoring(claim, ("gpu01",), {})).targets and told, "it has its targets")
+        found = wait_for(
+            lambda: (told := query_monitoring(claim, ("gpu01",), {})).targets and told, "it has its targets"
+        )
     (target,) = found.targets["gpu01"]
     assert target.interval == 600.0
     if target.unscraped:  # the first scrape is at a random moment of the ten minutes

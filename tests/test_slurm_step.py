@@ -288,7 +288,9 @@ def test_an_exam_out_of_time_accuses_a_few_nodes_or_none(monkeypatch: pytest.Mon
 
 
 def test_the_exam_of_many_tasks_has_more_time() -> None:
-    few, many = (exam.diagnostic_request(tuple(f"n{i}" for i in range(count)), 8, "tok") for count in (2, 200))
+    few, many = (
+        exam.diagnostic_request(tuple(f"n{i}" for i in range(count)), 8, "tok") for count in (2, 200)
+    )
     assert few.timeout < 70
     assert many.timeout >= 400
 

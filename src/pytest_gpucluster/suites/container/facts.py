@@ -18,7 +18,7 @@ RANKS_PER_NODE = 2
 
 @dataclass(frozen=True)
 class StepFacts:
-    """What the tasks of one step told on one node; `problem` says why they told nothing.
+    """Facts of the tasks of one step on one node; `problem`: why there are none.
 
     `unsaved`: why the container could not be saved after its tasks ended.
     """
@@ -36,7 +36,7 @@ class StepFacts:
 
 @dataclass(frozen=True)
 class ContainerFacts:
-    """Everything about one node. Steps that never ran there have no entry in `seen`."""
+    """Facts of one node. Steps that did not run there have no entry in `seen`."""
 
     node: str
     config: ContainerConfig
@@ -50,7 +50,7 @@ class ContainerFacts:
     nodes_of_job: tuple[str, ...] = ()
 
     def step(self, name: str) -> StepFacts:
-        """Return what a step told."""
+        """Return the facts of a step."""
         return self.seen.get(name, StepFacts(problem="the step was not run on this node"))
 
     @property

@@ -52,7 +52,7 @@ _NOT_OVERRIDDEN = (
 
 @dataclass
 class ContainerSteps:
-    """Runs the steps on `nodes` of one allocation. `gpus`: GPUs a node that a step may ask for."""
+    """Runs the steps on `nodes` of one allocation. `gpus`: GPUs per node that a step may request."""
 
     slurm: Slurm
     allocation: Allocation
@@ -66,13 +66,13 @@ class ContainerSteps:
 
     @cached_property
     def found(self) -> dict[str, ContainerFacts]:
-        """Everything, by node; the steps run once."""
+        """{node: facts}; the steps run once."""
         imports = tuple(
             self.containers.ensure(image, self.nodes) for image in (self.image, *self.config.images)
         )
         self.commands += [imported.command for imported in imports if imported.command]
         self._seen: dict[str, dict[str, StepFacts]] = {node: {} for node in self.nodes}
-        self._step("outside", self.nodes, None, "tell")
+        self._step("outside", self.nodes, None, "none")
         try:
             self._prepare()
             override = self._run_defaults(imports[0])
@@ -236,8 +236,10 @@ class ContainerSteps:
         return result, problem
 
     def _inside(self) -> tuple[str, ...]:
-        """Return the nodes whose tasks were seen to run in a container: only there anything may be written."""
-        return tuple(node for node in self.nodes if ContainerFacts(node, self.config, (), self._seen[node]).contained)
+        """Return the nodes whose tasks ran in a container: only there a step may write."""
+        return tuple(
+            node for node in self.nodes if ContainerFacts(node, self.config, (), self._seen[node]).contained
+        )
 
     # -- commands outside of steps ------------------------------------------------------------------------------
 
@@ -277,13 +279,13 @@ def _exit_text(rc: int) -> str:
     return f"exit status {rc}" + (f": {meaning}" if meaning else "")
 
 
-def _seen(result: StepResult, node: str, problem: str, nonce: str) -> StepFacts:
+def _facts_of(result: StepResult, node: str, problem: str, nonce: str) -> StepFacts:
     tasks = result.of_node(node)
     complete = tuple(facts for task in tasks if (facts := read_facts(task.stdout)).get("end") == nonce)
     if complete and len(complete) == len(tasks):
         # Pyxis saves after the end of the task: only its messages show a failure
         unsaved = why_failed(result, node) if NOT_SAVED in messages_of(result, node) else ""
-        return StepFacts(told, seconds=result.seconds, unsaved=unsaved)
-    ended = next((_ended(task.rc) for task in tasks if task.rc), "it told nothing")
+        return StepFacts(complete, seconds=result.seconds, unsaved=unsaved)
+    ended = next((_exit_text(task.rc) for task in tasks if task.rc), "its tasks printed no facts")
     last = next((task.stderr.strip().splitlines()[-1] for task in tasks if task.stderr.strip()), "")
     return StepFacts((), why_failed(result, node) or problem or last or ended, result.seconds)

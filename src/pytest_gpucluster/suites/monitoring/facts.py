@@ -79,7 +79,7 @@ class Service:
 
 @dataclass(frozen=True)
 class MonitoringFacts:
-    """What the monitoring says. A `..._problem` tells why there are no facts of that kind.
+    """Facts of the monitoring. A `..._problem` is the reason if there are no facts of that kind.
 
     `targets` and `alerts` are by node; '' has those of no node of the cluster file. `now` is the clock of Prometheus.
     """

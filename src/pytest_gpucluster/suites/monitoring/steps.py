@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 T = TypeVar("T", "Target", "Alert")
 
 
-def look(claim: MonitoringConfig, nodes: Iterable[str], inventory: Mapping[str, NodeInfo]) -> MonitoringFacts:
-    """Return what the monitoring says of these nodes. What does not answer is a problem of its facts, no error."""
+def query_monitoring(
+    config: MonitoringConfig, nodes: Iterable[str], inventory: Mapping[str, NodeInfo]
+) -> MonitoringFacts:
+    """Return the facts of these nodes. A service that does not answer is a problem in the facts, no error."""
     known = names(nodes, inventory)
     targets: tuple[Target, ...] = ()
     alerts: tuple[Alert, ...] = ()
@@ -40,8 +42,8 @@ def look(claim: MonitoringConfig, nodes: Iterable[str], inventory: Mapping[str, 
     except (TransportError, ProbeError) as error:
         alerts_problem = str(error)
     return probe.MonitoringFacts(
-        prometheus=_prometheus(claim),
-        grafana=_grafana(claim.grafana, claim) if claim.grafana is not None else None,
+        prometheus=_prometheus(config),
+        grafana=_grafana(config.grafana, config) if config.grafana is not None else None,
         targets=_by_node(targets, known),
         targets_problem=targets_problem,
         alerts=_by_node(alerts, known),

@@ -25,7 +25,13 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import JobLimits, NodeProfile, Profile
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.suites.slurm.diagnostic_step import DiagnosticTask, JobFacts, JobRecord, Jobs, NodeDiagnostic
+    from pytest_gpucluster.suites.slurm.diagnostic_step import (
+        DiagnosticTask,
+        JobFacts,
+        JobRecord,
+        Jobs,
+        NodeDiagnostic,
+    )
 
 # RealMemory is usually set a little below what is installed, for the operating system (Slurm's FAQ on MemSpecLimit)
 MEMORY_SHARE = 0.85
@@ -212,7 +218,9 @@ def step(exam: NodeDiagnostic) -> Judgement:
     for rank, names in lost.items():
         yield Finding(f"task {rank}", f"{', '.join(names)} not as Slurm sets it", "the task's place")
     if not lost and sorted(task.local_id for task in exam.tasks) != list(range(exam.tasks_requested)):
-        yield Finding("tasks", listed(task.local_id for task in exam.tasks), f"0 to {exam.tasks_requested - 1}")
+        yield Finding(
+            "tasks", listed(task.local_id for task in exam.tasks), f"0 to {exam.tasks_requested - 1}"
+        )
 
 
 @check(

@@ -1,9 +1,9 @@
 """Steps and jobs that test Slurm, for many checks.
 
-`run_diagnostics`: one step on all nodes of an allocation (one for each count of GPUs a node): its tasks tell what they
-see and end in known ways. `BatchJobs`: three short batch jobs (an array with --begin of which one element
-requeues itself, and one that depends on the other), submitted BEFORE the nodes are allocated: while we hold the
-nodes no job could start. The allocation waits for them through Slurm, nobody polls; squeue is then asked once.
+`run_diagnostics`: one step on all nodes of an allocation (one per number of GPUs of a node); its tasks report their
+environment and end with known statuses. `BatchJobs`: three short batch jobs (an array with --begin of which one element
+requeues itself, and a job that depends on the other element), submitted BEFORE the allocation: no job could start while
+it holds the nodes. The allocation depends on them in Slurm, without polling; squeue is then called once.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class DiagnosticTask:
-    """What one task told and how it ended. `rc`/`signal` are as srun reported them.
+    """Report of one task and its exit: `rc` and `signal` as srun reported them.
 
     `cpus`: the CPUs that it may use, of `online` CPUs of the machine; empty if unknown.
     `lost`: variables with the position of the task that differ from those that Slurm sets; their numbers are -1.
@@ -83,7 +83,7 @@ class DiagnosticTask:
 
 @dataclass(frozen=True)
 class NodeDiagnostic:
-    """The exam of one node. `gpus_requested` is the GPUs of the step on the node; `shared`: all tasks use one GPU.
+    """The diagnostic of one node. `gpus_requested`: GPUs of the step on the node; `shared`: all tasks use one GPU.
 
     `problem`: why its tasks reported nothing; `state_after` is then the state of the node in Slurm after the step.
     """
@@ -217,10 +217,10 @@ class BatchJobs(Submission):
 
 
 def run_diagnostics(run: SuiteContext) -> dict[str, NodeDiagnostic]:
-    """Run the exam on all nodes of every allocation."""
+    """Run the diagnostic on all nodes of every allocation."""
     found: dict[str, NodeDiagnostic] = {}
     for held in run.allocations:
-        assert run.slurm is not None  # who has an allocation has a scheduler
+        assert run.slurm is not None  # an allocation implies a scheduler
         found |= run_diagnostic(run.slurm, held, run.inventory, without=run.lost())
     return found
 
@@ -233,7 +233,7 @@ def run_diagnostic(
     without: Collection[str] = (),
     timeout: float | None = None,
 ) -> dict[str, NodeDiagnostic]:
-    """Run the exam on the nodes of an allocation: {node: exam}; a node that told nothing has a `problem`.
+    """Run the diagnostic on an allocation: {node: diagnostic}; a node without a report has a `problem`.
 
     StepError if the step failed on more than half of the nodes. `without`: nodes that are known to hang, for which the
     step would wait until its deadline. `timeout` in seconds; None: depends on the number of tasks.
@@ -241,7 +241,7 @@ def run_diagnostic(
     groups: dict[int, list[str]] = {}
     for node in (name for name in allocation.nodes if name not in without):
         groups.setdefault(inventory[node].gpus if node in inventory else 0, []).append(node)
-    exams: dict[str, NodeDiagnostic] = {}
+    diagnostics: dict[str, NodeDiagnostic] = {}
     for gpus, nodes in groups.items():
         diagnostics |= _run_group(slurm, allocation, tuple(nodes), gpus, timeout)
     if any(exam.problem for exam in diagnostics.values()):
@@ -249,8 +249,10 @@ def run_diagnostic(
     return diagnostics
 
 
-def diagnostic_request(nodes: tuple[str, ...], gpus: int, token: str, timeout: float | None = None) -> StepRequest:
-    """Return the step for nodes of `gpus` GPUs: a task a GPU; two tasks where there are fewer than two."""
+def diagnostic_request(
+    nodes: tuple[str, ...], gpus: int, token: str, timeout: float | None = None
+) -> StepRequest:
+    """Return the step for nodes with `gpus` GPUs: one task per GPU, at least two tasks."""
     tasks = max(2, gpus)
     if timeout is None:
         timeout = STEP_TIMEOUT + A_TASK * tasks * len(nodes)
@@ -270,8 +272,8 @@ def diagnostic_request(nodes: tuple[str, ...], gpus: int, token: str, timeout: f
 def judge_step(
     result: StepResult, request: StepRequest, gpus: int, token: str, problem: str = ""
 ) -> dict[str, NodeDiagnostic]:
-    """Take a step's result apart by node."""
-    told: dict[str, list[DiagnosticTask]] = {node: [] for node in request.nodes}
+    """Split the result of a step by node."""
+    reports: dict[str, list[DiagnosticTask]] = {node: [] for node in request.nodes}
     for task in result.tasks:
         fields = next((x for x in task.stdout.splitlines() if x.startswith("exam|")), "").split("|")
         if len(fields) <= _FIELDS or fields[-1] != "end" or fields[2] not in reports:
@@ -318,8 +320,8 @@ def cpu_list(text: str) -> frozenset[int]:
     return frozenset(cpus)
 
 
-def _exam_task(task: TaskResult, fields: Sequence[str]) -> DiagnosticTask:
-    """Read what a task told: a prolog or plugin may have taken anything out of its environment."""
+def _diagnostic_task(task: TaskResult, fields: Sequence[str]) -> DiagnosticTask:
+    """Read the report of a task: a prolog or plugin may have removed variables of its environment."""
     places = {
         "SLURM_PROCID": fields[1] == str(task.rank),
         "SLURM_LOCALID": _place(fields[3]) >= 0,
@@ -450,8 +452,8 @@ def _run_group(
         return diagnostics
 
 
-def _with_state(slurm: Slurm, exams: dict[str, NodeDiagnostic]) -> dict[str, NodeDiagnostic]:
-    # a prolog that fails drains its node after the inventory was read
+def _with_state(slurm: Slurm, diagnostics: dict[str, NodeDiagnostic]) -> dict[str, NodeDiagnostic]:
+    # a failing prolog drains its node after the inventory was read
     slurm.refresh()
     try:
         now = slurm.nodes()
