@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from link_model import ACROSS, ALONE, WITHIN, LinkModel
 
-from pytest_gpucluster.suites.nccl.localization import Localisation, Localiser
+from pytest_gpucluster.suites.nccl.localization import Localiser
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.suites.nccl.measurement import Localisation
 
 GPUS = 8
 KINDS = ("network", "gpus", "adapters", "crashes", "hangs")

@@ -9,13 +9,17 @@ against all others, one pair after another, as scripts do it. Everything is coun
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from campaigns import draw
 from link_model import LinkModel
 from tabulate import tabulate
 
 from pytest_gpucluster.kit import pairing as schedule
-from pytest_gpucluster.suites.nccl.localization import Localisation, Localiser
+from pytest_gpucluster.suites.nccl.localization import Localiser
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.suites.nccl.measurement import Localisation
 
 SIZES = (4, 16, 64, 256, 1024)
 PER_LEAF = 16

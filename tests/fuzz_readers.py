@@ -36,7 +36,7 @@ from pytest_gpucluster.suites.container import facts as container
 from pytest_gpucluster.suites.horovod import facts as horovod_build
 from pytest_gpucluster.suites.monitoring import facts as monitoring
 from pytest_gpucluster.suites.nccl import steps as nccl
-from pytest_gpucluster.suites.nccl.localization import Measurement
+from pytest_gpucluster.suites.nccl.measurement import Measurement
 from pytest_gpucluster.suites.os import network_facts as os_network
 from pytest_gpucluster.suites.os import software_facts as os_software
 from pytest_gpucluster.suites.os import storage_facts as os_storage
@@ -133,7 +133,7 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
     "cluster.slurm.mpi_types": recorded("mpi/mpi-list-22.05.txt"),
     "suites.os.software_facts.PROCESSES": (
         b"12 1 D 99 root nfsd\nprocesses 211\n12 1 D 100 root nfsd\nprocesses 212\n",
-        b"processes 3 of ours\n",
+        b"processes 3 visible\n",
     ),
     "suites.os.software_facts.TIME_SYNC": (
         _SECTION % (b"chronyc", b"C0,ntp,2,1.5,0.000012,0,0,0,0,0,0,0,16,Normal\n"),
@@ -272,7 +272,7 @@ OTHERS: dict[str, Reader] = {
             b'{"ddp": "rank", "rank": 0, "node": "gpu01"}\nnoise {"ddp": "x"}\n',)),
         Reader("core.topology.parse_slurm_topology", _both(topology.parse_slurm_topology), (
             b"SwitchName=s0 Level=0 LinkSpeed=1 Nodes=gpu[01-04]\nSwitchName=s1 Level=1 Switches=s[0-3]\n",), VALUE),
-        Reader("suites.nccl.localization.Measurement.from_dict", lambda data: Measurement.from_dict(jsontext.loads(_text(data))), (
+        Reader("suites.nccl.measurement.Measurement.from_dict", lambda data: Measurement.from_dict(jsontext.loads(_text(data))), (
             b'{"members": ["gpu01", "gpu02"], "busbw": 1.5, "collective": "all_reduce", "size": 4, "round": 1}',), DOOR),
         Reader("suites.burnin.results.NodeTotals.from_dict", _told_burnin, _BURNIN, DOOR),
         Reader("drain.policy.Budget.parse", _both(Budget.parse), (b"10%", b"3"), VALUE),

@@ -26,7 +26,7 @@ from pytest_gpucluster.kit.payload_step import sent
 from pytest_gpucluster.plugin.live_line import LiveLine
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.run_model import read_run
-from pytest_gpucluster.suites.burnin import checks, payload
+from pytest_gpucluster.suites.burnin import checks, payload, payload_counters, payload_host, payload_process
 from pytest_gpucluster.suites.burnin import options as burnin_options
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
@@ -34,7 +34,7 @@ from pytest_gpucluster.suites.burnin.steps import Burnin, Progress, ResumeState,
 
 DATA = Path(__file__).parent / "data"
 SOURCE = Path(payload.__file__)
-MIB = payload.MIB
+MIB = payload_process.MIB
 
 
 # --- what the payload reads ----------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def recorded_xml() -> str:
 
 
 def test_xml_of_nvidia_smi_gives_counters_names_and_limits() -> None:
-    (gpu,) = payload.read_xml(recorded_xml())
+    (gpu,) = payload_counters.read_xml(recorded_xml())
     assert gpu["uuid"].startswith("GPU-")
     assert gpu["bus"].count(":") == 2
     assert gpu["name"] == NAME
@@ -64,7 +64,7 @@ def test_xml_of_nvidia_smi_gives_counters_names_and_limits() -> None:
 
 def test_what_nvidia_smi_does_not_tell_is_no_counter() -> None:
     text = recorded_xml().replace("<replay_counter>0<", "<replay_counter>N/A<")
-    assert "pcie_replay" not in payload.read_xml(text)[0]["counters"]
+    assert "pcie_replay" not in payload_counters.read_xml(text)[0]["counters"]
 
 
 WARNING = "WARNING: infoROM is corrupted at gpu 0000:1B:00.0\n"
@@ -73,7 +73,7 @@ WARNING = "WARNING: infoROM is corrupted at gpu 0000:1B:00.0\n"
 def test_a_warning_of_nvidia_smi_hides_no_counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """nvidia-smi(1): it then ends with 14, beside a whole answer."""
     (tmp_path / "gpus.xml").write_text(recorded_xml())
-    uuid = payload.read_xml(recorded_xml())[0]["uuid"]
+    uuid = payload_counters.read_xml(recorded_xml())[0]["uuid"]
     tool = tmp_path / "nvidia-smi"
     tool.write_text(
         f"#!/bin/sh\ncase $* in -q*) cat {tmp_path}/gpus.xml;; nvlink*) echo 'GPU 0: x (UUID: {uuid})'; "
@@ -82,13 +82,13 @@ def test_a_warning_of_nvidia_smi_hides_no_counter(tmp_path: Path, monkeypatch: p
     )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    counters = payload.Counters()
+    counters = payload_counters.Counters()
     found = counters.snapshot()
     assert [gpu["uuid"] for gpu in found["gpus"]] == [uuid]
     assert found["parts"][uuid]["nvlink_replay_errors"] == 3
     assert found["parts"][uuid]["ecc_uncorrected_volatile"] == 0
     assert counters.unread.keys() <= {"xid"}
-    sensors = payload.Sensors(1.0)
+    sensors = payload_counters.Sensors(1.0)
     sensors._sample()
     assert sensors.summary()[uuid]["slow"] == {"hw_slowdown": 1.0}
 
@@ -99,17 +99,19 @@ def entry(pid: int, name: str = "python3") -> dict[str, Any]:
 
 def test_others_on_the_gpus_are_told_from_ours() -> None:
     gpus = [{"uuid": "GPU-a", "processes": [entry(5), entry(7)]}, {"uuid": "GPU-b", "processes": [entry(5)]}]
-    assert payload.strangers(gpus, {5}) == {"GPU-a": ["python3 (pid 7)"]}
-    assert payload.strangers(gpus, {5, 7}) == {}
-    assert payload.strangers(gpus, {99}) == {}, "the pids of another namespace: one of them may be ours"
+    assert payload_counters.other_processes(gpus, {5}) == {"GPU-a": ["python3 (pid 7)"]}
+    assert payload_counters.other_processes(gpus, {5, 7}) == {}
+    assert payload_counters.other_processes(gpus, {99}) == {}, (
+        "the pids of another namespace: one of them may be ours"
+    )
 
 
 def test_nvlink_errors_are_summed_over_the_links() -> None:
-    found = payload.read_nvlink((DATA / "h200x8" / "nvlink-e.txt").read_text())
+    found = payload_counters.read_nvlink((DATA / "h200x8" / "nvlink-e.txt").read_text())
     assert len(found) == 8
     assert all(set(counts.values()) == {0} for counts in found.values())
     text = "GPU 0: NVIDIA H200 (UUID: GPU-a)\n\t Link 0: Replay Errors: 3\n\t Link 1: Replay Errors: 4\n"
-    assert payload.read_nvlink(text) == {"GPU-a": {"nvlink_replay_errors": 7}}
+    assert payload_counters.read_nvlink(text) == {"GPU-a": {"nvlink_replay_errors": 7}}
 
 
 def snapshot(counters: dict[str, int] | None, xids: dict[str, int] | None) -> dict[str, Any]:
@@ -123,14 +125,14 @@ def test_only_what_rose_between_two_snapshots_counts() -> None:
     before = snapshot({"ecc": 5, "replay": 7, "same": 1}, {"xid 48 0000:1b:00": 1})
     after = snapshot({"ecc": 6, "replay": 2, "same": 1}, {"xid 48 0000:1b:00": 2, "xid 79 0000:ff:00": 1})
     # a counter that fell was reset; an Xid of a GPU that is not this node's is not this node's fault
-    assert payload.deltas(before, after) == {"GPU-a": {"ecc": 1, "replay": 2, "xid_48": 1}}
-    assert payload.deltas(before, before) == {}
+    assert payload_counters.deltas(before, after) == {"GPU-a": {"ecc": 1, "replay": 2, "xid_48": 1}}
+    assert payload_counters.deltas(before, before) == {}
 
 
 def test_a_gpu_that_vanishes_is_told_and_a_silent_nvidia_smi_accuses_nobody() -> None:
     before = snapshot({"ecc": 5}, None)
-    assert payload.deltas(before, snapshot(None, None)) == {"GPU-a": {"gone": 1}}
-    assert payload.deltas(before, {"gpus": [], "parts": {}, "kernel": None}) == {}
+    assert payload_counters.deltas(before, snapshot(None, None)) == {"GPU-a": {"gone": 1}}
+    assert payload_counters.deltas(before, {"gpus": [], "parts": {}, "kernel": None}) == {}
 
 
 def test_xids_of_the_kernel_log_are_counted_by_gpu() -> None:
@@ -147,7 +149,7 @@ def test_xids_of_the_kernel_log_are_counted_by_gpu() -> None:
 [7.0] NVRM: Xid (PCI:0018:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)
 [8.0] NVRM: Xid (PCI:0000:01:00): 94, pid=7062, name=a, Contained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No
 """
-    assert payload.read_kernel_log(log) == {
+    assert payload_counters.read_kernel_log(log) == {
         "xid 79 0000:1b:00": 2,
         "sxid 20034:Fatal nvidia-nvswitch0": 1,
         "sxid 12028:Non-fatal nvidia-nvswitch0": 1,
@@ -161,9 +163,9 @@ def test_xids_of_the_kernel_log_are_counted_by_gpu() -> None:
 
 @given(st.text(max_size=300))
 def test_no_text_breaks_the_readers(text: str) -> None:
-    payload.read_nvlink(text)
-    payload.read_kernel_log(text)
-    payload.number(text)
+    payload_counters.read_nvlink(text)
+    payload_counters.read_kernel_log(text)
+    payload_counters.number(text)
 
 
 # --- the host's loads ----------------------------------------------------------------------------------------------
@@ -178,23 +180,23 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("ticking")
 def test_memory_is_read_back_and_a_changed_bit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = payload.burn_memory(80.0, 1, 2 * MIB)
+    good = payload_host.burn_memory(80.0, 1, 2 * MIB)
     assert (good["wrong"], good["first"]) == (0, None)
     assert good["passes"] >= 4
-    true_look = payload.look
+    true_block = payload_host.memory_block
     monkeypatch.setattr(
-        payload,
-        "look",
-        lambda view, at: true_look(view, at) if at != MIB else b"\0" + bytes(true_look(view, at))[1:],
+        payload_host,
+        "memory_block",
+        lambda view, at: true_block(view, at) if at != MIB else b"\0" + bytes(true_block(view, at))[1:],
     )
-    bad = payload.burn_memory(80.0, 1, 2 * MIB)
+    bad = payload_host.burn_memory(80.0, 1, 2 * MIB)
     assert bad["wrong"] >= 3  # every pattern that does not begin with 0 anyway
     assert bad["first"] == MIB
 
 
 @pytest.mark.usefixtures("ticking")
 def test_memory_that_does_not_fit_into_the_time_is_tested_in_part() -> None:
-    found = payload.burn_memory(80.0, 1, 64 * MIB)
+    found = payload_host.burn_memory(80.0, 1, 64 * MIB)
     assert found["bytes"] == 11 * MIB  # what an eighth of the time wrote: four patterns are written and read
     assert found["passes"] >= 4
 
@@ -212,25 +214,25 @@ def test_memory_is_not_taken_before_it_is_written() -> None:
 
 
 def test_storage_is_read_back_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = payload.burn_storage(str(tmp_path), 8 * MIB, 5.0, 1)
+    found = payload_host.burn_storage(str(tmp_path), 8 * MIB, 5.0, 1)
     assert (found["bytes"], found["wrong"]) == (8 * MIB, 0)
     assert list(tmp_path.iterdir()) == []
-    true_read = payload.read_block
-    monkeypatch.setattr(payload, "read_block", lambda handle, size: true_read(handle, size)[:-1] + b"?")
-    assert payload.burn_storage(str(tmp_path), 8 * MIB, 5.0, 1)["wrong"] == 2
+    true_read = payload_host.read_block
+    monkeypatch.setattr(payload_host, "read_block", lambda handle, size: true_read(handle, size)[:-1] + b"?")
+    assert payload_host.burn_storage(str(tmp_path), 8 * MIB, 5.0, 1)["wrong"] == 2
     assert list(tmp_path.iterdir()) == []
 
 
 def test_storage_without_room_is_left_alone(tmp_path: Path) -> None:
-    found = payload.burn_storage(str(tmp_path), 1 << 60, 1.0, 1)
+    found = payload_host.burn_storage(str(tmp_path), 1 << 60, 1.0, 1)
     assert "MiB free" in found["skip"]
 
 
 def test_cpu_work_gives_the_same_everywhere() -> None:
-    assert payload.cpu_unit(1) == payload.cpu_unit(1) != payload.cpu_unit(2)
-    found = payload.spread(2, lambda index: {"index": index})
+    assert payload_host.cpu_unit(1) == payload_host.cpu_unit(1) != payload_host.cpu_unit(2)
+    found = payload_host.spread(2, lambda index: {"index": index})
     assert found == [{"index": 0}, {"index": 1}]
-    assert "ZeroDivisionError" in payload.spread(1, lambda _: {"x": 1 // 0})[0]["problem"]
+    assert "ZeroDivisionError" in payload_host.spread(1, lambda _: {"x": 1 // 0})[0]["problem"]
 
 
 def test_payload_needs_the_standard_library_of_3_6_and_torch_alone() -> None:
@@ -253,7 +255,7 @@ class Event:
     def synchronize(self): pass
     def elapsed_time(self, other): return (other.at - self.at) * 1e3
 torch.cuda.Event = Event
-gpu = module.Gpu.__new__(module.Gpu)
+gpu = module.GpuWorker.__new__(module.GpuWorker)
 gpu.torch, gpu.index, gpu.device, gpu.uuid, gpu.alike = torch, 0, torch.device("cpu"), "GPU-a", "cpu"
 gpu.capability = (9, 0)
 for lie in (False, True):
@@ -390,7 +392,7 @@ def test_the_gpu_whose_result_differs_is_named_and_the_others_are_not() -> None:
         "GPU 2 (GPU-b-2, 0000:20:00.0): bf16: another result than 7 others"
     ]
     assert failed(checks.corruption(whole, "a")) == []
-    assert list(checks.lying(whole)) == ["b"]
+    assert list(checks.corrupt_nodes(whole)) == ["b"]
 
 
 def test_two_that_differ_accuse_both_and_neither_has_to_leave() -> None:
@@ -401,7 +403,7 @@ def test_two_that_differ_accuse_both_and_neither_has_to_leave() -> None:
         gpu = f"GPU 0 (GPU-{node}-0, 0000:00:00.0)"
         expected = f"one value on all results; no majority: {both}"
         assert verdict.findings == (Finding(gpu, said, expected, Action.MONITOR),)
-    assert checks.lying(whole) == {}
+    assert checks.corrupt_nodes(whole) == {}
 
 
 def test_halves_of_a_fleet_that_differ_in_their_results_drain_nobody() -> None:
@@ -413,7 +415,7 @@ def test_halves_of_a_fleet_that_differ_in_their_results_drain_nobody() -> None:
             for at, name in enumerate("abcdefgh")
         }
         whole = fleet(8, **lines)
-        assert checks.lying(whole) == {}
+        assert checks.corrupt_nodes(whole) == {}
         for node in "abcdefgh":
             verdict = checks.cpu(whole, node, CONFIG)
             assert (verdict.outcome, verdict.action) == (Outcome.FAILED, Action.MONITOR)
@@ -456,7 +458,7 @@ def test_the_process_that_was_there_before_us_is_named() -> None:
     told = whole.nodes["a"]
     assert told.hello is not None
     told.hello["gpus"][1]["processes"] = [{"pid": 7, "name": "python3"}]
-    assert "before us on it: python3 (pid 7)" in failed(checks.matmul(whole, "a", CONFIG))[0]
+    assert "on it before the burn-in: python3 (pid 7)" in failed(checks.matmul(whole, "a", CONFIG))[0]
 
 
 def test_a_straggler_above_the_floor_is_named_by_median_and_mad() -> None:
@@ -732,7 +734,7 @@ def burnin_of(
         gpus=gpus,
         seconds=seconds,
     )
-    for name, told in made.told.nodes.items():
+    for name, told in made.result.nodes.items():
         told.hello = hello(name, gpus)
     return made
 
@@ -760,7 +762,7 @@ def test_inputs_come_again_so_that_rounds_can_be_compared() -> None:
 
 def test_a_node_that_lacks_a_gpu_is_in_no_collective() -> None:
     burnin = burnin_of(3)
-    lacking = burnin.told.nodes["n1"].hello
+    lacking = burnin.result.nodes["n1"].hello
     assert lacking is not None
     lacking["devices"].pop()
     (alone, pairs) = burnin._collectives(0)
@@ -775,8 +777,8 @@ def test_without_gpus_the_host_is_loaded() -> None:
 
 
 def test_gpus_that_no_load_uses_need_not_work() -> None:
-    assert burnin_of(2, gpus=8).told.gpus == 8
-    assert burnin_of(2, gpus=8, loads=("memory", "storage")).told.gpus == 0
+    assert burnin_of(2, gpus=8).result.gpus == 8
+    assert burnin_of(2, gpus=8, loads=("memory", "storage")).result.gpus == 0
 
 
 @pytest.mark.parametrize(("gpus", "rounds"), [(2, 1), (4, 3), (8, 7), (5, 5)])
@@ -793,11 +795,11 @@ def test_three_rounds_fit_into_a_short_time() -> None:
 def test_it_ends_before_slurm_takes_the_nodes_back() -> None:
     burnin = burnin_of(1, seconds=3600, left="10:00")
     burnin.end = burnin.started + 3600
-    assert "time limit of the allocation" in burnin._bound_by_allocation()
+    assert "time limit of the allocation" in burnin._limit_to_allocation()
     assert burnin.end - burnin.started < 560
     burnin = burnin_of(1, seconds=3600, left="2:00:00")
     burnin.end = burnin.started + 3600
-    assert burnin._bound_by_allocation() == "the time is up"
+    assert burnin._limit_to_allocation() == "the time is up"
 
 
 class Last:
@@ -823,14 +825,14 @@ def test_a_node_that_died_in_the_last_minute_is_no_pass(monkeypatch: pytest.Monk
     last = Last()
     monkeypatch.setattr(time, "monotonic", lambda: last.now)
     burnin._step = last
-    burnin._heard = {"n0": 970.0, "n1": 980.0, "n2": 999.0}
+    burnin._last_line = {"n0": 970.0, "n1": 980.0, "n2": 999.0}
     burnin._finish()
-    assert [node for node, told in burnin.told.nodes.items() if told.lost] == ["n0"]
-    assert burnin.told.nodes["n0"].lost == "silent for 1 min at the end"
+    assert [node for node, told in burnin.result.nodes.items() if told.lost] == ["n0"]
+    assert burnin.result.nodes["n0"].lost == "silent for 1 min at the end"
     assert last.stopped == 1030.5
     burnin, last = burnin_of(2), Last()
     burnin._step = last
-    burnin._heard = dict.fromkeys(("n0", "n1"), 990.0)
+    burnin._last_line = dict.fromkeys(("n0", "n1"), 990.0)
     burnin._finish()
     assert (burnin.live, last.stopped) == (["n0", "n1"], 1000.0), (
         "nobody waits where all have been heard lately"
@@ -867,41 +869,31 @@ def test_the_step_is_in_the_containers_environment_and_ends_with_no_node() -> No
     assert sum(len(word) for word in argv) < 1 << 16, "the whole command has to fit into one over SSH"
 
 
-def test_a_log_gives_what_was_done_and_who_is_out() -> None:
+@pytest.mark.parametrize(
+    ("requested", "totals"),
+    [("requested", "totals"), ("asked", "told")],
+    ids=["this version", "earlier ones"],
+)
+def test_state_of_a_resumed_burnin_is_read_from_a_log(requested: str, totals: str) -> None:
+    nodes = [({"node": "a", "rounds": 1}, 100.0, 1), ({"node": "b", "out": "wrong data"}, 120.0, 1)]
+    nodes.append(({"node": "a", "rounds": 1}, 200.0, 2))
     events: list[dict[str, Any]] = [
         {"event": "start"},
-        {"event": "burnin", "what": "begin", "asked": 600.0, "seconds": 0.0, "rounds": 0},
-        {
-            "event": "burnin",
-            "what": "told",
-            "told": {"node": "a", "rounds": 1},
-            "seconds": 100.0,
-            "rounds": 1,
-        },
-        {
-            "event": "burnin",
-            "what": "told",
-            "told": {"node": "b", "out": "wrong data"},
-            "seconds": 120.0,
-            "rounds": 1,
-        },
-        {
-            "event": "burnin",
-            "what": "told",
-            "told": {"node": "a", "rounds": 1},
-            "seconds": 200.0,
-            "rounds": 2,
-        },
+        {"event": "burnin", "what": "begin", requested: 600.0, "seconds": 0.0, "rounds": 0},
+        *(
+            {"event": "burnin", "what": totals, totals: node, "seconds": seconds, "rounds": rounds}
+            for node, seconds, rounds in nodes
+        ),
     ]
     before = ResumeState()
     read_run(events, burnin=before.add)
-    assert (before.asked, before.seconds, before.rounds) == (600.0, 200.0, 2)
+    assert (before.requested, before.seconds, before.rounds) == (600.0, 200.0, 2)
     assert (before.nodes["a"].rounds, before.nodes["b"].out) == (2, "wrong data")
 
 
 def test_progress_says_all_that_matters_in_a_line() -> None:
-    text = str(Progress(elapsed=3725, total=14400, rounds=13, well=15, suspect=1, lost=2))
-    assert text == "burn-in 1 h 2 min of 4 h, round 14: 15 well, 1 suspect, 2 lost, 2 h 57 min left"
+    text = str(Progress(elapsed=3725, total=14400, rounds=13, healthy=15, suspect=1, lost=2))
+    assert text == "burn-in 1 h 2 min of 4 h, round 14: 15 healthy, 1 suspect, 2 lost, 2 h 57 min left"
 
 
 class Screen:
@@ -945,9 +937,9 @@ def options(**given: Any) -> Any:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     path = tmp_path / "events.jsonl"
-    begin = {"event": "burnin", "what": "begin", "asked": 100.0, "seconds": 0.0, "rounds": 0}
-    told = {"event": "burnin", "what": "told", "told": {"node": "a"}, "seconds": 40.0, "rounds": 2}
-    path.write_text("".join(json.dumps(event) + "\n" for event in (begin, told)) + '{"event": "cut')
+    begin = {"event": "burnin", "what": "begin", "requested": 100.0, "seconds": 0.0, "rounds": 0}
+    totals = {"event": "burnin", "what": "totals", "totals": {"node": "a"}, "seconds": 40.0, "rounds": 2}
+    path.write_text("".join(json.dumps(event) + "\n" for event in (begin, totals)) + '{"event": "cut')
     return path
 
 
@@ -958,7 +950,7 @@ def test_options_say_how_long(log: Path) -> None:
     burnin_options.prepare(resumed, read_log)
     assert burnin_options.seconds(resumed, CONFIG) == 100
     resumed.burnin_time = "30s"
-    with pytest.raises(ConfigError, match="over: 40 s of 30 s"):
+    with pytest.raises(ConfigError, match="complete: 40 s of 30 s"):
         burnin_options.seconds(resumed, CONFIG)
 
 
@@ -969,9 +961,9 @@ def test_wrong_options_are_told_in_a_line(tmp_path: Path) -> None:
     broken.write_text('{"event": "burnin"}\n')
     for wrong, what in (
         ({"burnin_resume": str(tmp_path / "absent")}, "No such file"),
-        ({"burnin_resume": str(empty)}, "no burn-in is in this event log"),
+        ({"burnin_resume": str(empty)}, "this event log holds no burn-in"),
         ({"burnin_resume": str(broken)}, "not an event log of this release"),
-        ({"burnin_time": "1h", "numprocesses": 2}, "leave -n away"),
+        ({"burnin_time": "1h", "numprocesses": 2}, "run pytest without -n"),
     ):
         with pytest.raises(ConfigError, match=what):
             burnin_options.prepare(options(**wrong), read_log)
@@ -1030,7 +1022,7 @@ def test_the_agent_ends_with_its_input_and_leaves_nothing(tmp_path: Path) -> Non
 
 def worker(index: int, *, busy: bool) -> Any:
     """A worker of one GPU without its process."""
-    made: Any = object.__new__(payload.Worker)
+    made: Any = object.__new__(payload.WorkerProcess)
     made.name, made.about, made.busy = f"gpu{index}", [{"gpu": index, "uuid": f"GPU-{index}"}], busy
     made.process = types.SimpleNamespace(pid=0)
     return made
@@ -1053,7 +1045,7 @@ def test_a_load_that_hangs_when_the_burn_in_ends_is_no_pass(monkeypatch: pytest.
     (line,) = said
     told = NodeTotals("n1", hello={"devices": [{"gpu": i, "uuid": f"GPU-{i}"} for i in range(3)], "cpus": 1})
     told.add(line)
-    whole = BurninResult({"n1": told}, asked=1.0, gpus=3)
+    whole = BurninResult({"n1": told}, requested=1.0, gpus=3)
     assert failed(checks.survived(whole, "n1")) == [
         "GPU 0 (GPU-0): hbm: the load had not ended after 100 s instead of 10 s"
     ]
@@ -1067,7 +1059,7 @@ def test_a_process_that_hung_says_nothing_of_the_memory() -> None:
     told.add(
         {"load": "memory", "results": [{"load": "memory", "problem": "the load did not answer in time"}]}
     )
-    whole = BurninResult({"n1": told}, asked=1.0)
+    whole = BurninResult({"n1": told}, requested=1.0)
     assert failed(checks.survived(whole, "n1")) == ["node: memory: the load did not answer in time"]
     assert checks.memory(whole, "n1", CONFIG).outcome is Outcome.NOT_CHECKED
 
@@ -1078,7 +1070,7 @@ def test_a_gpu_that_others_use_is_not_sent_back(foreign: tuple[str, ...]) -> Non
     assert told.hello
     told.hello["gpus"][0]["processes"] = [{"name": name, "pid": 42} for name in foreign]
     told.add({"load": "hbm", "results": [{"load": "hbm", "uuid": gpu_of("a", 0), "gbs": 1000.0}]})
-    verdict = checks.memory_bandwidth(BurninResult({"a": told}, asked=1.0), "a", CONFIG)
+    verdict = checks.memory_bandwidth(BurninResult({"a": told}, requested=1.0), "a", CONFIG)
     assert verdict.outcome is Outcome.FAILED
     expected = "others are at work on the GPU: python3 (pid 42)" if foreign else "a GPU's memory is slow"
     assert verdict.cause.startswith(expected)
@@ -1104,7 +1096,7 @@ def test_a_stranger_that_came_in_the_middle_is_found(rounds: tuple[Any, ...], ac
     told = NodeTotals("a", hello=hello("a", 1))
     for one in rounds:
         told.add(one)
-    verdict = checks.memory_bandwidth(BurninResult({"a": told}, asked=1.0), "a", CONFIG)
+    verdict = checks.memory_bandwidth(BurninResult({"a": told}, requested=1.0), "a", CONFIG)
     assert verdict.outcome is Outcome.FAILED
     assert verdict.action is action
     assert ("x (pid 7)" in verdict.cause) == (action is Action.MONITOR)
@@ -1159,7 +1151,8 @@ def test_the_daemon_of_mps_is_nobody_else() -> None:
     told.hello["gpus"][0]["processes"] = [entry(42, "/usr/bin/nvidia-cuda-mps-server")]
     told.add(hbm(1000.0, "nvidia-cuda-mps-server (pid 42)"))
     assert (
-        checks.memory_bandwidth(BurninResult({"a": told}, asked=1.0), "a", CONFIG).action is Action.RESET_GPU
+        checks.memory_bandwidth(BurninResult({"a": told}, requested=1.0), "a", CONFIG).action
+        is Action.RESET_GPU
     )
 
 
@@ -1193,9 +1186,9 @@ def test_a_process_that_was_stopped_is_told_from_one_that_computes() -> None:
         one = worker(0, busy=True)
         one.process = process
         try:
-            assert one.ending() == "did not answer in time"
+            assert one.exit_reason() == "did not answer in time"
             process.send_signal(signal.SIGSTOP)
-            assert one.ending() == "did not answer in time: its process is stopped by a signal"
+            assert one.exit_reason() == "did not answer in time: its process is stopped by a signal"
         finally:
             process.kill()
 
@@ -1222,8 +1215,8 @@ def test_who_lacks_memory_of_the_host_has_no_broken_gpu(
     one = worker(0, busy=True)
     monkeypatch.setattr(one, "process", types.SimpleNamespace(pid=4711, wait=lambda _: -9))
     monkeypatch.setattr(payload, "output_of", lambda *_: (0, f"[ 0.5] Linux\n{said}\n", ""))
-    assert one.ending() == f"ended by signal 9{words}"
-    died = {"load": "hbm", "uuid": gpu_of("a", 0), "problem": f"the load {one.ending()}"}
+    assert one.exit_reason() == f"ended by signal 9{words}"
+    died = {"load": "hbm", "uuid": gpu_of("a", 0), "problem": f"the load {one.exit_reason()}"}
     whole = fleet(1, a=[load("a", "matmul"), {"load": "hbm", "results": [died]}])
     verdict = checks.survived(whole, "a")
     assert verdict.outcome is Outcome.FAILED
@@ -1236,7 +1229,7 @@ def test_a_collective_that_failed_is_told_once(monkeypatch: pytest.MonkeyPatch) 
     one = worker(0, busy=True)
     lines = iter([{"id": 7, "load": "nccl", "problem": "NCCL error: x"}, None, None])
     monkeypatch.setattr(one, "next", lambda _: next(lines))
-    for name, found in (("ending", "ended with 3"), ("kill", None), ("start", None)):
+    for name, found in (("exit_reason", "ended with 3"), ("kill", None), ("start", None)):
         monkeypatch.setattr(one, name, lambda found=found: found)
     one.restarts = 0
     command = {"id": 7, "load": "nccl", "members": ["a", "b"]}
@@ -1297,14 +1290,14 @@ def test_an_nvidia_smi_that_hangs_is_known_for_how_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hang = hanging_smi(tmp_path, monkeypatch)
-    smi = payload.Smi()
-    assert smi.ask("-q", "-x", timeout=10)[0] == 0
+    smi = payload_counters.Smi()
+    assert smi.query("-q", "-x", timeout=10)[0] == 0
     assert smi.silence() == 0
     hang.touch()
-    assert smi.ask("-q", "-x", timeout=0.2)[0] == 124
+    assert smi.query("-q", "-x", timeout=0.2)[0] == 124
     assert smi.silence() >= 0.2
     hang.unlink()
-    assert smi.ask("-q", "-x", timeout=10)[0] == 0
+    assert smi.query("-q", "-x", timeout=10)[0] == 0
     assert smi.silence() == 0, "it has answered again"
 
 
@@ -1314,20 +1307,21 @@ def test_a_driver_that_hangs_under_load_fails_the_node(
     """Recorded on an H200: such a burn-in ended with 'ask for more time', and the counters passed."""
     said: list[dict[str, Any]] = []
     monkeypatch.setattr(payload, "say", lambda **fields: said.append(fields))
-    monkeypatch.setattr(payload, "SMI", payload.Smi())
+    smi = payload_counters.Smi()
+    monkeypatch.setattr(payload, "SMI", smi)
     monkeypatch.setattr(payload, "SMI_LATE", 0.1)
     agent = payload.Agent({"gpus": 1}, "")
     agent.at = "round 0 matmul"
     hang = hanging_smi(tmp_path, monkeypatch)
-    payload.SMI.ask("-q", timeout=10)
+    smi.query("-q", timeout=10)
     hang.touch()
-    payload.SMI.ask("-q", timeout=0.2)
+    smi.query("-q", timeout=0.2)
     agent.stop()
     (line,) = said
     told = NodeTotals("a", hello=hello("a", 1))
     told.add(line)
     assert not told.ran
-    verdict = checks.counters(BurninResult({"a": told}, asked=1.0, gpus=1), "a", CONFIG)
+    verdict = checks.counters(BurninResult({"a": told}, requested=1.0, gpus=1), "a", CONFIG)
     assert failed(verdict) == ["nvidia-smi: nvidia-smi: no answer for 0 s (round 0 matmul)"]
     assert verdict.cause.startswith("the driver does not answer any more")
     assert verdict.action is Action.DRAIN
@@ -1401,7 +1395,7 @@ def test_a_command_that_cannot_be_killed_is_not_waited_for(monkeypatch: pytest.M
         def kill(self) -> None: ...
 
     monkeypatch.setattr(subprocess, "Popen", Stuck)
-    assert payload.output_of(["nvidia-smi"], 60.0) == (124, "", "nvidia-smi: no end after 60 s")
+    assert payload_process.output_of(["nvidia-smi"], 60.0) == (124, "", "nvidia-smi: no end after 60 s")
     assert waited == [60.0, 2]
 
 
@@ -1411,7 +1405,7 @@ def test_what_changes_results_or_speed_is_kept_from_the_loads(monkeypatch: pytes
     for name, value in (foreign | {"NCCL_PROTO": "LL", "CUDA_VISIBLE_DEVICES": "0"}).items():
         monkeypatch.setenv(name, value)
     given: list[dict[str, str]] = []
-    monkeypatch.setattr(payload, "Worker", lambda _name, _argv, env: given.append(env))
+    monkeypatch.setattr(payload, "WorkerProcess", lambda _name, _argv, env: given.append(env))
     payload.Agent({"gpus": 1}, "")._start_workers()
     assert len(given) == 2
     for env in given:
@@ -1432,7 +1426,7 @@ def test_a_step_without_gpus_says_so(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     agent = payload.Agent({"gpus": 1}, "")
     agent.workers = [worker(0, busy=False)] if visible else []
-    assert agent._undealt() == words
+    assert agent._no_gpu_reason() == words
 
 
 @pytest.mark.parametrize(

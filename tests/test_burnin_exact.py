@@ -15,7 +15,7 @@ from pytest_gpucluster.suites.burnin import limits as burnin_limits
 from pytest_gpucluster.suites.burnin import results as burnin_told
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.dcgm import DcgmResult, DcgmWarning
-from pytest_gpucluster.suites.burnin.results import BurninResult, GpuAbout, Lie, NodeTotals, Peaks
+from pytest_gpucluster.suites.burnin.results import BurninResult, GpuInfo, Mismatch, NodeTotals, Peaks
 
 PART = "GPU 1 (GPU-a-1, 0000:10:00.0)"
 UUID = gpu_of("a", 1)
@@ -67,13 +67,13 @@ def test_deaths_after_which_a_node_leaves() -> None:
 
 def test_who_leaves_for_another_result() -> None:
     whole = fleet(2, a=[load("a", "matmul", own={1: {"hash": "bb"}})])
-    assert burnin.lying(whole) == {"a": f"wrong data: {PART}: bf16: another result than 7 others"}
+    assert burnin.corrupt_nodes(whole) == {"a": f"wrong data: {PART}: bf16: another result than 7 others"}
     halves = fleet(2, a=[load("a", "matmul", own={at: {"hash": "bb"} for at in range(4)})])
-    assert burnin.lying(halves) == {}
-    assert burnin._lied("p", [Lie("a", "x"), Lie("b")], "GPUs") == Finding(
+    assert burnin.corrupt_nodes(halves) == {}
+    assert burnin._lied("p", [Mismatch("a", "x"), Mismatch("b")], "GPUs") == Finding(
         "p", "b", "the result of the other GPUs for the same input"
     )
-    lies = [Lie(word, f"{word}?") for word in "abcde"]
+    lies = [Mismatch(word, f"{word}?") for word in "abcde"]
     assert burnin._lied("p", lies, "GPUs") == Finding("p", "a; b; c; d", "a?", Action.MONITOR)
 
 
@@ -597,8 +597,8 @@ def test_gpus_and_hosts_have_a_least_distance_each(metric: str, own: float, host
 
 
 def test_a_gpu_without_its_own_words() -> None:
-    assert str(GpuAbout(3, "U", "b")) == "GPU 3 (U, b)"
-    assert str(GpuAbout(3, "U")) == "GPU 3 (U)"
+    assert str(GpuInfo(3, "U", "b")) == "GPU 3 (U, b)"
+    assert str(GpuInfo(3, "U")) == "GPU 3 (U)"
     whole = BurninResult(
         {"a": NodeTotals("a", rates={"bf16": {"U": [3.0, 1.0, 2.0], "V": []}}), "b": NodeTotals("b")}, 60
     )

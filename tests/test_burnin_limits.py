@@ -307,16 +307,16 @@ def test_where_most_are_below_the_verdict_says_so() -> None:
     slow = {"tflops": 300.0}
     most = fleet(2, a=[load("a", "matmul", own=dict.fromkeys(range(3), slow))],
                  b=[load("b", "matmul", own=dict.fromkeys(range(2), slow))])  # fmt: skip
-    words = "; 5 of 8 in the fleet are below: look first for a setting, a driver or a switch that they share"
+    words = "; 5 of 8 in the fleet are below: first check the settings, the driver and the switches that they share"
     verdict = checks.matmul(most, "a", CONFIG)
     assert len(verdict.findings) == 3
     assert all(finding.expected.endswith(words) for finding in verdict.findings)
     assert verdict.action is Action.DRAIN
     half = fleet(2, a=[load("a", "matmul", own=dict.fromkeys(range(4), slow))], b=[load("b", "matmul")])
-    assert not any("look first" in finding.expected for finding in checks.matmul(half, "a", CONFIG).findings)
+    assert not any("first check" in finding.expected for finding in checks.matmul(half, "a", CONFIG).findings)
     alone = BurninResult({"a": NodeTotals("a", hello=hello("a", gpus=1), rounds=1)}, 60, 1)
     alone.nodes["a"].add(load("a", "matmul", gpus=1, own={0: slow}))
-    assert "look first" not in checks.matmul(alone, "a", CONFIG).findings[0].expected
+    assert "first check" not in checks.matmul(alone, "a", CONFIG).findings[0].expected
 
 
 # --- collectives of the burn-in

@@ -140,8 +140,8 @@ class Watched:
         while True:
             self.read(0.2)
             events = list(read_events(path)) if path.exists() else []
-            told = [event for event in events if event["event"] == "burnin" and event["what"] == "told"]
-            gone = {event["told"]["node"] for event in told if {"out", "lost"} & event["told"].keys()}
+            told = [event for event in events if event["event"] == "burnin" and event["what"] == "totals"]
+            gone = {event["totals"]["node"] for event in told if {"out", "lost"} & event["totals"].keys()}
             now = max((event["rounds"] for event in told), default=0)
             if gone == nodes:
                 whole = now if whole is None else whole
@@ -237,7 +237,9 @@ def test_reports_say_simulated_and_nothing_is_left(faulty: Run, sandbox: Sandbox
 
 
 def test_off_a_terminal_the_progress_is_a_line_of_its_own(faulty: Run) -> None:
-    (line,) = (line for line in faulty.out.splitlines() if line.startswith("burn-in ") and " well, " in line)
+    (line,) = (
+        line for line in faulty.out.splitlines() if line.startswith("burn-in ") and " healthy, " in line
+    )
     assert line.endswith(" left")
     assert "\r" not in faulty.out
 
@@ -265,8 +267,8 @@ def test_ctrl_c_ends_it_and_what_was_found_is_judged(stopped: Run, sandbox: Sand
 def test_on_a_terminal_the_line_is_rewritten(stopped: Run) -> None:
     lines = [part for part in stopped.out.split("\r") if part.startswith("burn-in ") and " left" in part]
     assert len(lines) > 5
-    assert "4 well, 0 suspect, 0 lost" in lines[0]
-    assert "2 well, 2 suspect, 0 lost" in lines[-1]
+    assert "4 healthy, 0 suspect, 0 lost" in lines[0]
+    assert "2 healthy, 2 suspect, 0 lost" in lines[-1]
 
 
 def test_resumed_it_goes_on_with_the_time_that_was_left(stopped: Run, sandbox: Sandbox) -> None:
@@ -283,12 +285,12 @@ def test_resumed_it_goes_on_with_the_time_that_was_left(stopped: Run, sandbox: S
     assert failed(run) == {**expected(STOPPED), "gpu04": {"burnin.memory"}}, run.out[-3000:]
     (begin,) = burnin_events(run, "begin")
     (end,) = burnin_events(run, "end")
-    assert (begin["asked"], begin["seconds"], begin["rounds"]) == (200.0, spent, done)
+    assert (begin["requested"], begin["seconds"], begin["rounds"]) == (200.0, spent, done)
     assert end["rounds"] > done
     assert end["seconds"] > spent
     assert isinstance(end["out"], dict)
     assert end["out"].keys() == gone
-    later = [event["told"] for event in burnin_events(run, "told") if event["rounds"] > done]
+    later = [event["totals"] for event in burnin_events(run, "totals") if event["rounds"] > done]
     assert {told["node"] for told in later} <= {"gpu01", "gpu04"}
 
 
@@ -328,7 +330,7 @@ def test_without_one_finished_round_it_ends_as_a_stopped_run_does(sandbox: Sandb
             ("--burnin-resume=/nonexistent/events.jsonl",),
             "--burnin-resume: /nonexistent/events.jsonl: No such file",
         ),
-        (("--burnin-time=1h", "-n2"), "a burn-in loads all nodes at once: leave -n away"),
+        (("--burnin-time=1h", "-n2"), "a burn-in loads all nodes at once: run pytest without -n"),
     ],
 )
 def test_wrong_options_end_before_anything_starts(

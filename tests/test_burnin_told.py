@@ -9,7 +9,7 @@ import pytest
 from pytest_gpucluster.suites.burnin import checks as burnin
 from pytest_gpucluster.suites.burnin import results as burnin_told
 from pytest_gpucluster.suites.burnin.config import BurninConfig
-from pytest_gpucluster.suites.burnin.results import BurninResult, GpuAbout, NodeTotals, Peaks, unit_of
+from pytest_gpucluster.suites.burnin.results import BurninResult, GpuInfo, NodeTotals, Peaks, unit_of
 
 
 def test_units_of_rates() -> None:
@@ -40,7 +40,7 @@ def test_peaks_are_the_highest() -> None:
     ],
 )  # fmt: skip
 def test_a_power_limit_below_the_cards_own(limit: float | None, default: float | None, said: str) -> None:
-    assert GpuAbout(0, "U", power_limit=limit, power_default=default).capped == said
+    assert GpuInfo(0, "U", power_limit=limit, power_default=default).capped == said
 
 
 def test_the_gpus_of_a_node() -> None:
@@ -52,10 +52,10 @@ def test_the_gpus_of_a_node() -> None:
     devices = [{"gpu": 0, "uuid": "U1"}, {"gpu": 1, "bus": "c", "name": "m"}, {"gpu": 2, "uuid": "U3"}]
     told = NodeTotals("a", {"gpus": [shown, {"index": 9, "uuid": "U9"}], "devices": devices, "simulated": 1})
     assert told.gpus == {
-        "U1": GpuAbout(1, "U1", "b", "n", 5, None, 90.0, ("a (pid 7)",), 1.0, 2.0),
-        "U9": GpuAbout(9, "U9"),
-        "device 1": GpuAbout(1, "device 1", "c", "m"),
-        "U3": GpuAbout(2, "U3"),
+        "U1": GpuInfo(1, "U1", "b", "n", 5, None, 90.0, ("a (pid 7)",), 1.0, 2.0),
+        "U9": GpuInfo(9, "U9"),
+        "device 1": GpuInfo(1, "device 1", "c", "m"),
+        "U3": GpuInfo(2, "U3"),
     }
     assert (told.used, told.simulated) == (("U1", "device 1", "U3"), True)
     assert [told.part(it) for it in ("U1", "U3", "x", "")] == ["GPU 1 (U1, b)", "GPU 2 (U3)", "x", "node"]
@@ -174,7 +174,7 @@ def test_who_else_was_at_work(ran: int, shared: int, *, seen: bool) -> None:
 def test_who_gives_another_result() -> None:
     def fleet(**hashes: list[str]) -> dict[tuple[str, str], list[str]]:
         nodes = {name: NodeTotals(name, hashes={"bf16/8/x": {"U": list(it)}}) for name, it in hashes.items()}
-        return {who: [it.said for it in lies] for who, lies in BurninResult(nodes, 60).corrupt_gpus().items()}
+        return {who: [it.text for it in lies] for who, lies in BurninResult(nodes, 60).corrupt_gpus().items()}
 
     assert fleet(a=["1"], b=["1"], c=["1"]) == {}
     assert fleet(a=["1"], b=["1"], c=["2"]) == {("c", "U"): ["bf16: another result than 2 others"]}

@@ -14,9 +14,9 @@ from pytest_gpucluster.core.check import CHECKS, Finding, Metric, Outcome, Verdi
 from pytest_gpucluster.suites.matrix import checks as matrix
 from pytest_gpucluster.suites.monitoring import checks as monitoring
 from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
-from pytest_gpucluster.suites.monitoring.facts import Alert, Monitored, Service, Target
+from pytest_gpucluster.suites.monitoring.facts import Alert, MonitoringFacts, Service, Target
 from pytest_gpucluster.suites.slurm import checks
-from pytest_gpucluster.suites.slurm.diagnostic_step import ExamTask, NodeExam
+from pytest_gpucluster.suites.slurm.diagnostic_step import DiagnosticTask, NodeDiagnostic
 
 
 def told(verdict: Verdict) -> tuple[Any, ...]:
@@ -43,14 +43,14 @@ def test_names_of_mig_instances(gres: str, *, mig: bool) -> None:
     assert (checks._MIG.search(gres) is not None) is mig
 
 
-def task(rank: int, **change: Any) -> ExamTask:
+def task(rank: int, **change: Any) -> DiagnosticTask:
     cpus = frozenset({rank})
-    whole = ExamTask(rank, rank, 2, str(rank), "", (), "tok", True, 0, None, cpus, 8)  # a record
+    whole = DiagnosticTask(rank, rank, 2, str(rank), "", (), "tok", True, 0, None, cpus, 8)  # a record
     return replace(whole, **change)
 
 
-def exam(*tasks: ExamTask, **change: Any) -> NodeExam:
-    return replace(NodeExam("gpu01", 2, 2, False, "tok", tasks, 1.5, "srun"), **change)  # a record
+def exam(*tasks: DiagnosticTask, **change: Any) -> NodeDiagnostic:
+    return replace(NodeDiagnostic("gpu01", 2, 2, False, "tok", tasks, 1.5, "srun"), **change)  # a record
 
 
 def test_figures_of_a_step() -> None:
@@ -113,9 +113,9 @@ def test_words_of_the_matrix() -> None:
 # --- monitoring
 
 
-def monitored(*targets: Target, **change: Any) -> Monitored:
+def monitored(*targets: Target, **change: Any) -> MonitoringFacts:
     service = Service("Prometheus", "http://p:9090")
-    return Monitored(service, None, {"n": targets}, **{"now": 100.0, **change})
+    return MonitoringFacts(service, None, {"n": targets}, **{"now": 100.0, **change})
 
 
 def test_a_target_that_is_missing_among_two() -> None:

@@ -31,8 +31,8 @@ from pytest_gpucluster.suites.container.facts import (
     HOST_VALUE,
     MOUNTED,
     PASSED,
-    Found,
-    Seen,
+    ContainerFacts,
+    StepFacts,
     read_facts,
 )
 
@@ -64,8 +64,8 @@ def hooked(number: int, **more: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def good(**steps: Any) -> Found:
-    """A node where all is well. `STEP={...}` changes facts (None takes one away), a Seen replaces the step."""
+def good(**steps: Any) -> ContainerFacts:
+    """A node where all is well. `STEP={...}` changes facts (None takes one away), a StepFacts replaces the step."""
     facts: dict[str, dict[str, str]] = {
         "outside": OUTSIDE,
         "plain": {**INSIDE, "env.GPUCLUSTER_PASSED": PASSED, "image.V": "own", "rc": "yes"},
@@ -77,19 +77,19 @@ def good(**steps: Any) -> Found:
         "back": INSIDE,
         "saved": INSIDE,
     }
-    seen = {name: Seen((those,), seconds=1.5) for name, those in facts.items()}
-    seen["ranks"] = Seen((rank(0), rank(1)))
+    seen = {name: StepFacts((those,), seconds=1.5) for name, those in facts.items()}
+    seen["ranks"] = StepFacts((rank(0), rank(1)))
     for name, change in steps.items():
-        if isinstance(change, Seen):
+        if isinstance(change, StepFacts):
             seen[name] = change
         else:
             changed = {**facts[name], **change}
-            seen[name] = Seen(({key: value for key, value in changed.items() if value is not None},))
+            seen[name] = StepFacts(({key: value for key, value in changed.items() if value is not None},))
     config = ContainerConfig()
-    return Found("gpu01", config, (IMAGE,), seen, gpus=2, override="V", token="t", token_back=True)
+    return ContainerFacts("gpu01", config, (IMAGE,), seen, gpus=2, override="V", token="t", token_back=True)
 
 
-def configured(found: Found, **keys: Any) -> Found:
+def configured(found: ContainerFacts, **keys: Any) -> ContainerFacts:
     return replace(found, config=ContainerConfig(**keys))
 
 
@@ -101,8 +101,8 @@ def lines(verdict: Verdict) -> list[str]:
     return [f"{found.part}|{found.measured}|{found.expected}" for found in verdict.findings]
 
 
-BROKEN = Seen(problem="the step ended with 1")
-HOOK_FAILED = Seen(problem="Enroot's hook /e/hooks.d/60-x.sh exited with 3: no license")
+BROKEN = StepFacts(problem="the step ended with 1")
+HOOK_FAILED = StepFacts(problem="Enroot's hook /e/hooks.d/60-x.sh exited with 3: no license")
 STOPPED_BY_HOOK = replace(
     good(), imports=(replace(IMAGE, seconds={}, failed={"gpu01": HOOK_FAILED.problem}),)
 )
@@ -111,7 +111,7 @@ BARE = good(plain={"root": "8:1 /", "release": "debian 12"})
 
 
 # fmt: off
-FOUND: list[tuple[Callable[[Found], Verdict], Found, list[str]]] = [
+FOUND: list[tuple[Callable[[ContainerFacts], Verdict], ContainerFacts, list[str]]] = [
     (checks.hooks, good(), []),
     (checks.hooks, good(back=HOOK_FAILED, saved=HOOK_FAILED),
      ["/e/hooks.d/60-x.sh|exited with 3: no license|exits with 0"]),
@@ -121,7 +121,7 @@ FOUND: list[tuple[Callable[[Found], Verdict], Found, list[str]]] = [
     (checks.environment, good(plain={"image.PATH": "/i", "path": "/i", "login_path": "/p"}), []),
     (checks.environment, good(plain={"image.PATH": "/i", "path": "/hook", "login_path": "/p"}),
      ["PATH|/hook|the image's: /i"]),
-    (checks.save, good(back=Seen(({},), unsaved="no room")), ["--container-save|no room|saved"]),
+    (checks.save, good(back=StepFacts(({},), unsaved="no room")), ["--container-save|no room|saved"]),
     (checks.root, good(readonly={"writable": "yes"}), ["root without a flag|writable|read-only"]),
     (checks.root, good(turned={"marked": "no"}), ["root with --container-writable|read-only|writable"]),
     (checks.mounts, good(mounts={"token": "u"}), ["mount|a file of the node is not read inside|read"]),
@@ -172,22 +172,22 @@ FOUND: list[tuple[Callable[[Found], Verdict], Found, list[str]]] = [
     (checks.gpus, good(outside={"devices": None}), ["/dev/nvidia*|2|none"]),
     # a host without nvidia-smi, whose image has it
     (checks.gpus, good(outside={"gpu.GPU-1": None, "gpu.GPU-2": None}), []),
-    (checks.ranks, good(ranks=Seen((rank(0),))), ["tasks|1|2"]),
-    (checks.ranks, good(ranks=Seen((rank(0), rank(1, **{"env.RANK": "0"})))), ["rank 1: RANK|0|1"]),
-    (checks.ranks, good(ranks=Seen((rank(0), rank(1, **{"env.LOCAL_RANK": "0"})))), ["rank 1: LOCAL_RANK|0|1"]),
-    (checks.ranks, good(ranks=Seen((rank(0), {}))),
+    (checks.ranks, good(ranks=StepFacts((rank(0),))), ["tasks|1|2"]),
+    (checks.ranks, good(ranks=StepFacts((rank(0), rank(1, **{"env.RANK": "0"})))), ["rank 1: RANK|0|1"]),
+    (checks.ranks, good(ranks=StepFacts((rank(0), rank(1, **{"env.LOCAL_RANK": "0"})))), ["rank 1: LOCAL_RANK|0|1"]),
+    (checks.ranks, good(ranks=StepFacts((rank(0), {}))),
      ["rank ?: RANK|not set|?", "rank ?: LOCAL_RANK|not set|?"]),
-    (checks.ranks, good(ranks=Seen((hooked(0), hooked(1)))), []),
-    (checks.ranks, configured(good(ranks=Seen((hooked(0), hooked(1)))), rank_hook=True), []),
+    (checks.ranks, good(ranks=StepFacts((hooked(0), hooked(1)))), []),
+    (checks.ranks, configured(good(ranks=StepFacts((hooked(0), hooked(1)))), rank_hook=True), []),
     (checks.ranks, configured(good(), rank_hook=False), []),
-    (checks.ranks, configured(good(ranks=Seen((rank(0), hooked(1)))), rank_hook=False),
+    (checks.ranks, configured(good(ranks=StepFacts((rank(0), hooked(1)))), rank_hook=False),
      [f"{name}|set|not set: container.rank_hook is false" for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")]),
-    (checks.ranks, good(ranks=Seen((hooked(0), hooked(1, **{"env.WORLD_SIZE": "3"})))), ["rank 1: WORLD_SIZE|3|2"]),
-    (checks.ranks, good(ranks=Seen((hooked(0, **{"env.MASTER_PORT": "1"}), hooked(1)))),
+    (checks.ranks, good(ranks=StepFacts((hooked(0), hooked(1, **{"env.WORLD_SIZE": "3"})))), ["rank 1: WORLD_SIZE|3|2"]),
+    (checks.ranks, good(ranks=StepFacts((hooked(0, **{"env.MASTER_PORT": "1"}), hooked(1)))),
      ["rank 0: MASTER_PORT|1|61001"]),
-    (checks.ranks, good(ranks=Seen((hooked(0), hooked(1, **{"env.MASTER_ADDR": ""})))),
+    (checks.ranks, good(ranks=StepFacts((hooked(0), hooked(1, **{"env.MASTER_ADDR": ""})))),
      ["MASTER_ADDR|not set|the first node of the step"]),
-    (checks.ranks, good(ranks=Seen((hooked(0), hooked(1, **{"env.SLURM_JOB_ID": "4_1"})))),
+    (checks.ranks, good(ranks=StepFacts((hooked(0), hooked(1, **{"env.SLURM_JOB_ID": "4_1"})))),
      ["rank 1: MASTER_PORT|61001|0"]),
     (checks.ranks, configured(good(), rank_hook=True),
      [line for number in "01" for line in (
@@ -233,7 +233,7 @@ FOUND: list[tuple[Callable[[Found], Verdict], Found, list[str]]] = [
 
 @pytest.mark.parametrize(("judge", "given", "expected"), FOUND)
 def test_what_is_wrong_has_its_exact_text(
-    judge: Callable[[Found], Verdict], given: Found, expected: list[str]
+    judge: Callable[[ContainerFacts], Verdict], given: ContainerFacts, expected: list[str]
 ) -> None:
     verdict = judge(given)
     assert lines(verdict) == expected
@@ -242,7 +242,7 @@ def test_what_is_wrong_has_its_exact_text(
 
 NO_IMPORT = "the image could not be imported, which container.import judges"
 NO_CONTAINER = "the tasks ran outside of a container, which container.plugin judges"
-STEPS: dict[Callable[[Found], Verdict], tuple[str, ...]] = {
+STEPS: dict[Callable[[ContainerFacts], Verdict], tuple[str, ...]] = {
     checks.root: ("outside", "plain", "readonly", "turned"),
     checks.workdir: ("outside", "plain", "mounts"),
     checks.home: ("outside", "plain", "turned", "back"),
@@ -260,7 +260,7 @@ STEPS: dict[Callable[[Found], Verdict], tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("judge", STEPS)
-def test_what_needs_a_step_is_not_checked_without_it(judge: Callable[[Found], Verdict]) -> None:
+def test_what_needs_a_step_is_not_checked_without_it(judge: Callable[[ContainerFacts], Verdict]) -> None:
     for step in STEPS[judge]:
         verdict = judge(good(**{step: BROKEN}))
         assert (verdict.outcome, verdict.reason) == (
@@ -373,7 +373,7 @@ def test_leftovers_are_containers_of_jobs_that_are_over() -> None:
     [(checks.root, Action.MONITOR), (checks.home, Action.MONITOR), (checks.remove, Action.MONITOR),
      (checks.mounts, Action.DRAIN), (checks.gpus, Action.DRAIN), (checks.save, Action.DRAIN)],
 )  # fmt: skip
-def test_settings_of_a_site_drain_no_node(judge: Callable[[Found], Verdict], action: Action) -> None:
+def test_settings_of_a_site_drain_no_node(judge: Callable[[ContainerFacts], Verdict], action: Action) -> None:
     assert judge(good()).action is action
 
 
@@ -428,12 +428,12 @@ def test_names_are_lines() -> None:
 
 
 def test_what_did_not_start_is_said_once() -> None:
-    found = good(entrypoint=Seen(problem="refused"))
+    found = good(entrypoint=StepFacts(problem="refused"))
     found = replace(found, config=found.config.model_copy(update={"entrypoint_sets": "X"}))
     assert checks.entrypoint(found).findings == (
         Finding("--container-entrypoint", "refused", "the step starts"),
     )
-    bare = replace(found, seen={**found.seen, "plain": Seen((INSIDE,))})
+    bare = replace(found, seen={**found.seen, "plain": StepFacts((INSIDE,))})
     assert (checks.entrypoint(bare).outcome, checks.entrypoint(bare).reason) == (
         Outcome.NOT_APPLICABLE,
         "the image has no entrypoint (/etc/rc)",
@@ -444,11 +444,11 @@ def test_what_did_not_start_is_said_once() -> None:
         assert verdict.reason == "the image could not be imported, which container.import judges"
     none = checks.gpus(replace(broken, gpus=0))
     assert (none.outcome, none.reason) == (Outcome.NOT_APPLICABLE, "the node has no GPUs")
-    silent = replace(good(gpus=Seen(problem="refused")), gpus=2)
+    silent = replace(good(gpus=StepFacts(problem="refused")), gpus=2)
     assert checks.gpus(silent).findings == (
         Finding("NVIDIA_VISIBLE_DEVICES=all", "refused", "the step starts"),
     )
     for step, part in (("plain", "container by name"), ("back", "container by name")):
-        assert checks.reuse(good(**{step: Seen(problem="no")})).findings == (
+        assert checks.reuse(good(**{step: StepFacts(problem="no")})).findings == (
             Finding(part, "no", "the step starts"),
         )

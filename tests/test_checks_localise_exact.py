@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from pytest_gpucluster.kit import pairing as schedule  # monkeypatched
+from pytest_gpucluster.suites.nccl import inference
 from pytest_gpucluster.suites.nccl import localization as localise
-from pytest_gpucluster.suites.nccl.localization import (
+from pytest_gpucluster.suites.nccl.localization import Localiser
+from pytest_gpucluster.suites.nccl.measurement import (
     Bound,
-    Kind,
+    GroupKind,
     Localisation,
-    Localiser,
     Measurement,
     Status,
     Unresolved,
@@ -69,8 +70,8 @@ class Course:
 
 
 SLOW_SPINE = (
-    "all pairs across leaves are slow alike (fleet median 45 less 12%; within a leaf fleet median 100 less 12%): "
-    "the spine, one of the leaves, or oversubscription by design; give the bound of 'across' to tell"
+    "all pairs across leaves are equally slow (fleet median 45 less 12%; within a leaf fleet median 100 less 12%): "
+    "the spine, one of the leaves, or oversubscription by design; state the bound of 'across' to decide"
 )
 PARTS_OF_C = "c:0a:0 c:1a:1 c:2a:2 c:3a:3 b:0d:0 b:1d:1 b:2d:2 b:3d:3 | c:0c:1 c:2c:3 | c:1c:2 c:3c:0"
 # nodes, what is sick and the options, the rounds of each batch ('|' between rounds), what the verdict says
@@ -258,8 +259,8 @@ COURSES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
         "a b c d | ad bc | ac db | ab cd",
         {
             "unresolved": (
-                (("a", "d", "link a-d"), "no further acquitted partner to tell them apart"),
-                (("b", "c", "link b-c"), "no further acquitted partner to tell them apart"),
+                (("a", "d", "link a-d"), "no further acquitted partner to decide between them"),
+                (("b", "c", "link b-c"), "no further acquitted partner to decide between them"),
             ),
             "rounds": 3,
             "steps": 1,
@@ -271,8 +272,8 @@ COURSES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
         "a b | ab",
         {
             "unresolved": (
-                (("a",), "no bound: give the expected bandwidth, there are too few pairs to compare"),
-                (("b",), "no bound: give the expected bandwidth, there are too few pairs to compare"),
+                (("a",), "no bound: state the expected bandwidth, there are too few pairs to compare"),
+                (("b",), "no bound: state the expected bandwidth, there are too few pairs to compare"),
             ),
             "rounds": 1,
             "steps": 1,
@@ -288,7 +289,7 @@ COURSES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
         {"sick": {"ab": "hung"}, "expected": {"within": 50.0}},
         "a b | ab",
         {
-            "unresolved": ((("a", "b", "link a-b"), "no further acquitted partner to tell them apart"),),
+            "unresolved": ((("a", "b", "link a-b"), "no further acquitted partner to decide between them"),),
             "rounds": 1,
             "steps": 1,
             "evidence": (
@@ -392,7 +393,7 @@ COURSES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
         "a b c d e f g h i | ab de gh cf | dg bh cf ai\nca db eg fh\nda eb fg\nea\ndf\nef",
         {
             "unresolved": (
-                (("y", "d", "e", "f"), "nothing across this leaf is fine: the leaf, or all these nodes"),
+                (("y", "d", "e", "f"), "no pair across this leaf is fine: the leaf, or all these nodes"),
             ),
             "rounds": 7,
             "steps": 6,
@@ -462,7 +463,7 @@ COURSES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
         {"leaves": "xxxxyyzz", "sick": {"e+": 0.5, "f+": 0.5}},
         "a b c d e f g h | ab cd ef gh | eg bh cf\nea fb\neb fa",
         {
-            "unresolved": ((("e", "f", "link e-f"), "no further acquitted partner to tell them apart"),),
+            "unresolved": ((("e", "f", "link e-f"), "no further acquitted partner to decide between them"),),
             "rounds": 4,
             "steps": 3,
         },
@@ -558,7 +559,7 @@ COURSES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
         {
             "unresolved": (
                 (("x", "y"), SLOW_SPINE),
-                (("e",), "no bound: give the expected bandwidth, there are too few pairs to compare"),
+                (("e",), "no bound: state the expected bandwidth, there are too few pairs to compare"),
             ),
             "rounds": 5,
             "steps": 4,
@@ -685,7 +686,7 @@ COURSES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
         {"leaves": "xyz", "sick": {"a+": 0.5}, "expected": {"within": 90.0, "across": 80.0}},
         "a b c | bc | ac | ab",
         {
-            "unresolved": ((("a", "link a-c", "x"), "no further acquitted partner to tell them apart"),),
+            "unresolved": ((("a", "link a-c", "x"), "no further acquitted partner to decide between them"),),
             "rounds": 3,
             "steps": 1,
         },
@@ -792,10 +793,10 @@ def test_kinds_and_judgements() -> None:
     it = Localiser(("a", "b", "c"), leaves={"a": "x", "b": "x", "q": "z"}, gpus_per_node=2)
     assert it.leaves == {"a": "x", "b": "x"}
     assert {group: it.kind_of(group) for group in (("a",), ("a", "b"), ("a", "c"), ("a:0", "b:0"), ("a:0", "a:1"))} == {
-        ("a",): Kind.ALONE, ("a", "b"): Kind.WITHIN, ("a", "c"): Kind.ACROSS, ("a:0", "b:0"): Kind.RAIL,
-        ("a:0", "a:1"): Kind.LOCAL,
+        ("a",): GroupKind.ALONE, ("a", "b"): GroupKind.WITHIN, ("a", "c"): GroupKind.ACROSS, ("a:0", "b:0"): GroupKind.RAIL,
+        ("a:0", "a:1"): GroupKind.LOCAL,
     }  # fmt: skip
-    bounds = {Kind.ALONE: Bound(10.0, "expected")}
+    bounds = {GroupKind.ALONE: Bound(10.0, "expected")}
     judged = [
         (Measurement(("a",), 10.0), Status.GOOD), (Measurement(("a",), 9.99), Status.SLOW),
         (Measurement(("a",)), Status.FAILED), (Measurement(("a",), 20.0, "hung"), Status.FAILED),
@@ -803,7 +804,7 @@ def test_kinds_and_judgements() -> None:
         (Measurement(("a", "b"), 20.0), Status.UNJUDGED),
     ]  # fmt: skip
     assert [it.judge(one, bounds) for one, _ in judged] == [status for _, status in judged]
-    assert [kind.value for kind in Kind] == ["alone", "within", "across", "rail", "local"]
+    assert [kind.value for kind in GroupKind] == ["alone", "within", "across", "rail", "local"]
     assert [status.value for status in Status] == ["good", "slow", "failed", "skipped", "unjudged"]
 
 
@@ -829,7 +830,7 @@ def test_what_is_found_is_clean_only_where_nothing_is_named() -> None:
     ("slow", "fine", "mostly"), [(3, 1, True), (2, 1, False), (5, 2, False), (30, 10, True)]
 )
 def test_three_quarters_are_mostly_slow(slow: int, fine: int, *, mostly: bool) -> None:
-    assert localise._mostly_slow(Counter({True: slow, False: fine})) is mostly
+    assert inference._mostly_slow(Counter({True: slow, False: fine})) is mostly
 
 
 def test_the_leaf_with_the_largest_slow_share_is_the_worst() -> None:
@@ -838,8 +839,8 @@ def test_the_leaf_with_the_largest_slow_share_is_the_worst() -> None:
         (("x", "z"), True), (("x", "z"), True), (("x", "w"), True), (("x", "w"), False), (("y", "z"), True),
         (("y", "w"), True), (("z", "w"), False), (("z", "w"), False), (("z", "w"), False), (("z", "w"), False),
     ]  # fmt: skip
-    assert localise._worst_leaf(crossing) == ("y", "2 of 2 pairs across it are slow, pairs within are fine")
-    assert localise._worst_leaf([it for it in crossing if "y" not in it[0]]) == (
+    assert inference._worst_leaf(crossing) == ("y", "2 of 2 pairs across it are slow, pairs within are fine")
+    assert inference._worst_leaf([it for it in crossing if "y" not in it[0]]) == (
         "x",
         "3 of 4 pairs across it are slow, pairs within are fine",
     )
@@ -849,19 +850,19 @@ def test_the_leaf_with_the_largest_slow_share_is_the_worst() -> None:
     ("slow", "fine", "mostly"), [(2, 0, True), (1, 0, False), (0, 2, False), (2, 98, False)]
 )
 def test_a_leaf_that_is_mostly_slow(slow: int, fine: int, *, mostly: bool) -> None:
-    assert localise._mostly_slow(Counter({True: slow, False: fine})) is mostly
+    assert inference._mostly_slow(Counter({True: slow, False: fine})) is mostly
 
 
 def test_the_worst_leaf_is_slow_with_those_that_are_fine_elsewhere() -> None:
     slow = [(("x", "y"), True), (("x", "z"), True)]
-    assert localise._worst_leaf([*slow, (("y", "z"), False)]) == (
+    assert inference._worst_leaf([*slow, (("y", "z"), False)]) == (
         "x",
         "2 of 2 pairs across it are slow, pairs within are fine",
     )
-    assert localise._worst_leaf(slow) is None  # nobody that it met is known to be fine
-    assert localise._worst_leaf([*slow, (("v", "w"), False)]) is None
-    assert localise._worst_leaf([]) is None
-    assert localise._tally(slow) == {
+    assert inference._worst_leaf(slow) is None  # nobody that it met is known to be fine
+    assert inference._worst_leaf([*slow, (("v", "w"), False)]) is None
+    assert inference._worst_leaf([]) is None
+    assert inference._tally(slow) == {
         "x": Counter({True: 2}),
         "y": Counter({True: 1}),
         "z": Counter({True: 1}),
@@ -877,7 +878,7 @@ def test_pairs_are_placed_in_few_rounds() -> None:
         (("a", "e"),),
     )
     assert localise._place([]) == ()
-    assert localise._link(("a", "b")) == "link a-b"
+    assert inference._link(("a", "b")) == "link a-b"
 
 
 def test_a_clean_fleet_ends_and_its_evidence_is_told() -> None:
@@ -897,8 +898,8 @@ def test_lines_of_evidence() -> None:
         Measurement(("a",), None, "hung"), Measurement(("b",), None), Measurement(("a", "b"), 5.0),
         Measurement(("a", "c"), None, skipped=True), Measurement(("b", "c"), None, "lost", skipped=True),
     ])  # fmt: skip
-    inference = localise._Inference(it)
-    lines = [inference._line(one, it.judge(one, it.bounds())) for one in it.measurements]
+    whole = inference.Inference(it)
+    lines = [whole._line(one, it.judge(one, it.bounds())) for one in it.measurements]
     assert lines == [
         "a alone: hung",
         "b alone: no bandwidth",
@@ -907,7 +908,7 @@ def test_lines_of_evidence() -> None:
         "b with c: not measured, lost",
     ]
     (alone,) = [Measurement(("c",), 7.0)]
-    assert inference._line(alone, it.judge(alone, it.bounds())) == "c alone: 7 GB/s, no bound: unjudged"
+    assert whole._line(alone, it.judge(alone, it.bounds())) == "c alone: 7 GB/s, no bound: unjudged"
 
 
 @pytest.mark.parametrize(
@@ -930,18 +931,18 @@ def test_what_a_node_measures_alone(
         else Measurement(("a",), one, skipped=one is None)
         for one in results
     )
-    found = localise._Inference(it)
+    found = inference.Inference(it)
     assert found.alone_again == ({"a"} if again else set())
     assert found.why == ({"a": why} if why else {})
 
 
-def pairs_of(leaves: str, fed: str, **options: Any) -> localise._Inference:
+def pairs_of(leaves: str, fed: str, **options: Any) -> inference.Inference:
     """Read pairs such as 'ab+ cd-' (fine and slow) of nodes a, b, c and so on."""
     nodes = "abcdefgh"[: len(leaves)]
     known = {node: leaf for node, leaf in zip(nodes, leaves, strict=True) if leaf != "-"}
     it = Localiser(tuple(nodes), leaves=known, expected={"within": 10.0, "across": 10.0}, **options)
     it.feed(Measurement(tuple(one[:2]), 20.0 if one[2] == "+" else 5.0) for one in fed.split())
-    return localise._Inference(it)
+    return inference.Inference(it)
 
 
 def test_a_link_is_bad_only_where_it_is_never_fine() -> None:
@@ -977,7 +978,7 @@ def test_values_with_a_problem_set_no_bound() -> None:
         Measurement(("a",), 100.0), Measurement(("b",), 100.0), Measurement(("c",), 500.0, "wrong data"),
         Measurement(("c",), 500.0, "wrong data"), Measurement(("c",)),
     ])  # fmt: skip
-    assert it.bounds() == {Kind.ALONE: Bound(88.0, "fleet median 100 less 12%")}
+    assert it.bounds() == {GroupKind.ALONE: Bound(88.0, "fleet median 100 less 12%")}
 
 
 def test_a_spine_at_three_quarters_of_the_leaves_is_no_slow_spine() -> None:
@@ -985,10 +986,10 @@ def test_a_spine_at_three_quarters_of_the_leaves_is_no_slow_spine() -> None:
         it = Localiser(("a", "b", "c", "d"), leaves={"a": "x", "b": "x", "c": "y", "d": "y"}, **options)
         it.feed([Measurement(("a", "b"), 100.0), Measurement(("c", "d"), 100.0)])
         it.feed([Measurement(("a", "c"), across), Measurement(("b", "d"), across)])
-        return localise._Inference(it).slow_spine
+        return inference.Inference(it).slow_spine
 
     assert spine(75.0) == ""
     assert spine(74.0).startswith(
-        "all pairs across leaves are slow alike (fleet median 74 less 12%; within a leaf "
+        "all pairs across leaves are equally slow (fleet median 74 less 12%; within a leaf "
     )
     assert spine(20.0, expected={"across": 10.0}) == ""

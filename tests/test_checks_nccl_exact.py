@@ -23,11 +23,11 @@ from pytest_gpucluster.kit.nccl_validation import (
     validate_nodes,
     validate_run,
 )
-from pytest_gpucluster.suites.nccl.localization import (
+from pytest_gpucluster.suites.nccl.localization import Localiser
+from pytest_gpucluster.suites.nccl.measurement import (
     Bound,
-    Kind,
+    GroupKind,
     Localisation,
-    Localiser,
     Measurement,
     Status,
     fleet_bound,
@@ -325,7 +325,7 @@ def test_a_measurement_says_what_it_lacks() -> None:
 
 
 def test_words_of_the_localisation() -> None:
-    assert [it.value for it in Kind] == ["alone", "within", "across", "rail", "local"]
+    assert [it.value for it in GroupKind] == ["alone", "within", "across", "rail", "local"]
     assert [it.value for it in Status] == ["good", "slow", "failed", "skipped", "unjudged"]
     assert str(Bound(12.3456, "stated")) == "at least 12.35 GB/s (stated)"
     assert Localisation().clean
@@ -360,12 +360,12 @@ def test_what_a_group_measures_and_how_it_reads() -> None:
     )
     assert it.leaves == {"a": "x", "b": "x", "c": "y"}
     kinds = {
-        ("a",): Kind.ALONE, ("a", "b"): Kind.WITHIN, ("a", "c"): Kind.ACROSS, ("a:0", "a:1"): Kind.LOCAL,
-        ("a:0", "b:0"): Kind.RAIL,
+        ("a",): GroupKind.ALONE, ("a", "b"): GroupKind.WITHIN, ("a", "c"): GroupKind.ACROSS, ("a:0", "a:1"): GroupKind.LOCAL,
+        ("a:0", "b:0"): GroupKind.RAIL,
     }  # fmt: skip
     assert {members: it.kind_of(members) for members in kinds} == kinds
     bounds = it.bounds()
-    assert bounds == {Kind.WITHIN: Bound(10.0, "expected"), Kind.ACROSS: Bound(10.0, "expected")}
+    assert bounds == {GroupKind.WITHIN: Bound(10.0, "expected"), GroupKind.ACROSS: Bound(10.0, "expected")}
     for made, status in (
         (Measurement(("a", "b"), 10.0), Status.GOOD), (Measurement(("a", "b"), 9.9), Status.SLOW),
         (Measurement(("a", "b"), 99.0, "hung"), Status.FAILED), (Measurement(("a", "b")), Status.FAILED),

@@ -13,7 +13,7 @@ from pytest_gpucluster.kit.nccl_tests import NcclRun
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 from pytest_gpucluster.suites.nccl.bandwidth import Ceiling, NoThresholdError
-from pytest_gpucluster.suites.nccl.localization import Localisation, Measurement, Unresolved
+from pytest_gpucluster.suites.nccl.measurement import Localisation, Measurement, Unresolved
 
 MIB, GIB = 2**20, 2**30
 AS_FAST = "as fast as each end with its other partners"
@@ -163,7 +163,7 @@ def test_links_are_told_with_their_evidence() -> None:
 
 def test_links_that_cannot_be_judged() -> None:
     found = Localisation(
-        unresolved=(Unresolved(("a",), "no bound: give the expected bandwidth"),), rounds=1, steps=1
+        unresolved=(Unresolved(("a",), "no bound: state the expected bandwidth"),), rounds=1, steps=1
     )
     metrics = (Metric("localisation_rounds", 1, "rounds"), Metric("localisation_steps", 1, "steps"))
     few = "2 nodes are too few to judge their pairs by each other: state nccl.pair_busbw"

@@ -11,14 +11,18 @@ from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.suites.os import checks as os
 from pytest_gpucluster.suites.os import network as os_network
 from pytest_gpucluster.suites.os.network import Ways
-from pytest_gpucluster.suites.os.network_facts import Link, Naming, Network, ReachabilityResult
+from pytest_gpucluster.suites.os.network_facts import Naming, Network, NetworkInterface, ReachabilityResult
 
-ETHER, OTHER, IB = Link("ether", 9000), Link("ether", 1500), Link("infiniband", 2044)
+ETHER, OTHER, IB = (
+    NetworkInterface("ether", 9000),
+    NetworkInterface("ether", 1500),
+    NetworkInterface("infiniband", 2044),
+)
 OPEN, HERE = "an answer, or a refusal, from it", "an answer, or a refusal, from here"
 MOST = "as on 3 of 4 nodes of its group"
 
 
-def peers(*links: Link | None) -> dict[str, Norm[Any]]:
+def peers(*links: NetworkInterface | None) -> dict[str, Norm[Any]]:
     return {"eno1": os.norm({f"n{number}": link for number, link in enumerate(links, 1)})}
 
 

@@ -12,8 +12,8 @@ from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.os import checks as os
-from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, Memory, Mount
-from pytest_gpucluster.suites.os.software_facts import CommandOutput, Process, Processes, TimeSync
+from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, MemoryInfo, Mount
+from pytest_gpucluster.suites.os.software_facts import CommandOutput, Processes, ProcessRow, TimeSync
 from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 GROUP = Group(nodes="n[1-4]", profile=Profile(name="p", description="", source="test"))
 ALONE = os.norm({"n1": "x"})
 CPUS = Cpus(8, "", 2, "2", "2", "EPYC", "x86_64")
-MEMORY = Memory(64 * 2**30, 60 * 2**30, 0, 0, 0, 2**21)
+MEMORY = MemoryInfo(64 * 2**30, 60 * 2**30, 0, 0, 0, 2**21)
 DISK = Disk(100 * 2**30, 50 * 2**30, 1000, 900)
 ROOT = Mount("/dev/sda1", "/", "ext4", ("rw", "relatime"))
 DISKS = dict.fromkeys(("/", "/tmp", "/dev/shm"), DISK)
@@ -636,7 +636,7 @@ def test_what_our_user_may_not_touch_is_not_checked_and_no_fault_of_the_node() -
 
 
 def test_processes() -> None:
-    zombie, stuck = Process(7, 1, "Z", 9, "root", "sh"), Process(9, 1, "D", 400, "ada", "dd")
+    zombie, stuck = ProcessRow(7, 1, "Z", 9, "root", "sh"), ProcessRow(9, 1, "D", 400, "ada", "dd")
     both = Processes(90, (zombie, stuck))
     assert "parent 1" in failed(os.zombies(both, 0), "processes")
     passed(os.zombies(both, 1))
@@ -732,13 +732,13 @@ def test_file_systems_of_disks(fstype: str) -> None:
 
 
 def test_zombies_and_stuck_processes_are_named() -> None:
-    dead = tuple(Process(n, 1, "Z", 90, "root", f"p{n}") for n in range(6))
+    dead = tuple(ProcessRow(n, 1, "Z", 90, "root", f"p{n}") for n in range(6))
     passed(os.zombies(Processes(9, dead), 6))
     verdict = os.zombies(Processes(9, dead), 5)
     named = ", ".join(f"p{n} (pid {n}, parent 1)" for n in range(5))
     assert verdict.findings == (Finding("processes", f"6 zombies: {named}", "at most 5"),)
     assert verdict.metrics == (Metric("zombies", 6, "processes"),)
-    stuck = tuple(Process(n, 1, "D", None if n else 90, "root", "cat") for n in range(6))
+    stuck = tuple(ProcessRow(n, 1, "D", None if n else 90, "root", "cat") for n in range(6))
     verdict = os.dstate(Processes(9, stuck))
     assert verdict.findings[:2] == (
         Finding("pid 0", "cat of root in D state, 1 min 30 s old", "not in D state"),

@@ -14,11 +14,11 @@ from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.os import checks as os
-from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, Memory, Mount
+from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, MemoryInfo, Mount
 from pytest_gpucluster.suites.os.software_facts import (
     CommandOutput,
-    Process,
     Processes,
+    ProcessRow,
     SystemState,
     TimeSync,
 )
@@ -32,7 +32,7 @@ GROUP = Group(nodes="n[1-4]", profile=PLAIN)
 NOBODY = "not stated in the cluster file, and no other node to compare with"
 CPUS = Cpus(8, "", 2, "2", "2", "EPYC", "x86_64")
 GIB = 1 << 30
-MEMORY = Memory(64 * GIB, 60 * GIB, 3 << 20, 1 << 20, 4, 2 << 20)
+MEMORY = MemoryInfo(64 * GIB, 60 * GIB, 3 << 20, 1 << 20, 4, 2 << 20)
 ANSWERS, WRITABLE = (False, True), (False, False)
 MOST = "as on 3 of 4 nodes of its group"
 ALONE: Norm[Any] = os.norm({"n1": "x"})
@@ -466,7 +466,7 @@ def test_a_name_that_does_not_resolve_is_said() -> None:
 
 
 def test_processes_in_words() -> None:
-    old = Processes(9, (Process(7, 1, "Ds", 90, "ada", "dd"), Process(8, 2, "Z", None, "ada", "sh")))
+    old = Processes(9, (ProcessRow(7, 1, "Ds", 90, "ada", "dd"), ProcessRow(8, 2, "Z", None, "ada", "sh")))
     assert os.zombies(old, 0).findings == (
         Finding("processes", "1 zombies: sh (pid 8, parent 2)", "at most 0"),
     )

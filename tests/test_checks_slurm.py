@@ -14,11 +14,11 @@ from pytest_gpucluster.config.models import GpuProfile, JobLimits, NodeProfile, 
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.suites.slurm import checks
 from pytest_gpucluster.suites.slurm.diagnostic_step import (
-    ExamTask,
+    DiagnosticTask,
     JobFacts,
     JobRecord,
     Jobs,
-    NodeExam,
+    NodeDiagnostic,
     judge_step,
     parse_squeue,
 )
@@ -344,16 +344,16 @@ def test_an_epilog_of_no_job_of_ours_is_judged_later() -> None:
     assert checks.epilog(_info(), {"Epilog": "/e"}, ended_here=True).outcome is Outcome.PASSED
 
 
-def _exam(*tasks: ExamTask, **values: Any) -> NodeExam:
-    base = NodeExam(
+def _exam(*tasks: DiagnosticTask, **values: Any) -> NodeDiagnostic:
+    base = NodeDiagnostic(
         "gpu01", len(tasks), len(tasks), shared=False, token="tok", tasks=tasks, seconds=1.0, command="srun"
     )
     return replace(base, **values)
 
 
-def _task(rank: int, **values: Any) -> ExamTask:
+def _task(rank: int, **values: Any) -> DiagnosticTask:
     rc, number = {0: (7, None), 1: (137, 9)}.get(rank, (0, None))
-    base = ExamTask(
+    base = DiagnosticTask(
         rank, rank, 3, str(rank), str(rank), (), "tok", stderr_arrived=True, rc=rc, signal=number,
         cpus=frozenset({rank}), online=8,
     )  # fmt: skip
@@ -402,7 +402,7 @@ def test_a_prolog_that_kept_the_step_from_starting_is_found(values: dict[str, st
     [
         (
             checks.step,
-            _exam(_task(0), tasks_asked=2),
+            _exam(_task(0), tasks_requested=2),
             Finding("tasks", "0", "0 to 1"),
         ),
         (
@@ -410,7 +410,7 @@ def test_a_prolog_that_kept_the_step_from_starting_is_found(values: dict[str, st
             _exam(_task(0, lost=("SLURM_PROCID", "SLURM_LOCALID"))),
             Finding("task 0", "SLURM_PROCID, SLURM_LOCALID not as Slurm sets it", "the task's place"),
         ),
-        (checks.output, _exam(_task(0), tasks_asked=2), Finding("stdout", "of 1 tasks", "of 2 tasks")),
+        (checks.output, _exam(_task(0), tasks_requested=2), Finding("stdout", "of 1 tasks", "of 2 tasks")),
         (
             checks.output,
             _exam(_task(0, stderr_arrived=False)),
@@ -463,7 +463,9 @@ def test_a_prolog_that_kept_the_step_from_starting_is_found(values: dict[str, st
         ),
     ],
 )
-def test_what_an_exam_finds(judge: Callable[[NodeExam], Verdict], exam: NodeExam, finding: Finding) -> None:
+def test_what_an_exam_finds(
+    judge: Callable[[NodeDiagnostic], Verdict], exam: NodeDiagnostic, finding: Finding
+) -> None:
     verdict = judge(exam)
     assert (verdict.findings, verdict.action) == ((finding,), Action.DRAIN)
 
@@ -471,7 +473,7 @@ def test_what_an_exam_finds(judge: Callable[[NodeExam], Verdict], exam: NodeExam
 def test_gpus_that_are_shared_or_not_there_are_not_held_against_the_tasks() -> None:
     shared = _exam(_task(0), _task(1, visible="0"), shared=True)
     assert checks.gpu_binding(shared).outcome is Outcome.PASSED
-    none = checks.gpu_binding(_exam(_task(0, visible="unset"), gpus_asked=0))
+    none = checks.gpu_binding(_exam(_task(0, visible="unset"), gpus_requested=0))
     assert (none.outcome, none.reason) == (Outcome.NOT_APPLICABLE, "Slurm has no GPUs on this node")
     # where cgroups hide devices CUDA_VISIBLE_DEVICES counts from 0 in each task
     hidden = _exam(_task(0, visible="0", openable=("3",)), _task(1, visible="0", openable=("5",)))

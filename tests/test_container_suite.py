@@ -26,7 +26,7 @@ from pytest_gpucluster.kit.containers import ImageImport, NamedContainers, remov
 from pytest_gpucluster.kit.framework_config import ContainerConfig
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.container import checks
-from pytest_gpucluster.suites.container.facts import MOUNTED, PASSED, Found, Seen
+from pytest_gpucluster.suites.container.facts import MOUNTED, PASSED, ContainerFacts, StepFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -169,7 +169,7 @@ def test_image_that_is_not_there(store: NamedContainers) -> None:
 # -- pure checks ------------------------------------------------------------------------------------------------
 
 
-def good(**changes: dict[str, str]) -> Found:
+def good(**changes: dict[str, str]) -> ContainerFacts:
     """Facts of a node where all is well; a change replaces facts of one step."""
     outside = {
         "root": "8:1 /",
@@ -191,7 +191,7 @@ def good(**changes: dict[str, str]) -> Found:
         "back": inside,
         "saved": inside,
     }
-    seen = {name: Seen(({**facts, **changes.get(name, {})},)) for name, facts in steps.items()}
+    seen = {name: StepFacts(({**facts, **changes.get(name, {})},)) for name, facts in steps.items()}
     ranks = [
         {
             "env.SLURM_PROCID": str(n),
@@ -201,9 +201,11 @@ def good(**changes: dict[str, str]) -> Found:
         }
         for n in range(2)
     ]
-    seen["ranks"] = Seen(tuple({**facts, **changes.get("ranks", {})} for facts in ranks))
+    seen["ranks"] = StepFacts(tuple({**facts, **changes.get("ranks", {})} for facts in ranks))
     imports = (ImageImport("/i.sqsh", "n", {"gpu01": 2.0}, {"gpu01": 10_000_000}),)
-    return Found("gpu01", ContainerConfig(), imports, seen, gpus=2, override="V", token="t", token_back=True)
+    return ContainerFacts(
+        "gpu01", ContainerConfig(), imports, seen, gpus=2, override="V", token="t", token_back=True
+    )
 
 
 PURE = {
@@ -232,7 +234,7 @@ def test_check_finds_what_is_wrong(name: str) -> None:
 
 @pytest.mark.parametrize("name", PURE)
 def test_nothing_known_is_never_a_pass(name: str) -> None:
-    unknown = Found("gpu01", ContainerConfig(), (ImageImport("/i.sqsh", "n"),), {}, gpus=2)
+    unknown = ContainerFacts("gpu01", ContainerConfig(), (ImageImport("/i.sqsh", "n"),), {}, gpus=2)
     assert PURE[name][0](unknown).outcome is not Outcome.PASSED
 
 

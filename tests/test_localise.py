@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpucluster.kit import pairing as schedule
-from pytest_gpucluster.suites.nccl.localization import Localisation, Localiser, Measurement, fleet_bound
+from pytest_gpucluster.suites.nccl.localization import Localiser
+from pytest_gpucluster.suites.nccl.measurement import Localisation, Measurement, fleet_bound
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from campaigns import draw

@@ -38,8 +38,8 @@ from pytest_gpucluster.core.errors import ProbeError, TransportError
 from pytest_gpucluster.suites.monitoring import checks
 from pytest_gpucluster.suites.monitoring import facts as probe
 from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
-from pytest_gpucluster.suites.monitoring.facts import Alert, Monitored, Service, Target
-from pytest_gpucluster.suites.monitoring.steps import look, names
+from pytest_gpucluster.suites.monitoring.facts import Alert, MonitoringFacts, Service, Target
+from pytest_gpucluster.suites.monitoring.steps import names, query_monitoring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -197,7 +197,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def settled(world: World) -> bool:
     claim = MonitoringConfig(prometheus=world.prometheus, grafana=None)
-    seen = look(claim, ("gpu01", "gpu02", "gpu03"), {})
+    seen = query_monitoring(claim, ("gpu01", "gpu02", "gpu03"), {})
     healths = [one.health for found in seen.targets.values() for one in found]
     firing = {one.name for found in seen.alerts.values() for one in found if one.state == "firing"}
     return "unknown" not in healths and len(healths) == 4 and firing == {"Watchdog", "NodeHot", "QueueStuck"}
@@ -396,7 +396,7 @@ def test_prometheus_is_asked_once_for_1000_nodes() -> None:
     }
     with serving(fixed) as server:
         claim = MonitoringConfig(prometheus=server.url, grafana=None)
-        seen = look(claim, [f"gpu{n:04}" for n in range(1000)], {})
+        seen = query_monitoring(claim, [f"gpu{n:04}" for n in range(1000)], {})
         assert sorted(server.asked[1:]) == sorted(fixed)
     assert len(seen.targets) == 1000
     assert seen.prometheus == Service("Prometheus", server.url, "3.1.0")
@@ -513,7 +513,7 @@ def test_a_target_belongs_to_the_node_that_it_names(hosts: tuple[str, ...], node
     assert probe.owner(hosts, names(inventory, inventory)) == node
 
 
-def seen(**changes: Any) -> Monitored:
+def seen(**changes: Any) -> MonitoringFacts:
     good = Target("node", "http://gpu01:9100/metrics", 9100, "up", last_scrape=1000.0, hosts=("gpu01",))
     known: dict[str, Any] = {
         "prometheus": Service("Prometheus", "http://localhost:9090", "3.1.0"),
@@ -522,7 +522,7 @@ def seen(**changes: Any) -> Monitored:
         "now": 1010.0,
         **changes,
     }
-    return Monitored(**known)
+    return MonitoringFacts(**known)
 
 
 def parts(verdict: Verdict) -> list[tuple[str, str]]:
@@ -602,7 +602,9 @@ def test_a_prometheus_that_has_really_just_started(tmp_path: Path) -> None:
     claim = MonitoringConfig(prometheus=f"http://127.0.0.1:{mine}", grafana=None)
     with process("prometheus", *(word.format(tmp_path, mine) for word in argv), log=tmp_path / "log"):
         wait_for(lambda: answers(f"{claim.prometheus}/-/ready"), "Prometheus is ready")
-        found = wait_for(lambda: (told := look(claim, ("gpu01",), {})).targets and told, "it has its targets")
+        found = wait_for(
+            lambda: (told := query_monitoring(claim, ("gpu01",), {})).targets and told, "it has its targets"
+        )
     (target,) = found.targets["gpu01"]
     assert target.interval == 600.0
     if target.unscraped:  # the first scrape is at a random moment of the ten minutes
@@ -728,9 +730,7 @@ def test_the_later_of_start_and_configuration_is_when_prometheus_began() -> None
 def test_answers_say_why_they_are_no_facts() -> None:
     with pytest.raises(ProbeError, match="targets: Prometheus answers overloaded"):
         probe.read_targets(b'{"status": "error", "error": "overloaded"}')
-    with pytest.raises(
-        ProbeError, match="alerts: Prometheus answers something else than its documented form"
-    ):
+    with pytest.raises(ProbeError, match="alerts: Prometheus answers in another than its documented form"):
         probe.read_alerts(b"[]")
     with pytest.raises(ProbeError, match="buildinfo: the answer is not JSON"):
         probe.read_version(b"<html>")

@@ -16,7 +16,7 @@ from pytest_gpucluster.kit.nccl_rows import Half, NcclRow
 from pytest_gpucluster.kit.nccl_tests import NcclRun
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 from pytest_gpucluster.suites.nccl.bandwidth import bandwidth
-from pytest_gpucluster.suites.nccl.localization import Localisation, Measurement, Unresolved
+from pytest_gpucluster.suites.nccl.measurement import Localisation, Measurement, Unresolved
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict
@@ -237,7 +237,7 @@ def test_links_that_are_slow_unresolved_or_not_measured() -> None:
     assert (one.outcome, one.reason) == (Outcome.NOT_APPLICABLE, "one node alone has no link to another")
     untried = nccl_fleet.links(found, [Measurement(("a", "b"), None, "no image", skipped=True)], "ab")
     assert (untried.outcome, untried.reason) == (Outcome.NOT_CHECKED, "no image")
-    unbound = Localisation(unresolved=(Unresolved(("a",), "no bound: give the expected bandwidth"),))
+    unbound = Localisation(unresolved=(Unresolved(("a",), "no bound: state the expected bandwidth"),))
     few = nccl_fleet.links(unbound, ALL, "ab")
     assert (few.outcome, few.reason) == (
         Outcome.NOT_CHECKED, "2 nodes are too few to judge their pairs by each other: state nccl.pair_busbw"

@@ -40,15 +40,15 @@ from pytest_gpucluster.sandbox import processes
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 from pytest_gpucluster.suites.nccl import stages as proofs
 from pytest_gpucluster.suites.nccl import steps as nccl_steps
-from pytest_gpucluster.suites.nccl.localization import Localisation
-from pytest_gpucluster.suites.nccl.steps import Nccl
+from pytest_gpucluster.suites.nccl.measurement import Localisation
+from pytest_gpucluster.suites.nccl.steps import NcclRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pytest_gpucluster.cluster.slurm.step import StepRequest
     from pytest_gpucluster.sandbox import Sandbox
-    from pytest_gpucluster.suites.nccl.localization import Measurement
+    from pytest_gpucluster.suites.nccl.measurement import Measurement
 
 NODES = ("gpu01", "gpu02")
 COMMAND = "all_reduce_perf -b 1M -e 1M -f 2 -g 1"
@@ -102,9 +102,11 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[StepRequest]:
     return asked
 
 
-def runner(there: tuple[str, ...] = (), *, gpus: int = 8, of: Cluster | None = None, **nccl: Any) -> Nccl:
+def runner(
+    there: tuple[str, ...] = (), *, gpus: int = 8, of: Cluster | None = None, **nccl: Any
+) -> NcclRunner:
     world: tuple[Any, ...] = (None, Held(), of or cluster(**nccl), Channel(there), {})
-    return Nccl(*world, gpus_per_node=gpus)
+    return NcclRunner(*world, gpus_per_node=gpus)
 
 
 def line(request: StepRequest) -> str:
@@ -478,18 +480,18 @@ def test_rounds_are_complete_when_every_group_has_been_told(monkeypatch: pytest.
 
 
 def on_slurm(
-    sandbox: Sandbox, run: Callable[[Nccl], Any], nodes: tuple[str, ...] = NODES, **nccl: Any
+    sandbox: Sandbox, run: Callable[[NcclRunner], Any], nodes: tuple[str, ...] = NODES, **nccl: Any
 ) -> Any:
     slurm = Slurm(LocalTransport(sandbox.env))
     with Allocation.request(slurm, AllocationRequest(nodes=nodes)) as held:
         channel: Any = Channel()
-        return run(Nccl(slurm, held, cluster(**nccl), channel, slurm.nodes(), gpus_per_node=2))
+        return run(NcclRunner(slurm, held, cluster(**nccl), channel, slurm.nodes(), gpus_per_node=2))
 
 
 def test_a_node_whose_slurmd_dies_costs_itself_and_no_other(sandbox: Sandbox) -> None:
     ground, nodes = sandbox._fault_context(), ("gpu01", "gpu02", "gpu03", "gpu04")
 
-    def die_and_measure(made: Nccl) -> tuple[list[Measurement], dict[str, str]]:
+    def die_and_measure(made: NcclRunner) -> tuple[list[Measurement], dict[str, str]]:
         daemon = ground.daemons.find("slurmd-gpu03")
         assert daemon is not None
         processes.stop([daemon], patience=5.0)
@@ -641,17 +643,17 @@ def proof_of(monkeypatch: pytest.MonkeyPatch, *tasks: TaskResult) -> proofs.Nccl
     return proofs.NcclProof(made, NODES, Profile(name="p", description="", source=""), (), outliers)
 
 
-WHO = "others are at work on GPUs of gpu02: GPU 1 (GPU-36b3216f-daee-b975-729f-ae923d5a4fd1, 0000:00:07.0): process 772"
+WHO = "processes of others on GPUs of gpu02: GPU 1 (GPU-36b3216f-daee-b975-729f-ae923d5a4fd1, 0000:00:07.0): process 772"
 
 
 def test_memory_that_a_stranger_holds_is_told_with_the_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recorded on an H200 whose memory was all taken: CUDA's own words name nobody."""
     said = "collective: rank 0 on gpu02: AcceleratorError: CUDA error: out of memory\n"
     proof = proof_of(monkeypatch, TaskResult(0, "gpu01", 1), TaskResult(1, "gpu02", 1, stderr=said))
-    verdict = proof.alone.belief["gpu02"]
+    verdict = proof.alone.verdicts["gpu02"]
     assert verdict.cause.startswith(WHO)
     assert verdict.cause.endswith("out of memory")
-    assert "others" not in proof.alone.belief["gpu01"].cause
+    assert "others" not in proof.alone.verdicts["gpu01"].cause
 
 
 def test_what_was_set_from_outside_stands_at_a_failure_of_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -661,7 +663,7 @@ def test_what_was_set_from_outside_stands_at_a_failure_of_nccl(monkeypatch: pyte
         "collective: rank 0 on gpu02 (GPU 0000:00:07): NCCL error: Bootstrap : no socket interface found\n"
     )
     proof = proof_of(monkeypatch, TaskResult(0, "gpu01", 1), TaskResult(1, "gpu02", 3, stderr=said))
-    verdict = proof.alone.belief["gpu02"]
+    verdict = proof.alone.verdicts["gpu02"]
     assert (
         verdict.cause == "set in the environment or nccl.conf: NCCL_SOCKET_IFNAME=eth9; no network interface"
     )
@@ -685,7 +687,7 @@ def test_no_part_is_named_for_a_log_that_did_not_come(monkeypatch: pytest.Monkey
     unsaid = failing((beliefs.TRANSPORT, "no connection between nodes was logged"))
     monkeypatch.setattr(proof, "whole", lambda _: proofs.Stage(measured(), {"": unsaid}))
     monkeypatch.setattr(proof, "_explained", lambda _: pytest.fail("it looks for a part"))
-    assert proof.whole_belief("all_reduce") is unsaid
+    assert proof.whole_validity("all_reduce") is unsaid
 
 
 def test_what_is_set_on_one_node_alone_stands_at_what_fails_between_nodes(
@@ -703,14 +705,14 @@ def test_what_is_set_on_one_node_alone_stands_at_what_fails_between_nodes(
     proof = proof_of(monkeypatch, *tasks)
     assert not proof._settings()
     proof._whole["all_reduce"] = proofs.Stage(measured(replace(tasks[1], stderr=own)), {})
-    assert proof._settings() == "not set alike on all nodes: NCCL_PROTO=LL (gpu02)"
+    assert proof._settings() == "not set on all nodes: NCCL_PROTO=LL (gpu02)"
     proof._whole.clear()
     proof.runner.paired = (replace(tasks[1], stderr=own),)  # before the whole was measured
-    assert proof._settings() == "not set alike on all nodes: NCCL_PROTO=LL (gpu02)"
+    assert proof._settings() == "not set on all nodes: NCCL_PROTO=LL (gpu02)"
     bad = replace(failing(("link gpu01-gpu02", "slow")), check="nccl.links")
     monkeypatch.setattr(nccl_fleet, "links", lambda *_: bad)
     monkeypatch.setitem(proof.__dict__, "localised", (Localisation(bad_nodes=()), ()))
-    assert proof.links().cause.startswith("not set alike on all nodes: NCCL_PROTO=LL (gpu02)")
+    assert proof.links().cause.startswith("not set on all nodes: NCCL_PROTO=LL (gpu02)")
 
 
 def slow_alone(
@@ -753,7 +755,7 @@ def test_a_node_that_is_slow_alone_is_drained_unless_somebody_is_on_its_gpus(
 
 def test_where_most_nodes_are_slow_alone_each_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     proof = slow_alone(monkeypatch, {"gpu01": 200.0, "gpu02": 210.0})
-    words = "2 of 2 nodes are below their hard limit: look first for a setting or a driver that they share"
+    words = "2 of 2 nodes are below their hard limit: first check the settings and the driver that they share"
     for node in NODES:
         verdict = proof.alone_bandwidth(node)
         assert verdict.action is Action.DRAIN

@@ -272,21 +272,21 @@ def test_a_fault_leads_to_the_right_verdict_on_the_right_part(
 # a node hangs while the suite runs, before the step of the named measurement
 HANGS = """
 from pathlib import Path
-from pytest_gpucluster.suites.nccl.steps import Nccl
+from pytest_gpucluster.suites.nccl.steps import NcclRunner
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.cluster.slurm import step
 
 step.STRAGGLER, step.ENOUGH_GRACE = 4.0, 2.0
-measure = Nccl.{measurement}
+measure = NcclRunner.{measurement}
 
 
 def hang_and_measure(self, *args, **named):
-    Nccl.{measurement} = measure
+    NcclRunner.{measurement} = measure
     Sandbox(Path("{state}")).fault("node_hanging", "gpu05")
     return measure(self, *args, **named)
 
 
-Nccl.{measurement} = hang_and_measure
+NcclRunner.{measurement} = hang_and_measure
 """
 
 

@@ -19,9 +19,9 @@ from pytest_gpucluster.suites.os.network_facts import (
     NETWORK,
     REACHED,
     UNKNOWN_NAME,
-    Link,
     Naming,
     Network,
+    NetworkInterface,
     ReachabilityResult,
     naming,
     reach,
@@ -57,24 +57,24 @@ def _sections(**parts: str) -> str:
 def test_interfaces_are_read_as_ip_writes_them() -> None:
     found = NETWORK.parse(_answer(_sections(link=LINK, addr=ADDRESS)))
     assert found.links == {
-        "lo": Link("loopback", 65536),
-        "eno1": Link("ether", 9000),
-        "ib0": Link("infiniband", 2044),
-        "bond0.12": Link("ether", 9000),
+        "lo": NetworkInterface("loopback", 65536),
+        "eno1": NetworkInterface("ether", 9000),
+        "ib0": NetworkInterface("infiniband", 2044),
+        "bond0.12": NetworkInterface("ether", 9000),
     }
     assert found.addresses == {"lo": ("127.0.0.1",), "bond0.12": ("10.1.0.1",)}
     with pytest.raises(NotAvailable):
         NETWORK.parse(_answer("\x1elink\nsh: ip: not found\n\x1e=127\n\x1eaddr\n\x1e=127\n"))
 
 
-def _mtu(mine: dict[str, Link], *others: dict[str, Link]) -> Verdict:
+def _mtu(mine: dict[str, NetworkInterface], *others: dict[str, NetworkInterface]) -> Verdict:
     facts = {f"n{number}": Network(links) for number, links in enumerate((mine, *others), 1)}
     group = Group(nodes=f"n[1-{len(facts)}]", profile=PLAIN)
     peers = {name: links.of(group) for name, links in os_network.links_of_all(facts).items()}
     return os_network.mtu(facts["n1"], peers)
 
 
-JUMBO, SMALL = {"eno1": Link("ether", 9000)}, {"eno1": Link("ether", 1500)}
+JUMBO, SMALL = {"eno1": NetworkInterface("ether", 9000)}, {"eno1": NetworkInterface("ether", 1500)}
 
 
 def test_an_mtu_that_differs_from_most_is_found() -> None:
@@ -94,14 +94,24 @@ def test_an_mtu_of_one_against_one_names_both_and_drains_nobody() -> None:
 @pytest.mark.parametrize(
     "fleet",
     [
-        (SMALL, {"eno1": Link("infiniband", 4092)}, {"eno1": Link("infiniband", 4092)}),
-        (SMALL, {"ib0": Link("infiniband", 2044)}, {"ib0": Link("infiniband", 2044)}),
+        (
+            SMALL,
+            {"eno1": NetworkInterface("infiniband", 4092)},
+            {"eno1": NetworkInterface("infiniband", 4092)},
+        ),
+        (SMALL, {"ib0": NetworkInterface("infiniband", 2044)}, {"ib0": NetworkInterface("infiniband", 2044)}),
         (SMALL, JUMBO, JUMBO, {}, {}, {}),  # most nodes have no such interface
-        ({"veth12": Link("ether", 1500)}, {"veth12": Link("ether", 9000)}, {"veth12": Link("ether", 9000)}),
+        (
+            {"veth12": NetworkInterface("ether", 1500)},
+            {"veth12": NetworkInterface("ether", 9000)},
+            {"veth12": NetworkInterface("ether", 9000)},
+        ),
         ({}, JUMBO, JUMBO),
     ],
 )
-def test_an_mtu_without_a_majority_of_its_kind_accuses_nobody(fleet: tuple[dict[str, Link], ...]) -> None:
+def test_an_mtu_without_a_majority_of_its_kind_accuses_nobody(
+    fleet: tuple[dict[str, NetworkInterface], ...],
+) -> None:
     assert _mtu(*fleet).outcome is Outcome.NOT_APPLICABLE
 
 
@@ -221,11 +231,11 @@ def test_each_node_takes_its_neighbours_of_its_own_group() -> None:
 @pytest.mark.parametrize(
     ("line", "way"),
     [
-        ("way n2 10.1.0.2 1 Connection refused", ReachabilityResult("n2", "10.1.0.2", REACHED)),
-        ("way n2 10.1.0.2 0 ", ReachabilityResult("n2", "10.1.0.2", REACHED)),
-        ("way n2 10.1.0.2 124 ", ReachabilityResult("n2", "10.1.0.2", NO_ANSWER)),
-        ("way n2 10.1.0.2 1 No route to host", ReachabilityResult("n2", "10.1.0.2", "No route to host")),
-        ("way n2 - 2 -", ReachabilityResult("n2", "", UNKNOWN_NAME)),
+        ("peer n2 10.1.0.2 1 Connection refused", ReachabilityResult("n2", "10.1.0.2", REACHED)),
+        ("peer n2 10.1.0.2 0 ", ReachabilityResult("n2", "10.1.0.2", REACHED)),
+        ("peer n2 10.1.0.2 124 ", ReachabilityResult("n2", "10.1.0.2", NO_ANSWER)),
+        ("peer n2 10.1.0.2 1 No route to host", ReachabilityResult("n2", "10.1.0.2", "No route to host")),
+        ("peer n2 - 2 -", ReachabilityResult("n2", "", UNKNOWN_NAME)),
     ],
 )
 def test_what_came_of_a_way_is_read(line: str, way: ReachabilityResult) -> None:
@@ -235,9 +245,9 @@ def test_what_came_of_a_way_is_read(line: str, way: ReachabilityResult) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "way n2 10.1.0.2 127 No such file or directory",
-        "way n2 10.1.0.2 1 No such file or directory",
-        "way n2 - 124 -",
+        "peer n2 10.1.0.2 127 No such file or directory",
+        "peer n2 10.1.0.2 1 No such file or directory",
+        "peer n2 - 124 -",
     ],
 )
 def test_without_tools_or_names_no_way_is_closed(line: str) -> None:

@@ -17,7 +17,7 @@ from plugin_helpers import free_port
 
 from pytest_gpucluster.kit.payload_step import sent
 from pytest_gpucluster.kit.payloads import collective, collective_data, rendezvous
-from pytest_gpucluster.suites.nccl.localization import Measurement
+from pytest_gpucluster.suites.nccl.measurement import Measurement
 
 ROOT = Path(__file__).parents[1]
 PAYLOAD = Path(collective.__file__)

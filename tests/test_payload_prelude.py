@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from framework_helpers import imported
@@ -20,6 +20,9 @@ from pytest_gpucluster.kit.payload_step import PRELUDE, sent
 from pytest_gpucluster.kit.payloads import prelude
 from pytest_gpucluster.suites.burnin import payload as burnin
 from pytest_gpucluster.suites.ray import payload_node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SOURCE = Path(payload_step.__file__).parents[1]
 PAYLOADS = [
@@ -46,6 +49,17 @@ def defined(tree: ast.Module) -> set[str]:
     return names
 
 
+def parts_of(tree: ast.Module) -> Iterator[ast.Module]:
+    """Yield the parts of a sent payload in the order in which they run, itself last."""
+    for node in tree.body:
+        match node:
+            case ast.Expr(
+                value=ast.Call(func=ast.Name("exec"), args=[ast.Call(args=[ast.Constant(str(text)), *_])])
+            ):
+                yield from parts_of(ast.parse(text))
+    yield tree
+
+
 def test_every_suite_with_a_payload_is_in_these_tests() -> None:
     assert len(PAYLOADS) >= 11
     assert {"collective.py", "world.py", "payload_node.py"} <= {path.name for path in PAYLOADS}
@@ -65,11 +79,11 @@ def test_sent_payload_stands_alone(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PAYLOADS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_payload_defines_no_name_of_its_parts_again(path: Path) -> None:
-    for part in PARTS:
-        shared = ast.parse(part.read_text())
-        modules = {alias.name for node in shared.body if isinstance(node, ast.Import) for alias in node.names}
-        if part != path and f"{part.name}" in sent(path):
-            assert not defined(ast.parse(path.read_text())) & (defined(shared) | modules)
+    seen: set[str] = set()
+    for part in parts_of(ast.parse(sent(path))):
+        modules = {alias.name for node in part.body if isinstance(node, ast.Import) for alias in node.names}
+        assert not defined(part) & seen
+        seen |= defined(part) | modules
 
 
 def test_each_part_of_a_payload_is_sent_once() -> None:

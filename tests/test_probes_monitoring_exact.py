@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.suites.monitoring import facts as monitoring
-from pytest_gpucluster.suites.monitoring.facts import Alert, Monitored, Service, Target
+from pytest_gpucluster.suites.monitoring.facts import Alert, MonitoringFacts, Service, Target
 
 
 def body(**data: Any) -> bytes:
@@ -39,7 +39,7 @@ def test_what_is_not_told_has_a_default() -> None:
     assert Alert("a", "firing") == Alert("a", "firing", "", "", ())
     assert Service("s", "u") == Service("s", "u", "", "")
     service = Service("Prometheus", "u")
-    assert vars(Monitored(service, None)) == {
+    assert vars(MonitoringFacts(service, None)) == {
         "prometheus": service, "grafana": None, "targets": {}, "targets_problem": "", "alerts": {},
         "alerts_problem": "", "now": 0.0, "began": None,
     }  # fmt: skip
@@ -172,16 +172,16 @@ def test_answers_that_are_none() -> None:
             lambda: monitoring.read_began(body(startTime="x")),
             """runtimeinfo: a time is not understood (ValueError("no time: 'x'"))""",
         ),
-        (lambda: monitoring.read_grafana(b"[]"), "Grafana's health: the answer says nothing of the database"),
-        (lambda: monitoring.read_grafana(b"{}"), "Grafana's health: the answer says nothing of the database"),
+        (lambda: monitoring.read_grafana(b"[]"), "Grafana's health: the answer has no state of the database"),
+        (lambda: monitoring.read_grafana(b"{}"), "Grafana's health: the answer has no state of the database"),
         (lambda: monitoring.read_grafana(b"x"), "Grafana's health: the answer is not JSON"),
         (
             lambda: monitoring.read_version(b'{"status": "success", "data": []}'),
-            "buildinfo: Prometheus answers something else than its documented form",
+            "buildinfo: Prometheus answers in another than its documented form",
         ),
         (
             lambda: monitoring.read_version(b'{"status": "x", "data": {"version": "3"}}'),
-            "buildinfo: Prometheus answers something else than its documented form",
+            "buildinfo: Prometheus answers in another than its documented form",
         ),
         (
             lambda: monitoring.read_began(b'{"status": "error", "error": "busy"}'),

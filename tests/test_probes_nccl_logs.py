@@ -187,7 +187,7 @@ def test_the_metrics_of_what_slurm_hands_out() -> None:
     (cpus,) = slurm.cpus(info, NodeProfile()).metrics
     (memory,) = slurm.memory(info, NodeProfile()).metrics
     exam: Any = SimpleNamespace(
-        problem="", shared=False, gpus_asked=1, seconds=1.5, tasks_asked=1,
+        problem="", shared=False, gpus_requested=1, seconds=1.5, tasks_requested=1,
         tasks=[SimpleNamespace(rank=0, local_id=0, lost=(), visible="3", openable=(), cpus=frozenset({1, 2}), online=8)],
     )  # fmt: skip
     found = [

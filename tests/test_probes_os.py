@@ -267,9 +267,9 @@ def test_df_without_inodes() -> None:
         "Filesystem 1024-blocks Used Available Capacity Mounted on\nfs1:/a b 100 40 60 40% /data\n"
         "Filesystem Inodes IUsed IFree IUse% Mounted on\nfs1:/a b - - - - /data\n"
     )
-    assert os_storage.read_disk(basics.Section(rows, 0)) == os_storage.Disk(102400, 61440, 0, 0)
+    assert os_storage.read_disk(basics.CommandSection(rows, 0)) == os_storage.Disk(102400, 61440, 0, 0)
     with pytest.raises(ProbeError):
-        os_storage.read_disk(basics.Section("nothing", 0))
+        os_storage.read_disk(basics.CommandSection("nothing", 0))
 
 
 @pytest.mark.parametrize("path", ["relative", "", "/with\nnewline"])

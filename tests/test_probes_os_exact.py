@@ -22,8 +22,8 @@ from pytest_gpucluster.suites.os import facts as os
 from pytest_gpucluster.suites.os import network_facts as os_network
 from pytest_gpucluster.suites.os import software_facts as os_software
 from pytest_gpucluster.suites.os import storage_facts as os_storage
-from pytest_gpucluster.suites.os.facts import Cpus, Load, Memory, Mount, Section
-from pytest_gpucluster.suites.os.network_facts import Link, Naming, Network, ReachabilityResult
+from pytest_gpucluster.suites.os.facts import CommandSection, Cpus, Load, MemoryInfo, Mount
+from pytest_gpucluster.suites.os.network_facts import Naming, Network, NetworkInterface, ReachabilityResult
 from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFiles, SharedFolder, SharedResult
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ BY_HAND = {
     "network": ("ip -br link; ip -br addr", 30.0, False),
     "naming": ("time getent hosts $(hostname)", 55.0, False),
     "neighbours": (
-        "getent ahosts PEER; timeout 5 bash -c ': >/dev/tcp/PEER/59999'  # refused is well",
+        "getent ahosts PEER; timeout 5 bash -c ': >/dev/tcp/PEER/59999'  # refused: reachable",
         30.0,
         False,
     ),
@@ -185,7 +185,7 @@ def test_each_probe_reads_its_part_of_basics(*, together: bool) -> None:
         "uptime": 5.5,
         "load": Load(0.5, 1.5, 2.5),
         "cmdline": "quiet",
-        "memory": Memory(2048, 0, 0, 0, 0, 0),
+        "memory": MemoryInfo(2048, 0, 0, 0, 0, 0),
         "release": "ubuntu 24.04",
         "cpus": Cpus(2, "", 1, *("unknown",) * 4),
         "mounts": {"/": Mount("a", "/", "ext4", ("rw",))},
@@ -219,7 +219,7 @@ MPICH = Version("MPICH", "4.2")
 RANK = MpiRank(0, 2, "h", "n", "single", 0, 8, "x")
 PAIR = RankPair((0, 1), 1e-6, 1e9)
 READ: list[tuple[Callable[[], object], object]] = [
-    (lambda: os.sections(of(a="x\n", b=("y", 3))), {"a": Section("x\n", 0), "b": Section("y", 3)}),
+    (lambda: os.sections(of(a="x\n", b=("y", 3))), {"a": CommandSection("x\n", 0), "b": CommandSection("y", 3)}),
     (lambda: os.section(of(names="gpu01 6.8.0\n"), "hostname"), "gpu01"),
     (lambda: os.section(of(names="gpu01 6.8.0\n"), "kernel"), "6.8.0"),
     (lambda: os.section(of(names="alone\n"), "kernel"), "alone"),
@@ -227,9 +227,9 @@ READ: list[tuple[Callable[[], object], object]] = [
     (lambda: os.CLOCK.parse(of(date="12.%N")), os.Clock(12.0)),
     (lambda: os.CLOCK.parse(of(date="12.N")), os.Clock(12.0)),
     (lambda: os.CLOCK.parse(of(date="12")), os.Clock(12.0)),
-    (lambda: os.sections(answer("\x1ea\nx\x1e=0")), {"a": Section("x", 0)}),
+    (lambda: os.sections(answer("\x1ea\nx\x1e=0")), {"a": CommandSection("x", 0)}),
     (lambda: os.read_uptime("0\n1\n2\n3\n"), 0.0),
-    (lambda: os.read_memory("0\n0\nSwapTotal: 5 kB\nMemTotal: 2 kB\n"), Memory(2048, 0, 0, 0, 0, 0)),
+    (lambda: os.read_memory("0\n0\nSwapTotal: 5 kB\nMemTotal: 2 kB\n"), MemoryInfo(2048, 0, 0, 0, 0, 0)),
     (lambda: os.read_release("ID=a\nVERSION_ID=1\nVERSION_ID=\n"), "a"),  # as a shell: the last one counts
     (lambda: os.read_limits("Max a  1  2\nMax b  3  4x\nMax c   19 bytes\n"), {"Max a": 1.0}),
     (lambda: os.read_line(" a b \n"), "a b"),
@@ -249,13 +249,13 @@ READ: list[tuple[Callable[[], object], object]] = [
         ),
         Cpus(1, "1", 4, "2", "3", "EPYC", "x86_64"),
     ),
-    (lambda: os.read_memory("0\n0\n0\nMemTotal: 2 kB\n"), Memory(2048, 0, 0, 0, 0, 0)),
+    (lambda: os.read_memory("0\n0\n0\nMemTotal: 2 kB\n"), MemoryInfo(2048, 0, 0, 0, 0, 0)),
     (
         lambda: os.read_memory(
             "0\n0\n0\nMemTotal: 9 kB\nMemAvailable: 8 kB\nSwapTotal: 7 kB\nSwapFree: 6 kB\nHugePages_Total: 5\n"
             "Hugepagesize: 4 kB\n"
         ),
-        Memory(9216, 8192, 7168, 6144, 5, 4096),
+        MemoryInfo(9216, 8192, 7168, 6144, 5, 4096),
     ),
     (lambda: os.read_governors(of(governor="b\na\nb\n")), {"a": 1, "b": 2}),
     (lambda: os.read_governors(of(governor=("cat: x: No such file or directory\n", 1))), {}),
@@ -282,16 +282,16 @@ READ: list[tuple[Callable[[], object], object]] = [
     (lambda: os.read_taint("12289\n"), 12289),
     (lambda: os.read_taint("9" * 20), int("9" * 20)),
     # df
-    (lambda: os_storage.read_disk(Section("x", 124)), Disk(problem="no answer within 8 s", hung=True)),
-    (lambda: os_storage.read_disk(Section("", 1)), Disk(problem="df: exit 1")),
-    (lambda: os_storage.read_disk(Section("a\nb\n", 1)), Disk(problem="b")),
+    (lambda: os_storage.read_disk(CommandSection("x", 124)), Disk(problem="no answer within 8 s", hung=True)),
+    (lambda: os_storage.read_disk(CommandSection("", 1)), Disk(problem="df: exit 1")),
+    (lambda: os_storage.read_disk(CommandSection("a\nb\n", 1)), Disk(problem="b")),
     (
         lambda: os_storage.read_disks(
             ["/a", "/b"], "d 10 4 -6 60% /a\nd 20 5 15 25% /b\nd 30 1 29 3% /a\nd - - - - /b\n"
         ),
         {"/a": Disk(10240, -6144, 30, 29), "/b": Disk(20480, 15360, 0, 0)},
     ),
-    (lambda: os_storage.read_disk(Section("d 10 4 6 60% /\nd 20 5 15 25% /\n", 0)), Disk(10240, 6144, 20, 15)),
+    (lambda: os_storage.read_disk(CommandSection("d 10 4 6 60% /\nd 20 5 15 25% /\n", 0)), Disk(10240, 6144, 20, 15)),
     (
         lambda: os_storage.disks(["/", "/x"]).parse(answer("\x1e/\nd 1 0 1 0% /\nd 2 0 2 0% /\n\x1e=0\n\x1e/x\ngone\n\x1e=1\n")),
         {"/": Disk(1024, 1024, 2, 2), "/x": Disk(problem="gone")},
@@ -348,8 +348,8 @@ READ: list[tuple[Callable[[], object], object]] = [
         lambda: os_storage.read_writes(answer("\x1e/tmp\n\x1e=0\n", None, problem="timed out")),
         {"/tmp": "", "/dev/shm": "timed out"},
     ),
-    (lambda: os_software._process("70 11 Zs - u c d"), os_software.Process(70, 11, "Zs", None, "u", "c d")),
-    (lambda: os_software._process("7 1 D 90 u c"), os_software.Process(7, 1, "D", 90, "u", "c")),
+    (lambda: os_software._process("70 11 Zs - u c d"), os_software.ProcessRow(70, 11, "Zs", None, "u", "c d")),
+    (lambda: os_software._process("7 1 D 90 u c"), os_software.ProcessRow(7, 1, "D", 90, "u", "c")),
     # MPI
     (lambda: mpi._srun_types({MPICH}, {"mpich": "x --with-pmix=y"}), ("pmix",)),
     (lambda: mpi._srun_types({MPICH}, {"mpich": "x --with-pmi=pmix"}), ("pmix",)),
@@ -381,7 +381,7 @@ READ: list[tuple[Callable[[], object], object]] = [
                 addr="1: a    inet 10.0.0.1/8\n1: a    inet 10.0.0.2/8\n2: b inet6 fe80::1/64\n: b inet 10.0.0.3\n2: b inet 10.0.0.\n2: b inet .0.0.1\n",
             )
         ),
-        Network({"a": Link("ether", 9), "b": Link("", 8)}, {"a": ("10.0.0.1", "10.0.0.2")}),
+        Network({"a": NetworkInterface("ether", 9), "b": NetworkInterface("", 8)}, {"a": ("10.0.0.1", "10.0.0.2")}),
     ),
     (
         lambda: os_network.NETWORK.parse(
@@ -392,7 +392,7 @@ READ: list[tuple[Callable[[], object], object]] = [
                 "1: a inet 1.0.0.x\n1:  inet 10.0.0.3\n1: binet 10.0.0.4\n1: a inet 1..0.1\n1: a inet 1.0..1\n",
             )
         ),
-        Network({"a": Link("", 9), "b": Link("", 9)}, {"a": ("10.0.0.1",)}),
+        Network({"a": NetworkInterface("", 9), "b": NetworkInterface("", 9)}, {"a": ("10.0.0.1",)}),
     ),
     (lambda: os_network.rings((["a", "b", "c"], ["n"], ["x", "y"])), "c a b c a y x y x"),
     (lambda: os_network.rings((["a", "b"], ["c"])), "b a b a"),
@@ -404,14 +404,14 @@ READ: list[tuple[Callable[[], object], object]] = [
     (lambda: os_network.read_naming(answer("took 5 7.5 2 gpu1\n")), Naming(2.5)),
     (lambda: os_network.read_naming(answer("gpu1 z\ntook 5.5 25.5 124 gpu1\n")), Naming(20.0)),
     (
-        lambda: os_network.read_ways(answer("way a - 2 -\nway b 1.1.1.1 1 No route to host\n")),
+        lambda: os_network.read_reachability(answer("peer a - 2 -\npeer b 1.1.1.1 1 No route to host\n")),
         (
             ReachabilityResult("a", "", "the name does not resolve"),
             ReachabilityResult("b", "1.1.1.1", "No route to host"),
         ),
     ),
     (
-        lambda: os_network.read_ways(answer("way b 1.1.1.1 0\nway a 1.1.1.2 1 Connection refused\nway c 1.1.1.3 124 x\n")),
+        lambda: os_network.read_reachability(answer("peer b 1.1.1.1 0\npeer a 1.1.1.2 1 Connection refused\npeer c 1.1.1.3 124 x\n")),
         (
             ReachabilityResult("a", "1.1.1.2", "reached"),
             ReachabilityResult("b", "1.1.1.1", "reached"),
@@ -432,9 +432,9 @@ READ: list[tuple[Callable[[], object], object]] = [
     (lambda: ImageImport("i", "n", {"b": 0.0}, {"b": 1, "c": 1}).throughput("b"), None),
     (lambda: ImageImport("i", "n", {"b": 0.0}, {"b": 1, "c": 1}).throughput("c"), None),
     (lambda: ImageImport("i", "n", {"b": 0.0}, reused=("a",)).nodes, ("b", "a")),
-    (lambda: container.Seen(), (container.Seen(tasks=(), problem="", seconds=0.0))),
-    (lambda: container.Seen().facts, {}),
-    (lambda: container.Seen(({"a": "1"}, {"a": "2"}, {"a": "3"})).facts, {"a": "1"}),
+    (lambda: container.StepFacts(), (container.StepFacts(tasks=(), problem="", seconds=0.0))),
+    (lambda: container.StepFacts().facts, {}),
+    (lambda: container.StepFacts(({"a": "1"}, {"a": "2"}, {"a": "3"})).facts, {"a": "1"}),
     (lambda: ImageImport("i", "n").command, ""),
     (lambda: container.read_facts("c|a|b|c\nx|a|b\nc|d\n"), {"a": "b|c"}),
     (
@@ -540,13 +540,13 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: os_network.read_naming(answer("")), ProbeError, "getent: not understood: ''"),
     (lambda: os_network.read_naming(answer("took 1 2 3 x\n")), NotAvailable, "getent: exit 3"),
     (lambda: os_network.read_naming(answer("took 1 2 3 x\n", err="gone\n")), NotAvailable, "getent: gone"),
-    (lambda: os_network.read_ways(answer("", 1)), NotAvailable, "exit 1"),
-    (lambda: os_network.read_ways(answer("", 1, "n1 has no neighbour\n")), NotAvailable, "n1 has no neighbour"),
-    (lambda: os_network.read_ways(answer("")), ProbeError, "neighbours: no answer"),
-    (lambda: os_network.read_ways(answer("way a\n")), ProbeError, "neighbours: not understood: 'way a'"),
+    (lambda: os_network.read_reachability(answer("", 1)), NotAvailable, "exit 1"),
+    (lambda: os_network.read_reachability(answer("", 1, "n1 has no neighbour\n")), NotAvailable, "n1 has no neighbour"),
+    (lambda: os_network.read_reachability(answer("")), ProbeError, "neighbours: no answer"),
+    (lambda: os_network.read_reachability(answer("peer a\n")), ProbeError, "neighbours: not understood: 'peer a'"),
     *(
-        (partial(os_network.read_ways, answer(f"{line}\n")), ProbeError, f"neighbours: not understood: {line!r}")
-        for line in ("way a 1.1.1.1 x", "way  1.1.1.1 0", "way a  0")
+        (partial(os_network.read_reachability, answer(f"{line}\n")), ProbeError, f"neighbours: not understood: {line!r}")
+        for line in ("peer a 1.1.1.1 x", "peer  1.1.1.1 0", "peer a  0")
     ),
     *(
         (partial(os_network.read_naming, answer(f"{line}\n")), ProbeError, f"getent: not understood: {line!r}")
@@ -556,7 +556,7 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
         )
     ),
     (
-        lambda: os_network.read_ways(answer("way a 1.1.1.1 1 No such file or directory\n")),
+        lambda: os_network.read_reachability(answer("peer a 1.1.1.1 1 No such file or directory\n")),
         NotAvailable,
         "bash: No such file or directory",
     ),
@@ -565,15 +565,15 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
         for row in ("x 1 2 3 a% /", "x 12 3 4% /", "x 1 23 4% /", "x 1 2 34% /", "x 1 2 3 4%/")
     ),
     *(
-        (partial(os_storage.absolute, path), ConfigError, f"os: path {path!r} has to be absolute, like /scratch")
+        (partial(os_storage.absolute, path), ConfigError, f"os: path {path!r} must be absolute, like /scratch")
         for path in ("x", "", "/a\nb")
     ),
     (lambda: enroot.read_space(answer("data 1 x rw /d\n")), ProbeError, "space of enroot: not understood"),
     (lambda: enroot.read_space(answer("data  1 rw /d\n")), ProbeError, "space of enroot: not understood"),
     (lambda: enroot.read_space(answer("data 1  rw /d\n")), ProbeError, "space of enroot: not understood"),
-    (lambda: os_network.read_ways(answer("way a - 124 -\n")), NotAvailable, "getent ahosts a: timed out"),
-    (lambda: os_network.read_ways(answer("way a - 127 -\n")), NotAvailable, "getent ahosts a: exit 127"),
-    (lambda: os_network.read_ways(answer("way a 1.1.1.1 126 \n")), NotAvailable, "bash: exit 126"),
+    (lambda: os_network.read_reachability(answer("peer a - 124 -\n")), NotAvailable, "getent ahosts a: timed out"),
+    (lambda: os_network.read_reachability(answer("peer a - 127 -\n")), NotAvailable, "getent ahosts a: exit 127"),
+    (lambda: os_network.read_reachability(answer("peer a 1.1.1.1 126 \n")), NotAvailable, "bash: exit 126"),
     (lambda: os_software._process("7 x1 Z 9 u c"), ProbeError, "ps: not understood"),
     (lambda: os_software._process("7 1 Z 9x u c"), ProbeError, "ps: not understood"),
     (lambda: os_software._process(" 1 Z 9 u c"), ProbeError, "ps: not understood"),
@@ -733,14 +733,14 @@ def test_how_names_are_asked_for() -> None:
 def test_what_was_found_of_a_node_and_its_containers() -> None:
     image, other = ImageImport("i", "n"), ImageImport("j", "m")
     config: Any = object()
-    found = container.Found("n1", config, (image, other))
+    found = container.ContainerFacts("n1", config, (image, other))
     assert vars(found) == {
         "node": "n1", "config": config, "imports": (image, other), "seen": {}, "gpus": 0, "override": "",
         "token": "", "token_back": False, "saved_removed": "", "nodes_of_job": (),
     }  # fmt: skip
     assert found.main is image
-    assert found.step("plain") == container.Seen(problem="the step was not run on this node")
-    assert replace(found, seen={"plain": container.Seen(problem="x")}).step("plain").problem == "x"
+    assert found.step("plain") == container.StepFacts(problem="the step was not run on this node")
+    assert replace(found, seen={"plain": container.StepFacts(problem="x")}).step("plain").problem == "x"
 
 
 @pytest.mark.parametrize(
@@ -756,6 +756,6 @@ def test_what_was_found_of_a_node_and_its_containers() -> None:
 def test_a_container_is_told_by_its_root_or_its_release(
     inside: dict[str, str], outside: dict[str, str], *, contained: bool | None
 ) -> None:
-    seen = {"plain": container.Seen((inside,)), "outside": container.Seen((outside,))}
+    seen = {"plain": container.StepFacts((inside,)), "outside": container.StepFacts((outside,))}
     config: Any = object()
-    assert container.Found("n1", config, (), seen).contained is contained
+    assert container.ContainerFacts("n1", config, (), seen).contained is contained

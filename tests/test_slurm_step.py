@@ -148,7 +148,7 @@ def test_exam_and_jobs(sandbox: Sandbox) -> None:
     request = AllocationRequest(nodes=NODES, dependency=f"afterany:{jobs.array}_1:{jobs.dependent}")
     try:
         with Allocation.request(slurm, request) as held:
-            found = exam.run_exam(slurm, held, slurm.nodes())
+            found = exam.run_diagnostic(slurm, held, slurm.nodes())
             facts = exam.read_jobs(slurm, jobs)
         started = sum(count for name, count in slurm.transport.started.items() if name != "sh")
     finally:
@@ -167,7 +167,7 @@ def test_exam_and_jobs(sandbox: Sandbox) -> None:
     assert started <= 8, slurm.transport.started
 
 
-EXAM_CHECKS: tuple[Callable[[exam.NodeExam], Verdict], ...] = (
+EXAM_CHECKS: tuple[Callable[[exam.NodeDiagnostic], Verdict], ...] = (
     checks.step,
     checks.output,
     checks.environment,
@@ -177,7 +177,7 @@ EXAM_CHECKS: tuple[Callable[[exam.NodeExam], Verdict], ...] = (
     checks.cpu_affinity,
 )
 TASKS = tuple(
-    exam.ExamTask(
+    exam.DiagnosticTask(
         i,
         i,
         4,
@@ -193,10 +193,10 @@ TASKS = tuple(
     )
     for i, (rc, sig) in enumerate(((7, None), (137, 9), (0, None), (0, None)))
 )
-GOOD = exam.NodeExam("gpu01", 4, 4, shared=False, token="tok", tasks=TASKS, seconds=0.1, command="srun")
+GOOD = exam.NodeDiagnostic("gpu01", 4, 4, shared=False, token="tok", tasks=TASKS, seconds=0.1, command="srun")
 
 
-def _with(index: int, **change: Any) -> exam.NodeExam:
+def _with(index: int, **change: Any) -> exam.NodeDiagnostic:
     tasks = list(TASKS)
     tasks[index] = replace(tasks[index], **change)
     return replace(GOOD, tasks=tuple(tasks))
@@ -218,13 +218,13 @@ def _with(index: int, **change: Any) -> exam.NodeExam:
         (GOOD, set()),
     ],
 )
-def test_each_deviation_is_found_by_its_check(bad: exam.NodeExam, name: set[str]) -> None:
+def test_each_deviation_is_found_by_its_check(bad: exam.NodeDiagnostic, name: set[str]) -> None:
     failed = {v.check for judge in EXAM_CHECKS if (v := judge(bad)).outcome is Outcome.FAILED}
     assert failed == name
 
 
 def test_tasks_share_cpus_only_where_there_are_too_few() -> None:
-    def sharing(text: str, online: int) -> exam.NodeExam:
+    def sharing(text: str, online: int) -> exam.NodeDiagnostic:
         return replace(
             GOOD, tasks=tuple(replace(task, cpus=exam.cpu_list(text), online=online) for task in TASKS)
         )
@@ -278,17 +278,19 @@ def test_an_exam_out_of_time_accuses_a_few_nodes_or_none(monkeypatch: pytest.Mon
     slurm: Any = SimpleNamespace(refresh=lambda: None, nodes=dict)
     held: Any = SimpleNamespace(nodes=("gpu01", "gpu02", "gpu03"))
     monkeypatch.setattr(exam, "run_step", _timed_out({"gpu01": 2, "gpu02": 1, "gpu03": 2}))
-    found = exam.run_exam(slurm, held, {})
+    found = exam.run_diagnostic(slurm, held, {})
     assert [one.node for one in found.values() if one.problem] == ["gpu02"]
-    assert found["gpu02"].problem.startswith("1 of 2 tasks of the step told anything: srun: cancelled")
+    assert found["gpu02"].problem.startswith("1 of 2 tasks of the step reported: srun: cancelled")
     assert checks.output(found["gpu02"]).outcome is Outcome.NOT_CHECKED
     monkeypatch.setattr(exam, "run_step", _timed_out({"gpu01": 2, "gpu02": 1}))
     with pytest.raises(StepTimeout):  # the machine is slow: an error, and no verdict on two of three nodes
-        exam.run_exam(slurm, held, {})
+        exam.run_diagnostic(slurm, held, {})
 
 
 def test_the_exam_of_many_tasks_has_more_time() -> None:
-    few, many = (exam.exam_request(tuple(f"n{i}" for i in range(count)), 8, "tok") for count in (2, 200))
+    few, many = (
+        exam.diagnostic_request(tuple(f"n{i}" for i in range(count)), 8, "tok") for count in (2, 200)
+    )
     assert few.timeout < 70
     assert many.timeout >= 400
 
@@ -305,12 +307,12 @@ def test_a_step_that_somebody_ended_is_no_answer_of_its_nodes(
     monkeypatch.setattr(module, "run_step", run_step)
     request, one = StepRequest(("true",), nodes=NODES), MagicMock(nodes=NODES)
     ways: dict[Any, Callable[[], object]] = {
-        container_exam: lambda: container_exam.ContainerExam._run(one, request),
+        container_exam: lambda: container_exam.ContainerSteps._run(one, request),
         containers: lambda: containers.NamedContainers._import(one, "image", "name", NODES),
         mpi: lambda: mpi.attempt(one, one, request),
         nccl: lambda: nccl.NcclStep._try(one, request, apart=False),
         told: lambda: told.run_payload(one, one, request, "ddp"),
-        exam: lambda: exam.run_exam(one, one, {}),
+        exam: lambda: exam.run_diagnostic(one, one, {}),
     }
     with pytest.raises(StepCancelled):
         ways[module]()

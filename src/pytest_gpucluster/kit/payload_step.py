@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 PRELUDE = Path(__file__).parent / "payloads" / "prelude.py"
 COLLECTIVE = PRELUDE.with_name("collective.py")
-_IMPORT = re.compile(r"^from pytest_gpucluster\.kit\.payloads\.(\w+) import (?:\([^)]*\)|.*)$", re.MULTILINE)
+_PACKAGE = Path(__file__).parents[1]
+_IMPORT = re.compile(r"^from pytest_gpucluster\.([\w.]+) import (?:\([^)]*\)|.*)$", re.MULTILINE)
 
 
 def sent(payload: Path) -> str:
@@ -30,7 +31,10 @@ def sent(payload: Path) -> str:
     inlined: set[str] = set()
 
     def inline(found: re.Match[str]) -> str:
-        part, newlines = PRELUDE.with_name(f"{found[1]}.py"), "\n" * found[0].count("\n")
+        part, newlines = (
+            _PACKAGE.joinpath(*found[1].split(".")).with_suffix(".py"),
+            "\n" * found[0].count("\n"),
+        )
         if part.name in inlined:
             return newlines
         inlined.add(part.name)

@@ -199,10 +199,10 @@ def host(payload: Any, files: NodeFiles, options: dict[str, Any]) -> None:
         real_read = payload.read_block
         payload.read_block = lambda handle, size: _flipped(real_read(handle, size))
     if fault.get("memory"):
-        real_look = payload.look
-        payload.look = lambda view, at: _flipped(bytes(real_look(view, at)))
+        real_block = payload.memory_block
+        payload.memory_block = lambda view, at: _flipped(bytes(real_block(view, at)))
     payload.say(ready=[])
-    payload.serve(payload.Host(options))
+    payload.serve(payload.HostWorker(options))
 
 
 def _flipped(data: bytes) -> bytes:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.outliers import Halves, Outliers
     from pytest_gpucluster.suites.burnin.config import BurninConfig
     from pytest_gpucluster.suites.burnin.dcgm import DcgmResult, DcgmWarning
-    from pytest_gpucluster.suites.burnin.results import BurninResult, Lie, NodeTotals
+    from pytest_gpucluster.suites.burnin.results import BurninResult, Mismatch, NodeTotals
 
 P = ParamSpec("P")
 
@@ -152,19 +152,19 @@ def fatal(told: NodeTotals) -> str:
     return ""
 
 
-def lying(whole: BurninResult) -> dict[str, str]:
+def corrupt_nodes(whole: BurninResult) -> dict[str, str]:
     """Return {node: why} for nodes that have to leave since their results differ from those of most others."""
     return {
-        node: f"wrong data: {whole.nodes[node].part(part)}: {proved[0].said}"
+        node: f"wrong data: {whole.nodes[node].part(part)}: {proved[0].text}"
         for (node, part), lies in whole.corrupt_gpus().items()
         if (proved := [lie for lie in lies if not lie.disputed])
     }
 
 
-def _lied(part: str, lies: Sequence[Lie], others: str) -> Finding:
+def _lied(part: str, lies: Sequence[Mismatch], others: str) -> Finding:
     """Return the finding on results that differ; where no majority tells who is right, nobody leaves."""
     proved = [lie for lie in lies if not lie.disputed]
-    said = "; ".join(lie.said for lie in (proved or lies)[:4])
+    said = "; ".join(lie.text for lie in (proved or lies)[:4])
     if proved:
         return Finding(part, said, f"the result of the other {others} for the same input")
     return Finding(part, said, lies[0].disputed, Action.MONITOR)

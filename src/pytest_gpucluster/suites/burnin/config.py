@@ -1,4 +1,4 @@
-"""What a cluster file says of the burn-in."""
+"""The section `burnin` of a cluster file, and the rows `burnin` of a profile."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What `dcgmi diag -r N -j` says: one line a test and GPU.
+"""Reader of `dcgmi diag -r N -j`: one result per test and GPU.
 
 Formats, from HelperJsonAddResult of dcgmi/Diag.cpp: DCGM 2 and 3 have "DCGM GPU Diagnostic" and results with `gpu_ids`
 (3.3: `gpu_id`), warnings as text or (3.2 and later) as a list of objects, with a severity since 3.3; DCGM 4 has "DCGM
-Diagnostic", results with `entity_group` and `entity_id`, and for what is about no entity a `test_summary` (its schema
-is testing/python3/dcgm_diag_schema.json).
-Lists may hold null, statuses come in any case, words may stand before and behind the JSON.
+Diagnostic", results with `entity_group` and `entity_id`, and a `test_summary` for faults of no entity (its schema is
+testing/python3/dcgm_diag_schema.json).
+Lists may hold null, the case of a status varies, other text may precede and follow the JSON.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from pytest_gpucluster.core.probe import last_line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MAX_STARTS = 100  # braces in the words before the JSON that are tried
+MAX_STARTS = 100  # braces before the JSON that are tried
 ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
-
-
 PASSED, WARNED = ("pass", "passed"), ("warn", "warning")
 FAILED, SKIPPED = ("fail", "failed", "error"), ("skip", "skipped", "not run", "notrun")
 
@@ -38,7 +36,7 @@ class DcgmWarning:
 
 @dataclass(frozen=True)
 class DcgmResult:
-    """One test on one entity. `where` is like 'GPU 3', '' where it is about the node; `status` in lower case."""
+    """One test on one entity. `where`: 'GPU 3', '' for the node; `status` in lower case."""
 
     category: str
     test: str
@@ -48,13 +46,13 @@ class DcgmResult:
 
     @property
     def warning(self) -> str:
-        """The words of all warnings."""
+        """The texts of all warnings."""
         return "; ".join(warning.text for warning in self.warnings if warning.text)
 
 
 @dataclass(frozen=True)
 class DcgmDiag:
-    """One run of the diagnostic: its results, and `problem` where DCGM could not run it."""
+    """One run of the diagnostic: its results, and `problem` if DCGM could not run it."""
 
     results: tuple[DcgmResult, ...]
     problem: str = ""
@@ -62,11 +60,11 @@ class DcgmDiag:
 
 
 def read(rc: int, out: str, err: str = "") -> DcgmDiag:
-    """Read the output; ProbeError where it is not understood. A failing test exits with a status above 0 too."""
+    """Return the results; ProbeError if the output has an unknown form. dcgmi also exits above 0 if a test fails."""
     found = _json_in(out)
     if found is None:
-        said = last_line(err) or last_line(out)
-        raise ProbeError(f"dcgmi diag: no JSON (exit {rc}): {said or 'no message'}")
+        message = last_line(err) or last_line(out) or "no message"
+        raise ProbeError(f"dcgmi diag: no JSON (exit {rc}): {message}")
     root = next((found[name] for name in ROOTS if isinstance(found.get(name), dict)), None)
     if root is None:
         raise ProbeError(f"dcgmi diag: JSON without {' or '.join(ROOTS)}: {sorted(found)[:5]}")
@@ -83,7 +81,7 @@ def read(rc: int, out: str, err: str = "") -> DcgmDiag:
 
 
 def _json_in(text: str) -> dict[str, Any] | None:
-    """Return the object of the diagnostic, else the first one: a log may print objects of its own."""
+    """Return the object of the diagnostic, else the first object: other objects may precede it."""
     first: dict[str, Any] | None = None
     at = text.find("{")
     for _ in range(MAX_STARTS):
@@ -111,18 +109,18 @@ def _results(root: dict[str, Any]) -> Iterator[DcgmResult]:
     for category in _objects(root.get("test_categories")):
         for test in _objects(category.get("tests")):
             results = list(_objects(test.get("results")))
-            told = [_result(category, test, result, where) for result in results for where in _where(result)]
+            found = [_result(category, test, result, where) for result in results for where in _where(result)]
             summary = test.get("test_summary")
             if isinstance(summary, dict):
                 whole = _result(category, test, summary, "")
-                # a fault of no entity stands there alone, beside the entities' own, which it repeats
-                own = {warning for one in told for warning in one.warnings}
-                bad = [one for one in told if one.status in (*FAILED, *WARNED)]
-                if not told or (
-                    whole.status in (*FAILED, *WARNED) and not (bad and own.issuperset(whole.warnings))
+                # the summary repeats the warnings of the entities; only it has the faults of no entity
+                known = {warning for one in found for warning in one.warnings}
+                bad = [one for one in found if one.status in (*FAILED, *WARNED)]
+                if not found or (
+                    whole.status in (*FAILED, *WARNED) and not (bad and known.issuperset(whole.warnings))
                 ):
-                    told.append(whole)
-            yield from told
+                    found.append(whole)
+            yield from found
 
 
 def _result(category: dict[str, Any], test: dict[str, Any], result: dict[str, Any], where: str) -> DcgmResult:
@@ -146,7 +144,7 @@ def _warning(value: Any) -> DcgmWarning:
 
 def _where(result: dict[str, Any]) -> list[str]:
     ids = result.get("gpu_ids", result.get("gpu_id"))
-    if ids not in (None, "", -1):  # -1: of no GPU
+    if ids not in (None, "", -1):  # -1: no GPU
         return [f"GPU {word.strip()}" for word in str(ids).split(",")]
     if "entity_id" in result:
         return [f"{result.get('entity_group', 'entity')} {result['entity_id']}"]
@@ -154,11 +152,11 @@ def _where(result: dict[str, Any]) -> list[str]:
 
 
 def _texts(value: Any) -> str:
-    """Return the text of a warning however it is given."""
+    """Return the text of a warning in any of its forms."""
     if isinstance(value, list):
         return "; ".join(filter(None, (_texts(entry) for entry in value)))
     if isinstance(value, dict):
-        # `warnings`: so dcgmi 3.3 writes the warnings of its software tests
+        # `warnings`: form of the software tests of dcgmi 3.3
         return str(
             next((value[name] for name in ("warning", "warnings", "error", "message") if value.get(name)), "")
         )

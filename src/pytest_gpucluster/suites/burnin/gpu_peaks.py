@@ -1,19 +1,19 @@
-"""What known GPUs can do: the vendor's dense peaks, and the share of them that a healthy GPU reaches. Pure.
+"""Peak rates of known GPUs from the vendor's data sheets, and the share of them that a healthy GPU reaches. Pure.
 
 Peaks are those of NVIDIA's data sheets (dense: figures "with sparsity" are halved), in TFLOP/s (int8: TOP/s) and GB/s.
-The hard limit is peak x factor. The factors are low on purpose: below them a GPU may be drained, so no healthy one may
-miss them on any driver and library; what is only a little slower than its fleet is found by burnin.stragglers. Rows of
-the hardware profile (`burnin`) and the cluster file (`burnin.expect`) are tighter, and come first.
+The hard limit is peak x factor. Every healthy GPU must reach it with any driver and library, since a lower rate may
+drain the node; burnin.stragglers finds GPUs that are slightly slower than their fleet. Rows of the hardware profile
+(`burnin`) and of the cluster file (`burnin.expect`) are tighter and override these limits.
 
-- Products reach 66 to 90% of the peak with cuBLAS on cards that are not short of power (H200, 700 W: fp16 66%, bf16
-  69%, tf32 73%): factor 0.5; fp8 and int8 less, their kernels depend most on the library (H200: int8 45%): 0.3.
-  T4, L4 and A10 reach their 70 to 150 W long before the peak: 0.2.
+- Matrix products with cuBLAS reach 66 to 90% of the peak on cards with sufficient power (H200, 700 W: fp16 66%, bf16
+  69%, tf32 73%): factor 0.5. fp8 and int8 depend more on the library (H200: int8 45%): factor 0.3. T4, L4 and A10
+  reach their power limit of 70 to 150 W far below the peak: factor 0.2.
 - A copy within memory reaches 80 to 92% of the peak (H200: 90%), also with ECC: factor 0.7.
-- Copies between pinned memory and the GPU reach 80 to 90% of the PCIe link alone; with all GPUs at once the host's
-  memory and the switches divide: factor 0.25.
+- Copies between pinned memory and one GPU reach 80 to 90% of the PCIe link; all GPUs at once share the bandwidth of
+  the host's memory and of the switches: factor 0.25.
 
-A name has to be equal: a MIG slice, a vGPU or a card with other memory (H100 64GB HBM2, H800 PCIe, A10G) begins like
-its larger sister and can never reach her figures.
+Names are compared as a whole: a MIG slice, a vGPU or a card with other memory (H100 64GB HBM2, H800 PCIe, A10G) has
+the beginning of its name in common with a faster card.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PRODUCT, PRODUCT_NARROW, PRODUCT_LOW_POWER, COPY, PCIE = 0.5, 0.3, 0.2, 0.7, 0.25
-# GB/s a lane and direction by generation, after line coding (PCI-SIG)
+# GB/s per lane and direction by generation, after line coding (PCI-SIG)
 LANE = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 
@@ -39,9 +39,7 @@ class Figures:
     low_power: bool = False
 
 
-def _peaks(
-    fp64: float, fp32: float, tf32: float, half: float, fp8: float, int8: float
-) -> dict[str, float]:  # a row
+def _peaks(fp64: float, fp32: float, tf32: float, half: float, fp8: float, int8: float) -> dict[str, float]:
     row = {
         "fp64": fp64,
         "fp32": fp32,
@@ -61,7 +59,7 @@ _A100 = _peaks(19.5, 19.5, 156, 312, 0, 624)
 _A100_40 = Figures(_A100, 1555, "data sheet A100")
 _V100 = Figures(_peaks(7.8, 15.7, 0, 125, 0, 0), 900, "data sheet V100")
 _V100_PCIE = Figures(_peaks(7, 14, 0, 112, 0, 0), 900, "data sheet V100")
-# nvidia-smi's names, less a leading NVIDIA, which drivers before 465 leave out
+# names of nvidia-smi without a leading NVIDIA, which drivers before 465 omit
 KNOWN: Mapping[str, Figures] = {
     "H200 NVL": Figures(_HOPPER_NVL, 4800, "data sheet H200"),
     "H200": Figures(_HOPPER, 4800, "data sheet H200"),
@@ -90,7 +88,7 @@ KNOWN: Mapping[str, Figures] = {
 
 @dataclass(frozen=True)
 class Floor:
-    """A hard limit: the lowest rate that is accepted, its unit, and where it is known from."""
+    """A hard limit: the lowest accepted rate, its unit and its source."""
 
     rate: float
     unit: str
@@ -98,17 +96,17 @@ class Floor:
 
 
 def bare(name: str) -> str:
-    """Return a card's name without the vendor's."""
+    """Return a card's name without the vendor."""
     return name.removeprefix("NVIDIA ")
 
 
 def figures_of(name: str) -> Figures | None:
-    """Return the figures of a card by its name in nvidia-smi, None of a card that is not known."""
+    """Return the figures of a card by its name in nvidia-smi, None if it is unknown."""
     return KNOWN.get(bare(name))
 
 
 def floor_of(metric: str, name: str, *, gen: int | None = None, width: int | None = None) -> Floor | None:
-    """Return the limit of a metric (a data type, hbm, h2d, d2h) on a card; None where nothing is known of it."""
+    """Return the limit of a metric (a data type, hbm, h2d, d2h) on a card; None if it is unknown."""
     if metric in ("h2d", "d2h"):
         return _of_link(gen, width)
     figures = figures_of(name)

@@ -1,7 +1,7 @@
-"""Hard limits of a burn-in's rates: what is below them fails, and the node may be drained. Pure.
+"""Hard limits of a burn-in's rates: a lower rate fails, and the node may be drained. Pure.
 
-They come from the cluster file (`burnin.expect`), else from the hardware profile (`burnin`), else from what is known of
-the card. Where none of them says anything a rate has no hard limit, and only burnin.stragglers compares it.
+They come from the cluster file (`burnin.expect`), else from the hardware profile (`burnin`), else from gpu_peaks.py. A
+rate without a hard limit is judged only by burnin.stragglers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpucluster.suites.burnin.config import BurninConfig
-    from pytest_gpucluster.suites.burnin.results import BurninResult, GpuAbout
+    from pytest_gpucluster.suites.burnin.results import BurninResult, GpuInfo
 
 
 @dataclass(frozen=True)
@@ -32,62 +32,62 @@ class Rate:
 
 
 def rates(whole: BurninResult, node: str, metric: str) -> Iterator[Rate]:
-    """Yield the rates of a node, medians over the rounds."""
+    """Yield the rates of a node: medians over the rounds."""
     for part, value in sorted(whole.median(metric, node).items()):
         yield Rate(node, part, metric, value)
 
 
 def limit_of(whole: BurninResult, rate: Rate, config: BurninConfig) -> Floor | None:
-    """Return the hard limit of a rate, None where it has none."""
+    """Return the hard limit of a rate, None if it has none."""
     unit = unit_of(rate.metric)
     if rate.metric in config.expect:
         return Floor(config.expect[rate.metric], unit, "burnin.expect of the cluster file")
-    told, row = whole.nodes[rate.node], whole.limits.get(rate.metric)
-    gpu = told.gpus.get(rate.part)
-    names = {bare(told.gpus[uuid].name) for uuid in ([rate.part] if gpu else told.used)}
+    totals, row = whole.nodes[rate.node], whole.limits.get(rate.metric)
+    gpu = totals.gpus.get(rate.part)
+    names = {bare(totals.gpus[uuid].name) for uuid in ([rate.part] if gpu else totals.used)}
     if row is not None and names <= {bare(whole.model)}:
         return Floor(row.drain_below, unit, f"the profile's row of burnin: {row.source}")
     return floor_of(rate.metric, gpu.name, gen=gpu.pcie_gen, width=gpu.pcie_width) if gpu else None
 
 
 def misses(whole: BurninResult, rate: Rate, config: BurninConfig) -> bool:
-    """Tell whether a rate is below its hard limit."""
+    """Return whether a rate is below its hard limit."""
     limit = limit_of(whole, rate, config)
     return limit is not None and rate.value < limit.rate
 
 
 def too_slow(whole: BurninResult, rate: Rate, config: BurninConfig) -> Finding | None:
-    """Return the finding on a rate below its hard limit; a GPU whose power was limited is not broken by that."""
+    """Return the finding on a rate below its hard limit; a GPU with a lowered power limit is not broken."""
     limit = limit_of(whole, rate, config)
     if limit is None or rate.value >= limit.rate:
         return None
-    told = whole.nodes[rate.node]
-    gpu = told.gpus.get(rate.part)
+    totals = whole.nodes[rate.node]
+    gpu = totals.gpus.get(rate.part)
     capped = gpu.capped if gpu else ""
-    clocks = told.peaks[rate.part].sm_mhz if rate.part in told.peaks else []
+    clocks = totals.peaks[rate.part].sm_mhz if rate.part in totals.peaks else []
     clock = f" at {statistics.median(clocks):.0f} MHz" if clocks else ""
     measured = f"{rate.metric} {rate.value:.4g} {limit.unit}{clock}"
     return Finding(
-        told.part(rate.part),
-        "; ".join(filter(None, (measured, capped, _before_us(gpu)))),
-        f">= {limit.rate:.4g} {limit.unit}: {limit.why}{_most(whole, rate.metric, config)}",
+        totals.part(rate.part),
+        "; ".join(filter(None, (measured, capped, _earlier_processes(gpu)))),
+        f">= {limit.rate:.4g} {limit.unit}: {limit.why}{_if_most_miss(whole, rate.metric, config)}",
         Action.MONITOR if capped else None,
     )
 
 
-def _before_us(gpu: GpuAbout | None) -> str:
-    return f"before us on it: {', '.join(gpu.foreign)}" if gpu and gpu.foreign else ""
+def _earlier_processes(gpu: GpuInfo | None) -> str:
+    return f"on it before the burn-in: {', '.join(gpu.foreign)}" if gpu and gpu.foreign else ""
 
 
-def _most(whole: BurninResult, metric: str, config: BurninConfig) -> str:
-    """Say that most of the fleet miss their limit, where they do: one cause is then likelier than many broken parts."""
+def _if_most_miss(whole: BurninResult, metric: str, config: BurninConfig) -> str:
+    """Return a hint if most of the fleet miss their limit: then one common cause is likely; else ''."""
     if metric not in whole.below:
         known = [rate for node in whole.nodes for rate in rates(whole, node, metric)]
         known = [rate for rate in known if limit_of(whole, rate, config) is not None]
         missed = sum(misses(whole, rate, config) for rate in known)
         words = (
-            f"; {missed} of {len(known)} in the fleet are below: look first for a setting, a driver or a switch that "
-            "they share"
+            f"; {missed} of {len(known)} in the fleet are below: first check the settings, the driver and the switches "
+            "that they share"
         )
         whole.below[metric] = words if 1 < len(known) < 2 * missed else ""
     return whole.below[metric]

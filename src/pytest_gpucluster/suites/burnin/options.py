@@ -1,4 +1,4 @@
-"""The options of the burn-in: how long it lasts, and the earlier one that it goes on with."""
+"""The options --burnin-time and --burnin-resume."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.burnin.config import BurninConfig
     from pytest_gpucluster.suites.burnin.steps import ResumeState
 
-AROUND = 600.0  # seconds of the allocation beside the burn-in: start, collectives that end, judging
+OVERHEAD = 600.0  # seconds of the allocation before and after the burn-in
 
 
 def requested(option: Any) -> bool:
-    """Tell whether this run has a burn-in: hours of load never come unasked."""
+    """Return whether the options request a burn-in."""
     return bool(option.burnin_time or option.burnin_resume or "burnin" in (option.markexpr or ""))
 
 
 def prepare(option: Any, read_log: Callable[..., object]) -> None:
-    """Read the log of --burnin-resume; ConfigError where it holds no burn-in. This run may replace the log."""
+    """Read the log of --burnin-resume, which this run may overwrite; ConfigError if it holds no burn-in."""
     refuse_workers(option)
     if not option.burnin_resume:
         return
@@ -38,20 +38,20 @@ def prepare(option: Any, read_log: Callable[..., object]) -> None:
         raise ConfigError(f"--burnin-resume: {path}: {error.strerror}") from error
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"--burnin-resume: {path}: not an event log of this release: {error!r}") from error
-    if not found.asked:
-        raise ConfigError(f"--burnin-resume: {path}: no burn-in is in this event log")
+    if not found.requested:
+        raise ConfigError(f"--burnin-resume: {path}: this event log holds no burn-in")
     option.burnin_before = found
 
 
 def configure(option: Any, cluster: Cluster) -> tuple[Cluster, float]:
-    """Return the cluster with the time of this burn-in, and how long the allocation must last."""
+    """Return the cluster with the time of this burn-in, and the minimum duration of the allocation in seconds."""
     total = seconds(option, cluster.burnin)
     burnin = cluster.burnin.model_copy(update={"time": total})
-    return cluster.model_copy(update={"burnin": burnin}), total + AROUND
+    return cluster.model_copy(update={"burnin": burnin}), total + OVERHEAD
 
 
 def seconds(option: Any, config: BurninConfig) -> float:
-    """Return how long the burn-in is to last: --burnin-time, the log's that is resumed, or the cluster file's."""
+    """Return the duration of the burn-in: of --burnin-time, the resumed log or the cluster file."""
     resumed: ResumeState | None = getattr(option, "burnin_before", None)
     if option.burnin_time:
         try:
@@ -59,18 +59,18 @@ def seconds(option: Any, config: BurninConfig) -> float:
         except ValueError as error:
             raise ConfigError(f"--burnin-time: {error}") from error
     else:
-        total = resumed.asked if resumed else config.time
+        total = resumed.requested if resumed else config.time
     if total <= 0:
-        raise ConfigError("--burnin-time: nothing is left to do in no time")
+        raise ConfigError("--burnin-time: must be greater than 0")
     if resumed and resumed.seconds >= total:
         raise ConfigError(
-            f"--burnin-resume: that burn-in is over: {resumed.seconds:.0f} s of {total:.0f} s; "
-            "ask for more with --burnin-time"
+            f"--burnin-resume: that burn-in is complete: {resumed.seconds:.0f} s of {total:.0f} s; "
+            "set a longer --burnin-time to continue it"
         )
     return total
 
 
 def refuse_workers(option: Any) -> None:
-    """A burn-in is one measurement: xdist's workers would each run one."""
+    """Raise ConfigError under xdist: each worker would run a burn-in."""
     if getattr(option, "numprocesses", None) or getattr(option, "tx", None):
-        raise ConfigError("a burn-in loads all nodes at once: leave -n away")
+        raise ConfigError("a burn-in loads all nodes at once: run pytest without -n")

@@ -1,7 +1,7 @@
-"""What a burn-in has found out so far: lines of its payload in, sums a node out. Pure.
+"""Results of a burn-in: sums per node over the lines of its payload. Pure.
 
-A `NodeTotals` is one node's sums over rounds; that of a single round goes into the event log as plain types, and a
-resumed burn-in adds them up again. GPUs are known by their UUID.
+The sums of each round go into the event log as plain types; a resumed burn-in adds them up again. GPUs are identified
+by UUID.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     Line = Mapping[str, Any]
 
-HOST = ""  # the part that stands for the node itself
+HOST = ""  # the part that is the node itself
 MAX_PROBLEMS = 50
 MAX_STRANGERS = 8
 UNDECIDED = "no majority tells which is right"
-# of a load's result: key -> metric; the host's own stand under the load's name
+# load -> {key of its result: metric}
 _RATES = {
     "hbm": {"gbs": "hbm"},
     "copies": {"h2d": "h2d", "d2h": "d2h"},
@@ -50,16 +50,16 @@ UNITS = {
 
 
 @dataclass(frozen=True)
-class Lie:
-    """A result that differs from others; `disputed` names who has which where no majority tells who is right."""
+class Mismatch:
+    """A result that differs from others; `disputed` states who has which result if no majority decides."""
 
-    said: str
+    text: str
     disputed: str = ""
 
 
 @dataclass(frozen=True)
-class GpuAbout:
-    """One GPU of a node: index as nvidia-smi counts, names, limits."""
+class GpuInfo:
+    """One GPU of a node: index of nvidia-smi, names, limits."""
 
     index: int
     uuid: str
@@ -68,13 +68,13 @@ class GpuAbout:
     pcie_gen: int | None = None
     pcie_width: int | None = None
     slow_celsius: float | None = None
-    foreign: tuple[str, ...] = ()  # processes that were on it before ours
-    power_limit: float | None = None  # watts, as set
-    power_default: float | None = None  # watts, as the card comes
+    foreign: tuple[str, ...] = ()  # processes that were on it before the burn-in
+    power_limit: float | None = None  # watts
+    power_default: float | None = None  # watts
 
     @property
     def capped(self) -> str:
-        """Say that the power limit is set below the card's own; '' where it is not, or not known."""
+        """The power limit, if it is set below the card's default; else, or if unknown, ''."""
         if not self.power_limit or not self.power_default or self.power_limit >= 0.99 * self.power_default:
             return ""
         return f"power limit set to {self.power_limit:g} of {self.power_default:g} W"
@@ -86,13 +86,13 @@ class GpuAbout:
 
 @dataclass
 class Peaks:
-    """What sensors showed of one GPU while loads ran."""
+    """Readings of the sensors of one GPU under load."""
 
     samples: int = 0
     celsius: float | None = None
     memory_celsius: float | None = None
     watts: float | None = None
-    sm_mhz: list[float] = field(default_factory=list)  # medians, one a load of products
+    sm_mhz: list[float] = field(default_factory=list)  # median of each matmul load
     slow: Counter[str] = field(default_factory=Counter)  # reason -> samples
 
     def add(self, samples: int, seen: Line) -> None:
@@ -106,45 +106,45 @@ class Peaks:
 
 @dataclass
 class NodeTotals:
-    """The sums of one node. `hello` is what its agent said of itself, None where it never came."""
+    """The sums of one node. `hello` is the first line of its agent, None if there was none."""
 
     node: str
     hello: dict[str, Any] | None = None
     rounds: int = 0
     rates: dict[str, dict[str, list[float]]] = field(
         default_factory=dict
-    )  # metric -> part -> a value a round
+    )  # metric -> part -> value of each round
     wrong: dict[str, dict[str, int]] = field(default_factory=dict)  # load -> part -> wrong results
     checked: dict[str, dict[str, int]] = field(default_factory=dict)  # load -> part -> results compared
     hashes: dict[str, dict[str, list[str]]] = field(default_factory=dict)  # key -> part -> distinct hashes
-    rose: dict[str, dict[str, int]] = field(default_factory=dict)  # part -> counter -> by how much
+    rose: dict[str, dict[str, int]] = field(default_factory=dict)  # part -> counter -> increase
     rose_in: dict[str, list[str]] = field(default_factory=dict)  # 'part counter' -> loads
     peaks: dict[str, Peaks] = field(default_factory=dict)
     skips: dict[str, str] = field(default_factory=dict)  # load -> why it was not run
-    problems: list[tuple[str, str, str]] = field(default_factory=list)  # load, part, what
+    problems: list[tuple[str, str, str]] = field(default_factory=list)  # load, part, message
     partners: dict[str, list[float]] = field(default_factory=dict)  # other node -> bus bandwidths
-    ran: Counter[str] = field(default_factory=Counter)  # load -> how often
+    ran: Counter[str] = field(default_factory=Counter)  # load -> number of runs
     strangers: dict[str, list[str]] = field(
         default_factory=dict
-    )  # part -> processes of others, seen meanwhile
+    )  # part -> processes of others during the loads
     shared: dict[str, dict[str, int]] = field(
         default_factory=dict
-    )  # part -> load -> how often with strangers
+    )  # part -> load -> runs beside processes of others
     unread: dict[str, str] = field(default_factory=dict)  # source of counters -> why it could not be read
     dcgm: dict[str, Any] | None = None
-    out: str = ""  # why the node left the burn-in
-    lost: str = ""  # why it no longer answers
+    out: str = ""  # why the node was removed from the burn-in
+    lost: str = ""  # how the node was lost
 
     # --- names
 
     @property
-    def gpus(self) -> dict[str, GpuAbout]:
-        """The GPUs that nvidia-smi shows, and those that workers found, by UUID."""
+    def gpus(self) -> dict[str, GpuInfo]:
+        """{UUID: GPU} of nvidia-smi and of the workers."""
         if self.hello is None:
             return {}
         found = {}
         for gpu in self.hello.get("gpus", ()):
-            found[gpu["uuid"]] = GpuAbout(
+            found[gpu["uuid"]] = GpuInfo(
                 gpu["index"],
                 gpu["uuid"],
                 gpu.get("bus", ""),
@@ -158,22 +158,22 @@ class NodeTotals:
             )
         for about in self.hello.get("devices", ()):
             uuid = about.get("uuid") or f"device {about['gpu']}"
-            found.setdefault(uuid, GpuAbout(about["gpu"], uuid, about.get("bus", ""), about.get("name", "")))
+            found.setdefault(uuid, GpuInfo(about["gpu"], uuid, about.get("bus", ""), about.get("name", "")))
         return found
 
     @property
     def used(self) -> tuple[str, ...]:
-        """The UUIDs of the GPUs that the burn-in uses."""
+        """The UUIDs of the GPUs under load."""
         devices = (self.hello or {}).get("devices", ())
         return tuple(about.get("uuid") or f"device {about['gpu']}" for about in devices)
 
     def part(self, uuid: str) -> str:
-        """Write a part for people."""
+        """Return the text that names a part in messages."""
         known = self.gpus.get(uuid)
         return str(known) if known else uuid or "node"
 
     def others(self, uuid: str, load: str) -> tuple[str, ...]:
-        """Return who else was on a GPU: before us, or during at least half of these loads, whose median counts."""
+        """Return the processes of others on a GPU: before the burn-in, or during at least half of the runs of a load."""
         gpu = self.gpus.get(uuid)
         before = gpu.foreign if gpu else ()
         meanwhile = self.strangers.get(uuid, ())
@@ -182,7 +182,7 @@ class NodeTotals:
 
     @property
     def simulated(self) -> bool:
-        """The GPUs of this node are simulated."""
+        """Whether the GPUs of this node are simulated."""
         return bool((self.hello or {}).get("simulated"))
 
     # --- adding up
@@ -197,7 +197,7 @@ class NodeTotals:
             self.ran[load] += 1
         for part, counters in line.get("deltas", {}).items():
             for counter, count in counters.items():
-                self._rise(part, counter, count, [load])
+                self._add_increase(part, counter, count, [load])
         for uuid, seen in line.get("sensors", {}).items():
             peaks = self.peaks.setdefault(uuid, Peaks())
             samples = int(seen.get("samples", 0))
@@ -207,23 +207,23 @@ class NodeTotals:
                 peaks.sm_mhz.append(seen["sm_mhz"])
         for uuid, names in line.get("strangers", {}).items():
             if foreign := _foreign(names):
-                self._meet(uuid, foreign)
+                self._add_strangers(uuid, foreign)
                 _count(self.shared, uuid, load, 1)
         if "unread" in line:
             self._add_unread(line["unread"])
 
     def _add_unread(self, unread: Mapping[str, str]) -> None:
-        """Add what could not be read; an nvidia-smi that answers again is no driver that hangs."""
+        """Add the sources that could not be read; if nvidia-smi answers again, the driver does not hang."""
         if "gpu" not in unread:
             self.unread.pop("gpu", None)
         self.unread.update(unread)
 
-    def _meet(self, uuid: str, names: Iterable[str]) -> None:
+    def _add_strangers(self, uuid: str, names: Iterable[str]) -> None:
         known = self.strangers.setdefault(uuid, [])
         known.extend(name for name in names if name not in known and len(known) < MAX_STRANGERS)
 
     def _add_result(self, line_load: str, result: Line) -> bool:
-        """Add one result; True where it is one of the load itself, run to its end."""
+        """Add one result; return whether it is a complete result of the load itself."""
         load = str(result.get("load", line_load))
         part = str(result.get("uuid") or (f"device {result['gpu']}" if "gpu" in result else HOST))
         if result.get("problem"):
@@ -249,33 +249,33 @@ class NodeTotals:
                 known.append(hash_)
         for metric, value in _rates_of(load, result):
             self.rates.setdefault(metric, {}).setdefault(part, []).append(float(value))
-        if load == "nccl" and result.get("gpu") == 0:  # one of the node's GPUs tells for all
+        if load == "nccl" and result.get("gpu") == 0:  # all GPUs of the node have the same value
             for member in result["members"]:
                 if member != self.node:
                     self.partners.setdefault(member, []).append(float(result["busbw"]))
 
-    def _rise(self, part: str, counter: str, count: int, loads: list[str]) -> None:
+    def _add_increase(self, part: str, counter: str, count: int, loads: list[str]) -> None:
         counters = self.rose.setdefault(part, {})
         counters[counter] = counters.get(counter, 0) + count
         known = self.rose_in.setdefault(f"{part} {counter}", [])
         known.extend(load for load in loads if load not in known)
 
     def merge(self, other: NodeTotals) -> None:
-        """Add the sums of another span of time, like those of one round."""
+        """Add the sums of further rounds."""
         self.hello, self.dcgm = other.hello or self.hello, other.dcgm or self.dcgm
         self.out, self.lost = self.out or other.out, self.lost or other.lost
         self.rounds += other.rounds
         self._merge_results(other)
         for part, rises in other.rose.items():
             for counter, count in rises.items():
-                self._rise(part, counter, count, other.rose_in.get(f"{part} {counter}", []))
+                self._add_increase(part, counter, count, other.rose_in.get(f"{part} {counter}", []))
         for uuid, seen in other.peaks.items():
             peaks = self.peaks.setdefault(uuid, Peaks())
             peaks.add(seen.samples, vars(seen))
             peaks.sm_mhz.extend(seen.sm_mhz)
             peaks.slow.update(seen.slow)
         for uuid, names in other.strangers.items():
-            self._meet(uuid, names)
+            self._add_strangers(uuid, names)
         for uuid, times in other.shared.items():
             for load, count in times.items():
                 _count(self.shared, uuid, load, count)
@@ -290,17 +290,17 @@ class NodeTotals:
                 self.rates.setdefault(metric, {}).setdefault(part, []).extend(values)
         for partner, values in other.partners.items():
             self.partners.setdefault(partner, []).extend(values)
-        for mine, theirs in ((self.wrong, other.wrong), (self.checked, other.checked)):
-            for load, counts in theirs.items():
+        for sums, further in ((self.wrong, other.wrong), (self.checked, other.checked)):
+            for load, counts in further.items():
                 for part, count in counts.items():
-                    _count(mine, load, part, count)
+                    _count(sums, load, part, count)
         for key, hashes in other.hashes.items():
             for part, found in hashes.items():
                 known = self.hashes.setdefault(key, {}).setdefault(part, [])
                 known.extend(hash_ for hash_ in found if hash_ not in known)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain types, empty ones left out."""
+        """Return the fields that are not empty as plain types."""
         plain = {name: value for name, value in vars(self).items() if value}
         if self.peaks:
             plain["peaks"] = {
@@ -310,41 +310,39 @@ class NodeTotals:
 
     @classmethod
     def from_dict(cls, plain: Line) -> NodeTotals:
-        """Make one of plain types, as an event holds them."""
-        told = cls(**{name: value for name, value in plain.items() if name in cls.__dataclass_fields__})
-        told.peaks = {
+        """Return the totals of an event."""
+        totals = cls(**{name: value for name, value in plain.items() if name in cls.__dataclass_fields__})
+        totals.peaks = {
             uuid: Peaks(**{**peaks, "slow": Counter(peaks["slow"])})
             for uuid, peaks in plain.get("peaks", {}).items()
         }
-        told.problems = [(problem[0], problem[1], problem[2]) for problem in plain.get("problems", ())]
-        told.ran = Counter(plain.get("ran", {}))
-        return told
+        totals.problems = [(problem[0], problem[1], problem[2]) for problem in plain.get("problems", ())]
+        totals.ran = Counter(plain.get("ran", {}))
+        return totals
 
 
 @dataclass
 class BurninResult:
-    """A burn-in: its nodes, how long it ran of what was asked (seconds), and why it ended (`ended`)."""
+    """A burn-in: its nodes, requested and actual duration (seconds), and the reason of its end (`ended`)."""
 
     nodes: dict[str, NodeTotals]
-    asked: float
-    gpus: int = 0  # that each node was to use
+    requested: float
+    gpus: int = 0  # per node
     seconds: float = 0.0
     rounds: int = 0
     ended: str = ""
     command: str = ""
     limits: dict[str, BurninLimit] = field(default_factory=dict)  # metric -> hard limit of the profile
-    model: str = ""  # the GPU that they are of
-    below: dict[str, str] = field(
-        default_factory=dict
-    )  # metric -> whether most of the fleet miss their limit
+    model: str = ""  # the GPU of these limits
+    below: dict[str, str] = field(default_factory=dict)  # metric -> text if most nodes miss the limit
 
     def take_limits(self, profile: Profile) -> None:
-        """Judge by the hard limits of this profile."""
+        """Use the hard limits of this profile."""
         self.limits = {row.metric: row for row in profile.burnin}
         self.model = profile.gpu.name if profile.gpu else ""
 
     def median(self, metric: str, node: str) -> dict[str, float]:
-        """Return {part: median over the rounds} of one node."""
+        """Return {part: median over the rounds} of a node."""
         rates = self.nodes[node].rates.get(metric, {})
         return {part: statistics.median(values) for part, values in rates.items() if values}
 
@@ -354,9 +352,9 @@ class BurninResult:
             (node, part): value for node in self.nodes for part, value in self.median(metric, node).items()
         }
 
-    def corrupt_gpus(self) -> dict[tuple[str, str], list[Lie]]:
-        """Return {(node, part): lies} for parts whose results differ from those of others with the same input."""
-        found: dict[tuple[str, str], list[Lie]] = {}
+    def corrupt_gpus(self) -> dict[tuple[str, str], list[Mismatch]]:
+        """Return {(node, part): mismatches} of the parts whose results differ from others with the same input."""
+        found: dict[tuple[str, str], list[Mismatch]] = {}
         for key, votes in self._votes().items():
             counted = ((node, hash_) for (node, _), hashes in votes.items() for hash_ in hashes)
             usual, what = norm(counted, "results"), key.partition("/")[0]
@@ -364,20 +362,21 @@ class BurninResult:
                 continue
             for who, hashes in votes.items():
                 if len(hashes) > 1:
-                    said = f"{what}: {len(hashes)} different results of the same input"
-                    found.setdefault(who, []).append(Lie(said))
+                    text = f"{what}: {len(hashes)} different results of the same input"
+                    found.setdefault(who, []).append(Mismatch(text))
                     continue
                 for one in usual.judge("", hashes[0]):
-                    said = f"{what}: another result than {usual.agree} others"
+                    text = f"{what}: another result than {usual.agree} others"
                     disputed = f"{what}: {hashes[0]}, and {UNDECIDED}"
-                    lie = Lie(said) if usual.clear else Lie(disputed, one.expected)
-                    found.setdefault(who, []).append(lie)
+                    found.setdefault(who, []).append(
+                        Mismatch(text) if usual.clear else Mismatch(disputed, one.expected)
+                    )
         return found
 
     def _votes(self) -> dict[str, dict[tuple[str, str], list[str]]]:
         votes: dict[str, dict[tuple[str, str], list[str]]] = {}
-        for node, told in self.nodes.items():
-            for key, parts in told.hashes.items():
+        for node, totals in self.nodes.items():
+            for key, parts in totals.hashes.items():
                 for part, hashes in parts.items():
                     votes.setdefault(key, {})[node, part] = hashes
         return votes
@@ -413,5 +412,5 @@ def _int(value: Any) -> int | None:
 
 
 def unit_of(metric: str) -> str:
-    """Return the unit of a metric."""
+    """Return the unit of a metric of the burn-in."""
     return UNITS.get(metric, "TFLOP/s")

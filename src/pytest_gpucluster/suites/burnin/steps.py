@@ -1,8 +1,8 @@
-"""Burn-in: one long step with an agent a node, told round by round what to do.
+"""Burn-in: one long step with an agent per node, which runs the loads of each round.
 
-The agents measure, this side decides: which loads a round has, who pairs with whom, who is out (its results are
-wrong, its GPU broke), who is lost (silent for too long, or srun says that its task ended), and when the time is up.
-Every node is one independent task: none takes another with it.
+The agents measure. This module chooses the loads and pairs of each round, removes nodes with wrong results or broken
+GPUs, detects lost nodes (no heartbeat, or srun reports the end of the task) and ends the burn-in. Every node is an
+independent task of the step.
 """
 
 from __future__ import annotations
@@ -35,21 +35,23 @@ if TYPE_CHECKING:
 EVENT = "burnin"
 EARLY = "it ended early"
 TICK = 0.5
-MISSED = 3  # signs of life, fewer of which nobody minds
-STARTING = 300.0  # seconds for an agent and its workers to come up: containers, torch from a slow file system
-RESERVE = 60.0  # seconds kept of the allocation for judging and letting go
-ROUND_SLACK = 300.0  # seconds beyond its loads' time after which a round goes on without who is still in it
-SEEDS = 4  # inputs that take turns, so that rounds can be compared
+MISSED = 3  # heartbeats after which a node counts as silent
+STARTING = 300.0  # seconds for an agent and its workers to start: containers, torch from a slow file system
+RESERVE = 60.0  # seconds of the allocation that remain for the verdicts and the release
+ROUND_SLACK = (
+    300.0  # seconds beyond the time of its loads after which a round continues without the late nodes
+)
+SEEDS = 4  # inputs, used in turn so that rounds can be compared
 
 
 @dataclass
 class Progress:
-    """How far it is: seconds, rounds, and how many nodes are well, suspect (found fault with) and lost."""
+    """Progress in seconds and rounds, and the number of healthy, suspect (with a finding) and lost nodes."""
 
     elapsed: float
     total: float
     rounds: int
-    well: int
+    healthy: int
     suspect: int
     lost: int
     at: str = ""
@@ -58,28 +60,28 @@ class Progress:
         left = format_duration(max(0.0, round(self.total - self.elapsed)))
         return (
             f"burn-in {format_duration(round(self.elapsed))} of {format_duration(round(self.total))}, round "
-            f"{self.rounds + 1}: {self.well} well, {self.suspect} suspect, {self.lost} lost, {left} left"
+            f"{self.rounds + 1}: {self.healthy} healthy, {self.suspect} suspect, {self.lost} lost, {left} left"
         )
 
 
 @dataclass
 class ResumeState:
-    """What an earlier burn-in left in its event log: seconds spent, seconds asked, rounds, and the sums of nodes."""
+    """State of an earlier burn-in, read from its event log: actual and requested seconds, rounds, sums of the nodes."""
 
     seconds: float = 0.0
-    asked: float = 0.0
+    requested: float = 0.0
     rounds: int = 0
     nodes: dict[str, NodeTotals] = field(default_factory=dict)
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Add a burn-in event of a log; where a log has none, `asked` stays 0."""
+        """Add a burn-in event of a log; `asked` and `told` are the names of earlier versions."""
         if event["what"] == "begin":
-            self.asked = max(self.asked, float(event["asked"]))
+            self.requested = max(self.requested, float(event.get("requested") or event["asked"]))
         self.seconds = max(self.seconds, float(event.get("seconds", 0.0)))
         self.rounds = max(self.rounds, int(event.get("rounds", 0)))
-        if event["what"] == "told":
-            told = NodeTotals.from_dict(event["told"])
-            self.nodes.setdefault(told.node, NodeTotals(told.node)).merge(told)
+        if event["what"] in ("totals", "told"):
+            totals = NodeTotals.from_dict(event[event["what"]])
+            self.nodes.setdefault(totals.node, NodeTotals(totals.node)).merge(totals)
 
 
 class Burnin:
@@ -102,89 +104,82 @@ class Burnin:
         self.cluster, self.gpus = cluster, gpus
         self.environment = environment_named(cluster, self.config.environment, "burnin")
         self.before = before or ResumeState()
-        used = gpus if set(self.config.loads) & set(checks.GPU_LOADS) else 0  # else none needs to work
-        self.told = BurninResult({}, seconds, used)
+        used = gpus if set(self.config.loads) & set(checks.GPU_LOADS) else 0
+        self.result = BurninResult({}, seconds, used)
         for node in nodes:
-            known = self.before.nodes.get(node)
-            self.told.nodes[node] = known or NodeTotals(node)
-        self.told.rounds = self.before.rounds
+            self.result.nodes[node] = self.before.nodes.get(node) or NodeTotals(node)
+        self.result.rounds = self.before.rounds
         self.started = time.monotonic()
-        self._turn = {node: NodeTotals(node) for node in nodes}  # since the last event
-        self._heard: dict[str, float] = {}
+        self._recent = {node: NodeTotals(node) for node in nodes}  # since the last event
+        self._last_line: dict[str, float] = {}  # time of the last line of each node
         self._task_of: dict[int, str] = {}
         self._done: dict[int, set[str]] = {}
         self._suspect: set[str] = set()
         self._commands = 0
         self._group = 0
         self._step: StreamingStep | None = None
-        self._tell: Callable[..., None] = lambda **_: None
+        self._write_event: Callable[..., None] = lambda **_: None
         self._show: Callable[[Progress], None] = lambda _: None
         self.end = 0.0
 
-    # --- who takes part
+    # --- state
 
     @property
     def live(self) -> list[str]:
-        """The nodes that are in the burn-in now, in the allocation's order."""
-        return [node for node, told in self.told.nodes.items() if not told.out and not told.lost]
+        """The nodes that take part, in the allocation's order."""
+        return [node for node, totals in self.result.nodes.items() if not totals.out and not totals.lost]
 
     @property
     def elapsed(self) -> float:
-        """Seconds of burn-in so far, those of before included."""
+        """Seconds of burn-in, with those of a resumed one."""
         return self.before.seconds + time.monotonic() - self.started
 
     def progress(self, at: str = "") -> Progress:
-        """Return how far it is."""
-        nodes = self.told.nodes.values()
-        lost = sum(bool(told.lost) for told in nodes)
-        suspect = sum(told.node in self._suspect and not told.lost for told in nodes)
-        return Progress(
-            self.elapsed,
-            self.told.asked,
-            self.told.rounds,
-            len(self.told.nodes) - lost - suspect,
-            suspect,
-            lost,
-            at,
-        )
+        """Return the state for the progress line."""
+        nodes = self.result.nodes.values()
+        lost = sum(bool(totals.lost) for totals in nodes)
+        suspect = sum(totals.node in self._suspect and not totals.lost for totals in nodes)
+        healthy = len(nodes) - lost - suspect
+        total, rounds = self.result.requested, self.result.rounds
+        return Progress(self.elapsed, total, rounds, healthy, suspect, lost, at)
 
     # --- the run
 
-    def run(self, tell: Callable[..., None], show: Callable[[Progress], None]) -> BurninResult:
-        """Run until the time is up, nobody is left, or it is stopped; `tell` gets events, `show` the progress.
+    def run(self, write_event: Callable[..., None], show: Callable[[Progress], None]) -> BurninResult:
+        """Run until the time is up, no node is left, or it is stopped.
 
-        A KeyboardInterrupt ends it: what was found so far stands, and `ended` says so.
+        A KeyboardInterrupt ends it: the results so far are valid, and `ended` is the reason.
         """
-        self._tell, self._show = tell, show
+        self._write_event, self._show = write_event, show
         self.started = time.monotonic()
-        left = self.told.asked - self.before.seconds
+        left = self.result.requested - self.before.seconds
         self.end = self.started + left
-        why = self._bound_by_allocation()
-        tell(
-            what="begin", asked=self.told.asked, seconds=self.before.seconds, rounds=self.told.rounds,
-            nodes=list(self.told.nodes), loads=list(self.config.loads),
+        why = self._limit_to_allocation()
+        write_event(
+            what="begin", requested=self.result.requested, seconds=self.before.seconds, rounds=self.result.rounds,
+            nodes=list(self.result.nodes), loads=list(self.config.loads),
         )  # fmt: skip
         try:
             if left > 0 and self.live:
                 self._step = self._start()
-                self.told.command = " ".join(self._step.argv[:12]) + " ..."
+                self.result.command = " ".join(self._step.argv[:12]) + " ..."
                 self._rounds()
             none_left = "" if self.live else "no node is left in the burn-in"
-            self.told.ended = self.told.ended or none_left or why
+            self.result.ended = self.result.ended or none_left or why
         except KeyboardInterrupt as stopped:
-            self.told.ended = f"{EARLY}: {stopped}" if str(stopped) else f"{EARLY}: stopped by Ctrl-C"
+            self.result.ended = f"{EARLY}: {stopped}" if str(stopped) else f"{EARLY}: stopped by Ctrl-C"
         finally:
             self._finish()
-        return self.told
+        return self.result
 
-    def _bound_by_allocation(self) -> str:
-        """End before Slurm takes the nodes back; say why it ends then."""
+    def _limit_to_allocation(self) -> str:
+        """Move the end before the time limit of the allocation; return the reason of the end."""
         with contextlib.suppress(SlurmError, ValueError):
             left = self._slurm.run("squeue", "-h", "-j", str(self._allocation.job_id), "-o", "%L").strip()
             end = time.monotonic() + parse_duration(left) - min(RESERVE, parse_duration(left) / 4)
             if end < self.end:
                 self.end = end
-                return f"{EARLY}: the time limit of the allocation ({left} were left of it)"
+                return f"{EARLY}: the time limit of the allocation ({left} were left)"
         return "the time is up"
 
     def _start(self) -> StreamingStep:
@@ -195,7 +190,7 @@ class Burnin:
             "storage_bytes": config.storage_size, "memory_bytes": config.memory or 0, "cpus": config.cpus or 0,
         }  # fmt: skip
         python = self.environment.python if self.environment else "python3"
-        # the payload of the nccl suite brings collectives and their checks
+        # the payload of the nccl suite has the collectives and their validation
         argv = (
             *(python, "-c", payload.BOOT, payload.packed(source_of(__file__)), "agent"),
             *(json.dumps(options), payload.packed(sent(COLLECTIVE))),
@@ -212,41 +207,40 @@ class Burnin:
 
     @property
     def load_seconds(self) -> float:
-        """Seconds of one load."""
+        """Duration of one load."""
         return self.config.load_seconds(self.before.seconds + max(0.0, self.end - self.started))
 
     def _rounds(self) -> None:
-        if not self._wait(lambda: all(self._greeted(node) for node in self.live), STARTING, "start"):
+        if not self._wait(lambda: all(map(self._has_started, self.live)), STARTING, "start"):
             return
         while self.live and not self._over:
-            number = self.told.rounds
+            number = self.result.rounds
             if not self._command(self._loads(number), self._work_seconds()):
                 return
             collectives = self._collectives(number)
             if collectives and not self._command(collectives, 2 * self.load_seconds):
                 return
-            self.told.rounds += 1
+            self.result.rounds += 1
             for node in self.live:
-                self._turn[node].rounds += 1
-                self.told.nodes[node].rounds += 1
-                self._flush(node)
+                self._recent[node].rounds += 1
+                self.result.nodes[node].rounds += 1
+                self._write_totals(node)
 
     @property
     def _over(self) -> bool:
         return time.monotonic() >= self.end or self._step is None
 
-    def _greeted(self, node: str) -> bool:
-        return node in self._heard and (self._turn[node].hello is not None)
+    def _has_started(self, node: str) -> bool:
+        return node in self._last_line and self._recent[node].hello is not None
 
-    # --- what a round is made of
+    # --- the loads of a round
 
     def _loads(self, number: int) -> list[dict[str, Any]]:
-        """Return the loads of a round, without the collectives; inputs take turns."""
+        """Return the loads of a round, without the collectives."""
         config, seconds, seed = self.config, self.load_seconds, number % SEEDS
-        asked = [load for load in config.loads if load != "nccl"]
         made = []
         for load in ("dcgm", "matmul", "hbm", "copies", "peer", "memory", "storage"):
-            if load not in asked or (load == "dcgm" and number):
+            if load not in config.loads or (load == "dcgm" and number):
                 continue
             if load in checks.GPU_LOADS and not self.gpus:
                 continue
@@ -255,24 +249,24 @@ class Burnin:
                 one |= {"level": config.dcgm, "timeout": config.dcgm_timeout}
             if load == "matmul":
                 one |= {"seconds": 4 * seconds, "dtypes": list(config.dtypes)}
-                if "cpu" in asked:  # while the GPUs multiply the CPUs have time
+                if "cpu" in config.loads:  # the CPUs are idle while the GPUs multiply
                     one["beside"] = [{"load": "cpu", "seconds": 4 * seconds, "seed": seed}]
             if load == "peer":
                 one["pairs"] = _pairs(self.gpus, number)
             made.append(one)
-        if "cpu" in asked and ("matmul" not in asked or not self.gpus):  # nothing that it could run beside
+        if "cpu" in config.loads and ("matmul" not in config.loads or not self.gpus):
             made.append({"load": "cpu", "seconds": seconds, "seed": seed})
         return made
 
     def _work_seconds(self) -> float:
-        first = self.config.dcgm_timeout if not self.told.rounds and "dcgm" in self.config.loads else 0.0
+        first = self.config.dcgm_timeout if not self.result.rounds and "dcgm" in self.config.loads else 0.0
         return first + 12 * self.load_seconds
 
     def _collectives(self, number: int) -> list[dict[str, Any]]:
         if "nccl" not in self.config.loads:
             return []
         # ranks are numbered by GPU: a node that lacks one cannot take part
-        able = [node for node in self.live if self.gpus and len(self.told.nodes[node].used) == self.gpus]
+        able = [node for node in self.live if self.gpus and len(self.result.nodes[node].used) == self.gpus]
         alone = [(node,) for node in able]
         turns = circle(able) if len(able) > 1 else ()
         pairs = turns[number % len(turns)] if turns else ()
@@ -286,9 +280,9 @@ class Burnin:
             made.append({
                 "members": list(members),
                 "address": (info.address if info is not None else "") or members[0],
-                # below 32768, where Linux begins to hand out ports by itself; nodes may share a host
+                # below 32768, the first ephemeral port of Linux; nodes may share a host
                 "port": 20000 + (self._allocation.job_id * 131 + self._group) % 12000,
-                "ranks": [len(self.told.nodes[node].used) for node in members],
+                "ranks": [len(self.result.nodes[node].used) for node in members],
             })  # fmt: skip
         return {
             "load": "nccl", "seconds": self.load_seconds, "seed": number % SEEDS, "bytes": self.config.nccl_size,
@@ -296,86 +290,87 @@ class Burnin:
         }  # fmt: skip
 
     def _command(self, loads: list[dict[str, Any]], seconds: float) -> bool:
-        """Have all live nodes do these loads; False where the burn-in is over before they are done."""
+        """Run loads on all live nodes; return False if the burn-in ended before."""
         if not loads:
             return True
         assert self._step is not None
         self._commands += 1
         number = self._commands
         self._done[number] = set()
-        self._step.send(json.dumps({"do": "round", "id": number, "round": self.told.rounds, "loads": loads}))
-        patience = 2 * seconds + ROUND_SLACK
-        if not self._wait(lambda: set(self.live) <= self._done[number], patience, f"command {number}"):
+        self._step.send(
+            json.dumps({"do": "round", "id": number, "round": self.result.rounds, "loads": loads})
+        )
+        timeout = 2 * seconds + ROUND_SLACK
+        if not self._wait(lambda: set(self.live) <= self._done[number], timeout, f"command {number}"):
             return False
-        for node, why in checks.lying(self.told).items():
+        for node, why in checks.corrupt_nodes(self.result).items():
             if node in self.live:
-                self._leave(node, why)
+                self._remove(node, why)
         return True
 
-    # --- listening
+    # --- lines of the agents
 
-    def _wait(self, reached: Callable[[], bool], patience: float, what: str) -> bool:
-        """Listen until something is reached; who keeps all waiting for longer than `patience` is lost."""
+    def _wait(self, reached: Callable[[], bool], timeout: float, what: str) -> bool:
+        """Read lines until a state is reached; nodes that have not reached it within `timeout` seconds are lost."""
         assert self._step is not None
-        limit = time.monotonic() + patience
+        limit = time.monotonic() + timeout
         while not reached() or not self.live:
             if not self.live or time.monotonic() >= self.end:
                 return False
             for task, line in self._step.lines(TICK):
-                self._take(task, line)
+                self._read_line(task, line)
                 if reached():
                     break
-            self._miss_the_silent()
+            self._find_lost_nodes()
             if self._step.ended and not reached():
                 self._step_ended()
                 return False
             if time.monotonic() > limit:
-                self._lose_the_late(what, patience)
-                limit = time.monotonic() + patience
+                self._lose_late_nodes(what, timeout)
+                limit = time.monotonic() + timeout
             self._show(self.progress())
         return True
 
-    def _take(self, task: int, line: str) -> None:
+    def _read_line(self, task: int, text: str) -> None:
         try:
-            said = jsontext.loads(line)
+            line = jsontext.loads(text)
         except ValueError:
             return
-        node = said.get("node") if isinstance(said, dict) else None
-        if node not in self.told.nodes or "burnin" not in said:
+        node = line.get("node") if isinstance(line, dict) else None
+        if node not in self.result.nodes or "burnin" not in line:
             return
         self._task_of[task] = node
-        self._heard[node] = time.monotonic()
-        told, turn = self.told.nodes[node], self._turn[node]
-        kind = said["burnin"]
+        self._last_line[node] = time.monotonic()
+        totals, recent = self.result.nodes[node], self._recent[node]
+        kind = line["burnin"]
         if kind == "hello":
             if self._step is not None:
-                self._step.step_id = str(said.get("step", ""))
-            turn.hello = told.hello = {
-                key: value for key, value in said.items() if key not in ("burnin", "node")
+                self._step.step_id = str(line.get("step", ""))
+            recent.hello = totals.hello = {
+                key: value for key, value in line.items() if key not in ("burnin", "node")
             }
         elif kind == "load":
-            turn.add(said)
-            told.add(said)
-            if checks.suspicious(self.told, node, self.config, self.elapsed):
+            recent.add(line)
+            totals.add(line)
+            if checks.suspicious(self.result, node, self.config, self.elapsed):
                 self._suspect.add(node)
-            if not told.out and not told.lost and (why := checks.fatal(told)):
-                self._leave(node, why)
+            if not totals.out and not totals.lost and (why := checks.fatal(totals)):
+                self._remove(node, why)
         elif kind == "done":
-            self._done.setdefault(int(said["id"]), set()).add(node)
+            self._done.setdefault(int(line["id"]), set()).add(node)
 
-    def _leave(self, node: str, why: str) -> None:
-        """Take a node out; the others go on."""
-        self.told.nodes[node].out = self._turn[node].out = why
+    def _remove(self, node: str, why: str) -> None:
+        self.result.nodes[node].out = self._recent[node].out = why
         self._suspect.add(node)
-        self._flush(node)
+        self._write_totals(node)
         if self._step is not None:
             self._step.send(json.dumps({"do": "leave", "nodes": [node]}))
 
     def _lose(self, node: str, why: str) -> None:
-        self.told.nodes[node].lost = self._turn[node].lost = why
-        self._flush(node)
+        self.result.nodes[node].lost = self._recent[node].lost = why
+        self._write_totals(node)
 
-    def _miss_the_silent(self) -> None:
+    def _find_lost_nodes(self) -> None:
         assert self._step is not None
         for named, task, rc, number in self._step.endings():
             node = named or self._task_of.get(task, "")
@@ -385,79 +380,78 @@ class Burnin:
         silence = max(self.config.silence, MISSED * self.config.beat)
         now = time.monotonic()
         for node in self.live:
-            since = now - self._heard.get(node, self.started)
-            if since > (silence if node in self._heard else STARTING):
+            since = now - self._last_line.get(node, self.started)
+            if since > (silence if node in self._last_line else STARTING):
                 self._lose(node, f"silent for {format_duration(round(since))}")
 
-    def _lose_the_late(self, what: str, patience: float) -> None:
-        late = [
-            node
-            for node in self.live
-            if (
-                not self._greeted(node) if what == "start" else node not in self._done.get(self._commands, ())
-            )
-        ]
-        for node in late:
-            self._lose(node, f"{what} took it longer than {format_duration(round(patience))}")
+    def _lose_late_nodes(self, what: str, timeout: float) -> None:
+        done = self._done.get(self._commands, set())
+        in_time = self._has_started if what == "start" else done.__contains__
+        for node in [node for node in self.live if not in_time(node)]:
+            self._lose(node, f"{what} took longer than {format_duration(round(timeout))}")
             if self._step is not None:
                 self._step.send(json.dumps({"do": "leave", "nodes": [node]}))
 
     def _step_ended(self) -> None:
-        """The step ended as a whole, which no node's failure can bring about."""
+        """Record that the whole step ended, which no failure of a node can cause."""
         assert self._step is not None
-        said = [line for line in self._step.stderr if line.strip()]
-        words = said[-1] if said else f"srun exited {self._step.process.returncode}"
-        if not self._heard:
+        output = [line for line in self._step.stderr if line.strip()]
+        message = output[-1] if output else f"srun exited {self._step.process.returncode}"
+        if not self._last_line:
             raise StepError(
-                f"burn-in: no agent started: {words[:300]}", argv=self._step.argv[:3], stderr="\n".join(said)
+                f"burn-in: no agent started: {message[:300]}",
+                argv=self._step.argv[:3],
+                stderr="\n".join(output),
             )
-        self.told.ended = f"{EARLY}: the step ended: {words[:200]}"
+        self.result.ended = f"{EARLY}: the step ended: {message[:200]}"
 
     # --- the end
 
-    def _flush(self, node: str) -> None:
-        turn = self._turn[node]
-        self._turn[node] = NodeTotals(node)
-        self._tell(what="told", told=turn.as_dict(), seconds=round(self.elapsed, 1), rounds=self.told.rounds)
+    def _write_totals(self, node: str) -> None:
+        recent = self._recent[node]
+        self._recent[node] = NodeTotals(node)
+        self._write_event(
+            what="totals", totals=recent.as_dict(), seconds=round(self.elapsed, 1), rounds=self.result.rounds
+        )
 
-    def _wait_for_the_silent(self, step: StreamingStep) -> None:
-        """Give nodes that miss signs of life at the end as long as any other time: who died last is no pass."""
+    def _wait_for_silent_nodes(self, step: StreamingStep) -> None:
+        """Wait for nodes without a heartbeat: a node that died shortly before the end must not pass."""
         missed, now = MISSED * self.config.beat, time.monotonic()
-        before = {node: self._heard.get(node, now) for node in self.live}
-        before = {node: heard for node, heard in before.items() if now - heard > missed}
+        before = {node: self._last_line.get(node, now) for node in self.live}
+        before = {node: last for node, last in before.items() if now - last > missed}
         try:
-            while quiet := [node for node, heard in before.items() if self._heard[node] == heard]:
+            while quiet := [node for node, last in before.items() if self._last_line[node] == last]:
                 for task, line in step.lines(TICK):
-                    self._take(task, line)
+                    self._read_line(task, line)
                 silent = time.monotonic() - min(before[node] for node in quiet)
                 if silent > max(self.config.silence, missed):
                     first = min(quiet, key=before.__getitem__)
                     self._lose(first, f"silent for {format_duration(round(silent))} at the end")
                     del before[first]
         except KeyboardInterrupt:
-            self.told.ended = f"{EARLY}: stopped by Ctrl-C"
+            self.result.ended = f"{EARLY}: stopped by Ctrl-C"
 
     def _finish(self) -> None:
         if self._step is not None:
             self._step.send(json.dumps({"do": "stop"}))
-            if not self.told.ended.startswith(EARLY):
-                self._wait_for_the_silent(self._step)
+            if not self.result.ended.startswith(EARLY):
+                self._wait_for_silent_nodes(self._step)
             self._step.stop()
-            for task, line in self._step.lines(0.2):  # what was on its way
-                self._take(task, line)
-        self.told.seconds = self.elapsed
-        for node, turn in self._turn.items():
-            if turn.ran or turn.problems or turn.hello:
-                self._flush(node)
-        self._tell(
-            what="end", why=self.told.ended, seconds=round(self.told.seconds, 1), rounds=self.told.rounds,
-            out={node: told.out for node, told in self.told.nodes.items() if told.out},
-            lost={node: told.lost for node, told in self.told.nodes.items() if told.lost},
+            for task, line in self._step.lines(0.2):  # lines that were sent before
+                self._read_line(task, line)
+        self.result.seconds = self.elapsed
+        for node, recent in self._recent.items():
+            if recent.ran or recent.problems or recent.hello:
+                self._write_totals(node)
+        self._write_event(
+            what="end", why=self.result.ended, seconds=round(self.result.seconds, 1), rounds=self.result.rounds,
+            out={node: totals.out for node, totals in self.result.nodes.items() if totals.out},
+            lost={node: totals.lost for node, totals in self.result.nodes.items() if totals.lost},
         )  # fmt: skip
 
 
 def _pairs(gpus: int, number: int) -> list[tuple[int, int]]:
-    """Return (from, to) of the GPUs of a node in this round: each pair both ways at once."""
+    """Return (from, to) of the GPUs of a node in this round: each pair in both directions."""
     turns = circle([str(gpu) for gpu in range(gpus)]) if gpus > 1 else ()
     pairs = turns[number % len(turns)] if turns else ()
-    return [way for a, b in pairs for way in ((int(a), int(b)), (int(b), int(a)))]
+    return [copy for a, b in pairs for copy in ((int(a), int(b)), (int(b), int(a)))]

@@ -38,7 +38,7 @@ def burnt(
 ) -> dict[str, BurninResult]:
     """The burn-in of every allocation, one after another: {node: what was found}."""
     if hasattr(request.config, "workerinput"):
-        raise ConfigError("a burn-in loads all nodes at once: leave -n away")
+        raise ConfigError("a burn-in loads all nodes at once: run pytest without -n")
     session, found = gpucluster_session, {}
     for held in session.allocations:
         told = _burn(request, session, held, event, live_line)
@@ -71,7 +71,7 @@ def _burn(
     before = getattr(request.config.option, "burnin_before", None)
     if before is not None:
         for told in before.nodes.values():  # so that this log can be resumed as well
-            event(EVENT, what="told", told=told.as_dict(), seconds=before.seconds, rounds=before.rounds)
+            event(EVENT, what="totals", totals=told.as_dict(), seconds=before.seconds, rounds=before.rounds)
     burnin = Burnin(
         held.slurm,
         held,
@@ -82,7 +82,7 @@ def _burn(
         seconds=session.cluster.burnin.time,
         before=before,
     )
-    burnin.told.take_limits(profile)
+    burnin.result.take_limits(profile)
     return burnin.run(lambda **fields: event(EVENT, **fields), lambda progress: live_line.show(str(progress)))
 
 

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.kit.enroot import EnrootSpace, Pyxis
     from pytest_gpucluster.kit.framework_config import ContainerConfig
-    from pytest_gpucluster.suites.container.facts import Found, Seen
+    from pytest_gpucluster.suites.container.facts import ContainerFacts, StepFacts
 
 HOOK_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")  # of Enroot's hook 50-slurm-pytorch.sh
 UNLIMITED = "unlimited"
 HOOK_FAILED = "a hook of Enroot failed, which container.hooks judges"
 
 
-def _unfit(found: Found, *steps: str) -> Iterator[NotChecked]:
+def _unfit(found: ContainerFacts, *steps: str) -> Iterator[NotChecked]:
     """Yield why nothing inside can be judged: the checks of import and plugin say what is wrong."""
     if found.main.failed.get(found.node, "").startswith(HOOK):
         yield NotChecked(HOOK_FAILED)
@@ -45,7 +45,7 @@ def _unfit(found: Found, *steps: str) -> Iterator[NotChecked]:
     cause="plugstack.conf of the node does not load Pyxis, or slurmd was not restarted after it was changed",
     hint="grep -r pyxis /etc/slurm/plugstack.conf*; systemctl restart slurmd; srun --help | grep container-image",
 )
-def plugin(found: Found, pyxis: Pyxis | str) -> Judgement:
+def plugin(found: ContainerFacts, pyxis: Pyxis | str) -> Judgement:
     """Judge that tasks run in a container, and the plugin's version; a `pyxis` of text says why that is unknown."""
     if found.contained is False:
         yield Finding(
@@ -79,7 +79,7 @@ def plugin(found: Found, pyxis: Pyxis | str) -> Judgement:
     cause="the image is missing, damaged or cannot be fetched from this node, or Enroot cannot unpack it there",
     hint="srun -w NODE --container-image=IMAGE true; enroot create IMAGE on the node; df $ENROOT_DATA_PATH",
 )
-def imported(found: Found) -> Judgement:
+def imported(found: ContainerFacts) -> Judgement:
     """Judge that every image was imported; how long it took, and MB/s of the packed image."""
     if found.contained is False:
         yield from _unfit(found)
@@ -104,7 +104,7 @@ def imported(found: Found) -> Judgement:
     hint="srun -w NODE --container-image=IMAGE true; run the commands of the hook (/etc/enroot/hooks.d) by hand there",
     action=Action.MONITOR,
 )
-def hooks(found: Found) -> Judgement:
+def hooks(found: ContainerFacts) -> Judgement:
     """Judge that no hook of Enroot fails, whatever step it fails. The site's scripts are to blame, not the node."""
     told = [image.failed.get(found.node, "") for image in found.imports]
     told += [seen.problem for seen in found.seen.values()]
@@ -121,7 +121,7 @@ def hooks(found: Found) -> Judgement:
     cause="another image than the one asked for runs, or the container's root is the node's own",
     hint="srun --container-image=IMAGE cat /etc/os-release",
 )
-def release(found: Found, usual_release: Norm[str]) -> Judgement:
+def release(found: ContainerFacts, usual_release: Norm[str]) -> Judgement:
     """Judge the image's os-release: the cluster file's, else that of most nodes (`usual_release`: what all of them told)."""
     yield from (problems := tuple(_unfit(found, "plain")))
     if problems:
@@ -144,7 +144,7 @@ def release(found: Found, usual_release: Norm[str]) -> Judgement:
     hint="grep ROOTFS_WRITABLE /etc/enroot/enroot.conf; env | grep PYXIS",
     action=Action.MONITOR,
 )
-def root(found: Found) -> Judgement:
+def root(found: ContainerFacts) -> Judgement:
     """Judge that the root file system is read-only unless --container-writable asks for more."""
     yield from (problems := tuple(_unfit(found, "readonly", "turned")))
     if problems:
@@ -160,7 +160,7 @@ def root(found: Found) -> Judgement:
     cause="the source is not there on this node, or its file system denies access",
     hint="ls -ld SOURCE on the node; findmnt; srun -w NODE --container-mounts=SOURCE:TARGET ...",
 )
-def mounts(found: Found) -> Judgement:
+def mounts(found: ContainerFacts) -> Judgement:
     """Judge that mounts are read and written, that `ro` holds, and that the cluster file's mounts are there."""
     if found.node in found.main.failed or found.contained is not True:
         yield from _unfit(found, "plain")
@@ -185,7 +185,7 @@ def mounts(found: Found) -> Judgement:
     cause="the working directory is not reachable in the container",
     hint="srun --container-image=IMAGE --container-workdir=/tmp pwd",
 )
-def workdir(found: Found) -> Judgement:
+def workdir(found: ContainerFacts) -> Judgement:
     """Judge that --container-workdir is where the task starts."""
     yield from (problems := tuple(_unfit(found, "mounts")))
     if not problems and found.step("mounts").facts.get("workdir") != MOUNTED:
@@ -198,7 +198,7 @@ def workdir(found: Found) -> Judgement:
     hint="grep -r MOUNT_HOME /etc/enroot; ls /etc/enroot/mounts.d",
     action=Action.MONITOR,
 )
-def home(found: Found) -> Judgement:
+def home(found: ContainerFacts) -> Judgement:
     """Judge that home is mounted where asked for, and not where it was not."""
     yield from (problems := tuple(_unfit(found, "plain", "turned", "back")))
     if problems:
@@ -223,7 +223,7 @@ def _mounted(yes: bool) -> str:  # reads as it is
     cause="user namespaces are limited on the node, or Enroot is configured against the flags",
     hint="sysctl user.max_user_namespaces kernel.unprivileged_userns_clone; grep REMAP_ROOT /etc/enroot/enroot.conf",
 )
-def remap_root(found: Found) -> Judgement:
+def remap_root(found: ContainerFacts) -> Judgement:
     """Judge the user inside: root with --container-remap-root, oneself with --no-container-remap-root."""
     yield from (problems := tuple(_unfit(found, "outside", "turned", "back")))
     if problems:
@@ -244,7 +244,7 @@ def remap_root(found: Found) -> Judgement:
     hint="ls /etc/enroot/environ.d /etc/enroot/hooks.d; srun --container-env=NAME ...",
     action=Action.MONITOR,
 )
-def environment(found: Found) -> Judgement:
+def environment(found: ContainerFacts) -> Judgement:
     """Judge that exports pass through, that the image's own values win, and that --container-env turns that round.
 
     PATH is the image's, or what a login shell of the image makes of it: ENROOT_LOGIN_SHELL is on by default.
@@ -275,7 +275,7 @@ def environment(found: Found) -> Judgement:
     cause="the image's entrypoint fails, does not exec its arguments, or is run although it was switched off",
     hint="srun --container-entrypoint --container-entrypoint-log --container-image=IMAGE true",
 )
-def entrypoint(found: Found) -> Judgement:
+def entrypoint(found: ContainerFacts) -> Judgement:
     """Judge that a step starts through the entrypoint and without it; what the entrypoint sets is seen only with it."""
     yield from (problems := tuple(_unfit(found, "plain", "back")))
     if problems:
@@ -302,7 +302,7 @@ def entrypoint(found: Found) -> Judgement:
     cause="the container's name is not kept on the node: container_scope, or an epilog that removes it",
     hint="enroot list on the node, as the same user; grep container_scope /etc/slurm/plugstack.conf*",
 )
-def reuse(found: Found) -> Judgement:
+def reuse(found: ContainerFacts) -> Judgement:
     """Judge that a later step finds the container by its name alone, with what an earlier one has written."""
     if found.node in found.main.failed or found.contained is False or found.step("outside").problem:
         yield from _unfit(found)
@@ -321,7 +321,7 @@ def reuse(found: Found) -> Judgement:
     cause="no room or no right where the image is to be saved, or mksquashfs is missing on the node",
     hint="srun --container-name=NAME --container-save=/path/x.sqsh true; df; which mksquashfs",
 )
-def save(found: Found) -> Judgement:
+def save(found: ContainerFacts) -> Judgement:
     """Judge that a saved container starts as an image, with what was written in it."""
     if not found.config.save:
         yield NotApplicable("container.save is false")
@@ -343,7 +343,7 @@ def save(found: Found) -> Judgement:
     hint="enroot list; enroot remove -f NAME on the node; ls -ld $ENROOT_DATA_PATH",
     action=Action.MONITOR,
 )
-def remove(found: Found) -> Judgement:
+def remove(found: ContainerFacts) -> Judgement:
     """Judge that a named container is listed, and gone after it was removed."""
     if not found.config.save:
         yield NotApplicable("container.save is false: there is no second container to remove")
@@ -360,7 +360,7 @@ def remove(found: Found) -> Judgement:
     cause="libnvidia-container or Enroot's hook 98-nvidia.sh is missing on the node, or hides devices",
     hint="nvidia-container-cli info; ls /etc/enroot/hooks.d; NVIDIA_VISIBLE_DEVICES=all srun ... nvidia-smi -L",
 )
-def gpus(found: Found) -> Judgement:
+def gpus(found: ContainerFacts) -> Judgement:
     """Judge that a task sees the same GPUs inside as outside."""
     if not found.gpus:
         yield NotApplicable("the node has no GPUs")
@@ -393,7 +393,7 @@ def _uuids(facts: Mapping[str, str]) -> set[str]:
     cause="Enroot's hook 50-slurm-pytorch.sh is not in hooks.d, or sets something else than Slurm's values",
     hint="ls /etc/enroot/hooks.d; cp /usr/share/enroot/hooks.d/50-slurm-pytorch.sh /etc/enroot/hooks.d on every node",
 )
-def ranks(found: Found) -> Judgement:
+def ranks(found: ContainerFacts) -> Judgement:
     """Judge RANK and LOCAL_RANK of Pyxis, and what Enroot's hook for PyTorch adds, in every task."""
     yield from (problems := tuple(_unfit(found, "ranks")))
     if problems:
@@ -437,7 +437,7 @@ def _differing(part: str, facts: Mapping[str, str], wanted: Mapping[str, str]) -
     cause="slurmd's own limit (LimitMEMLOCK of its unit) or PropagateResourceLimits holds the limit down",
     hint="systemctl show slurmd -p LimitMEMLOCK; grep PropagateResourceLimits /etc/slurm/slurm.conf",
 )
-def memlock(found: Found) -> Judgement:
+def memlock(found: ContainerFacts) -> Judgement:
     """Judge the limit on locked memory inside: the cluster file's, else no lower than outside."""
     yield from (problems := tuple(_unfit(found, "outside", "plain")))
     if problems:
@@ -463,7 +463,7 @@ def _enough(limit: str, wanted: str) -> bool:
     cause="/dev/shm is a small file system of the container's own, or is small on the node",  # the mount
     hint="df -h /dev/shm inside and outside; /etc/enroot/mounts.d/10-system.fstab",
 )
-def shm(found: Found) -> Judgement:
+def shm(found: ContainerFacts) -> Judgement:
     """Judge the size of /dev/shm inside: the cluster file's, else no smaller than outside."""
     yield from (problems := tuple(_unfit(found, "outside", "plain")))
     if problems:
@@ -478,7 +478,7 @@ def shm(found: Found) -> Judgement:
         yield Finding("shared memory", units.format_size(inside), f"at least {units.format_size(wanted)}")
 
 
-def _size(seen: Seen) -> int | None:
+def _size(seen: StepFacts) -> int | None:
     words = seen.facts.get("shm", "").split()
     return int(words[0]) * int(words[1]) if len(words) == 2 and all(map(str.isdigit, words)) else None
 
@@ -514,5 +514,5 @@ def leftovers(names_before: tuple[str, ...], live_jobs: Collection[int]) -> Judg
             yield Finding(name, f"job {job} is over", "removed with its job")
 
 
-def _step_finding(part: str, seen: Seen) -> Finding:
+def _step_finding(part: str, seen: StepFacts) -> Finding:
     return Finding(part, seen.problem, "the step starts")

@@ -1,4 +1,4 @@
-"""What tasks outside and inside of a container have told of a node. Pure."""
+"""Facts that tasks outside and inside of a container reported. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ RANKS_PER_NODE = 2
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What the tasks of one step told on one node; `problem` says why they told nothing.
+class StepFacts:
+    """Facts of the tasks of one step on one node; `problem`: why there are none.
 
-    `unsaved`: why the container could not be saved when its tasks had ended.
+    `unsaved`: why the container could not be saved after its tasks ended.
     """
 
     tasks: tuple[Mapping[str, str], ...] = ()
@@ -30,18 +30,18 @@ class Seen:
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """What the first task told."""
+        """The facts of the first task."""
         return self.tasks[0] if self.tasks else {}
 
 
 @dataclass(frozen=True)
-class Found:
-    """Everything about one node. Steps that never ran there have no entry in `seen`."""
+class ContainerFacts:
+    """Facts of one node. Steps that did not run there have no entry in `seen`."""
 
     node: str
     config: ContainerConfig
     imports: tuple[ImageImport, ...]
-    seen: Mapping[str, Seen] = field(default_factory=dict)
+    seen: Mapping[str, StepFacts] = field(default_factory=dict)
     gpus: int = 0
     override: str = ""
     token: str = ""
@@ -49,9 +49,9 @@ class Found:
     saved_removed: str = ""
     nodes_of_job: tuple[str, ...] = ()
 
-    def step(self, name: str) -> Seen:
-        """Return what a step told."""
-        return self.seen.get(name, Seen(problem="the step was not run on this node"))
+    def step(self, name: str) -> StepFacts:
+        """Return the facts of a step."""
+        return self.seen.get(name, StepFacts(problem="the step was not run on this node"))
 
     @property
     def main(self) -> ImageImport:
@@ -60,7 +60,7 @@ class Found:
 
     @property
     def contained(self) -> bool | None:
-        """Whether the tasks ran in a container; None where there is nothing to tell it from."""
+        """Whether the tasks ran in a container; None if a step reported nothing."""
         inside, outside = self.step("plain").facts, self.step("outside").facts
         if not inside or not outside:
             return None

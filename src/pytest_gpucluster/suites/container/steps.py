@@ -1,7 +1,7 @@
-"""What a handful of steps show of containers on every node, for many checks at once.
+"""Steps whose tasks report facts about containers on every node, for many checks.
 
-One step outside, then steps that re-use one imported container with different options; each task tells what it sees.
-Nothing is written where a task is found to run outside of a container.
+One step outside, then steps that re-use one imported container with different options. Nothing is written if a task
+runs outside of a container.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pytest_gpucluster.suites.container.facts import (
     MOUNTED_RO,
     PASSED,
     RANKS_PER_NODE,
-    Found,
-    Seen,
+    ContainerFacts,
+    StepFacts,
     read_facts,
 )
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.framework_config import ContainerConfig
 
 TORCH = "gpucluster"
-# an image sets these for itself; what Slurm or Pyxis set is no rule of the image
-_NO_EXAMPLE = (
+# variables that a step cannot override for a test: the image, Slurm or Pyxis need their values
+_NOT_OVERRIDDEN = (
     "PATH",
     "HOME",
     "LD_LIBRARY_PATH",
@@ -51,8 +51,8 @@ _NO_EXAMPLE = (
 
 
 @dataclass
-class ContainerExam:
-    """Runs the steps on `nodes` of one allocation. `gpus`: GPUs a node that a step may ask for."""
+class ContainerSteps:
+    """Runs the steps on `nodes` of one allocation. `gpus`: GPUs per node that a step may request."""
 
     slurm: Slurm
     allocation: Allocation
@@ -65,26 +65,26 @@ class ContainerExam:
     nonce: str = field(default_factory=lambda: secrets.token_hex(6))
 
     @cached_property
-    def found(self) -> dict[str, Found]:
-        """Everything, by node; the steps run once."""
+    def found(self) -> dict[str, ContainerFacts]:
+        """{node: facts}; the steps run once."""
         imports = tuple(
             self.containers.ensure(image, self.nodes) for image in (self.image, *self.config.images)
         )
         self.commands += [imported.command for imported in imports if imported.command]
-        self._seen: dict[str, dict[str, Seen]] = {node: {} for node in self.nodes}
-        self._step("outside", self.nodes, None, "tell")
+        self._seen: dict[str, dict[str, StepFacts]] = {node: {} for node in self.nodes}
+        self._step("outside", self.nodes, None, "none")
         try:
             self._prepare()
-            override = self._look(imports[0])
+            override = self._run_defaults(imports[0])
             inside = self._inside()
-            self._change(imports[0], inside, override)
+            self._run_with_options(imports[0], inside, override)
             removed = self._save(imports[0], inside)
             self._ranks(imports[0], inside)
             back = self._read_back(inside)
         finally:
-            self._tidy()
+            self._clean_up()
         return {
-            node: Found(
+            node: ContainerFacts(
                 node,
                 self.config,
                 imports,
@@ -101,8 +101,8 @@ class ContainerExam:
 
     # -- the steps ----------------------------------------------------------------------------------------------
 
-    def _look(self, imported: ImageImport) -> dict[str, str]:
-        """Look around with every default, then at the image's environment; return a variable of it for each node."""
+    def _run_defaults(self, imported: ImageImport) -> dict[str, str]:
+        """Run the steps with default options; return {node: a variable of the image's environment}."""
         nodes = tuple(node for node in self.nodes if node in imported.nodes)
         self._step("plain", nodes, self._reuse(imported), "environment", {"GPUCLUSTER_PASSED": PASSED})
         override = {}
@@ -112,81 +112,83 @@ class ContainerExam:
                 for key in self._seen[node]["plain"].facts
                 if key.startswith("image.")
             ]
-            override[node] = next((name for name in names if name not in _NO_EXAMPLE), "")
-        self._step("readonly", self._inside(), self._reuse(imported), "look", self._override(override))
+            override[node] = next((name for name in names if name not in _NOT_OVERRIDDEN), "")
+        self._step("readonly", self._inside(), self._reuse(imported), "try_write", self._override(override))
         if self.gpus:
             outside = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
-            self._step("gpus", self._inside(), self._reuse(imported), "look", outside)
+            self._step("gpus", self._inside(), self._reuse(imported), "try_write", outside)
         return override
 
-    def _change(self, imported: ImageImport, nodes: tuple[str, ...], override: Mapping[str, str]) -> None:
-        """Turn every option over: root, home, user and a variable of the image; the entrypoint; mounts and workdir."""
+    def _run_with_options(
+        self, imported: ImageImport, nodes: tuple[str, ...], override: Mapping[str, str]
+    ) -> None:
+        """Run with the opposite of each default: root, home, user, a variable; then with entrypoint, mounts, workdir."""
         names = tuple({name for name in override.values() if name})
         turned = self._reuse(imported, mount_home=True, remap_root=True, writable=True, env=names)
-        # it empties /etc/rc.local, which a step without entrypoint leaves behind, and which keeps a later one from it
+        # it empties /etc/rc.local, which a step without entrypoint leaves and which disables the entrypoint of later steps
         self._step("turned", nodes, turned, "write", self._override(override))
-        self._step("entrypoint", nodes, self._reuse(imported, entrypoint=True), "tell")
-        own = (f"{self._folder}:{MOUNTED}", f"{self._folder}:{MOUNTED_RO}:ro")
-        mounted = self._reuse(imported, mounts=(*own, *self.config.mounts), workdir=MOUNTED)
-        self._step("mounts", nodes, mounted, "tell")
+        self._step("entrypoint", nodes, self._reuse(imported, entrypoint=True), "none")
+        mounts = (f"{self._folder}:{MOUNTED}", f"{self._folder}:{MOUNTED_RO}:ro", *self.config.mounts)
+        mounted = self._reuse(imported, mounts=mounts, workdir=MOUNTED)
+        self._step("mounts", nodes, mounted, "none")
 
     def _save(self, imported: ImageImport, nodes: tuple[str, ...]) -> dict[str, str]:
-        """Turn the options back and save the container; then start the saved image, and remove it."""
+        """Save the container with the defaults, start the saved image, and remove it; return {node: problem}."""
         name = f"{imported.name}-{self.nonce}"
-        # Pyxis takes one path for all nodes: where they share the folder, each has its turn
+        # Pyxis has one path for all nodes: if they share the folder, they save one after the other
         for group in [(node,) for node in nodes] if self._folder_is_shared(nodes) else [nodes]:
             saved = f"{self._folder}/saved-{'-'.join(group)[:100]}.sqsh" if self.config.save else None
             back = self._reuse(
                 imported, mount_home=False, remap_root=False, entrypoint=False, writable=False, save=saved
             )
-            self._step("back", group, back, "look")
-            kept = tuple(
+            self._step("back", group, back, "try_write")
+            saved_on = tuple(
                 node
                 for node in group
                 if not self._seen[node]["back"].problem and not self._seen[node]["back"].unsaved
             )
             if saved:
-                self._step("saved", kept, PyxisOptions(image=saved, name=name), "look")
+                self._step("saved", saved_on, PyxisOptions(image=saved, name=name), "try_write")
         if not self.config.save:
             return {}
-        kept = tuple(
+        started = tuple(
             node for node in nodes if "saved" in self._seen[node] and not self._seen[node]["saved"].problem
         )
-        there = {
+        listed = {
             node: None if names is None else enroot.enroot_names(names, name)
-            for node, names in self.containers.listed(kept).items()
+            for node, names in self.containers.listed(started).items()
         }
-        problems = self.containers.remove(name, kept)
-        left = self.containers.listed(kept)
+        problems = self.containers.remove(name, started)
+        left = self.containers.listed(started)
         removed = {}
-        for node in kept:
-            if there.get(node) is None:
+        for node in started:
+            if listed.get(node) is None:
                 removed[node] = enroot.UNKNOWN
-            elif not there[node]:
+            elif not listed[node]:
                 removed[node] = "enroot list did not show it"
             elif problems.get(node) or enroot.enroot_names(left.get(node) or (), name):
-                removed[node] = problems.get(node) or "enroot list shows it still"
+                removed[node] = problems.get(node) or "enroot list still shows it"
         return removed
 
     def _ranks(self, imported: ImageImport, nodes: tuple[str, ...]) -> None:
         pyxis = self._reuse(imported, env=("PYTORCH_VERSION",), writable=True)
-        self._step("ranks", nodes, pyxis, "forget", {"PYTORCH_VERSION": TORCH}, tasks=RANKS_PER_NODE)
+        self._step("ranks", nodes, pyxis, "remove", {"PYTORCH_VERSION": TORCH}, tasks=RANKS_PER_NODE)
 
-    # -- how a step is run and read -----------------------------------------------------------------------------
+    # -- one step -----------------------------------------------------------------------------------------------
 
     def _reuse(self, imported: ImageImport, **options: object) -> PyxisOptions:
-        # no_exec: a step of a parallel run in the same container must not lend us its namespaces
+        # no_exec: do not join the namespaces of a parallel run in the same container
         return PyxisOptions(name=f"{imported.name}:no_exec", **options)  # type: ignore[arg-type]
 
     def _override(self, override: Mapping[str, str]) -> dict[str, str]:
         return {name: HOST_VALUE for name in override.values() if name}
 
-    def _step(  # private; the first four are in every call
+    def _step(
         self,
         name: str,
         nodes: Sequence[str],
         pyxis: PyxisOptions | None,
-        act: str,
+        action: str,
         exports: Mapping[str, str] | None = None,
         tasks: int = 1,
     ) -> None:
@@ -199,24 +201,26 @@ class ContainerExam:
         )
         outside = {
             "GPUCLUSTER_HOME": next(homes, ""),
-            "GPUCLUSTER_ASKED": " ".join([*(exports or ()), *filter(None, [self.config.entrypoint_sets])]),
+            "GPUCLUSTER_VARIABLES": " ".join(
+                [*(exports or ()), *filter(None, [self.config.entrypoint_sets])]
+            ),
             **(exports or {}),
         }
         words = ",".join(f"{key}={value}" for key, value in outside.items())
         script = source_of(__file__, "payload.sh")
         request = StepRequest(
-            argv=("sh", "-c", script, "sh", act, self.nonce),
+            argv=("sh", "-c", script, "sh", action, self.nonce),
             nodes=tuple(nodes),
             ntasks_per_node=tasks,
             gpus_per_node=self.gpus or None,
             pyxis=pyxis,
-            # not as `env` of the step: that would make Pyxis prefer them to the image's
+            # not as `env` of the step, which overrides the image's variables
             extra_args=(f"--export=ALL,{words}",),
             timeout=self.config.deadline,
         )
         result, problem = self._run(request)
         for node in nodes:
-            self._seen[node][name] = _seen(result, node, problem, self.nonce)
+            self._seen[node][name] = _facts_of(result, node, problem, self.nonce)
 
     def _run(self, request: StepRequest) -> tuple[StepResult, str]:
         try:
@@ -232,10 +236,12 @@ class ContainerExam:
         return result, problem
 
     def _inside(self) -> tuple[str, ...]:
-        """Return the nodes whose tasks were seen to run in a container: only there anything may be written."""
-        return tuple(node for node in self.nodes if Found(node, self.config, (), self._seen[node]).contained)
+        """Return the nodes whose tasks ran in a container: only there a step may write."""
+        return tuple(
+            node for node in self.nodes if ContainerFacts(node, self.config, (), self._seen[node]).contained
+        )
 
-    # -- what the nodes are asked besides -----------------------------------------------------------------------
+    # -- commands outside of steps ------------------------------------------------------------------------------
 
     @property
     def _folder(self) -> str:
@@ -254,34 +260,32 @@ class ContainerExam:
     def _folder_is_shared(self, nodes: Sequence[str]) -> bool:
         if not self.config.save or len(nodes) == 1:
             return False
-        told = self.containers.ask(f"ls {shlex.quote(self._folder)}", nodes)
-        return any(
-            sum(name.startswith("node-") for name in answer.out.split()) > 1 for answer in told.values()
-        )
+        answers = self.containers.ask(f"ls {shlex.quote(self._folder)}", nodes).values()
+        return any(sum(name.startswith("node-") for name in answer.out.split()) > 1 for answer in answers)
 
     def _read_back(self, nodes: Sequence[str]) -> dict[str, bool]:
         path = f'{shlex.quote(self._folder)}/from-"$SLURMD_NODENAME"'
         answers = self.containers.ask(f"cat {path}", nodes)
         return {node: answer.out.strip() == self.nonce for node, answer in answers.items()}
 
-    def _tidy(self) -> None:
+    def _clean_up(self) -> None:
         self.containers.ask(
             f'rm -rf {shlex.quote(self._folder)} "$HOME/.gpucluster-{self.nonce}"', self.nodes
         )
 
 
-def _ended(rc: int) -> str:
+def _exit_text(rc: int) -> str:
     meaning = explain_exit(rc)
     return f"exit status {rc}" + (f": {meaning}" if meaning else "")
 
 
-def _seen(result: StepResult, node: str, problem: str, nonce: str) -> Seen:
+def _facts_of(result: StepResult, node: str, problem: str, nonce: str) -> StepFacts:
     tasks = result.of_node(node)
-    told = tuple(facts for task in tasks if (facts := read_facts(task.stdout)).get("end") == nonce)
-    if told and len(told) == len(tasks):
-        # Pyxis saves when the task has ended: a failure shows in its words alone
+    complete = tuple(facts for task in tasks if (facts := read_facts(task.stdout)).get("end") == nonce)
+    if complete and len(complete) == len(tasks):
+        # Pyxis saves after the end of the task: only its messages show a failure
         unsaved = why_failed(result, node) if NOT_SAVED in messages_of(result, node) else ""
-        return Seen(told, seconds=result.seconds, unsaved=unsaved)
-    ended = next((_ended(task.rc) for task in tasks if task.rc), "it told nothing")
+        return StepFacts(complete, seconds=result.seconds, unsaved=unsaved)
+    ended = next((_exit_text(task.rc) for task in tasks if task.rc), "its tasks printed no facts")
     last = next((task.stderr.strip().splitlines()[-1] for task in tasks if task.stderr.strip()), "")
-    return Seen((), why_failed(result, node) or problem or last or ended, result.seconds)
+    return StepFacts((), why_failed(result, node) or problem or last or ended, result.seconds)

@@ -15,7 +15,7 @@ from pytest_gpucluster.kit import enroot
 from pytest_gpucluster.kit.containers import NamedContainers
 from pytest_gpucluster.suite import checks_as_tests, probed
 from pytest_gpucluster.suites.container import checks
-from pytest_gpucluster.suites.container.steps import ContainerExam
+from pytest_gpucluster.suites.container.steps import ContainerSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.enroot import Pyxis
     from pytest_gpucluster.kit.framework_config import ContainerConfig
     from pytest_gpucluster.plugin.session import ClusterSession, Node
-    from pytest_gpucluster.suites.container.facts import Found
+    from pytest_gpucluster.suites.container.facts import ContainerFacts
 
 pytestmark = [pytest.mark.container, pytest.mark.usefixtures("claim")]
 
@@ -64,7 +64,7 @@ def all_found(
     allocation: Allocation,  # not applicable without a scheduler
     claim: ContainerConfig,
     say: Callable[[str], None],
-) -> Iterator[dict[str, Found]]:
+) -> Iterator[dict[str, ContainerFacts]]:
     """Everything that the steps have shown, by node; what they imported is removed at the end."""
     session = gpucluster_session
     environment = session.cluster.environments.get(claim.environment or "")
@@ -73,7 +73,7 @@ def all_found(
         raise ConfigError(
             f"cluster {session.cluster.name}: the cluster file lacks container.image: a .sqsh path or a registry image"
         )
-    told: dict[str, Found] = {}
+    told: dict[str, ContainerFacts] = {}
     stores = []
     for held in session.allocations:
         nodes = session.without_problem(held.nodes)[: claim.nodes]
@@ -84,7 +84,7 @@ def all_found(
         )
         stores.append(store)
         try:
-            told |= ContainerExam(held.slurm, held, store, claim, image, nodes, gpus).found if nodes else {}
+            told |= ContainerSteps(held.slurm, held, store, claim, image, nodes, gpus).found if nodes else {}
         except BaseException:
             store.close()
             raise
@@ -94,7 +94,7 @@ def all_found(
 
 
 @pytest.fixture
-def found(all_found: dict[str, Found], node: Node) -> Found:
+def found(all_found: dict[str, ContainerFacts], node: Node) -> ContainerFacts:
     """What the steps have shown of this node."""
     if node.name not in all_found:
         pytest.skip("not applicable: container.nodes leaves this node out")
@@ -112,7 +112,7 @@ def live_jobs(gpucluster_session: ClusterSession, allocation: Allocation) -> set
 
 
 @pytest.fixture(scope="session")
-def usual_release(all_found: dict[str, Found]) -> Norm[str]:
+def usual_release(all_found: dict[str, ContainerFacts]) -> Norm[str]:
     """The os-release in the containers of most nodes."""
     told = (
         (node, one.step("plain").facts.get("release", "")) for node, one in all_found.items() if one.contained

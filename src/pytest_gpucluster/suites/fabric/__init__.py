@@ -5,5 +5,5 @@ from pytest_gpucluster.core.registry import Suite
 SUITE = Suite(
     __name__,
     order=4,
-    markers=("fabric: peer memory, InfiniBand and the way from GPU to NIC",),
+    markers=("fabric: peer memory, InfiniBand and the path from GPU to NIC",),
 )

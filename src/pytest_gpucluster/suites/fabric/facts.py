@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # Width in bits as the kernel reads them (PortCounters of IBTA's PMA; drivers/infiniband/core/sysfs.c, PORT_PMA_ATTR);
-# at its maximum a counter stays there until somebody clears it
+# at its maximum a counter stops until it is cleared
 COUNTERS = {
     "symbol_error": 16,
     "link_error_recovery": 8,
@@ -78,14 +78,14 @@ class Port:
 
 @dataclass(frozen=True)
 class Adapters:
-    """All ports of a node, and for how long the node is up (seconds)."""
+    """All ports of a node, and the uptime of the node in seconds."""
 
     ports: tuple[Port, ...]
     uptime: float | None
 
 
 def parse_adapters(answer: Answer) -> Adapters:
-    """Read the ports; none is a fact, an answer without its end is not."""
+    """Return the ports, also none; ProbeError if the end of the answer is missing."""
     lines = answer.out.splitlines()
     if "end" not in lines or answer.truncated:
         raise ProbeError("/sys/class/infiniband: the answer ended early")
@@ -155,7 +155,7 @@ def _active_mtus(lines: list[str]) -> dict[tuple[str, int], int]:
 
 @dataclass(frozen=True)
 class PeerMemory:
-    """What decides on GPUDirect RDMA: loaded modules, the NVIDIA driver's own line, the kernel's release."""
+    """Conditions of GPUDirect RDMA: loaded modules, the line of the NVIDIA driver, the kernel's release."""
 
     modules: frozenset[str]
     driver: str | None
@@ -163,12 +163,12 @@ class PeerMemory:
 
     @property
     def open_modules(self) -> bool | None:
-        """Whether the driver is of the open kernel modules (they exist since R515); None where that is unknown."""
+        """Whether the driver has the open kernel modules (since R515); None if unknown."""
         return "Open Kernel Module" in self.driver if self.driver else None
 
 
 def parse_peer_memory(answer: Answer) -> PeerMemory:
-    """Read the answer; NotAvailable where neither /proc/modules nor lsmod could be read."""
+    """Read the answer; NotAvailable if neither /proc/modules nor lsmod could be read."""
     lines = [line.strip() for line in answer.out.splitlines()]
     kernel = next((line.split()[1] for line in lines if re.match(r"kernel \d", line)), None)
     driver = next(
@@ -183,7 +183,7 @@ def parse_peer_memory(answer: Answer) -> PeerMemory:
 
 @dataclass(frozen=True)
 class Interfaces:
-    """Names in /sys/class/net and /sys/class/infiniband; IPv4 addresses by name, None where `ip` is absent."""
+    """Names in /sys/class/net and /sys/class/infiniband; IPv4 addresses by name, None if `ip` is absent."""
 
     names: frozenset[str]
     devices: frozenset[str]
@@ -191,7 +191,7 @@ class Interfaces:
 
 
 def parse_interfaces(answer: Answer) -> Interfaces:
-    """Read the listing; NotAvailable where /sys/class/net could not be listed (it always has lo)."""
+    """Read the listing; NotAvailable if /sys/class/net could not be listed (it always has lo)."""
     rows = [line.split() for line in answer.out.splitlines()]
     names = frozenset(row[1] for row in rows if row[:1] == ["net"] and row[1:])
     devices = frozenset(row[1] for row in rows if row[:1] == ["hca"] and row[1:])
@@ -222,7 +222,7 @@ class GidPort:
 
 
 def parse_gids(answer: Answer) -> tuple[GidPort, ...]:
-    """Read the GID types of all ports; none is a fact, an answer without its end is not."""
+    """Return the GID types of all ports, also none; ProbeError if the end of the answer is missing."""
     lines = answer.out.splitlines()
     if "end" not in lines or answer.truncated:
         raise ProbeError("/sys/class/infiniband/*/ports/*/gid_attrs: the answer ended early")
@@ -240,15 +240,15 @@ def parse_gids(answer: Answer) -> tuple[GidPort, ...]:
     return tuple(GidPort(*port) for port in found)
 
 
-# --- what stands between GPU and adapter -------------------------------------------------------------------------
+# --- the path between GPU and adapter ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Iommu:
-    """The kernel's command line, the IOMMUs that it drives, and {device: type of its domain}.
+    """The kernel's command line, its active IOMMUs, and {device: type of its domain}.
 
     A device is mlx5_0 or the PCI address of a GPU; types are those of /sys/kernel/iommu_groups/N/type: `identity`
-    passes through, `DMA` and `DMA-FQ` translate.
+    does not translate addresses, `DMA` and `DMA-FQ` do.
     """
 
     cmdline: tuple[str, ...]
@@ -275,8 +275,8 @@ def parse_iommu(answer: Answer) -> Iommu:
 class Acs:
     """PCIe devices that have Access Control Services, and those of them that redirect requests (ReqRedir+).
 
-    `switches` are downstream ports of PCIe switches, where traffic of an adapter and a GPU turns round; `others` are
-    root ports, devices of another kind, and switches that let translated requests pass (DirectTrans+, for ATS).
+    `switches` are downstream ports of PCIe switches, which forward traffic between an adapter and a GPU; `others` are
+    root ports, other devices, and switches that forward translated requests (DirectTrans+, for ATS).
     """
 
     devices: int
@@ -306,7 +306,7 @@ def parse_acs(answer: Answer) -> Acs:
 
 
 ADAPTERS = Probe("network adapters", _ADAPTERS, parse_adapters, by_hand="ibstat; ls /sys/class/infiniband")
-# The same question once more, late in the run: the channel remembers answers by the command's text
+# The same command late in the run; the different text avoids the channel's cache
 ADAPTERS_LATER = replace(
     ADAPTERS,
     name="network adapters, later",
@@ -327,7 +327,7 @@ INTERFACES = Probe(
     parse_interfaces,
     by_hand="ip -o addr; ls /sys/class/infiniband",
 )
-# reading an unused index is an error of the kernel (EINVAL), which grep passes over
+# reading an unused index is an error of the kernel (EINVAL), which grep ignores
 GIDS = Probe(
     "GID types",
     "d=/sys/class/infiniband; for a in $(ls $d 2>/dev/null); do for p in $(ls $d/$a/ports 2>/dev/null); do "
@@ -343,7 +343,7 @@ IOMMU = Probe(
     parse_iommu,
     by_hand="cat /proc/cmdline; ls /sys/class/iommu; grep . /sys/class/infiniband/*/device/iommu_group/type",
 )
-# 'Express (v2) Downstream Port' comes before 'ACSCtl:': extended capabilities stand behind the others
+# 'Express (v2) Downstream Port' precedes 'ACSCtl:': extended capabilities follow the others
 ACS = Probe(
     "PCIe access control",
     'lspci -vvv | awk \'/^[0-9a-f]/{d=$1;k="unknown";n++} /Express .*Downstream Port/{k="downstream"} '

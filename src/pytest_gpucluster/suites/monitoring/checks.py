@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
-    from pytest_gpucluster.suites.monitoring.facts import Alert, Monitored, Service, Target
+    from pytest_gpucluster.suites.monitoring.facts import Alert, MonitoringFacts, Service, Target
 
 HINT = "systemctl status prometheus-node-exporter; the exporter's container; the firewall between Prometheus and node"
 
@@ -22,7 +22,7 @@ HINT = "systemctl status prometheus-node-exporter; the exporter's container; the
     hint="systemctl status prometheus (DeepOps: docker.prometheus); `monitoring.prometheus` of the cluster file",
     action=Action.MONITOR,
 )
-def prometheus(seen: Monitored, claim: MonitoringConfig) -> Judgement:
+def prometheus(seen: MonitoringFacts, claim: MonitoringConfig) -> Judgement:
     """Prometheus answers, calls itself healthy, and is the claimed version."""
     yield from _service(seen.prometheus, claim.prometheus_version)
     for what, problem in (("targets", seen.targets_problem), ("alerts", seen.alerts_problem)):
@@ -38,7 +38,7 @@ def prometheus(seen: Monitored, claim: MonitoringConfig) -> Judgement:
     hint="systemctl status grafana-server (DeepOps: docker.grafana); `monitoring.grafana` of the cluster file",
     action=Action.MONITOR,
 )
-def grafana(seen: Monitored, claim: MonitoringConfig) -> Judgement:
+def grafana(seen: MonitoringFacts, claim: MonitoringConfig) -> Judgement:
     """Grafana answers, its database is well, and it is the claimed version."""
     if seen.grafana is None:
         yield NotApplicable("the cluster file says that there is no Grafana")
@@ -52,7 +52,7 @@ def grafana(seen: Monitored, claim: MonitoringConfig) -> Judgement:
     hint="systemctl status of the exporter (DeepOps: docker.slurm-exporter); scrape_configs of Prometheus",
     action=Action.MONITOR,
 )
-def exporters(seen: Monitored, claim: MonitoringConfig) -> Judgement:
+def exporters(seen: MonitoringFacts, claim: MonitoringConfig) -> Judgement:
     """What is exported once for the whole cluster is a target and up."""
     if not claim.cluster_exporters:
         yield NotApplicable("the cluster file names no monitoring.cluster_exporters")
@@ -81,7 +81,7 @@ def _service(service: Service, version: str | None) -> Judgement:
     hint="/alerts of Prometheus; `monitoring.ignored_alerts` of the cluster file",
     action=Action.MONITOR,
 )
-def cluster_alerts(seen: Monitored, claim: MonitoringConfig) -> Judgement:
+def cluster_alerts(seen: MonitoringFacts, claim: MonitoringConfig) -> Judgement:
     """No alert fires that is about none of the nodes."""
     return _firing(seen, "", claim)
 
@@ -92,7 +92,7 @@ def cluster_alerts(seen: Monitored, claim: MonitoringConfig) -> Judgement:
     hint="add the node to scrape_configs or the endpoint files of Prometheus (DeepOps: group slurm-node)",
     action=Action.MONITOR,
 )
-def target(seen: Monitored, node_name: str, node_exporters: Mapping[str, int]) -> Judgement:
+def target(seen: MonitoringFacts, node_name: str, node_exporters: Mapping[str, int]) -> Judgement:
     """Every exporter of the node is a target of Prometheus."""
     if seen.targets_problem:
         yield NotChecked(seen.targets_problem)
@@ -116,7 +116,7 @@ def target(seen: Monitored, node_name: str, node_exporters: Mapping[str, int]) -
     hint=HINT,
     action=Action.MONITOR,
 )
-def up(seen: Monitored, node_name: str) -> Judgement:
+def up(seen: MonitoringFacts, node_name: str) -> Judgement:
     """Every target on the node is up."""
     found = seen.targets.get(node_name, ())
     if not found:
@@ -124,14 +124,14 @@ def up(seen: Monitored, node_name: str) -> Judgement:
     yield from _down(found, seen)
 
 
-def _unscraped(one: Target, seen: Monitored) -> NotChecked:
+def _unscraped(one: Target, seen: MonitoringFacts) -> NotChecked:
     wait = (seen.began or 0.0) + 2 * one.interval - seen.now
     return NotChecked(
         f"job {one.job}, {one.url}: not scraped yet, Prometheus has only just begun: run again in {wait:.0f} s"
     )
 
 
-def _down(targets: Iterable[Target], seen: Monitored) -> Judgement:
+def _down(targets: Iterable[Target], seen: MonitoringFacts) -> Judgement:
     for one in targets:
         if seen.awaits(one):
             yield _unscraped(one, seen)
@@ -146,7 +146,7 @@ def _down(targets: Iterable[Target], seen: Monitored) -> Judgement:
     hint="the log of Prometheus; /targets of its pages; scrape_interval",
     action=Action.MONITOR,
 )
-def scrape_age(seen: Monitored, node_name: str, claim: MonitoringConfig) -> Judgement:
+def scrape_age(seen: MonitoringFacts, node_name: str, claim: MonitoringConfig) -> Judgement:
     """Every target on the node was scraped lately, by Prometheus' own clock."""
     found = seen.targets.get(node_name, ())
     if not found:
@@ -172,12 +172,12 @@ def scrape_age(seen: Monitored, node_name: str, claim: MonitoringConfig) -> Judg
     hint="/alerts of Prometheus; `monitoring.ignored_alerts` of the cluster file",
     action=Action.MONITOR,
 )
-def alerts(seen: Monitored, node_name: str, claim: MonitoringConfig) -> Judgement:
+def alerts(seen: MonitoringFacts, node_name: str, claim: MonitoringConfig) -> Judgement:
     """No alert fires about the node."""
     return _firing(seen, node_name, claim)
 
 
-def _firing(seen: Monitored, node: str, claim: MonitoringConfig) -> Judgement:
+def _firing(seen: MonitoringFacts, node: str, claim: MonitoringConfig) -> Judgement:
     """Judge the alerts about a node; those about none of the nodes where it is ''."""
     if not claim.alerts:
         yield NotApplicable("the cluster file says monitoring.alerts: false")

@@ -1,4 +1,4 @@
-"""What a cluster file claims of its monitoring. The defaults are those of a DeepOps Slurm installation."""
+"""The section `monitoring` of a cluster file. The defaults are those of a DeepOps Slurm installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of Prometheus' and Grafana's HTTP interfaces -> facts. Pure.
+"""Facts from the HTTP interfaces of Prometheus and Grafana. Pure.
 
 Formats: https://prometheus.io/docs/prometheus/latest/querying/api/ (targets, alerts, buildinfo), which 2.x and 3.x
 share, and https://grafana.com/docs/grafana/latest/developers/http_api/other/#health-api.
@@ -26,7 +26,7 @@ RUNTIME = "/api/v1/status/runtimeinfo"
 HEALTHY = "/-/healthy"
 GRAFANA_HEALTH = "/api/health"
 SCRAPE_INTERVAL = (
-    60.0  # seconds; the default of global.scrape_interval, for a Prometheus before 2.28, which tells none
+    60.0  # seconds; default of global.scrape_interval; before 2.28 Prometheus does not report it
 )
 NODE_LABELS = ("node", "nodename", "hostname", "host", "Hostname")  # Hostname: dcgm-exporter's own
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)")  # RFC 3339
@@ -37,7 +37,7 @@ _DURATION = re.compile(r"(?:\d{1,12}(?:ms|[ywdhms]))+")
 
 @dataclass(frozen=True)
 class Target:
-    """One thing that Prometheus scrapes. `last_scrape` is Unix time, None where it never was scraped."""
+    """One target of Prometheus. `last_scrape` is Unix time, None if it was never scraped."""
 
     job: str
     url: str
@@ -46,13 +46,13 @@ class Target:
     last_error: str = ""
     last_scrape: float | None = None
     hosts: tuple[str, ...] = ()
-    """What may name its node, the surest first: labels, instance, address."""
+    """Possible names of its node, the most reliable first: labels, instance, address."""
     interval: float = SCRAPE_INTERVAL
-    """Seconds from scrape to scrape; the first comes within one, and has ended within two."""
+    """Seconds between scrapes; the first begins within one interval and ends within two."""
 
     @property
     def unscraped(self) -> bool:
-        """Prometheus has not come to it yet: it is neither up nor down."""
+        """Whether Prometheus has not scraped it yet: it is neither up nor down."""
         return self.health == "unknown" and self.last_scrape is None
 
 
@@ -69,7 +69,7 @@ class Alert:
 
 @dataclass(frozen=True)
 class Service:
-    """Prometheus or Grafana. `problem`: why it is not well, '' where it is."""
+    """Prometheus or Grafana. `problem`: why it does not work, '' if it does."""
 
     name: str
     url: str
@@ -78,10 +78,10 @@ class Service:
 
 
 @dataclass(frozen=True)
-class Monitored:
-    """What the monitoring says. A `..._problem` tells why there are no facts of that kind.
+class MonitoringFacts:
+    """Facts of the monitoring. A `..._problem` is the reason if there are no facts of that kind.
 
-    `targets` and `alerts` are by node; '' holds those of no node of the cluster file. `now` is Prometheus' clock.
+    `targets` and `alerts` are by node; '' has those of no node of the cluster file. `now` is the clock of Prometheus.
     """
 
     prometheus: Service
@@ -92,15 +92,15 @@ class Monitored:
     alerts_problem: str = ""
     now: float = 0.0
     began: float | None = None
-    """When Prometheus started or last read its configuration; None: it was not asked, or does not tell."""
+    """When Prometheus started or last read its configuration; None if unknown."""
 
     def awaits(self, target: Target) -> bool:
-        """Tell whether a target was not scraped yet because Prometheus has only just begun."""
+        """Return whether a target was not scraped yet because Prometheus has just started."""
         return target.unscraped and self.began is not None and self.now < self.began + 2 * target.interval
 
 
 def read_targets(body: bytes) -> tuple[Target, ...]:
-    """Return the active targets; ProbeError where the answer is none of Prometheus'."""
+    """Return the active targets; ProbeError if the answer has another form."""
     found = _data(body, "targets").get("activeTargets")
     if not isinstance(found, list):
         raise ProbeError("targets: the answer has no activeTargets")
@@ -130,28 +130,27 @@ def _target(one: Mapping[str, Any]) -> Target:
     )
 
 
-def _interval(told: object) -> float:
-    """Read Prometheus' duration, as 1m30s or 500ms; the default where it tells none."""
-    if told is None:
+def _interval(value: object) -> float:
+    """Read a duration of Prometheus like 1m30s or 500ms; None is the default interval."""
+    if value is None:
         return SCRAPE_INTERVAL
-    parts = _DURATION.fullmatch(str(told))
-    if not parts:
-        raise ValueError(f"no duration: {told!r}")
-    return sum(int(number) * _SECONDS[unit] for number, unit in _PART.findall(str(told)))
+    if not _DURATION.fullmatch(str(value)):
+        raise ValueError(f"no duration: {value!r}")
+    return sum(int(number) * _SECONDS[unit] for number, unit in _PART.findall(str(value)))
 
 
 def read_began(body: bytes) -> float:
     """Return when Prometheus started or last read its configuration, whichever was later, as Unix time."""
-    told = _data(body, "runtimeinfo")
+    data = _data(body, "runtimeinfo")
     try:
-        times = [read_time(str(told[key])) for key in ("startTime", "lastConfigTime")]
+        times = [read_time(str(data[key])) for key in ("startTime", "lastConfigTime")]
     except (KeyError, ValueError) as error:
         raise ProbeError(f"runtimeinfo: a time is not understood ({error!r})") from error
     return max((time for time in times if time is not None), default=0.0)
 
 
 def read_alerts(body: bytes) -> tuple[Alert, ...]:
-    """Return the pending and firing alerts; ProbeError where the answer is none of Prometheus'."""
+    """Return the pending and firing alerts; ProbeError if the answer has another form."""
     found = _data(body, "alerts").get("alerts")
     if not isinstance(found, list):
         raise ProbeError("alerts: the answer has no alerts")
@@ -181,23 +180,19 @@ def read_version(body: bytes) -> str:
 
 
 def read_grafana(body: bytes) -> tuple[str, str]:
-    """Return Grafana's version and the state of its database, 'ok' where it is well."""
-    told = _json(body, "Grafana's health")
-    if not isinstance(told, dict) or "database" not in told:
-        raise ProbeError("Grafana's health: the answer says nothing of the database")
-    return str(told.get("version", "")), str(told["database"])
+    """Return Grafana's version and the state of its database, 'ok' if it works."""
+    answer = _json(body, "Grafana's health")
+    if not isinstance(answer, dict) or "database" not in answer:
+        raise ProbeError("Grafana's health: the answer has no state of the database")
+    return str(answer.get("version", "")), str(answer["database"])
 
 
 def _data(body: bytes, what: str) -> dict[str, Any]:
-    told = _json(body, what)
-    if (
-        not isinstance(told, dict)
-        or told.get("status") != "success"
-        or not isinstance(told.get("data"), dict)
-    ):
-        said = told.get("error") if isinstance(told, dict) else None
-        raise ProbeError(f"{what}: Prometheus answers {said or 'something else than its documented form'}")
-    data: dict[str, Any] = told["data"]
+    answer = _json(body, what)
+    data = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(data, dict) or answer.get("status") != "success":
+        error = answer.get("error") if isinstance(answer, dict) else None
+        raise ProbeError(f"{what}: Prometheus answers {error or 'in another than its documented form'}")
     return data
 
 
@@ -209,9 +204,9 @@ def _json(body: bytes, what: str) -> Any:
 
 
 def read_time(text: str) -> float | None:
-    """Return Unix time of an RFC 3339 time with nanoseconds; None for Go's zero time, which means never.
+    """Return the Unix time of an RFC 3339 time with nanoseconds; None for Go's zero time, which means never.
 
-    ValueError for anything else, a time that was cut included.
+    ValueError for any other text, also for an incomplete time.
     """
     if text.startswith("0001-"):
         return None
@@ -219,7 +214,7 @@ def read_time(text: str) -> float | None:
     if not parts:
         raise ValueError(f"no time: {text!r}")
     plain, fraction, zone = parts.groups(default="")
-    # Python 3.10 reads three or six digits only; Go writes up to nine and drops zeros at the end
+    # Python 3.10 reads only three or six digits; Go writes up to nine without trailing zeros
     return dt.datetime.fromisoformat(f"{plain}.{fraction:0<6.6}{zone.replace('Z', '+00:00')}").timestamp()
 
 
@@ -241,9 +236,9 @@ def split_port(address: str) -> tuple[str, int | None]:
 
 
 def owner(hosts: tuple[str, ...], nodes: Mapping[str, str]) -> str:
-    """Return the node that the first telling of `hosts` names, '' where none does.
+    """Return the node of the first of `hosts` that is known, '' if none is.
 
-    `nodes` maps names and addresses to nodes. A full domain name counts by its first part as well.
+    `nodes` maps names and addresses to nodes. The first part of a full domain name is a name too.
     """
     for host in hosts:
         if host in nodes:

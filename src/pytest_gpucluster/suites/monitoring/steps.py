@@ -1,4 +1,4 @@
-"""Ask Prometheus and Grafana, once for all nodes, and sort what they say by node."""
+"""Query Prometheus and Grafana once for all nodes, and sort their answers by node."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
-    from pytest_gpucluster.suites.monitoring.facts import Alert, Monitored, Service, Target
+    from pytest_gpucluster.suites.monitoring.facts import Alert, MonitoringFacts, Service, Target
 
 T = TypeVar("T", "Target", "Alert")
 
 
-def look(claim: MonitoringConfig, nodes: Iterable[str], inventory: Mapping[str, NodeInfo]) -> Monitored:
-    """Return what the monitoring says of these nodes. What does not answer is a problem of its facts, no error."""
+def query_monitoring(
+    config: MonitoringConfig, nodes: Iterable[str], inventory: Mapping[str, NodeInfo]
+) -> MonitoringFacts:
+    """Return the facts of these nodes. A service that does not answer is a problem in the facts, no error."""
     known = names(nodes, inventory)
     targets: tuple[Target, ...] = ()
     alerts: tuple[Alert, ...] = ()
     targets_problem = alerts_problem = ""
     now, began = time.time(), None
     try:
-        reply = _get(claim.prometheus, probe.TARGETS, claim)
+        reply = _get(config.prometheus, probe.TARGETS, config)
         now = reply.date if reply.date is not None else time.time()
         targets = probe.read_targets(reply.body)
-        began = _began(claim) if any(one.unscraped for one in targets) else None
+        began = _began(config) if any(one.unscraped for one in targets) else None
     except (TransportError, ProbeError) as error:
         targets_problem = str(error)
     try:
-        if claim.alerts:
-            alerts = probe.read_alerts(_get(claim.prometheus, probe.ALERTS, claim).body)
+        if config.alerts:
+            alerts = probe.read_alerts(_get(config.prometheus, probe.ALERTS, config).body)
     except (TransportError, ProbeError) as error:
         alerts_problem = str(error)
-    return probe.Monitored(
-        prometheus=_prometheus(claim),
-        grafana=_grafana(claim.grafana, claim) if claim.grafana is not None else None,
+    return probe.MonitoringFacts(
+        prometheus=_prometheus(config),
+        grafana=_grafana(config.grafana, config) if config.grafana is not None else None,
         targets=_by_node(targets, known),
         targets_problem=targets_problem,
         alerts=_by_node(alerts, known),
@@ -51,16 +53,16 @@ def look(claim: MonitoringConfig, nodes: Iterable[str], inventory: Mapping[str, 
     )
 
 
-def _began(claim: MonitoringConfig) -> float | None:
-    """Return since when Prometheus scrapes as it does; None where it does not tell, as before 2.14."""
+def _began(config: MonitoringConfig) -> float | None:
+    """Return when Prometheus started or read its configuration; None if it does not report it, as before 2.14."""
     try:
-        return probe.read_began(_get(claim.prometheus, probe.RUNTIME, claim).body)
+        return probe.read_began(_get(config.prometheus, probe.RUNTIME, config).body)
     except (TransportError, ProbeError):
         return None
 
 
 def names(nodes: Iterable[str], inventory: Mapping[str, NodeInfo]) -> dict[str, str]:
-    """Map node names, and Slurm's addresses and host names of them, to nodes; what several share names none."""
+    """Return {name, address or host name in Slurm: node}, without those that several nodes share."""
     wanted = list(nodes)
     also = [
         (word, node)
@@ -79,28 +81,28 @@ def _by_node(found: Iterable[T], known: Mapping[str, str]) -> dict[str, tuple[T,
     return {node: tuple(ones) for node, ones in sorted_.items()}
 
 
-def _prometheus(claim: MonitoringConfig) -> Service:
+def _prometheus(config: MonitoringConfig) -> Service:
     version = problem = ""
     try:
-        _get(claim.prometheus, probe.HEALTHY, claim)
-        version = probe.read_version(_get(claim.prometheus, probe.BUILD, claim).body)
+        _get(config.prometheus, probe.HEALTHY, config)
+        version = probe.read_version(_get(config.prometheus, probe.BUILD, config).body)
     except (TransportError, ProbeError) as error:
         problem = str(error)
-    return probe.Service("Prometheus", _shown(claim.prometheus), version, problem)
+    return probe.Service("Prometheus", _shown(config.prometheus), version, problem)
 
 
-def _grafana(url: str, claim: MonitoringConfig) -> Service:
+def _grafana(url: str, config: MonitoringConfig) -> Service:
     version = problem = ""
     try:
-        version, database = probe.read_grafana(_get(url, probe.GRAFANA_HEALTH, claim).body)
+        version, database = probe.read_grafana(_get(url, probe.GRAFANA_HEALTH, config).body)
         problem = "" if database == "ok" else f"its database is {database}"
     except (TransportError, ProbeError) as error:
         problem = str(error)
     return probe.Service("Grafana", _shown(url), version, problem)
 
 
-def _get(url: str, path: str, claim: MonitoringConfig) -> Reply:
-    return get(url.rstrip("/") + path, timeout=claim.timeout)
+def _get(url: str, path: str, config: MonitoringConfig) -> Reply:
+    return get(url.rstrip("/") + path, timeout=config.timeout)
 
 
 def _shown(url: str) -> str:

@@ -11,13 +11,13 @@ import pytest
 
 from pytest_gpucluster.suite import checks_as_tests
 from pytest_gpucluster.suites.monitoring import checks
-from pytest_gpucluster.suites.monitoring.steps import look
+from pytest_gpucluster.suites.monitoring.steps import query_monitoring
 
 if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
-    from pytest_gpucluster.suites.monitoring.facts import Monitored
+    from pytest_gpucluster.suites.monitoring.facts import MonitoringFacts
 
 pytestmark = [pytest.mark.monitoring, pytest.mark.inventory]
 
@@ -31,9 +31,9 @@ def claim(cluster: Cluster) -> MonitoringConfig:
 
 
 @pytest.fixture(scope="session")
-def seen(claim: MonitoringConfig, gpucluster_session: ClusterSession) -> Monitored:
+def seen(claim: MonitoringConfig, gpucluster_session: ClusterSession) -> MonitoringFacts:
     """What Prometheus and Grafana say."""
-    return look(claim, gpucluster_session.plan.selected, gpucluster_session.inventory)
+    return query_monitoring(claim, gpucluster_session.plan.selected, gpucluster_session.inventory)
 
 
 @pytest.fixture

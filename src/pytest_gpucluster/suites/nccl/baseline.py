@@ -1,4 +1,4 @@
-"""--baseline: record the measured bandwidths of the proofs as the cluster's own thresholds, or read them back."""
+"""--baseline: write the measured bandwidths as thresholds of the cluster, or read them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["load", "record"]
 
 
 def record(proofs: Sequence[NcclProof], cluster: Cluster) -> str:
-    """Repeat the measurements, write NAME.baseline.yaml into the current folder, and say what was written and what not.
+    """Repeat the measurements and write NAME.baseline.yaml into the current folder; return a text about its rows.
 
-    ConfigError where nothing could be recorded.
+    ConfigError if nothing could be recorded.
     """
     now = datetime.now(timezone.utc)
     runs = [run for proof in proofs if proof.runner.gpus > 1 for run in proof.alone.runs.values()]
@@ -34,5 +34,4 @@ def record(proofs: Sequence[NcclProof], cluster: Cluster) -> str:
     rows, refused = baseline.record(repeats, provenance)
     path = Path(f"{cluster.name}.baseline.yaml")
     baseline.write(path, rows, provenance)
-    said = [f"{len(rows)} thresholds written to {path}: judge with --baseline={path}", *refused]
-    return "\n".join(said)
+    return "\n".join((f"{len(rows)} thresholds written to {path}: judge with --baseline={path}", *refused))

@@ -9,13 +9,13 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.units import format_size
-from pytest_gpucluster.suites.nccl.localization import PARTNERS
+from pytest_gpucluster.suites.nccl.inference import PARTNERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.suites.nccl.localization import Localisation, Measurement
+    from pytest_gpucluster.suites.nccl.measurement import Localisation, Measurement
 
 MAX_EVIDENCE = 6
 PAIR = 2

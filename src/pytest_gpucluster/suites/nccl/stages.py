@@ -1,6 +1,6 @@
-"""The order of proof: each node alone, then pairs, then the whole; and where that is bad, which part it is.
+"""The stages of the nccl suite: each node alone, then pairs, then all nodes, and the bad part if one of them fails.
 
-Every stage is measured once, when it is first asked for, and judged by many checks.
+Every stage is measured once, at its first use, and judged by many checks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict, with
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, SlurmError
 from pytest_gpucluster.core.topology import parse_slurm_topology
 from pytest_gpucluster.core.units import format_size
-from pytest_gpucluster.kit import nccl_validation as beliefs
+from pytest_gpucluster.kit import nccl_validation as validation
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit.gpu_processes import unexpected_processes
 from pytest_gpucluster.kit.nccl_step import log_of, output_of
@@ -28,7 +28,8 @@ from pytest_gpucluster.kit.payload_result import signal_name
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 from pytest_gpucluster.suites.nccl.fleet import STANDS_APART
-from pytest_gpucluster.suites.nccl.localization import Kind, Localisation, Localiser
+from pytest_gpucluster.suites.nccl.localization import Localiser
+from pytest_gpucluster.suites.nccl.measurement import GroupKind, Localisation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -38,25 +39,25 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import NcclThreshold, Profile
     from pytest_gpucluster.kit.nccl_step import NcclMeasurement
     from pytest_gpucluster.kit.nccl_tests import NcclRun
-    from pytest_gpucluster.suites.nccl.localization import Measurement
-    from pytest_gpucluster.suites.nccl.steps import Nccl
+    from pytest_gpucluster.suites.nccl.measurement import Measurement
+    from pytest_gpucluster.suites.nccl.steps import NcclRunner
 
 PAIR = 2
 OUT_OF_MEMORY = "out of memory"  # the kind of failure that kit/mpi_errors.py knows
 REPEATS = 5  # of a baseline
 CANCELLED = (signal.SIGKILL, signal.SIGTERM)  # how Slurm ends the tasks of a step that is cancelled
-MAX_STRANGERS = 4
+MAX_OTHERS = 4
 MAX_SHOWN = 8
-MAX_ROUNDS = 63  # of further pairs: all of 64 nodes, and some minutes on more
+MAX_ROUNDS = 63  # of further pairs: all pairs of 64 nodes; on more nodes some minutes
 ALONE = "all_reduce"
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One measured stage: the step, the belief of each node (or '' for the whole), and the believed tables."""
+    """One measured stage: the step, the validation of each node ('': of the whole), and the valid tables."""
 
     measured: NcclMeasurement
-    belief: Mapping[str, Verdict]
+    verdicts: Mapping[str, Verdict]
     runs: Mapping[str, NcclRun] = field(default_factory=dict)
 
 
@@ -65,7 +66,7 @@ class NcclProof:
 
     def __init__(
         self,
-        runner: Nccl,
+        runner: NcclRunner,
         nodes: tuple[str, ...],
         profile: Profile,
         own_rows: Iterable[NcclThreshold],
@@ -78,13 +79,13 @@ class NcclProof:
 
     @cached_property
     def env(self) -> dict[str, str]:
-        """The variables that conditions of thresholds are held against: ours, which srun passes on, and the exports."""
+        """The variables with which conditions of thresholds are compared: of this process, which srun passes, and exports."""
         cluster = self.runner.config
         environment = self.runner.environment
         return {**os.environ, **(environment.exports if environment else {}), **cluster.exports}
 
     def sizes(self, collective: str, nodes: int) -> tuple[int, ...]:
-        """Return the sizes that thresholds name for a run; () where none fits."""
+        """Return the sizes that thresholds name for a run; () if none fits."""
         try:
             return nccl_bandwidth.sizes_for(
                 self.rows, collective=collective, nodes=nodes, gpus_per_node=self.runner.gpus, env=self.env
@@ -97,57 +98,57 @@ class NcclProof:
     @cached_property
     def alone(self) -> Stage:
         """All-reduce within each node, all nodes in one step."""
-        measured = self._without_fallen(
+        measured = self._without_lost_nodes(
             lambda nodes: self.runner.alone(nodes, self.sizes(ALONE, 1)), self.nodes, apart=True
         )
         outputs = {node: output_of(_of_node(measured, node), ALONE) for node in self.nodes}
-        # one reading of all the tables, so that two nodes on one device are seen; failures stay with their node
+        # all tables together show two nodes on one device; failures count for their node
         together = NcclOutput(tuple(run for output in outputs.values() for run in output.runs))
         label = {str(task.rank): task.node for task in measured.tasks}
         logged = self.runner.logs_transports
-        asked = beliefs.RunSpec(self.nodes, self.runner.gpus, collective=ALONE, logged=logged)
+        spec = validation.RunSpec(self.nodes, self.runner.gpus, collective=ALONE, logged=logged)
         logs = {node: log_of(_of_node(measured, node)) for node in self.nodes}
-        belief = beliefs.validate_nodes(together, label, asked, self.profile, logs)
+        validity = validation.validate_nodes(together, label, spec, self.profile, logs)
         for node, output in outputs.items():
             if output.problems:
-                here = dict.fromkeys(range(self.runner.gpus), node)  # each node counts its ranks from 0
-                own = replace(asked, nodes=(node,), log=logs[node], node_of_rank=here)
-                belief[node] = beliefs.validate_run(output, own, self.profile)
-            told = _with_endings(belief[node], measured, node)
-            if told.cause == OUT_OF_MEMORY:
-                told = _because(told, self._strangers(node))
-            if told.outcome is Outcome.FAILED and logs[node].set_by not in told.cause:
-                told = _because(told, logs[node].set_by)
-            belief[node] = self.with_loss(_with_problem(told, measured, node), (node,))
+                ranks = dict.fromkeys(range(self.runner.gpus), node)  # each node counts its ranks from 0
+                node_spec = replace(spec, nodes=(node,), log=logs[node], node_of_rank=ranks)
+                validity[node] = validation.validate_run(output, node_spec, self.profile)
+            verdict = _with_endings(validity[node], measured, node)
+            if verdict.cause == OUT_OF_MEMORY:
+                verdict = _because(verdict, self._other_processes(node))
+            if verdict.outcome is Outcome.FAILED and logs[node].set_by not in verdict.cause:
+                verdict = _because(verdict, logs[node].set_by)
+            validity[node] = self.with_loss(_with_problem(verdict, measured, node), (node,))
         runs = {
             node: outputs[node].runs[0]
-            for node, verdict in belief.items()
+            for node, verdict in validity.items()
             if verdict.outcome is Outcome.PASSED
         }
-        self._keep(ALONE, 1, runs.values())
-        return Stage(measured, belief, runs)
+        self._record(ALONE, 1, runs.values())
+        return Stage(measured, validity, runs)
 
-    def _without_fallen(
+    def _without_lost_nodes(
         self,
         measure: Callable[[tuple[str, ...]], NcclMeasurement],
         nodes: tuple[str, ...],
         *,
         apart: bool = False,
     ) -> NcclMeasurement:
-        """Measure; where nodes go away meanwhile, which ends the step for all, measure again without them.
+        """Measure; if nodes are lost meanwhile, which ends the step for all, measure again without them.
 
-        `apart`: each node is a world of its own, and what the others have ended by themselves stands.
+        `apart`: each node is a separate world, and the results of nodes whose tasks ended by themselves are valid.
         """
         while True:
             before = len(self.runner.lost_nodes)
-            there = tuple(node for node in nodes if node not in self.runner.lost_nodes) or nodes
-            measured = measure(there)
-            left = set(there) - self.runner.lost_nodes.keys()
+            usable = tuple(node for node in nodes if node not in self.runner.lost_nodes) or nodes
+            measured = measure(usable)
+            left = set(usable) - self.runner.lost_nodes.keys()
             if len(self.runner.lost_nodes) == before or not left or (apart and _ended(measured) >= left):
                 return measured
 
     def with_loss(self, verdict: Verdict, nodes: tuple[str, ...]) -> Verdict:
-        """Say first of nodes that went away that they did, whatever the others measured without them."""
+        """Put the loss of nodes before the findings of the others."""
         lost = [
             Finding(node, f"lost: {self.runner.lost_nodes[node]}", "the node takes part to the end")
             for node in nodes
@@ -167,31 +168,31 @@ class NcclProof:
         )
 
     def alone_bandwidth(self, node: str) -> Verdict:
-        """Judge one node's own bandwidth at the sizes of its thresholds; where it is slow, say what may be why."""
+        """Judge the bandwidth of one node at the sizes of its thresholds; add possible causes if it is slow."""
         verdict = self._bandwidth(self.alone.runs[node], nodes=1)
         if verdict.outcome is not Outcome.FAILED:
             return verdict
         log = log_of(_of_node(self.alone.measured, node))
-        said = log.summary(dict.fromkeys(log.hosts, node)) if log.channels else ""
+        summary = log.summary(dict.fromkeys(log.hosts, node)) if log.channels else ""
         known = {f"{name}={value}" for row in self.rows for name, value in row.conditions.items()}
-        if log.slowing - known:  # a setting, and no part of the node
+        if log.slowing - known:  # a setting is the cause, no part of the node
             verdict = replace(verdict, action=Action.MONITOR)
-        return _because(with_contention(verdict, self._strangers(node)), said, self._most_are_slow)
+        return _because(with_contention(verdict, self._other_processes(node)), summary, self._most_are_slow)
 
     @cached_property
     def _most_are_slow(self) -> str:
-        """Say that most nodes alone are below their hard limit, where they are; '' otherwise."""
+        """A hint if most nodes alone are below their hard limit; else ''."""
         verdicts = [self._bandwidth(run, nodes=1) for run in self.alone.runs.values()]
         slow = sum(verdict.action is Action.DRAIN for verdict in verdicts)
         if not 1 < len(verdicts) < 2 * slow:
             return ""
         return (
-            f"{slow} of {len(verdicts)} nodes are below their hard limit: look first for a setting or a driver that "
+            f"{slow} of {len(verdicts)} nodes are below their hard limit: first check the settings and the driver that "
             "they share"
         )
 
-    def _strangers(self, node: str) -> str:
-        """Say who else is at work on the node's GPUs, now that our processes have ended; '' where nobody is seen."""
+    def _other_processes(self, node: str) -> str:
+        """Return a text about processes of others on the node's GPUs; '' if there are none. This run's have ended."""
         answer = self.runner.survey(node)
         try:
             gpus, apps = nvidia_smi.GPUS.parse(answer), nvidia_smi.APPS.parse(answer)
@@ -199,15 +200,15 @@ class NcclProof:
             return ""
         if all(gpu.lost for gpu in gpus):
             return ""
-        found = islice(unexpected_processes(gpus, apps), MAX_STRANGERS)
-        who = "; ".join(f"{gpu}: {process}" for gpu, process in found)
-        return f"others are at work on GPUs of {node}: {who}" if who else ""
+        found = islice(unexpected_processes(gpus, apps), MAX_OTHERS)
+        names = "; ".join(f"{gpu}: {process}" for gpu, process in found)
+        return f"processes of others on GPUs of {node}: {names}" if names else ""
 
     def alone_values(self) -> tuple[dict[str, float], str]:
-        """Return {node: GB/s} of all believed nodes at the largest size, and what that is."""
+        """Return {node: GB/s} of all valid runs at the largest size, and the name of that measurement."""
         sizes = [run.rows[-1].size for run in self.alone.runs.values() if run.rows]
         if not sizes:
-            return {}, "no believed run"
+            return {}, "no valid run"
         size = max(sizes)
         found = {node: nccl_bandwidth.measured(run, size) for node, run in self.alone.runs.items()}
         return {
@@ -218,15 +219,15 @@ class NcclProof:
 
     @property
     def usable(self) -> tuple[str, ...]:
-        """The nodes whose own ranks could be believed: the others would only hang or spoil what they join."""
-        believed = (node for node in self.nodes if self.alone.belief[node].outcome is Outcome.PASSED)
-        return tuple(node for node in believed if node not in self.runner.lost_nodes)
+        """The nodes with a valid run alone: the others would hang or fail every group with them."""
+        valid = (node for node in self.nodes if self.alone.verdicts[node].outcome is Outcome.PASSED)
+        return tuple(node for node in valid if node not in self.runner.lost_nodes)
 
     @cached_property
     def localised(self) -> tuple[Localisation, tuple[Measurement, ...]]:
-        """Rounds of pairs until the bad part is named or cannot be; more where all are fine and the whole is not.
+        """Rounds of pairs until the bad part is found or cannot be; further rounds if only the whole is bad.
 
-        A node that goes away meanwhile is named for that; the others are then measured with each other anew.
+        If a node is lost meanwhile, the others are measured again without it.
         """
         while True:
             before = len(self.runner.lost_nodes)
@@ -235,27 +236,27 @@ class NcclProof:
                 return found
 
     def pairs(self, node: str) -> Verdict:
-        """Judge a node by its measurements with partners; where it is bad, say what may be why."""
+        """Judge a node by its measurements with partners; add possible causes if it is bad."""
         found, measured = self.localised
         verdict = nccl_fleet.pairs(node, found, measured, self.runner.config.pair_size, self._pair_limit)
         if verdict.outcome is Outcome.FAILED:
-            verdict = _because(with_contention(verdict, self._strangers(node)), self._settings())
+            verdict = _because(with_contention(verdict, self._other_processes(node)), self._settings())
         return self.with_loss(verdict, (node,))
 
     def _settings(self) -> str:
-        """Say which NCCL variables are set on some nodes alone: ranks that disagree hang or slow each other down."""
+        """Return a text about NCCL variables that are set on some nodes only: such ranks hang or are slow."""
         steps = (self.alone.measured, *(stage.measured for stage in self._whole.values()))
         tasks = [*self.runner.paired, *(task for step in steps for task in step.tasks)]
         logs = {node: log_of(task for task in tasks if task.node == node) for node in self.nodes}
         found = {node: log.foreign for node, log in logs.items() if log.hosts}
         everywhere = frozenset.intersection(*found.values()) if found else frozenset()
-        odd = sorted({setting for settings in found.values() for setting in settings - everywhere})
-        where = [hostlist.fold([node for node in found if setting in found[node]]) for setting in odd]
-        words = [f"{setting} ({nodes})" for setting, nodes in zip(odd, where, strict=True)]
-        return f"not set alike on all nodes: {', '.join(words[:MAX_SHOWN])}" if words else ""
+        differing = sorted({setting for settings in found.values() for setting in settings - everywhere})
+        where = [hostlist.fold([node for node in found if setting in found[node]]) for setting in differing]
+        words = [f"{setting} ({nodes})" for setting, nodes in zip(differing, where, strict=True)]
+        return f"not set on all nodes: {', '.join(words[:MAX_SHOWN])}" if words else ""
 
     def links(self) -> Verdict:
-        """Judge the links between the nodes; where one is bad, say what is set on some nodes alone."""
+        """Judge the links between the nodes; if one is bad, add the settings that differ between nodes."""
         verdict = nccl_fleet.links(*self.localised, self.usable)
         return _because(verdict, self._settings()) if verdict.outcome is Outcome.FAILED else verdict
 
@@ -268,13 +269,13 @@ class NcclProof:
         found, measured = plan.verdict(), plan.measurements
         if not found.clean or len(self.usable) == PAIR or not self._whole_is_bad():
             return found, measured
-        closer, circled = self._look_closer()
-        again = closer.verdict()
+        refined, further = self._refine()
+        again = refined.verdict()
         return replace(
             again,
-            rounds=found.rounds + again.rounds + circled,
-            steps=found.steps + again.steps + bool(circled),
-        ), (*measured, *closer.measurements)
+            rounds=found.rounds + again.rounds + further,
+            steps=found.steps + again.steps + bool(further),
+        ), (*measured, *refined.measurements)
 
     def _localiser(self, distance: float, expected: Mapping[str, float] | None = None) -> Localiser:
         return Localiser(
@@ -286,11 +287,11 @@ class NcclProof:
             min_distance=distance,
         )
 
-    def _look_closer(self) -> tuple[Localiser, int]:
-        """Where all pairs are fine and the whole is not: pairs anew, and all others in one step; also how many rounds.
+    def _refine(self) -> tuple[Localiser, int]:
+        """Measure pairs again, then all remaining pairs in one step; return the plan and the number of further rounds.
 
-        They are held against the fleet more narrowly: one adapter of eight makes a pair slow by an eighth. And a slow
-        link may be among the pairs that no round has used.
+        The distance from the fleet's median is smaller: one slow adapter of eight makes a pair slower by an eighth. A
+        slow link may be in a pair that was not measured before.
         """
         plan = self._localiser(STANDS_APART)
         if not self._drive(plan) or not plan.verdict().clean:
@@ -304,7 +305,7 @@ class NcclProof:
         return plan, len(wanted)
 
     def _drive(self, plan: Localiser) -> bool:
-        """Measure what is planned; False where a node of the plan went away, so that it has to be planned anew."""
+        """Run all rounds of a plan; return False if one of its nodes was lost, so that a new plan is necessary."""
         while not self.runner.lost_nodes.keys() & set(plan.nodes):
             if not (batch := plan.next_rounds()):
                 return True
@@ -317,7 +318,7 @@ class NcclProof:
         try:
             return self._judge_whole(ALONE).outcome is Outcome.FAILED
         except GpuClusterError:
-            return False  # no threshold: nothing says that it is bad
+            return False  # no threshold
 
     @cached_property
     def _leaves(self) -> dict[str, str]:
@@ -325,15 +326,13 @@ class NcclProof:
         try:
             return parse_slurm_topology(self._slurm.run("scontrol", "show", "topology", "-o"))
         except (SlurmError, ProbeError):
-            return {}  # a site without a topology file: no leaf is known
+            return {}  # no topology file
 
     def _expected(self) -> dict[str, float]:
         config = self.runner.config
         if config.pair_busbw is not None:
-            return {Kind.WITHIN.value: config.pair_busbw}
-        return (
-            {Kind.WITHIN.value: self._pair_row.bound} if self._pair_row else {}
-        )  # else the fleet judges itself
+            return {GroupKind.WITHIN.value: config.pair_busbw}
+        return {GroupKind.WITHIN.value: self._pair_row.bound} if self._pair_row else {}
 
     @property
     def _pair_limit(self) -> float | None:
@@ -343,7 +342,7 @@ class NcclProof:
 
     @cached_property
     def _pair_row(self) -> NcclThreshold | None:
-        """The threshold of a pair, None where no row fits."""
+        """The threshold of a pair, None if no row fits."""
         size, gpus = self.runner.config.pair_size, self.runner.gpus
         try:
             return nccl_bandwidth.threshold_for(
@@ -362,33 +361,33 @@ class NcclProof:
 
     def _measure_whole(self, collective: str) -> Stage:
         nodes = self.usable[: self.runner.config.nodes]
-        measured = self._without_fallen(
-            lambda there: self.runner.whole(there, collective, self.sizes(collective, len(there))), nodes
+        measured = self._without_lost_nodes(
+            lambda usable: self.runner.whole(usable, collective, self.sizes(collective, len(usable))), nodes
         )
-        asked_for, nodes = nodes, tuple(node for node in nodes if node not in self.runner.lost_nodes) or nodes
-        asked = beliefs.RunSpec(
+        requested, nodes = nodes, tuple(node for node in nodes if node not in self.runner.lost_nodes) or nodes
+        spec = validation.RunSpec(
             nodes,
             self.runner.gpus,
             collective=collective,
             node_of_rank=measured.node_of_rank or None,
             log=measured.log if self.runner.logs_transports else None,
         )
-        belief = _with_endings(beliefs.validate_run(measured.output, asked, self.profile), measured, "")
-        belief = _with_problem(belief, measured, "")
-        runs = {"": measured.output.runs[0]} if belief.outcome is Outcome.PASSED else {}
-        self._keep(collective, len(nodes), runs.values())
-        return Stage(measured, {"": self.with_loss(belief, asked_for)}, runs)
+        verdict = _with_endings(validation.validate_run(measured.output, spec, self.profile), measured, "")
+        verdict = _with_problem(verdict, measured, "")
+        runs = {"": measured.output.runs[0]} if verdict.outcome is Outcome.PASSED else {}
+        self._record(collective, len(nodes), runs.values())
+        return Stage(measured, {"": self.with_loss(verdict, requested)}, runs)
 
-    def whole_belief(self, collective: str) -> Verdict:
-        """Return whether the whole is believed; where it failed, which part the rounds of pairs name."""
+    def whole_validity(self, collective: str) -> Verdict:
+        """Return whether the run over all nodes is valid; if it failed, add the part that the rounds of pairs found."""
         stage = self.whole(collective)
-        believed = stage.belief[""]
-        if all(finding.part == beliefs.TRANSPORT for finding in believed.findings):
-            return believed  # it ran well, and did not say by which way: no part is to be named for that
-        return believed if stage.runs else self._explained(believed)  # what went away is named already
+        verdict = stage.verdicts[""]
+        if all(finding.part == validation.TRANSPORT for finding in verdict.findings):
+            return verdict  # only the transport is unknown: no part is at fault
+        return verdict if stage.runs else self._explained(verdict)
 
     def whole_bandwidth(self, collective: str) -> Verdict:
-        """Judge the speed of a believed whole; where it is slow, say which part the rounds of pairs name."""
+        """Judge the speed of a valid run over all nodes; if it is slow, add the part that the rounds of pairs found."""
         return self._explained(self._judge_whole(collective))
 
     def _explained(self, verdict: Verdict) -> Verdict:
@@ -397,12 +396,12 @@ class NcclProof:
         found, measured = self.localised
         where = nccl_fleet.whereabouts(found, measured, self.usable)
         if lost := [f"{node} is lost: {why}" for node, why in self.runner.lost_nodes.items()]:
-            where = "; ".join(lost) + ("" if found.clean else f"; {where}")  # pairs are fine without it
-        others = map(self._strangers, found.bad_nodes[:MAX_STRANGERS])
+            where = "; ".join(lost) + ("" if found.clean else f"; {where}")
+        others = map(self._other_processes, found.bad_nodes[:MAX_OTHERS])
         return _because(verdict, where, *others, self._settings())
 
     def _judge_whole(self, collective: str) -> Verdict:
-        """Judge a believed whole; thresholds are those of the number of nodes that were to be used."""
+        """Judge a valid run over all nodes with the thresholds of the requested number of nodes."""
         nodes = len(self.nodes[: self.runner.config.nodes])
         stage = self.whole(collective)
         verdict = self._bandwidth(stage.runs[""], nodes=nodes, counted=stage.measured.log.nodes)
@@ -422,10 +421,10 @@ class NcclProof:
             run, self.rows, nodes=nodes, gpus_per_node=gpus, env=self.env, limit=limit
         )
 
-    def _keep(self, collective: str, nodes: int, runs: Iterable[NcclRun]) -> None:
+    def _record(self, collective: str, nodes: int, runs: Iterable[NcclRun]) -> None:
         for run in runs:
             for row in run.rows:
-                # below the asked sizes stands the latency: its bus bandwidth is printed too coarsely to be a threshold
+                # smaller sizes measure the latency: their bus bandwidth is printed with too few digits
                 if row.out_of_place.busbw and row.size >= self.runner.sweep.begin:
                     key = Key(collective, nodes, self.runner.gpus, row.size, self._conditions())
                     self.repeats.setdefault(key, []).append(row.out_of_place.busbw)
@@ -436,19 +435,19 @@ class NcclProof:
 
     def repeat(self, collectives: Iterable[str]) -> dict[Key, list[float]]:
         """Measure everything REPEATS times, for a baseline."""
-        asked = tuple(collectives)
+        repeated = tuple(collectives)
         for _ in range(REPEATS):
             self.__dict__.pop("alone", None)
             self._whole.clear()
             if self.runner.gpus > 1:
                 _ = self.alone
-            for collective in asked if len(self.nodes) > 1 else ():
+            for collective in repeated if len(self.nodes) > 1 else ():
                 self.whole(collective)
         return self.repeats
 
 
 def _because(verdict: Verdict, *reasons: str) -> Verdict:
-    """Put what is known of a failure before its usual cause."""
+    """Put known reasons of a failure before its usual cause."""
     return replace(verdict, cause="; ".join(filter(None, (*reasons, verdict.cause))))
 
 
@@ -458,15 +457,15 @@ def _of_node(measured: NcclMeasurement, node: str) -> list[TaskResult]:
 
 def _ended(measured: NcclMeasurement) -> set[str]:
     """Return the nodes all of whose tasks ended by themselves."""
-    still = {task.node for task in measured.tasks if task.rc is None or task.signal in CANCELLED}
-    return {task.node for task in measured.tasks} - still
+    running = {task.node for task in measured.tasks if task.rc is None or task.signal in CANCELLED}
+    return {task.node for task in measured.tasks} - running
 
 
 def _with_endings(verdict: Verdict, measured: NcclMeasurement, node: str) -> Verdict:
-    """Where nothing but exit statuses is known, tell that of each task: one was killed, and the others followed."""
+    """If only exit statuses are known, return one finding per task: the others ended because one was killed."""
     tasks = _of_node(measured, node) if node else measured.tasks
-    ours = CANCELLED if measured.problem else ()
-    bad = [task for task in tasks if task.rc not in (0, None) and task.signal not in ours]
+    cancelled = CANCELLED if measured.problem else ()
+    bad = [task for task in tasks if task.rc not in (0, None) and task.signal not in cancelled]
     if not bad or not all(finding.measured.startswith("exit code") for finding in verdict.findings):
         return verdict
     findings = tuple(
@@ -475,8 +474,8 @@ def _with_endings(verdict: Verdict, measured: NcclMeasurement, node: str) -> Ver
     return replace(
         verdict,
         findings=findings,
-        cause="a process was killed or crashed, and those that waited for it ended with it",
-        hint="dmesg -T | grep -i -e oom -e segfault -e xid on the node; the log of the step has their last words",
+        cause="a process was killed or crashed, and the processes that waited for it ended with it",
+        hint="dmesg -T | grep -i -e oom -e segfault -e xid on the node; the end of the step's log has their output",
     )
 
 
@@ -487,16 +486,16 @@ def _ending(task: TaskResult) -> str:
 
 
 def _with_problem(verdict: Verdict, measured: NcclMeasurement, node: str) -> Verdict:
-    """Where a step had to be cancelled, say so of every node ('': of the whole) that had not ended by then.
+    """Add a finding that a node ('': the whole) hung if the step was cancelled before its tasks ended.
 
-    It comes first, unless it is known why: a rank that failed, or a slow transport, keeps the others waiting.
+    It is the first finding unless another one explains it: a rank that failed, or a slow transport, blocks the others.
     """
     tasks = _of_node(measured, node) if node else measured.tasks
-    still = [task for task in tasks if task.rc is None or task.signal in CANCELLED]
-    if not measured.problem or (tasks and not still):
+    running = [task for task in tasks if task.rc is None or task.signal in CANCELLED]
+    if not measured.problem or (tasks and not running):
         return verdict
-    where = sorted({task.node for task in still if task.node})
-    what = f"{len(still)} of {len(tasks)} tasks never ended" if still else measured.problem
+    where = sorted({task.node for task in running if task.node})
+    what = f"{len(running)} of {len(tasks)} tasks never ended" if running else measured.problem
     hang = Finding(node or hostlist.fold(where) or "step", f"hangs: {what}", "every task ends by itself")
     if any(_explains(finding) for finding in verdict.findings[:1]):
         return replace(verdict, findings=(*verdict.findings, hang))
@@ -505,11 +504,11 @@ def _with_problem(verdict: Verdict, measured: NcclMeasurement, node: str) -> Ver
         Outcome.FAILED,
         (hang, *verdict.findings),
         cause="a GPU, a link or a peer does not answer, or a rank died",
-        hint="look at dmesg and nvidia-smi of the node, and test it alone",
+        hint="dmesg and nvidia-smi on the node; test the node alone",
         action=verdict.action,
     )
 
 
 def _explains(finding: Finding) -> bool:
-    """Tell whether a finding says why a step did not end, and not only that it did not."""
-    return not beliefs.is_consequence(finding) and not finding.measured.startswith("timeout:")
+    """Return whether a finding is the reason why a step did not end."""
+    return not validation.is_consequence(finding) and not finding.measured.startswith("timeout:")

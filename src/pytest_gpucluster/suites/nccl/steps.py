@@ -1,8 +1,8 @@
-"""The three measurements of the proof, each one Slurm step.
+"""The three measurements of the nccl suite, each one Slurm step.
 
-`alone` (every node by itself, all at once), `whole` (one collective over all nodes), `rounds` (disjoint groups of
-nodes, round by round; the payload re-forms its groups without a restart). Where only nccl-tests is there, `rounds`
-costs one step a pair, since its binaries cannot re-form their communicators.
+`alone` (every node by itself, all at the same time), `whole` (one collective over all nodes), `rounds` (disjoint groups
+of nodes, round by round; the payload forms new groups without a restart). With nccl-tests `rounds` needs one step per
+pair, since its binaries cannot form new communicators.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import ConfigError, StepError
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit.nccl_step import NcclCommand, NcclMeasurement, NcclStep, all_sweeps_over
-from pytest_gpucluster.suites.nccl.localization import Measurement
+from pytest_gpucluster.suites.nccl.measurement import Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.probe import Answer
 
-SIDE_BY_SIDE = 8  # steps of single pairs at once, where nccl-tests has to be started anew for each
+PARALLEL_STEPS = 8  # steps of single pairs with nccl-tests
 
 NO_WORLD = (
-    "each process ran alone: MPI was started without PMI or PMIx: name nccl.mpi, one of `srun --mpi=list`"
+    "each process ran alone: MPI was started without PMI or PMIx: set nccl.mpi to one of `srun --mpi=list`"
 )
 
-# Each node is a world of its own: its tasks count from 0, and its first task is the rendezvous.
+# Each node is a separate world: its tasks count from 0, and its first task is the rendezvous.
 _ALONE = (
     "export SLURM_PROCID=$SLURM_LOCALID SLURM_STEP_NUM_TASKS={gpus} SLURM_NTASKS={gpus}; "
-    # a port of this step's own, below 32768, where Linux gives out its own
+    # a port per step, below 32768, the first ephemeral port of Linux
     'exec "$@" --address 127.0.0.1 --port '
     "$((20000 + (SLURM_JOB_ID * 131 + ${SLURM_STEP_ID:-$SLURM_STEPID} * 17 + SLURM_NODEID) % 12000))"
 )
 
-# A binary built with MPI would join the tasks of all nodes: without the words of Slurm and PMI it is a singleton
+# A binary built with MPI would join the tasks of all nodes; without the variables of Slurm and PMI it is a singleton
 _SINGLETON = (
     "for name in $(env | sed -n 's/^\\(SLURM_[A-Za-z0-9_]*\\|PMI[A-Za-z0-9_]*\\)=.*/\\1/p'); do unset \"$name\"; done; "
     'exec "$@"'
@@ -52,26 +52,26 @@ _SINGLETON = (
 
 
 def refuse_command(cluster: Cluster) -> None:
-    """Raise ConfigError where nccl.command is no command of nccl-tests."""
+    """Raise ConfigError if nccl.command is no command of nccl-tests."""
     NcclCommand.parse(cluster.nccl.command)
 
 
-class Nccl(NcclStep):
-    """Runs the collectives of the proof in an allocation, as the cluster file's `nccl:` says."""
+class NcclRunner(NcclStep):
+    """Runs the collectives in an allocation, as set in the section `nccl` of the cluster file."""
 
     paired: tuple[TaskResult, ...] = ()  # the tasks of the last rounds of pairs
 
     @cached_property
     def can_re_form(self) -> bool:
-        """Whether our payload runs there: then all rounds of pairs fit into one step."""
+        """Whether the bundled payload runs there: then all rounds of pairs fit into one step."""
         return bool(self.config.payload) or self.runner == "payload" or not self._without_torch
 
     def survey(self, node: str) -> Answer:
-        """Ask a node's nvidia-smi anew."""
+        """Run nvidia-smi on a node, not from the cache."""
         return self._channel.ask_node(node, nvidia_smi.SURVEY, timeout=nvidia_smi.GPUS.timeout, fresh=True)
 
     def alone(self, nodes: Sequence[str], sizes: Iterable[int] = ()) -> NcclMeasurement:
-        """Measure all-reduce within every node, all nodes at once in one step; one table a node."""
+        """Measure all-reduce within every node, all nodes in one step; one table per node."""
         sweep = self.sweep.reaching(sizes).with_latency("all_reduce")
         if self.runner == "nccl-tests":
             argv = (
@@ -96,9 +96,9 @@ class Nccl(NcclStep):
         return self._measure(request, "all_reduce", apart=True)
 
     def rounds(self, nodes: Sequence[str], batch: Sequence[Sequence[Sequence[str]]]) -> list[Measurement]:
-        """Measure disjoint groups, round by round; every group gets a measurement, if only its problem.
+        """Measure disjoint groups, round by round; return a measurement, or its problem, for every group.
 
-        Where nodes went away meanwhile (`fallen` has grown), that is what their groups say.
+        The groups of nodes that are lost meanwhile have this as their problem.
         """
         if self.can_re_form:
             before = len(self.lost_nodes)
@@ -132,10 +132,10 @@ class Nccl(NcclStep):
         )
         result, problem = self._run(request)
         self.paired = result.tasks
-        told = dict(read_rounds("\n".join(task.stdout for task in result.tasks)))
+        found = dict(read_rounds("\n".join(task.stdout for task in result.tasks)))
         why = problem or result.first_error
         return [
-            told.get((number, tuple(group)), Measurement(tuple(group), problem=why))
+            found.get((number, tuple(group)), Measurement(tuple(group), problem=why))
             if not (lost := self._lost_of(group))
             else Measurement(tuple(group), problem=lost)
             for number, groups in enumerate(batch)
@@ -149,13 +149,13 @@ class Nccl(NcclStep):
         )
 
     def _round_by_steps(self, groups: Sequence[Sequence[str]]) -> list[Measurement]:
-        with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
+        with ThreadPoolExecutor(PARALLEL_STEPS) as threads:
             return list(threads.map(self._measure_group, groups))
 
     def _measure_group(self, group: Sequence[str]) -> Measurement:
         members = tuple(group)
         if any(":" in member for member in members):
-            return Measurement(members, skipped=True)  # single GPUs are not nccl-tests' to choose
+            return Measurement(members, skipped=True)  # nccl-tests cannot select single GPUs
         if lost := self._lost_of(members):
             return Measurement(members, problem=lost)
         size = self.config.pair_size
@@ -163,7 +163,7 @@ class Nccl(NcclStep):
         request = self._request(members, argv, ntasks_per_node=self.gpus, gpus_per_task=1)
         found = self._measure(replace(request, timeout=self.round_deadline), "all_reduce")
         if found.output.singletons and not found.problem:
-            return Measurement(members, problem=NO_WORLD, skipped=True)  # nothing went from node to node
+            return Measurement(members, problem=NO_WORLD, skipped=True)  # no data were sent between nodes
         runs = found.output.runs
         wrong = [row.out_of_place.wrong for run in runs for row in run.rows if row.out_of_place.wrong]
         if found.problem or found.output.problems or wrong or len(runs) != 1 or not runs[0].rows:
@@ -182,9 +182,9 @@ class Nccl(NcclStep):
         return self.config.deadline + len(batch) * self.round_deadline
 
     def prepare_image(self) -> str:
-        """Compile nccl-tests into `nccl.container` where `nccl.compile` asks for it; say what was done.
+        """Compile nccl-tests into `nccl.container` if `nccl.compile` is set; return a text about the result.
 
-        The image is saved once (--container-save) and re-used as long as the file is there.
+        The image is saved once (--container-save) and re-used while the file exists.
         """
         config = self.config
         if not (config.compile and config.container):
@@ -193,7 +193,7 @@ class Nccl(NcclStep):
             raise ConfigError("nccl.compile needs nccl.base_container and nccl.source")
         first = self._allocation.nodes[0]
         if self._channel.ask_node(first, f"test -s {shlex.quote(config.container)}", fresh=True).rc == 0:
-            return f"{config.container} is there and re-used"
+            return f"{config.container} exists and is re-used"
         build = (
             "cp -r /nccl-tests /opt/nccl-tests && make -C /opt/nccl-tests -j MPI=1 MPI_HOME=${MPI_HOME:-/usr/local/mpi}"
             " && ln -sf /opt/nccl-tests/build/*_perf /usr/local/bin/"
@@ -217,17 +217,17 @@ class Nccl(NcclStep):
         return f"compiled nccl-tests in {config.base_container} and saved it as {config.container}"
 
     def clean_up(self) -> None:
-        """Delete the image that `compile` has saved, where `nccl.cleanup` asks for it."""
+        """Delete the image that `compile` saved if `nccl.cleanup` is set."""
         if self.config.compile and self.config.cleanup and self.config.container:
             remove = f"rm -f -- {shlex.quote(self.config.container)}"
             self._channel.ask_node(self._allocation.nodes[0], remove, fresh=True)
 
 
 def read_rounds(text: str) -> Iterable[tuple[tuple[int, tuple[str, ...]], Measurement]]:
-    """Yield ((round, members), measurement) of the payload's JSON lines; other lines are not ours."""
+    """Yield ((round, members), measurement) of the payload's JSON lines; other lines are skipped."""
     for line in text.splitlines():
         if line.startswith("{"):
             with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
-                said = jsontext.loads(line)
-                measurement = Measurement.from_dict(said)
-                yield (int(said["round"]), measurement.members), measurement
+                fields = jsontext.loads(line)
+                measurement = Measurement.from_dict(fields)
+                yield (int(fields["round"]), measurement.members), measurement

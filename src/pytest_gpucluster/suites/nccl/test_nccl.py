@@ -15,7 +15,7 @@ from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.suites.nccl import baseline as nccl_baseline
 from pytest_gpucluster.suites.nccl import fleet as checks
 from pytest_gpucluster.suites.nccl.stages import NcclProof
-from pytest_gpucluster.suites.nccl.steps import Nccl
+from pytest_gpucluster.suites.nccl.steps import NcclRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ def proofs(
         if profile.gpu is None:
             continue
         gpus = session.inventory[held.nodes[0]].gpus or profile.gpu.count
-        runner = Nccl(
+        runner = NcclRunner(
             held.slurm, held, session.cluster, session.need_channel(), session.inventory, gpus_per_node=gpus
         )
         try:
@@ -78,7 +78,7 @@ def proof(proofs: list[NcclProof], node: Node) -> NcclProof:
 @pytest.fixture
 def believed(proof: NcclProof, node: Node) -> NcclProof:
     """The proof, where the ranks of this node alone are believed; test_alone says why where they are not."""
-    verdict = proof.alone.belief[node.name]
+    verdict = proof.alone.verdicts[node.name]
     if verdict.outcome is not Outcome.PASSED:
         pytest.skip(
             f"not applicable: the node's own run is not believed, see nccl.alone: {verdict.findings[0].measured}"
@@ -95,7 +95,7 @@ def judged(request: pytest.FixtureRequest) -> None:
 
 def test_alone(proof: NcclProof, node: Node, expect: Expect) -> None:
     """Within the node: each rank once, on a device of its own, over NVLink where there is one, with right data."""
-    expect(proof.alone.belief[node.name])
+    expect(proof.alone.verdicts[node.name])
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_whole(proofs: list[NcclProof], collective: str, expect: Expect, curve: 
             expect.not_applicable("fewer than two nodes could be used together")
         stage = proof.whole(collective)
         curve(f"{collective}, {len(proof.usable)} nodes x {proof.runner.gpus} GPUs", stage.runs.values())
-        expect(proof.whole_belief(collective))
+        expect(proof.whole_validity(collective))
 
 
 @pytest.mark.usefixtures("judged")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster, Group, MountConfig, NodeProfile, OsConfig
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.probe import Answer
-    from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, Memory, Mount
+    from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, MemoryInfo, Mount
     from pytest_gpucluster.suites.os.software_facts import CommandOutput, Processes, SystemState, TimeSync
     from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder
 
@@ -259,7 +259,7 @@ def clock(clock: Clock, common_time: CommonTime, max_clock_skew: float) -> Judge
     hint="dmidecode -t memory; ipmitool sel list; reseat or replace the DIMM",
     action=Action.VENDOR,
 )
-def memory(memory: Memory, node_profile: NodeProfile, usual_memory: Norm[Any]) -> Judgement:
+def memory(memory: MemoryInfo, node_profile: NodeProfile, usual_memory: Norm[Any]) -> Judgement:
     """MemTotal within 5% of the profile, and within 2% of what most nodes of the group have."""
     yield Metric("memory_total", memory.total / 2**30, "GiB")
     total = memory.total
@@ -343,7 +343,7 @@ def governor(
     hint="grep Huge /proc/meminfo; sysctl vm.nr_hugepages; reserve them at boot (hugepages=N)",
     action=Action.REBOOT,
 )
-def hugepages(memory: Memory, stated_hugepages: int | None, usual_hugepages: Norm[Any]) -> Judgement:
+def hugepages(memory: MemoryInfo, stated_hugepages: int | None, usual_hugepages: Norm[Any]) -> Judgement:
     """HugePages_Total, as stated or as on the other nodes."""
     yield from _stated_or_alike("HugePages_Total", memory.hugepages, stated_hugepages, usual_hugepages)
 
@@ -365,7 +365,7 @@ def transparent_hugepages(thp: str, usual_thp: Norm[Any]) -> Judgement:
     hint="swapon --show; swapoff -a; look at /etc/fstab and systemctl list-units '*.swap'",
     action=Action.MONITOR,
 )
-def swap(memory: Memory, usual_swap: Norm[Any]) -> Judgement:
+def swap(memory: MemoryInfo, usual_swap: Norm[Any]) -> Judgement:
     """Whether and how much swap there is is alike."""
     yield Metric("swap_used", (memory.swap_total - memory.swap_free) / 2**20, "MiB")
     yield from _alike("swap", memory.swap_total, usual_swap)

@@ -1,7 +1,7 @@
-"""The operating system of a node: one command for everything that is quick to read, many readers of it.
+"""The operating system of a node: one command for all facts that are quick to read, and their readers.
 
-All probes of this file share BASICS, so the fleet runs it once. Its answer is cut into sections, each with
-the exit status of its own command: a section that could not be read makes its own probes NotAvailable.
+All probes of this file share BASICS, so the fleet runs it once. Its output has sections, each with the exit status of
+its command; if a section could not be read, only its probes are NotAvailable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# ASCII record separator: no file that is read here holds it
+# ASCII record separator, which no file that is read here contains
 MARK = "\x1e"
 # `s NAME COMMAND...` runs a command as a section and leaves its exit status in $r
 SECTIONS_SH = (
@@ -40,8 +40,8 @@ _SYSCTLS = " ".join(f"/proc/sys/{name}" for name in TUNABLES)
 _TAINT_FILE = "/proc/sys/kernel/tainted"
 _THP_FILE = "/sys/kernel/mm/transparent_hugepage/enabled"
 _LSM_FILE = "/sys/kernel/security/lsm"
-# One process reads all files: first those of one line, then the others, with a file that says "Linux" twice between
-# them; a file may lack its last newline. Where one of them can not be read, each is read by itself: _SINGLY.
+# One process reads all files: first those of one line, then the others, each after two copies of a file that contains
+# "Linux", since a file may lack its last newline. If one cannot be read, each is read by its own process: _SINGLY.
 _BETWEEN = " /proc/sys/kernel/ostype /proc/sys/kernel/ostype "
 _TOGETHER = _BETWEEN.join(
     (
@@ -68,7 +68,7 @@ _SINGLY = "; ".join(
 )
 BASICS = SECTIONS_SH + "; ".join(
     (
-        "s date date +%s.%N",  # first: it is held against the moment at which the command was sent
+        "s date date +%s.%N",  # first: it is compared with the time at which the command was sent
         "s names uname -nr",
         "s lscpu lscpu",
         f"set -- {_CPUS}/cpu[0-9]*/cpufreq/scaling_governor",
@@ -79,7 +79,7 @@ BASICS = SECTIONS_SH + "; ".join(
 )
 
 
-class Section(NamedTuple):
+class CommandSection(NamedTuple):
     """Output (both streams) and exit status of one command in a combined answer."""
 
     text: str
@@ -88,7 +88,7 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class Clock:
-    """Seconds since the epoch: the node's clock, and the controller's when it asked and was answered."""
+    """Seconds since the epoch: the node's clock, and the controller's at the command and at its answer."""
 
     time: float
     sent: float | None = None
@@ -106,7 +106,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Cpus:
-    """What lscpu says. `offline` is a CPU list like 2-3, '' where all are on."""
+    """Facts of lscpu. `offline` is a CPU list like 2-3, '' if all CPUs are online."""
 
     online: int
     offline: str
@@ -128,7 +128,7 @@ class Mount:
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryInfo:
     """From /proc/meminfo, in bytes; `hugepages` is a number of pages of `hugepage_size`."""
 
     total: int
@@ -139,35 +139,38 @@ class Memory:
     hugepage_size: int
 
 
-def sections(answer: Answer) -> dict[str, Section]:
-    """Cut a combined answer at its marks; ProbeError where the marks are not in order."""
+def sections(answer: Answer) -> dict[str, CommandSection]:
+    """Split a combined answer at its marks; ProbeError if the marks are not in order."""
     chunks = text_of(answer).split(MARK)[1:]
-    found: dict[str, Section] = {}
+    found: dict[str, CommandSection] = {}
     for head, tail in zip(chunks[::2], chunks[1::2], strict=False):
         name, _, text = head.partition("\n")
         status = re.fullmatch(r"=(\d+)\n?", tail)
         if not status:
             raise ProbeError(f"section {name!r} does not end with its exit status: {tail[:40]!r}")
-        found[name] = Section(text, int(status[1]))
+        found[name] = CommandSection(text, int(status[1]))
     if not found:
         raise ProbeError(f"no section in the answer: {answer.out[:60]!r}")
     return found
 
 
-def basic_sections(answer: Answer) -> dict[str, Section]:
-    """Cut an answer of BASICS, and what one process read for several sections."""
+def basic_sections(answer: Answer) -> dict[str, CommandSection]:
+    """Split an answer of BASICS into its sections, also those that one process read together."""
     found = sections(answer)
     files, names = found.pop("files", None), found.pop("names", None)
     if files is not None and files.rc == 0:
-        found |= {name: Section(text, 0) for name, text in split_files(files.text).items()}
+        found |= {name: CommandSection(text, 0) for name, text in split_files(files.text).items()}
     if names is not None:
         host, _, kernel = names.text.strip().partition(" ")
-        found |= {"hostname": Section(host, names.rc), "kernel": Section(kernel or host, names.rc)}
+        found |= {
+            "hostname": CommandSection(host, names.rc),
+            "kernel": CommandSection(kernel or host, names.rc),
+        }
     return found
 
 
 def split_files(text: str) -> dict[str, str]:
-    """Return the sections of files that were read by one process, as BASICS names them; ProbeError if it can not be."""
+    """Return {section of BASICS: text} of the files that one process read; ProbeError if they cannot be separated."""
     parts = re.split(r"Linux\nLinux\n(?!Linux\n)", text)
     lines = parts[0].splitlines(keepends=True)
     ones = 3 + len(TUNABLES) + 2  # uptime, loadavg, cmdline; taint, thp; then the governors, one line each
@@ -187,7 +190,7 @@ def split_files(text: str) -> dict[str, str]:
 
 
 def section(answer: Answer, name: str) -> str:
-    """Return the text of one section of BASICS; NotAvailable where its command failed."""
+    """Return the text of one section of BASICS; NotAvailable if its command failed."""
     part = basic_sections(answer).get(name)
     if part is None:
         raise ProbeError(f"section {name!r} is missing in the answer")
@@ -204,7 +207,7 @@ def _basic(name: str, part: str, read: Callable[[str], T], by_hand: str) -> Prob
 
 
 def read_clock(answer: Answer) -> Clock:
-    """Read `date +%s.%N`; a date without %N writes it as it is, then the seconds count."""
+    """Read `date +%s.%N`; a date without %N prints it unchanged, then whole seconds are used."""
     text = section(answer, "date").strip()
     match = re.fullmatch(r"(\d+)(\.\d+)?(?:\.%?N)?", text)
     if not match:
@@ -213,7 +216,7 @@ def read_clock(answer: Answer) -> Clock:
 
 
 def read_line(text: str) -> str:
-    """Return the one line of a text that may not be empty."""
+    """Return the line of a text; ProbeError unless it has exactly one line."""
     line = text.strip()
     if not line or "\n" in line:
         raise ProbeError(f"expected one line, got {text[:60]!r}")
@@ -251,7 +254,7 @@ def read_load(text: str) -> Load:
     return Load(one, five, fifteen)
 
 
-# Words that differ from node to node, or that follow the kernel (which os.kernel judges).
+# Words that differ between nodes, or with the kernel (which os.kernel judges)
 _OWN_WORDS = re.compile(
     r"(BOOT_IMAGE|initrd|root|resume|ip|BOOTIF|hostname|nodename|systemd\.(hostname|machine_id)|ostree|"
     r"cryptdevice|rd\.\S*uuid|console|wwid|nfsroot)=|.*[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-"
@@ -259,12 +262,12 @@ _OWN_WORDS = re.compile(
 
 
 def read_cmdline(text: str) -> str:
-    """Return the kernel's command line, sorted, without the words that belong to one node or one kernel."""
+    """Return the sorted words of the kernel's command line, without those that are specific to a node or kernel."""
     words = _proc_lines(text)[2].split()
     return " ".join(sorted(word for word in words if not _OWN_WORDS.match(word)))
 
 
-def read_memory(text: str) -> Memory:
+def read_memory(text: str) -> MemoryInfo:
     """Read /proc/meminfo, whose sizes are in kB of 1024 bytes."""
     pairs = (line.partition(":") for line in _proc_lines(text)[3:])
     values = {key: rest.split() for key, _, rest in pairs}
@@ -275,8 +278,8 @@ def read_memory(text: str) -> Memory:
             raise ProbeError(f"/proc/meminfo: {key} is missing or no number")
         return int(fields[0]) * (1024 if fields[1:] == ["kB"] else 1)
 
-    # A kernel without huge pages or swap leaves these lines out
-    return Memory(
+    # a kernel without huge pages or swap omits these lines
+    return MemoryInfo(
         total=size("MemTotal"),
         available=size("MemAvailable", "0"),
         swap_total=size("SwapTotal", "0"),
@@ -287,7 +290,7 @@ def read_memory(text: str) -> Memory:
 
 
 def read_release(text: str) -> str:
-    """Return 'ID VERSION_ID' of os-release, in lower case: 'ubuntu 24.04'; of a rolling one 'arch'."""
+    """Return 'ID VERSION_ID' of os-release in lower case: 'ubuntu 24.04'; of a rolling release 'arch'."""
     values = dict(re.findall(r"^([A-Z_]+)=[\"']?([^\"'\n]*)", text, re.MULTILINE))
     if not values.get("ID"):
         raise ProbeError(f"/etc/os-release: no ID in {text[:60]!r}")
@@ -332,7 +335,7 @@ def _absent(answer: Answer, name: str) -> bool:
 
 
 def read_governors(answer: Answer) -> dict[str, int]:
-    """Count the CPUs by their frequency governor: {'performance': 128}; {} where there is no scaling."""
+    """Return {frequency governor: number of CPUs}; {} without frequency scaling."""
     if _absent(answer, "governor"):
         return {}
     text = section(answer, "governor")
@@ -345,7 +348,7 @@ def read_governors(answer: Answer) -> dict[str, int]:
 
 
 def read_mounts(text: str) -> dict[str, Mount]:
-    """Read /proc/mounts by path; of several on one path the last one counts, as it hides the others."""
+    """Read /proc/mounts by path; of several mounts on one path the last one hides the others."""
     mounts: dict[str, Mount] = {}
     for line in text.splitlines():
         fields = line.split(" ")
@@ -364,7 +367,7 @@ def _unescape(text: str) -> str:
 
 
 def read_limits(text: str) -> dict[str, float]:
-    """Return the soft limits of /proc/self/limits: {'Max open files': 1024.0}; unlimited is infinite."""
+    """Return the soft limits of /proc/self/limits: {'Max open files': 1024.0}; unlimited is infinity."""
     rows = re.findall(r"^(Max \S.*?)\s{2,}(\d+|unlimited)\s+(?:\d+|unlimited)\b", text, re.MULTILINE)
     if not rows:
         raise ProbeError(f"/proc/self/limits: not understood: {text[:60]!r}")
@@ -372,14 +375,14 @@ def read_limits(text: str) -> dict[str, float]:
 
 
 def read_lsm(answer: Answer) -> str:
-    """Return the active security modules, 'lockdown,yama,apparmor'; 'none' where the kernel has no list."""
+    """Return the active security modules, 'lockdown,yama,apparmor'; 'none' if the kernel has no list."""
     if _absent(answer, "lsm"):
         return "none"
     return read_line(section(answer, "lsm"))
 
 
 def read_thp(answer: Answer) -> str:
-    """Return the chosen word: 'always [madvise] never' gives madvise; 'none' on a kernel built without it."""
+    """Return the setting: 'always [madvise] never' gives madvise; 'none' on a kernel built without huge pages."""
     if _absent(answer, "thp"):
         return "none"
     text = section(answer, "thp")
@@ -390,7 +393,7 @@ def read_thp(answer: Answer) -> str:
 
 
 def read_tunables(text: str) -> str:
-    """Return 'name=value' of the sysctls that are compared across the fleet."""
+    """Return 'name=value' of all TUNABLES."""
     lines = text.splitlines()
     if len(lines) != len(TUNABLES):
         raise ProbeError(f"sysctls: {len(TUNABLES)} lines expected, got {len(lines)}")

@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.majority import Norm
-    from pytest_gpucluster.suites.os.network_facts import Link, Naming, Network, ReachabilityResult
+    from pytest_gpucluster.suites.os.network_facts import (
+        Naming,
+        Network,
+        NetworkInterface,
+        ReachabilityResult,
+    )
 
 # of containers and virtual machines: they come and go, and have the same address on every host
 _VIRTUAL = re.compile(
@@ -182,7 +187,7 @@ def reachable(node_name: str, known_ways: Ways) -> Judgement:
         yield Finding(f"from {one}", "no way in", "an answer, or a refusal, from here")
 
 
-def links_of_all(facts: Mapping[str, Network]) -> dict[str, Peers[Link | None]]:
+def links_of_all(facts: Mapping[str, Network]) -> dict[str, Peers[NetworkInterface | None]]:
     """Return, for each interface, the link that every node has there; None where it is absent or down."""
     names = {name for network in facts.values() for name in network.links if not _VIRTUAL.match(name)}
     return {
@@ -196,7 +201,7 @@ def links_of_all(facts: Mapping[str, Network]) -> dict[str, Peers[Link | None]]:
     cause="the interface was configured by hand or by another image: large packets vanish between the node and others",
     hint="ip link show IFACE; compare netplan, NetworkManager or ifcfg with a good node; ip link set IFACE mtu N",
 )
-def mtu(network: Network, usual_links: Mapping[str, Norm[Link | None]]) -> Judgement:
+def mtu(network: Network, usual_links: Mapping[str, Norm[NetworkInterface | None]]) -> Judgement:
     """The MTU of each interface is that of the same interface on most nodes, where it is of the same kind."""
     compared = False
     for name, usual in usual_links.items():
@@ -211,11 +216,11 @@ def mtu(network: Network, usual_links: Mapping[str, Norm[Link | None]]) -> Judge
         yield NotApplicable("no interface is up on most nodes of the group")
 
 
-def _mtu(link: Link | None) -> str:
+def _mtu(link: NetworkInterface | None) -> str:
     return f"{link.mtu}" if link else "absent or down"
 
 
-def _other_mtu(mine: Link | None, theirs: Link | None) -> bool:
+def _other_mtu(mine: NetworkInterface | None, theirs: NetworkInterface | None) -> bool:
     return bool(mine and theirs and mine.kind == theirs.kind and mine.mtu != theirs.mtu)
 
 

@@ -1,4 +1,4 @@
-"""Network interfaces, their addresses, how long names take to resolve, and whether names reach other nodes."""
+"""Network interfaces, their addresses, the time to resolve names, and the reachability of other nodes by name."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pytest_gpucluster.suites.os.facts import SECTIONS_SH, sections
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpucluster.suites.os.facts import Section
+    from pytest_gpucluster.suites.os.facts import CommandSection
 
-PATIENCE = 20  # seconds for two names; a resolver gives up a dead server after 5 (man resolv.conf)
+RESOLVE_SECONDS = 20  # for two names; a resolver waits 5 seconds for a dead server (man resolv.conf)
 
 
 @dataclass(frozen=True)
-class Link:
-    """An interface that is up: `kind` as `ip` writes it (ether, infiniband), '' where it does not; `mtu` in bytes."""
+class NetworkInterface:
+    """An interface that is up: `kind` as `ip` prints it (ether, infiniband), else ''; `mtu` in bytes."""
 
     kind: str
     mtu: int
@@ -29,9 +29,9 @@ class Link:
 
 @dataclass(frozen=True)
 class Network:
-    """{interface: link} of all that are up, {interface: its IPv4 addresses}."""
+    """All interfaces that are up, by name, and {interface: its IPv4 addresses}."""
 
-    links: Mapping[str, Link] = field(default_factory=dict)
+    links: Mapping[str, NetworkInterface] = field(default_factory=dict)
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -40,10 +40,10 @@ _ADDRESS = re.compile(r"\d+: (\S+)\s+inet (\d+\.\d+\.\d+\.\d+)")
 
 
 def read_network(answer: Answer) -> Network:
-    """Read `ip -o link` and `ip -o -4 addr`; NotAvailable where `ip` is absent or refuses."""
+    """Read `ip -o link` and `ip -o -4 addr`; NotAvailable if `ip` is absent or fails."""
     found = sections(answer)
     links = {
-        match[1]: Link(match[4] or "", int(match[3]))
+        match[1]: NetworkInterface(match[4] or "", int(match[3]))
         for match in map(_LINK.match, _lines(found, "link"))
         if match and "UP" in match[2].split(",")
     }
@@ -56,7 +56,7 @@ def read_network(answer: Answer) -> Network:
     return Network(links, addresses)
 
 
-def _lines(found: Mapping[str, Section], name: str) -> list[str]:
+def _lines(found: Mapping[str, CommandSection], name: str) -> list[str]:
     part = found.get(name)
     if part is None or part.rc != 0:
         raise NotAvailable(f"ip: {last_line(part.text) if part else 'no answer'}")
@@ -73,22 +73,22 @@ NETWORK: Probe[Network] = Probe(
 
 @dataclass(frozen=True)
 class Naming:
-    """How long the node's own name and another one took to resolve, and the addresses of its own."""
+    """The time to resolve the node's name and another name, and the addresses of the node's name."""
 
     seconds: float
     own: tuple[str, ...] = ()
 
 
 def naming(names: Sequence[str]) -> Probe[Naming]:
-    """Make the probe that times the node's own name and the first of `names`, in one getent.
+    """Return the probe that measures one getent of the node's name and the first of `names`.
 
-    One that took two seconds is asked once more, and the second time counts: a busy moment is no slow directory.
+    After two seconds or more it is repeated and the second time counts, since the node may have been busy.
     """
     other = shlex.quote(names[0]) if names else ""
-    # the shell's own read: a process would be part of what is timed
+    # a builtin of the shell: the start of a process would add to the time
     command = (
         "export LC_ALL=C; n=${SLURMD_NODENAME:-$(uname -n)}; for i in 1 2; do read -r a _ </proc/uptime; "
-        f'o=$(timeout {PATIENCE} getent hosts "$n" {other}); r=$?; read -r b _ </proc/uptime; '
+        f'o=$(timeout {RESOLVE_SECONDS} getent hosts "$n" {other}); r=$?; read -r b _ </proc/uptime; '
         '[ "$r" != 124 ] && [ "$((${b%.*}-${a%.*}))" -gt 1 ] || break; done; '
         'printf "%s\\n" ${o:+"$o"} "took $a $b $r $n"'
     )
@@ -96,13 +96,13 @@ def naming(names: Sequence[str]) -> Probe[Naming]:
         "naming",
         command,
         read_naming,
-        timeout=2 * PATIENCE + 15.0,
+        timeout=2 * RESOLVE_SECONDS + 15.0,
         by_hand="time getent hosts $(hostname)",
     )
 
 
 def read_naming(answer: Answer) -> Naming:
-    """Read getent's lines and the uptimes around it; a name that does not resolve is judged elsewhere."""
+    """Read getent's output and the uptimes before and after; another check judges names that do not resolve."""
     *lines, last = answer.out.splitlines() or [""]
     took = re.fullmatch(r"took (\d{1,12}(?:\.\d+)?) (\d{1,12}(?:\.\d+)?) (\d+) (\S+)", last)
     if not took:
@@ -117,8 +117,8 @@ def read_naming(answer: Answer) -> Naming:
 
 CONNECT_SECONDS = 5  # a lost SYN is sent again after 1 and 3 s (RFC 6298)
 NAME_SECONDS = 10
-# Of those that MPI, NCCL and torchrun take (net.ipv4.ip_local_port_range). Nobody has to listen: a refusal has come
-# from the neighbour, as an answer would, where a firewall that drops, or says that the host is closed, shows itself.
+# One of the ports that MPI, NCCL and torchrun use (net.ipv4.ip_local_port_range). No process needs to listen on it: a
+# refusal proves that the neighbour is reachable; a firewall drops the packets or answers that the host is unreachable.
 PORT = 59_999
 REACHED = "reached"
 UNKNOWN_NAME = "the name does not resolve"
@@ -126,54 +126,54 @@ UNKNOWN_NAME = "the name does not resolve"
 
 @dataclass(frozen=True)
 class ReachabilityResult:
-    """What came of one attempt to reach a neighbour by its name: `outcome` is REACHED, or why not."""
+    """Result of one attempt to reach a neighbour by name: `outcome` is REACHED or the reason of the failure."""
 
     to: str
     address: str
     outcome: str
 
 
-# the two neighbours at once, in the order of the list, which holds the last name before the first and the first again
+# both neighbours at the same time; the list is closed to a ring: it begins with the last name and ends with the first
 _REACH_SH = (
     'export LC_ALL=C; n=${SLURMD_NODENAME:-}; [ -n "$n" ] || { n=$(uname -n); n=${n%%.*}; }; l=@LIST@; '
     'case $l in *" $n "*) ;; *) echo "$n has no neighbour" >&2; exit 1;; esac; '
     't=${l#*" $n "}; x=${t%% *}; t=${l%" $n "*}; y=${t##* }; [ "$x" != "$y" ] || y=; '
     f'go() {{ a=$(timeout {NAME_SECONDS} getent ahosts "$1"); r=$?; a=${{a%%[[:space:]]*}}; '
-    '[ -n "$a" ] || { echo "way $1 - $r -"; return; }; '
-    f'e=$(timeout {CONNECT_SECONDS} bash -c ": >/dev/tcp/$a/{PORT}" 2>&1); r=$?; echo "way $1 $a $r ${{e##*: }}"; }}; '
+    '[ -n "$a" ] || { echo "peer $1 - $r -"; return; }; '
+    f'e=$(timeout {CONNECT_SECONDS} bash -c ": >/dev/tcp/$a/{PORT}" 2>&1); r=$?; echo "peer $1 $a $r ${{e##*: }}"; }}; '
     'go "$x" & [ -z "$y" ] || go "$y" & wait'
 )
 
 
 def rings(groups: Iterable[Sequence[str]]) -> str:
-    """Return the list of names from which each node takes its neighbours in its own group; '' where none has any."""
+    """Return the rings of all groups, in which each node finds its neighbours; '' without a group of two nodes."""
     lists = (" ".join((names[-1], *names, names[0])) for names in groups if len(names) > 1)
     return " ".join(lists)
 
 
 def reach(ring: str) -> Probe[tuple[ReachabilityResult, ...]]:
-    """Make the probe in which each node tries the node before and the one after it in `ring`: two ways a node."""
+    """Return the probe in which each node connects to the node before and the node after it in `ring`."""
     command = _REACH_SH.replace("@LIST@", shlex.quote(f" {ring} "))
     return Probe(
         "neighbours",
         command,
-        read_ways,
-        by_hand=f"getent ahosts PEER; timeout {CONNECT_SECONDS} bash -c ': >/dev/tcp/PEER/{PORT}'  # refused is well",
+        read_reachability,
+        by_hand=f"getent ahosts PEER; timeout {CONNECT_SECONDS} bash -c ': >/dev/tcp/PEER/{PORT}'  # refused: reachable",
     )
 
 
-def read_ways(answer: Answer) -> tuple[ReachabilityResult, ...]:
-    """Read the lines `way NAME ADDRESS STATUS WHY`; NotAvailable where the node has not the tools."""
+def read_reachability(answer: Answer) -> tuple[ReachabilityResult, ...]:
+    """Read the lines `peer NAME ADDRESS STATUS WHY`; NotAvailable if the node lacks a tool."""
     if answer.rc != 0:
         raise NotAvailable(last_line(answer.err) or f"exit {answer.rc}")
-    ways = tuple(_way(line) for line in answer.out.splitlines())
-    if not ways:
+    results = tuple(_read_peer(line) for line in answer.out.splitlines())
+    if not results:
         raise ProbeError("neighbours: no answer")
-    return tuple(sorted(ways, key=lambda way: way.to))
+    return tuple(sorted(results, key=lambda result: result.to))
 
 
-def _way(line: str) -> ReachabilityResult:
-    found = re.fullmatch(r"way (\S+) (\S+) (\d{1,3}) ?(.*)", line)
+def _read_peer(line: str) -> ReachabilityResult:
+    found = re.fullmatch(r"peer (\S+) (\S+) (\d{1,3}) ?(.*)", line)
     if not found:
         raise ProbeError(f"neighbours: not understood: {line[:80]!r}")
     name, address, status, why = found.groups()

@@ -1,4 +1,4 @@
-"""Packages, services, processes, time service, names, and what the cluster file lists by name."""
+"""Packages, services, processes, sysctls, time service, name resolution and further commands of the cluster file."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Process:
-    """One row of ps. `age` in seconds, None where ps does not tell."""
+class ProcessRow:
+    """One row of ps. `age` in seconds, None if ps does not print it."""
 
     pid: int
     ppid: int
@@ -29,24 +29,24 @@ class Process:
 
 @dataclass(frozen=True)
 class Processes:
-    """How many processes there are, and those that were zombies or in uninterruptible sleep at every look."""
+    """The number of processes, and those that were zombies or in uninterruptible sleep in every sample."""
 
     total: int
-    stuck: tuple[Process, ...]
+    stuck: tuple[ProcessRow, ...]
 
-    def of_state(self, letter: str) -> tuple[Process, ...]:
-        """Return those whose state begins with Z or D."""
+    def of_state(self, letter: str) -> tuple[ProcessRow, ...]:
+        """Return the stuck processes whose state begins with a letter, Z or D."""
         return tuple(process for process in self.stuck if process.state.startswith(letter))
 
 
-# Further looks only where the first one found something: a child about to be reaped is a zombie for a moment,
-# and a process in ordinary input and output is in D state for a moment. The count shows that ps did run.
+# Two further samples if the first one has such processes: a child is a zombie until its parent reaps it, and a process
+# is in state D during input and output. The count shows that ps ran.
 _PROCESSES_SH = (
-    "export LC_ALL=C; look() { ps -eo pid=,ppid=,stat=,etimes=,user=,comm= | "
+    "export LC_ALL=C; sample() { ps -eo pid=,ppid=,stat=,etimes=,user=,comm= | "
     "awk '{ n++ } $1 == 1 { all = 1 } $3 ~ /^[DZ]/ { print } "
-    'END { print "processes", (n + 0) (n && !all ? " of ours" : "") }\'; }; '
-    'a=$(look); printf "%s\\n" "$a"; case $a in *" D"*|*" Z"*) '
-    "for i in 1 2; do sleep 1; look; done;; esac"
+    'END { print "processes", (n + 0) (n && !all ? " visible" : "") }\'; }; '
+    'a=$(sample); printf "%s\\n" "$a"; case $a in *" D"*|*" Z"*) '
+    "for i in 1 2; do sleep 1; sample; done;; esac"
 )
 _HIDDEN = (
     "ps does not show process 1: /proc hides the processes of others (hidepid); run as root, or as a member of the "
@@ -56,39 +56,41 @@ _ROW = re.compile(r"(\d+)\s+(\d+)\s+([A-Z]\S*)\s+(\d+|-)\s+(\S+)\s+(.+)")
 
 
 def read_processes(answer: Answer) -> Processes:
-    """Keep what was in the same state, under the same pid, at every look."""
+    """Return the processes that had the same state and pid in every sample."""
     if not answer.out.endswith("\n"):
         raise ProbeError(f"ps: the last line is cut: {last_line(answer.out)[:80]!r}")
-    looks: list[dict[int, Process]] = [{}]
+    samples: list[dict[int, ProcessRow]] = [{}]
     totals: list[int] = []
     for line in text_of(answer).splitlines():
-        end = re.fullmatch(r"processes (\d+)( of ours)?", line.strip())
+        end = re.fullmatch(r"processes (\d+)( visible)?", line.strip())
         if end:
             if end[2]:
                 raise NotAvailable(_HIDDEN)
             totals.append(int(end[1]))
-            looks.append({})
+            samples.append({})
         elif line.strip():
             process = _process(line.strip())
-            looks[-1][process.pid] = process
+            samples[-1][process.pid] = process
     if not totals or min(totals) == 0:
         raise NotAvailable(last_line(answer.err) or "ps lists no process")
-    whole = looks[: len(totals)]
+    whole = samples[: len(totals)]
     stuck = (
-        process for pid, process in whole[-1].items() if all(_same(process, look.get(pid)) for look in whole)
+        process
+        for pid, process in whole[-1].items()
+        if all(_same(process, sample.get(pid)) for sample in whole)
     )
     return Processes(totals[0], tuple(stuck))
 
 
-def _process(line: str) -> Process:
+def _process(line: str) -> ProcessRow:
     match = _ROW.fullmatch(line)
     if not match:
         raise ProbeError(f"ps: not understood: {line[:80]!r}")
     pid, ppid, state, age, user, command = match.groups()
-    return Process(int(pid), int(ppid), state, int(age) if age != "-" else None, user, command)
+    return ProcessRow(int(pid), int(ppid), state, int(age) if age != "-" else None, user, command)
 
 
-def _same(process: Process, before: Process | None) -> bool:
+def _same(process: ProcessRow, before: ProcessRow | None) -> bool:
     return before is not None and before.state[0] == process.state[0]
 
 
@@ -102,7 +104,7 @@ PROCESSES: Probe[Processes] = Probe(
 
 @dataclass(frozen=True)
 class TimeSync:
-    """What the time service says. `offset` in seconds where it tells; `source`: the tool believed."""
+    """State of the time service. `offset` in seconds, None if unknown; `source`: the tool that was used."""
 
     synchronised: bool
     source: str
@@ -114,14 +116,14 @@ _TIME_SH = SECTIONS_SH + "s chronyc chronyc -c tracking; s ntpq ntpq -c rv; s ti
 
 
 def read_time_sync(answer: Answer) -> TimeSync:
-    """Believe chronyd first, then ntpd, then timedatectl: the first two know the offset too."""
+    """Use chronyd, else ntpd, else timedatectl, which has no offset."""
     found = sections(answer)
     for name, read in (("chronyc", _chrony), ("ntpq", _ntp), ("timedatectl", _timedatectl)):
         part = found.get(name)
         if part is not None and part.rc == 0 and (sync := read(part.text)):
             return sync
-    said = (f"{name}: {last_line(part.text)}" for name, part in found.items() if part.rc != NOT_FOUND)
-    raise NotAvailable("; ".join(said) or "none of chronyc, ntpq and timedatectl is there")
+    errors = (f"{name}: {last_line(part.text)}" for name, part in found.items() if part.rc != NOT_FOUND)
+    raise NotAvailable("; ".join(errors) or "none of chronyc, ntpq and timedatectl is installed")
 
 
 def _chrony(text: str) -> TimeSync | None:
@@ -146,7 +148,7 @@ def _ntp(text: str) -> TimeSync | None:
 
 
 def _timedatectl(text: str) -> TimeSync | None:
-    """`timedatectl show`: NTPSynchronized is the kernel's own flag, whoever serves it."""
+    """`timedatectl show`: NTPSynchronized is the flag of the kernel, for any time service."""
     match = re.search(r"^NTPSynchronized=(yes|no)$", text, re.MULTILINE)
     return TimeSync(match[1] == "yes", "timedatectl", None, match[0]) if match else None
 
@@ -189,36 +191,36 @@ FAILED_UNITS: Probe[tuple[str, ...]] = Probe(
 
 @dataclass(frozen=True)
 class SystemState:
-    """What systemd says of itself: a word of `systemctl is-system-running`; '' and why not where it says nothing."""
+    """State of systemd: the word of `systemctl is-system-running`; '' if there is none, with the reason in `problem`."""
 
     word: str
     problem: str = ""
 
     @property
     def answers(self) -> bool:
-        """Systemd told its state."""
+        """Whether systemd reported its state."""
         return bool(self.word)
 
 
-# man systemctl; `unknown`: it could not be asked
+# man systemctl; without `unknown`, which means no connection to systemd
 _SYSTEM_STATES = frozenset(
     {"initializing", "starting", "running", "degraded", "maintenance", "stopping", "offline"}
 )
 
 
 def read_system_state(answer: Answer) -> SystemState:
-    """Take the word; a manager that cannot be reached is a fact, one that we may not ask is not."""
+    """Return the state, or why systemd cannot be reached; NotAvailable if the user may not query it."""
     if answer.rc == NOT_FOUND:
         text_of(answer)
-    said = last_line(answer.err) or last_line(answer.out)
+    message = last_line(answer.err) or last_line(answer.out)
     word = last_line(answer.out)
     if word in _SYSTEM_STATES:
         return SystemState(word)
     if "not been booted with systemd" in answer.err + answer.out:  # a line about the bus may follow it
         return SystemState("offline")
-    if re.search(r"denied|not permitted|authentication required", said, re.IGNORECASE):
-        raise NotAvailable(said)
-    return SystemState("", said if answer.rc != _TIMED_OUT else f"no answer within {_SYSTEM_SECONDS} s")
+    if re.search(r"denied|not permitted|authentication required", message, re.IGNORECASE):
+        raise NotAvailable(message)
+    return SystemState("", message if answer.rc != _TIMED_OUT else f"no answer within {_SYSTEM_SECONDS} s")
 
 
 _SYSTEM_SECONDS = 10
@@ -232,12 +234,12 @@ SYSTEM_STATE: Probe[SystemState] = Probe(
 
 
 def _nothing(name: str) -> Probe[dict[str, str]]:
-    """Make the probe of an empty list: {}. Tools that get no name would list everything, or fail."""
+    """Return the probe of an empty list: {}. Without names the tools would list everything, or fail."""
     return Probe(name, "true", lambda _: {})
 
 
 def services(units: Sequence[str]) -> Probe[dict[str, str]]:
-    """Make the probe that gives {unit: active|inactive|failed|...} of the cluster file's units."""
+    """Return the probe of {unit: active|inactive|failed|...} of the cluster file's units."""
     if not units:
         return _nothing("services")
     names = tuple(_name(unit, "os.services") for unit in units)
@@ -246,8 +248,8 @@ def services(units: Sequence[str]) -> Probe[dict[str, str]]:
         if answer.rc == NOT_FOUND:
             text_of(answer)
         states = answer.out.split()
-        if len(states) != len(names):  # without systemd: one line of complaint instead
-            raise NotAvailable(last_line(answer.err) or last_line(answer.out) or "systemctl said nothing")
+        if len(states) != len(names):  # without systemd there is one error message instead
+            raise NotAvailable(last_line(answer.err) or last_line(answer.out) or "systemctl printed nothing")
         return dict(zip(names, states, strict=True))
 
     command = "LC_ALL=C systemctl is-active " + " ".join(shlex.quote(name) for name in names)
@@ -255,7 +257,7 @@ def services(units: Sequence[str]) -> Probe[dict[str, str]]:
 
 
 def packages(names: Iterable[str]) -> Probe[dict[str, str]]:
-    """Make the probe that gives {package: installed version}, '' where the package is not installed."""
+    """Return the probe of {package: installed version}, '' if it is not installed."""
     wanted = tuple(_name(name, "os.packages") for name in names)
     if not wanted:
         return _nothing("packages")
@@ -265,7 +267,7 @@ def packages(names: Iterable[str]) -> Probe[dict[str, str]]:
         f"dpkg-query -W -f='${{Package}}\\t${{Version}}\\t${{Status}}\\n' {quoted} 2>&1; "
         "elif command -v rpm >/dev/null 2>&1; then "
         f"rpm -q --qf '%{{NAME}}\\t%{{VERSION}}-%{{RELEASE}}\\tinstalled\\n' {quoted} 2>&1; "
-        "else echo 'neither dpkg-query nor rpm is there' >&2; exit 127; fi"
+        "else echo 'neither dpkg-query nor rpm is installed' >&2; exit 127; fi"
     )
 
     def parse(answer: Answer) -> dict[str, str]:
@@ -278,7 +280,7 @@ def packages(names: Iterable[str]) -> Probe[dict[str, str]]:
 
 def _version(name: str, text: str) -> str:
     row = re.search(rf"^{re.escape(name)}\t([^\t\n]*)\t(.*)$", text, re.MULTILINE)
-    if row:  # dpkg's status of three words: a removed package whose configuration stayed is not installed
+    if row:  # dpkg's status has three words; a removed package with remaining configuration is not installed
         return row[1] if row[2].split()[-1:] == ["installed"] else ""
     gone = rf"no packages found matching {re.escape(name)}$|package {re.escape(name)} is not installed"
     if not re.search(gone, text, re.MULTILINE):
@@ -287,13 +289,13 @@ def _version(name: str, text: str) -> str:
 
 
 def sysctls(names: Iterable[str]) -> Probe[dict[str, str]]:
-    """Make the probe that gives {sysctl: value}, blanks folded; '' where the kernel has no such name."""
+    """Return the probe of {sysctl: value} with single blanks; '' if the kernel has no such name."""
     wanted = tuple(_name(name, "os.sysctls") for name in names)
     if not wanted:
         return _nothing("sysctls")
     paths = [shlex.quote(_proc_path(name)) for name in wanted]
     singly = "; ".join(f"s {shlex.quote(name)} cat {path}" for name, path in zip(wanted, paths, strict=True))
-    # one process for all; each for itself only where one is missing or has not just one line
+    # one process for all; one per name if a name is missing or has not exactly one line
     reads = (
         f"v=$(cat {' '.join(paths)} 2>/dev/null) && set -f && IFS='\n' && set -- $v && [ $# = {len(wanted)} ] && "
         f"s all printf '%s\\n' \"$@\" || {{ {singly}; }}"
@@ -318,7 +320,7 @@ def sysctls(names: Iterable[str]) -> Probe[dict[str, str]]:
 
 
 def _proc_path(name: str) -> str:
-    """As sysctl(8): where the first separator is a dot, dots and slashes change places."""
+    """Return the file of a sysctl. As in sysctl(8), dots and slashes are exchanged if the first separator is a dot."""
     first = re.search(r"[./]", name)
     swapped = name.translate(str.maketrans("./", "/.")) if first and first[0] == "." else name
     return f"/proc/sys/{swapped}"
@@ -326,38 +328,36 @@ def _proc_path(name: str) -> str:
 
 def _name(name: str, key: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9@:_.+/\\*-]*", name) or ".." in name:
-        raise ConfigError(f"{key}: {name!r} is no name of the kind that belongs here")
+        raise ConfigError(f"{key}: {name!r}: invalid name (allowed: letters, digits and @:_.+/\\*-)")
     return name
 
 
 @dataclass(frozen=True)
 class CommandOutput:
-    """What a command said, for the comparison with other nodes."""
+    """Output and exit status of a command, for the comparison with other nodes."""
 
     text: str
     rc: int
 
 
 def command_output(command: str) -> Probe[CommandOutput]:
-    """Make the probe of a further command whose output is to be alike on all nodes."""
+    """Return the probe of a command of the cluster file whose output must be the same on all nodes."""
 
     def parse(answer: Answer) -> CommandOutput:
         if answer.rc in (NOT_FOUND, NOT_EXECUTABLE):
             text_of(answer)
         return CommandOutput(answer.out.strip(), answer.rc or 0)
 
-    return Probe(
-        f"drift: {command}", command, parse, by_hand=command, alone=True
-    )  # a site's own: it may take long
+    return Probe(f"drift: {command}", command, parse, by_hand=command, alone=True)  # it may take long
 
 
 def resolution(names: Sequence[str]) -> Probe[dict[str, str]]:
-    """Make the probe that gives {name: its addresses, sorted}, '' where the node cannot resolve the name."""
+    """Return the probe of {name: its sorted addresses}, '' if the node cannot resolve the name."""
     wanted = tuple(_name(name, "nodes") for name in names)
     quoted = [shlex.quote(name) for name in wanted]
     singly = "; ".join(f"s {name} getent hosts {name}" for name in quoted)
-    # one process for all; each for itself where one is unknown or a line does not say which name it answers
-    asks = (
+    # one process for all; one per name if a name is unknown or a line does not contain its name
+    lookups = (
         f"v=$(getent hosts {' '.join(quoted)} 2>/dev/null); g=$?; "
         f'for n in {" ".join(quoted)}; do case "$v " in *[[:space:]]"$n"[[:space:].]*) ;; *) g=1;; esac; done; '
         f"if [ $g = 0 ]; then s '*' printf '%s\\n' \"$v\"; else {singly}; fi"
@@ -375,11 +375,11 @@ def resolution(names: Sequence[str]) -> Probe[dict[str, str]]:
             addresses[name] = _addresses(part.text.splitlines())
         return addresses
 
-    return Probe("names", SECTIONS_SH + asks, parse, by_hand="getent hosts " + shlex.join(wanted))
+    return Probe("names", SECTIONS_SH + lookups, parse, by_hand="getent hosts " + shlex.join(wanted))
 
 
 def _lines_of(name: str, text: str) -> list[str]:
-    """Return the lines of getent that bear the name, or the name with its domain."""
+    """Return the lines of getent with the name, or the name with its domain."""
     return [
         line
         for line in text.splitlines()

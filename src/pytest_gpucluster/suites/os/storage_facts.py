@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
-from pytest_gpucluster.suites.os.facts import SECTIONS_SH, Section, sections
+from pytest_gpucluster.suites.os.facts import SECTIONS_SH, CommandSection, sections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-# A file system that has not told its size by then is hung; one deadline for all of them together
+# A file system without an answer of df within this time hangs; one deadline for all file systems together
 DISK_SECONDS = 8
 
-# Asked beside the paths that are: whoever touches one of these whose server is gone hangs, stated or not
+# Mounts of these types are tested in addition to the stated paths: every access hangs if their server is gone
 NETWORKED = (
     *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "beegfs_nodev", "cifs", "smb3", "ceph", "wekafs", "panfs"),
     *("fuse.ceph", "fuse.ceph-fuse", "fuse.glusterfs", "fuse.juicefs"),
 )
 MOST_NETWORKED = 32  # an automounter may have mounted hundreds
-# A path with an escape (blank, newline) is left out: df would not know it by that name
+# Paths with an escape (blank, newline) are omitted, since df does not accept them
 _NETWORKED_SH = (
     "set -- @PATHS@; also=$(cat /proc/mounts 2>/dev/null | { m=0; seen=; while read -r s p f o; do "
     f"case $f in ({'|'.join(NETWORKED)}) ;; (*) continue;; esac; "
@@ -34,9 +34,9 @@ _NETWORKED_SH = (
     'set -f; IFS="\n"; for p in $also; do set -- "$@" "$p"; done; unset IFS; set +f; }; '
 )
 
-# A df of all paths goes first; only where it fails or takes long, one a path shows which. Every df runs in the
-# background and answers into a folder of its own: a process that hangs in a dead NFS mount cannot be waited for and
-# must hold none of our pipes; in the end it gets SIGKILL, which a hard NFS mount obeys. `read` wants a complete line.
+# One df of all paths runs first; if it fails or takes long, one df per path shows which path it is. Every df runs in the
+# background and writes into a folder: a process that hangs in a dead NFS mount cannot be waited for and must not hold
+# the pipes of the shell. In the end it gets SIGKILL, which also works on a hard NFS mount. `read` needs a complete line.
 _DISKS_SH = (
     SECTIONS_SH
     + _NETWORKED_SH
@@ -65,7 +65,7 @@ _HUNG = 124  # as timeout(1) exits
 
 @dataclass(frozen=True)
 class Disk:
-    """What df says of a path, in bytes and inodes. `problem`: why it says nothing; `hung`: no answer."""
+    """Result of df on a path, in bytes and inodes. `problem`: why there is none; `hung`: df did not end."""
 
     size: int = 0
     free: int = 0
@@ -76,12 +76,12 @@ class Disk:
 
     @property
     def forbidden(self) -> bool:
-        """The file system may be well: it is our user who may not look."""
+        """Whether only the user lacks the permission."""
         return "Permission denied" in self.problem
 
 
 def disks(paths: Iterable[str]) -> Probe[dict[str, Disk]]:
-    """Make the probe that asks df about every path, and every networked mount there is, within DISK_SECONDS."""
+    """Return the probe that runs df on every path and every networked mount within DISK_SECONDS."""
     wanted = tuple(dict.fromkeys(paths))
     quoted = " ".join(shlex.quote(absolute(path)) for path in wanted)
     ticks = DISK_SECONDS * 10
@@ -111,22 +111,22 @@ def disks(paths: Iterable[str]) -> Probe[dict[str, Disk]]:
     )
 
 
-_WRITTEN = ("/tmp", "/dev/shm")  # whether they can be written to is what is asked
+_WRITTEN = ("/tmp", "/dev/shm")
 
 
 def read_writes(answer: Answer) -> dict[str, str]:
-    """Return {folder: why no file could be written there, or ''}; ProbeError where the node is lost."""
+    """Return {folder: why no file could be written there, or ''}; ProbeError if the node is lost."""
     if answer.lost:
         raise ProbeError(answer.problem)
     found = sections(answer) if answer.rc is not None else _complete(answer)
     return {
-        path: _told(found[path], lambda _: "") if path in found else answer.problem or "no answer"
+        path: _problem_of(found[path], lambda _: "") if path in found else answer.problem or "no answer"
         for path in _WRITTEN
     }
 
 
-# 8 KiB: more than a file system keeps beside the inode; head, since printf of dash says "I/O error" where room lacks.
-# It goes alone, as a hung file system lets it wait.
+# 8 KiB: more than a file system stores in the inode; head, since printf of dash reports "I/O error" on a full disk.
+# `alone`: it waits on a hung file system.
 WRITES: Probe[dict[str, str]] = Probe(
     "writes",
     SECTIONS_SH
@@ -140,14 +140,14 @@ WRITES: Probe[dict[str, str]] = Probe(
 
 
 def absolute(path: str) -> str:
-    """Return a path of the cluster file; ConfigError where it is not absolute or holds control characters."""
+    """Return a path of the cluster file; ConfigError if it is not absolute or has control characters."""
     if not path.startswith("/") or not path.isprintable():
-        raise ConfigError(f"os: path {path!r} has to be absolute, like /scratch")
+        raise ConfigError(f"os: path {path!r} must be absolute, like /scratch")
     return path
 
 
-def read_disk(part: Section) -> Disk:
-    """Read `df -Pk` and `df -Pi` of one path; '-' stands for 'this file system does not count inodes'."""
+def read_disk(part: CommandSection) -> Disk:
+    """Read `df -Pk` and `df -Pi` of one path; '-': the file system does not count inodes."""
     if part.rc == _HUNG:
         return Disk(problem=f"no answer within {DISK_SECONDS} s", hung=True)
     if part.rc != 0:
@@ -156,7 +156,7 @@ def read_disk(part: Section) -> Disk:
 
 
 def read_disks(paths: Sequence[str], text: str) -> dict[str, Disk]:
-    """Read one `df -Pk` and one `df -Pi` of these paths, a row each, in their order."""
+    """Read `df -Pk` and `df -Pi` of these paths, which have one row per path in this order."""
     rows = re.findall(r"\s(\d+|-)\s+(\d+|-)\s+(-?\d+|-)\s+(?:\d+%|-)\s+/", text)
     if len(rows) != 2 * len(paths):
         raise ProbeError(f"df: {len(rows)} rows for {len(paths)} paths: {last_line(text)[:80]!r}")
@@ -171,20 +171,20 @@ def read_disks(paths: Sequence[str], text: str) -> dict[str, Disk]:
 
 @dataclass(frozen=True)
 class SharedFiles:
-    """One file a shared folder: written by one node, read by all, removed by its writer.
+    """One file per shared folder: written by one node, read by all, removed by its writer.
 
-    `token` is unique to the run; it is the name and the content, so that nobody looked the name up before.
+    `token` is unique to the run; it is the name and the content, so that no node has the name in a cache.
     """
 
     folders: tuple[str, ...]
     token: str
 
     def path(self, folder: str) -> str:
-        """Return the file's full path."""
+        """Return the path of the file in a folder."""
         return f"{absolute(folder).rstrip('/')}/.gpucluster-{self.token}"
 
     def write_command(self) -> str:
-        """Return the command for the writer: an existing file is never overwritten (set -C)."""
+        """Return the command of the writer, which never overwrites a file (set -C)."""
         return (
             SECTIONS_SH
             + "set -C; umask 022; "
@@ -192,12 +192,12 @@ class SharedFiles:
         )
 
     def read_command(self) -> str:
-        """Return the command for all nodes. A node may see the file some seconds late: NFS caches folders."""
+        """Return the command of all nodes. It waits some seconds for the file, since NFS caches folders."""
         body = 'i=0; until cat "$1"; do i=$((i+1)); [ "$i" -lt 4 ] || return 1; sleep 1; done'
         return SECTIONS_SH + self._each("get", body)
 
     def remove_command(self) -> str:
-        """Return the command that takes the files away again, by their full paths."""
+        """Return the command that removes the files."""
         return "rm -f " + " ".join(shlex.quote(self.path(folder)) for folder in self.folders)
 
     def _each(self, name: str, body: str, second: str = "") -> str:
@@ -210,15 +210,15 @@ class SharedFiles:
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """What became of one shared folder's file on one node: '' where all is well."""
+    """Result of one shared folder on one node: the problems of writing and reading, '' if there are none."""
 
     writer: str
     write_problem: str = ""
     read_problem: str = ""
 
 
-class Channel(Protocol):
-    """What is needed of the fleet channel here."""
+class FleetChannel(Protocol):
+    """The part of the fleet's channel that shared files use."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -226,18 +226,18 @@ class Channel(Protocol):
 
     @property
     def lost(self) -> Mapping[str, str]:
-        """Nodes that no longer answer, and why."""
+        """{node: why it does not answer}."""
 
     def ask(self, command: str, *, timeout: float = ...) -> dict[str, Answer]:
-        """Ask all nodes at once."""
+        """Run a command on all nodes."""
 
     def ask_node(self, node: str, command: str, *, timeout: float = ..., fresh: bool = ...) -> Answer:
-        """Ask one node; `fresh`: this node alone, now."""
+        """Run a command on one node; `fresh`: only there, and not from the cache."""
 
 
 @dataclass(frozen=True)
 class SharedResult:
-    """What the whole fleet saw of the shared files."""
+    """Results of the shared files on all nodes."""
 
     files: SharedFiles
     writer: str
@@ -245,7 +245,7 @@ class SharedResult:
     answers: Mapping[str, Answer]
 
     def on(self, node: str) -> dict[str, SharedFolder]:
-        """Return {folder: what this node saw}; NotAvailable where the node said nothing."""
+        """Return {folder: result on this node}; NotAvailable if the node did not answer."""
         if not self.files.folders:
             return {}
         if node not in self.answers or self.answers[node].lost:
@@ -260,8 +260,8 @@ class SharedResult:
 SHARED_SECONDS = 20.0
 
 
-def write(fleet: Channel, files: SharedFiles) -> tuple[str, dict[str, str]]:
-    """Let the first node that answers write the files; return its name and what did not succeed."""
+def write(fleet: FleetChannel, files: SharedFiles) -> tuple[str, dict[str, str]]:
+    """Write the files on the first node that answers; return its name and {folder: problem or ''}."""
     nodes = [node for node in fleet.nodes if node not in fleet.lost]
     if not files.folders or not nodes:
         return "", dict.fromkeys(files.folders, "no node to write it")
@@ -269,27 +269,27 @@ def write(fleet: Channel, files: SharedFiles) -> tuple[str, dict[str, str]]:
     return nodes[0], read_written(answer, files)
 
 
-def read(fleet: Channel, files: SharedFiles, writer: str, written: Mapping[str, str]) -> SharedResult:
-    """Let all nodes read them at once."""
+def read(fleet: FleetChannel, files: SharedFiles, writer: str, written: Mapping[str, str]) -> SharedResult:
+    """Read the files on all nodes."""
     some = any(not problem for problem in written.values())
     answers = fleet.ask(files.read_command(), timeout=SHARED_SECONDS) if some else {}
     silent = {node: Answer(node, None, problem="nothing was written") for node in fleet.nodes}
     return SharedResult(files, writer, written, answers or silent)
 
 
-def remove(fleet: Channel, files: SharedFiles, writer: str, written: Mapping[str, str]) -> None:
-    """Take away what was written."""
+def remove(fleet: FleetChannel, files: SharedFiles, writer: str, written: Mapping[str, str]) -> None:
+    """Remove the files."""
     if any(not problem for problem in written.values()):
         fleet.ask_node(writer, files.remove_command(), timeout=SHARED_SECONDS, fresh=True)
 
 
 def read_written(answer: Answer, files: SharedFiles) -> dict[str, str]:
-    """Return {folder: why it could not be written, or ''} of the writer's answer."""
+    """Return {folder: why its file could not be written, or ''}."""
     return _per_folder(answer, files, lambda _: "")
 
 
 def read_seen(answer: Answer, files: SharedFiles) -> dict[str, str]:
-    """Return {folder: why its file is not seen there as it was written, or ''} of one node's answer."""
+    """Return {folder: why one node could not read its file as it was written, or ''}."""
 
     def other(text: str) -> str:
         seen = last_line(text)
@@ -299,23 +299,24 @@ def read_seen(answer: Answer, files: SharedFiles) -> dict[str, str]:
 
 
 def _per_folder(answer: Answer, files: SharedFiles, judge: Callable[[str], str]) -> dict[str, str]:
-    if answer.rc is None:  # a hung file server: which folder it was is where the answer ends
+    if answer.rc is None:  # a file server hangs: the answer ends before its folder
         found = _complete(answer)
         return {
-            folder: _told(found[folder], judge) if folder in found else answer.problem
+            folder: _problem_of(found[folder], judge) if folder in found else answer.problem
             for folder in files.folders
         }
     found = sections(answer)
     return {
-        folder: _told(found[folder], judge) if folder in found else "no answer" for folder in files.folders
+        folder: _problem_of(found[folder], judge) if folder in found else "no answer"
+        for folder in files.folders
     }
 
 
-def _told(part: Section, judge: Callable[[str], str]) -> str:
+def _problem_of(part: CommandSection, judge: Callable[[str], str]) -> str:
     return judge(part.text) if part.rc == 0 else last_line(part.text) or f"exit {part.rc}"
 
 
-def _complete(answer: Answer) -> Mapping[str, Section]:
-    """Return the sections that were finished before the command was cut off."""
+def _complete(answer: Answer) -> Mapping[str, CommandSection]:
+    """Return the complete sections of an answer that was cut off."""
     whole = re.findall("\x1e([^\x1e\n]*)\n([^\x1e]*)\x1e=(\\d+)\n", answer.out)
-    return {name: Section(text, int(rc)) for name, text, rc in whole}
+    return {name: CommandSection(text, int(rc)) for name, text, rc in whole}

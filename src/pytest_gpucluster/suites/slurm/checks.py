@@ -25,7 +25,13 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import JobLimits, NodeProfile, Profile
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.suites.slurm.diagnostic_step import ExamTask, JobFacts, JobRecord, Jobs, NodeExam
+    from pytest_gpucluster.suites.slurm.diagnostic_step import (
+        DiagnosticTask,
+        JobFacts,
+        JobRecord,
+        Jobs,
+        NodeDiagnostic,
+    )
 
 # RealMemory is usually set a little below what is installed, for the operating system (Slurm's FAQ on MemSpecLimit)
 MEMORY_SHARE = 0.85
@@ -202,17 +208,19 @@ def version(info: NodeInfo | None, slurm_version: str) -> Judgement:
     cause="slurmd could not start the tasks, or a task prolog or plugin changes their variables",
     hint="slurmd's log on the node; srun -w NODE hostname; TaskProlog and plugstack.conf",
 )
-def step(exam: NodeExam) -> Judgement:
+def step(exam: NodeDiagnostic) -> Judgement:
     """Judge that all tasks of a step start and know their place."""
     yield Metric("step", exam.seconds, "s")
     if exam.problem:
-        yield Finding("step", exam.problem, f"{exam.tasks_asked} tasks")
+        yield Finding("step", exam.problem, f"{exam.tasks_requested} tasks")
         return
     lost = {task.rank: task.lost for task in exam.tasks if task.lost}
     for rank, names in lost.items():
         yield Finding(f"task {rank}", f"{', '.join(names)} not as Slurm sets it", "the task's place")
-    if not lost and sorted(task.local_id for task in exam.tasks) != list(range(exam.tasks_asked)):
-        yield Finding("tasks", listed(task.local_id for task in exam.tasks), f"0 to {exam.tasks_asked - 1}")
+    if not lost and sorted(task.local_id for task in exam.tasks) != list(range(exam.tasks_requested)):
+        yield Finding(
+            "tasks", listed(task.local_id for task in exam.tasks), f"0 to {exam.tasks_requested - 1}"
+        )
 
 
 @check(
@@ -220,13 +228,13 @@ def step(exam: NodeExam) -> Judgement:
     cause="output of tasks is lost between slurmstepd and srun",
     hint="srun -w NODE sh -c 'echo out; echo err >&2'; slurmd's log; firewall to the login node (SrunPortRange)",
 )
-def output(exam: NodeExam) -> Judgement:
+def output(exam: NodeDiagnostic) -> Judgement:
     """Judge that stdout and stderr of every task arrive."""
     if exam.problem:
         yield NotChecked(exam.problem)
         return
-    if len(exam.tasks) < exam.tasks_asked:
-        yield Finding("stdout", f"of {len(exam.tasks)} tasks", f"of {exam.tasks_asked} tasks")
+    if len(exam.tasks) < exam.tasks_requested:
+        yield Finding("stdout", f"of {len(exam.tasks)} tasks", f"of {exam.tasks_requested} tasks")
     for task in exam.tasks:
         if not task.stderr_arrived:
             yield Finding(f"stderr of task {task.rank}", "nothing", "its line")
@@ -237,7 +245,7 @@ def output(exam: NodeExam) -> Judgement:
     cause="a task prolog, SPANK plugin or cli_filter changes the environment",
     hint="srun -w NODE --export=ALL env; TaskProlog and plugstack.conf",
 )
-def environment(exam: NodeExam) -> Judgement:
+def environment(exam: NodeDiagnostic) -> Judgement:
     """Judge that an exported variable with commas, quotes and blanks arrives as it is."""
     if exam.problem:
         yield NotChecked(exam.problem)
@@ -252,7 +260,7 @@ def environment(exam: NodeExam) -> Judgement:
     cause="exit codes are lost: a wrapper, task epilog or plugin changes them",
     hint="srun -w NODE sh -c 'exit 7'; echo $?",
 )
-def exit_code(exam: NodeExam) -> Judgement:
+def exit_code(exam: NodeDiagnostic) -> Judgement:
     """Judge that srun reports exit status 7 of the first task, and 0 of those that end well."""
     if exam.problem:
         yield NotChecked(exam.problem)
@@ -268,7 +276,7 @@ def exit_code(exam: NodeExam) -> Judgement:
     cause="the signal that ended a task is not reported",
     hint="srun -w NODE sh -c 'kill -KILL $$'",
 )
-def signal(exam: NodeExam) -> Judgement:
+def signal(exam: NodeDiagnostic) -> Judgement:
     """Judge that srun reports SIGKILL of the second task."""
     if exam.problem:
         yield NotChecked(exam.problem)
@@ -281,12 +289,12 @@ def signal(exam: NodeExam) -> Judgement:
     cause="GPUs are not bound to tasks: gres.conf, a task prolog, or a profile script that sets CUDA_VISIBLE_DEVICES",
     hint="srun -w NODE --ntasks-per-node=2 --gpus-per-task=1 sh -c 'echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES'",
 )
-def gpu_binding(exam: NodeExam) -> Judgement:
+def gpu_binding(exam: NodeDiagnostic) -> Judgement:
     """Judge that each task of a step with --gpus-per-task=1 has one device of its own."""
     if exam.problem:
         yield NotChecked(exam.problem)
         return
-    if exam.gpus_asked == 0:
+    if exam.gpus_requested == 0:
         yield NotApplicable("Slurm has no GPUs on this node")
         return
     owners: dict[str, list[int]] = {}
@@ -311,7 +319,7 @@ def gpu_binding(exam: NodeExam) -> Judgement:
     "binds tasks wrongly",
     hint="srun -w NODE grep Cpus_allowed_list /proc/self/status; taskset -cp $(pidof slurmd); TaskPlugin of slurm.conf",
 )
-def cpu_affinity(exam: NodeExam, virtual: bool = False) -> Judgement:
+def cpu_affinity(exam: NodeDiagnostic, virtual: bool = False) -> Judgement:
     """Judge that the tasks of a step may run on a CPU each, as far as the node has so many."""
     if virtual:
         yield NotApplicable("virtual nodes share the CPUs of their host")
@@ -334,7 +342,7 @@ def cpu_affinity(exam: NodeExam, virtual: bool = False) -> Judgement:
     hint="slurmd's log on the node; run the Prolog of `scontrol show config` there by hand",
     marks=("inventory", "exclusive"),  # it may wait for the exam's step
 )
-def prolog(exam_if_any: NodeExam | None, info: NodeInfo | None, config: Mapping[str, str]) -> Judgement:
+def prolog(exam_if_any: NodeDiagnostic | None, info: NodeInfo | None, config: Mapping[str, str]) -> Judgement:
     """Judge the prolog by its traces: slurmd starts a step only after it, and Slurm drains a node where it fails."""
     script = _script(config, "Prolog")
     if not script:
@@ -542,7 +550,7 @@ def time_limit(overrun: StepResult) -> Judgement:
         yield Finding("step", f"ended with {overrun.rc}", "cancelled due to its time limit")
 
 
-def devices_of(task: ExamTask) -> tuple[str, ...]:
+def devices_of(task: DiagnosticTask) -> tuple[str, ...]:
     """Return the GPUs of a task.
 
     Where Slurm's cgroups hide devices, the ones that open are the task's (CUDA_VISIBLE_DEVICES counts from 0 then);
@@ -554,7 +562,7 @@ def devices_of(task: ExamTask) -> tuple[str, ...]:
     return named
 
 
-def _endings(exam: NodeExam, local_id: int, rc: int | None, number: int | None) -> Judgement:
+def _endings(exam: NodeDiagnostic, local_id: int, rc: int | None, number: int | None) -> Judgement:
     expected = f"exit status {rc}" if number is None else f"signal {number}"
     ended = [task for task in exam.tasks if task.local_id == local_id]
     if not ended:
@@ -564,7 +572,7 @@ def _endings(exam: NodeExam, local_id: int, rc: int | None, number: int | None) 
             yield Finding(f"task {task.rank}", _ending(task), expected)
 
 
-def _ending(task: ExamTask) -> str:
+def _ending(task: DiagnosticTask) -> str:
     return f"exit status {task.rc}" if task.signal is None else f"signal {task.signal}"
 
 

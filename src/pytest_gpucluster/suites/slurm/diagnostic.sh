@@ -1,11 +1,11 @@
-# Each task of the exam step tells what it sees, then ends in the way that its place on the node says:
-# local task 0 with exit status 7, local task 1 by SIGKILL, the others with 0. POSIX sh; runs before any image or tool.
+# Each task of the diagnostic step prints its environment, then ends: local task 0 with exit status 7, local task 1 by
+# SIGKILL, the others with 0. POSIX sh; it needs no image and no tool.
 open=
 for device in /dev/nvidia[0-9]*; do
     # only devices that this task may open: with ConstrainDevices Slurm hides the others
     if [ -c "$device" ] && command : <"$device"; then open="$open,${device#/dev/nvidia}"; fi
 done 2>/dev/null
-# the CPUs that it may run on, and those that the machine has; without a process, since this runs once a task
+# the CPUs that the task may use, and those of the machine; with builtins only, since this runs once per task
 cpus= online=
 while read -r key value; do
     [ "$key" != Cpus_allowed_list: ] || { cpus=$value; break; }

@@ -1,9 +1,9 @@
-"""What a few steps and jobs show of Slurm, for many checks at once.
+"""Steps and jobs that test Slurm, for many checks.
 
-`examine`: one step on all nodes of an allocation (one for each count of GPUs a node): its tasks tell what they
-see and end in known ways. `BatchJobs`: three short batch jobs (an array with --begin of which one element
-requeues itself, and one that depends on the other), submitted BEFORE the nodes are allocated: while we hold the
-nodes no job could start. The allocation waits for them through Slurm, nobody polls; squeue is then asked once.
+`run_diagnostics`: one step on all nodes of an allocation (one per number of GPUs of a node); its tasks report their
+environment and end with known statuses. `BatchJobs`: three short batch jobs (an array with --begin of which one element
+requeues itself, and a job that depends on the other element), submitted BEFORE the allocation: no job could start while
+it holds the nodes. The allocation depends on them in Slurm, without polling; squeue is then called once.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ EXIT_CODE, KILLED = 7, 9
 MAX_DIGITS = 4  # of the number of a CPU: Linux has at most 8192
 ARRAY_EXIT, DEPENDENT_EXIT = 3, 5
 _PAYLOAD = Path(__file__).with_name("diagnostic.sh")
-BEGIN_AFTER = 2  # seconds; sbatch and slurmctld cut theirs off: one could be over at once
+BEGIN_AFTER = 2  # seconds; sbatch and slurmctld round down: one second could be over at once
 _FIELDS = 11
-STEP_TIMEOUT = 60.0  # seconds for the exam's step
-A_TASK = 0.25  # and for each of its tasks: slurmctld and srun serve all
+STEP_TIMEOUT = 60.0  # seconds for the diagnostic step
+A_TASK = 0.25  # seconds more per task: slurmctld and srun serve all
 _ARRAY = """#!/bin/sh
 if [ "$SLURM_ARRAY_TASK_ID" = 0 ] && [ "${SLURM_RESTART_COUNT:-0}" = 0 ]; then
-    # Slurm would run it again after 2 minutes; the guard of the jobs takes it out of the queue (job_cleanup.py)
+    # Slurm would run it again after 2 minutes; job_cleanup.py removes it from the queue
     scontrol requeue "$SLURM_JOB_ID" || exit 9
     sleep 20
 fi
@@ -54,16 +54,16 @@ exit 0
 _DEPENDENT = "#!/bin/sh\nexit 5\n"
 _COLUMNS = (
     "JobArrayID:30,State:20,Reason:40,RestartCnt:10,SubmitTime:25,EligibleTime:25,StartTime:25,EndTime:25,"
-    "NodeList:80,exit_code:12"  # last: since 23.02 squeue leaves this column out where it knows no exit status
+    "NodeList:80,exit_code:12"  # last: since 23.02 squeue omits this column if there is no exit status
 )
 
 
 @dataclass(frozen=True)
-class ExamTask:
-    """What one task told and how it ended. `rc`/`signal` are as srun reported them.
+class DiagnosticTask:
+    """Report of one task and its exit: `rc` and `signal` as srun reported them.
 
-    `cpus` are those that it may run on, of `online` that the machine has; empty where it could not tell.
-    `lost`: the variables that say a task its place and were not as Slurm sets them; a number is -1 then.
+    `cpus`: the CPUs that it may use, of `online` CPUs of the machine; empty if unknown.
+    `lost`: variables with the position of the task that differ from those that Slurm sets; their numbers are -1.
     """
 
     rank: int
@@ -82,18 +82,18 @@ class ExamTask:
 
 
 @dataclass(frozen=True)
-class NodeExam:
-    """The exam of one node. `gpus_asked` is the GPUs of the step on the node; `shared`: all tasks use one GPU.
+class NodeDiagnostic:
+    """The diagnostic of one node. `gpus_requested`: GPUs of the step on the node; `shared`: all tasks use one GPU.
 
-    `problem` says why no task told anything; `state_after` is then what Slurm says of the node since.
+    `problem`: why its tasks reported nothing; `state_after` is then the state of the node in Slurm after the step.
     """
 
     node: str
-    tasks_asked: int
-    gpus_asked: int
+    tasks_requested: int
+    gpus_requested: int
     shared: bool
     token: str
-    tasks: tuple[ExamTask, ...]
+    tasks: tuple[DiagnosticTask, ...]
     seconds: float
     command: str
     problem: str = ""
@@ -102,7 +102,7 @@ class NodeExam:
 
 @dataclass(frozen=True)
 class JobRecord:
-    """One job as squeue shows it. Times are '' where there is none; `exit_code` is the exit status."""
+    """One job as squeue shows it. A missing time is ''; `exit_code` is the exit status."""
 
     job: str
     state: str
@@ -116,7 +116,7 @@ class JobRecord:
     node: str = ""
 
     def waited(self) -> float | None:
-        """Return the seconds from being eligible to the start; None where it has not started."""
+        """Return the seconds from eligibility to the start; None if it has not started."""
         if not self.started or not self.eligible:
             return None
         return max(0.0, (_when(self.started) - _when(self.eligible)).total_seconds())
@@ -136,7 +136,7 @@ ENDED = {
 
 @dataclass(frozen=True)
 class Jobs:
-    """The jobs of an exam, as plain data that a worker process may be given."""
+    """The batch jobs, as plain data for a worker process."""
 
     array: str
     dependent: str
@@ -147,7 +147,7 @@ class Jobs:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What became of the jobs. `problem` says why nothing is known."""
+    """Results of the jobs. `problem`: why there are none."""
 
     jobs: Jobs
     records: Mapping[str, JobRecord] = field(default_factory=dict)
@@ -155,13 +155,13 @@ class JobFacts:
 
     @property
     def ended(self) -> bool:
-        """Nothing more can be learnt: element and dependent have ended, the other element was requeued."""
+        """Whether all results are known: element and dependent ended, the other element was requeued."""
         over = all(job is not None and job.state in ENDED for job in (self.element, self.dependent))
         return over and self.requeued is not None and self.requeued.restarts > 0
 
     @property
     def requeued(self) -> JobRecord | None:
-        """The element that asks to be requeued."""
+        """The element that requeues itself."""
         return self.records.get(f"{self.jobs.array}_0")
 
     @property
@@ -184,18 +184,18 @@ class BatchJobs(Submission):
         self._facts: JobFacts | None = None
         self._lock = threading.Lock()
         if self.jobs.problem:
-            self._guard.release()  # the first of them may be in the queue, and count against a limit
+            self._guard.release()  # the first job may be in the queue, and count against a limit
 
     def job_ids(self) -> tuple[str, ...]:
         """Return the element that ends by itself, and the job that waits for it."""
         return () if self.jobs.problem else (f"{self.jobs.array}_1", self.jobs.dependent)
 
     def refresh(self) -> None:
-        """Ask squeue."""
+        """Call squeue."""
         self.outcome()
 
     def outcome(self) -> JobFacts:
-        """Ask squeue, and keep what it has forgotten since."""
+        """Call squeue; return its records with earlier ones of jobs that it no longer shows."""
         with self._lock:
             if self._facts is None or not self._facts.ended:
                 before = self._facts.records if self._facts is not None else {}
@@ -204,7 +204,7 @@ class BatchJobs(Submission):
             return self._facts
 
     def withdraw(self, why: str) -> bool:
-        """Cancel the jobs; their checks then say why."""
+        """Cancel the jobs; their checks report the reason."""
         if self.jobs.problem:
             return False
         self.jobs = replace(self.jobs, problem=f"they were withdrawn for the allocation: {why}")
@@ -212,46 +212,47 @@ class BatchJobs(Submission):
         return True
 
     def close(self) -> None:
-        """Cancel what is left of the jobs."""
+        """Cancel the remaining jobs."""
         self._guard.release()
 
 
-def examine(run: SuiteContext) -> dict[str, NodeExam]:
-    """Run the exam on all nodes of every allocation."""
-    found: dict[str, NodeExam] = {}
+def run_diagnostics(run: SuiteContext) -> dict[str, NodeDiagnostic]:
+    """Run the diagnostic on all nodes of every allocation."""
+    found: dict[str, NodeDiagnostic] = {}
     for held in run.allocations:
-        assert run.slurm is not None  # who has an allocation has a scheduler
-        found |= run_exam(run.slurm, held, run.inventory, without=run.lost())
+        assert run.slurm is not None  # an allocation implies a scheduler
+        found |= run_diagnostic(run.slurm, held, run.inventory, without=run.lost())
     return found
 
 
-def run_exam(
+def run_diagnostic(
     slurm: Slurm,
     allocation: Allocation,
     inventory: Mapping[str, NodeInfo],
     *,
     without: Collection[str] = (),
     timeout: float | None = None,
-) -> dict[str, NodeExam]:
-    """Run the exam on the nodes of an allocation: {node: exam}; a node that told nothing has a `problem`.
+) -> dict[str, NodeDiagnostic]:
+    """Run the diagnostic on an allocation: {node: diagnostic}; a node without a report has a `problem`.
 
-    Raise StepError where the step failed on more than half of the nodes.
-    `without`: nodes that are known to hang, for which the step would wait until its deadline. `timeout` in seconds;
-    None: as many tasks need.
+    StepError if the step failed on more than half of the nodes. `without`: nodes that are known to hang, for which the
+    step would wait until its deadline. `timeout` in seconds; None: depends on the number of tasks.
     """
     groups: dict[int, list[str]] = {}
     for node in (name for name in allocation.nodes if name not in without):
         groups.setdefault(inventory[node].gpus if node in inventory else 0, []).append(node)
-    exams: dict[str, NodeExam] = {}
+    diagnostics: dict[str, NodeDiagnostic] = {}
     for gpus, nodes in groups.items():
-        exams |= _run_group(slurm, allocation, tuple(nodes), gpus, timeout)
-    if any(exam.problem for exam in exams.values()):
-        exams = _with_state(slurm, exams)
-    return exams
+        diagnostics |= _run_group(slurm, allocation, tuple(nodes), gpus, timeout)
+    if any(exam.problem for exam in diagnostics.values()):
+        diagnostics = _with_state(slurm, diagnostics)
+    return diagnostics
 
 
-def exam_request(nodes: tuple[str, ...], gpus: int, token: str, timeout: float | None = None) -> StepRequest:
-    """Return the step for nodes of `gpus` GPUs: a task a GPU; two tasks where there are fewer than two."""
+def diagnostic_request(
+    nodes: tuple[str, ...], gpus: int, token: str, timeout: float | None = None
+) -> StepRequest:
+    """Return the step for nodes with `gpus` GPUs: one task per GPU, at least two tasks."""
     tasks = max(2, gpus)
     if timeout is None:
         timeout = STEP_TIMEOUT + A_TASK * tasks * len(nodes)
@@ -262,7 +263,7 @@ def exam_request(nodes: tuple[str, ...], gpus: int, token: str, timeout: float |
         gpus_per_task=1 if gpus > 1 else None,
         gpus_per_node=1 if gpus == 1 else None,
         env={"GPUCLUSTER_EXAM": token},
-        wrap=False,  # srun's own word on exit codes and signals is what is judged
+        wrap=False,  # srun's report of exit codes and signals is judged
         timeout=timeout,
         cap=1 << 16,
     )
@@ -270,25 +271,27 @@ def exam_request(nodes: tuple[str, ...], gpus: int, token: str, timeout: float |
 
 def judge_step(
     result: StepResult, request: StepRequest, gpus: int, token: str, problem: str = ""
-) -> dict[str, NodeExam]:
-    """Take a step's result apart by node."""
-    told: dict[str, list[ExamTask]] = {node: [] for node in request.nodes}
+) -> dict[str, NodeDiagnostic]:
+    """Split the result of a step by node."""
+    reports: dict[str, list[DiagnosticTask]] = {node: [] for node in request.nodes}
     for task in result.tasks:
         fields = next((x for x in task.stdout.splitlines() if x.startswith("exam|")), "").split("|")
-        if len(fields) <= _FIELDS or fields[-1] != "end" or fields[2] not in told:
+        if len(fields) <= _FIELDS or fields[-1] != "end" or fields[2] not in reports:
             continue
-        told[fields[2]].append(_exam_task(task, fields))
-    why = problem.partition(" (repeat: ")[0] or result.hint  # the exam's command is too long to be read
+        reports[fields[2]].append(_diagnostic_task(task, fields))
+    why = (
+        problem.partition(" (repeat: ")[0] or result.hint
+    )  # without the command, which is too long for a message
     tasks = request.ntasks_per_node or 1
 
     def lacking(seen: int) -> str:
         if seen and (seen == tasks or not problem):
-            return ""  # the checks say what is wrong with them
+            return ""  # the checks judge the reports
         count = "no task" if not seen else f"{seen} of {tasks} tasks"
-        return f"{count} of the step told anything" + (f": {why}" if why else "")
+        return f"{count} of the step reported" + (f": {why}" if why else "")
 
     return {
-        node: NodeExam(
+        node: NodeDiagnostic(
             node,
             tasks,
             gpus,
@@ -299,7 +302,7 @@ def judge_step(
             command=result.command,
             problem=lacking(len(seen)),
         )
-        for node, seen in told.items()
+        for node, seen in reports.items()
     }
 
 
@@ -317,14 +320,14 @@ def cpu_list(text: str) -> frozenset[int]:
     return frozenset(cpus)
 
 
-def _exam_task(task: TaskResult, fields: Sequence[str]) -> ExamTask:
-    """Read what a task told: a prolog or plugin may have taken anything out of its environment."""
+def _diagnostic_task(task: TaskResult, fields: Sequence[str]) -> DiagnosticTask:
+    """Read the report of a task: a prolog or plugin may have removed variables of its environment."""
     places = {
         "SLURM_PROCID": fields[1] == str(task.rank),
         "SLURM_LOCALID": _place(fields[3]) >= 0,
         "SLURM_NTASKS": _place(fields[4]) > 0,
     }
-    return ExamTask(
+    return DiagnosticTask(
         rank=task.rank,
         local_id=_place(fields[3]),
         ntasks=_place(fields[4]),
@@ -346,15 +349,15 @@ def _place(text: str) -> int:
 
 
 def submit_jobs(
-    slurm: Slurm, asked: SlurmConfig, *, partition: str | None = None, name: str = "gpucluster-exam"
+    slurm: Slurm, config: SlurmConfig, *, partition: str | None = None, name: str = "gpucluster-exam"
 ) -> Jobs:
-    """Submit the jobs under a name; two processes. What Slurm refuses is kept as `problem`: the session goes on."""
+    """Submit the jobs with two commands. An error of Slurm becomes `problem`, and the session continues."""
     where = {
-        "partition": partition or asked.partition,
-        "account": asked.account,
-        "qos": asked.qos,
-        "reservation": asked.reservation,
-        "comment": asked.comment,
+        "partition": partition or config.partition,
+        "account": config.account,
+        "qos": config.qos,
+        "reservation": config.reservation,
+        "comment": config.comment,
     }
     common = [
         "sbatch",
@@ -381,7 +384,7 @@ def submit_jobs(
 
 
 def read_jobs(slurm: Slurm, jobs: Jobs) -> JobFacts:
-    """Ask squeue once what became of the jobs; slurmctld forgets them after MinJobAge (300 s by default)."""
+    """Call squeue once and return the state of the jobs; slurmctld drops them after MinJobAge (300 s by default)."""
     if jobs.problem:
         return JobFacts(jobs, problem=jobs.problem)
     try:
@@ -394,7 +397,7 @@ def read_jobs(slurm: Slurm, jobs: Jobs) -> JobFacts:
 
 
 def parse_squeue(text: str) -> dict[str, JobRecord]:
-    """Read squeue's fixed columns as asked for here."""
+    """Read the columns of squeue, which have fixed widths."""
     widths = [int(column.rsplit(":", 1)[1]) for column in _COLUMNS.split(",")]
     records = {}
     for line in text.splitlines():
@@ -434,31 +437,31 @@ def _is_count(text: str) -> bool:
 
 def _run_group(
     slurm: Slurm, allocation: Allocation, nodes: tuple[str, ...], gpus: int, timeout: float | None
-) -> dict[str, NodeExam]:
+) -> dict[str, NodeDiagnostic]:
     token = f'{secrets.token_hex(4)}, it\'s="quoted" $HOME'
-    request = exam_request(nodes, gpus, token, timeout)
+    request = diagnostic_request(nodes, gpus, token, timeout)
     try:
         return judge_step(run_step(slurm, allocation, request), request, gpus, token)
     except StepError as error:
         result = getattr(error, "result", None)
         if not isinstance(result, StepResult):
             result = StepResult(-1, (), error.stderr, 0.0, reproduce_command(allocation, request))
-        exams = judge_step(result, request, gpus, token, problem=str(error))
-        if 2 * sum(bool(exam.problem) for exam in exams.values()) > len(exams):
-            raise  # most nodes: the machine is slow or Slurm is broken, and no node is to blame
-        return exams
+        diagnostics = judge_step(result, request, gpus, token, problem=str(error))
+        if 2 * sum(bool(exam.problem) for exam in diagnostics.values()) > len(diagnostics):
+            raise  # most nodes: the machine is slow or Slurm is broken, which is no fault of a node
+        return diagnostics
 
 
-def _with_state(slurm: Slurm, exams: dict[str, NodeExam]) -> dict[str, NodeExam]:
-    # a prolog that fails drains its node after the inventory was read
+def _with_state(slurm: Slurm, diagnostics: dict[str, NodeDiagnostic]) -> dict[str, NodeDiagnostic]:
+    # a failing prolog drains its node after the inventory was read
     slurm.refresh()
     try:
         now = slurm.nodes()
     except SlurmError:
-        return exams
+        return diagnostics
     return {
         node: replace(exam, state_after=now[node].why_unavailable()) if exam.problem and node in now else exam
-        for node, exam in exams.items()
+        for node, exam in diagnostics.items()
     }
 
 

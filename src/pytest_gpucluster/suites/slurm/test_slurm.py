@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.plugin.session import ClusterSession, Node
-    from pytest_gpucluster.suites.slurm.diagnostic_step import JobFacts, NodeExam
+    from pytest_gpucluster.suites.slurm.diagnostic_step import JobFacts, NodeDiagnostic
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm")]
 
@@ -35,14 +35,14 @@ def slurm(gpucluster_session: ClusterSession) -> Slurm:
 @fact(scope="session")
 def examined(
     allocation: Allocation, gpucluster_session: ClusterSession
-) -> dict[str, NodeExam]:  # must be held
+) -> dict[str, NodeDiagnostic]:  # must be held
     """One step on all nodes of every allocation: {node: what its tasks told and how they ended}."""
-    exams: dict[str, NodeExam] = gpucluster_session.begin(SUITE).result()
+    exams: dict[str, NodeDiagnostic] = gpucluster_session.begin(SUITE).result()
     return exams
 
 
 @fact
-def exam(examined: dict[str, NodeExam], node: Node) -> NodeExam:
+def exam(examined: dict[str, NodeDiagnostic], node: Node) -> NodeDiagnostic:
     """What the exam's step showed on this node."""
     return examined[node.name]
 
@@ -77,11 +77,11 @@ partitions = fact(lambda slurm, stated_limits: slurm.partitions() if stated_limi
 
 
 @fact
-def exam_if_any(node_name: str, gpucluster_session: ClusterSession) -> NodeExam | None:
+def exam_if_any(node_name: str, gpucluster_session: ClusterSession) -> NodeDiagnostic | None:
     """The same; None on a node that was drained before and is not allocated. The item needs no nodes for it."""
     if not gpucluster_session.allocation_of(node_name):
         return None
-    exams: dict[str, NodeExam] = gpucluster_session.begin(SUITE).result()
+    exams: dict[str, NodeDiagnostic] = gpucluster_session.begin(SUITE).result()
     return exams.get(node_name)
 
 

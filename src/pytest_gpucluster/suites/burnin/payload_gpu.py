@@ -1,0 +1,313 @@
+"""Burn-in worker of one GPU. Python 3.6 and torch only.
+
+torch has no public function for fp8 and int8 matrix products (SLF001).
+"""
+
+import base64
+import os
+import time
+import types
+import zlib
+from typing import Any, Callable, Dict, Iterator, List, Mapping
+
+from pytest_gpucluster.kit.payloads.prelude import gpu_facts, no_device
+from pytest_gpucluster.suites.burnin.payload_process import MIB, reason_of
+
+CHUNK = 1 << 24  # elements that are filled or summed at once
+SIZES = {"fp64": 4096, "fp32": 8192, "tf32": 8192, "fp16": 8192, "bf16": 8192, "fp8": 8192, "int8": 8192}
+
+
+def mixed(torch: Any, device: Any, start: int, stop: int, seed: int) -> Any:
+    """Return 16 pseudo-random bits for elements [start, stop), the same on every machine, as int64."""
+    value = torch.arange(start, stop, device=device, dtype=torch.int64) + seed * 1000003
+    value = (value * 2654435761) & 0xFFFFFFFF
+    value = ((value ^ (value >> 15)) * 2246822519) & 0xFFFFFFFF
+    value = ((value ^ (value >> 13)) * 3266489917) & 0xFFFFFFFF
+    return (value ^ (value >> 16)) & 0xFFFF
+
+
+def bits(torch: Any, tensor: Any) -> Any:
+    """Return a tensor's bits as integers, so that NaN and -0 can be compared."""
+    width = tensor.element_size()
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.reshape(-1).view(kinds[width])
+
+
+def digest_of(torch: Any, tensor: Any) -> str:
+    """Return a digest of a tensor's bits: their sum and their sum weighted by position, modulo 2^64."""
+    flat = bits(torch, tensor)
+    plain = weighted = 0
+    for start in range(0, flat.numel(), CHUNK):
+        part = flat[start : start + CHUNK].to(torch.int64)
+        place = torch.arange(start, start + part.numel(), device=part.device, dtype=torch.int64) % 65521 + 1
+        plain += int(part.sum().item())
+        weighted += int((part * place).sum().item())
+    return "%016x%016x" % (plain % (1 << 64), weighted % (1 << 64))
+
+
+class GpuWorker:
+    """The worker of one GPU."""
+
+    def __init__(self, index: int) -> None:
+        import torch
+
+        if not torch.cuda.is_available():
+            shown = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+            raise RuntimeError(
+                "torch %s finds no CUDA device: %s (CUDA_VISIBLE_DEVICES=%s)"
+                % (torch.__version__, no_device(torch), shown)
+            )
+        self.torch, self.index = torch, index
+        self.device = torch.device("cuda", index)
+        torch.cuda.set_device(self.device)
+        about = torch.cuda.get_device_properties(index)
+        self.capability = torch.cuda.get_device_capability(index)
+        self.sms, known = about.multi_processor_count, gpu_facts(about)
+        self.name, self.uuid = known["name"], known["uuid"]
+        self.bus = known["bus"] and known["bus"] + ".0"
+        # results are the same bit by bit only on equal hardware under equal libraries
+        self.alike = "%s/%d/%s/%s" % (self.name, self.sms, torch.__version__, torch.version.cuda)
+        torch.zeros(1, device=self.device)
+
+    def about(self) -> Dict[str, Any]:
+        """Return index, names and data types of the GPU, as the agent reports them."""
+        return {
+            "gpu": self.index, "uuid": self.uuid, "bus": self.bus, "name": self.name, "alike": self.alike,
+            "dtypes": self.dtypes(),
+        }  # fmt: skip
+
+    def dtypes(self) -> List[str]:
+        """Return the data types that this GPU and this torch can multiply."""
+        torch, known = self.torch, ["fp64", "fp32", "fp16"]
+        if self.capability >= (8, 0):
+            known += ["tf32", "bf16"]
+        if self.capability >= (8, 9) and hasattr(torch, "float8_e4m3fn") and hasattr(torch, "_scaled_mm"):
+            known.append("fp8")
+        if self.capability >= (7, 5) and hasattr(torch, "_int_mm"):
+            known.append("int8")
+        return known
+
+    def loads(self, command: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
+        """Yield the results of one load."""
+        load = command["load"]
+        base = {"load": load, "gpu": self.index, "uuid": self.uuid}
+        if "members" in command:
+            base["members"] = command["members"]  # a problem names its group as well
+        if load == "matmul":
+            known = self.dtypes()
+            dtypes = [dtype for dtype in command.get("dtypes") or SIZES if dtype in known]
+            for dtype in dtypes:
+                found = self.result_of(
+                    lambda dtype=dtype: self.matmul(dtype, command, float(command["seconds"]) / len(dtypes))  # type: ignore[misc]
+                )
+                yield dict(base, dtype=dtype, **found)
+        else:
+            yield dict(base, **self.result_of(lambda: getattr(self, load)(command)))
+
+    def result_of(self, function: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:
+        """Return the result of a function, or its exception as a problem; frees cached GPU memory."""
+        try:
+            found = function()
+        except Exception as error:
+            found = {"problem": reason_of(error)}
+        try:
+            self.torch.cuda.empty_cache()
+        except Exception as error:
+            found.setdefault("problem", reason_of(error))
+        return found
+
+    # --- products of matrices
+
+    def matrix(self, n: int, dtype: str, seed: int) -> Any:
+        """Return an n x n matrix of the seed's values of 16 bits."""
+        torch = self.torch
+        kind = {"fp64": torch.float64, "fp16": torch.float16, "int8": torch.int8}.get(dtype, torch.float32)
+        if dtype == "bf16":
+            kind = torch.bfloat16
+        if dtype == "fp8":
+            kind = torch.float8_e4m3fn
+        flat = torch.empty(n * n, dtype=kind, device=self.device)
+        for start in range(0, n * n, CHUNK):
+            value = mixed(torch, self.device, start, min(start + CHUNK, n * n), seed)
+            if dtype == "int8":
+                part = ((value & 0xFF) - 128).to(torch.int8)
+            else:
+                part = ((value - 32768).to(torch.float64) / 32768).to(torch.float32).to(kind)
+            flat[start : start + CHUNK].copy_(part)
+        return flat.view(n, n)
+
+    def product(self, dtype: str, a: Any, b: Any) -> Callable[[], Any]:
+        """Return a function that multiplies the matrices once."""
+        torch = self.torch
+        if dtype in ("fp32", "tf32"):
+            allow_tf32(torch, dtype == "tf32")
+        if dtype == "fp8":
+            one, columns = torch.ones((), device=self.device), b.t()
+
+            def scaled() -> Any:
+                found = torch._scaled_mm(a, columns, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+                return found[0] if isinstance(found, tuple) else found  # torch before 2.5 returns a pair
+
+            return scaled
+        if dtype == "int8":
+            turned = b.t()
+            return lambda: torch._int_mm(a, turned)
+        out = torch.empty_like(a)
+        return lambda: torch.matmul(a, b, out=out)
+
+    def matmul(self, dtype: str, command: Mapping[str, Any], seconds: float) -> Dict[str, Any]:
+        """Multiply the same seeded matrices repeatedly: timed batches, and products that are compared bit by bit."""
+        torch, n, seed = self.torch, int(command.get("n") or SIZES[dtype]), int(command.get("seed", 0))
+        multiply = self.product(dtype, self.matrix(n, dtype, 2 * seed), self.matrix(n, dtype, 2 * seed + 1))
+        first = multiply().clone()
+        multiply()
+        torch.cuda.synchronize(self.device)
+        once = self.clock(multiply, 1)
+        batch = max(1, min(1000, int(0.1 / max(once, 1e-6))))
+        right, wrong = bits(torch, first), torch.zeros((), dtype=torch.int64, device=self.device)
+        checked, timed, products, begin = 0, 0.0, 0, time.monotonic()
+        while products == 0 or time.monotonic() - begin < seconds:
+            timed += self.clock(multiply, batch)
+            products += batch
+            for _ in range(max(1, batch // 4)):
+                wrong += (bits(torch, multiply()) != right).sum()
+                checked += 1
+            torch.cuda.synchronize(self.device)
+        return {
+            "n": n, "key": "%s/%d/%d/%s" % (dtype, n, seed, self.alike), "hash": digest_of(torch, first),
+            "wrong": int(wrong.item()), "checked": checked, "products": products + checked,
+            "tflops": 2.0 * n**3 * products / timed / 1e12,
+        }  # fmt: skip
+
+    def clock(self, function: Callable[[], Any], times: int) -> float:
+        """Return the seconds that `times` calls take on the GPU."""
+        start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(times):
+            function()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+    # --- memory and copies
+
+    def pattern(self, nbytes: int, seed: int) -> Any:
+        """Return a pattern of `nbytes` bytes, as int32."""
+        flat = self.torch.empty(nbytes // 4, dtype=self.torch.int32, device=self.device)
+        for start in range(0, flat.numel(), CHUNK):
+            stop = min(start + CHUNK, flat.numel())
+            value = mixed(self.torch, self.device, start, stop, seed)
+            flat[start:stop] = ((value * 65537) & 0x7FFFFFFF).to(self.torch.int32)
+        return flat
+
+    def repeat(self, function: Callable[[], Any], seconds: float, nbytes: float) -> float:
+        """Return the rate in GB/s of a function that moves `nbytes` bytes, repeated for `seconds`."""
+        function()
+        self.torch.cuda.synchronize(self.device)
+        times = max(1, min(500, int(0.1 / max(self.clock(function, 1), 1e-6))))
+        taken, moved, begin = 0.0, 0.0, time.monotonic()
+        while not moved or time.monotonic() - begin < seconds:
+            taken += self.clock(function, times)
+            moved += times * nbytes
+        return moved / taken / 1e9
+
+    def hbm(self, command: Mapping[str, Any]) -> Dict[str, Any]:
+        """Copy within the GPU's memory: sum of read and write bandwidth; the copy must equal the pattern."""
+        free = self.torch.cuda.mem_get_info(self.device)[0]
+        nbytes = min(4 << 30, free // 6) // 64 * 64
+        source = self.pattern(nbytes, int(command.get("seed", 0)))
+        target = self.torch.zeros_like(source)
+        rate = self.repeat(lambda: target.copy_(source), float(command["seconds"]), 2.0 * nbytes)
+        wrong = 0
+        for start in range(0, source.numel(), CHUNK):
+            stop = min(start + CHUNK, source.numel())
+            value = mixed(self.torch, self.device, start, stop, int(command.get("seed", 0)))
+            right = ((value * 65537) & 0x7FFFFFFF).to(self.torch.int32)
+            wrong += int((target[start:stop] != right).sum().item())
+        return {"bytes": nbytes, "gbs": rate, "wrong": wrong}
+
+    def copies(self, command: Mapping[str, Any]) -> Dict[str, Any]:
+        """Copy from the GPU to pinned host memory, then back; the result must equal the pattern."""
+        torch, nbytes = self.torch, 256 * MIB
+        device = self.pattern(nbytes, int(command.get("seed", 0)))
+        host = torch.empty(device.numel(), dtype=device.dtype, pin_memory=True)
+        back = torch.zeros_like(device)
+        half = float(command["seconds"]) / 2
+        down = self.repeat(lambda: host.copy_(device, non_blocking=True), half, nbytes)
+        up = self.repeat(lambda: back.copy_(host, non_blocking=True), half, nbytes)
+        wrong = int((back != device).sum().item())
+        return {"bytes": nbytes, "h2d": up, "d2h": down, "wrong": wrong}
+
+    def peer(self, command: Mapping[str, Any]) -> Dict[str, Any]:
+        """Copy to the partner's memory while the partner copies to this GPU's."""
+        torch = self.torch
+        partner = dict(map(tuple, command["pairs"])).get(self.index)
+        if partner is None:
+            return {"skip": "no partner in this round"}
+        if not torch.cuda.can_device_access_peer(self.index, partner):
+            return {"skip": "GPU %d has no peer access to GPU %d" % (self.index, partner), "partner": partner}
+        nbytes = 256 * MIB
+        source = self.pattern(nbytes, int(command.get("seed", 0)) + self.index)
+        target = torch.zeros(source.numel(), dtype=source.dtype, device=torch.device("cuda", partner))
+        rate = self.repeat(lambda: target.copy_(source, non_blocking=True), float(command["seconds"]), nbytes)
+        torch.cuda.synchronize(partner)
+        equal = digest_of(torch, source) == digest_of(torch, target)
+        return {"bytes": nbytes, "partner": partner, "gbs": rate, "wrong": 0 if equal else 1}
+
+    # --- NCCL
+
+    def nccl(self, command: Mapping[str, Any]) -> Dict[str, Any]:
+        """Run an all-reduce over a group of nodes in a new communicator: exact sums, bus bandwidth in GB/s."""
+        import datetime as dt
+
+        import torch.distributed
+
+        rank, size = int(command["first"]) + self.index, int(command["size"])
+        if size < 2:  # a pair
+            return {"skip": "one GPU alone has nothing to reduce with"}
+        payload = collective()
+        place = types.SimpleNamespace(local=self.index)
+        device = payload.CudaDevice(self.torch, place)
+        store = torch.distributed.TCPStore(
+            command["address"], int(command["port"]), None, rank == 0, dt.timedelta(seconds=60),
+            wait_for_workers=False,
+        )  # fmt: skip
+        self.store = store  # lives until the next group: slower ranks may still read it
+        payload.join(self.torch, device, store, rank, size, 60.0)
+        nbytes, seed = int(command["bytes"]), int(command.get("seed", 0))
+        job = payload.Collective(self.torch, device, "all_reduce", nbytes, "float", rank, size)
+        wrong = job.check(False, seed)  # in place or not
+        times = 10
+        seconds = job.measure(True, 2, times)
+        # the mean over all ranks, so that all ranks choose the same number
+        times = max(10, min(2000, int(float(command["seconds"]) / max(seconds, 1e-6))))
+        seconds = job.measure(True, 2, times)
+        wrong += job.check(False, seed + 1)
+        torch.distributed.destroy_process_group()
+        rate = nbytes / seconds / 1e9 * payload.busbw_factor("all_reduce", size)
+        return {
+            "members": command["members"], "rank": rank, "busbw": rate, "wrong": wrong, "bytes": nbytes,
+            "ranks": size,
+        }  # fmt: skip
+
+
+def collective() -> Any:
+    """Return the payload of the nccl suite as a module: its collectives and their validation."""
+    global _COLLECTIVE
+    if _COLLECTIVE is None:
+        module = types.ModuleType("collective")
+        source = zlib.decompress(base64.b64decode(os.environ["BURNIN_COLLECTIVE"]))
+        exec(compile(source, "collective.py", "exec"), module.__dict__)
+        _COLLECTIVE = module
+    return _COLLECTIVE
+
+
+_COLLECTIVE = None  # type: Any
+
+
+def allow_tf32(torch: Any, allowed: bool) -> None:
+    """Set whether products of float32 use TF32; torch 2.9 renamed the setting."""
+    try:
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+    except Exception:
+        torch.set_float32_matmul_precision("high" if allowed else "highest")

@@ -1,0 +1,127 @@
+"""Measurements of groups of nodes, the bounds of their bandwidth, and the result of a localisation. Pure."""
+
+from __future__ import annotations
+
+import enum
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pytest_gpucluster.kit.pairing import Group
+
+MIN_DISTANCE = 0.12  # of the median: four standard deviations of a fabric that scatters by 3%
+SIGMAS = 4.0
+EXPECTED = "expected"
+
+
+class GroupKind(str, enum.Enum):
+    """Kind of a measured group; each has its own bound."""
+
+    ALONE = "alone"  # the GPUs of one node
+    WITHIN = "within"  # two nodes on one leaf, or of a fabric without known leaves
+    ACROSS = "across"  # two nodes on different leaves
+    RAIL = "rail"  # one GPU of one node with one of another
+    LOCAL = "local"  # two GPUs of one node
+
+
+class Status(str, enum.Enum):
+    """Result of the comparison of a measurement with its bound."""
+
+    GOOD = "good"
+    SLOW = "slow"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    UNJUDGED = "unjudged"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Measurement of one group in one round.
+
+    `members` are nodes, or GPUs as 'node:local rank'. `busbw` in GB/s; None if nothing was measured, with the reason in
+    `problem` (crashed, hung, wrong data). `skipped`: the group was not run; `problem` may hold the reason.
+    """
+
+    members: Group
+    busbw: float | None = None
+    problem: str = ""
+    skipped: bool = False
+
+    @classmethod
+    def from_dict(cls, line: Mapping[str, Any]) -> Measurement:
+        """Read one JSON line of the collective payload; KeyError or ValueError if it is no measurement."""
+        members = tuple(str(member) for member in line["members"])
+        if not members:
+            raise ValueError("a measurement without members")
+        wrong = int(line.get("wrong") or 0)
+        problem = str(line.get("problem") or "") or (f"wrong data: {wrong} elements" if wrong else "")
+        busbw = line.get("busbw")
+        if busbw is None and not problem and not line.get("skipped"):
+            raise ValueError(f"neither busbw nor problem for {' '.join(members)}")
+        return cls(members, None if busbw is None else float(busbw), problem, bool(line.get("skipped")))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The lowest accepted value of a kind (GB/s) and its source."""
+
+    value: float
+    origin: str
+
+    def __str__(self) -> str:
+        return f"at least {self.value:.4g} GB/s ({self.origin})"
+
+
+@dataclass(frozen=True)
+class Unresolved:
+    """An open question: the candidates for the bad part, and why the measurements cannot decide between them."""
+
+    candidates: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Localisation:
+    """The result. `evidence`: one text per relevant measurement with its members, GB/s and bound.
+
+    `bad_parts` maps a bad node to its bad GPUs or adapters, if they can be identified. `rounds` counts rounds of pairs
+    of nodes, `part_rounds` those of pairs of GPUs, `steps` the batches that were run.
+    """
+
+    bad_nodes: tuple[str, ...] = ()
+    bad_links: tuple[Group, ...] = ()
+    bad_leaves: tuple[str, ...] = ()
+    bad_parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    why: Mapping[str, str] = field(default_factory=dict)
+    unresolved: tuple[Unresolved, ...] = ()
+    evidence: tuple[str, ...] = ()
+    rounds: int = 0
+    part_rounds: int = 0
+    steps: int = 0
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is bad and no question is open."""
+        return not (self.bad_nodes or self.bad_links or self.bad_leaves or self.unresolved)
+
+
+def fleet_bound(
+    values: Iterable[float], *, min_distance: float = MIN_DISTANCE, sigmas: float = SIGMAS
+) -> Bound | None:
+    """Return the bound from the values of a fleet; None for fewer than two values.
+
+    Values within a quarter of the 90th percentile are good, since faults only lower a value.
+    """
+    ordered = sorted(values)
+    if len(ordered) < 2:
+        return None
+    anchor = ordered[-(-9 * (len(ordered) - 1) // 10)]
+    good = [value for value in ordered if abs(value - anchor) <= 0.25 * anchor]
+    median = statistics.median(good)
+    spread = 1.4826 * statistics.median(abs(value - median) for value in good)
+    distance = max(min_distance * median, sigmas * spread)
+    share = 100 * distance / median if median else 0
+    return Bound(median - distance, f"fleet median {median:.4g} less {share:.0f}%")
