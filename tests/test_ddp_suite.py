@@ -14,12 +14,12 @@ from framework_helpers import spelled
 from plugin_helpers import Run, cluster_file, names, run_pytest
 
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
-from pytest_gpucluster.kit.framework_config import DdpConfig
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, read_facts
 from pytest_gpucluster.suites.ddp import checks as ddp
 from pytest_gpucluster.suites.ddp import payload
 from pytest_gpucluster.suites.ddp import steps as runner
+from pytest_gpucluster.suites.ddp.config import DdpConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.config.models import EnvironmentConfig
-    from pytest_gpucluster.kit.framework_config import MpiConfig
     from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+    from pytest_gpucluster.kit.mpi_config import MpiConfig
     from pytest_gpucluster.kit.mpi_facts import Installed, Run, World
 
 MPIRUN = "mpirun"

@@ -599,8 +599,7 @@ class Controller(ClusterSession):
         # agents that have not started would be waited for, and have run no step
         if self.channel is None or self.slurm is None or not self._started or self._cleared:
             return
-        images = any(one.container_image for one in self.cluster.environments.values())
-        if not images and self.cluster.container is None:
+        if not self.cluster.starts_containers:
             return
         self._cleared = True
         try:

@@ -6,4 +6,5 @@ SUITE = Suite(
     __name__,
     order=6,
     markers=("container: Pyxis and Enroot on every node",),
+    section="config:ContainerConfig",
 )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.kit.enroot import Pyxis, Room
-    from pytest_gpucluster.kit.framework_config import ContainerConfig
+    from pytest_gpucluster.suites.container.config import ContainerConfig
     from pytest_gpucluster.suites.container.facts import Found, Seen
 
 HOOK_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")  # of Enroot's hook 50-slurm-pytorch.sh

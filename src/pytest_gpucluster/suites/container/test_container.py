@@ -15,6 +15,7 @@ from pytest_gpucluster.kit import enroot
 from pytest_gpucluster.kit.containers import Containers
 from pytest_gpucluster.suite import probed
 from pytest_gpucluster.suites.container import checks
+from pytest_gpucluster.suites.container.config import ContainerConfig
 from pytest_gpucluster.suites.container.steps import ContainerExam
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.kit.framework_config import ContainerConfig
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.container.facts import Found
@@ -36,9 +36,10 @@ names_before = probed(enroot.NAMES)
 @pytest.fixture(scope="session")
 def claim(cluster: Cluster) -> ContainerConfig:
     """What the cluster file claims of containers."""
-    if cluster.container is None:
+    claim = cluster.section(ContainerConfig)
+    if claim is None:
         pytest.skip("not applicable: the cluster file does not claim containers (add `container:`)")
-    return cluster.container
+    return claim
 
 
 @pytest.fixture(scope="session")

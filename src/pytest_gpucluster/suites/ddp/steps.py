@@ -20,8 +20,8 @@ from pytest_gpucluster.suites.ddp import checks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpucluster.kit.framework_config import DdpConfig
     from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+    from pytest_gpucluster.suites.ddp.config import DdpConfig
 
 KEY = "ddp"
 AGENTS = 4.0  # times what the same work took with srun, at least, until torchrun is taken for hung

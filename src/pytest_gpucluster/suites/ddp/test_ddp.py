@@ -13,12 +13,12 @@ from pytest_gpucluster.core.check import combined
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suite import taking_part
 from pytest_gpucluster.suites.ddp import checks
+from pytest_gpucluster.suites.ddp.config import DdpConfig
 from pytest_gpucluster.suites.ddp.steps import Ddp
 
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.kit.framework_config import DdpConfig
     from pytest_gpucluster.kit.payload_result import PayloadResult
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
@@ -30,9 +30,10 @@ BACKENDS = ("gloo", "nccl")
 @pytest.fixture(scope="session")
 def claim(cluster: Cluster) -> DdpConfig:
     """What the cluster file says of torch.distributed; not applicable where it does not claim it."""
-    if cluster.ddp is None:
+    claim = cluster.section(DdpConfig)
+    if claim is None:
         pytest.skip("not applicable: the cluster file does not claim torch.distributed (add `ddp:`)")
-    return cluster.ddp
+    return claim
 
 
 @pytest.fixture(scope="session")

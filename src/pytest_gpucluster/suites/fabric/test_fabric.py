@@ -12,10 +12,12 @@ import pytest
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.kit import fabric_manager as fabric_manager_probe
 from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
 from pytest_gpucluster.suite import fact, fleet_probed, probed
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric import facts as infiniband
+from pytest_gpucluster.suites.fabric.config import FabricConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +100,10 @@ def test_mtu(network: Profile, adapters: Adapters, expect: Expect) -> None:
 
 def test_gid(network: Profile, cluster: Cluster, gids: tuple[GidPort, ...], expect: Expect) -> None:
     """Ports of RoCE have a GID of RoCE v2."""
-    places = {**cluster.environments, "nccl.exports": EnvironmentConfig(exports=cluster.nccl.exports)}
+    places = {
+        **cluster.environments,
+        "nccl.exports": EnvironmentConfig(exports=cluster.section(NcclConfig).exports),
+    }
     index = "NCCL_IB_GID_INDEX"
     exports = [(name, place.exports[index]) for name, place in places.items() if index in place.exports]
     expect(fabric.gid(gids, network, exports))
@@ -126,7 +131,7 @@ def test_fabric_manager(profile: Profile, fabric_service: FabricManager, gpus: G
 
 def test_nic_names(interfaces: Interfaces, cluster: Cluster, expect: Expect) -> None:
     """Interfaces that the environments export exist on the node."""
-    nccl = EnvironmentConfig(exports=cluster.nccl.exports)
+    nccl = EnvironmentConfig(exports=cluster.section(NcclConfig).exports)
     expect(fabric.nic_names(interfaces, {**cluster.environments, "nccl.exports": nccl}))
 
 
@@ -135,4 +140,4 @@ def test_counters(
     network: Profile, adapters: Adapters, adapters_later: Adapters, cluster: Cluster, expect: Expect
 ) -> None:
     """Links carry data without errors and do not flap."""
-    expect(fabric.counters(adapters, network, adapters_later, cluster.fabric))
+    expect(fabric.counters(adapters, network, adapters_later, cluster.section(FabricConfig)))

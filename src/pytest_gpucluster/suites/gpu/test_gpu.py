@@ -13,6 +13,7 @@ from pytest_gpucluster.kit import fabric_manager as fabric_manager_probe
 from pytest_gpucluster.kit import kernel_log as kernel_log_probe
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit import xid_check as xid
+from pytest_gpucluster.kit.gpu_config import GpuConfig
 from pytest_gpucluster.suite import asks, fact, fleet_probed, probed
 from pytest_gpucluster.suites.gpu import checks as gpu
 
@@ -260,4 +261,4 @@ def test_fabric_manager(fabric_service: FabricManager, gpu_profile: GpuProfile, 
 
 def test_xid(kernel_log: KernelLog, gpus: Gpus, cluster: Cluster, expect: Expect) -> None:
     """No Xid since boot asks for a reset, a reboot or support."""
-    expect(xid.xid(kernel_log, gpus, cluster.gpu))
+    expect(xid.xid(kernel_log, gpus, cluster.section(GpuConfig)))

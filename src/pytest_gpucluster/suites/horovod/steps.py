@@ -16,8 +16,8 @@ from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pytest_gpucluster.kit.framework_config import HorovodConfig
     from pytest_gpucluster.kit.framework_step import FrameworkStepRunner, StepOutcome
+    from pytest_gpucluster.suites.horovod.config import HorovodConfig
 
 FIRST_PORT, PORT_SPREAD = 28000, 4000  # below 32768, where Linux hands out ports by itself
 RESERVE = 15.0  # seconds that a rank keeps of the deadline to tell where it hangs

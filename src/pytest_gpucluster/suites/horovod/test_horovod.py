@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.core.check import combined
-from pytest_gpucluster.kit.framework_config import HorovodConfig
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suite import taking_part
 from pytest_gpucluster.suites.horovod import checks
+from pytest_gpucluster.suites.horovod.config import HorovodConfig
 from pytest_gpucluster.suites.horovod.steps import Horovod, ways
 
 if TYPE_CHECKING:
@@ -31,9 +31,10 @@ pytestmark = [pytest.mark.horovod, pytest.mark.gloo, pytest.mark.usefixtures("cl
 @pytest.fixture(scope="session")
 def claim(cluster: Cluster) -> HorovodConfig:
     """What the cluster file says of Horovod; not applicable where it does not claim it."""
-    if cluster.horovod is None:
+    claim = cluster.section(HorovodConfig)
+    if claim is None:
         pytest.skip("not applicable: cluster file does not claim Horovod (add `horovod:`)")
-    return cluster.horovod
+    return claim
 
 
 @pytest.fixture(scope="session")
@@ -110,5 +111,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     from pytest_gpucluster.plugin.fixtures import SESSION  # only where a cluster was asked for
 
     if "way" in metafunc.fixturenames:
-        config = metafunc.config.stash[SESSION].cluster.horovod or HorovodConfig()
+        config = metafunc.config.stash[SESSION].cluster.section(HorovodConfig) or HorovodConfig()
         metafunc.parametrize("way", ways(config), ids=str, scope="session")

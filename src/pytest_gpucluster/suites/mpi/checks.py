@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.majority import Norm
-    from pytest_gpucluster.kit.framework_config import MpiConfig
+    from pytest_gpucluster.kit.mpi_config import MpiConfig
     from pytest_gpucluster.kit.mpi_facts import Installed, Pair, Run
 
 LEVELS = ("single", "funneled", "serialized", "multiple")

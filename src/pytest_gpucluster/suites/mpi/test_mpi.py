@@ -13,6 +13,7 @@ from pytest_gpucluster.cluster.slurm.mpi_types import PMI_TYPES
 from pytest_gpucluster.core.check import Outcome, combined
 from pytest_gpucluster.kit import mpi_world
 from pytest_gpucluster.kit.framework_step import WITHOUT_GPUS, FrameworkStepRunner
+from pytest_gpucluster.kit.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi_step import IN_CONTAINER, MPIRUN, Mpi
 from pytest_gpucluster.suite import probed
 from pytest_gpucluster.suites.mpi import checks
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.majority import Norm
-    from pytest_gpucluster.kit.framework_config import MpiConfig
     from pytest_gpucluster.kit.mpi_facts import Installed, Run
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
@@ -38,9 +38,10 @@ pmi_types = probed(PMI_TYPES)
 @pytest.fixture(scope="session")
 def config(cluster: Cluster) -> MpiConfig:
     """What the cluster file claims of MPI."""
-    if cluster.mpi is None:
+    claim = cluster.section(MpiConfig)
+    if claim is None:
         pytest.skip(NOT_CLAIMED)
-    return cluster.mpi
+    return claim
 
 
 @pytest.fixture(scope="session")
@@ -168,7 +169,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     from pytest_gpucluster.plugin.fixtures import SESSION  # only where a cluster was asked for
 
     if "launcher" in metafunc.fixturenames:
-        claim = metafunc.config.stash[SESSION].cluster.mpi
+        claim = metafunc.config.stash[SESSION].cluster.section(MpiConfig)
         starts = (
             [(way, name) for way in claim.launchers for name in claim.languages] if claim else [("srun", "c")]
         )

@@ -20,6 +20,7 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import ConfigError, StepError
 from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.kit.nccl_step import Measured, NcclStep, Sweep, all_told
 from pytest_gpucluster.suites.nccl.localization import Measurement
 
@@ -53,7 +54,7 @@ _SINGLETON = (
 
 def refuse_command(cluster: Cluster) -> None:
     """Raise ConfigError where nccl.command is no command of nccl-tests."""
-    Sweep.parse(cluster.nccl.command)
+    Sweep.parse(cluster.section(NcclConfig).command)
 
 
 class Nccl(NcclStep):

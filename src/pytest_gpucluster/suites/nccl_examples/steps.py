@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.slurm.step import StepRequest
+from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.kit.payload_step import environment_named, run_payload, source_of
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class NcclExamples:
         gpus: int,
     ) -> None:
         self._slurm, self._allocation, self._inventory = slurm, allocation, inventory
-        self._config = cluster.nccl
+        self._config = cluster.section(NcclConfig)
         self.nodes, self.gpus = tuple(nodes)[: self._config.nodes], self._config.gpus_per_node or gpus
         self._environment = environment_named(cluster, self._config.environment, "nccl")
         self._told: dict[str, PayloadResult] = {}

@@ -10,6 +10,7 @@ import pytest
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import RESPONDS
 from pytest_gpucluster.kit.kernel_log import KERNEL_LOG
+from pytest_gpucluster.kit.os_config import OsConfig
 from pytest_gpucluster.suite import asks, asks_of_nodes, fact, fleet_probed, probed
 from pytest_gpucluster.suites.os import checks as os
 from pytest_gpucluster.suites.os import facts as basics
@@ -82,16 +83,18 @@ all_limits = fleet_probed(basics.LIMITS, os.limits_of_group)
 mounts = probed(basics.MOUNTS)
 all_writable = fleet_probed(basics.MOUNTS, os.writable_of_all)
 scratches = fleet_probed(basics.MOUNTS, os.Scratch.of_all)
-disks = probed(lambda cluster: os_storage.disks(os.disk_paths(cluster.os)))
-answering = fleet_probed(lambda cluster: os_storage.disks(os.disk_paths(cluster.os)), os.answering)
+disks = probed(lambda cluster: os_storage.disks(os.disk_paths(cluster.section(OsConfig))))
+answering = fleet_probed(
+    lambda cluster: os_storage.disks(os.disk_paths(cluster.section(OsConfig))), os.answering
+)
 processes = probed(os_software.PROCESSES)
 failed_units = probed(os_software.FAILED_UNITS)
 kernel_log = probed(KERNEL_LOG)
 stalls = fleet_probed(KERNEL_LOG, kernel_log_check.Stalls.of_all)
 taint = probed(basics.TAINT)
-sysctls = probed(lambda cluster: os_software.sysctls(cluster.os.sysctls))
-packages = probed(lambda cluster: os_software.packages(cluster.os.packages))
-services = probed(lambda cluster: os_software.services(cluster.os.services))
+sysctls = probed(lambda cluster: os_software.sysctls(cluster.section(OsConfig).sysctls))
+packages = probed(lambda cluster: os_software.packages(cluster.section(OsConfig).packages))
+services = probed(lambda cluster: os_software.services(cluster.section(OsConfig).services))
 system_state = probed(os_software.SYSTEM_STATE)
 system_states = fleet_probed(os_software.SYSTEM_STATE, os.Peers)
 network = probed(os_names.NETWORK)
@@ -154,19 +157,19 @@ def usual_name_time(all_naming: dict[str, Naming]) -> float:
 @fact(scope="session")
 def common_time(clocks: dict[str, Clock], cluster: Cluster) -> os.CommonTime:
     """The time that most nodes share."""
-    return os.CommonTime.of(clocks, cluster.os.max_clock_skew)
+    return os.CommonTime.of(clocks, cluster.section(OsConfig).max_clock_skew)
 
 
 def drift_probes(cluster: Cluster) -> list[Probe[CommandOutput]]:
     """The further commands of the cluster file."""
-    return [os_software.command_output(command) for command in cluster.os.drift]
+    return [os_software.command_output(command) for command in cluster.section(OsConfig).drift]
 
 
 @fact
-@asks(lambda cluster: [] if cluster.os.time_sync == "none" else [os_software.TIME_SYNC])
+@asks(lambda cluster: [] if cluster.section(OsConfig).time_sync == "none" else [os_software.TIME_SYNC])
 def time_sync(cluster: Cluster, facts: Facts, expect: Expect) -> TimeSync:
     """What the node's time service says, unless the site keeps none."""
-    if cluster.os.time_sync == "none":
+    if cluster.section(OsConfig).time_sync == "none":
         expect.not_applicable("the cluster file says os.time_sync: none")
     return facts(os_software.TIME_SYNC)
 
@@ -174,28 +177,31 @@ def time_sync(cluster: Cluster, facts: Facts, expect: Expect) -> TimeSync:
 @fact
 def wanted_limits(cluster: Cluster) -> dict[str, float]:
     """The limits of the cluster file, in the kernel's units."""
-    return os.wanted_limits(cluster.os.limits)
+    return os.wanted_limits(cluster.section(OsConfig).limits)
 
 
 @fact
 @asks(drift_probes)
 def said(cluster: Cluster, facts: Facts) -> dict[str, CommandOutput]:
     """What this node says to the further commands of the cluster file."""
-    return {command: facts(os_software.command_output(command)) for command in cluster.os.drift}
+    return {
+        command: facts(os_software.command_output(command)) for command in cluster.section(OsConfig).drift
+    }
 
 
 @fact(scope="session")
 def all_said(cluster: Cluster, fleet_facts: FleetFacts) -> dict[str, os.Peers[CommandOutput]]:
     """What the fleet says to them."""
     return {
-        command: os.Peers(fleet_facts(os_software.command_output(command))) for command in cluster.os.drift
+        command: os.Peers(fleet_facts(os_software.command_output(command)))
+        for command in cluster.section(OsConfig).drift
     }
 
 
 @pytest.fixture(scope="session")
 def shared_files(cluster: Cluster, fleet: Channel) -> Iterator[os_storage.SharedResult]:
     """One file in every shared folder: written by one node, read by all, removed by its writer."""
-    files = os_storage.SharedFiles(cluster.os.shared_storage, secrets.token_hex(8))
+    files = os_storage.SharedFiles(cluster.section(OsConfig).shared_storage, secrets.token_hex(8))
     writer, written = os_storage.write(fleet, files)
     yield os_storage.read(fleet, files, writer, written)
     os_storage.remove(fleet, files, writer, written)
@@ -236,12 +242,12 @@ def test_hostname(node: Node, hostname: str, expect: Expect) -> None:
 
 def test_release(node: Node, release: str, releases: os.Peers[str], cluster: Cluster, expect: Expect) -> None:
     """Distribution and version are as stated, or as on most nodes."""
-    expect(os.release(release, cluster.os.release, releases.of(node.group)))
+    expect(os.release(release, cluster.section(OsConfig).release, releases.of(node.group)))
 
 
 def test_kernel(node: Node, kernel: str, kernels: os.Peers[str], cluster: Cluster, expect: Expect) -> None:
     """The running kernel is as stated, or as on most nodes."""
-    expect(os.kernel(kernel, cluster.os.kernel, kernels.of(node.group)))
+    expect(os.kernel(kernel, cluster.section(OsConfig).kernel, kernels.of(node.group)))
 
 
 def test_cmdline(node: Node, cmdline: str, cmdlines: os.Peers[str], expect: Expect) -> None:
@@ -256,12 +262,12 @@ def test_architecture(node: Node, cpus: Cpus, all_cpus: os.Peers[Cpus], expect: 
 
 def test_uptime(uptime: float, cluster: Cluster, expect: Expect) -> None:
     """The node has been up as long as stated, and no longer."""
-    expect(os.uptime(uptime, cluster.os.min_uptime, cluster.os.max_uptime))
+    expect(os.uptime(uptime, cluster.section(OsConfig).min_uptime, cluster.section(OsConfig).max_uptime))
 
 
 def test_clock(clock: Clock, common_time: os.CommonTime, cluster: Cluster, expect: Expect) -> None:
     """The clock agrees with most of the fleet."""
-    expect(os.clock(clock, common_time, cluster.os.max_clock_skew))
+    expect(os.clock(clock, common_time, cluster.section(OsConfig).max_clock_skew))
 
 
 def test_memory(
@@ -294,14 +300,14 @@ def test_governor(
     expect: Expect,
 ) -> None:
     """Every CPU has the frequency governor that is stated, or that of most nodes."""
-    expect(os.governor(governors, cluster.os.governor, all_governors.of(node.group)))
+    expect(os.governor(governors, cluster.section(OsConfig).governor, all_governors.of(node.group)))
 
 
 def test_hugepages(
     node: Node, memory: Memory, memories: os.Peers[Memory], cluster: Cluster, expect: Expect
 ) -> None:
     """As many huge pages are reserved as stated, or as on most nodes."""
-    expect(os.hugepages(memory, cluster.os.hugepages, memories.of(node.group, "hugepages")))
+    expect(os.hugepages(memory, cluster.section(OsConfig).hugepages, memories.of(node.group, "hugepages")))
 
 
 def test_transparent_hugepages(node: Node, thp: str, thps: os.Peers[str], expect: Expect) -> None:
@@ -338,7 +344,7 @@ def test_limits(
 
 def test_mounts(mounts: dict[str, Mount], cluster: Cluster, expect: Expect) -> None:
     """Every file system of the cluster file is mounted as stated."""
-    expect(os.mounts(mounts, cluster.os.mounts))
+    expect(os.mounts(mounts, cluster.section(OsConfig).mounts))
 
 
 def test_root_writable(
@@ -363,7 +369,7 @@ def test_scratch(
 
 def test_load(load: Load, cpus: Cpus, cluster: Cluster, expect: Expect) -> None:
     """An idle node has little load."""
-    expect(os.load(load, cpus.online, cluster.os.max_load_per_cpu))
+    expect(os.load(load, cpus.online, cluster.section(OsConfig).max_load_per_cpu))
 
 
 def test_taint(taint: int, expect: Expect) -> None:
@@ -395,7 +401,7 @@ def test_time_sync(time_sync: TimeSync, expect: Expect) -> None:
 
 def test_sysctls(sysctls: dict[str, str], cluster: Cluster, expect: Expect) -> None:
     """Every sysctl of the cluster file has its value."""
-    expect(os.sysctls(sysctls, cluster.os.sysctls))
+    expect(os.sysctls(sysctls, cluster.section(OsConfig).sysctls))
 
 
 def test_mount_response(
@@ -406,7 +412,7 @@ def test_mount_response(
     expect: Expect,
 ) -> None:
     """No file system hangs."""
-    expect(os.mount_response(disks, mounts, os.disk_paths(cluster.os), answering))
+    expect(os.mount_response(disks, mounts, os.disk_paths(cluster.section(OsConfig)), answering))
 
 
 def test_free_space(
@@ -417,7 +423,7 @@ def test_free_space(
     expect: Expect,
 ) -> None:
     """There is free space on /, /tmp, /dev/shm and the stated mounts."""
-    expect(os.free_space(disks, mounts, cluster.os, writes))
+    expect(os.free_space(disks, mounts, cluster.section(OsConfig), writes))
 
 
 def test_inodes(disks: dict[str, Disk], expect: Expect) -> None:
@@ -427,7 +433,7 @@ def test_inodes(disks: dict[str, Disk], expect: Expect) -> None:
 
 def test_zombies(processes: Processes, cluster: Cluster, expect: Expect) -> None:
     """No zombie processes stay."""
-    expect(os.zombies(processes, cluster.os.max_zombies))
+    expect(os.zombies(processes, cluster.section(OsConfig).max_zombies))
 
 
 def test_dstate(processes: Processes, expect: Expect) -> None:
@@ -442,17 +448,17 @@ def test_kernel_log(kernel_log: KernelLog, stalls: Stalls, expect: Expect) -> No
 
 def test_packages(packages: dict[str, str], cluster: Cluster, expect: Expect) -> None:
     """Every package of the cluster file is installed in its version."""
-    expect(os.packages(packages, cluster.os.packages))
+    expect(os.packages(packages, cluster.section(OsConfig).packages))
 
 
 def test_services(services: dict[str, str], cluster: Cluster, expect: Expect) -> None:
     """Every service of the cluster file is active."""
-    expect(os.services(services, cluster.os.services))
+    expect(os.services(services, cluster.section(OsConfig).services))
 
 
 def test_failed_units(failed_units: tuple[str, ...], cluster: Cluster, expect: Expect) -> None:
     """No systemd unit has failed."""
-    expect(os.failed_units(failed_units, cluster.os.services))
+    expect(os.failed_units(failed_units, cluster.section(OsConfig).services))
 
 
 def test_systemd(

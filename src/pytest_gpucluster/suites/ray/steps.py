@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.step import StepRequest
-    from pytest_gpucluster.kit.framework_config import RayConfig
     from pytest_gpucluster.kit.framework_step import FrameworkStepRunner, StepOutcome
+    from pytest_gpucluster.suites.ray.config import RayConfig
 
 OBJECT_BYTES = 8 << 20  # larger than what Ray sends inline (100 KB), and more than one chunk of 5 MiB
 FIRST_PORT, PORT_SPREAD = 20000, 2000

@@ -13,6 +13,7 @@ from pytest_gpucluster.core.check import combined
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suite import taking_part
 from pytest_gpucluster.suites.ray import checks
+from pytest_gpucluster.suites.ray.config import RayConfig
 from pytest_gpucluster.suites.ray.steps import Ray
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.kit.framework_config import RayConfig
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.ray.checks import ClusterFacts, NodeFacts
@@ -31,9 +31,10 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("claim")]
 @pytest.fixture(scope="session")
 def claim(cluster: Cluster) -> RayConfig:
     """What the cluster file says of Ray; not applicable where it does not claim it."""
-    if cluster.ray is None:
+    claim = cluster.section(RayConfig)
+    if claim is None:
         pytest.skip("not applicable: cluster file does not claim Ray (add `ray:`)")
-    return cluster.ray
+    return claim
 
 
 @pytest.fixture(scope="session")

@@ -6,5 +6,6 @@ SUITE = Suite(
     __name__,
     order=12,
     markers=("tensorflow: TensorFlow's distribution strategies",),
+    section="config:TensorflowConfig",
     frameworks=("tensorflow",),
 )

@@ -14,8 +14,8 @@ from pytest_gpucluster.suites.tensorflow import checks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpucluster.kit.framework_config import TensorflowConfig
     from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+    from pytest_gpucluster.suites.tensorflow.config import TensorflowConfig
 
 KEY = "tensorflow"
 TRIES = 3  # with ports of our own that happen to be taken: each step has others

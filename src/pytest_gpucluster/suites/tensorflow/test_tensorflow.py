@@ -13,12 +13,12 @@ from pytest_gpucluster.core.check import combined
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suite import taking_part
 from pytest_gpucluster.suites.tensorflow import checks
+from pytest_gpucluster.suites.tensorflow.config import TensorflowConfig
 from pytest_gpucluster.suites.tensorflow.steps import Tensorflow
 
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.kit.framework_config import TensorflowConfig
     from pytest_gpucluster.kit.payload_result import PayloadResult
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
@@ -29,9 +29,10 @@ pytestmark = [pytest.mark.tensorflow]
 @pytest.fixture(scope="session")
 def claim(cluster: Cluster) -> TensorflowConfig:
     """What the cluster file says of TensorFlow; not applicable where it does not claim it."""
-    if cluster.tensorflow is None:
+    claim = cluster.section(TensorflowConfig)
+    if claim is None:
         pytest.skip("not applicable: the cluster file does not claim TensorFlow (add `tensorflow:`)")
-    return cluster.tensorflow
+    return claim
 
 
 @pytest.fixture(scope="session")
