@@ -151,6 +151,11 @@ class EnvironmentConfig(Model):
     mpi: Text | None = Field(None, description="srun --mpi=TYPE")
     srun_args: tuple[str, ...] = Field((), description="further srun options, passed unchanged")
 
+    @property
+    def in_container(self) -> bool:
+        """Whether steps of this environment run in a container."""
+        return bool(self.container_image or self.container_name)
+
 
 class JobLimits(Model):
     """Limits of the partition as the site has set them; keys left out are not checked."""

@@ -38,8 +38,8 @@ class Suite:
 
     markers: lines "NAME: meaning" as pytest takes them; a literal, since the plugin reads it without an import.
     order: the place among the suites; a literal too. Suites of the same order stand by name.
-    section: the model of the suite's section of the cluster file, a `SuiteSection` of core/values.py; its module is
-    imported with the configuration, so it imports nothing but core and other sections.
+    section: the model of the suite's section of the cluster file, a `SuiteSection` of core/values.py, itself or as a
+    part; its module is imported with the configuration, so it imports nothing but core and other sections.
     profile_rows: the model of the rows that a profile has under the name of the suite; as for `section`.
     simulated_payload: a file of the suite that the sandbox copies, prelude included, to run it on simulated devices.
     frameworks: the modules under test, which only payloads import.
@@ -55,7 +55,7 @@ class Suite:
     package: str
     markers: tuple[str, ...]
     order: int = 100
-    section: str | None = None
+    section: str | type[Any] | None = None
     profile_rows: str | None = None
     simulated_payload: str | None = None
     frameworks: tuple[str, ...] = ()
@@ -78,8 +78,10 @@ class Suite:
         """The documentation page."""
         return f"docs/suites/{self.name.replace('_', '-')}.md"
 
-    def load(self, part: str) -> Any:
-        """Import a part."""
+    def load(self, part: str | type[Any]) -> Any:
+        """Import a part; a class is one already."""
+        if isinstance(part, type):
+            return part
         return pkgutil.resolve_name(part if part.startswith(KIT) else f"{self.package}.{part}")
 
 

@@ -30,22 +30,24 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from pytest_gpucluster.kit.payloads.prelude import (
     Watch,
+    end_when_stuck,
     exit_now,
     expand,
     gpu_facts,
     low_limits_hint,
     no_device,
-    node_name,
     own_port,
-    say,
+    reporter,
 )
 
-EXIT_FAILED, EXIT_PORT, EXIT_DEADLINE, EXIT_LOST = 1, 3, 4, 9
+EXIT_FAILED, EXIT_PORT, EXIT_LOST = 1, 3, 9
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 PERIOD = 31  # ranks so far apart hold the same data
 ELEMENTS = 1 << 20
 STEPS = 3  # of training
+
+report = reporter("ddp")
 
 
 class PortTaken(Exception):  # a state
@@ -65,18 +67,6 @@ def from_slurm(env: Dict[str, str], address: str) -> Dict[str, str]:
         "MASTER_ADDR": address or next(iter(expand(nodes)), "") or socket.gethostname(),
         "MASTER_PORT": str(own_port(env)),
     }
-
-
-def report(kind: str, **facts: Any) -> None:
-    """Print what this rank found; torchrun sets RANK."""
-    rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "")
-    say(ddp=kind, rank=int(rank) if rank.isdigit() else -1, node=node_name(), **facts)
-
-
-def stuck(watch: Watch) -> None:
-    """End this process: a phase has outlived its deadline."""
-    report("stuck", phase=watch.phase, seconds=watch.took())
-    exit_now(EXIT_DEADLINE)
 
 
 def one_line(error: BaseException) -> str:
@@ -317,7 +307,7 @@ def work(args: argparse.Namespace) -> int:
         report("given", given={name: os.environ.get(name, "") for name in VARIABLES})
     for name, value in own.items():
         os.environ.setdefault(name, value)
-    watch = Watch(args.deadline, stuck)
+    watch = Watch(args.deadline, end_when_stuck(report))
     try:
         worker = Worker(args, watch)
         worker.load()

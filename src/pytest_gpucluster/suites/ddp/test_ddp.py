@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.core.check import combined
-from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suite import taking_part
 from pytest_gpucluster.suites.ddp import checks
 from pytest_gpucluster.suites.ddp.config import DdpConfig
@@ -41,8 +40,7 @@ def runs(
     claim: DdpConfig, allocation: Allocation, gpucluster_session: ClusterSession
 ) -> list[Ddp]:  # not applicable without a scheduler
     """One run an allocation."""
-    steps = FrameworkStepRunner.of_allocations(gpucluster_session, claim, "ddp")
-    return [Ddp(it, claim) for it in steps]
+    return Ddp.of_allocations(gpucluster_session, claim)
 
 
 @pytest.fixture
@@ -76,7 +74,7 @@ def under_torchrun(runs: list[Ddp]) -> list[PayloadResult]:
 @pytest.fixture
 def lost(runs: list[Ddp], backend: str) -> list[PayloadResult]:
     """The step that loses a rank, of every allocation."""
-    several = [run for run in runs if backend in run.backends and len(run.nodes) * run.ntasks_per_node > 1]
+    several = [run for run in runs if backend in run.backends and len(run.nodes) * run.ranks_per_node > 1]
     if not several:
         pytest.skip("not applicable: one rank alone")
     return [run.lost(backend) for run in several]
@@ -102,7 +100,7 @@ def test_environment(run: Ddp, node: Node, expect: Expect) -> None:
     for fact in run.placed.of_node(node.name, "place")[:1]:
         who = {name: checks.who_set(name, fact, run.setters) for name in checks.VARIABLES}
         print("\n".join(f"{name}: set by {setter}" for name, setter in who.items()))  # shown by -rP
-    expect(checks.environment(node.name, run.placed, run.setters, run.claim.provided))
+    expect(checks.environment(node.name, run.placed, run.setters, run.config.provided))
 
 
 def test_master_addr(run: Ddp, node: Node, expect: Expect) -> None:
@@ -143,7 +141,7 @@ def test_training(worked: list[PayloadResult], expect: Expect) -> None:
 def test_torchrun(runs: list[Ddp], under_torchrun: list[PayloadResult], expect: Expect) -> None:
     """The same with torchrun (c10d) as the launcher: ranks once each, right sum, equal parameters."""
     told = zip(runs, under_torchrun, strict=True)
-    expect(combined(checks.torchrun(it, run.ntasks_per_node) for run, it in told))
+    expect(combined(checks.torchrun(it, run.ranks_per_node) for run, it in told))
 
 
 def test_lost_rank(lost: list[PayloadResult], claim: DdpConfig, expect: Expect) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.core.check import combined
-from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suite import taking_part
 from pytest_gpucluster.suites.horovod import checks
 from pytest_gpucluster.suites.horovod.config import HorovodConfig
@@ -44,8 +43,7 @@ def runs(
     gpucluster_session: ClusterSession,
 ) -> list[Horovod]:
     """One run an allocation."""
-    steps = FrameworkStepRunner.of_allocations(gpucluster_session, claim, "horovod")
-    return [Horovod(it, claim) for it in steps]
+    return Horovod.of_allocations(gpucluster_session, claim)
 
 
 @pytest.fixture

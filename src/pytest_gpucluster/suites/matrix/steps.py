@@ -13,7 +13,6 @@ from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit import mpi_world
 from pytest_gpucluster.kit import nccl_validation as nccl_checks
-from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi_step import MPIRUN, Mpi, attempt
 from pytest_gpucluster.kit.nccl_config import NcclConfig
@@ -175,9 +174,11 @@ class Matrix:
             claim = self._cluster.section(MpiConfig)
             assert claim is not None  # the cell does not apply otherwise
             claim = claim.model_copy(update={"environment": self._images.get(row) or claim.environment})
-            held, cluster = self._allocation, self._cluster
-            steps = FrameworkStepRunner(held.slurm, held, cluster, claim, "mpi", self._inventory, self.nodes)
-            self._mpi[row] = Mpi(steps, claim, self._channel, ntasks_per_node=self.config.ntasks_per_node)
+            self._mpi[row] = Mpi(
+                *(self._allocation, self._cluster, self._inventory, claim, self.nodes),
+                channel=self._channel,
+                ntasks_per_node=self.config.ntasks_per_node,
+            )
         return self._mpi[row]
 
     def _mpi_world(self, row: str) -> Verdict:
@@ -193,7 +194,7 @@ class Matrix:
             found = tuple(Finding(node, facts.problems[language], "MPI") for node, facts in lacking.items())
             return Verdict("matrix.cell", Outcome.FAILED, found)
         srun = next((launcher for launcher in claim.launchers if launcher != MPIRUN), "srun")
-        run = runner.run(MPIRUN if row == MPIRUN else srun, language)
+        run = runner.started(MPIRUN if row == MPIRUN else srun, language)
         verdict = mpi_world.world(run)
         return verdict if verdict.outcome is not Outcome.PASSED else mpi_world.allreduce(run)
 

@@ -12,7 +12,6 @@ import pytest
 from pytest_gpucluster.cluster.slurm.mpi_types import PMI_TYPES
 from pytest_gpucluster.core.check import Outcome, combined
 from pytest_gpucluster.kit import mpi_world
-from pytest_gpucluster.kit.framework_step import WITHOUT_GPUS, FrameworkStepRunner
 from pytest_gpucluster.kit.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi_step import IN_CONTAINER, MPIRUN, Mpi
 from pytest_gpucluster.suite import probed
@@ -51,12 +50,8 @@ def runners(
     gpucluster_session: ClusterSession,
 ) -> Iterator[list[Mpi]]:
     """One runner an allocation: its nodes share a partition and a number of GPUs."""
-    steps = FrameworkStepRunner.of_allocations(gpucluster_session, config, "mpi")
     channel = gpucluster_session.need_channel()
-    made = [
-        Mpi(it, config, channel, ntasks_per_node=it.inventory[it.nodes[0]].gpus or WITHOUT_GPUS)
-        for it in steps
-    ]
+    made = Mpi.of_allocations(gpucluster_session, config, channel=channel)
     yield made
     for runner in made:
         runner.clean_up()
@@ -90,7 +85,7 @@ def runs(runners: list[Mpi], launcher: str, language: str) -> list[Run]:
     usable = [runner for runner in runners if runner.usable(language)]
     if not usable:
         pytest.skip(f"not checked: no node has the MPI of {language} programs: see mpi.installed")
-    return [runner.run(launcher, language) for runner in usable]
+    return [runner.started(launcher, language) for runner in usable]
 
 
 @pytest.fixture

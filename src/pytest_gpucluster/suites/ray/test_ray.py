@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.core.check import combined
-from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suite import taking_part
 from pytest_gpucluster.suites.ray import checks
 from pytest_gpucluster.suites.ray.config import RayConfig
@@ -44,11 +43,11 @@ def runs(
     gpucluster_session: ClusterSession,
 ) -> Iterator[list[Ray]]:
     """One run an allocation; whatever is left of it goes at the end."""
-    steps = FrameworkStepRunner.of_allocations(gpucluster_session, claim, "ray")
-    made = [Ray(it, claim, gpucluster_session.need_channel()) for it in steps]
+    channel = gpucluster_session.need_channel()
+    made = Ray.of_allocations(gpucluster_session, claim, channel=channel)
     yield made
     for run in made:
-        if run.steps.commands:
+        if run.commands:
             _ = run.left
 
 
@@ -67,13 +66,13 @@ def lone(run: Ray, node: Node) -> NodeFacts:
 @pytest.fixture
 def formed(run: Ray) -> ClusterFacts:
     """Ray over all nodes of the node's allocation: what the driver and each node told."""
-    return run.cluster
+    return run.formed
 
 
 @pytest.fixture(scope="session")
 def clusters(runs: list[Ray]) -> list[ClusterFacts]:
     """The same of every allocation."""
-    return [run.cluster for run in runs]
+    return [run.formed for run in runs]
 
 
 @pytest.fixture

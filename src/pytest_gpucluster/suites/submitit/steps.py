@@ -51,7 +51,7 @@ class SubmititDriver(Submission):
     def __init__(self, slurm: Slurm, cluster: Cluster, claim: SubmititConfig) -> None:
         self.folder = shared_folder(cluster, claim)
         environment = environment_named(cluster, claim.environment, KEY)
-        if environment and (environment.container_image or environment.container_name):
+        if environment and environment.in_container:
             raise ConfigError(
                 f"submitit.environment {claim.environment!r} is a container: submitit runs where pytest runs"
             )

@@ -24,16 +24,13 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
-from pytest_gpucluster.kit.payloads.prelude import error_text, exit_now, node_name, own_port, say
+from pytest_gpucluster.kit.payloads.prelude import error_text, exit_now, own_port, reporter
 
 EXIT_FAILED = 1
 ELEMENTS = 1 << 16
 STEPS = 3  # of training
 
-
-def report(kind: str, **facts: Any) -> None:
-    """Print what this task found."""
-    say(tensorflow=kind, rank=int(os.environ.get("SLURM_PROCID") or 0), node=node_name(), **facts)
+report = reporter("tensorflow")
 
 
 class ChildWatch:

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.core.check import combined
-from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suite import taking_part
-from pytest_gpucluster.suites.tensorflow import checks
-from pytest_gpucluster.suites.tensorflow.config import TensorflowConfig
+from pytest_gpucluster.suites.tensorflow import TensorflowConfig, checks
 from pytest_gpucluster.suites.tensorflow.steps import Tensorflow
 
 if TYPE_CHECKING:
@@ -42,8 +40,7 @@ def runs(
     gpucluster_session: ClusterSession,
 ) -> list[Tensorflow]:
     """One run an allocation."""
-    steps = FrameworkStepRunner.of_allocations(gpucluster_session, claim, "tensorflow")
-    return [Tensorflow(it, claim) for it in steps]
+    return Tensorflow.of_allocations(gpucluster_session, claim)
 
 
 @pytest.fixture
@@ -75,7 +72,7 @@ def test_framework(run: Tensorflow, node: Node, expect: Expect) -> None:
 
 def test_mirrored(mirrored: PayloadResult, run: Tensorflow, node: Node, expect: Expect) -> None:
     """MirroredStrategy: a replica a device, right sums, equal weights after training."""
-    expect(checks.mirrored(node.name, mirrored, run.gpus))
+    expect(checks.mirrored(node.name, mirrored, run.real_gpus))
 
 
 def test_config(workers: list[PayloadResult], expect: Expect) -> None:
