@@ -4,7 +4,9 @@
 Python 3.6 and the standard library only. A payload must not define any of these names again: sent, both are one module.
 """
 
+import contextlib
 import fcntl
+import importlib.util
 import json
 import os
 import re
@@ -74,6 +76,24 @@ def reporter(key: str) -> Callable[..., None]:
         say(**dict({key: kind, "rank": int(rank) if rank.isdigit() else -1, "node": node_name()}, **facts))
 
     return report
+
+
+def installed(module: str, *distributions: str) -> Dict[str, str]:
+    """Return {version, error} of a framework without importing it, which takes seconds; the version may be 'unknown'."""
+    found = {"version": "unknown", "error": ""}
+    try:
+        if importlib.util.find_spec(module) is None:
+            return {"version": "", "error": "No module named '%s' (%s)" % (module, sys.executable)}
+        from importlib import metadata  # Python 3.6 and 3.7 have none
+
+        for name in distributions or (module,):
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                return {"version": metadata.version(name), "error": ""}
+    except ImportError:
+        pass
+    except Exception as error:
+        found["error"] = error_text(error)
+    return found
 
 
 class Watch:

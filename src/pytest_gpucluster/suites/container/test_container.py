@@ -13,7 +13,7 @@ from pytest_gpucluster.core.errors import ConfigError, ProbeError
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.kit import enroot
 from pytest_gpucluster.kit.containers import Containers
-from pytest_gpucluster.suite import probed
+from pytest_gpucluster.suite import claimed, probed
 from pytest_gpucluster.suites.container import checks
 from pytest_gpucluster.suites.container.config import ContainerConfig
 from pytest_gpucluster.suites.container.steps import ContainerExam
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.container.facts import Found
@@ -32,14 +31,7 @@ pytestmark = [pytest.mark.container, pytest.mark.usefixtures("claim")]
 room = probed(enroot.ROOM)
 names_before = probed(enroot.NAMES)
 
-
-@pytest.fixture(scope="session")
-def claim(cluster: Cluster) -> ContainerConfig:
-    """What the cluster file claims of containers."""
-    claim = cluster.section(ContainerConfig)
-    if claim is None:
-        pytest.skip("not applicable: the cluster file does not claim containers (add `container:`)")
-    return claim
+claim = claimed(ContainerConfig, "containers")
 
 
 @pytest.fixture(scope="session")

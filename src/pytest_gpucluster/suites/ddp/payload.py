@@ -19,12 +19,10 @@ import argparse
 import datetime as dt
 import errno
 import hashlib
-import importlib.util
 import os
 import re
 import signal
 import socket
-import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -34,6 +32,7 @@ from pytest_gpucluster.kit.payloads.prelude import (
     exit_now,
     expand,
     gpu_facts,
+    installed,
     low_limits_hint,
     no_device,
     own_port,
@@ -104,18 +103,6 @@ def try_port(addresses: Sequence[str], port: int) -> str:
     return ""
 
 
-def torch_found() -> Dict[str, str]:
-    """Return {version, error} of torch without importing it: that takes seconds, and comes later."""
-    try:
-        if importlib.util.find_spec("torch") is None:
-            return {"version": "", "error": "No module named 'torch' (%s)" % sys.executable}
-        from importlib import metadata  # Python 3.6 and 3.7 have none
-
-        return {"version": metadata.version("torch"), "error": ""}
-    except Exception as error:
-        return {"version": "unknown", "error": "" if isinstance(error, ImportError) else one_line(error)}
-
-
 def place(address: str) -> int:
     """Tell what this task was given and finds."""
     env = dict(os.environ)
@@ -140,7 +127,7 @@ def place(address: str) -> int:
         port=port,
         interfaces=[name for _, name in socket.if_nameindex()],
         asked={name: env[name] for name in INTERFACES if env.get(name)},
-        torch=torch_found(),
+        torch=installed("torch"),
     )
     return 0
 

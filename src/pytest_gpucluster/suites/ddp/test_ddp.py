@@ -10,29 +10,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.core.check import combined
-from pytest_gpucluster.suite import taking_part
+from pytest_gpucluster.suite import claimed, taking_part
 from pytest_gpucluster.suites.ddp import checks
 from pytest_gpucluster.suites.ddp.config import DdpConfig
 from pytest_gpucluster.suites.ddp.steps import Ddp
 
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.payload_result import PayloadResult
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
 
 pytestmark = [pytest.mark.ddp]
 BACKENDS = ("gloo", "nccl")
-
-
-@pytest.fixture(scope="session")
-def claim(cluster: Cluster) -> DdpConfig:
-    """What the cluster file says of torch.distributed; not applicable where it does not claim it."""
-    claim = cluster.section(DdpConfig)
-    if claim is None:
-        pytest.skip("not applicable: the cluster file does not claim torch.distributed (add `ddp:`)")
-    return claim
+claim = claimed(DdpConfig, "torch.distributed")
 
 
 @pytest.fixture(scope="session")

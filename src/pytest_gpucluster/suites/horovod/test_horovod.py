@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.core.check import combined
-from pytest_gpucluster.suite import taking_part
+from pytest_gpucluster.suite import claimed, taking_part
 from pytest_gpucluster.suites.horovod import checks
 from pytest_gpucluster.suites.horovod.config import HorovodConfig
 from pytest_gpucluster.suites.horovod.steps import Horovod, ways
@@ -19,21 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
 
 pytestmark = [pytest.mark.horovod, pytest.mark.gloo, pytest.mark.usefixtures("claim")]
-
-
-@pytest.fixture(scope="session")
-def claim(cluster: Cluster) -> HorovodConfig:
-    """What the cluster file says of Horovod; not applicable where it does not claim it."""
-    claim = cluster.section(HorovodConfig)
-    if claim is None:
-        pytest.skip("not applicable: cluster file does not claim Horovod (add `horovod:`)")
-    return claim
+claim = claimed(HorovodConfig, "Horovod")
 
 
 @pytest.fixture(scope="session")

@@ -14,14 +14,13 @@ from pytest_gpucluster.core.check import Outcome, combined
 from pytest_gpucluster.kit import mpi_world
 from pytest_gpucluster.kit.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi_step import IN_CONTAINER, MPIRUN, Mpi
-from pytest_gpucluster.suite import probed
+from pytest_gpucluster.suite import claimed, probed
 from pytest_gpucluster.suites.mpi import checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.kit.mpi_facts import Installed, Run
     from pytest_gpucluster.plugin.expect import Expect
@@ -29,18 +28,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("config")]
 
-NOT_CLAIMED = "not applicable: cluster file does not claim MPI (add `mpi:`)"
-
 pmi_types = probed(PMI_TYPES)
 
-
-@pytest.fixture(scope="session")
-def config(cluster: Cluster) -> MpiConfig:
-    """What the cluster file claims of MPI."""
-    claim = cluster.section(MpiConfig)
-    if claim is None:
-        pytest.skip(NOT_CLAIMED)
-    return claim
+config = claimed(MpiConfig, "MPI")
 
 
 @pytest.fixture(scope="session")

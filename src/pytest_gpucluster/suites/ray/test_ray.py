@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.core.check import combined
-from pytest_gpucluster.suite import taking_part
+from pytest_gpucluster.suite import claimed, taking_part
 from pytest_gpucluster.suites.ray import checks
 from pytest_gpucluster.suites.ray.config import RayConfig
 from pytest_gpucluster.suites.ray.steps import Ray
@@ -19,21 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.ray.checks import ClusterFacts, NodeFacts
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("claim")]
-
-
-@pytest.fixture(scope="session")
-def claim(cluster: Cluster) -> RayConfig:
-    """What the cluster file says of Ray; not applicable where it does not claim it."""
-    claim = cluster.section(RayConfig)
-    if claim is None:
-        pytest.skip("not applicable: cluster file does not claim Ray (add `ray:`)")
-    return claim
+claim = claimed(RayConfig, "Ray")
 
 
 @pytest.fixture(scope="session")

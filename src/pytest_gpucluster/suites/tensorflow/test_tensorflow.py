@@ -10,27 +10,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.core.check import combined
-from pytest_gpucluster.suite import taking_part
+from pytest_gpucluster.suite import claimed, taking_part
 from pytest_gpucluster.suites.tensorflow import TensorflowConfig, checks
 from pytest_gpucluster.suites.tensorflow.steps import Tensorflow
 
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.payload_result import PayloadResult
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
 
 pytestmark = [pytest.mark.tensorflow]
-
-
-@pytest.fixture(scope="session")
-def claim(cluster: Cluster) -> TensorflowConfig:
-    """What the cluster file says of TensorFlow; not applicable where it does not claim it."""
-    claim = cluster.section(TensorflowConfig)
-    if claim is None:
-        pytest.skip("not applicable: the cluster file does not claim TensorFlow (add `tensorflow:`)")
-    return claim
+claim = claimed(TensorflowConfig, "TensorFlow")
 
 
 @pytest.fixture(scope="session")
