@@ -979,10 +979,10 @@ def test_wrong_options_are_told_in_a_line(tmp_path: Path) -> None:
 
 
 def test_hours_of_load_never_come_unasked() -> None:
-    assert not burnin_options.asked(options())
-    assert not burnin_options.asked(options(markexpr="gpu or nccl"))
-    assert burnin_options.asked(options(markexpr="burnin"))
-    assert burnin_options.asked(options(burnin_time="1h"))
+    assert not burnin_options.requested(options())
+    assert not burnin_options.requested(options(markexpr="gpu or nccl"))
+    assert burnin_options.requested(options(markexpr="burnin"))
+    assert burnin_options.requested(options(burnin_time="1h"))
 
 
 def test_the_agent_ends_with_its_input_and_leaves_nothing(tmp_path: Path) -> None:

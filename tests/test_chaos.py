@@ -291,7 +291,7 @@ def test_a_node_that_heard_of_the_end_of_the_job_first_is_not_to_blame(
         fleet.wait_started()
         assert why in fleet.lost["gpu01"]
         assert fleet.cut == ({"gpu02"} if to_blame else {"gpu01", "gpu02"})
-        assert set(fleet.stillborn) == ({"gpu01"} if to_blame else set())
+        assert set(fleet.launch_failed) == ({"gpu01"} if to_blame else set())
 
 
 @pytest.mark.parametrize("listed", ["", "echo gpu02"])
@@ -320,7 +320,7 @@ def test_a_request_that_slurm_has_forgotten_is_not_waited_for(fake_slurm: Slurm)
         holder._give_up_if_hopeless("unknown, squeue failed: squeue: Invalid job id specified")
         holder._give_up_if_hopeless("Resources")
         holder._give_up_if_hopeless("unknown, squeue failed: squeue: Invalid job id specified")
-        with pytest.raises(AllocationError, match="no longer knows the request"):
+        with pytest.raises(AllocationError, match="no longer has the request"):
             holder._give_up_if_hopeless("unknown, squeue failed: squeue: Invalid job id specified")
     finally:
         with pytest.raises(AllocationError):

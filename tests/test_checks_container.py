@@ -12,16 +12,16 @@ from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit.containers import Imported
+from pytest_gpucluster.kit.containers import ImageImport
 from pytest_gpucluster.kit.enroot import (
     SEARCH,
+    EnrootSpace,
     Pyxis,
-    Room,
+    enroot_names,
     jobs_of,
-    own_names,
     read_names,
     read_pyxis,
-    read_room,
+    read_space,
     remove_command,
 )
 from pytest_gpucluster.kit.enroot import UNKNOWN as NO_LIST
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.majority import Norm
 
-IMAGE = Imported("/i.sqsh", "n", {"gpu01": 2.0}, {"gpu01": 10_000_000})
+IMAGE = ImageImport("/i.sqsh", "n", {"gpu01": 2.0}, {"gpu01": 10_000_000})
 OUTSIDE = {
     "root": "8:1 /", "release": "debian 12", "uid": "1000", "memlock": "unlimited", "shm": "10 4096",
     "devices": "2", "gpu.GPU-1": "1", "gpu.GPU-2": "1",
@@ -203,9 +203,9 @@ FOUND: list[tuple[Callable[[Found], Verdict], Found, list[str]]] = [
     (checks.shm, configured(good(), shm=40960), []),
     (checks.imported, replace(good(), imports=(replace(IMAGE, seconds={}, failed={"gpu01": "damaged"}),)),
      ["/i.sqsh|damaged|imported"]),
-    (checks.imported, replace(good(), imports=(IMAGE, Imported("/j.sqsh", "m"))),
+    (checks.imported, replace(good(), imports=(IMAGE, ImageImport("/j.sqsh", "m"))),
      ["/j.sqsh|no word of the import|imported"]),
-    (checks.imported, replace(good(), imports=(Imported("/i.sqsh", "n", reused=("gpu01",)),)), []),
+    (checks.imported, replace(good(), imports=(ImageImport("/i.sqsh", "n", reused=("gpu01",)),)), []),
     (lambda found: checks.release(found, fleet()), configured(good(), release="ubuntu 22.04"),
      ["os-release|ubuntu 24.04|ubuntu 22.04"]),
     (lambda found: checks.release(found, fleet("a 1", "b 2", "b 2")), good(),
@@ -222,8 +222,8 @@ FOUND: list[tuple[Callable[[Found], Verdict], Found, list[str]]] = [
     (lambda found: checks.plugin(found, ""), good(outside=BROKEN),
      ["Pyxis|the step ended with 1|a task in the container"]),
     (lambda found: checks.plugin(found, ""),
-     replace(NOT_IMPORTED, seen={}, imports=(Imported("/i", "n", failed={"gpu01": "srun does not know --x"}),)),
-     ["Pyxis|srun does not know --x|--container-image is an option of srun"]),
+     replace(NOT_IMPORTED, seen={}, imports=(ImageImport("/i", "n", failed={"gpu01": "srun has no option --x"}),)),
+     ["Pyxis|srun has no option --x|--container-image is an option of srun"]),
     (lambda found: checks.plugin(found, Pyxis("so", "0.23.1")), configured(good(), version="0.24"),
      ["version of Pyxis|0.23.1|0.24"]),
     (lambda found: checks.plugin(found, Pyxis("so", "0.24.1")), configured(good(), version="0.24"), []),
@@ -344,8 +344,11 @@ def test_metrics() -> None:
 
 def test_room_of_enroot() -> None:
     config = ContainerConfig(min_free=2**30)
-    enough, little = Room("data", "/d", 2**30, writable=True), Room("cache", "/c", 2**30 - 1, writable=True)
-    closed = Room("temp", "/t", 0, writable=False)
+    enough, little = (
+        EnrootSpace("data", "/d", 2**30, writable=True),
+        EnrootSpace("cache", "/c", 2**30 - 1, writable=True),
+    )
+    closed = EnrootSpace("temp", "/t", 0, writable=False)
     verdict = checks.room((enough, little, closed), config)
     assert lines(verdict) == ["cache path /c|1024 MiB free|1 GiB", "temp path /t|not writable|writable"]
     assert next((it.name, it.value, it.unit, it.device) for it in verdict.metrics) == (
@@ -408,19 +411,19 @@ def test_pyxis_is_library_and_version() -> None:
 
 
 def test_room_is_free_blocks_and_rights() -> None:
-    assert read_room(Answer("gpu01", 0, b"data 10 4096 rw /d d\ntemp 1 512 ro /t\n", b"")) == (
-        Room("data", "/d d", 40960, writable=True),
-        Room("temp", "/t", 512, writable=False),
+    assert read_space(Answer("gpu01", 0, b"data 10 4096 rw /d d\ntemp 1 512 ro /t\n", b"")) == (
+        EnrootSpace("data", "/d d", 40960, writable=True),
+        EnrootSpace("temp", "/t", 512, writable=False),
     )
-    with pytest.raises(ProbeError, match="room of enroot: not understood: 'data x'"):
-        read_room(Answer("gpu01", 0, b"data x\n", b""))
+    with pytest.raises(ProbeError, match="space of enroot: not understood: 'data x'"):
+        read_space(Answer("gpu01", 0, b"data x\n", b""))
 
 
 def test_names_are_lines() -> None:
     assert read_names(Answer("gpu01", 0, b" a \n\nb\n", b"")) == ("a", "b")
     with pytest.raises(NotAvailable, match="enroot is not found on PATH"):
         read_names(Answer("gpu01", 127, b"", b"sh: enroot: not found"))
-    assert own_names(("pyxis_x", "pyxis_7_x", "pyxis_xy", "x"), "x") == ("pyxis_x", "pyxis_7_x")
+    assert enroot_names(("pyxis_x", "pyxis_7_x", "pyxis_xy", "x"), "x") == ("pyxis_x", "pyxis_7_x")
     assert remove_command(("a", "b c")) == f"{SEARCH}; enroot remove -f a 'b c' </dev/null"
 
 

@@ -6,25 +6,25 @@ import pytest
 
 from pytest_gpucluster.core.metric_direction import (
     HIGHER,
-    KINDS,
     LOWER,
     NEITHER,
-    Judged,
-    Kind,
+    RULES,
+    ComparisonRule,
+    MetricTrend,
     judge,
-    kind_of,
+    rule_of,
 )
 
-PARTS = Kind("higher", 0.0, 1, counted=True)
-ERRORS = Kind("lower", 0.0, 1, counted=True)
-FAST = Kind("higher", 0.05, 1)
-SLOW = Kind("lower", 0.2, 4)
+PARTS = ComparisonRule("higher", 0.0, 1, counted=True)
+ERRORS = ComparisonRule("lower", 0.0, 1, counted=True)
+FAST = ComparisonRule("higher", 0.05, 1)
+SLOW = ComparisonRule("lower", 0.2, 4)
 
 
 def test_each_unit_has_its_kind() -> None:
     assert (HIGHER, LOWER, NEITHER) == ("higher", "lower", "neither")
-    assert {unit: kind_of(unit) for unit in KINDS} == {
-        "GB/s": FAST, "TFLOP/s": FAST, "MB/s": Kind("higher", 0.2, 4), "units/s": Kind("higher", 0.2, 4),
+    assert {unit: rule_of(unit) for unit in RULES} == {
+        "GB/s": FAST, "TFLOP/s": FAST, "MB/s": ComparisonRule("higher", 0.2, 4), "units/s": ComparisonRule("higher", 0.2, 4),
         "s": SLOW, "ms": SLOW, "us": SLOW,
         "GPUs": PARTS, "CPUs": PARTS, "ports": PARTS, "links": PARTS, "lanes": PARTS, "generation": PARTS,
         "targets": PARTS, "errors": ERRORS, "events": ERRORS, "rows": ERRORS, "alerts": ERRORS,
@@ -32,44 +32,44 @@ def test_each_unit_has_its_kind() -> None:
 
 
 def test_what_is_not_judged_has_no_numbers() -> None:
-    assert Judged("new") == Judged("new", None, 0.0, None, 0)
-    assert Kind("higher") == Kind("higher", 0.2, 4, counted=False)
+    assert MetricTrend("new") == MetricTrend("new", None, 0.0, None, 0)
+    assert ComparisonRule("higher") == ComparisonRule("higher", 0.2, 4, counted=False)
 
 
 def test_what_a_metric_says_of_its_direction_goes_before_its_unit() -> None:
-    assert kind_of("GB/s") == kind_of("GB/s", "higher") == FAST
-    assert kind_of("GB/s", "lower") == Kind("lower", 0.05, 1)
-    assert kind_of("s", "neither") == Kind("neither", 0.2, 4)
-    assert kind_of("W") == kind_of("W", "neither") == Kind("neither", 0.2, 4)
-    assert kind_of("W", "lower") == Kind("lower", 0.2, 4)
+    assert rule_of("GB/s") == rule_of("GB/s", "higher") == FAST
+    assert rule_of("GB/s", "lower") == ComparisonRule("lower", 0.05, 1)
+    assert rule_of("s", "neither") == ComparisonRule("neither", 0.2, 4)
+    assert rule_of("W") == rule_of("W", "neither") == ComparisonRule("neither", 0.2, 4)
+    assert rule_of("W", "lower") == ComparisonRule("lower", 0.2, 4)
 
 
 @pytest.mark.parametrize(
     ("value", "earlier", "unit", "judged"),
     [
-        (1.0, [], "GB/s", Judged("new")),
-        (95.0, [100.0], "GB/s", Judged("same", 100.0, 0.0, -0.05, 1)),
-        (94.0, [100.0], "GB/s", Judged("worse", 100.0, 0.0, -0.06, 1)),
-        (106.0, [100.0], "GB/s", Judged("better", 100.0, 0.0, 0.06, 1)),
-        (None, [100.0], "GB/s", Judged("worse", 100.0, 0.0, None, 1)),
-        (None, [100.0], "W", Judged("no direction", 100.0, 0.0, None, 1)),
-        (1.0, [0.0], "GB/s", Judged("better", 0.0, 0.0, None, 1)),
-        (9.0, [1.0, 1.0, 1.0], "s", Judged("too few", 1.0, 0.0, 8.0, 3)),
-        (9.0, [1.0, 1.0, 1.0, 1.0], "s", Judged("worse", 1.0, 0.0, 8.0, 4)),
-        (0.5, [1.0, 1.0, 1.0, 1.0], "s", Judged("better", 1.0, 0.0, -0.5, 4)),
-        (20.0, [5.0, 10.0, 10.0, 15.0, 20.0], "s", Judged("same", 10.0, 5.0, 1.0, 5)),  # they vary as much
-        (20.0, [5.0, 10.0, 15.0], "GB/s", Judged("better", 10.0, 5.0, 1.0, 3)),  # too few to know the spread
-        (7.0, [8.0, 6.0, 8.0], "GPUs", Judged("worse", 8.0, 0.0, -0.125, 3)),
-        (7.0, [9.0, 9.0, 9.0, 6.0], "GPUs", Judged("better", 6.0, 3.0, 1 / 6, 4)),
-        (3.0, [2.0], "errors", Judged("worse", 2.0, 0.0, 0.5, 1)),
-        (2.0, [2.0], "errors", Judged("same", 2.0, 0.0, 0.0, 1)),
-        (-3.0, [-2.0], "errors", Judged("better", -2.0, 0.0, -0.5, 1)),
+        (1.0, [], "GB/s", MetricTrend("new")),
+        (95.0, [100.0], "GB/s", MetricTrend("same", 100.0, 0.0, -0.05, 1)),
+        (94.0, [100.0], "GB/s", MetricTrend("worse", 100.0, 0.0, -0.06, 1)),
+        (106.0, [100.0], "GB/s", MetricTrend("better", 100.0, 0.0, 0.06, 1)),
+        (None, [100.0], "GB/s", MetricTrend("worse", 100.0, 0.0, None, 1)),
+        (None, [100.0], "W", MetricTrend("no direction", 100.0, 0.0, None, 1)),
+        (1.0, [0.0], "GB/s", MetricTrend("better", 0.0, 0.0, None, 1)),
+        (9.0, [1.0, 1.0, 1.0], "s", MetricTrend("too few", 1.0, 0.0, 8.0, 3)),
+        (9.0, [1.0, 1.0, 1.0, 1.0], "s", MetricTrend("worse", 1.0, 0.0, 8.0, 4)),
+        (0.5, [1.0, 1.0, 1.0, 1.0], "s", MetricTrend("better", 1.0, 0.0, -0.5, 4)),
+        (20.0, [5.0, 10.0, 10.0, 15.0, 20.0], "s", MetricTrend("same", 10.0, 5.0, 1.0, 5)),  # they vary as much
+        (20.0, [5.0, 10.0, 15.0], "GB/s", MetricTrend("better", 10.0, 5.0, 1.0, 3)),  # too few to know the spread
+        (7.0, [8.0, 6.0, 8.0], "GPUs", MetricTrend("worse", 8.0, 0.0, -0.125, 3)),
+        (7.0, [9.0, 9.0, 9.0, 6.0], "GPUs", MetricTrend("better", 6.0, 3.0, 1 / 6, 4)),
+        (3.0, [2.0], "errors", MetricTrend("worse", 2.0, 0.0, 0.5, 1)),
+        (2.0, [2.0], "errors", MetricTrend("same", 2.0, 0.0, 0.0, 1)),
+        (-3.0, [-2.0], "errors", MetricTrend("better", -2.0, 0.0, -0.5, 1)),
     ],
 )  # fmt: skip
 def test_a_value_is_held_against_earlier_ones(
-    value: float | None, earlier: list[float], unit: str, judged: Judged
+    value: float | None, earlier: list[float], unit: str, judged: MetricTrend
 ) -> None:
-    found = judge(value, earlier, kind_of(unit))
+    found = judge(value, earlier, rule_of(unit))
     assert (found.trend, found.level, found.mad, found.runs) == (
         judged.trend,
         judged.level,

@@ -19,7 +19,7 @@ from pytest_gpucluster.kit import xid_check as xid
 from pytest_gpucluster.kit.payload_result import (
     PayloadResult,
     PayloadTask,
-    last_words,
+    last_stderr_line,
     most_common,
     read_facts,
 )
@@ -216,7 +216,7 @@ def test_others_at_work_take_the_action_of_each_finding() -> None:
     found = verdict.with_contention(failed("m", Action.VENDOR), "others")
     assert found.findings == (Finding("p", "m", "e"),)
     assert found.hint == (
-        "ps -o pid,user,lstart,cmd -p PID on the node; end it, look at Slurm's epilog, and repeat"
+        "ps -o pid,user,lstart,cmd -p PID on the node; end it, check Slurm's epilog, and repeat"
     )
     assert verdict.NO_MEMORY == "out of memory"
     assert [it.value for it in verdict.Outcome] == ["passed", "failed", "not applicable", "not checked"]
@@ -253,8 +253,8 @@ def test_what_a_step_told() -> None:
     assert PayloadResult("k", ("a",), 1, (told, hung)).silence("a") == "task 3: never ended"
     assert PayloadTask(0, "a", 137, 9, (), "x").ending() == "ended by signal 9 (SIGKILL)"
     assert read_facts('{"k": 1} x\n{"k": 2}\n[{"k": 3}]\n{"kk": 4}', "k") == ({"k": 2},)
-    assert last_words("a\n  b c  \n \n") == "b c"
-    assert last_words("x" * 300) == "x" * 300
+    assert last_stderr_line("a\n  b c  \n \n") == "b c"
+    assert last_stderr_line("x" * 300) == "x" * 300
     assert most_common(iter(["b", "a", "a"])) == "a"
 
 

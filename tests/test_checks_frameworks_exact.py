@@ -16,8 +16,8 @@ import test_tensorflow_suite
 from pytest_gpucluster.core.check import Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.kit import mpi_world
 from pytest_gpucluster.kit.mpi_config import MpiConfig
-from pytest_gpucluster.kit.mpi_errors import Failure
-from pytest_gpucluster.kit.mpi_facts import Found, Installed, Pair, Version, World
+from pytest_gpucluster.kit.mpi_errors import LaunchFailure
+from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpirunPath, MpiWorld, RankPair, Version
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.ddp import checks as ddp
 from pytest_gpucluster.suites.horovod import checks as horovod
@@ -34,29 +34,29 @@ def told(verdict: Verdict) -> tuple[Any, ...]:
 # --- MPI
 
 
-def mpi_run(*ranks: Any, pairs: tuple[Pair, ...] = (), **change: Any) -> Any:
-    return test_mpi_suite.run(world=World(ranks, pairs), **change)
+def mpi_run(*ranks: Any, pairs: tuple[RankPair, ...] = (), **change: Any) -> Any:
+    return test_mpi_suite.run(world=MpiWorld(ranks, pairs), **change)
 
 
 def test_mpirun_of_conda_goes_before_several_others() -> None:
     conda, one, two = (
-        Found("/conda/bin/mpirun", conda=True),
-        Found("/one/bin/mpirun", conda=False),
-        Found("/two/bin/mpirun", conda=False),
+        MpirunPath("/conda/bin/mpirun", conda=True),
+        MpirunPath("/one/bin/mpirun", conda=False),
+        MpirunPath("/two/bin/mpirun", conda=False),
     )
-    facts = Installed("n", mpiruns=(conda, one, two), mpirun=conda.path, launcher=Version("Open MPI", "4"))
+    facts = InstalledMpi("n", mpiruns=(conda, one, two), mpirun=conda.path, launcher=Version("Open MPI", "4"))
     assert mpi.path(facts, MpiConfig(), conda_claimed=False).findings == (
         Finding(
             "mpirun", "/conda/bin/mpirun of conda (Open MPI 4) in front of /one/bin/mpirun", "/one/bin/mpirun"
         ),
     )
-    assert told(mpi.path(Installed("n"), MpiConfig(prefix="/opt/mpi"), conda_claimed=False)) == (
+    assert told(mpi.path(InstalledMpi("n"), MpiConfig(prefix="/opt/mpi"), conda_claimed=False)) == (
         Outcome.NOT_CHECKED, "no mpirun on PATH, which mpi.installed judges", (), ()
     )  # fmt: skip
 
 
 def test_a_library_of_unknown_version_is_quoted_in_80_characters() -> None:
-    facts = Installed("n", launcher=Version("Open MPI", "4"), library={"c": "x" * 90})
+    facts = InstalledMpi("n", launcher=Version("Open MPI", "4"), library={"c": "x" * 90})
     quoted = "x" * 79 + "…"
     reason = mpi.matches(facts, MpiConfig()).reason
     assert reason.startswith("MPI of C programs: the version is not known from 'xxx")
@@ -68,8 +68,8 @@ def test_a_library_of_unknown_version_is_quoted_in_80_characters() -> None:
 
 
 def test_one_node_has_no_fleet_even_if_it_differs_from_itself() -> None:
-    norms = mpi.norms({"a": Installed("a", mpirun="/a/mpirun")})
-    assert told(mpi.alike(Installed("a", mpirun="/b/mpirun"), norms)) == (
+    norms = mpi.norms({"a": InstalledMpi("a", mpirun="/a/mpirun")})
+    assert told(mpi.alike(InstalledMpi("a", mpirun="/b/mpirun"), norms)) == (
         Outcome.NOT_APPLICABLE, "one node has no fleet to compare with", (), ()
     )  # fmt: skip
 
@@ -85,10 +85,13 @@ def test_worlds_of_one_are_singletons_only_where_all_are() -> None:
         Finding("singletons", "2 programs, each rank 0 of 1", "one world of 2 ranks"),
     )
     assert verdict.cause == (
-        "the programs found no PMI of this launcher, and each took itself for the whole world: "
+        "the programs found no PMI of this launcher, and each ran as a world of its own: "
         "exit status 0, wrong result"
     )
-    assert verdict.hint == "mpirun is of another MPI than the program (see mpi.matches): load one module only"
+    assert (
+        verdict.hint
+        == "mpirun belongs to another MPI than the program (see mpi.matches): load one module only"
+    )
     mixed = mpi_world.world(mpi_run(rank(0), rank(1), rank(2), rank(3, 1)))
     assert mixed.findings == (Finding("size of the world", "1", "4"),)
     alone = mpi_run(rank(0, 1, node="gpu01"), nodes=("gpu01",), ntasks_per_node=1)
@@ -105,7 +108,10 @@ def test_worlds_of_one_are_singletons_only_where_all_are() -> None:
     ],
 )
 def test_the_first_failure_is_the_cause(kind: str, cause: str) -> None:
-    failures = (Failure(kind, "gpu01", "words", "do this"), Failure("other", "", "more", "do that"))
+    failures = (
+        LaunchFailure(kind, "gpu01", "words", "do this"),
+        LaunchFailure("other", "", "more", "do that"),
+    )
     verdict = mpi_world.world(mpi_run(failures=failures))
     assert (verdict.cause, verdict.hint) == (cause, "do this")
     assert verdict.findings == (
@@ -140,7 +146,9 @@ def test_many_ranks_are_told_as_eight_and_more(count: int, shown: str) -> None:
 
 
 def test_figures_between_nodes() -> None:
-    run = test_mpi_suite.run(world=World(test_mpi_suite.run().world.ranks, (Pair((0, 2), 0.5e-6, 0.5e9),)))
+    run = test_mpi_suite.run(
+        world=MpiWorld(test_mpi_suite.run().world.ranks, (RankPair((0, 2), 0.5e-6, 0.5e9),))
+    )
     latency = Metric("mpi_latency", 0.5, "us", "gpu01-gpu02")
     assert told(mpi.latency(run, 2.0)) == (Outcome.PASSED, "", (), (latency,))
     assert told(mpi.latency(run, None)) == (
@@ -168,11 +176,16 @@ def test_without_a_pair_there_is_no_speed() -> None:
 def test_only_a_node_with_two_bad_neighbours_is_blamed() -> None:
     ranks = [test_mpi_suite.rank(n, 4, node=f"gpu0{n}") for n in range(4)]
     slow, fine = 9e-6, 1e-6
-    line = mpi_run(*ranks, pairs=(Pair((0, 1), slow, 1), Pair((1, 2), fine, 1)))
+    line = mpi_run(*ranks, pairs=(RankPair((0, 1), slow, 1), RankPair((1, 2), fine, 1)))
     assert mpi.latency(line, 2.0).findings == (
         Finding("gpu00-gpu01", "9 us", "at most 2 us (mpi.max_latency)"),
     )
-    ring = (Pair((0, 1), slow, 1), Pair((1, 2), slow, 1), Pair((2, 3), fine, 1), Pair((3, 0), fine, 1))
+    ring = (
+        RankPair((0, 1), slow, 1),
+        RankPair((1, 2), slow, 1),
+        RankPair((2, 3), fine, 1),
+        RankPair((3, 0), fine, 1),
+    )
     assert [it.measured for it in mpi.latency(mpi_run(*ranks, pairs=ring), 2.0).findings] == [
         "9 us (gpu01 with every neighbour)", "9 us (gpu01 with every neighbour)",
     ]  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from pytest_gpucluster.config.models import GpuProfile
 from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit import nvidia_csv, nvidia_smi
 from pytest_gpucluster.kit import xid_check as xid
 from pytest_gpucluster.kit.fabric_manager import FabricManager
 from pytest_gpucluster.kit.gpu_config import GpuConfig
@@ -193,7 +193,7 @@ def remap(host: Host, **values: Any) -> None:
 
 def stray(host: Host) -> None:
     host.change(2, memory_used=2000 * MIB)
-    host.apps = (nvidia_smi.App(7, uuid(host, 2), 2000 * MIB, "python3"),)
+    host.apps = (nvidia_smi.GpuProcess(7, uuid(host, 2), 2000 * MIB, "python3"),)
 
 
 def page(host: Host) -> None:
@@ -402,7 +402,7 @@ def test_nvidia_smi_that_fails_after_listing_all_gpus_is_no_success() -> None:
 
 def test_what_an_old_driver_does_not_report_is_not_checked() -> None:
     host = Host()
-    host.change(0, recovery_action=None, unread={"recovery_action": nvidia_smi.NOT_REPORTED})
+    host.change(0, recovery_action=None, unread={"recovery_action": nvidia_csv.NOT_REPORTED})
     assert judge(host)["gpu.recovery_action"].outcome is Outcome.NOT_CHECKED
 
 
@@ -576,7 +576,9 @@ def test_a_guest_without_row_remapping_fails_nothing() -> None:
     """MIG mode on driver 535 shows all of it as N/A, and no retired pages either."""
     host = Host()
     for one in list(host.rows):
-        host.rows[one] = nvidia_smi.Remapped(None, None, None, None, dict.fromkeys(nvidia_smi.ROWS, "[N/A]"))
+        host.rows[one] = nvidia_smi.RowRemapping(
+            None, None, None, None, dict.fromkeys(nvidia_smi.ROWS, "[N/A]")
+        )
     for check in ("gpu.remapped_rows", "gpu.remapped_pending"):
         verdict = judge(host)[check]
         assert verdict.outcome is Outcome.NOT_APPLICABLE

@@ -11,7 +11,7 @@ from test_checks_gpu import FAULTS, MIB, PROFILE, Host, devices, judge, remap, u
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome
 from pytest_gpucluster.core.majority import Norm, norm
-from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit import nvidia_csv, nvidia_smi
 from pytest_gpucluster.kit.fabric_manager import FabricManager
 from pytest_gpucluster.suites.gpu import checks as gpu
 
@@ -377,11 +377,11 @@ def test_values_that_a_driver_does_not_report_name_its_version() -> None:
     for driver, shown in (("580.159.04", "580.159.04"), (None, "version unknown")):
         host = Host()
         host.change(
-            0, recovery_action=None, driver=driver, unread={"recovery_action": nvidia_smi.NOT_REPORTED}
+            0, recovery_action=None, driver=driver, unread={"recovery_action": nvidia_csv.NOT_REPORTED}
         )
         assert (
             judge(host)["gpu.recovery_action"].reason
-            == f"recovery_action: {nvidia_smi.NOT_REPORTED} ({shown})"
+            == f"recovery_action: {nvidia_csv.NOT_REPORTED} ({shown})"
         )
 
 
@@ -528,7 +528,7 @@ def test_a_gpu_without_a_performance_state_is_not_checked() -> None:
 )
 def test_who_is_a_stray_process(name: str, pid: int | None, memory: int | None, told: str | None) -> None:
     host = Host()
-    host.apps = (nvidia_smi.App(pid, uuid(host, 2), memory, name),)
+    host.apps = (nvidia_smi.GpuProcess(pid, uuid(host, 2), memory, name),)
     verdict = judge(host)["gpu.stray_processes"]
     assert [it.measured for it in verdict.findings] == ([told] if told else [])
     assert {it.part for it in verdict.findings} <= {str(host.gpus.devices[2])}
@@ -537,15 +537,15 @@ def test_who_is_a_stray_process(name: str, pid: int | None, memory: int | None, 
 def test_memory_that_processes_hold_is_no_leak() -> None:
     host = Host()
     host.change(2, memory_used=3000 * MIB)
-    host.apps = tuple(nvidia_smi.App(n, uuid(host, 2), 1000 * MIB, "python3") for n in (1, 2))
+    host.apps = tuple(nvidia_smi.GpuProcess(n, uuid(host, 2), 1000 * MIB, "python3") for n in (1, 2))
     assert judge(host)["gpu.idle_memory"].outcome is Outcome.PASSED
     host.change(2, memory_used=3025 * MIB)
     assert [it.measured for it in judge(host)["gpu.idle_memory"].findings] == [
         "1.001 GiB that no process holds"
     ]
-    host.apps = (nvidia_smi.App(1, uuid(host, 2), None, "python3"),)
+    host.apps = (nvidia_smi.GpuProcess(1, uuid(host, 2), None, "python3"),)
     assert judge(host)["gpu.idle_memory"].findings == ()
-    host.apps = (nvidia_smi.App(1, uuid(host, 3), 4000 * MIB, "python3"),)
+    host.apps = (nvidia_smi.GpuProcess(1, uuid(host, 3), 4000 * MIB, "python3"),)
     assert len(judge(host)["gpu.idle_memory"].findings) == 1
 
 
@@ -755,7 +755,7 @@ def test_a_gpu_that_does_not_tell_who_it_is_is_compared_with_no_other() -> None:
     assert (
         gpu.nvlink_errors(alone, errors, PROFILE).reason == f"{first}: nvidia-smi nvlink -e shows no counter"
     )
-    rows = {"x": nvidia_smi.Remapped(9, 9, pending=True, failure=True)}
+    rows = {"x": nvidia_smi.RowRemapping(9, 9, pending=True, failure=True)}
     for check in (gpu.remapped_rows, gpu.remapped_pending):
         assert (
             check(alone, rows, PROFILE).reason
@@ -778,7 +778,7 @@ def test_a_value_without_a_word_of_why_it_is_absent() -> None:
     assert gpu.memory(alone, PROFILE).findings == (
         Finding(str(first), "no value", "140.4 GiB (within 1%)", Action.RESET_GPU),
     )
-    row = nvidia_smi.Remapped(0, None, pending=False, failure=False)
+    row = nvidia_smi.RowRemapping(0, None, pending=False, failure=False)
     assert gpu.remapped_rows(alone, {str(first.uuid): row}, PROFILE).findings == (
         Finding(str(first), "no value", "at most 8 rows", Action.RESET_GPU),
     )

@@ -12,14 +12,15 @@ from pytest_gpucluster.config.models import FabricProfile
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome
 from pytest_gpucluster.kit import mpi_errors, nccl_log
 from pytest_gpucluster.kit import nccl_validation as nccl
-from pytest_gpucluster.kit.nccl_tests import Half, Output, Row
+from pytest_gpucluster.kit.nccl_rows import Half, NcclRow
+from pytest_gpucluster.kit.nccl_tests import NcclOutput
 from pytest_gpucluster.kit.nccl_validation import (
     TRANSPORT,
     RunSpec,
     aligned,
-    believe_nodes,
-    follows,
+    is_consequence,
     metrics,
+    validate_nodes,
     validate_run,
 )
 from pytest_gpucluster.suites.nccl.localization import (
@@ -33,11 +34,11 @@ from pytest_gpucluster.suites.nccl.localization import (
 )
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.kit.nccl_tests import Run
+    from pytest_gpucluster.kit.nccl_tests import NcclRun
 
-COUNT = "compare srun's -N, --ntasks-per-node and the tool's -g with what was asked for"
-OTHER = "the run was smaller, larger or other than asked for"
-REPEAT = "run this size again on each node alone; the node that repeats it has bad memory, NVLink or NIC"
+COUNT = "compare srun's -N, --ntasks-per-node and the tool's -g with the requested run"
+OTHER = "the run was smaller or larger than requested, or another one"
+REPEAT = "repeat this size on each node alone; the node that fails again has bad memory, NVLink or NIC"
 GOOD = Half(100.0, 10.0, 15.0, 0)
 
 
@@ -45,7 +46,7 @@ def wrong(number: int) -> Half:
     return replace(GOOD, wrong=number)
 
 
-DOUBTS: dict[str, tuple[Run, tuple[str, str, str], str, str]] = {
+DOUBTS: dict[str, tuple[NcclRun, tuple[str, str, str], str, str]] = {
     "missing": (
         replace(run_of(), ranks=run_of().ranks[:3]), ("ranks 3", "missing", "ranks 0-3 once each"), OTHER, COUNT
     ),
@@ -57,13 +58,13 @@ DOUBTS: dict[str, tuple[Run, tuple[str, str, str], str, str]] = {
     ),
     "shared": (
         with_rank(run_of(), 1, bus_id="0000:06:00"),
-        ("GPU 0000:06:00 of gpu01", "ranks 0, 1", "one rank a GPU"), "ranks share a GPU",
-        "give each task its own GPU (--gpus-per-task=1), or a slice of the host's GPUs to each virtual node",
+        ("GPU 0000:06:00 of gpu01", "ranks 0, 1", "one rank per GPU"), "ranks share a GPU",
+        "give each task its own GPU (--gpus-per-task=1); on virtual nodes, assign different GPUs to each node",
     ),
     "cpus": (
-        with_rank(with_rank(run_of(), 1, bus_id="-"), 0, bus_id="-"), ("ranks 0, 1", "no GPU named", "a GPU each"),
+        with_rank(with_rank(run_of(), 1, bus_id="-"), 0, bus_id="-"), ("ranks 0, 1", "no GPU named", "one GPU each"),
         "the ranks ran on CPUs, or the tool names no device",
-        "look at the names in the Rank lines; a newer torch tells the bus id",
+        "check the names in the Rank lines; a newer torch reports the bus id",
     ),
     "uneven": (
         with_rank(run_of(), 3, host="gpu01", bus_id="x"), ("gpu01", "3 ranks", "2 ranks"), "ranks are spread unevenly",
@@ -79,11 +80,11 @@ DOUBTS: dict[str, tuple[Run, tuple[str, str, str], str, str]] = {
     "size": (
         run_of(rows=run_of().rows[:1]), ("size 1 MiB", "not measured", "measured"),
         "the sweep does not reach this size",
-        "set -b, -e and -f of nccl-tests so that it does; small GPU memory cuts the largest size",
+        "set -b, -e and -f of nccl-tests so that it does; small GPU memory limits the largest size",
     ),
     "table": (
-        run_of(reasons=("line 7: row refused",)), ("table", "line 7: row refused", "a whole table"),
-        "the table is cut, mixed or contradicts itself", "repeat it",
+        run_of(reasons=("line 7: row rejected",)), ("table", "line 7: row rejected", "a complete table"),
+        "the table is cut, mixed or contradictory", "repeat the run",
     ),
     "data": (
         run_of(rows=(replace(run_of().rows[1], out_of_place=wrong(4)),)),
@@ -94,15 +95,15 @@ DOUBTS: dict[str, tuple[Run, tuple[str, str, str], str, str]] = {
         ("all_reduce 1 MiB in-place", "5 wrong elements", "0 wrong elements"), "data is corrupted", REPEAT,
     ),
     "failure": (
-        run_of(failures=(mpi_errors.Failure("timeout", "gpu02", "Test timeout", "pairs"),)),
+        run_of(failures=(mpi_errors.LaunchFailure("timeout", "gpu02", "Test timeout", "pairs"),)),
         ("gpu02", "timeout: Test timeout", "no failure"), "timeout", "pairs",
     ),
     "failure of nobody": (
-        run_of(failures=(mpi_errors.Failure("relayed", "", "x", "h"), mpi_errors.Failure("odd", "", "words", "pairs"))),
+        run_of(failures=(mpi_errors.LaunchFailure("relayed", "", "x", "h"), mpi_errors.LaunchFailure("odd", "", "words", "pairs"))),
         ("run", "odd: words", "no failure"), "odd", "pairs",
     ),
     "failure alone": (
-        run_of(failures=(mpi_errors.Failure("relayed", "a", "x", "h"),)), ("a", "relayed: x", "no failure"), "relayed",
+        run_of(failures=(mpi_errors.LaunchFailure("relayed", "a", "x", "h"),)), ("a", "relayed: x", "no failure"), "relayed",
         "h",
     ),
 }  # fmt: skip
@@ -124,10 +125,10 @@ def test_what_a_doubt_is_told_as(name: str) -> None:
 
 
 def test_ranks_on_other_nodes() -> None:
-    spread = "virtual nodes of one host need Slurm's own word on the ranks (srun --label); else look at the hostfile"
+    spread = "virtual nodes of one host need Slurm's task labels (srun --label); otherwise check the hostfile"
     verdict = judged(with_rank(run_of(), 3, host="gpu09"))
     assert verdict.findings == (Finding("nodes", "ranks on gpu[01-02,09]", "ranks on gpu[01-02]"),)
-    assert (verdict.cause, verdict.hint) == ("nodes not asked for: gpu09", spread)
+    assert (verdict.cause, verdict.hint) == ("nodes not requested: gpu09", spread)
     away = with_rank(with_rank(run_of(), 2, host="gpu01", bus_id="a"), 3, host="gpu01", bus_id="b")
     verdict = judged(away)
     assert verdict.findings == (Finding("nodes", "ranks on gpu01", "ranks on gpu[01-02]"),)
@@ -135,7 +136,7 @@ def test_ranks_on_other_nodes() -> None:
     told = judged(run_of(), node_of_rank={0: "gpu01", 1: "gpu01", 2: "gpu01"})
     assert told.findings[:2] == (
         Finding("rank 2", "on gpu02.cluster.local", "on gpu01"),
-        Finding("rank 3", "on gpu02.cluster.local", "on a node that Slurm knows"),
+        Finding("rank 3", "on gpu02.cluster.local", "on a node of the job"),
     )
     assert (told.cause, told.hint) == (
         "the rank did not run where Slurm started it, or hostnames are wrong",
@@ -145,40 +146,40 @@ def test_ranks_on_other_nodes() -> None:
 
 def test_tables_of_a_step() -> None:
     asked = RunSpec(("gpu01", "gpu02"), 2)
-    alone = validate_run(Output((run_of(1, 1),) * 4), asked)
+    alone = validate_run(NcclOutput((run_of(1, 1),) * 4), asked)
     assert alone.findings == (Finding("ranks", "rank 0 alone, 4 times", "1 run of 4 ranks"),)
-    assert validate_run(Output((run_of(1, 1),)), RunSpec(("gpu01",), 1)).outcome is Outcome.PASSED
-    none = validate_run(Output(()), asked)
+    assert validate_run(NcclOutput((run_of(1, 1),)), RunSpec(("gpu01",), 1)).outcome is Outcome.PASSED
+    none = validate_run(NcclOutput(()), asked)
     assert none.findings == (Finding("tables", "0 tables", "1 table"),)
     assert (none.cause, none.hint) == (
         "the run printed no table, or several runs did",
         "run one command; with several, use srun --label",
     )
-    two = validate_run(Output((run_of(), run_of()), reasons=("a", "b", "c")), asked)
+    two = validate_run(NcclOutput((run_of(), run_of()), reasons=("a", "b", "c")), asked)
     assert two.findings == (
         Finding("tables", "2 tables", "1 table"),
-        *(Finding("output", reason, "whole output") for reason in "abc"),
+        *(Finding("output", reason, "complete output") for reason in "abc"),
     )
     assert two.hint == "a; b"
-    cut = validate_run(Output((run_of(),), reasons=("a",)), asked)
+    cut = validate_run(NcclOutput((run_of(),), reasons=("a",)), asked)
     assert (cut.findings, cut.cause, cut.hint) == (
-        (Finding("output", "a", "whole output"),),
+        (Finding("output", "a", "complete output"),),
         "the output is cut or mixed",
         "repeat with srun --label",
     )
-    assert validate_run(Output((), reasons=("a",)), asked).findings == (
+    assert validate_run(NcclOutput((), reasons=("a",)), asked).findings == (
         Finding("tables", "0 tables", "1 table"),
     )
 
 
-def nodewise(**change: Any) -> Output:
+def nodewise(**change: Any) -> NcclOutput:
     """One table of each of two nodes."""
     runs = []
     for at in (0, 1):
         ranks = tuple(replace(it, rank=it.rank - 2 * at) for it in run_of().ranks[2 * at : 2 * at + 2])
         runs.append(run_of(ranks=ranks, label=f"{at}", world=2))
     runs[1] = replace(runs[1], **change)
-    return Output(tuple(runs))
+    return NcclOutput(tuple(runs))
 
 
 LABELS = {"0": "gpu01", "1": "gpu02"}
@@ -186,38 +187,38 @@ LABELS = {"0": "gpu01", "1": "gpu02"}
 
 def test_tables_of_nodes() -> None:
     asked = RunSpec(("gpu01", "gpu02"), 2)
-    good = believe_nodes(nodewise(), LABELS, asked)
+    good = validate_nodes(nodewise(), LABELS, asked)
     assert {node: it.outcome for node, it in good.items()} == dict.fromkeys(asked.nodes, Outcome.PASSED)
-    (one,) = [believe_nodes(Output(nodewise().runs[:1]), LABELS, asked)["gpu02"]]
+    (one,) = [validate_nodes(NcclOutput(nodewise().runs[:1]), LABELS, asked)["gpu02"]]
     assert one.findings == (Finding("gpu02", "0 tables", "1 table"),)
     assert (one.cause, one.hint) == (
-        "the node's process printed nothing, or died",
+        "the node's process printed nothing, or crashed",
         "repeat on this node alone",
     )
     other = nodewise(ranks=nodewise().runs[1].ranks[1:])
-    few = believe_nodes(other, LABELS, asked)["gpu02"]
+    few = validate_nodes(other, LABELS, asked)["gpu02"]
     assert few.findings == (Finding("gpu02", "ranks 1", "ranks 0-1"),)
     assert (few.cause, few.hint) == (
-        "the process used other GPUs than asked for",
+        "the process used other GPUs than requested",
         "compare -g of the tool with --gpus-per-node",
     )
     astray = tuple(replace(it, host="gpu07") for it in nodewise().runs[1].ranks)
-    lost = believe_nodes(nodewise(ranks=astray), LABELS, asked)["gpu02"]
+    lost = validate_nodes(nodewise(ranks=astray), LABELS, asked)["gpu02"]
     assert lost.findings == (Finding("gpu02", "ran on gpu07", "ran on gpu02"),)
     assert (lost.cause, lost.hint) == (
-        "the task is not where Slurm says",
+        "the task did not run where Slurm started it",
         "compare `hostname -s` with NodeHostName of scontrol show node",
     )
     one_host = [replace(it, host="vm") for it in nodewise().runs[0].ranks]
-    both = Output(tuple(replace(run, ranks=tuple(one_host)) for run in nodewise().runs))
-    shared = believe_nodes(both, LABELS, asked)["gpu02"]
+    both = NcclOutput(tuple(replace(run, ranks=tuple(one_host)) for run in nodewise().runs))
+    shared = validate_nodes(both, LABELS, asked)["gpu02"]
     assert [it.part for it in shared.findings] == ["GPU 0000:06:00 of vm", "GPU 0000:07:00 of vm"]
     assert shared.findings[0] == Finding(
         "GPU 0000:06:00 of vm", "used by gpu[01-02] at once", "used by gpu02 alone"
     )
     assert (shared.cause, shared.hint) == (
         "the nodes share one host and were given the same GPUs",
-        "deal the host's GPUs out: gres.conf File= a node, and CUDA_VISIBLE_DEVICES in Slurm's TaskProlog",
+        "assign different GPUs to the nodes: File= in gres.conf, and CUDA_VISIBLE_DEVICES in Slurm's TaskProlog",
     )
 
 
@@ -232,9 +233,10 @@ def test_a_row_answers_a_size_that_is_rounded_down(size: int, asked: int, ranks:
     assert aligned(size, asked, ranks) is fits
 
 
-def rows(*values: tuple[int, float | None, float | None]) -> tuple[Row, ...]:
+def rows(*values: tuple[int, float | None, float | None]) -> tuple[NcclRow, ...]:
     return tuple(
-        Row(size, size, "float", "sum", -1, Half(time, 1.0, busbw, 0), None) for size, time, busbw in values
+        NcclRow(size, size, "float", "sum", -1, Half(time, 1.0, busbw, 0), None)
+        for size, time, busbw in values
     )
 
 
@@ -262,18 +264,18 @@ def test_the_metrics_of_a_run() -> None:
     ],
 )  # fmt: skip
 def test_what_only_follows(finding: Finding, *, cut: bool) -> None:
-    assert follows(finding) is cut
+    assert is_consequence(finding) is cut
 
 
 def transports(text: str, **change: Any) -> Any:
     asked = replace(RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), **change)
-    return validate_run(Output((run_of(),)), asked, IB)
+    return validate_run(NcclOutput((run_of(),)), asked, IB)
 
 
 def test_transports_word_by_word() -> None:
     verdict = transports(line("NET/IB/0"))
     assert verdict.findings == (Finding("gpu[01-02]: ranks 1->2", "NET/IB between nodes", "NET/IB/GDRDMA"),)
-    assert verdict.cause == "traffic between nodes does not take the fabric of the profile"
+    assert verdict.cause == "traffic between nodes does not use the fabric of the profile"
     assert verdict.hint == nccl_log.HINTS["NET/IB"]
     within = transports(line("NET/IB/0/GDRDMA") + line("SHM/direct/direct", 0, 1, ""))
     assert within.findings == (Finding("gpu01: ranks 0->1", "SHM within a node", "P2P or NVLS"),)
@@ -290,7 +292,7 @@ def test_transports_word_by_word() -> None:
 def test_a_transport_that_is_better_or_beside_the_profile() -> None:
     socket = IB.model_copy(update={"fabric": FabricProfile(transport="NET/Socket")})
     asked = RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(line("NET/IB/0/GDRDMA")))
-    assert validate_run(Output((run_of(),)), asked, socket).outcome is Outcome.PASSED
+    assert validate_run(NcclOutput((run_of(),)), asked, socket).outcome is Outcome.PASSED
     assert transports(line("P2P/MNNVL")).outcome is Outcome.PASSED
     assert transports(line("NET/AWS Libfabric/0")).outcome is Outcome.FAILED
 
@@ -411,7 +413,7 @@ def test_medians_of_repeated_sizes() -> None:
 @pytest.mark.parametrize(("size", "latency"), [(0, False), (1, True), (8, True), (9, False), (16, False)])
 def test_latency_is_that_of_at_most_8_bytes(size: int, *, latency: bool) -> None:
     half = Half(20.5, 0.0, 1.0, 0)
-    run = run_of(rows=(Row(size, 1, "float", "sum", -1, half, None),))
+    run = run_of(rows=(NcclRow(size, 1, "float", "sum", -1, half, None),))
     assert ("latency" in {metric.name for metric in metrics(run)}) is latency
 
 
@@ -427,18 +429,18 @@ def test_a_larger_row_answers_no_smaller_size() -> None:
 
 def test_two_ranks_that_ran_alone() -> None:
     alone = run_of(nodes=1, gpus=1)
-    output = Output((alone, alone))
+    output = NcclOutput((alone, alone))
     assert output.singletons == 2
     verdict = validate_run(output, RunSpec(("gpu01",), 2))
     assert verdict.findings == (Finding("ranks", "rank 0 alone, 2 times", "1 run of 2 ranks"),)
-    assert (validate_run(Output(()), RunSpec(("gpu01",), 1)).findings[0].part) == "tables"
-    passed = validate_run(Output((run_of(nodes=1),)), RunSpec(("gpu01",), 2))
+    assert (validate_run(NcclOutput(()), RunSpec(("gpu01",), 1)).findings[0].part) == "tables"
+    passed = validate_run(NcclOutput((run_of(nodes=1),)), RunSpec(("gpu01",), 2))
     assert (passed.outcome, passed.cause, passed.hint) == (Outcome.PASSED, "", "")
 
 
 def test_the_table_of_one_node_is_proved_as_that_of_all() -> None:
     asked = RunSpec(("gpu01", "gpu02"), 2)
-    failure = mpi_errors.Failure("out of memory", "", "words", "do this")
+    failure = mpi_errors.LaunchFailure("out of memory", "", "words", "do this")
     rows = (replace(run_of().rows[0], out_of_place=wrong(3)), run_of().rows[1])
     shared = with_rank(nodewise().runs[1], 1, bus_id="0000:06:00")
     for change, part, measured in (
@@ -447,10 +449,10 @@ def test_the_table_of_one_node_is_proved_as_that_of_all() -> None:
         ({"ranks": shared.ranks}, "GPU 0000:06:00 of gpu02", "ranks 0, 1"),
         ({"reasons": ("no end",)}, "table", "no end"),
     ):
-        found = believe_nodes(nodewise(**change), LABELS, asked)
+        found = validate_nodes(nodewise(**change), LABELS, asked)
         assert [(it.part, it.measured) for it in found["gpu02"].findings] == [(part, measured)]
         assert found["gpu01"].outcome is Outcome.PASSED
-    unlabelled = believe_nodes(nodewise(label="9"), {**LABELS, "x": "gpu02"}, asked)
+    unlabelled = validate_nodes(nodewise(label="9"), {**LABELS, "x": "gpu02"}, asked)
     assert unlabelled["gpu02"].findings == (Finding("gpu02", "0 tables", "1 table"),)
 
 
@@ -460,7 +462,7 @@ def test_transports_of_each_node_by_its_own_log() -> None:
         "gpu01": nccl_log.read(line("P2P/CUMEM", 0, 1, "")),
         "gpu02": nccl_log.read(line("SHM/direct/direct", 0, 1, "")),
     }
-    found = believe_nodes(nodewise(), LABELS, asked, IB, logs)
+    found = validate_nodes(nodewise(), LABELS, asked, IB, logs)
     assert found["gpu01"].outcome is Outcome.PASSED
     assert found["gpu02"].findings == (Finding("gpu02: ranks 0->1", "SHM within a node", "P2P or NVLS"),)
 
@@ -474,7 +476,7 @@ def test_networks_from_bad_to_good() -> None:
 def test_at_most_four_ranks_elsewhere_are_named() -> None:
     where = dict.fromkeys(range(5), "gpu02")
     run = run_of(nodes=1, gpus=5)
-    verdict = validate_run(Output((run,)), RunSpec(("gpu01",), 5, node_of_rank=where))
+    verdict = validate_run(NcclOutput((run,)), RunSpec(("gpu01",), 5, node_of_rank=where))
     assert [it.part for it in verdict.findings if it.part.startswith("rank ")] == [
         f"rank {n}" for n in range(4)
     ]

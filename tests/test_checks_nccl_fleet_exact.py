@@ -8,7 +8,8 @@ import pytest
 
 from pytest_gpucluster.config.models import FabricProfile, GpuProfile, NcclThreshold, Profile
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
-from pytest_gpucluster.kit.nccl_tests import Half, Row, Run
+from pytest_gpucluster.kit.nccl_rows import Half, NcclRow
+from pytest_gpucluster.kit.nccl_tests import NcclRun
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 from pytest_gpucluster.suites.nccl.bandwidth import Ceiling, NoThresholdError
@@ -369,11 +370,11 @@ def test_the_ceiling_between_nodes(collective: str, share: float, shown: str) ->
 # --- verdict and table
 
 
-def run_of(*rows: tuple[int, Half], collective: str = "all_reduce") -> Run:
-    return Run(
+def run_of(*rows: tuple[int, Half], collective: str = "all_reduce") -> NcclRun:
+    return NcclRun(
         collective=collective,
         world=8,
-        rows=tuple(Row(size, size // 4, "float", "sum", -1, half, None) for size, half in rows),
+        rows=tuple(NcclRow(size, size // 4, "float", "sum", -1, half, None) for size, half in rows),
     )
 
 

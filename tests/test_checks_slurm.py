@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, PartitionInfo, Stuck, parse_state
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, PartitionInfo, StuckJob, parse_state
 from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.config.models import GpuProfile, JobLimits, NodeProfile, Profile
@@ -175,7 +175,7 @@ def test_a_node_out_of_service_is_named_with_who_when_and_why(state: str, measur
     assert verdict.action is Action.MONITOR
 
 
-STUCK = Stuck("77", "jane", 600.0, 300.0)
+STUCK = StuckJob("77", "jane", 600.0, 300.0)
 
 
 @pytest.mark.parametrize(

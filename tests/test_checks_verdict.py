@@ -25,7 +25,7 @@ from pytest_gpucluster.kit.mpi_errors import with_software_cause
 from pytest_gpucluster.kit.payload_result import (
     PayloadResult,
     PayloadTask,
-    last_words,
+    last_stderr_line,
     most_common,
     read_facts,
     signal_name,
@@ -142,7 +142,9 @@ def test_a_check_of_ours_is_listed_and_one_of_others_is_not() -> None:
     ours.__module__ = "pytest_gpucluster.checks.some"
     try:
         made = verdicts.check("some.check", cause="c", hint="h", action=Action.REBOOT)(ours)
-        assert verdicts.CHECKS["some.check"] == verdicts.About("Judge it.", "c", "h", Action.REBOOT)
+        assert verdicts.CHECKS["some.check"] == verdicts.CheckDescription(
+            "Judge it.", "c", "h", Action.REBOOT
+        )
     finally:
         verdicts.CHECKS.pop("some.check", None)
     assert made(0) == Verdict("some.check", Outcome.PASSED, cause="c", hint="h", action=Action.REBOOT)
@@ -200,16 +202,16 @@ def test_why_a_node_is_silent() -> None:
         == "task 1: exit status 2: boom"
     )
     assert PayloadResult("k", ("gpu01",), 2, (good,), "late").silence("gpu01") == "late"
-    assert PayloadResult("k", ("gpu01",), 2, (good,)).silence("gpu01") == "told nothing"
+    assert PayloadResult("k", ("gpu01",), 2, (good,)).silence("gpu01") == "sent no result"
     assert PayloadResult("k", ("gpu01",), 2, (good,)).silence("gpu02") == "no task started there"
 
 
 def test_facts_among_chatter() -> None:
     text = 'noise {"k": "a", "n": 1}\n{"k": "b", "n"\n{"x": 1}\n{"k": "c"}\n'
     assert read_facts(text, "k") == ({"k": "a", "n": 1}, {"k": "c"})
-    assert last_words(" a \n b \n\n") == "b"
-    assert last_words("\n") == ""
-    assert len(last_words("x" * 301)) == 300
+    assert last_stderr_line(" a \n b \n\n") == "b"
+    assert last_stderr_line("\n") == ""
+    assert len(last_stderr_line("x" * 301)) == 300
     assert most_common(["a", "b", "a"]) == "a"
     assert most_common(["a", "b"]) == ""
     assert most_common(["a", "a", "a", "b", "b"]) == "", "less than two thirds accuse nobody"

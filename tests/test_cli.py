@@ -44,7 +44,7 @@ def test_init_never_overwrites_without_force(capsys: pytest.CaptureFixture[str])
     init = ["init", "--inventory", "inventory", "--output", "mine.yaml"]
     assert cli.main(init) == 4
     assert capsys.readouterr().err == (
-        "gpucluster: error: mine.yaml: is there already; --force overwrites it, --output names another file\n"
+        "gpucluster: error: mine.yaml: exists already; --force overwrites it, --output names another file\n"
     )
     assert Path("mine.yaml").read_text() == "nodes: mine\n"
     assert cli.main([*init, "--force"]) == 0
@@ -66,7 +66,7 @@ def test_init_follows_no_link_and_uses_no_folder_that_others_may_change(
     Path("open").chmod(0o777)
     capsys.readouterr()
     assert cli.main([*init, "open/mine.yaml"]) == 4
-    assert "everybody may replace files in this folder" in capsys.readouterr().err
+    assert "all users may replace files in this folder" in capsys.readouterr().err
     assert not list(Path("open").iterdir())
 
 
@@ -291,8 +291,8 @@ def test_sandbox_says(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "said"),
     [
         ("down", "nothing runs; start it with up"),
-        ("fault xid", "which fault in which node?"),
-        ("fault xid gpu01 index", "an option of a fault is written key=value, not 'index'"),
+        ("fault xid", "missing fault or node"),
+        ("fault xid gpu01 index", "an option of a fault must be key=value, not 'index'"),
     ],
 )
 def test_an_error_of_the_sandbox_is_one_line(
@@ -353,6 +353,6 @@ def test_a_number_has_ascii_digits(read: Callable[[str], int]) -> None:
     assert read("3") == 3
     for text in ("٣", "-3", "+3", "0"):
         with pytest.raises(
-            argparse.ArgumentTypeError, match=f"is to be a number from 1.*not '{re.escape(text)}'"
+            argparse.ArgumentTypeError, match=f"must be a number from 1.*not '{re.escape(text)}'"
         ):
             read(text)

@@ -22,7 +22,7 @@ from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.run_mark import container_name
-from pytest_gpucluster.kit.containers import Containers, Imported, clear
+from pytest_gpucluster.kit.containers import ImageImport, NamedContainers, remove_containers
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.container import checks
 from pytest_gpucluster.suites.container.config import ContainerConfig
@@ -96,17 +96,17 @@ def test_with_the_site_s_pyxis(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def store(sandbox: Sandbox) -> Iterator[Containers]:
+def store(sandbox: Sandbox) -> Iterator[NamedContainers]:
     slurm = Slurm(LocalTransport(sandbox.env))
     request = AllocationRequest(nodes=("gpu01", "gpu02"))
     with Allocation.request(slurm, request) as held, Fleet.over_slurm(slurm, held) as fleet:
-        made = Containers(slurm, held, fleet, deadline=60)
+        made = NamedContainers(slurm, held, fleet, deadline=60)
         yield made
         made.close()
 
 
 def test_one_import_for_many_and_removed_at_the_end(
-    store: Containers, sandbox: Sandbox, tmp_path: Path
+    store: NamedContainers, sandbox: Sandbox, tmp_path: Path
 ) -> None:
     image = tmp_path / "image.sqsh"
     shutil.copy(sandbox.layout.root / "images" / "sandbox.sqsh", image)
@@ -123,7 +123,7 @@ def test_one_import_for_many_and_removed_at_the_end(
 
 
 def test_what_is_kept_is_imported_anew_where_its_image_was_made_anew(
-    store: Containers, sandbox: Sandbox, tmp_path: Path
+    store: NamedContainers, sandbox: Sandbox, tmp_path: Path
 ) -> None:
     image = tmp_path / "image.sqsh"
     shutil.copy(sandbox.layout.root / "images" / "sandbox.sqsh", image)
@@ -140,7 +140,9 @@ def test_what_is_kept_is_imported_anew_where_its_image_was_made_anew(
     store.remove(newer.name, ["gpu01", "gpu02"])
 
 
-def test_containers_go_with_their_job_and_those_of_others_stay(store: Containers, sandbox: Sandbox) -> None:
+def test_containers_go_with_their_job_and_those_of_others_stay(
+    store: NamedContainers, sandbox: Sandbox
+) -> None:
     slurm, held = store._slurm, store._allocation
     image = str(sandbox.layout.root / "images" / "sandbox.sqsh")
     environment = EnvironmentConfig(container_image=image)
@@ -152,13 +154,13 @@ def test_containers_go_with_their_job_and_those_of_others_stay(store: Containers
     for name in ("gpucluster-4000000-x", "gpucluster-kept-x-y", "mine"):
         options = PyxisOptions(image=image, name=name)
         assert run_step(slurm, held, StepRequest(argv=("true",), nodes=("gpu01",), pyxis=options)).ok
-    assert clear(slurm, store._channel, {held.job_id}) == []
+    assert remove_containers(slurm, store._channel, {held.job_id}) == []
     assert store.listed(["gpu01"]) == {"gpu01": ("pyxis_gpucluster-kept-x-y", "pyxis_mine")}
     for name in ("gpucluster-kept-x-y", "mine"):
         store.remove(name, ["gpu01"])
 
 
-def test_image_that_is_not_there(store: Containers) -> None:
+def test_image_that_is_not_there(store: NamedContainers) -> None:
     failed = store.ensure("/nonexistent.sqsh").failed
     assert set(failed) == {"gpu01", "gpu02"}
     assert "/nonexistent.sqsh does not exist on the node" in failed["gpu01"]
@@ -200,7 +202,7 @@ def good(**changes: dict[str, str]) -> Found:
         for n in range(2)
     ]
     seen["ranks"] = Seen(tuple({**facts, **changes.get("ranks", {})} for facts in ranks))
-    imports = (Imported("/i.sqsh", "n", {"gpu01": 2.0}, {"gpu01": 10_000_000}),)
+    imports = (ImageImport("/i.sqsh", "n", {"gpu01": 2.0}, {"gpu01": 10_000_000}),)
     return Found("gpu01", ContainerConfig(), imports, seen, gpus=2, override="V", token="t", token_back=True)
 
 
@@ -230,7 +232,7 @@ def test_check_finds_what_is_wrong(name: str) -> None:
 
 @pytest.mark.parametrize("name", PURE)
 def test_nothing_known_is_never_a_pass(name: str) -> None:
-    unknown = Found("gpu01", ContainerConfig(), (Imported("/i.sqsh", "n"),), {}, gpus=2)
+    unknown = Found("gpu01", ContainerConfig(), (ImageImport("/i.sqsh", "n"),), {}, gpus=2)
     assert PURE[name][0](unknown).outcome is not Outcome.PASSED
 
 

@@ -15,7 +15,7 @@ from drain_helpers import summed
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.errors import GpuClusterError, SlurmError
-from pytest_gpucluster.drain import Actor, Budget, Grounds, Limits, lock_path, locked, why_no_rights
+from pytest_gpucluster.drain import Budget, DrainExecutor, Grounds, Limits, lock_path, locked, why_no_rights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,12 +85,12 @@ class Log(list[dict[str, Any]]):
 
 
 def any_client(a_world: World) -> Any:
-    """Return what an Actor needs of a Slurm client."""
+    """Return what an DrainExecutor needs of a Slurm client."""
     return Client(a_world)
 
 
-def actor(a_world: World, log: Log, **options: Any) -> Actor:
-    return Actor(any_client(a_world), log.write, RUN, **options)
+def actor(a_world: World, log: Log, **options: Any) -> DrainExecutor:
+    return DrainExecutor(any_client(a_world), log.write, RUN, **options)
 
 
 def drained(a_world: World) -> list[str]:
@@ -122,7 +122,7 @@ def test_no_act_without_its_intent_in_the_log() -> None:
 
     a_world = world()
     with pytest.raises(GpuClusterError, match="no space"):
-        Actor(any_client(a_world), full, RUN).drain(grounds("gpu02"), limits(), spared={})
+        DrainExecutor(any_client(a_world), full, RUN).drain(grounds("gpu02"), limits(), spared={})
     assert a_world.ran == []
 
 
@@ -201,7 +201,7 @@ def test_a_foreign_drain_in_between_survives() -> None:
     actor(a_world, log).drain(grounds("gpu01"), limits(), spared={})
     assert a_world.ran == []
     assert a_world.nodes["gpu01"].reason == "bob: bad cable"
-    assert 'somebody else: "bob: bad cable"' in log[-1]["why"]
+    assert 'another reason: "bob: bad cable"' in log[-1]["why"]
 
 
 def test_an_unreadable_controller_ends_all_acts() -> None:
@@ -255,7 +255,7 @@ def test_an_update_whose_answer_is_lost_but_that_worked_is_a_drain() -> None:
 
     client = any_client(a_world)
     client.run = lose
-    act = Actor(client, log.write, RUN)
+    act = DrainExecutor(client, log.write, RUN)
     act.drain(grounds("gpu01"), limits(), spared={})
     assert log[-1]["result"] == "drained"
     assert act.drained == ["gpu01"]
@@ -284,7 +284,7 @@ def test_a_resume_of_a_node_that_cannot_be_read_ends_the_acts() -> None:
     assert act.resume("gpu01", OURS) is False
     why = "its state cannot be read: no controller"
     assert [(event["event"], event["why"]) for event in log] == [("resume_decision", why)]
-    assert act.problems == [f"nothing more is touched: gpu01: {why}"]
+    assert act.problems == [f"no further node is changed: gpu01: {why}"]
 
 
 def test_a_spared_node_is_named_with_its_hardest_check() -> None:
@@ -448,10 +448,10 @@ def test_the_first_problem_ends_the_acts_with_its_words() -> None:
     log = Log()
     act = actor(world(before=down), log)
     act.drain(grounds("gpu01", "gpu02"), limits(), spared={})
-    stopped = "nothing more is touched: gpu01: its state cannot be read: no controller"
+    stopped = "no further node is changed: gpu01: its state cannot be read: no controller"
     assert [event["why"] for event in log] == [stopped, stopped]
     assert act.problems == [stopped]
-    assert act.look("gpu01") is None
+    assert act.current("gpu01") is None
     assert not act.resume("gpu01", OURS)
     assert log[-1] == {
         "event": "resume_decision",
@@ -467,7 +467,7 @@ def test_the_first_problem_ends_the_acts_with_its_words() -> None:
     ("refused", "result", "problem"),
     [
         (True, "failed", "permission denied"),
-        (False, "overtaken", "somebody else changed the node at the same time"),
+        (False, "overtaken", "another user changed the node at the same time"),
     ],
 )
 def test_an_act_that_did_not_work_is_named(refused: bool, result: str, problem: str) -> None:  # a table
@@ -480,7 +480,7 @@ def test_an_act_that_did_not_work_is_named(refused: bool, result: str, problem: 
         return ""
 
     client.run = run
-    act = Actor(client, log.write, RUN)
+    act = DrainExecutor(client, log.write, RUN)
     act.drain(grounds("gpu01", "gpu02"), limits(), spared={})
     assert log[2] == {
         "event": "node_result",
@@ -490,7 +490,7 @@ def test_an_act_that_did_not_work_is_named(refused: bool, result: str, problem: 
         "state": "ALLOCATED",
         "reason": "",
     }
-    stopped = f"nothing more is touched: an act did not work (gpu01: {problem})"
+    stopped = f"no further node is changed: a command failed (gpu01: {problem})"
     assert act.problems == [f"gpu01: {result}: {problem}", stopped]
     assert log[3]["why"] == stopped
     assert act.drained == []
@@ -507,7 +507,7 @@ def test_an_act_whose_end_cannot_be_read_is_unknown(refused: bool) -> None:  # a
     a_world.before = gone
     act = actor(a_world, log)
     act.drain(grounds("gpu01"), limits(), spared={})
-    problem = "no controller" if refused else "its state could not be read after the act"
+    problem = "no controller" if refused else "its state could not be read after the command"
     assert log[-1] == {
         "event": "node_result",
         "node": "gpu01",
@@ -530,7 +530,7 @@ def test_a_node_that_another_drained_with_other_words_is_not_ours() -> None:
         return ""
 
     client.run = run
-    act = Actor(client, log.write, RUN)
+    act = DrainExecutor(client, log.write, RUN)
     act.drain(grounds("gpu01"), limits(), spared={})
     assert (log[-1]["result"], log[-1]["reason"], act.drained) == ("overtaken", "bob: bad cable", [])
 
@@ -541,14 +541,14 @@ def test_acts_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     log, a_world = Log(), world()
     act = actor(a_world, log)
     now = 1300.0
-    assert act.look("gpu01") is not None
+    assert act.current("gpu01") is not None
     act.drain(grounds("gpu01"), limits(), spared={})
     assert act.drained == ["gpu01"]
     now = 1300.5
     act.drain(grounds("gpu02"), limits(), spared={})
     assert act.drained == ["gpu01"]
-    assert act.problems == ["nothing more is touched: 300 s are over, and the nodes wait to be given back"]
-    assert act.look("gpu01") is None
+    assert act.problems == ["no further node is changed: 300 s have passed, and the nodes must be released"]
+    assert act.current("gpu01") is None
 
 
 def test_a_spared_node_is_not_even_read() -> None:
@@ -571,7 +571,7 @@ def test_the_events_of_a_resume(dry: bool) -> None:  # a table
         "event": "resume_decision",
         "node": "gpu01",
         "decision": "resume",
-        "why": "passed everything that had drained it",
+        "why": "passed every check that drained it",
         "reason": OURS,
         "dry_run": dry,
         "command": command,
@@ -603,8 +603,8 @@ def test_the_events_of_a_resume(dry: bool) -> None:  # a table
 @pytest.mark.parametrize(
     ("reason", "why"),
     [
-        ("bob: bad cable", "its reason is not ours"),
-        (OURS, 'its reason is another one now: "bob: bad cable"'),
+        ("bob: bad cable", "its reason is not from gpucluster"),
+        (OURS, 'its reason has changed: "bob: bad cable"'),
     ],
 )
 def test_a_node_that_is_not_ours_stays_drained(reason: str, why: str) -> None:
@@ -635,10 +635,10 @@ def test_a_look_returns_the_node_as_it_is_now() -> None:
     a_world = world()
     act = actor(a_world, Log())
     a_world.put("gpu01", "DRAIN", OURS)
-    found = act.look("gpu01")
+    found = act.current("gpu01")
     assert found is not None
     assert found.reason == OURS
-    assert act.look("gpu99") is None
+    assert act.current("gpu99") is None
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_what_is_printed_of_a_trial_is_how_it_has_ended(a_run: Any) -> None:
     ]
     assert drained(world_of(run)) == ["gpu03"]
     assert [(event["node"], event["decision"], event["why"]) for event in log] == [
-        ("gpu02", "resume", "passed everything that had drained it"),
+        ("gpu02", "resume", "passed every check that drained it"),
         ("gpu03", "keep drained", "gpu.count ended as failed"),
     ]
     assert (run.session.messages, finish(run)) == ([], 0)

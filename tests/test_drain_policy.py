@@ -17,7 +17,7 @@ from pytest_gpucluster.cluster.slurm.inventory import (
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.drain import Budget, Grounds, fit_for_trial, listed, policy, read_reason, write_reason
 from pytest_gpucluster.drain.policy import (
-    ours,
+    own_reason,
     ranked,
     reaches,
     reason_for,
@@ -29,8 +29,8 @@ from pytest_gpucluster.drain.reason import LIMIT, PART, Reason, deviation
 
 RUN = "20261121T020000-4711"
 OURS = summed(f"gpucluster:gpu.count 7<8 GPUs run={RUN}")
-OTHER = "its reason is another one now: "
-FOREIGN = "it has a reason of somebody else: "
+OTHER = "its reason has changed: "
+FOREIGN = "it has another reason: "
 
 
 def node(state: str = "IDLE", *flags: str, reason: str = "", name: str = "gpu01", user: str = "") -> NodeInfo:
@@ -221,14 +221,14 @@ def test_a_reason_that_a_person_has_edited_is_that_persons(edited: str) -> None:
     assert read_reason("gpu01", OURS) is not None
     assert read_reason("gpu01", edited) is None
     drained = node("IDLE", "DRAIN", reason=edited)
-    assert ours(drained) is None
+    assert own_reason(drained) is None
     assert why_not_drain(drained) == f'{FOREIGN}"{edited}"'
     assert not fit_for_trial(drained)
 
 
 def test_a_reason_that_was_copied_to_another_node_is_none_of_ours() -> None:
     assert read_reason("gpu02", OURS) is None
-    assert ours(node("IDLE", "DRAIN", reason=OURS, name="gpu02")) is None
+    assert own_reason(node("IDLE", "DRAIN", reason=OURS, name="gpu02")) is None
 
 
 @pytest.mark.parametrize(
@@ -315,17 +315,20 @@ def test_a_node_in_service_may_be_drained(state: str) -> None:
             node("IDLE", reason=OURS),
             f'{FOREIGN}"{OURS}"',
         ),  # ours no more: somebody undrained it and left the reason
-        (node("IDLE", "DRAIN"), "drained by somebody who gave no reason"),
-        (node("DOWN", "DRAIN"), "drained by somebody who gave no reason"),
+        (node("IDLE", "DRAIN"), "another user drained it without a reason"),
+        (node("DOWN", "DRAIN"), "another user drained it without a reason"),
         (node("IDLE", "DRAIN", reason=OURS), f"drained by gpucluster already, in run {RUN}"),
         (node("DOWN", "DRAIN", reason=OURS), f"drained by gpucluster already, in run {RUN}"),
         (node("IDLE", "DRAIN", reason=OURS + " keep out"), f'{FOREIGN}"{OURS} keep out"'),
-        (node("DOWN", "NOT_RESPONDING"), "its state is DOWN+NOT_RESPONDING: somebody has to look"),
+        (node("DOWN", "NOT_RESPONDING"), "its state is DOWN+NOT_RESPONDING: an administrator must check it"),
         (node("DOWN", reason="Not responding"), f'{FOREIGN}"Not responding"'),
-        (node("UNKNOWN"), "its state is UNKNOWN: somebody has to look"),
-        (node("FUTURE"), "its state is FUTURE: somebody has to look"),
-        (node("IDLE", "FAIL"), "its state is IDLE+FAIL: somebody has to look"),
-        (node("MIXED", "REBOOT_REQUESTED"), "its state is MIXED+REBOOT_REQUESTED: somebody has to look"),
+        (node("UNKNOWN"), "its state is UNKNOWN: an administrator must check it"),
+        (node("FUTURE"), "its state is FUTURE: an administrator must check it"),
+        (node("IDLE", "FAIL"), "its state is IDLE+FAIL: an administrator must check it"),
+        (
+            node("MIXED", "REBOOT_REQUESTED"),
+            "its state is MIXED+REBOOT_REQUESTED: an administrator must check it",
+        ),
     ],
 )
 def test_every_other_node_is_left_alone(info: NodeInfo | None, why: str) -> None:
@@ -469,7 +472,7 @@ def test_the_budget_is_the_same_on_every_page_and_true_for_small_clusters() -> N
     ],
 )
 def test_a_wrong_budget_is_refused(text: str) -> None:
-    message = f"is to be a number of nodes or percent of the partition like 10%, not {text!r}"
+    message = f"must be a number of nodes or percent of the partition like 10%, not {text!r}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         Budget.parse(text)
 
@@ -504,7 +507,7 @@ def test_the_reason_of_a_node_is_of_its_hardest_grounds() -> None:
 def test_a_node_is_ours_while_it_is_drained_with_our_reason(
     info: NodeInfo, checks: tuple[str, ...] | None
 ) -> None:
-    found = ours(info)
+    found = own_reason(info)
     assert (found.checks if found else None) == checks
 
 

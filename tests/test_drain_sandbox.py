@@ -420,7 +420,7 @@ def test_a_foreign_drain_survives(sandbox: Sandbox, tmp_path: Path) -> None:
     assert (found["gpu01"], found["gpu02"]) == (theirs, ours)
     assert (found["gpu03"], found["gpu04"]) == (theirs, theirs), run.out  # drained while we tested
     assert found["gpu05"].startswith("gpucluster:site.fit 7<8 GPUs run=")
-    assert f'not drained: gpu03 (site.fit): it has a reason of somebody else: "{theirs}" by root' in run.out
+    assert f'not drained: gpu03 (site.fit): it has another reason: "{theirs}" by root' in run.out
     reserve(sandbox, "gpu01", "gpu02", "gpu06")
     run = site(sandbox, tmp_path, "--resume-passing", "--reservation=fix", history)
     found = reasons(sandbox)
@@ -551,7 +551,7 @@ def test_two_runs_at_once_share_one_budget(sandbox: Sandbox, tmp_path: Path) -> 
     ("options", "message"),
     [
         (("--drain=apply", "--drain-retries=0"), "--drain-retries must be a number from 1 to 10"),
-        (("--drain=apply", "--drain-max=lots"), "--drain-max is to be a number of nodes or percent"),
+        (("--drain=apply", "--drain-max=lots"), "--drain-max must be a number of nodes or percent"),
     ],
 )
 def test_wrong_options_start_nothing(

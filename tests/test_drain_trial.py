@@ -207,7 +207,7 @@ def test_a_node_that_has_changed_since_is_left_alone(world: World) -> None:
     world.put("gpu01", reason="bob: bad cable")
     run, log = a_trial(world, "gpu01", "gpu09")
     run.begin()
-    why = 'its reason is another one now: "bob: bad cable"'
+    why = 'its reason has changed: "bob: bad cable"'
     assert run.refused == {"gpu01": why, "gpu09": "Slurm does not know this node"}
     assert log[0] == {"event": "trial_refused", "node": "gpu01", "why": why}
     assert [event["event"] for event in log] == ["trial_refused"] * 2
@@ -279,7 +279,7 @@ def test_when_the_shell_is_killed_the_run_drains_its_nodes_at_once(world: World)
             "event": "node_intent",
             "node": "gpu01",
             "command": TYPED,
-            "why": "back to drained by the run itself: the shell that does it has ended or hangs",
+            "why": "back to drained by the run itself: the shell for that has ended or hangs",
         },
         {
             "event": "node_result",
@@ -302,7 +302,7 @@ def test_when_the_shell_is_killed_while_it_undrains_its_nodes_are_not_on_trial(w
     world.put("gpu03")
     run.begin()
     settled(run, "gpu01", "gpu02", "gpu03")
-    why = "it was not undrained in time: the shell that does it has ended, or Slurm does not answer it"
+    why = "it was not undrained in time: the shell for that has ended, or Slurm does not answer"
     assert run.refused == {"gpu01": why, "gpu02": why, "gpu03": why}
     undrained = [event for event in log if event["event"] == "node_result" and "state" not in event]
     assert [(event["node"], event["result"]) for event in undrained] == [
@@ -374,9 +374,7 @@ def test_a_node_that_cannot_be_drained_again_is_told_with_the_command(
         killed(run)
         settled(run, "gpu01")
     (problem,) = run.end()
-    assert problem == (
-        f"gpu01: could not be drained again after its trial (scontrol: refused); by hand: {TYPED}"
-    )
+    assert problem == (f"gpu01: could not be drained again after its trial (scontrol: refused); run: {TYPED}")
     assert run.ended == {"gpu01": "failed"}
     assert log[-1] == {
         "event": "node_result",
@@ -396,7 +394,7 @@ def test_a_drain_that_does_not_show_is_told_too(world: World, monkeypatch: pytes
     killed(run)
     settled(run, "gpu01")
     assert run.end() == [
-        f"gpu01: could not be drained again after its trial (Slurm shows IDLE); by hand: {TYPED}"
+        f"gpu01: could not be drained again after its trial (Slurm shows IDLE); run: {TYPED}"
     ]
 
 
@@ -419,8 +417,8 @@ def test_with_the_controller_away_nothing_is_known(
     tries = "" if gone else ", a shell tries for 10 minutes"
     assert problems == [
         (
-            f"gpu01: whether it is drained again after its trial is not known (no controller){tries}: look with "
-            f"scontrol show node gpu01; by hand: {TYPED}"
+            f"gpu01: whether it is drained again after its trial is not known (no controller){tries}: check "
+            f"scontrol show node gpu01; if necessary, run: {TYPED}"
         )
     ]
     assert run.ended == {"gpu01": "unknown"}
@@ -463,8 +461,8 @@ def test_a_controller_that_goes_away_with_the_act_leaves_unknown(
     settled(run, "gpu01")
     assert run.end() == [
         (
-            "gpu01: whether it is drained again after its trial is not known (no controller): look with "
-            f"scontrol show node gpu01; by hand: {TYPED}"
+            "gpu01: whether it is drained again after its trial is not known (no controller): check "
+            f"scontrol show node gpu01; if necessary, run: {TYPED}"
         )
     ]
 
@@ -479,7 +477,7 @@ def test_a_kept_node_that_is_drained_all_the_same_is_no_success(world: World) ->
     assert run.end() == [
         (
             "gpu01: could not be resumed after its trial (Slurm shows IDLE+DRAIN); "
-            "by hand: scontrol update NodeName=gpu01 State=UNDRAIN"
+            "run: scontrol update NodeName=gpu01 State=UNDRAIN"
         )
     ]
     assert run.ended == {"gpu01": "drained", "gpu02": "left"}
@@ -493,8 +491,8 @@ def test_whether_a_kept_node_is_resumed_is_not_known_without_slurm(world: World)
     world.away = "no controller"
     assert run.end() == [
         (
-            "gpu01: whether it is resumed after its trial is not known (no controller): look with "
-            "scontrol show node gpu01; by hand: scontrol update NodeName=gpu01 State=UNDRAIN"
+            "gpu01: whether it is resumed after its trial is not known (no controller): check "
+            "scontrol show node gpu01; if necessary, run: scontrol update NodeName=gpu01 State=UNDRAIN"
         )
     ]
 
@@ -598,7 +596,7 @@ def test_a_shell_that_says_nothing_in_time_refuses_the_node(
     monkeypatch.setattr(trial, "BEGIN_WITHIN", 0.0)
     run, _ = a_trial(world, "gpu01")
     run.begin()
-    why = "it was not undrained in time: the shell that does it has ended, or Slurm does not answer it"
+    why = "it was not undrained in time: the shell for that has ended, or Slurm does not answer"
     assert run.refused == {"gpu01": why}
     run.end()
 
@@ -634,7 +632,7 @@ def test_a_node_that_is_never_heard_is_refused(world: World, monkeypatch: pytest
     world.silent.add("gpu01")
     run, _ = a_trial(world)
     run.begin()
-    assert run.refused == {"gpu01": "it is not heard by Slurm after it was undrained"}
+    assert run.refused == {"gpu01": "it does not respond to Slurm after it was undrained"}
     assert now[0] >= 29
     run.end()
     assert run.ended == {"gpu01": "drained", "gpu02": "drained"}

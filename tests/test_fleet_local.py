@@ -388,11 +388,11 @@ def test_garbage_is_never_an_answer_and_then_the_node_is_lost() -> None:
     with impostor(GARBLER) as fleet:
         first = ask(fleet, "true")
         assert (first.rc, first.stdout) == (None, b"")
-        assert first.problem.startswith("answer damaged on its way")
+        assert first.problem.startswith("answer damaged in transit")
         assert not fleet.lost
         ask(fleet, "true")
         ask(fleet, "true")
-        assert "answers garbage" in fleet.lost["here"]
+        assert "it sends invalid data" in fleet.lost["here"]
 
 
 def test_agent_that_dies_at_once_is_explained() -> None:

@@ -63,7 +63,7 @@ def test_errors_cross_the_socket(server: FleetServer) -> None:
 
 def test_only_the_channels_methods(server: FleetServer) -> None:
     client = FleetClient(*server.address)
-    with pytest.raises(ValueError, match="the relay has no '__class__'"):
+    with pytest.raises(ValueError, match="the channel server has no '__class__'"):
         client._call("__class__")
 
 
@@ -116,9 +116,9 @@ def test_private_and_nothing_left(fleet: Fleet) -> None:
     server.close()
     server.close()
     assert not folder.exists()
-    with pytest.raises(TransportError, match="is gone"):
+    with pytest.raises(TransportError, match="has ended"):
         client.ask("true")
-    with pytest.raises(TransportError, match="is gone"):
+    with pytest.raises(TransportError, match="has ended"):
         FleetClient(*server.address)
 
 

@@ -20,7 +20,7 @@ from plugin_helpers import environment
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
-from pytest_gpucluster.core.metric_direction import HIGHER, KINDS, LOWER, NEITHER, judge, kind_of
+from pytest_gpucluster.core.metric_direction import HIGHER, LOWER, NEITHER, RULES, judge, rule_of
 from pytest_gpucluster.report import history
 from pytest_gpucluster.report import history_file as module
 from pytest_gpucluster.report.events import read_events
@@ -169,7 +169,7 @@ def named(told: Comparison) -> set[tuple[str, str]]:
 def test_a_value_is_held_against_earlier_ones(
     value: float | None, earlier: list[float], unit: str, better: str, trend: str
 ) -> None:
-    assert judge(value, earlier, kind_of(unit, better)).trend == trend
+    assert judge(value, earlier, rule_of(unit, better)).trend == trend
 
 
 def test_every_unit_of_our_checks_is_thought_of() -> None:
@@ -200,10 +200,10 @@ def test_every_unit_of_our_checks_is_thought_of() -> None:
                 unit = call.args[2]
                 found |= {unit.value} if isinstance(unit, ast.Constant) else set()
     assert len(found) > 15
-    assert found - set(KINDS) <= none
-    assert not none & set(KINDS)
-    assert {kind.better for kind in KINDS.values()} == {HIGHER, LOWER}
-    assert kind_of("W").better == NEITHER
+    assert found - set(RULES) <= none
+    assert not none & set(RULES)
+    assert {kind.better for kind in RULES.values()} == {HIGHER, LOWER}
+    assert rule_of("W").better == NEITHER
 
 
 # --- what got worse
@@ -739,7 +739,7 @@ def test_logs_are_imported_in_the_order_of_their_nights(
         "run night002 of cluster prod stored",
         "run night003 of cluster prod stored, incomplete",
     ]
-    assert "is there already" in said(capsys, "history", "--history", path, "--import", logs[0])[1]
+    assert "is stored already" in said(capsys, "history", "--history", path, "--import", logs[0])[1]
     assert said(capsys, "compare", "last-good", "night002", "--history", path)[0] == 3
     assert recorded(read_events(logs[-1])).exit is None
 
@@ -771,7 +771,7 @@ def test_where_the_file_is_found(
     monkeypatch.delenv("GPUCLUSTER_HISTORY", raising=False)
     status, _, err = said(capsys, "history")
     assert status == 4
-    assert "which history? give --history FILE" in err
+    assert "no history file: use --history FILE" in err
     own = tmp_path / "prod.yaml"
     own.write_text(f"nodes: gpu[01-03]\nhistory: {three_nights}\n")
     assert "night003" in said(capsys, "history", "--cluster", own)[1]

@@ -891,5 +891,5 @@ def test_the_file_of_a_run_is_not_written_over(tmp_path: Path, capsys: pytest.Ca
         cli.main(["junit", "merge", str(tmp_path / "junit.xml"), str(tmp_path / "other.xml")])
         == cli.WRONG_CONFIG
     )
-    assert "name the file to write first" in capsys.readouterr().err
+    assert "name the output file before" in capsys.readouterr().err
     assert (tmp_path / "junit.xml").read_text() == "kept"

@@ -568,7 +568,7 @@ def test_a_row_that_is_cut_is_not_understood(row: str) -> None:
 
 @pytest.mark.parametrize("end", ["end\t9\t0\t0\t0", "end\t9\t0\t0\t0\t\t", "", "source x"])
 def test_a_log_without_its_end_is_cut(end: str) -> None:
-    with pytest.raises(ProbeError, match="kernel log came without its end"):
+    with pytest.raises(ProbeError, match="the end of the kernel log is missing"):
         parse(Answer("gpu01", 0, f"source dmesg\nfrom\t[ 1.0] Linux\n{end}\n".encode()))
 
 
@@ -587,7 +587,7 @@ def test_the_clock_of_the_node(clock: str, booted: str, now: float | None) -> No
     log = parse(Answer("gpu01", 0, text.encode()))
     assert (log.when(0.0), log.now) == (booted, now)
     assert log.when(None) == "at an unknown time"
-    assert (log.lines, log.since, log.unsaid, log.unsaid_xids, log.stalls_over, log.loaded) == (
+    assert (log.lines, log.since, log.unsent, log.unsent_xids, log.stalls_over, log.loaded) == (
         9,
         1.0,
         2,
@@ -599,7 +599,7 @@ def test_the_clock_of_the_node(clock: str, booted: str, now: float | None) -> No
 
 def test_a_short_log_of_known_messages_is_a_log_without_times_too(tmp_path: Path) -> None:
     assert len(fold_raw(tmp_path, f"{OFF}\n").xids) == 1
-    with pytest.raises(NotAvailable, match="that is no kernel log"):
+    with pytest.raises(NotAvailable, match="not a kernel log"):
         fold_raw(tmp_path, "No journal files were found.\n")
 
 
@@ -790,7 +790,7 @@ def test_what_begins_a_log(first: str, lines: int, *, good: bool) -> None:
     with pytest.raises(NotAvailable) as error:
         folded(first=first + "y" * 90, end=end)
     shown = (first.replace("\a", "?") + "y" * 90)[:80]
-    assert str(error.value) == f"that is no kernel log: {shown!r}"
+    assert str(error.value) == f"not a kernel log: {shown!r}"
     with pytest.raises(NotAvailable, match=r"^the kernel log is empty: nothing shows that it was read$"):
         folded(first=first, end="end\t0\t0\t0\t0\t")
 

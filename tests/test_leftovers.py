@@ -115,7 +115,7 @@ def test_only_jobs_of_dead_runs_are_found(dead: str) -> None:
         (f"job 12 (gpucluster-{dead}, RUNNING) of a killed run (process {pid})", ""),
         (
             f"job 15 (gpucluster-{elsewhere}, RUNNING) {of_another(pid)}",
-            "whether that run lives cannot be seen from here",
+            "whether that run still exists cannot be determined here",
         ),
     ]
     assert [one.remove is None for one in found] == [False, False, True]
@@ -250,11 +250,11 @@ def test_only_files_that_nobody_uses_are_removed(
     locked = users_file(tmp, "", "10")  # by a process that imports an image, and is not in it yet
     with locked.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        found = containers.dead_users()
+        found = containers.stale_user_files()
         assert [one.what for one in found] == [f"file {stale}, whose processes have ended"]
         with monkeypatch.context() as patch:
             patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-            assert containers.dead_users() == []
+            assert containers.stale_user_files() == []
         stale.write_text(str(os.getpid()))  # another run of that job
         leftovers.remove(found, print)
         assert stale.exists()
@@ -268,7 +268,7 @@ def test_who_waits_for_a_file_that_is_taken_away_makes_a_new_one(tmp: Path) -> N
     opened: list[tuple[Path, int]] = []
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        waiting = threading.Thread(target=lambda: opened.append(containers._opened("7-1a2b3c4d")))
+        waiting = threading.Thread(target=lambda: opened.append(containers._open_locked("7-1a2b3c4d")))
         waiting.start()
         held = Path("/proc/self/fd")
         wait_for(
@@ -316,12 +316,12 @@ def test_a_container_of_a_live_job_is_no_leftover() -> None:
             "gpu06": Answer("gpu06", None, problem="timed out after 60 s"),
         }
     )
-    found, problems = containers.of_ended_jobs(busy, cast("Channel", fake), ())
+    found, problems = containers.containers_of_ended_jobs(busy, cast("Channel", fake), ())
     assert found == {
         "gpu01": ("pyxis_gpucluster-6-a",),
         "gpu04": ("pyxis_5_gpucluster-6-a", "pyxis_gpucluster-5-a", "pyxis_gpucluster-6-a"),
     }
-    may_keep = "may keep containers named gpucluster-JOB-..."
+    may_keep = "may still have containers named gpucluster-JOB-..."
     assert problems[0].startswith(f"gpu05 {may_keep}: enroot does not list")
     assert problems[1:] == [
         f"gpu06 {may_keep}: timed out after 60 s. Run enroot list and enroot remove -f there"
@@ -331,7 +331,7 @@ def test_a_container_of_a_live_job_is_no_leftover() -> None:
 @pytest.mark.parametrize("hurry", [False, True])
 def test_a_stopped_run_waits_for_containers_for_seconds(*, hurry: bool) -> None:
     fake = FakeChannel(listed(gpu01="pyxis_gpucluster-6-a"), {"gpu01": Answer("gpu01", 0)})
-    assert containers.clear(cast("Slurm", None), cast("Channel", fake), {6}, hurry=hurry) == []
+    assert containers.remove_containers(cast("Slurm", None), cast("Channel", fake), {6}, hurry=hurry) == []
     assert fake.timeouts == [containers.HURRY if hurry else containers.PATIENCE] * 2
 
 
@@ -371,7 +371,7 @@ def test_containers_are_told_by_name_and_removed_by_name() -> None:
     assert leftovers.remove([one], said.append)
     assert not leftovers.remove([one, other], said.append)
     for text, left, name in zip(said[1:], (one, other), ("pyxis_a", "pyxis_b"), strict=True):
-        problem = "gpu02 keeps containers of ended jobs: busy: run there: "
+        problem = "gpu02 still has containers of ended jobs: busy: run there: "
         assert text.startswith(f"{left.what}: could not be removed: {problem}")
         assert text.endswith(f"enroot remove -f {name} </dev/null")
     assert "pyxis_a)" in fake.asked[0]
@@ -390,7 +390,7 @@ def test_the_next_run_removes_what_is_dead_and_says_nothing_of_the_rest(
         leftovers, "jobs", lambda _slurm: [Leftover("a", lambda: gone.append("a")), Leftover("b", None)]
     )
     monkeypatch.setattr(leftovers, "folders", lambda: [Leftover("c", lambda: gone.append("c"))])
-    monkeypatch.setattr(sessions, "dead_users", lambda: [Leftover("d", lambda: gone.append("d"))])
+    monkeypatch.setattr(sessions, "stale_user_files", lambda: [Leftover("d", lambda: gone.append("d"))])
     controller = Controller.__new__(Controller)
     said: list[str] = []
     for controller.slurm in (of(FakeSlurm("")), None):
@@ -417,7 +417,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Leftover]]:
     places: dict[str, list[Leftover]] = {"jobs": [], "folders": [], "files": []}
     monkeypatch.setattr(leftovers, "jobs", lambda _slurm: places["jobs"])
     monkeypatch.setattr(leftovers, "folders", lambda *_more: places["folders"])
-    monkeypatch.setattr(containers, "dead_users", lambda: places["files"])
+    monkeypatch.setattr(containers, "stale_user_files", lambda: places["files"])
     return places
 
 
@@ -449,10 +449,10 @@ def test_clean_that_finds_nothing_says_so(
 ) -> None:
     for argv in (["clean"], ["clean", "--yes"], ["clean", "--cluster", "local"]):
         assert cli.main(argv) == 0
-        assert capsys.readouterr().out == "No killed run has left anything here\n"
+        assert capsys.readouterr().out == "No leftovers of killed runs\n"
     found["jobs"] = [Leftover("job 2", None, "it may live")]
     assert cli.main(["clean"]) == 0
-    assert capsys.readouterr().out == "job 2 stays: it may live\nNo killed run has left anything else here\n"
+    assert capsys.readouterr().out == "job 2 stays: it may live\nNo further leftovers of killed runs\n"
 
 
 def test_clean_ends_with_1_where_something_stays(
@@ -513,7 +513,7 @@ def test_clean_looks_into_the_storage_of_submitit(tmp_path: Path, monkeypatch: p
         return []
 
     monkeypatch.setattr(leftovers, "folders", folders)
-    monkeypatch.setattr(containers, "dead_users", list)
+    monkeypatch.setattr(containers, "stale_user_files", list)
     monkeypatch.setattr(leftovers, "jobs", lambda _slurm: [])
     for text, more in (
         ("submitit: {folder: /a}\nos: {shared_storage: [/b]}", (Path("/a"),)),
@@ -562,8 +562,8 @@ def test_clean_asks_for_little_and_tells_which_nodes_it_did_not_see(
     assert told.out == "container a: removed\n"
     assert gone == ["a"]
     (down, held) = told.err.splitlines()
-    assert down.startswith("gpucluster: error: gpu03 was not looked at: ")
-    assert held == "gpucluster: error: gpu02 was not looked at: no nodes within 60 s"
+    assert down.startswith("gpucluster: error: gpu03 was not checked: ")
+    assert held == "gpucluster: error: gpu02 was not checked: no nodes within 60 s"
     assert [(one.nodes, one.partition, one.account, one.time) for one in requests] == [
         (("gpu01",), "batch", "ops", 300.0),
         (("gpu02",), "fast", "ops", 300.0),
@@ -581,14 +581,14 @@ def test_a_node_that_is_lost_was_not_looked_at(
     held = contextlib.nullcontext()
     monkeypatch.setattr(Allocation, "request", lambda *_, **__: held)
     monkeypatch.setattr(Fleet, "over_slurm", lambda *_: contextlib.nullcontext(fake))
-    work = cli_clean._Work(yes=False)
+    work = cli_clean._Results(yes=False)
     request = AllocationRequest(nodes=("gpu01", "gpu02", "gpu03"))
     idle = cast("Slurm", SimpleNamespace(run=lambda *_: ""))
     found = list(cli_clean._containers(idle, request, work))
     assert [one.what for one in found] == ["container pyxis_gpucluster-6-a on gpu01, whose job has ended"]
     (unknown, lost) = capsys.readouterr().err.splitlines()
-    assert unknown.startswith("gpucluster: error: gpu02 may keep containers named")
-    assert lost == "gpucluster: error: gpu03 was not looked at: gone"
+    assert unknown.startswith("gpucluster: error: gpu02 may still have containers named")
+    assert lost == "gpucluster: error: gpu03 was not checked: gone"
     assert work.end() == 1
 
 
@@ -663,7 +663,7 @@ def test_a_run_that_is_killed_whole_is_cleaned_and_live_runs_are_not(
         assert cli.main([*arguments, "--yes"]) == 0
         (stays, nothing) = capsys.readouterr().out.splitlines()
         assert "(gpucluster-1a2b3c4d-12-34, PENDING) of process 12 of another machine" in stays
-        assert nothing == "No killed run has left anything else here"
+        assert nothing == "No further leftovers of killed runs"
     finally:
         tmp.rmdir()
         live.release()
@@ -716,4 +716,4 @@ def test_containers_of_a_killed_run_go_with_the_next(sandbox: Sandbox, tmp_path:
         tmp_path, *options, files={"test_next.py": "def test_next(node): pass\n"}, where=["test_next.py"]
     )
     assert done.rc == 0, done.out
-    assert cleaned("--yes") == "No killed run has left anything here\n"
+    assert cleaned("--yes") == "No leftovers of killed runs\n"

@@ -21,18 +21,18 @@ from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit import mpi_errors, mpi_world
 from pytest_gpucluster.kit.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi_facts import (
-    Found,
-    Installed,
-    Pair,
-    Rank,
-    Run,
+    InstalledMpi,
+    MpiRank,
+    MpiRun,
+    MpirunPath,
+    MpiWorld,
+    RankPair,
     Version,
-    World,
     hosts_of,
-    placed,
     read_installed,
     read_world,
     version_of,
+    with_nodes,
 )
 from pytest_gpucluster.suites.mpi import checks
 
@@ -126,7 +126,7 @@ def test_what_a_node_has_is_read() -> None:
     openmpi = read_installed("gpu01", text_of("prepare-openmpi.txt"))
     assert openmpi.mpirun == "/usr/bin/mpirun"
     assert openmpi.launcher == Version("Open MPI", "4.1.4")
-    assert openmpi.speaks == ("pmix",)
+    assert openmpi.srun_types == ("pmix",)
     assert openmpi.program("c") == Version("Open MPI", "4.1.4")
     assert dict(openmpi.problems) == {"python": "/usr/bin/python3: No module named 'mpi4py'"}
     mpich = read_installed("gpu01", text_of("prepare-mpich.txt"))
@@ -137,7 +137,7 @@ def test_what_a_node_has_is_read() -> None:
     ]
     assert mpich.launcher == Version("Hydra", "5.0.2")
     assert set(mpich.library) == {"c", "python"}
-    assert mpich.speaks == ("pmi2",)
+    assert mpich.srun_types == ("pmi2",)
     assert mpich.host == "gpu01"
 
 
@@ -152,8 +152,8 @@ def test_a_world_is_read_among_other_lines_and_behind_labels() -> None:
         '[1,0]<stdout>:gpucluster-mpi {"kind": "pair", "ranks": [0, 1], "latency": 2e-06, "bandwidth": 1e9}'
     )
     world = read_world(f"hello\n[1,1]<stdout>:{LINE}\n{pair}\n")
-    assert world.ranks == (Rank(1, 2, "h2", "gpu02", "multiple", 0, 1024, "MPICH"),)
-    assert world.pairs == (Pair((0, 1), 2e-06, 1e9),)
+    assert world.ranks == (MpiRank(1, 2, "h2", "gpu02", "multiple", 0, 1024, "MPICH"),)
+    assert world.pairs == (RankPair((0, 1), 2e-06, 1e9),)
 
 
 def test_facts_of_a_node_stand_at_the_begin_of_a_line() -> None:
@@ -165,10 +165,10 @@ def test_facts_of_a_node_stand_at_the_begin_of_a_line() -> None:
         'gpucluster-mpi-c {"host": "h", "library": "MPICH Version: 4"}\r\nx gpucluster-mpi-python {"host": "i"}\n'
         'gpucluster-mpi-python {"host": "i"} x\n'
     )
-    assert read_installed("gpu01", text) == Installed(
+    assert read_installed("gpu01", text) == InstalledMpi(
         "gpu01",
         "h",
-        (Found("/usr/bin/mpirun", conda=False), Found("/opt/c/mpirun", conda=True)),
+        (MpirunPath("/usr/bin/mpirun", conda=False), MpirunPath("/opt/c/mpirun", conda=True)),
         "/a",
         Version("Open MPI", "4.1"),
         {"c": "MPICH Version: 4"},
@@ -176,10 +176,10 @@ def test_facts_of_a_node_stand_at_the_begin_of_a_line() -> None:
         ("pmi2",),
     )
     bare = read_installed("gpu01", "gpucluster-mpi-c {}\n")
-    assert bare == Installed("gpu01", library={"c": ""})
-    assert vars(Installed("gpu01")) == {
+    assert bare == InstalledMpi("gpu01", library={"c": ""})
+    assert vars(InstalledMpi("gpu01")) == {
         "node": "gpu01", "host": "", "mpiruns": (), "mpirun": "", "launcher": Version("", ""), "library": {},
-        "problems": {}, "speaks": (),
+        "problems": {}, "srun_types": (),
     }  # fmt: skip
     assert bare.program("python") == Version("", "")
 
@@ -188,17 +188,17 @@ def test_lines_of_a_world_end_with_their_bracket() -> None:
     without = LINE.replace('"of": 1024, ', "")
     inner = LINE.replace('"MPICH"', '"a } {b}"')
     assert [one.library for one in read_world(f"{inner}\r\n").ranks] == ["a } {b}"]
-    assert read_world(LINE + " x\n") == World((), ())
-    assert read_world('gpucluster-mpi {"kind": "other"}\n') == World((), ())
+    assert read_world(LINE + " x\n") == MpiWorld((), ())
+    assert read_world('gpucluster-mpi {"kind": "other"}\n') == MpiWorld((), ())
     for line, words in (
-        ("gpucluster-mpi {}", "no line of an MPI world: {} ('kind')"),
-        ("gpucluster-mpi {x}", "no line of an MPI world: {x} ("),
+        ("gpucluster-mpi {}", "line of the MPI program not understood: {} ('kind')"),
+        ("gpucluster-mpi {x}", "line of the MPI program not understood: {x} ("),
         (
             without,
-            f"no line of an MPI world: {without[15:135]} ('of')",
+            f"line of the MPI program not understood: {without[15:135]} ('of')",
         ),
-        (LINE.replace('"rank": 1,', '"rank": null,'), "no line of an MPI world: "),
-        (LINE.replace('"rank": 1,', '"rank": 1e999,'), "no line of an MPI world: "),
+        (LINE.replace('"rank": 1,', '"rank": null,'), "line of the MPI program not understood: "),
+        (LINE.replace('"rank": 1,', '"rank": 1e999,'), "line of the MPI program not understood: "),
     ):
         with pytest.raises(ProbeError) as caught:
             read_world(line)
@@ -209,9 +209,9 @@ def test_ranks_are_in_order_and_of_the_node_that_is_known() -> None:
     text = LINE + "\n" + LINE.replace('"rank": 1', '"rank": 0') + "\n"
     assert [(one.rank, one.node) for one in read_world(text, "gpu09").ranks] == [(0, "gpu09"), (1, "gpu09")]
     assert read_world(text).nodes == {0: "gpu02", 1: "gpu02"}
-    assert Run("srun", "c", ("a", "b", "c"), 2, World()).size == 6
-    plain = Run("srun", "c", (), 1, World())
-    assert (plain.rc, plain.problem, plain.failures, plain.said) == (0, "", (), "")
+    assert MpiRun("srun", "c", ("a", "b", "c"), 2, MpiWorld()).size == 6
+    plain = MpiRun("srun", "c", (), 1, MpiWorld())
+    assert (plain.rc, plain.problem, plain.failures, plain.first_error) == (0, "", (), "")
 
 
 @pytest.mark.parametrize(
@@ -223,28 +223,28 @@ def test_a_line_of_ours_that_is_not_understood_is_an_error(line: str) -> None:
 
 
 def test_a_rank_is_placed_by_its_host_where_hosts_differ() -> None:
-    facts = [Installed("gpu01", host="h1"), Installed("gpu02", host="h2")]
-    world = placed(
-        World((rank(0, host="h2", node="gpu01"), rank(1, host="login", node="gpu01"))), hosts_of(facts)
+    facts = [InstalledMpi("gpu01", host="h1"), InstalledMpi("gpu02", host="h2")]
+    world = with_nodes(
+        MpiWorld((rank(0, host="h2", node="gpu01"), rank(1, host="login", node="gpu01"))), hosts_of(facts)
     )
     assert world.nodes == {0: "gpu02", 1: "login"}
-    assert hosts_of([Installed("gpu01", host="h"), Installed("gpu02", host="h")]) == {}
+    assert hosts_of([InstalledMpi("gpu01", host="h"), InstalledMpi("gpu02", host="h")]) == {}
 
 
 # --- checks
 
 
-def rank(number: int, size: int = 4, **change: Any) -> Rank:
-    return replace(Rank(number, size, "", NODES[number // 2 % 2], "multiple", 0, 1024, OPEN_MPI), **change)
+def rank(number: int, size: int = 4, **change: Any) -> MpiRank:
+    return replace(MpiRank(number, size, "", NODES[number // 2 % 2], "multiple", 0, 1024, OPEN_MPI), **change)
 
 
-def run(**change: Any) -> Run:
-    world = World(tuple(map(rank, range(4))), (Pair((0, 2), 2e-6, 10e9),))
-    return replace(Run("mpirun", "c", NODES, 2, world), **change)
+def run(**change: Any) -> MpiRun:
+    world = MpiWorld(tuple(map(rank, range(4))), (RankPair((0, 2), 2e-6, 10e9),))
+    return replace(MpiRun("mpirun", "c", NODES, 2, world), **change)
 
 
-def world_of(*ranks: Rank) -> World:
-    return World(ranks)
+def world_of(*ranks: MpiRank) -> MpiWorld:
+    return MpiWorld(ranks)
 
 
 def test_a_good_world_passes() -> None:
@@ -259,16 +259,16 @@ def test_a_good_world_passes() -> None:
     ("change", "said"),
     [
         ({"world": world_of(*(rank(0, 1, node=NODES[n // 2]) for n in range(4)))}, "singletons: 4 programs"),
-        ({"world": world_of(rank(0), rank(1), rank(3))}, "ranks 2: told nothing"),
+        ({"world": world_of(rank(0), rank(1), rank(3))}, "ranks 2: sent no report"),
         ({"world": world_of(rank(0), rank(1), rank(2), rank(3), rank(3))}, "rank 3: 2 times"),
-        ({"world": world_of(rank(0), rank(1), rank(2), rank(3), rank(4))}, "rank 4: one too many"),
+        ({"world": world_of(rank(0), rank(1), rank(2), rank(3), rank(4))}, "rank 4: unexpected"),
         ({"world": world_of(*(rank(n, 8) for n in range(4)))}, "size of the world: 8 / 4"),
         ({"world": world_of(rank(0), rank(1), rank(2), rank(3, node="gpu09"))}, "ranks 3: on gpu09, which was not"),
         ({"world": world_of(rank(0), rank(1), rank(2), rank(3, node=""))}, "on an unknown host"),
         ({"world": world_of(*(rank(n, node="gpu01") for n in range(4)))}, "gpu01: 4 ranks / 2 ranks; gpu02: 0 ranks"),
-        ({"world": World(), "problem": "hangs: 4 tasks"}, "mpirun: hangs: 4 tasks"),
-        ({"world": World(), "rc": 1, "said": "boom"}, "mpirun: exit status 1: boom"),
-        ({"world": World()}, "ranks 0, 1, 2, 3: told nothing"),
+        ({"world": MpiWorld(), "problem": "hangs: 4 tasks"}, "mpirun: hangs: 4 tasks"),
+        ({"world": MpiWorld(), "rc": 1, "first_error": "boom"}, "mpirun: exit status 1: boom"),
+        ({"world": MpiWorld()}, "ranks 0, 1, 2, 3: sent no report"),
         ({"rc": 9}, "mpirun: exit status 9: no message"),
     ],
 )  # fmt: skip
@@ -296,7 +296,7 @@ def test_recorded_failures_are_explained(
     recording: str, launcher: str, said: str, cause: str, hint: str
 ) -> None:
     failures = mpi_errors.explain((DATA / "nccl" / recording).read_text(), mpi=launcher.partition("=")[2])
-    verdict = mpi_world.world(run(launcher=launcher, world=World(), rc=1, failures=failures))
+    verdict = mpi_world.world(run(launcher=launcher, world=MpiWorld(), rc=1, failures=failures))
     assert said in told(verdict)
     assert cause in verdict.cause
     assert hint in verdict.hint
@@ -311,7 +311,7 @@ def test_singletons_say_which_pmi_is_wanting() -> None:
 def test_a_wrong_sum_names_rank_and_node() -> None:
     verdict = mpi_world.allreduce(run(world=world_of(rank(0), rank(2, wrong=3))))
     assert told(verdict) == "rank 2 on gpu02: 3 of 1024 elements wrong / the closed form of the sum"
-    assert mpi_world.allreduce(run(world=World())).outcome is Outcome.NOT_CHECKED
+    assert mpi_world.allreduce(run(world=MpiWorld())).outcome is Outcome.NOT_CHECKED
     assert mpi_world.allreduce(run(world=world_of(rank(0, elements=0)))).outcome is Outcome.FAILED
 
 
@@ -339,7 +339,7 @@ def test_speed_is_recorded_and_judged_where_a_bound_is_stated() -> None:
     nothing = replace(run().world, pairs=())
     assert checks.latency(run(world=nothing), 5.0).outcome is Outcome.NOT_CHECKED
     assert checks.latency(run(world=nothing, nodes=NODES[:1]), 5.0).outcome is Outcome.NOT_APPLICABLE
-    zero = replace(run().world, pairs=(Pair((0, 2), 0.0, 0.0),))
+    zero = replace(run().world, pairs=(RankPair((0, 2), 0.0, 0.0),))
     assert checks.latency(run(world=zero), 5.0).outcome is Outcome.FAILED
 
 
@@ -347,23 +347,23 @@ def test_a_node_that_is_slow_with_every_neighbour_is_named() -> None:
     nodes = ("gpu01", "gpu02", "gpu03", "gpu04")
     ranks = tuple(replace(rank(n), node=nodes[n]) for n in range(4))
     speeds = {(0, 1): 2e-6, (1, 2): 50e-6, (2, 3): 50e-6, (3, 0): 2e-6}
-    world = World(ranks, tuple(Pair(ends, latency, 1e9) for ends, latency in speeds.items()))
+    world = MpiWorld(ranks, tuple(RankPair(ends, latency, 1e9) for ends, latency in speeds.items()))
     verdict = checks.latency(run(nodes=nodes, ntasks_per_node=1, world=world), 10.0)
     assert [found.part for found in verdict.findings] == ["gpu02-gpu03", "gpu03-gpu04"]
     assert all("(gpu03 with every neighbour)" in found.measured for found in verdict.findings)
 
 
-GOOD = Installed(
+GOOD = InstalledMpi(
     "gpu01",
-    mpiruns=(Found("/usr/bin/mpirun", conda=False),),
+    mpiruns=(MpirunPath("/usr/bin/mpirun", conda=False),),
     mpirun="/usr/bin/mpirun",
     launcher=Version("Open MPI", "4.1.4"),
     library={"c": OPEN_MPI},
-    speaks=("pmix",),
+    srun_types=("pmix",),
 )
 CONDA = replace(
     GOOD,
-    mpiruns=(Found("/opt/conda/bin/mpirun", conda=True), *GOOD.mpiruns),
+    mpiruns=(MpirunPath("/opt/conda/bin/mpirun", conda=True), *GOOD.mpiruns),
     mpirun="/opt/conda/bin/mpirun",
     launcher=Version("Hydra", "4.2"),
 )
@@ -446,16 +446,16 @@ def test_a_type_that_slurm_or_the_mpi_lacks_is_named() -> None:
     assert checks.pmi(types, [], GOOD).outcome is Outcome.NOT_APPLICABLE
 
 
-def failure(kind: str, host: str) -> mpi_errors.Failure:
-    return mpi_errors.Failure(kind, host, "text of it", "hint of it")
+def failure(kind: str, host: str) -> mpi_errors.LaunchFailure:
+    return mpi_errors.LaunchFailure(kind, host, "text of it", "hint of it")
 
 
-def ring(*latencies: float) -> Run:
+def ring(*latencies: float) -> MpiRun:
     """Return four nodes in a ring, with the latency of each pair of neighbours."""
     nodes = ("gpu01", "gpu02", "gpu03", "gpu04")
     ranks = tuple(replace(rank(n), node=nodes[n]) for n in range(4))
-    pairs = tuple(Pair((n, (n + 1) % 4), latency, 1e9) for n, latency in enumerate(latencies))
-    return run(nodes=nodes, ntasks_per_node=1, world=World(ranks, pairs))
+    pairs = tuple(RankPair((n, (n + 1) % 4), latency, 1e9) for n, latency in enumerate(latencies))
+    return run(nodes=nodes, ntasks_per_node=1, world=MpiWorld(ranks, pairs))
 
 
 EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
@@ -478,18 +478,18 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(3)))),
         "failed",
         "",
-        ["ranks 2: told nothing / ranks 0 to 3, once each"],
+        ["ranks 2: sent no report / ranks 0 to 3, once each"],
         ["mpi_ranks 3 ranks mpirun, c"],
     ),
     (
         lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(3)), problem="hangs")),
         "failed",
         "",
-        ["mpirun: hangs / ends by itself", "ranks 2: never came / ranks 0 to 3, once each"],
+        ["mpirun: hangs / ends by itself", "ranks 2: did not start / ranks 0 to 3, once each"],
         ["mpi_ranks 3 ranks mpirun, c"],
     ),
     (
-        lambda: mpi_world.world(run(world=World(), problem="hangs", rc=1)),
+        lambda: mpi_world.world(run(world=MpiWorld(), problem="hangs", rc=1)),
         "failed",
         "",
         ["mpirun: hangs / ends by itself"],
@@ -506,7 +506,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: mpi_world.world(run(world=world_of(*map(rank, range(4)), rank(4, node="gpu02")))),
         "failed",
         "",
-        ["rank 4: one too many / ranks 0 to 3, once each", "gpu02: 3 ranks / 2 ranks"],
+        ["rank 4: unexpected / ranks 0 to 3, once each", "gpu02: 3 ranks / 2 ranks"],
         ["mpi_ranks 5 ranks mpirun, c"],
     ),
     (
@@ -520,14 +520,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(2), rank(3, node="gpu09")))),
         "failed",
         "",
-        ["ranks 3: on gpu09, which was not asked for / on gpu[01-02]", "gpu02: 1 ranks / 2 ranks"],
+        ["ranks 3: on gpu09, which was not requested / on gpu[01-02]", "gpu02: 1 ranks / 2 ranks"],
         ["mpi_ranks 4 ranks mpirun, c"],
     ),
     (
         lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(2), rank(3, node="")))),
         "failed",
         "",
-        ["ranks 3: on an unknown host, which was not asked for / on gpu[01-02]", "gpu02: 1 ranks / 2 ranks"],
+        ["ranks 3: on an unknown host, which was not requested / on gpu[01-02]", "gpu02: 1 ranks / 2 ranks"],
         ["mpi_ranks 4 ranks mpirun, c"],
     ),
     (
@@ -541,16 +541,16 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: mpi_world.world(run(world=world_of(*(rank(n, node="gpu01") for n in range(3))))),
         "failed",
         "",
-        ["ranks 3: told nothing / ranks 0 to 3, once each", "gpu01: 3 ranks / 2 ranks"],
+        ["ranks 3: sent no report / ranks 0 to 3, once each", "gpu01: 3 ranks / 2 ranks"],
         ["mpi_ranks 3 ranks mpirun, c"],
     ),
     (
-        lambda: mpi_world.world(run(world=World(), rc=1, said="boom")),
+        lambda: mpi_world.world(run(world=MpiWorld(), rc=1, first_error="boom")),
         "failed",
         "",
         [
             "mpirun: exit status 1: boom / exit status 0",
-            "ranks 0, 1, 2, 3: told nothing / ranks 0 to 3, once each",
+            "ranks 0, 1, 2, 3: sent no report / ranks 0 to 3, once each",
         ],
         ["mpi_ranks 0 ranks mpirun, c"],
     ),
@@ -562,17 +562,17 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ["mpi_ranks 4 ranks mpirun, c"],
     ),
     (
-        lambda: mpi_world.world(run(ntasks_per_node=6, world=World())),
+        lambda: mpi_world.world(run(ntasks_per_node=6, world=MpiWorld())),
         "failed",
         "",
-        ["ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more: told nothing / ranks 0 to 11, once each"],
+        ["ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more: sent no report / ranks 0 to 11, once each"],
         ["mpi_ranks 0 ranks mpirun, c"],
     ),
     (
-        lambda: mpi_world.world(run(ntasks_per_node=4, world=World())),
+        lambda: mpi_world.world(run(ntasks_per_node=4, world=MpiWorld())),
         "failed",
         "",
-        ["ranks 0, 1, 2, 3, 4, 5, 6, 7: told nothing / ranks 0 to 7, once each"],
+        ["ranks 0, 1, 2, 3, 4, 5, 6, 7: sent no report / ranks 0 to 7, once each"],
         ["mpi_ranks 0 ranks mpirun, c"],
     ),
     (
@@ -586,7 +586,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ["mpi_ranks 4 ranks mpirun, c"],
     ),
     (lambda: mpi_world.allreduce(run()), "passed", "", [], []),
-    (lambda: mpi_world.allreduce(run(world=World())), "not checked", "no rank told its sum", [], []),
+    (lambda: mpi_world.allreduce(run(world=MpiWorld())), "not checked", "no rank reported its sum", [], []),
     (
         lambda: mpi_world.allreduce(run(world=world_of(rank(0, elements=0), rank(1, wrong=2)))),
         "failed",
@@ -598,7 +598,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (
-        lambda: checks.threads(run(world=World()), "single"),
+        lambda: checks.threads(run(world=MpiWorld()), "single"),
         "not checked",
         "no rank told its thread level",
         [],
@@ -664,7 +664,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (
-        lambda: checks.latency(run(world=replace(run().world, pairs=(Pair((0, 9), 0.0, 1e9),))), 5.0),
+        lambda: checks.latency(run(world=replace(run().world, pairs=(RankPair((0, 9), 0.0, 1e9),))), 5.0),
         "failed",
         "",
         ["gpu01-rank 9: 0 us / at most 5 us (mpi.max_latency)"],
@@ -868,7 +868,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (lambda: checks.pmi(("none", "pmi2"), ("pmi2",), None), "passed", "", [], []),
-    (lambda: checks.pmi(("none", "pmi2"), ("pmi2",), replace(GOOD, speaks=())), "passed", "", [], []),
+    (lambda: checks.pmi(("none", "pmi2"), ("pmi2",), replace(GOOD, srun_types=())), "passed", "", [], []),
     (
         lambda: checks.pmi(("none", "pmi2"), ("pmi2",), replace(GOOD, library={})),
         "failed",
@@ -923,7 +923,7 @@ def test_a_world_that_failed_says_the_cause_of_its_messages() -> None:
     other = mpi_world.world(run(rc=1, failures=(failure("x", ""),)))
     assert other.cause == "mpirun: x"
     silent = mpi_world.world(run(rc=1))
-    assert silent.cause == "the launcher did not start one world on the nodes that were asked for"
+    assert silent.cause == "the launcher did not start one world on the requested nodes"
 
 
 # --- real Open MPI and MPICH on virtual nodes
@@ -1080,7 +1080,7 @@ def test_ranks_on_hosts_that_were_not_asked_for(sandbox: Sandbox, frameworks: Pa
     )  # fmt: skip
     assert names(run.outcomes, "failed") == ["test_world[mpirun-c]"]
     said = why(run, "test_world[mpirun-c]")
-    assert "ranks 2, 3: on gpu03, which was not asked for / on gpu[01-02]" in said
+    assert "ranks 2, 3: on gpu03, which was not requested / on gpu[01-02]" in said
 
 
 def test_one_node_without_mpi_is_named_and_the_others_go_on(

@@ -11,8 +11,9 @@ import pytest
 from pytest_gpucluster.config.models import FabricProfile, GpuProfile, Profile
 from pytest_gpucluster.core.check import Metric, Outcome
 from pytest_gpucluster.kit import mpi_errors, nccl_log
-from pytest_gpucluster.kit.nccl_tests import Half, Output, RankLine, Row, Run, read
-from pytest_gpucluster.kit.nccl_validation import RunSpec, believe_nodes, metrics, validate_run
+from pytest_gpucluster.kit.nccl_rows import Half, NcclRow
+from pytest_gpucluster.kit.nccl_tests import NcclOutput, NcclRun, RankLine, read
+from pytest_gpucluster.kit.nccl_validation import RunSpec, metrics, validate_nodes, validate_run
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict
@@ -31,7 +32,7 @@ def text_of(name: str) -> str:
     return (DATA / name).read_text()
 
 
-def run_of(nodes: int = 2, gpus: int = 2, **change: Any) -> Run:
+def run_of(nodes: int = 2, gpus: int = 2, **change: Any) -> NcclRun:
     ranks = tuple(
         RankLine(
             n * gpus + g, 0, 100 + n, f"gpu{n + 1:02}.cluster.local", g, f"0000:{g + 6:02x}:00", "NVIDIA H200"
@@ -41,23 +42,25 @@ def run_of(nodes: int = 2, gpus: int = 2, **change: Any) -> Run:
     )
     half = Half(100.0, 10.0, 15.0, 0)
     rows = (
-        Row(8, 2, "float", "sum", -1, Half(20.5, 0.0, 0.0, 0), half),
-        Row(2**20, 2**18, "float", "sum", -1, half, half),
+        NcclRow(8, 2, "float", "sum", -1, Half(20.5, 0.0, 0.0, 0), half),
+        NcclRow(2**20, 2**18, "float", "sum", -1, half, half),
     )
-    run = Run("2.19.6", "all_reduce", ranks, rows, 0, 7.5, complete=True, world=nodes * gpus, validation=True)
+    run = NcclRun(
+        "2.19.6", "all_reduce", ranks, rows, 0, 7.5, complete=True, world=nodes * gpus, validation=True
+    )
     return replace(run, **change)
 
 
-def judged(run: Run, **change: Any) -> Verdict:
+def judged(run: NcclRun, **change: Any) -> Verdict:
     asked = replace(RunSpec(("gpu01", "gpu02"), 2, "all_reduce", (2**20,)), **change)
-    return validate_run(Output((run,)), asked)
+    return validate_run(NcclOutput((run,)), asked)
 
 
 def told(verdict: Verdict) -> str:
     return "; ".join(f"{found.part}: {found.measured} / {found.expected}" for found in verdict.findings)
 
 
-def with_rank(run: Run, which: int, **change: Any) -> Run:
+def with_rank(run: NcclRun, which: int, **change: Any) -> NcclRun:
     ranks = tuple(replace(line, **change) if line.rank == which else line for line in run.ranks)
     return replace(run, ranks=ranks)
 
@@ -73,8 +76,8 @@ def with_rank(run: Run, which: int, **change: Any) -> Run:
         ),  # one GPU a task: nothing tells them apart, and NCCL itself finds a GPU twice
         (("0x1b", "0x1b"), (0, 1), ""),  # of two domains
         (("0x1b", "0x1c"), (0, 0), ""),
-        (("0x1b", "0x1b"), (0, 0), "GPU 0x1b device 0 of gpu01: ranks 0, 1 / one rank a GPU"),
-        (("0000:00:00", "0000:00:00"), (0, 1), "GPU 0000:00:00 of gpu01: ranks 0, 1 / one rank a GPU"),
+        (("0x1b", "0x1b"), (0, 0), "GPU 0x1b device 0 of gpu01: ranks 0, 1 / one rank per GPU"),
+        (("0000:00:00", "0000:00:00"), (0, 1), "GPU 0000:00:00 of gpu01: ranks 0, 1 / one rank per GPU"),
     ],
 )
 def test_a_gpu_is_shared_where_nothing_else_explains_its_name(
@@ -85,8 +88,10 @@ def test_a_gpu_is_shared_where_nothing_else_explains_its_name(
         run = with_rank(run, rank, bus_id=bus_ids[rank], device=devices[rank])
     verdict = judged(run)
     assert told(verdict) == shared
-    apart = Output(tuple(replace(run, ranks=run.ranks[at : at + 1], label=f"{at}", world=1) for at in (0, 1)))
-    found = believe_nodes(apart, {"0": "gpu01", "1": "gpu02"}, RunSpec(("gpu01", "gpu02"), 1))
+    apart = NcclOutput(
+        tuple(replace(run, ranks=run.ranks[at : at + 1], label=f"{at}", world=1) for at in (0, 1))
+    )
+    found = validate_nodes(apart, {"0": "gpu01", "1": "gpu02"}, RunSpec(("gpu01", "gpu02"), 1))
     assert ("at once" in told(found["gpu01"])) == bool(shared)
 
 
@@ -109,19 +114,19 @@ def test_eight_gpus_of_a_recording() -> None:
         (replace(run_of(), ranks=run_of().ranks[:3]), "ranks 3: missing"),
         (run_of(gpus=3, world=6), "ranks 4, 5: too many"),
         (with_rank(run_of(), 1, rank=0), "ranks 0: more than once"),
-        (with_rank(run_of(), 1, bus_id="0000:06:00"), "GPU 0000:06:00 of gpu01: ranks 0, 1 / one rank a GPU"),
-        (with_rank(with_rank(run_of(), 1, bus_id="-"), 0, bus_id="-"), "ranks 0, 1: no GPU named / a GPU each"),
+        (with_rank(run_of(), 1, bus_id="0000:06:00"), "GPU 0000:06:00 of gpu01: ranks 0, 1 / one rank per GPU"),
+        (with_rank(with_rank(run_of(), 1, bus_id="-"), 0, bus_id="-"), "ranks 0, 1: no GPU named / one GPU each"),
         (with_rank(run_of(), 3, host="gpu09"), "nodes: ranks on gpu[01-02,09] / ranks on gpu[01-02]"),
         (with_rank(run_of(), 3, host="gpu01", bus_id="x"), "gpu01: 3 ranks / 2 ranks"),
         (run_of(out_of_bounds=3), "data: 3 values out of bounds"),
         (run_of(validation=False), "data: not checked"),
         (run_of(collective="all_gather"), "collective: all_gather / all_reduce"),
         (run_of(rows=run_of().rows[:1]), "size 1 MiB: not measured"),
-        (run_of(reasons=("line 7: row refused",), complete=False), "table: line 7: row refused"),
-        (run_of(failures=(mpi_errors.Failure("timeout", "gpu02", "Test timeout", "pairs"),)), "gpu02: timeout: Test timeout"),
+        (run_of(reasons=("line 7: row rejected",), complete=False), "table: line 7: row rejected"),
+        (run_of(failures=(mpi_errors.LaunchFailure("timeout", "gpu02", "Test timeout", "pairs"),)), "gpu02: timeout: Test timeout"),
     ],
 )  # fmt: skip
-def test_each_lie_has_its_finding(run: Run, words: str) -> None:
+def test_each_lie_has_its_finding(run: NcclRun, words: str) -> None:
     verdict = judged(run)
     assert verdict.outcome is Outcome.FAILED
     assert words in told(verdict)
@@ -176,7 +181,7 @@ def test_all_tasks_on_one_asked_node_are_no_virtual_nodes() -> None:
         ("mpi-pmi2.txt", "pmi2", "gpu[01-04]", "the step ran with --mpi=pmi2", "srun --mpi=pmix"),
         ("mpi-pmix.txt", "pmix", "run", "step launch failed: launch_p_step_launch: StepId=6.0", "slurmd's log"),
         ("torch-duplicate-gpu.txt", None, "gpu[01-04]",
-         "ranks 0 (gpu01), 2 (gpu02), 4 (gpu03), 6 (gpu04) share the GPU at bus id 60", "a GPU of its own"),
+         "ranks 0 (gpu01), 2 (gpu02), 4 (gpu03), 6 (gpu04) share the GPU at bus id 60", "needs its own GPU"),
         ("nccl-toomany.txt", None, "run", "9 requested but only 8 were found", "--gpus-per-node"),
     ],
 )  # fmt: skip
@@ -284,11 +289,13 @@ def test_a_run_that_was_cut_says_first_why() -> None:
     )
     cut = replace(run_of(1), reasons=("3 rows for 4 sizes: rows are missing",))
     failures = (
-        mpi_errors.Failure("timeout", "vm", "vm: Test timeout (30s) all_reduce at 4294967296 bytes", ""),
-        mpi_errors.Failure("exit code", "", "exit 137: killed by signal 9", ""),
+        mpi_errors.LaunchFailure(
+            "timeout", "vm", "vm: Test timeout (30s) all_reduce at 4294967296 bytes", ""
+        ),
+        mpi_errors.LaunchFailure("exit code", "", "exit 137: killed by signal 9", ""),
     )
     verdict = validate_run(
-        Output((cut,), failures),
+        NcclOutput((cut,), failures),
         RunSpec(("gpu01",), 2, "all_reduce", log=log, node_of_rank=dict.fromkeys(range(2), "gpu01")),
         IB,
     )
@@ -300,7 +307,7 @@ def test_a_run_that_was_cut_says_first_why() -> None:
 
 
 def test_per_node_runs_are_believed_one_by_one() -> None:
-    verdicts = believe_nodes(
+    verdicts = validate_nodes(
         read(text_of("per-node.txt"), rc=0), TASKS, RunSpec(NODES, 2, "all_reduce", (2**30,))
     )
     assert [verdict.outcome for verdict in verdicts.values()] == [Outcome.PASSED] * 4
@@ -308,7 +315,7 @@ def test_per_node_runs_are_believed_one_by_one() -> None:
 
 
 def test_nodes_that_share_gpus_are_not_believed() -> None:
-    verdicts = believe_nodes(read(text_of("per-node-wrong-gpus.txt"), rc=0), TASKS, RunSpec(NODES, 2))
+    verdicts = validate_nodes(read(text_of("per-node-wrong-gpus.txt"), rc=0), TASKS, RunSpec(NODES, 2))
     for node, verdict in verdicts.items():
         assert verdict.outcome is Outcome.FAILED
         assert verdict.findings[0].part == "GPU 0000:00:06 of vm"
@@ -322,13 +329,13 @@ def test_same_bus_ids_on_different_hosts_are_no_fault() -> None:
         replace(run, ranks=tuple(replace(line, host=TASKS[run.label]) for line in run.ranks))
         for run in output.runs
     )
-    verdicts = believe_nodes(Output(runs), TASKS, RunSpec(NODES, 2))
+    verdicts = validate_nodes(NcclOutput(runs), TASKS, RunSpec(NODES, 2))
     assert {verdict.outcome for verdict in verdicts.values()} == {Outcome.PASSED}
 
 
 def test_a_node_without_a_table_is_named_alone() -> None:
     lines = [line for line in text_of("per-node.txt").split("\n") if not line.startswith("2: ")]
-    verdicts = believe_nodes(read("\n".join(lines)), TASKS, RunSpec(NODES, 2))
+    verdicts = validate_nodes(read("\n".join(lines)), TASKS, RunSpec(NODES, 2))
     assert [node for node, verdict in verdicts.items() if verdict.outcome is Outcome.FAILED] == ["gpu03"]
     assert "gpu03: 0 tables" in told(verdicts["gpu03"])
 
@@ -357,11 +364,11 @@ def test_socket_between_nodes_of_an_infiniband_profile() -> None:
     where = {rank: NODES[rank // 2] for rank in range(8)}
     run = run_of(nodes=4, world=8)
     asked = RunSpec(NODES, 2, node_of_rank=where, log=log)
-    verdict = validate_run(Output((run,)), asked, IB)
+    verdict = validate_run(NcclOutput((run,)), asked, IB)
     assert "NET/Socket between nodes / NET/IB/GDRDMA" in told(verdict)
     assert "no InfiniBand device" in verdict.hint
     socket = IB.model_copy(update={"fabric": FabricProfile(transport="NET/Socket")})
-    assert validate_run(Output((run,)), asked, socket).outcome is Outcome.PASSED
+    assert validate_run(NcclOutput((run,)), asked, socket).outcome is Outcome.PASSED
 
 
 def line(path: str, source: int = 1, target: int = 2, tag: str = "[send] ") -> str:
@@ -388,7 +395,9 @@ def line(path: str, source: int = 1, target: int = 2, tag: str = "[send] ") -> s
     ],
 )
 def test_transports_are_held_against_the_profile(text: str, words: str) -> None:
-    verdict = validate_run(Output((run_of(),)), RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), IB)
+    verdict = validate_run(
+        NcclOutput((run_of(),)), RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), IB
+    )
     assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
     assert words in told(verdict)
 
@@ -410,7 +419,9 @@ def test_nodes_that_nvlink_joins_need_no_connection_over_the_network(
         f"gpu0{r // 2 + 1}:1:1 [0] NCCL INFO {nvls}\n"
         for r in range(4)
     )
-    verdict = validate_run(Output((run_of(),)), RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), IB)
+    verdict = validate_run(
+        NcclOutput((run_of(),)), RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), IB
+    )
     assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
     assert words in told(verdict)
 
@@ -434,13 +445,13 @@ def test_transports_within_a_node_are_proved_or_it_is_no_pass(gpus: int, text: s
     asked = RunSpec(
         ("gpu01",), gpus, log=nccl_log.read(text), node_of_rank=dict.fromkeys(range(gpus), "gpu01")
     )
-    verdict = validate_run(Output((run_of(1, gpus),)), asked, IB)
+    verdict = validate_run(NcclOutput((run_of(1, gpus),)), asked, IB)
     assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
     assert words in told(verdict)
     for unasked in (replace(asked, log=None), replace(asked, logged=False)):
-        assert validate_run(Output((run_of(1, gpus),)), unasked, IB).outcome is Outcome.PASSED
+        assert validate_run(NcclOutput((run_of(1, gpus),)), unasked, IB).outcome is Outcome.PASSED
 
 
 def test_missing_peer_memory_is_hinted() -> None:
     asked = RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(line("NET/IB/0")))
-    assert "nvidia_peermem" in validate_run(Output((run_of(),)), asked, IB).hint
+    assert "nvidia_peermem" in validate_run(NcclOutput((run_of(),)), asked, IB).hint

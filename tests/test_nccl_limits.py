@@ -12,7 +12,8 @@ from pytest_gpucluster.config.models import NcclThreshold
 from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.core.units import parse_size
 from pytest_gpucluster.kit import nccl_log
-from pytest_gpucluster.kit.nccl_tests import Half, Row, Run
+from pytest_gpucluster.kit.nccl_rows import Half, NcclRow
+from pytest_gpucluster.kit.nccl_tests import NcclRun
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 from pytest_gpucluster.suites.nccl.bandwidth import bandwidth
 from pytest_gpucluster.suites.nccl.localization import Localisation, Measurement, Unresolved
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 GIB = 2**30
 
 
-def run(busbw: float, size: int = 4 * GIB, world: int = 8) -> Run:
+def run(busbw: float, size: int = 4 * GIB, world: int = 8) -> NcclRun:
     half = Half(1.0, 1.0, busbw, 0)
-    return Run(
-        collective="all_reduce", world=world, rows=(Row(size, size // 4, "float", "sum", -1, half, None),)
+    return NcclRun(
+        collective="all_reduce", world=world, rows=(NcclRow(size, size // 4, "float", "sum", -1, half, None),)
     )
 
 

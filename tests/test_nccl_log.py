@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpucluster.kit import nccl_tests
-from pytest_gpucluster.kit.nccl_log import HINTS, Channel, Log, read
+from pytest_gpucluster.kit.nccl_log import HINTS, NcclConnection, NcclLog, read
 
 DATA = Path(__file__).parent / "data" / "nccl"
 
@@ -63,7 +63,7 @@ def test_one_label_alone() -> None:
 def test_kinds(path: str, kind: str, channel: str) -> None:
     log = read(f"[3] n1:1:2 [0] NCCL INFO {channel} : 0[1b000] -> 9[3] via {path}\n")
     if kind != "NET/AWS":  # a plugin's name may have blanks; its first word names it
-        assert log.channels == {Channel(3, 0, 9, kind)}
+        assert log.channels == {NcclConnection(3, 0, 9, kind)}
 
 
 def test_warnings_and_plugins() -> None:
@@ -146,7 +146,7 @@ def test_a_line_without_a_label_stays(line: str) -> None:
 )  # fmt: skip
 def test_what_is_a_line_of_a_channel(old: str, new: str, *, found: bool) -> None:
     log = read(CHANNEL.replace(old, new, 1))
-    assert log.channels == ({Channel(3, 0, 9, "NET/IB")} if found else set())
+    assert log.channels == ({NcclConnection(3, 0, 9, "NET/IB")} if found else set())
 
 
 RANK = "n1.cluster-a:1:2 [0] NCCL INFO ncclCommInitRank comm 0x1a rank 3 nranks 8 cudaDev 0\n"
@@ -165,7 +165,7 @@ def test_the_ranks_of_a_communicator() -> None:
     assert read(RANK.replace("nranks 8", "nranks 8 nNodes x")).ranks == 8
 
 
-def info(*lines: str) -> Log:
+def info(*lines: str) -> NcclLog:
     return read("".join(f"vm:1:2 [0] NCCL INFO {line}\n" for line in lines))
 
 

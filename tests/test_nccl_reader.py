@@ -11,17 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpucluster.kit.nccl_tests import (
-    COLLECTIVES,
-    Half,
-    Output,
-    Row,
-    Run,
-    explain_rc,
-    read,
-    read_tasks,
-    sweep,
-)
+from pytest_gpucluster.kit.nccl_rows import COLLECTIVES, Half, NcclRow
+from pytest_gpucluster.kit.nccl_tests import NcclOutput, NcclRun, explain_exit_status, read, read_tasks, sweep
 
 DATA = Path(__file__).parent / "data" / "nccl"
 SIZES = {"float": 4, "half": 2, "double": 8}
@@ -112,7 +103,7 @@ def half_of(model: Model, size: int, time: float, wrong: int | None) -> tuple[st
     return text, half
 
 
-def pieces_of(model: Model) -> tuple[list[list[str]], list[Row]]:
+def pieces_of(model: Model) -> tuple[list[list[str]], list[NcclRow]]:
     """Return each row as the pieces that separate printf calls write, and what is to be read."""
     names = columns(model)
     rows, expected = [], []
@@ -147,7 +138,7 @@ def pieces_of(model: Model) -> tuple[list[list[str]], list[Row]]:
             parts.append(text)
             halves.append(half)
         rows.append(parts)
-        expected.append(Row(printed, count, model.type, "sum" if {"redop", "op"} & set(names) else "",
+        expected.append(NcclRow(printed, count, model.type, "sum" if {"redop", "op"} & set(names) else "",
                             int(cells["root"][1]) if "root" in names else -1, halves[0],
                             halves[1] if len(halves) > 1 else None))  # fmt: skip
         size *= 2
@@ -208,7 +199,7 @@ def header_of(model: Model) -> list[str]:
     return lines
 
 
-def footer_of(model: Model, rows: list[Row]) -> list[str]:
+def footer_of(model: Model, rows: list[NcclRow]) -> list[str]:
     mark = " " if model.version == "1.0" else "# "
     halves = [half for row in rows for half in (row.out_of_place, row.in_place) if half]
     values = [half.busbw for half in halves]
@@ -232,7 +223,7 @@ def noise(chance: random.Random, host: str) -> str:
     return f"{stamp}{host}:2912:2957 [{chance.randrange(8)}] {kind}"
 
 
-def render(model: Model, chance: random.Random | None = None) -> tuple[list[str], list[Row]]:
+def render(model: Model, chance: random.Random | None = None) -> tuple[list[str], list[NcclRow]]:
     """Return the lines of a run and its rows; with `chance` NCCL's lines stand between and inside of them."""
     rows, expected = pieces_of(model)
     lines = header_of(model)
@@ -251,10 +242,10 @@ def render(model: Model, chance: random.Random | None = None) -> tuple[list[str]
     return lines, expected
 
 
-def same(found: tuple[Row, ...], expected: list[Row]) -> bool:
+def same(found: tuple[NcclRow, ...], expected: list[NcclRow]) -> bool:
     """Equal but for the per-iteration numbers, which the renderer does not hand back."""
 
-    def plain(row: Row) -> Row:
+    def plain(row: NcclRow) -> NcclRow:
         inside = row.in_place and replace(row.in_place, iterations=None)
         return replace(row, out_of_place=replace(row.out_of_place, iterations=None), in_place=inside)
 
@@ -398,7 +389,7 @@ def test_a_changed_number_is_refused_or_is_rounding(model: Model, seed: int) -> 
     lines[place] = "  " + "  ".join(tokens)
     run = read("\n".join(lines) + "\n", collective=model.collective).runs[0]
     assert len(run.rows) == len(expected) - 1
-    assert any("refused" in reason for reason in run.reasons)
+    assert any("rejected" in reason for reason in run.reasons)
     assert not run.complete
 
 
@@ -522,7 +513,7 @@ def lines_of(**change: Any) -> list[str]:
     return render(model_of(**change))[0]
 
 
-def one(lines: list[str], **more: Any) -> Run:
+def one(lines: list[str], **more: Any) -> NcclRun:
     output = read("\n".join(lines) + "\n", **more)
     assert len(output.runs) == 1, output
     return output.runs[0]
@@ -627,20 +618,20 @@ def test_too_many_gpus() -> None:
 
 
 def test_renamed_collective_is_said() -> None:
-    assert "all_reduce ran, but all_gather was asked for" in one(lines_of(), collective="all_gather").reasons
+    assert "all_reduce ran, but all_gather was requested" in one(lines_of(), collective="all_gather").reasons
 
 
 def test_unknown_collective_is_refused() -> None:
     run = one([line.replace("all_reduce_perf", "alltoallv_perf") for line in lines_of()])
     assert not run.rows
-    assert "cannot be proved" in run.reasons[0]
+    assert "cannot be checked" in run.reasons[0]
 
 
 def test_without_a_name_the_collective_is_asked_for() -> None:
     run = one(lines_of(version="2.13.4"))
     assert len(run.rows) == 3
     assert not run.complete
-    assert "say which one ran" in " ".join(run.reasons)
+    assert "pass `collective`" in " ".join(run.reasons)
 
 
 def test_missing_rank_line() -> None:
@@ -667,10 +658,10 @@ def test_thousand_nodes() -> None:
 
 
 def test_exit_codes() -> None:
-    assert "CUDA" in explain_rc(2)
-    assert "wrong data" in explain_rc(7)
-    assert "signal 9" in explain_rc(137)
-    assert "not an exit code" in explain_rc(99)
+    assert "CUDA" in explain_exit_status(2)
+    assert "wrong data" in explain_exit_status(7)
+    assert "signal 9" in explain_exit_status(137)
+    assert "not an exit code" in explain_exit_status(99)
 
 
 def test_sweep() -> None:
@@ -680,7 +671,7 @@ def test_sweep() -> None:
 
 
 def test_empty_output_has_a_reason() -> None:
-    assert read("") == Output(reasons=("no table was printed",))
+    assert read("") == NcclOutput(reasons=("no table was printed",))
 
 
 # --- a reduction that is left blank ---------------------------------------------------------------------------------

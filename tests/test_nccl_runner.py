@@ -25,9 +25,11 @@ from pytest_gpucluster.kit import nccl_log
 from pytest_gpucluster.kit import nccl_step as runners
 from pytest_gpucluster.kit import nccl_validation as beliefs
 from pytest_gpucluster.kit.nccl_config import NcclConfig
-from pytest_gpucluster.kit.nccl_step import Measured, Sweep
-from pytest_gpucluster.kit.nccl_tests import Half, Output, Row, Run
-from pytest_gpucluster.kit.payloads.collective import CONCLUDED, GIVEN_UP
+from pytest_gpucluster.kit.nccl_rows import Half, NcclRow
+from pytest_gpucluster.kit.nccl_step import NcclCommand, NcclMeasurement
+from pytest_gpucluster.kit.nccl_tests import NcclOutput, NcclRun
+from pytest_gpucluster.kit.payloads.collective import CONCLUDED
+from pytest_gpucluster.kit.payloads.rendezvous import GIVEN_UP
 from pytest_gpucluster.sandbox import processes
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 from pytest_gpucluster.suites.nccl import stages as proofs
@@ -366,9 +368,9 @@ def test_rounds_go_to_the_payload_in_one_step_and_without_it_pair_by_pair(steps:
 
 def test_a_command_that_cannot_be_read_is_a_mistake_of_the_cluster_file() -> None:
     with pytest.raises(ConfigError, match=r"nccl\.command 'all_reduce_perf -b 1Q'"):
-        Sweep.parse("all_reduce_perf -b 1Q")
+        NcclCommand.parse("all_reduce_perf -b 1Q")
     with pytest.raises(ConfigError, match="empty"):
-        Sweep.parse(" ")
+        NcclCommand.parse(" ")
 
 
 @pytest.mark.parametrize(
@@ -387,21 +389,21 @@ def test_a_command_that_cannot_be_read_is_a_mistake_of_the_cluster_file() -> Non
 def test_a_sweep_without_steps_is_refused(words: str, said: str) -> None:
     command = f"all_reduce_perf {words}"
     with pytest.raises(ConfigError) as caught:
-        Sweep.parse(command)
+        NcclCommand.parse(command)
     assert str(caught.value) == f"nccl.command {command!r}: {said}"
 
 
 def test_steps_of_a_sweep_at_their_bounds() -> None:
     for factor in (2, 9, 10, 9999):
-        assert Sweep.parse(f"x -b 8 -e 8 -f {factor}") == Sweep("x", 8, 8, factor)
+        assert NcclCommand.parse(f"x -b 8 -e 8 -f {factor}") == NcclCommand("x", 8, 8, factor)
 
 
 def test_the_sweep_starts_at_8_bytes_only_where_its_steps_meet_the_asked_begin() -> None:
-    assert Sweep.parse("x -b 1M -e 1G -f 2").with_latency("all_reduce").begin == 8
-    assert Sweep.parse("x -b 3M -e 1G -f 2").with_latency("all_reduce").begin == 3 << 20
-    assert Sweep.parse("x -b 4 -e 1G -f 2").with_latency("all_reduce").begin == 4
-    assert Sweep.parse("x -b 1M -e 1G -f 2").with_latency("all_gather").begin == 1 << 20
-    assert Sweep.parse("x -b 1M -e 1G").reaching([2**32]).end == 2**32
+    assert NcclCommand.parse("x -b 1M -e 1G -f 2").with_latency("all_reduce").begin == 8
+    assert NcclCommand.parse("x -b 3M -e 1G -f 2").with_latency("all_reduce").begin == 3 << 20
+    assert NcclCommand.parse("x -b 4 -e 1G -f 2").with_latency("all_reduce").begin == 4
+    assert NcclCommand.parse("x -b 1M -e 1G -f 2").with_latency("all_gather").begin == 1 << 20
+    assert NcclCommand.parse("x -b 1M -e 1G").reaching([2**32]).end == 2**32
 
 
 FOUR = ("gpu01", "gpu02", "gpu03", "gpu04")
@@ -439,8 +441,8 @@ def test_only_nodes_that_alone_keep_a_step_from_ending_are_given_up(
     monkeypatch.setattr(runners, "run_step", hang)
     made = runner(payload=("sim-collective",))
     found = made.rounds(FOUR, [[FOUR[:2], FOUR[2:]]])
-    assert made.fallen.keys() == fallen
-    assert all("33 s" in why for why in made.fallen.values())
+    assert made.lost_nodes.keys() == fallen
+    assert all("33 s" in why for why in made.lost_nodes.values())
     assert [it.problem.startswith("gpu03 is lost") for it in found] == [False, bool(fallen)]
 
 
@@ -476,13 +478,13 @@ def on_slurm(
 
 
 def test_a_node_whose_slurmd_dies_costs_itself_and_no_other(sandbox: Sandbox) -> None:
-    ground, nodes = sandbox._ground(), ("gpu01", "gpu02", "gpu03", "gpu04")
+    ground, nodes = sandbox._fault_context(), ("gpu01", "gpu02", "gpu03", "gpu04")
 
     def die_and_measure(made: Nccl) -> tuple[list[Measurement], dict[str, str]]:
         daemon = ground.daemons.find("slurmd-gpu03")
         assert daemon is not None
         processes.stop([daemon], patience=5.0)
-        return made.rounds(nodes, [[nodes[:2], nodes[2:]]]), made.fallen
+        return made.rounds(nodes, [[nodes[:2], nodes[2:]]]), made.lost_nodes
 
     try:
         found, fallen = on_slurm(
@@ -569,8 +571,8 @@ def test_our_payload_runs_through_the_runner_on_cpus(sandbox: Sandbox, tmp_path:
     assert rounds[0].busbw
 
 
-def measured(*tasks: TaskResult, problem: str = "") -> Measured:
-    return Measured(Output(()), nccl_log.Log(), {}, "srun", 1.0, problem=problem, tasks=tasks)
+def measured(*tasks: TaskResult, problem: str = "") -> NcclMeasurement:
+    return NcclMeasurement(NcclOutput(()), nccl_log.NcclLog(), {}, "srun", 1.0, problem=problem, tasks=tasks)
 
 
 def failing(*findings: tuple[str, str]) -> Verdict:
@@ -623,7 +625,7 @@ def proof_of(monkeypatch: pytest.MonkeyPatch, *tasks: TaskResult) -> proofs.Nccl
     """A proof of two nodes of one GPU whose first stage gave these tasks."""
     made = runner(runner="payload", gpus=1)
     log = "".join(f"{task.rank}: {line}\n" for task in tasks for line in task.stderr.splitlines())
-    step = Measured(Output(()), nccl_log.read(log), {}, "srun", 1.0, tasks=tasks)
+    step = NcclMeasurement(NcclOutput(()), nccl_log.read(log), {}, "srun", 1.0, tasks=tasks)
     monkeypatch.setattr(made, "alone", lambda *_: step)
     monkeypatch.setattr(made, "survey", lambda _: occupied())
     outliers: Any = None
@@ -712,14 +714,16 @@ def slow_alone(
                                 conditions={"NCCL_NVLS_ENABLE": "0"}),)  # fmt: skip
     monkeypatch.setitem(proof.__dict__, "env", {"NCCL_NVLS_ENABLE": "0"})
     runs = {
-        node: Run(
+        node: NcclRun(
             collective="all_reduce",
             world=2,
-            rows=(Row(2**30, 1, "float", "sum", -1, Half(1, 1, value, 0), None),),
+            rows=(NcclRow(2**30, 1, "float", "sum", -1, Half(1, 1, value, 0), None),),
         )
         for node, value in busbw.items()
     }
-    stage = proofs.Stage(Measured(Output(()), nccl_log.read(""), {}, "srun", 1.0, tasks=said), {}, runs)
+    stage = proofs.Stage(
+        NcclMeasurement(NcclOutput(()), nccl_log.read(""), {}, "srun", 1.0, tasks=said), {}, runs
+    )
     monkeypatch.setitem(proof.__dict__, "alone", stage)
     return proof
 

@@ -19,7 +19,7 @@ from pytest_gpucluster.config.models import FabricProfile, GpuProfile, NcclThres
 from pytest_gpucluster.core.check import Metric, Outcome
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.outliers import outliers
-from pytest_gpucluster.kit.nccl_tests import Run, read
+from pytest_gpucluster.kit.nccl_tests import NcclRun, read
 from pytest_gpucluster.suites.nccl.bandwidth import (
     Ceiling,
     NoThresholdError,
@@ -48,7 +48,7 @@ H200 = (
 )
 
 
-def run_8() -> Run:
+def run_8() -> NcclRun:
     (run,) = read((DATA / "nccl-allreduce-g8.txt").read_text()).runs
     return run
 

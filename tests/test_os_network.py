@@ -387,8 +387,8 @@ def test_a_dead_systemd_needs_others_that_answer() -> None:
             Action.DRAIN,
         ),
         ("its slurmd starts no task (Connection refused): systemctl status slurmd", "slurmd", Action.DRAIN),
-        ("its agent's task ended: Killed: look at slurmd's log there", "killed", Action.MONITOR),
-        ("silent for 15 s: hung or unreachable; look at its console and slurmd", "hangs", Action.REBOOT),
+        ("its agent's task ended: Killed: see slurmd's log there", "killed", Action.MONITOR),
+        ("silent for 15 s: hung or unreachable; see its console and slurmd", "hangs", Action.REBOOT),
     ],
 )
 def test_a_node_that_does_not_respond_is_told_why_and_what_to_do(

@@ -351,7 +351,7 @@ def test_a_kernel_log_for_root_alone_says_how_to_read_it() -> None:
     ],
 )
 def test_a_sudo_that_is_not_ours_is_named(said: str) -> None:
-    with pytest.raises(NotAvailable, match=r"sudo: true, which needs NOPASSWD"):
+    with pytest.raises(NotAvailable, match=r"sudo: true in the cluster file needs NOPASSWD"):
         kernel_log.KERNEL_LOG.parse(Answer("x", 1, b"", said.encode()))
 
 
@@ -410,7 +410,7 @@ def test_what_others_left_under_our_name_is_refused_in_one_line(
         ("link", "events.jsonl: is a symbolic link: --report-dir=DIR names another folder"),
         ("folder", "the folder belongs to another user (1): --report-dir=DIR names another folder"),
         ("group", "the folder belongs to another user (1): --report-dir=DIR names another folder"),
-        ("everybody", "everybody may replace files in this folder (mode 0777): --report-dir=DIR names"),
+        ("everybody", "all users may replace files in this folder (mode 0777): --report-dir=DIR names"),
         ("way", "reports is a link of another user (1): --report-dir=DIR names another folder"),
         ("junit", "junit.xml: Operation not permitted: --junitxml=FILE names another"),
         (
@@ -567,7 +567,7 @@ def test_a_second_job_that_a_limit_never_lets_begin_is_not_waited_for(
     finally:
         account(site, "modify", "user", ALICE, "set", "MaxJobs=-1")
     assert run.rc in (1, 4)
-    assert "test them one after another, by --nodes" in run.out + run.err
+    assert "test them one after another, with --nodes" in run.out + run.err
 
 
 def test_an_account_that_is_lacking_is_said_with_the_key(site: Sandbox, homes: Mapping[str, Path]) -> None:

@@ -155,7 +155,7 @@ def test_a_folder_where_everybody_may_exchange_files_is_refused(
     (tmp_path / "a").mkdir()
     (tmp_path / "a").chmod(rights)
     if refused:
-        said = f"everybody may replace files in this folder (mode {rights:04o})"
+        said = f"all users may replace files in this folder (mode {rights:04o})"
         assert why_not(tmp_path / "a") == (errno.EPERM, said)
     else:
         Folder(tmp_path / "a").close()

@@ -16,7 +16,7 @@ from framework_helpers import imported
 from plugin_helpers import free_port
 
 from pytest_gpucluster.kit.payload_step import sent
-from pytest_gpucluster.kit.payloads import collective
+from pytest_gpucluster.kit.payloads import collective, collective_data, rendezvous
 from pytest_gpucluster.suites.nccl.localization import Measurement
 
 ROOT = Path(__file__).parents[1]
@@ -98,7 +98,7 @@ def launch(
             process.wait()
 
 
-ALL = ",".join(collective.COLLECTIVES)
+ALL = ",".join(collective_data.COLLECTIVES)
 
 
 # -- pure -------------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def test_the_payload_is_python_3_6_and_stands_alone() -> None:
     ],
 )
 def test_bus_bandwidth_is_that_of_nccl_tests(name: str, factor: float) -> None:
-    assert collective.busbw_factor(name, 8) == factor
+    assert collective_data.busbw_factor(name, 8) == factor
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests(name: str, factor: float) -> None:
     ],
 )
 def test_counts_are_those_of_nccl_tests(name: str, nbytes: int, count: int, total: int) -> None:
-    shape = collective.Shape(name, nbytes, 4, 8)
+    shape = collective_data.BufferSizes(name, nbytes, 4, 8)
     assert (shape.count, shape.nbytes) == (count, total)
 
 
@@ -153,20 +153,20 @@ def test_the_useful_line_of_a_duplicate_gpu_is_told() -> None:
     )
     text, code = collective.reason_of(RuntimeError(recorded))
     assert text.startswith("duplicate GPU: Duplicate GPU detected : rank 2 and rank 0 both on CUDA device 60")
-    assert code == collective.EXIT_NCCL
+    assert code == rendezvous.EXIT_NCCL
 
 
 def test_the_first_useful_line_of_another_nccl_error_is_told() -> None:
     error = RuntimeError(
         "NCCL error in: x.cpp:93\nncclSystemError: System call failed.\nLast error:\nsocket refused"
     )
-    assert collective.reason_of(error) == ("NCCL error: socket refused", collective.EXIT_NCCL)
+    assert collective.reason_of(error) == ("NCCL error: socket refused", rendezvous.EXIT_NCCL)
 
 
 def test_ports_differ_by_job_and_step_and_are_not_ephemeral() -> None:
     def port(job: int, step: int) -> int:
         ids = {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)}
-        return collective.RankPlace(
+        return rendezvous.RankContext(
             {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "MASTER_ADDR": "x", **ids}
         ).port
 
@@ -176,7 +176,7 @@ def test_ports_differ_by_job_and_step_and_are_not_ephemeral() -> None:
 
 
 def test_nccls_log_stays_out_of_the_results() -> None:
-    place = collective.RankPlace(
+    place = rendezvous.RankContext(
         {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURMD_NODENAME": "gpu07", "MASTER_ADDR": "x"}
     )
     env = {"NCCL_DEBUG": "INFO"}
@@ -208,33 +208,33 @@ def test_every_collective_and_type_is_right_on_three_ranks(python: Path) -> None
 
 def test_one_wrong_element_is_counted_in_every_collective(python: Path) -> None:
     patch = """
-right = collective.Job.call
+right = collective.Collective.call
 def spoilt(self, in_place):
     run = right(self, in_place)
     def call():
         run()
         if self.rank == 1: self.buffers(in_place)[1][-1] += 1
     return call
-collective.Job.call = spoilt
+collective.Collective.call = spoilt
 """
     result = launch(python, 2, "sweep", "-c", ALL, "-b", "4K", "-e", "4K", "-w", "0", "-n", "1", patch=patch)
-    assert result.codes == [collective.EXIT_WRONG] * 2, result.stderr
+    assert result.codes == [rendezvous.EXIT_WRONG] * 2, result.stderr
     assert [(row[8], row[12]) for row in result.rows] == [("1", "1")] * 6
     assert result.stdout.count("# Out of bounds values : 2 FAILED") == 6
 
 
 def test_a_collective_that_moves_nothing_is_wrong(python: Path) -> None:
-    patch = "collective.Job.call = lambda self, in_place: lambda: None"
+    patch = "collective.Collective.call = lambda self, in_place: lambda: None"
     result = launch(python, 2, "sweep", "-c", ALL, "-b", "4K", "-e", "4K", "-w", "0", "-n", "1", patch=patch)
-    assert result.codes == [collective.EXIT_WRONG] * 2, result.stderr
+    assert result.codes == [rendezvous.EXIT_WRONG] * 2, result.stderr
     assert len(result.rows) == 6
     assert all(int(row[8]) > 400 for row in result.rows)
 
 
 def test_a_sweep_that_hangs_names_the_size(python: Path) -> None:
-    patch = "import time\ncollective.Job.measure = lambda *args: time.sleep(600)"
+    patch = "import time\ncollective.Collective.measure = lambda *args: time.sleep(600)"
     result = launch(python, 2, "sweep", "-b", "4K", "-e", "4K", "--deadline", "2", patch=patch)
-    assert result.codes == [collective.EXIT_DEADLINE] * 2
+    assert result.codes == [rendezvous.EXIT_DEADLINE] * 2
     assert "gpu01: Test timeout (2s) all_reduce at 4096 bytes" in result.stdout
 
 
@@ -242,49 +242,49 @@ def test_a_rank_that_fails_ends_the_sweep_for_all(python: Path) -> None:
     """Nobody waits for it until the deadline, and what it says is not drowned."""
     patch = """
 collective.BEAT = 0.1
-measure = collective.Job.measure
+measure = collective.Collective.measure
 def fail(self, *args):
     if self.rank == 1: raise RuntimeError("CUDA out of memory. Process 42 has 9 GiB. Of the allocated memory much")
     return measure(self, *args)
-collective.Job.measure = fail
+collective.Collective.measure = fail
 """
     result = launch(python, 3, "sweep", "-b", "4K", "-e", "4K", patch=patch)
-    assert result.codes == [collective.EXIT_FAILED] * 3, result.stderr
+    assert result.codes == [rendezvous.EXIT_FAILED] * 3, result.stderr
     said = [line for line in result.stderr.splitlines() if line.startswith("collective:")]
     assert "collective: rank 1 on gpu02: RuntimeError: CUDA out of memory. Process 42 has 9 GiB." in said
-    assert result.stdout.count(collective.GIVEN_UP) == 1
+    assert result.stdout.count(rendezvous.GIVEN_UP) == 1
 
 
 STOPPED = """
 import os, signal
 collective.BEAT, collective.SILENT = 0.5, %s
-measure, leave = collective.Job.measure, collective.exit_now
+measure, leave = collective.Collective.measure, collective.exit_now
 def stop(self, *args):
     if self.rank == %d: os.kill(os.getpid(), signal.SIGSTOP)
     return measure(self, *args)
-collective.Job.measure = stop
+collective.Collective.measure = stop
 class HeartbeatMonitor(collective.HeartbeatMonitor):
-    def accuse(self, rank, what):
+    def report(self, rank, what):
         pid = self.about[rank]["pid"]
         collective.exit_now = lambda code: (os.kill(pid, signal.SIGKILL), leave(code))  # the test waits for its end
-        super().accuse(rank, what)
+        super().report(rank, what)
 collective.HeartbeatMonitor = HeartbeatMonitor
 """
 
 
 # a deadline may be shorter than a silence; and with rank 0 the store falls silent
 @pytest.mark.parametrize(
-    ("stopped", "accuser", "silent", "words"),
+    ("stopped", "reporter", "silent", "words"),
     [(1, 0, "4.0", "for 4 s"), (1, 0, "600.0", "when the deadline"), (0, 1, "4.0", "when the deadline")],
 )
-def test_a_stopped_rank_is_named(python: Path, stopped: int, accuser: int, silent: str, words: str) -> None:
+def test_a_stopped_rank_is_named(python: Path, stopped: int, reporter: int, silent: str, words: str) -> None:
     args = ("sweep", "-b", "4K", "-e", "4K", "--deadline", "60" if words == "for 4 s" else "12")
     result = launch(python, 3, *args, patch=STOPPED % (silent, stopped))
     assert result.codes[stopped] == -9
-    assert result.codes[accuser] == collective.EXIT_DEADLINE, result.stderr
-    accused = f"collective: rank {stopped} on gpu0{stopped + 1}: no sign of life {words}"
-    assert result.stderr.count(accused) == 1
-    assert result.stdout.count(collective.GIVEN_UP) == 1
+    assert result.codes[reporter] == rendezvous.EXIT_DEADLINE, result.stderr
+    named = f"collective: rank {stopped} on gpu0{stopped + 1}: no sign of life {words}"
+    assert result.stderr.count(named) == 1
+    assert result.stdout.count(rendezvous.GIVEN_UP) == 1
 
 
 def test_a_rank_without_a_gpu_keeps_nobody_waiting(python: Path) -> None:
@@ -298,8 +298,8 @@ collective.device_of = lacking
 """
     for rank in (0, 1):
         result = launch(python, 2, "sweep", "-b", "4K", "-e", "4K", patch=patch.replace("{rank}", str(rank)))
-        assert result.codes[rank] == collective.EXIT_NO_GPU
-        assert result.codes[1 - rank] == collective.EXIT_RENDEZVOUS, result.stderr
+        assert result.codes[rank] == rendezvous.EXIT_NO_GPU
+        assert result.codes[1 - rank] == rendezvous.EXIT_RENDEZVOUS, result.stderr
         assert f"ranks {rank} never came to the rendezvous" in result.stderr
 
 
@@ -346,7 +346,7 @@ collective.Rounds.measure = hang
     result = launch(python, 4, *ROUNDS, "--deadline", "4", patch=patch)
     lines = told(result)
     # rank 0, which keeps the rendezvous, is of the hung group: the others must get through nevertheless
-    assert result.codes == [collective.EXIT_DEADLINE, collective.EXIT_DEADLINE, 0, 0], result.stderr
+    assert result.codes == [rendezvous.EXIT_DEADLINE, rendezvous.EXIT_DEADLINE, 0, 0], result.stderr
     assert lines[1, "gpu01 gpu02"]["problem"] == "hung for 4 s"
     assert lines[1, "gpu03 gpu04"]["busbw"] > 0
     assert lines[2, "gpu02 gpu03"]["skipped"]
@@ -398,11 +398,11 @@ collective.Rounds.take_part = lambda self, *args: os._exit(9)
 
 
 def test_wrong_data_is_told_with_the_group(python: Path) -> None:
-    patch = "collective.Job.wrong = lambda self, in_place, seed: 3 if self.rank == 1 else 0"
+    patch = "collective.Collective.wrong = lambda self, in_place, seed: 3 if self.rank == 1 else 0"
     result = launch(
         python, 2, "rounds", "-s", "4K", "-n", "1", "--schedule", '[[["gpu01", "gpu02"]]]', patch=patch
     )
-    assert result.codes == [collective.EXIT_WRONG] * 2, result.stderr
+    assert result.codes == [rendezvous.EXIT_WRONG] * 2, result.stderr
     assert Measurement.from_dict(result.lines[0]).problem == "wrong data: 3 elements"
 
 
@@ -433,14 +433,14 @@ def refused(python: Path, *args: str, **env: str) -> tuple[int, str]:
 
 def test_without_slurm_it_says_how_to_start_it(python: Path) -> None:
     code, text = refused(python, "sweep")
-    assert code == collective.EXIT_USAGE
+    assert code == rendezvous.EXIT_USAGE
     assert "SLURM_PROCID" in text
     assert "srun" in text
 
 
 def test_without_a_gpu_it_says_so(python: Path) -> None:
     code, text = refused(python, "sweep", SLURM_PROCID="0", SLURM_NTASKS="1", SLURMD_NODENAME="gpu05")
-    assert code == collective.EXIT_NO_GPU
+    assert code == rendezvous.EXIT_NO_GPU
     assert "rank 0 on gpu05: torch finds no CUDA device" in text
 
 
@@ -448,7 +448,7 @@ def test_an_unreachable_rendezvous_is_named(python: Path) -> None:
     port = str(free_port())
     args = ("sweep", "--device", "cpu", "--rendezvous", "2", "--address", "127.0.0.1", "--port", port)
     code, text = refused(python, *args, SLURM_PROCID="1", SLURM_NTASKS="2")
-    assert code == collective.EXIT_RENDEZVOUS
+    assert code == rendezvous.EXIT_RENDEZVOUS
     assert f"rendezvous unreachable: 127.0.0.1 port {port}" in text
 
 
@@ -456,13 +456,13 @@ def test_an_unreachable_rendezvous_is_named(python: Path) -> None:
 def test_a_bad_schedule_is_refused(python: Path, schedule: str) -> None:
     args = ("rounds", "--device", "cpu", "--schedule", schedule)
     code, text = refused(python, *args, SLURM_PROCID="0", SLURM_NTASKS="1")
-    assert code == collective.EXIT_USAGE
+    assert code == rendezvous.EXIT_USAGE
     assert "schedule" in text
 
 
 def test_an_endless_sweep_is_refused(python: Path) -> None:
     code, text = refused(python, "sweep", "-f", "1", SLURM_PROCID="0", SLURM_NTASKS="1")
-    assert code == collective.EXIT_USAGE
+    assert code == rendezvous.EXIT_USAGE
     assert "never ends" in text
 
 
@@ -472,8 +472,8 @@ class Slow:
     def __init__(self, seconds: float) -> None:
         self.seconds, self.runs, self.timed = seconds, 0, [0]
 
-    def job(self) -> collective.Job:
-        job: Any = object.__new__(collective.Job)
+    def job(self) -> collective_data.Collective:
+        job: Any = object.__new__(collective_data.Collective)
         job.source = job.target = types.SimpleNamespace(zero_=lambda: None)
         job.device = types.SimpleNamespace(synchronize=lambda: None, time=self.time)
         job.size, job.call, job.total = 2, lambda _: self.run, lambda value: 2 * value

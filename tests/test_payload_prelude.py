@@ -29,6 +29,7 @@ PAYLOADS = [
     and path != PRELUDE
     and path.name != "__init__.py"
 ]
+PARTS = (PRELUDE, PRELUDE.with_name("collective_data.py"), PRELUDE.with_name("rendezvous.py"))
 MAX_ARG_STRLEN = 128 << 10  # bytes of one argument, Linux
 
 
@@ -57,16 +58,26 @@ def test_prelude_is_python_3_6_and_needs_the_standard_library_alone() -> None:
 @pytest.mark.parametrize("path", PAYLOADS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_sent_payload_stands_alone(path: Path) -> None:
     assert "pytest_gpucluster" not in imported(path)
-    assert "prelude.py" in sent(path)
+    assert "prelude.py" in sent(path) or path in PARTS
     assert len(sent(path).splitlines()) == len(path.read_text().splitlines())
     assert len(sent(path)) < MAX_ARG_STRLEN
 
 
 @pytest.mark.parametrize("path", PAYLOADS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_payload_defines_no_name_of_the_prelude_again(path: Path) -> None:
-    shared = ast.parse(PRELUDE.read_text())
-    modules = {alias.name for node in shared.body if isinstance(node, ast.Import) for alias in node.names}
-    assert not defined(ast.parse(path.read_text())) & (defined(shared) | modules)
+def test_payload_defines_no_name_of_its_parts_again(path: Path) -> None:
+    for part in PARTS:
+        shared = ast.parse(part.read_text())
+        modules = {alias.name for node in shared.body if isinstance(node, ast.Import) for alias in node.names}
+        if part != path and f"{part.name}" in sent(path):
+            assert not defined(ast.parse(path.read_text())) & (defined(shared) | modules)
+
+
+def test_each_part_of_a_payload_is_sent_once() -> None:
+    text = sent(payload_step.COLLECTIVE)
+    assert [
+        text.count(f'"{part.name}\\", \\"exec') + text.count(f'"{part.name}", "exec') for part in PARTS
+    ] == [1, 1, 1]
+    assert "pytest_gpucluster.kit.payloads" not in text
 
 
 def test_packed_payloads_of_the_burnin_fit_into_one_argument() -> None:

@@ -202,8 +202,8 @@ def test_min_nodes_is_said_beside_failures_and_holds_for_a_selection(
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("0", "--min-nodes is to be a number from 1 on, or percent like 90%, not '0'"),
-        ("110%", "--min-nodes is to be a number from 1 on, or percent like 90%, not '110%'"),
+        ("0", "--min-nodes must be a number from 1, or a percentage like 90%, not '0'"),
+        ("110%", "--min-nodes must be a number from 1, or a percentage like 90%, not '110%'"),
         ("5", "--min-nodes=5: only 4 nodes are under test: gpu[01-04]"),
     ],
 )
@@ -390,7 +390,7 @@ def test_a_channel_that_was_killed_accuses_no_node_of_not_answering(sandbox: San
 
 def test_a_slurmd_that_died_unnoticed_costs_its_own_node_alone(sandbox: Sandbox, tmp_path: Path) -> None:
     """Slurm still takes the node for idle: srun then ends the agents of all nodes."""
-    daemon = sandbox._ground().daemons.find("slurmd-gpu03")
+    daemon = sandbox._fault_context().daemons.find("slurmd-gpu03")
     assert daemon is not None
     daemon.send(signal.SIGKILL)
     files = {"test_tiny.py": TINY, "test_os.py": OS_SUITE.read_text()}
@@ -474,5 +474,5 @@ def test_a_node_with_a_reservation_to_come_is_left_out_and_the_reservation_named
         for name in ("soon", "later"):
             slurm(sandbox, "scontrol", "delete", f"ReservationName={name}")
     _only_gpu03_is_left_out(run, "reservation soon begins ")
-    assert "before a job of 30 min would end: less --time, or --reservation=soon" in run.out
+    assert "before a job of 30 min would end: use a shorter --time, or --reservation=soon" in run.out
     assert left_in_queue(sandbox) == []

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit import kernel_log, nvidia_smi
+from pytest_gpucluster.kit import kernel_log, nvidia_csv, nvidia_smi
 
 DATA = Path(__file__).parent / "data" / "h200x8"
 
@@ -73,7 +73,7 @@ def test_the_survey_of_the_recorded_host_in_a_real_shell(tmp_path: Path) -> None
     last = gpus.devices[7]
     assert (last.bus, last.memory, last.throttle) == ("0000:00:0d.0", 143771 * 2**20, 1)
     assert last.ecc_aggregate_uncorrected == 1
-    assert last.unread["recovery_action"] == nvidia_smi.NOT_REPORTED  # dropped, and the query asked again
+    assert last.unread["recovery_action"] == nvidia_csv.NOT_REPORTED  # dropped, and the query asked again
     assert last.unread["retired_pending"] == "[N/A]"
     assert str(last) == "GPU 7 (GPU-c255404e-4fb4-4003-4d66-08697a8d41be, 0000:00:0d.0)"
     assert nvidia_smi.parse_rows(answer)[last.uuid or ""].correctable == 1
@@ -125,7 +125,7 @@ def test_an_nvidia_smi_that_hangs_costs_its_own_section_and_the_later_ones(
     assert nvidia_smi.parse_gpus(answer).cut_off == "nvlink"
     with pytest.raises(NotAvailable, match="exit 124"):
         nvidia_smi.parse_nvlink(answer)
-    with pytest.raises(NotAvailable, match="not asked"):
+    with pytest.raises(NotAvailable, match="not queried"):
         nvidia_smi.parse_topology(answer)
 
 
@@ -298,7 +298,7 @@ def test_rubbish_in_a_section_gives_no_number(name: str, junk: str) -> None:
         ("[Function Not Found]", True),
         ("Unknown", True),
         ("[Requested functionality has been deprecated]", True),
-        (nvidia_smi.NOT_REPORTED, True),
+        (nvidia_csv.NOT_REPORTED, True),
         ("[Unknown Error]", False),
         ("ERR!", False),
         ("[GPU is lost]", False),
@@ -309,7 +309,7 @@ def test_rubbish_in_a_section_gives_no_number(name: str, junk: str) -> None:
     ],
 )
 def test_no_such_thing_and_an_error_are_told_apart(text: str, *, lacks: bool) -> None:
-    assert nvidia_smi.lacking(text) is lacks
+    assert nvidia_csv.is_unsupported(text) is lacks
     assert nvidia_smi.Gpu(unread={"ecc": text}).lacks("ecc") is lacks
 
 
@@ -527,7 +527,7 @@ def test_a_wrapped_log_says_from_when_it_reaches_back(tmp_path: Path) -> None:
 def test_a_message_or_rubbish_is_no_kernel_log(first: str) -> None:
     lines = 2 if first.startswith("Hint") else 400
     text = f"source journalctl\nfrom\t{first}\nend\t{lines}\t0\t0\t0\t\n"
-    with pytest.raises(NotAvailable, match="no kernel log"):
+    with pytest.raises(NotAvailable, match="not a kernel log"):
         kernel_log.parse(Answer("gpu01", 0, text.encode()))
 
 

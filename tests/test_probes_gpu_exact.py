@@ -9,7 +9,7 @@ import pytest
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit import fabric_manager, nvidia_smi
+from pytest_gpucluster.kit import fabric_manager, nvidia_csv, nvidia_smi
 from pytest_gpucluster.kit.fabric_manager import FabricManager
 from pytest_gpucluster.suites.fabric import facts as infiniband
 
@@ -106,7 +106,7 @@ def test_a_gpu_of_which_nothing_is_known() -> None:
     assert [getattr(gpu, name) for name in COLUMNS] == [None] * len(COLUMNS)
     assert (str(gpu), gpu.lost, gpu.lacks("memory")) == ("GPU ? (no UUID, no bus id)", "", False)
     (bare,) = nvidia_smi.parse_gpus(survey(gpus="index\n0"))
-    assert bare.unread == dict.fromkeys(COLUMNS.keys() - {"index"}, nvidia_smi.NOT_REPORTED)
+    assert bare.unread == dict.fromkeys(COLUMNS.keys() - {"index"}, nvidia_csv.NOT_REPORTED)
     assert bare.lacks("memory")
     assert str(nvidia_smi.Gpu(0)) == "GPU 0 (no UUID, no bus id)"
 
@@ -294,7 +294,7 @@ def test_a_section_that_failed_says_what_nvidia_smi_said(parse: Any, name: str, 
     assert said(survey(2, **{name: ""})) == f"{what}: no message (exit 2)"
     assert said(survey(0, **{name: "No devices were found"})) == f"{what}: No devices were found"
     skipped = Answer("gpu01", 0, f"@@ {name} -\n\n".encode())
-    assert said(skipped) == f"{what}: not asked, since nvidia-smi had failed before (see gpu.driver)"
+    assert said(skipped) == f"{what}: not queried, since nvidia-smi failed before (see gpu.driver)"
 
 
 @pytest.mark.parametrize(("parse", "name", "what"), [SECTIONS[0], SECTIONS[1], SECTIONS[4], SECTIONS[5]])
@@ -310,8 +310,8 @@ def test_rows_and_processes() -> None:
     header = ", ".join(("gpu_uuid", *(f"remapped_rows.{name}" for name in names)))
     rows = nvidia_smi.parse_rows(survey(rows=f"{header}\nGPU-1, 1, 2, Yes, No\nGPU-2, [N/A], 0, x, No"))
     assert rows == {
-        "GPU-1": nvidia_smi.Remapped(1, 2, pending=True, failure=False),
-        "GPU-2": nvidia_smi.Remapped(
+        "GPU-1": nvidia_smi.RowRemapping(1, 2, pending=True, failure=False),
+        "GPU-2": nvidia_smi.RowRemapping(
             None,
             0,
             None,
@@ -323,10 +323,10 @@ def test_rows_and_processes() -> None:
     header = "pid, gpu_uuid, used_gpu_memory [MiB], process_name"
     apps = nvidia_smi.parse_apps(survey(apps=f"{header}\n7, GPU-1, 3 MiB, a, b\n[N/A], GPU-2, [N/A], c"))
     assert apps == (
-        nvidia_smi.App(7, "GPU-1", 3 * MIB, "a, b"),
-        nvidia_smi.App(None, "GPU-2", None, "c"),
+        nvidia_smi.GpuProcess(7, "GPU-1", 3 * MIB, "a, b"),
+        nvidia_smi.GpuProcess(None, "GPU-2", None, "c"),
     )
-    assert nvidia_smi.parse_apps(survey(apps="pid\n7")) == (nvidia_smi.App(7, "", None, "unnamed"),)
+    assert nvidia_smi.parse_apps(survey(apps="pid\n7")) == (nvidia_smi.GpuProcess(7, "", None, "unnamed"),)
     assert nvidia_smi.parse_apps(survey(apps=header)) == ()
 
 
@@ -629,9 +629,9 @@ def test_what_only_looks_like_a_part_of_the_survey() -> None:
     cut = Answer("gpu01", 0, b"@@ gpus 0\nindex\n0\n@@ rows x\n@@ hung 124\n")
     parts = nvidia_smi.sections(cut)
     assert list(parts) == ["gpus", "apps", "header", "nvlink", "errors", "topology", "p2p", "rows"]
-    assert parts["rows"] == nvidia_smi.Section(124, "")
+    assert parts["rows"] == nvidia_smi.SurveySection(124, "")
     assert {parts[name] for name in ("apps", "header", "nvlink", "errors", "topology", "p2p")} == {
-        nvidia_smi.Section(None, "")
+        nvidia_smi.SurveySection(None, "")
     }
     assert nvidia_smi.parse_gpus(cut).cut_off == "rows"
     gpu = "GPU 0: NVIDIA H200 (UUID: GPU-1)"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpucluster.kit import nccl_tests
-from pytest_gpucluster.kit.mpi_errors import Failure
-from pytest_gpucluster.kit.nccl_tests import Half, RankLine, Row, read, read_tasks, sweep
+from pytest_gpucluster.kit import nccl_failures, nccl_rows, nccl_tests
+from pytest_gpucluster.kit.mpi_errors import LaunchFailure
+from pytest_gpucluster.kit.nccl_rows import Half, NcclRow
+from pytest_gpucluster.kit.nccl_tests import RankLine, read, read_tasks, sweep
 
 HEAD = (
     "# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809\n"
@@ -45,8 +46,8 @@ def test_a_whole_table() -> None:
         RankLine(1, 0, 2836, "vm", 1, "0000:00:07", "NVIDIA H200"),
     )
     assert run.rows == (
-        Row(1024, 256, "float", "sum", -1, Half(10.24, 0.1, 0.1, 0), Half(20.48, 0.05, 0.05, 0)),
-        Row(2048, 512, "float", "sum", -1, Half(10.24, 0.2, 0.2, 0), Half(20.48, 0.1, 0.1, None)),
+        NcclRow(1024, 256, "float", "sum", -1, Half(10.24, 0.1, 0.1, 0), Half(20.48, 0.05, 0.05, 0)),
+        NcclRow(2048, 512, "float", "sum", -1, Half(10.24, 0.2, 0.2, 0), Half(20.48, 0.1, 0.1, None)),
     )
     (bare,) = read(WHOLE.replace(" nccl-headers=22809 nccl-library=22809", "")).runs
     assert (bare.version, bare.nccl_version) == ("2.19.6", "")
@@ -57,15 +58,15 @@ def test_a_whole_table() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (ONE, ONE.replace("1024 ", "1025 ", 1), "256 elements of float do not make 1025 B on 2 ranks"),
-        (ONE, ONE.replace("float", "real"), "'real' is no data type"),
-        (ONE, ONE.replace("256", "0256"), "'0256' is no whole number"),
-        (ONE, ONE.replace("-1", "-2"), "'-2' is no root"),
+        (ONE, ONE.replace("1024 ", "1025 ", 1), "256 elements of type float are not 1025 B on 2 ranks"),
+        (ONE, ONE.replace("float", "real"), "'real' is not a data type"),
+        (ONE, ONE.replace("256", "0256"), "'0256' is not an integer"),
+        (ONE, ONE.replace("-1", "-2"), "'-2' is not a root rank"),
         (ONE, ONE.replace("10.24", "nan"), "time or bandwidth is nan"),
         (ONE, ONE.replace("10.24", "nan").replace("0.10 0.10", "nan nan"), "time or bandwidth is nan"),
-        (ONE, ONE.replace("0.05 0\n", "0.05 x\n"), "'x' is no number of wrong elements"),
-        (ONE, ONE.replace("10.24", "1,0"), "'1,0' is no number"),
-        (ONE, ONE.replace("10.24", "010.24"), "'010.24' is no number"),
+        (ONE, ONE.replace("0.05 0\n", "0.05 x\n"), "'x' is not a number of wrong elements"),
+        (ONE, ONE.replace("10.24", "1,0"), "'1,0' is not a number"),
+        (ONE, ONE.replace("10.24", "010.24"), "'010.24' is not a number"),
         (ONE, ONE.strip() + " 7\n", "14 fields instead of 13"),
         (
             ONE, ONE.replace("10.24", "99.99"),
@@ -81,7 +82,7 @@ def test_a_row_that_is_refused_says_why(old: str, new: str, said: str) -> None:
     shown = " ".join(new.split())
     shown = repr(shown if len(shown) <= 60 else f"{shown[:60]}...")
     assert reasons(WHOLE.replace(old, new)) == (
-        f"line 9: row refused: {said}: {shown}",
+        f"line 9: row rejected: {said}: {shown}",
         "1 rows for 2 sizes: rows are missing",
     )
 
@@ -108,26 +109,26 @@ def test_rounding_is_no_contradiction() -> None:
         (WHOLE.replace("# Avg bus bandwidth    : 0.1125\n", ""),
          ("no summary line 'Avg bus bandwidth', or it is nan",)),
         (WHOLE.replace("0.1125", "nan"), ("no summary line 'Avg bus bandwidth', or it is nan",)),
-        (WHOLE.replace("0.1125", "x"), ("Avg bus bandwidth 'x' is no number",)),
+        (WHOLE.replace("0.1125", "x"), ("Avg bus bandwidth 'x' is not a number",)),
         (WHOLE.replace("0.1125", "0.2"),
-         ("rows average 0.1125 GB/s, the summary says 0.2: rows are missing",)),
+         ("rows average 0.1125 GB/s, the summary prints 0.2: rows are missing",)),
         (WHOLE.replace(ONE, ""), ("1 rows for 2 sizes: rows are missing",)),
         (WHOLE.replace(ONE, "").replace(TWO, ""), ("table has no rows",)),
         (WHOLE.replace("# nThread", "# mThread"),
-         ("the sizes that were asked for are not known: header line missing",)),
+         ("the requested sizes are unknown: header line missing",)),
         (WHOLE.replace("Rank  1", "Rank  0"),
          ("rank 0 appears more than once: several tables without labels (run srun --label)",
-          "2 rows refused: no proven ranks", "table has no rows")),
+          "2 rows rejected: no valid Rank lines", "table has no rows")),
         (WHOLE.replace("Rank  1", "Rank  2"),
          ("Rank lines of 1 of 3 ranks are missing",
-          "line 9: row refused: 1024 B in 10.24 us with algbw 0.1 and busbw 0.1 GB/s do not agree on 3 ranks: "
+          "line 9: row rejected: 1024 B in 10.24 us with algbw 0.1 and busbw 0.1 GB/s do not agree on 3 ranks: "
           "'1024 256 float sum -1 10.24 0.10 0.10 0 20.48 0.05 0.05 0'",
-          "line 10: row refused: 2048 B in 10.24 us with algbw 0.2 and busbw 0.2 GB/s do not agree on 3 ranks: "
+          "line 10: row rejected: 2048 B in 10.24 us with algbw 0.2 and busbw 0.2 GB/s do not agree on 3 ranks: "
           "'2048 512 float sum -1 10.24 0.20 0.20 0 20.48 0.10 0.10 N/A'",
           "table has no rows")),
         (WHOLE.replace("all_reduce_perf", "odd_perf"),
          ("collective 'odd' is none of all_reduce, all_gather, reduce_scatter, alltoall, gather, scatter, broadcast, "
-          "reduce, sendrecv, hypercube: its bandwidth cannot be proved", "2 rows refused: no proven ranks",
+          "reduce, sendrecv, hypercube: its bandwidth cannot be checked", "2 rows rejected: no valid Rank lines",
           "table has no rows")),
         (WHOLE.replace(COLUMNS, COLUMNS + COLUMNS.replace("redop", "op")),
          ("line 9: the columns change within the table: '# size count type op root time algbw busbw #wrong time algbw...'",)),
@@ -136,7 +137,7 @@ def test_rounding_is_no_contradiction() -> None:
         (HEAD + ONE + COLUMNS + TWO + TAIL,
          (f"line 7: row before its column header: {ONE.strip()!r}", "1 rows for 2 sizes: rows are missing")),
         (WHOLE.replace(TWO, TWO + "# Reducing maxBytes to 1024 due to memory limitation\n"),
-         ("line 11: the largest size was cut, the GPU's memory holds no more: '# Reducing maxBytes to 1024 due to "
+         ("line 11: the largest sizes were left out: they exceed the GPU's memory: '# Reducing maxBytes to 1024 due to "
           "memory limitation'",)),
         (WHOLE.replace("Pid   2836 on         vm device  1", "Pid ... vm device 1"),
          ("line 6: Rank line not understood: '# Rank 1 Group 0 Pid ... vm device 1 [0000:00:07] NVIDIA H20...'",)),
@@ -152,9 +153,9 @@ def test_the_collective_may_be_asked_for() -> None:
     nameless = WHOLE.replace("# Collective test starting: all_reduce_perf\n", "")
     assert read(nameless, collective="all_reduce").runs[0].complete
     assert reasons(nameless) == (
-        "the output does not name its collective (before 2.16.7): say which one ran",
+        "the output does not name its collective (before 2.16.7): pass `collective`",
     )
-    assert reasons(WHOLE, collective="broadcast") == ("all_reduce ran, but broadcast was asked for",)
+    assert reasons(WHOLE, collective="broadcast") == ("all_reduce ran, but broadcast was requested",)
 
 
 def test_what_a_run_says_beside_its_tables() -> None:
@@ -170,34 +171,34 @@ def test_what_a_run_says_beside_its_tables() -> None:
     assert read(WHOLE + "  ").reasons == ()
     failed = read(WHOLE, rc=3)
     assert [(it.kind, it.host, it.hint) for it in failed.failures] == [
-        ("exit code", "", "the lines above it say why")
+        ("exit code", "", "see the lines before it")
     ]
     orphan = read("#  Rank  0 Group  0 Pid   2836 on  vm device  0 [0000:00:06] NVIDIA H200\n")
     assert orphan.reasons == ("line 1: Rank line without a table", "no table was printed")
 
 
 FAILURES = [
-    ("vm: Test NCCL failure common.cu:1 'unhandled'", Failure(
+    ("vm: Test NCCL failure common.cu:1 'unhandled'", LaunchFailure(
         "NCCL", "vm", "vm: Test NCCL failure common.cu:1 'unhandled'",
-        "the log above it says why; set NCCL_DEBUG=INFO and repeat")),
-    ("vm: Test CUDA failure common.cu:1 'out of memory'", Failure(
+        "see the log before it; set NCCL_DEBUG=INFO and repeat")),
+    ("vm: Test CUDA failure common.cu:1 'out of memory'", LaunchFailure(
         "CUDA", "vm", "vm: Test CUDA failure common.cu:1 'out of memory'",
-        "look for Xids in the kernel log of the host (dmesg | grep -i xid)")),
-    ("NCCL failure a.cu:1 'x'", Failure(
-        "NCCL", "", "NCCL failure a.cu:1 'x'", "the log above it says why; set NCCL_DEBUG=INFO and repeat")),
-    ("Cuda failure a.cu:1 'x'", Failure(
-        "CUDA", "", "Cuda failure a.cu:1 'x'", "look for Xids in the kernel log of the host (dmesg | grep -i xid)")),
-    ("vm: Test timeout (30s) out", Failure(
+        "search the kernel log of the host for Xids (dmesg | grep -i xid)")),
+    ("NCCL failure a.cu:1 'x'", LaunchFailure(
+        "NCCL", "", "NCCL failure a.cu:1 'x'", "see the log before it; set NCCL_DEBUG=INFO and repeat")),
+    ("Cuda failure a.cu:1 'x'", LaunchFailure(
+        "CUDA", "", "Cuda failure a.cu:1 'x'", "search the kernel log of the host for Xids (dmesg | grep -i xid)")),
+    ("vm: Test timeout (30s) out", LaunchFailure(
         "timeout", "vm", "vm: Test timeout (30s) out", "a rank hangs: test the nodes alone, then in pairs")),
-    (" .. vm pid 77: Test failure common.cu:9", Failure(
-        "relayed", "vm", ".. vm pid 77: Test failure common.cu:9", "the failure above it is the cause")),
-    ("Invalid number of GPUs: 8 requested but only 4 were found", Failure(
+    (" .. vm pid 77: Test failure common.cu:9", LaunchFailure(
+        "relayed", "vm", ".. vm pid 77: Test failure common.cu:9", "the failure before it is the cause")),
+    ("Invalid number of GPUs: 8 requested but only 4 were found", LaunchFailure(
         "too few GPUs", "", "Invalid number of GPUs: 8 requested but only 4 were found",
-        "ask for the GPUs in the step (--gpus-per-node), or start fewer processes or threads a node")),
-    ("invalid option -- x", Failure(
+        "request the GPUs for the step (--gpus-per-node), or start fewer processes or threads per node")),
+    ("invalid option -- x", LaunchFailure(
         "usage", "", "invalid option -- x",
-        "this version does not know the option or value; it prints the usage and exits 0")),
-    ("NCCL 2.7 or later is needed for alltoall", Failure(
+        "this version does not support the option or value; it prints the usage and exits 0")),
+    ("NCCL 2.7 or later is needed for alltoall", LaunchFailure(
         "NCCL", "", "NCCL 2.7 or later is needed for alltoall", "rebuild nccl-tests against the NCCL that is loaded")),
 ]  # fmt: skip
 
@@ -205,8 +206,8 @@ FAILURES = [
 @pytest.mark.parametrize("place", range(len(FAILURES)))
 def test_a_failure_of_nccl_tests(place: int) -> None:
     line, expected = FAILURES[place]
-    assert nccl_tests._failure(line) == expected
-    assert nccl_tests._failure("x" * 2100 + line) is None or place in {2, 3}
+    assert nccl_failures.read_failure(line) == expected
+    assert nccl_failures.read_failure("x" * 2100 + line) is None or place in {2, 3}
 
 
 @pytest.mark.parametrize(
@@ -220,13 +221,13 @@ def test_a_failure_of_nccl_tests(place: int) -> None:
     ],
 )
 def test_what_is_no_failure(line: str) -> None:
-    assert nccl_tests._failure(line) is None
+    assert nccl_failures.read_failure(line) is None
 
 
 def test_failures_of_a_table() -> None:
     (run,) = read(WHOLE.replace("0.1125", "0.1125 FAILED")).runs
     assert run.failures == (
-        Failure(
+        LaunchFailure(
             "minimum bandwidth",
             "",
             "average bus bandwidth 0.1125 GB/s is below 0.9 x NCCL_TESTS_MIN_BW",
@@ -235,7 +236,7 @@ def test_failures_of_a_table() -> None:
     )
     assert not run.complete
     (run,) = read(WHOLE + "# error: words \n").runs
-    assert run.failures == (Failure("NCCL", "", "words", "set NCCL_DEBUG=INFO and repeat"),)
+    assert run.failures == (LaunchFailure("NCCL", "", "words", "set NCCL_DEBUG=INFO and repeat"),)
 
 
 @pytest.mark.parametrize(
@@ -259,21 +260,21 @@ def test_tables_of_arithmetic() -> None:
         "all_reduce": (two, False), "all_gather": (one, True), "reduce_scatter": (one, True), "alltoall": (one, True),
         "gather": (one, True), "scatter": (one, True), "broadcast": ("1", False), "reduce": ("1", False),
         "sendrecv": ("1", False), "hypercube": (one, True),
-    } == nccl_tests.COLLECTIVES  # fmt: skip
+    } == nccl_rows.COLLECTIVES  # fmt: skip
     assert {
         **dict.fromkeys(("int8", "uint8", "char", "f8e4m3", "f8e5m2"), 1), **dict.fromkeys(("half", "bfloat16"), 2),
         **dict.fromkeys(("float", "int32", "uint32", "int"), 4), **dict.fromkeys(("double", "int64", "uint64"), 8),
-    } == nccl_tests._TYPE_SIZE  # fmt: skip
-    assert nccl_tests._LEADING == {
+    } == nccl_rows._TYPE_SIZE  # fmt: skip
+    assert nccl_rows._LEADING == {
         "size": "size", "bytes": "size", "count": "count", "N": "count", "type": "type", "redop": "redop",
         "op": "redop", "root": "root",
     }  # fmt: skip
     assert nccl_tests.EXIT_CODES == {
         0: "ok", 1: "internal error (before 2.17.3 also: wrong data or low bandwidth)", 2: "CUDA error",
-        3: "NCCL error", 4: "timeout", 5: "not implemented, or fewer GPUs than asked for", 6: "invalid usage",
+        3: "NCCL error", 4: "timeout", 5: "not implemented, or fewer GPUs than requested", 6: "invalid usage",
         7: "wrong data, or bandwidth below NCCL_TESTS_MIN_BW",
     }  # fmt: skip
-    assert (nccl_tests._MAX_SHOWN, nccl_tests._MAX_SAID, nccl_tests._NO_ALGBW) == (60, 2048, ("hypercube",))
+    assert (nccl_tests._MAX_SHOWN, nccl_failures._MAX_LINE, nccl_rows._NO_ALGBW) == (60, 2048, ("hypercube",))
     assert [nccl_tests._rounding(it) for it in (999.9, 1e3, 9999.0, 1e4, 999999.0, 1e6)] == [
         0.005, 0.05, 0.05, 0.5, 0.5, 5e5
     ]  # fmt: skip
@@ -394,7 +395,7 @@ def test_the_lines_below_a_table(old: str, new: str, reason: str) -> None:
         "": (),
         "bounds": ("no summary line 'Out of bounds values': cut or crashed",),
         "average": ("no summary line 'Avg bus bandwidth', or it is nan",),
-        "largest": ("line 13: the largest size was cut, the GPU's memory holds no more: "
+        "largest": ("line 13: the largest sizes were left out: they exceed the GPU's memory: "
                     "'# Reducing maxBytes to 2048 due to memory limitation'",),
     }  # fmt: skip
     assert run.reasons == said[reason]
@@ -433,11 +434,11 @@ STATS = (
 def test_times_of_each_iteration(cells: str, problem: str) -> None:
     (run,) = read(STATS.format(cells)).runs
     if problem:
-        assert f"row refused: per-iteration times are {problem}: " in run.reasons[0]
+        assert f"row rejected: per-iteration times are {problem}: " in run.reasons[0]
     else:
         low, high, p99, spread = map(float, cells.split())
         assert run.reasons == ()
-        assert run.rows[0].out_of_place.iterations == nccl_tests.IterStats(low, high, p99, spread)
+        assert run.rows[0].out_of_place.iterations == nccl_rows.IterStats(low, high, p99, spread)
 
 
 @pytest.mark.parametrize(
@@ -448,7 +449,7 @@ def test_times_of_each_iteration(cells: str, problem: str) -> None:
 def test_how_many_elements_are_wrong(cell: str, wrong: int | None) -> None:
     (run,) = read(WHOLE.replace("0.10 0.10 0 20.48", f"0.10 0.10 {cell} 20.48")).runs
     if wrong == -1:
-        assert f"{cell!r} is no number of wrong elements" in run.reasons[0]
+        assert f"{cell!r} is not a number of wrong elements" in run.reasons[0]
     else:
         assert run.rows[0].out_of_place.wrong == wrong
 
@@ -464,24 +465,24 @@ def test_how_many_elements_are_wrong(cell: str, wrong: int | None) -> None:
 )  # fmt: skip
 def test_a_printed_number_is_an_interval(text: str, number: tuple[float, ...] | None) -> None:
     if number == ():
-        with pytest.raises(nccl_tests._BadRowError, match=r"is no number$"):
-            nccl_tests._number(text)
+        with pytest.raises(nccl_rows.BadRowError, match=r"is not a number$"):
+            nccl_rows.read_number(text)
         return
-    found = nccl_tests._number(text)
+    found = nccl_rows.read_number(text)
     assert (found and (found.value, found.low, found.high)) == (pytest.approx(number) if number else None)
 
 
 def test_intervals_that_meet() -> None:
-    one, two, three = (nccl_tests._Number(it + 0.5, it, it + 1) for it in (1.0, 2.0, 3.0))
+    one, two, three = (nccl_rows._Number(it + 0.5, it, it + 1) for it in (1.0, 2.0, 3.0))
     assert one.meets(two)
     assert two.meets(one)
     assert two.meets(three)
     assert not one.meets(three)
     assert not three.meets(one)
-    assert one.times(3) == nccl_tests._Number(4.5, 3.0, 6.0)
-    assert nccl_tests._Number(0, 0, 1e9).meets(nccl_tests._Number(0, 1e9 + 0.9, 2e9))
-    assert not nccl_tests._Number(0, 0, 1e9).meets(nccl_tests._Number(0, 1e9 + 2.5, 2e9))
-    assert not nccl_tests._Number(0, 1e9 + 2.5, 2e9).meets(nccl_tests._Number(0, 0, 1e9))
+    assert one.times(3) == nccl_rows._Number(4.5, 3.0, 6.0)
+    assert nccl_rows._Number(0, 0, 1e9).meets(nccl_rows._Number(0, 1e9 + 0.9, 2e9))
+    assert not nccl_rows._Number(0, 0, 1e9).meets(nccl_rows._Number(0, 1e9 + 2.5, 2e9))
+    assert not nccl_rows._Number(0, 1e9 + 2.5, 2e9).meets(nccl_rows._Number(0, 0, 1e9))
 
 
 @pytest.mark.parametrize(
@@ -490,7 +491,7 @@ def test_intervals_that_meet() -> None:
      (128, "exit 128: not an exit code of nccl-tests"), (129, "exit 129: killed by signal 1"), (137, "exit 137: killed by signal 9")],
 )  # fmt: skip
 def test_what_an_exit_status_means(rc: int, words: str) -> None:
-    assert nccl_tests.explain_rc(rc) == words
+    assert nccl_tests.explain_exit_status(rc) == words
 
 
 @pytest.mark.parametrize(
@@ -499,7 +500,7 @@ def test_what_an_exit_status_means(rc: int, words: str) -> None:
      ("scatter", 0.75), ("hypercube", 0.75), ("broadcast", 1.0), ("reduce", 1.0), ("sendrecv", 1.0)],
 )  # fmt: skip
 def test_the_factor_of_the_bus_bandwidth(collective: str, factor: float) -> None:
-    assert nccl_tests.bus_factor(collective, 4) == factor
+    assert nccl_rows.bus_factor(collective, 4) == factor
 
 
 NAMELESS = HEAD.replace("# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809\n", "")
@@ -509,7 +510,7 @@ OLDER = NAMELESS.replace("# Collective test starting: all_reduce_perf\n", "").re
 BELOW = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 0.1\n"
 
 
-def older(columns: str, row: str, head: str = OLDER, collective: str = "all_reduce") -> nccl_tests.Run:
+def older(columns: str, row: str, head: str = OLDER, collective: str = "all_reduce") -> nccl_tests.NcclRun:
     (run,) = read(f"{head}# {columns}\n{row}\n{BELOW}", collective=collective).runs
     return run
 
@@ -604,16 +605,16 @@ def test_two_tables_of_one_output() -> None:
     ("what", "failure"),
     [
         ("rank 1 on n01 (GPU 0000:00:07): odd words",
-         Failure("a rank failed", "n01", "rank 1 (GPU 0000:00:07): odd words", "look at dmesg and nvidia-smi of the node")),
+         LaunchFailure("a rank failed", "n01", "rank 1 (GPU 0000:00:07): odd words", "check dmesg and nvidia-smi of the node")),
         ("rank 12 on n01: Connection reset by peer",
-         Failure("relayed", "n01", "rank 12: Connection reset by peer", "another rank failed before")),
-        *((f"rank 1 on n: {words}", Failure("relayed", "n", f"rank 1: {words}", "another rank failed before")) for words in (
+         LaunchFailure("relayed", "n01", "rank 12: Connection reset by peer", "another rank failed first")),
+        *((f"rank 1 on n: {words}", LaunchFailure("relayed", "n", f"rank 1: {words}", "another rank failed first")) for words in (
             "gpu02 never came to the rendezvous", "rendezvous unreachable", "connection closed", "Connection refused")),
         ("rank x on n01: words", None), ("rank on n01: words", None), ("rank 1 on : words", None), ("rank  on n: w", None),
     ],
 )  # fmt: skip
-def test_what_a_rank_of_our_payload_failed_of(what: str, failure: Failure | None) -> None:
-    assert nccl_tests._failure(f"collective: {what}") == failure
+def test_what_a_rank_of_our_payload_failed_of(what: str, failure: LaunchFailure | None) -> None:
+    assert nccl_failures.read_failure(f"collective: {what}") == failure
 
 
 def test_a_log_line_behind_na_takes_no_letter_of_it() -> None:

@@ -13,19 +13,28 @@ import pytest
 from pytest_gpucluster.config.models import NodeProfile
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit import kernel_log, nccl_log, nccl_tests, nvidia_smi
-from pytest_gpucluster.kit.nccl_log import HINTS, Channel, Log
+from pytest_gpucluster.kit import (
+    kernel_log,
+    mpi_errors,
+    nccl_failures,
+    nccl_log,
+    nccl_rows,
+    nccl_tests,
+    nvidia_csv,
+    nvidia_smi,
+)
+from pytest_gpucluster.kit.nccl_log import HINTS, NcclConnection, NcclLog
 from pytest_gpucluster.suites.burnin import dcgm
 from pytest_gpucluster.suites.fabric import facts as infiniband
 from pytest_gpucluster.suites.slurm import checks as slurm
 
 
-def said(*lines: str) -> Log:
+def said(*lines: str) -> NcclLog:
     return nccl_log.read("".join(f"vm:1:2 [0] NCCL {line}\n" for line in lines))
 
 
 def test_each_line_of_a_log() -> None:
-    assert said() == Log()
+    assert said() == NcclLog()
     assert said("INFO NCCL version 2.28.9+cuda13.0").version == "2.28.9+cuda13.0"
     assert said("WARN  words ", "WARN words", "WARN more").warnings == ("words", "more")
     assert said("INFO Using network IB", "INFO Assigned NET plugin Socket to comm").network == "IB, Socket"
@@ -56,7 +65,7 @@ def test_each_line_of_a_log() -> None:
 )  # fmt: skip
 def test_channels(via: str, kind: str) -> None:
     log = said(f"INFO Channel 01/0 : 0[3] -> 1[a] [send] via {via}", f"INFO Ring 2 : 1[3] -> 0[a] via {via}")
-    assert log.channels == {Channel(1, 0, 1, kind), Channel(2, 1, 0, kind)}
+    assert log.channels == {NcclConnection(1, 0, 1, kind), NcclConnection(2, 1, 0, kind)}
     for where, place in (({0: "a", 1: "b"}, "between"), ({0: "a", 1: "a"}, "within"), ({0: "a"}, "unplaced")):
         paths = log.paths(where)
         assert {it: dict(getattr(paths, it)) for it in ("between", "within", "unplaced")} == {
@@ -74,7 +83,7 @@ def test_settings() -> None:
     assert log.foreign == {"NCCL_IB_HCA=mlx5", "NCCL_PROTO=LL or LL128"}
     assert log.slowing == {"NCCL_PROTO=LL or LL128"}
     assert log.set_by == "set in the environment or nccl.conf: NCCL_IB_HCA=mlx5, NCCL_PROTO=LL or LL128"
-    assert Log().set_by == ""
+    assert NcclLog().set_by == ""
 
 
 def test_a_log_in_a_line() -> None:
@@ -87,7 +96,7 @@ def test_a_log_in_a_line() -> None:
         == f"between nodes: NET/Socket (eth0); within nodes: P2P/CUMEM; unplaced: SHM; NVLS ({HINTS['NET/Socket']})"
     )
     assert log.summary({0: "a", 1: "a", 2: "a", 3: "a"}) == "within nodes: NET/Socket, P2P/CUMEM, SHM; NVLS"
-    assert Log(settings={"NCCL_ALGO": "x"}).summary() == (
+    assert NcclLog(settings={"NCCL_ALGO": "x"}).summary() == (
         "no connection was logged; set in the environment or nccl.conf: NCCL_ALGO=x"
     )
 
@@ -138,7 +147,7 @@ def test_words_that_only_look_like_a_counter() -> None:
 
 @pytest.mark.parametrize("line", ["invalid option", "invalid size", "USAGE: ", "invalid op x"])
 def test_a_usage(line: str) -> None:
-    found = nccl_tests._failure(line)
+    found = nccl_failures.read_failure(line)
     assert found is not None
     assert found.kind == "usage"
 
@@ -153,7 +162,7 @@ def test_what_only_looks_right() -> None:
         ("2026-11-20 x5:33:36", False),
         ("2026-11-20 15:33", False),
     ):
-        assert bool(nccl_tests._STAMPS.fullmatch(stamp)) is fits
+        assert bool(nccl_rows._STAMPS.fullmatch(stamp)) is fits
 
 
 @pytest.mark.parametrize(
@@ -210,10 +219,10 @@ def test_the_iterations_behind_each_row_are_none_of_its_figures() -> None:
 
 def test_deadlines_that_passed_for_want_of_a_silent_rank_are_not_named() -> None:
     late = "rank 1 (gpu02 GPU 0): failed: timeout after 30 s"
-    silent = nccl_tests.Failure("a rank failed", "gpu01", "rank 0: no sign of life", "")
-    timeout = nccl_tests.Failure("timeout", "gpu02", late, "")
-    assert nccl_tests._of_ranks([silent, timeout]) == [silent]
-    assert nccl_tests._of_ranks([timeout]) == [timeout]
+    silent = mpi_errors.LaunchFailure("a rank failed", "gpu01", "rank 0: no sign of life", "")
+    timeout = mpi_errors.LaunchFailure("timeout", "gpu02", late, "")
+    assert nccl_failures.merge_ranks([silent, timeout]) == [silent]
+    assert nccl_failures.merge_ranks([timeout]) == [timeout]
 
 
 def test_words_of_the_first_nccl_tests() -> None:
@@ -224,16 +233,16 @@ def test_words_of_the_first_nccl_tests() -> None:
 
 
 def test_a_half_without_its_last_column_is_no_layout() -> None:
-    assert nccl_tests._layout(["size", "count", "type", "time", "algbw", "busbw"]) is None
+    assert nccl_rows.layout_of(["size", "count", "type", "time", "algbw", "busbw"]) is None
 
 
 def test_a_line_of_nccl_is_cut_off_a_row_and_a_line_without_one_is_whole() -> None:
     row = "     1048576        262144     float     sum      -1   123.00    8.53   15.98       "
-    assert nccl_tests._part_log(f"{row}gpu01:77:99 [0] NCCL INFO x", None) == (row, True)
-    assert nccl_tests._part_log(f"{row}N/Agpu01:77:99 [0] NCCL INFO x", None) == (f"{row}N/A", True)
-    assert nccl_tests._part_log(row, None) == (row, False)
-    assert nccl_tests._part_log("# NCCL", None) == ("# NCCL", False)
-    assert nccl_tests.Run().world == 0
+    assert nccl_tests._strip_log(f"{row}gpu01:77:99 [0] NCCL INFO x", None) == (row, True)
+    assert nccl_tests._strip_log(f"{row}N/Agpu01:77:99 [0] NCCL INFO x", None) == (f"{row}N/A", True)
+    assert nccl_tests._strip_log(row, None) == (row, False)
+    assert nccl_tests._strip_log("# NCCL", None) == ("# NCCL", False)
+    assert nccl_tests.NcclRun().world == 0
 
 
 @pytest.mark.parametrize(
@@ -248,14 +257,14 @@ def test_a_line_of_nccl_is_cut_off_a_row_and_a_line_without_one_is_whole() -> No
     ],
 )
 def test_what_stands_in_place_of_a_value(cell: str, told: str) -> None:
-    assert nvidia_smi._understood(lambda text, _unit: text, cell, "") == (None, told)
+    assert nvidia_csv._parsed_cell(lambda text, _unit: text, cell, "") == (None, told)
 
 
 def test_a_short_line_is_a_cut_row_only_where_it_begins_like_one() -> None:
-    assert nvidia_smi._row(", x", ["", "x"], ["index", "name", "uuid"], "") is None
+    assert nvidia_csv._row(", x", ["", "x"], ["index", "name", "uuid"], "") is None
     for cut in ("0, x", "12 , x", "GPU-1f, x"):
         with pytest.raises(ProbeError, match=r"a row of 2 of 3 cells, cut\?"):
-            nvidia_smi._row(cut, cut.split(","), ["index", "name", "uuid"], "")
+            nvidia_csv._row(cut, cut.split(","), ["index", "name", "uuid"], "")
 
 
 @pytest.mark.parametrize(
@@ -286,7 +295,7 @@ def test_a_short_log_that_tells_times_is_one(first: str) -> None:
 )
 def test_a_short_text_without_times_is_no_log(first: str) -> None:
     text = f"source dmesg\nfrom\t{first}\nend\t1\t0\t0\t0\t\n"
-    with pytest.raises(NotAvailable, match=r"^that is no kernel log"):
+    with pytest.raises(NotAvailable, match=r"^not a kernel log"):
         kernel_log.parse(Answer("gpu01", 0, text.encode()))
 
 

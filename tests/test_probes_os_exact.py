@@ -15,8 +15,8 @@ from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.kit import enroot
 from pytest_gpucluster.kit import mpi_facts as mpi
-from pytest_gpucluster.kit.containers import Imported
-from pytest_gpucluster.kit.mpi_facts import Installed, Pair, Rank, Version, World
+from pytest_gpucluster.kit.containers import ImageImport
+from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRank, MpiWorld, RankPair, Version
 from pytest_gpucluster.suites.container import facts as container
 from pytest_gpucluster.suites.os import facts as os
 from pytest_gpucluster.suites.os import network_facts as os_network
@@ -216,8 +216,8 @@ def test_files_that_were_read_together_are_cut_where_they_end() -> None:
 
 
 MPICH = Version("MPICH", "4.2")
-RANK = Rank(0, 2, "h", "n", "single", 0, 8, "x")
-PAIR = Pair((0, 1), 1e-6, 1e9)
+RANK = MpiRank(0, 2, "h", "n", "single", 0, 8, "x")
+PAIR = RankPair((0, 1), 1e-6, 1e9)
 READ: list[tuple[Callable[[], object], object]] = [
     (lambda: os.sections(of(a="x\n", b=("y", 3))), {"a": Section("x\n", 0), "b": Section("y", 3)}),
     (lambda: os.section(of(names="gpu01 6.8.0\n"), "hostname"), "gpu01"),
@@ -351,27 +351,27 @@ READ: list[tuple[Callable[[], object], object]] = [
     (lambda: os_software._process("70 11 Zs - u c d"), os_software.Process(70, 11, "Zs", None, "u", "c d")),
     (lambda: os_software._process("7 1 D 90 u c"), os_software.Process(7, 1, "D", 90, "u", "c")),
     # MPI
-    (lambda: mpi._speaks({MPICH}, {"mpich": "x --with-pmix=y"}), ("pmix",)),
-    (lambda: mpi._speaks({MPICH}, {"mpich": "x --with-pmi=pmix"}), ("pmix",)),
-    (lambda: mpi._speaks({MPICH}, {"mpich": "--with-pmi=pmi2"}), ("pmi2",)),
-    (lambda: mpi._speaks({MPICH}, {}), ()),
-    (lambda: mpi._speaks({MPICH, Version("", "")}, {"mpich": ""}), ()),
-    (lambda: mpi._speaks({Version("", "")}, {"mpich": ""}), ()),
-    (lambda: mpi._speaks({Version("Open MPI", "5.0.1")}, {"ompi-pmi": "s1"}), ("pmix",)),
-    (lambda: mpi._speaks({Version("Open MPI", "4.1")}, {"ompi-pmi": "s1 s2 ext3x s2 x"}), ("pmi1", "pmi2", "pmix")),
-    (lambda: mpi._speaks({Version("Open MPI", "4.1")}, {"ompi-pmi": "isolated s2"}), ("pmi2",)),
-    (lambda: mpi._speaks({Version("Open MPI", "x.1")}, {"ompi-pmi": "pmix3x"}), ("pmix",)),
-    (lambda: mpi._speaks({Version("Open MPI", "4.1")}, {}), ()),
+    (lambda: mpi._srun_types({MPICH}, {"mpich": "x --with-pmix=y"}), ("pmix",)),
+    (lambda: mpi._srun_types({MPICH}, {"mpich": "x --with-pmi=pmix"}), ("pmix",)),
+    (lambda: mpi._srun_types({MPICH}, {"mpich": "--with-pmi=pmi2"}), ("pmi2",)),
+    (lambda: mpi._srun_types({MPICH}, {}), ()),
+    (lambda: mpi._srun_types({MPICH, Version("", "")}, {"mpich": ""}), ()),
+    (lambda: mpi._srun_types({Version("", "")}, {"mpich": ""}), ()),
+    (lambda: mpi._srun_types({Version("Open MPI", "5.0.1")}, {"ompi-pmi": "s1"}), ("pmix",)),
+    (lambda: mpi._srun_types({Version("Open MPI", "4.1")}, {"ompi-pmi": "s1 s2 ext3x s2 x"}), ("pmi1", "pmi2", "pmix")),
+    (lambda: mpi._srun_types({Version("Open MPI", "4.1")}, {"ompi-pmi": "isolated s2"}), ("pmi2",)),
+    (lambda: mpi._srun_types({Version("Open MPI", "x.1")}, {"ompi-pmi": "pmix3x"}), ("pmix",)),
+    (lambda: mpi._srun_types({Version("Open MPI", "4.1")}, {}), ()),
     (lambda: str(Version("", "")), "unknown"),
-    (lambda: mpi.hosts_of([Installed("a", "h"), Installed("b", "h")]), {}),
-    (lambda: mpi.hosts_of([Installed("a", "h"), Installed("b", "i"), Installed("c")]), {"h": "a", "i": "b"}),
-    (lambda: mpi.placed(World((RANK,)), {"h": "a"}).nodes, {0: "a"}),
-    (lambda: mpi.placed(World((RANK,)), {"i": "a"}).nodes, {0: "h"}),
-    (lambda: mpi.placed(World((RANK,)), {}).nodes, {0: "n"}),
-    (lambda: mpi.placed(World((replace(RANK, node=""),)), {}).nodes, {0: "h"}),
+    (lambda: mpi.hosts_of([InstalledMpi("a", "h"), InstalledMpi("b", "h")]), {}),
+    (lambda: mpi.hosts_of([InstalledMpi("a", "h"), InstalledMpi("b", "i"), InstalledMpi("c")]), {"h": "a", "i": "b"}),
+    (lambda: mpi.with_nodes(MpiWorld((RANK,)), {"h": "a"}).nodes, {0: "a"}),
+    (lambda: mpi.with_nodes(MpiWorld((RANK,)), {"i": "a"}).nodes, {0: "h"}),
+    (lambda: mpi.with_nodes(MpiWorld((RANK,)), {}).nodes, {0: "n"}),
+    (lambda: mpi.with_nodes(MpiWorld((replace(RANK, node=""),)), {}).nodes, {0: "h"}),
     (
-        lambda: mpi.join([World((replace(RANK, rank=1),), (PAIR,)), World((RANK,))]),
-        World((RANK, replace(RANK, rank=1)), (PAIR,)),
+        lambda: mpi.join_worlds([MpiWorld((replace(RANK, rank=1),), (PAIR,)), MpiWorld((RANK,))]),
+        MpiWorld((RANK, replace(RANK, rank=1)), (PAIR,)),
     ),
     # the network
     (
@@ -421,25 +421,25 @@ READ: list[tuple[Callable[[], object], object]] = [
     # containers
     (lambda: enroot.jobs_of(("pyxis_7.0", "pyxis_8_8.12", "pyxis_9_x", "pyxis_x", "pyxis_7.", "pyxis_9_", "pyxis_.7", "pyxis__7.7", "a", "pyxis_x_7.0", "pyxis_7.x", "pyxis_a_b")),
      {"pyxis_7.0": 7, "pyxis_8_8.12": 8, "pyxis_9_x": 9}),
-    (lambda: enroot.own_names(("pyxis_a.b", "pyxis_7_a.b", "pyxis_a_b", "pyxis__a.b", "a.b"), "a.b"), ("pyxis_a.b", "pyxis_7_a.b")),
-    (lambda: enroot.ours(("pyxis_gpucluster-7-ab", "pyxis_8_gpucluster-8-cd", "pyxis_gpucluster-kept-a-b")),
+    (lambda: enroot.enroot_names(("pyxis_a.b", "pyxis_7_a.b", "pyxis_a_b", "pyxis__a.b", "a.b"), "a.b"), ("pyxis_a.b", "pyxis_7_a.b")),
+    (lambda: enroot.suite_containers(("pyxis_gpucluster-7-ab", "pyxis_8_gpucluster-8-cd", "pyxis_gpucluster-kept-a-b")),
      {"pyxis_gpucluster-7-ab": 7, "pyxis_8_gpucluster-8-cd": 8}),
-    (lambda: enroot.ours(("pyxis_gpucluster-7-", "gpucluster-7-x", "pyxis_mine", "pyxis_x_gpucluster-7-a")), {}),
+    (lambda: enroot.suite_containers(("pyxis_gpucluster-7-", "gpucluster-7-x", "pyxis_mine", "pyxis_x_gpucluster-7-a")), {}),
     (lambda: enroot.jobs_of(("pyxis_gpucluster-7-ab", "pyxis_9_gpucluster-8-cd")),
      {"pyxis_gpucluster-7-ab": 7, "pyxis_9_gpucluster-8-cd": 8}),
     (lambda: enroot.remove_command(("a", "b c")), f"{enroot.SEARCH}; enroot remove -f a 'b c' </dev/null"),
-    (lambda: Imported("i", "n", {"a": 2.0, "b": 0.0}, {"a": 4_000_000, "b": 1, "c": 1}).throughput("a"), 2.0),
-    (lambda: Imported("i", "n", {"b": 0.0}, {"b": 1, "c": 1}).throughput("b"), None),
-    (lambda: Imported("i", "n", {"b": 0.0}, {"b": 1, "c": 1}).throughput("c"), None),
-    (lambda: Imported("i", "n", {"b": 0.0}, reused=("a",)).nodes, ("b", "a")),
+    (lambda: ImageImport("i", "n", {"a": 2.0, "b": 0.0}, {"a": 4_000_000, "b": 1, "c": 1}).throughput("a"), 2.0),
+    (lambda: ImageImport("i", "n", {"b": 0.0}, {"b": 1, "c": 1}).throughput("b"), None),
+    (lambda: ImageImport("i", "n", {"b": 0.0}, {"b": 1, "c": 1}).throughput("c"), None),
+    (lambda: ImageImport("i", "n", {"b": 0.0}, reused=("a",)).nodes, ("b", "a")),
     (lambda: container.Seen(), (container.Seen(tasks=(), problem="", seconds=0.0))),
     (lambda: container.Seen().facts, {}),
     (lambda: container.Seen(({"a": "1"}, {"a": "2"}, {"a": "3"})).facts, {"a": "1"}),
-    (lambda: Imported("i", "n").command, ""),
+    (lambda: ImageImport("i", "n").command, ""),
     (lambda: container.read_facts("c|a|b|c\nx|a|b\nc|d\n"), {"a": "b|c"}),
     (
-        lambda: enroot.read_room(answer("data 2 512 rw /d e\n tmp 1 1 ro /t\n")),
-        (enroot.Room("data", "/d e", 1024, writable=True), enroot.Room("tmp", "/t", 1, writable=False)),
+        lambda: enroot.read_space(answer("data 2 512 rw /d e\n tmp 1 1 ro /t\n")),
+        (enroot.EnrootSpace("data", "/d e", 1024, writable=True), enroot.EnrootSpace("tmp", "/t", 1, writable=False)),
     ),
     (lambda: enroot.read_pyxis(answer("so /p.so\npyxis: version v0.20\n")), enroot.Pyxis("/p.so", "0.20")),
     (lambda: enroot.read_pyxis(answer("so /p.so\n")), enroot.Pyxis("/p.so", "")),
@@ -568,9 +568,9 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
         (partial(os_storage.absolute, path), ConfigError, f"os: path {path!r} has to be absolute, like /scratch")
         for path in ("x", "", "/a\nb")
     ),
-    (lambda: enroot.read_room(answer("data 1 x rw /d\n")), ProbeError, "room of enroot: not understood"),
-    (lambda: enroot.read_room(answer("data  1 rw /d\n")), ProbeError, "room of enroot: not understood"),
-    (lambda: enroot.read_room(answer("data 1  rw /d\n")), ProbeError, "room of enroot: not understood"),
+    (lambda: enroot.read_space(answer("data 1 x rw /d\n")), ProbeError, "space of enroot: not understood"),
+    (lambda: enroot.read_space(answer("data  1 rw /d\n")), ProbeError, "space of enroot: not understood"),
+    (lambda: enroot.read_space(answer("data 1  rw /d\n")), ProbeError, "space of enroot: not understood"),
     (lambda: os_network.read_ways(answer("way a - 124 -\n")), NotAvailable, "getent ahosts a: timed out"),
     (lambda: os_network.read_ways(answer("way a - 127 -\n")), NotAvailable, "getent ahosts a: exit 127"),
     (lambda: os_network.read_ways(answer("way a 1.1.1.1 126 \n")), NotAvailable, "bash: exit 126"),
@@ -588,9 +588,9 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: os_software._process("71 Z 9 u c"), ProbeError, "ps: not understood"),
     (lambda: os_software._process("7 1 z 9 u c"), ProbeError, "ps: not understood"),
     (lambda: os_software._process("a 1 Z 9 u c"), ProbeError, "ps: not understood"),
-    (lambda: enroot.read_room(answer("")), ProbeError, "room of enroot: no path in the answer"),
-    (lambda: enroot.read_room(answer("data x 1 rw /d\n")), ProbeError, "room of enroot: not understood"),
-    (lambda: enroot.read_room(answer("data 1 1 rx /d\n")), ProbeError, "room of enroot: not understood"),
+    (lambda: enroot.read_space(answer("")), ProbeError, "space of enroot: no path in the answer"),
+    (lambda: enroot.read_space(answer("data x 1 rw /d\n")), ProbeError, "space of enroot: not understood"),
+    (lambda: enroot.read_space(answer("data 1 1 rx /d\n")), ProbeError, "space of enroot: not understood"),
     (lambda: enroot.read_names(answer("", 127)), NotAvailable, "enroot is not found on PATH"),
     (lambda: base.text_of(answer("", 127)), NotAvailable, "command not found"),
     (lambda: base.text_of(answer("", 126, "x: refused\n")), NotAvailable, "x: refused"),
@@ -598,10 +598,10 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: base.text_of(answer("out\n", 1)), NotAvailable, "out (exit 1)"),
     (lambda: base.text_of(answer("out\n", 1, "err\n")), NotAvailable, "err (exit 1)"),
     (lambda: base.text_of(answer("out\n", truncated=True)), NotAvailable, "output was cut at the cap"),
-    (lambda: base.Typed("p", str)(answer(rc=None)), ProbeError, "the command did not end"),
-    (lambda: base.Typed("p", str)(answer(rc=None, problem="hung")), ProbeError, "hung"),
-    (lambda: base.Typed("p", str)(answer(truncated=True)), NotAvailable, "p: output was cut at the cap"),
-    (lambda: base.Typed("p", lambda _: dict[str, str]()["x"])(answer()), ProbeError, "p: not understood: KeyError('x')"),
+    (lambda: base.GuardedParser("p", str)(answer(rc=None)), ProbeError, "the command did not end"),
+    (lambda: base.GuardedParser("p", str)(answer(rc=None, problem="hung")), ProbeError, "hung"),
+    (lambda: base.GuardedParser("p", str)(answer(truncated=True)), NotAvailable, "p: output was cut at the cap"),
+    (lambda: base.GuardedParser("p", lambda _: dict[str, str]()["x"])(answer()), ProbeError, "p: not understood: KeyError('x')"),
 ]  # fmt: skip
 
 
@@ -731,7 +731,7 @@ def test_how_names_are_asked_for() -> None:
 
 
 def test_what_was_found_of_a_node_and_its_containers() -> None:
-    image, other = Imported("i", "n"), Imported("j", "m")
+    image, other = ImageImport("i", "n"), ImageImport("j", "m")
     config: Any = object()
     found = container.Found("n1", config, (image, other))
     assert vars(found) == {

@@ -39,7 +39,10 @@ CASES = {
         f'{E}error: a container with name "pyxis_nosuch" does not exist, and --container-image is not set{TAIL}',
         r"^no container named nosuch on the node",
     ),
-    "race": (f"{LOG}[ERROR] File already exists: /data/pyxis_a{TAIL}", r"^two steps made one container name"),
+    "race": (
+        f"{LOG}[ERROR] File already exists: /data/pyxis_a{TAIL}",
+        r"^two steps created one container name",
+    ),
     "mount source": (
         f"{E}--container-mounts: source path does not exist: /nonexistent\n"
         f"{E}couldn't create enroot start configuration script{TAIL}",
@@ -60,7 +63,7 @@ CASES = {
     ),
     "both remap": (
         "srun: error: pyxis: both --container-remap-root and --no-container-remap-root were specified",
-        r"^container_remap_root is given twice",
+        r"^container_remap_root is set twice",
     ),
     "both writable": (
         "srun: error: pyxis: both --container-writable and --container-readonly were specified",
@@ -76,7 +79,7 @@ CASES = {
     ),
     "no plugin": (
         "srun: unrecognized option '--container-image=x'",
-        r"^srun does not know --container-image",
+        r"^srun has no option --container-image",
     ),
     "create": (
         f'{E}error: "create" flag was passed to --container-name but the container already exists',
@@ -99,7 +102,7 @@ CASES = {
         f"{E}child 7 failed with error code: 1\n{E}failed to create container filesystem for image: /i/cut.sqsh\n"
         f"{LOG}[INFO] Extracting squashfs filesystem...\n{E}    Read on filesystem failed because EOF\n"
         f"{E}    read_id_table: failed to read id index table\n{E}    FATAL ERROR: File system corruption detected{TAIL}",
-        r"^the image is damaged \(FATAL ERROR: File system corruption detected\): make it anew",
+        r"^the image is damaged \(FATAL ERROR: File system corruption detected\): create it again",
     ),
     "damaged image": (
         f"{LOG}zstd uncompress failed with error code 10\n{E}    FATAL ERROR: writer: failed to read/uncompress file /d/x.so{TAIL}",
@@ -109,7 +112,7 @@ CASES = {
         f"{E}failed to create container filesystem for image: /i/a.sqsh\n{LOG}[INFO] Extracting squashfs filesystem...\n"
         f"{E}    Write on output file failed because No space left on device\n"
         f"{E}    FATAL ERROR: writer: failed to write file /d/pyxis_11.0/usr/bin/tar{TAIL}",
-        r"^no room on the node \(Write on output file failed because No space left on device\): free",
+        r"^no space on the node \(Write on output file failed because No space left on device\): free space",
     ),
     "read-only": (
         f"{LOG}FATAL ERROR: dir_scan: failed to make directory /d/pyxis_12.0, because Read-only file system{TAIL}",
@@ -127,20 +130,20 @@ CASES = {
         f"{E}container start failed with error code: 1\n{LOG}hook is unhappy: no license\n"
         f"{E}    [ERROR] /etc/enroot/hooks.d/60-x.sh exited with return code 3\n"
         f"{E}container was not started successfully by another task{TAIL}",
-        r"^Enroot's hook /etc/enroot/hooks.d/60-x.sh exited with 3: hook is unhappy: no license: mend it",
+        r"^Enroot's hook /etc/enroot/hooks.d/60-x.sh exited with 3: hook is unhappy: no license: repair it",
     ),
     "hook without a word": (
         f"{LOG}[ERROR] /etc/enroot/hooks.d/60-x.sh exited with return code 3{TAIL}",
-        r"^Enroot's hook /etc/enroot/hooks.d/60-x.sh exited with 3: mend it",
+        r"^Enroot's hook /etc/enroot/hooks.d/60-x.sh exited with 3: repair it",
     ),
     "log folder of slurmd": (
         f"{E}failed to export container pyxis_n to /s/a.sqsh\n"
         f"{LOG}find: Failed to restore initial working directory: /var/log/slurm: Permission denied{TAIL}",
-        r"^Pyxis runs Enroot where slurmd runs, in /var/log/slurm, which users may not enter",
+        r"^Pyxis runs Enroot in slurmd's working folder /var/log/slurm, which users may not enter",
     ),
     "words of Enroot's that are new": (
         f"{E}failed to create container filesystem for image: /i/a.sqsh\n{LOG}[INFO] Extracting\n{E}    no luck, it failed\n{E}    more{TAIL}",
-        r"^no root filesystem could be made from /i/a.sqsh: no luck, it failed$",
+        r"^no root filesystem could be created from /i/a.sqsh: no luck, it failed$",
     ),
     "silent Enroot": (
         f"{E}failed to export container pyxis_n to /s/a.sqsh\n{LOG}one\n{E}    two{TAIL}",
@@ -148,7 +151,7 @@ CASES = {
     ),
     "no log of Enroot": (
         TAIL,
-        r"^Pyxis could not start the container: Enroot says nothing more: see the step log$",
+        r"^Pyxis could not start the container: Enroot printed nothing more: see the step log$",
     ),
     "no user namespace": (
         f"{LOG}enroot-nsenter: failed to create user namespace: Operation not permitted",

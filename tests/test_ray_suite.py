@@ -803,7 +803,7 @@ def test_faults_of_single_nodes_have_their_own_verdicts(sandbox: Sandbox, tmp_pa
     assert f"port: port {23000 + 3 * width} (port) is taken" in message(run, "test_alone[gpu04]")
     said = message(run, "test_nodes")
     assert "gpu02: missing: Ray cannot be imported" in said
-    assert "gpu03: missing: told nothing" in said
+    assert "gpu03: missing: sent no result" in said
     assert "gpu04: missing: port" in said
     assert found["test_tasks[gpu01]"] == "passed"
     assert found["test_tasks[gpu03]"] == "not applicable"

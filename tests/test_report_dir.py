@@ -128,7 +128,7 @@ def test_report_leaves_the_junit_file_of_a_run_that_ended(
     (folder / "junit.xml").write_text("pytest's own")
     assert cli.main(["report", str(folder)]) == 0
     assert (folder / "junit.xml").read_text() == "pytest's own"
-    assert "kept as pytest wrote it" in capsys.readouterr().out
+    assert "not changed: pytest wrote it" in capsys.readouterr().out
     assert cli.main(["report", str(folder), "--force"]) == 0
     assert "<failure" in (folder / "junit.xml").read_text()
 

@@ -37,7 +37,7 @@ def test_a_name_holds_the_mark_of_its_run(kind: str, suffix: str) -> None:
     assert name == "-".join(filter(None, ("gpucluster", kind, mark_of(os.getpid()), suffix)))
     assert runmark.mark_in(name) == mark_of(os.getpid())
     assert runmark.process_of(runmark.mark_in(name)) == os.getpid()
-    assert runmark.lives(runmark.mark_in(name)) is True
+    assert runmark.is_running(runmark.mark_in(name)) is True
 
 
 @pytest.mark.parametrize(
@@ -64,20 +64,20 @@ def test_a_name_of_somebody_else_holds_none(name: str) -> None:
 
 def test_a_run_is_dead_once_its_process_is(other: subprocess.Popen[bytes]) -> None:
     mark = mark_of(other.pid)
-    assert runmark.lives(mark) is True
+    assert runmark.is_running(mark) is True
     other.send_signal(signal.SIGSTOP)
-    assert runmark.lives(mark) is True
+    assert runmark.is_running(mark) is True
     other.kill()
     os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
     assert processes._stat(other.pid)[0] == "Z"
-    assert runmark.lives(mark) is False  # nobody has taken note of its end yet
+    assert runmark.is_running(mark) is False  # nobody has taken note of its end yet
     other.wait()
-    assert runmark.lives(mark) is False
+    assert runmark.is_running(mark) is False
 
 
 def test_a_number_that_was_given_away_again_is_another_process(other: subprocess.Popen[bytes]) -> None:
     place, pid, start = mark_of(other.pid).split("-")
-    assert runmark.lives(f"{place}-{pid}-{int(start) - 1}") is False
+    assert runmark.is_running(f"{place}-{pid}-{int(start) - 1}") is False
 
 
 def test_what_cannot_be_seen_from_here_is_unknown(
@@ -85,8 +85,8 @@ def test_what_cannot_be_seen_from_here_is_unknown(
 ) -> None:
     place, pid, start = mark_of(other.pid).split("-")
     elsewhere = f"{int(place, 16) ^ 1:08x}"
-    assert runmark.lives(f"{elsewhere}-{pid}-{start}") is None
-    assert runmark.lives(f"{place}-{'9' * 30}-{start}") is None
+    assert runmark.is_running(f"{elsewhere}-{pid}-{start}") is None
+    assert runmark.is_running(f"{place}-{'9' * 30}-{start}") is None
 
     def hidden(_pid: int) -> None:
         raise FileNotFoundError
@@ -96,9 +96,9 @@ def test_what_cannot_be_seen_from_here_is_unknown(
 
     with monkeypatch.context() as patch:
         patch.setattr(runmark, "_stat", hidden)  # hidepid, proc(5)
-        assert runmark.lives(f"{place}-{pid}-{start}") is None
+        assert runmark.is_running(f"{place}-{pid}-{start}") is None
     monkeypatch.setattr(os, "kill", refused)
-    assert runmark.lives(f"{place}-{pid}-{start}") is None
+    assert runmark.is_running(f"{place}-{pid}-{start}") is None
 
 
 def proc(folder: Path, *, boot: str = "b", space: str = "pid:[1]", pid: int | None = None) -> Path:
@@ -123,8 +123,8 @@ def test_a_place_is_one_boot_and_one_namespace(tmp_path: Path, monkeypatch: pyte
     assert places[0] == places[1]
     assert len(set(places)) == 3
     assert runmark.name_of_run() == f"gpucluster-{places[3]}-{os.getpid()}-22"
-    assert runmark.lives(f"{places[3]}-{os.getpid()}-22") is True
-    assert runmark.lives(f"{places[0]}-{os.getpid()}-22") is None
+    assert runmark.is_running(f"{places[3]}-{os.getpid()}-22") is True
+    assert runmark.is_running(f"{places[0]}-{os.getpid()}-22") is None
 
 
 def test_without_its_own_proc_a_name_has_no_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,4 +133,4 @@ def test_without_its_own_proc_a_name_has_no_mark(tmp_path: Path, monkeypatch: py
         mark = runmark._mark() or "1a2b3c4d-1-2"
         monkeypatch.setattr(runmark, "_PROC", folder)
         assert runmark.name_of_run("exam", "1a2b3c4d") == "gpucluster-exam-1a2b3c4d"
-        assert runmark.lives(mark) is None
+        assert runmark.is_running(mark) is None

@@ -24,8 +24,8 @@ from pytest_gpucluster import config
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.kit.os_config import OsConfig
-from pytest_gpucluster.sandbox import Sandbox, faults, hardware, processes, slurmconf, spank
-from pytest_gpucluster.sandbox.daemons import Daemons, find_programs
+from pytest_gpucluster.sandbox import Sandbox, faults, models, processes, slurmconf, spank
+from pytest_gpucluster.sandbox.daemons import SlurmDaemons, find_programs
 from pytest_gpucluster.sandbox.sandbox import node_names
 
 if TYPE_CHECKING:
@@ -83,12 +83,12 @@ def test_listens_on_loopback_only(sandbox: Sandbox) -> None:
 
 
 def test_heal_starts_a_slurmd_that_died_by_itself(sandbox: Sandbox) -> None:
-    daemon = sandbox._ground().daemons.find("slurmd-gpu02")
+    daemon = sandbox._fault_context().daemons.find("slurmd-gpu02")
     assert daemon is not None
     daemon.send(signal.SIGKILL)
     wait_for(lambda: not daemon.alive, "it has gone")
     sandbox.heal("gpu01")  # not this one
-    assert sandbox._ground().daemons.find("slurmd-gpu02") is None
+    assert sandbox._fault_context().daemons.find("slurmd-gpu02") is None
     sandbox.heal()
     test_listens_on_loopback_only(sandbox)
     assert sandbox.status()["nodes"]["gpu02"] == "idle"
@@ -97,7 +97,7 @@ def test_heal_starts_a_slurmd_that_died_by_itself(sandbox: Sandbox) -> None:
 def test_what_cannot_be_healed_is_said(sandbox: Sandbox) -> None:
     with pytest.raises(SandboxError, match=r"no node 'gpu99': it has gpu\[01-04\]"):
         sandbox.heal("gpu99")
-    with pytest.raises(SandboxError, match=r"no fault is called 'nvlink'; did you mean 'nvlink_\w+'\?$"):
+    with pytest.raises(SandboxError, match=r"unknown fault 'nvlink'; did you mean 'nvlink_\w+'\?$"):
         sandbox.heal(kind="nvlink")
 
 
@@ -141,7 +141,7 @@ def test_down_leaves_nothing(folder: Path) -> None:
     assert not sandbox.running
 
 
-def steps_of(sandbox: Sandbox) -> list[processes.Process]:
+def steps_of(sandbox: Sandbox) -> list[processes.DaemonProcess]:
     return list(processes.of_folder(sandbox.layout.root, "slurmstepd"))
 
 
@@ -154,7 +154,7 @@ def test_steps_whose_slurm_was_killed_go_too(folder: Path) -> None:
             steps = steps_of(sandbox)
             known = json.loads(sandbox.layout.state.read_text())["processes"]
             for process in (
-                processes.Process(*pair) for name, pair in known.items() if name.startswith("slurm")
+                processes.DaemonProcess(*pair) for name, pair in known.items() if name.startswith("slurm")
             ):
                 process.send(signal.SIGKILL)
             sandbox.down()
@@ -167,16 +167,16 @@ def test_steps_whose_slurm_was_killed_go_too(folder: Path) -> None:
 def test_daemons_that_a_fault_has_started_anew_are_known(
     sandbox: Sandbox, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = Daemons.start_slurmd
+    start = SlurmDaemons.start_slurmd
 
     def late(*words: Any) -> None:  # as on a loaded machine: it is in the background before it runs
         threading.Timer(1.0, start, words).start()
 
-    monkeypatch.setattr(Daemons, "start_slurmd", late)
+    monkeypatch.setattr(SlurmDaemons, "start_slurmd", late)
     for act in (partial(sandbox.fault, kind, "gpu02"), sandbox.heal):
         act()
         known = json.loads(sandbox.layout.state.read_text())["processes"]
-        assert all(processes.Process(*pair).alive for pair in known.values())
+        assert all(processes.DaemonProcess(*pair).alive for pair in known.values())
 
 
 def test_state_of_a_killed_sandbox_is_recovered(folder: Path) -> None:
@@ -184,12 +184,12 @@ def test_state_of_a_killed_sandbox_is_recovered(folder: Path) -> None:
     sandbox.up(nodes=2)
     before = json.loads(sandbox.layout.state.read_text())["processes"]
     os.kill(before["slurmctld"][0], signal.SIGKILL)
-    processes.stop([processes.Process(*before["slurmctld"])], patience=5)
+    processes.stop([processes.DaemonProcess(*before["slurmctld"])], patience=5)
     assert not sandbox.status()["running"]
     sandbox.up(nodes=2)  # stops the slurmds that were left
     after = json.loads(sandbox.layout.state.read_text())["processes"]
     assert sandbox.status()["running"]
-    assert not processes.Process(*before["slurmd-gpu01"]).alive
+    assert not processes.DaemonProcess(*before["slurmd-gpu01"]).alive
     assert before["slurmd-gpu01"] != after["slurmd-gpu01"]
 
 
@@ -233,7 +233,7 @@ def test_a_pid_that_was_given_away_is_not_killed() -> None:
     try:
         now = processes.identify(bystander.pid)
         assert now is not None
-        processes.stop([processes.Process(now.pid, now.started - 1)], patience=0.1)
+        processes.stop([processes.DaemonProcess(now.pid, now.started - 1)], patience=0.1)
         assert bystander.poll() is None
         processes.stop([now], patience=5)
         assert bystander.wait(timeout=5) == -signal.SIGTERM
@@ -284,7 +284,9 @@ def test_cgroups_are_switched_off_as_each_version_knows_it(version: tuple[int, i
     assert slurmconf.cgroup_conf(version) == f"CgroupPlugin={plugin}\n"
 
 
-@pytest.mark.skipif(bool(spank.lacking()), reason=f"no plugin can be compiled: {spank.lacking()}")
+@pytest.mark.skipif(
+    bool(spank.missing_packages()), reason=f"no plugin can be compiled: {spank.missing_packages()}"
+)
 def test_a_plugin_prepares_tasks_as_the_task_prolog_does(folder: Path) -> None:
     """Where no plugin is, a TaskProlog does the same; a node that hangs keeps a task either way until it is healed."""
     names = ("PATH", "GPUCLUSTER_SANDBOX_NODE", "ENROOT_DATA_PATH")
@@ -411,11 +413,11 @@ def test_jobs_beyond_the_limits_are_refused(sandbox: Sandbox) -> None:
 
 def test_the_default_gpu_of_a_fault_is_one_that_the_nodes_have() -> None:
     missing = faults.find("gpu_missing")
-    h200 = hardware.model("h200")
-    assert faults.chosen(missing, {}, h200, 8)["gpu"] == 5
-    assert faults.chosen(missing, {}, h200, 4)["gpu"] == 3
+    h200 = models.model("h200")
+    assert faults.resolve_options(missing, {}, h200, 8)["gpu"] == 5
+    assert faults.resolve_options(missing, {}, h200, 4)["gpu"] == 3
     assert (
-        faults.chosen(missing, {"gpu": 6}, h200, 4)["gpu"] == 6
+        faults.resolve_options(missing, {"gpu": 6}, h200, 4)["gpu"] == 6
     )  # asked for: the node will say that it has none
 
 

@@ -150,7 +150,7 @@ class Srun:
 
 @pytest.fixture
 def srun(sandbox: Sandbox) -> Iterator[Srun]:
-    assert not spank.lacking(), f"these tests need {spank.lacking()}"
+    assert not spank.missing_packages(), f"these tests need {spank.missing_packages()}"
     run = Srun(sandbox)
     yield run
     for node in ("gpu01", "gpu02"):
@@ -338,7 +338,7 @@ def test_what_is_lacking_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         shutil, "which", lambda tool, **at: None if tool == "unsquashfs" else which(tool, **at)
     )
-    assert spank.lacking() == "squashfs-tools"
+    assert spank.missing_packages() == "squashfs-tools"
 
 
 def test_the_plugin_is_made_for_the_slurm_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,11 +347,11 @@ def test_the_plugin_is_made_for_the_slurm_on_path(tmp_path: Path, monkeypatch: p
     slurmd.parent.mkdir()
     slurmd.touch(mode=0o755)
     monkeypatch.setenv("PATH", f"{slurmd.parent}{os.pathsep}{os.environ['PATH']}")
-    assert "libslurm-dev" in spank.lacking()  # although the machine has headers, of its own Slurm
+    assert "libslurm-dev" in spank.missing_packages()  # although the machine has headers, of its own Slurm
     headers = tmp_path / "include" / "slurm"
     headers.mkdir(parents=True)
     (headers / "spank.h").touch()
-    assert "libslurm-dev" not in spank.lacking()
+    assert "libslurm-dev" not in spank.missing_packages()
 
 
 def test_image_starts_by_itself(tmp_path: Path) -> None:

@@ -17,16 +17,16 @@ from pytest_gpucluster import config
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.report.events import read_events
-from pytest_gpucluster.sandbox import Sandbox, faults, hardware
+from pytest_gpucluster.sandbox import Sandbox, faults, hardware, models
 from pytest_gpucluster.sandbox import node_files as render
-from pytest_gpucluster.sandbox.collectives import Health, World, busbw
+from pytest_gpucluster.sandbox.collectives import CommunicatorModel, NodeHealth, busbw
 from pytest_gpucluster.sandbox.layout import Layout
 from pytest_gpucluster.sandbox.models import MODELS, healthy_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pytest_gpucluster.sandbox.hardware import Node
+    from pytest_gpucluster.sandbox.hardware import SimulatedNode
 
 ROOT = Path(__file__).parents[1]
 OTHERS = ("t4", "v100", "a100", "h100", "gb200")  # test_fault_matrix runs the suites on the H200
@@ -145,16 +145,16 @@ def test_values_of_another_model_are_found(running: tuple[str, Sandbox, Path]) -
 # -- what the simulated tools print, without Slurm ---------------------------------------------------------------
 
 
-def node_of(model: str, gpus: int | None = None) -> Node:
-    spec = hardware.model(model)
-    return hardware.healthy("gpu02", 1, spec.gpus if gpus is None else gpus, spec, "/state/shared")
+def node_of(model: str, gpus: int | None = None) -> SimulatedNode:
+    spec = models.model(model)
+    return hardware.healthy_node("gpu02", 1, spec.gpus if gpus is None else gpus, spec, "/state/shared")
 
 
 @pytest.fixture(scope="module")
 def smi(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """Return what nvidia-smi prints on a healthy node of a model: smi(model, *options)."""
     layout = Layout(tmp_path_factory.mktemp("smi"))
-    render.tools(layout, LocalTransport())
+    render.write_simulated_tools(layout, LocalTransport())
 
     def shown(model: str, *options: str) -> str:
         folder = layout.node(model)
@@ -443,9 +443,9 @@ def test_modules_and_greeting_of_the_driver() -> None:
 @pytest.mark.parametrize("model", sorted(MODELS))
 def test_healthy_nodes_reach_what_was_published_of_such_machines(model: str) -> None:
     profile = config.load_profile(MODELS[model].profile)
-    health = Health(**render.network(node_of(model)))
+    health = NodeHealth(**render.network(node_of(model)))
     for row in profile.nccl:
-        world = World({str(node): health for node in range(row.nodes)}, MODELS[model].gpus)
+        world = CommunicatorModel({str(node): health for node in range(row.nodes)}, MODELS[model].gpus)
         assert busbw(world, row.collective, int(row.size)) >= row.busbw * (1 - row.tolerance), row
 
 
@@ -472,10 +472,10 @@ NOTHING_OF_THE_KIND = {
 }
 
 
-def changes(kind: str, node: Node, healthy: dict[str, str]) -> bool:
+def changes(kind: str, node: SimulatedNode, healthy: dict[str, str]) -> bool:
     """Put a fault into a node, which must show it then; False where the fault was refused."""
     try:
-        faults.apply(node, faults.Injected(kind, "gpu02"))
+        faults.apply(node, faults.InjectedFault(kind, "gpu02"))
     except SandboxError:
         return False
     assert render.files(node) != healthy or node.hidden, kind
@@ -493,7 +493,7 @@ def test_a_fault_changes_what_a_node_shows_or_says_why_not(model: str) -> None:
 @pytest.mark.parametrize(
     ("model", "kind", "message"),
     [
-        ("t4", "nvlink_down", "fault nvlink_down makes no sense on the model t4: T4 has no NVLink"),
+        ("t4", "nvlink_down", "fault nvlink_down does not apply to the model t4: T4 has no NVLink"),
         ("t4", "remap_failure", "nvidia-smi shows no remapped_rows.failure of a Tesla T4"),
         ("t4", "acs_on", "a node of the model t4 has no adapters"),
         ("gb200", "pcie_width", "a node of the model gb200 has no lanes to lose"),
@@ -501,7 +501,7 @@ def test_a_fault_changes_what_a_node_shows_or_says_why_not(model: str) -> None:
 )
 def test_why_a_fault_makes_no_sense(model: str, kind: str, message: str) -> None:
     with pytest.raises(SandboxError, match=re.escape(message)):
-        faults.apply(node_of(model), faults.Injected(kind, "gpu02"))
+        faults.apply(node_of(model), faults.InjectedFault(kind, "gpu02"))
 
 
 @pytest.mark.parametrize(
@@ -521,12 +521,12 @@ def test_why_a_fault_makes_no_sense(model: str, kind: str, message: str) -> None
 )
 def test_defaults_of_a_fault_fit_the_model(model: str, kind: str, options: dict[str, object]) -> None:
     spec = MODELS[model]
-    assert faults.chosen(faults.find(kind), {}, spec, spec.gpus) == options
+    assert faults.resolve_options(faults.find(kind), {}, spec, spec.gpus) == options
 
 
 def test_a_slower_port_runs_at_half_the_rate_of_the_model() -> None:
     node = node_of("v100")
-    faults.apply(node, faults.Injected("ib_rate", "gpu02"))
+    faults.apply(node, faults.InjectedFault("ib_rate", "gpu02"))
     assert [hca.rate for hca in node.hcas] == [
         *["100 Gb/sec (4X EDR)"] * 2,
         *["50 Gb/sec (2X EDR)", "100 Gb/sec (4X EDR)"],
@@ -541,6 +541,6 @@ def test_a_node_has_at_most_the_gpus_of_its_model() -> None:
 
 def test_an_unknown_model_is_refused() -> None:
     with pytest.raises(
-        SandboxError, match="no hardware model 'b300': there are a100, gb200, h100, h200, t4, v100"
+        SandboxError, match=r"unknown hardware model 'b300' \(known: a100, gb200, h100, h200, t4, v100"
     ):
-        hardware.model("b300")
+        models.model("b300")

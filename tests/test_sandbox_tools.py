@@ -11,9 +11,9 @@ from plugin_helpers import wait_for
 
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core.errors import SandboxError
-from pytest_gpucluster.sandbox import Sandbox, collectives, faults, hardware
+from pytest_gpucluster.sandbox import Sandbox, collectives, faults, hardware, models
 from pytest_gpucluster.sandbox import node_files as render
-from pytest_gpucluster.sandbox.collectives import Health, World, busbw
+from pytest_gpucluster.sandbox.collectives import CommunicatorModel, NodeHealth, busbw
 
 RECORDED = Path(__file__).parent / "data" / "h200x8"
 
@@ -149,7 +149,7 @@ def test_several_faults_in_one_node(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("kind", "node", "options", "message"),
     [
-        ("nonsense", "gpu01", {}, "no fault is called 'nonsense'"),
+        ("nonsense", "gpu01", {}, "unknown fault 'nonsense'"),
         ("gpu_missing", "gpu99", {}, "no node 'gpu99'"),
         ("gpu_missing", "gpu01", {"gpu": 17}, "no GPU 17"),
         ("gpu_missing", "gpu01", {"gpus": 1}, "no option gpus"),
@@ -187,15 +187,15 @@ def test_hanging_node(sandbox: Sandbox) -> None:
 
 
 def test_every_fault_changes_what_the_node_shows() -> None:
-    spec = hardware.model("h200")
+    spec = models.model("h200")
     shared = "/state/shared"
-    healthy = render.files(hardware.healthy("gpu02", 1, 8, spec, shared))
+    healthy = render.files(hardware.healthy_node("gpu02", 1, 8, spec, shared))
     silent = []
     for name, fault in faults.FAULTS.items():
         if fault.change is None:
             continue
-        node = hardware.healthy("gpu02", 1, 8, spec, shared)
-        faults.apply(node, faults.Injected(name, "gpu02"))
+        node = hardware.healthy_node("gpu02", 1, 8, spec, shared)
+        faults.apply(node, faults.InjectedFault(name, "gpu02"))
         if render.files(node) == healthy and not node.hidden:
             silent.append(name)
     assert silent == []
@@ -257,15 +257,15 @@ def test_hanging_collective(sandbox: Sandbox) -> None:
 
 
 def test_link_model_is_near_the_recordings() -> None:
-    ring = World({"vm": Health()}, 8, nvls=False)
+    ring = CommunicatorModel({"vm": NodeHealth()}, 8, nvls=False)
     for size, measured in ((2**26, 320.4), (2**28, 346.4), (2**30, 358.8), (2**32, 365.8)):
         assert busbw(ring, "all_reduce", size) == pytest.approx(measured, rel=0.05)
 
 
 def test_a_slow_link_matters_to_its_pair_alone() -> None:
-    slow, good = Health(links={"b": 0.3}), Health()
-    pair = busbw(World({"a": slow, "b": good}, 8), "all_reduce", 2**30)
-    other = busbw(World({"a": slow, "c": good}, 8), "all_reduce", 2**30)
+    slow, good = NodeHealth(links={"b": 0.3}), NodeHealth()
+    pair = busbw(CommunicatorModel({"a": slow, "b": good}, 8), "all_reduce", 2**30)
+    other = busbw(CommunicatorModel({"a": slow, "c": good}, 8), "all_reduce", 2**30)
     assert pair == pytest.approx(0.3 * other, rel=0.05)
 
 

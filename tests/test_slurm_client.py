@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.cluster.slurm import client
-from pytest_gpucluster.cluster.slurm.client import Slurm, outage, said
+from pytest_gpucluster.cluster.slurm.client import Slurm, error_line, outage
 from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions, explain
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core.errors import SlurmError
@@ -65,7 +65,7 @@ def test_another_failure_is_not_repeated(tmp_path: Path) -> None:
 
 def test_a_hanging_command_has_a_deadline(tmp_path: Path) -> None:
     program = _program(tmp_path, "sinfo", "sleep 300")
-    with pytest.raises(SlurmError, match="no end after 1 s"):
+    with pytest.raises(SlurmError, match="not finished after 1 s"):
         Slurm(LocalTransport(), timeout=1).run(program)
 
 
@@ -110,15 +110,15 @@ def test_a_surrounding_job_does_not_leak_in(monkeypatch: pytest.MonkeyPatch) -> 
                 "salloc: error: Job submit/allocate failed: Unspecified error\n"
             ),
             (
-                "Incompatible versions of client and server code: name the folder of the commands that go with "
-                "slurmctld as slurm.bin in the cluster file"
+                "Incompatible versions of client and server code: set slurm.bin in the cluster file to the "
+                "folder of the commands of slurmctld's version"
             ),
         ),
         ("", ""),
     ],
 )
-def test_the_telling_line(stderr: str, line: str) -> None:
-    assert said(stderr) == line
+def test_the_most_specific_line_is_returned(stderr: str, line: str) -> None:
+    assert error_line(stderr) == line
 
 
 def test_pyxis_options() -> None:
@@ -165,11 +165,11 @@ E = "slurmstepd-gpu01: error: pyxis: "
         ("slurmstepd-n: error: execve(): /x: Permission denied", "/x is not executable"),
         (
             "srun: error: pyxis: both --container-remap-root and --no-container-remap-root were specified",
-            "given twice",
+            "set twice",
         ),
         (f"{E}couldn't chdir to /nosuchdir: No such file", "container_workdir /nosuchdir"),
         ("[ERROR] Command not found: nvidia-container-cli, see", "libnvidia-container"),
-        (f"{E}    [ERROR] /x: File exists", "same moment"),
+        (f"{E}    [ERROR] /x: File exists", "same time"),
         ("srun: unrecognized option '--container-image=x'", "Pyxis is not loaded"),
     ],
 )

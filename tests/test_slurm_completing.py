@@ -191,7 +191,9 @@ def test_nodes_that_were_given_back_are_waited_for_a_while(
     told: list[str] = []
     monkeypatch.setattr("pytest_gpucluster.cluster.slurm.completing.time.monotonic", lambda: looks.now)
     slurm: Any = looks
-    assert sorted(completing.settled(slurm, ["gpu01", "gpu02"], 10, told.append, looks.sleep)) == let_go
+    assert (
+        sorted(completing.wait_completed(slurm, ["gpu01", "gpu02"], 10, told.append, looks.sleep)) == let_go
+    )
     assert looks.now == slept
     assert told == said
 
@@ -205,5 +207,5 @@ def test_a_wait_for_epilogs_ends_where_no_more_waiting_is_wanted() -> None:
         waits.append(seconds)
         return len(waits) < 2
 
-    assert sorted(completing.settled(slurm, ["gpu01", "gpu02"], 10, print, wait)) == ["gpu02"]
+    assert sorted(completing.wait_completed(slurm, ["gpu01", "gpu02"], 10, print, wait)) == ["gpu02"]
     assert waits == [0.25, 0.5]

@@ -198,11 +198,11 @@ RESERVATION = "held by a reservation (scontrol show reservation); --reservation=
         ("REBOOT", "IDLE+REBOOT_REQUESTED: it will reboot when its jobs have ended (scontrol reboot)"),
         (
             "IDLE+EXTERNAL",
-            "IDLE+EXTERNAL: slurm.conf says State=EXTERNAL: Slurm runs no slurmd and no step there",
+            "IDLE+EXTERNAL: slurm.conf has State=EXTERNAL: Slurm runs no slurmd and no step there",
         ),
         (
             "IDLE+INVALID_REG",
-            "IDLE+INVALID_REG: slurmd registered with less than slurm.conf says: see slurmctld's log",
+            "IDLE+INVALID_REG: slurmd registered with less than slurm.conf states: see slurmctld's log",
         ),
         ("IDLE+BLOCKED", "IDLE+BLOCKED: in use by other jobs"),
         ("PERFCTRS", "IDLE+PERFCTRS: in use by other jobs"),
@@ -214,11 +214,11 @@ RESERVATION = "held by a reservation (scontrol show reservation); --reservation=
         ("IDLE+FAIL", "IDLE+FAIL: no reason given"),
         (
             "UNKNOWN",
-            "UNKNOWN: slurmctld has not heard of it since it was started: wait a moment, or look at its slurmd",
+            "UNKNOWN: it has not registered since the start of slurmctld: wait a moment, or check its slurmd",
         ),
         (
             "FUTURE",
-            "FUTURE: slurm.conf keeps it for later (State=FUTURE): slurmctld does not look for its slurmd yet",
+            "FUTURE: slurm.conf reserves it for later (State=FUTURE): slurmctld does not contact its slurmd yet",
         ),
         ("IDLE+CLOUD", ""),
         ("IDLE+CLOUD+POWERED_DOWN", ""),
@@ -499,7 +499,7 @@ def test_a_reason_without_who_or_when() -> None:
 
 
 def test_a_node_that_a_job_holds_too_long() -> None:
-    stuck = inventory.Stuck("77", "jane", 600.0, 300.0)
+    stuck = inventory.StuckJob("77", "jane", 600.0, 300.0)
     node = inventory.NodeInfo("n", "IDLE", frozenset({"COMPLETING"}), stuck=stuck)
     assert node.why_unavailable() == (
         "COMPLETING for 10 min (at most 5 min): job 77 of jane has ended there, its epilog or its processes have not "

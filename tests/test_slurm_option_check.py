@@ -127,8 +127,8 @@ def test_what_a_command_refuses_is_one_line(
 
 def test_a_folder_without_slurm_s_commands_is_refused(load: Callable[[str], Cluster], tmp_path: Path) -> None:
     lacks = (
-        "has none of Slurm's commands (salloc, sbatch, scancel, scontrol, squeue, srun): name their folder, or leave "
-        "it out where they are on PATH"
+        "has none of Slurm's commands (salloc, sbatch, scancel, scontrol, squeue, srun): name their folder, or omit "
+        "the key if they are on PATH"
     )
     cluster = load(f"slurm: {{bin: {tmp_path}/nowhere, extra_args: [--nosuch]}}")
     assert refused(cluster) == f"cluster lab: slurm.bin: {tmp_path}/nowhere {lacks}"

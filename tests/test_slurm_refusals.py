@@ -12,7 +12,13 @@ from plugin_helpers import names, on, run_pytest, slurm
 
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest, _Holder
 from pytest_gpucluster.cluster.slurm.client import Slurm
-from pytest_gpucluster.cluster.slurm.error_hints import advice, ended_as, explained, hopeless, in_the_way
+from pytest_gpucluster.cluster.slurm.error_hints import (
+    advice,
+    end_explanation,
+    hopeless,
+    partition_limits,
+    with_meaning,
+)
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_partitions
 from pytest_gpucluster.cluster.transport.local import LocalTransport
 from pytest_gpucluster.core.errors import AllocationError, ConfigError, SlurmError
@@ -46,7 +52,7 @@ def test_inside_its_reservation_a_node_is_not_out_for_being_reserved(
     nodes = {name: NodeInfo(name, "IDLE", frozenset(of)) for name, of in flags.items()}
     holder: Any = object.__new__(_Holder)
     holder.slurm = SimpleNamespace(refresh=lambda: None, nodes=lambda: nodes)
-    holder.asked = AllocationRequest(nodes=("gpu01", "gpu02"), reservation=reservation)
+    holder.request = AllocationRequest(nodes=("gpu01", "gpu02"), reservation=reservation)
     assert list(holder._out()) == out
 
 
@@ -55,17 +61,17 @@ def test_inside_its_reservation_a_node_is_not_out_for_being_reserved(
     [
         (
             "Requested time limit is invalid",
-            "MaxTime=0-00:10:00, 0-01:00:00 is asked for: slurm.time or --time",
+            "MaxTime=0-00:10:00, 0-01:00:00 was requested: slurm.time or --time",
         ),
-        ("PartitionTimeLimit", "MaxTime=0-00:10:00, 0-01:00:00 is asked for: slurm.time or --time"),
-        ("Node count specification invalid", "MaxNodes=2, 3 are asked for: fewer --nodes"),
+        ("PartitionTimeLimit", "MaxTime=0-00:10:00, 0-01:00:00 was requested: slurm.time or --time"),
+        ("Node count specification invalid", "MaxNodes=2, 3 were requested: fewer --nodes"),
         ("Invalid account or account/partition", "AllowAccounts=physics,ops: slurm.account or --account"),
         ("Invalid qos specification", "DenyQos=low: another slurm.qos"),
     ],
 )
 def test_the_setting_in_the_way_is_named_with_the_key_to_change(said: str, told: str) -> None:
     partition = parse_partitions(PARTITION)["batch"]
-    assert in_the_way(partition, ASKED, said) == f"partition batch has {told}"
+    assert partition_limits(partition, ASKED, said) == f"partition batch has {told}"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +81,7 @@ def test_a_partition_that_allows_it_is_not_in_the_way(said: str) -> None:
     partition = parse_partitions(
         "PartitionName=batch AllowAccounts=ALL AllowQos=ALL MaxNodes=UNLIMITED Nodes=n1\n"
     )
-    assert in_the_way(partition["batch"], ASKED, said) == ""
+    assert partition_limits(partition["batch"], ASKED, said) == ""
 
 
 @pytest.mark.parametrize(
@@ -96,8 +102,8 @@ def test_a_partition_that_allows_it_is_not_in_the_way(said: str) -> None:
     ],
 )
 def test_a_limit_of_one_job_is_not_waited_for(reason: str, in_vain: bool) -> None:
-    assert hopeless(explained(reason)) is in_vain
-    assert explained(reason) != reason  # it is said what it means
+    assert hopeless(with_meaning(reason)) is in_vain
+    assert with_meaning(reason) != reason  # it is said what it means
 
 
 def test_a_job_submit_plugin_that_refuses_is_named() -> None:
@@ -111,8 +117,8 @@ def test_a_job_submit_plugin_that_refuses_is_named() -> None:
 @pytest.mark.parametrize(
     ("setting", "back", "told"),
     [
-        ("MaxTime=10", "MaxTime=7-0", r"MaxTime=0-00:10:00, 0-01:00:00 is asked for: slurm\.time or --time"),
-        ("MaxNodes=1", "MaxNodes=UNLIMITED", r"MaxNodes=1, 2 are asked for: fewer --nodes"),
+        ("MaxTime=10", "MaxTime=7-0", r"MaxTime=0-00:10:00, 0-01:00:00 was requested: slurm\.time or --time"),
+        ("MaxNodes=1", "MaxNodes=UNLIMITED", r"MaxNodes=1, 2 were requested: fewer --nodes"),
     ],
 )
 def test_a_real_refusal_tells_what_to_change(sandbox: Sandbox, setting: str, back: str, told: str) -> None:
@@ -175,9 +181,9 @@ def test_a_job_that_still_completes_is_asked_again_how_it_ended(monkeypatch: pyt
 
 
 def test_how_a_job_ended_is_told_only_where_it_says_something() -> None:
-    assert ended_as("PREEMPTED").startswith("PREEMPTED: a job of higher priority")
-    assert ended_as("TIMEOUT").endswith("--time or slurm.time")
-    assert ended_as("COMPLETED") == ended_as("") == ""
+    assert end_explanation("PREEMPTED").startswith("PREEMPTED: a job of higher priority")
+    assert end_explanation("TIMEOUT").endswith("--time or slurm.time")
+    assert end_explanation("COMPLETED") == end_explanation("") == ""
 
 
 def test_a_check_of_batch_jobs_alone_gets_its_jobs(sandbox: Sandbox, tmp_path: Path) -> None:

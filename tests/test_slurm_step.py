@@ -82,7 +82,7 @@ def test_input_reaches_every_task_and_output_is_capped(held: Allocation) -> None
 
 def test_a_deadline_names_who_had_not_ended(held: Allocation) -> None:
     script = 'trap "" TERM; echo partial; [ $SLURM_PROCID = 1 ] && sleep 300; exit 0'
-    with pytest.raises(StepTimeout, match=r"1 of 2 tasks had not ended, on gpu02: task 1") as caught:
+    with pytest.raises(StepTimeout, match=r"1 of 2 tasks did not end, on gpu02: task 1") as caught:
         _run(held, script, timeout=12)
     assert isinstance(caught.value.result, StepResult)
     assert caught.value.result.tasks[1].stdout == "partial\n"
@@ -94,7 +94,7 @@ def test_a_node_that_starts_no_task_is_not_waited_for_as_long_as_the_step_may_ta
 ) -> None:
     monkeypatch.setattr(step, "STRAGGLER", 5.0)
     sandbox.fault("node_hanging", "gpu02")
-    with pytest.raises(StepTimeout, match=r"no task had started on gpu02 \(") as caught:
+    with pytest.raises(StepTimeout, match=r"no task started on gpu02 \(") as caught:
         _run(held, "true", timeout=900)
     assert caught.value.unstarted == ("gpu02",)
     assert caught.value.unended == {}
@@ -308,7 +308,7 @@ def test_a_step_that_somebody_ended_is_no_answer_of_its_nodes(
     runner: Any = told.FrameworkStepRunner(one, one, {}, FrameworkConfig(), NODES)
     ways: dict[Any, Callable[[], object]] = {
         container_exam: lambda: container_exam.ContainerExam._run(one, request),
-        containers: lambda: containers.Containers._import(one, "image", "name", NODES),
+        containers: lambda: containers.NamedContainers._import(one, "image", "name", NODES),
         mpi: lambda: mpi.attempt(one, one, request),
         nccl: lambda: nccl.NcclStep._try(one, request, apart=False),
         told: lambda: told.FrameworkStepRunner.attempt(runner, request),

@@ -215,8 +215,8 @@ def test_a_server_that_goes_for_good_ends_the_run(sandbox: Sandbox, tmp_path: Pa
     ("keys", "words"),
     [
         ({"known_hosts": "/dev/null"}, "its host key is not in /dev/null"),
-        ({"key_file": "/no/key"}, "there is no such file"),
-        ({"host": None}, "which login node?"),
+        ({"key_file": "/no/key"}, "no such file"),
+        ({"host": None}, "name the login node"),
         ({"port": 1}, "no SSH server answers"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_report_whole import in_utc
 
-from pytest_gpucluster.core.metric_direction import Judged
+from pytest_gpucluster.core.metric_direction import MetricTrend
 from pytest_gpucluster.report import regression as trend
 from pytest_gpucluster.report.regression import (
     Change,
@@ -34,13 +34,13 @@ GONE = "no longer measured, though its check passed; 478 GB/s"
 
 
 def change(node: str = "gpu01", kind: str = "worse", device: str = "", **more: Any) -> Change:
-    """Return a change of bandwidth; `more`: fields of Measure, Judged and Change."""
+    """Return a change of bandwidth; `more`: fields of Measure, MetricTrend and Change."""
     own: dict[str, Any] = {"name": "busbw", "unit": "GB/s", "value": 440.0, "check": "nccl.x", "better": ""}
     judged: dict[str, Any] = {"level": 478.0, "mad": 1.5, "distance": -0.08, "runs": 5}
     own |= {key: more.pop(key) for key in own.keys() & more.keys()}
     judged |= {key: more.pop(key) for key in judged.keys() & more.keys()}
     return Change(
-        Measure(node, device=device, **own), Judged(kind, **judged), more.pop("fleet", FLEET), **more
+        Measure(node, device=device, **own), MetricTrend(kind, **judged), more.pop("fleet", FLEET), **more
     )
 
 

@@ -159,9 +159,9 @@ def test_shares() -> None:
         "5%x",
         " " * 60 + "3",
     ):
-        with pytest.raises(ValueError, match="from 1 on") as caught:
+        with pytest.raises(ValueError, match="from 1,") as caught:
             units.share_of(text, 100)
-        assert str(caught.value) == f"is to be a number from 1 on, or percent like 90%, not {text[:40]!r}"
+        assert str(caught.value) == f"must be a number from 1, or a percentage like 90%, not {text[:40]!r}"
 
 
 def test_durations_of_every_unit() -> None:
@@ -246,7 +246,7 @@ def test_a_time_that_slurm_cannot_count_is_refused(text: str) -> None:
     ],
 )
 def test_letters_and_digits_of_other_scripts_are_no_number(parse: Callable[[str], float], text: str) -> None:
-    with pytest.raises(ValueError, match=r"^(not a |is to be )"):
+    with pytest.raises(ValueError, match=r"^(not a |must be )"):
         parse(text)
 
 

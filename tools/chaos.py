@@ -33,7 +33,7 @@ from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
 from pytest_gpucluster.drain import write_reason
 from pytest_gpucluster.report.junit import RUN_SUITE
 from pytest_gpucluster.sandbox import Sandbox, processes
-from pytest_gpucluster.sandbox.processes import Process
+from pytest_gpucluster.sandbox.processes import DaemonProcess
 
 ROOT = Path(__file__).parent.parent
 NODES = 4
@@ -144,7 +144,7 @@ class Running:
     strict: bool = False
     cleaned: bool = False  # the next run, or `gpucluster clean`, takes away what is left
     struck: str = ""  # the node whose agent or slurmd was hit: that it did not respond is true
-    frozen: Process | None = (
+    frozen: DaemonProcess | None = (
         None  # a worker that was stopped: as it starts, xdist does not know it and cannot kill it
     )
     at_end: bool = False  # it was stopped while it lived, before its last hook
@@ -152,14 +152,14 @@ class Running:
     patience: float = 45.0
     grace: float = 20.0  # seconds for nodes and processes to be back afterwards
 
-    def own(self) -> list[Process]:
+    def own(self) -> list[DaemonProcess]:
         return list(processes.of_environment(self.mark))
 
-    def victims(self, role: str) -> list[Process]:
+    def victims(self, role: str) -> list[DaemonProcess]:
         return [one for one in self.own() if role_of(one, self.process.pid) == role]
 
 
-def role_of(process: Process, main: int) -> str:  # a table
+def role_of(process: DaemonProcess, main: int) -> str:  # a table
     """Tell what a process of a run is."""
     try:
         words = Path(f"/proc/{process.pid}/cmdline").read_text(errors="replace").split("\0")
@@ -183,7 +183,7 @@ def role_of(process: Process, main: int) -> str:  # a table
     return ""
 
 
-def node_of(process: Process) -> str:
+def node_of(process: DaemonProcess) -> str:
     """Return the node that a task of Slurm runs on, '' where it is none."""
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"):
@@ -615,7 +615,7 @@ def signalled(campaign: Campaign, run: Running, rng: random.Random) -> str:
     if role == "worker" and not run.workers:
         role = "srun"
     at = moment(campaign, run, rng)
-    found: list[Process] = []
+    found: list[DaemonProcess] = []
     while run.process.poll() is None and not (found := run.victims(role)):
         time.sleep(0.02)
     if not found:
@@ -649,7 +649,7 @@ def holder(campaign: Campaign, run: Running, rng: random.Random) -> str:
     if run.process.poll() is not None:
         return f"KILL of all at {at:.1f}: it was over"
     run.killed = run.cleaned = True
-    killed: set[Process] = set()
+    killed: set[DaemonProcess] = set()
     while victims := {
         one for one in run.own() if one.alive and role_of(one, run.process.pid) not in SURVIVORS
     }:
@@ -744,7 +744,7 @@ def note_daemons(sandbox: Sandbox) -> None:
     with sandbox._locked():
         state = sandbox._state()
         assert state is not None
-        sandbox._with_daemons_of_now(state).save(sandbox.layout.state)
+        sandbox._with_current_daemons(state).save(sandbox.layout.state)
 
 
 def full(_campaign: Campaign, _run: Running, _rng: random.Random) -> str:
@@ -757,7 +757,7 @@ def helper(campaign: Campaign, run: Running, rng: random.Random) -> str:
     name, then = rng.choice(("KILL", "KILL", "STOP", "STOP+CONT", "TERM")), rng.random() < 0.3
     run.patience = 110.0  # the run waits 60 s and 30 s for a shell that is stopped
     at = moment(campaign, run, rng)
-    found: list[Process] = []
+    found: list[DaemonProcess] = []
     while run.process.poll() is None and not (found := run.victims("helper")):
         time.sleep(0.02)
     if not found:

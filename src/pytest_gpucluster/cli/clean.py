@@ -1,4 +1,4 @@
-"""`gpucluster clean`: list what killed runs have left, and remove it where --yes says so."""
+"""`gpucluster clean`: list jobs, folders and containers of killed runs, and remove them with --yes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOLD = 300.0  # seconds of the allocation; a container is removed within a few
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Add the arguments of `gpucluster clean`."""
     parser.add_argument(
         "--cluster",
         metavar="NAME|PATH",
@@ -39,33 +39,33 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def clean(args: argparse.Namespace) -> int:
-    """List what is left, or remove it; exit status 1 where something could not be looked at or removed."""
+    """List or remove leftovers; return 1 if a check or a removal failed, else 0."""
     from pytest_gpucluster.cluster.slurm import leftovers  # the other commands need no Slurm
 
     cluster, slurm = _connect(args.cluster, args.nodes)
-    work = _Work(yes=args.yes)
+    results = _Results(yes=args.yes)
     if slurm is not None:
         where = "" if args.cluster else ": run it where squeue works, or name the cluster with --cluster"
         try:
-            work.take(leftovers.jobs(slurm))
+            results.take(leftovers.jobs(slurm))
         except GpuClusterError as error:
-            work.problem(f"{error}{where}")
-    work.take(_files(cluster))
+            results.problem(f"{error}{where}")
+    results.take(_files(cluster))
     if args.nodes and slurm is not None and cluster is not None:
-        _look_at_nodes(cluster, slurm, args.nodes, work)
+        _check_nodes(cluster, slurm, args.nodes, results)
     if slurm is not None:
         slurm.transport.close()
-    return work.end()
+    return results.end()
 
 
-class _Work:
-    """What was found and what went wrong. Everything is printed as it happens."""
+class _Results:
+    """Counts of leftovers and failures; each is printed at once."""
 
     def __init__(self, *, yes: bool) -> None:
         self.yes, self.found, self.stays, self.failed = yes, 0, 0, False
 
     def take(self, found: Sequence[Leftover]) -> None:
-        """Print what was found; with --yes remove it, and print what came of it."""
+        """Print leftovers; with --yes remove them, and print the results."""
         from pytest_gpucluster.cluster.slurm import leftovers
 
         for one in found:
@@ -77,28 +77,28 @@ class _Work:
             self.stays += one.remove is None
 
     def problem(self, text: str) -> None:
-        """Print what could not be looked at."""
+        """Print a failed check."""
         print(f"gpucluster: error: {one_line(text, 2000)}", file=sys.stderr)
         self.failed = True
 
     def end(self) -> int:
         """Print the last line and return the exit status."""
         if not self.found and not self.failed:
-            _say(f"No killed run has left anything {'else ' if self.stays else ''}here")
+            _say(f"No {'further ' if self.stays else ''}leftovers of killed runs")
         elif self.found and not self.yes:
             _say(f"{self.found} found: `gpucluster clean --yes` with the same options removes them")
         return int(self.failed)
 
 
 def _connect(name: str | None, nodes: str | None) -> tuple[Cluster | None, Slurm | None]:
-    """Return the cluster and its Slurm, None where there is none; ConfigError for options that do not fit."""
+    """Return the cluster and its Slurm, None if there is none; ConfigError for options that exclude each other."""
     from pytest_gpucluster import config  # slow to import
     from pytest_gpucluster.cluster.slurm.client import Slurm, make_slurm
     from pytest_gpucluster.cluster.transport import LocalTransport
 
     if name is None:
         if nodes is not None:
-            raise ConfigError("--nodes needs --cluster: the cluster file says how its nodes are allocated")
+            raise ConfigError("--nodes needs --cluster: the cluster file states how to allocate nodes")
         return None, Slurm(LocalTransport(), retry_for=0)
     if name == "sandbox":
         from pytest_gpucluster.sandbox import Sandbox
@@ -114,47 +114,44 @@ def _connect(name: str | None, nodes: str | None) -> tuple[Cluster | None, Slurm
 
 
 def _files(cluster: Cluster | None) -> list[Leftover]:
-    """Return what dead runs have left on this machine, and in the folders that suites share with the nodes."""
     from pytest_gpucluster.cluster.slurm import leftovers
     from pytest_gpucluster.core.registry import suites
     from pytest_gpucluster.kit import containers
 
     sharing = [suite for suite in suites() if suite.leftovers] if cluster is not None else []
     shared = [folder for suite in sharing for folder in suite.load(suite.leftovers or "")(cluster)]
-    return [*leftovers.folders(*shared), *containers.dead_users()]
+    return [*leftovers.folders(*shared), *containers.stale_user_files()]
 
 
-def _look_at_nodes(cluster: Cluster, slurm: Slurm, nodes: str, work: _Work) -> None:
-    """Look for containers of ended jobs, partition by partition."""
+def _check_nodes(cluster: Cluster, slurm: Slurm, nodes: str, results: _Results) -> None:
     from pytest_gpucluster.plugin.plan import Selection, make_plan, shares
     from pytest_gpucluster.plugin.session import make_request
 
     inventory = slurm.nodes()
     plan = make_plan(cluster, inventory, Selection.parse(nodes, None))
     for node, problem in plan.problems.items():
-        work.problem(f"{node} was not looked at: {problem.text}")
+        results.problem(f"{node} was not checked: {problem.text}")
     for (partition, _gpus), names in shares(cluster, inventory, plan.testable).items():
         request = replace(
             make_request(cluster.slurm, partition, 0, names), exclusive=False, gpus_per_node=None, time=HOLD
         )
         try:
-            for found in _containers(slurm, request, work):
-                work.take([found])
+            for found in _containers(slurm, request, results):
+                results.take([found])
         except GpuClusterError as error:
-            work.problem(f"{hostlist.fold(names)} was not looked at: {error}")
+            results.problem(f"{hostlist.fold(names)} was not checked: {error}")
 
 
-def _containers(slurm: Slurm, request: AllocationRequest, work: _Work) -> Iterator[Leftover]:
-    """Yield the containers of ended jobs on the nodes of an allocation, while it is held."""
+def _containers(slurm: Slurm, request: AllocationRequest, results: _Results) -> Iterator[Leftover]:
     from pytest_gpucluster.cluster.channel.channel import Fleet
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.kit import containers
 
     with Allocation.request(slurm, request, say=_say) as held, Fleet.over_slurm(slurm, held) as fleet:
-        found, problems = containers.of_ended_jobs(slurm, fleet, ())
+        found, problems = containers.containers_of_ended_jobs(slurm, fleet, ())
         yield from containers.as_leftovers(fleet, found)
-        for problem in (*problems, *(f"{node} was not looked at: {why}" for node, why in fleet.lost.items())):
-            work.problem(problem)
+        for problem in (*problems, *(f"{node} was not checked: {why}" for node, why in fleet.lost.items())):
+            results.problem(problem)
 
 
 def _say(text: str) -> None:

@@ -1,6 +1,6 @@
-"""`gpucluster history` and `gpucluster compare`: the runs that --history keeps.
+"""`gpucluster history` and `gpucluster compare`: the runs that --history has stored.
 
-Exit status of compare: 0 nothing got worse, 3 something did; else as every command of gpucluster.
+Exit status of compare: 0 nothing got worse, 3 something did; errors as in the other commands.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster import config
-from pytest_gpucluster.core import sanitize as printable
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.core.sanitize import clean
 from pytest_gpucluster.report.history import LAST, LAST_GOOD, History
 from pytest_gpucluster.report.regression import WHOLE, fold, share, when
 from pytest_gpucluster.report.words import number
@@ -50,7 +50,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 def history_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `gpucluster history`."""
+    """Add the arguments of `gpucluster history`."""
     parser.add_argument(
         "node",
         nargs="?",
@@ -66,8 +66,8 @@ def history_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also show metrics of the node that were the same in all these runs",
     )
-    acts = parser.add_mutually_exclusive_group()
-    acts.add_argument(
+    actions = parser.add_mutually_exclusive_group()
+    actions.add_argument(
         "--import",
         dest="logs",
         type=Path,
@@ -75,10 +75,10 @@ def history_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="EVENTS",
         help="store runs from their events.jsonl; a killed run is stored as incomplete, and is never a good run",
     )
-    acts.add_argument(
+    actions.add_argument(
         "--keep", type=_positive, metavar="N", help="delete all but the last N runs of each cluster"
     )
-    acts.add_argument(
+    actions.add_argument(
         "--accept",
         metavar="RUN",
         help="compare later runs with this run, for NODE or for all nodes (after an intended change)",
@@ -86,7 +86,7 @@ def history_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `gpucluster compare`."""
+    """Add the arguments of `gpucluster compare`."""
     about = f"id of a run, the beginning of one, '{LAST}' or '{LAST_GOOD}'"
     parser.add_argument("a", metavar="A", nargs="?", default=LAST_GOOD, help=f"{about} (%(default)s)")
     parser.add_argument("b", metavar="B", nargs="?", default=LAST, help="compared with A (%(default)s)")
@@ -95,7 +95,7 @@ def compare_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def history(args: argparse.Namespace) -> None:
-    """Show runs or a node, or import, thin out, accept."""
+    """Show runs or a node, or import, delete or accept runs."""
     with _open(args, create=bool(args.logs)) as found:
         if args.logs:
             _import(found, args.logs)
@@ -110,10 +110,10 @@ def history(args: argparse.Namespace) -> None:
 
 
 def compare(args: argparse.Namespace) -> int:
-    """Hold run B against run A; WORSE where something got worse."""
+    """Compare run B with run A; return WORSE if something got worse."""
     with _open(args) as found:
         cluster = _cluster(args, found)
-        if args.a in (LAST, LAST_GOOD):  # of the time before B
+        if args.a in (LAST, LAST_GOOD):  # before B
             later = found.find(cluster, args.b)
             earlier = found.find(cluster, args.a, before=later)
         else:
@@ -121,17 +121,17 @@ def compare(args: argparse.Namespace) -> int:
             later = found.find(cluster, args.b)
         if earlier.run == later.run:
             raise ConfigError(f"run {later.run} is compared with itself: name two runs")
-        told = found.compare(later, earlier)
+        comparison = found.compare(later, earlier)
     for letter, past in (("A", earlier), ("B", later)):
         _say(f"{letter}  {_about(past)}")
-    for line in ("", *told.table(constant=args.all, more="--all"), ""):
+    for line in ("", *comparison.table(constant=args.all, more="--all"), ""):
         _say(line)
-    for word, lines in (("", told.lines()), ("better: ", [it.text for it in told.better])):
+    for word, lines in (("", comparison.lines()), ("better: ", [it.text for it in comparison.better])):
         for line in lines:
             _say(f"{word}{line}")
-    if not told.lines():
-        _say(told.verdict() or "history: the two runs have no metric in common")
-    return WORSE if told.lines() else 0
+    if not comparison.lines():
+        _say(comparison.verdict() or "history: the two runs have no metric in common")
+    return WORSE if comparison.lines() else 0
 
 
 # --- which file, which cluster
@@ -153,12 +153,11 @@ def _file(args: argparse.Namespace) -> Path:
         if key is not None:
             return Path(key).expanduser()
     raise ConfigError(
-        f"which history? give --history FILE, set {VARIABLE}, or --cluster with `history` in its file"
+        f"no history file: use --history FILE, set {VARIABLE}, or --cluster with `history` in its file"
     )
 
 
 def _cluster(args: argparse.Namespace, found: History) -> str:
-    """Return the cluster's name as the runs have it."""
     names = found.clusters()
     if args.cluster is None:
         if len(names) == 1:
@@ -176,7 +175,7 @@ def _cluster(args: argparse.Namespace, found: History) -> str:
     )
 
 
-# --- acts
+# --- changes
 
 
 def _import(found: History, logs: Sequence[Path]) -> None:
@@ -189,9 +188,9 @@ def _import(found: History, logs: Sequence[Path]) -> None:
             runs.append((recorded(read_events(path), str(path)), path))
         except OSError as error:
             raise GpuClusterError(f"{path}: cannot be read ({error.strerror})") from error
-    for run, path in sorted(runs, key=lambda it: it[0].started):  # each is judged by those before it
+    for run, path in sorted(runs, key=lambda it: it[0].started):  # each is compared with those before it
         kind = "" if run.complete else ", incomplete: it never serves as a baseline"
-        there = "stored" if found.add(run) else "is there already"
+        there = "stored" if found.add(run) else "is stored already"
         _say(f"{path}: run {run.run} of cluster {run.cluster} {there}{kind}")
 
 
@@ -204,7 +203,7 @@ def _accept(found: History, args: argparse.Namespace) -> None:
     _say(f"{args.node or 'all nodes'} of cluster {cluster}: baselines begin with run {past.run} from here on")
 
 
-# --- what is shown
+# --- output
 
 
 def _about(past: Past) -> str:
@@ -287,12 +286,11 @@ def _node_metrics(values: Mapping[Measure, Seen], args: argparse.Namespace) -> N
 
 
 def _constant(seen: Seen) -> bool:
-    """Whether a metric was measured in several runs, and never differed."""
     return len(seen) > 1 and len({value for value, _ in seen}) == 1
 
 
 def _metric(measure: Measure, seen: Seen) -> tuple[str, ...]:
-    """Draw one row: the change is that of the last value against the median of the good ones before it."""
+    """Return one row; the change is that of the last value from the median of the good ones before it."""
     known = [value for value, _ in seen if value is not None]
     last = seen[-1][0]
     fit = [value for value, good in seen[:-1] if good and value is not None]
@@ -309,7 +307,7 @@ def _metric(measure: Measure, seen: Seen) -> tuple[str, ...]:
 
 
 def _spark(values: Sequence[float | None]) -> str:
-    """Draw values as bars from lowest to highest; '.' where none is, '' where the terminal cannot show them."""
+    """Return bars from lowest to highest, '.' for a missing value; '' if the terminal cannot show them."""
     known = [value for value in values if value is not None]
     try:
         _BARS.encode(sys.stdout.encoding or "ascii")
@@ -334,12 +332,12 @@ def _name(node: str) -> str:
 
 
 def _positive(text: str) -> int:
-    from argparse import ArgumentTypeError  # only where it is wrong
+    from argparse import ArgumentTypeError  # only for a wrong value
 
     if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) < 2**31:
-        raise ArgumentTypeError(f"is to be a number from 1, not {text!r}")
+        raise ArgumentTypeError(f"must be a number from 1, not {text!r}")
     return int(text)
 
 
 def _say(text: str) -> None:
-    print(printable.clean(text))  # a command speaks; another user may have written the file
+    print(clean(text))  # another user may have written the file

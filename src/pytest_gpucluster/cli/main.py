@@ -1,6 +1,6 @@
-"""The command `gpucluster`: drafts cluster files, prints schemas and profiles, runs the sandbox.
+"""The command `gpucluster`: cluster file templates, schemas, profiles, the sandbox, history, reports.
 
-Exit status: 0; 1 for an error; 2 for wrong usage; 3 where compare finds something worse; 4 for a wrong cluster file,
+Exit status: 0; 1 for an error; 2 for wrong usage; 3 if compare finds something worse; 4 for a wrong cluster file,
 profile, inventory or history; 130 for Ctrl-C.
 """
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.init_template import Pmi
     from pytest_gpucluster.sandbox import Sandbox
 
-_PLAIN = {"power_limit": "watts", "max_temperature": "degrees Celsius"}  # what profiles state as bare numbers
+_PLAIN = {"power_limit": "watts", "max_temperature": "degrees Celsius"}  # numbers without a unit in profiles
 OK, FAILED, WRONG_CONFIG, INTERRUPTED = 0, 1, 4, 130
 
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: its name, one line of help, its arguments, and what it does."""
+    """A subcommand: name, one line of help, arguments, function."""
 
     name: str
     help: str
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(error, FAILED)
     except KeyboardInterrupt:
         return _complain("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # the reader, like head, has seen enough
+    except BrokenPipeError:  # the reader, like head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except OSError as error:
@@ -124,7 +124,7 @@ def _init(args: argparse.Namespace) -> None:
     nodes, groups = sum(len(group.names) for group in cluster.groups), len(cluster.groups)
     _say(
         f"{path}: {nodes} node{'s' * (nodes > 1)} in {groups} group{'s' * (groups > 1)}. "
-        f"Look it through, then: pytest --cluster={path}"
+        f"Review the file, then run: pytest --cluster={path}"
     )
 
 
@@ -149,7 +149,7 @@ def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, str]:
             for node in slurm.nodes().values()
         ]
     except GpuClusterError as error:
-        raise GpuClusterError(f"{error}; run init where sinfo works, or give --inventory FILE") from error
+        raise GpuClusterError(f"{error}; run init where sinfo works, or use --inventory FILE") from error
     name = args.name or _file_name(slurm.config().get("ClusterName", "cluster"))
     conf = os.environ.get("SLURM_CONF")
     simulated = _of_simulated_sandbox(conf)
@@ -157,7 +157,6 @@ def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, str]:
 
 
 def _pmi(slurm: Slurm) -> Pmi | None:
-    """Ask srun which MPI types it has; None where it does not say."""
     from pytest_gpucluster.cluster.slurm.mpi_types import read_mpi_list
     from pytest_gpucluster.config.init_template import Pmi  # only init needs it
     from pytest_gpucluster.core.probe import Answer
@@ -178,7 +177,7 @@ def _of_simulated_sandbox(conf: str | None) -> bool:
 
 
 def _chosen(mine: Sequence[str], partitions: dict[str, PartitionInfo]) -> str:
-    """Return one partition of a node: the cluster's default if it is among them, else that of most nodes."""
+    """Return one partition of a node: the default partition if possible, else the one with most nodes."""
 
     def rank(name: str) -> tuple[bool, int, str]:
         info = partitions.get(name)
@@ -194,7 +193,7 @@ def _file_name(text: str) -> str:
 def _write(path: Path, text: str, *, force: bool) -> None:
     hint = "--output names another file"
     if not force and os.path.lexists(path):
-        raise ConfigError(f"{path}: is there already; --force overwrites it, {hint}")
+        raise ConfigError(f"{path}: exists already; --force overwrites it, {hint}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text.encode(), mode=0o666 & ~_umask())
@@ -204,7 +203,7 @@ def _write(path: Path, text: str, *, force: bool) -> None:
 
 
 def _umask() -> int:
-    """Return the mask that files of this process get; it can only be read by setting it."""
+    """Return the umask of this process, which can only be read by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
@@ -255,18 +254,17 @@ def _profiles(args: argparse.Namespace) -> None:
 
 
 def _profile_text(profile: Profile) -> str:
-    """Write a profile as a file would state it: with units, and without what it expects nothing of."""
     import yaml  # only here
 
-    said = _stated(profile.model_dump(mode="json"), profile.model_dump(mode="json", exclude_defaults=True))
-    text = yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=110).rstrip()
+    stated = _stated(profile.model_dump(mode="json"), profile.model_dump(mode="json", exclude_defaults=True))
+    text = yaml.safe_dump(stated, sort_keys=False, allow_unicode=True, width=110).rstrip()
     return re.sub(
         r"(?m)^ +(power_limit|max_temperature): .*$", lambda line: f"{line[0]}  # {_PLAIN[line[1]]}", text
     )
 
 
 def _stated(plain: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what is empty; a null in place of a default stays, for it takes an expectation away."""
+    """Omit empty values, except a null instead of a default, which removes an expectation."""
     inner = {
         key: _stated(value, changed.get(key) or {}) if isinstance(value, dict) else value
         for key, value in plain.items()
@@ -310,16 +308,16 @@ def _sandbox_arguments(parser: argparse.ArgumentParser) -> None:
         help="containers: auto: the bundled plugin if it can be compiled; off: none; FILE: the site's spank_pyxis.so "
         "with the enroot on PATH (default: auto)",
     )
-    _verb(verbs, "down", "stop it", _down)
-    _verb(verbs, "status", "what runs, and which faults are in", _status)
-    fault = _verb(verbs, "fault", "put a fault into a node", _fault)
+    _verb(verbs, "down", "stop the sandbox", _down)
+    _verb(verbs, "status", "show the state and the active faults", _status)
+    fault = _verb(verbs, "fault", "inject a fault into a node", _fault)
     fault.add_argument(
         "--list", action="store_true", help="list the kinds of faults and the check that finds each"
     )
     fault.add_argument("kind", nargs="?")
     fault.add_argument("node", nargs="?")
     fault.add_argument("options", nargs="*", metavar="key=value")
-    heal = _verb(verbs, "heal", "take faults out again, all or those of a node or kind", _heal)
+    heal = _verb(verbs, "heal", "remove faults: all, or those of a node or kind", _heal)
     heal.add_argument("node", nargs="?")
     heal.add_argument("--kind")
 
@@ -341,7 +339,7 @@ def _verb(
 def _number(least: int, most: int) -> Callable[[str], int]:
     def number(text: str) -> int:
         if not (text.isascii() and text.isdecimal()) or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"is to be a number from {least} to {most}, not {text!r}")
+            raise argparse.ArgumentTypeError(f"must be a number from {least} to {most}, not {text!r}")
         return int(text)
 
     return number
@@ -389,16 +387,16 @@ def _fault(sandbox: Sandbox, args: argparse.Namespace) -> None:
         return
     if not (args.kind and args.node):
         raise SandboxError(
-            "which fault in which node? `gpucluster sandbox fault KIND NODE`; --list shows the kinds"
+            "missing fault or node: use `gpucluster sandbox fault KIND NODE`; --list shows the kinds"
         )
     sandbox.fault(args.kind, args.node, **_options(args.options))
-    _say(f"{args.node}: {args.kind} is in. `gpucluster sandbox heal {args.node}` takes it out.")
+    _say(f"{args.node}: {args.kind} is active. `gpucluster sandbox heal {args.node}` removes it.")
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
     for word in words:
         if not word.partition("=")[0].isidentifier() or "=" not in word:
-            raise SandboxError(f"an option of a fault is written key=value, not {word!r}")
+            raise SandboxError(f"an option of a fault must be key=value, not {word!r}")
     return dict(word.split("=", 1) for word in words)
 
 
@@ -425,7 +423,7 @@ def _junit(args: argparse.Namespace) -> None:
     from pytest_gpucluster.report.junit_merge import merge  # only here
 
     if args.out.name == "junit.xml" and args.out.with_name("events.jsonl").exists() and args.out.exists():
-        raise ConfigError(f"{args.out}: is a run's own file, and would be lost: name the file to write first")
+        raise ConfigError(f"{args.out}: belongs to a run: name the output file before the input files")
     _say(f"{args.out}: {merge(args.inputs, args.out, group=group_id(args.report_group))}")
 
 
@@ -456,7 +454,7 @@ def _drains(args: argparse.Namespace) -> None:
     try:
         nodes = slurm.nodes()
     except GpuClusterError as error:
-        where = "" if args.cluster else "; run it where sinfo works, or name the cluster with --cluster"
+        where = "" if args.cluster else "; run it on a machine with sinfo, or name the cluster with --cluster"
         raise GpuClusterError(f"{error}{where}") from error
     finally:
         slurm.transport.close()
@@ -474,8 +472,8 @@ def _drains(args: argparse.Namespace) -> None:
 
 
 def _slurm_of(name: str | None) -> Any:
-    """Return the client of a cluster file's Slurm, or of the one that this shell is set up for."""
-    from pytest_gpucluster.cluster.slurm.client import Slurm, make_slurm  # only where it is asked for
+    """Return the client of a cluster file's Slurm, or of the Slurm of this machine."""
+    from pytest_gpucluster.cluster.slurm.client import Slurm, make_slurm  # slow to import
     from pytest_gpucluster.cluster.transport import LocalTransport
 
     if name is None:
@@ -486,7 +484,7 @@ def _slurm_of(name: str | None) -> Any:
         return Slurm(LocalTransport(dict(Sandbox().env)), retry_for=0)
     slurm = make_slurm(config.load_cluster(name))
     if slurm is None:
-        raise ConfigError(f"cluster {name} has no Slurm, so nothing is drained in it")
+        raise ConfigError(f"cluster {name} has no Slurm, so it has no drained nodes")
     slurm.retry_for = 0
     return slurm
 

@@ -1,6 +1,6 @@
-"""The reference of options, fixtures, markers and commands in Markdown, made from what the code itself says.
+"""The reference of options, fixtures, markers, commands and checks in Markdown, generated from the code.
 
-`gpucluster schema --reference` prints it; docs/reference.md is that, and a test compares.
+`gpucluster schema --reference` prints it; a test compares it with docs/reference.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def reference(parser: argparse.ArgumentParser) -> str:
 
 
 class _Recorder:
-    """Stands where pytest's parser and its group do, and keeps what is added."""
+    """Replaces pytest's parser and its group, and records the options."""
 
     def __init__(self) -> None:
         self.added: list[tuple[tuple[str, ...], dict[str, Any]]] = []
@@ -111,7 +111,6 @@ def _fixtures() -> Iterator[str]:
 
 
 def _scope(function: ast.stmt) -> str:
-    """Return the scope of a fixture; '' of what is none."""
     for decorator in getattr(function, "decorator_list", ()):
         text = ast.unparse(decorator)
         if text.startswith("pytest.fixture"):
@@ -169,8 +168,8 @@ def _sentence(text: str) -> str:
 def _leaves(
     parser: argparse.ArgumentParser, words: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
-    """Yield each command that does something, with the words that call it."""
-    # argparse has no public way to read a parser
+    """Yield each command without subcommands, with its words."""
+    # argparse has no public interface to read a parser
     groups = [it for it in parser._actions if isinstance(it, argparse._SubParsersAction)]  # noqa: SLF001 - see above
     if words and not any(group.required for group in groups):
         yield words, parser

@@ -1,4 +1,4 @@
-"""`gpucluster report`: HTML and JUnit made again from the event log, also of a run that was killed."""
+"""`gpucluster report`: HTML and JUnit written again from the event log, also of a killed run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOG, HTML, JUNIT = "events.jsonl", "report.html", "junit.xml"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Add the arguments of `gpucluster report`."""
     parser.add_argument(
         "source",
         nargs="?",
@@ -42,14 +42,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def report(args: argparse.Namespace) -> None:
-    """Write report.html and junit.xml, and say what was written."""
+    """Write report.html and junit.xml, and print the result."""
     from pytest_gpucluster.report import html, junit  # the other commands need no templates
     from pytest_gpucluster.report.events import read_events
     from pytest_gpucluster.report.run_model import read_run
 
     log = args.source / LOG if args.source.is_dir() else args.source
     if not log.is_file():
-        raise GpuClusterError(f"{log}: is not there; name a --report-dir or an {LOG}")
+        raise GpuClusterError(f"{log}: does not exist; name a --report-dir or an {LOG}")
     run = read_run(read_events(log), result=lambda _: None)
     if not run.start:
         raise GpuClusterError(f"{log}: is no event log of a run (it has no event `start`)")
@@ -59,12 +59,12 @@ def report(args: argparse.Namespace) -> None:
     html.write(read_events(log), page, comparison=_comparison(args.history, log), group=group)
     _say(f"{page}: written")
     if run.finish is not None and cases.exists() and not args.force:
-        _say(f"{cases}: kept as pytest wrote it at the end of the run; --force writes it anew from the log")
+        _say(f"{cases}: not changed: pytest wrote it at the end of the run; --force replaces it")
         return
     junit.write(read_events(log), cases, group=group)
     _say(
         f"{cases}: written"
-        + ("" if run.finish is not None else "; the run did not end, and a testcase says so")
+        + ("" if run.finish is not None else "; the run did not end, which a testcase reports")
     )
 
 
@@ -76,8 +76,8 @@ def _comparison(history: Path | None, log: Path) -> ShownComparison | None:
     from pytest_gpucluster.report.run_snapshot import recorded
 
     run = recorded(read_events(log), str(log))
-    with contextlib.closing(History(history)) as kept:
-        return kept.compare(kept.find(run.cluster, run.run)).for_html()
+    with contextlib.closing(History(history)) as stored:
+        return stored.compare(stored.find(run.cluster, run.run)).for_html()
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""A check holds facts against expectations; a verdict is what comes out. Pure.
+"""A check compares facts with expectations and returns a verdict. Pure.
 
 A check is a function that yields `Finding`s (what deviates) and `Metric`s (what was measured), decorated with
 its cause, hint and action class:
@@ -9,7 +9,7 @@ its cause, hint and action class:
         if len(gpus) != profile.count:
             yield Finding(part="GPUs", measured=f"{len(gpus)}", expected=f"{profile.count}")
 
-Calling it gives a Verdict.
+The decorated function returns a Verdict.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Action(str, enum.Enum):
 class Finding:
     """One deviation: the part (GPU, link, mount, ...), the measured and the expected value.
 
-    `action`: what this finding asks for, where that is not the action of its verdict.
+    `action`: the required action, if it differs from that of the verdict.
     """
 
     part: str
@@ -55,14 +55,14 @@ class Finding:
     action: Action | None = None
 
     def as_dict(self) -> dict[str, str]:
-        """Return plain types; a finding without an action of its own has no such key."""
+        """Return plain types; a finding without its own action has no such key."""
         own = {"action": self.action.value} if self.action else {}
         return {"part": self.part, "measured": self.measured, "expected": self.expected, **own}
 
 
 @dataclass(frozen=True)
 class Advisory:
-    """A deviation that proves no fault: reports show it as a warning; it never fails a check and never drains."""
+    """A deviation that proves no fault: reports show a warning; it neither fails a check nor drains a node."""
 
     part: str
     measured: str
@@ -73,8 +73,8 @@ class Advisory:
 class Metric:
     """One measured number. `device` is a part of the node, '' for the whole node.
 
-    `detail`: for the event log and JUnit; the summary table leaves it out. `better`: higher, lower or neither,
-    where that is not what core/metric_direction.py says of the unit.
+    `detail`: for the event log and JUnit; the summary table omits it. `better`: higher, lower or neither, if that
+    differs from the direction of the unit in core/metric_direction.py.
     """
 
     name: str
@@ -94,7 +94,7 @@ class NotApplicable:
 
 @dataclass(frozen=True)
 class NotChecked:
-    """The facts do not hold what the check would judge, and why. Never a pass."""
+    """The facts lack what the check needs, with the reason. Never a pass."""
 
     reason: str
 
@@ -104,7 +104,7 @@ Judgement = Iterator[Finding | Advisory | Metric | NotApplicable | NotChecked]
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of one check on one node. `action` is the hardest that any finding asks for."""
+    """The result of one check on one node. `action` is the most severe that a finding requires."""
 
     check: str
     outcome: Outcome
@@ -119,7 +119,7 @@ class Verdict:
     def as_dict(self) -> dict[str, Any]:
         """Return plain types, for events and for xdist."""
         return {
-            **vars(self),  # asdict copies deeply: four times as slow, once an item
+            **vars(self),  # asdict makes a deep copy for every item: four times as slow
             "outcome": self.outcome.value,
             "action": self.action.value,
             "findings": [finding.as_dict() for finding in self.findings],
@@ -129,8 +129,8 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class About:
-    """What is said of a check before it runs: what has to hold, why it fails most often, what to do then."""
+class CheckDescription:
+    """What must hold, the usual cause of a failure, what to do, and the action."""
 
     holds: str
     cause: str
@@ -139,9 +139,9 @@ class About:
 
 
 def with_contention(verdict: Verdict, who: str) -> Verdict:
-    """Return a failure that others at work on the GPUs may explain: it drains nobody, and says to end them.
+    """Return a failure that other processes on the GPUs may explain: no drain, and the hint is to end them.
 
-    `who` names them: 'others are at work on GPU 1 (...): python3 (pid 7)'; '' leaves the verdict as it is.
+    `who` names them: 'others are at work on GPU 1 (...): python3 (pid 7)'; '' returns the verdict unchanged.
     """
     if not who or verdict.outcome is not Outcome.FAILED:
         return verdict
@@ -151,16 +151,16 @@ def with_contention(verdict: Verdict, who: str) -> Verdict:
 def with_cause(
     verdict: Verdict, words: str, cause: str, hint: str, *, action: Action = Action.MONITOR
 ) -> Verdict:
-    """Return a verdict with this cause, hint and action, where all that was found says these words."""
+    """Return the verdict with this cause, hint and action if every finding contains `words`."""
     if not verdict.findings or not all(words in finding.measured for finding in verdict.findings):
         return verdict
     return _because(verdict, cause, hint, action)
 
 
 def combined(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return one verdict of a check that was made for several allocations; the worst outcome stands.
+    """Return one verdict of a check that ran in several allocations: the worst outcome.
 
-    Each finding keeps the action of its own verdict; cause and hint are those of the hardest failure.
+    Each finding keeps the action of its own verdict; cause and hint are those of the most severe failure.
     """
     known = list(verdicts)
     if len(known) == 1:
@@ -183,17 +183,17 @@ def combined(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def _because(verdict: Verdict, cause: str, hint: str, action: Action) -> Verdict:
-    """Return a failure with another cause: its action stands for every finding."""
+    """Return a failure with another cause; `action` applies to every finding."""
     findings = tuple(replace(finding, action=None) for finding in verdict.findings)
     return replace(verdict, findings=findings, cause=cause, hint=hint, action=action)
 
 
 _WORSE = (Outcome.NOT_APPLICABLE, Outcome.PASSED, Outcome.NOT_CHECKED, Outcome.FAILED)
-NO_MEMORY = "out of memory"  # in torch's and CUDA's words: somebody else may hold it
-_END_THEM = "ps -o pid,user,lstart,cmd -p PID on the node; end it, look at Slurm's epilog, and repeat"
+NO_MEMORY = "out of memory"  # as torch and CUDA print it; another process may hold the memory
+_END_THEM = "ps -o pid,user,lstart,cmd -p PID on the node; end it, check Slurm's epilog, and repeat"
 
-OURS = __package__.partition(".")[0]
-CHECKS: dict[str, About] = {}  # every check of ours that was imported; the reference is made from it
+PACKAGE = __package__.partition(".")[0]
+CHECKS: dict[str, CheckDescription] = {}  # checks of this package that were imported, for the reference
 
 
 def check(
@@ -203,8 +203,8 @@ def check(
 
     def decorate(function: Callable[P, Judgement]) -> Callable[P, Verdict]:
         holds = (function.__doc__ or "").strip().partition("\n")[0]
-        if function.__module__.startswith(f"{OURS}."):
-            CHECKS[name] = About(holds, cause, hint, action)
+        if function.__module__.startswith(f"{PACKAGE}."):
+            CHECKS[name] = CheckDescription(holds, cause, hint, action)
 
         @functools.wraps(function)
         def judged(*args: P.args, **kwargs: P.kwargs) -> Verdict:
@@ -223,28 +223,28 @@ def conclude(
     hint: str,
     action: Action,
 ) -> Verdict:
-    """Gather what a check yielded into a verdict."""
+    """Return the verdict of what a check yielded."""
     findings: list[Finding] = []
     metrics: list[Metric] = []
     advisories: list[Advisory] = []
     reason = unchecked = ""
-    for said in judgement:
-        if isinstance(said, Finding):
-            findings.append(said)
-        elif isinstance(said, Advisory):
-            advisories.append(said)
-        elif isinstance(said, Metric):
-            metrics.append(said)
-        elif isinstance(said, NotChecked):
-            unchecked = unchecked or said.reason
+    for item in judgement:
+        if isinstance(item, Finding):
+            findings.append(item)
+        elif isinstance(item, Advisory):
+            advisories.append(item)
+        elif isinstance(item, Metric):
+            metrics.append(item)
+        elif isinstance(item, NotChecked):
+            unchecked = unchecked or item.reason
         else:
-            reason = said.reason
+            reason = item.reason
     without = Outcome.NOT_CHECKED if unchecked else Outcome.NOT_APPLICABLE if reason else Outcome.PASSED
     outcome = Outcome.FAILED if findings else without
     if findings:
         own = action
         action = max((finding.action or own for finding in findings), key=list(Action).index)
-        if action is not own:  # beside one that asks for more, the others keep the action of the check
+        if action is not own:  # findings without their own action keep that of the check
             findings = [replace(finding, action=finding.action or own) for finding in findings]
     return Verdict(
         name,

@@ -4,11 +4,11 @@ GpuClusterError
 ├── ConfigError        a cluster or profile file is wrong (file, line and key are in the message)
 ├── TransportError     a command could not be started, or did not answer in time
 ├── SlurmError         a Slurm command failed (argv, rc, stderr)
-│   ├── AllocationError    no nodes were had
-│   └── StepError          a step could not run
-│       ├── StepTimeout    a step outlived its deadline
-│       └── StepCancelled  somebody else ended a step: nothing is known against its nodes
-├── ProbeError         a command answered something that its probe does not understand
+│   ├── AllocationError    Slurm allocated no nodes
+│   ├── StepError          a step could not run
+│   │   └── StepTimeout    a step exceeded its deadline
+│   └── StepCancelled      another process or user ended a step: its nodes are not at fault
+├── ProbeError         a probe cannot parse the output of its command
 │   └── NotAvailable   the command could not run at all: tool absent, no permission
 └── SandboxError       the sandbox could not be started or stopped
 """
@@ -39,7 +39,7 @@ class TransportError(GpuClusterError):
 class SlurmError(GpuClusterError):
     """A Slurm command failed.
 
-    `argv` is the command, `rc` its exit status (None: it never ended), `stderr` what it said.
+    `argv` is the command, `rc` its exit status (None: it never ended), `stderr` its error output.
     """
 
     def __init__(
@@ -52,42 +52,45 @@ class SlurmError(GpuClusterError):
 
 
 class AllocationError(SlurmError):
-    """Slurm gave no nodes, or took them back. `nodes`: those at fault and why, where the others might be had."""
+    """Slurm allocated no nodes, or revoked them.
+
+    `nodes`: {node: reason} of those at fault, if Slurm may allocate the others.
+    """
 
     nodes: Mapping[str, str] = MappingProxyType({})
 
 
 class StepError(SlurmError):
-    """A step could not be run; `result` is the StepResult of what had come by then."""
+    """A step could not run; `result` is the StepResult of the output until then."""
 
     result: StepResult | None = None
 
 
-class StepTimeout(StepError):  # reads as what it is
-    """A step outlived its deadline and was cancelled.
+class StepTimeout(StepError):
+    """A step exceeded its deadline and was cancelled.
 
-    `unstarted` are nodes where no task had begun while others had; `unended` the begun tasks (rank: node) without end.
+    `unstarted`: nodes without a started task, if other nodes have one; `unended`: {rank: node} of running tasks.
     """
 
     unstarted: tuple[str, ...] = ()
     unended: Mapping[int, str] = MappingProxyType({})
 
 
-class StepCancelled(SlurmError):  # reads as what it is
-    """A step was ended from outside (scancel, a signal to srun): never a verdict, so no StepError, which may be one.
+class StepCancelled(SlurmError):
+    """A step was ended from outside (scancel, a signal to srun). No StepError, which may lead to a verdict.
 
-    `result` is the StepResult of what had come by then.
+    `result` is the StepResult of the output until then.
     """
 
     result: StepResult | None = None
 
 
 class ProbeError(GpuClusterError):
-    """A command answered something that its probe does not understand."""
+    """A probe cannot parse the output of its command."""
 
 
 class NotAvailable(ProbeError):  # a state of the node, not a mistake
-    """The command of a probe could not run there: the tool is absent or permission is missing."""
+    """The command of a probe could not run: the tool is absent or permission is missing."""
 
 
 class SandboxError(GpuClusterError):

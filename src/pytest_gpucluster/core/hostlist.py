@@ -1,7 +1,7 @@
-"""Slurm's bracket lists: gpu[01-16,20] and back. ClusterShell does the work.
+"""Slurm's bracket lists, like gpu[01-16,20], by ClusterShell.
 
-Order: `expand` sorts and drops duplicates. For the rank order of an allocation ask Slurm
-(`scontrol show hostnames`), never this module.
+`expand` sorts and drops duplicates. The rank order of an allocation comes from `scontrol show hostnames`, never from
+this module.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ClusterShell.RangeSet import RangeSetException
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Far above any cluster, far below what would fill the memory.
+# far above any cluster, far below what would exhaust memory
 MAX_NODES = 65_536
 MAX_NAME = 253  # a host name in DNS
 
@@ -26,14 +26,14 @@ _LONG_NUMBER = re.compile(r"\d{19}")
 _BRACKET = re.compile(r"\[([^\]]*)")
 _PART = re.compile(r"(?:[^,\[]|\[[^\]]*)+")  # up to a comma outside of brackets
 
-# digits beside a bracket are part of its range to ClusterShell, which asserts that no range is too large
+# ClusterShell takes digits beside a bracket as part of its range, and asserts that no range is too large
 _REFUSALS = (NodeSetException, RangeSetException, AssertionError, ArithmeticError, LookupError)
 
 
 def expand(hostlist: str) -> tuple[str, ...]:
     """Return the sorted node names of a bracket list; '' gives ().
 
-    Raise ValueError where the text is no hostlist, or names more than 65,536 nodes.
+    Raise ValueError if the text is no hostlist, or names more than 65,536 nodes.
 
     >>> expand("gpu[09-10],login")
     ('gpu09', 'gpu10', 'login')
@@ -72,7 +72,7 @@ def fold(nodes: Iterable[str]) -> str:
 
 
 def shown(nodes: Iterable[str], *, none: str = "none") -> str:
-    """Fold names for a message; texts that are no names of nodes are listed.
+    """Fold names for a message; texts that are not node names are listed.
 
     >>> shown(["gpu02", "gpu01"]), shown(["gpu[01", "a"]), shown([])
     ('gpu[01-02]', 'a, gpu[01', 'none')
@@ -85,12 +85,12 @@ def shown(nodes: Iterable[str], *, none: str = "none") -> str:
 
 
 def is_name(text: str) -> bool:
-    """Tell whether a text may be the name of a node: it goes into commands, file names and reports."""
+    """Return whether a text may be a node name: it becomes part of commands, file names and reports."""
     return len(text) <= MAX_NAME and _NAME.fullmatch(text) is not None
 
 
 def _span(hostlist: str) -> int:
-    """Return an upper bound of the nodes named. ClusterShell would build the whole ranges before it counts."""
+    """Return an upper bound of the named nodes. ClusterShell would build all ranges before it counts."""
     total = 0
     for part in _PART.findall(hostlist):  # gpu[1-8],cpu[1-8] adds up; rack[1-8]gpu[1-8] multiplies
         product = 1

@@ -1,4 +1,4 @@
-"""What only the whole fleet can tell: its norm, who deviates from it, duplicates. Pure."""
+"""Comparison of all nodes: their norm, deviations from it, duplicates. Pure."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MOST_VALUES = 4  # that a finding without a majority lists
 
 @dataclass(frozen=True)
 class Norm(Generic[T]):
-    """What the nodes of a fleet have: `votes` holds each value with the nodes that have it, the most frequent first.
+    """The values of all nodes: `votes` holds each value with the nodes that have it, the most frequent first.
 
-    A value is the norm where at least two thirds have it: two of three is the smallest vote that leaves one node
-    alone. With a smaller share the vote shows how far an upgrade is, not which node is at fault: nothing may drain.
-    `voters` names who was counted: 'nodes of its group', or 'GPUs of this model', of which a node has several.
+    A value is the norm if at least two thirds have it: two of three is the smallest majority against a single node.
+    A smaller share shows the progress of an upgrade, not which node is at fault: no node may be drained for it.
+    `voters` names what was counted: 'nodes of its group', or 'GPUs of this model', of which a node has several.
     """
 
     votes: tuple[tuple[T, tuple[str, ...]], ...] = ()
@@ -71,10 +71,10 @@ class Norm(Generic[T]):
         shown: Callable[[T], str] = str,
         worse: Callable[[T, T], bool] = operator.ne,
     ) -> Iterator[Finding]:
-        """Yield a finding where `value` is worse than the norm; without a norm, where it is worse than any other.
+        """Yield a finding if `value` is worse than the norm; without a norm, if it is worse than any other.
 
-        Without a norm nobody knows who is at fault: the finding names all values and where they are, and drains
-        nobody. `measured` stands for the shown value.
+        Without a norm the node at fault is unknown: the finding names all values with their nodes and drains no node.
+        `measured` replaces the shown value.
         """
         if self.total < 2:  # a node cannot differ from itself
             return
@@ -96,7 +96,7 @@ class Norm(Generic[T]):
 
     @cached_property
     def _where(self) -> tuple[str, ...]:
-        """Once: to fold thousands of nodes takes milliseconds, and each of them has a finding."""
+        """Cached: folding thousands of nodes takes milliseconds, and each node has a finding."""
         return tuple(
             f" on {_folded(set(nodes))}"
             if len(set(nodes)) == len(nodes)
@@ -106,7 +106,7 @@ class Norm(Generic[T]):
 
 
 def norm(votes: Iterable[tuple[str, T]], voters: str = "nodes") -> Norm[T]:
-    """Count the votes of a fleet, pairs of node and value; ties keep the order in which the values came."""
+    """Count votes, pairs of node and value; ties keep the order of the values."""
     found: dict[str, tuple[T, list[str]]] = {}
     for node, value in votes:
         found.setdefault(repr(value), (value, []))[1].append(node)  # repr: not all facts can be hashed
@@ -115,12 +115,12 @@ def norm(votes: Iterable[tuple[str, T]], voters: str = "nodes") -> Norm[T]:
 
 
 def decides(agree: int, total: int) -> bool:
-    """Tell whether so many of all may accuse the others: at least two thirds (see Norm)."""
+    """Return whether `agree` of `total` are a majority: at least two thirds (see Norm)."""
     return agree > 0 and 3 * agree >= 2 * total
 
 
 def near(values: Mapping[str, float], tolerance: float) -> dict[str, float]:
-    """Return {node: the value that it shares with all within `tolerance` of it}, from the median outwards."""
+    """Return {node: the common value of all nodes within `tolerance` of it}, from the median outwards."""
     found: dict[str, float] = {}
     rest = dict(values)
     while rest:
@@ -132,7 +132,7 @@ def near(values: Mapping[str, float], tolerance: float) -> dict[str, float]:
 
 
 def _apart(text: str, other: str) -> str:
-    """Write a value; a long one from the point on where it parts from the other."""
+    """Return a value; a long one from the point where it differs from the other."""
     if len(text) <= SHOWN:
         return text or "nothing"
     same = next((i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), len(other))
@@ -146,7 +146,7 @@ def _folded(nodes: Collection[str]) -> str:
 
 
 def owners(values: Mapping[str, Iterable[H]]) -> dict[H, tuple[str, ...]]:
-    """Return {value: the nodes that have it}, a node as often as it has the value."""
+    """Return {value: the nodes that have it}; a node appears as often as it has the value."""
     having: defaultdict[H, list[str]] = defaultdict(list)
     for node, of_node in values.items():
         for value in of_node:

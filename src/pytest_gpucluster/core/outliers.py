@@ -1,8 +1,9 @@
-"""Which value of a fleet stands apart: median and MAD, and a least relative distance. Pure.
+"""Outliers by median, MAD and a least relative distance. Pure.
 
 The modified z-score of Iglewicz and Hoaglin (1993): 0.6745 x distance / MAD, 3.5 and above is an outlier. Its
-estimate of the spread is worth nothing on few values, and a quiet fleet has a MAD near 0, hence the least distance.
-Of thousands of good GPUs some are beyond 3.5 by chance: the bound grows with their number (Bonferroni's correction).
+estimate of the spread is unreliable for few values, and almost equal values have a MAD near 0, hence the least
+distance. Of thousands of good GPUs some exceed 3.5 by chance: the bound grows with their number (Bonferroni
+correction).
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ __all__ = ["FEWEST", "Halves", "Outliers", "beyond_spread", "outliers"]
 
 FEWEST = 4
 _Z = 3.5
-_CHANCE = 0.001  # that a fleet of any size, good and of normal noise, has a value named on one side
+_CHANCE = 0.001  # probability of an outlier on one side among any number of good, normally distributed values
 _Z_FACTOR = 0.6745
 
 
 @dataclass(frozen=True)
 class Halves:
-    """A fleet without a majority of fast values: at least half are `slow`, apart from at least 2 that are `fast`."""
+    """Values without a fast majority: at least half are `slow`, at least 2 are `fast`, with a gap between."""
 
     slow: tuple[str, ...]
     fast: tuple[str, ...]
@@ -34,9 +35,9 @@ class Halves:
 
 @dataclass(frozen=True)
 class Outliers:
-    """`low` and `high` are {name: relative distance from the median}; `note` says what could not be told.
+    """`low` and `high` are {name: relative distance from the median}; `note`: why no outlier can be named.
 
-    `halves`: the median of such a fleet says nothing, since at least half of it is slow.
+    `halves`: set if at least half of the values are slow, which makes the median meaningless.
     """
 
     median: float
@@ -48,14 +49,14 @@ class Outliers:
 
 
 def beyond_spread(distance: float, mad: float, *, among: int = 1) -> bool:
-    """Tell whether a distance from the median is 3.5 modified z-scores or more; further where `among` many values."""
+    """Return whether a distance from the median is at least 3.5 modified z-scores; more, the more values (`among`)."""
     return _Z_FACTOR * abs(distance) >= max(_Z, statistics.NormalDist().inv_cdf(1 - _CHANCE / among)) * mad
 
 
 def outliers(values: Mapping[str, float], *, min_relative: float = 0.05) -> Outliers:
-    """Name the values that stand apart by 3.5 modified z-scores (5.2 of 8000) and by `min_relative` of the median.
+    """Return the values beyond 3.5 modified z-scores (5.2 for 8000 values) and `min_relative` of the median.
 
-    With fewer than 4 values nobody is named, and the note says so. ValueError where there is no value at all.
+    With fewer than 4 values there is no outlier, only a note. ValueError without any value.
     """
     if not values:
         raise ValueError("no values: outliers of nothing")
@@ -80,10 +81,10 @@ def outliers(values: Mapping[str, float], *, min_relative: float = 0.05) -> Outl
 
 
 def _halves(values: Mapping[str, float], min_relative: float) -> Halves | None:
-    """Part the values at their widest gap above the middle; None where that is no wider than noise."""
+    """Split the values at their widest gap above the middle; None if that is no wider than noise."""
     names = sorted(values, key=values.__getitem__)
     ordered = [values[name] for name in names]
-    # at least half are slow: else they are outliers; and two are fast: one alone may be a wrong measurement
+    # fewer slow values would be outliers; a single fast value may be a wrong measurement
     cut = max(range((len(names) + 1) // 2, len(names) - 1), key=lambda at: ordered[at] - ordered[at - 1])
     slow, fast = ordered[:cut], ordered[cut:]
     medians = statistics.median(slow), statistics.median(fast)

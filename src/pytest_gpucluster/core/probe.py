@@ -1,4 +1,4 @@
-"""A probe: one command, and how its text becomes facts. Pure: nothing here runs anything."""
+"""A probe: one command and the parser of its output. Pure: this module runs no command."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-LOST = "node lost: "  # how the problem of such an answer begins
+LOST = "node lost: "  # prefix of `problem` for a lost node
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one node answered to one command.
+    """The result of one command on one node.
 
-    `rc` is the exit status (128 + N for signal N), None where the command did not end: then `problem` says
-    why ('timed out after 30 s', 'node lost: ...'). `truncated`: the output reached the cap and was cut.
-    `sent` and `received`: by the clock of the asking machine (time.time()), when the command went out and when
-    its answer was complete; None where that is not known.
+    `rc` is the exit status (128 + N for signal N), None if the command did not end: then `problem` has the
+    reason ('timed out after 30 s', 'node lost: ...'). `truncated`: the output reached the cap and was cut.
+    `sent` and `received`: time.time() of the controller when it sent the command and when the answer was complete;
+    None if unknown.
     """
 
     node: str
@@ -54,10 +54,10 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Typed(Generic[T]):
-    """A reader from which no other errors than ours come, whatever stands in the answer.
+class GuardedParser(Generic[T]):
+    """A parser that raises only errors of this package, whatever the answer contains.
 
-    What was cut at the cap, or did not end, is not read at all: half a number is a wrong number.
+    It does not read an answer that was cut at the cap or did not end: half a number is a wrong number.
     """
 
     name: str
@@ -79,13 +79,13 @@ class Typed(Generic[T]):
 
 @dataclass(frozen=True)
 class Probe(Generic[T]):
-    """One POSIX sh command line and the reader of its answer.
+    """One POSIX sh command line and the parser of its output.
 
-    `parse` gets the answer of a command that ended and returns facts. It raises ProbeError for an answer that
-    it does not understand, and NotAvailable where the command could not do its work (absent, not permitted).
-    `by_hand` is the short form that a person would type to look again; the command itself where it is empty.
-    `root`: the command needs root; it goes through `sudo -n` where the cluster file allows that.
-    `alone`: it shares no question with others: it takes long, may hang, or the time of its answer counts.
+    `parse` gets the answer of a command that ended and returns facts. It raises ProbeError for output that it cannot
+    parse, and NotAvailable if the command could not run (absent, not permitted).
+    `by_hand` is a short form for people who repeat the command; '' means the command itself.
+    `root`: the command needs root; it runs through `sudo -n` if the cluster file allows that.
+    `alone`: never part of a batch, since it takes long, may hang, or its time is measured.
     """
 
     name: str
@@ -97,13 +97,12 @@ class Probe(Generic[T]):
     alone: bool = False
 
     def __post_init__(self) -> None:
-        """Put the reader behind `Typed`."""
-        if not isinstance(self.parse, Typed):
-            object.__setattr__(self, "parse", Typed(self.name, self.parse))
+        if not isinstance(self.parse, GuardedParser):
+            object.__setattr__(self, "parse", GuardedParser(self.name, self.parse))
 
 
 def text_of(answer: Answer) -> str:
-    """Return the standard output of a command that succeeded; NotAvailable where it did not."""
+    """Return the standard output of a command that succeeded; NotAvailable otherwise."""
     if answer.rc in (NOT_FOUND, NOT_EXECUTABLE):
         raise NotAvailable(f"{last_line(answer.err) or 'command not found'}")
     if answer.rc != 0:
@@ -116,7 +115,7 @@ def text_of(answer: Answer) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the last line that says something."""
+    """Return the last line that is not blank."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else ""
 
@@ -126,4 +125,4 @@ def with_root(command: str) -> str:
     return f'if [ "$(id -u)" = 0 ]; then ({command}); else sudo -n sh -c {shlex.quote(command)}; fi'
 
 
-RESPONDS: Probe[Answer] = Probe("responds", "true", lambda answer: answer)  # the least of all commands
+RESPONDS: Probe[Answer] = Probe("responds", "true", lambda answer: answer)  # the shortest command

@@ -1,8 +1,7 @@
-"""Secrets out of everything that is written down: command lines, environments, what nodes print.
+"""Redaction of secrets in everything that is stored or shown: command lines, environments, output of nodes.
 
-A secret is known by the name of its variable, key or option, or by the shape of its value. What is written by hand
-elsewhere (a password as the third word of a sentence) cannot be known. The words of this package's own messages are not
-taken for values: `_PROSE`.
+A secret is recognised by the name of its variable, key or option, or by the form of its value; a password in free text
+is not recognised. Words of this package's own messages are not taken for values: `_PROSE`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 REDACTED = "<redacted>"
 
-# --- one variable, name and value apart: strict, for nobody has to read these
+# --- variables, with separate name and value: strict, since their text need not stay readable
 
 _SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE|COOKIE|AUTH|SESSION|JWT|SIGNATURE|APIKEY|"
@@ -33,40 +32,40 @@ _SECRET_VALUE = re.compile(
     r"(?:token|secret|passw(?:or)?d|api_?key|credential)\w*['\"]?\s*[=:]",
     re.IGNORECASE,
 )
-# A long run of letters and digits mixed, as keys are: no path, no number, no hostlist.
+# a long mix of letters and digits, as in keys: no path, number or hostlist
 _RUN = re.compile(r"[A-Za-z0-9+_=-]{32,}")
 _HEX = re.compile(r"(?<![0-9A-Fa-f])[0-9A-Fa-f]{32,}")
-_LONGEST = 1 << 16  # of a value that is looked at; a longer one is no setting and is not written down
+_LONGEST = 1 << 16  # characters of a value that is checked; a longer one is no setting and is redacted
 
-# --- text for people: what it says has to stay readable
+# --- text for people, which must stay readable
 
-# not TOKENIZERS_PARALLELISM, not Slurm's AuthType; every quantifier is bounded: nodes choose what stands here
+# not TOKENIZERS_PARALLELISM, not Slurm's AuthType; every quantifier is bounded, since the text comes from nodes
 _WORD = (
     r"(?:TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|JWT(?![A-Za-z])|COOKIE|WEBHOOK|CONNECTION[_-]?STRING|"
     r"(?:ACCESS|ACCOUNT|API|SSH|GPG|PRIVATE|AUTH|SESSION|SIGNING|ENCRYPTION|LICEN[CS]E)[_-]?KEY|"
     r"_(?:KEY|PASS|PAT|DSN|AUTH|PWD)(?![A-Za-z0-9_]))"
 )
-# How messages of this package go on after "NAME: ", where NAME is a path, host or check: the next word is no value. The
-# rest of a sentence was never taken out, so a foreign one loses nothing by it. tests/test_redact.py reads all messages.
+# The words after "NAME: " in messages of this package, where NAME is a path, host or check: the next word is no value.
+# Only that word would be redacted, not the rest of a sentence. tests/test_redact.py compares this list with all messages.
 _PROSE = (
-    r"a|absent|an|another|ansible_port|apt-get|ask|asking|bad|baseline|baselines|bus|cannot|check|choose|"
-    r"correct|could|cut|damaged|exit|failed|generation|give|gpucluster|has|have|holds|HTTP|in|index|install|is|"
-    r"it|its|judge|kept|key|key_file|killed|load|logs|look|made|make|may|measured|more|must|name|names|needs|"
-    r"neither|node|node_exporter|not|not_applicable|nothing|nvidia-smi|only|output|partition|printed|"
-    r"PrivateData|Prometheus|Rank|ranks|removed|row|rows|run|saturated|say|see|set|settings|Slurm|somebody|srun|stop|"
-    r"stopped|submitit|task|the|there|this|too|UCX|whether|written"
+    r"a|absent|an|another|ansible_port|apt-get|ask|bad|baseline|baselines|belongs|bus|cannot|check|choose|correct|"
+    r"could|cut|damaged|does|exists|exit|failed|generation|give|gpucluster|has|have|holds|HTTP|in|index|install|is|"
+    r"it|its|judge|key|key_file|killed|load|logs|look|made|make|measured|more|must|name|names|needs|neither|node|"
+    r"node_exporter|not|not_applicable|nothing|nvidia-smi|only|output|partition|printed|PrivateData|Prometheus|Rank|"
+    r"ranks|removed|requesting|row|rows|run|saturated|say|see|set|settings|Slurm|srun|stop|stopped|submitit|task|"
+    r"the|there|this|too|UCX|whether|written"
 )
-# and what the system says of a path
+# and the system's errors about a path
 _ERRORS = "|".join(sorted({re.escape(os.strerror(number).split()[0]) for number in errno.errorcode}))
-_OURS = (
+_MESSAGE = (
     rf"(?!: (?:(?:{_PROSE}|{_ERRORS})(?:[ ,]|\Z)|--[a-z]))"
-    r"(?!(?<=(?<![\w.])ray\.token): )"  # the one check that is named like a secret
+    r"(?!(?<=(?<![\w.])ray\.token): )"  # the only check with the name of a secret
     r"(?!:\d{1,5}:(?:\d{1,4}:)?(?:\s|\Z))"  # a line, and column, of a file
 )
 _NAME = rf"(?<![A-Za-z0-9_])[A-Za-z0-9_]{{0,80}}?{_WORD}[A-Za-z0-9_-]{{0,80}}"
 _SWITCH = rf"(?:true|false|yes|no|on|off|none|null|0|1|{REDACTED})"
 _HARMLESS = rf"(?!{_SWITCH}(?:$|[\s\"',;)}}\]\\\x1b]))"
-_QUOTE = r"\\{0,3}['\"]"  # also as the repr of a text, or JSON, shows it
+_QUOTE = r"\\{0,3}['\"]"  # also escaped, as in a repr or in JSON
 _ESCAPED = r"\\{1,3}\"[^\"\\\n]*(?:\\{1,3}\")?"  # JSON in a text of JSON
 _SGR = r"(?:\x1b\[[\d;]{0,20}m){0,4}"  # colours of a log for terminals, around name and value
 _VALUE = rf"{_HARMLESS}{_SGR}(?:{_ESCAPED}|\"[^\"\n]*\"?|'[^'\n]*'?|[^\s\"',;)}}\]]+)"
@@ -88,7 +87,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(rf"(?P<quote>{_QUOTE})({_NAME}=)(?:[^'\"\\\n]|(?!{_QUOTE})\\)*(?P=quote)", re.IGNORECASE),
         rf"\g<quote>\2{REDACTED}\g<quote>",
     ),
-    (re.compile(rf"({_NAME}{_OURS}{_IS}){_VALUE}", re.IGNORECASE), rf"\1{REDACTED}"),
+    (re.compile(rf"({_NAME}{_MESSAGE}{_IS}){_VALUE}", re.IGNORECASE), rf"\1{REDACTED}"),
     (
         re.compile(rf"({_OPTION})(?!-){_VALUE}"),
         rf"\1{REDACTED}",
@@ -101,18 +100,18 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
         REDACTED,
     ),
 )  # fmt: skip
-# Nearly no text holds any of these: one search tells. Case is folded before, which costs an eighth of IGNORECASE.
+# Few texts contain any of these: one search finds out. Lower case takes an eighth of the time of IGNORECASE.
 _WORDS = (
     r"token|secret|passw|passphrase|credential|jwt|cookie|webhook|string|key|_pass|_pat|_dsn|_auth|_pwd|bearer|authoriz|"
     r"://|gh[opsur]_|glpat-|xox|sk-|hf_|nvapi-|ya29|npm_|pypi-|dop_v1|akia|asia|aiza|eyj"
 )
 _ANY, _ANY_LOWER = re.compile(_WORDS, re.IGNORECASE), re.compile(_WORDS)
-_SHORT = 200  # characters of a text that is worth to be remembered: names, units, devices, causes
-_REMEMBERED = 16_384
+_SHORT = 200  # characters of a text whose result is cached: names, units, devices, causes
+_CACHE_SIZE = 16_384
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Tell whether a variable holds a secret, by its name or by the shape of its value."""
+    """Return whether a variable holds a secret, by its name or by the form of its value."""
     if len(value) > _LONGEST or _SECRET_NAME.search(name):
         return True
     return bool(_SECRET_VALUE.search(value) or _HEX.search(value) or any(map(_is_dense, _RUN.findall(value))))
@@ -123,7 +122,7 @@ def _is_dense(run: str) -> bool:
 
 
 def variables(given: Iterable[str]) -> dict[str, str]:
-    """Return {name: value} of NAME=value strings, secrets replaced: by their name, or by the shape of the value."""
+    """Return {name: value} of NAME=value strings, with secrets replaced."""
     found: dict[str, str] = {}
     for variable in given:
         name, _, value = variable.partition("=")
@@ -132,19 +131,19 @@ def variables(given: Iterable[str]) -> dict[str, str]:
 
 
 def is_suspect(given: str) -> bool:
-    """Tell whether a text may hold a secret: what `text` leaves as it is in no case is not.
+    """Return whether a text may hold a secret; `text` changes no other text.
 
-    No word that makes it suspect spans the `=` between a key and its value.
+    No pattern spans the `=` between a key and its value.
     """
     found = _ANY_LOWER.search(given.lower()) if given.isascii() else _ANY.search(given)
     return found is not None
 
 
-_remembered = lru_cache(_REMEMBERED)(is_suspect)
+_cached_is_suspect = lru_cache(_CACHE_SIZE)(is_suspect)
 
 
 def _is_suspect(given: str) -> bool:
-    return _remembered(given) if len(given) <= _SHORT else is_suspect(given)
+    return _cached_is_suspect(given) if len(given) <= _SHORT else is_suspect(given)
 
 
 def text(given: str) -> str:
@@ -157,7 +156,7 @@ def text(given: str) -> str:
 
 
 def words(argv: Iterable[str]) -> list[str]:
-    """Return a command line without the secrets in it; also a word that follows an option like --password."""
+    """Return a command line without secrets, also without a word that follows an option like --password."""
     found: list[str] = []
     for word in argv:
         both = text(f"{found[-1]} {word}") if found and found[-1].startswith("--") else ""
@@ -168,9 +167,9 @@ def words(argv: Iterable[str]) -> list[str]:
 
 
 def everything(data: Any, clean: Callable[[str], str] = text) -> Any:
-    """Return plain data with the secrets out of every text in it, and out of what stands under a secret's name.
+    """Return plain data without secrets, in texts and in values under the name of a secret.
 
-    `clean`: what takes them out of a text, and may do more.
+    `clean`: the function that redacts a text; it may change more.
     """
     if isinstance(data, str):
         return clean(data)

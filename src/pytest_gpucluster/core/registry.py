@@ -23,8 +23,8 @@ KIT = "pytest_gpucluster.kit."
 class Work:
     """Work of a suite before its tests, done in runs that have a test with this fixture.
 
-    `needs_nodes`: a test with the fixture makes the run allocate nodes. Otherwise, in a run without nodes, the work
-    is done when the fixture asks for it.
+    `needs_nodes`: a test with the fixture makes the run allocate nodes. Otherwise, in a run without nodes, the fixture
+    starts the work.
     """
 
     fixture: str
@@ -43,10 +43,10 @@ class Suite:
     profile_rows: the model of the rows that a profile has under the name of the suite; as for `section`.
     simulated_payload: a file of the suite that the sandbox copies, prelude included, to run it on simulated devices.
     frameworks: the modules under test, which only payloads import.
-    options: further options of pytest, and what they are added with.
-    on_request: a module; the tests are left out of runs that do not ask for them.
-    settings: {key of the suite's section of the cluster file: function of the cluster that raises ConfigError for a
-    value that cannot be}.
+    options: further options of pytest, with the arguments of addoption().
+    on_request: a module; its tests run only if a run selects them.
+    settings: {key of the suite's section of the cluster file: function of the cluster that raises ConfigError for an
+    invalid value}.
     not_over_ssh: {check: why it does not apply where the nodes are reached over SSH, without Slurm}.
     leftovers: a function of the cluster; it returns the folders, beside the temporary ones of this machine, in which a
     run that was killed may have left folders.

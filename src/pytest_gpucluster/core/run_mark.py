@@ -1,8 +1,8 @@
-"""The names of what a run makes: its mark in those of jobs and folders, and whether the run of a mark still lives.
+"""Names of jobs and folders of a run, with the run's mark, and whether the process of a mark still runs.
 
-A mark is PLACE-PID-START: the process of pytest by its number and its start (clock ticks since boot, proc(5)), and
-where both count: one boot of one kernel, one namespace of processes. No two processes share a mark. Whether the process
-is gone can be decided at that place only; from anywhere else the answer is "unknown", and what bears the mark stays.
+A mark is PLACE-PID-START: the PID of pytest and its start (clock ticks since boot, proc(5)); PLACE stands for the boot
+and the PID namespace in which both are valid. No two processes share a mark. Only the same place can decide whether the
+process has ended; anywhere else the answer is "unknown", and files and jobs with the mark stay.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _NAME = re.compile(rf"{PREFIX}-(?:[a-z]+-)?([0-9a-f]{{8}}-[0-9]+-[0-9]+)(?:-[0-9
 
 
 def name_of_run(kind: str = "", suffix: str = "") -> str:
-    """Return `gpucluster-KIND-MARK-SUFFIX` for something of this process; without a mark where /proc does not tell."""
+    """Return `gpucluster-KIND-MARK-SUFFIX` for this process; without a mark if /proc is not usable."""
     return "-".join(filter(None, (PREFIX, kind, _mark(), suffix)))
 
 
 def mark_in(name: str) -> str:
-    """Return the mark that a name holds; '' for a name that name_of_run() does not make."""
+    """Return the mark in a name; '' for a name that name_of_run() does not make."""
     match = _NAME.fullmatch(name)
     return match[1] if match else ""
 
 
 def process_of(mark: str) -> int:
-    """Return the number of the process that made a mark."""
+    """Return the PID of the process that made a mark."""
     return int(mark.split("-")[1])
 
 
-def lives(mark: str) -> bool | None:
-    """Return True or False for a process of this place, None where it cannot be decided."""
+def is_running(mark: str) -> bool | None:
+    """Return whether the process runs; None if that cannot be decided here."""
     place, pid, start = mark.split("-")
     if place != _place():
         return None
@@ -49,12 +49,12 @@ def lives(mark: str) -> bool | None:
 
 
 def container_name(job: int, *words: str) -> str:
-    """Return the name of a container that belongs to one job of ours: whoever finds it later can ask for the job."""
+    """Return the name of a container of one job; the job id in it shows later whether the job has ended."""
     return f"{PREFIX}-{job}-{digest(*words)}"
 
 
 def digest(*words: str) -> str:
-    """Return eight digits that stand for these words."""
+    """Return eight hexadecimal digits: a hash of these words."""
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
 
 
@@ -64,7 +64,7 @@ def _mark() -> str:
 
 
 def _place() -> str:
-    """Return eight digits for this boot and this namespace of processes; '' where there is no such /proc."""
+    """Return eight hexadecimal digits for this boot and PID namespace; '' without a usable /proc."""
     try:
         if str((_PROC / "self").readlink()) != str(os.getpid()):  # the /proc of another namespace
             return ""

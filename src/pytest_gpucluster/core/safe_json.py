@@ -1,4 +1,4 @@
-"""JSON from elsewhere: whatever is wrong with it is a ValueError."""
+"""JSON from other programs: every defect is a ValueError."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _DECODER = json.JSONDecoder()
 
 
 def loads(text: str | bytes) -> Any:
-    """Read one JSON value. ValueError also where it is nested too deeply, which json tells by RecursionError."""
+    """Read one JSON value. ValueError also for deep nesting, where json raises RecursionError."""
     try:
         return json.loads(text)
     except RecursionError:

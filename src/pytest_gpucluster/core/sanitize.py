@@ -15,22 +15,22 @@ _MARK = "\N{REPLACEMENT CHARACTER}"
 def clean(text: str) -> str:
     """Replace control characters by '?', line ends and tabs excepted.
 
-    XML cannot hold them and a terminal would obey them; so are characters that turn the direction of writing, halves of
-    surrogate pairs and code points that stand for nothing.
+    XML cannot hold them and a terminal would execute them. Bidirectional overrides, surrogates and unassigned code
+    points are replaced too.
     """
-    if text.isprintable():  # nearly every text: the loop is for the others
+    if text.isprintable():  # nearly every text
         return text
     return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
 
 
 def one_line(text: object, width: int = 200) -> str:
-    """Write a text of anybody on one line of at most `width` characters."""
+    """Return an untrusted text as one line of at most `width` characters."""
     words = clean(" ".join(str(text)[: 20 * width].split()))
     return words if len(words) <= width else f"{words[: width - 3]}..."
 
 
 def bare(text: str) -> str:
-    r"""Return text without terminal escapes and other control characters: what a reader sees of it.
+    r"""Return text without terminal escapes and other control characters.
 
     >>> bare("pass\x1b[1mwo\x00rd")
     'password'
@@ -56,7 +56,7 @@ def printable(value: Any) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """Keep both ends of a text longer than `limit` characters, and say how much is left out.
+    """Keep both ends of a text longer than `limit` characters, with the number of omitted characters between.
 
     >>> cut("a" * 100, 40)
     'aaaaaaaaaaaaaaaaaaaa [... 60 characters left out ...] aaaaaaaaaaaaaaaaaaaa'

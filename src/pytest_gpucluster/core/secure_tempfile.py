@@ -1,7 +1,8 @@
-"""Files of this user's own: opened relative to a folder that was checked and stays open. Other users may lay traps.
+"""Files of this user, safe against links and folders of other users in shared folders like /tmp.
 
-A folder is accepted if it, and every symbolic link on the way to it, belongs to this user or to root, and if not
-everybody may rename the files in it. Files in it are never reached through a link: O_NOFOLLOW, O_EXCL or rename.
+Files are opened relative to a checked folder that stays open. The folder, and every symbolic link in its path, must
+belong to this user or to root; it must not be writable by all users, except with the sticky bit. Files in it are never
+reached through a link: O_NOFOLLOW, O_EXCL or rename.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ class Folder:
     """An open folder of this user's or root's. Every method raises OSError with the full path."""
 
     def __init__(self, path: Path, *, create: bool = False, group: int | None = None) -> None:
-        """Open it. `create`: make it and its parents where they are missing, with mode 0700.
+        """Open it. `create`: make it and missing parents, with mode 0700.
 
-        `group`: the id of the group that may read what is made here (0750, 0640); None: nobody else may.
+        `group`: the id of a group that may read new files (0750, 0640); None: only this user may.
         """
         self.path, self.group = path, group
         self._handle = _walk(path, create=create, group=group)
         self._check()
 
     def close(self) -> None:
-        """Close the folder; what was opened in it stays open."""
+        """Close the folder; files opened in it stay open."""
         os.close(self._handle)
 
     def folder(self, name: str, *, create: bool = False) -> Folder:
-        """Open a folder in this one, which must not be a link, not even one of our own."""
+        """Open a folder in this one; a link is refused, even one of this user."""
         inner = object.__new__(Folder)
         inner.path, inner.group = self.path / name, self.group
         with _naming(inner.path):
@@ -63,13 +64,13 @@ class Folder:
         if found.st_uid not in _trusted():
             problem = f"the folder belongs to another user ({found.st_uid})"
         elif found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-            problem = f"everybody may replace files in this folder (mode {stat.S_IMODE(found.st_mode):04o})"
+            problem = f"all users may replace files in this folder (mode {stat.S_IMODE(found.st_mode):04o})"
         if problem:
             self.close()
             raise PermissionError(errno.EPERM, problem, str(self.path))
 
     def names(self) -> list[str]:
-        """Return the names of what lies in the folder, sorted."""
+        """Return the names of the files in the folder, sorted."""
         with _naming(self.path):
             handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._handle)
             try:
@@ -78,9 +79,9 @@ class Folder:
                 os.close(handle)
 
     def open(self, name: str) -> int:
-        """Open a file for reading and writing, and make it where there is none; return its descriptor.
+        """Open or create a file for reading and writing; return its descriptor.
 
-        It must be a plain file of this user's own with one name only.
+        It must be a plain file of this user with one link only.
         """
         with _naming(self.path / name):
             try:
@@ -96,10 +97,10 @@ class Folder:
         return handle
 
     def make(self, name: str) -> None:
-        """Make an empty file where there is none. One that is there keeps its mode and must be plain.
+        """Create an empty file. An existing one keeps its mode and must be plain.
 
-        It may belong to another user where not everybody could have put it here: a group shares it. It is not opened:
-        to close it would end SQLite's locks (https://sqlite.org/howtocorrupt.html, 2.2).
+        It may belong to another user if the folder is not writable by all: a group shares it. It is not opened, since
+        closing it would release SQLite's locks (https://sqlite.org/howtocorrupt.html, 2.2).
         """
         with _naming(self.path / name):
             try:
@@ -114,13 +115,13 @@ class Folder:
                 os.close(handle)
 
     def reach(self, name: str) -> str:
-        """Return a path to a file for libraries that take only paths; it is good as long as the folder is open."""
+        """Return a path to a file for libraries that take only paths; valid while the folder is open."""
         return f"/proc/self/fd/{self._handle}/{name}"
 
     def replace(self, name: str, data: Iterable[bytes], *, mode: int | None = None) -> None:
-        """Write a file that appears whole or not at all. A link of this name is replaced, never followed.
+        """Write a file atomically. A link of this name is replaced, never followed.
 
-        `mode`: permissions that differ from the folder's rule.
+        `mode`: permissions that differ from those of the folder's files.
         """
         # the leading dot and the suffix hide it from collectors that read *.prom or *.xml
         temporary = f".{name[:200]}.{secrets.token_hex(8)}.tmp"
@@ -141,19 +142,19 @@ class Folder:
                 raise
 
     def remove(self, name: str) -> None:
-        """Remove a file or link; one that is not there is no error."""
+        """Remove a file or link, if it exists."""
         with _naming(self.path / name), contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._handle)
 
     def _share(self, handle: int) -> None:
-        """Give a file the folder's rule: 0600, or 0640 and the group."""
+        """Set the permissions of a file: 0600, or 0640 and the group."""
         if self.group is not None:
             os.fchown(handle, -1, self.group)
         os.fchmod(handle, 0o600 if self.group is None else 0o640)
 
 
 def group_id(name: str | None) -> int | None:
-    """Return the id of a group whose members may read reports; GpuClusterError where this user cannot give it files."""
+    """Return the id of a group that may read reports; GpuClusterError if this user cannot give it files."""
     if name is None:
         return None
     try:
@@ -172,7 +173,7 @@ def group_id(name: str | None) -> int | None:
 def open_own(name: str) -> tuple[Path, int]:
     """Open a file of this name in the folder for temporary files, for reading and writing: path, descriptor.
 
-    GpuClusterError where it cannot be opened or is not ours alone.
+    GpuClusterError if it cannot be opened or belongs to another user.
     """
     path = Path(name)
     try:
@@ -184,13 +185,12 @@ def open_own(name: str) -> tuple[Path, int]:
 
 
 def _trusted() -> tuple[int, int]:
-    """Return the ids of those who may own folders and links that we use: this user and root."""
     return os.geteuid(), 0
 
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Let errors of calls relative to a descriptor name the whole path, and a link by what it is."""
+    """Put the full path into errors of calls relative to a descriptor, and name a link as a link."""
     try:
         yield
     except OSError as error:
@@ -205,7 +205,6 @@ def _refuse_foreign(found: os.stat_result, *, shared: bool = False) -> None:
 
 
 def _walk(path: Path, *, create: bool, group: int | None) -> int:
-    """Open a folder from the root on, component by component."""
     with _naming(path):
         handle = os.open("/", _FOLDER)
         parts, links = list(reversed((Path.cwd() / path).parts[1:])), _MAX_LINKS
@@ -229,24 +228,24 @@ def _walk(path: Path, *, create: bool, group: int | None) -> int:
 
 
 def _enter(folder: int, name: str, *, create: bool, group: int | None) -> int:
-    """Open a folder in a folder, and make it where it is missing. NotADirectoryError for a link, too."""
+    """Open, or create, a folder in a folder. NotADirectoryError also for a link."""
     try:
         return os.open(name, _FOLDER, dir_fd=folder)
     except FileNotFoundError:
         if not create:
             raise
-    with contextlib.suppress(FileExistsError):  # another run was faster
+    with contextlib.suppress(FileExistsError):  # another run created it
         os.mkdir(name, 0o700, dir_fd=folder)
     handle = os.open(name, _FOLDER, dir_fd=folder)
     if group is not None:
         itself = f"/proc/self/fd/{handle}"  # a descriptor of O_PATH takes no fchmod
         os.chown(itself, -1, group)
-        os.chmod(itself, 0o750)  # noqa: PTH101, S103 - a descriptor; the group is the stated one
+        os.chmod(itself, 0o750)  # noqa: PTH101, S103 - a descriptor; for the stated group only
     return handle
 
 
 def _target(folder: int, name: str) -> str:
-    """Return where a symbolic link leads; PermissionError for one of another user, NotADirectoryError for no link."""
+    """Return the target of a symbolic link; PermissionError if another user owns it, NotADirectoryError for no link."""
     handle = os.open(name, _INSIDE, dir_fd=folder)
     try:
         found = os.fstat(handle)

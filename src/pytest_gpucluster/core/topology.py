@@ -1,4 +1,4 @@
-"""Leaf switches from `scontrol show topology -o` (Slurm's topology/tree plugin): which node hangs on which. Pure."""
+"""Leaf switches of nodes, from `scontrol show topology -o` (Slurm's topology/tree plugin). Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _FIELD = re.compile(r"\b(\w{1,80})=(\S*)")
 
 
 def parse_slurm_topology(text: str) -> dict[str, str]:
-    """Return {node: leaf switch} of `scontrol show topology -o`; {} where Slurm knows no topology.
+    """Return {node: leaf switch} of `scontrol show topology -o`; {} if Slurm has no topology.
 
-    A leaf is a switch of Level=0. ProbeError where a line names a leaf without its nodes.
+    A leaf is a switch of Level=0. ProbeError if a line names a leaf without its nodes.
     """
     leaves: dict[str, str] = {}
     for line in text.splitlines():

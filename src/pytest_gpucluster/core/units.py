@@ -20,7 +20,7 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|sec|m|min|h|hours?|d|days?)\
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
 _RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(B|b|bit)(?:/s|ps)?\s*", re.ASCII)
-# Slurm's commands count the seconds of a time in an int and wrap around beyond it without a word (time_str2secs() of
+# Slurm's commands hold the seconds of a time in an int, which overflows without an error (time_str2secs() of
 # src/common/parse_time.c, the same from 20.11 to 26.05); salloc gets whole minutes
 LONGEST = 35_791_394 * 60  # whole minutes in 2**31 - 1 seconds
 
@@ -57,7 +57,7 @@ def write_size(size: int) -> str:
 
 
 def share_of(text: str | int, whole: int) -> int:
-    """Return how many of `whole` are meant: '3' as it stands, '90%' rounded up.
+    """Return how many of `whole` a number ('3') or a percentage ('90%', rounded up) means.
 
     >>> share_of("90%", 16), share_of(3, 16), share_of("100%", 4)
     (15, 3, 4)
@@ -65,21 +65,21 @@ def share_of(text: str | int, whole: int) -> int:
     match = _SHARE.fullmatch(str(text)[:_LONGEST])
     percent = float(match[2] or 100) if match else 0.0
     if match is None or not 0 < percent <= 100:  # percent
-        raise ValueError(f"is to be a number from 1 on, or percent like 90%, not {str(text)[:40]!r}")
+        raise ValueError(f"must be a number from 1, or a percentage like 90%, not {str(text)[:40]!r}")
     return int(match[1]) if match[1] else math.ceil(whole * percent / 100 - 1e-9)
 
 
 def parse_duration(text: str | float) -> float:
     """Return seconds: '90s', '10m', '4h', '250ms', Slurm's '1-02:00:00' and '01:30:00', or a number.
 
-    A bare Slurm number would be minutes; here a number is always seconds. ValueError also beyond what Slurm can count.
+    Slurm reads a bare number as minutes; here it is always seconds. ValueError also beyond Slurm's longest time.
 
     >>> parse_duration("01:30:00"), parse_duration("10m"), parse_duration("90")
     (5400.0, 600.0, 90.0)
     """
     if isinstance(text, (int, float)):
         return float(text)
-    if len(text) > _LONGEST:  # so many digits are infinite
+    if len(text) > _LONGEST:  # float() returns infinity for that many digits
         raise ValueError(f"not a duration: {text[:40]!r}...: too long")
     seconds = _seconds(text)
     if seconds > LONGEST:
@@ -140,7 +140,7 @@ def slurm_time(seconds: float) -> str:
 
 
 def parse_bandwidth(text: str | float) -> float:
-    """Return GB/s (10**9 bytes a second): '26.562 GB/s', '400 Gb/s' (50.0), '100Gbps', or a number.
+    """Return GB/s (10**9 bytes per second): '26.562 GB/s', '400 Gb/s' (50.0), '100Gbps', or a number.
 
     >>> parse_bandwidth("400 Gb/s"), parse_bandwidth("365 GB/s"), parse_bandwidth("365")
     (50.0, 365.0, 365.0)

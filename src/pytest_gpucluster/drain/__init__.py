@@ -1,12 +1,13 @@
-"""Drain and resume: the policy (pure), and the act through scontrol.
+"""Drain and resume of nodes through scontrol.
 
-- `reason`: what we write into a node's reason, and how it is read again.
-- `policy`: which nodes may be drained or resumed, and why the others are left alone.
-- `act`: reads Slurm anew, says what it will do, does it, reads what came of it.
-- `trial`: drained nodes of ours, undrained inside a reservation for a test, and drained again unless they are kept.
+- `reason`: the reason text in Slurm, written and parsed.
+- `policy`: which nodes may be drained or resumed, and why others are spared.
+- `executor`: runs scontrol between a fresh read of the node's state and a read of the result.
+- `retest`: nodes that gpucluster drained, tested inside a reservation, and drained again unless they pass.
+- `lock`: one drain per user at a time. `table`: rows for `gpucluster drains`.
 """
 
-from pytest_gpucluster.drain.executor import Actor, Limits, why_no_rights
+from pytest_gpucluster.drain.executor import DrainExecutor, Limits, why_no_rights
 from pytest_gpucluster.drain.lock import lock_path, locked
 from pytest_gpucluster.drain.policy import Budget, Grounds, why_not_resume
 from pytest_gpucluster.drain.reason import PREFIX, Reason, read_reason, write_reason
@@ -15,8 +16,8 @@ from pytest_gpucluster.drain.table import listed
 
 __all__ = [
     "PREFIX",
-    "Actor",
     "Budget",
+    "DrainExecutor",
     "Grounds",
     "Limits",
     "Reason",

@@ -1,8 +1,8 @@
-"""The act: read Slurm anew, say what will be done, do it, read what came of it.
+"""Execution of drains and resumes: read the node's state, write the intent, run scontrol, read the result.
 
-Every event is written before what it announces: `drain_decision` (a node, drained or spared, and why), `node_intent`
-(the command that runs next), `node_result` (what Slurm shows after it). A log that ends with an intent says that the
-act may have happened; one that ends with a decision, that it did not.
+Events are written ahead: `drain_decision` (a node, drained or spared, and why), `node_intent` (the command that runs
+next), `node_result` (the state in Slurm afterwards). After a crash, a log that ends with an intent means that the command
+may have run; one that ends with a decision, that it did not.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     Write = Callable[..., None]
 
 _NO_NODE = "gpucluster-asks-for-its-rights"
-OUT_OF_TIME = 300.0  # seconds for all acts of a run: the nodes that we hold wait for it
+OUT_OF_TIME = 300.0  # seconds for all commands of a run, which holds its nodes meanwhile
 
 
 @dataclass(frozen=True)
 class Limits:
-    """`budget` of nodes drained by us at a time, and each node's partition (several by commas)."""
+    """`budget` of nodes that gpucluster drains at a time, and each node's partition (several by commas)."""
 
     budget: Budget
     partition_of: Mapping[str, str]
 
     def reached(self, node: str, nodes: Mapping[str, NodeInfo], new: Iterable[str]) -> str:
-        """Say so where the budget of the node's partition is spent; '' where there is room."""
+        """Return a message if the budget of the node's partition is spent, else ''."""
         name = self.partition_of.get(node, "")
         wanted = set(name.split(","))
         present = {other for other, info in nodes.items() if wanted.intersection(info.partitions)}
@@ -52,11 +52,11 @@ class Limits:
 
 
 @dataclass
-class Actor:
+class DrainExecutor:
     """Drains and resumes nodes of one cluster in one run.
 
-    `slurm` has little patience: a controller that does not answer ends all acts. `write(event, **fields)` raises
-    where the log cannot hold the event: then nothing is done. `dry`: decide and say, touch nothing.
+    `slurm` has short timeouts: a controller that does not answer ends all commands. `write(event, **fields)` raises if
+    the event cannot be written: then no command runs. `dry`: write the decisions, run no command.
     """
 
     slurm: Slurm
@@ -65,10 +65,10 @@ class Actor:
     dry: bool = False
     shown: Callable[[Sequence[str]], str] = " ".join
     commands: list[str] = field(default_factory=list)  # of a dry run
-    problems: list[str] = field(default_factory=list)  # acts that did not work, for people
+    problems: list[str] = field(default_factory=list)  # failed commands, for people
     drained: list[str] = field(default_factory=list)  # also those that a dry run would drain
     over_budget: list[str] = field(default_factory=list)
-    spared_lines: list[str] = field(default_factory=list)  # who was left alone, and why, for people
+    spared_lines: list[str] = field(default_factory=list)  # spared nodes, and why, for people
     _deadline: float = field(init=False)
     _stopped: str = ""
 
@@ -78,7 +78,7 @@ class Actor:
     # --- drain
 
     def drain(self, grounds: Iterable[Grounds], limits: Limits, *, spared: Mapping[str, str]) -> None:
-        """Drain the nodes that confirmed grounds name, the worst first. `spared`: nodes to leave alone, and why."""
+        """Drain the nodes of confirmed grounds, the worst first. `spared`: {node: why it must not be drained}."""
         known = tuple(grounds)
         for one in known:
             if one.unconfirmed:
@@ -128,12 +128,12 @@ class Actor:
 
     # --- resume
 
-    def look(self, node: str) -> NodeInfo | None:
-        """Return a node as it is now; None where that cannot be told."""
+    def current(self, node: str) -> NodeInfo | None:
+        """Return the current state of a node; None if it cannot be read."""
         return None if self._halted() else self._read_back(node)
 
     def resume(self, node: str, reason: str) -> bool:
-        """Resume a drained node of ours that has passed; only if it still is as `reason` left it."""
+        """Resume a node that has passed, if gpucluster drained it and its reason still is `reason`."""
         argv = ("scontrol", "update", f"NodeName={node}", "State=UNDRAIN")
         try:
             info = None if self._halted() else self._read().get(node)
@@ -142,7 +142,7 @@ class Actor:
             why = f"its state cannot be read: {error}"
             self._stop(f"{node}: {why}")
         if not why and read_reason(node, reason) is None:
-            why = "its reason is not ours"
+            why = "its reason is not from gpucluster"
         fields: dict[str, Any] = {} if why else {"command": self.shown(argv)}
         self.decide_resume(node, why, reason, **fields)
         if why:
@@ -155,12 +155,12 @@ class Actor:
         return self._update(node, argv, info, lambda now: "DRAIN" not in now.flags, "resumed") == "resumed"
 
     def decide_resume(self, node: str, why: str, reason: str, **fields: Any) -> None:
-        """Write the decision about a drained node of ours; `why` it stays drained, '' where it is resumed."""
+        """Write the decision about a node that gpucluster drained; `why` it stays drained, '' to resume it."""
         self.write(
             "resume_decision",
             node=node,
             decision="keep drained" if why else "resume",
-            why=why or "passed everything that had drained it",
+            why=why or "passed every check that drained it",
             reason=reason,
             dry_run=self.dry,
             **fields,
@@ -176,7 +176,7 @@ class Actor:
         reached: Callable[[NodeInfo], bool],
         word: str,
     ) -> str:
-        """Run the command between an intent and a result; return the result's word."""
+        """Run the command between the events of its intent and result; return `result`."""
         self.write(
             "node_intent",
             node=node,
@@ -191,13 +191,13 @@ class Actor:
             problem = str(error)
         after = self._read_back(node)
         if after is not None and reached(after):
-            result, problem = word, ""  # whatever the command said
+            result, problem = word, ""  # whatever the command printed
         elif after is None:
             result = "unknown"
-            problem = problem or "its state could not be read after the act"
+            problem = problem or "its state could not be read after the command"
         else:
             result = "failed" if problem else "overtaken"
-            problem = problem or "somebody else changed the node at the same time"
+            problem = problem or "another user changed the node at the same time"
         self.write(
             "node_result",
             node=node,
@@ -208,7 +208,7 @@ class Actor:
         )
         if result != word:
             self.problems.append(f"{node}: {result}: {problem}")
-            self._stop(f"an act did not work ({node}: {problem})")
+            self._stop(f"a command failed ({node}: {problem})")
         return result
 
     def _read(self) -> dict[str, NodeInfo]:
@@ -223,19 +223,19 @@ class Actor:
 
     def _stop(self, why: str) -> None:
         if not self._stopped:
-            self._stopped = f"nothing more is touched: {why}"
+            self._stopped = f"no further node is changed: {why}"
             self.problems.append(self._stopped)
 
     def _halted(self) -> bool:
         if not self._stopped and time.monotonic() > self._deadline:
-            self._stop(f"{OUT_OF_TIME:.0f} s are over, and the nodes wait to be given back")
+            self._stop(f"{OUT_OF_TIME:.0f} s have passed, and the nodes must be released")
         return bool(self._stopped)
 
 
 def why_no_rights(slurm: Slurm) -> str:
-    """Return Slurm's words where it lets us change no node; '' where it does, or cannot be asked.
+    """Return Slurm's error if this user may not change nodes; '' if the user may, or if Slurm does not answer.
 
-    An update of a node that does not exist changes nothing, and who may change none is told that first (22.05.8).
+    The update names a node that does not exist, so it changes nothing; Slurm checks permissions first (22.05.8).
     """
     try:
         slurm.run("scontrol", "update", f"NodeName={_NO_NODE}", "State=UNDRAIN")

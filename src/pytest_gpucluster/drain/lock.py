@@ -1,7 +1,7 @@
-"""A lock so that two runs of one user do not drain at once. Where no file can be locked there is none.
+"""A lock so that two runs of one user do not drain at once. There is none if no file can be locked.
 
-Slurm has no compare-and-set for nodes. The lock lies below the home folder, which login nodes usually share; runs of
-different users are kept apart by re-reading the node right before the act and again after it.
+Slurm has no compare-and-set for nodes. The lock is below the home folder, which login nodes usually share; against runs
+of other users, the node is read again right before the command and after it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATIENCE = 60.0  # seconds; a drain of one node takes well under one
 
 
 def lock_path(cluster: str) -> Path | None:
-    """Return the lock's place for a cluster, by Slurm's ClusterName; None for a user without a home."""
+    """Return the path of the lock of a cluster, by Slurm's ClusterName; None for a user without a home."""
     try:
         state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     except RuntimeError:
@@ -34,7 +34,7 @@ def lock_path(cluster: str) -> Path | None:
 
 @contextlib.contextmanager
 def locked(path: Path | None, *, patience: float = PATIENCE) -> Iterator[bool]:
-    """Hold the lock; yield False where there can be none. GpuClusterError where another run keeps it too long."""
+    """Hold the lock; yield False if there can be none. GpuClusterError if another run holds it too long."""
     if path is None:
         yield False
         return

@@ -1,7 +1,7 @@
-"""Which nodes may be drained or resumed, and why the others are left alone. Pure.
+"""Which nodes may be drained or resumed, and why others are spared. Pure.
 
-Only the verdict of a check whose action class reaches the asked one is grounds, and only where the check failed again
-on a fresh attempt. A drain takes nothing from anybody: a node with a reason of somebody else stays as it is.
+Grounds are failed checks whose action is at least the one of --drain-on, and that failed again on a fresh attempt. A node
+with a reason of another user or program is never changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAMES = {action.value.replace(" ", "-"): action for action in ACTIONS if action 
 
 @dataclass(frozen=True)
 class Grounds:
-    """One failed check of one node. `unconfirmed` says why it may not drain; '' where a fresh attempt failed too."""
+    """One failed check of one node. `unconfirmed`: why it may not drain; '' if a fresh attempt failed too."""
 
     node: str
     check: str
@@ -38,7 +38,7 @@ class Grounds:
 
 @dataclass(frozen=True)
 class Budget:
-    """How many nodes of a partition may be drained by us at a time: a number, or percent of its nodes."""
+    """How many nodes of a partition gpucluster may drain at a time: a number, or percent of its nodes."""
 
     count: int | None = None
     percent: float | None = None
@@ -48,12 +48,12 @@ class Budget:
         """Read '3' or '10%'; ValueError for anything else."""
         match = re.fullmatch(r"(\d{1,6})|(100(?:\.0+)?|\d{1,2}(?:\.\d+)?)%", text.strip(), re.ASCII)
         if match is None:
-            raise ValueError(f"is to be a number of nodes or percent of the partition like 10%, not {text!r}")
+            raise ValueError(f"must be a number of nodes or percent of the partition like 10%, not {text!r}")
         count, percent = match.groups()
         return cls(int(count)) if count else cls(percent=float(percent))
 
     def of(self, nodes: int) -> int:
-        """Return the nodes that may be out by us: percent rounded down, but one, so that small clusters have it."""
+        """Return how many nodes may be drained: a percentage is rounded down, but to no less than 1."""
         if self.count is not None:
             return self.count
         return max(1, int(nodes * self.percent / 100 + 1e-9)) if self.percent and nodes else 0
@@ -63,13 +63,13 @@ class Budget:
 
 
 def reaches(action: str, least: Action) -> bool:
-    """Return True where an action class (its value) is as hard as `least` or harder; monitor never is grounds."""
+    """Return whether an action (its value) is at least as severe as `least`; monitor never is."""
     known = next((one for one in ACTIONS if one.value == action), Action.MONITOR)
     return known is not Action.MONITOR and ACTIONS.index(known) >= ACTIONS.index(least)
 
 
 def ranked(grounds: Iterable[Grounds]) -> list[tuple[str, tuple[Grounds, ...]]]:
-    """Gather the confirmed grounds by node, the worst first: hardest action, then most checks, then name."""
+    """Group the confirmed grounds by node, the worst first: most severe action, then most checks, then name."""
     found: dict[str, list[Grounds]] = {}
     for one in grounds:
         if not one.unconfirmed:
@@ -82,59 +82,59 @@ def ranked(grounds: Iterable[Grounds]) -> list[tuple[str, tuple[Grounds, ...]]]:
 
 
 def reason_for(grounds: Sequence[Grounds], run: str) -> str:
-    """Write the reason for one node from all its grounds, the hardest first."""
+    """Return the reason for one node from all its grounds, the most severe first."""
     first = grounds[0]
     checks = [one.check for one in grounds]
     return write_reason(first.node, checks, first.measured, first.expected, run, part=first.part)
 
 
-def ours(info: NodeInfo) -> Reason | None:
-    """Return our reason where we drained the node; None where we did not."""
+def own_reason(info: NodeInfo) -> Reason | None:
+    """Return the reason if gpucluster drained the node, else None."""
     return read_reason(info.name, info.reason) if "DRAIN" in info.flags else None
 
 
 def counts(info: NodeInfo) -> bool:
-    """Return True for a node that the budget counts: drained by us, also where somebody has edited the reason."""
+    """Return whether the budget counts a node: drained by gpucluster, also with an edited reason."""
     return "DRAIN" in info.flags and info.reason.startswith(PREFIX)
 
 
 def why_not_drain(info: NodeInfo | None) -> str:
-    """Say why a node is left alone; '' where it may be drained."""
+    """Return why a node must not be drained; '' if it may be."""
     if info is None:
         return "Slurm does not know this node"
-    mine = ours(info)
+    mine = own_reason(info)
     if mine is not None:
         return f"drained by gpucluster already, in run {mine.run}"
     if info.reason:
-        return f'it has a reason of somebody else: "{info.reason}"{_by(info)}'
+        return f'it has another reason: "{info.reason}"{_by(info)}'
     if "DRAIN" in info.flags:
-        return "drained by somebody who gave no reason"
+        return "another user drained it without a reason"
     if info.state not in {"IDLE", "ALLOCATED", "MIXED"} or {"FAIL", "REBOOT_REQUESTED"} & info.flags:
-        return f"its state is {info.full_state}: somebody has to look"
+        return f"its state is {info.full_state}: an administrator must check it"
     return ""
 
 
 def why_not_resume(info: NodeInfo | None, reason: str) -> str:
-    """Say why a drained node may not be resumed; '' where it still is as `reason`, one of ours, left it."""
+    """Return why a drained node may not be resumed; '' if its reason still is `reason`, from gpucluster."""
     if info is None:
         return "Slurm does not know this node"
     if "DRAIN" not in info.flags:
         return "it is not drained any more"
     if info.reason != reason:
-        return f'its reason is another one now: "{info.reason}"{_by(info)}'
+        return f'its reason has changed: "{info.reason}"{_by(info)}'
     return ""
 
 
 def why_not_passed(reason: Reason, outcomes: Mapping[str, Sequence[str]], worse: Iterable[str]) -> str:
-    """Say what keeps a node of ours drained; '' where it passed everything that had drained it.
+    """Return why a node must stay drained; '' if it passed every check that drained it.
 
-    `outcomes`: check -> how each of its items on this node ended; `worse`: further checks that failed or broke.
+    `outcomes`: check -> outcome of each of its items on this node; `worse`: further checks with a failure or an error.
     """
     for pattern in reason.checks:
         ends = [
             end for check, all_ends in outcomes.items() if fnmatchcase(check, pattern) for end in all_ends
         ]
-        if "*" in pattern:  # stands for several checks, of which some may have no meaning here
+        if "*" in pattern:  # several checks, of which some may not apply to this node
             ends = [end for end in ends if end != "not applicable"]
         bad = next((end for end in ends if end != "passed"), None)
         if bad is not None or not ends:

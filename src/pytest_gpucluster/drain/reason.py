@@ -1,8 +1,8 @@
-"""The reason that we leave at a node: `gpucluster:CHECK measured<expected unit [also=CHECK,...] run=ID sum=CRC`. Pure.
+"""The reason of a drained node: `gpucluster:CHECK measured<expected unit [also=CHECK,...] run=ID sum=CRC`. Pure.
 
-The check comes first, since `sinfo -R` shows about 20 characters. Everything in it may come from a broken node, so
-each part is reduced to harmless characters and the whole to one line. `sum` is the CRC-32 of the node's name and the
-text before it: whoever edits the reason, or copies it to another node, makes it a foreign one.
+The check comes first, since `sinfo -R` shows about 20 characters. Each part may come from a broken node and is reduced to
+harmless characters, the whole to one line. `sum` is the CRC-32 of the node's name and the text before it: an edited
+reason, or one copied to another node, is no longer recognised.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 PREFIX = "gpucluster:"
-LIMIT = 255  # slurmdbd keeps a node's reason as TINYTEXT (as_mysql_cluster.c); slurmctld itself sets no limit
+LIMIT = (
+    255  # slurmdbd stores a node's reason as TINYTEXT (as_mysql_cluster.c); slurmctld itself sets no limit
+)
 PART = 40  # of what was measured, and of what was expected
 
 _NAME = "[A-Za-z0-9_.-]+"
-_OURS = re.compile(
-    # no '=' in what was measured, but in '!=': deviation()
+_REASON = re.compile(
+    # no '=' in the measured value, except in '!=': deviation()
     rf"(?P<text>gpucluster:(?P<check>{_NAME}) (?P<detail>(?:[ -<>-~]|!=)+?)"
     rf"(?: also=(?P<also>\*|{_NAME}(?:\.\*)?(?:,{_NAME}(?:\.\*)?)*))? run=(?P<run>{_NAME})) sum=(?P<sum>[0-9a-f]{{8}})"
 )
-# What slurmctld appends since 23.02 to the reason of a node that is away or reboots, as one does for a repair
-# (node_mgr.c, set_node_reason). What it appends of hardware that is less than configured is no part of ours.
+# slurmctld appends these since 23.02 to the reason of a node that does not respond or reboots, as during a repair
+# (node_mgr.c, set_node_reason). Its text about hardware below the configuration is not accepted here.
 _AWAY = re.compile(
     r"(?: : (?:Not responding|reboot issued|reboot complete|reboot timed out|ResumeTimeout reached))+\Z"
 )
-# the number of digits keeps the whole below LIMIT, whatever a node says; 13 digits are bytes of a node's memory
+# the limit of digits holds the whole below LIMIT, whatever a node reports; a node's memory in bytes has 13 digits
 _NUMBER = re.compile(
     r"(?:[<>]=? ?|at least |at most |up to )?(?P<value>-?\d{1,13}(?:\.\d{1,6})?)(?: ?(?P<unit>[A-Za-z%].*))?"
 )
@@ -39,21 +41,21 @@ _NUMBER = re.compile(
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason of ours, read again. `checks`: everything that drained the node; may hold patterns like 'gpu.*'."""
+    """A parsed reason. `checks`: all checks that drained the node, with patterns like 'gpu.*'."""
 
     checks: tuple[str, ...]
     detail: str
     run: str
 
     def concerns(self, check: str) -> bool:
-        """Return True for a check that drained the node."""
+        """Return whether a check drained the node."""
         return any(fnmatchcase(check, pattern) for pattern in self.checks)
 
 
 def write_reason(
     node: str, checks: Sequence[str], measured: str, expected: str, run: str, *, part: str = ""
 ) -> str:
-    """Write the reason for a node that failed these checks; `measured`, `expected`, `part` are the first one's."""
+    """Return the reason for a node that failed these checks; `measured`, `expected`, `part` are of the first."""
     first, *others = dict.fromkeys(_name(check) for check in checks)
     tail = f" run={_name(run)[:48]}"
     start = f"{PREFIX}{first[:80]} {deviation(measured, expected, part)}"
@@ -64,11 +66,11 @@ def write_reason(
 
 
 def read_reason(node: str, text: str) -> Reason | None:
-    """Read a reason of ours for this node; None for any other, and for one of ours that was changed by a character.
+    """Parse a reason that write_reason() made for this node; None for any other text, also for an edited reason.
 
-    Slurm's own words about a node that was away or rebooted may follow it.
+    Slurm's own text about a node that did not respond or rebooted may follow it.
     """
-    match = _OURS.fullmatch(bare(text))
+    match = _REASON.fullmatch(bare(text))
     if match is None or _sum(node, match["text"]) != f" sum={match['sum']}":
         return None
     also = match["also"].split(",") if match["also"] else ()
@@ -76,14 +78,14 @@ def read_reason(node: str, text: str) -> Reason | None:
 
 
 def bare(text: str) -> str:
-    """Return a reason without what Slurm has added of a node that was away."""
+    """Return a reason without Slurm's additions for a node that did not respond or rebooted."""
     return _AWAY.sub("", text)
 
 
 def deviation(measured: str, expected: str, part: str = "") -> str:
-    """Write 'measured<expected unit'; what are no two numbers of one unit is joined by '!='.
+    """Return 'measured<expected unit'; 'measured!=expected' unless both are numbers of one unit.
 
-    `part` (GPUs, mount, ...) stands for the unit where there is none.
+    `part` (GPUs, mount, ...) replaces a missing unit.
 
     >>> deviation("7", "8 GPUs")
     '7<8 GPUs'
@@ -104,7 +106,7 @@ def _unit(text: str | None) -> str:
 
 
 def _also(others: Sequence[str]) -> Iterable[str]:
-    """Yield ways to name the further checks, from exact to short: a shorter one names more, never less."""
+    """Yield texts that name the further checks, from exact to short: a shorter one names more, never fewer."""
     if not others:
         yield ""
     yield " also=" + ",".join(others)
@@ -121,7 +123,7 @@ def _name(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return printable ASCII without what Slurm, a shell or our own reading could take for more than text."""
-    kept = re.sub(r"[^ -~]", "?", " ".join(text.split()))
-    kept = kept.translate(str.maketrans("=[]", ":()", "\"'`\\|$"))
-    return kept if len(kept) <= PART else kept[: PART - 3] + "..."
+    """Return printable ASCII without characters that are special to Slurm, a shell or read_reason()."""
+    plain = re.sub(r"[^ -~]", "?", " ".join(text.split()))
+    plain = plain.translate(str.maketrans("=[]", ":()", "\"'`\\|$"))
+    return plain if len(plain) <= PART else plain[: PART - 3] + "..."

@@ -1,9 +1,10 @@
-"""Drained nodes of ours on trial: undrained inside a reservation, tested, and drained again unless they are kept.
+"""Trial of nodes that gpucluster drained: undrained inside a reservation, tested, drained again unless they pass.
 
-Slurm gives a drained node to nobody, a maintenance reservation's jobs included (tried on 22.05.8). Undrained inside of
-a reservation it goes to that reservation's jobs alone. A shell that reads a pipe of ours does both acts: however we
-die, the pipe closes, and every node that was not kept is drained again with the reason that it had. Where the shell
-dies, we drain the nodes again at once. How a trial has ended is what Slurm shows of the node afterwards.
+Slurm allocates a drained node to no job, not even to one of a maintenance reservation (tested on 22.05.8). A node that is
+undrained inside a reservation is available to jobs of that reservation only. A shell that reads a pipe of this process
+undrains and drains: when the process ends, for any reason, the pipe closes, and the shell drains every node that did not
+pass again, with its former reason. If the shell dies, this process drains the nodes at once. The result of a trial is
+the state in Slurm afterwards.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
 
     Write = Callable[..., None]
 
-BEGIN_WITHIN = 60.0  # seconds; an undrained node is heard again after slurmctld's next ping
-END_WITHIN = 30.0  # after that we act; where the controller is away the shell goes on for 10 minutes
+BEGIN_WITHIN = 60.0  # seconds; an undrained node responds again after slurmctld's next ping
+END_WITHIN = (
+    30.0  # seconds until this process drains itself; without a controller the shell tries for 10 minutes
+)
 
 # Arguments: NODE REASON pairs. Lines in: `keep NODE`. Lines out: `undrained|refused|drained|left|lost NODE`.
 _SHELL = r"""
@@ -60,39 +63,39 @@ drain_again() {
 }
 drain_others() {
   while [ $# -gt 0 ]; do
-    case "$kept" in *" $1 "*) ;; *) drain_again "$1" "$2" ;; esac
+    case "$resumed" in *" $1 "*) ;; *) drain_again "$1" "$2" ;; esac
     shift 2
   done
 }
 exec 2>/dev/null
 undrain "$@"
-kept=' '
-while read -r word node; do kept="$kept$node "; done
+resumed=' '
+while read -r word node; do resumed="$resumed$node "; done
 drain_others "$@"
 """
 
 
 def fit_for_trial(info: NodeInfo) -> bool:
-    """Return True for a node that we drained, that nobody uses, and that is not down beside."""
-    return policy.ours(info) is not None and info.state == "IDLE" and not info.busy
+    """Return whether gpucluster drained the node, and the node is idle and not down."""
+    return policy.own_reason(info) is not None and info.state == "IDLE" and not info.busy
 
 
 @dataclass
 class Trial:
-    """`reasons`: node -> the reason of ours that drained it. Nothing happens before `begin`."""
+    """`reasons`: node -> the reason with which gpucluster drained it. No command runs before `begin`."""
 
     slurm: Slurm
     reasons: Mapping[str, str]
     write: Write
     lock: Path | None
     refused: dict[str, str] = field(default_factory=dict)  # node -> why it is not on trial
-    # node -> drained, resumed, left (drained by somebody else), failed, unknown
+    # node -> drained, resumed, left (another user drained it), failed, unknown
     ended: dict[str, str] = field(default_factory=dict)
     _shell: subprocess.Popen[bytes] | RemoteProcess | None = None
     _gone: bool = False  # the shell has ended
-    _said: dict[str, str] = field(default_factory=dict)  # node -> the shell's last word about it
+    _reports: dict[str, str] = field(default_factory=dict)  # node -> the last report of the shell
     _open: dict[str, str] = field(default_factory=dict)  # node -> reason
-    _kept: set[str] = field(default_factory=set)
+    _resumed: set[str] = field(default_factory=set)
     _problems: list[str] = field(default_factory=list)
     _news: threading.Condition = field(default_factory=threading.Condition)  # guards all of the above
 
@@ -100,13 +103,13 @@ class Trial:
     def running(self) -> tuple[str, ...]:
         """The nodes that are on trial now."""
         with self._news:
-            return tuple(node for node in self._open if node not in self._kept)
+            return tuple(node for node in self._open if node not in self._resumed)
 
     def begin(self) -> None:
-        """Undrain the nodes that are still as our reason left them, and wait until they are heard. SlurmError."""
+        """Undrain the nodes whose reason has not changed, and wait until they respond. SlurmError."""
         with locked(self.lock), self._news:
             self._undrain()
-        self._wait_heard(set(self.running))
+        self._wait_responding(set(self.running))
 
     def _undrain(self) -> None:
         nodes, chosen = self._nodes(), {}
@@ -133,36 +136,36 @@ class Trial:
         self._shell = self.slurm.transport.spawn(("sh", "-c", _SHELL, "trial", *pairs), env=self.slurm.env)
         self._open = dict(chosen)
         threading.Thread(target=self._read, args=(self._shell,), name="trial", daemon=True).start()
-        self._news.wait_for(lambda: self._gone or self._said.keys() >= chosen.keys(), BEGIN_WITHIN)
+        self._news.wait_for(lambda: self._gone or self._reports.keys() >= chosen.keys(), BEGIN_WITHIN)
         for node in chosen:
-            result = self._said.get(node, "unknown")
+            result = self._reports.get(node, "unknown")
             self.slurm.transport.count("scontrol")
             self.write("node_result", node=node, result=result)
             if result != "undrained" or self._gone:
                 self.refused[node] = _REFUSED if result == "refused" else _NOT_UNDRAINED
 
     def keep(self, node: str) -> bool:
-        """Leave a node undrained, which has passed; False where its trial is over and it is drained."""
+        """Leave a node that has passed undrained; False if its trial is over and it is drained."""
         with self._news:
-            heard = self._tell(f"keep {node}\n")
-            if heard:
-                self._kept.add(node)
+            sent = self._send(f"keep {node}\n")
+            if sent:
+                self._resumed.add(node)
             else:
                 self._settle()
-            return heard
+            return sent
 
-    def _tell(self, line: str) -> bool:
-        assert self._shell is not None  # nobody asks before begin
+    def _send(self, line: str) -> bool:
+        assert self._shell is not None  # not called before begin
         assert self._shell.stdin is not None
         try:
             self._shell.stdin.write(line.encode())
             self._shell.stdin.flush()
-        except (OSError, ValueError):  # it was killed; that has been noticed, and the pipe is closed
+        except (OSError, ValueError):  # the shell was killed, or the pipe is closed
             return False
         return True
 
     def end(self) -> list[str]:
-        """Drain again what was not kept, and return what did not work, for people; again and again is harmless."""
+        """Drain the nodes that did not pass, and return failures, for people. Idempotent."""
         with self._news:
             if self._open and not self._gone:
                 for node in self.running:
@@ -179,41 +182,40 @@ class Trial:
     # --- how it ends
 
     def _settle(self) -> None:
-        """See that every node is where it belongs, drain it where it is not, and write what came of it."""
+        """Check the state of every node, drain it if necessary, and write the result."""
         if not self._open:
             return
         if self._gone:
-            self.slurm.retry_for = END_WITHIN  # nobody else tries
+            self.slurm.retry_for = END_WITHIN  # the shell no longer tries
         shown, away = self._shown()
         for node, reason in tuple(self._open.items()):
             info, why = shown.get(node), away
-            if info is not None and self._forgotten(node, info):
+            if info is not None and self._must_drain(node, info):
                 info, why = self._drain(node, reason)
             self._conclude(node, reason, info, why)
 
     def _shown(self) -> tuple[Mapping[str, NodeInfo], str]:
-        """Return the nodes as they are now; without them, why Slurm does not tell."""
         try:
             return self._nodes(), ""
         except SlurmError as error:
             return {}, str(error)
 
-    def _forgotten(self, node: str, info: NodeInfo) -> bool:
-        """Return True for a node in service that the shell has not drained; else somebody has resumed it since."""
-        by_shell = self._said.get(node) in {"drained", "left"}
-        return "DRAIN" not in info.flags and node not in self._kept and not by_shell
+    def _must_drain(self, node: str, info: NodeInfo) -> bool:
+        """Return whether a node is in service and the shell has not drained it; else another user resumed it."""
+        by_shell = self._reports.get(node) in {"drained", "left"}
+        return "DRAIN" not in info.flags and node not in self._resumed and not by_shell
 
     def _drain(self, node: str, reason: str) -> tuple[NodeInfo | None, str]:
-        """Drain a node that the shell has not drained; return it as it is then, and what hindered us."""
+        """Drain a node that the shell has not drained; return its state afterwards, and the error."""
         if not self._gone:
             assert self._shell is not None  # it has begun
-            kill_group(self._shell)  # else it would drain the node later, whatever people do meanwhile
+            kill_group(self._shell)  # else it would drain the node later, after changes of other users
             self._gone = True
         shown, why = self._shown()
         info = shown.get(node)
-        if info is None or not self._forgotten(node, info):  # somebody has just drained it
+        if info is None or not self._must_drain(node, info):  # another user has just drained it
             return info, why
-        self._intend(node, "back to drained by the run itself: the shell that does it has ended or hangs")
+        self._intend(node, "back to drained by the run itself: the shell for that has ended or hangs")
         problem = ""
         try:
             self.slurm.run(*_drained(node, reason))
@@ -225,7 +227,7 @@ class Trial:
     def _conclude(self, node: str, reason: str, info: NodeInfo | None, why: str) -> None:
         result = self.ended[node] = self._result(node, reason, info)
         del self._open[node]
-        wanted = "resumed" if node in self._kept else "drained"
+        wanted = "resumed" if node in self._resumed else "drained"
         problem = ""
         if result not in {wanted, "left"}:
             problem = why or f"Slurm shows {info.full_state if info else 'no such node'}"
@@ -235,28 +237,28 @@ class Trial:
 
     def _result(self, node: str, reason: str, info: NodeInfo | None) -> str:
         if info is None:
-            said = self._said.get(node, "")
-            return said if said in {"drained", "left"} else "unknown"
+            reported = self._reports.get(node, "")
+            return reported if reported in {"drained", "left"} else "unknown"
         if "DRAIN" not in info.flags:
-            return "resumed" if node in self._kept else "failed"
+            return "resumed" if node in self._resumed else "failed"
         return "drained" if bare(info.reason) == bare(reason) else "left"
 
     def _for_people(self, node: str, reason: str, result: str, problem: str) -> str:
-        kept = node in self._kept
-        wanted, argv = ("resumed", _undrained(node)) if kept else ("drained again", _drained(node, reason))
+        passed = node in self._resumed
+        wanted, argv = ("resumed", _undrained(node)) if passed else ("drained again", _drained(node, reason))
         if result == "unknown":
-            tries = "" if self._gone or kept else ", a shell tries for 10 minutes"
+            tries = "" if self._gone or passed else ", a shell tries for 10 minutes"
             return (
-                f"{node}: whether it is {wanted} after its trial is not known ({problem}){tries}: look with "
-                f"scontrol show node {node}; by hand: {shlex.join(argv)}"
+                f"{node}: whether it is {wanted} after its trial is not known ({problem}){tries}: check "
+                f"scontrol show node {node}; if necessary, run: {shlex.join(argv)}"
             )
-        return f"{node}: could not be {wanted} after its trial ({problem}); by hand: {shlex.join(argv)}"
+        return f"{node}: could not be {wanted} after its trial ({problem}); run: {shlex.join(argv)}"
 
     def _intend(self, node: str, why: str) -> None:
         self._note("node_intent", node=node, command=shlex.join(_drained(node, self._open[node])), why=why)
 
     def _note(self, event: str, **fields: Any) -> None:
-        """Write an event; a log that is full keeps no node in service that was drained."""
+        """Write an event; a full log must not prevent a drain."""
         with contextlib.suppress(GpuClusterError):
             self.write(event, **fields)
 
@@ -266,7 +268,7 @@ class Trial:
         self.slurm.refresh()
         return self.slurm.nodes()
 
-    def _wait_heard(self, wanted: set[str]) -> None:
+    def _wait_responding(self, wanted: set[str]) -> None:
         deadline = time.monotonic() + BEGIN_WITHIN
         silent = wanted - self.refused.keys()
         while silent and time.monotonic() < deadline:
@@ -276,7 +278,7 @@ class Trial:
             if silent:
                 time.sleep(0.5)
         for node in silent:
-            self.refused[node] = "it is not heard by Slurm after it was undrained"
+            self.refused[node] = "it does not respond to Slurm after it was undrained"
 
     def _read(self, shell: subprocess.Popen[bytes] | RemoteProcess) -> None:
         assert shell.stdout is not None
@@ -284,21 +286,21 @@ class Trial:
             for raw in shell.stdout:
                 word, _, node = raw.decode(errors="replace").strip().partition(" ")
                 with self._news:
-                    self._said[node] = word
+                    self._reports[node] = word
                     self._news.notify_all()
         shell.wait()
         with self._news:
             self._gone = True
             for pipe in (shell.stdin, shell.stdout, shell.stderr):
-                with contextlib.suppress(OSError):  # what it was to read
+                with contextlib.suppress(OSError):  # from unread input
                     if pipe is not None:
                         pipe.close()
             self._news.notify_all()
-            self._settle()  # nothing is open where it has ended as it should
+            self._settle()  # no node is open after a regular end
 
 
 _REFUSED = "it could not be undrained: are you Slurm's administrator?"
-_NOT_UNDRAINED = "it was not undrained in time: the shell that does it has ended, or Slurm does not answer it"
+_NOT_UNDRAINED = "it was not undrained in time: the shell for that has ended, or Slurm does not answer"
 
 
 def _undrained(node: str) -> tuple[str, ...]:

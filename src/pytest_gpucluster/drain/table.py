@@ -1,4 +1,4 @@
-"""The nodes that are drained by us, as rows for people. Pure."""
+"""The nodes that gpucluster drained, as rows for people. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def listed(nodes: Iterable[NodeInfo], runs: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return a row for each drained node whose reason begins with our prefix; `runs`: run -> its event log."""
+    """Return a row for each drained node whose reason begins with PREFIX; `runs`: run -> its event log."""
     rows = []
     for info in sorted(nodes, key=lambda one: one.name):
         if not policy.counts(info):
             continue
-        mine = policy.ours(info)
+        mine = policy.own_reason(info)
         rows.append(
             {
                 "node": info.name,

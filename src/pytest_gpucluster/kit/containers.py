@@ -1,9 +1,9 @@
-"""Images as named containers: imported once a node, re-used by name, removed at the end.
+"""Images as named containers: imported once per node, reused by name, removed at the end.
 
-The name holds the job that made it: nobody re-uses what a dead run has left, and whoever finds it knows whether it may
-go. One that is to be kept holds, for a .sqsh file, a digest of its size and time in place of the job: an image that was
-made anew has another name, and the outdated container goes. A step that pins no nodes must not use such a name, since
-a name is a node's own.
+The name contains the job that created it, so that no later run reuses the containers of a crashed run, and cleanup
+can tell whether the job has ended. With `keep` the name of a .sqsh contains a digest of its size and time instead of
+the job: a rebuilt image gets another name, and the outdated container is removed. A step without a node list must not
+use such a name, since each node has its own names.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.core.probe import Answer
 
-KEPT = f"{PREFIX}-kept"
-PROGRESS = 15.0  # seconds between two lines of progress
-# seconds for the nodes to list their containers, and again to remove them; and in a run that was stopped
+REUSED_PREFIX = f"{PREFIX}-kept"  # of the names of containers that stay on the nodes for later runs
+PROGRESS = 15.0  # seconds between progress lines
+# seconds for the nodes to list their containers, and again to remove them; HURRY in an interrupted run
 PATIENCE, HURRY = 60.0, 10.0
 _UPTIME = "read -r up _ < /proc/uptime; echo up $up"
 _EXISTS = re.compile(r"\[ERROR\].*File (?:already )?exists|but the container already exists")
 
 
 @dataclass(frozen=True)
-class Imported:
-    """An image on the nodes. `seconds`: what the import took, by the node's own clock; no entry where it was re-used.
+class ImageImport:
+    """An image on the nodes. `seconds`: {node: duration of the import by the node's clock}, without reused containers.
 
-    `size`: bytes of the .sqsh as each node sees it. `failed`: node -> why, in one line.
+    `size`: {node: bytes of the .sqsh}. `failed`: {node: reason in one line}.
     """
 
     image: str
@@ -67,17 +67,17 @@ class Imported:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes that have it now."""
+        """The nodes that have the image now."""
         return (*self.seconds, *self.reused)
 
     def throughput(self, node: str) -> float | None:
-        """Return MB/s of the packed image; None where its size or its time is not known."""
+        """Return MB/s of the packed image; None if its size or its time is unknown."""
         seconds, size = self.seconds.get(node), self.size.get(node)
         return size / 1e6 / seconds if seconds and size else None
 
 
-class Containers:
-    """The images of one allocation. `say` is told of the progress; `keep` leaves the containers on the nodes."""
+class NamedContainers:
+    """The images of one allocation. `report` gets progress lines; `keep` leaves the containers on the nodes."""
 
     def __init__(
         self,
@@ -87,34 +87,34 @@ class Containers:
         *,
         deadline: float = 600.0,
         keep: bool = False,
-        say: Callable[[str], None] | None = None,
+        report: Callable[[str], None] | None = None,
     ) -> None:
         self._slurm, self._allocation, self._channel = slurm, allocation, channel
         self._deadline, self._keep = deadline, keep
-        self._say = say or (lambda _line: None)
-        self._known: dict[str, Imported] = {}
+        self._report = report or (lambda _line: None)
+        self._known: dict[str, ImageImport] = {}
         self._count = itertools.count()
 
-    # -- what is on the nodes -----------------------------------------------------------------------------------
+    # -- containers on the nodes -----------------------------------------------------------------------------------
 
     def ask(self, command: str, nodes: Iterable[str], *, timeout: float = 60.0) -> dict[str, Answer]:
-        """Ask nodes anew: the channel remembers answers, and containers come and go."""
+        """Return uncached answers of the nodes: their containers change."""
         wanted = set(nodes)
-        told = self._channel.ask(f"{command}\n# {os.getpid()}.{next(self._count)}", timeout=timeout)
-        return {node: answer for node, answer in told.items() if node in wanted}
+        answers = self._channel.ask(f"{command}\n# {os.getpid()}.{next(self._count)}", timeout=timeout)
+        return {node: answer for node, answer in answers.items() if node in wanted}
 
     def listed(self, nodes: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
-        """Return Enroot's names on each node; None where Enroot does not tell."""
+        """Return {node: Enroot's names of its containers, None if unknown}."""
         return {node: _names(answer) for node, answer in self.ask(enroot.NAMES.command, nodes).items()}
 
     def remove(self, name: str, nodes: Sequence[str]) -> dict[str, str]:
-        """Remove a container by Pyxis's name; return why it failed, by node."""
+        """Remove a container by Pyxis's name; return {node: why it failed}."""
         problems = {}
         for node, names in self.listed(nodes).items():
             if names is None:
                 problems[node] = enroot.UNKNOWN
                 continue
-            own = enroot.own_names(names, name)
+            own = enroot.enroot_names(names, name)
             if not own:
                 continue
             answer = self._channel.ask_node(node, enroot.remove_command(own), timeout=120.0, fresh=True)
@@ -124,8 +124,8 @@ class Containers:
 
     # -- import -------------------------------------------------------------------------------------------------
 
-    def ensure(self, image: str, nodes: Sequence[str] | None = None) -> Imported:
-        """Have the image on these nodes (default: all), importing where it is missing; again, it costs nothing."""
+    def ensure(self, image: str, nodes: Sequence[str] | None = None) -> ImageImport:
+        """Import the image on those of the nodes (default: all) that lack it; the result is cached."""
         wanted = tuple(nodes or self._allocation.nodes)
         known = self._known.get(image)
         if known is None or not set(wanted) <= {*known.nodes, *known.failed}:
@@ -135,49 +135,58 @@ class Containers:
         return self._known[image]
 
     def options(self, image: str) -> PyxisOptions:
-        """Return the options of a step that re-uses an image that ensure() has brought."""
+        """Return the options of a step that reuses an image after ensure()."""
         return PyxisOptions(name=f"{self._known[image].name}:no_exec")
 
-    def _ensure(self, image: str, nodes: tuple[str, ...]) -> Imported:
-        look = f"{_stat(image)}; {_UPTIME}; {enroot.NAMES.command} 2>/dev/null"
-        told = self.ask(look, nodes)
-        stamps = {stamp for answer in told.values() if (stamp := _stamp(answer.out))}
+    def _ensure(self, image: str, nodes: tuple[str, ...]) -> ImageImport:
+        command = f"{_stat(image)}; {_UPTIME}; {enroot.NAMES.command} 2>/dev/null"
+        answers = self.ask(command, nodes)
+        stamps = {stamp for answer in answers.values() if (stamp := _stamp(answer.out))}
         name = container_name(self._allocation.job_id, image)
         if self._keep:
-            name = f"{KEPT}-{digest(image)}-{digest(*sorted(stamps)) if stamps else 'registry'}"
-        there = tuple(node for node, answer in told.items() if enroot.own_names(_lines(answer.out), name))
-        replaced = self._drop_outdated(image, name, told)
+            name = f"{REUSED_PREFIX}-{digest(image)}-{digest(*sorted(stamps)) if stamps else 'registry'}"
+        there = tuple(
+            node for node, answer in answers.items() if enroot.enroot_names(_lines(answer.out), name)
+        )
+        replaced = self._drop_outdated(image, name, answers)
         missing = tuple(node for node in nodes if node not in there)
         sizes = {
-            node: int(stamp.split()[0]) for node, answer in told.items() if (stamp := _stamp(answer.out))
+            node: int(stamp.split()[0]) for node, answer in answers.items() if (stamp := _stamp(answer.out))
         }
         if not missing:
-            return Imported(image, name, size=sizes, reused=there, replaced=replaced)
+            return ImageImport(image, name, size=sizes, reused=there, replaced=replaced)
         result, problem = self._import(image, name, missing)
-        before = {node: _uptime(answer.out) for node, answer in told.items()}
+        before = {node: _uptime(answer.out) for node, answer in answers.items()}
         seconds, failed = _outcome(result, missing, before, problem)
-        lost_race = [node for node in failed if result and _EXISTS.search(said_of(result, node))]
-        won = {
+        lost_race = [node for node in failed if result and _EXISTS.search(messages_of(result, node))]
+        imported_by_other = {
             node: 0.0
             for node, names in (self.listed(lost_race).items() if lost_race else ())
-            if names is None or enroot.own_names(names, name)
+            if names is None or enroot.enroot_names(names, name)
         }
-        failed = {node: why for node, why in failed.items() if node not in won}
-        return Imported(
-            image, name, seconds, sizes, (*there, *won), replaced, failed, result.command if result else ""
+        failed = {node: why for node, why in failed.items() if node not in imported_by_other}
+        return ImageImport(
+            image,
+            name,
+            seconds,
+            sizes,
+            (*there, *imported_by_other),
+            replaced,
+            failed,
+            result.command if result else "",
         )
 
-    def _drop_outdated(self, image: str, name: str, told: Mapping[str, Answer]) -> tuple[str, ...]:
-        """Remove what was imported from an older file of this path; return the nodes that had it."""
-        pattern = re.compile(rf"pyxis_(?:\d+_)?({KEPT}-{digest(image)}-[^-]+)")
+    def _drop_outdated(self, image: str, name: str, answers: Mapping[str, Answer]) -> tuple[str, ...]:
+        """Remove containers of an older file at this path; return the nodes that had them."""
+        pattern = re.compile(rf"pyxis_(?:\d+_)?({REUSED_PREFIX}-{digest(image)}-[^-]+)")
         outdated: dict[str, list[str]] = {}
-        for node, answer in told.items():
+        for node, answer in answers.items():
             for line in _lines(answer.out):
                 match = pattern.fullmatch(line)
                 if match and match[1] != name:
                     outdated.setdefault(match[1], []).append(node)
         for old, nodes in outdated.items():
-            self._say(f"{old} on {hostlist.fold(nodes)} is outdated: removed")
+            self._report(f"{old} on {hostlist.fold(nodes)} is outdated: removed")
             self.remove(old, nodes)
         return tuple(dict.fromkeys(node for nodes in outdated.values() for node in nodes))
 
@@ -186,7 +195,7 @@ class Containers:
             argv=("sh", "-c", _UPTIME),
             nodes=nodes,
             ntasks_per_node=1,
-            # create: what is there already was not imported by this step
+            # create: fails if another process has imported it
             pyxis=PyxisOptions(image=image, name=f"{name}:create"),
             timeout=self._deadline,
         )
@@ -198,9 +207,9 @@ class Containers:
                 late = error.result if isinstance(error.result, StepResult) else None
                 return late, f"not imported within {units.format_duration(self._deadline)}"
             except StepError as error:
-                # no task began anywhere: what Slurm and Pyxis said is the answer of every node
+                # no task started: the messages of Slurm and Pyxis apply to every node
                 return StepResult(error.rc or 1, (), error.stderr, 0.0, " ".join(error.argv)), str(error)
-        self._say(
+        self._report(
             f"imported {image} on {sum(t.ok for t in result.tasks)} of {len(nodes)} nodes: "
             f"{time.monotonic() - begin:.1f} s"
         )
@@ -210,12 +219,12 @@ class Containers:
     def _progress(self, what: str) -> Iterator[None]:
         done, begin = threading.Event(), time.monotonic()
 
-        def tell() -> None:
+        def report() -> None:
             while not done.wait(PROGRESS):
-                self._say(f"{what}: {time.monotonic() - begin:.0f} s so far")
+                self._report(f"{what}: {time.monotonic() - begin:.0f} s so far")
 
-        self._say(what)
-        thread = threading.Thread(target=tell, name="import", daemon=True)
+        self._report(what)
+        thread = threading.Thread(target=report, name="import", daemon=True)
         thread.start()
         try:
             yield
@@ -227,7 +236,7 @@ class Containers:
         return f"{self._allocation.job_id}-{digest(image)}"
 
     def close(self) -> None:
-        """Remove what was imported, unless it is to be kept, or another process of this run still uses it."""
+        """Remove the imported containers, unless `keep` is set or another process of this run uses them."""
         for image, imported in self._known.items():
             with _shared(self._share(image)) as users:
                 users.discard(os.getpid())
@@ -237,8 +246,8 @@ class Containers:
 
 
 def why_failed(result: StepResult, node: str) -> str:
-    """Return in one line why a step failed on a node, from what srun, slurmstepd and Pyxis said."""
-    own = said_of(result, node)
+    """Return in one line why a step failed on a node, from the messages of srun, slurmstepd and Pyxis."""
+    own = messages_of(result, node)
     hint = explain(own)
     if hint:
         return hint
@@ -246,8 +255,8 @@ def why_failed(result: StepResult, node: str) -> str:
     return errors[0] if errors else ""
 
 
-def said_of(result: StepResult, node: str) -> str:
-    """Return what was said of one node: by its tasks, by its slurmstepd and by srun; what names no node is of all."""
+def messages_of(result: StepResult, node: str) -> str:
+    """Return the error output about a node: of its tasks, its slurmstepd and srun; lines without a node are included."""
     own = [task.stderr for task in result.of_node(node)]
     others = re.compile(r"slurmstepd-(\S+?):|srun: error: (\S+?): tasks? ")
     for line in result.stderr.splitlines():
@@ -260,7 +269,7 @@ def said_of(result: StepResult, node: str) -> str:
 def _outcome(
     result: StepResult | None, nodes: Sequence[str], before: Mapping[str, float | None], problem: str
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Return seconds of the nodes that imported, and why the others did not."""
+    """Return {node: seconds} of the imports, and {node: reason} of the failures."""
     seconds: dict[str, float] = {}
     failed: dict[str, str] = {}
     for node in nodes:
@@ -269,13 +278,13 @@ def _outcome(
             begin, end = before.get(node), _uptime(tasks[0].stdout)
             seconds[node] = max(0.0, end - begin) if begin is not None and end is not None else 0.0
         else:
-            told = why_failed(result, node) if result else ""
-            failed[node] = told or problem or "the import ended without a word"
+            reason = why_failed(result, node) if result else ""
+            failed[node] = reason or problem or "the import ended without a message"
     return seconds, failed
 
 
 def _stat(image: str) -> str:
-    """Return the sh command that tells size and time of a .sqsh; a name without a leading / or . is a registry's."""
+    """Return the sh command that prints size and time of a .sqsh; a name without a leading / or . is a registry's."""
     if not image.startswith(("/", ".")):
         return "echo stat registry"
     return f"stat -L -c 'stat %s %Y' {shlex.quote(image)} 2>/dev/null || echo stat missing"
@@ -302,42 +311,46 @@ def _names(answer: Answer) -> tuple[str, ...] | None:
         return None
 
 
-def clear(slurm: Slurm, channel: Channel, jobs: Collection[int], *, hurry: bool = False) -> list[str]:
-    """Remove the containers of these jobs and of jobs of ours that are over; return what could not be removed.
+def remove_containers(
+    slurm: Slurm, channel: Channel, jobs: Collection[int], *, hurry: bool = False
+) -> list[str]:
+    """Remove the containers of these jobs and of ended jobs of the suites; return what could not be removed.
 
-    `hurry`: a run that was stopped waits for a node for seconds, not for minutes.
+    `hurry`: an interrupted run waits for seconds, not for minutes.
     """
     patience = HURRY if hurry else PATIENCE
-    found, unknown = of_ended_jobs(slurm, channel, jobs, patience)
+    found, unknown = containers_of_ended_jobs(slurm, channel, jobs, patience)
     return [*remove_found(channel, found, patience), *unknown]
 
 
-def of_ended_jobs(
+def containers_of_ended_jobs(
     slurm: Slurm, channel: Channel, jobs: Collection[int], patience: float = PATIENCE
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Return {node: containers of these jobs and of jobs of ours that are over}, and which nodes do not list theirs.
+    """Return {node: containers of these jobs and of ended jobs of the suites}, and messages about unknown nodes.
 
-    Only what bears a job in a name of ours counts: a container of a job that Slurm still knows does not.
+    Only names with a job of the suites count, and only if Slurm does not know the job any more.
     """
-    lost = set(channel.lost)  # of which the run tells anyway
-    told = channel.ask(f"{enroot.NAMES.command}\n# at the end of jobs {sorted(jobs)}", timeout=patience)
-    listed = {node: names for node, answer in told.items() if (names := _names(answer)) is not None}
-    found = {node: ours for node, names in listed.items() if (ours := enroot.ours(names))}
-    if any(job not in jobs for ours in found.values() for job in ours.values()):
+    lost = set(channel.lost)  # reported by the run itself
+    answers = channel.ask(f"{enroot.NAMES.command}\n# at the end of jobs {sorted(jobs)}", timeout=patience)
+    listed = {node: names for node, answer in answers.items() if (names := _names(answer)) is not None}
+    found = {
+        node: suite_names for node, names in listed.items() if (suite_names := enroot.suite_containers(names))
+    }
+    if any(job not in jobs for suite_names in found.values() for job in suite_names.values()):
         live = {int(job) for job in slurm.run("squeue", "-h", "-a", "-o", "%A").split() if job.isdigit()}
     else:
         live = set()
     over = {
-        node: tuple(sorted(name for name, job in ours.items() if job in jobs or job not in live))
-        for node, ours in found.items()
+        node: tuple(sorted(name for name, job in suite_names.items() if job in jobs or job not in live))
+        for node, suite_names in found.items()
     }
     unknown: dict[str, list[str]] = {}
-    for node, answer in told.items():
+    for node, answer in answers.items():
         if node not in listed and node not in lost:
             why = f"{answer.problem}." if answer.problem else enroot.UNKNOWN
             unknown.setdefault(why, []).append(node)
     problems = [
-        f"{hostlist.fold(nodes)} may keep containers named {PREFIX}-JOB-...: {why} "
+        f"{hostlist.fold(nodes)} may still have containers named {PREFIX}-JOB-...: {why} "
         f"Run enroot list and enroot remove -f there"
         for why, nodes in unknown.items()
     ]
@@ -347,11 +360,11 @@ def of_ended_jobs(
 def remove_found(
     channel: Channel, found: Mapping[str, tuple[str, ...]], patience: float = PATIENCE
 ) -> list[str]:
-    """Remove what of_ended_jobs() has found, by one command for all nodes; return what could not be removed."""
+    """Remove these containers with one command for all nodes; return what could not be removed."""
     every = sorted({name for names in found.values() for name in names})
-    removed = channel.ask(enroot.remove_there(every), timeout=patience) if every else {}
+    removed = channel.ask(enroot.remove_present_command(every), timeout=patience) if every else {}
     return [
-        f"{node} keeps containers of ended jobs: {answer.problem or last_line(answer.err) or f'exit {answer.rc}'}: run "
+        f"{node} still has containers of ended jobs: {answer.problem or last_line(answer.err) or f'exit {answer.rc}'}: run "
         f"there: {enroot.remove_command(found[node])}"
         for node, answer in removed.items()
         if answer.rc != 0 and node in found
@@ -359,7 +372,7 @@ def remove_found(
 
 
 def as_leftovers(channel: Channel, found: Mapping[str, tuple[str, ...]]) -> list[Leftover]:
-    """Return what of_ended_jobs() has found, container by container, to be listed and removed one by one."""
+    """Return these containers one by one, for the list of leftovers."""
     nodes: dict[str, list[str]] = {}
     for node, names in found.items():
         for name in names:
@@ -378,8 +391,8 @@ def _remove_everywhere(channel: Channel, name: str, nodes: Sequence[str]) -> Non
         raise GpuClusterError("; ".join(problems))
 
 
-def dead_users() -> list[Leftover]:
-    """Return the files of _shared() that killed processes have left: unlocked, and no process in them lives."""
+def stale_user_files() -> list[Leftover]:
+    """Return the files of _shared() that killed processes left: unlocked, and without a living process."""
     prefix = f"{PREFIX}-{os.getuid()}"
     return [
         Leftover(f"file {path}, whose processes have ended", partial(_is_unused, path, remove=True))
@@ -389,7 +402,7 @@ def dead_users() -> list[Leftover]:
 
 
 def _is_unused(path: Path, *, remove: bool = False) -> bool:
-    """Say whether nobody uses a file of _shared() any more; `remove`: take it away then."""
+    """Return whether no process uses a file of _shared() any more; `remove`: delete it then."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -408,11 +421,11 @@ def _is_unused(path: Path, *, remove: bool = False) -> bool:
 
 @contextlib.contextmanager
 def _shared(name: str) -> Iterator[set[int]]:
-    """Yield the processes of this machine that use an image; one of them at a time.
+    """Yield the processes of this machine that use an image, under a lock.
 
-    Two first uses of a name on one node race in Enroot, and what one xdist worker has done with another may still use.
+    Concurrent imports of one name on a node race in Enroot, and xdist workers share the imported containers.
     """
-    path, handle = _opened(name)
+    path, handle = _open_locked(name)
     try:
         users = _users(handle)
         yield users
@@ -424,16 +437,16 @@ def _shared(name: str) -> Iterator[set[int]]:
         os.close(handle)
 
 
-def _opened(name: str) -> tuple[Path, int]:
+def _open_locked(name: str) -> tuple[Path, int]:
     while True:
         path, handle = open_own(f"{PREFIX}-{os.getuid()}-{name}.users")
         fcntl.flock(handle, fcntl.LOCK_EX)
         if os.fstat(handle).st_nlink:
             return path, handle
-        os.close(handle)  # who had the lock has taken the file away
+        os.close(handle)  # the previous holder of the lock deleted the file
 
 
 def _users(handle: int) -> set[int]:
-    """Return the processes that a file names and that live."""
+    """Return the living processes that a file names."""
     text = os.pread(handle, 1 << 16, 0).decode(errors="replace")
     return {int(word) for word in text.split() if word.isdigit() and Path("/proc", word).exists()}

@@ -1,4 +1,4 @@
-"""What a node says of Pyxis and Enroot: version, named containers, room. Pure."""
+"""Facts of Pyxis and Enroot on a node: version, named containers, free space. Pure."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pytest_gpucluster.core.run_mark import PREFIX
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# pyxis_NAME (scope global), pyxis_JOB_NAME (scope job), pyxis_JOB.STEP and pyxis_JOB_JOB.STEP while an unnamed one runs
-# and those of the suites carry their job in their own name: gpucluster-JOB-DIGEST (see container_name)
+# pyxis_NAME (scope global), pyxis_JOB_NAME (scope job), pyxis_JOB.STEP and pyxis_JOB_JOB.STEP for unnamed ones;
+# the names of the suites' containers contain the job: gpucluster-JOB-DIGEST (see container_name)
 _UNNAMED = re.compile(r"pyxis_(?:\d+_)?(\d+)\.\d+")
 _OF_JOB = re.compile(r"pyxis_(\d+)_.+")
-_OURS = re.compile(rf"pyxis_(?:\d+_)?{PREFIX}-(\d+)-.+")
-# Pyxis runs Enroot with slurmd's PATH; that of a task may lack the folder
+_OF_SUITES = re.compile(rf"pyxis_(?:\d+_)?{PREFIX}-(\d+)-.+")
+# Pyxis runs Enroot with slurmd's PATH; a task's PATH may lack the folder
 UNKNOWN = "enroot does not list the containers of the node: is it on the PATH of tasks, as it is on slurmd's?"
 SEARCH = "PATH=$PATH:/usr/bin:/usr/local/bin:/opt/enroot/bin"
 
-# plugstack.conf names the plugin, or includes a file that does; the version is text inside of the plugin
+# plugstack.conf or an included file names the plugin; the version is text inside the plugin
 _PYXIS = r"""
 conf=$(scontrol show config 2>/dev/null | sed -n 's/^PlugStackConfig *= *//p')
 for conf in "$conf" "${SLURM_CONF%/*}/plugstack.conf" /etc/slurm/plugstack.conf; do [ ! -r "$conf" ] || break; done
@@ -35,13 +35,13 @@ done
 so=$(sed -n 's/^ *\(required\|optional\)  *\([^ ]*pyxis[^ ]*\.so\).*/\2/p' $files 2>/dev/null | head -n 1)
 [ -n "$so" ] || { echo "no line with pyxis in $files"; exit 0; }
 case $so in /*) ;; *) so=$(scontrol show config | sed -n 's/^PluginDir *= *//p')/$so ;; esac
-[ -r "$so" ] || { echo "$so is not there"; exit 0; }
+[ -r "$so" ] || { echo "$so does not exist"; exit 0; }
 echo "so $so"
 grep -ao 'pyxis: version v[0-9][0-9A-Za-z.+-]*' "$so" | head -n 1
 """
 
-# As Enroot itself does: the environment first, then enroot.conf, then XDG's defaults
-_ROOM = r"""
+# The precedence of Enroot: environment, enroot.conf, XDG's defaults
+_SPACE = r"""
 PATH=$PATH:/usr/bin:/usr/local/bin:/opt/enroot/bin
 tool=$(command -v enroot) || { echo "enroot: not found" >&2; exit 127; }
 conf=$(sed -n 's/^config::init "\(.*\)"$/\1/p' "$tool" | head -n 1)
@@ -68,7 +68,7 @@ done
 
 @dataclass(frozen=True)
 class Pyxis:
-    """The plugin that plugstack.conf of the node names. `absent` says why there is none; `version` '' if not told."""
+    """The plugin in plugstack.conf of the node. `absent`: why there is none; `version`: '' if unknown."""
 
     library: str = ""
     version: str = ""
@@ -76,8 +76,8 @@ class Pyxis:
 
 
 @dataclass(frozen=True)
-class Room:
-    """One path of Enroot: `free` bytes for us, and whether it may be written."""
+class EnrootSpace:
+    """One path of Enroot: `free` bytes for the user, and whether it is writable."""
 
     what: str
     path: str
@@ -86,7 +86,7 @@ class Room:
 
 
 def read_pyxis(answer: Answer) -> Pyxis:
-    """Read plugin and version."""
+    """Return plugin and version."""
     lines = text_of(answer).splitlines()
     library = next((line.removeprefix("so ") for line in lines if line.startswith("so ")), "")
     if not library:
@@ -95,43 +95,43 @@ def read_pyxis(answer: Answer) -> Pyxis:
     return Pyxis(library, versions[0] if versions else "")
 
 
-def read_room(answer: Answer) -> tuple[Room, ...]:
-    """Read the paths of Enroot; NotAvailable without Enroot on PATH."""
-    rooms = []
+def read_space(answer: Answer) -> tuple[EnrootSpace, ...]:
+    """Return the paths of Enroot; NotAvailable without Enroot on PATH."""
+    spaces = []
     for line in text_of(answer).splitlines():
         match = re.fullmatch(r"(\w+) (\d+) (\d+) (rw|ro) (.+)", line.strip())
         if match is None:
-            raise ProbeError(f"room of enroot: not understood: {line!r}")
-        rooms.append(Room(match[1], match[5], int(match[2]) * int(match[3]), match[4] == "rw"))
-    if not rooms:
-        raise ProbeError("room of enroot: no path in the answer")
-    return tuple(rooms)
+            raise ProbeError(f"space of enroot: not understood: {line!r}")
+        spaces.append(EnrootSpace(match[1], match[5], int(match[2]) * int(match[3]), match[4] == "rw"))
+    if not spaces:
+        raise ProbeError("space of enroot: no path in the answer")
+    return tuple(spaces)
 
 
 def read_names(answer: Answer) -> tuple[str, ...]:
-    """Read `enroot list`; NotAvailable without Enroot on PATH."""
+    """Return the output of `enroot list`; NotAvailable without Enroot on PATH."""
     if answer.rc == NOT_FOUND:
         raise NotAvailable("enroot is not found on PATH")
     return tuple(line.strip() for line in text_of(answer).splitlines() if line.strip())
 
 
 def jobs_of(names: tuple[str, ...]) -> Mapping[str, int]:
-    """Return the containers that belong to one job alone, with that job."""
+    """Return {container: job} of the containers that belong to one job."""
     found = {}
     for name in names:
-        match = _OURS.fullmatch(name) or _UNNAMED.fullmatch(name) or _OF_JOB.fullmatch(name)
+        match = _OF_SUITES.fullmatch(name) or _UNNAMED.fullmatch(name) or _OF_JOB.fullmatch(name)
         if match:
             found[name] = int(match[1])
     return found
 
 
-def ours(names: tuple[str, ...]) -> Mapping[str, int]:
-    """Return those of the containers that a run of ours has made for one job, with that job."""
-    return {name: int(match[1]) for name in names if (match := _OURS.fullmatch(name))}
+def suite_containers(names: tuple[str, ...]) -> Mapping[str, int]:
+    """Return {container: job} of the containers that the suites created."""
+    return {name: int(match[1]) for name in names if (match := _OF_SUITES.fullmatch(name))}
 
 
-def own_names(names: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """Return how Enroot calls the container that Pyxis knows as `name`, in either scope."""
+def enroot_names(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """Return Enroot's names of the container that Pyxis calls `name`, in either scope."""
     pattern = re.compile(rf"pyxis_(?:\d+_)?{re.escape(name)}")
     return tuple(found for found in names if pattern.fullmatch(found))
 
@@ -141,8 +141,8 @@ def remove_command(names: tuple[str, ...]) -> str:
     return f"{SEARCH}; enroot remove -f " + " ".join(map(shlex.quote, names)) + " </dev/null"
 
 
-def remove_there(names: Sequence[str]) -> str:
-    """Return the command that removes those of the containers that a node has."""
+def remove_present_command(names: Sequence[str]) -> str:
+    """Return the command that removes those of the containers that exist on a node."""
     wanted = " | ".join(map(shlex.quote, names))
     return f"""{NAMES.command} | {{ rc=0; while read -r name; do
 case $name in {wanted}) enroot remove -f "$name" </dev/null || rc=$? ;; esac
@@ -150,5 +150,5 @@ done; exit $rc; }}"""
 
 
 PYXIS = Probe("Pyxis", _PYXIS, read_pyxis, by_hand="grep -i pyxis /etc/slurm/plugstack.conf*")
-ROOM = Probe("room of Enroot", _ROOM, read_room, by_hand="df -h $ENROOT_DATA_PATH $ENROOT_CACHE_PATH")
+SPACE = Probe("room of Enroot", _SPACE, read_space, by_hand="df -h $ENROOT_DATA_PATH $ENROOT_CACHE_PATH")
 NAMES = Probe("containers", f"{SEARCH}; enroot list", read_names, by_hand="enroot list")

@@ -1,4 +1,4 @@
-"""The service that sets up NVSwitches: nvidia-fabricmanager."""
+"""State and version of nvidia-fabricmanager, the service that configures NVSwitches."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _STATES = (
 
 @dataclass(frozen=True)
 class FabricManager:
-    """`state` as `systemctl is-active` says it; `version` None where the program does not tell it."""
+    """`state` as `systemctl is-active` prints it; `version` None if unknown."""
 
     state: str
     version: str | None
 
 
 def parse(answer: Answer) -> FabricManager:
-    """Read state and version; NotAvailable where systemd does not answer, as in a container."""
+    """Return state and version; NotAvailable if systemd does not answer, as in a container."""
     lines = dict(line.split(" ", 1) for line in answer.out.splitlines() if " " in line)
     state = lines.get("state", "").strip()
     if state not in _STATES:

@@ -11,7 +11,7 @@ from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core.errors import StepError, StepTimeout
 from pytest_gpucluster.kit.framework_config import FrameworkConfig
-from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, last_words, read_facts
+from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, last_stderr_line, read_facts
 from pytest_gpucluster.kit.payload_step import environment_named, source_of
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class FrameworkStepRunner(Generic[Config]):
             PayloadTask(
                 *(task.rank, task.node, task.rc, task.signal),
                 read_facts(task.stdout, self.key),
-                last_words(task.stderr),
+                last_stderr_line(task.stderr),
             )
             for task in result.tasks
         )

@@ -1,7 +1,7 @@
-"""The kernel log since boot: what of it concerns hardware, drivers and file systems.
+"""The lines of the kernel log since boot that concern hardware, drivers and file systems.
 
-The node itself folds its log: of each sort of line that matters it sends the count, the first time and the last
-line, so a flood of one sort hides no other and 1000 nodes send little. Sources of the formats: dmesg(1),
+The node folds its log: for each kind of relevant line it sends the count, the first time and the last line, so that
+a flood of one kind hides no other and 1000 nodes send little. Sources of the formats: dmesg(1),
 journalctl(1) with `-o short-monotonic`, and the sources of NVIDIA's driver (open-gpu-kernel-modules: kernel_rc.c for
 Xids, error_nvswitch.c and intr_nvswitch.h for SXids).
 """
@@ -15,7 +15,7 @@ from datetime import datetime, timedelta, timezone
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, text_of
 
-# Lines of these sorts are sent home; parse() then sorts them with KINDS.
+# Lines that the node sends; parse() classifies them by KINDS
 _WANTED = (
     "nvrm|mce|machine check|hardware error|edac|ext4-fs|xfs|btrfs|i/o error|out of memory|oom-kill|lockup"
     "|kernel bug|panic|aer:|dpc:|pcie bus error|stale file handle|table full, dropping|neighbor table overflow"
@@ -23,27 +23,27 @@ _WANTED = (
     "|nvme nvme[0-9]+: (i/o|controller is|device not|removing|disabling)|critical medium error|failing i/o"
     "|bug: (kernel null|unable to handle)|\\[#[0-9]+\\]"
 )
-# A blocked task waits for a file server where its call trace has a module or a function of a client of one
+# A blocked task waits for a file server if its call trace has a module or a function of a network file system
 _CLIENT = (
     r"\[(nfs|nfsv3|nfsv4|lockd|sunrpc|lustre|ptlrpc|osc|mdc|lov|lmv|ldlm|obdclass|ceph|libceph|fuse|mmfs26|mmfslinux|beegfs)\]"
     r"|(^|[ ?(])(nfs|nfs3|nfs4|rpc|xprt|ptlrpc|ll|ldlm|osc|mdc|ceph|fuse)_[a-z0-9_]+[+]0x"
 )
-# While a server is away, tasks also wait for locks of those that wait for it; not so where the trace has one of these
+# While a server does not answer, tasks also wait for locks of waiting tasks, unless their trace has one of these
 _LOCAL = (
     r"\[(nvidia[a-z_]*|xfs|ext4|jbd2|btrfs|nvme[a-z_]*|scsi_mod|dm_mod|raid[0-9]+|mlx[45]_[a-z]+)\]"
     r"|(^|[ ?(])(xfs|ext4|jbd2|btrfs|blk|nvme|scsi|dm|md)_[a-z0-9_]+[+]0x"
 )
 WAITS = "(waits for a file server)"
-SORTS = 200  # of Xids, and of all other lines, that a node sends
-LOADING = 60.0  # seconds; the driver prints its greeting after it has found the GPUs
+SORTS = 200  # different Xids, and different other lines, that a node sends
+LOADING = 60.0  # seconds; the driver prints its version after it has found the GPUs
 TRACE = 60  # lines; a call trace is shorter
 
-# note: counts a line under its key. settle: notes a blocked task, once its call trace was read or did not come.
-# A key is the text without numbers; it keeps what a verdict depends on: number, GPU and severity of an Xid, device and
+# note: counts a line under its key. settle: notes a blocked task after its call trace, or without one.
+# A key is the text without numbers, but with what a verdict depends on: number, GPU and severity of an Xid, device and
 # severity of an SXid, the first digit of a machine check's status (it has the bit "uncorrected").
 # dmesg and journalctl write before the text: <3>, "kern  :err   : ", times and columns in [], a date, "HOST kernel: ".
-# A process, like systemd, writes into the kernel's log as "[HOST ]NAME[PID]: ": none of it is the kernel's.
-# The second and third line of an SXid hold registers. A line that begins with a blank continues the one before it.
+# Lines of processes like systemd have the form "[HOST ]NAME[PID]: ": they are not from the kernel.
+# The second and third line of an SXid hold registers. A line that begins with a blank continues the previous one.
 # A stall of a file server is noted while it lasts. A task that is reported as blocked after the server has answered may
 # have waited for it, if it was blocked longer than that.
 _AWK = r"""
@@ -51,7 +51,7 @@ function note(key, xid, at, time, words) {
   if (!(key in count)) {
     if (sorts[xid] + 0 == SORTS) { more[xid]++; return }
     sorts[xid]++; order[kinds++] = key; first[key] = time }
-  count[key]++; line[key] = at; last[key] = time; said[key] = words }
+  count[key]++; line[key] = at; last[key] = time; latest[key] = words }
 function settle(server, key) {
   if (blocked == "") return;
   key = blocked; gsub(/[0-9]+/, "#", key);
@@ -120,7 +120,7 @@ low ~ /WANTED/ {
 END { settle(0);
   for (k in away) { if (stalls++ < SORTS) print "seen\t" times[k] "\t" place[k] "\t" gone[k] "\t" late[k] "\t" away[k] }
   for (i = 0; i < kinds; i++) { k = order[i];
-    print "seen\t" count[k] "\t" line[k] "\t" first[k] "\t" last[k] "\t" said[k] }
+    print "seen\t" count[k] "\t" line[k] "\t" first[k] "\t" last[k] "\t" latest[k] }
   print "end\t" lines + 0 "\t" more[0] + 0 "\t" more[1] + 0 "\t" back + 0 "\t" loaded }
 """
 _FOLD = " ".join(part.strip() for part in _AWK.splitlines())
@@ -159,7 +159,7 @@ KINDS: dict[str, re.Pattern[str]] = {
     "stall": re.compile(r": server (?P<server>\S+) not responding|Connection to (?P<target>\S+) .*was lost"),
     "waiting": re.compile(rf"blocked for more than .*{re.escape(WAITS)}"),
     "filesystem": re.compile(
-        # "Opts: errors=remount-ro" is what Debian and Ubuntu mount their root with
+        # Debian and Ubuntu mount their root with "Opts: errors=remount-ro"
         r"(EXT4-fs|XFS|BTRFS)\b(?!.*\bOpts: ).*(error|corrupt|shutdown|remount\S* .*read-only)|stale file handle",
         re.IGNORECASE,
     ),
@@ -178,7 +178,7 @@ KINDS: dict[str, re.Pattern[str]] = {
         r"|removing after probe failure|disabling device after)",
         re.IGNORECASE,
     ),
-    # "X invoked oom-killer" comes first, be it of a job's cgroup or of the node: the lines after it tell which
+    # "X invoked oom-killer" comes first; the lines after it show whether a job's cgroup or the node is out of memory
     "oom": re.compile(r"Out of memory|oom-kill:", re.IGNORECASE),
     "lockup": re.compile(
         r"(soft|hard) lockup(?! detector)|blocked for more than|kernel BUG|kernel panic"
@@ -196,7 +196,7 @@ _STAMP = re.compile(r"\[\s*(\d+\.\d+)\]")
 _DATED = re.compile(
     r"(?:<\d+>)?(?:[a-z0-9]+ *: *[a-z]+ *: *)?(?:\[[^\]]*\d|\d{4}-\d\d-\d\dT|[A-Z][a-z]{2} +\d+ \d\d:)"
 )
-SHORT = 20  # lines: a message in place of a log is shorter
+SHORT = 20  # lines: an error message instead of a log is shorter
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)[^)]*\): (?P<number>\d+)(?:,\s*(?P<text>.*))?"
 )
@@ -205,9 +205,9 @@ _SXID = re.compile(r"(?P<switch>nvidia-nvswitch\w*):? SXid \([^)]*\): (?P<number
 
 @dataclass(frozen=True)
 class Event:
-    """One sort of line: `kind` of KINDS, how often it came, when first and last (seconds after boot).
+    """One kind of line: `kind` of KINDS, its count, first and last time (seconds after boot).
 
-    `line` is the number of the last such line in the log: it orders events whose times are not known.
+    `line` is the number of the last such line in the log: it orders events without times.
     """
 
     kind: str
@@ -236,13 +236,12 @@ class XidEvent:
 
 @dataclass(frozen=True)
 class KernelLog:
-    """What the kernel said since boot.
+    """The events in the kernel log since boot.
 
-    `since` is the time of the oldest line, in seconds after boot: where the ring buffer has wrapped, what came
-    before is lost. `lines` is the length of the whole log: the positive sign that it was read. `unsaid` counts
-    lines of further sorts that were not sent (more than 200 sorts), `unsaid_xids` those of Xids and SXids. `now` is
-    the node's uptime, `loaded` when NVIDIA's driver was loaded last (None: not in the log), `stalls_over` how often a
-    file server had stalled and answered again.
+    `since`: time of the oldest line, in seconds after boot; a wrapped ring buffer has lost the lines before it.
+    `lines`: length of the whole log, which proves that it was read. `unsent`: lines that were not sent (more than 200
+    different ones), `unsent_xids`: those of Xids and SXids. `now`: the node's uptime. `loaded`: when NVIDIA's driver
+    was loaded last (None: not in the log). `stalls_over`: how often a file server stalled and answered again.
     """
 
     source: str
@@ -250,23 +249,23 @@ class KernelLog:
     since: float | None
     booted: datetime | None
     events: tuple[Event, ...] = ()
-    unsaid: int = 0
-    unsaid_xids: int = 0
+    unsent: int = 0
+    unsent_xids: int = 0
     now: float | None = None
     loaded: float | None = None
     stalls_over: int = 0
 
     def of(self, *kinds: str) -> tuple[Event, ...]:
-        """Return the events of these kinds; names are those of KINDS."""
+        """Return the events of these kinds, named as in KINDS."""
         return tuple(event for event in self.events if event.kind in kinds)
 
     def reloaded_after(self, event: Event) -> bool:
-        """Tell whether NVIDIA's driver was loaded again after an event; what it meets while it loads comes first."""
+        """Return whether NVIDIA's driver was reloaded after an event; events of the loading itself do not count."""
         return event.last is not None and self.loaded is not None and event.last + LOADING < self.loaded
 
     @property
     def xids(self) -> tuple[XidEvent, ...]:
-        """Every Xid of every GPU, once, with its count."""
+        """The different Xids of each GPU."""
         found = ((event, _XID.search(event.text)) for event in self.of("xid"))
         return tuple(
             XidEvent(int(match["number"]), match["bus"].lower(), event, match["text"] or "")
@@ -276,7 +275,7 @@ class KernelLog:
 
     @property
     def sxids(self) -> tuple[XidEvent, ...]:
-        """Every SXid, the Xids of NVSwitches; `bus` is the name of the switch."""
+        """The different SXids, the Xids of NVSwitches; `bus` is the name of the switch."""
         found = ((event, _SXID.search(event.text)) for event in self.of("sxid"))
         return tuple(
             XidEvent(int(match["number"]), match["switch"], event, match["text"] or "")
@@ -285,7 +284,7 @@ class KernelLog:
         )
 
     def when(self, seconds: float | None) -> str:
-        """Write a time after boot for people: 2026-11-20T10:00:00Z, or '90 s after boot' without a clock."""
+        """Return a time after boot as text: 2026-11-20T10:00:00Z, or '90 s after boot' without a clock."""
         if seconds is None:
             return "at an unknown time"
         if self.booted is None:
@@ -294,23 +293,23 @@ class KernelLog:
 
 
 _SEEN = 6  # fields: seen, count, line, first, last, text
-_END = 6  # fields: end, lines, unsaid, unsaid_xids, stalls_over, loaded
+_END = 6  # fields: end, lines, unsent, unsent_xids, stalls_over, loaded
 
 
 def parse(answer: Answer) -> KernelLog:
-    """Read the folded log; NotAvailable without permission, ProbeError where the log is cut or unread."""
+    """Return the folded log; NotAvailable without permission, ProbeError if the log is cut or unread."""
     lines = _permitted(answer).splitlines()
     ends = [line.split("\t") for line in lines if line.startswith("end\t")]
     if not ends or len(ends[-1]) != _END or not lines[0].startswith("source "):
         raise ProbeError(
-            "kernel log came without its end: the answer is cut or awk is absent; run dmesg by hand"
+            "the end of the kernel log is missing: the answer is cut or awk is absent; run dmesg on the node"
         )
     starts = [line[5:] for line in lines if line.startswith("from\t")]
-    total, unsaid, unsaid_xids, over = (int(field) for field in ends[-1][1:-1])
+    total, unsent, unsent_xids, over = (int(field) for field in ends[-1][1:-1])
     if not total:
         raise NotAvailable("the kernel log is empty: nothing shows that it was read")
     first = starts[0] if starts else ""
-    # a kernel may be told to write no times: then a log of some length, or of known messages, shows itself
+    # a kernel may write no times: then the length or known messages identify a log
     known = any(line.startswith("seen\t") for line in lines)
     if (
         not known
@@ -318,7 +317,7 @@ def parse(answer: Answer) -> KernelLog:
         and (total < SHORT or not first.isprintable() or "\ufffd" in first)
     ):
         plain = "".join(sign if sign.isprintable() else "?" for sign in first)
-        raise NotAvailable(f"that is no kernel log: {plain[:80]!r}")
+        raise NotAvailable(f"not a kernel log: {plain[:80]!r}")
     return KernelLog(
         source=lines[0][7:],
         lines=total,
@@ -327,29 +326,27 @@ def parse(answer: Answer) -> KernelLog:
         now=_clock(lines, 2),
         loaded=_stamp(ends[-1][-1]),
         stalls_over=over,
-        unsaid_xids=unsaid_xids,
+        unsent_xids=unsent_xids,
         events=tuple(event for line in lines if line.startswith("seen\t") if (event := _event(line))),
-        unsaid=unsaid,
+        unsent=unsent,
     )
 
 
 def _permitted(answer: Answer) -> str:
-    """Return the text; NotAvailable says how the log can be read where the user may not."""
+    """Return the text; NotAvailable with a remedy if the user may not read the log."""
     try:
         return text_of(answer)
     except NotAvailable as error:
-        said = str(error)
-        if re.search(r"\bsudo: |Sorry, user|not in the sudoers", said):
-            raise NotAvailable(
-                f"{said}: the cluster file says sudo: true, which needs NOPASSWD for sh"
-            ) from error
-        if re.search(r"not permitted|permission", said, re.IGNORECASE):
-            raise NotAvailable(f"{said}: {_REMEDY}") from error
+        message = str(error)
+        if re.search(r"\bsudo: |Sorry, user|not in the sudoers", message):
+            raise NotAvailable(f"{message}: sudo: true in the cluster file needs NOPASSWD for sh") from error
+        if re.search(r"not permitted|permission", message, re.IGNORECASE):
+            raise NotAvailable(f"{message}: {_REMEDY}") from error
         raise
 
 
 _REMEDY = (
-    "for root alone (kernel.dmesg_restrict): sudo: true in the cluster file, or the user in group adm or "
+    "only root may read it (kernel.dmesg_restrict): set sudo: true in the cluster file, or add the user to group adm or "
     "systemd-journal"
 )
 
@@ -361,7 +358,7 @@ def _event(line: str) -> Event | None:
     _, count, place, first, last, text = fields
     kind = next((name for name, pattern in KINDS.items() if pattern.search(text)), None)
     if kind is None:
-        return None  # a harmless line of a wanted word, like the driver's greeting
+        return None  # a harmless line that matches _WANTED, like the driver's version
     return Event(kind, int(count), _stamp(first), _stamp(last), text.strip(), int(place))
 
 
@@ -371,7 +368,7 @@ def _stamp(text: str) -> float | None:
 
 
 def _clock(lines: list[str], field: int) -> float | None:
-    """Return a field of the line `clock EPOCH UPTIME IDLE`."""
+    """Return a field of the line `clock EPOCH UPTIME IDLE`, None if it is missing."""
     try:
         return float(next(line for line in lines if line.startswith("clock ")).split()[field])
     except (StopIteration, IndexError, ValueError):

@@ -1,6 +1,6 @@
-"""Launch failures of MPI, PMIx, torch and NCCL, known by their text -> failures with a hint. Pure.
+"""Launch failures of MPI, PMIx, torch and NCCL, recognised in the output. Pure.
 
-Each pattern was seen in a recording (tests/data/nccl) or stands in the source of the program that prints it.
+Each pattern is from a recording (tests/data/nccl) or from the source of the program that prints it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.check import Verdict
 
-__all__ = ["Failure", "duplicate_gpus", "explain", "nodes_of_tasks", "with_software_cause"]
+__all__ = ["LaunchFailure", "duplicate_gpus", "explain", "nodes_of_tasks", "with_software_cause"]
 
 _PMIX = "start the step with srun --mpi=pmix (`srun --mpi=list` shows what Slurm has)"
 
 
 @dataclass(frozen=True)
-class Failure:
-    """One failure: its kind, the host or hostlist that it names ('' for none), its text, and what to do."""
+class LaunchFailure:
+    """One failure: its kind, its host or hostlist ('' if unknown), its text, and what to do."""
 
     kind: str
     host: str
@@ -46,8 +46,8 @@ _KNOWN = (
     _Known(
         "MPI without PMI",
         re.compile(r"OMPI was not built with SLURM's PMI support"),
-        f"this Open MPI found no PMI server that it can use: {_PMIX}; where Slurm has no pmix, use mpirun inside "
-        "the allocation (nccl-tests: or one process a node with -g)",
+        f"this Open MPI found no PMI server that it can use: {_PMIX}; if Slurm has no pmix, use mpirun inside "
+        "the allocation (nccl-tests: or one process per node with -g)",
     ),
     _Known(
         "MPI without PMI",
@@ -57,14 +57,14 @@ _KNOWN = (
     _Known(
         "orte_ess_init",
         re.compile(r"(?:orte_ess_init|ess_init|orte_init) failed|ORTE_ERROR_LOG: .* in file ess_\w+\.c"),
-        f"Open MPI's run-time did not start: {_PMIX}, or mpirun inside the allocation; "
+        f"the runtime of Open MPI did not start: {_PMIX}, or mpirun inside the allocation; "
         "check that OPAL_PREFIX and the MPI of image and node are the same",
     ),
     _Known(
         "PMIx abort",
         re.compile(r"PMIX ERROR: .+|PMIx_Init failed.*|mpi/pmix.*: ERROR: .+|pmixp_\w+.*(?:error|ERROR).*"),
         "the PMIx plugin of Slurm and the PMIx library of the MPI do not agree: compare `srun --mpi=list` with "
-        "`ompi_info | grep -i pmix`, and look into slurmd's log of the node",
+        "`ompi_info | grep -i pmix`, and check slurmd's log on the node",
     ),
     _Known(
         "step launch failed",
@@ -81,15 +81,15 @@ _KNOWN = (
     _Known(
         "too few slots",
         re.compile(r"There are not enough slots available in the system"),
-        "mpirun takes hosts and slots from the allocation: ask for them with --ntasks-per-node, and let no --host or "
-        "hostfile of mpi.mpirun_args or of OMPI_MCA_* cut them",
+        "mpirun takes hosts and slots from the allocation: request them with --ntasks-per-node, and let no --host or "
+        "hostfile of mpi.mpirun_args or of OMPI_MCA_* reduce them",
     ),
     _Known(
         "mpirun daemons",
         re.compile(r"O(?:RTE|MPI) was unable to reliably start one or more daemons|"
                    r"An ORTE daemon has unexpectedly failed|PRTE has lost communication with a remote daemon|"
                    r"HYD\w+.*(?:unable to|error)"),
-        "mpirun could not start its daemons on the other nodes: srun has to be on the nodes' PATH, and mpirun at the "
+        "mpirun could not start its daemons on the other nodes: srun must be on the nodes' PATH, and mpirun at the "
         "same path everywhere (`srun -N2 command -v mpirun orted`)",
     ),
     _Known(
@@ -100,8 +100,8 @@ _KNOWN = (
     _Known(
         "duplicate GPU",
         _PAIR,
-        "each rank needs a GPU of its own: give each task one GPU (--gpus-per-task=1) or set CUDA_VISIBLE_DEVICES "
-        "from SLURM_LOCALID; nodes that share one host need each their own slice",
+        "each rank needs its own GPU: give each task one GPU (--gpus-per-task=1) or set CUDA_VISIBLE_DEVICES "
+        "from SLURM_LOCALID; on nodes that share one host, assign different GPUs to each node",
     ),
     _Known(
         "shared memory is full",
@@ -116,7 +116,7 @@ _KNOWN = (
     ),
     _Known(
         "low limits",
-        # a site's own limit is no cause of just any failure
+        # a low limit explains only these failures
         re.compile(r"(?:(?:CUDA error: |Cuda failure '?)out of memory|busy or unavailable|[Tt]oo many open files|"
                    r"[Cc]annot allocate memory|unknown error).*limits of this process: .*"),
         "ulimit -n; ulimit -v in a step on the node; LimitNOFILE=, LimitAS= of slurmd's unit, limits.conf, and what "
@@ -125,7 +125,7 @@ _KNOWN = (
     _Known(
         "fabric manager",
         re.compile(r"system not yet initialized"),
-        "systemctl status nvidia-fabricmanager; it has to run, in the driver's version, before CUDA starts",
+        "systemctl status nvidia-fabricmanager; it must run, in the driver's version, before CUDA starts",
     ),
     _Known(
         "driver library",
@@ -143,7 +143,7 @@ _KNOWN = (
     _Known(
         "port taken",
         re.compile(r"cannot listen at .*(?:EADDRINUSE|[Aa]ddress already in use).*"),
-        "another process listens there: ss -ltnp on the node; repeat: each step has a port of its own",
+        "another process listens there: ss -ltnp on the node; repeat: each step has its own port",
     ),
     _Known(
         "ranks do not fit",
@@ -155,7 +155,7 @@ _KNOWN = (
         "NCCL",
         re.compile(r"(?:torch\.distributed\.DistBackendError: )?NCCL error(?: in)?: .*|ncclUnhandledCudaError.*|"
                    r"ncclSystemError.*|ncclRemoteError.*|ncclInternalError.*"),
-        "set NCCL_DEBUG=INFO and repeat; the first rank that complains is the cause, the others follow",
+        "set NCCL_DEBUG=INFO and repeat; the first rank that fails is the cause, the others follow",
     ),
     _Known(
         "out of memory",
@@ -172,13 +172,13 @@ _KNOWN = (
     _Known(
         "no GPU",
         re.compile(r"torch finds no CUDA device.*"),
-        "the step deals out a GPU that is not there: hold CUDA_VISIBLE_DEVICES against nvidia-smi -L, gres.conf and "
+        "the step assigns a GPU that does not exist: compare CUDA_VISIBLE_DEVICES with nvidia-smi -L, gres.conf and "
         "the task prolog; or torch is a CPU build, or the driver too old for it",
     ),
     _Known(
         "library missing",
         re.compile(r"error while loading shared libraries: \S+: .*|libnccl\.so\.\d+: cannot open shared object file"),
-        "load the module or use the container image that has it; check LD_LIBRARY_PATH inside of the step",
+        "load the module or use the container image that has it; check LD_LIBRARY_PATH inside the step",
     ),
     _Known(
         "command missing",
@@ -186,46 +186,46 @@ _KNOWN = (
         "nccl-tests is not at this path on the nodes or in the image",
     ),
 )  # fmt: skip
-# what comes of another kind on lines of its own: NCCL's and CUDA's own words repeat the cause
+# kinds that only repeat the cause: {kind: causes}
 _FOLLOWS = {
     "NCCL": {"duplicate GPU", "no network interface", "low limits", "ranks do not fit"},
     "out of memory": {"low limits"},
 }
 _OF_MPI = ("MPI without PMI", "orte_ess_init", "PMIx abort", "step launch failed", "plugin missing")
-_GONE = re.compile(r"srun: error: (?P<nodes>\S+): tasks? (?P<tasks>[\d,\-\[\] ]+): ")
-SOFTWARE = ("low limits", "driver library", "CPU build of torch", "no torch")  # no fault of the hardware
+_ENDED_TASKS = re.compile(r"srun: error: (?P<nodes>\S+): tasks? (?P<tasks>[\d,\-\[\] ]+): ")
+SOFTWARE = ("low limits", "driver library", "CPU build of torch", "no torch")  # not a hardware fault
 MAX_LINE = 2048
-MAX_TASK = 1 << 17  # far above any step; a damaged line must not fill the memory
+MAX_TASK = 1 << 17  # above any step; a damaged line must not fill the memory
 _SPAN = re.compile(r"\b(\d{1,7})(?:-(\d{1,7}))?\b")
 _LAUNCH = re.compile(r"srun: error: task (\d{1,7}) launch failed")
 
 
-def explain(text: str, *, mpi: str | None = None) -> tuple[Failure, ...]:
+def explain(text: str, *, mpi: str | None = None) -> tuple[LaunchFailure, ...]:
     """Return each kind of known failure in the text once, with the nodes that srun names for it.
 
-    `mpi` is srun's --mpi, as the step was started ('' for none); it is told where it matters.
+    `mpi` is the step's --mpi ('' for none); failures of MPI show it.
     """
     text = clipped(text)
-    found: dict[str, Failure] = {}
-    told_lines: set[int] = set()  # where a line fits several kinds, the first one is its own
+    found: dict[str, LaunchFailure] = {}
+    matched_lines: set[int] = set()  # a line that matches several kinds has the first one
     nodes = hostlist.shown(set(nodes_of_tasks(text).values()), none="")
     started = (
         "" if mpi is None else f"; the step ran with --mpi={mpi}" if mpi else "; the step ran without --mpi"
     )
     for known in _KNOWN:
         lines = {text.rfind("\n", 0, match.start()): match for match in known.pattern.finditer(text)}
-        match = next((match for at, match in lines.items() if at not in told_lines), None)
-        told_lines |= lines.keys()
+        match = next((match for at, match in lines.items() if at not in matched_lines), None)
+        matched_lines |= lines.keys()
         if match and known.kind not in found and not found.keys() & _FOLLOWS.get(known.kind, set()):
-            told = _tell(known, match, text) + (started if known.kind in _OF_MPI else "")
-            # a launch that failed kills the tasks of the other nodes: those are the ones that srun names
+            description = _describe(known, match, text) + (started if known.kind in _OF_MPI else "")
+            # after a failed launch srun names the tasks of the other nodes, which it kills
             host = "" if known.kind == "step launch failed" else nodes
-            found[known.kind] = Failure(known.kind, host, told, known.hint)
+            found[known.kind] = LaunchFailure(known.kind, host, description, known.hint)
     return tuple(found.values())
 
 
 def with_software_cause(verdict: Verdict) -> Verdict:
-    """Return a failure to take a GPU with what keeps CUDA from it, where that is known and no fault of the hardware."""
+    """Return the verdict of a failed GPU start with its software cause, if all findings have one."""
     known = [explain(finding.measured) for finding in verdict.findings]
     if not known or not all(found and found[0].kind in SOFTWARE for found in known):
         return verdict
@@ -235,11 +235,11 @@ def with_software_cause(verdict: Verdict) -> Verdict:
 
 
 def clipped(text: str) -> str:
-    """Return the text with very long lines cut: no message is so long, and patterns take the square of a line."""
+    """Return the text with lines cut to MAX_LINE characters: the patterns take quadratic time."""
     return "\n".join(line[:MAX_LINE] for line in text.split("\n"))
 
 
-def _tell(known: _Known, match: re.Match[str], text: str) -> str:
+def _describe(known: _Known, match: re.Match[str], text: str) -> str:
     if known.kind == "duplicate GPU":
         return "; ".join(_shared(text))
     times = len(known.pattern.findall(text))
@@ -273,9 +273,9 @@ def _shared(text: str) -> Iterator[str]:
 
 
 def nodes_of_tasks(text: str) -> Mapping[int, str]:
-    """Return {task: node} of srun's own lines about tasks that ended badly."""
+    """Return {task: node} from the lines of srun about failed tasks."""
     where: dict[int, str] = {}
-    for match in _GONE.finditer(text):
+    for match in _ENDED_TASKS.finditer(text):
         for task in _numbers(match["tasks"]):
             where[task] = match["nodes"]
     return where

@@ -1,7 +1,7 @@
-"""Which MPI a node has, and what a world of MPI ranks told: text -> facts. Pure.
+"""The MPI of a node, and the output of an MPI run: text -> facts. Pure.
 
-The lines are those of the folder payloads/mpi (prepare.sh, world.c, world.py); the versions were read off Open MPI
-4.1.4 and MPICH 5.0.2, and stand in the sources of Open MPI 5, MVAPICH 2 and Intel MPI.
+The lines come from the folder payloads/mpi (prepare.sh, world.c, world.py); the versions from Open MPI 4.1.4,
+MPICH 5.0.2 and the sources of Open MPI 5, MVAPICH 2 and Intel MPI.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pytest_gpucluster.core.errors import ProbeError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pytest_gpucluster.kit.mpi_errors import Failure
+    from pytest_gpucluster.kit.mpi_errors import LaunchFailure
 
 _LINE = re.compile(r"gpucluster-mpi (\{.*\})\s*$", re.MULTILINE)
 _WHERE = re.compile(r"^gpucluster-mpi-(c|python) (\{.*\})\s*$", re.MULTILINE)
@@ -29,17 +29,17 @@ _VERSIONS = (
     ("MPICH", re.compile(r"MPICH Version\s*:\s*(\S+)")),
     ("Hydra", re.compile(r"HYDRA build details.*?Version\s*:\s*(\S+)", re.DOTALL)),
 )
-# Hydra is the mpirun of MPICH and of everything that is made of it
+# Hydra is the mpirun of MPICH and its derivatives
 _FAMILY = {"Open MPI": "Open MPI"}
 HYDRA_FAMILY = "MPICH"
 
 
-# --- what a node has
+# --- the MPI of a node
 
 
 @dataclass(frozen=True)
 class Version:
-    """Which MPI: 'Open MPI', 'MPICH', 'Hydra' (the mpirun of MPICH and its kin), ...; '' where it is not known."""
+    """Name and number of an MPI: 'Open MPI', 'MPICH', 'Hydra' (the mpirun of MPICH), ...; '' if unknown."""
 
     name: str
     number: str
@@ -49,12 +49,12 @@ class Version:
 
     @property
     def family(self) -> str:
-        """MPIs of one family start each other's programs."""
+        """The family: an mpirun starts the programs of its own family only."""
         return _FAMILY.get(self.name, HYDRA_FAMILY) if self.name else ""
 
 
 def version_of(text: str) -> Version:
-    """Read the version out of `mpirun --version` or MPI_Get_library_version."""
+    """Return the version in the output of `mpirun --version` or MPI_Get_library_version."""
     for name, pattern in _VERSIONS:
         match = pattern.search(text)
         if match:
@@ -63,62 +63,62 @@ def version_of(text: str) -> Version:
 
 
 @dataclass(frozen=True)
-class Found:
-    """One program on PATH, and whether its folder belongs to a conda environment."""
+class MpirunPath:
+    """One mpirun on PATH, and whether its folder belongs to a conda environment."""
 
     path: str
     conda: bool
 
 
 @dataclass(frozen=True)
-class Installed:
+class InstalledMpi:
     """The MPI of one node, in the environment of the steps.
 
-    `mpiruns` are all on PATH, in its order; `mpirun` is the one that is started ('' for none). `library` is what the
-    MPI of a language's programs calls itself, `problems` why a language has none. `speaks`: the types of `srun --mpi`
-    that it understands, () where that is not known.
+    `mpiruns`: all on PATH, in its order; `mpirun`: the one that is started ('' for none). `library`: {language:
+    version text of its MPI}, `problems`: {language: why it has none}. `srun_types`: the types of `srun --mpi` that
+    the MPI supports, () if unknown.
     """
 
     node: str
     host: str = ""
-    mpiruns: tuple[Found, ...] = ()
+    mpiruns: tuple[MpirunPath, ...] = ()
     mpirun: str = ""
     launcher: Version = Version("", "")
     library: Mapping[str, str] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
-    speaks: tuple[str, ...] = ()
+    srun_types: tuple[str, ...] = ()
 
     def program(self, language: str) -> Version:
         """Return the MPI of a language's programs."""
         return version_of(self.library.get(language, ""))
 
 
-def read_installed(node: str, text: str) -> Installed:
-    """Read what prepare.sh told of a node."""
-    said: defaultdict[str, list[str]] = defaultdict(list)
+def read_installed(node: str, text: str) -> InstalledMpi:
+    """Return the facts in the output of prepare.sh."""
+    facts: defaultdict[str, list[str]] = defaultdict(list)
     for key, value in _FACT.findall(text):
-        said[key].append(value.strip())
-    told = {language: _json(line) for language, line in _WHERE.findall(text)}
-    one = {key: values[0] for key, values in said.items()}
-    library = {language: str(fields.get("library", "")) for language, fields in told.items()}
-    return Installed(
+        facts[key].append(value.strip())
+    by_language = {language: _json(line) for language, line in _WHERE.findall(text)}
+    one = {key: values[0] for key, values in facts.items()}
+    library = {language: str(fields.get("library", "")) for language, fields in by_language.items()}
+    return InstalledMpi(
         node,
-        host=next((str(fields["host"]) for fields in told.values() if fields.get("host")), ""),
-        mpiruns=tuple(Found(p.partition(" ")[2], p.startswith("conda ")) for p in said["mpirun"]),
+        host=next((str(fields["host"]) for fields in by_language.values() if fields.get("host")), ""),
+        mpiruns=tuple(MpirunPath(p.partition(" ")[2], p.startswith("conda ")) for p in facts["mpirun"]),
         mpirun=one.get("mpirun-first", ""),
         launcher=version_of(one.get("mpirun-version", "")),
         library=library,
         problems={key.removeprefix("problem-"): v for key, v in one.items() if key.startswith("problem-")},
-        speaks=_speaks({version_of(text) for text in library.values()}, one),
+        srun_types=_srun_types({version_of(text) for text in library.values()}, one),
     )
 
 
-def _speaks(libraries: set[Version], said: Mapping[str, str]) -> tuple[str, ...]:
+def _srun_types(libraries: set[Version], facts: Mapping[str, str]) -> tuple[str, ...]:
     if len(libraries) != 1:
-        return ()  # ompi_info and mpichversion are of one of them, and nothing says of which
+        return ()  # ompi_info and mpichversion belong to one of them, it is unknown to which
     (library,) = libraries
     if library.name == "Open MPI":
-        clients = said.get("ompi-pmi", "").split()  # components of its pmix framework
+        clients = facts.get("ompi-pmi", "").split()  # components of its pmix framework
         if library.number.split(".")[0].isdigit() and int(library.number.split(".")[0]) >= 5:  # PMIx only
             return ("pmix",)
         known = {"s1": "pmi1", "s2": "pmi2"}
@@ -126,17 +126,17 @@ def _speaks(libraries: set[Version], said: Mapping[str, str]) -> tuple[str, ...]
             known.get(name, "pmix") for name in clients if name in known or "ext" in name or "pmix" in name
         ]
         return tuple(dict.fromkeys(types))
-    if library.family == HYDRA_FAMILY and "mpich" in said:
-        return ("pmix",) if re.search(r"--with-(?:pmi=)?pmix", said["mpich"]) else ("pmi2",)
+    if library.family == HYDRA_FAMILY and "mpich" in facts:
+        return ("pmix",) if re.search(r"--with-(?:pmi=)?pmix", facts["mpich"]) else ("pmi2",)
     return ()
 
 
-# --- a world of ranks
+# --- the ranks of a run
 
 
 @dataclass(frozen=True)
-class Rank:
-    """One rank, as it sees itself. `wrong` of `elements` of the all-reduce differ from the closed form."""
+class MpiRank:
+    """One rank, as it reports itself. `wrong` of `elements` of the all-reduce differ from the closed form."""
 
     rank: int
     size: int
@@ -149,8 +149,8 @@ class Rank:
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two ranks on two nodes: seconds one way of 8 bytes, bytes a second one way of 4 MiB."""
+class RankPair:
+    """Two ranks on two nodes: one-way latency of 8 bytes in seconds, one-way bandwidth of 4 MiB in bytes per second."""
 
     ranks: tuple[int, int]
     latency: float
@@ -158,46 +158,46 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class World:
-    """What all the ranks of a run told."""
+class MpiWorld:
+    """The ranks of a run and the measured pairs."""
 
-    ranks: tuple[Rank, ...] = ()
-    pairs: tuple[Pair, ...] = ()
+    ranks: tuple[MpiRank, ...] = ()
+    pairs: tuple[RankPair, ...] = ()
 
     @property
     def nodes(self) -> dict[int, str]:
-        """Rank -> node."""
+        """{rank: node}."""
         return {rank.rank: rank.node for rank in self.ranks}
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run that ended: who was asked for, what was told, and why it is not as it should be.
+class MpiRun:
+    """A run that ended: the requested nodes and ranks, the result, and the problems.
 
-    `launcher` in words ('mpirun', 'srun --mpi=pmi2'); `problem`: it hung or could not be started; `failures`: known
-    messages; `said`: its first words where it failed.
+    `launcher`: 'mpirun' or 'srun --mpi=pmi2'; `problem`: it hung or could not be started; `failures`: known messages;
+    `first_error`: the first error message if it failed.
     """
 
     launcher: str
     language: str
     nodes: tuple[str, ...]
     ntasks_per_node: int
-    world: World
+    world: MpiWorld
     rc: int | None = 0
     problem: str = ""
-    failures: tuple[Failure, ...] = ()
-    said: str = ""
+    failures: tuple[LaunchFailure, ...] = ()
+    first_error: str = ""
 
     @property
     def size(self) -> int:
-        """How many ranks were asked for."""
+        """The requested number of ranks."""
         return len(self.nodes) * self.ntasks_per_node
 
 
-def read_world(text: str, node: str = "") -> World:
-    """Read the lines of world.c or world.py among others. `node`: where they all come from, if that is known.
+def read_world(text: str, node: str = "") -> MpiWorld:
+    """Return the ranks and pairs in the output of world.c or world.py. `node`: the node of all lines, if known.
 
-    ProbeError for a line of ours that is not understood: ranks may not get lost.
+    ProbeError for a damaged line of the program: no rank may be missed.
     """
     ranks, pairs = [], []
     for line in _LINE.findall(text):
@@ -208,41 +208,41 @@ def read_world(text: str, node: str = "") -> World:
             elif fields["kind"] == "pair":
                 first, other = fields["ranks"]
                 pairs.append(
-                    Pair((int(first), int(other)), float(fields["latency"]), float(fields["bandwidth"]))
+                    RankPair((int(first), int(other)), float(fields["latency"]), float(fields["bandwidth"]))
                 )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ProbeError(f"no line of an MPI world: {line[:120]} ({error})") from error
-    return World(tuple(sorted(ranks, key=lambda rank: rank.rank)), tuple(pairs))
+            raise ProbeError(f"line of the MPI program not understood: {line[:120]} ({error})") from error
+    return MpiWorld(tuple(sorted(ranks, key=lambda rank: rank.rank)), tuple(pairs))
 
 
-def join(worlds: Iterable[World]) -> World:
-    """Put together what was read task by task."""
+def join_worlds(worlds: Iterable[MpiWorld]) -> MpiWorld:
+    """Return one world from those of the tasks."""
     known = list(worlds)
     ranks = sorted((rank for world in known for rank in world.ranks), key=lambda rank: rank.rank)
-    return World(tuple(ranks), tuple(pair for world in known for pair in world.pairs))
+    return MpiWorld(tuple(ranks), tuple(pair for world in known for pair in world.pairs))
 
 
-def placed(world: World, hosts: Mapping[str, str]) -> World:
-    """Return the world with each rank's node found by its host name; `hosts` is {host name: node}.
+def with_nodes(world: MpiWorld, hosts: Mapping[str, str]) -> MpiWorld:
+    """Return the world with the node of each rank; `hosts` is {host name: node}.
 
-    Names that several nodes share (virtual nodes of one machine) tell nothing: there SLURMD_NODENAME does.
+    Where nodes share a host name (virtual nodes of one machine), `hosts` is {} and SLURMD_NODENAME names the node.
     """
 
-    def place(rank: Rank) -> Rank:
+    def place(rank: MpiRank) -> MpiRank:
         return replace(rank, node=hosts.get(rank.host) or (rank.host if hosts else rank.node) or rank.host)
 
     return replace(world, ranks=tuple(map(place, world.ranks)))
 
 
-def hosts_of(installed: Iterable[Installed]) -> dict[str, str]:
-    """Return {host name: node}; {} where nodes share a host name."""
+def hosts_of(installed: Iterable[InstalledMpi]) -> dict[str, str]:
+    """Return {host name: node}; {} if nodes share a host name."""
     known = [(facts.host, facts.node) for facts in installed if facts.host]
     hosts = dict(known)
     return hosts if len(hosts) == len(known) else {}
 
 
-def _rank(fields: dict[str, Any], node: str) -> Rank:
-    return Rank(
+def _rank(fields: dict[str, Any], node: str) -> MpiRank:
+    return MpiRank(
         rank=int(fields["rank"]),
         size=int(fields["size"]),
         host=str(fields["host"]),
@@ -256,7 +256,7 @@ def _rank(fields: dict[str, Any], node: str) -> Rank:
 
 def _json(text: str) -> dict[str, Any]:
     try:
-        fields: dict[str, Any] = jsontext.loads(text)  # of a text in braces
+        fields: dict[str, Any] = jsontext.loads(text)
     except ValueError as error:
-        raise ProbeError(f"no line of an MPI world: {text[:120]} ({error})") from error
+        raise ProbeError(f"line of the MPI program not understood: {text[:120]} ({error})") from error
     return fields

@@ -1,7 +1,7 @@
-"""MPI on the nodes: a small program is made ready on each, then started by mpirun and by srun, and read.
+"""MPI on the nodes: a small program is prepared on each, then started by mpirun and by srun.
 
 The source reaches the nodes through the step's stdin (C) or its command line (Python); there is no shared storage.
-Inside of a container image the program is compiled by the image's compiler into a folder of the node that is mounted.
+In a container the image's compiler compiles the program into a mounted folder of the node.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.kit.mpi_facts import Installed, Run, World
+    from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRun, MpiWorld
 
 MPIRUN = "mpirun"
 IN_CONTAINER = "mpirun starts its daemons through srun, which is not in the image: there srun is the launcher"
@@ -50,10 +50,10 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
     # --- the program
 
     @cached_property
-    def installed(self) -> dict[str, Installed]:
-        """What each node has, and the program made ready there: {node: facts}; one step.
+    def installed(self) -> dict[str, InstalledMpi]:
+        """The MPI of each node, {node: facts}; the step also prepares the program there.
 
-        A node whose task could not tell has facts that say why. StepError, StepTimeout: the step could not run.
+        A node whose task failed has facts with the reason. StepError, StepTimeout: the step could not run.
         """
         self._make_folder()
         config = self.config
@@ -74,16 +74,16 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
         result = run_step(self.slurm, self.allocation, replace(request, input=source("world.c").encode()))
         return {node: self._read_installed(node, result) for node in self.nodes}
 
-    def _read_installed(self, node: str, result: StepResult) -> Installed:
+    def _read_installed(self, node: str, result: StepResult) -> InstalledMpi:
         tasks = result.of_node(node)
         if len(tasks) == 1 and tasks[0].rc == 0:
             return reading.read_installed(node, tasks[0].stdout)
-        said = tasks[0].stderr.strip().splitlines()[-1:] if tasks else []
-        why = result.hint or (said[0] if said else "") or result.first_error
-        return reading.Installed(node, problems=dict.fromkeys(self.config.languages, why))
+        last_line = tasks[0].stderr.strip().splitlines()[-1:] if tasks else []
+        why = result.hint or "".join(last_line) or result.first_error
+        return reading.InstalledMpi(node, problems=dict.fromkeys(self.config.languages, why))
 
     def usable(self, language: str) -> tuple[str, ...]:
-        """Return the nodes where programs of this language start; the others would spoil what they join."""
+        """Return the nodes where programs of this language start; a run with the others would fail."""
         return tuple(node for node, facts in self.installed.items() if language in facts.library)
 
     def _make_folder(self) -> None:
@@ -91,7 +91,7 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
         for node, answer in self._channel.ask(f"mkdir -m 700 -p {shlex.quote(self._folder)}").items():
             if node in self.nodes and answer.rc != 0:
                 why = answer.problem or answer.err.strip() or f"exit {answer.rc}"
-                raise GpuClusterError(f"{node}: {self._folder} cannot be made: {why}; set mpi.scratch")
+                raise GpuClusterError(f"{node}: {self._folder} cannot be created: {why}; set mpi.scratch")
 
     def clean_up(self) -> None:
         """Remove the program from the nodes."""
@@ -100,11 +100,11 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
 
     # --- runs
 
-    def started(self, launcher: str, language: str) -> Run:
+    def started(self, launcher: str, language: str) -> MpiRun:
         """Return one run of the program on all usable nodes, started once. `launcher` is one of mpi.launchers."""
         return self.once((launcher, language), lambda: self._start(launcher, language))
 
-    def _start(self, launcher: str, language: str) -> Run:
+    def _start(self, launcher: str, language: str) -> MpiRun:
         nodes = self.usable(language)
         if launcher == MPIRUN:
             result, problem = self._step(self._under_mpirun(nodes, language))
@@ -114,11 +114,11 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
         try:
             world = self._world(launcher, result)
         except ProbeError as error:
-            world, problem = reading.World(), problem or str(error)
+            world, problem = reading.MpiWorld(), problem or str(error)
         text = "\n".join((result.stderr, *(f"{task.stderr}\n{task.stdout}" for task in result.tasks)))
-        # srun may exit 0 after a launch that it gave up
+        # srun may exit 0 after a failed launch
         failed = bool(problem) or result.rc != 0 or len(world.ranks) != len(nodes) * self.ntasks_per_node
-        return reading.Run(
+        return reading.MpiRun(
             launcher=launcher,
             language=language,
             nodes=nodes,
@@ -127,14 +127,14 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
             rc=result.rc,
             problem=problem,
             failures=mpi_errors.explain(text, mpi=None if launcher == MPIRUN else kind) if failed else (),
-            said=result.first_error if failed else "",
+            first_error=result.first_error if failed else "",
         )
 
-    def _world(self, launcher: str, result: StepResult) -> World:
+    def _world(self, launcher: str, result: StepResult) -> MpiWorld:
         if launcher != MPIRUN:  # Slurm knows the node of each task
-            return reading.join(reading.read_world(task.stdout, task.node) for task in result.tasks)
-        world = reading.join(reading.read_world(task.stdout) for task in result.tasks)
-        return reading.placed(world, reading.hosts_of(self.installed.values()))
+            return reading.join_worlds(reading.read_world(task.stdout, task.node) for task in result.tasks)
+        world = reading.join_worlds(reading.read_world(task.stdout) for task in result.tasks)
+        return reading.with_nodes(world, reading.hosts_of(self.installed.values()))
 
     def _program(self, language: str) -> tuple[str, ...]:
         if language == "c":
@@ -151,10 +151,10 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
     def mpirun(
         self, nodes: Sequence[str], program: Sequence[str], *, ntasks_per_node: int = 0
     ) -> StepRequest:
-        """Return the step that starts a program on these nodes by mpirun, as a batch script would."""
+        """Return the step that starts a program on these nodes with mpirun, as a batch script would."""
         tasks = ntasks_per_node or self.ntasks_per_node
         argv = ("sh", "-c", source("as_batch.sh"), "sh", hostlist.fold(nodes), str(len(nodes)), str(tasks))
-        # the hosts come from Slurm; the number is said, for an mpirun that misreads Slurm's may start without end
+        # -n: an mpirun that misreads Slurm's variables may start processes without end
         size = ("-n", str(len(nodes) * tasks))
         command = (*argv, self.config.mpirun, *size, *self.config.mpirun_args, *program)
         return self._request(tuple(nodes[:1]), command, mpi="none", ntasks_per_node=1)
@@ -181,16 +181,16 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
 
 
 def attempt(slurm: Slurm, allocation: Allocation, request: StepRequest) -> tuple[StepResult, str]:
-    """Run a step; one that hangs or does not start is a result as well, and a word on it."""
+    """Run a step; return its result, and the problem if it hung or did not start."""
     try:
         return run_step(slurm, allocation, request), ""
     except StepTimeout as error:
-        said = error.result if isinstance(error.result, StepResult) else None
-        return said or StepResult(-1, (), error.stderr, request.timeout, ""), f"hangs: {error}"
+        result = error.result if isinstance(error.result, StepResult) else None
+        return result or StepResult(-1, (), error.stderr, request.timeout, ""), f"hangs: {error}"
     except StepError as error:
         return StepResult(error.rc or -1, (), error.stderr, 0.0, ""), str(error)
 
 
 def source(name: str) -> str:
-    """Return a file of the folder `payloads/mpi`."""
+    """Return the text of a file of payloads/mpi, as it is sent to the nodes."""
     return sent(Path(__file__).parent / "payloads" / "mpi" / name)

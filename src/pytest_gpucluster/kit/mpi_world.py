@@ -1,7 +1,6 @@
-"""Whether the ranks of an MPI run are one world. Pure.
+"""The check that the ranks of an MPI run form one world. Pure.
 
-A world is believed only where every rank from 0 to N-1 told itself once, each from a node that was asked for; only
-then are its sums and speeds judged.
+Every rank from 0 to N-1 must report once, each from a requested node; only then are sums and speeds judged.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.kit.mpi_facts import Run
+    from pytest_gpucluster.kit.mpi_facts import MpiRun
 
-# messages of mpi_errors that say: this launcher and this MPI have no PMI in common
+# kinds of mpi_errors: launcher and MPI have no PMI in common
 PMI_KINDS = ("MPI without PMI", "orte_ess_init", "plugin missing")
 
 
 @check(
     "mpi.world",
-    cause="the launcher did not start one world on the nodes that were asked for",
+    cause="the launcher did not start one world on the requested nodes",
     hint="read the first message of the run; srun --mpi=list; test the nodes one by one (--nodes)",
     action=Action.MONITOR,
 )
-def _world(run: Run) -> Judgement:
-    """Judge that all ranks are one world: each once, one size, on the nodes that were asked for."""
+def _world(run: MpiRun) -> Judgement:
+    """All ranks form one world: each once, one size, on the requested nodes."""
     ranks = run.world.ranks
     yield Metric("mpi_ranks", len(ranks), "ranks", f"{run.launcher}, {run.language}")
-    yield from _told_by_messages(run)
+    yield from _messages(run)
     if ranks and run.size > 1 and all(rank.size == 1 for rank in ranks):
         yield Finding(
             "singletons", f"{len(ranks)} programs, each rank 0 of 1", f"one world of {run.size} ranks"
@@ -44,8 +43,8 @@ def _world(run: Run) -> Judgement:
     yield from _on_nodes(run)
 
 
-def world(run: Run) -> Verdict:
-    """Judge that ranks 0 to N-1 are there once each, in one world, on the nodes asked for."""
+def world(run: MpiRun) -> Verdict:
+    """Return the verdict of `mpi.world` with the cause that the messages of the run name."""
     verdict = _world(run)
     if verdict.outcome is not Outcome.FAILED:
         return verdict
@@ -57,57 +56,59 @@ def world(run: Run) -> Verdict:
 
 
 _SINGLETONS_CAUSE = (
-    "the programs found no PMI of this launcher, and each took itself for the whole world: "
+    "the programs found no PMI of this launcher, and each ran as a world of its own: "
     "exit status 0, wrong result"
 )
 
 
-def _singletons_hint(run: Run) -> str:
+def _singletons_hint(run: MpiRun) -> str:
     if run.launcher == "mpirun":
-        return "mpirun is of another MPI than the program (see mpi.matches): load one module only"
-    return "MPICH and its kin need srun --mpi=pmi2, Open MPI srun --mpi=pmix; or set MpiDefault in slurm.conf"
+        return "mpirun belongs to another MPI than the program (see mpi.matches): load one module only"
+    return "MPICH and its derivatives need srun --mpi=pmi2, Open MPI srun --mpi=pmix; or set MpiDefault in slurm.conf"
 
 
-def _cause(run: Run) -> str:
+def _cause(run: MpiRun) -> str:
     if run.failures[0].kind in PMI_KINDS:
         return f"no PMI support: {run.launcher} offers no PMI that this MPI was built for"
     return f"{run.launcher}: {run.failures[0].kind}"
 
 
-def _told_by_messages(run: Run) -> Iterator[Finding]:
+def _messages(run: MpiRun) -> Iterator[Finding]:
     for failure in run.failures:
         where = f"{failure.kind} on {failure.host}" if failure.host else failure.kind
         yield Finding(where, failure.text, f"a world of {run.size} ranks by {run.launcher}")
     if run.problem:
         yield Finding(run.launcher, run.problem, "ends by itself")
     elif run.rc != 0 and not run.failures:
-        yield Finding(run.launcher, f"exit status {run.rc}: {run.said or 'no message'}", "exit status 0")
+        yield Finding(
+            run.launcher, f"exit status {run.rc}: {run.first_error or 'no message'}", "exit status 0"
+        )
 
 
-def _ranks_once(run: Run) -> Iterator[Finding]:
+def _ranks_once(run: MpiRun) -> Iterator[Finding]:
     seen = Counter(rank.rank for rank in run.world.ranks)
     expected = f"ranks 0 to {run.size - 1}, once each"
     missing = sorted(set(range(run.size)) - set(seen))
     if missing and not run.failures and not run.problem:
-        yield Finding(f"ranks {some(missing)}", "told nothing", expected)
+        yield Finding(f"ranks {some(missing)}", "sent no report", expected)
     elif missing and run.world.ranks:
-        yield Finding(f"ranks {some(missing)}", "never came", expected)
+        yield Finding(f"ranks {some(missing)}", "did not start", expected)
     for rank, times in sorted(seen.items()):
         if times > 1:
             yield Finding(f"rank {rank}", f"{times} times", "once")
         elif rank >= run.size:
-            yield Finding(f"rank {rank}", "one too many", expected)
+            yield Finding(f"rank {rank}", "unexpected", expected)
     sizes = sorted({rank.size for rank in run.world.ranks} - {run.size})
     if sizes:
         yield Finding("size of the world", some(sizes), str(run.size))
 
 
-def _on_nodes(run: Run) -> Iterator[Finding]:
+def _on_nodes(run: MpiRun) -> Iterator[Finding]:
     counts = Counter(rank.node for rank in run.world.ranks)
     for node, count in sorted(counts.items()):
         if node not in run.nodes:
             mine = [rank.rank for rank in run.world.ranks if rank.node == node]
-            where = f"on {node or 'an unknown host'}, which was not asked for"
+            where = f"on {node or 'an unknown host'}, which was not requested"
             yield Finding(f"ranks {some(mine)}", where, f"on {hostlist.fold(run.nodes)}")
         elif count > run.ntasks_per_node:
             yield Finding(node, f"{count} ranks", f"{run.ntasks_per_node} ranks")
@@ -122,10 +123,10 @@ def _on_nodes(run: Run) -> Iterator[Finding]:
     cause="messages between these ranks are corrupted or lost: memory, NIC, or a broken MPI build",
     hint="repeat with another transport (UCX_TLS=tcp or OMPI_MCA_btl=self,tcp), then with pairs of nodes",
 )
-def allreduce(run: Run) -> Judgement:
-    """Judge the sum of all ranks against size * (size + 1) / 2 * (i + 1), element by element."""
+def allreduce(run: MpiRun) -> Judgement:
+    """The sum of all ranks is size * (size + 1) / 2 * (i + 1), element by element."""
     if not run.world.ranks:
-        yield NotChecked("no rank told its sum")
+        yield NotChecked("no rank reported its sum")
     for rank in run.world.ranks:
         if rank.wrong or not rank.elements:
             part = f"rank {rank.rank} on {rank.node}"

@@ -1,4 +1,4 @@
-"""Collectives on the nodes: by nccl-tests or by our payload on torch.distributed, read by the same reader."""
+"""Runs collectives on the nodes with nccl-tests or with the payload on torch.distributed; both print one format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from pytest_gpucluster.core.errors import ConfigError, NotAvailable, SlurmError,
 from pytest_gpucluster.kit import nccl_log, nccl_tests
 from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.kit.payload_step import COLLECTIVE, environment_named, sent
-from pytest_gpucluster.kit.payloads.collective import CONCLUDED, GIVEN_UP
+from pytest_gpucluster.kit.payloads.collective import CONCLUDED
+from pytest_gpucluster.kit.payloads.rendezvous import GIVEN_UP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,20 +32,26 @@ if TYPE_CHECKING:
 
 SUFFIX = "_perf"
 LATENCY_SIZE = 8
-UNDEALT = ("all_reduce", "broadcast", "sendrecv")  # collectives whose message is not dealt out to the ranks
-PATIENCE = 120.0  # seconds for one size of the payload, and for all its ranks to come
+UNDIVIDED = (
+    "all_reduce",
+    "broadcast",
+    "sendrecv",
+)  # collectives whose message is not divided among the ranks
+PATIENCE = 120.0  # seconds for one size of the payload, and for the rendezvous of its ranks
 
-# srun's words for a node that went away, as 22.05 writes them
-_FALLEN = re.compile(r"srun: error: (?:Task launch for \S+ failed on node (\S+): (.+)|Node failure on (\S+))")
-_FEWER = re.compile(r"Only allocated \d+ nodes asked for \d+")  # Slurm has taken a dead node out of the job
+# messages of srun for a lost node (22.05)
+_NODE_FAILED = re.compile(
+    r"srun: error: (?:Task launch for \S+ failed on node (\S+): (.+)|Node failure on (\S+))"
+)
+_FEWER = re.compile(r"Only allocated \d+ nodes asked for \d+")  # Slurm removed a dead node from the job
 
-# NCCL's log proves the transports: it is told, and to us, whatever a task prolog or nccl.conf has set
+# NCCL's log proves the transports; these settings override a task prolog and nccl.conf
 _LOGGED = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV", "NCCL_DEBUG_FILE": "/dev/stderr"}
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """The sizes of a run, as nccl-tests names them: -b, -e (bytes), -f; `rest` are its other words."""
+class NcclCommand:
+    """A command of nccl-tests: program, sizes -b and -e in bytes, factor -f, and the other words in `rest`."""
 
     program: str
     begin: int
@@ -53,8 +60,8 @@ class Sweep:
     rest: tuple[str, ...] = ()
 
     @classmethod
-    def parse(cls, command: str) -> Sweep:
-        """Read `nccl.command`; ConfigError where it is no command of nccl-tests."""
+    def parse(cls, command: str) -> NcclCommand:
+        """Return the parsed `nccl.command`; ConfigError if it is not a command of nccl-tests."""
         try:
             words = shlex.split(command)
         except ValueError as error:
@@ -68,7 +75,7 @@ class Sweep:
             if word in taken:
                 taken[word] = next(pairs, "")
             elif word == "-g":
-                next(pairs, "")  # one GPU a rank; alone, all GPUs of the node
+                next(pairs, "")  # set by the runner: one GPU per rank
             else:
                 rest.append(word)
         try:
@@ -81,19 +88,19 @@ class Sweep:
             raise ConfigError(f"nccl.command {command!r}: -f must be a number from 2 to 9999")
         return cls(words[0], begin, end, int(taken["-f"]), tuple(rest))
 
-    def reaching(self, sizes: Iterable[int]) -> Sweep:
-        """Return a sweep that ends no earlier than any of these sizes: a threshold is judged at its own size."""
+    def reaching(self, sizes: Iterable[int]) -> NcclCommand:
+        """Return a command whose sweep reaches all these sizes: a threshold is judged at its own size."""
         return replace(self, end=max([self.end, *sizes]))
 
-    def with_latency(self, collective: str) -> Sweep:
-        """Return a sweep from 8 bytes on, the size of the latency, where the steps from there meet the asked begin.
+    def with_latency(self, collective: str) -> NcclCommand:
+        """Return a command whose sweep starts at 8 bytes, the size of the latency, if its steps reach `begin`.
 
-        Collectives that deal a part to each rank have no 8 bytes: nccl-tests rounds them down to 16 bytes a rank.
+        Collectives that divide the message have no 8 bytes: nccl-tests rounds them down to 16 bytes per rank.
         """
         size = LATENCY_SIZE
         while size < self.begin and self.factor > 1:
             size *= self.factor
-        return replace(self, begin=LATENCY_SIZE) if size == self.begin and collective in UNDEALT else self
+        return replace(self, begin=LATENCY_SIZE) if size == self.begin and collective in UNDIVIDED else self
 
     def words(self) -> tuple[str, ...]:
         """Return the options, sizes in bytes."""
@@ -101,14 +108,14 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One step, read: the tables, NCCL's log, which rank ran where, and the step itself.
+class NcclMeasurement:
+    """The results of one step: the tables, NCCL's log, the node of each rank, and the step itself.
 
-    `problem` says why the step did not end by itself.
+    `problem` states why the step did not end by itself.
     """
 
-    output: nccl_tests.Output
-    log: nccl_log.Log
+    output: nccl_tests.NcclOutput
+    log: nccl_log.NcclLog
     node_of_rank: Mapping[int, str]
     command: str
     seconds: float
@@ -118,7 +125,7 @@ class Measured:
 
 
 class NcclStep:
-    """Runs collectives in an allocation, as the cluster file's `nccl:` says."""
+    """Runs collectives in an allocation, as configured by `nccl:` of the cluster file."""
 
     def __init__(
         self,
@@ -134,34 +141,34 @@ class NcclStep:
         self._cluster, self._inventory = cluster, inventory
         self.config = cluster.section(NcclConfig)
         self.gpus = self.config.gpus_per_node or gpus_per_node
-        self.sweep = Sweep.parse(self.config.command)
+        self.sweep = NcclCommand.parse(self.config.command)
         self.steps = 0
-        self.fallen: dict[str, str] = {}  # nodes that Slurm could not start a step on any more, and why
+        self.lost_nodes: dict[str, str] = {}  # {node: why Slurm cannot start a step there}
 
-    # --- which program
+    # --- the program
 
     @cached_property
     def runner(self) -> str:
-        """Return nccl-tests or payload; NotAvailable names the nodes that have neither."""
+        """The runner, nccl-tests or payload; NotAvailable names the nodes that have neither."""
         if self.config.runner != "auto":
             return self.config.runner
         find = f"command -v {shlex.quote(self.sweep.program)}"
         if self.config.container or not (without_tests := self._lacking(find)):
             return "nccl-tests"
-        without_torch, asked = self._without_torch, self._channel.ask(find)
-        if {*without_tests} & {*without_torch} >= {*asked}:
+        without_torch, nodes = self._without_torch, self._channel.ask(find)
+        if {*without_tests} & {*without_torch} >= {*nodes}:
             raise NotAvailable(
-                f"neither {self.sweep.program} nor torch on {hostlist.fold(asked)}: install nccl-tests, or name "
-                "under nccl.environment an environment whose python has torch"
+                f"neither {self.sweep.program} nor torch on {hostlist.fold(nodes)}: install nccl-tests, or set "
+                "nccl.environment to an environment whose python has torch"
             )
-        # the few nodes that lack what most have are told one by one, by their own step
+        # the step of a node without the program that most nodes have reports it
         return "payload" if len(without_torch) <= len(without_tests) else "nccl-tests"
 
     @cached_property
     def _without_torch(self) -> tuple[str, ...]:
         """The nodes whose python has no torch."""
         if self.config.payload:
-            return ()  # it stands for ours, and needs none
+            return ()  # it replaces the payload on torch
         environment = self.environment
         if environment is not None and (
             environment.container_image or environment.conda or environment.modules
@@ -175,7 +182,9 @@ class NcclStep:
     @property
     def logs_transports(self) -> bool:
         """Whether the steps print NCCL's log, which proves the transports."""
-        own = self.runner == "payload" and bool(self.config.payload)  # a stand-in for the payload may not log
+        own = self.runner == "payload" and bool(
+            self.config.payload
+        )  # a replacement of the payload may not log
         return self.config.exports.get("NCCL_DEBUG", "INFO") in {"INFO", "TRACE"} and not own
 
     def _lacking(self, command: str) -> list[str]:
@@ -190,51 +199,51 @@ class NcclStep:
 
     def whole(
         self, nodes: Sequence[str], collective: str = "all_reduce", sizes: Iterable[int] = ()
-    ) -> Measured:
+    ) -> NcclMeasurement:
         """Measure one collective over all the nodes together."""
         sweep = self.sweep.reaching(sizes).with_latency(collective)
         if self.runner == "payload":
-            words = (*sweep.words(), *self._patient(), *self._rendezvous(nodes))
+            words = (*sweep.words(), *self._deadlines(), *self._rendezvous(nodes))
             argv = self._payload("sweep", "-c", collective, *words)
         else:
             argv = (self._program(collective), *sweep.words(), "-g", "1", *sweep.rest)
             if self.config.launcher == "mpirun":
-                # Slurm knows the task of mpirun alone: the ranks tell their hosts by themselves
+                # Slurm knows only the task of mpirun: the Rank lines name the hosts
                 return replace(self._measure(self._under_mpirun(nodes, argv), collective), node_of_rank={})
         request = self._request(nodes, argv, ntasks_per_node=self.gpus, gpus_per_task=1)
         if self.runner == "payload":
-            request = replace(request, enough=all_told(1))
+            request = replace(request, enough=all_sweeps_over(1))
         return self._measure(request, collective)
 
-    def _note_hung(self, error: StepTimeout, request: StepRequest, *, apart: bool) -> None:
-        """Note the nodes that alone kept a step from ending: those without a task, or with tasks that never ended.
+    def _record_hung(self, error: StepTimeout, request: StepRequest, *, apart: bool) -> None:
+        """Record the nodes that alone kept a step from ending: those without a task, or with tasks that did not end.
 
-        In a collective that hangs, no rank ends, or those that broke end badly: then no node is to blame for not
-        ending, and the rounds of pairs have to tell. `apart`: each node is a world of its own and judged by itself.
+        If no rank ended, or a rank failed, the collective hung: then the rounds of pairs find the node. `apart`: each
+        node is a world of its own and judged by itself.
         """
         after = units.format_duration(round(error.result.seconds if error.result else request.timeout))
         for node in error.unstarted:
-            self.fallen.setdefault(node, f"a step started no task there within {after}")
+            self.lost_nodes.setdefault(node, f"a step started no task there within {after}")
         tasks = error.result.tasks if error.result else ()
-        # the first task waits for the others: while it has not ended, nothing is told by theirs
-        held = Counter(error.unended.values()) if 0 not in error.unended else Counter()
-        others = [task for task in tasks if task.node not in held]
+        # the first task waits for the others: if it did not end, the others prove nothing
+        hung = Counter(error.unended.values()) if 0 not in error.unended else Counter()
+        others = [task for task in tasks if task.node not in hung]
         if apart or error.unstarted or not others or not all(task.ok for task in others):
             return
-        for node, count in held.items():
+        for node, count in hung.items():
             what = f"{count} of its tasks did not end within {after}, those of other nodes did"
-            self.fallen.setdefault(node, what)
+            self.lost_nodes.setdefault(node, what)
 
-    def _note_fallen(self, stderr: str, nodes: Sequence[str]) -> None:
-        for launch, why, node in _FALLEN.findall(stderr):
-            self.fallen.setdefault(launch or node, f"srun: {why or 'Node failure'}")
+    def _record_lost(self, stderr: str, nodes: Sequence[str]) -> None:
+        for launch, why, node in _NODE_FAILED.findall(stderr):
+            self.lost_nodes.setdefault(launch or node, f"srun: {why or 'Node failure'}")
         if _FEWER.search(stderr):
             with contextlib.suppress(SlurmError):
                 now = self._slurm.nodes()
-                self.fallen |= {
+                self.lost_nodes |= {
                     node: now[node].why_unavailable()
                     for node in nodes
-                    if node not in self.fallen and node in now and now[node].base_state == "DOWN"
+                    if node not in self.lost_nodes and node in now and now[node].base_state == "DOWN"
                 }
 
     # --- steps
@@ -247,13 +256,13 @@ class NcclStep:
         level = self.config.exports.get("NCCL_DEBUG", "INFO")
         return (python, "-c", source, *words, *(("--nccl-debug", level) if level else ()))
 
-    def _patient(self) -> tuple[str, ...]:
-        """Have the payload give up before the step is cancelled: it knows the rank or the size that hangs."""
+    def _deadlines(self) -> tuple[str, ...]:
+        """Return the payload's deadlines, shorter than the step's: the payload names the rank or size that hangs."""
         seconds = f"{min(PATIENCE, self.config.deadline / 2):g}"
         return ("--deadline", seconds, "--rendezvous", seconds)
 
     def _rendezvous(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        # Slurm knows the address of a node even where its name does not resolve
+        # Slurm knows the address of a node even if its name does not resolve
         info = self._inventory.get(nodes[0])
         return ("--address", info.address) if info is not None and info.address else ()
 
@@ -277,9 +286,9 @@ class NcclStep:
                 remap_root=base.container_remap_root if base else None,
             )
         exports = {"NCCL_DEBUG": "INFO", **self.config.exports}
-        # in the task itself, since a task prolog goes after what srun exports
+        # exported in the task, since a task prolog overrides what srun exports
         prelude = [f"export {name}={shlex.quote(value)}" for name, value in self._logging.items()]
-        # one of the site's hooks may be taken, and is for the ddp suite to judge
+        # a port set by the site may be in use; the ddp suite checks it
         prelude.append("unset MASTER_PORT")
         if self.config.hostid_from_slurm:
             prelude.append('export NCCL_HOSTID="$SLURMD_NODENAME"')
@@ -308,9 +317,9 @@ class NcclStep:
         )
 
     def _job(self, nodes: Sequence[str]) -> str:
-        """Return the sh line that shows mpirun the nodes to use: Slurm's variables speak of its own step of one task.
+        """Return the sh line that sets the nodes for mpirun: Slurm's variables describe its own step of one task.
 
-        Open MPI reads them in place of --host, and refuses the ranks for want of slots (seen with 4.1.4).
+        Open MPI reads them instead of --host, and refuses the ranks because of too few slots (seen with 4.1.4).
         """
         folded, each = hostlist.fold(nodes), f"{self.gpus}(x{len(nodes)})"
         words = {
@@ -323,11 +332,11 @@ class NcclStep:
     def _run(self, request: StepRequest, *, apart: bool = False) -> tuple[StepResult, str]:
         self.steps += 1
         result, problem = self._try(request, apart=apart)
-        self._note_fallen(result.stderr, request.nodes)
-        if problem:  # only then: nodes that the channel has lost may have finished their part before
+        self._record_lost(result.stderr, request.nodes)
+        if problem:  # only then: nodes that the channel has lost may have finished the step before
             lost = self._channel.lost
-            self.fallen |= {
-                node: lost[node] for node in request.nodes if node in lost and node not in self.fallen
+            self.lost_nodes |= {
+                node: lost[node] for node in request.nodes if node in lost and node not in self.lost_nodes
             }
         return result, problem
 
@@ -335,14 +344,14 @@ class NcclStep:
         try:
             return run_step(self._slurm, self._allocation, request), ""
         except StepTimeout as error:
-            self._note_hung(error, request, apart=apart)
+            self._record_hung(error, request, apart=apart)
             if isinstance(error.result, StepResult):
                 return error.result, str(error)
             return StepResult(-1, (), error.stderr, request.timeout, " ".join(error.argv[:3])), str(error)
         except StepError as error:
             return StepResult(error.rc or -1, (), error.stderr, 0.0, " ".join(error.argv[:3])), str(error)
 
-    def _measure(self, request: StepRequest, collective: str, *, apart: bool = False) -> Measured:
+    def _measure(self, request: StepRequest, collective: str, *, apart: bool = False) -> NcclMeasurement:
         result, problem = self._run(request, apart=apart)
         text, errors = labelled(result.tasks), labelled(result.tasks, "stderr")
         worst = max((task.rc for task in result.tasks if task.rc is not None), default=result.rc)
@@ -353,7 +362,7 @@ class NcclStep:
             collective=collective,
             mpi=request.mpi,
         )
-        return Measured(
+        return NcclMeasurement(
             output=output,
             log=nccl_log.read(text + errors),
             node_of_rank={task.rank: task.node for task in result.tasks},
@@ -365,29 +374,29 @@ class NcclStep:
         )
 
 
-def all_told(worlds: int) -> Callable[[str], bool]:
-    """Return what tells that so many sweeps of the payload are over, and not all of them well: who is left hangs."""
+def all_sweeps_over(worlds: int) -> Callable[[str], bool]:
+    """Return a predicate on the output: all `worlds` sweeps are over and one failed, so the remaining ranks hang."""
     return lambda text: GIVEN_UP in text and text.count(CONCLUDED) + text.count(GIVEN_UP) >= worlds
 
 
 def labelled(tasks: Iterable[TaskResult], stream: str = "stdout") -> str:
-    """Put the tasks' output together, each line with its task's number before it, as `srun --label` does.
+    """Return the tasks' output with the task number before each line, as `srun --label` prints it.
 
-    A last line that was never ended is left out: it may be cut.
+    A last line that is not terminated is left out: it may be cut.
     """
     return "".join(
         f"{task.rank}: {line}\n" for task in tasks for line in getattr(task, stream).split("\n")[:-1]
     )
 
 
-def log_of(tasks: Iterable[TaskResult]) -> nccl_log.Log:
-    """Return NCCL's log of these tasks, from both streams: nccl-tests logs to stdout, our payload to stderr."""
+def log_of(tasks: Iterable[TaskResult]) -> nccl_log.NcclLog:
+    """Return NCCL's log of these tasks, from both streams: nccl-tests logs to stdout, the payload to stderr."""
     known = list(tasks)
     return nccl_log.read(labelled(known) + labelled(known, "stderr"))
 
 
-def output_of(tasks: Iterable[TaskResult], collective: str) -> nccl_tests.Output:
-    """Read what these tasks printed, with their own exit status."""
+def output_of(tasks: Iterable[TaskResult], collective: str) -> nccl_tests.NcclOutput:
+    """Return the parsed output of these tasks, with their highest exit status."""
     known = list(tasks)
     statuses = [task.rc for task in known if task.rc is not None]
     return nccl_tests.read_tasks(

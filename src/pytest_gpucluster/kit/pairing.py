@@ -33,7 +33,7 @@ def circle(members: Sequence[str]) -> Batch:
 
 
 def neighbours(members: Sequence[str], shift: int = 0) -> Round:
-    """Pair neighbours; with shift=1 the pairs between those, and the last with the first where N is even.
+    """Return pairs of neighbours; with shift=1 those between them, and the last with the first if N is even.
 
     >>> neighbours("abcd"), neighbours("abcd", shift=1)
     ((('a', 'b'), ('c', 'd')), (('b', 'c'), ('d', 'a')))
@@ -51,7 +51,7 @@ def by_leaf(nodes: Sequence[str], leaves: Mapping[str, str]) -> dict[str, list[s
 
 
 def within_leaves(nodes: Sequence[str], leaves: Mapping[str, str]) -> Round:
-    """Pair neighbours on the same leaf; the odd ones of the leaves pair with each other."""
+    """Return pairs of neighbours on the same leaf; the unpaired nodes of the leaves pair with each other."""
     pairs: list[Group] = []
     odd: list[str] = []
     for members in by_leaf(nodes, leaves).values():
@@ -61,10 +61,10 @@ def within_leaves(nodes: Sequence[str], leaves: Mapping[str, str]) -> Round:
 
 
 def across_leaves(nodes: Sequence[str], leaves: Mapping[str, str]) -> Round:
-    """Pair every node with one of another leaf, each leaf with as many other leaves as it can.
+    """Return pairs of nodes on different leaves, each leaf with as many other leaves as possible.
 
-    The n-th nodes of all leaves pair by the n-th round of the circle method over the leaves. What is left over
-    (leaves of unequal size, an odd number of leaves) pairs greedily, across leaves first.
+    The n-th nodes of all leaves pair by the n-th round of the circle method over the leaves. The remaining nodes
+    (leaves of unequal size, an odd number of leaves) pair greedily, across leaves first.
     """
     rows = by_leaf(nodes, leaves)
     plan = circle(list(rows))
@@ -78,7 +78,7 @@ def across_leaves(nodes: Sequence[str], leaves: Mapping[str, str]) -> Round:
 
 
 def _leftovers(nodes: Sequence[str], leaves: Mapping[str, str]) -> Round:
-    """Pair by halves, sorted by leaf: ends of a pair share a leaf only where one leaf holds the majority."""
+    """Return pairs from the two halves of the nodes by leaf; a pair shares a leaf only if that leaf has the majority."""
     in_order = [node for members in by_leaf(nodes, leaves).values() for node in members]
     half = (len(in_order) + 1) // 2
     pairs = zip(in_order[:half], in_order[half:], strict=False)

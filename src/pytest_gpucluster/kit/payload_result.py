@@ -1,4 +1,4 @@
-"""What the tasks of one payload step told, for the checks of the framework suites. Pure."""
+"""The results of the tasks of one payload step, for the checks of the framework suites. Pure."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class PayloadTask:
     words: str = ""
 
     def ending(self) -> str:
-        """Say how the task ended, for people."""
+        """Return how the task ended, as text."""
         if self.signal is not None:
             return f"ended by signal {self.signal} ({signal_name(self.signal)})"
         if self.rc is None:
             return "never ended"
-        said = f": {self.words}" if self.words and self.rc else ""
-        return f"exit status {self.rc}{said}"
+        message = f": {self.words}" if self.words and self.rc else ""
+        return f"exit status {self.rc}{message}"
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ class PayloadResult:
         return self.problem or (self.rc and (self.hint or f"the step ended with {self.rc}")) or ""
 
     def facts(self, kind: str) -> list[Fact]:
-        """Return all facts of a kind, by the rank that they name."""
+        """Return all facts of a kind, sorted by rank."""
         found = [
             fact
             for task in self.tasks
             for fact in task.facts
-            # ranks are counted: what says otherwise is no line of ours
+            # a rank that is not a number is not from the payload
             if fact.get(self.key) == kind and isinstance(fact.get("rank", -1), int)
         ]
         return sorted(found, key=lambda fact: int(fact.get("rank", -1)))
@@ -85,20 +85,20 @@ class PayloadResult:
         return {str(fact[self.key]): fact for fact in told if not node or fact.get("node") == node}
 
     def by_rank(self, kind: str) -> dict[int, Fact]:
-        """Return {rank: fact}; of a rank that told twice, the last."""
+        """Return {rank: fact}; the last one for a rank with several."""
         return {int(fact["rank"]): fact for fact in self.facts(kind)}
 
     def silence(self, node: str) -> str:
-        """Say why a node told nothing."""
+        """Return why a node sent no result."""
         tasks = [task for task in self.tasks if task.node == node]
         bad = next((task for task in tasks if task.rc != 0), None)
         if bad is not None:
             return f"task {bad.task}: {bad.ending()}"
-        return self.problem or self.hint or ("told nothing" if tasks else "no task started there")
+        return self.problem or self.hint or ("sent no result" if tasks else "no task started there")
 
 
 def read_facts(text: str, key: str) -> tuple[Fact, ...]:
-    """Return the lines of JSON that carry the payload's mark; others are the framework's chatter."""
+    """Return the lines of JSON that have the payload's key; other lines are output of the framework."""
     facts = []
     for line in text.splitlines():
         start = line.find(f'{{"{key}": ')
@@ -107,11 +107,11 @@ def read_facts(text: str, key: str) -> tuple[Fact, ...]:
         try:
             facts.append(jsontext.loads(line[start:]))
         except ValueError:
-            continue  # cut: whoever misses the fact says so
+            continue  # cut; the check reports the missing fact
     return tuple(facts)
 
 
-def last_words(stderr: str) -> str:
+def last_stderr_line(stderr: str) -> str:
     """Return the last line of a program that tells of an error, else its last line that is not empty; cut."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     words = [line for line in lines if not _OF_SLURM.match(line)] or lines
@@ -120,13 +120,13 @@ def last_words(stderr: str) -> str:
 
 
 def most_common(values: Iterable[str]) -> str:
-    """Return the value of at least two thirds (see fleet.Norm), '' where there is none."""
+    """Return the value of at least two thirds (see core/majority.py), '' if there is none."""
     known = list(values)
     return next((value for value in known if decides(known.count(value), len(known))), "")
 
 
 def signal_name(number: int) -> str:
-    """Return SIGKILL for 9."""
+    """Return the name of a signal, like SIGKILL for 9."""
     try:
         return signal.Signals(number).name
     except ValueError:

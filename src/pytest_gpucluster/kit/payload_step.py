@@ -15,13 +15,22 @@ if TYPE_CHECKING:
 
 PRELUDE = Path(__file__).parent / "payloads" / "prelude.py"
 COLLECTIVE = PRELUDE.with_name("collective.py")
-_IMPORT = re.compile(r"^from pytest_gpucluster\.kit\.payloads\.prelude import (\([^)]*\)|.*)$", re.MULTILINE)
+_IMPORT = re.compile(r"^from pytest_gpucluster\.kit\.payloads\.(\w+) import (?:\([^)]*\)|.*)$", re.MULTILINE)
 
 
 def sent(payload: Path) -> str:
-    """Return a payload as it is sent: the prelude in place of its import, on one line, so that line numbers stay."""
-    prelude = f'exec(compile({PRELUDE.read_text()!r}, "prelude.py", "exec"))'
-    return _IMPORT.sub(lambda found: prelude + "\n" * found.group().count("\n"), payload.read_text())
+    """Return a payload with the text of each shared part instead of its import, on one line: line numbers stay."""
+    inlined: set[str] = set()
+
+    def inline(found: re.Match[str]) -> str:
+        part, newlines = PRELUDE.with_name(f"{found[1]}.py"), "\n" * found[0].count("\n")
+        if part.name in inlined:
+            return newlines
+        inlined.add(part.name)
+        text = _IMPORT.sub(inline, part.read_text())
+        return f'exec(compile({text!r}, "{part.name}", "exec"))' + newlines
+
+    return _IMPORT.sub(inline, payload.read_text())
 
 
 def source_of(module: str, name: str = "payload.py") -> str:

@@ -1,4 +1,4 @@
-"""What a suite does around its tests: the signatures of the parts that core/registry.py names."""
+"""Work of a suite outside of its tests: the signatures of the parts that core/registry.py names."""
 
 from __future__ import annotations
 
@@ -15,61 +15,61 @@ if TYPE_CHECKING:
 
 
 class Submission:
-    """Jobs that a suite submits before the nodes are allocated: beside an allocation of all nodes none could start.
+    """Jobs that a suite submits before the nodes are allocated; they could not start beside an allocation of all nodes.
 
-    `Suite.before_allocation` is a function (slurm, cluster) that returns one, or None where there is nothing to
-    submit. It may raise ConfigError, which the suite's tests get in place of the outcome.
+    `Suite.before_allocation` is a function (slurm, cluster) that returns one, or None if there is nothing to
+    submit. It may raise ConfigError, which the suite's tests get instead of the outcome.
     """
 
     def job_ids(self) -> tuple[str, ...]:
-        """Return the jobs for whose end the allocation must wait."""
+        """Return the jobs that must end before the allocation."""
         return ()
 
-    def look(self) -> None:
-        """Read the state of the jobs; called a while after the allocation: slurmctld forgets ended jobs (MinJobAge)."""
+    def refresh(self) -> None:
+        """Read the state of the jobs, soon after the allocation: slurmctld drops ended jobs (MinJobAge)."""
 
     def outcome(self) -> Any:
-        """Return what became of the jobs, as data that can be pickled; called by several threads."""
+        """Return the result of the jobs, as data that can be pickled; called by several threads."""
         raise NotImplementedError
 
     def withdraw(self, why: str) -> bool:  # for those that can
-        """Cancel the jobs where Slurm allows no allocation beside them; return False where they stay."""
+        """Cancel the jobs if Slurm grants no allocation beside them; return False if they stay."""
         return False
 
     def close(self) -> None:
-        """Cancel what is left of the jobs; called repeatedly."""
+        """Cancel the remaining jobs; called repeatedly."""
 
 
-class Run(Protocol):
-    """What work before the first test gets: `Suite.before_first_test` is a function (run)."""
+class SuiteContext(Protocol):
+    """The argument of `Suite.before_first_test`, a function that runs before the first test."""
 
     slurm: Slurm | None
     allocations: tuple[Allocation, ...]
     inventory: Mapping[str, NodeInfo]
 
     def lost(self) -> Mapping[str, str]:
-        """Return the nodes that do not answer, and why."""
+        """Return {node: why it does not answer}."""
 
 
 class OnRequest(Protocol):
-    """The module `Suite.on_request`: a suite that runs only where the options of pytest ask for it."""
+    """The module `Suite.on_request` of a suite that runs only if the options of pytest request it."""
 
-    def asked(self, option: Any) -> bool:
-        """Tell whether this run asks for the suite."""
+    def requested(self, option: Any) -> bool:
+        """Return whether the options request the suite."""
 
     def prepare(self, option: Any, read_log: Callable[..., object]) -> None:
-        """Check the options before anything is started, and read the event log that they name."""
+        """Validate the options before anything is started, and read the event log that they name."""
 
     def configure(self, option: Any, cluster: Cluster) -> tuple[Cluster, float]:
-        """Return the cluster as the options change it, and the seconds that the allocation must last at least."""
+        """Return the cluster as the options change it, and the minimum duration of the allocation in seconds."""
 
 
 @dataclass(frozen=True)
 class LateCheck:
-    """A check that some nodes pass or fail only after they were given back: the value of `Suite.after_release`.
+    """A check with a result only after the nodes were released: the value of `Suite.after_release`.
 
-    `unjudged` is the reason with which their items end as 'not checked', `subject` what is looked at, in the plural,
-    `failed` judges a node as Slurm shows it afterwards, `hint` says what to do.
+    `unjudged` is the reason of the items that end as 'not checked', `subject` the checked parts in the plural,
+    `failed` judges a node as Slurm shows it after the release, `hint` states what to do.
     """
 
     check: str

@@ -1,4 +1,4 @@
-"""The versions that the facts of a node tell. Pure."""
+"""The versions in the facts of a node. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PLAIN = {"kernel": "kernel", "release": "operating system"}  # probes whose fac
 
 
 def versions_in(probe: str, facts: Any) -> dict[str, str]:
-    """Return the versions that the facts of a probe tell of a node: what -> version; of several parts all of them."""
+    """Return {component: version} from the facts of a probe; several versions of one component are joined."""
     if probe in _PLAIN and isinstance(facts, str):
         return {_PLAIN[probe]: facts}
     if isinstance(facts, Gpus):
@@ -22,7 +22,7 @@ def versions_in(probe: str, facts: Any) -> dict[str, str]:
             "VBIOS": {gpu.vbios for gpu in gpus},
             "CUDA of the driver": {facts.cuda},
         }
-        return {what: ", ".join(sorted(filter(None, told))) for what, told in found.items() if any(told)}
+        return {name: ", ".join(sorted(filter(None, known))) for name, known in found.items() if any(known)}
     if isinstance(facts, FabricManager) and facts.version:
         return {"fabric manager": facts.version}
     return {}

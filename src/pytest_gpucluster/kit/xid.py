@@ -1,15 +1,15 @@
-"""What an Xid of NVIDIA's driver asks for.
+"""The action that NVIDIA requires for an Xid of its driver.
 
 The table holds the column "Resolution Bucket (Immediate Action)" of NVIDIA's Xid catalogue
 (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, Xid-Catalog.xlsx of 2025-10-29). Where the catalogue
-names a workflow in place of an action:
+names a workflow instead of an action:
 
 - 45 (WORKFLOW_XID_45): follow the other Xid of that GPU; alone it is a process that was killed.
 - 48 (WORKFLOW_XID_48) and 74 (WORKFLOW_NVLINK_ERR): a reset of the GPU is the first step of both.
-- 144 to 150 (WORKFLOW_NVLINK5_ERR): the sheet "Xid 144-150 Decode" asks for a reset where the severity is fatal, and
-  for nothing where it is non-fatal; the driver prints the severity.
+- 144 to 150 (WORKFLOW_NVLINK5_ERR): the sheet "Xid 144-150 Decode" requires a reset if the severity is fatal, and
+  nothing if it is non-fatal; the driver prints the severity.
 - 154: the driver prints the action (open-gpu-kernel-modules, gpu.c, _gpuRecoveryActionName).
-- 171 and 172 come with a 48 and tell which memory failed. 78 and 159 are faults of software. 162 to 170 have no action.
+- 171 and 172 come with a 48 and name the memory that failed. 78 and 159 are software faults. 162 to 170 have no action.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 
 class Advice(str, enum.Enum):
-    """What an Xid asks for, from mild to hard."""
+    """The required action, from mild to severe."""
 
     IGNORE = "nothing to do"
     APPLICATION = "restart the application"
@@ -45,12 +45,12 @@ class Xid:
 
     @property
     def fails(self) -> bool:
-        """Whether the GPU needs a repair. A number without a known action proves no fault."""
+        """Whether the GPU needs a repair; a number without a known action does not prove a fault."""
         return self.advice in (Advice.RESET, Advice.REBOOT, Advice.SUPPORT)
 
     @property
     def warns(self) -> bool:
-        """Whether a person should look, although nothing proves a fault of the GPU."""
+        """Whether an operator should check it, although nothing proves a fault of the GPU."""
         return self.advice in (Advice.UNKNOWN, Advice.SOFTWARE)
 
 
@@ -189,7 +189,7 @@ _PROCESS = re.compile(r"pid=[^,]*,\s*name=[^,]*")
 
 
 def lookup(number: int, text: str = "") -> Xid:
-    """Return what an Xid asks for. `text` is what follows its number: its own words go before the table."""
+    """Return the entry of an Xid. `text` follows the number in the log and takes precedence over the table."""
     entry = TABLE.get(number) or Xid(number, "not in the table of this release", Advice.UNKNOWN)
     words = _PROCESS.sub("", text)
     if number == RECOVERY_CHANGED:
@@ -212,12 +212,12 @@ RECOVERY_CHANGED = 154
 
 
 def nonfatal(words: str) -> bool:
-    """Tell whether the driver calls an event non-fatal: "Nonfatal" in Xids, "Non-fatal" in SXids."""
+    """Return whether the driver calls an event non-fatal: "Nonfatal" in Xids, "Non-fatal" in SXids."""
     return re.search(r"\bnon-?fatal\b", words, re.IGNORECASE) is not None
 
 
-def of_switch(number: int, text: str) -> Xid:
-    """Return what an SXid asks for, by the first word that the driver of the NVSwitch prints after its number.
+def lookup_sxid(number: int, text: str) -> Xid:
+    """Return the entry of an SXid, from the first word that the driver of the NVSwitch prints after its number.
 
     open-gpu-kernel-modules, intr_nvswitch.h and error_nvswitch.h: Fatal, Non-fatal or Correctable; messages of its
     firmware, temperature and modules have no such word. NVIDIA's Fabric Manager User Guide, "Fatal NVSwitch SXid
@@ -225,8 +225,8 @@ def of_switch(number: int, text: str) -> Xid:
     """
     first = re.match(r"\s*(non-fatal|correctable|fatal)\b", text, re.IGNORECASE)
     found = _SWITCH[first[1].lower()] if first else Advice.UNKNOWN
-    return Xid(number, text[:SHOWN], found, "SXid")
+    return Xid(number, text[:QUOTED_LENGTH], found, "SXid")
 
 
 _SWITCH = {"fatal": Advice.RESET, "non-fatal": Advice.IGNORE, "correctable": Advice.IGNORE}
-SHOWN = 80  # characters of an SXid's message that a finding quotes
+QUOTED_LENGTH = 80  # characters of an SXid's message that a finding quotes

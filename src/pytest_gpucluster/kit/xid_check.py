@@ -1,4 +1,4 @@
-"""The check of the Xids and SXids in the kernel log. What each asks for stands in kit/xid.py, with its source."""
+"""The check of the Xids and SXids in the kernel log. kit/xid.py has NVIDIA's action for each, with its source."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ ACTIONS = {
 
 @check(
     "gpu.xid",
-    cause="the driver reported an error for which NVIDIA asks for a reset, a reboot or a repair",
-    hint="dmesg | grep -e Xid -e SXid; do what NVIDIA's Xid catalogue says; return the GPU if it comes back",
+    cause="the driver reported an error for which NVIDIA requires a reset, a reboot or a repair",
+    hint="dmesg | grep -e Xid -e SXid; follow NVIDIA's Xid catalogue; return the GPU if the error recurs",
 )
 def xid(log: KernelLog, gpus: Gpus, config: GpuConfig) -> Judgement:
-    """No Xid or SXid since boot asks for a reset, a reboot or support. Those of applications are measured."""
+    """No Xid or SXid since boot requires a reset, a reboot or support. Those of applications are only counted."""
     if log.since is not None:
         yield Metric("kernel_log_since", log.since, "s after boot")
-    if log.unsaid_xids:
+    if log.unsent_xids:
         yield NotChecked(
-            f"{log.unsaid_xids} Xids were not read: more than 200 sorts of them in the kernel log"
+            f"{log.unsent_xids} Xids were not read: more than 200 different ones in the kernel log"
         )
     counts: Counter[tuple[str, str]] = Counter()
     for found in log.xids:
@@ -49,31 +49,31 @@ def xid(log: KernelLog, gpus: Gpus, config: GpuConfig) -> Judgement:
         entry = xids.lookup(found.number, found.text)
         yield from _judged(log, found, gpus.at(found.bus), entry, config)
     for found in log.sxids:
-        yield from _judged(log, found, found.bus, xids.of_switch(found.number, found.text), config)
+        yield from _judged(log, found, found.bus, xids.lookup_sxid(found.number, found.text), config)
 
 
 def _judged(
     log: KernelLog, found: XidEvent, part: str, entry: xids.Xid, config: GpuConfig
 ) -> Iterator[Finding | Advisory]:
-    often = f", {found.event.count} times" if found.event.count > 1 else ""
-    measured = f"{entry}{often}, last {log.when(found.event.last)}"
+    repeated = f", {found.event.count} times" if found.event.count > 1 else ""
+    measured = f"{entry}{repeated}, last {log.when(found.event.last)}"
     excuse = _excuse(log, found, config)
     if entry.fails and not excuse:
         yield Finding(
-            part, measured, "no Xid that asks for a reset, a reboot or support", ACTIONS[entry.advice]
+            part, measured, "no Xid that requires a reset, a reboot or support", ACTIONS[entry.advice]
         )
     elif entry.fails or entry.warns:
         yield Advisory(part, f"{measured}{excuse}", "no Xid")
 
 
 def _excuse(log: KernelLog, found: XidEvent, config: GpuConfig) -> str:
-    """Return why an Xid no longer speaks of the GPU's present state, '' where it does."""
+    """Return why an Xid no longer applies to the GPU, '' if it applies."""
     if found.number in config.xid_ignore:
         return "; the cluster file ignores it (gpu.xid_ignore)"
     if log.reloaded_after(found.event):
-        return "; the driver was loaded again since"
+        return "; the driver was reloaded since"
     if _recovered(log, found):
-        return "; the driver has withdrawn its request for recovery since (Xid 154)"
+        return "; the driver withdrew its request for recovery since (Xid 154)"
     limit, now, last = config.xid_max_age, log.now, found.event.last
     if limit is not None and now is not None and last is not None and now - last > limit:
         return f"; older than gpu.xid_max_age ({format_duration(limit)})"
@@ -81,7 +81,7 @@ def _excuse(log: KernelLog, found: XidEvent, config: GpuConfig) -> str:
 
 
 def _recovered(log: KernelLog, found: XidEvent) -> bool:
-    """Tell whether the driver has said since then that this GPU needs no recovery: so it does after a reset."""
+    """Return whether a later Xid 154 reports that this GPU needs no recovery, as after a reset."""
     return any(
         later.number == xids.RECOVERY_CHANGED
         and later.bus == found.bus
@@ -91,11 +91,11 @@ def _recovered(log: KernelLog, found: XidEvent) -> bool:
     )
 
 
-_AROUND = 60.0  # seconds; the driver prints the words around an Xid within this time
+_AROUND = 60.0  # seconds; the driver prints the messages around an Xid within this time
 
 
 def explains(log: KernelLog, line: int, last: float | None) -> bool:
-    """Tell whether a message of the driver belongs to an Xid that gpu.xid judges: it came before it or soon after."""
+    """Return whether a message of the driver belongs to an Xid that gpu.xid reports: before it or soon after it."""
     return any(
         xids.lookup(found.number, found.text).fails
         and (

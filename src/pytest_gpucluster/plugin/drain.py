@@ -126,7 +126,7 @@ def edited_reasons(
     A reason has to be as a run wrote it. Where a history is kept, that run has to be in it, or its event log below the
     report folder; without one only the reason itself tells, since the log of a run is replaced by that of the next.
     """
-    found = {node: policy.ours(info) for node, info in inventory.items() if policy.counts(info)}
+    found = {node: policy.own_reason(info) for node, info in inventory.items() if policy.counts(info)}
     unknown = _unknown({mine.run for mine in found.values() if mine}, cluster, history, reports)
     why = {}
     for node, mine in found.items():
@@ -264,7 +264,9 @@ class Drainage:
         assert slurm is not None  # as in __init__
         assert isinstance(self.session, Controller)  # who has the log
         write = durable(log)
-        actor = drain.Actor(little_patience(slurm), write, log.run, dry=self.options.dry, shown=self._command)
+        actor = drain.DrainExecutor(
+            little_patience(slurm), write, log.run, dry=self.options.dry, shown=self._command
+        )
         try:
             grounds = self._all_grounds(write)
             with drain.locked(self._lock) as alone:
@@ -324,7 +326,7 @@ class Drainage:
         }
         return drain.Limits(self.options.budget, places)
 
-    def _resume(self, actor: drain.Actor, session: Controller) -> None:
+    def _resume(self, actor: drain.DrainExecutor, session: Controller) -> None:
         for node, why in session.edited.items():
             self.lines.append(f"{node} stays drained: {why}")
         trial = session.trial
@@ -353,8 +355,8 @@ class Drainage:
             return f"it was not tested: {problem.text}{hint}"
         return policy.why_not_passed(reason, self._ends.get(node, {}), self._worse.get(node, ()))
 
-    def _drained_meanwhile(self, actor: drain.Actor, node: str, reason: str) -> str:
-        now = actor.look(node)
+    def _drained_meanwhile(self, actor: drain.DrainExecutor, node: str, reason: str) -> str:
+        now = actor.current(node)
         if now is None:
             return "its state cannot be read"
         # with this reason we have drained it, for the shell that would do it was killed
@@ -394,7 +396,7 @@ class Drainage:
         self._trouble = True
         self.session.messages.append(message)
 
-    def _say(self, actor: drain.Actor, log: EventLog) -> None:
+    def _say(self, actor: drain.DrainExecutor, log: EventLog) -> None:
         word = "would be drained" if self.options.dry else "drained"
         if actor.drained:
             self.lines.append(f"{word}: {hostlist.fold(actor.drained)}")

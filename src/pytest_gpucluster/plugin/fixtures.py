@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster, GpuProfile, Profile
-    from pytest_gpucluster.kit.nccl_tests import Run
+    from pytest_gpucluster.kit.nccl_tests import NcclRun
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suite import AnyProbe
 
@@ -155,11 +155,11 @@ def measure(gpucluster_session: ClusterSession) -> Callable[..., float]:
 
 
 @fact
-def curve(gpucluster_session: ClusterSession) -> Callable[[str, Iterable[Run]], None]:
+def curve(gpucluster_session: ClusterSession) -> Callable[[str, Iterable[NcclRun]], None]:
     """Add bandwidth curves to the report: `curve("all_reduce, 4 nodes", runs)`."""
     record = gpucluster_session.record
 
-    def keep(title: str, runs: Iterable[Run]) -> None:
+    def keep(title: str, runs: Iterable[NcclRun]) -> None:
         for run in runs:
             points = [
                 [row.size, row.out_of_place.busbw] for row in run.rows if row.out_of_place.busbw is not None

@@ -171,7 +171,7 @@ class Hooks:
     def _leave_out_unasked(self, items: list[pytest.Item]) -> None:
         """Leave suites out of a run that did not ask for them, be it by naming nothing else."""
         for suite in suites():
-            if suite.on_request is None or suite.load(suite.on_request).asked(self.config.option):
+            if suite.on_request is None or suite.load(suite.on_request).requested(self.config.option):
                 continue
             gone = [item for item in items if suite.name in marks_of(item)]
             if gone and len(gone) < len(items):

@@ -23,7 +23,7 @@ from pytest_gpucluster.cluster.channel.multi_channel import JoinedChannel
 from pytest_gpucluster.cluster.channel.testinfra_backend import host_of
 from pytest_gpucluster.cluster.slurm import leftovers
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
-from pytest_gpucluster.cluster.slurm.completing import mark_stuck, settled
+from pytest_gpucluster.cluster.slurm.completing import mark_stuck, wait_completed
 from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import hostlist
@@ -39,7 +39,7 @@ from pytest_gpucluster.core.errors import (
 )
 from pytest_gpucluster.core.probe import Answer, Probe, with_root
 from pytest_gpucluster.core.topology import parse_slurm_topology
-from pytest_gpucluster.kit.containers import clear, dead_users
+from pytest_gpucluster.kit.containers import remove_containers, stale_user_files
 from pytest_gpucluster.kit.versions import versions_in
 from pytest_gpucluster.plugin import signals
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, Record, clean, matches
@@ -424,7 +424,11 @@ class Controller(ClusterSession):
     def _clear_dead_runs(self, say: Callable[[str], None]) -> None:
         """Remove what killed runs have left in the queue and on this machine; what may be of a live run stays."""
         try:
-            found = [*(leftovers.jobs(self.slurm) if self.slurm else ()), *leftovers.folders(), *dead_users()]
+            found = [
+                *(leftovers.jobs(self.slurm) if self.slurm else ()),
+                *leftovers.folders(),
+                *stale_user_files(),
+            ]
             leftovers.remove([one for one in found if one.remove is not None], say)
         except SlurmError as error:
             say(f"jobs of runs that were killed may be left: {error}")
@@ -508,7 +512,7 @@ class Controller(ClusterSession):
         A prolog that fails on one node drains it and ends the whole job, and a slurmd that takes no task ends the
         whole step; the other nodes are not to blame.
         """
-        stillborn = {node: why for part in self._parts for node, why in part.stillborn.items()}
+        stillborn = {node: why for part in self._parts for node, why in part.launch_failed.items()}
         if self.channel is None or not self.channel.lost:
             return False
         if not stillborn and all(held.alive for held in self.allocations):
@@ -538,7 +542,7 @@ class Controller(ClusterSession):
 
     def _look_at_jobs(self) -> None:
         for one in self._submitted():
-            one.look()
+            one.refresh()
 
     def _submitted(self) -> list[Submission]:
         return [one for one in self._submissions.values() if not isinstance(one, ConfigError)]
@@ -604,7 +608,7 @@ class Controller(ClusterSession):
         self._cleared = True
         try:
             jobs = {held.job_id for held in self.allocations}
-            left = clear(self.slurm, self.channel, jobs, hurry=bool(signals.noted()))
+            left = remove_containers(self.slurm, self.channel, jobs, hurry=bool(signals.noted()))
         except GpuClusterError as error:  # the nodes are given back all the same
             left = [f"containers of this run may be left on the nodes: {error}"]
         self.left_behind += left
@@ -632,7 +636,7 @@ class Controller(ClusterSession):
         if self.slurm is None or not nodes or self._still_held:
             return {}
         patience = min(self.cluster.slurm.completing or LAST_LOOK, LAST_LOOK)
-        return settled(self.slurm, nodes, patience, say, signals.pause)
+        return wait_completed(self.slurm, nodes, patience, say, signals.pause)
 
     def _let_go(self) -> None:
         if self._leaving is not None:

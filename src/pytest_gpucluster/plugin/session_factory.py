@@ -22,7 +22,7 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.secure_tempfile import Folder, group_id
 from pytest_gpucluster.core.units import parse_option_time, share_of
 from pytest_gpucluster.drain import Trial, lock_path, why_no_rights
-from pytest_gpucluster.drain.policy import ours
+from pytest_gpucluster.drain.policy import own_reason
 from pytest_gpucluster.plugin import fixtures, signals
 from pytest_gpucluster.plugin.check_patterns import refuse_unmatched
 from pytest_gpucluster.plugin.drain import (
@@ -191,7 +191,7 @@ def lock_of(slurm: Slurm) -> Path | None:
 
 def is_ours(inventory: Mapping[str, NodeInfo], node: str) -> bool:
     """Return True for a node that gpucluster has drained."""
-    return node in inventory and ours(inventory[node]) is not None
+    return node in inventory and own_reason(inventory[node]) is not None
 
 
 def reserved_nodes(cluster: Cluster, slurm: Slurm) -> frozenset[str] | None:
@@ -235,7 +235,7 @@ def find_cluster(name: str, profile: str | None, notes: list[str]) -> Cluster:
 def requested(option: Any) -> list[OnRequest]:
     """Return the suites that run only on request, and that this run asks for."""
     modules: list[OnRequest] = [suite.load(suite.on_request) for suite in suites() if suite.on_request]
-    return [module for module in modules if module.asked(option)]
+    return [module for module in modules if module.requested(option)]
 
 
 def with_options(cluster: Cluster, option: Any) -> Cluster:

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.core.metric_direction import LOWER, NEITHER, Judged, judge, kind_of
+from pytest_gpucluster.core.metric_direction import LOWER, NEITHER, MetricTrend, judge, rule_of
 from pytest_gpucluster.report.history_file import HistoryFile
 from pytest_gpucluster.report.regression import (
     Change,
@@ -418,7 +418,7 @@ class History(HistoryFile):
             if not earlier and self._was_zero(measure, node_id, past, against):
                 earlier = [0.0]
             known = [value for value in earlier if value is not None]
-            judged = judge(measure.value, known, kind_of(measure.unit, measure.better))
+            judged = judge(measure.value, known, rule_of(measure.unit, measure.better))
             yield changed(measure, judged, fleet, previous=last.get(series), base=base)
         yield from self._gone(number, past, against, {row[0] for row in rows}, fleet)
 
@@ -436,7 +436,7 @@ class History(HistoryFile):
 
     def _was_zero(self, measure: Measure, node: int, past: Past, against: Past | None) -> bool:
         """Tell whether errors that appear now were looked for before, and there were none to record."""
-        kind = kind_of(measure.unit, measure.better)
+        kind = rule_of(measure.unit, measure.better)
         none = kind.counted and kind.better == LOWER
         return none and self._before(node, measure.check, past, against) == "passed"
 
@@ -514,11 +514,11 @@ class History(HistoryFile):
             )
             for series, node, value, *fields in rows:
                 measure = Measure(*fields)
-                kind = kind_of(measure.unit, measure.better)
+                kind = rule_of(measure.unit, measure.better)
                 absent = node in nodes and series not in there and (node, measure.check) in passed
                 silent = kind.counted and kind.better == LOWER  # no errors, nothing to record
                 if absent and kind.better != NEITHER and not silent and not measure.device.startswith(PAIRED):
-                    gone = Judged("gone", value, runs=1)
+                    gone = MetricTrend("gone", value, runs=1)
                     yield changed(measure, gone, fleet, base=against.run if against else "")
 
     def _last_good(self, nodes: set[int], past: Past, against: Past | None) -> dict[int, set[int]]:

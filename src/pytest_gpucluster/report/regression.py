@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tabulate import tabulate
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.metric_direction import NEITHER, Judged, kind_of
+from pytest_gpucluster.core.metric_direction import NEITHER, MetricTrend, rule_of
 from pytest_gpucluster.report.run_snapshot import PAIRED, RED, Measure
 from pytest_gpucluster.report.words import number
 
@@ -68,7 +68,7 @@ class Change:
     """
 
     measure: Measure
-    judged: Judged
+    judged: MetricTrend
     fleet: Fleet
     previous: float | None = None
     base: str = ""
@@ -278,13 +278,13 @@ def _badness(change: Change) -> float:
     distance = change.judged.distance
     if distance is None:
         return float("inf") if change.trend in ("worse", "gone") else 0.0
-    better = kind_of(change.measure.unit, change.measure.better).better
+    better = rule_of(change.measure.unit, change.measure.better).better
     return abs(distance) if better == NEITHER else -distance if better == "higher" else distance
 
 
 def changed(
     measure: Measure,
-    judged: Judged,
+    judged: MetricTrend,
     fleet: Mapping[tuple[str, ...], Fleet],
     *,
     previous: float | None = None,
@@ -328,7 +328,7 @@ def describe(change: Change) -> str:
     measure, judged = change.measure, change.judged
     one = f"run {change.base}" if change.base else "its last good run"
     runs = one if judged.runs == 1 else f"its last {judged.runs} good runs"
-    counted = kind_of(measure.unit, measure.better).counted
+    counted = rule_of(measure.unit, measure.better).counted
     if change.trend == "gone":
         return f"no longer measured, though its check passed; {_value(judged.level, measure.unit)} in {one}"
     if measure.value is None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.core.metric_direction import HIGHER, kind_of
+from pytest_gpucluster.core.metric_direction import HIGHER, rule_of
 from pytest_gpucluster.core.sanitize import printable
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.run_model import RED, as_dicts, as_list, finite, read_run
@@ -175,7 +175,7 @@ def _measures(results: Iterable[dict[str, Any]]) -> Iterator[Measure]:
         if value is not None and series.device.startswith(PAIRED):
             pairs[_with(series, device=BEST)].append(value)
     for series, known in pairs.items():
-        if kind_of(series.unit, series.better).better == HIGHER:
+        if rule_of(series.unit, series.better).better == HIGHER:
             yield _with(series, value=max(known))
 
 

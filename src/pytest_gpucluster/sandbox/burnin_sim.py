@@ -1,9 +1,9 @@
-"""What the burn-in's payload finds on a simulated node: a worker in place of those of GPUs, and dcgmi.
+"""The burn-in on a simulated node: a worker that replaces those of the GPUs, and dcgmi.
 
-The sandbox copies this file and the real payload into its state folder. SIMULATED: rates follow the cards' peaks and
-the node's faults; counters, temperatures and the kernel log change in the files that the simulated nvidia-smi and
-dmesg print from. The worker of the host is the payload's own and really loads this machine; a fault of memory or
-storage changes what it reads back. Standard library alone.
+The sandbox copies this file and the real payload into its state folder. SIMULATED: rates come from the hardware model
+and the node's faults; counters, temperatures and the kernel log change in the files of the simulated nvidia-smi and
+dmesg. The worker of the host is the payload's own and loads this machine; a fault of memory or storage changes the
+data that it reads back. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 NOISE = 0.004
-_SHOWN = ("temperature.gpu", "power.draw", "clocks.current.sm", "clocks_event_reasons.active")
+_LOAD_FIELDS = ("temperature.gpu", "power.draw", "clocks.current.sm", "clocks_event_reasons.active")
 THERMAL = 0x40  # hw_thermal_slowdown (nvml.h)
 
 
-class Shown:
-    """The files of one node that the simulated tools print from."""
+class NodeFiles:
+    """The files of one node that the simulated tools print."""
 
     def __init__(self, folder: Path, base: Path, node: str) -> None:
         self.folder, self.base = folder / node, base
 
     def read(self, name: str) -> str:
-        """Return a file as a load has left it, else that of the node, else that of healthy nodes."""
+        """Return a file of the last load, else of the node, else of healthy nodes."""
         places = (self.folder / "load", self.folder, self.base)
         return next(folder for folder in places if (folder / name).exists()).joinpath(name).read_text()
 
     def write(self, name: str, text: str) -> None:
-        """Replace a file at once: a tool may be reading the old one."""
-        new = self.folder / "load" / f"{name}.{os.getpid()}"  # where each user of the sandbox may write
+        """Replace a file atomically: a tool may be reading the old one."""
+        new = self.folder / "load" / f"{name}.{os.getpid()}"  # writable for each user of the sandbox
         new.write_text(text)
-        new.chmod(0o644)  # for the tools of all
+        new.chmod(0o644)  # readable for the tools of all users
         new.replace(self.folder / "load" / name)
 
     def change(self, change: Callable[[dict[str, list[str]]], None]) -> None:
-        """Change fields of the GPUs: `change` gets {field: one value a GPU}."""
+        """Change fields of the GPUs: `change` gets {field: one value per GPU}."""
         rows = [line.split("\t") for line in self.read("gpus").splitlines()]
         table = {row[0]: row[2:] for row in rows}
         before = json.dumps(table)
@@ -56,23 +56,23 @@ class Shown:
             self.write("gpus", "".join(f"{line}\n" for line in lines))
 
 
-class Gpus:
+class SimulatedGpus:
     """All GPUs of the node as one worker."""
 
-    def __init__(self, shown: Shown, node: str, count: int) -> None:
-        self.shown, self.node = shown, node
-        self.fault: dict[str, Any] = json.loads(shown.read("burnin.json"))
-        self.network: dict[str, Any] = json.loads(shown.read("network.json"))
-        rows = {line.split("\t")[0]: line.split("\t")[2:] for line in shown.read("gpus").splitlines()}
+    def __init__(self, files: NodeFiles, node: str, count: int) -> None:
+        self.files, self.node = files, node
+        self.fault: dict[str, Any] = json.loads(files.read("burnin.json"))
+        self.network: dict[str, Any] = json.loads(files.read("network.json"))
+        rows = {line.split("\t")[0]: line.split("\t")[2:] for line in files.read("gpus").splitlines()}
         self.uuids, self.names = rows["uuid"][:count], rows["name"]
         self.buses = [bus[4:].lower() for bus in rows["pci.bus_id"]]
-        self.noise = random.Random(f"{node}/{os.getpid()}")  # nothing secret
-        self.load: dict[str, Any] = self.fault["load"]  # of a healthy GPU: models.Load
+        self.noise = random.Random(f"{node}/{os.getpid()}")
+        self.load: dict[str, Any] = self.fault["load"]  # of a healthy GPU: models.BurninRates
         self.idle: dict[str, list[str]] = {}
         self.done = 0
 
     def about(self) -> list[dict[str, Any]]:
-        """Return what the worker is."""
+        """Return the facts of the GPUs."""
         return [
             {
                 "gpu": index,
@@ -87,7 +87,7 @@ class Gpus:
         ]
 
     def of(self, kind: str, gpu: int, healthy: float = 1.0) -> float:
-        """Return what a fault sets for a GPU."""
+        """Return the value of a fault for a GPU, `healthy` without one."""
         return float(self.fault.get(kind, {}).get(str(gpu), healthy))
 
     def rate(self, healthy: float, factor: float = 1.0) -> float:
@@ -97,30 +97,30 @@ class Gpus:
     def loads(self, command: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the results of a load after its time."""
         load, seconds = command["load"], float(command["seconds"])
-        self.fault = json.loads(self.shown.read("burnin.json"))
-        self.shown.change(self.heat)
+        self.fault = json.loads(self.files.read("burnin.json"))
+        self.files.change(self.heat)
         time.sleep(seconds)
-        self.shown.change(self.count)
+        self.files.change(self.count)
         self.xids()
-        self.shown.change(self.cool)
+        self.files.change(self.cool)
         self.done += 1
         if self.fault.get("die_after") and self.done >= self.fault["die_after"]:
-            os.kill(os.getppid(), signal.SIGKILL)  # the agent: the node's task is gone
+            os.kill(os.getppid(), signal.SIGKILL)  # the agent, and with it the node's task
         for gpu, uuid in enumerate(self.uuids):
             base = {"load": load, "gpu": gpu, "uuid": uuid, "simulated": True}
             for found in self.results(load, gpu, command):
                 yield {**base, **found}
 
     def results(self, load: str, gpu: int, command: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield what one GPU measures."""
+        """Yield the results of one GPU."""
         if load == "matmul":
             for dtype in filter(self.load["tflops"].get, command["dtypes"]):
                 key = f"{dtype}/8192/{command['seed']}/simulated"
-                lie = str(self.of("corrupt", gpu, 0.0)) if self.of("corrupt", gpu, 0.0) else ""
+                corruption = str(self.of("corrupt", gpu, 0.0)) if self.of("corrupt", gpu, 0.0) else ""
                 yield {
                     "dtype": dtype,
                     "key": key,
-                    "hash": hashlib.sha256((key + lie).encode()).hexdigest()[:32],
+                    "hash": hashlib.sha256((key + corruption).encode()).hexdigest()[:32],
                     "wrong": 0,
                     "checked": 100,
                     "tflops": self.rate(self.load["tflops"][dtype], self.of("slow", gpu)),
@@ -151,8 +151,8 @@ class Gpus:
             }
 
     def heat(self, table: dict[str, list[str]]) -> None:
-        """Show the GPUs at work."""
-        self.idle = self.idle or {name: list(table[name]) for name in _SHOWN}
+        """Set the fields of the GPUs to their values under load."""
+        self.idle = self.idle or {name: list(table[name]) for name in _LOAD_FIELDS}
         for gpu in range(len(self.uuids)):
             hot = self.of("hot", gpu, 0.0)
             table["temperature.gpu"][gpu] = f"{hot or self.load['celsius'] + gpu % 4:.0f}"
@@ -163,11 +163,11 @@ class Gpus:
             table["clocks_event_reasons.active"][gpu] = f"0x{THERMAL if hot else 0:016x}"
 
     def cool(self, table: dict[str, list[str]]) -> None:
-        """Show them as they were before the load."""
+        """Set the fields to their values before the load."""
         table |= {name: list(values) for name, values in self.idle.items()}
 
     def count(self, table: dict[str, list[str]]) -> None:
-        """Let the counters of faulty GPUs rise, each load."""
+        """Increase the counters of faulty GPUs, once per load."""
         for kind, field in (
             ("ecc", "ecc.errors.uncorrected.volatile.dram"),
             ("ecc", "ecc.errors.uncorrected.volatile.total"),
@@ -178,29 +178,29 @@ class Gpus:
                 row[int(gpu)] = str(int(row[int(gpu)]) + int(count))
 
     def xids(self) -> None:
-        """Let the driver report Xids of faulty GPUs, each load."""
+        """Write Xids of faulty GPUs to the kernel log, once per load."""
         for gpu, number in self.fault.get("xid", {}).items():
             bus = self.buses[int(gpu)].rpartition(".")[0]
             line = f"[1903300.{self.done:06d}] NVRM: Xid (PCI:{bus}): {number}, pid='<unknown>', name=<unknown>\n"
-            self.shown.write("dmesg", self.shown.read("dmesg") + line)
+            self.files.write("dmesg", self.files.read("dmesg") + line)
 
 
 def payload_of(base: Path) -> types.ModuleType:
-    """Return the real payload."""
+    """Return the real payload as a module."""
     module = types.ModuleType("burnin")
     exec(compile((base / "burnin_payload.py").read_text(), "burnin.py", "exec"), module.__dict__)
     return module
 
 
-def host(payload: Any, shown: Shown, options: dict[str, Any]) -> None:
-    """Serve as the payload's own worker of the host, with faults in what it reads back."""
-    fault = json.loads(shown.read("burnin.json"))
+def host(payload: Any, files: NodeFiles, options: dict[str, Any]) -> None:
+    """Run the payload's own worker of the host, with faults in the data that it reads back."""
+    fault = json.loads(files.read("burnin.json"))
     if fault.get("storage"):
-        true_read = payload.read_block
-        payload.read_block = lambda handle, size: _flipped(true_read(handle, size))
+        real_read = payload.read_block
+        payload.read_block = lambda handle, size: _flipped(real_read(handle, size))
     if fault.get("memory"):
-        true_look = payload.look
-        payload.look = lambda view, at: _flipped(bytes(true_look(view, at)))
+        real_look = payload.look
+        payload.look = lambda view, at: _flipped(bytes(real_look(view, at)))
     payload.say(ready=[])
     payload.serve(payload.Host(options))
 
@@ -210,15 +210,15 @@ def _flipped(data: bytes) -> bytes:
     return data[:100] + bytes([data[100] ^ 4]) + data[101:]
 
 
-def dcgmi(shown: Shown, argv: list[str]) -> int:
-    """Print what `dcgmi diag -r N -j` of DCGM 3 prints (jsoncpp's styled text); exit status 226 where a test fails."""
+def dcgmi(files: NodeFiles, argv: list[str]) -> int:
+    """Print the output of `dcgmi diag -r N -j` of DCGM 3 (styled text of jsoncpp); return 226 if a test fails."""
     if argv[:1] != ["diag"] or "-j" not in argv:
         sys.stderr.write("simulated dcgmi: only `diag -r LEVEL -j` is simulated\n")
         return 1
     sys.stderr.write("dcgmi: SIMULATED by the sandbox\n")
-    fault = json.loads(shown.read("burnin.json")).get("dcgm", {})
+    fault = json.loads(files.read("burnin.json")).get("dcgm", {})
     level = int(argv[argv.index("-r") + 1]) if "-r" in argv else 1
-    count = len(shown.read("gpus").splitlines()[0].split("\t")) - 2
+    count = len(files.read("gpus").splitlines()[0].split("\t")) - 2
     software = (
         *("Denylist", "NVML Library", "CUDA Main Library", "Permissions and OS-related Blocks"),
         *(
@@ -254,16 +254,16 @@ def dcgmi(shown: Shown, argv: list[str]) -> int:
 def main(argv: list[str]) -> int:
     """Run as `NODES BASE gpu all OPTIONS`, `... host OPTIONS` or `... dcgmi ARGUMENTS`."""
     node = os.environ.get("SLURMD_NODENAME", "none")
-    shown, base = Shown(Path(argv[0]), Path(argv[1]), node), Path(argv[1])
+    files, base = NodeFiles(Path(argv[0]), Path(argv[1]), node), Path(argv[1])
     if argv[2] == "dcgmi":
-        return dcgmi(shown, argv[3:])
+        return dcgmi(files, argv[3:])
     payload: Any = payload_of(base)
     options = json.loads(argv[-1])
     if argv[2] == "host":
-        host(payload, shown, options)
+        host(payload, files, options)
         return 0
     visible = [word for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word]
-    worker = Gpus(shown, node, len(visible) or int(options.get("gpus") or 0))
+    worker = SimulatedGpus(files, node, len(visible) or int(options.get("gpus") or 0))
     payload.say(ready=worker.about())
     payload.serve(worker)
     return 0

@@ -1,4 +1,4 @@
-"""The cluster file of a running sandbox: what its nodes are to be, from the same model that they show."""
+"""The cluster file of a running sandbox: the expected values of its nodes, from the same hardware model."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from pytest_gpucluster import config
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.sandbox import node_files as render
 from pytest_gpucluster.sandbox import slurmconf
-from pytest_gpucluster.sandbox.collectives import Health, World, busbw
+from pytest_gpucluster.sandbox.collectives import CommunicatorModel, NodeHealth, busbw
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from pytest_gpucluster.sandbox.gpu_assignment import GpuAssignment
-    from pytest_gpucluster.sandbox.hardware import Node
-    from pytest_gpucluster.sandbox.models import Model
-    from pytest_gpucluster.sandbox.slurmconf import Shape
+    from pytest_gpucluster.sandbox.hardware import SimulatedNode
+    from pytest_gpucluster.sandbox.models import NodeModel
+    from pytest_gpucluster.sandbox.slurmconf import NodeResources
 
-COMPLETING = 20  # seconds that a node may take to let go of a job: nobody's epilog works for long here
+COMPLETING = 20  # seconds that a node may take to release a job: epilogs are short in a sandbox
 _TOLERANCE = 0.05
 _SHARED_HOST = {
     "os.hostname": "virtual nodes share the name of this machine",
     "nccl.whole_bandwidth": "virtual nodes of one machine: no profile has a figure for the GPUs of several",
 }
-# sim-collective stands for our payload, whose torch and GPUs the sandbox does not have
+# sim-collective replaces the payload on torch: the sandbox has neither torch nor GPUs
 _NCCL = {"mpi": "pmi2", "runner": "nccl-tests", "deadline": "120s", "payload": ["sim-collective"]}
-# GPUs are a model; the host's loads are real, and small: all nodes share this machine
+# GPUs are simulated; the host's loads are real, and small: all nodes share this machine
 _BURNIN = {
     "payload": ["sim-burnin"],
     "time": "1m",
@@ -40,27 +40,27 @@ _BURNIN = {
     "storage_size": "16M",
     "beat": "1s",
     "sample": "1s",
-    "min_relative_host": 0.9,  # and a busy moment of it is no slow node
+    "min_relative_host": 0.9,  # a short load on the machine is not a slow node
 }
 _LIMITS = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC, "core": resource.RLIMIT_CORE}
 
 
 def text(
     conf: Path,
-    shape: Shape,
+    shape: NodeResources,
     profile: dict[str, Any] | str,
     expected: dict[str, Any],
     about: str,
     *,
-    pattern: Node | None,
+    pattern: SimulatedNode | None,
     own_names: bool = False,
     commands: Path | None = None,
-    claims: Mapping[str, Any] | None = None,
+    sections: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the YAML text of the cluster file. `pattern` is a healthy simulated node; None: the GPUs are real.
 
-    `own_names`: the nodes have hostnames of their own; `commands` is the folder of Slurm's, where they need one;
-    `claims` are the frameworks' sections.
+    `own_names`: the nodes have their own hostnames; `commands`: the folder of Slurm's commands, if not on PATH;
+    `sections`: further sections of the cluster file.
     """
     not_applicable = {
         name: why for name, why in _SHARED_HOST.items() if name != "os.hostname" or not own_names
@@ -84,14 +84,16 @@ def text(
         "sudo": True,
         **({} if pattern is not None else {"not_applicable": not_applicable}),
         **(_nccl(pattern, len(shape.nodes)) if pattern is not None and pattern.gpus else {}),
-        **(claims or {}),
+        **(sections or {}),
     }
-    head = "# Written by `gpucluster sandbox up`; goes with `gpucluster sandbox down`.\n"
+    head = "# Written by `gpucluster sandbox up`; `gpucluster sandbox down` removes it.\n"
     return head + yaml.safe_dump(content, sort_keys=False, width=110)
 
 
-def simulated(node: Node, spec: Model, shared: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return profile and `os` of a healthy simulated node."""
+def simulated_profile(
+    node: SimulatedNode, spec: NodeModel, shared: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the sections `profile` and `os` of a healthy simulated node."""
     cpus, ports = spec.cpus, [hca for hca in node.hcas if hca.near]
     profile: dict[str, Any] = {
         "extends": spec.profile,
@@ -104,7 +106,7 @@ def simulated(node: Node, spec: Model, shared: str) -> tuple[dict[str, Any], dic
         "fabric": {"hcas": len(ports), "mtu": ports[0].mtu if ports else None},
     }
     if not node.gpus:
-        profile = {"extends": "generic", "simulated": True, "node": profile["node"]}
+        profile = {"extends": "generic", "simulated_profile": True, "node": profile["node"]}
     release = node.os_release
     expected = {
         "release": f"{release['ID']} {release['VERSION_ID']}",
@@ -135,11 +137,11 @@ def simulated(node: Node, spec: Model, shared: str) -> tuple[dict[str, Any], dic
     return profile, expected
 
 
-def real(
-    dealt: GpuAssignment, gpus_per_node: int, shared: str
+def real_profile(
+    assignment: GpuAssignment, gpus_per_node: int, shared: str
 ) -> tuple[dict[str, Any] | str, dict[str, Any]]:
-    """Return profile and `os` of virtual nodes that share this host and its real GPUs."""
-    name = config.match_profile(dealt.gpu_name, gpus_per_node)
+    """Return the sections `profile` and `os` of virtual nodes that share this host and its real GPUs."""
+    name = config.match_profile(assignment.gpu_name, gpus_per_node)
     profile = {"extends": name} if name else "generic"
     expected = {
         "kernel": platform.release(),
@@ -150,16 +152,16 @@ def real(
     return profile, expected
 
 
-def _nccl(node: Node, nodes: int) -> dict[str, Any]:
+def _nccl(node: SimulatedNode, nodes: int) -> dict[str, Any]:
     return {"thresholds": _thresholds(node, nodes), "nccl": _NCCL, "burnin": _BURNIN}
 
 
-def _thresholds(node: Node, nodes: int) -> list[dict[str, Any]]:
-    """Return rows for every number of nodes, from the link model: some may be out of service."""
+def _thresholds(node: SimulatedNode, nodes: int) -> list[dict[str, Any]]:
+    """Return rows for every number of nodes, from the link model: nodes may be out of service."""
     rows = []
-    gpus, health = len(node.gpus), Health(**render.network(node))
+    gpus, health = len(node.gpus), NodeHealth(**render.network(node))
     for count in range(1 if gpus > 1 else 2, nodes + 1):
-        world = World({str(number): health for number in range(count)}, gpus)
+        world = CommunicatorModel({str(number): health for number in range(count)}, gpus)
         rows.append(
             {
                 "nodes": count,
@@ -174,7 +176,7 @@ def _thresholds(node: Node, nodes: int) -> list[dict[str, Any]]:
 
 
 def _host_limits() -> dict[str, str]:
-    """Return the soft limits of this process, which Slurm carries over to the steps."""
+    """Return the soft limits of this process, which Slurm propagates to the steps."""
     limits = {}
     for name, number in _LIMITS.items():
         soft, _ = resource.getrlimit(number)
@@ -198,5 +200,5 @@ def _limits() -> dict[str, Any]:
 
 
 def shared_folder(root: Path) -> Path:
-    """Return the folder that all nodes of a sandbox really share."""
+    """Return the real folder that all nodes of a sandbox share."""
     return root / "shared"

@@ -1,7 +1,7 @@
-"""The link model of the sandbox, and nccl-tests 2.19 as it would print on it. Standard library alone.
+"""The link model of the sandbox, and the output of nccl-tests 2.19 on it. Uses only the standard library.
 
-The sandbox copies this file into its state folder and runs it as all_reduce_perf and its like, on rank 0 of a step;
-the other ranks only log (simbin/all_reduce_perf). The curve follows recordings of 8 H200: t = t0 + S / B.
+The sandbox copies this file into its state folder and runs it as all_reduce_perf and the other programs, on rank 0 of
+a step; the other ranks only log (simbin/all_reduce_perf). The curve fits recordings of 8 H200: t = t0 + S / B.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 NVLS = {"2": 345.0, "4": 455.0, "8": 478.0}
 RING = {"2": 345.0, "4": 363.0, "8": 365.0}  # recorded
 LOCAL = 2150.0  # GB/s of a copy within one GPU, recorded
-PORT = 50.0 * 0.94  # GB/s of one 400 Gb/s port, as far as NCCL gets
-NO_GDR = 0.45  # share that is left where data go through host memory
+PORT = 50.0 * 0.94  # GB/s that NCCL reaches on one 400 Gb/s port
+NO_GDR = 0.45  # factor if data passes through host memory
 SOCKET = 3.1  # GB/s over TCP, recorded: 1.9 to 3.8
-START_US, NODE_US = 42.0, 9.0  # latency of the first bytes, and what each doubling of the nodes adds
+START_US, NODE_US = 42.0, 9.0  # latency of the first bytes, and of each doubling of the nodes
 NOISE = 0.004
 PAIR = 2
 SHARES = {"all_reduce": 1.0, "all_gather": 0.93, "reduce_scatter": 0.94, "broadcast": 0.92, "sendrecv": 0.8}
-# -g and its like take a value; these do not
+# options with a value
 _VALUED = "bBefigtnwcmodrzGpTaCRYxDNSJ"
 _LONG = {
     "minbytes": "b", "maxbytes": "e", "stepbytes": "i", "stepfactor": "f", "ngpus": "g", "nthreads": "t",
@@ -45,8 +45,8 @@ def factor_of(collective: str, ranks: int) -> float:
 
 
 @dataclass(frozen=True)
-class Health:
-    """How one node takes part; see hardware.Network."""
+class NodeHealth:
+    """The bandwidths and faults of one node; see hardware.CollectiveFaults."""
 
     speed: float = 1.0
     links: dict[str, float] = field(default_factory=dict)
@@ -67,10 +67,10 @@ class Health:
 
 
 @dataclass(frozen=True)
-class World:
-    """Who takes part: nodes in rank order with their health, GPUs that each node uses."""
+class CommunicatorModel:
+    """The communicator: {node: health} in rank order, and the number of GPUs per node."""
 
-    nodes: dict[str, Health]
+    nodes: dict[str, NodeHealth]
     gpus: int
     nvls: bool = True
 
@@ -80,17 +80,17 @@ class World:
         return len(self.nodes) * self.gpus
 
 
-def busbw(world: World, collective: str, size: int) -> float:
-    """Return the bus bandwidth in GB/s at a message size in bytes, without noise; 0 for one rank."""
-    if world.ranks < 2:  # one rank moves nothing
+def busbw(world: CommunicatorModel, collective: str, size: int) -> float:
+    """Return the bus bandwidth in GB/s for a message size in bytes, without noise; 0 for one rank."""
+    if world.ranks < 2:  # one rank transfers nothing
         return 0.0
     algbw = _peak(world) * SHARES.get(collective, 0.6) / factor_of(collective, world.ranks)
     start = START_US + NODE_US * math.log2(max(1, len(world.nodes)))
     return size / (start * 1e3 + size / algbw) * factor_of(collective, world.ranks)
 
 
-def _peak(world: World) -> float:
-    """Return what the slowest part carries, in GB/s."""
+def _peak(world: CommunicatorModel) -> float:
+    """Return the bandwidth of the slowest part in GB/s."""
     health = list(world.nodes.values())
     table = (health[0].nvls if world.nvls else {}) or health[0].ring
     counts = sorted(map(int, table))
@@ -103,13 +103,13 @@ def _peak(world: World) -> float:
     return peak * slowest * min(_links(world), default=1.0)
 
 
-def _network(node: Health, gpus: int) -> float:
+def _network(node: NodeHealth, gpus: int) -> float:
     if not node.infiniband:
         return SOCKET
     return min(node.hcas, gpus) * node.port * (1.0 if node.gdr else NO_GDR)
 
 
-def _links(world: World) -> list[float]:
+def _links(world: CommunicatorModel) -> list[float]:
     found = [
         factor for node in world.nodes.values() for peer, factor in node.links.items() if peer in world.nodes
     ]
@@ -123,7 +123,7 @@ def _links(world: World) -> list[float]:
 
 
 def expand(hostlist: str) -> list[str]:
-    """Expand Slurm's gpu[01-03,07]; the sandbox's names have one bracket at most."""
+    """Return the names in a hostlist like gpu[01-03,07]; the sandbox's have at most one bracket."""
     match = re.fullmatch(r"([^\[]*)\[([^\]]*)\]", hostlist)
     if not match:
         return hostlist.split(",")
@@ -135,7 +135,7 @@ def expand(hostlist: str) -> list[str]:
 
 
 def size_of(text: str) -> int:
-    """Return bytes: 8, 1M, 4G."""
+    """Return the bytes of 8, 1M or 4G."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGkmg]?)B?", text)
     if not match:
         raise ValueError(text)
@@ -143,7 +143,7 @@ def size_of(text: str) -> int:
 
 
 def number(value: float, width: int) -> str:
-    """Write a number as nccl-tests does: as many digits as the column holds."""
+    """Return a number in the format of nccl-tests: with as many digits as fit into the column."""
     for digits in (2, 1, 0):
         text = f"{value:.{digits}f}"
         if len(text) <= width - (1 if digits else 0):
@@ -152,7 +152,7 @@ def number(value: float, width: int) -> str:
 
 
 def options(argv: list[str]) -> dict[str, str] | None:
-    """Read the command line; None where nccl-tests would print its usage."""
+    """Return the options of a command line; None if nccl-tests would print its usage."""
     found = {"b": "32M", "e": "32M", "i": "1M", "f": "1", "g": "1", "t": "1", "n": "20", "w": "1", "c": "1"}
     found |= {"o": "sum", "d": "float", "r": "0", "z": "0", "G": "0", "a": "1"}
     words = iter(argv)
@@ -178,17 +178,17 @@ def sizes(chosen: dict[str, str]) -> list[int]:
     return found
 
 
-def say(text: str = "") -> None:
+def print_line(text: str = "") -> None:
     """Print a line at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def main(program: str, argv: list[str], folder: Path, base: Path) -> int:
-    """Run as rank 0 of a step, or alone. Returns nccl-tests' exit status."""
+    """Run as rank 0 of a step, or alone. Return the exit status of nccl-tests."""
     chosen = options(argv)
     if chosen is None or not chosen["g"].isdecimal():
-        say(
+        print_line(
             f"USAGE: {program} \n\t[-t,--nthreads <num threads>] \n\t[-g,--ngpus <gpus per thread>] \n\t[-h,--help]"
         )
         return 0
@@ -199,16 +199,18 @@ def main(program: str, argv: list[str], folder: Path, base: Path) -> int:
     tasks = int(size) if joined else 1
     nodes = expand(os.environ.get("SLURM_STEP_NODELIST", me)) if joined and tasks > 1 else [me]
     per_task = int(chosen["g"])
-    tasks_a_node = max(1, tasks // len(nodes))
+    tasks_per_node = max(1, tasks // len(nodes))
     health = {node: _health(folder, base, node) for node in nodes}
-    world = World(health, tasks_a_node * per_task, os.environ.get("NCCL_NVLS_ENABLE", "1") != "0")
+    world = CommunicatorModel(
+        health, tasks_per_node * per_task, os.environ.get("NCCL_NVLS_ENABLE", "1") != "0"
+    )
     _heading(program, chosen)
     gpus = {node: _gpus(folder, base, node) for node in nodes}
     short = next((node for node in nodes if len(gpus[node]) < world.gpus), None)
     if short:
-        say(f"Invalid number of GPUs: {world.gpus} requested but only {len(gpus[short])} were found.")
-        say("Please check the number of processes and GPUs per process.")
-        say(f" .. {short} pid {os.getpid()}: Test failure common.cu:1454")
+        print_line(f"Invalid number of GPUs: {world.gpus} requested but only {len(gpus[short])} were found.")
+        print_line("Please check the number of processes and GPUs per process.")
+        print_line(f" .. {short} pid {os.getpid()}: Test failure common.cu:1454")
         return 5
     _devices(world, gpus)
     if os.environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
@@ -221,8 +223,8 @@ def _frozen(folder: Path, node: str) -> bool:
     return (folder / node / "fault.hang").exists()
 
 
-def _run(  # private, called once
-    world: World, collective: str, program: str, chosen: dict[str, str], me: str, folder: Path
+def _run(
+    world: CommunicatorModel, collective: str, program: str, chosen: dict[str, str], me: str, folder: Path
 ) -> int:
     if any(node.crash for node in world.nodes.values()):
         cause = (
@@ -230,8 +232,8 @@ def _run(  # private, called once
             if world.nodes[me].crash
             else "remote process exited or there was a network error"
         )
-        say(f"{me}: Test NCCL failure common.cu:303 '{cause} / '")
-        say(f" .. {me} pid {os.getpid()}: Test failure common.cu:1454")
+        print_line(f"{me}: Test NCCL failure common.cu:303 '{cause} / '")
+        print_line(f" .. {me} pid {os.getpid()}: Test failure common.cu:1454")
         return 3
     _columns()
     if any(node.hang for node in world.nodes.values()):
@@ -243,18 +245,20 @@ def _run(  # private, called once
     measured = []
     for size in sizes(chosen):
         while any(_frozen(folder, node) for node in world.nodes):
-            time.sleep(0.2)  # a node that hangs keeps all waiting
+            time.sleep(0.2)  # all wait for a hung node
         halves = [_half(world, collective, size, noise) for _ in range(2)]
         measured += [half[2] for half in halves]
-        say(_row(world, collective, size, chosen, halves=halves, wrong=wrong))
+        print_line(_row(world, collective, size, chosen, halves=halves, wrong=wrong))
     rows = len(measured) // 2
-    say(f"# Out of bounds values : {rows * 2 if wrong else 0} {'FAILED' if wrong else 'OK'}")
-    say(f"# Avg bus bandwidth    : {sum(measured) / max(1, len(measured)):g} ")
-    say(f"#\n# Collective test concluded: {program}\n#\n")
+    print_line(f"# Out of bounds values : {rows * 2 if wrong else 0} {'FAILED' if wrong else 'OK'}")
+    print_line(f"# Avg bus bandwidth    : {sum(measured) / max(1, len(measured)):g} ")
+    print_line(f"#\n# Collective test concluded: {program}\n#\n")
     return 7 if wrong else 0
 
 
-def _half(world: World, collective: str, size: int, noise: random.Random) -> tuple[float, float, float]:
+def _half(
+    world: CommunicatorModel, collective: str, size: int, noise: random.Random
+) -> tuple[float, float, float]:
     """Return (microseconds, algorithm bandwidth, bus bandwidth) of one measurement."""
     bus = busbw(world, collective, size) * noise.lognormvariate(0.0, NOISE)
     alg = bus / factor_of(collective, world.ranks) if world.ranks > 1 else LOCAL * size / (size + 8e6)
@@ -262,7 +266,7 @@ def _half(world: World, collective: str, size: int, noise: random.Random) -> tup
 
 
 def _row(
-    world: World,
+    world: CommunicatorModel,
     collective: str,
     size: int,
     chosen: dict[str, str],
@@ -285,23 +289,23 @@ def _row(
 def _heading(program: str, chosen: dict[str, str]) -> None:
     factor = int(chosen["f"])
     step = f"{factor}(factor)" if factor > 1 else f"{size_of(chosen['i'])}(bytes)"
-    say("# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809")
-    say(f"# Collective test starting: {program}")
-    say(
+    print_line("# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809")
+    print_line(f"# Collective test starting: {program}")
+    print_line(
         f"# nThread {chosen['t']} nGpus {chosen['g']} minBytes {size_of(chosen['b'])} maxBytes {size_of(chosen['e'])} "
         f"step: {step} warmup iters: {chosen['w']} iters: {chosen['n']} agg iters: {chosen['a']} "
         f"validation: {chosen['c']} graph: {chosen['G']} unalign: 0"
     )
-    say("#\n# Using devices")
+    print_line("#\n# Using devices")
 
 
-def _devices(world: World, gpus: dict[str, list[tuple[str, str]]]) -> None:
+def _devices(world: CommunicatorModel, gpus: dict[str, list[tuple[str, str]]]) -> None:
     rank = 0
     for number_of_node, (node, health) in enumerate(world.nodes.items()):
         for gpu in range(world.gpus):
             device = 0 if health.swap_ranks and gpu == 1 else gpu
             name, bus = gpus[node][device]
-            say(
+            print_line(
                 f"#  Rank {rank:>2} Group  0 Pid {4000 + number_of_node * 16 + gpu:>6} on {node:>10} "
                 f"device {device:>2} [{bus}] {name}"
             )
@@ -310,38 +314,38 @@ def _devices(world: World, gpus: dict[str, list[tuple[str, str]]]) -> None:
 
 def _columns() -> None:
     names, units = "    time   algbw   busbw  #wrong ", "    (us)  (GB/s)  (GB/s)         "
-    say("#")
-    say("#" + " " * 62 + "out-of-place" + " " * 23 + "in-place          ")
-    say("#       size         count      type   redop    root " + names + names)
-    say("#        (B)    (elements)                           " + units + units)
+    print_line("#")
+    print_line("#" + " " * 62 + "out-of-place" + " " * 23 + "in-place          ")
+    print_line("#       size         count      type   redop    root " + names + names)
+    print_line("#        (B)    (elements)                           " + units + units)
 
 
-def _log(world: World, gpu: int, me: str) -> None:
-    """Print what rank `gpu` of this first node logs with NCCL_DEBUG=INFO."""
+def _log(world: CommunicatorModel, gpu: int, me: str) -> None:
+    """Print the log of rank `gpu` of the first node with NCCL_DEBUG=INFO."""
     head = f"{me}:{os.getpid()}:{os.getpid()} [{gpu}] NCCL INFO"
     health = world.nodes[me]
     net = _net(health)
     if gpu == 0:
-        say(f"{head} NCCL version 2.28.9+cuda13.0")
-        say(
+        print_line(f"{head} NCCL version 2.28.9+cuda13.0")
+        print_line(
             f"{head} NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eno1:10.1.0.1<0>"
             if health.infiniband
             else f"{head} NET/IB : No device found."
         )
-    say(f"{head} Using network {net.split('/')[0]}")
-    say(
+    print_line(f"{head} Using network {net.split('/')[0]}")
+    print_line(
         f"{head} ncclCommInitRankConfig comm 0x55f716{gpu:06x} rank {gpu} nranks {world.ranks} "
         f"cudaDev {gpu} nvmlDev {gpu} busId {gpu:x}0 commId 0xc1ddbf9b406d02b6 - Init START"
     )
     for line in channels(gpu, world.ranks, world.gpus, net, health.within):
-        say(f"{head} {line}")
+        print_line(f"{head} {line}")
     if world.nvls and health.nvls and world.gpus > 1:
-        say(f"{head} NVLS multicast support is available on dev {gpu} (NVLS_NCHANNELS 16)")
+        print_line(f"{head} NVLS multicast support is available on dev {gpu} (NVLS_NCHANNELS 16)")
 
 
 def channels(rank: int, ranks: int, per_node: int, net: str, within: str) -> list[str]:
     """Return the ring's connections of one rank, as that rank logs them."""
-    if ranks < 2:  # one rank has nobody to talk to
+    if ranks < 2:  # one rank has no connection
         return []
     after, before = (rank + 1) % ranks, (rank - 1) % ranks
     lines = []
@@ -350,11 +354,11 @@ def channels(rank: int, ranks: int, per_node: int, net: str, within: str) -> lis
             f"Channel 00/0 : {before}[{before % per_node}] -> {rank}[{rank % per_node}] [receive] via NET/{net}"
         )
     same = after // per_node == rank // per_node
-    way = f"via {within}" if same else f"[send] via NET/{net}"
-    return [*lines, f"Channel 00/0 : {rank}[{rank % per_node}] -> {after}[{after % per_node}] {way}"]
+    path = f"via {within}" if same else f"[send] via NET/{net}"
+    return [*lines, f"Channel 00/0 : {rank}[{rank % per_node}] -> {after}[{after % per_node}] {path}"]
 
 
-def _net(health: Health) -> str:
+def _net(health: NodeHealth) -> str:
     return "Socket/0" if not health.infiniband else "IB/0/GDRDMA" if health.gdr else "IB/0"
 
 
@@ -363,9 +367,9 @@ def _read(folder: Path, base: Path, node: str, name: str) -> str:
     return (own if own.exists() else base / name).read_text()
 
 
-def _health(folder: Path, base: Path, node: str) -> Health:
+def _health(folder: Path, base: Path, node: str) -> NodeHealth:
     plain: dict[str, Any] = json.loads(_read(folder, base, node, "network.json"))
-    return Health(**plain)
+    return NodeHealth(**plain)
 
 
 def _gpus(folder: Path, base: Path, node: str) -> list[tuple[str, str]]:
@@ -379,17 +383,17 @@ def _gpus(folder: Path, base: Path, node: str) -> list[tuple[str, str]]:
     ]
 
 
-# -- rounds of groups, as the payload on torch.distributed measures them -------------------------------------
+# -- rounds of groups, like those of the payload on torch.distributed -------------------------------------
 
 
 def rounds(argv: list[str], folder: Path, base: Path) -> int:
-    """Measure a schedule of groups (JSON on stdin) round by round on the link model; one JSON line a group.
+    """Measure a schedule of groups (JSON on stdin) round by round on the link model; print one JSON line per group.
 
-    A member is a node, or one GPU of it, 'node:index'. A group that hangs costs its round's deadline once; whoever
-    was in it takes no further part.
+    A member is a node, or one of its GPUs, 'node:index'. A group that hangs lasts until its round's deadline; its
+    members take no part in later rounds.
     """
-    told = dict(zip(argv[::2], argv[1::2], strict=False))
-    size, deadline = int(told["-s"]), float(told.get("--deadline", "120"))
+    given = dict(zip(argv[::2], argv[1::2], strict=False))
+    size, deadline = int(given["-s"]), float(given.get("--deadline", "120"))
     nodes = expand(os.environ["SLURM_STEP_NODELIST"])
     gpus = int(os.environ["SLURM_STEP_NUM_TASKS"]) // len(nodes)
     health = {node: _health(folder, base, node) for node in nodes}
@@ -401,9 +405,11 @@ def rounds(argv: list[str], folder: Path, base: Path) -> int:
         hung = False
         health = {node: replace(was, hang=was.hang or _frozen(folder, node)) for node, was in health.items()}
         for members in groups:
-            said = _group(members, health, gpus, size=size, noise=noise, gone=gone)
-            hung |= said.pop("hung", False)
-            say(json.dumps({"round": number, "members": members, "size": size, "simulated": True, **said}))
+            result = _group(members, health, gpus, size=size, noise=noise, gone=gone)
+            hung |= result.pop("hung", False)
+            print_line(
+                json.dumps({"round": number, "members": members, "size": size, "simulated": True, **result})
+            )
         if hung:
             time.sleep(deadline)
     return 0
@@ -411,7 +417,7 @@ def rounds(argv: list[str], folder: Path, base: Path) -> int:
 
 def _group(
     members: list[str],
-    health: dict[str, Health],
+    health: dict[str, NodeHealth],
     gpus: int,
     *,
     size: int,
@@ -419,7 +425,7 @@ def _group(
     gone: set[str],
 ) -> dict[str, Any]:
     names = [member.partition(":")[0] for member in members]
-    world = World({name: health[name] for name in names}, 1 if ":" in members[0] else gpus)
+    world = CommunicatorModel({name: health[name] for name in names}, 1 if ":" in members[0] else gpus)
     if gone & set(names):
         return {"skipped": True, "problem": "a process of the group left in an earlier round"}
     if any(node.hang for node in world.nodes.values()):
@@ -429,10 +435,10 @@ def _group(
         gone.update(names)
         return {"problem": "NCCL error: unhandled system error"}
     ranks = len(members) * world.gpus if ":" not in members[0] else len(members)
-    if ranks < 2:  # one rank moves nothing
+    if ranks < 2:  # one rank transfers nothing
         return {"problem": "one rank alone has no bus bandwidth"}
     if len(world.nodes) == 1 and ":" in members[0]:
-        world = World(world.nodes, 2)
+        world = CommunicatorModel(world.nodes, 2)
     wrong = sum(node.wrong for node in world.nodes.values())
     value = busbw(world, "all_reduce", size) * noise.lognormvariate(0.0, NOISE)
     return {

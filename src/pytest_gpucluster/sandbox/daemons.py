@@ -1,4 +1,4 @@
-"""munged, slurmctld and one slurmd a node: found, started, watched, stopped."""
+"""Programs and processes of munged, slurmctld and one slurmd per node."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.transport import Completed, Transport
     from pytest_gpucluster.sandbox.layout import Layout
     from pytest_gpucluster.sandbox.namespaces import Namespaces
-    from pytest_gpucluster.sandbox.processes import Process
+    from pytest_gpucluster.sandbox.processes import DaemonProcess
 
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _CLIENTS = ("srun", "salloc", "sbatch", "sinfo", "squeue", "scancel", "scontrol")
 _FURTHER_CLIENTS = ("sacct", "sacctmgr", "sattach", "sbcast", "sdiag", "sprio", "sreport", "sshare", "sstat")
 _PACKAGES = {"munged": "munge", "slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "slurmstepd": "slurm-wlm"}
-_STARTERS = 4  # slurmd's start is mostly waiting; more at once only adds load
+_STARTERS = 4  # concurrent starts of slurmd, which mostly waits
 _SOCKET_PATH_LIMIT = 107  # sun_path of unix(7), less the final NUL
 _LOG_LINES = 3
 
 
 def search_path() -> str:
-    """Return PATH with the folders of system daemons, which ordinary users often lack."""
+    """Return PATH with the folders of system daemons, which are often missing in a user's PATH."""
     entries = [entry for entry in os.environ.get("PATH", "").split(os.pathsep) if entry]
     return os.pathsep.join(dict.fromkeys([*entries, *_SYSTEM_PATH]))
 
 
 def find_programs() -> dict[str, Path]:
-    """Return the daemons; SandboxError names the packages of those that are absent."""
+    """Return {program: path}; SandboxError names the packages of missing programs."""
     found, absent = {}, []
     for name in (*_PACKAGES, *_CLIENTS):
         path = shutil.which(name, path=search_path()) or shutil.which(f"{name}-wlm", path=search_path())
@@ -55,20 +55,20 @@ def find_programs() -> dict[str, Path]:
 
 
 def unusual_folder() -> Path | None:
-    """Return the folder of Slurm's commands where it is none of the system's: who asks the sandbox has to name it."""
+    """Return the folder of Slurm's commands, None if it is a system folder: the cluster file must name the former."""
     folder = find_programs()["srun"].parent
     return None if str(folder) in _SYSTEM_PATH else folder
 
 
 def client_programs(programs: dict[str, Path]) -> dict[str, Path]:
-    """Return Slurm's commands: those that the sandbox needs, and what else is there."""
+    """Return {command: path} of Slurm: the required commands, and the optional ones if installed."""
     further = {name: shutil.which(name, path=search_path()) for name in _FURTHER_CLIENTS}
-    there = {name: Path(path) for name, path in further.items() if path}
-    return {name: programs[name] for name in _CLIENTS} | there
+    installed = {name: Path(path) for name, path in further.items() if path}
+    return {name: programs[name] for name in _CLIENTS} | installed
 
 
-class Daemons:
-    """The daemons of one sandbox. `programs` comes from find_programs; `namespaces` has the nodes' own ones."""
+class SlurmDaemons:
+    """The daemons of one sandbox. `programs` comes from find_programs; `namespaces` are those of namespaced nodes."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Daemons:
         )
 
     def start_munged(self) -> None:
-        """Start munged with a key of its own."""
+        """Start munged with a new key."""
         layout = self._layout
         if len(str(layout.munge_socket)) > _SOCKET_PATH_LIMIT:
             raise SandboxError(
@@ -106,7 +106,7 @@ class Daemons:
             f"--pid-file={layout.pid_file('munged')}",
             f"--log-file={layout.log_file('munged')}",
             f"--seed-file={layout.run / 'munged.seed'}",
-            "--force",  # state folders may lie below a group-writable one
+            "--force",  # state folders may be below a group-writable one
         ]
         self._run(argv, "munged")
 
@@ -118,18 +118,18 @@ class Daemons:
         self._run([str(self._sbin / "slurmctld"), "-c", "-f", conf], "slurmctld", where)
 
     def start_slurmds(self, nodes: Sequence[str]) -> None:
-        """Start one slurmd a node, a few at a time."""
+        """Start one slurmd per node, a few at a time."""
         with ThreadPoolExecutor(_STARTERS) as pool:
             list(pool.map(self.start_slurmd, nodes))
 
     def start_slurmd(self, node: str, conf: Path | None = None) -> None:
-        """Start the slurmd of one node; `conf` is a slurm.conf of its own."""
+        """Start the slurmd of one node; `conf` is the node's own slurm.conf, if it has one."""
         stepd = str(self._sbin / "slurmstepd")
         argv = [str(self._sbin / "slurmd"), "-N", node, "-d", stepd, "-f", str(conf or self._layout.conf)]
         self._run(argv, f"slurmd-{node}", self._namespaces.on_node(node) if self._namespaces else [])
 
     def wait_idle(self, nodes: Sequence[str], *, patience: float) -> None:
-        """Wait until Slurm calls all nodes idle; SandboxError shows the log of what did not come up."""
+        """Wait until all nodes are idle in Slurm; SandboxError shows the log of a daemon that did not start."""
         deadline = time.monotonic() + patience
         states: dict[str, str] = {}
         while time.monotonic() < deadline:
@@ -141,11 +141,11 @@ class Daemons:
         daemon = f"slurmd-{late}" if states else "slurmctld"
         what = f"node {late} is {states[late]}" if late in states else "slurmctld does not answer"
         raise SandboxError(
-            f"the sandbox did not come up in {patience:.0f} s: {what}: {self.last_log(daemon)}"
+            f"the sandbox did not start within {patience:.0f} s: {what}: {self.last_log(daemon)}"
         )
 
     def states(self) -> dict[str, str]:
-        """Return node: short state (idle, alloc, down*, ...); {} while slurmctld does not answer."""
+        """Return {node: short state}, like idle, alloc, down*; {} while slurmctld does not answer."""
         try:
             done = self.client("sinfo", "-N", "-h", "-p", slurmconf.PARTITION, "-o", "%N %t")
         except TransportError:
@@ -153,10 +153,10 @@ class Daemons:
         return dict(line.split()[:2] for line in done.stdout.splitlines()) if done.rc == 0 else {}
 
     def cancel_jobs(self, *, patience: float) -> None:
-        """End all jobs: an srun whose job just vanishes with Slurm waits for it long."""
+        """Cancel all jobs: an srun waits long for a job that vanishes with Slurm."""
         deadline = time.monotonic() + patience
         with contextlib.suppress(TransportError):
-            # no job may begin behind the last scancel
+            # no job may start after the last scancel
             for name in (slurmconf.PARTITION, slurmconf.SMALL_PARTITION):
                 closed = f"PartitionName={name}", "State=INACTIVE"
                 self.client("scontrol", "update", *closed, timeout=patience)
@@ -168,7 +168,7 @@ class Daemons:
                 time.sleep(0.1)
 
     def client(self, *argv: str, timeout: float = 30.0) -> Completed:
-        """Run one of Slurm's commands against this sandbox."""
+        """Run one of Slurm's commands in this sandbox."""
         program = self._layout.bin / argv[0] if self._namespaces else self._programs[argv[0]]
         return self._transport.run(
             [str(program), *argv[1:]],
@@ -177,7 +177,7 @@ class Daemons:
         )
 
     def last_log(self, daemon: str) -> str:
-        """Return the last lines of a daemon's log, in one line."""
+        """Return the last lines of a daemon's log, joined in one line."""
         path = self._layout.log_file(daemon)
         try:
             lines = path.read_text(errors="replace").splitlines()
@@ -185,17 +185,17 @@ class Daemons:
             return f"no log at {path}"
         return " | ".join(line.strip() for line in lines[-_LOG_LINES:]) or f"empty log at {path}"
 
-    def find(self, daemon: str) -> Process | None:
+    def find(self, daemon: str) -> DaemonProcess | None:
         """Return the running process of munged, slurmctld or slurmd-NODE."""
         pid_file = self._layout.pid_file(daemon)
         if self._namespaces is not None and daemon.startswith("slurmd-"):
             return self._namespaces.find(daemon.removeprefix("slurmd-"), pid_file)
         return processes.from_pid_file(pid_file, str(self._layout.root))
 
-    def wait_for(self, daemons: Iterable[str], *, patience: float = 30.0) -> dict[str, Process]:
-        """Return the processes; daemons write their pid files shortly after they went to the background."""
+    def wait_for(self, daemons: Iterable[str], *, patience: float = 30.0) -> dict[str, DaemonProcess]:
+        """Return {daemon: process}; daemons write their pid files shortly after their start."""
         deadline = time.monotonic() + patience
-        found: dict[str, Process] = {}
+        found: dict[str, DaemonProcess] = {}
         for daemon in daemons:
             process = self.find(daemon)
             while process is None and time.monotonic() < deadline:
@@ -207,13 +207,13 @@ class Daemons:
         return found
 
     def _link_programs(self) -> None:
-        # Slurm's daemons look at their own names: one started as slurmctld-wlm ignores Gres on node lines.
+        # Slurm's daemons depend on their own names: one started as slurmctld-wlm ignores Gres on node lines
         self._sbin.mkdir(exist_ok=True)
         for name in ("slurmctld", "slurmd", "slurmstepd"):
             (self._sbin / name).symlink_to(self._programs[name].resolve())
 
     def _run(self, argv: Sequence[str], daemon: str, where: Sequence[str] = ()) -> Completed:
-        # env -i: what the caller has set for Slurm or munge must not reach the sandbox's daemons
+        # env -i: the caller's settings for Slurm or munge must not affect the sandbox's daemons
         clean = [
             "env",
             "-i",
@@ -226,7 +226,7 @@ class Daemons:
         except TransportError as error:
             raise SandboxError(f"{daemon} could not be started: {error}") from error
         if done.rc != 0:
-            said = done.stderr.strip().splitlines()
-            why = " | ".join(said[-2:]) or self.last_log(daemon)  # the cause, then what it led to
+            errors = done.stderr.strip().splitlines()
+            why = " | ".join(errors[-2:]) or self.last_log(daemon)  # the cause and its consequence
             raise SandboxError(f"{daemon} could not be started (exit {done.rc}): {why}")
         return done

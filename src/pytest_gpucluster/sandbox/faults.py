@@ -1,7 +1,7 @@
-"""Faults that can be put into a node, and the one check that has to find each.
+"""Faults that can be injected into a node, and the check that detects each.
 
-Most change what the simulated node shows; those of Slurm are real: a node is drained, its slurmd killed, its
-prolog made to fail.
+Most change the files of the simulated node; those of Slurm are real: a node is drained, its slurmd killed, its
+prolog fails.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from pytest_gpucluster import config
 from pytest_gpucluster.config.validation_errors import nearest
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import SandboxError
-from pytest_gpucluster.sandbox.hardware import GIB_KB, App, Process
+from pytest_gpucluster.sandbox.hardware import GIB_KB, SimulatedGpuProcess, SimulatedProcess
 from pytest_gpucluster.sandbox.models import healthy_fields
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.sandbox.hardware import Gpu, Hca, Node
-    from pytest_gpucluster.sandbox.models import Model
+    from pytest_gpucluster.sandbox.hardware import SimulatedGpu, SimulatedHca, SimulatedNode
+    from pytest_gpucluster.sandbox.models import NodeModel
 
 Options = dict[str, Any]
-Change = Callable[["Node", Options], None]
+Change = Callable[["SimulatedNode", Options], None]
 
 
 @dataclass(frozen=True)
-class Injected:
-    """A fault that is in now."""
+class InjectedFault:
+    """A fault that is active."""
 
     kind: str
     node: str
@@ -37,9 +37,9 @@ class Injected:
 
 @dataclass(frozen=True)
 class Fault:
-    """One kind. `check` is the id of the check that finds it; `options`: what may be chosen, with defaults.
+    """One kind of fault. `check` is the id of the check that detects it; `options`: {name: default}.
 
-    `change` alters what the node shows; None where Slurm itself is acted upon. `act` names that act.
+    `change` modifies the simulated node; None for a fault of Slurm, which `action` names in slurm_faults.ACTIONS.
     """
 
     name: str
@@ -47,11 +47,11 @@ class Fault:
     check: str
     options: Options
     change: Change | None = None
-    act: str = ""
+    action: str = ""
 
 
 FAULTS: dict[str, Fault] = {}
-_NONE = "[N/A]"  # what nvidia-smi prints of what a GPU or its driver does not have
+_NONE = "[N/A]"  # nvidia-smi's text for unsupported fields
 
 
 def _fault(check: str, description: str, **options: Any) -> Callable[[Change], Change]:
@@ -63,22 +63,22 @@ def _fault(check: str, description: str, **options: Any) -> Callable[[Change], C
     return register
 
 
-def _act(name: str, check: str, description: str, **options: Any) -> None:
-    FAULTS[name] = Fault(name, description, check, options, act=name)
+def _slurm_fault(name: str, check: str, description: str, **options: Any) -> None:
+    FAULTS[name] = Fault(name, description, check, options, action=name)
 
 
 def find(kind: str) -> Fault:
-    """Return a fault; SandboxError names the kind that is nearly called so, or lists them."""
+    """Return a kind of fault; SandboxError names the nearest kind, or all."""
     if kind not in FAULTS:
-        there = nearest(kind, FAULTS) or f": there are {', '.join(sorted(FAULTS))}"
-        raise SandboxError(f"no fault is called {kind!r}{there}")
+        known = nearest(kind, FAULTS) or f" (known: {', '.join(sorted(FAULTS))})"
+        raise SandboxError(f"unknown fault {kind!r}{known}")
     return FAULTS[kind]
 
 
-def chosen(fault: Fault, options: Options, spec: Model | None = None, gpus: int = 0) -> Options:
+def resolve_options(fault: Fault, options: Options, spec: NodeModel | None = None, gpus: int = 0) -> Options:
     """Return the options with their defaults, on nodes of this model with `gpus` GPUs.
 
-    SandboxError names the options that the fault has, or says why the fault makes no sense on this model.
+    SandboxError names the options of the fault, or states why it does not apply to this model.
     """
     unknown = sorted(options.keys() - fault.options.keys())
     if unknown:
@@ -86,21 +86,21 @@ def chosen(fault: Fault, options: Options, spec: Model | None = None, gpus: int 
         raise SandboxError(f"fault {fault.name} has no option {', '.join(unknown)} (options: {known})")
     defaults = dict(fault.options)
     if spec is not None:
-        sensible_or_error(fault, spec)
-        defaults = {name: _fitting(name, value, spec, gpus) for name, value in defaults.items()}
+        require_applicable(fault, spec)
+        defaults = {name: _fit_default(name, value, spec, gpus) for name, value in defaults.items()}
     return {**defaults, **options}
 
 
-def sensible_or_error(fault: Fault, spec: Model) -> None:
-    """Raise SandboxError where no node of this model has what the fault is about."""
+def require_applicable(fault: Fault, spec: NodeModel) -> None:
+    """Raise SandboxError if nodes of this model lack the affected part."""
     absent = config.load_profile(spec.profile).absent
     why = next((why for pattern, why in absent.items() if fnmatchcase(fault.check, pattern)), "")
     if why:
-        raise SandboxError(f"fault {fault.name} makes no sense on the model {spec.name}: {why}")
+        raise SandboxError(f"fault {fault.name} does not apply to the model {spec.name}: {why}")
 
 
-def _fitting(name: str, value: Any, spec: Model, gpus: int) -> Any:
-    """Return a default as it fits the model: no GPU, link or adapter that it lacks, and less than it has."""
+def _fit_default(name: str, value: Any, spec: NodeModel, gpus: int) -> Any:
+    """Return a default within the limits of the model: an existing GPU, link or adapter, and a lower value."""
     fields = healthy_fields(spec)
     ports = -(-gpus // spec.adapters.gpus_each) if spec.adapters else 0
     if name == "hca":
@@ -117,28 +117,28 @@ def _fitting(name: str, value: Any, spec: Model, gpus: int) -> Any:
     return min(value, int(most[name])) if name in most else value
 
 
-def apply(node: Node, injected: Injected) -> None:
-    """Change what a node shows; faults of Slurm change nothing here."""
+def apply(node: SimulatedNode, injected: InjectedFault) -> None:
+    """Apply a fault to a simulated node; faults of Slurm change nothing here."""
     fault = find(injected.kind)
     if fault.change is not None:
-        fault.change(node, chosen(fault, injected.options, node.spec, node.device_files))
+        fault.change(node, resolve_options(fault, injected.options, node.spec, node.device_files))
 
 
-def _gpu(node: Node, options: Options) -> Gpu:
+def _gpu(node: SimulatedNode, options: Options) -> SimulatedGpu:
     index = int(options["gpu"])
     if not 0 <= index < len(node.gpus):
         raise SandboxError(f"{node.name} has no GPU {index}: it has 0 to {len(node.gpus) - 1}")
     return node.gpus[index]
 
 
-def _hca(node: Node, options: Options) -> Hca:
+def _hca(node: SimulatedNode, options: Options) -> SimulatedHca:
     for hca in node.hcas:
         if hca.name == options["hca"]:
             return hca
     raise SandboxError(f"{node.name} has no adapter {options['hca']}: it has {[h.name for h in node.hcas]}")
 
 
-def _set(gpu: Gpu, **fields: str) -> None:
+def _set(gpu: SimulatedGpu, **fields: str) -> None:
     for name, value in fields.items():
         field = name.replace("__", ".")
         if gpu.fields.get(field, _NONE) == _NONE:
@@ -146,8 +146,8 @@ def _set(gpu: Gpu, **fields: str) -> None:
         gpu.fields[field] = value
 
 
-def _there(what: object, name: str, node: Node) -> None:
-    if not what:
+def _require(value: object, name: str, node: SimulatedNode) -> None:
+    if not value:
         raise SandboxError(f"a node of the model {node.spec.name} has no {name}")
 
 
@@ -155,27 +155,27 @@ def _there(what: object, name: str, node: Node) -> None:
 
 
 @_fault("gpu.count", "a GPU fell off the bus", gpu=5)
-def _gpu_missing(node: Node, options: Options) -> None:
+def _gpu_missing(node: SimulatedNode, options: Options) -> None:
     node.gpus.remove(_gpu(node, options))
 
 
 @_fault("gpu.names", "a GPU of another model", gpu=1, name="NVIDIA H100 80GB HBM3")
-def _gpu_name(node: Node, options: Options) -> None:
+def _gpu_name(node: SimulatedNode, options: Options) -> None:
     gpu = _gpu(node, options)
     if gpu.fields["name"] == options["name"]:
         raise SandboxError(f"{node.name} has {options['name']} already: choose another name")
     _set(gpu, name=options["name"])
 
 
-@_fault("gpu.memory", "a GPU shows less memory", gpu=1, mib=141_312)
-def _gpu_memory(node: Node, options: Options) -> None:
+@_fault("gpu.memory", "a GPU has less memory", gpu=1, mib=141_312)
+def _gpu_memory(node: SimulatedNode, options: Options) -> None:
     gpu = _gpu(node, options)
     free = options["mib"] - int(gpu.fields["memory.reserved"])
     _set(gpu, memory__total=str(options["mib"]), memory__free=str(free))
 
 
 @_fault("gpu.ecc_volatile", "uncorrectable ECC errors since the driver was loaded", gpu=2, count=3)
-def _ecc_volatile(node: Node, options: Options) -> None:
+def _ecc_volatile(node: SimulatedNode, options: Options) -> None:
     count = str(options["count"])
     fields = _gpu(node, options).fields
     for name in ("total", "dram", "device_memory"):
@@ -183,52 +183,52 @@ def _ecc_volatile(node: Node, options: Options) -> None:
 
 
 @_fault("gpu.ecc_aggregate", "uncorrectable SRAM errors beyond the GPU's own threshold", gpu=2, count=12)
-def _ecc_aggregate_sram(node: Node, options: Options) -> None:
+def _ecc_aggregate_sram(node: SimulatedNode, options: Options) -> None:
     count = str(options["count"])
     gpu = _gpu(node, options)
     _set(
         gpu, ecc__errors__uncorrected__aggregate__sram=count, ecc__errors__uncorrected__aggregate__total=count
     )
-    told = {"sram.secded": count, "sram.sm": count, "sram.thresholdExceeded": "Yes"}  # since driver 550
-    for name, value in told.items():
+    counters = {"sram.secded": count, "sram.sm": count, "sram.thresholdExceeded": "Yes"}  # since driver 550
+    for name, value in counters.items():
         if (field := f"ecc.errors.uncorrected.aggregate.{name}") in gpu.fields:
             gpu.fields[field] = value
 
 
 @_fault("gpu.ecc_mode", "ECC is switched off", gpu=2)
-def _ecc_off(node: Node, options: Options) -> None:
+def _ecc_off(node: SimulatedNode, options: Options) -> None:
     _set(_gpu(node, options), ecc__mode__current="Disabled", ecc__mode__pending="Disabled")
 
 
 @_fault("gpu.remapped_rows", "a memory row could not be remapped", gpu=3)
-def _remap_failure(node: Node, options: Options) -> None:
+def _remap_failure(node: SimulatedNode, options: Options) -> None:
     _set(_gpu(node, options), remapped_rows__failure="Yes")
 
 
 @_fault("gpu.remapped_pending", "a remapped row waits for a reset", gpu=3)
-def _remap_pending(node: Node, options: Options) -> None:
+def _remap_pending(node: SimulatedNode, options: Options) -> None:
     _set(_gpu(node, options), remapped_rows__pending="Yes")
 
 
 @_fault("gpu.nvlink_state", "an NVLink is down", gpu=4, link=7)
-def _nvlink_down(node: Node, options: Options) -> None:
+def _nvlink_down(node: SimulatedNode, options: Options) -> None:
     gpu = _linked(node, options)
     gpu.links[int(options["link"])] = None
     count = len(gpu.links)
     index = node.gpus.index(gpu)
     counted = not node.spec.wiring.gpus
-    for other in range(len(node.gpus)):  # the matrix still counts the links that were trained
+    for other in range(len(node.gpus)):  # the matrix still counts the trained links
         if other != index and counted:
             node.topology[(min(index, other), max(index, other))] = f"NV{count}"
 
 
 @_fault("gpu.nvlink_errors", "an NVLink replays and shows CRC errors", gpu=4, link=3, count=512)
-def _nvlink_errors(node: Node, options: Options) -> None:
+def _nvlink_errors(node: SimulatedNode, options: Options) -> None:
     count = int(options["count"])
     _linked(node, options).link_errors[int(options["link"])] = (count, 2, count)
 
 
-def _linked(node: Node, options: Options) -> Gpu:
+def _linked(node: SimulatedNode, options: Options) -> SimulatedGpu:
     gpu = _gpu(node, options)
     if not 0 <= int(options["link"]) < len(gpu.links):
         raise SandboxError(f"GPUs of the model {node.spec.name} have {len(gpu.links)} NVLinks")
@@ -236,13 +236,13 @@ def _linked(node: Node, options: Options) -> Gpu:
 
 
 @_fault("gpu.pcie_width", "a GPU runs on fewer PCIe lanes", gpu=6, width=8)
-def _pcie_width(node: Node, options: Options) -> None:
-    _there(options["width"], "lanes to lose", node)
+def _pcie_width(node: SimulatedNode, options: Options) -> None:
+    _require(options["width"], "lanes to lose", node)
     _set(_gpu(node, options), pcie__link__width__current=str(options["width"]))
 
 
 @_fault("gpu.pcie_gen", "a GPU trained to a slower PCIe generation", gpu=6, generation=3)
-def _pcie_generation(node: Node, options: Options) -> None:
+def _pcie_generation(node: SimulatedNode, options: Options) -> None:
     generation = str(options["generation"])
     fields = _gpu(node, options).fields
     for name in ("current", "gpucurrent", "max"):
@@ -250,7 +250,7 @@ def _pcie_generation(node: Node, options: Options) -> None:
 
 
 @_fault("gpu.throttle", "hardware slowdown: power brake or overheating", gpu=0)
-def _throttled(node: Node, options: Options) -> None:
+def _throttled(node: SimulatedNode, options: Options) -> None:
     _set(
         _gpu(node, options),
         clocks_event_reasons__active="0x0000000000000008",
@@ -260,45 +260,45 @@ def _throttled(node: Node, options: Options) -> None:
 
 
 @_fault("gpu.temperature", "a GPU is hot", gpu=0, celsius=93)
-def _hot(node: Node, options: Options) -> None:
+def _hot(node: SimulatedNode, options: Options) -> None:
     _set(_gpu(node, options), temperature__gpu=str(options["celsius"]))
 
 
-@_fault("gpu.power_limit", "somebody lowered the power limit", gpu=7, watts=500)
-def _power_limit(node: Node, options: Options) -> None:
+@_fault("gpu.power_limit", "the power limit was lowered", gpu=7, watts=500)
+def _power_limit(node: SimulatedNode, options: Options) -> None:
     watts = f"{float(options['watts']):.2f}"
     _set(_gpu(node, options), power__limit=watts, enforced__power__limit=watts)
 
 
 @_fault("gpu.persistence", "persistence mode is off", gpu=0)
-def _persistence_off(node: Node, options: Options) -> None:
+def _persistence_off(node: SimulatedNode, options: Options) -> None:
     _set(_gpu(node, options), persistence_mode="Disabled")
 
 
 @_fault("gpu.mig", "MIG is on", gpu=1)
-def _mig_on(node: Node, options: Options) -> None:
+def _mig_on(node: SimulatedNode, options: Options) -> None:
     _set(_gpu(node, options), mig__mode__current="Enabled", mig__mode__pending="Enabled")
 
 
 @_fault("gpu.compute_mode", "compute mode is exclusive", gpu=1)
-def _compute_mode(node: Node, options: Options) -> None:
+def _compute_mode(node: SimulatedNode, options: Options) -> None:
     _set(_gpu(node, options), compute_mode="Exclusive_Process")
 
 
 @_fault("gpu.idle_memory", "memory is in use on an idle GPU", gpu=2, mib=40_960)
-def _idle_memory(node: Node, options: Options) -> None:
+def _idle_memory(node: SimulatedNode, options: Options) -> None:
     gpu = _gpu(node, options)
     free = int(gpu.fields["memory.total"]) - int(options["mib"])
     _set(gpu, memory__used=str(options["mib"]), memory__free=str(free))
 
 
-@_fault("gpu.stray_processes", "a process of an ended job still sits on a GPU", gpu=2, pid=54_321)
-def _stray_process(node: Node, options: Options) -> None:
-    _gpu(node, options).apps.append(App(int(options["pid"]), "python3", 528))
+@_fault("gpu.stray_processes", "a process of an ended job still uses a GPU", gpu=2, pid=54_321)
+def _stray_process(node: SimulatedNode, options: Options) -> None:
+    _gpu(node, options).apps.append(SimulatedGpuProcess(int(options["pid"]), "python3", 528))
 
 
 @_fault("gpu.xid", "the driver reports an Xid", xid=79, gpu=5)
-def _xid(node: Node, options: Options) -> None:
+def _xid(node: SimulatedNode, options: Options) -> None:
     bus = _gpu(node, options).fields["pci.bus_id"][4:12].lower()
     text = "GPU has fallen off the bus." if int(options["xid"]) == 79 else "Ch 00000008"  # Xid 79
     line = (
@@ -307,37 +307,37 @@ def _xid(node: Node, options: Options) -> None:
     node.kernel_log.append(line)
 
 
-@_fault("gpu.uuids", "a GPU shows the UUID of another one", gpu=1, of=0)
-def _duplicate_uuid(node: Node, options: Options) -> None:
+@_fault("gpu.uuids", "a GPU has the UUID of another one", gpu=1, of=0)
+def _duplicate_uuid(node: SimulatedNode, options: Options) -> None:
     _set(_gpu(node, options), uuid=_gpu(node, {"gpu": options["of"]}).fields["uuid"])
 
 
 @_fault("gpu.vbios", "a GPU has another VBIOS", gpu=3, version="96.00.74.00.0B")
-def _vbios_drift(node: Node, options: Options) -> None:
+def _vbios_drift(node: SimulatedNode, options: Options) -> None:
     _set(_gpu(node, options), vbios_version=options["version"])
 
 
 @_fault("gpu.driver", "the node has another driver", version="570.172.08")
-def _driver_drift(node: Node, options: Options) -> None:
+def _driver_drift(node: SimulatedNode, options: Options) -> None:
     for gpu in node.gpus:
         _set(gpu, driver_version=options["version"])
 
 
 @_fault("gpu.fabric_manager", "nvidia-fabricmanager is dead")
-def _fabric_manager_dead(node: Node, options: Options) -> None:  # all changes have one form
-    _there(node.spec.nvswitch, "NVSwitch", node)
+def _fabric_manager_dead(node: SimulatedNode, options: Options) -> None:
+    _require(node.spec.nvswitch, "NVSwitch", node)
     node.services["nvidia-fabricmanager"] = "inactive"
     node.processes = [process for process in node.processes if process.comm != "nv-fabricmanage"]
 
 
 @_fault("gpu.fabric_state", "a GPU did not register with the NVLink fabric", gpu=0)
-def _fabric_state(node: Node, options: Options) -> None:
+def _fabric_state(node: SimulatedNode, options: Options) -> None:
     _set(_gpu(node, options), fabric__state="In Progress", fabric__status="N/A")
 
 
-@_fault("gpu.topology", "two GPUs see each other over PCIe instead of NVLink", gpu=0, peer=1, hop="SYS")
-def _topology(node: Node, options: Options) -> None:
-    _there(not node.spec.wiring.gpus and node.spec.nvlinks, "NVLinks between any two GPUs", node)
+@_fault("gpu.topology", "two GPUs are connected over PCIe instead of NVLink", gpu=0, peer=1, hop="SYS")
+def _topology(node: SimulatedNode, options: Options) -> None:
+    _require(not node.spec.wiring.gpus and node.spec.nvlinks, "NVLinks between any two GPUs", node)
     pair = sorted((int(options["gpu"]), int(options["peer"])))
     node.topology[(pair[0], pair[1])] = str(options["hop"])
 
@@ -346,54 +346,54 @@ def _topology(node: Node, options: Options) -> None:
 
 
 @_fault("os.release", "the node has another release of the operating system", version="22.04")
-def _os_drift(node: Node, options: Options) -> None:
+def _os_drift(node: SimulatedNode, options: Options) -> None:
     node.os_release["VERSION_ID"] = options["version"]
     node.os_release["PRETTY_NAME"] = f"Ubuntu {options['version']} LTS"
 
 
 @_fault("os.kernel", "the node runs another kernel", version="6.8.0-60-generic")
-def _kernel_drift(node: Node, options: Options) -> None:
+def _kernel_drift(node: SimulatedNode, options: Options) -> None:
     node.kernel = options["version"]
 
 
 @_fault("os.memory", "memory modules are missing", missing_gib=256)
-def _memory_missing(node: Node, options: Options) -> None:
+def _memory_missing(node: SimulatedNode, options: Options) -> None:
     node.mem_total_kb -= int(options["missing_gib"]) * GIB_KB
 
 
 @_fault("os.cpus", "a CPU is offline", cpu=5)
-def _cpu_offline(node: Node, options: Options) -> None:
+def _cpu_offline(node: SimulatedNode, options: Options) -> None:
     node.offline_cpus.append(int(options["cpu"]))
 
 
-@_fault("os.governor", "CPUs save power", governor="powersave")
-def _governor(node: Node, options: Options) -> None:
-    _there(node.governor, "frequency scaling", node)
+@_fault("os.governor", "the CPU governor saves power", governor="powersave")
+def _governor(node: SimulatedNode, options: Options) -> None:
+    _require(node.governor, "frequency scaling", node)
     node.governor = options["governor"]
 
 
 @_fault("os.hugepages", "huge pages were reserved", pages=1024)
-def _hugepages(node: Node, options: Options) -> None:
+def _hugepages(node: SimulatedNode, options: Options) -> None:
     node.hugepages = int(options["pages"])
 
 
 @_fault("os.sysctls", "a sysctl was changed", name="kernel.numa_balancing", value="1")
-def _sysctl(node: Node, options: Options) -> None:
+def _sysctl(node: SimulatedNode, options: Options) -> None:
     node.sysctls[options["name"]] = str(options["value"])
 
 
-@_fault("os.clock", "the clock is off", seconds=90)
-def _clock_skew(node: Node, options: Options) -> None:
+@_fault("os.clock", "the clock is wrong", seconds=90)
+def _clock_skew(node: SimulatedNode, options: Options) -> None:
     node.clock_offset = float(options["seconds"])
 
 
 @_fault("os.time_sync", "the clock is not synchronised")
-def _time_not_synchronised(node: Node, options: Options) -> None:  # all changes have one form
+def _time_not_synchronised(node: SimulatedNode, options: Options) -> None:
     node.time_synchronised = False
 
 
 @_fault("os.free_space", "a file system is full", path="/")
-def _full_disk(node: Node, options: Options) -> None:
+def _full_disk(node: SimulatedNode, options: Options) -> None:
     for mount in node.mounts:
         if mount.path == options["path"]:
             mount.used_kb = mount.size_kb - 4096
@@ -402,54 +402,56 @@ def _full_disk(node: Node, options: Options) -> None:
 
 
 @_fault("os.mounts", "a file system is not mounted", path="/raid")
-def _missing_mount(node: Node, options: Options) -> None:
+def _missing_mount(node: SimulatedNode, options: Options) -> None:
     left = [mount for mount in node.mounts if mount.path != options["path"]]
     if len(left) == len(node.mounts):
         raise SandboxError(f"{node.name} has no file system at {options['path']}")
     node.mounts = left
 
 
-@_fault("os.shared_storage", "what other nodes write to shared storage is not seen")
-def _shared_storage(node: Node, options: Options) -> None:  # all changes have one form
+@_fault("os.shared_storage", "files that other nodes write to shared storage are not visible")
+def _shared_storage(node: SimulatedNode, options: Options) -> None:
     node.hidden.append(node.mounts[-1].path)
 
 
-@_fault("os.zombies", "a process died and nobody waits for it")
-def _zombie(node: Node, options: Options) -> None:  # all changes have one form
-    node.processes.append(Process(31_337, 1, "Z", 86_400, "alice", "python3", "[python3] <defunct>"))
+@_fault("os.zombies", "a process ended and its parent does not wait for it")
+def _zombie(node: SimulatedNode, options: Options) -> None:
+    node.processes.append(SimulatedProcess(31_337, 1, "Z", 86_400, "alice", "python3", "[python3] <defunct>"))
 
 
 @_fault("os.dstate", "a process hangs in the kernel (state D)")
-def _d_state(node: Node, options: Options) -> None:  # all changes have one form
-    node.processes.append(Process(31_415, 1, "D", 7_200, "alice", "dd", "dd if=/home/alice/x of=/raid/x"))
+def _d_state(node: SimulatedNode, options: Options) -> None:
+    node.processes.append(
+        SimulatedProcess(31_415, 1, "D", 7_200, "alice", "dd", "dd if=/home/alice/x of=/raid/x")
+    )
 
 
 @_fault("os.load", "an idle node has a high load", load="259.10 257.32 249.77")
-def _high_load(node: Node, options: Options) -> None:
+def _high_load(node: SimulatedNode, options: Options) -> None:
     node.load = options["load"]
 
 
 @_fault("os.kernel_log", "the kernel reports a machine check")
-def _mce(node: Node, options: Options) -> None:  # all changes have one form
+def _mce(node: SimulatedNode, options: Options) -> None:
     node.kernel_log += [
         "[1700000.100100] mce: [Hardware Error]: Machine check events logged",
         "[1700000.100131] mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: be00000000800092",
     ]
 
 
-@_fault("os.taint", "the kernel has died before, and goes on")
-def _oops(node: Node, options: Options) -> None:  # all changes have one form
+@_fault("os.taint", "the kernel had an oops and continues")
+def _oops(node: SimulatedNode, options: Options) -> None:
     node.taint |= 1 << 7
 
 
 @_fault("os.packages", "a required package is not installed", package="datacenter-gpu-manager-4-core")
-def _package_missing(node: Node, options: Options) -> None:
+def _package_missing(node: SimulatedNode, options: Options) -> None:
     if node.packages.pop(options["package"], None) is None:
         raise SandboxError(f"{node.name} has no package {options['package']}")
 
 
 @_fault("os.services", "a required service is dead", service="nvidia-persistenced")
-def _service_dead(node: Node, options: Options) -> None:
+def _service_dead(node: SimulatedNode, options: Options) -> None:
     if options["service"] not in node.services:
         raise SandboxError(
             f"{node.name} has no service {options['service']}: it has {', '.join(node.services)}"
@@ -458,27 +460,27 @@ def _service_dead(node: Node, options: Options) -> None:
 
 
 @_fault("os.systemd", "systemd does not answer")
-def _systemd_gone(node: Node, options: Options) -> None:  # all changes have one form
+def _systemd_gone(node: SimulatedNode, options: Options) -> None:
     node.systemd = False
 
 
 @_fault("os.mtu", "an interface has another MTU", interface="eno1", mtu=9000)
-def _interface_mtu(node: Node, options: Options) -> None:
+def _interface_mtu(node: SimulatedNode, options: Options) -> None:
     node.mtus[options["interface"]] = int(options["mtu"])
 
 
 @_fault("os.addresses", "the node has the address of another one", of="gpu01")
-def _duplicate_address(node: Node, options: Options) -> None:
+def _duplicate_address(node: SimulatedNode, options: Options) -> None:
     node.address_of = options["of"]
 
 
-@_fault("os.name_time", "names take long to resolve", seconds=5)
-def _slow_names(node: Node, options: Options) -> None:
+@_fault("os.name_time", "name resolution is slow", seconds=5)
+def _slow_names(node: SimulatedNode, options: Options) -> None:
     node.name_delay = float(options["seconds"])
 
 
-@_fault("os.uptime", "the node rebooted a moment ago", seconds=95)
-def _rebooted(node: Node, options: Options) -> None:
+@_fault("os.uptime", "the node rebooted recently", seconds=95)
+def _rebooted(node: SimulatedNode, options: Options) -> None:
     node.uptime = float(options["seconds"])
 
 
@@ -486,26 +488,26 @@ def _rebooted(node: Node, options: Options) -> None:
 
 
 @_fault("fabric.peer_memory", "proprietary kernel modules without nvidia_peermem: no GPUDirect RDMA")
-def _no_peermem(node: Node, options: Options) -> None:  # all changes have one form
-    _there(node.hcas, "adapters", node)
+def _no_peermem(node: SimulatedNode, options: Options) -> None:
+    _require(node.hcas, "adapters", node)
     node.modules.pop("nvidia_peermem")
     node.open_modules = False
     node.network.gdr = False
 
 
 @_fault("fabric.hca_count", "an InfiniBand adapter is missing", hca="mlx5_3")
-def _hca_missing(node: Node, options: Options) -> None:
+def _hca_missing(node: SimulatedNode, options: Options) -> None:
     node.hcas.remove(_hca(node, options))
 
 
 @_fault("fabric.port_state", "an InfiniBand port is down", hca="mlx5_2")
-def _ib_down(node: Node, options: Options) -> None:
+def _ib_down(node: SimulatedNode, options: Options) -> None:
     hca = _hca(node, options)
     hca.state, hca.phys_state, hca.rate = "1: DOWN", "3: Disabled", "10 Gb/sec (4X SDR)"
 
 
 @_fault("fabric.rate", "an InfiniBand port trained to a lower rate", hca="mlx5_2")
-def _ib_rate(node: Node, options: Options) -> None:
+def _ib_rate(node: SimulatedNode, options: Options) -> None:
     hca = _hca(node, options)
     rate, _, kind = hca.rate.partition(" Gb/sec (4X ")
     hca.rate = f"{int(rate) // 2} Gb/sec (2X {kind}"
@@ -517,35 +519,38 @@ def _ib_rate(node: Node, options: Options) -> None:
     hca="mlx5_1",
     count=65535,
 )
-def _ib_errors(node: Node, options: Options) -> None:
+def _ib_errors(node: SimulatedNode, options: Options) -> None:
     _hca(node, options).counters["symbol_error"] = int(options["count"])
 
 
 @_fault(
-    "fabric.counters", "an InfiniBand link has flapped until its counter was full", hca="mlx5_1", count=255
+    "fabric.counters",
+    "an InfiniBand link flapped until its counter reached the maximum",
+    hca="mlx5_1",
+    count=255,
 )
-def _ib_flaps(node: Node, options: Options) -> None:
+def _ib_flaps(node: SimulatedNode, options: Options) -> None:
     _hca(node, options).counters["link_downed"] = int(options["count"])
 
 
 @_fault("fabric.firmware", "an adapter has other firmware", hca="mlx5_0", version="28.37.1700")
-def _ib_firmware(node: Node, options: Options) -> None:
+def _ib_firmware(node: SimulatedNode, options: Options) -> None:
     _hca(node, options).firmware = options["version"]
 
 
 @_fault("fabric.mtu", "an InfiniBand port has a smaller MTU", hca="mlx5_0", mtu=2048)
-def _ib_mtu(node: Node, options: Options) -> None:
+def _ib_mtu(node: SimulatedNode, options: Options) -> None:
     _hca(node, options).mtu = int(options["mtu"])
 
 
-@_fault("fabric.link_layer", "a port speaks Ethernet instead of InfiniBand", hca="mlx5_0")
-def _ib_link_layer(node: Node, options: Options) -> None:
+@_fault("fabric.link_layer", "a port uses Ethernet instead of InfiniBand", hca="mlx5_0")
+def _ib_link_layer(node: SimulatedNode, options: Options) -> None:
     _hca(node, options).link_layer = "Ethernet"
 
 
-@_fault("fabric.acs", "PCIe access control is on: GPUs and adapters do not talk directly")
-def _acs_on(node: Node, options: Options) -> None:  # all changes have one form
-    _there(node.hcas, "adapters", node)
+@_fault("fabric.acs", "PCIe access control is on: no direct traffic between GPUs and adapters")
+def _acs_on(node: SimulatedNode, options: Options) -> None:
+    _require(node.hcas, "adapters", node)
     node.acs = True
 
 
@@ -553,139 +558,141 @@ def _acs_on(node: Node, options: Options) -> None:  # all changes have one form
 
 
 @_fault("nccl.alone_bandwidth", "the node is slow in every collective", factor=0.4)
-def _slow_node(node: Node, options: Options) -> None:
+def _slow_node(node: SimulatedNode, options: Options) -> None:
     node.network.speed = float(options["factor"])
 
 
 @_fault("nccl.links", "the link between two nodes is slow", peer="gpu01", factor=0.3)
-def _slow_link(node: Node, options: Options) -> None:
+def _slow_link(node: SimulatedNode, options: Options) -> None:
     node.network.links[options["peer"]] = float(options["factor"])
 
 
 @_fault(
     "nccl.links",
-    "the leaf switch of these nodes is slow to others; give it to each of them",
+    "the leaf switch of these nodes is slow to others; inject it into each of them",
     leaf="gpu[01-16]",
     factor=0.4,
 )
-def _slow_leaf(node: Node, options: Options) -> None:
+def _slow_leaf(node: SimulatedNode, options: Options) -> None:
     node.network.leaf = list(hostlist.expand(options["leaf"]))
     node.network.uplink = float(options["factor"])
 
 
-@_fault("nccl.whole_bandwidth", "slow only where more than two nodes take part: no pair shows it", factor=0.5)
-def _slow_crowd(node: Node, options: Options) -> None:
+@_fault("nccl.whole_bandwidth", "slow only with more than two nodes: no pair shows it", factor=0.5)
+def _slow_crowd(node: SimulatedNode, options: Options) -> None:
     node.network.crowd = float(options["factor"])
 
 
 @_fault("nccl.pairs", "NCCL finds no InfiniBand on the node and uses sockets")
-def _no_infiniband(node: Node, options: Options) -> None:  # all changes have one form
-    _there(node.hcas, "adapters", node)
+def _no_infiniband(node: SimulatedNode, options: Options) -> None:
+    _require(node.hcas, "adapters", node)
     node.network.infiniband = False
 
 
 @_fault("nccl.alone", "the node returns wrong data", count=17)
-def _wrong_data(node: Node, options: Options) -> None:
+def _wrong_data(node: SimulatedNode, options: Options) -> None:
     node.network.wrong = int(options["count"])
 
 
 @_fault("nccl.alone", "collectives with the node never end")
-def _nccl_hang(node: Node, options: Options) -> None:  # all changes have one form
+def _nccl_hang(node: SimulatedNode, options: Options) -> None:
     node.network.hang = True
 
 
 @_fault("nccl.alone", "NCCL fails on the node")
-def _nccl_crash(node: Node, options: Options) -> None:  # all changes have one form
+def _nccl_crash(node: SimulatedNode, options: Options) -> None:
     node.network.crash = True
 
 
 @_fault("nccl.alone", "two ranks of the node use the same GPU")
-def _rank_mixup(node: Node, options: Options) -> None:  # all changes have one form
+def _rank_mixup(node: SimulatedNode, options: Options) -> None:
     node.network.swap_ranks = True
 
 
-# -- under load: the burn-in finds them ---------------------------------------------------------------------
+# -- under load: detected by the burn-in ---------------------------------------------------------------------
 
 
-@_fault("burnin.matmul", "a GPU's clocks are held down: products of matrices are slow", gpu=1, factor=0.3)
-def _burn_slow_gpu(node: Node, options: Options) -> None:
+@_fault("burnin.matmul", "a GPU's clocks are limited: matrix multiplication is slow", gpu=1, factor=0.3)
+def _burn_slow_gpu(node: SimulatedNode, options: Options) -> None:
     _gpu(node, options)
     node.burn.slow[str(options["gpu"])] = float(options["factor"])
 
 
 @_fault("burnin.memory_bandwidth", "the memory of a GPU is slow", gpu=1, factor=0.4)
-def _burn_slow_memory(node: Node, options: Options) -> None:
+def _burn_slow_memory(node: SimulatedNode, options: Options) -> None:
     _gpu(node, options)
     node.burn.hbm[str(options["gpu"])] = float(options["factor"])
 
 
-@_fault("burnin.corruption", "a GPU computes wrong values without a word", gpu=2)
-def _burn_corruption(node: Node, options: Options) -> None:
+@_fault("burnin.corruption", "a GPU computes wrong values without an error", gpu=2)
+def _burn_corruption(node: SimulatedNode, options: Options) -> None:
     _gpu(node, options)
     node.burn.corrupt[str(options["gpu"])] = 1
 
 
-@_fault("burnin.counters", "uncorrectable ECC errors come under load", gpu=2, count=1)
-def _burn_ecc(node: Node, options: Options) -> None:
+@_fault("burnin.counters", "uncorrectable ECC errors occur under load", gpu=2, count=1)
+def _burn_ecc(node: SimulatedNode, options: Options) -> None:
     _gpu(node, options)
     node.burn.ecc[str(options["gpu"])] = int(options["count"])
 
 
 @_fault("burnin.counters", "the PCIe link of a GPU replays under load", gpu=3, count=500)
-def _burn_replay(node: Node, options: Options) -> None:
+def _burn_replay(node: SimulatedNode, options: Options) -> None:
     _gpu(node, options)
     node.burn.replay[str(options["gpu"])] = int(options["count"])
 
 
 @_fault("burnin.xid", "the driver reports an Xid under load", gpu=3, xid=48)
-def _burn_xid(node: Node, options: Options) -> None:
+def _burn_xid(node: SimulatedNode, options: Options) -> None:
     _gpu(node, options)
     node.burn.xid[str(options["gpu"])] = int(options["xid"])
 
 
 @_fault("burnin.temperature", "a GPU gets too hot under load and slows down", gpu=0, celsius=96)
-def _burn_hot(node: Node, options: Options) -> None:
+def _burn_hot(node: SimulatedNode, options: Options) -> None:
     _gpu(node, options)
     node.burn.hot[str(options["gpu"])] = float(options["celsius"])
 
 
 @_fault("burnin.dcgm", "a test of dcgmi diag fails", gpu=0, warning="GPU 0: memory test found errors")
-def _burn_dcgm(node: Node, options: Options) -> None:
+def _burn_dcgm(node: SimulatedNode, options: Options) -> None:
     _gpu(node, options)
     node.burn.dcgm[str(options["gpu"])] = str(options["warning"])
 
 
-@_fault("burnin.storage", "storage returns other data than were written")
-def _burn_storage(node: Node, options: Options) -> None:  # all changes have one form
+@_fault("burnin.storage", "storage returns other data than was written")
+def _burn_storage(node: SimulatedNode, options: Options) -> None:
     node.burn.storage = True
 
 
 @_fault("burnin.memory", "the memory of the host loses a bit")
-def _burn_memory(node: Node, options: Options) -> None:  # all changes have one form
+def _burn_memory(node: SimulatedNode, options: Options) -> None:
     node.burn.memory = True
 
 
-@_fault("burnin.survived", "the node is lost in the middle of the burn-in", loads=7)
-def _burn_node_lost(node: Node, options: Options) -> None:
+@_fault("burnin.survived", "the node is lost during the burn-in", loads=7)
+def _burn_node_lost(node: SimulatedNode, options: Options) -> None:
     node.burn.die_after = int(options["loads"])
 
 
 # -- Slurm itself --------------------------------------------------------------------------------------------
 
-_act("drained", "slurm.schedulable", "an administrator drained the node", reason="bad cable, ticket 4711")
-_act("slurmd_dead", "slurm.responding", "slurmd does not run")
-_act("node_hanging", "os.responds", "nothing that is started on the node ever ends")
-_act("prolog_failing", "slurm.prolog", "the prolog fails and Slurm drains the node")
-_act("epilog_failing", "slurm.epilog", "the epilog fails and Slurm drains the node as it goes back")
-_act("epilog_hanging", "slurm.completing", "the epilog of a job that has ended hangs")
-_act("image_missing", "container.import", "no image file is there for the node's Enroot")
-_act("image_corrupt", "container.import", "image files are damaged on the node")
-_act(
+_slurm_fault(
+    "drained", "slurm.schedulable", "an administrator drained the node", reason="bad cable, ticket 4711"
+)
+_slurm_fault("slurmd_dead", "slurm.responding", "slurmd does not run")
+_slurm_fault("node_hanging", "os.responds", "processes that are started on the node never end")
+_slurm_fault("prolog_failing", "slurm.prolog", "the prolog fails and Slurm drains the node")
+_slurm_fault("epilog_failing", "slurm.epilog", "the epilog fails and Slurm drains the node after the job")
+_slurm_fault("epilog_hanging", "slurm.completing", "the epilog of an ended job hangs")
+_slurm_fault("image_missing", "container.import", "the image file is missing for the node's Enroot")
+_slurm_fault("image_corrupt", "container.import", "image files are damaged on the node")
+_slurm_fault(
     "mount_source_missing",
     "container.mounts",
-    "a source of mounts is absent (our own plugin only)",
+    "a source of mounts is missing (the sandbox's own plugin only)",
     path="*/gpucluster-*",
 )
-_act("pyxis_missing", "container.plugin", "plugstack.conf of the node does not load Pyxis")
-_act("container_left", "container.leftovers", "a container of a job that was killed is left", job=4_000_000)
-_act("wrong_gres", "slurm.schedulable", "slurmd finds fewer GPUs than slurm.conf says", count=4)
+_slurm_fault("pyxis_missing", "container.plugin", "plugstack.conf of the node does not load Pyxis")
+_slurm_fault("container_left", "container.leftovers", "a container of a killed job remains", job=4_000_000)
+_slurm_fault("wrong_gres", "slurm.schedulable", "slurmd finds fewer GPUs than slurm.conf lists", count=4)

@@ -1,4 +1,4 @@
-"""The GPUs of this host, if it has any, dealt out to the virtual nodes."""
+"""The assignment of this host's GPUs, if it has any, to the virtual nodes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pytest_gpucluster.core.errors import SandboxError, TransportError
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.transport import Transport
 
-KINDS = ("auto", "real", "simulated")
+GPU_KINDS = ("auto", "real", "simulated")
 _DEV = Path("/dev")
 
 
 @dataclass(frozen=True)
 class GpuAssignment:
-    """What the nodes get. Simulated: no devices, and the hardware model says the rest."""
+    """The GPUs of the nodes. Simulated: no devices; the hardware model has the other values."""
 
     kind: str
     devices: tuple[Path, ...] = ()
@@ -30,10 +30,10 @@ class GpuAssignment:
     memory_mib: int = 0
 
 
-def deal(kind: str, nodes: int, gpus_per_node: int, transport: Transport) -> GpuAssignment:
-    """Choose real or simulated GPUs; SandboxError where real ones are asked for and do not suffice."""
-    if kind not in KINDS:
-        raise SandboxError(f"GPUs are {', '.join(KINDS)}, not {kind!r}")
+def assign(kind: str, nodes: int, gpus_per_node: int, transport: Transport) -> GpuAssignment:
+    """Return real or simulated GPUs; SandboxError if real ones are requested and too few."""
+    if kind not in GPU_KINDS:
+        raise SandboxError(f"GPUs are {', '.join(GPU_KINDS)}, not {kind!r}")
     if kind == "simulated":
         return GpuAssignment("simulated")
     names = _names(transport)
@@ -46,13 +46,13 @@ def deal(kind: str, nodes: int, gpus_per_node: int, transport: Transport) -> Gpu
     if kind == "real":
         raise SandboxError(
             f"{needed} real GPUs are needed for {nodes} nodes of {gpus_per_node}, this host has "
-            f"{min(len(present), len(names))}: ask for fewer, or for simulated ones"
+            f"{min(len(present), len(names))}: request fewer, or simulated ones"
         )
     return GpuAssignment("simulated")
 
 
 def null_devices(folder: Path, count: int) -> tuple[Path, ...]:
-    """Make what Slurm takes for GPUs without a driver: it asks only that they be character devices."""
+    """Create device files for Slurm without a driver: Slurm only requires character devices."""
     folder.mkdir()
     paths = tuple(folder / f"nvidia{number}" for number in range(count))
     for path in paths:

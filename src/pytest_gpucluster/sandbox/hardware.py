@@ -1,4 +1,4 @@
-"""What a node of a hardware model is when it is healthy. The models themselves stand in models.py."""
+"""The properties of a healthy node of a hardware model. models.py has the models."""
 
 from __future__ import annotations
 
@@ -7,36 +7,18 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import SandboxError
-from pytest_gpucluster.sandbox.models import DATA, MODELS, gpu_fields, healthy_fields, model
+from pytest_gpucluster.sandbox.models import healthy_fields
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.sandbox.models import Model
-
-__all__ = [
-    "DATA",
-    "MODELS",
-    "App",
-    "Burn",
-    "Gpu",
-    "Hca",
-    "Mount",
-    "Network",
-    "Node",
-    "Process",
-    "digest",
-    "gpu_fields",
-    "healthy",
-    "model",
-    "uuid_of",
-]
+    from pytest_gpucluster.sandbox.models import NodeModel
 
 GIB_KB = 2**20  # kB in one GiB
-# Ports of the storage network, as a DGX has them beside those for GPU traffic
+# Rates of the storage ports of a DGX
 _STORAGE = ("100 Gb/sec (4X EDR)", "40 Gb/sec (4X QDR)")
 
 
 @dataclass
-class App:
+class SimulatedGpuProcess:
     """A process on a GPU; `memory_mib` is GPU memory."""
 
     pid: int
@@ -45,19 +27,19 @@ class App:
 
 
 @dataclass
-class Gpu:
-    """One GPU, the `slot`-th. `fields`: name of --query-gpu to value, without unit. `links`: GB/s, None is inactive."""
+class SimulatedGpu:
+    """One GPU, the `slot`-th. `fields`: {name in --query-gpu: value without unit}. `links`: GB/s, None if inactive."""
 
     slot: int
     numa_node: int
     fields: dict[str, str]
     links: list[str | None]
     link_errors: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # replay, recovery, CRC
-    apps: list[App] = field(default_factory=list)
+    apps: list[SimulatedGpuProcess] = field(default_factory=list)
 
 
 @dataclass
-class Hca:
+class SimulatedHca:
     """One adapter with one port. `near` are the GPUs behind the same PCIe switch."""
 
     name: str
@@ -79,7 +61,7 @@ class Hca:
 
 
 @dataclass
-class Mount:
+class SimulatedMount:
     """One file system. Sizes in kB, as df -k."""
 
     path: str
@@ -91,7 +73,7 @@ class Mount:
 
 
 @dataclass
-class Process:
+class SimulatedProcess:
     """One row of ps."""
 
     pid: int
@@ -104,55 +86,55 @@ class Process:
 
 
 @dataclass
-class Network:
-    """How a node takes part in collectives: factors on its bandwidth, and what else goes wrong with it."""
+class CollectiveFaults:
+    """Faults of a node in collectives: factors on its bandwidth, and failures."""
 
     speed: float = 1.0
-    links: dict[str, float] = field(default_factory=dict)  # peer node: factor on the link to it
+    links: dict[str, float] = field(default_factory=dict)  # {peer node: factor on the link}
     gdr: bool = True
     infiniband: bool = True
     wrong: int = 0
     hang: bool = False
     crash: bool = False
     swap_ranks: bool = False
-    leaf: list[str] = field(default_factory=list)  # nodes on the same leaf switch, where that is slow
-    uplink: float = 1.0  # factor on what leaves that leaf
-    crowd: float = 1.0  # factor where more than two nodes take part
+    leaf: list[str] = field(default_factory=list)  # nodes on the same slow leaf switch
+    uplink: float = 1.0  # factor on the traffic of that leaf to others
+    crowd: float = 1.0  # factor with more than two nodes
     nvls: dict[str, float] = field(
         default_factory=dict
-    )  # of the model, see models.Rates; keys as JSON has them
+    )  # of the model, see models.CollectiveRates; keys as JSON has them
     ring: dict[str, float] = field(default_factory=dict)
     port: float = 0.0
     within: str = ""
 
 
 @dataclass
-class Burn:
-    """What goes wrong under load. Mappings are {GPU index: ...}, their keys as JSON has them."""
+class BurninFaults:
+    """Faults under load. Mappings are {GPU index as in JSON: ...}."""
 
-    slow: dict[str, float] = field(default_factory=dict)  # factor on products of matrices
+    slow: dict[str, float] = field(default_factory=dict)  # factor on matrix multiplication
     hbm: dict[str, float] = field(default_factory=dict)  # factor on memory bandwidth
     corrupt: dict[str, int] = field(default_factory=dict)  # results differ
-    ecc: dict[str, int] = field(default_factory=dict)  # uncorrectable errors a load
-    replay: dict[str, int] = field(default_factory=dict)  # PCIe replays a load
+    ecc: dict[str, int] = field(default_factory=dict)  # uncorrectable errors per load
+    replay: dict[str, int] = field(default_factory=dict)  # PCIe replays per load
     xid: dict[str, int] = field(default_factory=dict)  # Xid that the driver reports each load
     hot: dict[str, float] = field(default_factory=dict)  # degrees Celsius under load, and thermal slowdown
-    dcgm: dict[str, str] = field(default_factory=dict)  # what a failing test of dcgmi warns of
-    storage: bool = False  # what is read back differs
+    dcgm: dict[str, str] = field(default_factory=dict)  # warning of a failing test of dcgmi
+    storage: bool = False  # data that is read back differs
     memory: bool = False
     die_after: int = 0  # loads until the node's task is killed
-    load: dict[str, Any] = field(default_factory=dict)  # of the model, see models.Load
+    load: dict[str, Any] = field(default_factory=dict)  # of the model, see models.BurninRates
 
 
 @dataclass
-class Node:
-    """Everything that a simulated node shows."""
+class SimulatedNode:
+    """All properties of a simulated node."""
 
     name: str
-    spec: Model
-    gpus: list[Gpu]
-    hcas: list[Hca]
-    mounts: list[Mount]
+    spec: NodeModel
+    gpus: list[SimulatedGpu]
+    hcas: list[SimulatedHca]
+    mounts: list[SimulatedMount]
     mem_total_kb: int
     device_files: int = 0
     offline_cpus: list[int] = field(default_factory=list)
@@ -166,7 +148,7 @@ class Node:
     packages: dict[str, str] = field(default_factory=dict)
     modules: dict[str, int] = field(default_factory=dict)
     kernel_log: list[str] = field(default_factory=list)
-    processes: list[Process] = field(default_factory=list)
+    processes: list[SimulatedProcess] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
     topology: dict[tuple[int, int], str] = field(default_factory=dict)
     uptime: float = 1_903_284.11
@@ -175,20 +157,20 @@ class Node:
     load: str = "0.42 0.35 0.31"
     clock_offset: float = 0.0
     time_synchronised: bool = True
-    mtus: dict[str, int] = field(default_factory=dict)  # of interfaces, where they are not as they should be
-    address_of: str = ""  # of which node it has the address
+    mtus: dict[str, int] = field(default_factory=dict)  # {interface: wrong MTU}
+    address_of: str = ""  # the node whose address it has
     name_delay: float = 0.0
     systemd: bool = True
-    network: Network = field(default_factory=Network)
-    burn: Burn = field(default_factory=Burn)
+    network: CollectiveFaults = field(default_factory=CollectiveFaults)
+    burn: BurninFaults = field(default_factory=BurninFaults)
 
 
-def healthy(name: str, number: int, gpus: int, spec: Model, shared: str) -> Node:
-    """Return a healthy node. `number` counts from 0; `shared` is the folder that all nodes really share."""
+def healthy_node(name: str, number: int, gpus: int, spec: NodeModel, shared: str) -> SimulatedNode:
+    """Return a healthy node. `number` counts from 0; `shared` is the real folder that all nodes share."""
     if gpus > max(spec.most_gpus, spec.free_gpus):
         raise SandboxError(f"a node of the model {spec.name} has at most {spec.most_gpus} GPUs, not {gpus}")
     shown = [_gpu(name, index, gpus, spec) for index in range(gpus)]
-    return Node(
+    return SimulatedNode(
         name=name,
         spec=spec,
         gpus=shown,
@@ -205,24 +187,26 @@ def healthy(name: str, number: int, gpus: int, spec: Model, shared: str) -> Node
         packages=_packages(spec),
         modules={name: size for name, size in _MODULES.items() if spec.adapters or name.startswith("nvidia")},
         kernel_log=_kernel_log(spec),
-        processes=[Process(*row) for row in _PROCESSES if spec.nvswitch or row[4] != "nv-fabricmanage"],
+        processes=[
+            SimulatedProcess(*row) for row in _PROCESSES if spec.nvswitch or row[4] != "nv-fabricmanage"
+        ],
         network=_network(spec),
-        burn=Burn(load=asdict(spec.load)),
+        burn=BurninFaults(load=asdict(spec.load)),
     )
 
 
-def _network(spec: Model) -> Network:
+def _network(spec: NodeModel) -> CollectiveFaults:
     rates = spec.rates
     nvls, ring = (
         {str(count): rate for count, rate in of_count.items()} for of_count in (rates.nvls, rates.ring)
     )
-    return Network(
+    return CollectiveFaults(
         infiniband=spec.adapters is not None, nvls=nvls, ring=ring, port=rates.port, within=rates.within
     )
 
 
 def digest(*words: object) -> str:
-    """Return 64 hex digits that depend on the words alone: the same GPU has the same UUID in every sandbox."""
+    """Return 64 hex digits that depend only on the words: a GPU has the same UUID in every sandbox."""
     return hashlib.sha256("/".join(map(str, words)).encode()).hexdigest()
 
 
@@ -232,7 +216,7 @@ def uuid_of(node: str, index: int) -> str:
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}"
 
 
-def _gpu(node: str, index: int, gpus: int, spec: Model) -> Gpu:
+def _gpu(node: str, index: int, gpus: int, spec: NodeModel) -> SimulatedGpu:
     own = digest(node, "gpu", index)
     address = spec.addresses[index % spec.most_gpus]
     domain, bus, device = (int(part, 16) for part in address.partition(".")[0].split(":"))
@@ -253,7 +237,7 @@ def _gpu(node: str, index: int, gpus: int, spec: Model) -> Gpu:
         "q.module_id": str(index + 1),
         "q.pdi": f"0x{own[16:32]}",
         "q.board_id": f"0x{domain << 16 | bus << 8 | device:x}",
-        # of GB200: each node is of another rack, so its GPUs share an NVLink domain with no other node
+        # GB200: each node is in another rack, so no two nodes share an NVLink domain
         "fabric.clusterUuid": _cluster_uuid(node),
         "platform.chassis_serial_number": str(1_820_000_000_000 + int(digest(node, "chassis")[:8], 16)),
         "platform.gpu_fabric_guid": f"0x{own[32:48]}",
@@ -264,7 +248,7 @@ def _gpu(node: str, index: int, gpus: int, spec: Model) -> Gpu:
     }
     numa_nodes = spec.cpus.numa_nodes
     numa = spec.wiring.gpu_numa[index] if spec.wiring.gpu_numa else index * numa_nodes // gpus
-    return Gpu(index, numa, fields, [spec.link_speed] * spec.nvlinks)
+    return SimulatedGpu(index, numa, fields, [spec.link_speed] * spec.nvlinks)
 
 
 def _cluster_uuid(node: str) -> str:
@@ -272,8 +256,8 @@ def _cluster_uuid(node: str) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}"
 
 
-def _hcas(node: str, number: int, gpus: list[Gpu], spec: Model) -> list[Hca]:
-    """Return the adapters for GPU traffic, and after them the ports of the storage network."""
+def _hcas(node: str, number: int, gpus: list[SimulatedGpu], spec: NodeModel) -> list[SimulatedHca]:
+    """Return the adapters for GPU traffic, then the ports of the storage network."""
     kind = spec.adapters
     if kind is None:
         return []
@@ -284,7 +268,7 @@ def _hcas(node: str, number: int, gpus: list[Gpu], spec: Model) -> list[Hca]:
     for index, near in enumerate(groups):
         guid = digest(node, "hca", index)[:10]
         text = f"a088c203{guid[:8]}"
-        hca = Hca(
+        hca = SimulatedHca(
             name=f"mlx5_{index}",
             guid=":".join(text[i : i + 4] for i in range(0, 16, 4)),
             numa_node=near[0].numa_node if near else 0,
@@ -304,14 +288,14 @@ def _hcas(node: str, number: int, gpus: list[Gpu], spec: Model) -> list[Hca]:
     return found
 
 
-def _for_storage(hca: Hca, port: int) -> None:
+def _for_storage(hca: SimulatedHca, port: int) -> None:
     hca.link_layer, hca.interface, hca.lid, hca.mtu = "Ethernet", f"enp225s0f{port}", 0, 1024
     hca.rate = _STORAGE[port]
-    if port:  # not cabled
+    if port:  # without a cable
         hca.state, hca.phys_state = "1: DOWN", "3: Disabled"
 
 
-def _services(spec: Model) -> tuple[str, ...]:
+def _services(spec: NodeModel) -> tuple[str, ...]:
     absent = {
         *(() if spec.nvswitch else ("nvidia-fabricmanager",)),
         *(() if spec.adapters else ("openibd",)),
@@ -319,7 +303,7 @@ def _services(spec: Model) -> tuple[str, ...]:
     return tuple(name for name in _SERVICES if name not in absent)
 
 
-def _packages(spec: Model) -> dict[str, str]:
+def _packages(spec: NodeModel) -> dict[str, str]:
     driver = healthy_fields(spec)["driver_version"]
     branch = driver.partition(".")[0]
     kind = f"{branch}-server{'-open' if spec.open_modules else ''}"
@@ -329,7 +313,7 @@ def _packages(spec: Model) -> dict[str, str]:
     return own | {name: text for name, text in _PACKAGES.items() if spec.adapters or name != "doca-ofed"}
 
 
-def _kernel_log(spec: Model) -> list[str]:
+def _kernel_log(spec: NodeModel) -> list[str]:
     driver = healthy_fields(spec)["driver_version"]
     build = spec.kernel.split("-")[1]
     lines = [
@@ -348,13 +332,13 @@ def _kernel_log(spec: Model) -> list[str]:
     return sorted((*lines, *spec.noise), key=lambda line: float(line[1:].partition("]")[0]))
 
 
-def _mounts(shared: str) -> list[Mount]:
+def _mounts(shared: str) -> list[SimulatedMount]:
     return [
-        Mount("/", "/dev/nvme0n1p2", "ext4", "rw,relatime", 921 * GIB_KB, 84 * GIB_KB),
-        Mount("/dev/shm", "tmpfs", "tmpfs", "rw,nosuid,nodev", 1008 * GIB_KB, 0),  # a mount point
-        Mount("/boot/efi", "/dev/nvme0n1p1", "vfat", "rw,relatime", GIB_KB, 6200),
-        Mount("/raid", "/dev/md0", "ext4", "rw,noatime", 28_000 * GIB_KB, 1_300 * GIB_KB),
-        Mount(
+        SimulatedMount("/", "/dev/nvme0n1p2", "ext4", "rw,relatime", 921 * GIB_KB, 84 * GIB_KB),
+        SimulatedMount("/dev/shm", "tmpfs", "tmpfs", "rw,nosuid,nodev", 1008 * GIB_KB, 0),  # a mount point
+        SimulatedMount("/boot/efi", "/dev/nvme0n1p1", "vfat", "rw,relatime", GIB_KB, 6200),
+        SimulatedMount("/raid", "/dev/md0", "ext4", "rw,noatime", 28_000 * GIB_KB, 1_300 * GIB_KB),
+        SimulatedMount(
             "/home",
             "storage01:/export/home",
             "nfs4",
@@ -362,7 +346,7 @@ def _mounts(shared: str) -> list[Mount]:
             50_000 * GIB_KB,
             21_000 * GIB_KB,
         ),
-        Mount(
+        SimulatedMount(
             shared,
             "storage01:/export/shared",
             "nfs4",
@@ -436,7 +420,7 @@ _COUNTERS = (
     "VL15_dropped",
     "port_xmit_wait",
 )
-# What counters of a good port show: its link went down once as switches were brought up, and waiting is no error
+# Counters of a healthy port: its link went down once at the start of the switches, and waiting is not an error
 _BRING_UP = {"link_downed": 1, "port_xmit_discards": 5, "port_xmit_wait": 918_273_645}
 _KERNEL_LOG = (
     "[    0.000000] Linux version {kernel} (buildd@lcy02) (gcc 13.3.0) #{build}-Ubuntu SMP PREEMPT_DYNAMIC",
@@ -448,7 +432,7 @@ _KERNEL_LOG = (
     "[   14.870311] nvidia-uvm: Loaded the UVM driver, major device number 238.",
     "[   19.442190] EXT4-fs (md0): mounted filesystem with ordered data mode. Quota mode: none.",
 )
-# the greeting of the open kernel module, and of the closed one, which alone drives GPUs before Turing
+# the version lines of the open kernel module, and of the proprietary one, which GPUs before Turing need
 _NVRM_OPEN = (
     "[   12.114906] NVRM: loading NVIDIA UNIX Open Kernel Module for {machine}  {driver}  Release Build"
 )

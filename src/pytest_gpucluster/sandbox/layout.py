@@ -1,4 +1,4 @@
-"""Where a sandbox keeps its things: one state folder."""
+"""The paths of a sandbox's state folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def default_state_dir() -> Path:
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     except RuntimeError as error:
-        raise SandboxError(f"{error}: name the sandbox's folder by GPUCLUSTER_SANDBOX=DIR") from error
+        raise SandboxError(f"{error}: set the sandbox's folder with GPUCLUSTER_SANDBOX=DIR") from error
     return Path(state).absolute() / "pytest-gpucluster" / "sandbox"
 
 
@@ -29,7 +29,7 @@ class Layout:
 
     @property
     def etc(self) -> Path:
-        """slurm.conf and its companions, munge key, prolog scripts."""
+        """slurm.conf and the other configuration files, munge key, prolog scripts."""
         return self.root / "etc"
 
     @property
@@ -44,7 +44,7 @@ class Layout:
 
     @property
     def log(self) -> Path:
-        """One log a daemon."""
+        """One log per daemon."""
         return self.root / "log"
 
     @property
@@ -54,17 +54,17 @@ class Layout:
 
     @property
     def enroot(self) -> Path:
-        """The container plugin and what it calls; bin/NODE is first on the PATH of the node's slurmd."""
+        """The container plugin and its programs; bin/NODE is first on the PATH of the node's slurmd."""
         return self.root / "enroot"
 
     @property
     def nodes(self) -> Path:
-        """What each virtual node shows: one folder a node."""
+        """The files of the virtual nodes: one folder per node."""
         return self.root / "nodes"
 
     @property
     def munge_socket(self) -> Path:
-        """The socket of our own munged."""
+        """The socket of the sandbox's munged."""
         return self.run / "munge.socket"
 
     @property
@@ -79,12 +79,12 @@ class Layout:
 
     @property
     def state(self) -> Path:
-        """What runs: shape, ports, process ids."""
+        """The state of the sandbox: nodes, ports, processes."""
         return self.root / "sandbox.json"
 
     @property
     def lock(self) -> Path:
-        """Held by up, down, fault and heal; beside the state folder, which down removes."""
+        """The lock of up, down, fault and heal; outside the state folder, which down removes."""
         return self.root.with_name(self.root.name + ".lock")
 
     def node(self, name: str) -> Path:
@@ -92,7 +92,7 @@ class Layout:
         return self.nodes / name
 
     def disk(self, name: str) -> Path:
-        """Return what a namespaced node has to itself: its tmp and run."""
+        """Return the folder of a namespaced node's own /tmp and /run."""
         return self.root / "disk" / name
 
     def pid_file(self, daemon: str) -> Path:

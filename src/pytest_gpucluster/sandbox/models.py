@@ -1,8 +1,8 @@
-"""The hardware models that a sandbox simulates: which GPUs, processors and adapters a node has, and how they are wired.
+"""The hardware models of the sandbox: GPUs, processors and adapters of a node, and their topology.
 
-What nvidia-smi prints of each stands in data/gpus/MODEL.tsv and data/gpus/driver-BRANCH.tsv, as what differs from
-data/gpu-fields.tsv; sources stand there, and here beside each model. Rates are those that a healthy node reaches on the
-link model and in the simulated burn-in: they say nothing about a real cluster.
+data/gpus/MODEL.tsv and data/gpus/driver-BRANCH.tsv have the differences of nvidia-smi's values from
+data/gpu-fields.tsv; sources are given there, and here beside each model. Rates are those of a healthy node on the link
+model and in the simulated burn-in, not those of a real cluster.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ DATA = Path(__file__).parent / "data"
 
 
 @dataclass(frozen=True)
-class Cpus:
+class CpuModel:
     """The processors of a node. `numa_nodes` are those with CPUs; `memory_nodes` have memory alone (of GPUs)."""
 
     count: int
     numa_nodes: int
     sockets: int = 2
-    threads: int = 1  # a core
+    threads: int = 1  # per core
     memory_nodes: int = 0
     machine: str = "x86_64"
-    lscpu: tuple[tuple[str, str], ...] = ()  # rows that tell the processor
+    lscpu: tuple[tuple[str, str], ...] = ()  # rows that describe the processor
 
     def of_numa(self, node: int) -> list[int]:
-        """Return the CPUs of a NUMA node; second threads of the cores follow all first ones."""
+        """Return the CPUs of a NUMA node; the second threads of the cores come after all first ones."""
         cores = self.count // self.threads
         share = cores // self.numa_nodes if node < self.numa_nodes else 0
         return [
@@ -39,8 +39,8 @@ class Cpus:
 
 
 @dataclass(frozen=True)
-class Adapters:
-    """The adapters for GPU traffic: `gpus_each` GPUs share one; and the rate of its port."""
+class AdapterModel:
+    """The adapters for GPU traffic; `gpus_each` GPUs share one."""
 
     gpus_each: int
     rate: str  # as /sys/class/infiniband/*/ports/1/rate
@@ -56,18 +56,18 @@ class Adapters:
 
 
 @dataclass(frozen=True)
-class Rates:
-    """What a healthy node reaches, in GB/s: within a node by number of GPUs (with multicast, and by rings), a port."""
+class CollectiveRates:
+    """Bandwidth of a healthy node in GB/s: {GPUs: rate} within the node with multicast and with rings, and per port."""
 
     nvls: dict[int, float]
     ring: dict[int, float]
     port: float
-    within: str = "P2P/CUMEM"  # how GPUs of one node talk, as NCCL logs it
+    within: str = "P2P/CUMEM"  # transport between GPUs of one node, as NCCL logs it
 
 
 @dataclass(frozen=True)
-class Load:
-    """What the simulated burn-in reaches on a healthy GPU: TFLOP/s by data type, GB/s, and what it shows meanwhile."""
+class BurninRates:
+    """Results of the simulated burn-in on a healthy GPU: TFLOP/s by data type, GB/s, and sensors under load."""
 
     tflops: dict[str, float]
     hbm: float
@@ -80,8 +80,8 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Wiring:
-    """What `nvidia-smi topo -m` shows: `gpus` is a matrix, or one word for any pair ('' counts the NVLinks).
+class GpuTopologyModel:
+    """The cells of `nvidia-smi topo -m`: `gpus` is a matrix, or one cell for any pair ('': the number of NVLinks).
 
     `near` is the hop to an adapter behind the same PCIe switch, `numa` to one of the same NUMA node.
     """
@@ -96,33 +96,33 @@ class Wiring:
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
-    """One kind of node. `memory_mib` is what the kernel reports; `addresses` are those of the GPUs on the PCI bus."""
+class NodeModel:
+    """One kind of node. `memory_mib` is what the kernel reports; `addresses` are the PCI addresses of the GPUs."""
 
     name: str
     gres_type: str
     profile: str
     gpus: int
     driver: str  # data/gpus/driver-DRIVER.tsv; '' is that of data/gpu-fields.tsv
-    cpus: Cpus
+    cpus: CpuModel
     memory_mib: int
     nvlinks: int
     link_speed: str
     addresses: tuple[str, ...]
     idle: tuple[int, int]  # watts, degrees Celsius
     lspci: str
-    rates: Rates
-    load: Load
-    adapters: Adapters | None
-    wiring: Wiring = Wiring()
-    storage: int = 0  # further ports, of Ethernet: one is up, the others are not cabled
+    rates: CollectiveRates
+    load: BurninRates
+    adapters: AdapterModel | None
+    wiring: GpuTopologyModel = GpuTopologyModel()
+    storage: int = 0  # Ethernet ports for storage: one is up, the others have no cable
     nvswitch: bool = True
     open_modules: bool = True
     kernel: str = "6.8.0-79-generic"
     iommu: str = "iommu=pt"
     governor: str = "performance"  # '' in virtual machines: no frequency scaling
     services: tuple[str, ...] = ()
-    free_gpus: int = 0  # up to so many where GPUs may share addresses
+    free_gpus: int = 0  # the maximum if GPUs may share addresses
 
     @property
     def noise(self) -> tuple[str, ...]:
@@ -133,13 +133,13 @@ class Model:
 
     @property
     def most_gpus(self) -> int:
-        """How many GPUs such a node has at most."""
+        """The maximum number of GPUs of such a node."""
         return len(self.addresses)
 
 
 @cache
 def gpu_fields() -> tuple[tuple[str, tuple[str, ...], str, str], ...]:
-    """Return (name, aliases, unit, value) of every field on an H200; aliases ('!',) is for `nvidia-smi -q` only."""
+    """Return (name, aliases, unit, value) of every field on an H200; aliases ('!',): in `nvidia-smi -q` only."""
     rows = []
     for line in (DATA / "gpu-fields.tsv").read_text().splitlines():
         name, aliases, unit, value = line.split("\t")
@@ -150,8 +150,8 @@ def gpu_fields() -> tuple[tuple[str, tuple[str, ...], str, str], ...]:
 
 
 @cache
-def healthy_fields(spec: Model) -> dict[str, str]:
-    """Return {name of --query-gpu or of a template: value} of a healthy GPU; what the driver lacks is left out."""
+def healthy_fields(spec: NodeModel) -> dict[str, str]:
+    """Return {name in --query-gpu or in a template: value} of a healthy GPU, without fields that the driver lacks."""
     found = {name: value for name, _, _, value in gpu_fields()}
     for name in filter(None, (spec.driver and f"driver-{spec.driver}", spec.name)):
         path = DATA / "gpus" / f"{name}.tsv"
@@ -210,7 +210,7 @@ _GRACE = (
 
 # Addresses of the GPUs of an HGX board, as lspci shows them on common hosts
 _HGX = tuple(f"00000000:{bus}:00.0" for bus in ("1B", "43", "52", "61", "9D", "C3", "D1", "DF"))
-_NDR = Adapters(
+_NDR = AdapterModel(
     1, "400 Gb/sec (4X NDR)", "MT4129", "MT_0000000838", "28.39.1002", "MT2910 Family [ConnectX-7]"
 )
 _HOPPER_TFLOPS = {
@@ -223,7 +223,7 @@ _HOPPER_TFLOPS = {
     "int8": 1300.0,
 }
 # bus bandwidth of all_reduce: 8 H200, recorded
-_HOPPER_RATES = Rates(
+_HOPPER_RATES = CollectiveRates(
     {2: 345.0, 4: 455.0, 8: 478.0}, {2: 345.0, 4: 363.0, 8: 365.0}, 47.0
 )  # a port: 94% of 400 Gb/s
 
@@ -235,7 +235,7 @@ def _rings(**rates: float) -> dict[int, float]:
 MODELS = {
     model.name: model
     for model in (
-        Model(
+        NodeModel(
             # AWS g4dn.12xlarge: a virtual machine without NVLink, InfiniBand, IOMMU and frequency scaling; CPUs and
             # addresses of the GPUs as AWS documents them, `topo -m` shows PHB as on any such machine
             name="t4",
@@ -243,7 +243,7 @@ MODELS = {
             profile="sandbox-t4",
             gpus=4,
             driver="535",
-            cpus=Cpus(48, 1, sockets=1, threads=2, lscpu=_CASCADE_LAKE),
+            cpus=CpuModel(48, 1, sockets=1, threads=2, lscpu=_CASCADE_LAKE),
             memory_mib=190_000,
             nvlinks=0,
             link_speed="",
@@ -252,18 +252,18 @@ MODELS = {
             ),
             idle=(9, 28),
             lspci="TU104GL [Tesla T4]",
-            rates=Rates({}, _rings(of_2=6.4, of_4=5.6, of_8=5.5), 0.0, within="SHM/direct/direct"),
-            load=Load(
+            rates=CollectiveRates({}, _rings(of_2=6.4, of_4=5.6, of_8=5.5), 0.0, within="SHM/direct/direct"),
+            load=BurninRates(
                 {"fp64": 0.24, "fp32": 4.6, "fp16": 26.0, "int8": 45.0}, 240.0, 6.1, 6.0, 5.6, 62, 69, 900
             ),
             adapters=None,
-            wiring=Wiring(gpus="PHB"),
+            wiring=GpuTopologyModel(gpus="PHB"),
             nvswitch=False,
             open_modules=False,
             iommu="console=tty1",
             governor="",
         ),
-        Model(
+        NodeModel(
             # DGX-1: hybrid cube mesh and PCIe as `nvidia-smi topo -m` of one shows them (public notes with mlx5_0 to
             # mlx5_3); addresses: NVIDIA/nccl issue 671; two GPUs share an EDR adapter
             name="v100",
@@ -271,7 +271,7 @@ MODELS = {
             profile="sandbox-v100",
             gpus=8,
             driver="550",
-            cpus=Cpus(80, 2, threads=2, lscpu=_BROADWELL),
+            cpus=CpuModel(80, 2, threads=2, lscpu=_BROADWELL),
             memory_mib=515_896,
             nvlinks=6,
             link_speed="25.781",
@@ -280,9 +280,11 @@ MODELS = {
             ),
             idle=(44, 36),
             lspci="GV100GL [Tesla V100 SXM2 32GB]",
-            rates=Rates({}, _rings(of_2=46.0, of_4=70.0, of_8=130.0), 11.75),
-            load=Load({"fp64": 6.9, "fp32": 14.2, "fp16": 96.0}, 790.0, 11.9, 44.0, 120.0, 58, 290, 1490),
-            adapters=Adapters(
+            rates=CollectiveRates({}, _rings(of_2=46.0, of_4=70.0, of_8=130.0), 11.75),
+            load=BurninRates(
+                {"fp64": 6.9, "fp32": 14.2, "fp16": 96.0}, 790.0, 11.9, 44.0, 120.0, 58, 290, 1490
+            ),
+            adapters=AdapterModel(
                 2,
                 "100 Gb/sec (4X EDR)",
                 "MT4115",
@@ -290,7 +292,7 @@ MODELS = {
                 "12.28.2006",
                 "MT27700 Family [ConnectX-4]",
             ),
-            wiring=Wiring(
+            wiring=GpuTopologyModel(
                 gpus=(
                     " X  NV1 NV1 NV2 NV2 SYS SYS SYS",
                     "NV1  X  NV2 NV1 SYS NV2 SYS SYS",
@@ -307,14 +309,14 @@ MODELS = {
             open_modules=False,
             kernel="5.15.0-105-generic",
         ),
-        Model(
+        NodeModel(
             # DGX A100: NVIDIA/nccl issue 1505 (topo -m, addresses); storage ports: the same matrix
             name="a100",
             gres_type="a100",
             profile="sandbox-a100",
             gpus=8,
             driver="535",
-            cpus=Cpus(256, 8, threads=2, lscpu=_ROME),
+            cpus=CpuModel(256, 8, threads=2, lscpu=_ROME),
             memory_mib=1_031_860,
             nvlinks=12,
             link_speed="25",
@@ -323,8 +325,8 @@ MODELS = {
             ),
             idle=(58, 28),
             lspci="GA100 [A100 SXM4 80GB]",
-            rates=Rates({}, _rings(of_2=200.0, of_4=225.0, of_8=236.0), 24.4),
-            load=Load(
+            rates=CollectiveRates({}, _rings(of_2=200.0, of_4=225.0, of_8=236.0), 24.4),
+            load=BurninRates(
                 {"fp64": 18.6, "fp32": 19.1, "tf32": 124.0, "fp16": 262.0, "bf16": 265.0, "int8": 420.0},
                 1730.0,
                 24.6,
@@ -334,7 +336,7 @@ MODELS = {
                 392,
                 1380,
             ),
-            adapters=Adapters(
+            adapters=AdapterModel(
                 1,
                 "200 Gb/sec (4X HDR)",
                 "MT4123",
@@ -342,18 +344,18 @@ MODELS = {
                 "20.38.1002",
                 "MT28908 Family [ConnectX-6]",
             ),
-            wiring=Wiring(near="PXB", gpu_numa=(3, 3, 1, 1, 7, 7, 5, 5)),
+            wiring=GpuTopologyModel(near="PXB", gpu_numa=(3, 3, 1, 1, 7, 7, 5, 5)),
             storage=2,
             kernel="5.15.0-1053-nvidia",
         ),
-        Model(
+        NodeModel(
             # DGX H100: two Xeon 8480C; topo -m of such nodes: vllm issue 29944, DeepEP issue 128
             name="h100",
             gres_type="h100",
             profile="sandbox-h100",
             gpus=8,
             driver="565",
-            cpus=Cpus(224, 2, threads=2, lscpu=_SAPPHIRE),
+            cpus=CpuModel(224, 2, threads=2, lscpu=_SAPPHIRE),
             memory_mib=2_063_710,
             nvlinks=18,
             link_speed="26.562",
@@ -361,19 +363,19 @@ MODELS = {
             idle=(75, 29),
             lspci="GH100 [H100 SXM5 80GB]",
             rates=_HOPPER_RATES,
-            load=Load(_HOPPER_TFLOPS, 2960.0, 54.0, 370.0, 345.0, 61, 690, 1830),
+            load=BurninRates(_HOPPER_TFLOPS, 2960.0, 54.0, 370.0, 345.0, 61, 690, 1830),
             adapters=_NDR,
             storage=2,
             kernel="5.15.0-1063-nvidia",
         ),
-        Model(
+        NodeModel(
             # Recorded from a host with 8 H200 (nvidia-smi 580.159.04); network of a DGX H200
             name="h200",
             gres_type="h200",
             profile="sandbox-h200",
             gpus=8,
             driver="",
-            cpus=Cpus(128, 2, lscpu=_EMERALD),
+            cpus=CpuModel(128, 2, lscpu=_EMERALD),
             memory_mib=2_064_384,
             nvlinks=18,
             link_speed="26.562",
@@ -381,21 +383,21 @@ MODELS = {
             idle=(76, 30),
             lspci="GH100 [H200 SXM 141GB]",
             rates=_HOPPER_RATES,
-            load=Load(_HOPPER_TFLOPS, 4250.0, 54.0, 370.0, 345.0, 61, 690, 1830),
+            load=BurninRates(_HOPPER_TFLOPS, 4250.0, 54.0, 370.0, 345.0, 61, 690, 1830),
             adapters=_NDR,
             free_gpus=16,
         ),
-        Model(
+        NodeModel(
             # A compute tray of GB200 NVL72, each node of the sandbox of another rack: topo -m, NUMA nodes and memory
             # as in public notes of such trays ("19-25,27-33": GPUs' memory is NUMA nodes without CPUs, all adapters
             # are SYS); addresses: tables of nvidia-smi; speed of a link: NVIDIA's Health Validation, NVLink checks.
-            # The NVSwitches are outside of the node: nvidia-imex runs there, nvidia-fabricmanager does not.
+            # The NVSwitches are outside the node: it runs nvidia-imex, not nvidia-fabricmanager.
             name="gb200",
             gres_type="gb200",
             profile="sandbox-gb200",
             gpus=4,
             driver="",
-            cpus=Cpus(144, 2, memory_nodes=32, machine="aarch64", lscpu=_GRACE),
+            cpus=CpuModel(144, 2, memory_nodes=32, machine="aarch64", lscpu=_GRACE),
             memory_mib=979_783,
             nvlinks=18,
             link_speed="53.125",
@@ -404,8 +406,8 @@ MODELS = {
             ),
             idle=(150, 29),
             lspci="Device 2941",
-            rates=Rates({}, _rings(of_2=640.0, of_4=680.0), 47.0),
-            load=Load(
+            rates=CollectiveRates({}, _rings(of_2=640.0, of_4=680.0), 47.0),
+            load=BurninRates(
                 {
                     "fp64": 36.0,
                     "fp32": 66.0,
@@ -424,7 +426,7 @@ MODELS = {
                 1900,
             ),
             adapters=_NDR,
-            wiring=Wiring(
+            wiring=GpuTopologyModel(
                 near="SYS",
                 numa="SYS",
                 affinity=(
@@ -443,9 +445,9 @@ MODELS = {
 }
 
 
-def model(name: str) -> Model:
-    """Return a hardware model; SandboxError names those that there are."""
+def model(name: str) -> NodeModel:
+    """Return a hardware model; SandboxError names the existing ones."""
     try:
         return MODELS[name]
     except KeyError:
-        raise SandboxError(f"no hardware model {name!r}: there are {', '.join(sorted(MODELS))}") from None
+        raise SandboxError(f"unknown hardware model {name!r} (known: {', '.join(sorted(MODELS))})") from None

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.transport import Transport
     from pytest_gpucluster.sandbox.layout import Layout
-    from pytest_gpucluster.sandbox.processes import Process
+    from pytest_gpucluster.sandbox.processes import DaemonProcess
 
-NETWORK, PREFIX = "10.1.0", 16  # the simulated getent tells the same addresses
+NETWORK, PREFIX = "10.1.0", 16  # the simulated getent returns the same addresses
 LOGIN_ADDRESS = "10.1.255.254"
 MAX_NODES = 254  # one byte of the address
 _SCRIPTS = Path(__file__).parent / "data" / "namespaced"
-_MISSED = 3  # looks at a process in a row, 20 ms apart
+_MISSED = 3  # checks of a process in a row without a result, 20 ms apart
 _PACKAGES = {
     "unshare": "util-linux",
     "nsenter": "util-linux",
@@ -45,10 +45,10 @@ _PACKAGES = {
     "ssh-keygen": "openssh-client",
 }
 _SEPARATE = ("--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc")
-# the caller's own user in a namespace of its own, with all rights over what is made there
+# the caller's user in a new user namespace, with all capabilities there
 _OWN_USER = ("--user", "--map-current-user", "--keep-caps")
 _NO_CAPS = ("setpriv", "--ambient-caps=-all", "--inh-caps=-all")
-_SYSCTLS = (  # what may forbid user namespaces: path, the value that forbids, what to set
+_SYSCTLS = (  # settings that may forbid user namespaces: path, forbidding value, sysctl to set
     ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
     ("kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns=0"),
     ("user/max_user_namespaces", "0", "user.max_user_namespaces=10000"),
@@ -56,7 +56,7 @@ _SYSCTLS = (  # what may forbid user namespaces: path, the value that forbids, w
 
 
 def find_programs(path: str) -> dict[str, str]:
-    """Return what namespaced nodes need beside Slurm; SandboxError names the packages that are absent."""
+    """Return {program: path} for namespaced nodes; SandboxError names the packages of missing programs."""
     found = {name: shutil.which(name, path=path) for name in _PACKAGES}
     absent = [name for name, where in found.items() if not where]
     if absent:
@@ -68,15 +68,15 @@ def find_programs(path: str) -> dict[str, str]:
 
 
 def as_localhost() -> list[str]:
-    """Return the words that run a command under the hostname `localhost`.
+    """Return a command prefix that sets the hostname `localhost`.
 
-    Told not to listen on every address, Slurm's daemons listen on that of their hostname alone.
+    With NoInAddrAny Slurm's daemons listen only on the address of their hostname.
     """
     return ["unshare", *_user_options(), "--uts", "sh", "-c", 'hostname localhost && exec "$@"', "sh"]
 
 
 def why_not(transport: Transport, path: str) -> str:
-    """Return why this user may not have namespaced nodes here; '' where it may."""
+    """Return why this user may not create namespaced nodes on this machine; '' if it may."""
     try:
         find_programs(path)
         done = transport.run(
@@ -88,11 +88,11 @@ def why_not(transport: Transport, path: str) -> str:
         return str(error)
     if done.rc == 0:
         return ""
-    said = " ".join(done.stderr.split()) or f"exit {done.rc}"
-    return f"this machine lets {getpass.getuser()} make no namespaces ({said}): {_remedy()}"
+    message = " ".join(done.stderr.split()) or f"exit {done.rc}"
+    return f"{getpass.getuser()} may not create namespaces on this machine ({message}): {_remedy()}"
 
 
-# all that could be forbidden apart from the rest
+# each of these may be forbidden separately
 _TRIAL = (
     "ip link add br0 type bridge && ip link add veth0 type veth peer name veth1"
     " && mount -t tmpfs tmpfs /tmp && mount -t sysfs sysfs /sys"
@@ -118,14 +118,14 @@ def _remedy() -> str:
 
 @dataclass(frozen=True)
 class Namespaces:
-    """The namespaces of one sandbox, held by one process for the login's network and two for each node."""
+    """The namespaces of one sandbox: one process holds the login node's network, two hold those of each node."""
 
     layout: Layout
     transport: Transport
     path: str
 
     def prepare(self, nodes: Sequence[str], share: Sequence[Path]) -> None:
-        """Write what the nodes read: hosts, nsswitch.conf, keys, configuration of ssh."""
+        """Write the configuration of the nodes: hosts, nsswitch.conf, keys, configuration of ssh."""
         layout = self.layout
         (layout.etc / "hosts").write_text(hosts_file(nodes, socket.gethostname()))
         (layout.etc / "nsswitch.conf").write_text(nsswitch(_text("/etc/nsswitch.conf")))
@@ -135,14 +135,14 @@ class Namespaces:
         for node in nodes:
             for folder in ("sys", "run", "tmp"):
                 (layout.disk(node) / folder).mkdir(parents=True)
-        (layout.root / "keep").write_text("".join(f"{path}\n" for path in self._kept(share)))
+        (layout.root / "keep").write_text("".join(f"{path}\n" for path in self._visible_paths(share)))
         layout.bin.mkdir()
         (layout.root / "bin.node").mkdir()
         os.mkfifo(layout.run / "login.hold", 0o600)
         self._write_keys(nodes)
 
-    def _kept(self, share: Sequence[Path]) -> list[Path]:
-        """Return what has to stay visible below /tmp or /run: the state folder, this Python, this package."""
+    def _visible_paths(self, share: Sequence[Path]) -> list[Path]:
+        """Return the paths that stay visible below /tmp or /run: the state folder, this Python, this package."""
         python = {Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[2]}
         wanted = [self.layout.root, *sorted(python), *share]
         return list(dict.fromkeys(path.resolve() for path in wanted if path.exists()))
@@ -162,7 +162,7 @@ class Namespaces:
         (folder / "sshd_config").write_text(sshd_config(folder))
 
     def start(self, nodes: Sequence[str], *, patience: float) -> None:
-        """Make the networks and start every node's first process and sshd; return when all are there."""
+        """Create the networks and start every node's first process and sshd; return when all are ready."""
         programs = find_programs(self.path)
         layout = self.layout
         settings = {
@@ -184,7 +184,7 @@ class Namespaces:
             ]
         )
         log, pid = shlex.quote(str(layout.log_file("login"))), shlex.quote(str(layout.pid_file("login")))
-        # setsid: no terminal and no Ctrl-C of the caller's reaches it
+        # setsid: independent of the caller's terminal and Ctrl-C
         self._run(["sh", "-c", f"setsid {command} </dev/null >{log} 2>&1 & echo $! >{pid}"], "login")
         deadline = time.monotonic() + patience
         for name in ("login", *(f"node-{node}" for node in nodes)):
@@ -192,43 +192,43 @@ class Namespaces:
 
     def _wait(self, name: str, deadline: float) -> None:
         pid_file, ready = self.layout.pid_file(name), self.layout.run / f"{name}.ready"
-        grace = time.monotonic() + 10.0  # for the pid file to be there
-        missed = 0  # once: the process is about to run another program
+        grace = time.monotonic() + 10.0  # until the pid file is written
+        missed = 0  # the process may be in execve
         while not ready.exists():
-            begun = bool(_text(pid_file).strip())  # a number that is being written is no death
+            begun = bool(_text(pid_file).strip())  # empty: the pid is being written
             missed = missed + 1 if begun and not processes.from_pid_file(pid_file, str(self._root)) else 0
             if (missed > _MISSED and not ready.exists()) or time.monotonic() > max(deadline, grace):
-                said = _text(self.layout.log_file(name)).strip().splitlines()
-                why = " | ".join(said[-3:]) or "no message"
-                raise SandboxError(f"namespaces of {name.removeprefix('node-')} could not be made: {why}")
+                log = _text(self.layout.log_file(name)).strip().splitlines()
+                why = " | ".join(log[-3:]) or "no message"
+                raise SandboxError(f"namespaces of {name.removeprefix('node-')} could not be created: {why}")
             time.sleep(0.02)
 
     @property
     def _root(self) -> Path:
         return self.layout.root.resolve()
 
-    # -- being there -----------------------------------------------------------------------------------------
+    # -- commands inside -----------------------------------------------------------------------------------------
 
     def on_login(self) -> list[str]:
-        """Return the words that run a command in the network of the login node."""
+        """Return a command prefix that enters the network of the login node."""
         holder = self._holder("login")
         return ["nsenter", *_enter_user(), f"--target={holder.pid}", "--net"]
 
     def on_node(self, node: str) -> list[str]:
-        """Return the words that run a command in the namespaces of a node."""
+        """Return a command prefix that enters the namespaces of a node."""
         first = self.first_process(node)
         if first is None:
             raise SandboxError(f"{node} does not run: gpucluster sandbox down, then up")
         spaces = ("--net", "--mount", "--uts", "--ipc", "--pid")
         return ["nsenter", *_enter_user(), f"--target={first.pid}", *spaces]
 
-    def first_process(self, node: str) -> Process | None:
-        """Return the process that is number 1 on a node."""
+    def first_process(self, node: str) -> DaemonProcess | None:
+        """Return the process with pid 1 on a node."""
         holder = processes.from_pid_file(self.layout.pid_file(f"node-{node}"), str(self._root))
         return next(iter(processes.children(holder.pid)), None) if holder else None
 
-    def find(self, node: str, pid_file: Path) -> Process | None:
-        """Return the process of a pid file that was written on a node, in the node's numbers."""
+    def find(self, node: str, pid_file: Path) -> DaemonProcess | None:
+        """Return the process of a pid file that was written on a node, with a pid of the node."""
         first = self.first_process(node)
         if first is None:
             return None
@@ -238,7 +238,7 @@ class Namespaces:
             return None
         return next((p for p in processes.children(first.pid) if processes.inner_pid(p.pid) == inside), None)
 
-    def _holder(self, name: str) -> Process:
+    def _holder(self, name: str) -> DaemonProcess:
         holder = processes.from_pid_file(self.layout.pid_file(name), str(self._root))
         if holder is None:
             raise SandboxError(
@@ -247,7 +247,7 @@ class Namespaces:
         return holder
 
     def stop(self) -> None:
-        """Kill every node with all that runs on it. The login's network ends with its process."""
+        """Kill all processes of the nodes. The login node's network ends with its process."""
         found = []
         for path in self.layout.run.glob("node-*.pid"):
             holder = processes.from_pid_file(path, str(self._root))
@@ -256,7 +256,7 @@ class Namespaces:
         processes.kill(found, patience=10.0)
 
     def write_commands(self, programs: Mapping[str, Path]) -> None:
-        """Write the folder of Slurm's commands that enter the login's network; on a node they are themselves."""
+        """Write wrappers of Slurm's commands that enter the login node's network; on a node they run directly."""
         layout = self.layout
         holder = self._holder("login")
         network = str(Path(f"/proc/{holder.pid}/ns/net").readlink())
@@ -293,25 +293,25 @@ def address(number: int) -> str:
 
 
 def hosts_file(nodes: Sequence[str], login: str) -> str:
-    """Return /etc/hosts of the nodes; the login node goes by the name of this machine."""
+    """Return /etc/hosts of the nodes; the login node has the name of this machine."""
     names = " ".join(dict.fromkeys((login, login.partition(".")[0], "login")))
     rows = [f"{address(number)}\t{node}" for number, node in enumerate(nodes, 1)]
     return "\n".join(["127.0.0.1\tlocalhost", f"{LOGIN_ADDRESS}\t{names}", *rows, ""])
 
 
 def nsswitch(text: str) -> str:
-    """Return the host's nsswitch.conf with names of hosts from files alone: no name server is within reach."""
+    """Return the host's nsswitch.conf with host names only from files: no name server is reachable."""
     others = [line for line in text.splitlines() if not re.match(r"\s*hosts\s*:", line)]
     return "\n".join([*others, "hosts: files", ""])
 
 
 def shadow_file(users: Iterable[str]) -> str:
-    """Return /etc/shadow of the nodes: no password works, and no account is locked ('!'), which sshd would refuse."""
+    """Return /etc/shadow of the nodes: no valid password, but no locked account ('!'), which sshd would reject."""
     return "".join(f"{user}:*:19000:0:99999:7:::\n" for user in sorted(users))
 
 
 def ssh_config(folder: Path) -> str:
-    """Return the nodes' /etc/ssh/ssh_config: the sandbox's keys, and no questions."""
+    """Return the nodes' /etc/ssh/ssh_config: the sandbox's keys, and no prompts."""
     return f"""\
 Host *
   IdentityFile {folder}/id_ed25519
@@ -325,7 +325,7 @@ Host *
 
 
 def _login_ssh_config(folder: Path, nodes: Sequence[str]) -> str:
-    """Return ssh_config for the login node, where the nodes' names mean nothing to the resolver."""
+    """Return ssh_config for the login node, where the nodes' names do not resolve."""
     hosts = [f"Host {node}\n  HostName {address(number)}\n" for number, node in enumerate(nodes, 1)]
     return "".join(hosts) + ssh_config(folder)
 

@@ -1,6 +1,6 @@
-"""What a node of the hardware model shows, as files: the simulated tools only print and pick from them.
+"""The files of a simulated node, which the simulated tools print.
 
-A healthy node without a name is written once, as the base; each node's folder holds only what differs from it.
+A healthy node without a name is written once, as the base; each node's folder contains only the differences from it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core.errors import TransportError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.kit.payload_step import sent
-from pytest_gpucluster.sandbox import burnin_sim, collectives, hardware
+from pytest_gpucluster.sandbox import burnin_sim, collectives, models
 from pytest_gpucluster.sandbox.daemons import search_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pytest_gpucluster.cluster.transport import Transport
-    from pytest_gpucluster.sandbox.hardware import Gpu, Hca, Node
+    from pytest_gpucluster.sandbox.hardware import SimulatedGpu, SimulatedHca, SimulatedNode
     from pytest_gpucluster.sandbox.layout import Layout
 
-# Tools of the host that the simulated ones may call; each becomes an upper-case variable of theirs.
+# Tools of the host that the simulated ones may call, as variables in upper case
 _HOST_TOOLS = (
     *(
         "awk",
@@ -49,23 +49,23 @@ _HOST_TOOLS = (
 )
 # all_reduce_perf under other names
 _NCCL_TESTS = ("all_gather_perf", "reduce_scatter_perf", "alltoall_perf", "broadcast_perf", "sendrecv_perf")
-# the option of a script's first line that leaves the options behind it to the script (mawk(1), gawk(1))
+# the option in a script's first line that passes all further options to the script (mawk(1), gawk(1))
 _AWK_SCRIPT = {"mawk": "-We", "gawk": "-E"}
-# the time of an answer: a process less where awk can tell it
+# the time of an answer: without a further process if awk has strftime
 _DATE_OF_AWK = "return strftime(layout)"
 _DATE_OF_PROCESS = """command = "%s '+" layout "'"
   command | getline line
   close(command)
   return line"""
-# of a node's folder: what prolog, epilog and acts leave there, and the deal of real GPUs
-_KEPT = ("prolog.", "epilog", "fault.", "gpu.", "enroot/")
+# files in a node's folder that prolog, epilog, faults and the assignment of real GPUs write
+_PRESERVED = ("prolog.", "epilog", "fault.", "gpu.", "enroot/")
 
 
-def tools(layout: Layout, transport: Transport) -> None:
-    """Put the simulated tools into the sandbox's simbin."""
+def write_simulated_tools(layout: Layout, transport: Transport) -> None:
+    """Write the simulated tools to the sandbox's simbin."""
     base = layout.root / "base"
     base.mkdir(exist_ok=True)
-    texts = {path.name: path.read_text() for path in (hardware.DATA / "simbin").iterdir()}
+    texts = {path.name: path.read_text() for path in (models.DATA / "simbin").iterdir()}
     _write_tools(layout, {**texts, "nvidia-smi": _nvidia_smi(layout, transport)})
     for name in _NCCL_TESTS:
         (layout.simbin / name).symlink_to("all_reduce_perf")
@@ -73,7 +73,7 @@ def tools(layout: Layout, transport: Transport) -> None:
         ("nvidia-smi-q.txt", "nvidia-smi-q"),
         ("nvidia-smi-q-x.txt", "nvidia-smi-q-x"),
     ):
-        shutil.copyfile(hardware.DATA / source, base / target)
+        shutil.copyfile(models.DATA / source, base / target)
     shutil.copyfile(collectives.__file__, base / "collectives.py")
     shutil.copyfile(burnin_sim.__file__, base / "burnin_sim.py")
     for suite in suites():
@@ -83,7 +83,7 @@ def tools(layout: Layout, transport: Transport) -> None:
     (base / "aliases").write_text(
         "".join(
             f"{alias}\t{name}\n"
-            for name, aliases, _, _ in hardware.gpu_fields()
+            for name, aliases, _, _ in models.gpu_fields()
             for alias in aliases
             if alias != "!"
         )
@@ -91,7 +91,7 @@ def tools(layout: Layout, transport: Transport) -> None:
 
 
 def _has_strftime(awk: str, transport: Transport) -> bool:
-    """Say whether this awk has it: mawk since 1.3.4, gawk; others take it for a function that is not defined."""
+    """Return whether this awk has strftime (gawk; mawk since 1.3.4)."""
     try:
         return transport.run([awk, 'BEGIN { print strftime("ok") }'], timeout=60.0).stdout == "ok\n"
     except TransportError:
@@ -99,16 +99,16 @@ def _has_strftime(awk: str, transport: Transport) -> bool:
 
 
 def _nvidia_smi(layout: Layout, transport: Transport) -> str:
-    """Return the simulated nvidia-smi: a program of awk that reads its own options, where that awk can be told so."""
+    """Return the simulated nvidia-smi: an awk script, or a shell wrapper if this awk cannot pass options to a script."""
     found = {name: shutil.which(name, path=search_path()) or name for name in ("awk", "date", "sleep")}
-    awk = found["awk"]  # not where it leads to: an image has the one name only
+    awk = found["awk"]  # unresolved: an image has only this name
     places = {
         "@NODES@": json.dumps(str(layout.nodes), ensure_ascii=False),
         "@BASE@": json.dumps(str(layout.root / "base"), ensure_ascii=False),
         "@DATE@": _DATE_OF_AWK if _has_strftime(awk, transport) else _DATE_OF_PROCESS % found["date"],
         "@SLEEP@": found["sleep"],
     }
-    text = (hardware.DATA / "nvidia-smi.awk").read_text()
+    text = (models.DATA / "nvidia-smi.awk").read_text()
     for mark, value in places.items():
         text = text.replace(mark, value)
     option = _AWK_SCRIPT.get(Path(awk).resolve().name)
@@ -119,15 +119,15 @@ def _nvidia_smi(layout: Layout, transport: Transport) -> str:
     return f'#!/bin/sh\nexec {shlex.quote(awk)} -f {shlex.quote(str(program))} -- "$@"\n'
 
 
-def real_tools(layout: Layout, nodes: Mapping[str, tuple[int, ...]]) -> None:
-    """Put the wrapper of the real nvidia-smi there: each node sees its own GPUs, counted from 0.
+def write_real_tools(layout: Layout, nodes: Mapping[str, tuple[int, ...]]) -> None:
+    """Write the wrapper of the real nvidia-smi: each node has its own GPUs, counted from 0.
 
-    The nodes are slices of the real host, which answers for itself otherwise. `nodes`: the host's GPU indices of each.
+    All other tools are those of the host. `nodes`: {node: indices of its GPUs on the host}.
     """
     (layout.root / "base").mkdir(exist_ok=True)
     real = shutil.which("nvidia-smi", path=search_path()) or "nvidia-smi"
-    text = (hardware.DATA / "nvidia-smi-real.sh").read_text().replace("@REAL@", shlex.quote(real))
-    sudo = (hardware.DATA / "simbin/sudo").read_text()
+    text = (models.DATA / "nvidia-smi-real.sh").read_text().replace("@REAL@", shlex.quote(real))
+    sudo = (models.DATA / "simbin/sudo").read_text()
     _write_tools(layout, {"nvidia-smi": text, "sudo": sudo})
     for node, indices in nodes.items():
         (layout.node(node) / "gpu.ids").write_text(",".join(map(str, indices)) + "\n")
@@ -135,14 +135,14 @@ def real_tools(layout: Layout, nodes: Mapping[str, tuple[int, ...]]) -> None:
 
 
 def _write_tools(layout: Layout, texts: Mapping[str, str]) -> None:
-    """Write the tools, name: text, with what all of them share put in: a node opens one file for each."""
+    """Write the tools, {name: text}, each with the shared functions inlined, so that it opens one file only."""
     lines = (
         f"{name.upper().replace('-', '_')}={shlex.quote(path)}"
         for name in _HOST_TOOLS
         if (path := shutil.which(name, path=search_path()))
     )
     places = {
-        "@SHARED@\n": (hardware.DATA / "simbin-lib.sh").read_text(),
+        "@SHARED@\n": (models.DATA / "simbin-lib.sh").read_text(),
         "@NODES@": shlex.quote(str(layout.nodes)),
         "@BASE@": shlex.quote(str(layout.root / "base")),
         "@TOOLS@": "\n".join([*lines, f"PYTHON={shlex.quote(sys.executable)}"]),
@@ -150,37 +150,37 @@ def _write_tools(layout: Layout, texts: Mapping[str, str]) -> None:
     layout.simbin.mkdir(exist_ok=True)
     for name, text in texts.items():
         for mark, value in places.items():
-            text = text.replace(mark, value)  # noqa: PLW2901 - place after place
+            text = text.replace(mark, value)  # noqa: PLW2901 - one mark after the other
         tool = layout.simbin / name
         tool.write_text(text)
         tool.chmod(stat.S_IRWXU | stat.S_IRGRP | stat.S_IXGRP | stat.S_IROTH | stat.S_IXOTH)
 
 
-def write_base(layout: Layout, shown: Mapping[str, str]) -> None:
-    """Write what healthy nodes have in common, once."""
+def write_base(layout: Layout, contents: Mapping[str, str]) -> None:
+    """Write the files of a healthy node, once."""
     folder = layout.root / "base"
     if not (folder / "gpus").exists():
-        _write(folder, shown)
+        _write(folder, contents)
 
 
-def write_node(layout: Layout, node: Node, base: Mapping[str, str]) -> None:
-    """Write what differs from the base, hide what the node lacks, and take away what was there before."""
+def write_node(layout: Layout, node: SimulatedNode, base: Mapping[str, str]) -> None:
+    """Write the differences from the base, hide files that the node lacks, and remove outdated files."""
     folder = layout.node(node.name)
-    shown = files(node)
-    hidden = [*node.hidden, *_lacking(shown, base)]
+    contents = files(node)
+    hidden = [*node.hidden, *_lacking(contents, base)]
     if hidden:
-        shown["hidden"] = _lines(hidden)
-    changed = {path: text for path, text in shown.items() if base.get(path) != text}
+        contents["hidden"] = _lines(hidden)
+    changed = {path: text for path, text in contents.items() if base.get(path) != text}
     for path in [path for path in folder.rglob("*") if path.is_file()]:
         name = str(path.relative_to(folder))
-        if name not in changed and not name.startswith(_KEPT):
+        if name not in changed and not name.startswith(_PRESERVED):
             path.unlink(missing_ok=True)
     _write(folder, changed)
 
 
-def _lacking(shown: Mapping[str, str], base: Mapping[str, str]) -> list[str]:
-    """Return the overlay paths that the base has and the node has not, whole folders where nothing is left."""
-    there = {str(parent) for path in shown for parent in PurePosixPath(path).parents} | shown.keys()
+def _lacking(contents: Mapping[str, str], base: Mapping[str, str]) -> list[str]:
+    """Return the overlay paths of the base that the node lacks; a folder if the node has nothing in it."""
+    there = {str(parent) for path in contents for parent in PurePosixPath(path).parents} | contents.keys()
     gone: set[str] = set()
     for path in base.keys() - there:
         top = path
@@ -190,17 +190,17 @@ def _lacking(shown: Mapping[str, str], base: Mapping[str, str]) -> list[str]:
     return sorted(gone)
 
 
-def _write(folder: Path, shown: Mapping[str, str]) -> None:
-    for name, text in shown.items():
+def _write(folder: Path, contents: Mapping[str, str]) -> None:
+    for name, text in contents.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(path.name + ".new")  # a tool may be reading the old one
+        new = path.with_name(path.name + ".new")  # atomic: a tool may be reading the old file
         new.write_text(text)
         new.replace(path)
 
 
-def files(node: Node) -> dict[str, str]:
-    """Return {path below the node's folder: text}."""
+def files(node: SimulatedNode) -> dict[str, str]:
+    """Return {path in the node's folder: text}."""
     return {
         **_gpu_files(node),
         **_network_files(node),
@@ -213,7 +213,7 @@ def files(node: Node) -> dict[str, str]:
 # -- nvidia-smi ----------------------------------------------------------------------------------------------
 
 
-def _gpu_files(node: Node) -> dict[str, str]:
+def _gpu_files(node: SimulatedNode) -> dict[str, str]:
     gpus = node.gpus
     derived = {
         "index": [str(index) for index in range(len(gpus))],
@@ -221,7 +221,7 @@ def _gpu_files(node: Node) -> dict[str, str]:
         "hostname": [node.name] * len(gpus),
         "q.minor": [str(index) for index in range(len(gpus))],
     }
-    units = {name: unit for name, _, unit, _ in hardware.gpu_fields()}
+    units = {name: unit for name, _, unit, _ in models.gpu_fields()}
     rows = [
         "\t".join([name, units.get(name, ""), *(derived.get(name) or [gpu.fields[name] for gpu in gpus])])
         for name in (gpus[0].fields if gpus else units)
@@ -237,7 +237,7 @@ def _gpu_files(node: Node) -> dict[str, str]:
     }
 
 
-def _link_rows(index: int, gpu: Gpu) -> list[str]:
+def _link_rows(index: int, gpu: SimulatedGpu) -> list[str]:
     rows = []
     for link, speed in enumerate(gpu.links):
         errors = gpu.link_errors.get(link, (0, 0, 0))
@@ -269,7 +269,7 @@ Legend:
 """
 
 
-def _topology(node: Node) -> str:
+def _topology(node: SimulatedNode) -> str:
     """Return `nvidia-smi topo -m`: GPUs first, then the adapters as NICs."""
     gpus, hcas = node.gpus, node.hcas
     names = [f"GPU{i}" for i in range(len(gpus))] + [f"NIC{i}" for i in range(len(hcas))]
@@ -283,13 +283,13 @@ def _topology(node: Node) -> str:
     return _lines(rows) + _LEGEND + (f"\nNIC Legend:\n\n{nics}" if nics else "") + "\n"
 
 
-def _affinity(node: Node, gpu: Gpu) -> str:
+def _affinity(node: SimulatedNode, gpu: SimulatedGpu) -> str:
     known = node.spec.wiring.affinity
     numa, memory = known[gpu.slot] if known else (str(gpu.numa_node), "N/A")
     return f"{ranges(sorted(node.spec.cpus.of_numa(gpu.numa_node)))}\t{numa}\t\t{memory}"
 
 
-def _hop(node: Node, row: int, column: int) -> str:
+def _hop(node: SimulatedNode, row: int, column: int) -> str:
     if row == column:
         return " X "
     first, second = min(row, column), max(row, column)
@@ -305,7 +305,7 @@ def _hop(node: Node, row: int, column: int) -> str:
     return wiring.numa if ends[0].numa_node == ends[1].numa_node else "SYS"
 
 
-def _gpu_hop(node: Node, one: Gpu, other: Gpu) -> str:
+def _gpu_hop(node: SimulatedNode, one: SimulatedGpu, other: SimulatedGpu) -> str:
     wired = node.spec.wiring.gpus
     if isinstance(wired, tuple):
         return wired[one.slot].replace(" X ", "X").split()[other.slot]
@@ -313,8 +313,8 @@ def _gpu_hop(node: Node, one: Gpu, other: Gpu) -> str:
     return wired or (f"NV{links}" if links else "SYS")
 
 
-def _p2p(node: Node) -> str:
-    """Return `nvidia-smi topo -p2p n`: with NVLinks of their own, GPUs reach only those that they are linked with."""
+def _p2p(node: SimulatedNode) -> str:
+    """Return `nvidia-smi topo -p2p n`: GPUs with direct NVLinks reach only their neighbours."""
     count = len(node.gpus)
     rows = [" \t\x1b[4m" + "".join(f"GPU{i}\t" for i in range(count)) + "\x1b[0m"]
     for i, one in enumerate(node.gpus):
@@ -323,7 +323,7 @@ def _p2p(node: Node) -> str:
     return _lines(rows) + _P2P_LEGEND
 
 
-def _reaches(node: Node, one: Gpu, other: Gpu) -> str:
+def _reaches(node: SimulatedNode, one: SimulatedGpu, other: SimulatedGpu) -> str:
     if not node.spec.nvlinks:
         return "NS"
     wired = node.spec.wiring.gpus
@@ -333,13 +333,13 @@ def _reaches(node: Node, one: Gpu, other: Gpu) -> str:
 # -- InfiniBand ----------------------------------------------------------------------------------------------
 
 
-def network(node: Node) -> dict[str, Any]:
-    """Return how a node takes part in collectives, as collectives.Health reads it."""
+def network(node: SimulatedNode) -> dict[str, Any]:
+    """Return a node's fields of collectives.NodeHealth."""
     active = sum(bool(hca.near) and hca.state.endswith("ACTIVE") for hca in node.hcas)
     return vars(node.network) | {"hcas": active}
 
 
-def _network_files(node: Node) -> dict[str, str]:
+def _network_files(node: SimulatedNode) -> dict[str, str]:
     return {
         "ibstat": "".join(_ibstat(hca) for hca in node.hcas),
         "ibv_devinfo": "\n".join(_ibv_devinfo(hca) for hca in node.hcas),
@@ -365,7 +365,7 @@ def _number(name: str) -> int:
     return int(name.lstrip("gpu") or 0) if name.startswith("gpu") else 0
 
 
-def _interfaces(node: Node) -> list[tuple[int, str, str, int]]:
+def _interfaces(node: SimulatedNode) -> list[tuple[int, str, str, int]]:
     """Return (number, name, address, MTU) of the network interfaces."""
     host = _number(node.name)
     ethernet = _number(node.address_of or node.name)
@@ -377,12 +377,12 @@ def _interfaces(node: Node) -> list[tuple[int, str, str, int]]:
     ]
 
 
-def _ip_mtu(hca: Hca) -> int:
+def _ip_mtu(hca: SimulatedHca) -> int:
     return 4092 if hca.near else 1500
 
 
-def _lspci(node: Node) -> str:
-    """Return as much of `lspci -vvv` as tells of bridges with Access Control Services, GPUs and adapters."""
+def _lspci(node: SimulatedNode) -> str:
+    """Return the bridges with Access Control Services, GPUs and adapters in `lspci -vvv`."""
     on = "+" if node.acs else "-"
     redirects = f"ReqRedir{on} CmpltRedir{on} UpstreamFwd{on}"
     control = f"\t\tACSCtl:\tSrcValid{on} TransBlk- {redirects} EgressCtrl- DirectTrans-"
@@ -406,7 +406,7 @@ def _lspci(node: Node) -> str:
     return _lines(rows)
 
 
-def _ibstat(hca: Hca) -> str:
+def _ibstat(hca: SimulatedHca) -> str:
     state = {"4: ACTIVE": "Active", "1: DOWN": "Down", "2: INIT": "Initializing"}.get(hca.state, "Down")
     guid = "0x" + hca.guid.replace(":", "")
     return (
@@ -421,7 +421,7 @@ def _ibstat(hca: Hca) -> str:
 _MTU_CODES = {256: 1, 512: 2, 1024: 3, 2048: 4, 4096: 5}  # enum ibv_mtu
 
 
-def _ibv_devinfo(hca: Hca) -> str:
+def _ibv_devinfo(hca: SimulatedHca) -> str:
     number, _, state = hca.state.partition(": ")
     return (
         f"hca_id:\t{hca.name}\n\ttransport:\t\t\tInfiniBand (0)\n\tfw_ver:\t\t\t\t{hca.firmware}\n"
@@ -434,12 +434,12 @@ def _ibv_devinfo(hca: Hca) -> str:
     )
 
 
-def _hca_files(node: Node) -> dict[str, str]:
-    shown: dict[str, str] = {}
+def _hca_files(node: SimulatedNode) -> dict[str, str]:
+    contents: dict[str, str] = {}
     for hca in node.hcas:
         top = f"/sys/class/infiniband/{hca.name}"
         port = f"{top}/ports/1"
-        shown |= {
+        contents |= {
             f"{top}/fw_ver": hca.firmware,
             f"{top}/hca_type": hca.hca_type,
             f"{top}/board_id": hca.board,
@@ -456,14 +456,14 @@ def _hca_files(node: Node) -> dict[str, str]:
             f"/sys/class/net/{hca.interface}/mtu": str(_ip_mtu(hca)),
             f"/sys/class/net/{hca.interface}/operstate": "up" if hca.state.endswith("ACTIVE") else "down",
         }
-        shown |= {f"{port}/counters/{name}": str(count) for name, count in hca.counters.items()}
-    return {path: text + "\n" for path, text in shown.items()}
+        contents |= {f"{port}/counters/{name}": str(count) for name, count in hca.counters.items()}
+    return {path: text + "\n" for path, text in contents.items()}
 
 
 # -- the operating system ------------------------------------------------------------------------------------
 
 
-def _system_files(node: Node) -> dict[str, str]:
+def _system_files(node: SimulatedNode) -> dict[str, str]:
     sync = node.time_synchronised
     build = node.kernel.split("-")[1] if "-" in node.kernel else "1"
     return {
@@ -515,21 +515,25 @@ Leap status     : Normal
 """
 
 
-def _lscpu(node: Node) -> str:
+def _lscpu(node: SimulatedNode) -> str:
     cpus, off = node.spec.cpus, sorted(node.offline_cpus)
     online = [cpu for cpu in range(cpus.count) if cpu not in off]
-    told = dict(cpus.lscpu)
+    known = dict(cpus.lscpu)
     rows = [
         ("Architecture", cpus.machine),
-        *((name, told[name]) for name in ("CPU op-mode(s)", "Address sizes", "Byte Order") if name in told),
+        *((name, known[name]) for name in ("CPU op-mode(s)", "Address sizes", "Byte Order") if name in known),
         ("CPU(s)", str(cpus.count)),
         ("On-line CPU(s) list", ranges(online)),
         *([("Off-line CPU(s) list", ranges(off))] if off else []),
-        *((name, told[name]) for name in ("Vendor ID", "Model name", "CPU family", "Model") if name in told),
+        *(
+            (name, known[name])
+            for name in ("Vendor ID", "Model name", "CPU family", "Model")
+            if name in known
+        ),
         ("Thread(s) per core", str(cpus.threads)),
         ("Core(s) per socket", str(cpus.count // cpus.threads // cpus.sockets)),
         ("Socket(s)", str(cpus.sockets)),
-        ("Stepping", told["Stepping"]),
+        ("Stepping", known["Stepping"]),
         ("NUMA node(s)", str(cpus.numa_nodes + cpus.memory_nodes)),
         *(
             (f"NUMA node{n} CPU(s)", ranges(sorted({*cpus.of_numa(n)} - {*off})))
@@ -540,7 +544,7 @@ def _lscpu(node: Node) -> str:
 
 
 def ranges(numbers: list[int]) -> str:
-    """Write a sorted list as the kernel does: [0, 1, 2, 5] becomes '0-2,5'."""
+    """Return a sorted list in the kernel's format: '0-2,5' for [0, 1, 2, 5]."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:
@@ -550,7 +554,7 @@ def ranges(numbers: list[int]) -> str:
     return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 
-def _overlay(node: Node) -> dict[str, str]:
+def _overlay(node: SimulatedNode) -> dict[str, str]:
     """Return the files of /etc, /proc and /sys."""
     release = _lines(
         f'{key}="{value}"'
@@ -563,7 +567,7 @@ def _overlay(node: Node) -> dict[str, str]:
     cpus = node.spec.cpus
     online = [cpu for cpu in range(cpus.count) if cpu not in node.offline_cpus]
     cpu = "/sys/devices/system/cpu"
-    shown = {
+    contents = {
         "/etc/os-release": release,
         "/usr/lib/os-release": release,
         "/etc/hostname": f"{node.name}\n",
@@ -595,17 +599,17 @@ def _overlay(node: Node) -> dict[str, str]:
         "/sys/kernel/security/lsm": "lockdown,capability,landlock,yama,apparmor\n",
     }
     for name in (*(f"nvidia{n}" for n in range(node.device_files)), "nvidiactl", "nvidia-uvm", "shm"):
-        shown[f"/dev/{name}"] = ""
+        contents[f"/dev/{name}"] = ""
     for numa in range(cpus.numa_nodes + cpus.memory_nodes):
-        shown[f"/sys/devices/system/node/node{numa}/cpulist"] = f"{ranges(sorted(cpus.of_numa(numa)))}\n"
+        contents[f"/sys/devices/system/node/node{numa}/cpulist"] = f"{ranges(sorted(cpus.of_numa(numa)))}\n"
     for number in online if node.governor else ():
-        shown[f"{cpu}/cpu{number}/cpufreq/scaling_governor"] = f"{node.governor}\n"
-    shown["/proc/sys/kernel/tainted"] = f"{node.taint}\n"
+        contents[f"{cpu}/cpu{number}/cpufreq/scaling_governor"] = f"{node.governor}\n"
+    contents["/proc/sys/kernel/tainted"] = f"{node.taint}\n"
     for name, value in node.sysctls.items():
-        shown[f"/proc/sys/{name.replace('.', '/')}"] = f"{value}\n"
+        contents[f"/proc/sys/{name.replace('.', '/')}"] = f"{value}\n"
     for module in node.modules:
-        shown[f"/sys/module/{module}/initstate"] = "live\n"
-    return shown | _hca_files(node)
+        contents[f"/sys/module/{module}/initstate"] = "live\n"
+    return contents | _hca_files(node)
 
 
 _NVRM = """\
@@ -617,7 +621,7 @@ _NVRM_PROPRIETARY = _NVRM.replace("Open Kernel Module for {machine}", "{machine}
 )
 
 
-def _meminfo(node: Node) -> str:
+def _meminfo(node: SimulatedNode) -> str:
     total = node.mem_total_kb
     rows = {
         "MemTotal": total,

@@ -1,4 +1,4 @@
-"""Free ports on loopback, without clashes between sandboxes that start at the same moment."""
+"""Free ports on loopback, without conflicts between sandboxes that start at the same time."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from pytest_gpucluster.core.secure_tempfile import open_own
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Above the well-known services, below the ports that Linux gives to outgoing connections (from 32768).
+# Above the well-known ports, below those of outgoing connections in Linux (from 32768)
 FIRST, LAST = 10_000, 32_000
 _TRIES = 200
 
 
 @contextlib.contextmanager
 def reserve(count: int) -> Iterator[int]:
-    """Yield the first of `count` free consecutive ports; no other sandbox of this user picks meanwhile.
+    """Yield the first of `count` free consecutive ports; other sandboxes of this user wait meanwhile.
 
-    Hold it until the daemons listen. The start is random, so that a daemon which is down for a while seldom
-    finds its port taken.
+    Use it until the daemons listen. The first port is random, so that the port of a restarted daemon is seldom taken.
     """
     _, handle = open_own(f"pytest-gpucluster-ports-{os.getuid()}.lock")
     try:
@@ -37,11 +36,11 @@ def reserve(count: int) -> Iterator[int]:
 
 def _free_block(count: int) -> int:
     for _ in range(_TRIES):
-        first = random.randrange(FIRST, LAST - count)  # no secret
+        first = random.randrange(FIRST, LAST - count)
         if all(_is_free(port) for port in range(first, first + count)):
             return first
     raise SandboxError(
-        f"no {count} consecutive free ports on 127.0.0.1 between {FIRST} and {LAST}: stop what holds them"
+        f"no {count} consecutive free ports on 127.0.0.1 between {FIRST} and {LAST}: stop the programs that use them"
     )
 
 

@@ -1,4 +1,4 @@
-"""Processes by identity, not by number alone: a pid that was given away again is never touched."""
+"""Processes, identified by pid and start time: a reused pid is never signalled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STATE = 0
 
 
 @dataclass(frozen=True)
-class Process:
+class DaemonProcess:
     """One process: its pid, and its start time in clock ticks since boot."""
 
     pid: int
@@ -28,30 +28,30 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether this very process still runs; a zombie does not."""
+        """Whether this process still runs; a zombie does not."""
         fields = _stat(self.pid)
         return bool(fields) and int(fields[_START_TIME]) == self.started and fields[_STATE] != "Z"
 
     @property
     def command(self) -> str:
-        """The name of the program, at most 15 characters of it."""
+        """The name of the program, cut to 15 characters."""
         return _read(self.pid, "comm").strip()
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal, if the process is still this one."""
+        """Send a signal, unless the process has ended."""
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
 
-def identify(pid: int) -> Process | None:
+def identify(pid: int) -> DaemonProcess | None:
     """Return the process that has this pid now."""
     fields = _stat(pid)
-    return Process(pid, int(fields[_START_TIME])) if fields else None
+    return DaemonProcess(pid, int(fields[_START_TIME])) if fields else None
 
 
-def from_pid_file(path: Path, mark: str) -> Process | None:
-    """Return the process of a pid file, if its command line still names `mark`."""
+def from_pid_file(path: Path, mark: str) -> DaemonProcess | None:
+    """Return the process of a pid file, if its command line contains `mark`."""
     try:
         pid = int(path.read_text().strip())
     except (OSError, ValueError):
@@ -59,8 +59,8 @@ def from_pid_file(path: Path, mark: str) -> Process | None:
     return identify(pid) if mark in _read(pid, "cmdline") else None
 
 
-def children(pid: int) -> list[Process]:
-    """Return the processes that a process has started and that still run, in the numbers of this machine."""
+def children(pid: int) -> list[DaemonProcess]:
+    """Return the running child processes of a process, with pids of this machine."""
     try:
         numbers = [int(word) for word in _read(pid, f"task/{pid}/children").split()]
     except ValueError:
@@ -70,21 +70,21 @@ def children(pid: int) -> list[Process]:
 
 
 def inner_pid(pid: int) -> int | None:
-    """Return the number that a process has in its own PID namespace."""
+    """Return the pid of a process in its own PID namespace."""
     match = re.search(r"^NSpid:.*?(\d+)$", _read(pid, "status"), re.MULTILINE)
     return int(match[1]) if match else None
 
 
-def kill(processes: Iterable[Process], *, patience: float) -> None:
-    """End them with SIGKILL and wait, at most `patience` seconds, until they are gone."""
+def kill(processes: Iterable[DaemonProcess], *, patience: float) -> None:
+    """Send SIGKILL and wait at most `patience` seconds until the processes have ended."""
     left = list(processes)
     for process in left:
         process.send(signal.SIGKILL)
     _wait(left, patience)
 
 
-def of_environment(*marks: str) -> Iterator[Process]:
-    """Find processes that started with all these VARIABLE=value (or VARIABLE=) prefixes in their environment."""
+def of_environment(*marks: str) -> Iterator[DaemonProcess]:
+    """Yield processes with all these prefixes, VARIABLE=value or VARIABLE=, in their environment."""
     for entry in _PROC.iterdir():
         if not entry.name.isdigit():
             continue
@@ -96,20 +96,20 @@ def of_environment(*marks: str) -> Iterator[Process]:
                 yield process
 
 
-def of_folder(folder: Path, command: str) -> Iterator[Process]:
-    """Find processes of this command name that work in the folder or below it."""
+def of_folder(folder: Path, command: str) -> Iterator[DaemonProcess]:
+    """Yield processes of this command name whose working directory is in the folder."""
     for entry in _PROC.iterdir():
         try:
             inside = (entry / "cwd").readlink().is_relative_to(folder) if entry.name.isdigit() else False
-        except OSError:  # gone, or somebody else's
+        except OSError:  # ended, or another user's
             continue
         process = identify(int(entry.name)) if inside else None
         if process and process.command == command:
             yield process
 
 
-def stop(processes: Iterable[Process], *, patience: float) -> None:
-    """Ask with SIGTERM, wait `patience` seconds, then insist with SIGKILL."""
+def stop(processes: Iterable[DaemonProcess], *, patience: float) -> None:
+    """Send SIGTERM, wait `patience` seconds, then send SIGKILL."""
     left = list(processes)
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in left:
@@ -120,14 +120,14 @@ def stop(processes: Iterable[Process], *, patience: float) -> None:
 
 
 def boot_id() -> str:
-    """Return what changes with every boot: pids of an earlier boot mean nothing."""
+    """Return the id of this boot: pids of an earlier boot are invalid."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
 
 
-def _wait(processes: list[Process], patience: float) -> list[Process]:
+def _wait(processes: list[DaemonProcess], patience: float) -> list[DaemonProcess]:
     """Return those that still run after `patience` seconds."""
     deadline = time.monotonic() + patience
     left = [process for process in processes if process.alive]

@@ -1,4 +1,4 @@
-"""The sandbox itself: up, down, status, faults."""
+"""The sandbox: up, down, status, faults."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from pytest_gpucluster.sandbox import (
     clusterfile,
     daemons,
     faults,
+    gpu_assignment,
     hardware,
     models,
     namespaces,
+    node_files,
     ports,
     processes,
+    slurm_faults,
     slurmconf,
+    slurmdbd,
     spank,
 )
-from pytest_gpucluster.sandbox import gpu_assignment as devices
-from pytest_gpucluster.sandbox import node_files as render
-from pytest_gpucluster.sandbox import slurm_faults as acts
-from pytest_gpucluster.sandbox import slurmdbd as dbd
 from pytest_gpucluster.sandbox.layout import Layout, default_state_dir
-from pytest_gpucluster.sandbox.processes import Process
+from pytest_gpucluster.sandbox.processes import DaemonProcess
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -43,17 +43,15 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.transport import Transport
 
 MAX_NODES = 256
-KINDS = ("plain", "namespaced", "auto")
+NODE_KINDS = ("plain", "namespaced", "auto")
 SLURMD_DEAD = "slurmd_dead"  # the kind of fault
-_UMASK = (
-    0o022  # root's sandbox is for every user of the machine; who may reach it its folder's parents decide
-)
-_PATIENCE = 60.0  # seconds for the daemons to come up, on top of what the nodes take
+_UMASK = 0o022  # every user of the machine may use root's sandbox, unless the folder's parents forbid it
+_PATIENCE = 60.0  # seconds for the daemons to start, in addition to the time of the nodes
 
 
 @dataclasses.dataclass(frozen=True)
-class State:
-    """What a running sandbox is; kept in sandbox.json of its state folder."""
+class SandboxState:
+    """The properties of a running sandbox, stored as sandbox.json in its state folder."""
 
     nodes: tuple[str, ...]
     gpus_per_node: int
@@ -62,27 +60,27 @@ class State:
     first_port: int
     boot_id: str
     since: float
-    processes: dict[str, Process] = dataclasses.field(default_factory=dict)
-    faults: tuple[faults.Injected, ...] = ()
+    processes: dict[str, DaemonProcess] = dataclasses.field(default_factory=dict)
+    faults: tuple[faults.InjectedFault, ...] = ()
     kind: str = "plain"  # or 'namespaced'
     accounting: bool = False
     why_plain: str = ""  # why `auto` became plain
     pyxis: str = spank.AUTO  # or 'off', or the path of the site's spank_pyxis.so
 
     @classmethod
-    def load(cls, path: Path) -> State | None:
-        """Read sandbox.json; None where there is none that can be read."""
+    def load(cls, path: Path) -> SandboxState | None:
+        """Return the state in sandbox.json; None if it is missing or unreadable."""
         try:
             plain = json.loads(path.read_text())
             plain["nodes"] = tuple(plain["nodes"])
-            plain["processes"] = {name: Process(*pair) for name, pair in plain["processes"].items()}
-            plain["faults"] = tuple(faults.Injected(**fault) for fault in plain["faults"])
+            plain["processes"] = {name: DaemonProcess(*pair) for name, pair in plain["processes"].items()}
+            plain["faults"] = tuple(faults.InjectedFault(**fault) for fault in plain["faults"])
             return cls(**plain)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def save(self, path: Path) -> None:
-        """Write sandbox.json in one step."""
+        """Write sandbox.json atomically."""
         plain = dataclasses.asdict(self)
         plain["processes"] = {name: [p.pid, p.started] for name, p in self.processes.items()}
         new = path.with_suffix(".new")
@@ -103,7 +101,7 @@ class Sandbox:
         self.layout = Layout(Path(state_dir).absolute() if state_dir else default_state_dir())
         self._transport = transport or LocalTransport()
 
-    # -- what it is ------------------------------------------------------------------------------------------
+    # -- properties ------------------------------------------------------------------------------------------
 
     @property
     def running(self) -> bool:
@@ -113,9 +111,9 @@ class Sandbox:
 
     @property
     def env(self) -> dict[str, str]:
-        """What Slurm's commands need to reach this sandbox."""
+        """The environment variables with which Slurm's commands use this sandbox."""
         path = daemons.search_path()
-        if self.layout.bin.exists():  # it comes into being with the namespaces
+        if self.layout.bin.exists():  # only with namespaces
             path = os.pathsep.join([str(self.layout.bin), path])
         return {"SLURM_CONF": str(self.layout.conf), "PATH": path}
 
@@ -126,12 +124,12 @@ class Sandbox:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The node names; () where it does not run."""
+        """The node names; () if the sandbox does not run."""
         state = self._state()
         return state.nodes if state else ()
 
     def status(self) -> dict[str, Any]:
-        """Return plain facts: running, nodes and their Slurm states, GPUs real or simulated, faults."""
+        """Return running, nodes and their Slurm states, GPUs real or simulated, faults, as plain data."""
         state = self._state()
         if state is None or not _controller_lives(state):
             return {"running": False, "state_dir": str(self.layout.root)}
@@ -165,58 +163,49 @@ class Sandbox:
         share: Sequence[Path] = (),
         pyxis: str = spank.AUTO,
     ) -> None:
-        """Start it, and return when Slurm calls every node idle.
+        """Start the sandbox, and return when every node is idle in Slurm.
 
-        `gpus_per_node`: None is what such a node of the model has. `gpus`: real, simulated, or auto (real where the
-        host has them). `kind`: plain (all nodes on 127.0.0.1), namespaced (each with a network, processes, /tmp and
-        sshd of its own), or auto (namespaced where this machine allows it). `accounting`: slurmdbd with a MariaDB of
-        its own. `share`: folders below /tmp or /run that namespaced nodes are to see. `pyxis`: the site's
-        spank_pyxis.so (with its Enroot on PATH), auto (our own where it can be compiled), or off. Nothing happens if
-        it already runs in this shape; SandboxError if it runs in another one, if packages are absent, or if a daemon
-        fails.
+        `gpus_per_node`: None is the number of the model. `gpus`: real, simulated, or auto (real if the host has
+        enough). `kind`: plain (all nodes on 127.0.0.1), namespaced (each with its own network, processes, /tmp and
+        sshd), or auto (namespaced if this machine allows it). `accounting`: slurmdbd with its own MariaDB. `share`:
+        folders below /tmp or /run that stay visible on namespaced nodes. `pyxis`: the site's spank_pyxis.so (with its
+        Enroot on PATH), auto (the sandbox's own plugin if it can be compiled), or off. Does nothing if the sandbox
+        already runs with these properties; SandboxError if it runs with others, if packages are missing, or if a
+        daemon fails.
         """
         if not 1 <= nodes <= MAX_NODES:
             raise SandboxError(f"a sandbox has 1 to {MAX_NODES} nodes, not {nodes}")
-        root = self.layout.root.resolve()
-        for folder in share:
-            if root.is_relative_to(folder.resolve()):
-                raise SandboxError(
-                    f"--share {folder} holds the state folder {root} and would hide it: name another"
-                )
+        self._require_visible(share)
         kind, why_plain = self._kind(kind, nodes)
         spec = models.model(model)
         gpus_per_node = spec.gpus if gpus_per_node is None else gpus_per_node
-        hardware.healthy(
-            "none", 0, gpus_per_node, spec, ""
-        )  # SandboxError where no such node has so many GPUs
-        dealt = devices.deal(gpus, nodes, gpus_per_node, self._transport)
-        names = node_names(nodes)
+        hardware.healthy_node("none", 0, gpus_per_node, spec, "")  # SandboxError for too many GPUs
+        assignment = gpu_assignment.assign(gpus, nodes, gpus_per_node, self._transport)
+        wanted = SandboxState(
+            nodes=node_names(nodes),
+            gpus_per_node=gpus_per_node,
+            model=spec.name,
+            gpus=assignment.kind,
+            first_port=0,
+            boot_id=processes.boot_id(),
+            since=time.time(),
+            kind=kind,
+            accounting=accounting,
+            why_plain=why_plain,
+            pyxis=pyxis,
+        )
         with self._locked():
             present = self._state()
             if present is not None and _controller_lives(present):
-                wanted = (names, gpus_per_node, model, dealt.kind, kind, accounting)
-                self._same_shape_or_error(present, wanted)
+                self._require_same(present, wanted)
                 return
             programs = daemons.find_programs()
             if accounting:
-                dbd.find_programs(daemons.search_path())
+                slurmdbd.find_programs(daemons.search_path())
             self._clear()
             umask = os.umask(_UMASK)
             try:
-                state = State(
-                    nodes=names,
-                    gpus_per_node=gpus_per_node,
-                    model=spec.name,
-                    gpus=dealt.kind,
-                    first_port=0,
-                    boot_id=processes.boot_id(),
-                    since=time.time(),
-                    kind=kind,
-                    accounting=accounting,
-                    why_plain=why_plain,
-                    pyxis=pyxis,
-                )
-                self._start(state, spec, dealt, programs, share)
+                self._start(wanted, spec, assignment, programs, share)
             except BaseException:
                 self._clear()
                 raise
@@ -224,29 +213,35 @@ class Sandbox:
                 os.umask(umask)
 
     def down(self) -> None:
-        """Stop every process of it and remove the state folder. Nothing happens if there is none."""
+        """Stop all processes of the sandbox and remove the state folder, if there is one."""
         with self._locked():
             self._clear()
 
-    def _kind(self, asked: str, nodes: int) -> tuple[str, str]:
-        """Return the kind of nodes that is meant, and why `auto` became plain."""
-        if asked not in KINDS:
-            raise SandboxError(f"nodes are {', '.join(KINDS)}, not {asked!r}")
-        if asked == "plain":
+    def _require_visible(self, share: Sequence[Path]) -> None:
+        root = self.layout.root.resolve()
+        for folder in share:
+            if root.is_relative_to(folder.resolve()):
+                raise SandboxError(f"--share {folder} would hide the state folder {root}: use another folder")
+
+    def _kind(self, requested: str, nodes: int) -> tuple[str, str]:
+        """Return the kind of nodes, and why `auto` became plain."""
+        if requested not in NODE_KINDS:
+            raise SandboxError(f"the kind of nodes is {', '.join(NODE_KINDS)}, not {requested!r}")
+        if requested == "plain":
             return "plain", ""
         if nodes > namespaces.MAX_NODES:
-            why = f"there are at most {namespaces.MAX_NODES} namespaced nodes, not {nodes}"
+            why = f"a sandbox has at most {namespaces.MAX_NODES} namespaced nodes, not {nodes}"
         else:
             why = namespaces.why_not(self._transport, daemons.search_path())
-        if why and asked == "namespaced":
+        if why and requested == "namespaced":
             raise SandboxError(why)
         return ("plain", why) if why else ("namespaced", "")
 
     def _start(
         self,
-        state: State,
-        spec: models.Model,
-        dealt: devices.GpuAssignment,
+        state: SandboxState,
+        spec: models.NodeModel,
+        assignment: gpu_assignment.GpuAssignment,
         programs: dict[str, Path],
         share: Sequence[Path],
     ) -> None:
@@ -260,7 +255,7 @@ class Sandbox:
                 first_port = stack.enter_context(ports.reserve(len(names) + 2))
                 state = dataclasses.replace(state, first_port=first_port)
             state.save(layout.state)
-            self._configure(state, spec, dealt, daemon.version())
+            self._configure(state, spec, assignment, daemon.version())
             if own is not None:
                 own.prepare(names, share)
                 own.start(names, patience=_PATIENCE + len(names))
@@ -279,18 +274,22 @@ class Sandbox:
             daemon.wait_idle(names, patience=_PATIENCE + len(names) / 4)
 
     def _configure(
-        self, state: State, spec: models.Model, dealt: devices.GpuAssignment, version: tuple[int, int]
+        self,
+        state: SandboxState,
+        spec: models.NodeModel,
+        assignment: gpu_assignment.GpuAssignment,
+        version: tuple[int, int],
     ) -> None:
         layout = self.layout
-        shape = slurmconf.Shape(
+        resources = slurmconf.NodeResources(
             nodes=state.nodes,
             gpus_per_node=state.gpus_per_node,
-            gpu_type=dealt.gpu_type or spec.gres_type,
-            cpus=dealt.cpus or spec.cpus.count,
-            sockets=1 if dealt.cpus else spec.cpus.sockets,
-            memory=dealt.memory_mib or spec.memory_mib,
+            gpu_type=assignment.gpu_type or spec.gres_type,
+            cpus=assignment.cpus or spec.cpus.count,
+            sockets=1 if assignment.cpus else spec.cpus.sockets,
+            memory=assignment.memory_mib or spec.memory_mib,
         )
-        files = dealt.devices or devices.null_devices(layout.root / "dev", state.gpus_per_node)
+        files = assignment.devices or gpu_assignment.null_devices(layout.root / "dev", state.gpus_per_node)
         user = pwd.getpwuid(os.getuid()).pw_name
         containers = spank.install(
             layout,
@@ -302,9 +301,11 @@ class Sandbox:
         )
         task_prolog = not containers.prepares_tasks
         layout.conf.write_text(
-            slurmconf.slurm_conf(layout, shape, self._wiring(state), user=user, task_prolog=task_prolog)
+            slurmconf.slurm_conf(
+                layout, resources, self._addresses(state), user=user, task_prolog=task_prolog
+            )
         )
-        (layout.etc / "gres.conf").write_text(slurmconf.gres_conf(shape, files))
+        (layout.etc / "gres.conf").write_text(slurmconf.gres_conf(resources, files))
         accounting = self._accounting(state)
         if accounting is not None:
             accounting.configure()
@@ -322,96 +323,100 @@ class Sandbox:
             layout.node(node).mkdir()
             (layout.root / "spool" / node).mkdir(parents=True)
             _for_all(layout.root / "tmp", layout.root / "tmp" / node, layout.node(node) / "enroot")
-            _for_all(layout.node(node) / "load", mode=0o777)  # each replaces what another's load has left
+            _for_all(layout.node(node) / "load", mode=0o777)  # each user replaces files of the others
         _for_all(clusterfile.shared_folder(layout.root))
-        self._equip(state, spec, dealt, shape, containers)
+        self._equip(state, spec, assignment, resources, containers)
 
-    def _wiring(self, state: State) -> slurmconf.Wiring:
+    def _addresses(self, state: SandboxState) -> slurmconf.DaemonAddresses:
         if state.kind == "namespaced":
             addresses = [namespaces.address(number) for number in range(1, len(state.nodes) + 1)]
-            wiring = slurmconf.own_hosts(_short_hostname(), namespaces.LOGIN_ADDRESS, addresses)
+            daemon_addresses = slurmconf.own_hosts(_short_hostname(), namespaces.LOGIN_ADDRESS, addresses)
         else:
-            wiring = slurmconf.shared_host(self.layout, state.nodes, _short_hostname(), state.first_port)
+            daemon_addresses = slurmconf.shared_host(
+                self.layout, state.nodes, _short_hostname(), state.first_port
+            )
         accounting = self._accounting(state)
         if accounting is None:
-            return wiring
-        lines = dbd.slurm_conf(self.layout, accounting.address, accounting.port)
-        return dataclasses.replace(wiring, accounting=lines)
+            return daemon_addresses
+        lines = slurmdbd.slurm_conf(self.layout, accounting.address, accounting.port)
+        return dataclasses.replace(daemon_addresses, accounting=lines)
 
-    def _accounting(self, state: State) -> dbd.Accounting | None:
+    def _accounting(self, state: SandboxState) -> slurmdbd.Accounting | None:
         if not state.accounting:
             return None
         if state.kind == "namespaced":
             where = namespaces.LOGIN_ADDRESS, slurmconf.DBD_PORT
         else:
-            where = dbd.LOOPBACK, state.first_port + len(state.nodes) + 1
-        return dbd.Accounting(self.layout, self._transport, daemons.search_path(), *where)
+            where = slurmdbd.LOOPBACK, state.first_port + len(state.nodes) + 1
+        return slurmdbd.Accounting(self.layout, self._transport, daemons.search_path(), *where)
 
     def _equip(
         self,
-        state: State,
-        spec: models.Model,
-        dealt: devices.GpuAssignment,
-        shape: slurmconf.Shape,
-        containers: spank.Containers,
+        state: SandboxState,
+        spec: models.NodeModel,
+        assignment: gpu_assignment.GpuAssignment,
+        resources: slurmconf.NodeResources,
+        containers: spank.ContainerSupport,
     ) -> None:
-        """Write the nodes' tools, what they show, and the cluster file."""
+        """Write the nodes' tools, their files and the cluster file."""
         layout = self.layout
         shared = str(clusterfile.shared_folder(layout.root))
         if state.gpus == "real":
             count = state.gpus_per_node
             slices = {node: tuple(range(i * count, (i + 1) * count)) for i, node in enumerate(state.nodes)}
-            render.real_tools(layout, slices)
-            profile, expected = clusterfile.real(dealt, count, shared)
-            about, pattern = f"virtual nodes of one host with {dealt.gpu_name}", None
+            node_files.write_real_tools(layout, slices)
+            profile, expected = clusterfile.real_profile(assignment, count, shared)
+            about, pattern = f"virtual nodes of one host with {assignment.gpu_name}", None
         else:
-            render.tools(layout, self._transport)
-            self._show(state, state.nodes)
-            pattern = hardware.healthy("none", 0, state.gpus_per_node, spec, shared)
-            profile, expected = clusterfile.simulated(pattern, spec, shared)
+            node_files.write_simulated_tools(layout, self._transport)
+            self._write_nodes(state, state.nodes)
+            pattern = hardware.healthy_node("none", 0, state.gpus_per_node, spec, shared)
+            profile, expected = clusterfile.simulated_profile(pattern, spec, shared)
             about = f"virtual nodes, SIMULATED {spec.name}"
-        spank.show_tool(layout)
+        spank.link_tool(layout)
         namespaced = state.kind == "namespaced"
         commands = layout.bin if namespaced else daemons.unusual_folder()
         text = clusterfile.text(
             layout.conf,
-            shape,
+            resources,
             profile,
             expected,
             about,
             pattern=pattern,
             own_names=namespaced,
             commands=commands,
-            claims=containers.claim(),
+            sections=containers.cluster_sections(),
         )
         self.cluster_file.write_text(text)
 
-    def _show(self, state: State, names: Iterable[str]) -> None:
-        """Write what these nodes show, their faults included."""
+    def _write_nodes(self, state: SandboxState, names: Iterable[str]) -> None:
+        """Write the files of these nodes, their faults included."""
         spec = models.model(state.model)
         shared = str(clusterfile.shared_folder(self.layout.root))
-        base = render.files(hardware.healthy("none", 0, state.gpus_per_node, spec, shared))
-        render.write_base(self.layout, base)
+        base = node_files.files(hardware.healthy_node("none", 0, state.gpus_per_node, spec, shared))
+        node_files.write_base(self.layout, base)
         for name in names:
-            node = hardware.healthy(name, state.nodes.index(name), state.gpus_per_node, spec, shared)
+            node = hardware.healthy_node(name, state.nodes.index(name), state.gpus_per_node, spec, shared)
             for injected in state.faults:
                 if injected.node == name:
                     faults.apply(node, injected)
-            render.write_node(self.layout, node, base)
+            node_files.write_node(self.layout, node, base)
 
     # -- faults ----------------------------------------------------------------------------------------------
 
     def fault(self, kind: str, node: str, **options: Any) -> None:
-        """Put a fault into a node; SandboxError where the kind, the node or an option is unknown.
+        """Inject a fault into a node; SandboxError if the kind, the node or an option is unknown.
 
-        `faults.FAULTS` has all kinds with their options and the check that finds each.
+        `faults.FAULTS` has all kinds with their options and the check that detects each.
         """
         fault = faults.find(kind)
         with self._locked():
             state = self._running_state()
             spec = models.model(state.model) if state.gpus == "simulated" else None
-            injected = faults.Injected(kind, node, faults.chosen(fault, options, spec, state.gpus_per_node))
-            _known_or_error(state, node)
+            injected = faults.InjectedFault(
+                kind, node, faults.resolve_options(fault, options, spec, state.gpus_per_node)
+            )
+            _require_node(state, node)
             if fault.change is not None and state.gpus == "real":
                 raise SandboxError(
                     f"fault {kind} needs simulated GPUs: gpucluster sandbox up --gpus simulated"
@@ -419,61 +424,67 @@ class Sandbox:
             others = tuple(old for old in state.faults if (old.kind, old.node) != (kind, node))
             changed = dataclasses.replace(state, faults=(*others, injected))
             if fault.change is not None:
-                self._show(changed, [node])
+                self._write_nodes(changed, [node])
             else:
-                acts.ACTS[fault.act].put(self._ground(), injected)
-                changed = self._with_daemons_of_now(changed)
+                slurm_faults.ACTIONS[fault.action].inject(self._fault_context(), injected)
+                changed = self._with_current_daemons(changed)
             changed.save(self.layout.state)
 
     def heal(self, node: str | None = None, kind: str | None = None) -> None:
-        """Take out the faults of this node and kind; None means all of them, and every slurmd that died by itself."""
+        """Remove the faults of this node and kind; None means all, and also every slurmd that ended by itself."""
         with self._locked():
             state = self._running_state()
             if node is not None:
-                _known_or_error(state, node)
+                _require_node(state, node)
             if kind is not None:
                 faults.find(kind)
-            gone = [old for old in state.faults if node in (None, old.node) and kind in (None, old.kind)]
-            left = tuple(old for old in state.faults if old not in gone)
+            removed = [old for old in state.faults if node in (None, old.node) and kind in (None, old.kind)]
+            remaining = tuple(old for old in state.faults if old not in removed)
             if kind is None:
-                gone += self._dead(state, {old.node for old in state.faults if old.kind == SLURMD_DEAD}, node)
-            changed = dataclasses.replace(state, faults=left)
+                removed += self._dead(
+                    state, {old.node for old in state.faults if old.kind == SLURMD_DEAD}, node
+                )
+            changed = dataclasses.replace(state, faults=remaining)
             if state.gpus != "real":
-                shown = {old.node for old in gone if faults.find(old.kind).change is not None}
+                shown = {old.node for old in removed if faults.find(old.kind).change is not None}
                 if shown:
-                    self._show(changed, sorted(shown))
-            for old in gone:
+                    self._write_nodes(changed, sorted(shown))
+            for old in removed:
                 if faults.find(old.kind).change is None:
-                    acts.ACTS[faults.find(old.kind).act].heal(self._ground(), old)
-                    changed = self._with_daemons_of_now(changed)
+                    slurm_faults.ACTIONS[faults.find(old.kind).action].heal(self._fault_context(), old)
+                    changed = self._with_current_daemons(changed)
             changed.save(self.layout.state)
 
-    def _dead(self, state: State, known: Collection[str], node: str | None) -> list[faults.Injected]:
-        """Return a fault for each slurmd that has ended, but not by one of ours."""
+    def _dead(
+        self, state: SandboxState, known: Collection[str], node: str | None
+    ) -> list[faults.InjectedFault]:
+        """Return a fault for each slurmd that has ended without a fault."""
         daemon = self._daemons(state)
         return [
-            faults.Injected(SLURMD_DEAD, name)
+            faults.InjectedFault(SLURMD_DEAD, name)
             for name in state.nodes
             if node in (None, name) and name not in known and daemon.find(f"slurmd-{name}") is None
         ]
 
-    def _with_daemons_of_now(self, state: State) -> State:
-        """Return the state with the processes of daemons that an act has started anew."""
+    def _with_current_daemons(self, state: SandboxState) -> SandboxState:
+        """Return the state with the processes of daemons that an action has restarted."""
         daemon = self._daemons(state)
         now = {name: daemon.find(name) or process for name, process in state.processes.items()}
         return dataclasses.replace(state, processes=now)
 
-    def _ground(self) -> acts.FaultContext:
-        return acts.FaultContext(self.layout, self._daemons(self._running_state()))
+    def _fault_context(self) -> slurm_faults.FaultContext:
+        return slurm_faults.FaultContext(self.layout, self._daemons(self._running_state()))
 
     def _clear(self) -> None:
-        """Stop what runs and remove the state folder; also after a crash, a SIGKILL or a reboot."""
+        """Stop all processes and remove the state folder; also after a crash, a SIGKILL or a reboot."""
         layout = self.layout
         if not layout.root.exists():
             return
         known = layout.state.exists() or not any(layout.root.iterdir())
         if not known:
-            raise SandboxError(f"{layout.root} is no state folder of a sandbox: choose another, or remove it")
+            raise SandboxError(
+                f"{layout.root} is not the state folder of a sandbox: choose another, or remove it"
+            )
         self._stop_processes()
         shutil.rmtree(layout.root)
 
@@ -483,7 +494,7 @@ class Sandbox:
         if state is not None and _controller_lives(state):
             with contextlib.suppress(
                 SandboxError
-            ):  # packages may have gone; the processes have to go all the same
+            ):  # without the packages the processes must end all the same
                 self._daemons(state).cancel_jobs(patience=5.0)
         namespaces.Namespaces(self.layout, self._transport, daemons.search_path()).stop()
         known = dict(state.processes) if state is not None and state.boot_id == processes.boot_id() else {}
@@ -491,42 +502,37 @@ class Sandbox:
             process = processes.from_pid_file(path, root)
             if process is not None:
                 known[path.stem] = process
-        # slurmds first: one that has a job to report waits long for a controller that is gone
+        # slurmds first: one with a job to report waits long for an ended controller
         processes.stop((p for name, p in known.items() if name.startswith("slurmd-")), patience=1.0)
         processes.stop(known.values(), patience=2.0)
-        # slurmstepd overwrites its environment, and would tell the controller for hours that a step has ended
-        daemons_of_steps = processes.of_folder(self.layout.root, "slurmstepd")
+        # slurmstepd overwrites its environment, and would try for hours to report the end of a step
+        step_daemons = processes.of_folder(self.layout.root, "slurmstepd")
         steps = processes.of_environment(f"SLURM_CONF={self.layout.conf}", "SLURMD_NODENAME=")
-        processes.stop([*daemons_of_steps, *steps], patience=2.0)
+        processes.stop([*step_daemons, *steps], patience=2.0)
 
     # -- helpers ---------------------------------------------------------------------------------------------
 
-    def _state(self) -> State | None:
-        return State.load(self.layout.state)
+    def _state(self) -> SandboxState | None:
+        return SandboxState.load(self.layout.state)
 
-    def _running_state(self) -> State:
+    def _running_state(self) -> SandboxState:
         state = self._state()
         if state is None or not _controller_lives(state):
             raise SandboxError(f"no sandbox runs in {self.layout.root}: gpucluster sandbox up")
         return state
 
-    def _daemons(self, state: State) -> daemons.Daemons:
+    def _daemons(self, state: SandboxState) -> daemons.SlurmDaemons:
         programs = daemons.find_programs()
-        return daemons.Daemons(self.layout, self._transport, programs, self._namespaces(state))
+        return daemons.SlurmDaemons(self.layout, self._transport, programs, self._namespaces(state))
 
-    def _namespaces(self, state: State) -> namespaces.Namespaces | None:
+    def _namespaces(self, state: SandboxState) -> namespaces.Namespaces | None:
         if state.kind != "namespaced":
             return None
         return namespaces.Namespaces(self.layout, self._transport, daemons.search_path())
 
-    def _same_shape_or_error(
-        self, present: State, wanted: tuple[tuple[str, ...], int, str, str, str, bool]
-    ) -> None:
-        shape = (
-            *(present.nodes, present.gpus_per_node, present.model),
-            *(present.gpus, present.kind, present.accounting),
-        )
-        if shape != wanted:
+    def _require_same(self, present: SandboxState, wanted: SandboxState) -> None:
+        names = ("nodes", "gpus_per_node", "model", "gpus", "kind", "accounting")
+        if any(getattr(present, name) != getattr(wanted, name) for name in names):
             kind = f"{present.kind}, accounting" if present.accounting else present.kind
             raise SandboxError(
                 f"a sandbox of {len(present.nodes)} nodes ({kind}) with {present.gpus_per_node} "
@@ -540,24 +546,24 @@ class Sandbox:
             yield
         finally:
             if not self.layout.root.exists():
-                self.layout.lock.unlink(missing_ok=True)  # still held: who waits for it sees that it is gone
+                self.layout.lock.unlink(missing_ok=True)  # while locked: waiting processes notice the removal
             os.close(handle)
 
 
 def _for_all(*folders: Path, mode: int = 0o1777) -> None:
-    """Make folders in which each user of the machine may have things, by default of their own as in /tmp."""
+    """Create folders for all users of the machine, by default with protected files as in /tmp."""
     for folder in folders:
         folder.mkdir(exist_ok=True)
         folder.chmod(mode)
 
 
-def _known_or_error(state: State, node: str) -> None:
+def _require_node(state: SandboxState, node: str) -> None:
     if node not in state.nodes:
         raise SandboxError(f"the sandbox has no node {node!r}: it has {hostlist.fold(state.nodes)}")
 
 
 def _take_lock(path: Path) -> int:
-    """Lock a file that its holders may remove: the lock counts only if the path still names it."""
+    """Return a locked file; a holder may remove it, so the lock is valid only if the path still names it."""
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -577,7 +583,7 @@ def node_names(count: int) -> tuple[str, ...]:
     return tuple(f"gpu{number:0{width}}" for number in range(1, count + 1))
 
 
-def _controller_lives(state: State) -> bool:
+def _controller_lives(state: SandboxState) -> bool:
     controller = state.processes.get("slurmctld")
     return state.boot_id == processes.boot_id() and controller is not None and controller.alive
 

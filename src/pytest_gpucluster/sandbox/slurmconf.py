@@ -1,6 +1,6 @@
-"""The configuration of the sandbox's Slurm: text only, nothing here runs or writes anything.
+"""The texts of the sandbox's Slurm configuration. Pure.
 
-Several slurmds share this host, as Debian's and Ubuntu's builds allow: each has its own name, port and spool folder.
+Several slurmds run on this host, as Debian's and Ubuntu's builds allow, with separate names, ports and spool folders.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox.layout import Layout
 
-NODES_A_LEAF = 16
+NODES_PER_LEAF = 16
 PARTITION, SMALL_PARTITION = "batch", "debug"
 SMALL_MAX_NODES, SMALL_MAX_MINUTES = 2, 30
 DEFAULT_MINUTES, MAX_MINUTES = 60, 7 * 24 * 60
@@ -26,8 +26,8 @@ CONTROLLER_PORT, NODE_PORT, DBD_PORT = 6817, 6818, 6819  # Slurm's own defaults
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What Slurm is told of the nodes. `memory` is in MiB."""
+class NodeResources:
+    """The nodes as configured in Slurm. `memory` in MiB."""
 
     nodes: tuple[str, ...]
     gpus_per_node: int
@@ -41,8 +41,8 @@ _NO_ACCOUNTING = "JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=a
 
 
 @dataclass(frozen=True)
-class Wiring:
-    """Where the daemons listen: addresses and ports; a /tmp for what tasks of one node share; accounting's lines."""
+class DaemonAddresses:
+    """Addresses and ports of the daemons, the temporary folder of a node's tasks, and the lines of accounting."""
 
     controller: str
     controller_port: int
@@ -52,21 +52,21 @@ class Wiring:
     accounting: str = _NO_ACCOUNTING
 
 
-def shared_host(layout: Layout, nodes: Sequence[str], host: str, first_port: int) -> Wiring:
-    """All on 127.0.0.1: slurmctld has `first_port`, the nodes those that follow."""
+def shared_host(layout: Layout, nodes: Sequence[str], host: str, first_port: int) -> DaemonAddresses:
+    """Return the addresses of nodes on 127.0.0.1: slurmctld has `first_port`, the nodes have the next ones."""
     ports = f"[{first_port + 1}-{first_port + len(nodes)}]" if len(nodes) > 1 else first_port + 1
-    return Wiring(
+    return DaemonAddresses(
         controller=f"{host}(127.0.0.1)",
         controller_port=first_port,
         nodes=f"NodeHostname={host} NodeAddr=127.0.0.1 Port={ports}",
         communication="CommunicationParameters=NoInAddrAny,NoCtldInAddrAny\n",
-        tmp=str(layout.root / "tmp" / "%n"),  # PMIx makes a folder there without the node's name in its own
+        tmp=str(layout.root / "tmp" / "%n"),  # the folder that PMIx creates there has no node in its name
     )
 
 
-def own_hosts(host: str, controller: str, addresses: Sequence[str]) -> Wiring:
-    """Each node has an address of its own, in a network that is the sandbox's alone."""
-    return Wiring(
+def own_hosts(host: str, controller: str, addresses: Sequence[str]) -> DaemonAddresses:
+    """Return the addresses of namespaced nodes, in the sandbox's own network."""
+    return DaemonAddresses(
         controller=f"{host}({controller})",
         controller_port=CONTROLLER_PORT,
         nodes=f"NodeAddr={','.join(addresses)} Port={NODE_PORT}",
@@ -75,30 +75,32 @@ def own_hosts(host: str, controller: str, addresses: Sequence[str]) -> Wiring:
     )
 
 
-def slurm_conf(layout: Layout, shape: Shape, wiring: Wiring, *, user: str, task_prolog: bool) -> str:
-    """Return slurm.conf. `task_prolog`: no plugin prepares the tasks."""
-    prepared = f"TaskProlog={layout.etc}/task_prolog\n" if task_prolog else ""
-    names = hostlist.fold(shape.nodes)
-    gres = f" Gres=gpu:{shape.gpu_type}:{shape.gpus_per_node}" if shape.gpus_per_node else ""
+def slurm_conf(
+    layout: Layout, resources: NodeResources, addresses: DaemonAddresses, *, user: str, task_prolog: bool
+) -> str:
+    """Return slurm.conf. `task_prolog`: run the TaskProlog, since no plugin prepares the tasks."""
+    prolog_line = f"TaskProlog={layout.etc}/task_prolog\n" if task_prolog else ""
+    names = hostlist.fold(resources.nodes)
+    gres = f" Gres=gpu:{resources.gpu_type}:{resources.gpus_per_node}" if resources.gpus_per_node else ""
     return f"""\
 ClusterName=sandbox
-SlurmctldHost={wiring.controller}
-SlurmctldPort={wiring.controller_port}
+SlurmctldHost={addresses.controller}
+SlurmctldPort={addresses.controller_port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
 AuthInfo=socket={layout.munge_socket}
-{wiring.communication}StateSaveLocation={layout.root}/ctld
+{addresses.communication}StateSaveLocation={layout.root}/ctld
 SlurmctldPidFile={layout.pid_file("slurmctld")}
 SlurmctldLogFile={layout.log_file("slurmctld")}
 SlurmdSpoolDir={layout.root}/spool/%n
 SlurmdPidFile={layout.pid_file("slurmd-%n")}
 SlurmdLogFile={layout.log_file("slurmd-%n")}
-TmpFS={wiring.tmp}
+TmpFS={addresses.tmp}
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-{wiring.accounting}SelectType=select/cons_tres
+{addresses.accounting}SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 GresTypes=gpu
 TopologyPlugin=topology/tree
@@ -108,96 +110,96 @@ ReturnToService=2
 EnforcePartLimits=ALL
 MinJobAge=30
 KillWait=2
-SlurmdTimeout={max(10, len(shape.nodes) // 4)}
+SlurmdTimeout={max(10, len(resources.nodes) // 4)}
 InactiveLimit=0
-# a sandbox is small and its user waits: look for work at once
+# short intervals: a sandbox is small and its user waits
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,sched_min_interval=10000
 Prolog={layout.etc}/prolog
 Epilog={layout.etc}/epilog
-{prepared}NodeName={names} {wiring.nodes} CPUs={shape.cpus} \
-Sockets={shape.sockets} CoresPerSocket={shape.cpus // shape.sockets} ThreadsPerCore=1 \
-RealMemory={shape.memory}{gres} State=UNKNOWN
+{prolog_line}NodeName={names} {addresses.nodes} CPUs={resources.cpus} \
+Sockets={resources.sockets} CoresPerSocket={resources.cpus // resources.sockets} ThreadsPerCore=1 \
+RealMemory={resources.memory}{gres} State=UNKNOWN
 PartitionName={PARTITION} Nodes=ALL Default=YES MaxTime={MAX_MINUTES} DefaultTime={DEFAULT_MINUTES} State=UP
 PartitionName={SMALL_PARTITION} Nodes=ALL MaxTime={SMALL_MAX_MINUTES} DefaultTime=5 \
 MaxNodes={SMALL_MAX_NODES} State=UP
 """
 
 
-def gres_conf(shape: Shape, devices: Sequence[Path]) -> str:
-    """Return gres.conf: node i has devices i*G .. i*G+G-1, or all share the first G where there are no more."""
-    count = shape.gpus_per_node
+def gres_conf(resources: NodeResources, devices: Sequence[Path]) -> str:
+    """Return gres.conf: node i has devices i*G .. i*G+G-1; all share the first G if there are no more."""
+    count = resources.gpus_per_node
     if not count:
         return ""
-    shared = len(devices) < count * len(shape.nodes)
+    shared = len(devices) < count * len(resources.nodes)
     lines = []
-    for number, node in enumerate(shape.nodes):
+    for number, node in enumerate(resources.nodes):
         first = 0 if shared else number * count
         files = f"[{first}-{first + count - 1}]" if count > 1 else str(first)
         stem = str(devices[0]).removesuffix("0")
-        lines.append(f"NodeName={node} Name=gpu Type={shape.gpu_type} File={stem}{files}\n")
+        lines.append(f"NodeName={node} Name=gpu Type={resources.gpu_type} File={stem}{files}\n")
     return "".join(lines)
 
 
 def topology_conf(nodes: Sequence[str]) -> str:
     """Return topology.conf: leaf switches of 16 nodes under one spine."""
     leaves = {
-        f"leaf{number + 1:02}": hostlist.fold(nodes[first : first + NODES_A_LEAF])
-        for number, first in enumerate(range(0, len(nodes), NODES_A_LEAF))
+        f"leaf{number + 1:02}": hostlist.fold(nodes[first : first + NODES_PER_LEAF])
+        for number, first in enumerate(range(0, len(nodes), NODES_PER_LEAF))
     }
     lines = [f"SwitchName={leaf} Nodes={members}" for leaf, members in leaves.items()]
     return "\n".join([*lines, f"SwitchName=spine Switches={hostlist.fold(leaves)}", ""])
 
 
 def cgroup_conf(version: tuple[int, int]) -> str:
-    """Return cgroup.conf: no cgroup feature is used, and none must stop slurmd where systemd has no bus."""
+    """Return cgroup.conf: without cgroups, so that slurmd starts where systemd has no bus."""
     return "CgroupPlugin=disabled\n" if version >= (24, 5) else "CgroupPlugin=cgroup/v1\n"
 
 
 def parse_version(text: str) -> tuple[int, int]:
-    """Return (22, 5) for 'slurm-wlm 22.05.8'; (0, 0) where there is none."""
+    """Return (22, 5) for 'slurm-wlm 22.05.8'; (0, 0) for a text without a version."""
     match = re.search(r"(\d+)\.(\d+)", text)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def prolog(layout: Layout) -> str:
-    """Return the Prolog: it leaves a mark, or fails where the fault `prolog_failing` is in."""
+    """Return the Prolog: it writes a mark, or fails under the fault `prolog_failing`."""
     return f"""\
 #!/bin/sh
-node={_q(layout.nodes)}/$SLURMD_NODENAME
+node={_quote(layout.nodes)}/$SLURMD_NODENAME
 : > "$node/prolog.$SLURM_JOB_ID"
-[ ! -e "$node/fault.prolog" ] || {{ echo "prolog of the sandbox: told to fail" >&2; exit 1; }}
+[ ! -e "$node/fault.prolog" ] || {{ echo "prolog of the sandbox: simulated failure" >&2; exit 1; }}
 exit 0
 """
 
 
 def epilog(layout: Layout) -> str:
-    """Return the Epilog: it leaves a mark, takes the prolog's away, and the containers of scope `job`.
+    """Return the Epilog: it writes a mark, removes the prolog's and the containers of scope `job`.
 
-    It does not end while the fault `epilog_hanging` is in, and fails where `epilog_failing` is.
+    It hangs under the fault `epilog_hanging`, and fails under `epilog_failing`.
     """
     return f"""\
 #!/bin/sh
-node={_q(layout.nodes)}/$SLURMD_NODENAME
+node={_quote(layout.nodes)}/$SLURMD_NODENAME
 : > "$node/epilog"
 rm -f "$node/prolog.$SLURM_JOB_ID"
 while [ -e "$node/fault.epilog" ]; do sleep 0.5; done
 for container in "$node/enroot/pyxis_${{SLURM_JOB_ID}}_"*; do
-  [ ! -d "$container" ] || {_q(layout.enroot / "enroot")} remove -f "${{container##*/}}"
+  [ ! -d "$container" ] || {_quote(layout.enroot / "enroot")} remove -f "${{container##*/}}"
 done
-# another user's: rm follows no link that may lie there
+# containers of another user; rm does not follow links
 others=$node/enroot/.of-$SLURM_JOB_UID
 [ ! -d "$others" ] || rm -rf "$others/pyxis_${{SLURM_JOB_ID}}_"*
-[ ! -e "$node/fault.epilog_failing" ] || {{ echo "epilog of the sandbox: told to fail" >&2; exit 1; }}
+[ ! -e "$node/fault.epilog_failing" ] || {{ echo "epilog of the sandbox: simulated failure" >&2; exit 1; }}
 exit 0
 """
 
 
 def task_prolog(layout: Layout, *, real_gpus: bool) -> str:
-    """Return the TaskProlog: simulated tools first on PATH; real GPUs counted from the node's first one."""
+    """Return the TaskProlog: simulated tools first on PATH; indices of real GPUs relative to the node's first one."""
     offset = (
         """
 if [ -n "$CUDA_VISIBLE_DEVICES" ] && read -r first < "$node/gpu.offset"; then
-  # Slurm counts each node's GPUs from 0; nodes that share one host need their own slice of its GPUs
+  # Slurm counts each node's GPUs from 0; on a shared host each node has its own range
   list=
   IFS=,
   for device in $CUDA_VISIBLE_DEVICES; do list=$list${list:+,}$((device + first)); done
@@ -209,9 +211,9 @@ fi
     )
     return f"""\
 #!/bin/sh
-# Slurm runs it inside of a step's container, whose PATH is the image's own
-[ -d {_q(layout.simbin)} ] || exit 0
-node={_q(layout.nodes)}/$SLURMD_NODENAME
+# Slurm runs it inside a step's container, whose PATH is that of the image
+[ -d {_quote(layout.simbin)} ] || exit 0
+node={_quote(layout.nodes)}/$SLURMD_NODENAME
 echo "export PATH={layout.simbin}:$PATH"
 echo "export GPUCLUSTER_SANDBOX_NODE=$node"
 store=$node/enroot
@@ -222,5 +224,5 @@ exit 0
 """
 
 
-def _q(path: Path) -> str:
+def _quote(path: Path) -> str:
     return shlex.quote(str(path))

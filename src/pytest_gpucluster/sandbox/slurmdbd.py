@@ -1,4 +1,4 @@
-"""Accounting: a real slurmdbd with a MariaDB of its own in the state folder, which listens on a socket file alone."""
+"""Accounting: a real slurmdbd with its own MariaDB in the state folder, which listens only on a socket file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PATIENCE = 60.0
 
 @dataclass(frozen=True)
 class Accounting:
-    """The database and slurmdbd of one sandbox; `address` and `port` are where slurmdbd listens."""
+    """The database and slurmdbd of one sandbox; slurmdbd listens at `address` and `port`."""
 
     layout: Layout
     transport: Transport
@@ -42,13 +42,13 @@ class Accounting:
     port: int
 
     def configure(self) -> None:
-        """Write slurmdbd.conf beside slurm.conf, for its owner's eyes as slurmdbd demands."""
+        """Write slurmdbd.conf beside slurm.conf, readable only by its owner as slurmdbd requires."""
         conf = self.layout.etc / "slurmdbd.conf"
         conf.touch(mode=0o600)
         conf.write_text(slurmdbd_conf(self.layout, self.address, self.port, getpass.getuser()))
 
     def start(self, where: Sequence[str]) -> None:
-        """Start MariaDB, then slurmdbd by the words of `where`; return when slurmdbd answers."""
+        """Start MariaDB, then slurmdbd with the command prefix `where`; return when slurmdbd answers."""
         programs = find_programs(self.path)
         data, log = self.layout.root / "db", self.layout.log_file("mariadbd")
         user = getpass.getuser()
@@ -65,7 +65,7 @@ class Accounting:
                 *(programs["mariadbd"], "--no-defaults", f"--datadir={data}", f"--user={user}"),
                 *(f"--socket={self.socket}", "--skip-networking", f"--tmpdir={data}"),
                 *(f"--pid-file={self.layout.pid_file('mariadbd')}", f"--log-error={log}"),
-                # a sandbox's database is thrown away: it need not survive a loss of power
+                # a sandbox's database is temporary: no flush to the disk
                 *(
                     "--innodb-flush-log-at-trx-commit=0",
                     "--innodb-buffer-pool-size=128M",
@@ -75,22 +75,24 @@ class Accounting:
         )
         self._run(["sh", "-c", f"setsid {server} </dev/null >/dev/null 2>&1 &"], "MariaDB")
         self._until(self.socket.exists, "MariaDB", "mariadbd")
-        # by a path in the state folder, which tells our slurmdbd from others
+        # a path in the state folder identifies the sandbox's slurmdbd
         slurmdbd = self.layout.root / "sbin" / "slurmdbd"
         slurmdbd.parent.mkdir(exist_ok=True)
         slurmdbd.symlink_to(programs["slurmdbd"])
-        # libmariadb takes the path of the socket from the environment alone
+        # libmariadb takes the path of the socket only from the environment
         clean = ["env", "-i", f"PATH={self.path}", f"SLURM_CONF={self.layout.conf}"]
         self._run([*where, *clean, f"MYSQL_UNIX_PORT={self.socket}", str(slurmdbd)], "slurmdbd")
-        self._until(lambda: self._ask(where, clean, programs["sacctmgr"]), "slurmdbd", "slurmdbd")
+        self._until(
+            lambda: self._register_cluster(where, clean, programs["sacctmgr"]), "slurmdbd", "slurmdbd"
+        )
 
     @property
     def socket(self) -> Path:
         """The socket of the database."""
         return self.layout.run / "mariadb.sock"
 
-    def _ask(self, where: Sequence[str], clean: Sequence[str], sacctmgr: str) -> bool:
-        """Make the cluster known; without it slurmdbd keeps no job."""
+    def _register_cluster(self, where: Sequence[str], clean: Sequence[str], sacctmgr: str) -> bool:
+        """Add the cluster to slurmdbd, which otherwise records no job; return whether it answered."""
         argv = [*where, *clean, sacctmgr, "-i", "add", "cluster", "sandbox"]
         try:
             done = self.transport.run(argv, timeout=30.0)
@@ -104,8 +106,8 @@ class Accounting:
             if time.monotonic() > deadline:
                 path = self.layout.log_file(daemon)
                 lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-                said = " | ".join(lines[-3:]) or f"no log at {path}"
-                raise SandboxError(f"{what} does not answer after {_PATIENCE:.0f} s: {said}")
+                output = " | ".join(lines[-3:]) or f"no log at {path}"
+                raise SandboxError(f"{what} does not answer after {_PATIENCE:.0f} s: {output}")
             time.sleep(0.05)
 
     def _run(self, argv: Sequence[str], what: str) -> None:
@@ -114,8 +116,8 @@ class Accounting:
         except TransportError as error:
             raise SandboxError(f"{what} could not be started: {error}") from error
         if done.rc != 0:
-            said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-            why = " | ".join(said[-3:]) or "no message"
+            output = (done.stderr.strip() or done.stdout.strip()).splitlines()
+            why = " | ".join(output[-3:]) or "no message"
             raise SandboxError(f"{what} could not be started (exit {done.rc}): {why}")
 
 

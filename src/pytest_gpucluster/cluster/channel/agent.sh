@@ -1,37 +1,37 @@
-# The agent of the fleet channel: one on each node. POSIX sh; $1 is the nonce that marks our lines.
+# The agent of the fleet channel: one per node. POSIX sh; $1 is the nonce that marks the agent's lines.
 #
-# In, one line a command:   ID WHO SECONDS CAP FORM CODE|
-#   WHO: * or ,TASK,TASK,   FORM: p (plain) or b (printf %b)   |: keeps trailing blanks
-# ID 0 asks for a sign of life only.
-# Out, lines shorter than PIPE_BUF, so lines of several commands in flight never mix:
-#   NONCE 0 H TASK ENCODING HOST        here I am       NONCE 0 P    I live       NONCE 0 Q REASON   I leave
+# Input, one line for each command:   ID WHO SECONDS CAP FORM CODE|
+#   WHO: * or ,TASK,TASK,   FORM: p (plain) or b (printf %b)   |: preserves trailing blanks
+# ID 0 is a ping.
+# Output, lines shorter than PIPE_BUF, so that lines of concurrent commands never mix:
+#   NONCE 0 H TASK ENCODING HOST        started         NONCE 0 P    pong         NONCE 0 Q REASON   exits
 #   NONCE ID o|e SEQUENCE LENGTH DATA   a piece of stdout or stderr
 #   NONCE ID O|E PIECES 0|1             its end; 1: cut at the cap
 #   NONCE ID X STATUS                   exit status
-# A short answer is written at once: on TCP a second small packet waits 40 ms for the receipt of the first.
-# Nothing is kept in files: the agent works where /tmp is full. Nothing is forked while it waits.
-# A library that a profile preloads and that is not there would add a line to every answer.
+# A short answer is one write: on TCP a second small packet waits 40 ms for the acknowledgement of the first.
+# The agent uses no files, so it works with a full /tmp, and forks nothing while it waits.
+# A missing library that a profile preloads would add a line to every answer.
 unset LD_PRELOAD
 N=$1 me=${SLURM_PROCID:-0}
 NL='
 '
 
-# Where a coder is missing the next best serves; od is in POSIX.
+# the first encoder that exists; od is in POSIX
 chars=4 bytes=3 form=b
 if base64 -w 700 </dev/null >/dev/null 2>&1; then coder='base64 -w 700'
 elif base64 </dev/null >/dev/null 2>&1; then coder=base64
 elif openssl base64 </dev/null >/dev/null 2>&1; then coder='openssl base64'
 else coder='od -An -v -tx1' form=x chars=3 bytes=1
 fi
-# GNU timeout leads a process group of its own; others do not.
+# GNU timeout makes its own process group; others do not.
 case $(timeout --version 2>/dev/null) in
-  *coreutils*) keeper='timeout -k 2' ;;
-  *) keeper='' ;;
+  *coreutils*) limiter='timeout -k 2' ;;
+  *) limiter='' ;;
 esac
 leader=''
 command -v setsid >/dev/null 2>&1 && leader=setsid
 
-# Encoded lines from stdin become frames: on 6 at once; a single one goes on 3, with the end.
+# Make frames from encoded lines on stdin: on 6 at once; a single one on 3, with the end.
 frames() {
   n=0 length=0 cut=0 held=
   while IFS= read -r line || [ -n "$line" ]; do
@@ -49,7 +49,7 @@ frames() {
   printf %s "$held$N $id $2 $n $cut$NL" >&3
 }
 
-# Without GNU timeout: end the group of $1 after the deadline.
+# without GNU timeout: end the group of $1 after the deadline
 watch() {
   sleep "$seconds" & nap=$!
   trap 'kill "$nap" 2>/dev/null; exit' TERM
@@ -59,19 +59,19 @@ watch() {
   kill -9 "-$1" 2>/dev/null || kill -9 "$1" 2>/dev/null
 }
 
-# A signal may come after the fork and before `pid` is set, when $! has it already, or before it leads its group.
+# A signal may arrive after the fork, before `pid` is set ($! is set by then) or before the child leads its group.
 end_command() {
   pid=${pid:-$!}
   [ "$pid" = "$before" ] || kill -9 "-$pid" 2>/dev/null || kill -9 "$pid" 2>/dev/null
 }
 
-# Run the command: stdout to 1, stderr to 5, status to 3. What it leaves in its group ends with it.
+# Run the command: stdout to 1, stderr to 5, status to 3. Then kill the rest of its process group.
 work() {
   pid= watcher= before=$!
   trap 'end_command; exit' TERM HUP INT
   if [ "$how" = b ]; then code=$(printf '%b|' "$code"); code=${code%|}; fi
-  if [ -n "$keeper" ]; then
-    $keeper "$seconds" sh -c "$code" </dev/null 2>&5 3>&- 5>&- 6>&- &
+  if [ -n "$limiter" ]; then
+    $limiter "$seconds" sh -c "$code" </dev/null 2>&5 3>&- 5>&- 6>&- &
     pid=$!
   else
     $leader sh -c "$code" </dev/null 2>&5 3>&- 5>&- 6>&- &
@@ -91,7 +91,7 @@ answer() {
   printf '%s\n' "$ends" >&6
 }
 
-# Our own group, commands excepted (each leads its own and is ended by its `work`), ends with us.
+# End the agent's process group. Each command has its own group, which its `work` ends.
 leave() {
   trap '' TERM HUP INT PIPE
   printf '%s 0 Q %s\n' "$N" "$1"
@@ -103,7 +103,7 @@ trap 'leave "ended by a signal"' TERM HUP INT
 exec 6>&1
 printf '%s 0 H %s %s %s\n' "$N" "$me" "$form" "${SLURMD_NODENAME:-$(uname -n)}"
 while IFS=' ' read -r id who seconds cap how code; do
-  jobs >/dev/null 2>&1 # takes the status of ended children: no zombies
+  jobs >/dev/null 2>&1 # reaps ended children: no zombies
   case $who in
     '*' | *",$me,"*) ;;
     *) continue ;;

@@ -1,8 +1,8 @@
-"""Several commands in one question. A question costs the agent ten processes a node, a command in a batch one.
+"""Several commands in one request. A request takes ten processes per node, a command in a batch only one.
 
 The commands run one after another, each in a subshell, under one deadline: a timeout(1) and a shell for each would
-cost as much as the commands themselves. What a batch leaves unanswered (a command hangs, the output was cut) is to be
-asked again alone, under its own deadline.
+cost as much as the commands themselves. A command without an answer (one hangs, the output was cut) must be sent again
+alone, with its own deadline.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.probe import Answer
 
-# One program and plain words: the subshell becomes it, where the shell would fork once more for the last of a list.
+# One program with plain words: exec saves a fork, since a shell forks also for the last command of a list.
 _PROGRAM = re.compile(r"(?P<name>[\w./][\w.+/-]*)(?: [\w.+/:,@%=-]+)*", re.ASCII)
-# Words that a shell takes for itself (POSIX 2.4, 2.9.1.1, 2.14, and what bash and dash add): no file has to be there.
+# Builtins and reserved words (POSIX 2.4, 2.9.1.1, 2.14, bash, dash), which need no program file.
 _OF_THE_SHELL = re.compile(
     r"alias|bg|bind|break|builtin|caller|case|cd|chdir|command|compgen|complete|compopt|continue|coproc|declare|dirs"
     r"|disown|do|done|echo|elif|else|enable|esac|eval|exec|exit|export|false|fc|fg|fi|for|function|getopts|hash|help"
@@ -40,22 +40,22 @@ class Batch:
 
     @property
     def mark(self) -> str:
-        """What ends each command's output: the same in every process that asks for the same."""
+        """The end mark of each command's output: equal in every process for equal commands."""
         return "\x1e" + hashlib.sha256(repr(self.commands).encode()).hexdigest()[:16]
 
     @property
     def command(self) -> str:
-        """The one command."""
+        """The command line of the batch."""
         calls = (f"b {shlex.quote(_in_place(command))}" for command, _ in self.commands)
         return f"m={shlex.quote(self.mark)}; {_HEAD}{'; '.join(calls)}; :"
 
     @property
     def timeout(self) -> float:
-        """Its deadline: that of its most patient command."""
+        """The longest deadline of its commands, in seconds."""
         return max(timeout for _, timeout in self.commands)
 
     def split(self, answer: Answer) -> dict[str, Answer]:
-        """Return the answers by command; those that did not end are left out."""
+        """Return {command: answer} of the commands that ended."""
         outs = list(_pieces(answer.stdout, self.mark.encode() + rb" (\d{1,3})\n"))
         errs = list(_pieces(answer.stderr, self.mark.encode() + rb"()\n"))
         return {
@@ -65,7 +65,7 @@ class Batch:
 
 
 def _in_place(command: str) -> str:
-    """Return the command with `exec` before it where it is one program with plain arguments: a fork less."""
+    """Return the command, with `exec` before it if it is one program with plain arguments."""
     found = _PROGRAM.fullmatch(command)
     return f"exec {command}" if found and not _OF_THE_SHELL.fullmatch(found["name"]) else command
 
@@ -76,5 +76,5 @@ def _pieces(stream: bytes, mark: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def batched(commands: Sequence[tuple[str, float]]) -> Batch | None:
-    """Return the batch of two or more commands; None where there is nothing to put together."""
+    """Return the batch of two or more commands; None for fewer."""
     return Batch(tuple(commands)) if len(commands) > 1 else None

@@ -1,9 +1,9 @@
-"""The fleet channel: one long-lived process, one agent a node, and every command asked once of all nodes.
+"""The fleet channel: one long-lived process, one agent per node; a command runs once on all nodes.
 
     with Fleet.over_slurm(slurm, allocation) as fleet:
         fleet.ask("uname -r")["gpu03"].out
 
-A node that dies, hangs or answers garbage is named in `lost`, costs one deadline in all, and the others go on.
+A node that dies, hangs or sends invalid data is in `lost`, costs one deadline in total, and delays no other node.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ if TYPE_CHECKING:
 
 CAP = 1 << 20
 TIMEOUT = 30.0
-GRACE = 5.0  # seconds that an answer may take on its way after the deadline of its command
-PING_AFTER = 1.0  # seconds that a command may take before its nodes are asked for a sign of life
-PING_TIMEOUT = 15.0  # seconds without one until a node counts as lost; a sign needs no fork on the node
-STRAGGLER, STRAGGLER_FACTOR = 20.0, 5.0  # seconds, and times what half of the agents needed to start
+GRACE = 5.0  # seconds for an answer to arrive after the deadline of its command
+PING_AFTER = 1.0  # seconds that a command may take before its nodes are pinged
+PING_TIMEOUT = 15.0  # seconds without an answer until a node is lost; a ping needs no fork on the node
+STRAGGLER, STRAGGLER_FACTOR = 20.0, 5.0  # seconds, plus a multiple of the start time of half of the agents
 LAUNCH_TIMEOUT = 180.0  # a prolog runs before the first agent
-AHEAD = 10.0  # seconds until the next question goes ahead while a tenth of the nodes still owe the one before
+AHEAD = 10.0  # seconds that a prefetched request waits while over a tenth of the nodes are busy with an earlier one
 GARBAGE_LIMIT = 3
 _KILL_AFTER = 2.0  # of the agent: from TERM to KILL
 _TICK = 0.1
 _TIDY_AFTER = 0.3
 _LINE_LIMIT = 1 << 16
-# timeout(1) gives 124, or 137 after its KILL; the agent's own watch ends with the command's 143 or 137
+# timeout(1) exits with 124, or 137 after its KILL; with the agent's own watch the command has 143 or 137
 _ENDED_BY_DEADLINE = (124, 128 + signal.SIGKILL, 128 + signal.SIGTERM)
 
 
 class Channel(Protocol):
-    """What a fleet and a worker's view of it have in common."""
+    """The interface of Fleet, FleetClient and JoinedChannel."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -71,38 +71,38 @@ class Channel(Protocol):
 
     @property
     def lost(self) -> Mapping[str, str]:
-        """Nodes that no longer answer, and why."""
+        """{node: why it no longer answers}."""
 
     @property
     def cut(self) -> frozenset[str]:
-        """The lost nodes that went with the channel as a whole: nothing is known against them."""
+        """The nodes that were lost with the whole channel, without a fault of their own."""
 
     def ask(self, command: str, *, timeout: float = TIMEOUT, cap: int = CAP) -> dict[str, Answer]:
-        """Ask all nodes at once; the answers are remembered."""
+        """Run a command on all nodes at once; the answers are cached."""
 
     def ask_node(
         self, node: str, command: str, *, timeout: float = TIMEOUT, cap: int = CAP, fresh: bool = False
     ) -> Answer:
-        """Return the answer of one node: the remembered one of all, or, if `fresh`, one asked of it alone now."""
+        """Return the answer of one node: from the cache of all nodes, or, if `fresh`, from a new run on this node."""
 
     def prefetch(self, commands: Sequence[tuple[str, float]]) -> None:
-        """Send (command, timeout in seconds) pairs without waiting; a later ask() finds them answered."""
+        """Send (command, timeout in seconds) pairs without waiting, for a later ask()."""
 
     def close(self) -> None:
-        """Let go of the channel."""
+        """Close the channel."""
 
 
 class Spawner(Protocol):
-    """What the channel needs of a transport."""
+    """The part of a transport that the channel uses."""
 
     def spawn(
         self, argv: Sequence[str], *, env: Mapping[str, str | None] | None = None
     ) -> subprocess.Popen[bytes] | RemoteProcess:
-        """Start a process in a group of its own, with pipes for stdin, stdout and stderr."""
+        """Start a process in its own process group, with pipes for stdin, stdout and stderr."""
 
 
 class Client(Protocol):
-    """What the channel needs of the Slurm client."""
+    """The part of the Slurm client that the channel uses."""
 
     @property
     def transport(self) -> Spawner:
@@ -110,7 +110,7 @@ class Client(Protocol):
 
 
 class AllocationLike(Protocol):
-    """What the channel needs of an allocation."""
+    """The part of an allocation that the channel uses."""
 
     @property
     def job_id(self) -> int | str:
@@ -127,8 +127,6 @@ class AllocationLike(Protocol):
 
 @dataclass
 class _Part:
-    """The answer of one node, as it comes in."""
-
     out: Stream = field(default_factory=Stream)
     err: Stream = field(default_factory=Stream)
     rc: int | None = None
@@ -140,14 +138,14 @@ class _Part:
 
 
 @dataclass
-class _Question:
-    """One command in flight: who is asked, and who has answered."""
+class _Query:
+    """One command, the nodes that run it, and their answers."""
 
     command: str
     timeout: float
     cap: int
     nodes: tuple[str, ...]
-    ahead: bool = False  # nobody waits for it yet
+    ahead: bool = False  # prefetched: no caller waits for it yet
     number: int = 0
     sent: float | None = None
     sent_at: float | None = None
@@ -156,7 +154,7 @@ class _Question:
 
     @property
     def seconds(self) -> int:
-        """The deadline on the node: whole seconds, for sleep of POSIX knows no others."""
+        """The deadline on the node: whole seconds, as POSIX sleep requires."""
         return max(1, math.ceil(self.timeout))
 
     @property
@@ -173,9 +171,9 @@ class _Question:
 
 
 class Fleet:
-    """The channel over one process whose stdin reaches the agent of each node and whose stdout brings their lines.
+    """The channel over one process: its stdin goes to the agents of all nodes, its stdout has their lines.
 
-    `nodes` are in task order. `labelled`: lines bear srun's task label; without, the process is one agent.
+    `nodes` are in task order. `labelled`: lines have srun's task label; without, the process is one agent.
     `window`: how many commands may be in flight. Thread-safe.
     """
 
@@ -200,20 +198,20 @@ class Fleet:
         self._changed = threading.Condition()
         self._lost: dict[str, str] = {}
         self._cut: set[str] = set()
-        self._cancelled = False  # somebody ended the whole step
-        self.stillborn: dict[str, str] = {}  # nodes whose slurmd took no agent, which ended all other agents
+        self._cancelled = False  # the whole step was ended from outside
+        self.launch_failed: dict[str, str] = {}  # nodes without an agent, which ended all other agents
         self._started = time.monotonic()
         self._ready: dict[str, float] = {}
-        self._heard: dict[str, float] = {}
+        self._last_frame: dict[str, float] = {}
         self._pinged = 0.0
         self._idle_since = math.inf
         self._coder: dict[str, bytes] = {}
         self._garbage: Counter[str] = Counter()
         self._first_noise: dict[str, str] = {}
         self._last_error: dict[str, str] = {}
-        self._remembered: dict[tuple[str, int], _Question] = {}
-        self._queue: deque[_Question] = deque()
-        self._flying: dict[int, _Question] = {}
+        self._cache: dict[tuple[str, int], _Query] = {}
+        self._queue: deque[_Query] = deque()
+        self._flying: dict[int, _Query] = {}
         self._count = 0
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._closing = threading.Event()
@@ -231,25 +229,25 @@ class Fleet:
 
     @classmethod
     def over_slurm(cls, slurm: Client, allocation: AllocationLike, **options: float) -> Fleet:
-        """Open a channel to every node of an allocation: one srun, one agent a node."""
+        """Open a channel to every node of an allocation: one srun, one agent per node."""
         nonce = new_nonce()
         argv = srun_argv(allocation.job_id, allocation.nodes, nonce)
         popen = slurm.transport.spawn(argv, env=allocation.env)
         return cls(popen, allocation.nodes, nonce, **options)  # type: ignore[arg-type] # seconds only
 
-    # --- asking
+    # --- queries
 
     @property
     def lost(self) -> dict[str, str]:
-        """Nodes that no longer answer, and why."""
-        if not self._lost:  # as nearly always, and every item asks
+        """{node: why it no longer answers}."""
+        if not self._lost:  # the usual case, without the lock: every item reads this
             return {}
         with self._changed:
             return dict(self._lost)
 
     @property
     def cut(self) -> frozenset[str]:
-        """The lost nodes that went with the channel as a whole: nothing is known against them."""
+        """The nodes that were lost with the whole channel, without a fault of their own."""
         with self._changed:
             return frozenset(self._cut)
 
@@ -260,91 +258,91 @@ class Fleet:
                 self._changed.wait(_TICK)
 
     def ask(self, command: str, *, timeout: float = TIMEOUT, cap: int = CAP) -> dict[str, Answer]:
-        """Ask all nodes at once; {node: Answer} in task order, remembered per command.
+        """Run a command on all nodes at once; return {node: Answer} in task order, cached per command.
 
-        `timeout` in seconds, on each node; `cap` in bytes, for stdout and stderr each. A lost node, or one that ran
-        out of time, answers with rc None and a problem. ValueError where the command holds a NUL.
+        `timeout` in seconds, on each node; `cap` in bytes, for stdout and stderr each. A lost node, or one that
+        exceeded the timeout, has an answer with rc None and a problem. ValueError if the command contains a NUL.
         """
-        asked = self._asked(command, timeout, cap)
+        query = self._cached(command, timeout, cap)
         with self._changed:
-            self._changed.wait_for(lambda: asked.done)
-            return {node: asked.answers[node] for node in asked.nodes}
+            self._changed.wait_for(lambda: query.done)
+            return {node: query.answers[node] for node in query.nodes}
 
     def ask_node(
         self, node: str, command: str, *, timeout: float = TIMEOUT, cap: int = CAP, fresh: bool = False
     ) -> Answer:
-        """Return one node's answer: the remembered one of all, or, if `fresh`, one asked of it alone now."""
+        """Return the answer of one node: from the cache of all nodes, or, if `fresh`, from a new run on this node."""
         if node not in self._task:
             raise ValueError(f"{node} is no node of this channel: it has {hostlist.fold(self.nodes)}")
-        asked = self._new(command, timeout, cap, (node,)) if fresh else self._asked(command, timeout, cap)
+        query = self._new(command, timeout, cap, (node,)) if fresh else self._cached(command, timeout, cap)
         with self._changed:
-            self._changed.wait_for(lambda: node in asked.answers)
-            return asked.answers[node]
+            self._changed.wait_for(lambda: node in query.answers)
+            return query.answers[node]
 
     def prefetch(self, commands: Sequence[tuple[str, float]]) -> None:
-        """Send (command, timeout in seconds) pairs without waiting; a later ask() finds them answered.
+        """Send (command, timeout in seconds) pairs without waiting, for a later ask().
 
-        One follows the other: the first answers are judged while the nodes work on the next question.
+        They run one after another: the first answers are judged while the nodes run the next command.
         """
         for command, timeout in commands:
-            self._asked(command, timeout, CAP, ahead=True)
+            self._cached(command, timeout, CAP, ahead=True)
 
-    def _asked(self, command: str, timeout: float, cap: int, *, ahead: bool = False) -> _Question:
+    def _cached(self, command: str, timeout: float, cap: int, *, ahead: bool = False) -> _Query:
         with self._changed:
-            asked = self._remembered.get((command, cap))
-            if asked is None:
-                asked = self._new(command, timeout, cap, self.nodes, ahead=ahead)
-                self._remembered[command, cap] = asked
-            elif asked.ahead and not ahead:
-                asked.ahead = False
+            query = self._cache.get((command, cap))
+            if query is None:
+                query = self._new(command, timeout, cap, self.nodes, ahead=ahead)
+                self._cache[command, cap] = query
+            elif query.ahead and not ahead:
+                query.ahead = False
                 self._send_next()
-            return asked
+            return query
 
     def _new(
         self, command: str, timeout: float, cap: int, nodes: tuple[str, ...], *, ahead: bool = False
-    ) -> _Question:
+    ) -> _Query:
         if "\0" in command:
             raise ValueError(f"a command cannot hold a NUL byte: {command[:60]!r}")
-        asked = _Question(command, timeout, cap, nodes, ahead)
+        query = _Query(command, timeout, cap, nodes, ahead)
         with self._changed:
             for node in nodes:
                 if node in self._lost:
-                    asked.answers[node] = Answer(node, None, problem=f"{LOST}{self._lost[node]}")
-            if not asked.done:
-                self._queue.append(asked)
+                    query.answers[node] = Answer(node, None, problem=f"{LOST}{self._lost[node]}")
+            if not query.done:
+                self._queue.append(query)
                 self._send_next()
-        return asked
+        return query
 
-    def _next(self) -> _Question | None:
-        """Return what is to be sent now: what somebody waits for, or else what was asked ahead."""
-        wanted = next((asked for asked in self._queue if not asked.ahead), None)
+    def _next(self) -> _Query | None:
+        """Return the query to send now: the first with a waiting caller, or else the first prefetched one."""
+        wanted = next((query for query in self._queue if not query.ahead), None)
         if wanted or not self._queue or self._owed():
             return wanted
         return self._queue[0]
 
     def _owed(self) -> bool:
-        """Whether some nodes are still busy with a question of the last seconds."""
+        """Return whether some nodes are still busy with a query of the last AHEAD seconds."""
         long_ago = time.monotonic() - AHEAD
         return any(
-            not asked.nearly_done and (asked.sent or 0.0) > long_ago for asked in self._flying.values()
+            not query.nearly_done and (query.sent or 0.0) > long_ago for query in self._flying.values()
         )
 
     def _send_next(self) -> None:
-        """Send what waits, as far as the window allows. The lock is held."""
-        while len(self._flying) < self._window and (asked := self._next()):
-            self._queue.remove(asked)
-            if asked.done:
+        """Send waiting queries, as far as the window allows. The lock is held."""
+        while len(self._flying) < self._window and (query := self._next()):
+            self._queue.remove(query)
+            if query.done:
                 continue
             self._idle_since = math.inf
             self._count += 1
-            asked.number, asked.sent, asked.sent_at = self._count, time.monotonic(), time.time()
-            self._flying[asked.number] = asked
+            query.number, query.sent, query.sent_at = self._count, time.monotonic(), time.time()
+            self._flying[query.number] = query
             tasks = (
                 None
-                if asked.nodes == self.nodes or not self._labelled
-                else [self._task[n] for n in asked.nodes]
+                if query.nodes == self.nodes or not self._labelled
+                else [self._task[n] for n in query.nodes]
             )
-            self._outbox.put(request(asked.number, tasks, asked.seconds, asked.cap, asked.command))
+            self._outbox.put(request(query.number, tasks, query.seconds, query.cap, query.command))
 
     # --- answers
 
@@ -365,22 +363,22 @@ class Fleet:
         try:
             frame = parse(rest, self._nonce)
             if frame is None:
-                self._hear_noise(node, rest)
+                self._count_noise(node, rest)
             else:
-                self._heard[node] = time.monotonic()
+                self._last_frame[node] = time.monotonic()
                 take = self._take_of_command if frame.number else self._take_of_agent
                 take(node, frame)
         except FrameError as error:
-            self._hear_garbage(node, str(error))
+            self._count_garbage(node, str(error))
 
-    def _hear_noise(self, node: str, text: bytes) -> None:
+    def _count_noise(self, node: str, text: bytes) -> None:
         self.noise[node] += 1
         self._first_noise.setdefault(node, text.decode(errors="replace").strip()[:80])
 
-    def _hear_garbage(self, node: str, what: str) -> None:
+    def _count_garbage(self, node: str, what: str) -> None:
         self._garbage[node] += 1
         if self._garbage[node] >= GARBAGE_LIMIT:
-            self._lose(node, f"answers garbage ({what}): look at its network and memory")
+            self._lose(node, f"it sends invalid data ({what}): check its network and memory")
 
     def _take_of_agent(self, node: str, frame: Frame) -> None:
         if frame.kind == "H":
@@ -388,73 +386,73 @@ class Fleet:
                 raise FrameError(f"unknown coder {frame.fields[1]!r}")
             self._ready[node], self._coder[node] = time.monotonic(), frame.fields[1]
         elif frame.kind == "Q":
-            # it could still say so: whoever ended it, the node is no worse for it
-            self._lose(node, f"its agent left: {frame.fields[0].decode(errors='replace')}", cut=True)
+            # it could still report its end: the node is not at fault
+            self._lose(node, f"its agent exited: {frame.fields[0].decode(errors='replace')}", cut=True)
 
     def _take_of_command(self, node: str, frame: Frame) -> None:
-        asked = self._flying.get(frame.number)
-        if asked is None or node in asked.answers or node not in asked.nodes:
-            return  # late: its deadline has passed
-        part = asked.parts.setdefault(node, _Part())
+        query = self._flying.get(frame.number)
+        if query is None or node in query.answers or node not in query.nodes:
+            return  # too late: the deadline has passed
+        part = query.parts.setdefault(node, _Part())
         if frame.kind in "oe":
-            (part.out if frame.kind == "o" else part.err).add(frame, asked.cap)
+            (part.out if frame.kind == "o" else part.err).add(frame, query.cap)
         elif frame.kind in "OE":
             (part.out if frame.kind == "O" else part.err).end(frame)
         elif frame.kind == "X":
             part.rc, part.ended = frame.integer(0), time.monotonic()
         if part.complete:
-            self._answer(asked, self._assemble(asked, node, part))
+            self._answer(query, self._assemble(query, node, part))
 
-    def _assemble(self, asked: _Question, node: str, part: _Part) -> Answer:
+    def _assemble(self, query: _Query, node: str, part: _Part) -> Answer:
         damage = part.out.damage or part.err.damage
         stdout = stderr = b""
         try:
             coder = self._coder.get(node, BASE64)
-            stdout, stderr = part.out.data(coder, asked.cap), part.err.data(coder, asked.cap)
+            stdout, stderr = part.out.data(coder, query.cap), part.err.data(coder, query.cap)
         except FrameError as error:
             damage = damage or str(error)
         rc, problem = part.rc, ""
         if damage:
-            rc, problem = None, f"answer damaged on its way: {damage}"
-            self._hear_garbage(node, damage)
-        elif part.rc in _ENDED_BY_DEADLINE and part.ended - self._began(asked, node) >= asked.seconds * 0.95:
-            rc, problem = None, f"timed out after {asked.seconds} s"
+            rc, problem = None, f"answer damaged in transit: {damage}"
+            self._count_garbage(node, damage)
+        elif part.rc in _ENDED_BY_DEADLINE and part.ended - self._began(query, node) >= query.seconds * 0.95:
+            rc, problem = None, f"timed out after {query.seconds} s"
         cut = part.out.truncated or part.err.truncated
-        return Answer(node, rc, stdout, stderr, problem, cut, asked.sent_at, time.time())
+        return Answer(node, rc, stdout, stderr, problem, cut, query.sent_at, time.time())
 
-    def _began(self, asked: _Question, node: str) -> float:
-        """Return when a node may have begun: an agent that starts late finds its commands waiting."""
-        return max(asked.sent or 0.0, self._ready.get(node, 0.0))
+    def _began(self, query: _Query, node: str) -> float:
+        """Return the earliest start on a node: an agent that starts late reads waiting commands first."""
+        return max(query.sent or 0.0, self._ready.get(node, 0.0))
 
-    def _answer(self, asked: _Question, answer: Answer) -> None:
-        """Keep one node's answer. The lock is held."""
-        if answer.node in asked.answers:
+    def _answer(self, query: _Query, answer: Answer) -> None:
+        """Store one node's answer. The lock is held."""
+        if answer.node in query.answers:
             return
-        asked.answers[answer.node] = answer
-        asked.parts.pop(answer.node, None)
-        if asked.done:
-            self._flying.pop(asked.number, None)
+        query.answers[answer.node] = answer
+        query.parts.pop(answer.node, None)
+        if query.done:
+            self._flying.pop(query.number, None)
             self._idle_since = time.monotonic()
-        if self._queue and asked.nearly_done:
+        if self._queue and query.nearly_done:
             self._send_next()
         self._changed.notify_all()
 
-    # --- trouble
+    # --- lost nodes
 
     def _lose(self, node: str, why: str, *, cut: bool = False) -> None:
-        """Give a node up: whatever it still owes is answered with the reason. `cut`: it is not to blame."""
+        """Mark a node as lost and answer its open queries with the reason. `cut`: it is not at fault."""
         with self._changed:
             if node in self._lost:
                 return
             self._lost[node] = why
             if cut:
                 self._cut.add(node)
-            for asked in [*self._flying.values(), *self._queue]:
-                if node in asked.nodes:
-                    self._answer(asked, Answer(node, None, problem=f"{LOST}{why}", sent=asked.sent_at))
+            for query in [*self._flying.values(), *self._queue]:
+                if node in query.nodes:
+                    self._answer(query, Answer(node, None, problem=f"{LOST}{why}", sent=query.sent_at))
 
     def give_up(self, node: str, why: str) -> None:
-        """Say that a node is lost: whoever made the process knows it before its silence tells."""
+        """Mark a node as lost before its ping times out, for the owner of the process."""
         if not self._closing.is_set():
             self._lose(node, why)
 
@@ -471,27 +469,27 @@ class Fleet:
             task, rest = unlabel(line) if self._labelled else (None, b"")
             if task is not None and task < len(
                 self.nodes
-            ):  # of slurmstepd or the agent, before srun tells the end
+            ):  # from slurmstepd or the agent, before srun reports the end
                 self._last_error[self.nodes[task]] = rest.decode(errors="replace").strip()[:120]
             self._cancelled |= self._labelled and cancelled(text)
-            told = ending(text) if self._labelled else None
-            if told is not None:
-                for node in self._named(told.nodes, told.tasks):
-                    self._lose_told(node, told)
+            reported = ending(text) if self._labelled else None
+            if reported is not None:
+                for node in self._named(reported.nodes, reported.tasks):
+                    self._lose_ended(node, reported)
 
-    def _lose_told(self, node: str, told: Ending) -> None:
-        if told.revoked:
-            why = f"its job ended before the agent started ({told.why})"
-        elif told.launch:
-            why = f"its slurmd starts no task ({told.why}): systemctl status slurmd and its log there"
-            self.stillborn[node] = why
+    def _lose_ended(self, node: str, reported: Ending) -> None:
+        if reported.revoked:
+            why = f"its job ended before the agent started ({reported.why})"
+        elif reported.launch:
+            why = f"its slurmd starts no task ({reported.why}): systemctl status slurmd and its log there"
+            self.launch_failed[node] = why
         else:
-            said = self._last_error.get(node, "")
-            why = f"its agent's task ended: {told.why}{f' ({said})' if said else ''}: look at slurmd's log there"
-        self._lose(node, why, cut=told.revoked or (self._cancelled and not told.launch))
+            error = self._last_error.get(node, "")
+            why = f"its agent's task ended: {reported.why}{f' ({error})' if error else ''}: see slurmd's log there"
+        self._lose(node, why, cut=reported.revoked or (self._cancelled and not reported.launch))
 
     def _named(self, nodes: str, tasks: str) -> list[str]:
-        """Return our nodes among those that srun names by task number or by hostlist."""
+        """Return the channel's nodes among those that srun names by task number or by hostlist."""
         numbers = [number for number in task_numbers(tasks) if number < len(self.nodes)]
         if numbers:
             return [self.nodes[number] for number in numbers]
@@ -505,23 +503,23 @@ class Fleet:
             now = time.monotonic()
             if self._popen.poll() is not None:
                 ended = ended or now
-                # what it wrote last is read first
+                # first read its last output
                 if now - ended > 1.0 or not any(reader.is_alive() for reader in self._threads[:2]):
                     self._lose_all(self._why_ended())
                     return
             with self._changed:
                 self._check_launch(now)
-                for asked in list(self._flying.values()):
-                    self._check_deadlines(asked, now)
+                for query in list(self._flying.values()):
+                    self._check_deadlines(query, now)
                 self._check_life(now)
-                self._send_next()  # what was asked ahead goes when its patience ends
+                self._send_next()  # a prefetched request after AHEAD seconds
                 self._tidy(now)
 
     def _why_ended(self) -> str:
         errors = [text for text in self.messages if "error" in text] or list(self.messages)
-        said = errors[-1] if errors else "it said nothing"
         name = "srun" if self._labelled else "the agent"
-        return f"{name} ended (exit {self._popen.returncode}): {said}"
+        output = errors[-1] if errors else "it printed nothing"
+        return f"{name} ended (exit {self._popen.returncode}): {output}"
 
     def _check_launch(self, now: float) -> None:
         patience = self._patience()
@@ -530,54 +528,56 @@ class Fleet:
         nowhere = not self._ready and len(self.nodes) > 1
         for node in self.nodes:
             if node not in self._ready and node not in self._lost:
-                said = f"; it printed {self._first_noise[node]!r}" if node in self._first_noise else ""
+                output = f"; it printed {self._first_noise[node]!r}" if node in self._first_noise else ""
                 self._lose(
                     node,
-                    f"no agent started within {patience:.0f} s{said}: look at slurmd's log there",
+                    f"no agent started within {patience:.0f} s{output}: see slurmd's log there",
                     cut=nowhere,
                 )
 
     def _patience(self) -> float:
-        """Seconds for all agents to start: once half of them are there, some times what that took is enough."""
+        """Return the seconds for all agents to start: a multiple of the time in which half of them started."""
         half = (len(self.nodes) + 1) // 2
-        if len(self.nodes) < 2 or len(self._ready) < half:  # nobody to compare with
+        if len(self.nodes) < 2 or len(self._ready) < half:  # no other node to compare with
             return self._launch_timeout
         took = sorted(self._ready.values())[half - 1] - self._started
         return min(self._launch_timeout, STRAGGLER + STRAGGLER_FACTOR * took)
 
-    def _check_deadlines(self, asked: _Question, now: float) -> None:
-        for node in asked.waiting:
+    def _check_deadlines(self, query: _Query, now: float) -> None:
+        for node in query.waiting:
             if (
                 node in self._ready
-                and now > self._began(asked, node) + asked.seconds + _KILL_AFTER + self._grace
+                and now > self._began(query, node) + query.seconds + _KILL_AFTER + self._grace
             ):
-                problem = f"timed out after {asked.seconds} s: it, or what it left behind, can not be ended"
+                problem = f"timed out after {query.seconds} s: the command, or a process that it started, cannot be ended"
                 self._answer(
-                    asked, Answer(node, None, problem=problem, sent=asked.sent_at, received=time.time())
+                    query, Answer(node, None, problem=problem, sent=query.sent_at, received=time.time())
                 )
 
     def _tidy(self, now: float) -> None:
-        """Wake idle agents once: a line for nobody lets them take the status of their ended children."""
+        """Wake idle agents once: a line without a task lets them reap their ended children."""
         if not self._flying and now > self._idle_since + _TIDY_AFTER:
             self._idle_since = math.inf
             self._outbox.put(request(0, (), 0, 0, ""))
 
     def _check_life(self, now: float) -> None:
-        """Ask for signs of life while a command takes long, and give up the nodes that send none."""
+        """Ping the nodes while a command takes long; those that do not answer are lost."""
         waiting = {
             node
-            for asked in self._flying.values()
-            for node in asked.waiting
-            if node in self._ready and now > self._began(asked, node) + PING_AFTER
+            for query in self._flying.values()
+            for node in query.waiting
+            if node in self._ready and now > self._began(query, node) + PING_AFTER
         }
         if self._pinged and now > self._pinged + self._ping_timeout:
-            silent = {node for node in self._ready if self._heard[node] < self._pinged} - self._lost.keys()
-            nobody = len(silent) > 1 and silent == self._ready.keys() - self._lost.keys()
+            silent = {
+                node for node in self._ready if self._last_frame[node] < self._pinged
+            } - self._lost.keys()
+            all_silent = len(silent) > 1 and silent == self._ready.keys() - self._lost.keys()
             for node in waiting & silent:
-                why = f"silent for {self._ping_timeout:g} s: hung or unreachable; look at its console and slurmd"
-                if nobody:
-                    why = f"all {len(silent)} nodes are silent for {self._ping_timeout:g} s: look at srun's machine"
-                self._lose(node, why, cut=nobody)
+                why = f"silent for {self._ping_timeout:g} s: hung or unreachable; see its console and slurmd"
+                if all_silent:
+                    why = f"all {len(silent)} nodes are silent for {self._ping_timeout:g} s: check srun's machine"
+                self._lose(node, why, cut=all_silent)
             self._pinged = 0.0
         if not waiting:
             self._pinged = 0.0
@@ -595,16 +595,16 @@ class Fleet:
         return thread
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Run a thread's work; if it breaks, nobody must wait for ever."""
+        """Run a thread's work; if it fails, end all waiting queries."""
         try:
             work()
         except Exception as error:  # noqa: BLE001 - becomes the reason of every lost node
-            self._lose_all(f"the channel broke: {type(error).__name__}: {error}")
+            self._lose_all(f"the channel failed: {type(error).__name__}: {error}")
 
     def _write(self) -> None:
-        """Feed the process. It may block: only this thread waits then, and the deadlines go on."""
+        """Feed the process. A write may block, which delays this thread only, and no deadline."""
         assert self._popen.stdin is not None
-        with contextlib.suppress(OSError):  # the process is gone: _keep_time tells why
+        with contextlib.suppress(OSError):  # the process has ended: _keep_time finds the reason
             while (data := self._outbox.get()) is not None:
                 self._popen.stdin.write(data)
                 if self._outbox.empty():
@@ -613,11 +613,11 @@ class Fleet:
             self._popen.stdin.close()
 
     def close(self) -> None:
-        """End the agents and the process. Whatever is unanswered is answered as lost."""
+        """End the agents and the process. Open queries get an answer with the problem 'node lost'."""
         if self._closing.is_set():
             return
         self._closing.set()
-        patience = 1 if self._lost else 5  # a hung agent does not leave by itself
+        patience = 1 if self._lost else 5  # seconds; a hung agent does not exit by itself
         self._lose_all("the channel is closed")
         self._outbox.put(None)
         for send in (None, signal.SIGTERM, signal.SIGKILL):
@@ -626,7 +626,7 @@ class Fleet:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.wait(patience)
                 break
-        self._signal(signal.SIGKILL)  # what is left of its group
+        self._signal(signal.SIGKILL)  # the rest of its group
         for thread in self._threads:
             thread.join(5)
         for pipe in (self._popen.stdout, self._popen.stderr):
@@ -634,7 +634,6 @@ class Fleet:
                 pipe.close()
 
     def _signal(self, number: int) -> None:
-        """Signal the process with its group where it leads one."""
         if not isinstance(self._popen, subprocess.Popen):
             kill_group(self._popen, number)
             return
@@ -652,16 +651,16 @@ class Fleet:
 
 
 def new_nonce() -> str:
-    """Return a word that no other program prints."""
+    """Return a random word that marks the lines of the agents."""
     return f"gpucluster-{secrets.token_hex(8)}"
 
 
 def srun_argv(job: int | str, nodes: Sequence[str], nonce: str) -> tuple[str, ...]:
-    """Return the srun that runs one agent a node for as long as its stdin is open.
+    """Return the srun command that runs one agent per node for as long as its stdin is open.
 
-    It overlaps with every other step and holds none of their resources back. An agent that ends, well or not, ends
-    no other (`--kill-on-bad-exit=0 --wait=0`), nor does a node that fails (`--no-kill`). Not `--unbuffered`: that gives
-    each task a terminal; without, slurmstepd passes on whole lines as they come.
+    It overlaps with every other step and occupies none of their resources. The end of an agent ends no other
+    (`--kill-on-bad-exit=0 --wait=0`), nor does the failure of a node (`--no-kill`). Not `--unbuffered`: that would give
+    each task a terminal; without it, slurmstepd forwards whole lines at once.
     """
     count = str(len(nodes))
     return (

@@ -1,7 +1,7 @@
-"""The controller's fleet for xdist workers: one channel, whichever process asks.
+"""The controller's channel for xdist workers, over a socket.
 
-A socket in a folder that only we may enter, and a key on top. Every worker is answered in a thread of its own: a
-slow question delays nobody else, and a worker that dies takes only its own connection with it.
+The socket is in a folder of mode 0700, and a key protects it too. Each worker has a thread: a slow request delays no
+other worker, and the death of a worker ends only its own connection.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _GONE = (EOFError, OSError, AuthenticationError)
 
 
 def _folder_of_run() -> Path:
-    """Return our folder among the temporary files, or in /tmp where its socket's path would be too long."""
+    """Return the path of this run's temporary folder, in /tmp if the path of its socket would be too long."""
     name = runmark.name_of_run(suffix=secrets.token_hex(2))
     usual = Path(tempfile.gettempdir(), name)
     return usual if len(os.fsencode(usual / SOCKET)) <= MAX_PATH else Path("/tmp", name)  # of mode 0700
 
 
 class FleetServer:
-    """Answers workers from a channel, and gives turns on nodes.
+    """Answers requests of workers from a channel, and locks nodes for them.
 
-    `address` is what a FleetClient needs: (path, key), plain text both. `also` are further functions that workers may
-    call by name. `abandoned` is called with the nodes that a worker had for itself when it died.
+    `address` is (path, key) for a FleetClient, both plain text. `also`: further functions that workers may call by
+    name. `abandoned` is called with the nodes that a worker held alone when it died.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class FleetServer:
         abandoned: Callable[[frozenset[str]], None] = lambda _nodes: None,
     ) -> None:
         self._channel, self._also, self._abandoned = channel, dict(also or {}), abandoned
-        self._turns = NodeLocks()
+        self._locks = NodeLocks()
         self._folder = _folder_of_run()
-        # first: it takes the folder away when our pipe closes, however we die
+        # before mkdir: it removes the folder when the pipe closes, at any end of this process
         self._reaper = LocalTransport().spawn(
             ("/bin/sh", "-c", 'read -r _; exec rm -rf -- "$0"', str(self._folder))
         )
@@ -78,7 +78,7 @@ class FleetServer:
         while not self._closing.is_set():
             try:
                 connection = self._listener.accept()
-            except _GONE:  # a stranger without the key, or a worker that died in the middle
+            except _GONE:  # a process without the key, or a worker that died meanwhile
                 continue
             if self._closing.is_set():
                 connection.close()
@@ -93,26 +93,26 @@ class FleetServer:
                 name, args, options = connection.recv()
                 connection.send(self._call(connection, name, args, options))
         except _GONE:
-            pass  # the worker left
+            pass  # the worker has ended
         finally:
-            self._end_turn(connection)
+            self._release(connection)
             with self._lock:
                 self._open.discard(connection)
             connection.close()
 
-    def _end_turn(self, connection: Connection) -> None:
-        """Free what a worker has left behind, once nothing of its runs there any more."""
-        loaded = self._turns.loaded_by(connection)
+    def _release(self, connection: Connection) -> None:
+        """Release the nodes of a worker that ended, after the end of its processes on them."""
+        loaded = self._locks.loaded_by(connection)
         if loaded and not self._closing.is_set():
-            with contextlib.suppress(Exception):  # others wait: whatever it is, their turn comes
+            with contextlib.suppress(Exception):  # other workers wait for the nodes
                 self._abandoned(loaded)
-        self._turns.leave(connection)
+        self._locks.leave(connection)
 
     def _call(
         self, connection: Connection, name: str, args: Sequence[Any], options: Mapping[str, Any]
     ) -> tuple[bool, Any]:
         """Return (True, result) or (False, exception)."""
-        functions: dict[str, Callable[..., None]] = {"take": self._turns.take, "leave": self._turns.leave}
+        functions: dict[str, Callable[..., None]] = {"take": self._locks.take, "leave": self._locks.leave}
         try:
             if name in functions:
                 return True, functions[name](connection, *args, **options)
@@ -120,20 +120,20 @@ class FleetServer:
                 return True, self._also[name](*args, **options)
             if name not in _METHODS:
                 known = ", ".join((*_METHODS, *functions, *self._also))
-                return False, ValueError(f"the relay has no {name!r}: it has {known}")
+                return False, ValueError(f"the channel server has no {name!r}: it has {known}")
             found = getattr(self._channel, name)
             return True, found(*args, **options) if callable(found) else found
-        except Exception as error:  # noqa: BLE001 - raised again where it was asked
+        except Exception as error:  # noqa: BLE001 - raised again in the worker
             return False, error
 
     def close(self) -> None:
-        """Stop answering; leave no socket behind."""
+        """Stop answering and remove the socket."""
         if self._closing.is_set():
             return
         self._closing.set()
-        self._turns.close()
+        self._locks.close()
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as knock:
-            knock.connect(self.address[0])  # accept() has no other way out
+            knock.connect(self.address[0])  # the only means to end accept()
             knock.close()
         self._thread.join(5)
         self._listener.close()
@@ -146,15 +146,15 @@ class FleetServer:
 
 
 def _hang_up(connection: Connection) -> None:
-    """End a connection that another thread reads: that thread sees the end of file and closes it."""
+    """Shut down a connection that another thread reads: that thread gets the end of file and closes it."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as wire:
         wire.shutdown(socket.SHUT_RDWR)
 
 
 class FleetClient:
-    """A worker's view of the controller's channel; satisfies Channel. Each thread has its own connection.
+    """The controller's channel in a worker; satisfies Channel. Each thread has its own connection.
 
-    TransportError where the controller is gone.
+    TransportError if the controller has ended.
     """
 
     def __init__(self, path: str, key: str) -> None:
@@ -181,20 +181,20 @@ class FleetClient:
         return self._call(name, *args, **options)
 
     def take(self, nodes: frozenset[str], *, load: bool) -> None:
-        """Wait for a turn on nodes, `load`: alone; what this worker had is given back first. For all its threads."""
+        """Lock nodes for this worker and all its threads, after the release of its former ones; `load`: exclusively."""
         with self._turn_lock:
-            self._turn_call("take", nodes, load=load)
+            self._lock_call("take", nodes, load=load)
 
     def leave(self) -> None:
-        """Give the turn back."""
+        """Release the nodes of this worker."""
         with self._turn_lock:
-            self._turn_call("leave")
+            self._lock_call("leave")
 
-    def _turn_call(self, name: str, *args: Any, **options: Any) -> None:
-        # a connection of its own: with its end the server knows that the turn is over
-        self._call(name, *args, over=self._turn_connection, **options)
+    def _lock_call(self, name: str, *args: Any, **options: Any) -> None:
+        # on its own connection: when it ends, the server releases the nodes
+        self._call(name, *args, over=self._lock_connection, **options)
 
-    def _turn_connection(self) -> Connection:
+    def _lock_connection(self) -> Connection:
         self._turn = self._turn or self._connect()
         return self._turn
 
@@ -207,7 +207,7 @@ class FleetClient:
             fine, result = connection.recv()
         except _GONE as error:
             raise TransportError(
-                f"the controller's fleet channel at {self._path} is gone: {error}"
+                f"the controller's fleet channel at {self._path} has ended: {error}"
             ) from error
         if not fine:
             raise result
@@ -215,18 +215,18 @@ class FleetClient:
 
     @property
     def lost(self) -> Mapping[str, str]:
-        """Nodes that no longer answer, and why."""
+        """{node: why it no longer answers}."""
         lost: Mapping[str, str] = self._call("lost")
         return lost
 
     @property
     def cut(self) -> frozenset[str]:
-        """The lost nodes that went with the channel as a whole."""
+        """The nodes that were lost with the whole channel."""
         cut: frozenset[str] = self._call("cut")
         return cut
 
     def ask(self, command: str, *, timeout: float = TIMEOUT, cap: int = CAP) -> dict[str, Answer]:
-        """Ask all nodes at once; remembered in the controller, for all workers."""
+        """Run a command on all nodes at once; the controller caches the answers for all workers."""
         answers: dict[str, Answer] = self._call("ask", command, timeout=timeout, cap=cap)
         return answers
 
@@ -242,7 +242,7 @@ class FleetClient:
         self._call("prefetch", list(commands))
 
     def close(self) -> None:
-        """Leave; the controller's channel stays open."""
+        """Close the connections; the controller's channel stays open."""
         for connection in self._open:
             with contextlib.suppress(OSError):
                 connection.close()

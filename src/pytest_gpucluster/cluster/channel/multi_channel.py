@@ -1,4 +1,4 @@
-"""Several channels as one: nodes of different partitions are in different allocations."""
+"""Several channels as one, for nodes of different partitions, which are in different allocations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class JoinedChannel:
-    """Asks its parts side by side and joins their answers; satisfies Channel."""
+    """Uses its parts in parallel and joins their answers; satisfies Channel."""
 
     def __init__(self, parts: Sequence[Channel]) -> None:
         self._parts = tuple(parts)
@@ -27,23 +27,23 @@ class JoinedChannel:
 
     @property
     def lost(self) -> dict[str, str]:
-        """The nodes that no longer answer, and why."""
+        """{node: why it no longer answers}."""
         return {node: why for part in self._parts for node, why in part.lost.items()}
 
     @property
     def cut(self) -> frozenset[str]:
-        """The lost nodes that went with the channel of their part."""
+        """The nodes that were lost with the channel of their part."""
         return frozenset().union(*(part.cut for part in self._parts))
 
     def ask(self, command: str, *, timeout: float = 30.0, cap: int = 1 << 20) -> dict[str, Answer]:
-        """Ask all nodes of all parts."""
-        asked = [self._threads.submit(part.ask, command, timeout=timeout, cap=cap) for part in self._parts]
-        return {node: answer for answers in asked for node, answer in answers.result().items()}
+        """Run a command on all nodes of all parts."""
+        pending = [self._threads.submit(part.ask, command, timeout=timeout, cap=cap) for part in self._parts]
+        return {node: answer for answers in pending for node, answer in answers.result().items()}
 
     def ask_node(
         self, node: str, command: str, *, timeout: float = 30.0, cap: int = 1 << 20, fresh: bool = False
     ) -> Answer:
-        """Ask one node through its own part."""
+        """Return the answer of one node, from its part."""
         return self._home[node].ask_node(node, command, timeout=timeout, cap=cap, fresh=fresh)
 
     def prefetch(self, commands: Iterable[tuple[str, float]]) -> None:

@@ -1,8 +1,8 @@
-"""The fleet channel without Slurm: one SSH connection a node, one agent at its end.
+"""The fleet channel without Slurm: one SSH connection and one agent per node.
 
-The connections together behave as the one srun does that `Fleet` is used to: what goes in reaches the agent of every
-node, and each line that comes out bears the number of its node. A node that cannot be reached is lost; the others
-go on.
+Together the connections have the interface of one srun process, as `Fleet` needs it: input goes to the agents of all
+nodes, and each output line starts with the number of its node. A node that cannot be reached is lost and delays no
+other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from pytest_gpucluster.cluster.channel.channel import Fleet, new_nonce
 from pytest_gpucluster.cluster.channel.protocol import agent_argv
-from pytest_gpucluster.cluster.transport.remote_process import RemoteProcess
+from pytest_gpucluster.cluster.transport.remote_process import SshProcess
 from pytest_gpucluster.cluster.transport.ssh_connect import connect, gateway_to, place
 from pytest_gpucluster.core.errors import GpuClusterError
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import HostAddress, SshConfig
 
 AT_ONCE = 32  # connections that are made side by side
-BEGIN = 60.0  # seconds for a login shell to come to the agent
+BEGIN = 60.0  # seconds for a login shell to start the agent
 _LINE = 1 << 16
-_FAR_END = 5.0  # seconds for an agent to leave
+_EXIT_TIMEOUT = 5.0  # seconds for an agent to exit
 
 
 def fleet_over_ssh(nodes: Sequence[str], settings: SshConfig, hosts: Mapping[str, HostAddress]) -> Fleet:
-    """Open a channel to nodes, each over an SSH connection of its own; `hosts` are the addresses of an inventory."""
+    """Open a channel to nodes over one SSH connection per node; `hosts` are the addresses of an inventory."""
     agents = _Agents(nodes, settings, hosts)
     fleet = Fleet(agents, nodes, agents.nonce)
     agents.start(fleet.give_up)
@@ -40,12 +40,12 @@ def fleet_over_ssh(nodes: Sequence[str], settings: SshConfig, hosts: Mapping[str
 
 
 def settings_of(node: str, settings: SshConfig, hosts: Mapping[str, HostAddress]) -> tuple[str, SshConfig]:
-    """Return host name and settings of one node: what the inventory says of it goes before the cluster file."""
+    """Return host name and settings of one node: the inventory takes precedence over the cluster file."""
     address = hosts.get(node)
     if address is None:
         return node, settings
-    said = {"port": address.port, "user": address.user, "key_file": address.key_file}
-    return address.host, settings.model_copy(update={key: value for key, value in said.items() if value})
+    stated = {"port": address.port, "user": address.user, "key_file": address.key_file}
+    return address.host, settings.model_copy(update={key: value for key, value in stated.items() if value})
 
 
 class _Lines:
@@ -65,7 +65,7 @@ class _Lines:
 
 
 class _Input:
-    """What is written goes to every node; each has a queue of its own, so a node that hangs delays no other."""
+    """Writes to all nodes through one queue per node, so that a node that hangs delays no other."""
 
     def __init__(self, nodes: Sequence[_Agent]) -> None:
         self._nodes = nodes
@@ -76,7 +76,7 @@ class _Input:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: write() does not buffer."""
 
     def close(self) -> None:
         for node in self._nodes:
@@ -92,14 +92,14 @@ class _Agent:
         self.ended = threading.Event()
         self._out = out
         self._connection: Any = None
-        self._process: RemoteProcess | None = None
+        self._process: SshProcess | None = None
 
     def run(self, make: Callable[[], Any], where: str, nonce: str, lose: Callable[[str, str], None]) -> None:
-        """Connect, feed the agent until the input ends, and see it leave."""
+        """Connect, feed the agent until the input ends, and wait for its exit."""
         try:
             connection = self._connection = make()
             channel = connection.transport.open_session(timeout=BEGIN)
-            process = RemoteProcess(channel, agent_argv(nonce), where, merged=True)
+            process = SshProcess(channel, agent_argv(nonce), where, merged=True)
             process.begin({"SLURM_PROCID": str(self.task), "SLURMD_NODENAME": self.node}, timeout=BEGIN)
             self._process = process
             reader = threading.Thread(target=self._read, args=(process, lose), daemon=True)
@@ -108,24 +108,25 @@ class _Agent:
                 process.stdin.write(data)
                 process.stdin.flush()
             process.stdin.close()
-            reader.join(_FAR_END)
+            reader.join(_EXIT_TIMEOUT)
         except GpuClusterError as error:
             lose(self.node, str(error))
         except Exception as error:  # noqa: BLE001 - paramiko raises many kinds; each is the end of this node alone
             lose(
-                self.node, f"its SSH connection broke: {' '.join(str(error).split()) or type(error).__name__}"
+                self.node,
+                f"its SSH connection was lost: {' '.join(str(error).split()) or type(error).__name__}",
             )
         finally:
             self.close()
             self.ended.set()
 
-    def _read(self, process: RemoteProcess, lose: Callable[[str, str], None]) -> None:
+    def _read(self, process: SshProcess, lose: Callable[[str, str], None]) -> None:
         label = b"%d: " % self.task
         try:
             while line := process.stdout.readline(_LINE):
                 self._out.put(label + line)
         except (OSError, ValueError):
-            pass  # closed by us
+            pass  # close() was called
         why = "its SSH connection was lost" if process.lost else f"its agent ended (exit {process.poll()})"
         lose(self.node, why)
         self.inbox.put(None)
@@ -141,7 +142,7 @@ class _Agent:
 
 
 class _Agents:
-    """All agents, in the surface of one far process."""
+    """All agents, with the interface of one remote process."""
 
     def __init__(self, nodes: Sequence[str], settings: SshConfig, hosts: Mapping[str, HostAddress]) -> None:
         self.nonce = new_nonce()
@@ -157,7 +158,7 @@ class _Agents:
         self.stdout, self.stderr = cast("IO[bytes]", self._out), cast("IO[bytes]", self._err)
 
     def start(self, lose: Callable[[str, str], None]) -> None:
-        """Connect to all nodes; `lose` is told (node, why) of each that is lost."""
+        """Connect to all nodes; `lose` is called with (node, why) for each lost one."""
         for agent in self._agents:
             host, settings = settings_of(agent.node, self._settings, self._hosts)
             args = (self._maker(host, settings), place(host, settings), self.nonce, lose)
@@ -166,12 +167,12 @@ class _Agents:
     def _maker(self, host: str, settings: SshConfig) -> Callable[[], Any]:
         def make() -> Any:
             with self._room:
-                return connect(host, settings, gateway=self._way(settings))
+                return connect(host, settings, gateway=self._jump_connection(settings))
 
         return make
 
-    def _way(self, settings: SshConfig) -> Any:
-        """Return the one connection to the jump host that all nodes go through, None without one."""
+    def _jump_connection(self, settings: SshConfig) -> Any:
+        """Return the connection to the jump host, which all nodes share; None without a jump host."""
         if not settings.jump:
             return None
         with self._gateway_lock:
@@ -199,7 +200,7 @@ class _Agents:
         return 0
 
     def kill_group(self, _sig: int) -> None:
-        """End every connection; the agents leave as their input ends."""
+        """End every connection; the agents exit when their input ends."""
         for agent in self._agents:
             agent.inbox.put(None)
             agent.close()

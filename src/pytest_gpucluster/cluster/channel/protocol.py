@@ -1,7 +1,7 @@
-"""The wire of the fleet channel: how a command is written for the agents and how their lines are read. Pure.
+"""The protocol of the fleet channel: requests to the agents, and the parser of their lines. Pure.
 
-The grammar stands in agent.sh. Every line of an agent starts with the nonce of its session; a line that does not
-is noise of somebody else (a profile, a motd) and no part of an answer.
+agent.sh has the grammar. Every line of an agent starts with the nonce of its session; any other line is noise (a
+profile, a motd) and no part of an answer.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ _DIGITS = 18  # of a number in a frame
 
 
 class FrameError(ValueError):
-    """A line bears our nonce but is no frame: it was damaged on its way."""
+    """A line with the nonce is no valid frame: it was damaged in transit."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One line of an agent: number of the command (0: the agent itself), kind, and its fields."""
+    """One line of an agent: number of the command (0: the agent itself), kind, fields."""
 
     number: int
     kind: str
     fields: tuple[bytes, ...] = ()
 
     def integer(self, index: int) -> int:
-        """Return a field that holds a number from 0 up; FrameError where it does not."""
+        """Return a field as a number from 0; FrameError if it is none."""
         text = self.fields[index]
         if not text.isdigit() or len(text) > _DIGITS:
             raise FrameError(f"not a number: {text[:20]!r}")
         return int(text)
 
 
-# How many fields each kind has after the kind itself; the last takes the rest of the line.
+# number of fields after the kind; the last takes the rest of the line
 _FIELDS = {"H": 3, "Q": 1, "P": 0, "o": 3, "e": 3, "O": 2, "E": 2, "X": 1}
 
 
 def agent_source() -> str:
-    """Return the agent without its comments: it travels as an argument of srun."""
+    """Return the agent without its comments, as an argument of srun."""
     text = resources.files(__package__).joinpath("agent.sh").read_text(encoding="ascii")
     lines = (line.strip() for line in text.splitlines())
     return "\n".join(line for line in lines if line and not line.startswith("#"))
@@ -66,10 +66,10 @@ def agent_argv(nonce: str, shell: tuple[str, ...] = ("sh",)) -> tuple[str, ...]:
 
 
 def request(number: int, tasks: Iterable[int] | None, seconds: int, cap: int, command: str) -> bytes:
-    r"""Write one command for the agents.
+    r"""Return the request line of one command.
 
     `tasks` None: all of them. `seconds` is the deadline on the node, `cap` the most bytes of stdout and of stderr.
-    A command of printable ASCII goes as it is, any other as `printf %b` reads it: \0ooo for each such byte.
+    A command of printable ASCII is sent unchanged, any other in the format of `printf %b`: \0ooo for other bytes.
     """
     who = "*" if tasks is None else f",{','.join(map(str, tasks))},"
     form, code = ("p", command) if _PLAIN.fullmatch(command) else ("b", _escaped(command))
@@ -85,13 +85,13 @@ def _escaped(command: str) -> str:
 
 
 def unlabel(line: bytes) -> tuple[int | None, bytes]:
-    """Take srun's label off a line: (task, rest); (None, line) where it has none."""
+    """Split srun's label from a line: (task, rest); (None, line) without a label."""
     found = _LABEL.match(line)
     return (int(found[1]), line[found.end() :]) if found else (None, line)
 
 
 def parse(line: bytes, nonce: bytes) -> Frame | None:
-    """Read one line of an agent, without its label. None: not ours. FrameError: ours, but damaged."""
+    """Read one line of an agent, without its label. None: not from the agent. FrameError: damaged."""
     head, _, rest = line.rstrip(b"\r\n").partition(b" ")
     if head != nonce:
         return None
@@ -109,7 +109,7 @@ def parse(line: bytes, nonce: bytes) -> Frame | None:
 
 @dataclass
 class Stream:
-    """One of the two outputs of a command, as its pieces come in."""
+    """Stdout or stderr of a command, collected in pieces."""
 
     pieces: list[bytes] = field(default_factory=list)
     size: int = 0
@@ -118,28 +118,28 @@ class Stream:
     damage: str = ""
 
     def add(self, frame: Frame, cap: int) -> None:
-        """Take one piece; a missing or garbled one, or one too many, is remembered as damage.
+        """Add one piece; a missing or invalid one, or one too many, is recorded as damage.
 
-        `cap`: of the bytes that were asked for; in hex, the longer code, they are three times as many.
+        `cap`: the limit in bytes of output; the longer encoding, hex, has three characters per byte.
         """
         data = frame.fields[2]
         self.size += len(data)
         if self.size > 3 * cap + MAX_PIECE:
-            self.damage = self.damage or f"more than the {cap} bytes that were asked for"
+            self.damage = self.damage or f"more than the limit of {cap} bytes"
             self.pieces.clear()
         elif frame.integer(0) != len(self.pieces) or frame.integer(1) != len(data):
-            self.damage = self.damage or f"piece {len(self.pieces)} is missing or garbled"
+            self.damage = self.damage or f"piece {len(self.pieces)} is missing or invalid"
         else:
             self.pieces.append(data)
 
     def end(self, frame: Frame) -> None:
-        """Take the end of the stream."""
+        """Record the end of the stream."""
         self.ended, self.truncated = True, frame.fields[1] == b"1"
         if frame.integer(0) != len(self.pieces):
-            self.damage = self.damage or f"{len(self.pieces)} of {frame.integer(0)} pieces came"
+            self.damage = self.damage or f"only {len(self.pieces)} of {frame.integer(0)} pieces arrived"
 
     def data(self, coder: bytes, cap: int) -> bytes:
-        """Return the bytes, at most `cap`; FrameError where they can not be decoded."""
+        """Return the bytes, at most `cap`; FrameError if they cannot be decoded."""
         joined = b"".join(self.pieces)
         try:
             raw = bytes.fromhex(joined.decode()) if coder == HEX else base64.b64decode(joined, validate=True)
@@ -162,10 +162,10 @@ _ENDINGS = (_TASK_ENDED, _NODE_FAILED, _TASK_LAUNCH, _NODE_LAUNCH)
 
 @dataclass(frozen=True)
 class Ending:
-    """What srun says of tasks that are no more: by hostlist, by task numbers, or both.
+    """Tasks that srun reports as ended: by hostlist, by task numbers, or both.
 
-    `launch`: the node took no task at all; srun then ends the tasks of all other nodes, too (22.05, with --no-kill).
-    `revoked`: it took none because it had been told of the end of the job before.
+    `launch`: the node started no task at all; srun then ends the tasks of all other nodes too (22.05, with --no-kill).
+    `revoked`: it started none because the job ended earlier.
     """
 
     nodes: str
@@ -175,12 +175,12 @@ class Ending:
 
     @property
     def revoked(self) -> bool:
-        """The job had ended: the node is not to blame."""
+        """The job ended before the launch: the node is not at fault."""
         return self.launch and self.why.startswith(REVOKED)
 
 
 def ending(line: str) -> Ending | None:
-    """Read a line of srun's stderr; None where it tells of no ended task."""
+    """Read a line of srun's stderr; None if it reports no ended task."""
     for pattern in _ENDINGS:
         found = pattern.match(line.strip())
         if found:
@@ -190,14 +190,14 @@ def ending(line: str) -> Ending | None:
     return None
 
 
-# slurmstepd's and srun's words for a step that was cancelled (22.05, src/slurmd/slurmstepd/req.c, src/srun)
+# messages of slurmstepd and srun for a cancelled step (22.05, src/slurmd/slurmstepd/req.c, src/srun)
 _CANCELLED = re.compile(
     r"\*\*\* (?:STEP|JOB) .*CANCELLED AT (?!.*(?:NODE|TASK) FAILURE)|srun: Job step aborted"
 )
 
 
 def cancelled(line: str) -> bool:
-    """Say whether a line of srun's stderr tells that somebody ended the whole step: scancel, a time limit, a signal."""
+    """Return whether a line of srun's stderr reports the end of the whole step: scancel, a time limit, a signal."""
     return bool(_CANCELLED.search(line))
 
 

@@ -1,10 +1,10 @@
-"""A testinfra backend on the fleet channel: any stock testinfra test runs on every node, one round trip a command.
+"""A testinfra backend on the fleet channel: any testinfra test runs on every node, with one round trip per command.
 
     host = host_of(fleet, "gpu03")
     assert host.file("/etc/slurm/slurm.conf").exists
 
-A command asked of one node is asked of all at once and remembered, so what a test changes on a node is not seen by a
-later, equal command; `host.backend.fresh = True` asks that node anew each time.
+A command for one node runs on all nodes at once, and the answers are cached: a later, equal command does not see changes
+that a test makes. With `host.backend.fresh = True` each command runs again, on this node only.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ NAME = "gpucluster"
 class FleetBackend(BaseBackend):
     """Runs testinfra's commands on one node of a channel.
 
-    `timeout` in seconds and `cap` in bytes hold for each command. TransportError where the node is lost, did not end
-    the command in time, or printed more than the cap: none of these is an answer that a test may judge.
+    `timeout` in seconds and `cap` in bytes apply to each command. TransportError if the node is lost, the command did
+    not end in time, or printed more than the cap: a test cannot judge these.
     """
 
     NAME = NAME
@@ -45,7 +45,7 @@ class FleetBackend(BaseBackend):
     ) -> None:
         super().__init__(hostname, **options)
         self.channel, self.timeout, self.cap, self.fresh = channel, timeout, cap, fresh
-        self._encoding = "utf-8"  # spares testinfra a question of its own to each node
+        self._encoding = "utf-8"  # saves testinfra a command on each node
 
     def run(self, command: str, *args: str, **_: Any) -> CommandResult:
         """Run a command; `args` are quoted into its %s."""
@@ -66,7 +66,7 @@ class FleetBackend(BaseBackend):
         return data.decode("utf-8", "replace")
 
     def get_sudo_command(self, command: str, sudo_user: str | None) -> str:
-        """Go through sudo without ever being asked for a password: nobody is there to type it."""
+        """Return the command under sudo, which fails instead of prompting for a password."""
         user = self.quote("-u %s ", sudo_user) if sudo_user else ""
         return f"sudo -n {user}{self.quote('/bin/sh -c %s', command)}"
 

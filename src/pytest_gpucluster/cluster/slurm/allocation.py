@@ -1,11 +1,11 @@
 """One allocation that cannot leak.
 
-A guard shell starts `salloc ... sh -c HOLDER`; the holder and the guard both read a pipe that we hold. When it
-closes, however we died, the holder ends and Slurm takes the nodes back; a request that still waits in the
-queue is withdrawn by the guard. `salloc --no-shell` would leak instead. Where we, the guard and the holder are killed
-at once, salloc alone ends by itself: with the holder, which finds the pipe closed, where nodes are granted; or else
-after the time that it may wait (--immediate). The kernel could signal its parent's end (setpriv --pdeathsig), but a
-signal that arrives as nodes are granted has salloc wait busily and for ever for a child that is gone (22.05.8).
+A guard shell starts `salloc ... sh -c HOLDER`; the holder and the guard read a pipe from this process. When the process
+ends, for any reason, the pipe closes: the holder ends and Slurm releases the nodes; the guard withdraws a request that
+is still in the queue. `salloc --no-shell` would leak instead. If this process and the guard are killed at once, salloc
+ends by itself: with the holder, which finds the pipe closed, or else after its longest wait (--immediate). The kernel
+could signal the end of its parent (setpriv --pdeathsig), but a signal that arrives while nodes are granted makes salloc
+wait busily and forever for a child that has ended (22.05.8).
 """
 
 from __future__ import annotations
@@ -22,8 +22,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.cluster.slurm.client import outage, said
-from pytest_gpucluster.cluster.slurm.error_hints import advice, ended_as, explained, hopeless, in_the_way
+from pytest_gpucluster.cluster.slurm.client import error_line, outage
+from pytest_gpucluster.cluster.slurm.error_hints import (
+    advice,
+    end_explanation,
+    hopeless,
+    partition_limits,
+    with_meaning,
+)
 from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.cluster.transport import kill_group
 from pytest_gpucluster.core import hostlist, units
@@ -38,12 +44,12 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
 
-SPARE = 60  # seconds that salloc waits longer than we do
-PROMPT = 3.0  # seconds; salloc ends within one where all is well
-# The holder's end alone makes salloc give the nodes back. SIGTERM is for a request that still waits, and comes
-# later: at the same moment as the holder's end it made salloc hang now and then (seen on 22.05.8).
-# Nodes of a salloc that was killed are given back by its parent, which alone knows for sure how it ended. It says
-# nothing: a shell that tells of a killed process where nobody reads any more is killed itself.
+SPARE = 60  # seconds that salloc waits longer than this process
+PROMPT = 3.0  # seconds; salloc usually ends within one
+# When the holder ends, salloc releases the nodes. SIGTERM is for a request that still waits, and comes later: at the same
+# moment as the end of the holder it sometimes made salloc hang (seen on 22.05.8).
+# Nodes of a salloc that was killed are released by its parent, the only process that gets its exit status. It prints
+# nothing: a shell that reports a killed process to a closed pipe is killed itself.
 _GUARD = """
 exec 3<&0 4>&1
 {
@@ -65,30 +71,29 @@ exec 3<&0 4>&1
   done
 }
 """
-# ... and by the holder, where that parent was killed too.
+# ... and by the holder, if that parent was killed too.
 _HOLDER = """
 { echo "job $SLURM_JOB_ID" >&5; exec 5>&-; } 2>/dev/null
 scontrol show hostnames; echo "$0 $SLURM_JOB_ID $SLURM_JOB_PARTITION"
 cat >/dev/null
 kill -0 $PPID 2>/dev/null && ! grep -q "^State:.*Z" /proc/$PPID/status || exec scancel --quiet "$SLURM_JOB_ID"
 """
-_COMPLETES = 5.0  # seconds that the end of a job may hide how it ended
+_COMPLETES = 5.0  # seconds of the state COMPLETING, which hides the final state
 _JOB = re.compile(r"(?:Pending|Granted) job allocation (\d+)")
 
 # slurm_errno.c; QOSMaxMemoryPerJob, AssocMaxMemPerNode and the like as reason or in stderr
 _MEMORY_LIMIT = re.compile(r"Memory required by task is not available|(QOS|Assoc)Max\w*Mem")
-# Slurm's words where nodes that were asked for are out of service or reserved (squeue's %r)
+# squeue's reason (%r) if requested nodes are out of service or reserved
 _NODES_OUT = ("ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED")
 
 
 @dataclass(frozen=True)
 class AllocationRequest:
-    """What is asked of salloc, in its own words. `nodes` by name, else `count` of any; times in seconds.
+    """Options of salloc. `nodes` by name, else any `count`; times in seconds.
 
-    `exclusive` alone gives whole nodes with every CPU and every GPU (and by --mem=0 all of the memory, of which they
-    would have DefMemPerNode where Slurm hands it out), also where nodes differ (tried on 22.05.8):
-    steps with `--overlap --gpus-per-task=1` or `--gres=gpu:8` run beside a step without gres. A step
-    without gres sees no GPU then.
+    `exclusive` alone allocates whole nodes with all CPUs and GPUs, and by --mem=0 all memory instead of DefMemPerNode,
+    also for different nodes (tested on 22.05.8): steps with `--overlap --gpus-per-task=1` or `--gres=gpu:8` run beside a
+    step without gres. A step without gres has no GPU then.
     """
 
     nodes: tuple[str, ...] = ()
@@ -107,7 +112,7 @@ class AllocationRequest:
     dependency: str | None = field(default=None, metadata={"example": "afterany:12:13"})
     extra_args: tuple[str, ...] = ()
     all_memory: bool = True  # of whole nodes
-    beside: tuple[int, ...] = ()  # jobs that this run holds already, and keeps while it waits
+    beside: tuple[int, ...] = ()  # jobs that this run holds while it waits
 
     def argv(self) -> list[str]:
         """Return salloc's options."""
@@ -123,24 +128,24 @@ class AllocationRequest:
             "time": max(1, math.ceil(self.time / 60)),  # Slurm counts minutes
             "gpus-per-node": self.gpus_per_node,
             "job-name": self.job_name,
-            "immediate": math.ceil(self.queue_wait) + SPARE,  # 1 alone means at once or never
+            "immediate": math.ceil(self.queue_wait) + SPARE,
             "dependency": self.dependency,
         }
-        flags = ["--no-kill", "--kill-command=TERM"]  # without -K a cancelled job leaves its holder alive
+        flags = ["--no-kill", "--kill-command=TERM"]  # without -K the holder survives a cancelled job
         if self.exclusive:
             flags += ["--exclusive", "--mem=0"] if self.all_memory else ["--exclusive"]
         given = [f"--{key}={value}" for key, value in options.items() if value is not None]
         return [*flags, *given, *self.extra_args]
 
     def limited_in_memory(self, error: AllocationError) -> bool:
-        """Say whether a limit of memory refuses the request, which asks for all of it."""
+        """Return whether a memory limit is the error of a request for all memory."""
         return self.exclusive and self.all_memory and bool(_MEMORY_LIMIT.search(f"{error} {error.stderr}"))
 
 
 class Allocation:
-    """Nodes that Slurm has given to us: `job_id`, `nodes` in Slurm's (rank) order.
+    """Nodes that Slurm allocated: `job_id`, `nodes` in Slurm's (rank) order.
 
-    A worker process attaches to one by plain data; only the one who asked for it releases it.
+    Worker processes attach by job id and nodes; only the process that requested the allocation releases it.
     """
 
     def __init__(
@@ -156,7 +161,7 @@ class Allocation:
         self.slurm = slurm
         self.job_id = job_id
         self.nodes = tuple(nodes)
-        self.asked = request or AllocationRequest(nodes=self.nodes)
+        self.spec = request or AllocationRequest(nodes=self.nodes)
         self.waited = waited
         self.env = {"SLURM_JOB_ID": str(job_id)}
         self._holder = holder
@@ -165,28 +170,28 @@ class Allocation:
     def request(
         cls, slurm: Slurm, request: AllocationRequest, *, say: Callable[[str], None] | None = None
     ) -> Allocation:
-        """Ask for nodes and wait up to `queue_wait` seconds; `say` is told what is waited for.
+        """Request nodes and wait up to `queue_wait` seconds; `say` is called with the reason of the wait.
 
-        Raise AllocationError with one line where Slurm refuses or the wait is over; nothing is left behind then.
-        Where a limit (MaxMemPerNode, a QOS) keeps us from all of the memory, the partition's default is asked for.
+        Raise AllocationError with one line if Slurm refuses or the wait is over; no job is left then.
+        If a limit (MaxMemPerNode, a QOS) excludes all memory, request the partition's default.
         """
-        begin, said = time.monotonic(), say or (lambda _line: None)
+        begin, show = time.monotonic(), say or (lambda _line: None)
         holder = _Holder(slurm, request)
         try:
-            job_id, nodes = holder.wait(said)
+            job_id, nodes = holder.wait(show)
         except BaseException as error:
             holder.end()
             if not (isinstance(error, AllocationError) and request.limited_in_memory(error)):
                 raise
-            said(
-                f"{error}: asking for the default memory instead (slurm.extra_args: --mem=SIZE asks for more)"
+            show(
+                f"{error}: requesting the default memory instead (slurm.extra_args: --mem=SIZE requests more)"
             )
             return cls.request(slurm, replace(request, all_memory=False), say=say)
         return cls(slurm, job_id, nodes, request=request, holder=holder, waited=time.monotonic() - begin)
 
     @classmethod
     def attach(cls, slurm: Slurm, job_id: int, nodes: Sequence[str]) -> Allocation:
-        """Use an allocation that another process owns: steps run in it, it is never released from here."""
+        """Use an allocation that another process owns and releases."""
         return cls(slurm, job_id, nodes)
 
     @property
@@ -196,36 +201,36 @@ class Allocation:
 
     @property
     def alive(self) -> bool:
-        """The allocation is still held; for an attached one this cannot be known without asking: True."""
+        """Whether the allocation is still held; always True for an attached one, since Slurm is not queried."""
         return self._holder is None or self._holder.running
 
     @property
     def ended(self) -> str:
-        """Why salloc ended, in its words; '' while it runs."""
-        return "" if self._holder is None or self._holder.running else self._holder.last_words()
+        """The last output of salloc after its end; '' while it runs."""
+        return "" if self._holder is None or self._holder.running else self._holder.last_error()
 
     def why_ended(self) -> str:
-        """Return Slurm's state of a job that ended before its time and what it means, or else salloc's words."""
-        return ended_as(self._last_state()) or self.ended or "salloc said nothing"
+        """Return the state of a job that ended too early with its meaning, or else salloc's last output."""
+        return end_explanation(self._last_state()) or self.ended or "salloc printed nothing"
 
     def _last_state(self) -> str:
-        """Return the state that the job ended in; '' where Slurm does not say. One that completes hides it so long."""
+        """Return the final state of the job, after COMPLETING; '' if Slurm does not report it."""
         deadline = time.monotonic() + _COMPLETES
         while True:
             try:
                 state = self.slurm.run(
                     "squeue", "-h", "-t", "all", "-j", str(self.job_id), "-o", "%T"
                 ).strip()
-            except SlurmError:  # forgotten already (MinJobAge), or the controller is away
+            except SlurmError:  # purged already (MinJobAge), or the controller does not answer
                 return ""
             if state != "COMPLETING" or time.monotonic() > deadline:
                 return state
             time.sleep(0.2)
 
     def release(self) -> None:
-        """Give the nodes back; again and again is harmless, and an attached allocation is left alone.
+        """Release the nodes. Idempotent; does nothing for an attached allocation.
 
-        Raise AllocationError, in one line, where Slurm could not be told: it may still hold the nodes for us.
+        Raise AllocationError, in one line, if the job may still hold the nodes.
         """
         holder, self._holder = self._holder, None
         if holder is not None:
@@ -247,8 +252,8 @@ class _Holder:
     """The guard shell with salloc under it."""
 
     def __init__(self, slurm: Slurm, request: AllocationRequest) -> None:
-        self.slurm, self.asked = slurm, request
-        self.forgotten = False
+        self.slurm, self.request = slurm, request
+        self.unknown = False
         self.nonce = f"held-{secrets.token_hex(8)}"
         self.argv = ("salloc", *request.argv(), "sh", "-c", _HOLDER, self.nonce)
         self.lines: queue.Queue[str | None] = queue.Queue()
@@ -268,9 +273,9 @@ class _Holder:
 
     def wait(self, say: Callable[[str], None]) -> tuple[int, tuple[str, ...]]:
         """Return job id and nodes once they are granted."""
-        deadline = time.monotonic() + self.asked.queue_wait
+        deadline = time.monotonic() + self.request.queue_wait
         nodes: list[str] = []
-        pause = 5.0 if self.asked.dependency else 2.0  # jobs that go first end within seconds
+        pause = 5.0 if self.request.dependency else 2.0  # dependencies usually end within seconds
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -293,25 +298,25 @@ class _Holder:
             nodes.append(line)
 
     def _refuse_other(self, nodes: Sequence[str]) -> None:
-        """Raise AllocationError unless `scontrol show hostnames` listed what was asked for."""
-        if set(nodes) != set(self.asked.nodes or nodes) or not nodes:
+        if set(nodes) != set(self.request.nodes or nodes) or not nodes:
             found = hostlist.fold(nodes) if nodes else "no node"
             raise self._error(f"scontrol show hostnames listed {found} in the job; run again")
 
     def end(self, job_id: int | None = None) -> None:
-        """Close the pipe and see salloc end; cancel the job where it does not do so by itself."""
+        """Close the pipe and wait for the end of salloc; cancel the job if it may still run."""
         with contextlib.suppress(OSError):
             if self.process.stdin:
                 self.process.stdin.close()
         job_id = job_id or self._job()
-        said, begin = len(self.errors), time.monotonic()
+        known_errors, begin = len(self.errors), time.monotonic()
         try:
             code = self.process.wait(15)
             killed = code > 128 or code < 0  # by a signal
         except subprocess.TimeoutExpired:
             killed = True
-        # a controller that was away meanwhile may have forgotten that salloc gave the nodes back
-        unsure = killed or time.monotonic() - begin > PROMPT or outage("\n".join(self.errors[said:]))
+        # a controller that restarted meanwhile may have lost the release of the nodes
+        slow = time.monotonic() - begin > PROMPT
+        unsure = killed or slow or outage("\n".join(self.errors[known_errors:]))
         try:
             if unsure and job_id:
                 self._cancel(job_id)
@@ -330,9 +335,9 @@ class _Holder:
                 f"job {job_id} may still hold them: {error}: run scancel {job_id} once Slurm answers"
             ) from error
 
-    def last_words(self) -> str:
-        """Return what salloc said last."""
-        return said("\n".join(self.errors[-20:]))
+    def last_error(self) -> str:
+        """Return the last error of salloc."""
+        return error_line("\n".join(self.errors[-20:]))
 
     def _job(self) -> int | None:
         found = [int(match[1]) for line in list(self.errors) if (match := _JOB.search(line))]
@@ -341,89 +346,88 @@ class _Holder:
     def _waits_for(self) -> str:
         job = self._job()
         if job is None:
-            return self.last_words() or "salloc has said nothing yet"
+            return self.last_error() or "salloc has printed nothing yet"
         try:
             answer = self.slurm.run("squeue", "-h", "-j", str(job), "-o", "%r").strip()
         except SlurmError as error:
             return f"unknown, squeue failed: {error}"
-        return explained(answer) + (self._jobs_wait_for() if answer == "Dependency" else "")
+        return with_meaning(answer) + (self._jobs_wait_for() if answer == "Dependency" else "")
 
     def _jobs_wait_for(self) -> str:
-        """Say why the jobs that go before have not even started."""
-        jobs = ",".join(re.findall(r"\d+", re.sub(r"_\d+", "", self.asked.dependency or "")))
+        jobs = ",".join(re.findall(r"\d+", re.sub(r"_\d+", "", self.request.dependency or "")))
         try:
             reasons = self.slurm.run("squeue", "-h", "-t", "PD", "-j", jobs, "-o", "%r").splitlines()
-        except SlurmError:  # all of them have ended and are forgotten
+        except SlurmError:  # all of them have ended and are purged
             return ""
         others = dict.fromkeys(
             reason for reason in reasons if reason not in {"Dependency", "BeginTime", "None"}
         )
-        return "".join(f": {explained(reason)}" for reason in others)
+        return "".join(f": {with_meaning(reason)}" for reason in others)
 
     def _give_up_if_hopeless(self, why: str) -> None:
-        forgotten = "Invalid job id" in why
-        if forgotten and self.forgotten:  # twice: the first may have met a job that was just granted
+        unknown = "Invalid job id" in why
+        if unknown and self.unknown:  # twice: the first time the job may just have been granted
             raise self._error(
-                "Slurm no longer knows the request: slurmctld has lost its latest state, or the job was cancelled"
+                "Slurm no longer has the request: slurmctld lost its latest state, or the job was cancelled"
             )
-        self.forgotten = forgotten
-        if self.asked.beside and re.match(r"(QOS|Assoc)\w*Job", why):
-            held = ", ".join(map(str, self.asked.beside))
+        self.unknown = unknown
+        if self.request.beside and re.match(r"(QOS|Assoc)\w*Job", why):
+            held = ", ".join(map(str, self.request.beside))
             raise self._error(
-                f"{why}: this run holds job {held} already, for each partition and number of GPUs a node needs a job "
-                "of its own: test them one after another, by --nodes"
+                f"{why}: this run already holds job {held}, and each partition and number of GPUs per node needs its "
+                "own job: test them one after another, with --nodes"
             )
         if hopeless(why):
-            raise self._error(f"Slurm will not give these nodes: {why}{self._limits(why)}")
+            raise self._error(f"Slurm will not allocate these nodes: {why}{self._limits(why)}")
         if why.startswith(_NODES_OUT) and (bad := self._out() or self._reserved_soon()):
             raise self._without(bad, "nodes cannot be allocated")
 
     def _too_late(self) -> AllocationError:
-        """Name the nodes that were not free, where it was not all of them."""
-        message = f"no nodes within {units.format_duration(self.asked.queue_wait)}: {self._waits_for()}"
+        """Return the error of a request that waited too long, with the nodes that were not free."""
+        message = f"no nodes within {units.format_duration(self.request.queue_wait)}: {self._waits_for()}"
         bad = self._out(busy=True)
         return self._without(bad, message) if bad else self._error(message)
 
     def _out(self, *, busy: bool = False) -> dict[str, str]:
-        """Return {node: why Slurm does not give it now}; with `busy`, those at work for others too."""
+        """Return {node: why Slurm cannot allocate it now}; with `busy`, also those with other jobs."""
         self.slurm.refresh()
         try:
             known = self.slurm.nodes()
         except SlurmError:
             return {}
-        if self.asked.reservation:  # else its nodes, which are marked as reserved, would all be out
-            known = seen_from_inside(known, self.asked.nodes)
-        asked = {node: known[node] for node in self.asked.nodes if node in known}
+        if self.request.reservation:  # else all its nodes would be unavailable, as reserved
+            known = seen_from_inside(known, self.request.nodes)
+        requested = {node: known[node] for node in self.request.nodes if node in known}
         return {
             node: info.why_unavailable()
-            for node, info in asked.items()
+            for node, info in requested.items()
             if not (info.available if busy else info.schedulable)
         }
 
     def _reserved_soon(self) -> dict[str, str]:
-        """Return {node: which reservation of others begins there before our time would be over}."""
+        """Return {node: message} of nodes with a reservation that begins before the job would end."""
         try:
-            # as scontrol writes its times, in the time zone of where both run
+            # in the format and time zone of scontrol's times, since both run on one machine
             submitted = self.slurm.run("squeue", "-h", "-j", str(self._job()), "-o", "%V").strip()
-            end = datetime.fromisoformat(submitted) + timedelta(seconds=self.asked.time)
+            end = datetime.fromisoformat(submitted) + timedelta(seconds=self.request.time)
             reservations = self.slurm.reservations().values()
             soon = [one for one in reservations if datetime.fromisoformat(one.start) < end]
         except (SlurmError, ValueError):
             return {}
-        length = units.format_duration(self.asked.time)
+        length = units.format_duration(self.request.time)
         return {
-            node: f"reservation {one.name} begins {one.start}, before a job of {length} would end: less --time, or "
+            node: f"reservation {one.name} begins {one.start}, before a job of {length} would end: use a shorter --time, or "
             f"--reservation={one.name}"
             for one in soon
-            for node in self.asked.nodes
-            if node in one.nodes and one.name != self.asked.reservation
+            for node in self.request.nodes
+            if node in one.nodes and one.name != self.request.reservation
         }
 
     def _without(self, bad: Mapping[str, str], message: str) -> AllocationError:
-        alike: dict[str, list[str]] = {}
+        nodes_of: dict[str, list[str]] = {}
         for node, why in bad.items():
-            alike.setdefault(why, []).append(node)
-        reasons = "; ".join(f"{hostlist.fold(nodes)}: {why}" for why, nodes in alike.items())
+            nodes_of.setdefault(why, []).append(node)
+        reasons = "; ".join(f"{hostlist.fold(nodes)}: {why}" for why, nodes in nodes_of.items())
         error = self._error(f"{message}: {reasons}")
         error.nodes = bad
         return error
@@ -432,25 +436,24 @@ class _Holder:
         self.process.wait()
         for thread in self._threads:
             thread.join(5)
-        words = self.last_words() or f"salloc ended with exit {self.process.returncode}"
+        words = self.last_error() or f"salloc ended with exit {self.process.returncode}"
         hint = advice("\n".join(self.errors))
         return self._error(words + (f": {hint}" if hint else "") + self._limits(words))
 
     def _limits(self, words: str) -> str:
-        """Say which settings of the partition are in the way."""
         try:
             partitions = self.slurm.partitions()
         except SlurmError:
             return ""
         default = next((name for name, one in partitions.items() if one.default), "")
-        partition = partitions.get(self.asked.partition or default)
-        found = in_the_way(partition, self.asked, words) if partition else ""
+        partition = partitions.get(self.request.partition or default)
+        found = partition_limits(partition, self.request, words) if partition else ""
         return f" ({found})" if found else ""
 
     def _error(self, message: str) -> AllocationError:
-        asked = self.asked
-        what = f"{hostlist.fold(asked.nodes)}" if asked.nodes else f"{asked.count or 1} nodes"
-        where = f" in partition {asked.partition}" if asked.partition else ""
+        request = self.request
+        what = f"{hostlist.fold(request.nodes)}" if request.nodes else f"{request.count or 1} nodes"
+        where = f" in partition {request.partition}" if request.partition else ""
         return AllocationError(
             f"salloc of {what}{where}: {message}",
             argv=self.argv,

@@ -1,4 +1,4 @@
-"""Slurm's commands, with deadlines, and short controller outages ridden out."""
+"""Slurm's commands, with deadlines and retries during short controller outages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-# Slurm's words for a controller that is away for a moment: slurm_errno.c
+# Slurm's errors for a controller that does not answer: slurm_errno.c
 _OUTAGE = re.compile(
     r"Unable to contact slurm controller|Socket timed out|Connection refused|Connection reset"
     r"|Connection timed out|Slurm backup controller in standby mode|Transport endpoint is not connected"
@@ -35,31 +35,35 @@ _OUTAGE = re.compile(
     r"|Rate limit exceeded",  # SlurmctldParameters=rl_enable, since 23.02
     re.IGNORECASE,
 )
-AGAIN = 10.0  # seconds that a command tries where one before it has waited for the controller in vain
+AGAIN = (
+    10.0  # seconds of retries for a command after another one has waited for the controller without success
+)
 # scontrol without any slurm.conf: src/common/fetch_config.c, read_config.c
 _NO_CONF = "Could not establish a configuration source"
-# commands and slurmctld that are too far apart: src/common/slurm_errno.c
+# versions of commands and slurmctld that differ too much: src/common/slurm_errno.c
 _VERSIONS = "Incompatible versions of client and server code"
-# What a surrounding job or a user's shell would put into our commands
+# variables of a surrounding job or a user's shell that would change the commands
 _FOREIGN = re.compile(r"(?:SLURM|SALLOC|SBATCH|SCANCEL|SINFO|SQUEUE|SRUN)_")
-_OURS = frozenset(
+_PRESERVED = frozenset(
     {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"}
-    | {"SLURM_SACK_SOCKET", "SLURM_SACK_KEY", "SLURM_SACK_JWKS"}  # auth/slurm, in place of munge
+    | {"SLURM_SACK_SOCKET", "SLURM_SACK_KEY", "SLURM_SACK_JWKS"}  # auth/slurm, instead of munge
 )
 
 
 def outage(text: str) -> bool:
-    """Say whether the text is about a controller that cannot be reached for the moment."""
+    """Return whether the text is about a controller that cannot be reached at the moment."""
     return bool(_OUTAGE.search(text))
 
 
 def clean_env(names: Iterable[str] | None = None) -> dict[str, str | None]:
-    """Return what has to be changed in an environment before Slurm's commands see it.
+    """Return the changes to an environment for Slurm's commands: {name: value, None to unset}.
 
-    `names` are those of its variables; None: this process's.
+    `names` are its variables; None: those of this process.
     """
     found = os.environ if names is None else names
-    env: dict[str, str | None] = {name: None for name in found if _FOREIGN.match(name) and name not in _OURS}
+    env: dict[str, str | None] = {
+        name: None for name in found if _FOREIGN.match(name) and name not in _PRESERVED
+    }
     env["SLURM_TIME_FORMAT"] = "standard"
     return env
 
@@ -67,9 +71,8 @@ def clean_env(names: Iterable[str] | None = None) -> dict[str, str | None]:
 class Slurm:
     """Slurm's commands over a transport.
 
-    `retry_for`: how long (s) an unreachable controller is waited for, by all commands together; `timeout`: for one
-    command (s).
-    Answers of `nodes`, `partitions` and `config` are remembered until `refresh`.
+    `retry_for`: seconds of waiting for an unreachable controller, by all commands together; `timeout`: seconds for one
+    command. Results of `nodes`, `partitions` and `config` are cached until `refresh`.
     """
 
     def __init__(self, transport: Transport, *, retry_for: float = 60.0, timeout: float = 30.0) -> None:
@@ -77,28 +80,26 @@ class Slurm:
         self.retry_for = retry_for
         self.timeout = timeout
         self._lock = threading.RLock()
-        self._answers: dict[str, object] = {}
-        self._away: tuple[float, float] | None = (
-            None  # since when the controller is, and when that was last seen
-        )
-        self.on_step: Callable[[StepResult], None] | None = None  # is told of every step that ended
+        self._cache: dict[str, object] = {}
+        self._away: tuple[float, float] | None = None  # begin and last observation of a controller outage
+        self.on_step: Callable[[StepResult], None] | None = None  # called after every step
 
     @cached_property
     def env(self) -> dict[str, str | None]:
-        """What is changed in the environment of Slurm's commands, so that no surrounding job is seen by them."""
+        """The changes to the environment of Slurm's commands, which hide a surrounding job from them."""
         return clean_env(self.transport.names())
 
     def run(
         self,
         *argv: str,
         timeout: float | None = None,
-        input: str | None = None,  # subprocess's own word
+        input: str | None = None,  # as in subprocess.run
         env: Mapping[str, str | None] | None = None,
     ) -> str:
         """Run a Slurm command and return its standard output.
 
-        Raise SlurmError with one line: the command, its exit status and what it said. A controller that
-        cannot be reached is asked again, until it has been away for `retry_for` seconds.
+        Raise SlurmError with one line: the command, its exit status and its error. If the controller cannot be
+        reached, retry until the outage has lasted `retry_for` seconds.
         """
         begin = time.monotonic()
         pause = 0.5
@@ -114,7 +115,7 @@ class Slurm:
                 self._away = None
                 return done.stdout
             error = SlurmError(
-                f"{argv[0]}: {said(done.stderr) or said(done.stdout) or 'no message'} "
+                f"{argv[0]}: {error_line(done.stderr) or error_line(done.stdout) or 'no message'} "
                 f"(exit {done.rc}: {' '.join(redact.words(argv))[:120]})",
                 argv=argv,
                 rc=done.rc,
@@ -125,12 +126,12 @@ class Slurm:
             now = time.monotonic()
             waited = now - begin
             since, seen = self._away or (begin, begin)
-            if begin - seen > self.retry_for:  # that was another outage
+            if begin - seen > self.retry_for:  # an earlier outage
                 since = begin
             self._away = since, now
             if now + pause > max(since + self.retry_for, begin + min(AGAIN, self.retry_for)):
                 raise SlurmError(
-                    f"{argv[0]}: the Slurm controller did not answer for {waited:.0f} s: {said(done.stderr)}: "
+                    f"{argv[0]}: the Slurm controller did not answer for {waited:.0f} s: {error_line(done.stderr)}: "
                     "is slurmctld running and SLURM_CONF right? (scontrol ping)",
                     argv=argv,
                     rc=done.rc,
@@ -140,26 +141,26 @@ class Slurm:
             pause = min(pause * 2, 5.0)
 
     def nodes(self) -> dict[str, NodeInfo]:
-        """Return every node that Slurm knows: one process, remembered."""
-        return self._remembered(
+        """Return all nodes of Slurm: one process, cached."""
+        return self._cached(
             "nodes", lambda: self._parsed(inventory.parse_nodes, "scontrol", "show", "node", "-o", "-a")
         )
 
     def partitions(self) -> dict[str, PartitionInfo]:
-        """Return every partition: one process, remembered."""
-        return self._remembered(
+        """Return all partitions: one process, cached."""
+        return self._cached(
             "partitions",
             lambda: self._parsed(inventory.parse_partitions, "scontrol", "show", "partition", "-o", "-a"),
         )
 
     def reservations(self) -> dict[str, ReservationInfo]:
-        """Return every reservation: one process, not remembered, for they come and go."""
+        """Return all reservations: one process, not cached."""
         return self._parsed(inventory.parse_reservations, "scontrol", "show", "reservation", "-o")
 
     def steps(self, job_id: int) -> tuple[StepInfo, ...]:
-        """Return the steps of a job that run, () also where the job has ended: one process, not remembered.
+        """Return the running steps of a job, () also after its end: one process, not cached.
 
-        Not by squeue: it does not know the steps of a job that manages them itself (stepmgr; seen on 25.11.7).
+        squeue does not list the steps of a job that manages them itself (stepmgr; seen on 25.11.7).
         """
         try:
             return self._parsed(inventory.parse_steps, "scontrol", "show", "step", "-o", str(job_id))
@@ -169,20 +170,20 @@ class Slurm:
             raise
 
     def config(self) -> dict[str, str]:
-        """Return slurmctld's configuration in force: one process, remembered."""
-        return self._remembered(
+        """Return slurmctld's current configuration: one process, cached."""
+        return self._cached(
             "config", lambda: self._parsed(inventory.parse_config, "scontrol", "show", "config")
         )
 
     @property
     def version(self) -> str:
-        """Slurm's version as the controller says it, like 22.05.8."""
+        """The controller's version, like 22.05.8."""
         return self.config().get("SLURM_VERSION", "")
 
     def refresh(self) -> None:
-        """Forget what was remembered."""
+        """Clear the cache."""
         with self._lock:
-            self._answers.clear()
+            self._cache.clear()
 
     def _parsed(self, parse: Callable[[str], _T], *argv: str) -> _T:
         text = self.run(*argv)
@@ -193,19 +194,19 @@ class Slurm:
                 f"{' '.join(argv)}: not understood: {one_line(error)}", argv=argv, rc=0
             ) from error
 
-    def _remembered(self, key: str, ask: Callable[[], _T]) -> _T:
+    def _cached(self, key: str, ask: Callable[[], _T]) -> _T:
         with self._lock:
-            if key not in self._answers:
-                self._answers[key] = ask()
-            return self._answers[key]  # type: ignore[return-value]  # stored under the key of its own type
+            if key not in self._cache:
+                self._cache[key] = ask()
+            return self._cache[key]  # type: ignore[return-value]  # stored under the key of its own type
 
 
-def said(stderr: str) -> str:
-    """Return the line of a Slurm command's stderr that says most: its first error, bare."""
-    if _NO_CONF in stderr:  # its first error is of a DNS record, which hardly a site has
+def error_line(stderr: str) -> str:
+    """Return the most specific line of a Slurm command's stderr: its first error, without prefixes."""
+    if _NO_CONF in stderr:  # its first error is about a DNS record, which few sites use
         return f"{_NO_CONF}: set SLURM_CONF, or slurm.conf in the cluster file, or run it on a machine of the cluster"
     if _VERSIONS in stderr:  # its first error is of an authentication plugin
-        return f"{_VERSIONS}: name the folder of the commands that go with slurmctld as slurm.bin in the cluster file"
+        return f"{_VERSIONS}: set slurm.bin in the cluster file to the folder of the commands of slurmctld's version"
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     telling = (line for line in lines if "error:" in line or "unrecognized option" in line)
     chosen = next(telling, lines[-1] if lines else "")
@@ -215,7 +216,7 @@ def said(stderr: str) -> str:
 
 
 def make_slurm(cluster: Cluster) -> Slurm | None:
-    """Return the client for the cluster's Slurm, None where it has none."""
+    """Return the client of the cluster's Slurm, None if it has none."""
     if cluster.why_no_slurm:
         return None
     environment = {"SLURM_CONF": cluster.slurm.conf} if cluster.slurm.conf else {}

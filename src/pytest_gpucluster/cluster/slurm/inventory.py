@@ -1,7 +1,7 @@
-"""What `scontrol show node|partition|config` say, on Slurm 20.11 and later without --json.
+"""Parsers of `scontrol show node|partition|config`, for Slurm 20.11 and later, without --json.
 
-`scontrol show node -o` prints one line a node, KEY=VALUE separated by blanks, free text (OS, Reason, Comment,
-Extra) unquoted. Reason comes late, as `Reason=FIRST LINE [USER@TIME] FURTHER LINES`, more keys behind it.
+`scontrol show node -o` prints one line per node, KEY=VALUE separated by blanks, free text (OS, Reason, Comment,
+Extra) unquoted. Reason is near the end, as `Reason=FIRST LINE [USER@TIME] FURTHER LINES`, followed by more keys.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 _REASON = re.compile(r" Reason=(.*)")
-# a user may have a realm of its own: [jane.doe@EXAMPLE.COM@2024-01-02T03:04:05]
+# a user may have a realm: [jane.doe@EXAMPLE.COM@2024-01-02T03:04:05]
 _WHO_WHEN = re.compile(r" \[([^\s\[\]]+)@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|Unknown)\]")
 # ReservationName since 23.02, Topology and the certificate since 25.05, Parameters since 25.11 (src/api/node_info.c)
 # one blank before them, or four where scontrol writes several lines
@@ -28,7 +28,7 @@ _FREE_TEXT = re.compile(r" {1,4}(?:Comment|Extra)=")
 _SOME_KEY = re.compile(r" {1,4}[A-Z][A-Za-z]*=")  # of versions to come
 _SILENT = re.compile(
     r"^Not responding| : Not responding$"
-)  # since 23.02 it goes behind a reason that is there
+)  # since 23.02 it is appended to an existing reason
 _KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z_]*)=")
 _COUNT = re.compile(r"(\d+)([KMGTP]?)")  # _get_suffix() of src/interfaces/gres.c
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
@@ -46,29 +46,29 @@ SUFFIXES = {
     "-": "PLANNED",
 }
 _GOOD_STATES = frozenset({"IDLE", "ALLOCATED", "MIXED"})  # others: DOWN, ERROR, FUTURE, UNKNOWN
-# Flags that keep jobs away, and what each means where nobody has given a reason; '' where a reason is due
+# flags that exclude jobs, and the meaning of each without a reason; '' if the flag needs a reason
 _BAD_FLAGS = {
     "DRAIN": "",
     "FAIL": "",
     "NOT_RESPONDING": "",
-    "INVALID_REG": "slurmd registered with less than slurm.conf says: see slurmctld's log",
+    "INVALID_REG": "slurmd registered with less than slurm.conf states: see slurmctld's log",
     "POWERING_DOWN": "Slurm switches it off to save power (SuspendProgram)",
     "POWER_DOWN": "Slurm is about to switch it off (scontrol power down, SuspendTime)",
     "REBOOT_ISSUED": "it reboots (scontrol reboot)",
     "REBOOT_REQUESTED": "it will reboot when its jobs have ended (scontrol reboot)",
     "MAINTENANCE": "held by a reservation (scontrol show reservation); --reservation=NAME runs within it",
     "RESERVED": "held by a reservation (scontrol show reservation); --reservation=NAME runs within it",
-    "EXTERNAL": "slurm.conf says State=EXTERNAL: Slurm runs no slurmd and no step there",
+    "EXTERNAL": "slurm.conf has State=EXTERNAL: Slurm runs no slurmd and no step there",
 }
 _STATE_WORDS = {
-    "UNKNOWN": "slurmctld has not heard of it since it was started: wait a moment, or look at its slurmd",
-    "FUTURE": "slurm.conf keeps it for later (State=FUTURE): slurmctld does not look for its slurmd yet",
+    "UNKNOWN": "it has not registered since the start of slurmctld: wait a moment, or check its slurmd",
+    "FUTURE": "slurm.conf reserves it for later (State=FUTURE): slurmctld does not contact its slurmd yet",
 }
 _RESERVATION_FLAGS = frozenset({"MAINTENANCE", "RESERVED"})
-_OCCUPIED = frozenset({"COMPLETING", "BLOCKED", "PERFCTRS"})  # by jobs of others: nothing is wrong
-# slurmd is not running, as it should: the node is off, or on its way up or down
+_OCCUPIED = frozenset({"COMPLETING", "BLOCKED", "PERFCTRS"})  # by other jobs: no fault
+# slurmd is not running, by intention: the node is off, or changes its power state
 _AWAY = frozenset({"POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "REBOOT_ISSUED"})
-# Older and shorter words for a flag; as a base state (Slurm 20.11, and sinfo) they stand for an idle node with it:
+# older and shorter names of flags; as a base state (Slurm 20.11, and sinfo) they mean an idle node with the flag:
 # node_state_string() of src/common/slurm_protocol_defs.c
 _FLAG_NAMES = {
     "REBOOT": "REBOOT_REQUESTED",
@@ -87,8 +87,8 @@ _ENDING = "a job has ended there, its epilog or its processes have not (squeue -
 
 
 @dataclass(frozen=True)
-class Stuck:
-    """A job has ended `seconds` ago and the node still holds it, which it may for `most` seconds."""
+class StuckJob:
+    """A job that ended `seconds` ago and that a node still holds; `most` seconds are allowed."""
 
     job: str
     user: str
@@ -105,7 +105,7 @@ class Stuck:
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """One node as slurmctld knows it. `memory` is bytes; `gres` maps 'gpu:h200' or 'gpu' to a count."""
+    """One node as slurmctld reports it. `memory` is bytes; `gres` maps 'gpu:h200' or 'gpu' to a count."""
 
     name: str
     state: str
@@ -123,8 +123,8 @@ class NodeInfo:
     cpus_allocated: int = 0
     address: str = ""
     hostname: str = ""
-    stuck: Stuck | None = None  # cluster/slurm/completing.py finds out
-    ending_unseen: bool = False  # COMPLETING, but Slurm shows us no job of it
+    stuck: StuckJob | None = None  # set by cluster/slurm/completing.py
+    ending_unseen: bool = False  # COMPLETING, but Slurm hides the job from this user
 
     @property
     def base_state(self) -> str:
@@ -138,27 +138,27 @@ class NodeInfo:
 
     @property
     def gpus(self) -> int:
-        """GPUs of any type that Slurm counts on the node."""
+        """The number of GPUs in the gres of the node."""
         return sum(count for name, count in self.gres.items() if name.split(":")[0] == "gpu")
 
     @property
     def busy(self) -> bool:
-        """A job runs there, or ends just now."""
+        """A job runs or ends on the node."""
         return (
             self.state in _GOOD_STATES - {"IDLE"} or bool(self.flags & _OCCUPIED) or self.cpus_allocated > 0
         )
 
     @property
     def away(self) -> bool:
-        """Slurm has switched the node off, switches it on, or reboots it: its slurmd cannot answer yet."""
+        """The node is powered down, boots or reboots: its slurmd cannot answer yet."""
         # 20.11 shows a node that boots as REBOOT* (NHC's pull request 84)
         boots = self.flags >= {"REBOOT_REQUESTED", "NOT_RESPONDING"}
         return self.state in _GOOD_STATES and (boots or bool(self.flags & _AWAY))
 
     @property
     def responding(self) -> bool:
-        """The controller hears the node's slurmd."""
-        # an administrator's DOWN says nothing of slurmd; slurmctld's own has this reason
+        """The node's slurmd responds to the controller."""
+        # DOWN by an administrator does not concern slurmd; DOWN by slurmctld has this reason
         silent = self.state == "DOWN" and bool(_SILENT.search(self.reason))
         return "NOT_RESPONDING" not in self.flags and self.state not in {"UNKNOWN", "FUTURE"} and not silent
 
@@ -169,22 +169,22 @@ class NodeInfo:
 
     @property
     def in_service(self) -> bool:
-        """Nobody has taken it out of service or reserved it."""
+        """The node is neither out of service nor reserved."""
         return self.state in _GOOD_STATES and not self._obstacles
 
     @property
     def why_out(self) -> str:
-        """The reason of its state; '' in service: scontrol may show that of an earlier drain (cloud nodes)."""
+        """The reason of its state; '' in service, where scontrol may show that of an earlier drain (cloud nodes)."""
         return "" if self.in_service else self.reason
 
     @property
     def reserved(self) -> bool:
-        """A reservation holds it, and nothing else keeps jobs away."""
+        """A reservation holds the node, and no other flag excludes jobs."""
         return self.state in _GOOD_STATES and bool(self._obstacles) and self._obstacles <= _RESERVATION_FLAGS
 
     @property
     def _obstacles(self) -> frozenset[str]:
-        # a node that comes up is silent until then; one that is off has no power to go down from
+        # a node that boots does not respond yet; one that is off cannot be powered down
         moot = {"NOT_RESPONDING"} if "POWERING_UP" in self.flags else set()
         moot |= {"POWER_DOWN"} if "POWERED_DOWN" in self.flags else set()
         return self.flags & _BAD_FLAGS.keys() - moot
@@ -196,7 +196,7 @@ class NodeInfo:
 
     @property
     def label(self) -> str:
-        """One word for people, as sinfo would say it: DRAINED, DRAINING, DOWN, IDLE."""
+        """The state in one word, as in sinfo: DRAINED, DRAINING, DOWN, IDLE."""
         if "DRAIN" in self.flags and self.state in _GOOD_STATES:
             return "DRAINING" if self.busy else "DRAINED"
         return "+".join((self.state, *sorted(self._obstacles)))
@@ -224,7 +224,7 @@ class NodeInfo:
         return "+".join((self.state, *sorted(self.flags & {"BLOCKED", "PERFCTRS"})))
 
     def _with_reason(self, label: str) -> str:
-        # the reason of an earlier drain stays after RESUME on old versions: a reservation is none of it
+        # on old versions the reason of an earlier drain remains after RESUME: it does not explain a reservation
         if self.reason and not self.reserved:
             return f'{label}: "{self.reason}"{self._by()}'
         words = [_STATE_WORDS.get(self.state, ""), *(_BAD_FLAGS[flag] for flag in sorted(self._obstacles))]
@@ -247,7 +247,7 @@ class PartitionInfo:
     default_time: float | None = None
     max_nodes: int | None = None
     over_subscribe: str = ""
-    allow_groups: tuple[str, ...] = ()  # none: all may
+    allow_groups: tuple[str, ...] = ()  # (): all groups
     allow_accounts: tuple[str, ...] = ()
     deny_accounts: tuple[str, ...] = ()
     allow_qos: tuple[str, ...] = ()
@@ -267,7 +267,7 @@ class ReservationInfo:
 
 @dataclass(frozen=True)
 class StepInfo:
-    """One step that runs: '12.3' or '12.extern', its name and nodes."""
+    """One running step: id ('12.3' or '12.extern'), name and nodes."""
 
     id: str
     name: str
@@ -275,7 +275,7 @@ class StepInfo:
 
 
 def seen_from_inside(nodes: Mapping[str, NodeInfo], members: Collection[str]) -> dict[str, NodeInfo]:
-    """Return the inventory as a job of a reservation sees it: its own members are not reserved for others."""
+    """Return the inventory for a job of a reservation: its members do not count as reserved."""
     return {
         name: replace(info, flags=info.flags - _RESERVATION_FLAGS) if name in members else info
         for name, info in nodes.items()
@@ -283,7 +283,7 @@ def seen_from_inside(nodes: Mapping[str, NodeInfo], members: Collection[str]) ->
 
 
 def parse_nodes(text: str) -> dict[str, NodeInfo]:
-    """Read `scontrol show node -o` (or without -o). Raise ValueError for text that names no node but is not empty."""
+    """Read `scontrol show node -o` (or without -o). Raise ValueError for a text without a node that is not empty."""
     nodes = {}
     for record in _records(text, "NodeName="):
         node = _node(record)
@@ -392,7 +392,7 @@ def parse_gres(text: str) -> dict[str, int]:
 
 
 def _records(text: str, start: str) -> list[str]:
-    # a control character in a reason may break the line: a record goes on until the next one starts
+    # a control character in a reason may break the line: a record ends where the next one starts
     pieces = re.split(rf"(?m)^(?={start})", text)
     return [" ".join(piece.split("\n")).rstrip() for piece in pieces if piece.startswith(start)]
 
@@ -401,7 +401,7 @@ def _node(record: str) -> NodeInfo:
     reason, user, when = "", "", ""
     match, comment = _REASON.search(record), _FREE_TEXT.search(record)
     head = record
-    if match and not (comment and comment.start() < match.start()):  # else a comment holds the word
+    if match and not (comment and comment.start() < match.start()):  # else a comment contains "Reason="
         head = record[: match.start()]
         reason, user, when = _reason(match[1])
     values = _values(head)
@@ -427,7 +427,7 @@ def _node(record: str) -> NodeInfo:
 
 
 def _reason(text: str) -> tuple[str, str, str]:
-    # Slurm's own mark is the first that is followed by the end, further lines (8 blanks) or a key that is known
+    # Slurm's own mark is the first before the end, further lines (8 blanks) or a known key
     marks = list(_WHO_WHEN.finditer(text))
     for mark in marks:
         rest = text[mark.end() :]
@@ -445,7 +445,7 @@ def _clean(text: str) -> str:
 
 
 def _values(record: str) -> Mapping[str, str]:
-    """Return KEY -> VALUE, '' for a key that is not there."""
+    """Return KEY -> VALUE, '' for a missing key."""
     values: dict[str, str] = defaultdict(str)
     keys = list(_KEY.finditer(record))
     for key, following in zip(keys, [*keys[1:], None], strict=True):

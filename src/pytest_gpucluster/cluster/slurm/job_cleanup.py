@@ -1,6 +1,6 @@
-"""Batch jobs that cannot outlive us: a shell that reads a pipe of ours, and cancels them when it closes.
+"""Cancellation of batch jobs at the end of this process: a shell reads a pipe from it and cancels when that closes.
 
-Where that shell is killed together with us, the next run finds them by their name (cluster/slurm/leftovers.py).
+If the shell is killed at the same time, the next run finds the jobs by their name (cluster/slurm/leftovers.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.transport import RemoteProcess
 
 RETRY_FOR = 10.0  # seconds
-# A line is our release. Without one we have died, and an sbatch of ours may still be on its way.
+# A line means release(). End of file means that the process died, and an sbatch may still be submitting.
 _CANCEL = """
 read -r _ || for _ in 1 2 3 4 5; do scancel --quiet --name="$0"; sleep 1; done
 exec scancel --quiet --name="$0"
@@ -27,7 +27,7 @@ exec scancel --quiet --name="$0"
 
 
 class JobGuard:
-    """Give jobs `name` (sbatch --job-name) before the first is submitted; however we die, they are cancelled."""
+    """Cancels all jobs with `name` (sbatch --job-name) at any end of this process. Make it before the first job."""
 
     def __init__(self, slurm: Slurm) -> None:
         self.name = runmark.name_of_run("exam", secrets.token_hex(4))
@@ -37,7 +37,7 @@ class JobGuard:
         )
 
     def release(self) -> None:
-        """Cancel what is left of the jobs; again and again is harmless."""
+        """Cancel the remaining jobs. Idempotent."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -50,7 +50,7 @@ class JobGuard:
             process.wait(15)
         ended = process.poll()
         kill_group(process)
-        if ended != 0:  # the shell was killed, or its scancel found no controller
+        if ended != 0:  # the shell was killed, or its scancel failed
             with contextlib.suppress(SlurmError):  # their time limit ends them in a minute
                 Slurm(self._slurm.transport, retry_for=RETRY_FOR).run(
                     "scancel", "--quiet", f"--name={self.name}"

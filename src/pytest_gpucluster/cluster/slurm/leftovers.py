@@ -1,7 +1,7 @@
-"""What a killed run has left in Slurm's queue and among the temporary files of this machine.
+"""Jobs and temporary folders that a killed run left.
 
-Nothing is taken for a dead run's by its name alone. A job must be this user's and bear the mark of a process that is
-gone from this very machine; it is cancelled by its id together with that name. A folder must be this user's as well.
+A name alone is no proof. A job must belong to this user and have the mark of a process of this machine that has ended; it
+is cancelled by its id together with that name. A folder must belong to this user too.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ TRIES = 10  # a second apart
 
 @dataclass(frozen=True)
 class Leftover:
-    """One thing: `remove` takes it away, or raises GpuClusterError or OSError.
+    """One job, folder or container: `remove` removes it, or raises GpuClusterError or OSError.
 
-    It is None for a thing of which nobody here can know that its run is dead; `stays` says why.
+    `remove` is None if this machine cannot decide whether its run has ended; `stays` has the reason.
     """
 
     what: str
@@ -42,7 +42,7 @@ class Leftover:
 
 
 def jobs(slurm: Slurm) -> list[Leftover]:
-    """Return the jobs of this user's dead runs, and those of runs that cannot be judged from here."""
+    """Return the jobs of this user's ended runs, and those of runs that cannot be judged here."""
     found: dict[tuple[str, str], str] = {}
     for number, state, name in _queue(slurm):
         if runmark.mark_in(name):
@@ -55,12 +55,12 @@ def jobs(slurm: Slurm) -> list[Leftover]:
 
 
 def folders(*more: Path) -> list[Leftover]:
-    """Return the folders of this user's dead runs among the temporary files of this machine, and in `more` folders.
+    """Return the folders of this user's ended runs, in the temporary folders of this machine and in `more`.
 
-    A run makes the folder of its socket in either place of the two (channel_server.py).
+    A run makes the folder of its socket in one of the two temporary folders (channel_server.py).
     """
     judged = []
-    for place in dict.fromkeys((Path(tempfile.gettempdir()), Path("/tmp"), *more)):  # only what is ours
+    for place in dict.fromkeys((Path(tempfile.gettempdir()), Path("/tmp"), *more)):  # see _is_own_folder
         for path in sorted((*place.glob(f"{runmark.PREFIX}-*"), *place.glob(f".{runmark.PREFIX}-*"))):
             name = path.name.removeprefix(".")
             if runmark.mark_in(name) and _is_own_folder(path):
@@ -69,7 +69,7 @@ def folders(*more: Path) -> list[Leftover]:
 
 
 def remove(found: Iterable[Leftover], say: Callable[[str], None]) -> bool:
-    """Remove what may be removed, and say what came of each; False where something could not be."""
+    """Remove what may be removed, and report each result; False if a removal failed."""
     fine = True
     for one in found:
         if one.remove is None:
@@ -86,37 +86,37 @@ def remove(found: Iterable[Leftover], say: Callable[[str], None]) -> bool:
 
 
 def _judged(what: str, name: str, remove: Callable[[], object]) -> Leftover | None:
-    """Return what is a dead run's, or may be; None for a live run's."""
+    """Return the leftover of an ended or unknown run; None for a running one."""
     mark = runmark.mark_in(name)
-    process, alive = runmark.process_of(mark), runmark.lives(mark)
+    process, alive = runmark.process_of(mark), runmark.is_running(mark)
     if alive is None:
         return Leftover(
             f"{what} of process {process} of another machine, or of this one before a restart",
             None,
-            "whether that run lives cannot be seen from here",
+            "whether that run still exists cannot be determined here",
         )
     return None if alive else Leftover(f"{what} of a killed run (process {process})", remove)
 
 
 def _cancel(slurm: Slurm, number: str, name: str) -> None:
-    """Cancel a job until it is gone: one that ends to be requeued escapes scancel, and waits again a moment later."""
+    """Cancel a job until the queue no longer has it: scancel misses a job that is being requeued."""
     states: list[str] = []
     problem = ""
     for _ in range(TRIES):
         try:
             slurm.run("scancel", f"--name={name}", number)
-        except SlurmError as error:  # it may just have ended; the queue tells
+        except SlurmError as error:  # it may just have ended; the queue decides
             problem = f"{error}: "
         states = [state for found, state, known in _queue(slurm) if (found, known) == (number, name)]
         if not states:
             return
         time.sleep(1)
-    if set(states) != {"COMPLETING"}:  # that one's nodes take their time, and Slurm ends it
+    if set(states) != {"COMPLETING"}:  # Slurm ends a COMPLETING job by itself
         raise GpuClusterError(f"{problem}it is still {', '.join(sorted(set(states)))}: run scancel {number}")
 
 
 def _queue(slurm: Slurm) -> list[tuple[str, str, str]]:
-    """Return (id, state, name) of this user's jobs; the elements of an array share the id, and may be one line."""
+    """Return (id, state, name) of this user's jobs; elements of an array share the id, and may share a line."""
     lines = (
         line.split(maxsplit=2)
         for line in slurm.run("squeue", "--me", "-h", "-a", "-o", "%F %T %j").splitlines()

@@ -1,4 +1,4 @@
-"""The MPI types of srun, as `srun --mpi=list` names them: read off Slurm 22.05.8."""
+"""The MPI types of srun, from `srun --mpi=list` (Slurm 22.05.8)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def read_mpi_list(answer: Answer) -> tuple[str, ...]:
     text = answer.out + "\n" + answer.err
     begin = _LIST.search(text)
     if begin is None:
-        text_of(answer)  # NotAvailable where srun is not there
-        raise ProbeError(f"srun --mpi=list answers {answer.out.strip()[:80]!r}, no list of MPI types")
+        text_of(answer)  # NotAvailable without srun
+        raise ProbeError(f"srun --mpi=list prints {answer.out.strip()[:80]!r}, no list of MPI types")
     types: list[str] = []
     for line in text[begin.end() :].splitlines():
         label, _, versions = line.partition("versions available:")

@@ -1,4 +1,4 @@
-"""Settings that only the machine of Slurm's commands can judge: `slurm.bin` and options for salloc and srun."""
+"""Checks of `slurm.bin` and of options for salloc and srun, on the machine of Slurm's commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.cluster.slurm.client import outage, said
+from pytest_gpucluster.cluster.slurm.client import error_line, outage
 from pytest_gpucluster.core.errors import ConfigError, SlurmError
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
 
 COMMANDS = ("salloc", "sbatch", "scancel", "scontrol", "squeue", "srun")  # that a run starts
-# salloc and srun read their options one after the other and end at the first that they do not know: so they end before
-# they ask for anything. A word that is no option ends the reading, and would be the command of a job: then they end at
-# -v and -Q, which exclude each other (_opt_verify() of src/salloc/opt.c and src/srun/opt.c, Slurm 20.11 to 26.05).
+# salloc and srun parse their options in order and exit at the first unknown one, so an unknown last option makes them
+# exit before any request. A word that is no option ends the parsing, as the command of a job: then they exit because
+# -v and -Q exclude each other (_opt_verify() of src/salloc/opt.c and src/srun/opt.c, Slurm 20.11 to 26.05).
 _END = "--gpucluster-end"
 _BOTH = ("-v", "-Q")
 _NEXT = "gpucluster-next"  # a line between two answers
@@ -26,26 +26,26 @@ _READ = re.compile(rf"unrecognized option\W+{_END.strip('-')}\b")
 _NOT_READ = re.compile(
     r"both --verbose \(-v\) and --quiet \(-Q\)|No command given to execute"
 )  # the latter: srun
-# no such command, no configuration, or no controller that has it: the first contact says more
+# no such command, no configuration, or no controller: the first other command reports it better
 _CANNOT = re.compile(r"fatal:|: not found|[Pp]ermission denied")
 
 
 def refuse_options(cluster: Cluster, slurm: Slurm) -> None:
-    """Raise ConfigError for a setting that Slurm's own commands refuse: one request, none where nothing is set."""
+    """Raise ConfigError for a setting that Slurm's commands refuse: at most one process."""
     folder, options = cluster.slurm.bin, dict(_options(cluster))
     if not folder and not options:
         return
-    # LC_ALL: getopt's words, which _READ looks for, are translated
+    # LC_ALL: getopt translates the messages that _READ searches for
     parts = [_commands_in(str(folder)), *(_trial(*one) for one in options.values())]
     try:
         answer = slurm.run("sh", "-c", f"\necho {_NEXT}\n".join(parts) + "\n:", env={"LC_ALL": "C"})
-    except SlurmError:  # the first contact will say more
+    except SlurmError:  # the first other command reports it better
         return
     found, *texts = answer.split(f"{_NEXT}\n")
     if folder and not found.strip():
         raise ConfigError(
             f"cluster {cluster.name}: slurm.bin: {folder} has none of Slurm's commands ({', '.join(COMMANDS)}): name "
-            "their folder, or leave it out where they are on PATH"
+            "their folder, or omit the key if they are on PATH"
         )
     for (where, (command, _)), text in zip(options.items(), texts, strict=False):
         if why := refusal(command, text):
@@ -53,19 +53,19 @@ def refuse_options(cluster: Cluster, slurm: Slurm) -> None:
 
 
 def refusal(command: str, text: str) -> str:
-    """Return why a command refuses its options, by what it printed; '' where it read all of them."""
+    """Return why a command refuses its options, from its output; '' if it accepts all of them."""
     if _NOT_READ.search(text):
         return "a word is no option, or an option has no value"
     if _READ.search(text) or _CANNOT.search(text) or outage(text):
         return ""
     first = text.partition("\n")[0]
     if "error:" in text or "option" in first:
-        return said(text if "error:" in text else first)
+        return error_line(text if "error:" in text else first)
     return f"{command} only prints something and ends"
 
 
 def _options(cluster: Cluster) -> Iterator[tuple[str, tuple[str, Sequence[str]]]]:
-    """Yield where options are written, the command that gets them, and the options."""
+    """Yield (key of the cluster file, (command, its options))."""
     if cluster.slurm.extra_args:
         yield "slurm.extra_args", ("salloc", cluster.slurm.extra_args)
     for name, section in cluster.sections().items():
@@ -77,8 +77,8 @@ def _options(cluster: Cluster) -> Iterator[tuple[str, tuple[str, Sequence[str]]]
 
 
 def _commands_in(folder: str) -> str:
-    look = '[ -f "$folder/$name" ] && [ -x "$folder/$name" ] && echo "$name"'
-    return f"folder={shlex.quote(folder)}; for name in {' '.join(COMMANDS)}; do {look}; done"
+    test = '[ -f "$folder/$name" ] && [ -x "$folder/$name" ] && echo "$name"'
+    return f"folder={shlex.quote(folder)}; for name in {' '.join(COMMANDS)}; do {test}; done"
 
 
 def _trial(command: str, options: Sequence[str]) -> str:

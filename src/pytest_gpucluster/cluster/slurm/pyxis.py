@@ -1,4 +1,4 @@
-"""Pyxis's options of srun, and what its messages mean (read off Pyxis 0.24.0 and Enroot 4.1.2)."""
+"""Pyxis's options of srun, and the meaning of its messages (Pyxis 0.24.0, Enroot 4.1.2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class PyxisOptions:
     """Options of a step in a container, named as Pyxis names them; None leaves Pyxis's (or the site's) default.
 
-    `name` may carry Pyxis's mode: 'nccl:exec'. `env` names variables whose value outside wins over the image's.
+    `name` may have Pyxis's mode: 'nccl:exec'. `env` names variables whose outer value overrides that of the image.
     """
 
     image: str | None = None
@@ -54,43 +54,44 @@ class PyxisOptions:
 
 
 HOOK = "Enroot's hook "
+NO_OPTION = "srun has no option "
 NOT_SAVED = "failed to export container"
-_TELLING = re.compile(r"\[ERROR\]|[Ff]ail|FATAL|[Cc]annot|[Ee]rror|denied|No such")
+_ERROR = re.compile(r"\[ERROR\]|[Ff]ail|FATAL|[Cc]annot|[Ee]rror|denied|No such")
 
-# The first that is found wins: causes before consequences. Enroot's own words are indented behind "pyxis:"
+# The first match wins: causes before consequences. Enroot's own output is indented behind "pyxis:"
 _EXPLANATIONS = (
     (r"failed to import docker image: ([^/\s]+\.sqsh)\b", r"{0} was taken for a registry image: a file needs a path with a slash, like ./{0}"),
-    (r"[Tt]ask_?[Pp]rolog can not be executed \((\S+)\)", r"Slurm runs TaskProlog {0} inside of the container, where it is not: mount it (a fstab in Enroot's mounts.d)"),
-    (r"pyxis: {4,}(?!\[)(\S.*)\n.*\[ERROR\] (\S*hooks\.d/\S+) exited with return code (\d+)", HOOK + r"{1} exited with {2}: {0}: mend it, or take it out of hooks.d"),
-    (r"\[ERROR\] (\S*hooks\.d/\S+) exited with return code (\d+)", HOOK + r"{0} exited with {1}: mend it, or take it out of hooks.d"),
-    (r"pyxis: {4,}(.*No space left on device.*)", r"no room on the node ({0}): free ENROOT_DATA_PATH, ENROOT_TEMP_PATH, or where the image is saved"),
-    (r"pyxis: {4,}(.*Read-only file system.*)", r"a path of Enroot is read-only ({0}): mend the mount on the node, or ENROOT_DATA_PATH"),
-    (r"find: Failed to restore initial working directory: (.+): Permission denied", r"Pyxis runs Enroot where slurmd runs, in {0}, which users may not enter: chmod o+x, or another folder for SlurmdLogFile"),
+    (r"[Tt]ask_?[Pp]rolog can not be executed \((\S+)\)", r"Slurm runs TaskProlog {0} inside the container, where it does not exist: mount it (a fstab in Enroot's mounts.d)"),
+    (r"pyxis: {4,}(?!\[)(\S.*)\n.*\[ERROR\] (\S*hooks\.d/\S+) exited with return code (\d+)", HOOK + r"{1} exited with {2}: {0}: repair it, or remove it from hooks.d"),
+    (r"\[ERROR\] (\S*hooks\.d/\S+) exited with return code (\d+)", HOOK + r"{0} exited with {1}: repair it, or remove it from hooks.d"),
+    (r"pyxis: {4,}(.*No space left on device.*)", r"no space on the node ({0}): free space in ENROOT_DATA_PATH, ENROOT_TEMP_PATH, or the folder of the saved image"),
+    (r"pyxis: {4,}(.*Read-only file system.*)", r"a path of Enroot is read-only ({0}): correct the mount on the node, or ENROOT_DATA_PATH"),
+    (r"find: Failed to restore initial working directory: (.+): Permission denied", r"Pyxis runs Enroot in slurmd's working folder {0}, which users may not enter: chmod o+x, or another folder for SlurmdLogFile"),
     (r"pyxis: {4,}(?:mkdir: )?(.*Permission denied.*)", r"Enroot may not write there ({0}): give users their folder in ENROOT_DATA_PATH"),
-    (r"(FATAL ERROR.*(?:corruption|read|uncompress).*)", r"the image is damaged ({0}): make it anew with enroot import, or look at the storage that holds it"),
-    (r"(FATAL ERROR.*)", r"unsquashfs could not unpack the image ({0}): see its words in the step log"),
-    (r"Could not resolve host: (\S+)", r"the node cannot resolve {0}: import the image to a .sqsh where there is a network (enroot import), or mend DNS or the proxy"),
-    (r"\[ERROR\] Invalid image format: (\S+)", r"{0} is no squashfs image: make it anew with enroot import"),
+    (r"(FATAL ERROR.*(?:corruption|read|uncompress).*)", r"the image is damaged ({0}): create it again with enroot import, or check the storage that holds it"),
+    (r"(FATAL ERROR.*)", r"unsquashfs could not unpack the image ({0}): see its output in the step log"),
+    (r"Could not resolve host: (\S+)", r"the node cannot resolve {0}: import the image to a .sqsh on a machine with network access (enroot import), or correct DNS or the proxy"),
+    (r"\[ERROR\] Invalid image format: (\S+)", r"{0} is no squashfs image: create it again with enroot import"),
     (r"\[ERROR\] No such file or directory: (\S+)", r"{0} does not exist on the node: put the image on storage that every node mounts"),
     (r"nvidia-container-cli", r"the node lacks libnvidia-container: install nvidia-container-cli, or unset NVIDIA_VISIBLE_DEVICES in the image"),
-    (r"\[ERROR\].*File (?:already )?exists", r"two steps made one container name on one node at the same moment: give each its own name, or let one go first"),
-    (r'container with name "(?:pyxis_)?([^"]+)" does not exist', r"no container named {0} on the node: the name was made in another job or on other nodes; give container_image too"),
-    (r"--container-mounts: source path does not exist: (\S+)", r"mount source {0} does not exist on the node: create it or mend container_mounts"),
+    (r"\[ERROR\].*File (?:already )?exists", r"two steps created one container name on one node at the same time: give each its own name, or run one after the other"),
+    (r'container with name "(?:pyxis_)?([^"]+)" does not exist', r"no container named {0} on the node: it was created in another job or on other nodes; set container_image too"),
+    (r"--container-mounts: source path does not exist: (\S+)", r"mount source {0} does not exist on the node: create it or correct container_mounts"),
     (r"Invalid --container-mounts argument: (\S+)", r"malformed mount {0}: write /SOURCE:/TARGET[:FLAGS]"),
-    (r"both --container-remap-root and --no-container-remap-root", r"container_remap_root is given twice, on and off: leave one away"),
-    (r"both --([\w-]+) and --([\w-]+) were specified", r"--{0} and --{1} contradict each other (PYXIS_CONTAINER_* counts too): leave one away"),
-    (r"pyxis: --([\w-]+) specified multiple times", r"--{0} is given twice with different values, perhaps by salloc or sbatch too: leave one away"),
-    (r"\"create\" flag was passed to --container-name", r"the container is there already: leave :create away, or remove it first (enroot remove -f)"),
-    (r"\"exec\" flag was passed to --container-name", r"no step runs in the container now: leave :exec away"),
+    (r"both --container-remap-root and --no-container-remap-root", r"container_remap_root is set twice, on and off: remove one"),
+    (r"both --([\w-]+) and --([\w-]+) were specified", r"--{0} and --{1} contradict each other (PYXIS_CONTAINER_* counts too): remove one"),
+    (r"pyxis: --([\w-]+) specified multiple times", r"--{0} is set twice with different values, perhaps by salloc or sbatch too: remove one"),
+    (r"\"create\" flag was passed to --container-name", r"the container already exists: omit :create, or remove the container first (enroot remove -f)"),
+    (r"\"exec\" flag was passed to --container-name", r"no step runs in the container now: omit :exec"),
     (r"--container-name: flag must be", r"the part after the colon of container_name is auto, create, exec or no_exec"),
-    (r"failed to create user namespace|couldn't join user namespace|\[ERROR\] unshare", r"the node grants no user namespace: sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns"),
+    (r"failed to create user namespace|couldn't join user namespace|\[ERROR\] unshare", r"the node allows no user namespace: sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns"),
     (r"ignoring --(\S+) because neither", r"--{0} has no effect without container_image or container_name"),
     (r"couldn't chdir to ([^:\s]+)", r"container_workdir {0} does not exist in the container: mount it or name another"),
     (r"curl: \(\d+\) (.*)", r"the image could not be fetched ({0}): check the registry, credentials and the node's network"),
     (r"\[ERROR\] URL.*returned error code: (\d+)", r"the registry answered {0}: check the image's name, tag and credentials in enroot's .credentials"),
     (r"failed to import docker image: (\S+)", r"image {0} could not be imported: a file needs a path with a slash (./image.sqsh), a registry image its name (registry#image:tag)"),
-    (r"unrecognized option '(--(?:no-)?container-[^'=]+)", r"srun does not know {0}: Pyxis is not loaded on the submitting host (plugstack.conf), or is too old"),
-    (r"failed to create container filesystem for image: (\S+)", r"no root filesystem could be made from {0}: {log}"),
+    (r"unrecognized option '(--(?:no-)?container-[^'=]+)", NO_OPTION + r"{0}: Pyxis is not loaded on the submitting host (plugstack.conf), or is too old"),
+    (r"failed to create container filesystem for image: (\S+)", r"no root filesystem could be created from {0}: {log}"),
     (r"couldn't create enroot start configuration script", r"Pyxis could not write enroot's start configuration: check the mounts and /run/pyxis on the node"),
     (r"unusual entrypoint", r"the image's entrypoint does not exec its arguments: try --no-container-entrypoint"),
     (r"container exited too soon", r"the container ended before the task began: the image needs a working sh"),
@@ -104,7 +105,7 @@ _EXPLANATIONS = (
 
 
 def explain(stderr: str) -> str | None:
-    """Return in one line what a step's stderr means and what to do; None where nothing is known of it."""
+    """Return in one line what a step's stderr means and what to do; None for unknown messages."""
     for pattern, meaning in _EXPLANATIONS:
         match = re.search(pattern, stderr)
         if match:
@@ -113,22 +114,22 @@ def explain(stderr: str) -> str | None:
 
 
 def _decisive(stderr: str) -> str:
-    """Return the line of Enroot's log that tells most: its first error, else its last word."""
+    """Return the most specific line of Enroot's log: its first error, else its last line."""
     _, _, log = stderr.partition("pyxis: printing enroot log file:")
     lines: list[str] = [line.strip() for line in re.findall(r"pyxis: {4,}(.*\S)", log)]
-    telling = [line for line in lines if _TELLING.search(line)]
-    if telling:
-        return telling[0]
-    return lines[-1] if lines else "Enroot says nothing more: see the step log"
+    errors = [line for line in lines if _ERROR.search(line)]
+    if errors:
+        return errors[0]
+    return lines[-1] if lines else "Enroot printed nothing more: see the step log"
 
 
-# What srun exits with where nobody says more; a task's own code passes through
+# exit statuses of srun without a message; a task's own status passes through
 _EXITS = {
-    1: "the container did not start, or the task ended with 1: see what was said before",
+    1: "the container did not start, or the task ended with 1: see the output before",
     2: "the command is not found in the container (execve: ENOENT), or the task ended with 2",
     13: "the command is not executable in the container (execve: EACCES), or the task ended with 13",
     126: "the shell found the command, but may not execute it",
-    127: "the shell does not find the command: check PATH, which comes from the image",
+    127: "the shell cannot find the command: check PATH, which comes from the image",
     134: "the task aborted (SIGABRT)",
     137: "the task was killed (SIGKILL): out of memory, scancel, or a lost node",
     139: "the task crashed (SIGSEGV)",
@@ -138,5 +139,5 @@ _EXITS = {
 
 
 def explain_exit(rc: int) -> str | None:
-    """Return what an exit status of srun means by itself, in one line; None for a task's own."""
+    """Return the meaning of an exit status of srun, in one line; None for a task's own status."""
     return _EXITS.get(rc)

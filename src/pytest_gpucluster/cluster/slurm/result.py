@@ -1,4 +1,4 @@
-"""What became of a step and of its tasks: plain data."""
+"""Results of a step and of its tasks: plain data."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from pytest_gpucluster.cluster.slurm.pyxis import explain
 
-# of a slurmd that was told of the end of the job before the launch of its step (slurm_errno.c, 22.05 to 25.11)
+# from a slurmd that processed the end of the job before the launch of the step (slurm_errno.c, 22.05 to 25.11)
 REVOKED = "Job credential revoked"
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """How one task ended. `rc` None: not known. `signal`: also set for an exit status of 128 + signal."""
+    """How one task ended. `rc` None: unknown. `signal`: also set for an exit status of 128 + signal."""
 
     rank: int
     node: str
@@ -30,7 +30,7 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class StepResult:
-    """A step that ended. `stderr` is what srun, slurmstepd and Pyxis said; `command` repeats it by hand."""
+    """A step that ended. `stderr` is from srun, slurmstepd and Pyxis; `command` reproduces the step."""
 
     rc: int
     tasks: tuple[TaskResult, ...]
@@ -46,15 +46,15 @@ class StepResult:
 
     @property
     def hint(self) -> str | None:
-        """What is known of the messages, in one line."""
+        """The meaning of the messages, in one line; None if unknown."""
         return explain(self.stderr + "\n" + "\n".join(task.stderr for task in self.tasks if not task.ok))
 
     @property
     def first_error(self) -> str:
-        """The first line that a task which failed wrote to stderr, or else the step itself."""
+        """The first line of stderr of a failed task, or else of the step."""
         failed = (task.stderr for task in self.tasks if task.rc not in (0, None) and task.stderr.strip())
         line = next((line for line in next(failed, self.stderr).strip().splitlines() if line.strip()), "")
-        return line[:300] or f"the step exited {self.rc} and said nothing of this group"
+        return line[:300] or f"the step exited {self.rc} and printed nothing about this group"
 
     def of_node(self, node: str) -> tuple[TaskResult, ...]:
         """Return the tasks of one node, in rank order."""

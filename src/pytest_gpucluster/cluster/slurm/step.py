@@ -1,8 +1,8 @@
-"""Steps inside an allocation: output, exit status and signal of every task, a deadline, and a way to repeat it.
+"""Steps inside an allocation: output, exit status and signal of every task, a deadline, a command that reproduces it.
 
-Each task runs under a few lines of sh that frame its start and its end with a nonce on stderr, so that rank, node
-and exit status are known without shared storage. `wrap=False` leaves them away (images without sh): then
-srun's own messages tell, which name failing tasks only.
+Each task runs under a few lines of sh that mark its start and end on stderr with a nonce, so that rank, node and exit
+status are known without shared storage. `wrap=False` omits them (images without sh): then only srun's own messages are
+available, which name failed tasks only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.cluster.slurm.client import said
+from pytest_gpucluster.cluster.slurm.client import error_line
 from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions
 from pytest_gpucluster.cluster.slurm.result import REVOKED, StepResult, TaskResult
 from pytest_gpucluster.cluster.transport import kill_group
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.cluster.transport import Process, RemoteProcess
+    from pytest_gpucluster.cluster.transport import ProcessLike, RemoteProcess
     from pytest_gpucluster.config.models import EnvironmentConfig
 
 MAX_SIGNAL = 64
-# seconds, and times what half of the tasks needed to begin, until a node where none begins is taken for hung
+# a node without a started task counts as hung after these seconds plus a multiple of the time of half of the tasks
 STRAGGLER, STRAGGLER_FACTOR = 30.0, 5.0
-ENOUGH_GRACE = 10.0  # seconds for a step to end by itself once it has said all that is wanted of it
-_LOOK = 0.5
-# slurmstepd sends at most so many bytes of a line at once (SLURM_IO_MAX_MSG_LEN); --label starts a new line after each
+ENOUGH_GRACE = 10.0  # seconds for a step to end by itself after all wanted output
+_POLL = 0.5  # seconds
+# slurmstepd sends at most this many bytes of a line at once (SLURM_IO_MAX_MSG_LEN); --label starts a new line after each
 PIECE = 1024
 MAX_TASK = 1 << 17  # far above any step; a damaged line must not fill the memory
-# bytes kept of a whole step: of many tasks each may keep less than its cap
+# bytes stored of a whole step: with many tasks, less than its cap for each
 STEP_CAP, LEAST_CAP = 1 << 29, 1 << 16
-# $0 is the nonce. The frame goes out in one write, so that no other output of the task cuts it.
+# $0 is the nonce. Each frame is one write, so that no other output of the task splits it.
 _WRAPPER = (
     'printf \'%s begin %s %s %s\\n\' "$0" "$SLURM_PROCID" "$SLURMD_NODENAME" "$SLURM_STEP_ID" >&2; '
     '{prelude}"$@"; rc=$?; printf \'%s end %s %s %s\\n\' "$0" "$SLURM_PROCID" "$SLURMD_NODENAME" $rc >&2; exit $rc'
@@ -54,7 +54,7 @@ _WRAPPER = (
 _LABEL = re.compile(rb" *(\d{1,7}): ")
 _RANKS = re.compile(r"\b(\d{1,7})(?:-(\d{1,7}))?\b")
 _ENDED = re.compile(r"srun: error: (\S+): tasks? ([\d,\-]+): (.+)")
-# slurmstepd's and srun's words for a step that was cancelled (22.05, src/slurmd/slurmstepd/req.c, src/srun)
+# messages of slurmstepd and srun for a cancelled step (22.05, src/slurmd/slurmstepd/req.c, src/srun)
 _CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) .*CANCELLED AT .*\*\*\*")
 _ABORTED = "Job step aborted"
 _SIGNALS = {
@@ -79,12 +79,12 @@ _SIGNALS = {
 
 @dataclass(frozen=True)
 class StepRequest:
-    """One step, in srun's words. `timeout` is seconds, `cap` bytes kept of each task's stdout and of its stderr.
+    """Options of one step, as in srun. `timeout`: seconds; `cap`: stored bytes of each task's stdout and stderr.
 
-    `nodes` () means all of the allocation. `env` is added to the tasks' environment (and wins over the
-    image's). `input` goes to every task's stdin. `prelude` are sh lines that run first in each task; `shell`
-    runs them. `environment` of the cluster file is put around the step. `enough` tells from all tasks' stdout
-    whether everything wanted has been said: a step that does not end then is not waited for until its deadline.
+    `nodes` () means the whole allocation. `env` is added to the tasks' environment, and overrides that of an image.
+    `input` is every task's stdin. `prelude`: sh lines that `shell` runs first in each task. `environment` of the cluster
+    file surrounds the step. `enough` returns, from all tasks' stdout, whether the output is complete: then the step is
+    cancelled after ENOUGH_GRACE seconds, before its deadline.
     """
 
     argv: tuple[str, ...]
@@ -113,7 +113,7 @@ class StepRequest:
     enough: Callable[[str], bool] | None = None
 
     def options(self) -> list[str]:
-        """Return srun's options, without those that bind the step to an allocation."""
+        """Return srun's options, without those that select the allocation."""
         nodes = self.nodes
         options: dict[str, object] = {
             "nodelist": hostlist.fold(nodes) if nodes else None,
@@ -134,10 +134,10 @@ class StepRequest:
         return [*given, *(self._pyxis().argv() if self.pyxis else []), *self.extra_args]
 
     def task_argv(self, nonce: str | None) -> list[str]:
-        """Return what each task runs; `nonce` None leaves the frames away."""
+        """Return the command of each task; `nonce` None omits the frames."""
         prelude = f"{self.prelude}; " if self.prelude else ""
         if nonce and self.wrap:
-            # replace, not format: the shell's braces stay as they are
+            # replace, not format, because of the shell's braces
             return [self.shell, "-c", _WRAPPER.replace("{prelude}", prelude), nonce, *self.argv]
         if self.prelude:
             return [self.shell, "-c", f'{prelude}exec "$@"', self.shell, *self.argv]
@@ -151,9 +151,9 @@ class StepRequest:
 def run_step(slurm: Slurm, allocation: Allocation, request: StepRequest) -> StepResult:
     """Run a step and return how each task ended; a failing task is a result, not an exception.
 
-    Raise StepTimeout after `timeout` seconds, or earlier where a node starts no task while the others have long
-    begun, with the tasks and nodes that had not ended (its `result` holds what they had said), and StepError where
-    srun could not be started or no task began for a reason of Slurm's.
+    Raise StepTimeout after `timeout` seconds, or earlier if a node starts no task long after the others, with the
+    unfinished tasks and nodes (and their output in `result`); StepError if srun could not start or Slurm started no task;
+    StepCancelled if the step was ended from outside.
     """
     nonce = f"task-{secrets.token_hex(8)}"
     request = _complete(request, allocation)
@@ -185,13 +185,13 @@ def run_step(slurm: Slurm, allocation: Allocation, request: StepRequest) -> Step
         raise _timeout(request, unended, unstarted, result, argv)
     if result.rc != 0 and not reader.began and not any(_ENDED.search(x) for x in result.stderr.splitlines()):
         raise StepError(
-            f"srun: no task started: {result.hint or said(result.stderr) or 'no message'} "
+            f"srun: no task started: {result.hint or error_line(result.stderr) or 'no message'} "
             f"(exit {result.rc}; repeat: {_shorten(result.command)})",
             argv=argv,
             rc=result.rc,
             stderr=result.stderr,
         )
-    # also where a task was ended before it could say that it began
+    # also if a task was ended before its begin frame
     if why := ended_from_outside(result, request):
         error = StepCancelled(
             f"srun: the step was ended from outside: {why} (repeat: {_shorten(result.command)})",
@@ -205,7 +205,7 @@ def run_step(slurm: Slurm, allocation: Allocation, request: StepRequest) -> Step
 
 
 def ended_from_outside(result: StepResult, request: StepRequest) -> str:
-    """Say what ended a step that neither its tasks nor we have ended, '' where nothing did: no node is to blame."""
+    """Return what ended a step from outside (no node is at fault); '' if its tasks or this process ended it."""
     if result.rc < 0:
         return f"srun was killed by signal {-result.rc}"
     found = _CANCELLED.search(result.stderr)
@@ -213,10 +213,8 @@ def ended_from_outside(result: StepResult, request: StepRequest) -> str:
         return found[0].strip("* ")
     if REVOKED in result.stderr:
         return f"its job ended ({REVOKED})"
-    own_way = request.kill_on_bad_exit or "launch failed" in result.stderr or "Node failure" in result.stderr
-    return (
-        "Slurm aborted it (scancel, or a signal to srun)" if _ABORTED in result.stderr and not own_way else ""
-    )
+    own = request.kill_on_bad_exit or "launch failed" in result.stderr or "Node failure" in result.stderr
+    return "Slurm aborted it (scancel, or a signal to srun)" if _ABORTED in result.stderr and not own else ""
 
 
 def _complete(request: StepRequest, allocation: Allocation) -> StepRequest:
@@ -224,16 +222,16 @@ def _complete(request: StepRequest, allocation: Allocation) -> StepRequest:
         request = environment_request(request.environment, request)
     if request.pyxis is not None:
         request = replace(request, pyxis=named(request.pyxis, allocation.job_id))
-    # with --nodes and --ntasks-per-node alone srun starts one task a node (seen on 22.05.8)
+    # with --nodes and --ntasks-per-node alone srun starts one task per node (seen on 22.05.8)
     nodes = request.nodes or allocation.nodes
     ntasks = request.ntasks or len(nodes) * (request.ntasks_per_node or 1)
     return replace(request, nodes=nodes, ntasks=ntasks)
 
 
 def named(pyxis: PyxisOptions, job: int) -> PyxisOptions:
-    """Name the container of an image after its job: the first step unpacks the image on a node, later ones re-use it.
+    """Name the container of an image after its job: the first step unpacks the image on a node, later ones reuse it.
 
-    Not where a step writes into it or saves it. The name ends with the job: see runners.containers.clear.
+    A container that a step writes to or saves gets no name. kit/containers.py removes the others.
     """
     if not pyxis.image or pyxis.name or pyxis.save or pyxis.writable:
         return pyxis
@@ -241,14 +239,14 @@ def named(pyxis: PyxisOptions, job: int) -> PyxisOptions:
 
 
 def fair_cap(request: StepRequest) -> int:
-    """Return how many bytes of each of a task's two streams are kept, so that the step as a whole stays bounded."""
+    """Return how many bytes of each of a task's two streams are stored, for a limit on the whole step."""
     return min(request.cap, max(LEAST_CAP, STEP_CAP // (2 * (request.ntasks or 1))))
 
 
 def environment_request(environment: EnvironmentConfig, request: StepRequest) -> StepRequest:
-    """Put a cluster file's environment around a step: container, modules, conda, exports, mpi, srun_args.
+    """Add a cluster file's environment to a step: container, modules, conda, exports, mpi, srun_args.
 
-    What the request itself says goes first.
+    The request's own settings take precedence.
     """
     pyxis = request.pyxis
     if pyxis is None and (environment.container_image or environment.container_name):
@@ -286,7 +284,7 @@ def _module_lines(environment: EnvironmentConfig) -> list[str]:
     lines = [find]
     for name in environment.modules:
         quoted = shlex.quote(name)
-        # old module commands end with 0 whatever happened: LOADEDMODULES tells
+        # old module commands exit with 0 also after an error: check LOADEDMODULES
         lines.append(
             f'module load {quoted}; case ":$LOADEDMODULES:" in *:{quoted}:*|*:{quoted}/*) ;; '
             f"*) echo {shlex.quote(f'module load {name}: failed on')} $(hostname) >&2; exit 1;; esac"
@@ -305,7 +303,7 @@ def _conda_line(environment: EnvironmentConfig) -> str:
 
 
 def _own_env() -> dict[str, str]:
-    # ALL keeps the environment, and values with commas, which --export would split, come through it
+    # ALL preserves the environment, also values with commas, which --export would split
     return {"SLURM_EXPORT_ENV": "ALL"}
 
 
@@ -319,20 +317,18 @@ class _Task:
         self.truncated = False
 
     def add(self, which: str, line: bytes, cap: int) -> None:
-        kept = self.text[which]
-        room = cap - len(kept)
+        text = self.text[which]
+        room = cap - len(text)
         if len(line) > room:
             self.truncated = True
-        kept += line[: max(0, room)]
+        text += line[: max(0, room)]
 
     def text_of(self, which: str) -> str:
         return bytes(self.text[which]).decode(errors="replace")
 
 
 class _Reader:
-    """Takes srun's labelled output apart while it comes."""
-
-    def __init__(self, process: Process, nonce: str, cap: int) -> None:
+    def __init__(self, process: ProcessLike, nonce: str, cap: int) -> None:
         self.process, self.cap = process, cap
         self.frame = re.compile(
             rb"(.*?)" + nonce.encode() + rb" (begin|end) (\d+) (\S*) (\S*)\s*$", re.DOTALL
@@ -340,7 +336,7 @@ class _Reader:
         self.nonce = nonce.encode()
         self.tasks: dict[int, _Task] = {}
         self.began: set[int] = set()
-        self.half_began = 0.0  # when half of the tasks were seen to have begun
+        self.half_began = 0.0  # time at which half of the tasks have a begin frame
         self.enough_at: float | None = None
         self.step_id = ""
         self.own = bytearray()
@@ -356,15 +352,15 @@ class _Reader:
             thread.start()
 
     def wait(self, request: StepRequest, begin: float) -> bool:
-        """Feed the input and wait; False where the deadline came first."""
+        """Feed the input and wait for the end of srun; False if the deadline came first."""
         feeder = threading.Thread(target=self._feed, args=(request.input,), daemon=True)
         feeder.start()
         limit = deadline = begin + request.timeout
         while True:
             try:
-                self.process.wait(max(0.1, min(_LOOK, limit - time.monotonic())))
+                self.process.wait(max(0.1, min(_POLL, limit - time.monotonic())))
             except subprocess.TimeoutExpired:
-                # anew at each look: a node that began late after all is no reason any more
+                # recomputed each time: a node that began late no longer counts
                 limit = min(deadline, self._deadline(request, begin))
                 if time.monotonic() >= limit:
                     return False
@@ -373,7 +369,7 @@ class _Reader:
                 return True
 
     def _deadline(self, request: StepRequest, begin: float) -> float:
-        """Return a nearer deadline where there is nothing left to wait for but what hangs; else infinity."""
+        """Return an earlier deadline if the output is complete or a node seems to hang; else infinity."""
         if self.enough_at is None and request.enough is not None:
             with self._lock:
                 text = "\n".join(task.text_of("out") for task in self.tasks.values())
@@ -388,30 +384,32 @@ class _Reader:
         return deadline
 
     def unstarted(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """Return the nodes where no task began; () where none began at all, or a task does not know its node."""
+        """Return the nodes where no task began; () if none began at all, or a task has no known node."""
         with self._lock:
             there = {self.tasks[rank].node for rank in self.began}
         return tuple(node for node in nodes if node not in there) if there and there <= set(nodes) else ()
 
     def join(self) -> None:
-        """Read to the end; a child of srun that holds a pipe is not waited for longer than 10 s."""
+        """Read to the end, for at most 10 s per pipe, which a child of srun may hold open."""
         for thread in self._threads:
             thread.join(10)
 
     def result(
         self, request: StepRequest, allocation: Allocation, rc: int | None, seconds: float
     ) -> StepResult:
-        """Return what is known by now."""
+        """Return the result up to now."""
         with self._lock:
             own = bytes(self.own).decode(errors="replace")
             self._end_lines()
-            self._heed_srun(own)
+            self._add_srun_endings(own)
             tasks = tuple(
                 TaskResult(rank, t.node, t.rc, t.signal, t.text_of("out"), t.text_of("err"), t.truncated)
                 for rank, t in sorted(self.tasks.items())
             )
             rest = bytes(self.unlabelled).decode(errors="replace")
-        return StepResult(-1 if rc is None else rc, tasks, own, seconds, by_hand(allocation, request), rest)
+        return StepResult(
+            -1 if rc is None else rc, tasks, own, seconds, reproduce_command(allocation, request), rest
+        )
 
     def open_tasks(self) -> dict[int, str]:
         """Return the tasks that began and did not end, with their nodes."""
@@ -441,7 +439,7 @@ class _Reader:
         task = self.tasks.setdefault(int(label[1]), _Task())
         piece, pending = line[label.end() :], task.open_line[which]
         if len(piece) == PIECE + 1 and piece.endswith(b"\n") and len(pending) < self.cap:
-            pending += piece[:-1]  # the line goes on: the newline is the label's
+            pending += piece[:-1]  # the line continues: the newline is from --label
             return
         text = bytes(pending) + piece
         pending.clear()
@@ -465,7 +463,7 @@ class _Reader:
                 task.add(which, bytes(pending), self.cap)
                 pending.clear()
 
-    def _heed_srun(self, own: str) -> None:
+    def _add_srun_endings(self, own: str) -> None:
         for node, rank, rc, signal in srun_endings(own):
             task = self.tasks.setdefault(rank, _Task())
             if task.rc is None:
@@ -473,9 +471,9 @@ class _Reader:
 
 
 def srun_endings(stderr: str) -> list[tuple[str, int, int, int | None]]:
-    """Return (node, rank, exit status, signal) of each task that srun says to have failed.
+    """Return (node, rank, exit status, signal) of each task that srun reports as failed.
 
-    The node is '' where srun folds several into one line.
+    The node is '' if srun folds several nodes into one line.
     """
     endings = []
     for match in _ENDED.finditer(stderr):
@@ -491,15 +489,15 @@ def srun_endings(stderr: str) -> list[tuple[str, int, int, int | None]]:
     return endings
 
 
-def by_hand(allocation: Allocation, request: StepRequest) -> str:
-    """Return a command line that repeats the step outside of our allocation."""
-    asked = allocation.asked
+def reproduce_command(allocation: Allocation, request: StepRequest) -> str:
+    """Return a command line that repeats the step outside the allocation."""
+    spec = allocation.spec
     wanted = _complete(request, allocation)
     where = {
-        "partition": asked.partition,
-        "account": asked.account,
-        "qos": asked.qos,
-        "reservation": asked.reservation,
+        "partition": spec.partition,
+        "account": spec.account,
+        "qos": spec.qos,
+        "reservation": spec.reservation,
     }
     words = [f"{name}={value}" for name, value in redact.variables(_written(request.env)).items()]
     argv = ["srun", *(f"--{key}={value}" for key, value in where.items() if value)]
@@ -549,11 +547,11 @@ def _timeout(
 ) -> StepTimeout:
     what = []
     if unstarted or not any(task.node for task in result.tasks):
-        what.append(f"no task had started on {hostlist.fold(unstarted or request.nodes)}")
+        what.append(f"no task started on {hostlist.fold(unstarted or request.nodes)}")
     if open_tasks:
         nodes = hostlist.fold(sorted({node for node in open_tasks.values() if node})) or "?"
         what.append(
-            f"{len(open_tasks)} of {len(result.tasks)} tasks had not ended, on {nodes}: task "
+            f"{len(open_tasks)} of {len(result.tasks)} tasks did not end, on {nodes}: task "
             + ",".join(str(rank) for rank in list(open_tasks)[:16])
         )
     if not what:

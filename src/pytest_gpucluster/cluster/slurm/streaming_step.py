@@ -1,7 +1,7 @@
-"""A step that is talked with while it runs: lines in for every task, lines out as they come, each with its task.
+"""A step with interactive input and output: lines to all tasks, and lines from them as they arrive, each with its task.
 
-A task that ends or a node that dies takes no other with it: `--kill-on-bad-exit=0 --no-kill --wait=0`. What is sent
-goes through srun's stdin, which it copies to every task; when it closes, the tasks see the end of their input.
+The end of a task or the failure of a node ends no other task: `--kill-on-bad-exit=0 --no-kill --wait=0`. srun copies its
+stdin to every task; when it closes, the tasks get the end of their input.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 _LABEL = re.compile(rb" *(\d+): ")
 _LONGEST = 1 << 22
-_KEPT = 400  # lines of stderr
+_STDERR_LINES = 400
 
 
-class LiveStep:
-    """One srun, one task a node as `request` asks. `said` holds the last lines of stderr."""
+class StreamingStep:
+    """One srun; one task per node, or more as `request` states. `stderr` holds its last lines of stderr."""
 
     def __init__(self, slurm: Slurm, allocation: Allocation, request: StepRequest) -> None:
         if request.environment is not None:
@@ -49,8 +49,8 @@ class LiveStep:
         ]
         env = {**slurm.env, "SLURM_EXPORT_ENV": "ALL", **request.env}
         self.process = slurm.transport.spawn(self.argv, env=env)
-        self.step_id = ""  # whoever learns it from a task may set it
-        self.said: deque[str] = deque(maxlen=_KEPT)
+        self.step_id = ""  # set by the caller, from the output of a task
+        self.stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self._lines: queue.Queue[tuple[int, str] | None] = queue.Queue()
         self._input: queue.Queue[bytes | None] = queue.Queue()
         assert self.process.stdout is not None
@@ -64,7 +64,7 @@ class LiveStep:
 
     @property
     def ended(self) -> bool:
-        """Srun has ended."""
+        """Whether srun has ended."""
         return self.process.poll() is not None
 
     def send(self, line: str) -> None:
@@ -72,7 +72,7 @@ class LiveStep:
         self._input.put(line.encode() + b"\n")
 
     def lines(self, seconds: float) -> Iterator[tuple[int, str]]:
-        """Yield (task, line) as they come, for at most so many seconds; less where srun has ended."""
+        """Yield (task, line) as they arrive, for at most `seconds`, or until srun has ended."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             try:
@@ -85,16 +85,16 @@ class LiveStep:
             yield found
 
     def endings(self) -> list[tuple[str, int, int, int | None]]:
-        """Return (node, task, exit status, signal) of each task that srun says to have failed."""
-        return srun_endings("\n".join(self.said))
+        """Return (node, task, exit status, signal) of each task that srun reports as failed."""
+        return srun_endings("\n".join(self.stderr))
 
     def stop(self, patience: float = 10.0) -> None:
-        """End the step: first its tasks by themselves, then Slurm, then srun."""
+        """End the step: by the end of its input, then by a signal to srun, then by scancel."""
         self._input.put(None)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(patience)
         if not self.ended:
-            kill_group(self.process, 15)  # srun passes it on to the tasks
+            kill_group(self.process, 15)  # srun forwards it to the tasks
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(5)
         if not self.ended and self.step_id:
@@ -124,7 +124,7 @@ class LiveStep:
                 task, piece = int(label[1]), raw[label.end() :]
                 whole = pending.setdefault(task, bytearray())
                 if len(piece) == PIECE + 1 and piece.endswith(b"\n") and len(whole) < _LONGEST:
-                    whole += piece[:-1]  # the line goes on: the newline is the label's
+                    whole += piece[:-1]  # the line continues: the newline is from --label
                     continue
                 self._lines.put((task, (bytes(whole) + piece).decode(errors="replace").rstrip("\n")))
                 whole.clear()
@@ -133,4 +133,4 @@ class LiveStep:
     def _read_errors(self, pipe: IO[bytes]) -> None:
         with contextlib.suppress(OSError, ValueError):
             while raw := pipe.readline(_LONGEST):
-                self.said.append(raw.decode(errors="replace").rstrip())
+                self.stderr.append(raw.decode(errors="replace").rstrip())

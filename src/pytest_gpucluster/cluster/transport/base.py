@@ -1,4 +1,4 @@
-"""What a transport is: a place where control commands run."""
+"""Protocols of a transport, which runs control commands, and of its processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import IO
 
 
-# bytes of one stream of a control command: `scontrol show node` of 10,000 nodes has 10 MiB
+# bytes per stream of a control command: `scontrol show node` of 10,000 nodes has 10 MiB
 MAX_OUTPUT = 1 << 26
 
 
@@ -27,48 +27,48 @@ class Completed:
     seconds: float
 
 
-class Process(Protocol):
-    """A started process, as subprocess.Popen shows it: here, or on a login node."""
+class ProcessLike(Protocol):
+    """A started process with the interface of subprocess.Popen, on this machine or on a login node."""
 
     @property
     def stdin(self) -> IO[bytes] | None:
-        """What it reads; closing it is the end of its input."""
+        """The input of the process; closing it ends the input."""
 
     @property
     def stdout(self) -> IO[bytes] | None:
-        """What it writes."""
+        """The output of the process."""
 
     @property
     def stderr(self) -> IO[bytes] | None:
-        """What it complains of."""
+        """The error output of the process."""
 
     @property
     def pid(self) -> int:
-        """Its number where it runs."""
+        """The process id on its machine."""
 
     @property
     def returncode(self) -> int | None:
-        """Exit status, negative for a signal; None while it is not known to have ended."""
+        """Exit status, negative for a signal; None while the process may run."""
 
     def poll(self) -> int | None:
-        """Return `returncode` as it is now."""
+        """Return the current `returncode`."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end; subprocess.TimeoutExpired where it does not come within `timeout` seconds."""
+        """Wait for the end and return the exit status; subprocess.TimeoutExpired after `timeout` seconds."""
 
 
-class RemoteProcess(Process, Protocol):
-    """A process elsewhere: its group can only be signalled through the transport."""
+class RemoteProcess(ProcessLike, Protocol):
+    """A process on another machine: only the transport can signal its group."""
 
     def kill_group(self, sig: int) -> None:
-        """Signal it and all that it started; with SIGKILL also let go of its streams."""
+        """Signal the process and its children; with SIGKILL also close its streams."""
 
 
 class Transport(Protocol):
-    """Where Slurm's commands run: this machine, or a login node.
+    """Runs Slurm's commands on this machine or on a login node.
 
-    A far transport kills the far process group when `run` times out. When the way there is lost, the stdin of all that
-    it has spawned ends, as the pipes of a local process do when we die.
+    A remote transport kills the remote process group when `run` times out. When its connection is lost, the stdin of all
+    spawned processes ends, as the pipes of local processes do at the end of this process.
     """
 
     started: collections.Counter[str]
@@ -79,21 +79,21 @@ class Transport(Protocol):
         argv: Sequence[str],
         *,
         timeout: float,
-        input: str | None = None,  # subprocess's own word
+        input: str | None = None,  # as in subprocess.run
         env: Mapping[str, str | None] | None = None,
     ) -> Completed:
-        """Run to the end; TransportError where it is not found or outlives `timeout` seconds."""
+        """Run a command to its end; TransportError if it is not found or exceeds `timeout` seconds."""
 
     def spawn(
         self, argv: Sequence[str], *, env: Mapping[str, str | None] | None = None
     ) -> subprocess.Popen[bytes] | RemoteProcess:
-        """Start a process with pipes for stdin, stdout and stderr, in a process group of its own."""
+        """Start a process with pipes for stdin, stdout and stderr, in its own process group."""
 
     def count(self, program: str) -> None:
-        """Count the start of a program that a spawned one starts on our behalf."""
+        """Count the start of a program by a spawned process."""
 
     def names(self) -> Collection[str]:
-        """Return the names of the environment variables that a process inherits there."""
+        """Return the names of the environment variables that a process inherits."""
 
     def close(self) -> None:
-        """Let go of what is held open; a later command opens it anew."""
+        """Close open connections; a later command opens a new one."""

@@ -1,4 +1,4 @@
-"""One HTTP GET with a deadline: for services of the cluster that answer on the controller's ports."""
+"""HTTP GET with a deadline, for services of the cluster."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ CAP = 64 << 20  # bytes; the targets of 1000 nodes are 4 MB
 
 @dataclass(frozen=True)
 class Reply:
-    """What a service answered with status 200. `date` is its own clock (Unix time), None where it does not say."""
+    """A response with status 200. `date` is the server's clock (Unix time), None without a Date header."""
 
     body: bytes
     date: float | None
 
 
 def get(url: str, *, timeout: float, cap: int = CAP) -> Reply:
-    """Fetch a URL. TransportError, in one line, for anything but a whole answer with status 200 in time.
+    """Fetch a URL. TransportError, in one line, unless a complete response with status 200 arrives in time.
 
     `http://user:password@host` sends these as basic authentication; no message shows them. Proxies of the
-    environment are not asked: the services are the cluster's own.
+    environment are not used, since the services belong to the cluster.
     """
     parts = urllib.parse.urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
@@ -43,15 +43,15 @@ def get(url: str, *, timeout: float, cap: int = CAP) -> Reply:
             return Reply(_read(answer, shown, timeout, cap), _date(answer.headers.get("Date")))
     except urllib.error.HTTPError as error:
         with error:
-            told = " ".join(error.read(200).decode(errors="replace").split())
-        raise TransportError(f"{shown}: HTTP status {error.code}{f' ({told})' if told else ''}") from error
+            text = " ".join(error.read(200).decode(errors="replace").split())
+        raise TransportError(f"{shown}: HTTP status {error.code}{f' ({text})' if text else ''}") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise TransportError(f"{shown}: {_plain(reason, timeout)}") from error
 
 
 def _read(answer: http.client.HTTPResponse, shown: str, timeout: float, cap: int) -> bytes:
-    """Read to the end; a service that sends a byte a second does not outlive the deadline for long."""
+    """Read to the end; the deadline also applies to a service that sends a few bytes at a time."""
     deadline, parts, size = time.monotonic() + timeout, [], 0
     while chunk := answer.read1(1 << 16):
         size += len(chunk)
@@ -73,7 +73,6 @@ def _date(text: str | None) -> float | None:
 
 
 def _plain(reason: object, timeout: float) -> str:
-    """Say in one line what went wrong."""
     if isinstance(reason, TimeoutError):
         return f"no whole answer within {timeout:g} s"
     if isinstance(reason, http.client.HTTPException):

@@ -1,7 +1,7 @@
 """Host keys as OpenSSH's known_hosts files have them (sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT").
 
-paramiko's own reader knows no patterns, no @revoked, and one key of a kind for a name; an alias of several login nodes
-needs more. Only plain keys count: host certificates (@cert-authority) are passed over.
+paramiko's own reader supports no patterns, no @revoked, and one key per type and name; an alias of several login nodes
+needs more. Only plain keys count: host certificates (@cert-authority) are ignored.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FIELDS = 3
-_SIGNED_AS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}  # RFC 8332; SHA-1 is left away
+_SIGNED_AS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}  # RFC 8332; without SHA-1
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line: name patterns or a hashed name, kind of key, key in base64; `revoked` lines forbid."""
+    """One line: name patterns or a hashed name, type of key, key in base64; `revoked`: the key is forbidden."""
 
     names: tuple[str, ...]
     kind: str
@@ -30,14 +30,14 @@ class Entry:
     revoked: bool = False
 
     def is_for(self, name: str) -> bool:
-        """Say whether the line speaks of a host; `name` is HOST, or [HOST]:PORT."""
+        """Return whether the line applies to a host; `name` is HOST, or [HOST]:PORT."""
         if any(one.startswith("!") and fnmatch.fnmatchcase(name, _literal(one[1:])) for one in self.names):
             return False
         return any(_matches(name, one) for one in self.names)
 
 
 def read(files: Iterable[Path]) -> tuple[Entry, ...]:
-    """Return the entries of all files; a file that cannot be read, and a line that is none, vouches for nobody."""
+    """Return the entries of all files, without unreadable files and invalid lines."""
     found = []
     for path in files:
         try:
@@ -49,7 +49,7 @@ def read(files: Iterable[Path]) -> tuple[Entry, ...]:
 
 
 def judge(entries: Iterable[Entry], name: str, kind: str, key: str) -> Literal["known", "unknown", "changed"]:
-    """Say what the entries say of a key that a host has shown."""
+    """Return whether the entries contain the key of a host."""
     mine = [entry for entry in entries if entry.is_for(name)]
     if any(entry.revoked and entry.key == key for entry in mine):
         return "changed"
@@ -60,7 +60,7 @@ def judge(entries: Iterable[Entry], name: str, kind: str, key: str) -> Literal["
 
 
 def kinds(entries: Iterable[Entry], name: str) -> tuple[str, ...]:
-    """Return the signature algorithms to ask a host for first: those of the keys that are known of it."""
+    """Return the signature algorithms to prefer for a host: those of its known keys."""
     known = [entry.kind for entry in entries if entry.is_for(name) and not entry.revoked]
     return tuple(dict.fromkeys(how for kind in known for how in _SIGNED_AS.get(kind, (kind,))))
 
@@ -83,10 +83,10 @@ def _matches(name: str, pattern: str) -> bool:
         return not pattern.startswith("!") and fnmatch.fnmatchcase(name.lower(), _literal(pattern))
     try:
         return bool(paramiko.HostKeys.hash_host(name.lower(), pattern) == pattern)
-    except Exception:  # noqa: BLE001 - a damaged line vouches for nobody
+    except Exception:  # noqa: BLE001 - a damaged line matches no host
         return False
 
 
 def _literal(pattern: str) -> str:
-    """Keep fnmatch from reading the brackets of [HOST]:PORT; only * and ? are patterns here."""
+    """Escape the brackets of [HOST]:PORT for fnmatch; only * and ? are patterns here."""
     return pattern.replace("[", "[[]")

@@ -1,4 +1,4 @@
-"""Control commands on this machine. The only door to subprocess."""
+"""Control commands on this machine."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.transport.base import RemoteProcess
 
 _CHUNK = 1 << 16
-_PIPE_SIZE = 1 << 20  # a reader beside a busy thread waits 5 ms for every piece: few large ones
+_PIPE_SIZE = 1 << 20  # few large pieces: a reader next to a busy thread waits 5 ms for each
 _SLURM = frozenset({"salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"})
 _Bytes = TypeVar("_Bytes", str, bytes)
 _RUNNING: set[subprocess.Popen[bytes]] = set()  # commands that some thread waits for
 
 
 class LocalTransport:
-    """Run commands here, each in a session of its own, never through a shell.
+    """Run commands on this machine, each in its own session, never through a shell.
 
-    `env` is added to this process's environment; a value None takes the variable away.
+    `env` is added to this process's environment; a value None unsets the variable.
     """
 
     def __init__(self, env: Mapping[str, str | None] | None = None) -> None:
@@ -49,13 +49,13 @@ class LocalTransport:
         argv: Sequence[str],
         *,
         timeout: float,
-        input: str | None = None,  # subprocess's own word
+        input: str | None = None,  # as in subprocess.run
         env: Mapping[str, str | None] | None = None,
     ) -> Completed:
-        """Run to the end and return what came out; undecodable bytes are replaced.
+        """Run a command to its end and return its output; undecodable bytes are replaced.
 
-        Raise TransportError where the program is not found, or does not end within `timeout` seconds: then
-        its whole process group is killed.
+        Raise TransportError if the program is not found, or does not end within `timeout` seconds: then its whole
+        process group is killed.
         """
         begin = time.monotonic()
         process = self.spawn(argv, env=env)
@@ -65,7 +65,7 @@ class LocalTransport:
         except subprocess.TimeoutExpired:
             kill_group(process)
             raise TransportError(
-                f"{argv[0]}: no end after {timeout:g} s: is what it talks to alive? ({_short(argv)})"
+                f"{argv[0]}: not finished after {timeout:g} s: does its server respond? ({_short(argv)})"
             ) from None
         except _TooMuch as much:
             kill_group(process)
@@ -89,7 +89,7 @@ class LocalTransport:
     def spawn(
         self, argv: Sequence[str], *, env: Mapping[str, str | None] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a process with three pipes; it leads its own session, so that no Ctrl-C reaches it."""
+        """Start a process with three pipes, in its own session, so that Ctrl-C does not reach it."""
         try:
             process = subprocess.Popen(
                 list(argv),
@@ -105,18 +105,18 @@ class LocalTransport:
             raise TransportError(_not_found(argv[0])) from None
         except PermissionError:
             raise TransportError(
-                f"{argv[0]}: may not be executed here: check its mode and its folder's"
+                f"{argv[0]}: permission denied on this machine: check the mode of the file and of its folder"
             ) from None
         except (OSError, ValueError) as error:
-            raise TransportError(f"{argv[0]}: could not be started here: {error}") from error
+            raise TransportError(f"{argv[0]}: could not be started on this machine: {error}") from error
         assert process.stdout is not None
-        with contextlib.suppress(OSError):  # the user has as many as Linux allows
+        with contextlib.suppress(OSError):  # the user's limit of pipe buffers is reached
             fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
         self.count(argv[0])
         return process
 
     def count(self, program: str) -> None:
-        """Count one start of a program, by its last path part."""
+        """Count one start of a program, by the last part of its path."""
         with self._lock:
             self.started[os.path.basename(program)] += 1  # a name, not a file
 
@@ -125,10 +125,10 @@ class LocalTransport:
         return os.environ.keys() | self.env.keys()
 
     def close(self) -> None:
-        """Nothing is held open here."""
+        """Do nothing: there is no connection."""
 
     def _program(self, name: str, env: Mapping[str, str | None]) -> str | None:
-        """Return where a command of Slurm's is if `env` has a PATH, which is meant for the tasks: not in there."""
+        """Return the path of a Slurm command if `env` has a PATH, which is for the tasks, not for the command."""
         if name not in _SLURM or "PATH" not in env:
             return None
         return shutil.which(name, path=self._environment({}).get("PATH", os.defpath))
@@ -138,31 +138,31 @@ class LocalTransport:
         return {name: value for name, value in merged.items() if value is not None}
 
 
-class _TooMuch(Exception):  # becomes a TransportError at once
-    """More output than any control command has to give."""
+class _TooMuch(Exception):  # converted into a TransportError
+    """More output than any control command can have."""
 
 
 def _communicate(process: subprocess.Popen[bytes], data: bytes, timeout: float) -> tuple[bytes, bytes]:
-    """As Popen.communicate, with bounded memory: _TooMuch with the first words of what is too long."""
+    """Like Popen.communicate, with bounded memory: _TooMuch with the beginning of an output that is too long."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
     deadline, left = time.monotonic() + timeout, memoryview(data)
     pipes = {pipe.fileno(): pipe for pipe in (process.stdin, process.stdout, process.stderr)}
-    kept = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
-    out, err = kept.values()
+    outputs = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    out, err = outputs.values()
     with selectors.DefaultSelector() as ready:
         for number in pipes:
-            ready.register(number, selectors.EVENT_READ if number in kept else selectors.EVENT_WRITE)
+            ready.register(number, selectors.EVENT_READ if number in outputs else selectors.EVENT_WRITE)
         while ready.get_map():
             events = ready.select(max(0.0, deadline - time.monotonic()))
             if time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired(process.args, timeout)
             for key, _ in events:
-                if key.fd in kept:
-                    open_still = _kept(key.fd, kept[key.fd])
+                if key.fd in outputs:
+                    open_still = _read_some(key.fd, outputs[key.fd])
                 else:
-                    left = _fed(key.fd, left)
+                    left = _write_some(key.fd, left)
                     open_still = bool(left)
                 if not open_still:
                     ready.unregister(key.fd)
@@ -172,17 +172,17 @@ def _communicate(process: subprocess.Popen[bytes], data: bytes, timeout: float) 
     return bytes(out), bytes(err)
 
 
-def _kept(number: int, kept: bytearray) -> bool:
-    """Read what is there; False at the end."""
+def _read_some(number: int, output: bytearray) -> bool:
+    """Append available output; False at the end."""
     more = os.read(number, _CHUNK)
-    kept += more
-    if len(kept) > MAX_OUTPUT:
-        raise _TooMuch(bytes(kept[:200]).decode(errors="replace"))
+    output += more
+    if len(output) > MAX_OUTPUT:
+        raise _TooMuch(bytes(output[:200]).decode(errors="replace"))
     return bool(more)
 
 
-def _fed(number: int, left: memoryview) -> memoryview:
-    """Write what the pipe takes without waiting; nothing is left where nobody reads."""
+def _write_some(number: int, left: memoryview) -> memoryview:
+    """Write what the pipe takes without waiting, and return the rest; nothing if the reader has ended."""
     try:
         return left[os.write(number, left[: select.PIPE_BUF]) :] if left else left
     except BrokenPipeError:
@@ -190,7 +190,7 @@ def _fed(number: int, left: memoryview) -> memoryview:
 
 
 def kill_group(process: subprocess.Popen[_Bytes] | RemoteProcess, sig: int = signal.SIGKILL) -> None:
-    """Signal the process and all that it started; with SIGKILL also reap it and close its pipes."""
+    """Signal the process and its children; with SIGKILL also reap it and close its pipes."""
     if not isinstance(process, subprocess.Popen):
         process.kill_group(sig)
         return
@@ -206,7 +206,7 @@ def kill_group(process: subprocess.Popen[_Bytes] | RemoteProcess, sig: int = sig
 
 @atexit.register
 def _end_commands() -> None:
-    """Kill the commands of daemon threads: those threads end with this process, their commands would go on."""
+    """Kill the commands of daemon threads: a daemon thread ends with this process, its command does not."""
     for process in tuple(_RUNNING):
         if process.poll() is None:
             kill_group(process)

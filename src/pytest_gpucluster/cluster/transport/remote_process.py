@@ -1,10 +1,9 @@
 r"""A process at the far end of an SSH channel.
 
-The command line that sshd gives to the login shell is the same for every command, and made of characters that each
-shell reads alike. It starts a sh that takes one line from its stdin: a script, in which words and variables are
-quoted for sh. So no login shell, whatever its kind, reads a word of ours; nothing of it stands in a list of processes;
-there is no limit but that of the system; and nothing has begun before that line was sent, which is why a command can
-be tried again until then, and never begins twice.
+The login shell gets the same command line for every command, of characters that all shells read alike. It starts a sh
+that reads one line from stdin: a script with words and variables quoted for sh. So the kind of the login shell does not
+matter, the command does not appear in process lists and has no length limit except the system's. The command starts only
+after that line was sent: until then it can be retried, and it never starts twice.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
 
 # Nothing in here is special to sh, csh or fish within single quotes.
 BOOT = """exec /bin/sh -c 'IFS= read -r h && eval "$(printf %b "$h")"'"""
-LOST = 255  # as ssh(1) ends when its connection breaks
+LOST = 255  # exit status of ssh(1) after a lost connection
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NOISE_LIMIT = 1 << 20  # bytes that a login shell may print before our command begins
-_AFTER_KILL = 10.0  # seconds until a process that was killed is given up
+_NOISE_LIMIT = 1 << 20  # bytes that a login shell may print before the command starts
+_AFTER_KILL = 10.0  # seconds to wait for the end of a killed process
 
 
-class ConnectionLost(TransportError):  # what happened
-    """The connection broke. `begun`: the command may have done its work."""
+class ConnectionLost(TransportError):
+    """The connection was lost. `begun`: the command may have run."""
 
     def __init__(self, message: str, *, begun: bool) -> None:
         super().__init__(message)
@@ -47,9 +46,9 @@ class ConnectionLost(TransportError):  # what happened
 def script(
     argv: Sequence[str], env: Mapping[str, str | None], nonce: str, *, path: str | None, workdir: str | None
 ) -> str:
-    """Return the sh that becomes the command; it says `NONCE PID` on stdout and `NONCE` on stderr first.
+    """Return the sh script that executes the command; it prints `NONCE PID` on stdout and `NONCE` on stderr first.
 
-    TransportError for what no shell can hold.
+    TransportError for an invalid variable name.
     """
     program = shlex.quote(argv[0])
     unset = [name for name, value in env.items() if value is None and _NAME.fullmatch(name)]
@@ -58,7 +57,7 @@ def script(
         if value is not None:
             if not _NAME.fullmatch(name):
                 raise TransportError(
-                    f"{argv[0]}: {name!r} is no name of a variable: it cannot be sent over SSH"
+                    f"{argv[0]}: {name!r} is no name of a shell variable: it cannot be sent over SSH"
                 )
             lines.append(f"export {name}={shlex.quote(value)}")
     if path:
@@ -77,19 +76,19 @@ def script(
 
 
 def header(text: str) -> bytes:
-    r"""Write a script as the one line that BOOT reads: printf %b makes \\ and \n what they were."""
+    r"""Return a script as the single line that BOOT reads: printf %b restores \\ and \n."""
     if "\0" in text:
-        raise TransportError("a command or a variable holds a NUL byte, which no process can be given")
+        raise TransportError("a command or a variable contains a NUL byte, which no process can receive")
     data = text.encode("utf-8", "surrogateescape")
     return data.replace(b"\\", b"\\\\").replace(b"\n", b"\\n") + b"\n"
 
 
 class _Reader(io.RawIOBase):
-    """One direction of a channel, as a raw stream; `last_words` are read after its end."""
+    """One direction of a channel, as a raw stream; `epilogue` is appended at its end."""
 
-    def __init__(self, receive: Callable[[int], bytes], last_words: Callable[[], bytes]) -> None:
-        self._receive, self._last_words = receive, last_words
-        self._words: bytes | None = None
+    def __init__(self, receive: Callable[[int], bytes], epilogue: Callable[[], bytes]) -> None:
+        self._receive, self._epilogue = receive, epilogue
+        self._rest: bytes | None = None
         self.ended = False
 
     def readable(self) -> bool:
@@ -99,15 +98,15 @@ class _Reader(io.RawIOBase):
         data = b"" if self.ended else self._receive(len(buffer))
         if not data:
             self.ended = True
-            if self._words is None:
-                self._words = self._last_words()
-            data, self._words = self._words[: len(buffer)], self._words[len(buffer) :]
+            if self._rest is None:
+                self._rest = self._epilogue()
+            data, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
         buffer[: len(data)] = data
         return len(data)
 
 
 class _Writer(io.RawIOBase):
-    """The stdin of the far process; closing it is the end of its input, the channel stays."""
+    """The stdin of the remote process; closing it ends the input, but not the channel."""
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
@@ -126,10 +125,10 @@ class _Writer(io.RawIOBase):
         super().close()
 
 
-class RemoteProcess:
-    """A process on the far side, in the surface of subprocess.Popen that is used here.
+class SshProcess:
+    """A process of an SSH channel, with the methods of subprocess.Popen that the transport uses.
 
-    `signal_far` sends (signal, pid) over the same connection: another one may lead to another login node.
+    `send_signal` sends (signal, pid) over the same connection: another one may lead to another login node.
     """
 
     def __init__(
@@ -137,17 +136,17 @@ class RemoteProcess:
         channel: Any,
         argv: Sequence[str],
         where: str,
-        signal_far: Callable[[int, int], None] | None = None,
+        send_signal: Callable[[int, int], None] | None = None,
         *,
         merged: bool = False,
     ) -> None:
         self.args, self.where, self.pid = tuple(argv), where, 0
-        self._channel, self._signal_far = channel, signal_far
+        self._channel, self._send_signal = channel, send_signal
         self._killed = False
         if merged:
             channel.set_combine_stderr(True)
         self._out = _Reader(channel.recv, lambda: b"")
-        self._err = _Reader(channel.recv_stderr, self._last_words)
+        self._err = _Reader(channel.recv_stderr, self._lost_message)
         self.stdin: io.BufferedWriter = io.BufferedWriter(_Writer(channel), 1 << 15)
         self.stdout: io.BufferedReader = io.BufferedReader(self._out, 1 << 16)
         self.stderr: io.BufferedReader = io.BufferedReader(self._err, 1 << 16)
@@ -161,10 +160,9 @@ class RemoteProcess:
         path: str | None = None,
         workdir: str | None = None,
     ) -> None:
-        """Start the command and learn its pid.
+        """Start the command and read its pid.
 
-        Raise TransportError where it is not found, ConnectionLost where the connection broke (`begun` tells whether
-        the command may have started).
+        Raise TransportError if it is not found, ConnectionLost if the connection was lost.
         """
         nonce = f"far-{secrets.token_hex(8)}"
         line = header(script(self.args, env, nonce, path=path, workdir=workdir))
@@ -172,9 +170,9 @@ class RemoteProcess:
         self._channel.settimeout(timeout)
         try:
             self._channel.exec_command(BOOT)
-            sent = True  # what is sent may arrive, though sending failed
+            sent = True  # the line may arrive even if sending fails
             self._channel.sendall(line)
-            words = self._skip_to(self.stdout, nonce, numbered=True)  # where merged, stderr's comes too
+            words = self._skip_to(self.stdout, nonce, numbered=True)  # if merged, also the line of stderr
             if len(words) == 2 and words[1].isdigit():  # nonce and pid
                 if not self._merged:
                     self._skip_to(self.stderr, nonce)
@@ -189,7 +187,7 @@ class RemoteProcess:
             self.close()
             if isinstance(error, TimeoutError) and not lost:
                 raise TransportError(
-                    f"{self.args[0]}: the login shell of {self.where} did not begin it within {timeout:g} s"
+                    f"{self.args[0]}: the login shell of {self.where} did not start it within {timeout:g} s"
                 ) from error
             raise self._broken(begun=sent) from error
         self.close()
@@ -197,34 +195,34 @@ class RemoteProcess:
 
     def _broken(self, *, begun: bool) -> ConnectionLost:
         what = (
-            "broke as it began; whether it did its work is not known: look before it is repeated"
+            "was lost while the command started; it may have run: check before you repeat it"
             if begun
-            else "broke as it was to begin"
+            else "was lost before the command started; safe to retry"
         )
         return ConnectionLost(f"{self.args[0]}: the SSH connection to {self.where} {what}", begun=begun)
 
     def _skip_to(self, stream: io.BufferedReader, nonce: str, *, numbered: bool = False) -> list[str]:
-        """Return the words of the line with the nonce; what login shells print before it is dropped."""
+        """Return the words of the line with the nonce; output of the login shell before it is dropped."""
         seen, last = 0, ""
         while seen < _NOISE_LIMIT:
             text = stream.readline(_NOISE_LIMIT).decode(errors="replace")
             if not text:
                 break
-            if nonce in text:  # a line of the shell's without an end may stand before it
+            if nonce in text:  # output of the shell without a newline may precede it
                 words = text[text.index(nonce) :].split()
                 if len(words) > 1 or not numbered:
                     return words
             seen, last = seen + len(text), text.strip() or last
         if self.lost:
             raise self._broken(begun=True)
-        said = f": it says {last[:120]!r}" if last else ""
-        raise TransportError(f"{self.args[0]}: the login shell of {self.where} runs no commands{said}")
+        output = f": it printed {last[:120]!r}" if last else ""
+        raise TransportError(f"{self.args[0]}: the login shell of {self.where} runs no commands{output}")
 
     # --- as subprocess.Popen
 
     @property
     def returncode(self) -> int | None:
-        """Exit status, negative for a signal, 255 where the connection broke."""
+        """Exit status, negative for a signal, 255 after a lost connection."""
         if not self._channel.status_event.is_set():
             return None
         ending: int | None = getattr(self._channel, "ending", None)
@@ -234,11 +232,11 @@ class RemoteProcess:
 
     @property
     def lost(self) -> bool:
-        """The connection broke before the process was known to have ended."""
+        """Whether the connection was lost before the end of the process was reported."""
         if getattr(self._channel, "ending", None) is not None or self._killed:
             return False
         wire = self._channel.get_transport()
-        # paramiko ends the channels of a broken connection a moment before it calls itself inactive
+        # paramiko closes the channels of a lost connection a moment before is_active() returns False
         return wire is None or not wire.is_active() or wire.saved_exception is not None
 
     def poll(self) -> int | None:
@@ -246,7 +244,7 @@ class RemoteProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end; subprocess.TimeoutExpired where it does not come in time."""
+        """Wait for the end and return the exit status; subprocess.TimeoutExpired."""
         if not self._channel.status_event.wait(timeout):
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         code = self.returncode
@@ -254,7 +252,7 @@ class RemoteProcess:
         return code
 
     def communicate(self, data: bytes, timeout: float) -> tuple[bytes, bytes]:
-        """Send the input, return stdout and stderr to their ends; subprocess.TimeoutExpired."""
+        """Send the input and return the whole stdout and stderr; subprocess.TimeoutExpired."""
         deadline = time.monotonic() + timeout
         ended: queue.SimpleQueue[tuple[str, bytes]] = queue.SimpleQueue()
         streams = {"out": self.stdout, "err": self.stderr}
@@ -268,7 +266,7 @@ class RemoteProcess:
                 name, text = ended.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 raise subprocess.TimeoutExpired(self.args, timeout) from None
-            if len(text) > MAX_OUTPUT:  # at once: it will not end while nobody reads the rest
+            if len(text) > MAX_OUTPUT:  # at once: the process does not end while its output is unread
                 raise TransportError(f"{self.args[0]}: printed more than {MAX_OUTPUT >> 20} MiB")
             got[name] = text
         self.wait(max(0.0, deadline - time.monotonic()))
@@ -279,24 +277,24 @@ class RemoteProcess:
             self.stdin.write(data)
         self.stdin.close()
 
-    def drained(self) -> bool:
-        """Drop what has come on stdout, without waiting; say whether anything had."""
-        came = False
+    def discard_output(self) -> bool:
+        """Discard available output without waiting; return whether there was any."""
+        found = False
         while self._channel.recv_ready():
-            came = bool(self._channel.recv(1 << 12)) or came
-        return came
+            found = bool(self._channel.recv(1 << 12)) or found
+        return found
 
     def kill_group(self, sig: int = signal.SIGKILL) -> None:
-        """Signal the far process group by its number; with SIGKILL also let go of the streams."""
+        """Signal the remote process group; with SIGKILL also close the streams."""
         ended = self.returncode is not None
-        if self._signal_far is not None and self.pid and not (ended and self._out.ended and self._err.ended):
-            self._signal_far(sig, self.pid)
+        if self._send_signal is not None and self.pid and not (ended and self._out.ended and self._err.ended):
+            self._send_signal(sig, self.pid)
         if sig == signal.SIGKILL:
             self._channel.status_event.wait(_AFTER_KILL)
             self.close()
 
     def close(self) -> None:
-        """Close the channel and the streams: what still reads them sees their end."""
+        """Close the channel and the streams; their readers get the end of file."""
         self._killed = self._killed or (self.returncode is None and not self.lost)
         with contextlib.suppress(Exception):
             self._channel.close()
@@ -304,14 +302,13 @@ class RemoteProcess:
             with contextlib.suppress(Exception):
                 stream.close()
 
-    def _last_words(self) -> bytes:
-        """Say at the end of stderr that the connection broke; whoever looks for a reason finds it there."""
+    def _lost_message(self) -> bytes:
+        """Return an error message for the end of stderr if the connection was lost, else b''."""
         self._channel.status_event.wait(1.0)
         return f"\nerror: the SSH connection to {self.where} was lost\n".encode() if self.lost else b""
 
 
 def _read_all(stream: io.BufferedReader, name: str, ended: queue.SimpleQueue[tuple[str, bytes]]) -> None:
-    """Read to the end, or a little further than is allowed."""
     text = b""
     try:
         text = stream.read(MAX_OUTPUT + 1)
@@ -329,5 +326,7 @@ def _why_not(program: str, where: str, words: Sequence[str], workdir: str | None
     if why == "folder":
         return f"{program}: {where} has no folder {workdir}: correct workdir in the cluster file"
     if why == "mode":
-        return f"{program}: may not be executed on {where}: check its mode and its folder's"
-    return f"{program}: not found on {where}: name its folder as slurm.bin, or put it on the PATH of SSH sessions"
+        return f"{program}: permission denied on {where}: check the mode of the file and of its folder"
+    return (
+        f"{program}: not found on {where}: set slurm.bin to its folder, or add it to the PATH of SSH sessions"
+    )

@@ -1,9 +1,9 @@
 """Control commands on a login node, over SSH.
 
-All commands are channels of one connection; where the server allows no more of them (MaxSessions), a further
-connection is made. When the connection goes, however we died, the stdin of everything that was spawned ends: the
-holder of an allocation gives its nodes back then, as it does on this machine when our pipe closes. A network that
-merely falls silent ends the connection too: at our end the kernel gives it up, at the far end the lifeline does.
+All commands are channels of one connection; when the server allows no more of them (MaxSessions), another connection is
+made. When the connection ends, also because this process died, the stdin of every spawned process ends: the holder of an
+allocation releases its nodes, as it does on this machine when its pipe closes. A dead network ends the connection too:
+at this end by the kernel, at the other end by the lifeline.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import paramiko
 
 from pytest_gpucluster.cluster.transport.base import Completed
-from pytest_gpucluster.cluster.transport.remote_process import LOST, ConnectionLost, RemoteProcess
+from pytest_gpucluster.cluster.transport.remote_process import LOST, ConnectionLost, SshProcess
 from pytest_gpucluster.cluster.transport.ssh_connect import SshError, connect, place
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.errors import ConfigError, TransportError
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import TransportConfig
 
-FIRST_PATIENCE = 5.0  # seconds; a server that is busy with other logins (MaxStartups) takes us a moment later
-AGAIN_PATIENCE = 20.0  # seconds, once, for a server that we were connected to before
-_BEGIN = 60.0  # seconds for a login shell to come to our command; its scripts may wait for a network
-_READING = frozenset({"sinfo", "squeue", "sacct", "scancel", "env"})  # doing it twice is doing it once
-# Lines of the input: '' is a sign of life, 'SIGNAL PID' is for a process group of this connection; each is answered.
-# Without any for $1 seconds whoever sent them is gone though the connection seems to stand: then the server's process
-# for it, the parent, has to end, which closes the pipes of all that runs through it.
+FIRST_PATIENCE = 5.0  # seconds of retries for a server that is busy with other logins (MaxStartups)
+AGAIN_PATIENCE = 20.0  # seconds of retries, once, after a connection that worked before
+_BEGIN = 60.0  # seconds for a login shell to start the command; its scripts may wait for a network
+_REPEATABLE = frozenset({"sinfo", "squeue", "sacct", "scancel", "env"})
+# Input lines: '' is a heartbeat, 'SIGNAL PID' is for a process group of this connection; each gets an answer.
+# No line for $1 seconds means that the sender has ended although the connection is open: then the lifeline kills the
+# server's process for the connection, its parent, which closes the pipes of all processes of the connection.
 _LIFELINE = """
 parent=$PPID
 case $(cat /proc/$parent/comm 2>/dev/null) in sshd*) ;; *) parent= ;; esac
@@ -53,7 +53,7 @@ done
 """
 
 
-class Link:
+class SshConnection:
     """One connection to the login node."""
 
     def __init__(self, host: str, settings: TransportConfig) -> None:
@@ -68,25 +68,25 @@ class Link:
 
     @property
     def alive(self) -> bool:
-        """The connection stands, as far as is known."""
+        """Whether the connection is open, as far as known."""
         return bool(self._wire.is_active())
 
     def begin(
         self, argv: Sequence[str], env: Mapping[str, str | None], *, path: str | None, workdir: str | None
-    ) -> RemoteProcess:
-        """Start a process; paramiko.ChannelException where the server allows no more of them here."""
+    ) -> SshProcess:
+        """Start a process; paramiko.ChannelException if the server allows no more sessions on this connection."""
         try:
             channel = self._wire.open_session(timeout=self._timeout)
         except paramiko.ChannelException:
             raise
         except Exception as error:
             raise ConnectionLost(
-                f"{argv[0]}: the SSH connection to {self.where} is broken", begun=False
+                f"{argv[0]}: the SSH connection to {self.where} was lost", begun=False
             ) from error
-        process = RemoteProcess(channel, argv, self.where, self.signal)
+        process = SshProcess(channel, argv, self.where, self.signal)
         process.begin(env, timeout=self._timeout, path=path, workdir=workdir)
         with self._lock:
-            if self._life is None:  # the caller's own channel goes first
+            if self._life is None:  # after the caller's channel
                 self._life = threading.Thread(target=self._keep_alive, name="ssh-lifeline", daemon=True)
                 self._life.start()
         return process
@@ -96,12 +96,11 @@ class Link:
         self._signals.put(f"{number:d} {pid:d}\n".encode())
 
     def _keep_alive(self) -> None:
-        """Feed the lifeline, with signals as they come and with a sign of life every now and then."""
         argv = ("sh", "-c", _LIFELINE, "gpucluster-lifeline", f"{max(2, round(self._alive)):d}")
-        with contextlib.suppress(Exception):  # MaxSessions: without it the connection serves too
-            process = RemoteProcess(self._wire.open_session(timeout=self._timeout), argv, self.where)
+        with contextlib.suppress(Exception):  # MaxSessions: the connection works without it too
+            process = SshProcess(self._wire.open_session(timeout=self._timeout), argv, self.where)
             process.begin({}, timeout=self._timeout)
-            heard = time.monotonic()
+            answered = time.monotonic()
             while self.alive:
                 try:
                     line = self._signals.get(timeout=self._alive / 4)
@@ -109,9 +108,9 @@ class Link:
                     line = b"\n"
                 if line is None:
                     break
-                if process.drained():
-                    heard = time.monotonic()
-                elif time.monotonic() - heard > self._alive:
+                if process.discard_output():
+                    answered = time.monotonic()
+                elif time.monotonic() - answered > self._alive:
                     self.close()
                     break
                 process.stdin.write(line)
@@ -119,7 +118,7 @@ class Link:
             process.close()
 
     def close(self) -> None:
-        """End the connection, and with it the input of all that runs through it."""
+        """Close the connection, which ends the input of all its processes."""
         self._signals.put(None)
         with contextlib.suppress(Exception):
             self._connection.close()
@@ -131,10 +130,10 @@ class Link:
 
 
 class SshTransport:
-    """Run commands on the login node of a cluster file's `transport:`, each in a process group of its own.
+    """Run commands on the login node of a cluster file's `transport:`, each in its own process group.
 
-    `env` is added to the environment there; None takes a variable away. `path` goes before its PATH. Nothing is
-    connected before the first command.
+    `env` is added to the remote environment; None unsets a variable. `path` is prepended to PATH. The first command
+    connects.
     """
 
     def __init__(
@@ -145,11 +144,11 @@ class SshTransport:
         path: str | None = None,
     ) -> None:
         if not settings.host:
-            raise ConfigError("transport: kind is ssh, but no host is named: which login node?")
+            raise ConfigError("transport: kind is ssh, but host is missing: name the login node")
         self.host, self.settings, self.env, self.path = settings.host, settings, dict(env or {}), path
         self.where = place(settings.host, settings)
         self.started: collections.Counter[str] = collections.Counter()
-        self._links: list[Link] = []
+        self._links: list[SshConnection] = []
         self._names: frozenset[str] | None = None
         self._patience = FIRST_PATIENCE
         self._was_there = False
@@ -161,14 +160,14 @@ class SshTransport:
         argv: Sequence[str],
         *,
         timeout: float,
-        input: str | None = None,  # subprocess's own word
+        input: str | None = None,  # as in subprocess.run
         env: Mapping[str, str | None] | None = None,
     ) -> Completed:
-        """Run to the end and return what came out; undecodable bytes are replaced.
+        """Run a command to its end and return its output; undecodable bytes are replaced.
 
-        Raise TransportError where the program is not found, where it does not end within `timeout` seconds (its
-        process group is killed then), and where the connection broke. A command that only reads is repeated after
-        that, any other is not: it may have done its work.
+        Raise TransportError if the program is not found, does not end within `timeout` seconds (then its process group
+        is killed), or if the connection was lost. After a lost connection a command that only reads is repeated; any
+        other is not, since it may have run.
         """
         begin = time.monotonic()
         while True:
@@ -180,7 +179,7 @@ class SshTransport:
             except subprocess.TimeoutExpired:
                 process.kill_group()
                 raise TransportError(
-                    f"{argv[0]}: no end after {timeout:g} s on {self.where}: is what it talks to alive? "
+                    f"{argv[0]}: not finished after {timeout:g} s on {self.where}: does its server respond? "
                     f"({_short(argv)})"
                 ) from None
             except BaseException:
@@ -192,8 +191,8 @@ class SshTransport:
                 break
             if not repeatable(argv) or time.monotonic() - begin > timeout:
                 raise ConnectionLost(
-                    f"{argv[0]}: the SSH connection to {self.where} broke while it ran; whether it did its work is not "
-                    f"known: look before it is repeated ({_short(argv)})",
+                    f"{argv[0]}: the SSH connection to {self.where} was lost while the command ran; it may have "
+                    f"completed: check before you repeat it ({_short(argv)})",
                     begun=True,
                 )
         return Completed(
@@ -204,8 +203,8 @@ class SshTransport:
             time.monotonic() - begin,
         )
 
-    def spawn(self, argv: Sequence[str], *, env: Mapping[str, str | None] | None = None) -> RemoteProcess:
-        """Start a process; its streams are the channel's. A connection that broke is made anew first."""
+    def spawn(self, argv: Sequence[str], *, env: Mapping[str, str | None] | None = None) -> SshProcess:
+        """Start a process on an open connection; a lost one is replaced first."""
         merged = {**self.env, **(env or {})}
         deadline = time.monotonic() + AGAIN_PATIENCE
         while True:
@@ -219,12 +218,12 @@ class SshTransport:
             return process
 
     def count(self, program: str) -> None:
-        """Count one start of a program, by its last path part."""
+        """Count one start of a program, by the last part of its path."""
         with self._lock:
             self.started[os.path.basename(program)] += 1  # a name, not a file
 
     def names(self) -> Collection[str]:
-        """Return the names of the variables of an SSH session there; asked once."""
+        """Return the names of the variables of an SSH session; cached."""
         if self._names is None:
             done = self.run(["/usr/bin/env"], timeout=_BEGIN)
             self._names = frozenset(
@@ -233,15 +232,15 @@ class SshTransport:
         return self._names
 
     def close(self) -> None:
-        """End the connections; a later command makes one anew."""
+        """Close the connections; a later command makes a new one."""
         with self._lock:
             links, self._links = self._links, []
         for link in links:
             link.close()
 
-    def _begin(self, argv: Sequence[str], env: Mapping[str, str | None]) -> RemoteProcess:
-        """Start a process on the first connection that has room, on a new one where none has."""
-        full: set[Link] = set()
+    def _begin(self, argv: Sequence[str], env: Mapping[str, str | None]) -> SshProcess:
+        """Start a process on the first connection that allows another session, else on a new connection."""
+        full: set[SshConnection] = set()
         while True:
             link, fresh = self._link(full)
             try:
@@ -249,12 +248,12 @@ class SshTransport:
             except paramiko.ChannelException as error:
                 if fresh:
                     raise TransportError(
-                        f"{argv[0]}: {self.where} allows no session: {error.text}: look at MaxSessions of its sshd"
+                        f"{argv[0]}: {self.where} allows no session: {error.text}: check MaxSessions of its sshd"
                     ) from error
                 full.add(link)
 
-    def _link(self, full: Collection[Link]) -> tuple[Link, bool]:
-        """Return a connection that stands and is not full, and whether it was made for this."""
+    def _link(self, full: Collection[SshConnection]) -> tuple[SshConnection, bool]:
+        """Return a connection that is open and not full, and whether it is new."""
         with self._connecting:
             with self._lock:
                 self._links = [link for link in self._links if link.alive]
@@ -267,24 +266,24 @@ class SshTransport:
             self._patience, self._was_there = AGAIN_PATIENCE, True
             return link, True
 
-    def _connected(self) -> Link:
-        """Connect, with patience for a server that is busy, and more for one that was there before."""
+    def _connected(self) -> SshConnection:
+        """Connect, with retries for a busy server, and more for one that was reachable before."""
         begin = time.monotonic()
         patience, pause = self._patience, 0.2
         while True:
             try:
-                return Link(self.host, self.settings)
+                return SshConnection(self.host, self.settings)
             except SshError as error:
                 hopeless = not error.transient or not (error.busy or self._was_there)
                 if hopeless or time.monotonic() - begin + pause > patience:
-                    self._patience = 0.0  # gone for good: what asks next is not to wait again
+                    self._patience = 0.0  # later commands fail at once
                     raise
             time.sleep(pause)
             pause = min(2 * pause, 3.0)
 
 
 def repeatable(argv: Sequence[str]) -> bool:
-    """Say whether a command only reads, or does the same when it is done twice.
+    """Return whether a command may run twice: it only reads, or is idempotent.
 
     >>> repeatable(["scontrol", "show", "node"]), repeatable(["sbatch", "job.sh"])
     (True, False)
@@ -293,7 +292,7 @@ def repeatable(argv: Sequence[str]) -> bool:
     if name == "scontrol":
         verb = next((word for word in argv[1:] if not word.startswith("-")), "")
         return verb in {"show", "ping"}
-    return name in _READING
+    return name in _REPEATABLE
 
 
 def _short(argv: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
-"""One SSH connection, made by Fabric: host keys always checked, agent or key file, one line where it fails.
+"""One SSH connection, by Fabric: with strict host keys, agent or key file, and errors in one line.
 
-No key is ever added to a known_hosts file, and no password is ever asked for or sent.
+It never adds a key to a known_hosts file, and never prompts for or sends a password.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ if TYPE_CHECKING:
 
 _SYSTEM_FILES = ("~/.ssh/config", "/etc/ssh/ssh_config")
 _KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts")
-_WINDOW = 1 << 23  # bytes on their way: 160 MB/s at 50 ms
+_WINDOW = 1 << 23  # bytes in transit: 160 MB/s at 50 ms
 _PORT = 22
 
-# paramiko tells its tracebacks to a logger; without a handler Python prints them to the terminal
+# paramiko logs tracebacks; without a handler Python prints them to the terminal
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 _parsing = threading.Lock()
 
 
 class SshError(TransportError):
-    """A connection could not be made. `transient`: it may be in a moment; `busy`: a server was there and hung up."""
+    """A connection failed. `transient`: a retry may succeed; `busy`: a server closed the connection."""
 
     def __init__(self, message: str, *, transient: bool = False, busy: bool = False) -> None:
         super().__init__(message)
         self.transient, self.busy = transient, busy
 
 
-class _WrongKey(Exception):  # caught where it is explained
+class _WrongKey(Exception):  # converted into an SshError
     def __init__(self, key: paramiko.PKey, verdict: str) -> None:
         super().__init__(verdict)
         self.key, self.verdict = key, verdict
 
 
 class _Strict(paramiko.MissingHostKeyPolicy):
-    """Judges every host key by the known_hosts files; paramiko's client itself is told of none."""
+    """Checks every host key against the known_hosts files; paramiko's client itself has none."""
 
     def __init__(self, entries: tuple[known_hosts.Entry, ...]) -> None:
         self._entries = entries
@@ -66,8 +66,8 @@ class _Strict(paramiko.MissingHostKeyPolicy):
             raise _WrongKey(key, verdict)
 
 
-def _heed_request(channel: Any, message: Any) -> None:
-    """Note how a process ended; of exit-signal (RFC 4254, 6.10) paramiko takes no notice."""
+def _store_ending(channel: Any, message: Any) -> None:
+    """Store how a process ended; paramiko ignores exit-signal (RFC 4254, 6.10)."""
     start = message.packet.tell()
     kind, _want_reply = message.get_text(), message.get_boolean()
     if kind == "exit-status":
@@ -76,23 +76,23 @@ def _heed_request(channel: Any, message: Any) -> None:
         number = getattr(signal, f"SIG{message.get_text().partition('@')[0]}", signal.SIGTERM)
         channel.ending = -int(number)
     message.packet.seek(start)
-    paramiko.Channel._handle_request(channel, message)  # noqa: SLF001 - goes on as before
+    paramiko.Channel._handle_request(channel, message)  # noqa: SLF001 - the default handler
     if kind == "exit-signal":
         channel.status_event.set()
 
 
 class _Wire(paramiko.Transport):
-    """Paramiko's transport, without its waits, and with an end when nobody is there any more."""
+    """Paramiko's transport without delays, which ends when the peer no longer answers."""
 
-    # one pass over each packet in place of two
+    # one pass over each packet instead of two
     _preferred_ciphers = (
         "aes128-gcm@openssh.com",
         "aes256-gcm@openssh.com",
         *paramiko.Transport._preferred_ciphers,  # noqa: SLF001 - the parent's own
     )
     _channel_handler_table = {  # noqa: RUF012 - as in the parent
-        **paramiko.Transport._channel_handler_table,  # noqa: SLF001 - no other door to exit-signal
-        MSG_CHANNEL_REQUEST: _heed_request,
+        **paramiko.Transport._channel_handler_table,  # noqa: SLF001 - the only access to exit-signal
+        MSG_CHANNEL_REQUEST: _store_ending,
     }
 
     def __init__(self, sock: Any, *, alive: float, kinds: tuple[str, ...], **options: Any) -> None:
@@ -105,7 +105,7 @@ class _Wire(paramiko.Transport):
 
 
 def _tune(sock: socket.socket, alive: float) -> None:
-    """Send small packets at once; let the kernel give up a peer that acknowledges nothing for `alive` seconds."""
+    """Send small packets at once; let the kernel close a connection without acknowledgement for `alive` seconds."""
     quarter = max(1, int(alive / 4))
     wanted = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
     for name, value in (
@@ -122,9 +122,9 @@ def _tune(sock: socket.socket, alive: float) -> None:
 
 
 def connect(host: str, settings: SshConfig, *, gateway: Connection | None = None) -> Connection:
-    """Return an open connection; SshError in one line, ConfigError where the settings cannot work.
+    """Return an open connection; SshError in one line, ConfigError for invalid settings.
 
-    `gateway` is an open connection to go through, which stays its owner's.
+    `gateway` is an open connection to use as jump host; the caller closes it.
     """
     connection = _prepared(host, settings, gateway)
     try:
@@ -134,7 +134,7 @@ def connect(host: str, settings: SshConfig, *, gateway: Connection | None = None
             if hop is gateway:
                 break
             with contextlib.suppress(Exception):
-                hop.client.close()  # also the way to the agent, where the connection never stood
+                hop.client.close()  # also the connection to the SSH agent
         if not isinstance(error, Exception):
             raise
         raise _explained(error, connection, settings) from error
@@ -149,16 +149,16 @@ def gateway_to(settings: SshConfig) -> Connection:
 
 
 def place(host: str, settings: SshConfig) -> str:
-    """Return how people call the server: user@host:port, as far as it is said."""
+    """Return user@host:port, with user and port if they are set."""
     user = f"{settings.user}@" if settings.user else ""
     port = f":{settings.port}" if settings.port and settings.port != _PORT else ""
     return f"{user}{host}{port}"
 
 
 def _prepared(host: str, settings: SshConfig, gateway: Connection | None) -> Connection:
-    config = Config(ssh_config=_ssh_config(settings), lazy=True)  # lazy: no fabric.yaml of the user's
+    config = Config(ssh_config=_ssh_config(settings), lazy=True)  # lazy: without the user's fabric.yaml
     if settings.key_file and not Path(settings.key_file).expanduser().is_file():
-        raise ConfigError(f"ssh to {host}: key_file {settings.key_file}: there is no such file")
+        raise ConfigError(f"ssh to {host}: key_file {settings.key_file}: no such file")
     try:
         jump = gateway or (Connection(settings.jump, config=config) if settings.jump else None)
         connection = Connection(
@@ -189,14 +189,13 @@ def _ssh_config(settings: SshConfig) -> paramiko.SSHConfig:
                 found.parse(stream)
         except FileNotFoundError:
             if settings.config_file:
-                raise ConfigError(f"ssh: config_file {name}: there is no such file") from None
+                raise ConfigError(f"ssh: config_file {name}: no such file") from None
         except (OSError, paramiko.SSHException) as error:
             raise ConfigError(f"ssh: {name}: cannot be read: {' '.join(str(error).split())}") from error
     return found
 
 
 def _hops(connection: Connection) -> Iterator[Connection]:
-    """Yield the connection and those that it goes through."""
     hop = connection
     while isinstance(hop, Connection):
         yield hop
@@ -204,12 +203,12 @@ def _hops(connection: Connection) -> Iterator[Connection]:
 
 
 def _prepare_hop(hop: Connection, settings: SshConfig) -> None:
-    """Make one connection strict; Fabric's own default takes any unknown host key."""
+    """Set the host key policy, keys and timeouts; Fabric's own default accepts any unknown host key."""
     entries = known_hosts.read(known_hosts_files(hop, settings))
     hop.client.set_missing_host_key_policy(_Strict(entries))
     hop.connect_timeout = math.ceil(settings.connect_timeout)
-    said = hop.ssh_config.get("identityfile", [])
-    keys = [settings.key_file] if settings.key_file else [said] if isinstance(said, str) else list(said)
+    files = hop.ssh_config.get("identityfile", [])
+    keys = [settings.key_file] if settings.key_file else [files] if isinstance(files, str) else list(files)
     paths = [Path(key).expanduser() for key in keys]
     hop.connect_kwargs = {
         "key_filename": [str(path) for path in paths if path.is_file()],
@@ -225,15 +224,15 @@ def _prepare_hop(hop: Connection, settings: SshConfig) -> None:
 
 
 def known_hosts_files(connection: Connection, settings: SshConfig) -> list[Path]:
-    """Return the files of host keys that count for a connection; the first is the user's own."""
+    """Return the known_hosts files of a connection; the first is the user's own."""
     if settings.known_hosts:
         return [Path(settings.known_hosts).expanduser()]
-    said = [
+    stated = [
         name
         for key in ("userknownhostsfile", "globalknownhostsfile")
         for name in _words(connection.ssh_config.get(key, ""))
     ]
-    return [Path(name).expanduser() for name in (said or _KNOWN_HOSTS)]
+    return [Path(name).expanduser() for name in (stated or _KNOWN_HOSTS)]
 
 
 def _words(value: str | Sequence[str]) -> list[str]:
@@ -241,7 +240,6 @@ def _words(value: str | Sequence[str]) -> list[str]:
 
 
 def _known_name(hop: Connection) -> str:
-    """Return the name of a server in known_hosts files."""
     return f"[{hop.host}]:{hop.port}" if hop.port != _PORT else str(hop.host)
 
 
@@ -252,9 +250,8 @@ def fingerprint(key: paramiko.PKey) -> str:
 
 
 def _explained(error: Exception, connection: Connection, settings: SshConfig) -> SshError:
-    """Say in one line what went wrong and what to do."""
     chain = [*_hops(connection)]
-    # from our end, the first that is not open
+    # the first hop that is not open
     hop = next((hop for hop in reversed(chain) if not hop.is_connected), connection)
     where = f"ssh to {hop.host}" + (f":{hop.port}" if hop.port != _PORT else "")
     for kinds, explain in (
@@ -267,14 +264,14 @@ def _explained(error: Exception, connection: Connection, settings: SshConfig) ->
     if "imed out" in str(error):
         return SshError(f"{where}: {_about_network(TimeoutError(), hop, settings)}")
     return SshError(
-        f"{where}: {_plain(error) or 'the server hung up'}: look at sshd's log there",
+        f"{where}: {_plain(error) or 'the server closed the connection'}: see sshd's log there",
         transient=_transient(error),
         busy=True,
     )
 
 
 def _transient(error: Exception) -> bool:
-    """A server that restarts refuses; one that has too many logins at once (MaxStartups) hangs up."""
+    """Return whether a retry may succeed: a restarting server refuses, one with too many logins (MaxStartups) closes."""
     if isinstance(error, (paramiko.AuthenticationException, _WrongKey, socket.gaierror, TimeoutError)):
         return False
     return isinstance(error, (OSError, EOFError, paramiko.SSHException))
@@ -291,7 +288,7 @@ def _about_host_key(error: Any, hop: Connection, settings: SshConfig) -> str:
         )
     named = shlex.quote(_known_name(hop))
     return (
-        f"its host key is not the one in {file} (shown: {shown}): somebody may be in between; "
+        f"its host key is not the one in {file} (shown: {shown}): this may be an attack; "
         f"only after a reinstallation: ssh-keygen -R {named} -f {file}"
     )
 
@@ -300,7 +297,7 @@ def _about_login(error: Any, hop: Connection, _settings: SshConfig) -> str:
     if isinstance(error, paramiko.PasswordRequiredException):
         return "the key has a passphrase: load it into the agent with ssh-add"
     return (
-        f"user {hop.user} is not let in with {_tried(hop)}: name another user or key_file, "
+        f"login of user {hop.user} failed with {_tried(hop)}: set another user or key_file, "
         "or load the key into the agent (ssh-add); passwords are not used"
     )
 

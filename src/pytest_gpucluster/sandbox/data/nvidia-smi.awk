@@ -1,10 +1,10 @@
-# nvidia-smi of a node: reads its options, then the node's tables that the answer needs, each after what=NAME:
-# aliases (alias, name), gpus (name, unit, one value a GPU), links (GPU, link, GB/s or "-", replay, recovery, CRC),
-# apps (GPU, pid, name, MiB), template (of nvidia-smi -q or -q -x). One process: it is asked thousands of times.
+# nvidia-smi of a node: reads its options, then the required tables of the node, each after what=NAME:
+# aliases (alias, name), gpus (name, unit, one value per GPU), links (GPU, link, GB/s or "-", replay, recovery, CRC),
+# apps (GPU, pid, name, MiB), template (of nvidia-smi -q or -q -x). A single process, since it is called very often.
 BEGIN {
   node = @NODES@ "/" ("SLURMD_NODENAME" in ENVIRON ? ENVIRON["SLURMD_NODENAME"] : "none")
   base = @BASE@
-  while (there(node "/fault.hang")) system("exec @SLEEP@ 1") # no process that outlives us for long
+  while (there(node "/fault.hang")) system("exec @SLEEP@ 1") # short: this child ends soon after its parent
   read_options()
   if (mode == "topo") { show(pick("topo-" (matrix == "" ? "m" : matrix))); stop(0) }
   if (mode ~ /^(gpu|apps|remap)$/ && ("," format ",") !~ /,csv,/) {
@@ -25,10 +25,10 @@ BEGIN {
 }
 what == "aliases" { alias[$1] = $2; next }
 what == "gpus" {
-  if (FNR == 1) wish()
+  if (FNR == 1) require_fields()
   unit[$1] = $2
   if (NF - 2 > count) count = NF - 2
-  if (whole || $1 in wished || $1 ~ /^q\.(link_counters|sli)$/) for (i = 3; i <= NF; i++) value[$1, i - 3] = $i
+  if (whole || $1 in required || $1 ~ /^q\.(link_counters|sli)$/) for (i = 3; i <= NF; i++) value[$1, i - 3] = $i
   next
 }
 what == "links" {
@@ -68,7 +68,7 @@ function read_options(   i, word) {
   }
 }
 function value_of(word) { return substr(word, index(word, "=") + 1) }
-function stop(code) { stopped = 1; exit code } # an exit runs END, too
+function stop(code) { stopped = 1; exit code } # exit runs END, too
 function there(path,   line, found) { found = (getline line < path) >= 0; close(path); return found }
 function pick(name) { return there(node "/load/" name) ? node "/load/" name : there(node "/" name) ? node "/" name : base "/" name }
 function show(path,   line) { while ((getline line < path) > 0) print line }
@@ -77,12 +77,12 @@ function date(layout,   command, line) {
   @DATE@
 }
 
-# what of a GPU the answer needs: its name, and what the list asks for
-function wish(   n, i, names) {
+# the required fields of a GPU: its name, and those in the list
+function require_fields(   n, i, names) {
   n = split("uuid,name,pci.bus_id," list, names, ",")
   for (i = 1; i <= n; i++) {
     gsub(/^ +| +$/, "", names[i])
-    wished[names[i] in alias ? alias[names[i]] : names[i]]
+    required[names[i] in alias ? alias[names[i]] : names[i]]
   }
 }
 function plain(text) { gsub(/^\[|\]$/, "", text); return text }
@@ -103,46 +103,46 @@ function selected(gpu,   parts, n, i) {
 }
 function canonical(name) {
   if (name in alias) name = alias[name]
-  return name in unit && name !~ /^q\./ ? name : "" # a driver has the fields that its table has
+  return name in unit && name !~ /^q\./ ? name : "" # the table has the fields of the driver
 }
 function invalid(name) { printf "Field \"%s\" is not a valid field to query.\n\n", name; stop(2) }
 function head_line(gpu) { printf "GPU %d: %s (UUID: %s)\n", gpu, get("name", gpu), get("uuid", gpu) }
 
 function query_gpu(   n, i, g, row) {
-  n = split(list, asked, ",")
+  n = split(list, requested, ",")
   for (i = 1; i <= n; i++) {
-    gsub(/^ +| +$/, "", asked[i])
-    if (canonical(asked[i]) == "") invalid(asked[i])
-    asked[i] = canonical(asked[i])
+    gsub(/^ +| +$/, "", requested[i])
+    if (canonical(requested[i]) == "") invalid(requested[i])
+    requested[i] = canonical(requested[i])
   }
   if (!noheader) {
     row = ""
-    for (i = 1; i <= n; i++) row = row (i > 1 ? ", " : "") title(asked[i])
+    for (i = 1; i <= n; i++) row = row (i > 1 ? ", " : "") title(requested[i])
     print row
   }
   for (g = 0; g < count; g++) {
     if (!selected(g)) continue
     row = ""
-    for (i = 1; i <= n; i++) row = row (i > 1 ? ", " : "") cell(asked[i], g)
+    for (i = 1; i <= n; i++) row = row (i > 1 ? ", " : "") cell(requested[i], g)
     print row
   }
 }
 function query_remap(   n, i, g, row, name) {
-  n = split(list, asked, ",")
+  n = split(list, requested, ",")
   for (i = 1; i <= n; i++) {
-    gsub(/^ +| +$/, "", asked[i])
-    if (asked[i] !~ /^(gpu_name|gpu_bus_id|gpu_serial|gpu_uuid|remapped_rows\..*)$/ || canonical(asked[i]) == "")
-      invalid(asked[i])
+    gsub(/^ +| +$/, "", requested[i])
+    if (requested[i] !~ /^(gpu_name|gpu_bus_id|gpu_serial|gpu_uuid|remapped_rows\..*)$/ || canonical(requested[i]) == "")
+      invalid(requested[i])
   }
   if (!noheader) {
     row = ""
-    for (i = 1; i <= n; i++) row = row (i > 1 ? ", " : "") asked[i]
+    for (i = 1; i <= n; i++) row = row (i > 1 ? ", " : "") requested[i]
     print row
   }
   for (g = 0; g < count; g++) {
     if (!selected(g)) continue
     row = ""
-    for (i = 1; i <= n; i++) row = row (i > 1 ? ", " : "") cell(canonical(asked[i]), g)
+    for (i = 1; i <= n; i++) row = row (i > 1 ? ", " : "") cell(canonical(requested[i]), g)
     print row
   }
 }
@@ -154,28 +154,28 @@ function app_cell(name, k,   g) {
   return cell(canonical(name), g)
 }
 function query_apps(   n, i, k, row) {
-  n = split(list, asked, ",")
+  n = split(list, requested, ",")
   for (i = 1; i <= n; i++) {
-    gsub(/^ +| +$/, "", asked[i])
-    if (asked[i] !~ /^(timestamp|gpu_name|gpu_bus_id|gpu_serial|gpu_uuid|pid|process_name|name|used_memory|used_gpu_memory)$/)
-      invalid(asked[i])
+    gsub(/^ +| +$/, "", requested[i])
+    if (requested[i] !~ /^(timestamp|gpu_name|gpu_bus_id|gpu_serial|gpu_uuid|pid|process_name|name|used_memory|used_gpu_memory)$/)
+      invalid(requested[i])
   }
   if (!noheader) {
     row = ""
     for (i = 1; i <= n; i++)
-      row = row (i > 1 ? ", " : "") (asked[i] ~ /^used_/ ? "used_gpu_memory [MiB]" : asked[i])
+      row = row (i > 1 ? ", " : "") (requested[i] ~ /^used_/ ? "used_gpu_memory [MiB]" : requested[i])
     print row
   }
   for (k = 0; k < apps; k++) {
     if (!selected(app_gpu[k])) continue
     row = ""
-    for (i = 1; i <= n; i++) row = row (i > 1 ? ", " : "") app_cell(asked[i], k)
+    for (i = 1; i <= n; i++) row = row (i > 1 ? ", " : "") app_cell(requested[i], k)
     print row
   }
 }
 function nvlink(   g, k, l, s, text) {
   for (g = 0; g < count; g++) {
-    if (!selected(g) || !links[g, "n"]) continue # driver 580 says nothing of a GPU without NVLink
+    if (!selected(g) || !links[g, "n"]) continue # driver 580 prints nothing for a GPU without NVLink
     head_line(g)
     for (k = 0; k < links[g, "n"]; k++) {
       l = links[g, k]; s = speed[g, k]
@@ -198,7 +198,7 @@ function nvlink(   g, k, l, s, text) {
     }
   }
 }
-# a line of a template with its values; GONE where a value, or what {?NAME} asks for, is nothing of this GPU or driver
+# a line of a template with its values; GONE if a value, or the field of {?NAME}, does not exist on this GPU or driver
 function substitute(line, g,   key, start, rest, out, short) {
   out = ""
   while ((start = match(line, /\{[@?]?[a-zA-Z_.0-9]+~?\}/)) > 0) {

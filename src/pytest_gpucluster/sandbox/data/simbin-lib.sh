@@ -1,9 +1,9 @@
-# of every simulated tool: where this node's files are, and the host's own tools
+# shared by all simulated tools: the folders of this node's files, and the host's own tools
 N=@NODES@/${SLURMD_NODENAME:-none}
 B=@BASE@
 @TOOLS@
 [ ! -e "$N/fault.hang" ] || exec $SLEEP 86400
-# pick FILE: sets F to it as a load has left it, else to the node's, else to that of healthy nodes
+# pick FILE: sets F to the file of the last load, else of the node, else of healthy nodes
 pick() {
   F=$N/load/$1
   [ -e "$F" ] || F=$N/$1
@@ -16,7 +16,7 @@ hidden() {
   done < "$N/hidden"
   return 1
 }
-# overlay PATH: sets F to the file to read; fails where this node does not have it
+# overlay PATH: sets F to the file to read; fails if this node does not have it
 overlay() {
   F=$N/root$1
   [ ! -e "$F" ] || return 0
@@ -24,7 +24,7 @@ overlay() {
   F=$B/root$1
   [ -e "$F" ] || F=$1
 }
-# show: prints F; one of our own files that holds a few lines needs no further process
+# show: prints F and exits; a short file of the sandbox is printed without a further process
 show() {
   [ ! -f "$F" ] || case $F in
     "$N"/* | "$B"/*)
@@ -38,13 +38,13 @@ show() {
   esac
   exec $CAT "$F"
 }
-# together: a task of a joined collective stays until the first task, which measures for all, has ended (one a node)
+# together: one task per node waits until the first task, which measures for all, has ended
 together() {
   [ -w @NODES@/../tmp ] || return 0
   lock=@NODES@/../tmp/collective.$SLURM_JOB_ID.$SLURM_STEP_ID
   if [ "${SLURM_PROCID:-0}" = 0 ]; then
     exec 9> "$lock.new"
-    flock -x 9 # held by what is executed next
+    flock -x 9 # the next exec inherits the lock
     mv "$lock.new" "$lock"
   elif [ "${SLURM_LOCALID:-0}" = 0 ] && command -v flock > /dev/null; then
     tries=0

@@ -1,7 +1,7 @@
-"""Containers in the sandbox: Slurm's SPANK plugin for them, a store of images a node, and a small image for tests.
+"""Containers in the sandbox: a SPANK plugin of Slurm, an image store per node, and a small image for tests.
 
-With the site's own Pyxis and Enroot where a path is given; else with a small plugin of ours (C, compiled here), which
-knows Pyxis's options, messages and exit codes.
+Uses the site's Pyxis and Enroot if a path is given; else the sandbox's own small plugin (C, compiled at the start),
+which has Pyxis's options, messages and exit codes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox.layout import Layout
 
 HERE = Path(__file__).parent
-LIBRARY = "spank_pyxis.so"  # Slurm names the file in its messages: the same name as the real one
+LIBRARY = "spank_pyxis.so"  # the name of the real one, since Slurm's messages contain it
 _SOURCES = ("options.c", "container.c", "plugin.c")
 PLUGINS, TASKS = "plugstack.conf", "spank_tasks.so"
 _FLAGS = ("-std=gnu11", "-O1", "-Wall", "-fpic", "-shared")
@@ -33,18 +33,18 @@ OFF, AUTO = "off", "auto"
 
 
 @dataclass(frozen=True)
-class Containers:
-    """What a sandbox has of containers. `absent`: why it has none; `image`: a .sqsh for tests.
+class ContainerSupport:
+    """The container support of a sandbox. `absent`: why it has none; `image`: a .sqsh for tests.
 
-    `prepares_tasks`: a plugin beside Pyxis prepares every task; else a TaskProlog has to, which costs a process.
+    `prepares_tasks`: a plugin prepares every task; else the TaskProlog does, with a further process.
     """
 
     absent: str = ""
     image: Path | None = None
     prepares_tasks: bool = False
 
-    def claim(self) -> dict[str, Any]:
-        """Return what the sandbox's cluster file says of containers."""
+    def cluster_sections(self) -> dict[str, Any]:
+        """Return the section `container` of the sandbox's cluster file."""
         if self.image is None:
             return {}
         return {
@@ -58,8 +58,8 @@ class Containers:
         }
 
 
-def lacking() -> str:
-    """Say what the machine lacks for our own plugin and image; '' where all is there."""
+def missing_packages() -> str:
+    """Return the packages that are missing for the sandbox's own plugin and image; '' for none."""
     tools = {"cc": "gcc", "unsquashfs": "squashfs-tools", "mksquashfs": "squashfs-tools", "ldd": "libc-bin"}
     packages = [package for tool, package in tools.items() if shutil.which(tool, path=search_path()) is None]
     if not (_headers() / _HEADER).exists():
@@ -68,7 +68,7 @@ def lacking() -> str:
 
 
 def _headers() -> Path:
-    """Return where the headers of the slurmd on PATH are: Slurm takes no plugin that was made for another version."""
+    """Return the folder of the headers of the slurmd on PATH: Slurm rejects plugins of another version."""
     slurmd = shutil.which("slurmd", path=search_path()) or shutil.which("slurmd-wlm", path=search_path())
     return Path(slurmd or "/usr/sbin/slurmd").resolve().parent.parent / "include"
 
@@ -81,16 +81,16 @@ def install(
     pyxis: str,
     simulated_gpus: bool,
     gpus: int,
-) -> Containers:
-    """Put plugin, store and image into a sandbox that has not been started; SandboxError where that fails.
+) -> ContainerSupport:
+    """Install plugin, store and image in a sandbox before its start; SandboxError if that fails.
 
-    `pyxis`: 'off', 'auto' (our plugin, where it can be compiled) or the path of the site's spank_pyxis.so.
+    `pyxis`: 'off', 'auto' (the sandbox's plugin if it can be compiled) or the path of the site's spank_pyxis.so.
     """
     if pyxis == OFF:
-        return Containers("the sandbox was started without containers")
-    packages = lacking()
+        return ContainerSupport("the sandbox was started without containers")
+    packages = missing_packages()
     if packages and pyxis == AUTO:
-        return Containers(f"the sandbox has no containers: apt-get install {packages}")
+        return ContainerSupport(f"the sandbox has no containers: apt-get install {packages}")
     if packages:
         raise SandboxError(f"containers in the sandbox need: apt-get install {packages}")
     folder = layout.enroot
@@ -112,17 +112,17 @@ def install(
     lines = [line]
     if simulated_gpus:
         _compile(folder / TASKS, ("tasks.c",), transport)
-        # before Pyxis: a container's PATH is its image's own
+        # before Pyxis: a container has the PATH of its image
         lines = [f"required {folder / TASKS} {layout.root}", line]
     (layout.etc / PLUGINS).write_text("".join(f"{line}\n" for line in lines))
-    made = layout.root / "images" / "sandbox.sqsh"
-    made.parent.mkdir()
-    image.build(made, transport)
-    return Containers(image=made, prepares_tasks=simulated_gpus)
+    sqsh = layout.root / "images" / "sandbox.sqsh"
+    sqsh.parent.mkdir()
+    image.build(sqsh, transport)
+    return ContainerSupport(image=sqsh, prepares_tasks=simulated_gpus)
 
 
-def show_tool(layout: Layout) -> None:
-    """Put `enroot` on the PATH of the tasks, after their other tools have been written."""
+def link_tool(layout: Layout) -> None:
+    """Put `enroot` on the PATH of the tasks; call it after the other tools are written."""
     tool = layout.enroot / "enroot"
     if tool.exists():
         (layout.simbin / "enroot").symlink_to(tool)
@@ -162,7 +162,7 @@ def _site_tool(layout: Layout) -> None:
 
 
 def _node_tools(layout: Layout, nodes: Sequence[str]) -> None:
-    """Write `enroot` once a node: Pyxis calls it with the daemon's PATH and nothing else that names the node."""
+    """Write one `enroot` per node: Pyxis calls it with the daemon's PATH, which alone identifies the node."""
     for node in nodes:
         folder = layout.enroot / "bin" / node
         folder.mkdir()
@@ -174,7 +174,7 @@ def _node_tools(layout: Layout, nodes: Sequence[str]) -> None:
 
 
 def _driver(layout: Layout, *, simulated: bool) -> None:
-    """Write what brings the driver's files into a container, simulated or real."""
+    """Write the programs that mount the driver's files into a container, simulated or real."""
     real = None if simulated else shutil.which("nvidia-smi", path=search_path())
     folder = layout.enroot
     if not simulated and shutil.which("nvidia-container-cli", path=search_path()):
@@ -185,10 +185,10 @@ def _driver(layout: Layout, *, simulated: bool) -> None:
         layout,
         NVIDIA_SMI=shlex.quote(real or ""),
     )
-    shown = folder / "nvidia-smi"
-    # not under its own path: Slurm's TaskProlog must see that it is in a container
-    shown.write_text('#!/bin/sh\nexec /run/gpucluster/simbin/nvidia-smi "$@"\n')
-    shown.chmod(0o755)
+    wrapper = folder / "nvidia-smi"
+    # under another path: Slurm's TaskProlog must detect that it runs in a container
+    wrapper.write_text('#!/bin/sh\nexec /run/gpucluster/simbin/nvidia-smi "$@"\n')
+    wrapper.chmod(0o755)
 
 
 def _script(name: str, target: Path, layout: Layout, **places: str) -> None:

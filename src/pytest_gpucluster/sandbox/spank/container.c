@@ -1,4 +1,4 @@
-/* A container: a root filesystem in namespaces of its own, which one stopped process holds until all tasks have joined. */
+/* A container: a root filesystem in its own namespaces, which one stopped process holds until all tasks have joined. */
 #define _GNU_SOURCE
 #include <err.h>
 #include <errno.h>
@@ -43,17 +43,17 @@ static void enter_namespaces(const struct start *start)
 	int flags = CLONE_NEWNS | (start->options->unshare_net ? CLONE_NEWNET : 0) |
 		    (start->options->unshare_ipc ? CLONE_NEWIPC : 0) | (start->options->unshare_uts ? CLONE_NEWUTS : 0);
 
-	/* a slurmstepd of root's has become the user, and Linux keeps such a process from its own files in /proc */
+	/* slurmstepd has changed its user from root, and may then not access its own files in /proc */
 	(void)prctl(PR_SET_DUMPABLE, 1);
 	if (unshare(CLONE_NEWUSER | flags) == 0)
 		map_ids(start);
-	else if (unshare(flags) < 0) /* root may do without a user namespace, where the kernel grants none */
+	else if (unshare(flags) < 0) /* root can do without a user namespace, if the kernel allows none */
 		err(1, "[ERROR] unshare");
 	if (mount("none", "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
 		err(1, "[ERROR] mount: /");
 }
 
-/* Make the folders of a path below the container's root; the last part too where `folder`. */
+/* Create the folders of a path below the container's root; the last part too if `folder`. */
 static void make_path(const char *path, bool folder)
 {
 	char copy[PATH_MAX];
@@ -77,7 +77,7 @@ static void target_of(char *path, size_t size, const char *target)
 		errx(1, "[ERROR] Path too long: %s", target);
 }
 
-/* A user namespace may remount only with the flags that it found, hence all of them again. */
+/* A user namespace may remount only with the existing flags, hence all combinations. */
 static void restrict_mount(const char *path, unsigned long flags)
 {
 	static const unsigned long locked[] = { MS_NOSUID | MS_NODEV, MS_NOSUID | MS_NODEV | MS_NOEXEC, MS_NOSUID, 0 };
@@ -170,18 +170,18 @@ void container_become(const struct start *start)
 	err(1, "[ERROR] /bin/sh");
 }
 
-/* Return a handle on a namespace of the container; -1 where it has none of its own. */
+/* Return a handle on a namespace of the container; -1 if it shares that of the host. */
 static int own_namespace(pid_t pid, const char *kind)
 {
-	char theirs[64], ours[64];
+	char container[64], self[64];
 	struct stat a, b;
 	int fd;
 
-	snprintf(theirs, sizeof(theirs), "/proc/%d/ns/%s", pid, kind);
-	snprintf(ours, sizeof(ours), "/proc/self/ns/%s", kind);
-	if (stat(theirs, &a) == 0 && stat(ours, &b) == 0 && a.st_ino == b.st_ino)
+	snprintf(container, sizeof(container), "/proc/%d/ns/%s", pid, kind);
+	snprintf(self, sizeof(self), "/proc/self/ns/%s", kind);
+	if (stat(container, &a) == 0 && stat(self, &b) == 0 && a.st_ino == b.st_ino)
 		return -1;
-	fd = open(theirs, O_RDONLY | O_CLOEXEC);
+	fd = open(container, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		slurm_error("pyxis: unable to open %s namespace file: %s", kind, strerror(errno));
 	return fd;
@@ -195,7 +195,7 @@ int container_join(pid_t pid)
 	} kinds[] = { { "user", CLONE_NEWUSER }, { "mnt", CLONE_NEWNS }, { "ipc", CLONE_NEWIPC }, { "uts", CLONE_NEWUTS }, { "net", CLONE_NEWNET } };
 	int fds[sizeof(kinds) / sizeof(*kinds)];
 
-	/* open all first: after the first setns /proc is another one */
+	/* open all first: the first setns changes /proc */
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
 		fds[i] = own_namespace(pid, kinds[i].kind);
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {

@@ -1,4 +1,4 @@
-"""A small container image for tests, made of this machine's own programs and packed as squashfs."""
+"""A small container image for tests, built from this machine's programs and packed as squashfs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _FOLDERS = ("dev", "etc", "home", "proc", "root", "run", "srv", "sys", "tmp", "u
 _FILES = {
     "etc/os-release": f'ID={ID}\nVERSION_ID="{VERSION}"\nPRETTY_NAME="image of the sandbox"\n',
     "etc/environment": "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nGPUCLUSTER_IMAGE=1\n",
-    # as `enroot import` writes it: rc.local may step in before the entrypoint
+    # as `enroot import` writes it: rc.local runs before the entrypoint
     "etc/rc": '[ ! -s /etc/rc.local ] || . /etc/rc.local\nexport GPUCLUSTER_ENTRYPOINT=1\nexec "$@"\n',
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
@@ -49,7 +49,7 @@ _FILES = {
 
 
 def build(target: Path, transport: Transport) -> None:
-    """Write the image; SandboxError where mksquashfs fails. Not compressed: it is made anew for each sandbox."""
+    """Write the image, uncompressed since each sandbox builds it; SandboxError if mksquashfs fails."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         root = Path(folder) / "root"
         fill(root, transport)
@@ -73,7 +73,7 @@ def build(target: Path, transport: Transport) -> None:
 
 
 def fill(root: Path, transport: Transport, programs: Iterable[str] = PROGRAMS) -> None:
-    """Lay out a root file system: programs, their libraries, and the few files that mark it as an image."""
+    """Fill a root file system with programs, their libraries, and the files that mark it as an image."""
     for folder in _FOLDERS:
         (root / folder).mkdir(parents=True)
     for link in ("bin", "sbin", "lib", "lib64"):  # as the host has them
@@ -89,7 +89,7 @@ def fill(root: Path, transport: Transport, programs: Iterable[str] = PROGRAMS) -
         copy = root / path.lstrip("/")
         copy.parent.mkdir(parents=True, exist_ok=True)
         if not copy.exists():
-            shutil.copy(path, copy)  # what a link leads to, under the link's name
+            shutil.copy(path, copy)  # the target of a link, under the link's name
 
 
 def _libraries(programs: list[str], transport: Transport) -> list[str]:

@@ -1,4 +1,4 @@
-/* The options of srun, sbatch and salloc, their defaults from PYXIS_CONTAINER_*, and what is wrong with them. */
+/* The options of srun, sbatch and salloc, their defaults from PYXIS_CONTAINER_*, and their validation. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ int truth(const char *text)
 	return -1;
 }
 
-/* Slurm may give one value twice (salloc, then srun); another value is a contradiction. */
+/* Slurm may pass one value twice (salloc, then srun); two different values are an error. */
 static int take(char **slot, const char *flag, const char *value)
 {
 	if (value == NULL || *value == '\0') {
@@ -128,7 +128,7 @@ static int add_mount(const char *source, const char *target, const char *flags)
 	}
 	for (size_t i = 0; i < options.n_mounts; i++)
 		if (strcmp(options.mounts[i].source, source) == 0 && strcmp(options.mounts[i].target, target) == 0)
-			return 0; /* said by salloc already */
+			return 0; /* given by salloc already */
 	added = (struct mount){ strdup(source), strdup(target), strdup(flags) };
 	grown = realloc(options.mounts, (options.n_mounts + 1) * sizeof(*grown));
 	if (grown == NULL)
@@ -268,7 +268,7 @@ int options_register(spank_t sp)
 	return 0;
 }
 
-/* The command line goes first: a variable counts only where its option was not given. */
+/* The command line takes precedence: a variable counts only if its option was not given. */
 void options_from_environment(spank_t sp)
 {
 	const struct {

@@ -1,5 +1,5 @@
-/* Pyxis's place in Slurm: options on the submitting side, a container around every task on the node.
- * Images and names are kept by the `enroot` that is first on slurmd's PATH. */
+/* The SPANK plugin: options at submission, a container around every task on the node.
+ * The first `enroot` on slurmd's PATH stores images and names. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -18,11 +18,11 @@
 
 SPANK_PLUGIN(pyxis, 1)
 
-/* What the tasks of a step on one node share. */
+/* Shared by the tasks of a step on one node. */
 struct shared {
 	pthread_mutex_t mutex;
 	unsigned int entered, joined, ended;
-	pid_t first, namespaces; /* -1: not there */
+	pid_t first, namespaces; /* -1: none */
 };
 
 static struct {
@@ -95,14 +95,14 @@ int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
 
 static void become_user(void)
 {
-	/* where slurmstepd has lent itself to the user (user_init), the groups are the user's already */
+	/* if slurmstepd runs as the user (user_init), the groups are the user's already */
 	if (geteuid() == 0 && ctx.uid != 0 && setgroups(0, NULL) < 0)
 		_exit(1);
 	if (setregid(ctx.gid, ctx.gid) < 0 || setreuid(ctx.uid, ctx.uid) < 0)
 		_exit(1);
 }
 
-/* The job's environment, with the daemon's PATH: what the user exports must not choose the programs. */
+/* The job's environment, with the daemon's PATH: the user's exports must not select the programs. */
 static char **tool_environment(void)
 {
 	static struct list env;
@@ -119,7 +119,7 @@ static char **tool_environment(void)
 	return env.items;
 }
 
-/* Run the tool with its messages in the log; return its exit status. `out`: where its output goes, -1 for the log. */
+/* Run the tool with its messages in the log; return its exit status. `out`: the file of its output, -1 for the log. */
 static int run_tool(int out, bool complain, char *const argv[])
 {
 	int status;
@@ -210,7 +210,7 @@ static void take_line(char *line, void *data)
 	snprintf(data, PATH_MAX, "%s", line);
 }
 
-/* Find a named container: the tool says `absent`, `stopped` or the id of a process in it. */
+/* Find a named container: the tool prints `absent`, `stopped` or the id of a process in it. */
 static int find_named(void)
 {
 	char state[PATH_MAX] = "", *mode = options.name_mode;
@@ -243,7 +243,7 @@ static int find_named(void)
 	return 0;
 }
 
-/* Slurm does not tell srun of an error here: it is kept, and said in task_init. */
+/* Slurm does not report an error here to srun: task_init reports it. */
 int slurm_spank_user_init(spank_t sp, int ac, char **av)
 {
 	char prefix[32] = "pyxis_";
@@ -288,7 +288,7 @@ static int create(void)
 	return -1;
 }
 
-/* The tool says which sources this node lacks: virtual nodes of one host share its files. */
+/* The tool prints the sources that this node lacks: virtual nodes of one host share its files. */
 static int check_mounts(void)
 {
 	struct list argv = { 0 };
@@ -388,7 +388,7 @@ static void announce(pid_t pid)
 		(void)run_tool(-1, true, (char *const[]){ "enroot", "started", ctx.name, inode, NULL });
 }
 
-/* Start the process that holds the container; it stops itself when its root stands. */
+/* Start the process that holds the container; it stops itself when its root is ready. */
 static pid_t start(void)
 {
 	struct prepared prepared = { 0 };
@@ -471,7 +471,7 @@ static int import_environment(spank_t sp, pid_t pid)
 	return 0;
 }
 
-/* Pyxis itself gives PyTorch its ranks, whether or not the site has Enroot's hook. */
+/* Like Pyxis, set PyTorch's ranks, with or without Enroot's hook. */
 static void set_ranks(spank_t sp)
 {
 	char value[PATH_MAX];
@@ -503,7 +503,7 @@ int slurm_spank_task_init(spank_t sp, int ac, char **av)
 		return -1;
 	}
 	if (__atomic_add_fetch(&ctx.shared->joined, 1, __ATOMIC_SEQ_CST) == ctx.local_tasks)
-		(void)kill(ctx.shared->first, SIGCONT); /* all are in: the namespaces live on in the tasks */
+		(void)kill(ctx.shared->first, SIGCONT); /* all tasks have joined and hold the namespaces */
 	return 0;
 }
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Gives PyTorch what it needs to find its peers, where image or user carry PYTORCH_VERSION; what is set already stays.
+# Sets PyTorch's variables for the rendezvous if image or user set PYTORCH_VERSION; existing values remain.
 grep -q '^PYTORCH_VERSION=' "$ENROOT_ENVIRON" || exit 0
 add() { grep -q "^$1=" "$ENROOT_ENVIRON" || printf '%s=%s\n' "$1" "$2" >> "$ENROOT_ENVIRON"; }
 add MASTER_ADDR "$(scontrol show hostnames "$SLURM_STEP_NODELIST" | head -n 1)"

@@ -1,4 +1,4 @@
-/* Options of a containerised step, and the container that they ask for. Every string is malloc'd, or NULL. */
+/* Options of a containerised step, and its container. Every string is malloc'd, or NULL. */
 #ifndef GPUCLUSTER_PYXIS_H
 #define GPUCLUSTER_PYXIS_H
 
@@ -24,11 +24,11 @@ struct options {
 	struct mount *mounts;
 	size_t n_mounts;
 	struct list env;
-	int mount_home, remap_root, entrypoint, entrypoint_log, writable; /* -1: not said */
+	int mount_home, remap_root, entrypoint, entrypoint_log, writable; /* -1: not given */
 	bool unshare_net, unshare_ipc, unshare_uts;
 };
 
-/* What the container's first process needs to make its root. */
+/* The arguments of the container's first process. */
 struct start {
 	const char *rootfs;
 	const struct options *options;
@@ -49,7 +49,7 @@ int truth(const char *text);
 int list_add(struct list *list, const char *item);
 bool list_has(const struct list *list, const char *item);
 
-/* Never returns: the process becomes the container's, stopped, or ends with a line on stderr. */
+/* Does not return: the process becomes the container's first one, stopped, or exits with a line on stderr. */
 void container_become(const struct start *start) __attribute__((noreturn));
 int container_join(pid_t pid);
 

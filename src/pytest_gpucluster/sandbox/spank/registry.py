@@ -1,7 +1,7 @@
 """usage: registry.py [USER@][REGISTRY#]IMAGE[:TAG] ROOTFS: unpack an image of a registry, as `enroot load` does.
 
-Speaks the OCI distribution API (v2): token, manifest, configuration, layers with their digests; gzip and plain tar.
-ENROOT_ALLOW_HTTP=yes reads by http. Progress and errors go to stderr in Enroot's form; exit status 1 on errors.
+Uses the OCI distribution API (v2): token, manifest, configuration, layers with their digests; gzip and plain tar.
+ENROOT_ALLOW_HTTP=yes uses HTTP. Progress and errors go to stderr in Enroot's format; exit status 1 on errors.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_LINKS = 40  # as Linux
 
 
 class PullError(Exception):
-    """Why an image cannot be had, in one line."""
+    """The reason of a failed download, in one line."""
 
 
 def split(uri: str) -> tuple[str, str, str]:
@@ -73,7 +73,7 @@ class Registry:
 
     def manifest(self, reference: str) -> dict[str, Any]:
         """Return the manifest for this machine."""
-        say("INFO", "Fetching image manifest list")
+        log("INFO", "Fetching image manifest list")
         found = self._json(f"manifests/{reference}", *LISTS, *MANIFESTS)
         if "manifests" not in found:
             return found
@@ -81,7 +81,7 @@ class Registry:
         for entry in found["manifests"]:
             here = entry.get("platform", {})
             if (here.get("os"), here.get("architecture")) == ("linux", wanted):
-                say("INFO", "Fetching image manifest")
+                log("INFO", "Fetching image manifest")
                 return self._json(f"manifests/{entry['digest']}", *MANIFESTS)
         raise PullError(f"Image has no layers for linux/{wanted}")
 
@@ -90,7 +90,7 @@ class Registry:
         return dict(self._json(f"blobs/{manifest['config']['digest']}").get("config") or {})
 
     def layer(self, digest: str, target: IO[bytes]) -> None:
-        """Download a layer; PullError where it is not what its digest says."""
+        """Download a layer; PullError if it does not match its digest."""
         algorithm, _, expected = digest.partition(":")
         measured = hashlib.new(algorithm)
         with self._open(f"blobs/{digest}") as answer:
@@ -107,7 +107,7 @@ class Registry:
 
     def _open(self, path: str, *accept: str, again: bool = True) -> Any:
         headers = {**self._headers, **({"Accept": ", ".join(accept)} if accept else {})}
-        request = urllib.request.Request(f"{self._base}/{path}", headers=headers)  # http and https alone
+        request = urllib.request.Request(f"{self._base}/{path}", headers=headers)  # HTTP and HTTPS only
         try:
             return urllib.request.urlopen(request, timeout=TIMEOUT)
         except urllib.error.HTTPError as error:
@@ -120,21 +120,21 @@ class Registry:
             ) from error
 
     def _authenticate(self, challenge: str) -> bool:
-        """Get a token without a password; whether there is one."""
-        say("INFO", "Authenticating with user: <anonymous>")
-        said = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
-        if not challenge.lower().startswith("bearer ") or not said.get("realm", "").startswith("https://"):
+        """Get a token without a password; return whether there is one."""
+        log("INFO", "Authenticating with user: <anonymous>")
+        fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
+        if not challenge.lower().startswith("bearer ") or not fields.get("realm", "").startswith("https://"):
             return False
-        scope = said.get("scope", f"repository:{self._image}:pull")
-        query = urllib.parse.urlencode({"service": said.get("service", ""), "scope": scope})
-        with urllib.request.urlopen(f"{said['realm']}?{query}", timeout=TIMEOUT) as answer:  # https alone
-            told = json.load(answer)
-        self._headers["Authorization"] = f"Bearer {told.get('token') or told.get('access_token')}"
+        scope = fields.get("scope", f"repository:{self._image}:pull")
+        query = urllib.parse.urlencode({"service": fields.get("service", ""), "scope": scope})
+        with urllib.request.urlopen(f"{fields['realm']}?{query}", timeout=TIMEOUT) as answer:  # HTTPS only
+            reply = json.load(answer)
+        self._headers["Authorization"] = f"Bearer {reply.get('token') or reply.get('access_token')}"
         return True
 
 
 def apply(layer: IO[bytes], root: Path) -> None:
-    """Lay a layer over the root file system: what it removes first, then what it brings."""
+    """Apply a layer to the root file system: first its whiteouts, then its entries."""
     with tarfile.open(fileobj=layer) as tar:
         members = tar.getmembers()
         for member in members:
@@ -147,7 +147,7 @@ def apply(layer: IO[bytes], root: Path) -> None:
 
 
 def white_out(path: Path) -> None:
-    """Remove what a whiteout of the layer names: one entry, or all of a folder."""
+    """Remove the target of a whiteout: one entry, or the contents of a folder."""
     if path.name != OPAQUE:
         remove(path.with_name(path.name.removeprefix(WHITEOUT)))
     elif path.parent.is_dir():
@@ -174,9 +174,9 @@ def place(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path, root: Path)
 
 
 def inside(root: Path, name: str) -> Path:
-    """Return the path below root: links on the way are followed as if root were /, the last part is not."""
-    *way, last = Path("/", name).parts[1:] or ("",)
-    path, todo, links = root, way[::-1], 0
+    """Return the path below root; links in its folders are resolved as if root were /, the last part is not."""
+    *folders, last = Path("/", name).parts[1:] or ("",)
+    path, todo, links = root, folders[::-1], 0
     while todo:
         part = todo.pop()
         if part == "..":
@@ -195,7 +195,7 @@ def inside(root: Path, name: str) -> Path:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a folder, if it is there."""
+    """Remove a file, a link or a folder, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -203,7 +203,7 @@ def remove(path: Path) -> None:
 
 
 def start_files(configuration: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what Enroot makes of the configuration: /etc/environment and /etc/rc."""
+    """Yield (path, text) of /etc/environment and /etc/rc, as Enroot writes them."""
     yield "etc/environment", "".join(f"{line}\n" for line in configuration.get("Env") or ())
     entry = " ".join(map(shlex.quote, configuration.get("Entrypoint") or ()))
     command = " ".join(map(shlex.quote, configuration.get("Cmd") or ()))
@@ -217,14 +217,14 @@ def start_files(configuration: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def pull(uri: str, root: Path) -> None:
-    """Unpack the image into a folder that exists."""
+    """Unpack the image into an existing folder."""
     name, image, reference = split(uri)
     registry = Registry(name, image)
     manifest = registry.manifest(reference)
     layers = [layer["digest"] for layer in manifest.get("layers", ())]
     if not layers:
         raise PullError(f"Image has no layers: {uri}")
-    say("INFO", f"Downloading {len(layers)} missing layers...")
+    log("INFO", f"Downloading {len(layers)} missing layers...")
     for digest in layers:
         with tempfile.TemporaryFile() as layer:
             registry.layer(digest, layer)
@@ -236,8 +236,8 @@ def pull(uri: str, root: Path) -> None:
         target.write_text(text)
 
 
-def say(level: str, text: str) -> None:
-    """Print as Enroot does."""
+def log(level: str, text: str) -> None:
+    """Print a line in Enroot's format."""
     sys.stderr.write(f"[{level}] {text}\n")
 
 
@@ -245,5 +245,5 @@ if __name__ == "__main__":
     try:
         pull(sys.argv[1], Path(sys.argv[2]))
     except (PullError, OSError, tarfile.TarError, ValueError, KeyError) as error:
-        say("ERROR", str(error) or type(error).__name__)
+        log("ERROR", str(error) or type(error).__name__)
         sys.exit(1)

@@ -1,5 +1,5 @@
-/* What the sandbox's TaskProlog does for a task (slurmconf.task_prolog) without a process of its own, which costs Slurm
- * half of what the start of a task does. The argument is the sandbox's folder. */
+/* Replaces the sandbox's TaskProlog (slurmconf.task_prolog) without a further process, which costs Slurm
+ * half the time of a task start. The argument is the sandbox's folder. */
 #include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>

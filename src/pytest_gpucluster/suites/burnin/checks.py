@@ -188,7 +188,7 @@ def _xid_of(counter: str) -> xids.Xid | None:
     if match is None:
         return None
     words = (match[3] or "").replace("_", " ")
-    return (xids.of_switch if match[1] else xids.lookup)(int(match[2]), words)
+    return (xids.lookup_sxid if match[1] else xids.lookup)(int(match[2]), words)
 
 
 # --- helpers -----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 AROUND = 600.0  # seconds of the allocation beside the burn-in: start, collectives that end, judging
 
 
-def asked(option: Any) -> bool:
+def requested(option: Any) -> bool:
     """Tell whether this run has a burn-in: hours of load never come unasked."""
     return bool(option.burnin_time or option.burnin_resume or "burnin" in (option.markexpr or ""))
 

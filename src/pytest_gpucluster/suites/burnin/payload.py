@@ -1257,7 +1257,7 @@ class Gpu:
             return {"skip": "one GPU alone has nothing to reduce with"}
         payload = collective()
         place = types.SimpleNamespace(local=self.index)
-        device = payload.Cuda(self.torch, place)
+        device = payload.CudaDevice(self.torch, place)
         store = torch.distributed.TCPStore(
             command["address"], int(command["port"]), None, rank == 0, dt.timedelta(seconds=60),
             wait_for_workers=False,
@@ -1265,7 +1265,7 @@ class Gpu:
         self.store = store  # kept until the next group: ranks that are later than this one may still read it
         payload.join(self.torch, device, store, rank, size, 60.0)
         nbytes, seed = int(command["bytes"]), int(command.get("seed", 0))
-        job = payload.Job(self.torch, device, "all_reduce", nbytes, "float", rank, size)
+        job = payload.Collective(self.torch, device, "all_reduce", nbytes, "float", rank, size)
         wrong = job.check(False, seed)  # in place or not
         times = 10
         seconds = job.measure(True, 2, times)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.slurm.step import StepRequest
-from pytest_gpucluster.cluster.slurm.streaming_step import LiveStep
+from pytest_gpucluster.cluster.slurm.streaming_step import StreamingStep
 from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import SlurmError, StepError
 from pytest_gpucluster.core.units import format_duration, parse_duration
@@ -116,7 +116,7 @@ class Burnin:
         self._suspect: set[str] = set()
         self._commands = 0
         self._group = 0
-        self._step: LiveStep | None = None
+        self._step: StreamingStep | None = None
         self._tell: Callable[..., None] = lambda **_: None
         self._show: Callable[[Progress], None] = lambda _: None
         self.end = 0.0
@@ -187,7 +187,7 @@ class Burnin:
                 return f"{EARLY}: the time limit of the allocation ({left} were left of it)"
         return "the time is up"
 
-    def _start(self) -> LiveStep:
+    def _start(self) -> StreamingStep:
         config, live = self.config, self.live
         options = {
             "gpus": self.gpus, "sample": min(config.sample, max(0.2, self.load_seconds / 3)), "beat": config.beat,
@@ -208,7 +208,7 @@ class Burnin:
             environment=self.environment,
             mpi="none",
         )
-        return LiveStep(self._slurm, self._allocation, request)
+        return StreamingStep(self._slurm, self._allocation, request)
 
     @property
     def load_seconds(self) -> float:
@@ -405,7 +405,7 @@ class Burnin:
     def _step_ended(self) -> None:
         """The step ended as a whole, which no node's failure can bring about."""
         assert self._step is not None
-        said = [line for line in self._step.said if line.strip()]
+        said = [line for line in self._step.stderr if line.strip()]
         words = said[-1] if said else f"srun exited {self._step.process.returncode}"
         if not self._heard:
             raise StepError(
@@ -420,7 +420,7 @@ class Burnin:
         self._turn[node] = NodeTotals(node)
         self._tell(what="told", told=turn.as_dict(), seconds=round(self.elapsed, 1), rounds=self.told.rounds)
 
-    def _wait_for_the_silent(self, step: LiveStep) -> None:
+    def _wait_for_the_silent(self, step: StreamingStep) -> None:
         """Give nodes that miss signs of life at the end as long as any other time: who died last is no pass."""
         missed, now = MISSED * self.config.beat, time.monotonic()
         before = {node: self._heard.get(node, now) for node in self.live}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.cluster.slurm.pyxis import HOOK
+from pytest_gpucluster.cluster.slurm.pyxis import HOOK, NO_OPTION
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.kit.enroot import UNKNOWN, jobs_of
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.majority import Norm
-    from pytest_gpucluster.kit.enroot import Pyxis, Room
+    from pytest_gpucluster.kit.enroot import EnrootSpace, Pyxis
     from pytest_gpucluster.suites.container.config import ContainerConfig
     from pytest_gpucluster.suites.container.facts import Found, Seen
 
@@ -59,7 +59,7 @@ def plugin(found: Found, pyxis: Pyxis | str) -> Judgement:
         )
     elif found.contained is None:
         why = found.main.failed[found.node]
-        if "srun does not know" in why:
+        if NO_OPTION in why:
             yield Finding("Pyxis", why, "--container-image is an option of srun")
         else:
             judge = "hooks" if why.startswith(HOOK) else "import"
@@ -487,7 +487,7 @@ def _size(seen: Seen) -> int | None:
     hint="enroot list -f; du -sh $ENROOT_DATA_PATH/*; enroot remove OLD; ls -ld the path",
     action=Action.MONITOR,
 )
-def room(rooms: tuple[Room, ...], config: ContainerConfig) -> Judgement:
+def room(rooms: tuple[EnrootSpace, ...], config: ContainerConfig) -> Judgement:
     """Judge free space and the right to write on Enroot's data, cache and temporary paths."""
     for path in rooms:
         yield Metric("enroot_free", path.free / 2**30, "GiB", path.what)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_gpucluster.kit.containers import Imported
+    from pytest_gpucluster.kit.containers import ImageImport
     from pytest_gpucluster.suites.container.config import ContainerConfig
 
 HOST_VALUE, PASSED = "gpucluster-outside", "passed-through"
@@ -40,7 +40,7 @@ class Found:
 
     node: str
     config: ContainerConfig
-    imports: tuple[Imported, ...]
+    imports: tuple[ImageImport, ...]
     seen: Mapping[str, Seen] = field(default_factory=dict)
     gpus: int = 0
     override: str = ""
@@ -54,7 +54,7 @@ class Found:
         return self.seen.get(name, Seen(problem="the step was not run on this node"))
 
     @property
-    def main(self) -> Imported:
+    def main(self) -> ImageImport:
         """The import that the steps re-use."""
         return self.imports[0]
 

@@ -17,7 +17,7 @@ from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core.errors import StepError, StepTimeout
 from pytest_gpucluster.kit import enroot
-from pytest_gpucluster.kit.containers import Containers, Imported, said_of, why_failed
+from pytest_gpucluster.kit.containers import ImageImport, NamedContainers, messages_of, why_failed
 from pytest_gpucluster.kit.payload_step import source_of
 from pytest_gpucluster.suites.container.facts import (
     HOST_VALUE,
@@ -56,7 +56,7 @@ class ContainerExam:
 
     slurm: Slurm
     allocation: Allocation
-    containers: Containers
+    containers: NamedContainers
     config: ContainerConfig
     image: str
     nodes: tuple[str, ...]
@@ -101,7 +101,7 @@ class ContainerExam:
 
     # -- the steps ----------------------------------------------------------------------------------------------
 
-    def _look(self, imported: Imported) -> dict[str, str]:
+    def _look(self, imported: ImageImport) -> dict[str, str]:
         """Look around with every default, then at the image's environment; return a variable of it for each node."""
         nodes = tuple(node for node in self.nodes if node in imported.nodes)
         self._step("plain", nodes, self._reuse(imported), "environment", {"GPUCLUSTER_PASSED": PASSED})
@@ -119,7 +119,7 @@ class ContainerExam:
             self._step("gpus", self._inside(), self._reuse(imported), "look", outside)
         return override
 
-    def _change(self, imported: Imported, nodes: tuple[str, ...], override: Mapping[str, str]) -> None:
+    def _change(self, imported: ImageImport, nodes: tuple[str, ...], override: Mapping[str, str]) -> None:
         """Turn every option over: root, home, user and a variable of the image; the entrypoint; mounts and workdir."""
         names = tuple({name for name in override.values() if name})
         turned = self._reuse(imported, mount_home=True, remap_root=True, writable=True, env=names)
@@ -130,7 +130,7 @@ class ContainerExam:
         mounted = self._reuse(imported, mounts=(*own, *self.config.mounts), workdir=MOUNTED)
         self._step("mounts", nodes, mounted, "tell")
 
-    def _save(self, imported: Imported, nodes: tuple[str, ...]) -> dict[str, str]:
+    def _save(self, imported: ImageImport, nodes: tuple[str, ...]) -> dict[str, str]:
         """Turn the options back and save the container; then start the saved image, and remove it."""
         name = f"{imported.name}-{self.nonce}"
         # Pyxis takes one path for all nodes: where they share the folder, each has its turn
@@ -153,7 +153,7 @@ class ContainerExam:
             node for node in nodes if "saved" in self._seen[node] and not self._seen[node]["saved"].problem
         )
         there = {
-            node: None if names is None else enroot.own_names(names, name)
+            node: None if names is None else enroot.enroot_names(names, name)
             for node, names in self.containers.listed(kept).items()
         }
         problems = self.containers.remove(name, kept)
@@ -164,17 +164,17 @@ class ContainerExam:
                 removed[node] = enroot.UNKNOWN
             elif not there[node]:
                 removed[node] = "enroot list did not show it"
-            elif problems.get(node) or enroot.own_names(left.get(node) or (), name):
+            elif problems.get(node) or enroot.enroot_names(left.get(node) or (), name):
                 removed[node] = problems.get(node) or "enroot list shows it still"
         return removed
 
-    def _ranks(self, imported: Imported, nodes: tuple[str, ...]) -> None:
+    def _ranks(self, imported: ImageImport, nodes: tuple[str, ...]) -> None:
         pyxis = self._reuse(imported, env=("PYTORCH_VERSION",), writable=True)
         self._step("ranks", nodes, pyxis, "forget", {"PYTORCH_VERSION": TORCH}, tasks=RANKS_PER_NODE)
 
     # -- how a step is run and read -----------------------------------------------------------------------------
 
-    def _reuse(self, imported: Imported, **options: object) -> PyxisOptions:
+    def _reuse(self, imported: ImageImport, **options: object) -> PyxisOptions:
         # no_exec: a step of a parallel run in the same container must not lend us its namespaces
         return PyxisOptions(name=f"{imported.name}:no_exec", **options)  # type: ignore[arg-type]
 
@@ -280,7 +280,7 @@ def _seen(result: StepResult, node: str, problem: str, nonce: str) -> Seen:
     told = tuple(facts for task in tasks if (facts := read_facts(task.stdout)).get("end") == nonce)
     if told and len(told) == len(tasks):
         # Pyxis saves when the task has ended: a failure shows in its words alone
-        unsaved = why_failed(result, node) if NOT_SAVED in said_of(result, node) else ""
+        unsaved = why_failed(result, node) if NOT_SAVED in messages_of(result, node) else ""
         return Seen(told, seconds=result.seconds, unsaved=unsaved)
     ended = next((_ended(task.rc) for task in tasks if task.rc), "it told nothing")
     last = next((task.stderr.strip().splitlines()[-1] for task in tasks if task.stderr.strip()), "")

@@ -12,7 +12,7 @@ import pytest
 from pytest_gpucluster.core.errors import ConfigError, ProbeError
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.kit import enroot
-from pytest_gpucluster.kit.containers import Containers
+from pytest_gpucluster.kit.containers import NamedContainers
 from pytest_gpucluster.suite import claimed, probed
 from pytest_gpucluster.suites.container import checks
 from pytest_gpucluster.suites.container.config import ContainerConfig
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.container, pytest.mark.usefixtures("claim")]
 
-room = probed(enroot.ROOM)
+room = probed(enroot.SPACE)
 names_before = probed(enroot.NAMES)
 
 claim = claimed(ContainerConfig, "containers")
@@ -71,8 +71,8 @@ def found(
         nodes = session.without_problem(held.nodes)[: claim.nodes]
         profiles = {session.nodes[node].profile.gpu is not None for node in nodes}
         gpus = min((session.inventory[node].gpus for node in nodes), default=0) if profiles == {True} else 0
-        store = Containers(
-            held.slurm, held, session.need_channel(), deadline=claim.deadline, keep=claim.keep, say=say
+        store = NamedContainers(
+            held.slurm, held, session.need_channel(), deadline=claim.deadline, keep=claim.keep, report=say
         )
         stores.append(store)
         try:
@@ -201,7 +201,7 @@ def test_shm(here: Found, expect: Expect) -> None:
     expect(checks.shm(here))
 
 
-def test_room(room: tuple[enroot.Room, ...], claim: ContainerConfig, expect: Expect) -> None:
+def test_room(room: tuple[enroot.EnrootSpace, ...], claim: ContainerConfig, expect: Expect) -> None:
     """Enroot's data, cache and temporary paths have room, and may be written."""
     expect(checks.room(room, claim))
 

@@ -22,7 +22,14 @@ from pytest_gpucluster.core.check import (
 from pytest_gpucluster.core.majority import Norm, norm, owners
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.gpu_processes import unexpected_processes
-from pytest_gpucluster.kit.nvidia_smi import HANG, NOT_REPORTED, REQUIRES_RESET, ROWS, Gpu, Gpus, lacking
+from pytest_gpucluster.kit.nvidia_csv import NOT_REPORTED, is_unsupported
+from pytest_gpucluster.kit.nvidia_smi import (
+    HANG,
+    REQUIRES_RESET,
+    ROWS,
+    Gpu,
+    Gpus,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,7 +37,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import GpuProfile
     from pytest_gpucluster.core.check import Judgement, Verdict
     from pytest_gpucluster.kit.fabric_manager import FabricManager
-    from pytest_gpucluster.kit.nvidia_smi import App, LinkErrors, Remapped, Topology
+    from pytest_gpucluster.kit.nvidia_smi import GpuProcess, LinkErrors, RowRemapping, Topology
 
 P = ParamSpec("P")
 
@@ -196,7 +203,7 @@ def _unread(
         return NotChecked(f"{attribute}: {NOT_REPORTED} ({gpu.driver or 'version unknown'})")
     if _not_for_us(text):
         return NotChecked(f"{attribute} of {gpu}: nvidia-smi shows it to root alone: {text}")
-    if not lacking(text):
+    if not is_unsupported(text):
         return Finding(str(gpu), text, expected, Action.MONITOR if monitor else Action.RESET_GPU)
     if any(one.name == gpu.name and getattr(one, attribute) is not None for one in gpus):
         return Finding(str(gpu), text, f"{expected}; other GPUs of the node report it", Action.MONITOR)
@@ -615,7 +622,7 @@ def _sram(gpus: Gpus, gpu: Gpu, profile: GpuProfile) -> Judgement:
     action=Action.VENDOR,
 )
 @_of_gpus
-def remapped_rows(gpus: Gpus, rows: Mapping[str, Remapped], profile: GpuProfile) -> Judgement:
+def remapped_rows(gpus: Gpus, rows: Mapping[str, RowRemapping], profile: GpuProfile) -> Judgement:
     """No row remapping failed, and rows remapped for uncorrectable errors stay within the profile's limit."""
     if not profile.ecc:
         yield from _without_ecc(profile)
@@ -627,7 +634,7 @@ def remapped_rows(gpus: Gpus, rows: Mapping[str, Remapped], profile: GpuProfile)
             yield from _remapped(gpu, row, profile)
 
 
-def _remapped(gpu: Gpu, row: Remapped, profile: GpuProfile) -> Judgement:
+def _remapped(gpu: Gpu, row: RowRemapping, profile: GpuProfile) -> Judgement:
     limit = profile.max_remapped_uncorrectable
     if row.correctable is not None:
         yield Metric("remapped_rows_correctable", row.correctable, "rows", str(gpu))
@@ -646,17 +653,17 @@ def _remapped(gpu: Gpu, row: Remapped, profile: GpuProfile) -> Judgement:
         yield Finding(str(gpu), found, f"at most {limit}", action)
 
 
-def _row_unread(gpu: Gpu, row: Remapped, name: str, expected: str) -> Finding | NotChecked:
+def _row_unread(gpu: Gpu, row: RowRemapping, name: str, expected: str) -> Finding | NotChecked:
     """Say why one value of a GPU that remaps rows is not there."""
     text = row.unread.get(name, "no value")
-    if lacking(text):
+    if is_unsupported(text):
         return NotChecked(f"remapped_rows.{name} of {gpu}: {text}")
     return Finding(str(gpu), text, expected, Action.RESET_GPU)
 
 
 def _rows_of(
-    gpus: Gpus, rows: Mapping[str, Remapped]
-) -> Iterator[tuple[Gpu, Remapped | NotChecked | NotApplicable]]:
+    gpus: Gpus, rows: Mapping[str, RowRemapping]
+) -> Iterator[tuple[Gpu, RowRemapping | NotChecked | NotApplicable]]:
     """Pair the GPUs with their remapping; say why where a GPU has none."""
     for gpu in gpus:
         row = rows.get(gpu.uuid or "")
@@ -664,7 +671,7 @@ def _rows_of(
             yield gpu, NotChecked(f"{gpu}: nvidia-smi --query-remapped-rows does not list it")
         elif denied := next(filter(_not_for_us, row.unread.values()), ""):
             yield gpu, NotChecked(f"row remapping of {gpu}: nvidia-smi shows it to root alone: {denied}")
-        elif len(row.unread) == len(ROWS) and all(map(lacking, row.unread.values())):
+        elif len(row.unread) == len(ROWS) and all(map(is_unsupported, row.unread.values())):
             yield gpu, NotApplicable("GPUs before Ampere, and guests, report no row remapping")
         else:
             yield gpu, row
@@ -677,7 +684,7 @@ def _rows_of(
     action=Action.RESET_GPU,
 )
 @_of_gpus
-def remapped_pending(gpus: Gpus, rows: Mapping[str, Remapped], profile: GpuProfile) -> Judgement:
+def remapped_pending(gpus: Gpus, rows: Mapping[str, RowRemapping], profile: GpuProfile) -> Judgement:
     """No row remapping waits for a reset."""
     if not profile.ecc:
         yield from _without_ecc(profile)
@@ -812,7 +819,7 @@ def _link_errors(gpu: Gpu, of_gpu: LinkErrors) -> Judgement:
         if counter.lower() == _RATE and found > NVLINK_BER:
             yield Finding(f"{gpu} NVLink {link}", f"{counter} {found:g}", f"at most {NVLINK_BER:g}")
     for link, counter, text in of_gpu.unread:
-        if not lacking(text):
+        if not is_unsupported(text):
             yield NotChecked(f"{counter} of {gpu} NVLink {link}: {text}")
     yield from _link_warnings(gpu, of_gpu)
 
@@ -1129,7 +1136,7 @@ def clocks(gpus: Gpus, fleet: ByModel) -> Judgement:
     action=Action.RESET_GPU,
 )
 @_of_gpus
-def idle_memory(gpus: Gpus, apps: Sequence[App], profile: GpuProfile) -> Judgement:
+def idle_memory(gpus: Gpus, apps: Sequence[GpuProcess], profile: GpuProfile) -> Judgement:
     """A GPU without processes has its memory free; what listed processes hold is for gpu.stray_processes."""
     limit = f"at most {format_size(profile.max_idle_memory)}"
     for gpu in gpus:
@@ -1155,7 +1162,7 @@ def idle_memory(gpus: Gpus, apps: Sequence[App], profile: GpuProfile) -> Judgeme
     action=Action.MONITOR,
 )
 @_of_gpus
-def stray_processes(gpus: Gpus, apps: Sequence[App]) -> Judgement:
+def stray_processes(gpus: Gpus, apps: Sequence[GpuProcess]) -> Judgement:
     """Nobody computes on the GPUs of an idle node."""
     for gpu, process in unexpected_processes(gpus, apps):
         yield Finding(gpu, process, "no process on an idle node")

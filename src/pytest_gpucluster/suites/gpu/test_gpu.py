@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.kit.fabric_manager import FabricManager
     from pytest_gpucluster.kit.kernel_log import KernelLog
-    from pytest_gpucluster.kit.nvidia_smi import App, Gpus, LinkErrors, Remapped, Topology
+    from pytest_gpucluster.kit.nvidia_smi import GpuProcess, Gpus, LinkErrors, RowRemapping, Topology
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import Node
     from pytest_gpucluster.suites.gpu.checks import ByModel
@@ -138,14 +138,14 @@ def test_ecc_aggregate(gpus: Gpus, gpu_profile: GpuProfile, expect: Expect) -> N
 
 
 def test_remapped_rows(
-    gpus: Gpus, rows: dict[str, Remapped], gpu_profile: GpuProfile, expect: Expect
+    gpus: Gpus, rows: dict[str, RowRemapping], gpu_profile: GpuProfile, expect: Expect
 ) -> None:
     """Row remapping has never failed and has spare rows left."""
     expect(gpu.remapped_rows(gpus, rows, gpu_profile))
 
 
 def test_remapped_pending(
-    gpus: Gpus, rows: dict[str, Remapped], gpu_profile: GpuProfile, expect: Expect
+    gpus: Gpus, rows: dict[str, RowRemapping], gpu_profile: GpuProfile, expect: Expect
 ) -> None:
     """No row remapping waits for a reset."""
     expect(gpu.remapped_pending(gpus, rows, gpu_profile))
@@ -234,12 +234,14 @@ def test_clocks(gpus: Gpus, clock_majority: ByModel, expect: Expect) -> None:
     expect(gpu.clocks(gpus, clock_majority))
 
 
-def test_idle_memory(gpus: Gpus, apps: tuple[App, ...], gpu_profile: GpuProfile, expect: Expect) -> None:
+def test_idle_memory(
+    gpus: Gpus, apps: tuple[GpuProcess, ...], gpu_profile: GpuProfile, expect: Expect
+) -> None:
     """No memory is held on a GPU that nobody uses."""
     expect(gpu.idle_memory(gpus, apps, gpu_profile))
 
 
-def test_stray_processes(gpus: Gpus, apps: tuple[App, ...], expect: Expect) -> None:
+def test_stray_processes(gpus: Gpus, apps: tuple[GpuProcess, ...], expect: Expect) -> None:
     """Nobody computes on the GPUs of an idle node."""
     expect(gpu.stray_processes(gpus, apps))
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.kit.mpi_config import MpiConfig
-    from pytest_gpucluster.kit.mpi_facts import Installed, Pair, Run
+    from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRun, RankPair
 
 LEVELS = ("single", "funneled", "serialized", "multiple")
 MICRO = 1e6
@@ -43,7 +43,7 @@ _PARTS = {"c": "MPI of C programs", "python": "mpi4py"}
     hint="srun -w NODE sh -c 'command -v mpirun mpicc'; install it as on the others, or name its module or image under "
     "`environments` and that under mpi.environment",
 )
-def installed(facts: Installed, config: MpiConfig, *, in_container: bool = False) -> Judgement:
+def installed(facts: InstalledMpi, config: MpiConfig, *, in_container: bool = False) -> Judgement:
     """Judge that the claimed launcher and a working MPI of each claimed language are on the node, or in its image.
 
     In an image no mpirun is asked for: srun is the launcher there.
@@ -67,7 +67,7 @@ def installed(facts: Installed, config: MpiConfig, *, in_container: bool = False
     "site's by its path",
     action=Action.MONITOR,
 )
-def path(facts: Installed, config: MpiConfig, *, conda_claimed: bool) -> Judgement:
+def path(facts: InstalledMpi, config: MpiConfig, *, conda_claimed: bool) -> Judgement:
     """Judge that the mpirun which is found first is the site's, and no conda environment's."""
     if not facts.mpirun:
         yield NotChecked(f"no {config.mpirun} on PATH, which mpi.installed judges")
@@ -91,7 +91,7 @@ def path(facts: Installed, config: MpiConfig, *, conda_claimed: bool) -> Judgeme
     "built against (MPI4PY_LIBMPI, MPI4PY_MPIABI)",
     action=Action.MONITOR,
 )
-def matches(facts: Installed, config: MpiConfig) -> Judgement:
+def matches(facts: InstalledMpi, config: MpiConfig) -> Judgement:
     """Judge that mpirun belongs to the MPI that the programs are linked with; else each starts as a world of one."""
     if "mpirun" not in config.launchers:
         yield NotApplicable("the cluster file does not claim mpirun")
@@ -114,7 +114,7 @@ def matches(facts: Installed, config: MpiConfig) -> Judgement:
     cause="the node was left out of an upgrade, or has another MPI first on PATH",
     hint="compare `command -v mpirun; mpirun --version` with a sound node",
 )
-def alike(facts: Installed, fleet: Mapping[str, Norm[str]]) -> Judgement:
+def alike(facts: InstalledMpi, fleet: Mapping[str, Norm[str]]) -> Judgement:
     """Judge that the node has the MPI of most nodes: launcher and libraries, path and version."""
     if fleet["mpirun"].total < 2:  # a fleet
         yield NotApplicable("one node has no fleet to compare with")
@@ -122,7 +122,7 @@ def alike(facts: Installed, fleet: Mapping[str, Norm[str]]) -> Judgement:
         yield from fleet[part].judge(part, value)
 
 
-def norms(fleet: Mapping[str, Installed]) -> dict[str, Norm[str]]:
+def norms(fleet: Mapping[str, InstalledMpi]) -> dict[str, Norm[str]]:
     """Return {part: what the nodes have of it}, of the launcher and each language's library."""
     votes: dict[str, list[tuple[str, str]]] = {}
     for node, facts in fleet.items():
@@ -131,12 +131,12 @@ def norms(fleet: Mapping[str, Installed]) -> dict[str, Norm[str]]:
     return {part: norm(pairs) for part, pairs in votes.items()}
 
 
-def _parts(facts: Installed) -> list[tuple[str, str]]:
+def _parts(facts: InstalledMpi) -> list[tuple[str, str]]:
     libraries = [(_PARTS[language], facts.library[language]) for language in sorted(facts.library)]
     return [("mpirun", _launcher(facts)), *libraries]
 
 
-def _launcher(facts: Installed) -> str:
+def _launcher(facts: InstalledMpi) -> str:
     return f"{facts.mpirun} ({facts.launcher})" if facts.mpirun else "none"
 
 
@@ -147,16 +147,16 @@ def _launcher(facts: Installed) -> str:
     hint="srun --mpi=list; install libpmix and Slurm's mpi_pmix plugin on every node, or claim a type that Slurm and "
     "the MPI have (mpi.launchers)",
 )
-def pmi(types: Sequence[str], claimed: Sequence[str], facts: Installed | None) -> Judgement:
+def pmi(types: Sequence[str], claimed: Sequence[str], facts: InstalledMpi | None) -> Judgement:
     """Judge that Slurm on the node has the claimed types of --mpi, and that the MPI understands them."""
     if not claimed:
         yield NotApplicable("the cluster file claims no `srun --mpi=TYPE`")
     for kind in claimed:
         if kind not in types:
             yield Finding(f"srun --mpi={kind}", f"Slurm has {', '.join(types)}", kind)
-        elif facts and facts.speaks and kind.partition("_")[0] not in facts.speaks:
+        elif facts and facts.srun_types and kind.partition("_")[0] not in facts.srun_types:
             library = next((facts.program(language) for language in facts.library), "the MPI")
-            yield Finding(f"srun --mpi={kind}", f"{library} understands {', '.join(facts.speaks)}", kind)
+            yield Finding(f"srun --mpi={kind}", f"{library} understands {', '.join(facts.srun_types)}", kind)
 
 
 # --- one world
@@ -168,7 +168,7 @@ def pmi(types: Sequence[str], claimed: Sequence[str], facts: Installed | None) -
     hint="ompi_info | grep -i thread, or mpichversion; rebuild, or lower mpi.threads if no program needs it",
     action=Action.MONITOR,
 )
-def threads(run: Run, wanted: str) -> Judgement:
+def threads(run: MpiRun, wanted: str) -> Judgement:
     """Judge the thread level that MPI_Init_thread provided when MPI_THREAD_MULTIPLE was asked for."""
     if not run.world.ranks:
         yield NotChecked("no rank told its thread level")
@@ -180,7 +180,7 @@ def threads(run: Run, wanted: str) -> Judgement:
             )
 
 
-def _by_level(run: Run) -> dict[str, list[int]]:
+def _by_level(run: MpiRun) -> dict[str, list[int]]:
     levels: dict[str, list[int]] = {}
     for rank in run.world.ranks:
         levels.setdefault(rank.threads, []).append(rank.rank)
@@ -196,7 +196,7 @@ def _by_level(run: Run) -> dict[str, list[int]]:
     hint="ucx_info -d or ompi_info: which transport is there; UCX_LOG_LEVEL=info shows the chosen one; CPU governor",
     action=Action.MONITOR,
 )
-def latency(run: Run, most: float | None) -> Judgement:
+def latency(run: MpiRun, most: float | None) -> Judgement:
     """Judge microseconds one way of 8 bytes between neighbours of a ring of the nodes."""
     value = _microseconds
     yield from _speed(
@@ -215,7 +215,7 @@ def latency(run: Run, most: float | None) -> Judgement:
     hint="ibstat and the error counters of both nodes (-m fabric); UCX_LOG_LEVEL=info shows the chosen transport",
     action=Action.MONITOR,
 )
-def bandwidth(run: Run, least: float | None) -> Judgement:
+def bandwidth(run: MpiRun, least: float | None) -> Judgement:
     """Judge GB/s one way of 4 MiB between neighbours of a ring of the nodes."""
     value = _gigabytes
     yield from _speed(
@@ -228,21 +228,21 @@ def bandwidth(run: Run, least: float | None) -> Judgement:
     )
 
 
-def _microseconds(pair: Pair) -> float:
+def _microseconds(pair: RankPair) -> float:
     return pair.latency * MICRO
 
 
-def _gigabytes(pair: Pair) -> float:
+def _gigabytes(pair: RankPair) -> float:
     return pair.bandwidth / GIGA
 
 
 def _speed(
-    run: Run,
+    run: MpiRun,
     name: str,
     unit: str,
-    value: Callable[[Pair], float],
+    value: Callable[[RankPair], float],
     *,
-    bad: Callable[[Pair], bool] | None,
+    bad: Callable[[RankPair], bool] | None,
     bound: str,
 ) -> Judgement:
     if not run.world.pairs:
@@ -267,16 +267,16 @@ def _speed(
         yield Finding(_name(pair, nodes), f"{value(pair):.4g} {unit}{slow}", bound)
 
 
-def _ends(pair: Pair, nodes: Mapping[int, str]) -> tuple[str, str]:
+def _ends(pair: RankPair, nodes: Mapping[int, str]) -> tuple[str, str]:
     first, other = (nodes.get(rank, f"rank {rank}") for rank in pair.ranks)
     return first, other
 
 
-def _name(pair: Pair, nodes: Mapping[int, str]) -> str:
+def _name(pair: RankPair, nodes: Mapping[int, str]) -> str:
     return "-".join(_ends(pair, nodes))
 
 
-def _blamed(pairs: Sequence[Pair], wrong: Sequence[Pair], nodes: Mapping[int, str]) -> set[str]:
+def _blamed(pairs: Sequence[RankPair], wrong: Sequence[RankPair], nodes: Mapping[int, str]) -> set[str]:
     """Return the nodes whose pairs are all bad while their neighbours do well with others."""
     total = Counter(node for pair in pairs for node in _ends(pair, nodes))
     bad = Counter(node for pair in wrong for node in _ends(pair, nodes))

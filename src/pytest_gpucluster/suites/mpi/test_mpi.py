@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.core.majority import Norm
-    from pytest_gpucluster.kit.mpi_facts import Installed, Run
+    from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRun
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
 
@@ -48,19 +48,19 @@ def runners(
 
 
 @pytest.fixture(scope="session")
-def fleet_installed(runners: list[Mpi]) -> dict[str, Installed]:
+def fleet_installed(runners: list[Mpi]) -> dict[str, InstalledMpi]:
     """What all nodes have: {node: facts}."""
     return {node: facts for runner in runners for node, facts in runner.installed.items()}
 
 
 @pytest.fixture(scope="session")
-def installed_norms(fleet_installed: dict[str, Installed]) -> dict[str, Norm[str]]:
+def installed_norms(fleet_installed: dict[str, InstalledMpi]) -> dict[str, Norm[str]]:
     """What most nodes have, of each part."""
     return checks.norms(fleet_installed)
 
 
 @pytest.fixture
-def installed(fleet_installed: dict[str, Installed], node: Node) -> Installed:
+def installed(fleet_installed: dict[str, InstalledMpi], node: Node) -> InstalledMpi:
     """What this item's node has."""
     if node.name not in fleet_installed:
         pytest.skip("not applicable: mpi.nodes leaves this node out")
@@ -68,7 +68,7 @@ def installed(fleet_installed: dict[str, Installed], node: Node) -> Installed:
 
 
 @pytest.fixture
-def runs(runners: list[Mpi], launcher: str, language: str) -> list[Run]:
+def runs(runners: list[Mpi], launcher: str, language: str) -> list[MpiRun]:
     """One run of the program by this launcher an allocation."""
     if launcher == MPIRUN and any(runner.in_container for runner in runners):
         pytest.skip(f"not applicable: {IN_CONTAINER}")
@@ -79,7 +79,7 @@ def runs(runners: list[Mpi], launcher: str, language: str) -> list[Run]:
 
 
 @pytest.fixture
-def believed(runs: list[Run]) -> list[Run]:
+def believed(runs: list[MpiRun]) -> list[MpiRun]:
     """Those that came up as one world; test_world says why where one did not."""
     judged = [(run, mpi_world.world(run)) for run in runs]
     sound = [run for run, verdict in judged if verdict.outcome is Outcome.PASSED]
@@ -89,12 +89,12 @@ def believed(runs: list[Run]) -> list[Run]:
     return sound
 
 
-def test_installed(runners: list[Mpi], installed: Installed, config: MpiConfig, expect: Expect) -> None:
+def test_installed(runners: list[Mpi], installed: InstalledMpi, config: MpiConfig, expect: Expect) -> None:
     """The node has the launcher, and programs compile and start."""
     expect(checks.installed(installed, config, in_container=runners[0].in_container))
 
 
-def test_path(runners: list[Mpi], installed: Installed, config: MpiConfig, expect: Expect) -> None:
+def test_path(runners: list[Mpi], installed: InstalledMpi, config: MpiConfig, expect: Expect) -> None:
     """The first mpirun on PATH is the site's, and no conda environment's."""
     if runners[0].in_container:
         expect.not_applicable(IN_CONTAINER)
@@ -102,47 +102,47 @@ def test_path(runners: list[Mpi], installed: Installed, config: MpiConfig, expec
     expect(checks.path(installed, config, conda_claimed=claimed))
 
 
-def test_matches(runners: list[Mpi], installed: Installed, config: MpiConfig, expect: Expect) -> None:
+def test_matches(runners: list[Mpi], installed: InstalledMpi, config: MpiConfig, expect: Expect) -> None:
     """The launcher and the library of the programs are of one MPI."""
     if runners[0].in_container:
         expect.not_applicable(IN_CONTAINER)
     expect(checks.matches(installed, config))
 
 
-def test_alike(installed: Installed, installed_norms: dict[str, Norm[str]], expect: Expect) -> None:
+def test_alike(installed: InstalledMpi, installed_norms: dict[str, Norm[str]], expect: Expect) -> None:
     """The node has the MPI of most nodes."""
     expect(checks.alike(installed, installed_norms))
 
 
-def test_pmi(pmi_types: tuple[str, ...], installed: Installed, config: MpiConfig, expect: Expect) -> None:
+def test_pmi(pmi_types: tuple[str, ...], installed: InstalledMpi, config: MpiConfig, expect: Expect) -> None:
     """Slurm on the node has the claimed types of --mpi, and the MPI understands them."""
     claimed = [kind for launcher in config.launchers if (kind := launcher.partition("--mpi=")[2])]
     expect(checks.pmi(pmi_types, claimed, installed))
 
 
-def test_world(runs: list[Run], expect: Expect) -> None:
+def test_world(runs: list[MpiRun], expect: Expect) -> None:
     """Every rank once, in one world, on the nodes asked for."""
     expect(combined(mpi_world.world(run) for run in runs))
 
 
-def test_allreduce(believed: list[Run], expect: Expect) -> None:
+def test_allreduce(believed: list[MpiRun], expect: Expect) -> None:
     """The sum over all ranks is that of the closed form."""
     expect(combined(mpi_world.allreduce(run) for run in believed))
 
 
-def test_threads(believed: list[Run], config: MpiConfig, expect: Expect) -> None:
+def test_threads(believed: list[MpiRun], config: MpiConfig, expect: Expect) -> None:
     """The MPI provides the thread level that programs need."""
     expect(combined(checks.threads(run, config.threads) for run in believed))
 
 
-def test_latency(believed: list[Run], language: str, config: MpiConfig, expect: Expect) -> None:
+def test_latency(believed: list[MpiRun], language: str, config: MpiConfig, expect: Expect) -> None:
     """Small messages between neighbouring nodes are quick."""
     if language != "c":
         expect.not_applicable("measured by the C program only")
     expect(combined(checks.latency(run, config.max_latency) for run in believed))
 
 
-def test_bandwidth(believed: list[Run], language: str, config: MpiConfig, expect: Expect) -> None:
+def test_bandwidth(believed: list[MpiRun], language: str, config: MpiConfig, expect: Expect) -> None:
     """Large messages between neighbouring nodes are fast."""
     if language != "c":
         expect.not_applicable("measured by the C program only")

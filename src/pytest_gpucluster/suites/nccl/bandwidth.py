@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import NcclThreshold, Profile
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.kit.nccl_tests import Run
+    from pytest_gpucluster.kit.nccl_tests import NcclRun
 
 __all__ = [
     "Ceiling",
@@ -223,7 +223,7 @@ def _between(collective: str, nodes: int, gpus: int, profile: Profile) -> Ceilin
     action=Action.MONITOR,
 )
 def bandwidth(
-    run: Run,
+    run: NcclRun,
     rows: Sequence[NcclThreshold],
     *,
     nodes: int,
@@ -262,7 +262,7 @@ def _slow(name: str, value: float, chosen: Chosen, *, alone: bool) -> Finding:
     )
 
 
-def measured(run: Run, size: int) -> float | None:
+def measured(run: NcclRun, size: int) -> float | None:
     """Return the median out-of-place bus bandwidth (GB/s) at a size, None where it was not measured."""
     values = [
         row.out_of_place.busbw
@@ -272,7 +272,7 @@ def measured(run: Run, size: int) -> float | None:
     return statistics.median(values) if values else None
 
 
-def _implausible(run: Run, limit: Ceiling | None) -> Judgement:
+def _implausible(run: NcclRun, limit: Ceiling | None) -> Judgement:
     for row in run.rows if limit else ():
         value = row.out_of_place.busbw
         if limit and value is not None and value > limit.busbw:
@@ -284,7 +284,7 @@ def _implausible(run: Run, limit: Ceiling | None) -> Judgement:
 
 
 def table_rows(
-    run: Run, bounds: Mapping[int, Chosen] | None = None
+    run: NcclRun, bounds: Mapping[int, Chosen] | None = None
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return header and rows of a run for tabulate: size, time, algbw, busbw, wrong, bound and its source."""
     header = ("size", "time us", "algbw GB/s", "busbw GB/s", "wrong", "at least", "source")

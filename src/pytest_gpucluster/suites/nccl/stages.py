@@ -22,7 +22,7 @@ from pytest_gpucluster.kit import nccl_validation as beliefs
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit.gpu_processes import unexpected_processes
 from pytest_gpucluster.kit.nccl_step import log_of, output_of
-from pytest_gpucluster.kit.nccl_tests import Output
+from pytest_gpucluster.kit.nccl_tests import NcclOutput
 from pytest_gpucluster.kit.pairing import circle
 from pytest_gpucluster.kit.payload_result import signal_name
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.result import TaskResult
     from pytest_gpucluster.config.models import NcclThreshold, Profile
-    from pytest_gpucluster.kit.nccl_step import Measured
-    from pytest_gpucluster.kit.nccl_tests import Run
+    from pytest_gpucluster.kit.nccl_step import NcclMeasurement
+    from pytest_gpucluster.kit.nccl_tests import NcclRun
     from pytest_gpucluster.suites.nccl.localization import Measurement
     from pytest_gpucluster.suites.nccl.steps import Nccl
 
@@ -55,9 +55,9 @@ ALONE = "all_reduce"
 class Stage:
     """One measured stage: the step, the belief of each node (or '' for the whole), and the believed tables."""
 
-    measured: Measured
+    measured: NcclMeasurement
     belief: Mapping[str, Verdict]
-    runs: Mapping[str, Run] = field(default_factory=dict)
+    runs: Mapping[str, NcclRun] = field(default_factory=dict)
 
 
 class NcclProof:
@@ -102,12 +102,12 @@ class NcclProof:
         )
         outputs = {node: output_of(_of_node(measured, node), ALONE) for node in self.nodes}
         # one reading of all the tables, so that two nodes on one device are seen; failures stay with their node
-        together = Output(tuple(run for output in outputs.values() for run in output.runs))
+        together = NcclOutput(tuple(run for output in outputs.values() for run in output.runs))
         label = {str(task.rank): task.node for task in measured.tasks}
         logged = self.runner.logs_transports
         asked = beliefs.RunSpec(self.nodes, self.runner.gpus, collective=ALONE, logged=logged)
         logs = {node: log_of(_of_node(measured, node)) for node in self.nodes}
-        belief = beliefs.believe_nodes(together, label, asked, self.profile, logs)
+        belief = beliefs.validate_nodes(together, label, asked, self.profile, logs)
         for node, output in outputs.items():
             if output.problems:
                 here = dict.fromkeys(range(self.runner.gpus), node)  # each node counts its ranks from 0
@@ -129,29 +129,29 @@ class NcclProof:
 
     def _without_fallen(
         self,
-        measure: Callable[[tuple[str, ...]], Measured],
+        measure: Callable[[tuple[str, ...]], NcclMeasurement],
         nodes: tuple[str, ...],
         *,
         apart: bool = False,
-    ) -> Measured:
+    ) -> NcclMeasurement:
         """Measure; where nodes go away meanwhile, which ends the step for all, measure again without them.
 
         `apart`: each node is a world of its own, and what the others have ended by themselves stands.
         """
         while True:
-            before = len(self.runner.fallen)
-            there = tuple(node for node in nodes if node not in self.runner.fallen) or nodes
+            before = len(self.runner.lost_nodes)
+            there = tuple(node for node in nodes if node not in self.runner.lost_nodes) or nodes
             measured = measure(there)
-            left = set(there) - self.runner.fallen.keys()
-            if len(self.runner.fallen) == before or not left or (apart and _ended(measured) >= left):
+            left = set(there) - self.runner.lost_nodes.keys()
+            if len(self.runner.lost_nodes) == before or not left or (apart and _ended(measured) >= left):
                 return measured
 
     def with_loss(self, verdict: Verdict, nodes: tuple[str, ...]) -> Verdict:
         """Say first of nodes that went away that they did, whatever the others measured without them."""
         lost = [
-            Finding(node, f"lost: {self.runner.fallen[node]}", "the node takes part to the end")
+            Finding(node, f"lost: {self.runner.lost_nodes[node]}", "the node takes part to the end")
             for node in nodes
-            if node in self.runner.fallen
+            if node in self.runner.lost_nodes
         ]
         if not lost:
             return verdict
@@ -220,7 +220,7 @@ class NcclProof:
     def usable(self) -> tuple[str, ...]:
         """The nodes whose own ranks could be believed: the others would only hang or spoil what they join."""
         believed = (node for node in self.nodes if self.alone.belief[node].outcome is Outcome.PASSED)
-        return tuple(node for node in believed if node not in self.runner.fallen)
+        return tuple(node for node in believed if node not in self.runner.lost_nodes)
 
     @cached_property
     def localised(self) -> tuple[Localisation, tuple[Measurement, ...]]:
@@ -229,9 +229,9 @@ class NcclProof:
         A node that goes away meanwhile is named for that; the others are then measured with each other anew.
         """
         while True:
-            before = len(self.runner.fallen)
+            before = len(self.runner.lost_nodes)
             found = self._localise()
-            if len(self.runner.fallen) == before or len(self.usable) < PAIR:
+            if len(self.runner.lost_nodes) == before or len(self.usable) < PAIR:
                 return found
 
     def pairs(self, node: str) -> Verdict:
@@ -305,7 +305,7 @@ class NcclProof:
 
     def _drive(self, plan: Localiser) -> bool:
         """Measure what is planned; False where a node of the plan went away, so that it has to be planned anew."""
-        while not self.runner.fallen.keys() & set(plan.nodes):
+        while not self.runner.lost_nodes.keys() & set(plan.nodes):
             if not (batch := plan.next_rounds()):
                 return True
             plan.feed(self.runner.rounds(plan.nodes, batch))
@@ -365,7 +365,7 @@ class NcclProof:
         measured = self._without_fallen(
             lambda there: self.runner.whole(there, collective, self.sizes(collective, len(there))), nodes
         )
-        asked_for, nodes = nodes, tuple(node for node in nodes if node not in self.runner.fallen) or nodes
+        asked_for, nodes = nodes, tuple(node for node in nodes if node not in self.runner.lost_nodes) or nodes
         asked = beliefs.RunSpec(
             nodes,
             self.runner.gpus,
@@ -396,7 +396,7 @@ class NcclProof:
             return verdict
         found, measured = self.localised
         where = nccl_fleet.whereabouts(found, measured, self.usable)
-        if lost := [f"{node} is lost: {why}" for node, why in self.runner.fallen.items()]:
+        if lost := [f"{node} is lost: {why}" for node, why in self.runner.lost_nodes.items()]:
             where = "; ".join(lost) + ("" if found.clean else f"; {where}")  # pairs are fine without it
         others = map(self._strangers, found.bad_nodes[:MAX_STRANGERS])
         return _because(verdict, where, *others, self._settings())
@@ -412,7 +412,7 @@ class NcclProof:
 
     # --- thresholds and baselines
 
-    def _bandwidth(self, run: Run, *, nodes: int, counted: int = 0) -> Verdict:
+    def _bandwidth(self, run: NcclRun, *, nodes: int, counted: int = 0) -> Verdict:
         gpus = self.runner.gpus
         nvls = self.env.get("NCCL_NVLS_ENABLE") != "0"
         limit = nccl_bandwidth.ceiling(
@@ -422,7 +422,7 @@ class NcclProof:
             run, self.rows, nodes=nodes, gpus_per_node=gpus, env=self.env, limit=limit
         )
 
-    def _keep(self, collective: str, nodes: int, runs: Iterable[Run]) -> None:
+    def _keep(self, collective: str, nodes: int, runs: Iterable[NcclRun]) -> None:
         for run in runs:
             for row in run.rows:
                 # below the asked sizes stands the latency: its bus bandwidth is printed too coarsely to be a threshold
@@ -452,17 +452,17 @@ def _because(verdict: Verdict, *reasons: str) -> Verdict:
     return replace(verdict, cause="; ".join(filter(None, (*reasons, verdict.cause))))
 
 
-def _of_node(measured: Measured, node: str) -> list[TaskResult]:
+def _of_node(measured: NcclMeasurement, node: str) -> list[TaskResult]:
     return [task for task in measured.tasks if task.node == node]
 
 
-def _ended(measured: Measured) -> set[str]:
+def _ended(measured: NcclMeasurement) -> set[str]:
     """Return the nodes all of whose tasks ended by themselves."""
     still = {task.node for task in measured.tasks if task.rc is None or task.signal in CANCELLED}
     return {task.node for task in measured.tasks} - still
 
 
-def _with_endings(verdict: Verdict, measured: Measured, node: str) -> Verdict:
+def _with_endings(verdict: Verdict, measured: NcclMeasurement, node: str) -> Verdict:
     """Where nothing but exit statuses is known, tell that of each task: one was killed, and the others followed."""
     tasks = _of_node(measured, node) if node else measured.tasks
     ours = CANCELLED if measured.problem else ()
@@ -486,7 +486,7 @@ def _ending(task: TaskResult) -> str:
     return f"ended by signal {task.signal} ({signal_name(task.signal)})"
 
 
-def _with_problem(verdict: Verdict, measured: Measured, node: str) -> Verdict:
+def _with_problem(verdict: Verdict, measured: NcclMeasurement, node: str) -> Verdict:
     """Where a step had to be cancelled, say so of every node ('': of the whole) that had not ended by then.
 
     It comes first, unless it is known why: a rank that failed, or a slow transport, keeps the others waiting.
@@ -512,4 +512,4 @@ def _with_problem(verdict: Verdict, measured: Measured, node: str) -> Verdict:
 
 def _explains(finding: Finding) -> bool:
     """Tell whether a finding says why a step did not end, and not only that it did not."""
-    return not beliefs.follows(finding) and not finding.measured.startswith("timeout:")
+    return not beliefs.is_consequence(finding) and not finding.measured.startswith("timeout:")

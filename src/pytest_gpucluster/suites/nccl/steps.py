@@ -21,7 +21,7 @@ from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import ConfigError, StepError
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit.nccl_config import NcclConfig
-from pytest_gpucluster.kit.nccl_step import Measured, NcclStep, Sweep, all_told
+from pytest_gpucluster.kit.nccl_step import NcclCommand, NcclMeasurement, NcclStep, all_sweeps_over
 from pytest_gpucluster.suites.nccl.localization import Measurement
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ _SINGLETON = (
 
 def refuse_command(cluster: Cluster) -> None:
     """Raise ConfigError where nccl.command is no command of nccl-tests."""
-    Sweep.parse(cluster.section(NcclConfig).command)
+    NcclCommand.parse(cluster.section(NcclConfig).command)
 
 
 class Nccl(NcclStep):
@@ -71,7 +71,7 @@ class Nccl(NcclStep):
         """Ask a node's nvidia-smi anew."""
         return self._channel.ask_node(node, nvidia_smi.SURVEY, timeout=nvidia_smi.GPUS.timeout, fresh=True)
 
-    def alone(self, nodes: Sequence[str], sizes: Iterable[int] = ()) -> Measured:
+    def alone(self, nodes: Sequence[str], sizes: Iterable[int] = ()) -> NcclMeasurement:
         """Measure all-reduce within every node, all nodes at once in one step; one table a node."""
         sweep = self.sweep.reaching(sizes).with_latency("all_reduce")
         if self.runner == "nccl-tests":
@@ -90,10 +90,10 @@ class Nccl(NcclStep):
             request = replace(request, mpi="none")
         else:
             script = _ALONE.replace("{gpus}", str(self.gpus))
-            inner = self._payload("sweep", "-c", "all_reduce", *sweep.words(), *self._patient())
+            inner = self._payload("sweep", "-c", "all_reduce", *sweep.words(), *self._deadlines())
             argv = ("sh", "-c", script, "sh", *inner)
             request = self._request(nodes, argv, ntasks_per_node=self.gpus, gpus_per_task=1)
-            request = replace(request, enough=all_told(len(nodes)))
+            request = replace(request, enough=all_sweeps_over(len(nodes)))
         return self._measure(request, "all_reduce", apart=True)
 
     def rounds(self, nodes: Sequence[str], batch: Sequence[Sequence[Sequence[str]]]) -> list[Measurement]:
@@ -102,10 +102,10 @@ class Nccl(NcclStep):
         Where nodes went away meanwhile (`fallen` has grown), that is what their groups say.
         """
         if self.can_re_form:
-            before = len(self.fallen)
+            before = len(self.lost_nodes)
             found = self._rounds_in_one_step(nodes, batch)
             spoilt = any(it.problem and not self._lost_of(it.members) for it in found)
-            again = spoilt and len(self.fallen) > before
+            again = spoilt and len(self.lost_nodes) > before
             return self._rounds_in_one_step(nodes, batch) if again else found
         return [found for groups in batch for found in self._round_by_steps(groups)]
 
@@ -145,7 +145,9 @@ class Nccl(NcclStep):
 
     def _lost_of(self, group: Iterable[str]) -> str:
         hosts = (member.partition(":")[0] for member in group)
-        return "; ".join(f"{node} is lost: {self.fallen[node]}" for node in hosts if node in self.fallen)
+        return "; ".join(
+            f"{node} is lost: {self.lost_nodes[node]}" for node in hosts if node in self.lost_nodes
+        )
 
     def _round_by_steps(self, groups: Sequence[Sequence[str]]) -> list[Measurement]:
         with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:

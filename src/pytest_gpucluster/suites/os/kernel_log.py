@@ -70,9 +70,9 @@ def _kernel_log(log: KernelLog, stalls: Stalls) -> Judgement:
     yield Metric("kernel_log_lines", log.lines, "lines")
     if log.stalls_over:
         yield Metric("file_server_stalls", log.stalls_over, "")
-    if log.unsaid:
+    if log.unsent:
         yield NotChecked(
-            f"{log.unsaid} lines of the kernel log were not read: more than 200 sorts of messages"
+            f"{log.unsent} lines of the kernel log were not read: more than 200 sorts of messages"
         )
     for event in log.events:
         times = f" ({event.count} times, last {log.when(event.last)})"

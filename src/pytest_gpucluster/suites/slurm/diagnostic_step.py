@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.cluster.slurm.error_hints import advice
 from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
 from pytest_gpucluster.cluster.slurm.result import StepResult
-from pytest_gpucluster.cluster.slurm.step import StepRequest, by_hand, run_step
+from pytest_gpucluster.cluster.slurm.step import StepRequest, reproduce_command, run_step
 from pytest_gpucluster.core.errors import SlurmError, StepError
 from pytest_gpucluster.kit.suite_work import Submission
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.cluster.slurm.result import TaskResult
     from pytest_gpucluster.config.models import Cluster, SlurmConfig
-    from pytest_gpucluster.kit.suite_work import Run
+    from pytest_gpucluster.kit.suite_work import SuiteContext
 
 EXIT_CODE, KILLED = 7, 9
 MAX_DIGITS = 4  # of the number of a CPU: Linux has at most 8192
@@ -190,7 +190,7 @@ class BatchJobs(Submission):
         """Return the element that ends by itself, and the job that waits for it."""
         return () if self.jobs.problem else (f"{self.jobs.array}_1", self.jobs.dependent)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Ask squeue."""
         self.outcome()
 
@@ -216,7 +216,7 @@ class BatchJobs(Submission):
         self._guard.release()
 
 
-def examine(run: Run) -> dict[str, NodeExam]:
+def examine(run: SuiteContext) -> dict[str, NodeExam]:
     """Run the exam on all nodes of every allocation."""
     found: dict[str, NodeExam] = {}
     for held in run.allocations:
@@ -442,7 +442,7 @@ def _run_group(
     except StepError as error:
         result = getattr(error, "result", None)
         if not isinstance(result, StepResult):
-            result = StepResult(-1, (), error.stderr, 0.0, by_hand(allocation, request))
+            result = StepResult(-1, (), error.stderr, 0.0, reproduce_command(allocation, request))
         exams = judge_step(result, request, gpus, token, problem=str(error))
         if 2 * sum(bool(exam.problem) for exam in exams.values()) > len(exams):
             raise  # most nodes: the machine is slow or Slurm is broken, and no node is to blame

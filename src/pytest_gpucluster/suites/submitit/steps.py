@@ -21,7 +21,7 @@ from pytest_gpucluster.cluster.transport import kill_group
 from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import ConfigError, TransportError
 from pytest_gpucluster.kit.os_config import OsConfig
-from pytest_gpucluster.kit.payload_result import last_words, read_facts
+from pytest_gpucluster.kit.payload_result import last_stderr_line, read_facts
 from pytest_gpucluster.kit.payload_step import environment_named, source_of
 from pytest_gpucluster.kit.suite_work import Submission
 from pytest_gpucluster.suites.submitit.checks import SubmititTold
@@ -95,7 +95,7 @@ class SubmititDriver(Submission):
             if self._told is None:
                 ended = self._follow(None, self.wait + PATIENCE)
                 problem = "" if ended else f"the driver did not end within {self.wait + PATIENCE:.0f} s"
-                problem = problem or last_words(bytes(self._errors).decode(errors="replace"))
+                problem = problem or last_stderr_line(bytes(self._errors).decode(errors="replace"))
                 self.close()
                 self._told = SubmititTold(tuple(self._facts), self.accounting, problem)
             return self._told

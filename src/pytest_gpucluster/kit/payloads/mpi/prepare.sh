@@ -1,33 +1,33 @@
 # sh prepare.sh FOLDER COMPILER MPIRUN PYTHON LANGUAGES PYTHON_SOURCE < C_SOURCE
-# Tells which MPI a node has, and makes the program ready in FOLDER. One task a node; each line: mark, TAB, key, TAB, text.
+# Prints the MPI of a node, and prepares the program in FOLDER. One task per node; each line: mark, TAB, key, TAB, text.
 folder=$1 compiler=$2 mpirun=$3 python=$4 languages=$5 source=$6
-say() { printf 'gpucluster-mpi-fact\t%s\t%s\n' "$1" "$2"; }
+report() { printf 'gpucluster-mpi-fact\t%s\t%s\n' "$1" "$2"; }
 last() { printf '%s\n' "$1" | grep -v '^ *$' | tail -n 1; }
 
-# every program of a name on PATH, in its order; "conda" where its folder is of a conda environment
+# prints all programs of a name on PATH, in its order; "conda" if the folder belongs to a conda environment
 on_path() {
   old=$IFS; IFS=:; set -f
   for place in $PATH; do
     [ -f "$place/$1" ] && [ -x "$place/$1" ] || continue
-    if [ -d "$place/../conda-meta" ]; then say "$2" "conda $place/$1"; else say "$2" "plain $place/$1"; fi
+    if [ -d "$place/../conda-meta" ]; then report "$2" "conda $place/$1"; else report "$2" "plain $place/$1"; fi
   done
   IFS=$old; set +f
 }
 
 on_path "$mpirun" mpirun
-found=$(command -v "$mpirun") && say mpirun-first "$found" &&
-  say mpirun-version "$("$mpirun" --version 2>&1 | head -n 2 | tr '\n' ' ')"
+found=$(command -v "$mpirun") && report mpirun-first "$found" &&
+  report mpirun-version "$("$mpirun" --version 2>&1 | head -n 2 | tr '\n' ' ')"
 if command -v ompi_info >/dev/null; then
-  say ompi-pmi "$(ompi_info --parsable 2>/dev/null | sed -n 's/^mca:pmix:\([^:]*\):.*/\1/p' | sort -u | tr '\n' ' ')"
+  report ompi-pmi "$(ompi_info --parsable 2>/dev/null | sed -n 's/^mca:pmix:\([^:]*\):.*/\1/p' | sort -u | tr '\n' ' ')"
 fi
-command -v mpichversion >/dev/null && say mpich "$(mpichversion 2>/dev/null | grep -i configure | head -n 1)"
+command -v mpichversion >/dev/null && report mpich "$(mpichversion 2>/dev/null | grep -i configure | head -n 1)"
 
 case " $languages " in *" c "*)
   mine=$folder/world.$SLURMD_NODENAME.$$
   cat > "$mine.c" || exit 1
-  if ! command -v "$compiler" >/dev/null; then say problem-c "$compiler: not found"
-  elif ! text=$("$compiler" -O1 -o "$mine" "$mine.c" 2>&1); then say problem-c "$compiler: $(last "$text")"
-  elif ! text=$("$mine" where 2>&1); then say problem-c "the compiled program does not start: $(last "$text")"
+  if ! command -v "$compiler" >/dev/null; then report problem-c "$compiler: not found"
+  elif ! text=$("$compiler" -O1 -o "$mine" "$mine.c" 2>&1); then report problem-c "$compiler: $(last "$text")"
+  elif ! text=$("$mine" where 2>&1); then report problem-c "the compiled program does not start: $(last "$text")"
   else
     printf '%s\n' "$text" | sed 's/^gpucluster-mpi /gpucluster-mpi-c /'
     mv -f "$mine" "$folder/world"   # nodes that share the folder replace each other's whole file
@@ -35,7 +35,7 @@ case " $languages " in *" c "*)
   rm -f "$mine.c" "$mine";;
 esac
 case " $languages " in *" python "*)
-  if ! text=$("$python" -c "$source" where 2>&1); then say problem-python "$(last "$text")"
+  if ! text=$("$python" -c "$source" where 2>&1); then report problem-python "$(last "$text")"
   else printf '%s\n' "$text" | sed 's/^gpucluster-mpi /gpucluster-mpi-python /'
   fi;;
 esac

@@ -1,10 +1,10 @@
-/* One world of MPI, told in lines: who the ranks are, where they run, whether their sums are right, and how fast
+/* MPI program: prints in lines who the ranks are, where they run, whether their sums are right, and how fast
  * messages go between nodes. Needs MPI 3.0 (2012) and nothing else; compiled on the nodes: mpicc -O1 -o world world.c
  *
  *   world where    no MPI_Init: prints host name and MPI library, so it runs on one node without a launcher
- *   world          prints one line a rank and one a pair of nodes
+ *   world          prints one line per rank and one per pair of nodes
  *
- * A line is the mark, a blank, and a JSON object, written with one write() so that ranks do not cut each other's.
+ * A line is the mark, a blank, and a JSON object, written with one write() so that lines of ranks do not mix.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -33,7 +33,7 @@ static const char *level_name(int level)
     return level == MPI_THREAD_MULTIPLE ? levels[3] : "unknown";
 }
 
-/* Copy text as the inside of a JSON string: what would end or break it becomes a blank; long text is cut. */
+/* Copy text into a JSON string: control characters, quotes and backslashes become blanks; long text is cut. */
 static void plain(char *to, size_t room, const char *from)
 {
     size_t used = 0;
@@ -42,7 +42,7 @@ static void plain(char *to, size_t room, const char *from)
     to[used] = '\0';
 }
 
-static void say(const char *line)
+static void print_line(const char *line)
 {
     char whole[4096];
     int length = snprintf(whole, sizeof whole, MARK "%s\n", line);
@@ -54,7 +54,7 @@ static void library(char *to, size_t room)
     char text[MPI_MAX_LIBRARY_VERSION_STRING];
     int length = 0;
     MPI_Get_library_version(text, &length);
-    text[strcspn(text, "\n")] = '\0';   /* MPICH's goes on for lines about its build */
+    text[strcspn(text, "\n")] = '\0';   /* MPICH adds lines about its build */
     plain(to, room, text);
 }
 
@@ -73,11 +73,11 @@ static int where(void)
     library(version, sizeof version);
     snprintf(line, sizeof line, "{\"kind\": \"where\", \"host\": \"%s\", \"node\": \"%s\", \"library\": \"%s\"}",
              host, node, version);
-    say(line);
+    print_line(line);
     return 0;
 }
 
-/* Wait for all without spinning: idle ranks must not take the CPUs of those that measure. */
+/* Wait for all without spinning: idle ranks must not use the CPUs of those that measure. */
 static void gather_quietly(void)
 {
     struct timespec pause = {0, 1000000};
@@ -135,12 +135,12 @@ static void measure_pair(int rank, int one, int two)
     if (first) {
         snprintf(line, sizeof line, "{\"kind\": \"pair\", \"ranks\": [%d, %d], \"latency\": %.9g, \"bandwidth\": %.9g}",
                  one, two, small, LARGE / large);
-        say(line);
+        print_line(line);
     }
     free(buffer);
 }
 
-/* The first ranks of the nodes in a ring; each node with its two neighbours, in rounds of pairs that share no node. */
+/* Measure each node's first rank with those of its two neighbours, in rounds of pairs that share no node. */
 static void measure_ring(int rank, const int *leaders, int nodes)
 {
     int rounds = nodes < 3 ? nodes - 1 : 2 + nodes % 2;
@@ -189,7 +189,7 @@ int main(int argc, char **argv)
              "{\"kind\": \"rank\", \"rank\": %d, \"size\": %d, \"host\": \"%s\", \"node\": \"%s\", \"pid\": %d, "
              "\"threads\": \"%s\", \"wrong\": %d, \"of\": %d, \"library\": \"%s\"}",
              rank, size, host, node, (int)getpid(), level_name(level), wrong, COUNT, version);
-    say(line);
+    print_line(line);
     int *leaders = malloc((size_t)size * sizeof *leaders);
     if (!leaders) MPI_Abort(MPI_COMM_WORLD, 4);
     int nodes = find_leaders(size, host, node, leaders);

@@ -1,4 +1,4 @@
-"""One world of mpi4py, told in lines: who the ranks are, where they run, and whether their sums are right.
+"""MPI program of mpi4py: each rank prints a line with its host and whether the sum of all ranks is right.
 
 The lines are those of world.c. `where` initialises no MPI, so it runs on one node without a launcher.
 """
@@ -17,7 +17,7 @@ SINGLE, FUNNELED, SERIALIZED, MULTIPLE = "single", "funneled", "serialized", "mu
 
 
 def report(**fields: Any) -> None:
-    """Print one line, marked as those of world.c are."""
+    """Print one line with the mark of world.c."""
     write_line(MARK + json.dumps(fields))
 
 
@@ -27,7 +27,7 @@ def place() -> Dict[str, str]:
 
 
 def library(mpi: Any) -> str:
-    """Return the first line of the library's name for itself."""
+    """Return the first line of the library's version text."""
     return str(mpi.Get_library_version()).splitlines()[0].rstrip("\0")
 
 
@@ -35,7 +35,7 @@ def wrong_sums(mpi: Any, rank: int, size: int) -> int:
     """Return how many elements of an all-reduce differ from size * (size + 1) / 2 * (i + 1)."""
     got = mpi.COMM_WORLD.allreduce((rank + 1) * COUNT)
     wrong = int(got != size * (size + 1) // 2 * COUNT)
-    from array import array  # `where` has no need of it
+    from array import array  # not needed by `where`
 
     mine = array("q", [(rank + 1) * (i + 1) for i in range(COUNT)])
     total = array("q", [0] * COUNT)
@@ -44,11 +44,11 @@ def wrong_sums(mpi: Any, rank: int, size: int) -> int:
 
 
 def main() -> int:
-    """Tell one line."""
-    import mpi4py  # one line for people where it is absent
+    """Print the line of this rank."""
+    import mpi4py  # if it is absent, the caller prints one line
 
     mpi4py.rc.initialize = False
-    from mpi4py import MPI  # after initialize is said
+    from mpi4py import MPI  # after rc.initialize is set
 
     if sys.argv[1:] == ["where"]:
         report(kind="where", library=library(MPI), **place())
@@ -80,6 +80,6 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except ImportError as error:  # one line for people instead of a traceback from every rank
+    except ImportError as error:  # one line instead of a traceback from every rank
         print("%s: %s" % (sys.executable, error), file=sys.stderr)
         sys.exit(1)

@@ -1,12 +1,12 @@
 #!/bin/sh
-# usage: init.sh ROOT NODE: the first process of a node: makes it a place of its own, starts sshd, reaps children.
-# The environment has KEEP (paths that stay visible, one a line), HOME, SSHD, SSH_ENVIRONMENT and DROP (a prefix).
+# usage: init.sh ROOT NODE: the first process of a node: sets up its mounts and hostname, starts sshd, reaps children.
+# The environment has KEEP (paths that stay visible, one per line), HOME, SSHD, SSH_ENVIRONMENT and DROP (a prefix).
 set -eu
 ROOT=$1 node=$2
 disk=$ROOT/disk/$node
 hostname "$node"
 
-# cover DIRECTORY FOLDER: the node has FOLDER in place of the host's DIRECTORY; paths of KEEP stay what they are.
+# cover DIRECTORY FOLDER: mounts FOLDER over the host's DIRECTORY; paths of KEEP stay visible
 # shellcheck disable=SC2317
 cover() {
   mkdir -p "$2"
@@ -20,7 +20,7 @@ cover() {
   done
   mount --rbind "$2" "$1"
 }
-# what a driver's daemons put there is for all who have its devices
+# sockets of the driver's daemons are needed wherever its devices are used
 for path in /run/nvidia-*; do
   [ ! -d "$path" ] || KEEP="$KEEP
 $path"
@@ -30,7 +30,7 @@ cover /tmp "$disk/tmp"
 chmod 1777 /tmp
 mkdir -p /run/sshd /run/lock
 mount -t tmpfs -o mode=1777 shm /dev/shm
-# the interfaces under /sys/class/net are those of whoever mounts it
+# /sys/class/net shows the network of the process that mounts sysfs
 mount -t sysfs sysfs "$disk/sys"
 [ ! -d /sys/fs/cgroup ] || mount --rbind /sys/fs/cgroup "$disk/sys/fs/cgroup"
 mount --rbind "$disk/sys" /sys
@@ -40,9 +40,9 @@ mount --bind "$ROOT/etc/nsswitch.conf" /etc/nsswitch.conf
 mount --bind "$ROOT/ssh/config" /etc/ssh/ssh_config
 echo "$node" >"$disk/hostname"
 [ ! -e /etc/hostname ] || mount --bind "$disk/hostname" /etc/hostname
-# a locked password must not keep sshd from letting the owner of the key in
+# sshd rejects keys of accounts with a locked password
 mount --bind "$ROOT/etc/shadow" /etc/shadow
-# Slurm's commands enter the login node's network from outside; here they are just themselves
+# Slurm's commands enter the login node's network only on the host; on a node they run directly
 mount --bind "$ROOT/bin.node" "$ROOT/bin"
 
 # shellcheck disable=SC2086
