@@ -35,7 +35,7 @@ def absolute(path: str) -> str:
 def container_mount(text: str) -> str:
     """Return SOURCE[:TARGET[:FLAGS]] with absolute paths; ValueError for anything else.
 
-    Pyxis takes tmpfs and umount as SOURCE too (args.c of 0.24: add_mount). A relative SOURCE would be looked for in the
+    Pyxis takes tmpfs and umount as SOURCE too (args.c of 0.24: add_mount). A relative SOURCE would mean a file in the
     working folder of each step.
     """
     source, _, rest = text.partition(":")
@@ -48,7 +48,7 @@ def container_mount(text: str) -> str:
 
 
 def image_file(text: str) -> str:
-    """Return the name of an image; ValueError for a relative .sqsh file, which Pyxis would look for in a registry."""
+    """Return the name of an image; ValueError for a relative .sqsh file, which Pyxis would search in a registry."""
     return absolute(text) if text.endswith((".sqsh", ".squashfs")) else text
 
 
@@ -67,7 +67,7 @@ def variable(name: str) -> str:
 
 
 def salloc_option(word: str) -> str:
-    """Return an option of salloc's; ValueError for --no-shell, with which salloc runs nothing that ends with pytest."""
+    """Return an option of salloc's; ValueError for --no-shell: nothing would end the allocation with pytest."""
     if word.startswith("--no-s") and "--no-shell".startswith(word):  # getopt takes what is unique
         raise ValueError("--no-shell would leave the nodes allocated after the run: leave it out")
     return word
