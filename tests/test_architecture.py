@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.registry import Suite, suites
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,14 +35,6 @@ PACKAGES = (
     "cli",
 )
 ORDER = {package: place for place, package in enumerate(PACKAGES)}
-# imports that are still to be turned round: file -> beginnings of the modules
-NOT_YET: dict[str, tuple[str, ...]] = {
-    "config/models.py": (
-        "pytest_gpucluster.kit.framework_config",
-        "pytest_gpucluster.suites.burnin.config",
-        "pytest_gpucluster.suites.monitoring.config",
-    ),
-}
 
 PROCESSES = {"subprocess", "pty"}
 STARTERS = re.compile(
@@ -127,15 +121,38 @@ def test_every_package_has_its_place_in_the_order() -> None:
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_imports_go_one_way(path: Path) -> None:
-    known = NOT_YET.get(str(path.relative_to(SOURCE)), ())
     wrong = {
         module
         for module, _line in imported(path)
         if (upward(package_of(path), module) and not may_import_pytest(path))
         or of_another_suite(suite_of(path), module)
     }
-    assert {module for module in wrong if not module.startswith(tuple(known))} == set()
-    assert [name for name in known if not any(module.startswith(name) for module in wrong)] == []
+    assert wrong == set()
+
+
+def test_the_configuration_loads_nothing_of_a_suite_but_its_models() -> None:
+    code = "import sys, pytest_gpucluster.config; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.removeprefix(f"{PACKAGE}.") for name in run.stdout.split() if name.startswith(PACKAGE)}
+    named = {suite.load(part).__module__ for suite in suites() for part in (suite.section,) if part}
+    models = {name.removeprefix(f"{PACKAGE}.") for name in named}
+    assert models <= loaded
+    packages = {"kit", "suites", *(f"suites.{suite.name}" for suite in suites())}
+    others = {name for name in loaded if name.startswith(("kit", "suites"))} - packages - models
+    assert others == {"kit.framework_config"}
+
+
+@pytest.mark.parametrize(
+    "suite", [suite for suite in suites() if suite.section], ids=lambda suite: suite.name
+)
+def test_the_model_of_a_section_can_be_imported_before_the_configuration(suite: Suite) -> None:
+    """The configuration imports it, so it must not import the configuration."""
+    assert suite.section
+    module = sys.modules[suite.load(suite.section).__module__]
+    names = {
+        name.split(".")[1] for name, _ in imported(Path(str(module.__file__))) if name.startswith(PACKAGE)
+    }
+    assert names <= {"core", "kit"}
 
 
 def starts(tree: ast.AST) -> Iterator[int]:

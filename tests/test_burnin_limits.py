@@ -132,7 +132,9 @@ MEASURED = {"fp64": 61.9, "fp32": 51.2, "tf32": 359.4, "fp16": 651.6, "bf16": 68
 
 @pytest.mark.parametrize("profile", ["h200-8", "h200-8-nonvls", "h200-vm", "azure-nd96isr-h200-v5"])
 def test_a_sound_h200_is_far_above_its_limits_and_one_at_70_percent_is_below(profile: str) -> None:
-    rows: dict[str, float] = {row.metric: row.drain_below for row in configs.load_profile(profile).burnin}
+    rows: dict[str, float] = {
+        row.metric: row.drain_below for row in configs.load_profile(profile).rows(BurninLimit)
+    }
     assert rows == {
         "fp64": 49,
         "fp32": 40,
@@ -155,7 +157,7 @@ def test_a_sound_h200_is_far_above_its_limits_and_one_at_70_percent_is_below(pro
 def test_limits_of_other_profiles_are_below_what_their_source_measured(
     profile: str, metric: str, limit: float, best: float
 ) -> None:
-    (row,) = configs.load_profile(profile).burnin
+    (row,) = configs.load_profile(profile).rows(BurninLimit)
     assert (row.metric, row.drain_below) == (metric, limit)
     assert f"{best}" in row.source
     assert limit < 0.75 * best
@@ -169,7 +171,8 @@ def profile_of(name: str | None = NAME, **rows: float) -> Profile:
         BurninLimit(metric=metric, drain_below=value, source="site") for metric, value in rows.items()
     )
     gpu = GpuProfile(count=4, name=name) if name else None
-    return Profile(name="x", description="", source="", gpu=gpu, burnin=limits)
+    plain = Profile(name="x", description="", source="", gpu=gpu)
+    return plain.model_copy(update={"burnin": limits})
 
 
 def limit(whole: BurninResult, metric: str, part: str = gpu_of("a", 0), **expect: float) -> Floor | None:

@@ -25,8 +25,8 @@ from pytest_gpucluster.kit.enroot import (
     remove_command,
 )
 from pytest_gpucluster.kit.enroot import UNKNOWN as NO_LIST
-from pytest_gpucluster.kit.framework_config import ContainerConfig
 from pytest_gpucluster.suites.container import checks
+from pytest_gpucluster.suites.container.config import ContainerConfig
 from pytest_gpucluster.suites.container.facts import (
     HOST_VALUE,
     MOUNTED,

@@ -15,7 +15,7 @@ import test_tensorflow_suite
 
 from pytest_gpucluster.core.check import Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.kit import mpi_world
-from pytest_gpucluster.kit.framework_config import MpiConfig
+from pytest_gpucluster.kit.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi_errors import LaunchFailure
 from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpirunPath, MpiWorld, RankPair, Version
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.config.gpu import GpuConfig
 from pytest_gpucluster.config.models import GpuProfile
 from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit import nvidia_csv, nvidia_smi
 from pytest_gpucluster.kit import xid_check as xid
 from pytest_gpucluster.kit.fabric_manager import FabricManager
+from pytest_gpucluster.kit.gpu_config import GpuConfig
 from pytest_gpucluster.kit.kernel_log import Event, KernelLog
 from pytest_gpucluster.suite import checks_as_tests
 from pytest_gpucluster.suites.gpu import checks as gpu

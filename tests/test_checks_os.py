@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.config.models import Group, MountConfig, NodeProfile, OsConfig, Profile
+from pytest_gpucluster.config.models import Group, NodeProfile, Profile
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit.os_config import MountConfig, OsConfig
 from pytest_gpucluster.suites.os import checks as os
 from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, MemoryInfo, Mount
 from pytest_gpucluster.suites.os.software_facts import CommandOutput, Processes, ProcessRow, TimeSync

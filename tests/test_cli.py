@@ -19,6 +19,7 @@ from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cluster.slurm import client
 from pytest_gpucluster.cluster.transport import Completed, LocalTransport
 from pytest_gpucluster.core.errors import SandboxError
+from pytest_gpucluster.kit.nccl_config import NcclConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,14 +128,14 @@ def test_init_drafts_how_ranks_are_started(
     slurm_answers(monkeypatch, PARTITIONS, default, types)
     assert cli.main(["init"]) == 0
     assert said in Path("clusters/lab.yaml").read_text()
-    nccl = config.load_cluster("lab").nccl
+    nccl = config.load_cluster("lab").section(NcclConfig)
     assert (nccl.mpi, nccl.launcher) == (mpi, "srun")
 
 
 def test_init_without_any_pmi_drafts_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm_answers(monkeypatch, PARTITIONS, "none", "MPI plugin types are...\n\tnone\n")
     assert cli.main(["init"]) == 0
-    nccl = config.load_cluster("lab").nccl
+    nccl = config.load_cluster("lab").section(NcclConfig)
     assert (nccl.mpi, nccl.launcher) == (None, "mpirun")
 
 

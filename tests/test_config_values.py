@@ -8,9 +8,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from pytest_gpucluster import config
-from pytest_gpucluster.config import values
-from pytest_gpucluster.config.gpu import GpuConfig
+from pytest_gpucluster.core import values
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.kit.gpu_config import GpuConfig
 
 if TYPE_CHECKING:
     from pathlib import Path

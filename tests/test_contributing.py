@@ -1,4 +1,4 @@
-"""The diffs of CONTRIBUTING.md for a node check, applied to a copy of the package: the check is found, runs and judges."""
+"""The diffs of CONTRIBUTING.md work as they are printed: a node check in a copy of the package, and a suite of its own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from framework_helpers import message
 from plugin_helpers import cluster_file, names, run_pytest
 
 import pytest_gpucluster
@@ -75,3 +76,55 @@ def test_the_added_case_passes(tmp_path: Path, root: Path) -> None:
     )
     assert run.rc == 0, run.out
     assert " passed" in run.out
+
+
+# what the page leaves out
+SUITE_IMPORTS = {
+    "__init__.py": """
+from pytest_gpucluster.core.registry import Suite
+from pytest_gpucluster.kit.framework_config import FrameworkConfig
+""",
+    "payload.py": """
+from pytest_gpucluster.kit.payloads.prelude import installed, reporter
+""",
+    "checks.py": """
+from pytest_gpucluster.core.check import Finding, Judgement, check
+from pytest_gpucluster.kit.payload_result import PayloadResult
+""",
+    "test_deepspeed.py": """
+from functools import cached_property
+import pytest
+from pytest_gpucluster.cluster.slurm.allocation import Allocation
+from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.payload_result import PayloadResult
+from pytest_gpucluster.plugin.session import ClusterSession
+from pytest_gpucluster.suite import checks_as_tests, claimed, taking_part
+from pytest_gpucluster.suites.deepspeed import DeepspeedConfig, checks
+""",
+}
+
+
+def test_the_framework_suite_of_the_page_works(sandbox: Sandbox, tmp_path: Path) -> None:
+    section = TEXT.partition("## A framework suite")[2].partition("\n## ")[0]
+    printed = re.findall(r"^\d\. `([\w.]+)`.*?```diff\n(.*?)```", section, re.DOTALL | re.MULTILINE)
+    assert [name for name, _ in printed] == [*SUITE_IMPORTS]
+    copy = tmp_path / "pytest_gpucluster"
+    shutil.copytree(Path(pytest_gpucluster.__file__).parent, copy)
+    folder = copy / "suites" / "deepspeed"
+    folder.mkdir()
+    for name, text in printed:
+        body = re.sub(r"^\+", "", text, flags=re.MULTILINE)
+        (folder / name).write_text(f"from __future__ import annotations\n{SUITE_IMPORTS[name]}\n{body}")
+    file = cluster_file(sandbox, tmp_path, deepspeed={"nodes": 2})
+    run = run_pytest(
+        tmp_path,
+        *("--strict-markers", f"--cluster={file}", "-m", "deepspeed"),
+        env={"PYTHONPATH": str(tmp_path)},
+        where=(str(folder),),
+    )
+    ends = {nodeid.rpartition("::")[2]: outcome for nodeid, outcome in run.outcomes.items()}
+    assert ends == {
+        **{f"test_framework[gpu0{number}]": "failed" for number in (1, 2)},
+        **{f"test_framework[gpu0{number}]": "not applicable" for number in (3, 4)},
+    }, run.out
+    assert "No module named 'deepspeed'" in message(run, "test_framework[gpu01]")

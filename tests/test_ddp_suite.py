@@ -14,12 +14,11 @@ from framework_helpers import spelled
 from plugin_helpers import Run, cluster_file, names, run_pytest
 
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
-from pytest_gpucluster.kit.framework_config import DdpConfig
-from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, read_facts
 from pytest_gpucluster.suites.ddp import checks as ddp
 from pytest_gpucluster.suites.ddp import payload
 from pytest_gpucluster.suites.ddp import steps as runner
+from pytest_gpucluster.suites.ddp.config import DdpConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -399,18 +398,17 @@ def test_on_a_slow_machine_torchrun_has_more_time(
 ) -> None:
     asked: list[StepRequest] = []
 
-    def run_payload(_slurm: object, _allocation: object, request: StepRequest, key: str) -> PayloadResult:
+    def attempt(steps: runner.Ddp, request: StepRequest) -> PayloadResult:
         asked.append(request)
-        return PayloadResult(key, (), 0)
+        return steps.nothing()
 
-    monkeypatch.setattr(runner, "run_payload", run_payload)
+    monkeypatch.setattr(runner.Ddp, "attempt", attempt)
     simulated = SimpleNamespace(profile=SimpleNamespace(simulated=True))
     cluster: Any = SimpleNamespace(environments={}, group_of=lambda _: simulated)
-    anything: Any = SimpleNamespace()
-    found = FrameworkStepRunner(anything, anything, cluster, DdpConfig(), "ddp", {}, NODES)
-    steps = runner.Ddp(found, DdpConfig())
+    allocation: Any = SimpleNamespace(slurm=None)
+    steps = runner.Ddp(allocation, cluster, {}, DdpConfig(), NODES)
     monkeypatch.setattr(runner.Ddp, "fit", NODES)
-    steps._worked["gloo"] = PayloadResult("ddp", NODES, 4, seconds=took, problem=problem)
+    steps.done["work", "gloo"] = PayloadResult("ddp", NODES, 4, seconds=took, problem=problem)
     assert steps.torchrun.ntasks == 0
     assert asked[0].timeout == timeout
     assert float(asked[0].argv[-1]) == timeout / 3

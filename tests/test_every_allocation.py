@@ -12,8 +12,8 @@ import yaml
 from framework_helpers import ends, run_suite
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict, combined
-from pytest_gpucluster.kit.framework_config import DdpConfig
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+from pytest_gpucluster.suites.ddp.config import DdpConfig
 
 if TYPE_CHECKING:
     from plugin_helpers import Run
@@ -42,22 +42,22 @@ def session(*, problems: tuple[str, ...] = (), simulated: bool = False) -> Any:
 
 
 def test_every_allocation_has_a_runner_with_its_own_nodes_and_gpus() -> None:
-    made = FrameworkStepRunner.of_allocations(session(), DdpConfig(), "ddp")
+    made = FrameworkStepRunner.of_allocations(session(), DdpConfig())
     assert [(it.nodes, it.gpus, it.real_gpus, it.tasks_per_node) for it in made] == [
         (("large1", "large2"), 8, 8, 8),
         (("small1", "small2"), 4, 4, 4),
     ]
-    one = FrameworkStepRunner.of_allocations(session(problems=("large1",)), DdpConfig(nodes=1), "ddp")
+    one = FrameworkStepRunner.of_allocations(session(problems=("large1",)), DdpConfig(nodes=1))
     assert [it.nodes for it in one] == [("large2",), ("small1",)]
 
 
 def test_an_allocation_without_testable_nodes_has_no_runner() -> None:
-    made = FrameworkStepRunner.of_allocations(session(problems=("large1", "large2")), DdpConfig(), "ddp")
+    made = FrameworkStepRunner.of_allocations(session(problems=("large1", "large2")), DdpConfig())
     assert [it.nodes for it in made] == [("small1", "small2")]
 
 
 def test_simulated_gpus_are_no_real_ones() -> None:
-    made = FrameworkStepRunner.of_allocations(session(simulated=True), DdpConfig(), "ddp")
+    made = FrameworkStepRunner.of_allocations(session(simulated=True), DdpConfig())
     assert [(it.gpus, it.real_gpus) for it in made] == [(8, 0), (4, 0)]
 
 

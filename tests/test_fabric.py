@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pytest_gpucluster.config.fabric import Counter, FabricConfig
 from pytest_gpucluster.config.models import EnvironmentConfig, FabricProfile, GpuProfile, Profile
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
@@ -24,6 +23,7 @@ from pytest_gpucluster.kit.fabric_manager import FabricManager
 from pytest_gpucluster.kit.nvidia_smi import Topology
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric import facts as infiniband
+from pytest_gpucluster.suites.fabric.config import Counter, FabricConfig
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from test_fabric import GOOD_GIDS, IB, NONE, ROCE, THERE, ZEROS, gid_table, gids, host
 
-from pytest_gpucluster.config.fabric import FabricConfig
 from pytest_gpucluster.config.models import EnvironmentConfig, FabricProfile
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.kit.nvidia_smi import Topology
 from pytest_gpucluster.suites.fabric import checks as fabric
+from pytest_gpucluster.suites.fabric.config import FabricConfig
 from pytest_gpucluster.suites.fabric.facts import Adapters, Iommu, PeerMemory
 
 

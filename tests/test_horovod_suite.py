@@ -16,13 +16,13 @@ from plugin_helpers import sandbox_folder
 
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.errors import ProbeError, SandboxError
-from pytest_gpucluster.kit.framework_config import HorovodConfig
 from pytest_gpucluster.kit.payload_result import read_facts
 from pytest_gpucluster.kit.payload_step import sent
 from pytest_gpucluster.suites.horovod import checks
 from pytest_gpucluster.suites.horovod import payload as world_payload
 from pytest_gpucluster.suites.horovod import payload_build as build_payload
 from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
+from pytest_gpucluster.suites.horovod.config import HorovodConfig
 from pytest_gpucluster.suites.horovod.facts import read
 from pytest_gpucluster.suites.horovod.steps import ways
 

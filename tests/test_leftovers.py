@@ -34,9 +34,9 @@ from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import AllocationError, GpuClusterError, SlurmError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit import containers
-from pytest_gpucluster.kit.framework_config import SubmititConfig
 from pytest_gpucluster.plugin import controller as controllers
 from pytest_gpucluster.plugin.controller import Controller
+from pytest_gpucluster.suites.submitit.config import SubmititConfig
 from pytest_gpucluster.suites.submitit.steps import parameters, shared_folder
 
 if TYPE_CHECKING:
@@ -601,8 +601,9 @@ def test_what_a_run_makes_bears_its_mark() -> None:
     assert "--immediate=70" in request.argv()  # salloc gives up by itself, should nobody be left to end it
     assert parameters(load_cluster("local"))["name"] == f"gpucluster-submitit-{mark}"
     cluster = load_cluster("local").model_copy(update={"submitit": SubmititConfig(folder="/shared")})
-    assert cluster.submitit is not None
-    folder = shared_folder(cluster, cluster.submitit)
+    claim = cluster.section(SubmititConfig)
+    assert claim is not None
+    folder = shared_folder(cluster, claim)
     assert re.fullmatch(rf"/shared/\.gpucluster-submitit-{mark}-[0-9a-f]{{8}}", str(folder))
     assert runmark.mark_in(folder.name.removeprefix(".")) == mark
 

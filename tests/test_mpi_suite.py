@@ -19,7 +19,7 @@ from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError, SandboxError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit import mpi_errors, mpi_world
-from pytest_gpucluster.kit.framework_config import MpiConfig
+from pytest_gpucluster.kit.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi_facts import (
     InstalledMpi,
     MpiRank,

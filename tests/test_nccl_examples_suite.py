@@ -54,21 +54,13 @@ def test_the_unique_id_reaches_every_task_that_asks() -> None:
     unique = bytes(range(payload.ID_BYTES))
     port = free_port()
     got: list[bytes] = []
-    asking = [
-        threading.Thread(target=lambda: got.append(payload.fetch("127.0.0.1", port, 20))) for _ in range(3)
-    ]
+    asking = [threading.Thread(target=lambda: got.append(payload.fetch("127.0.0.1", port))) for _ in range(3)]
     for thread in asking:  # before there is anything to ask
         thread.start()
-    payload.share("127.0.0.1", port, unique, 3, 20)
+    payload.share(port, unique, 3)
     for thread in asking:
         thread.join(20)
     assert got == [unique] * 3
-
-
-def test_a_task_that_never_asks_is_counted() -> None:
-    port = free_port()
-    with pytest.raises(RuntimeError, match="only 0 of 2 other tasks"):
-        payload.share("127.0.0.1", port, b"", 2, 0.3)
 
 
 def test_the_unique_id_goes_by_value_in_its_full_length() -> None:

@@ -17,20 +17,14 @@ from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationReq
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.cluster.transport import LocalTransport
-from pytest_gpucluster.config.models import (
-    Cluster,
-    EnvironmentConfig,
-    Group,
-    NcclConfig,
-    NcclThreshold,
-    Profile,
-)
+from pytest_gpucluster.config.models import Cluster, EnvironmentConfig, Group, NcclThreshold, Profile
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError, StepTimeout
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit import nccl_log
 from pytest_gpucluster.kit import nccl_step as runners
 from pytest_gpucluster.kit import nccl_validation as beliefs
+from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.kit.nccl_rows import Half, NcclRow
 from pytest_gpucluster.kit.nccl_step import NcclCommand, NcclMeasurement
 from pytest_gpucluster.kit.nccl_tests import NcclOutput, NcclRun
@@ -56,12 +50,9 @@ COMMAND = "all_reduce_perf -b 1M -e 1M -f 2 -g 1"
 
 def cluster(environments: Mapping[str, EnvironmentConfig] | None = None, **nccl: Any) -> Cluster:
     profile = Profile(name="p", description="", source="")
-    return Cluster(
-        name="prod",
-        groups=(Group(nodes="gpu[01-02]", profile=profile),),
-        environments=dict(environments or {}),
-        nccl=NcclConfig(command=COMMAND, **nccl),
-    )
+    groups = (Group(nodes="gpu[01-02]", profile=profile),)
+    plain = Cluster(name="prod", groups=groups, environments=dict(environments or {}))
+    return plain.model_copy(update={"nccl": NcclConfig(command=COMMAND, **nccl)})
 
 
 @dataclass

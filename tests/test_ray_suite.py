@@ -803,7 +803,7 @@ def test_faults_of_single_nodes_have_their_own_verdicts(sandbox: Sandbox, tmp_pa
     assert f"port: port {23000 + 3 * width} (port) is taken" in message(run, "test_alone[gpu04]")
     said = message(run, "test_nodes")
     assert "gpu02: missing: Ray cannot be imported" in said
-    assert "gpu03: missing: its task told nothing" in said
+    assert "gpu03: missing: sent no result" in said
     assert "gpu04: missing: port" in said
     assert found["test_tasks[gpu01]"] == "passed"
     assert found["test_tasks[gpu03]"] == "not applicable"
@@ -816,7 +816,7 @@ def test_a_dead_head_and_what_it_leaves_are_found(sandbox: Sandbox, tmp_path: Pa
     claim = {"environment": "frameworks", "cpus": 1, "gpus": 0, "join": "40s", "leave": "20s"}
     run = run_suite(sandbox, tmp_path, "test_ray.py", python=python, nodes="gpu[01-02]", ray=claim)
     said = message(run, "test_nodes")
-    assert "head on gpu01: exit status 137" in said, run.out[-4000:]
+    assert "head on gpu01: task 0: ended by signal 9 (SIGKILL)" in said, run.out[-4000:]
     assert ends(run)["test_left[gpu01]"] == "failed", run.out[-4000:]
     assert "left behind: folder /tmp/r" in message(run, "test_left[gpu01]")
     assert leftovers() == []

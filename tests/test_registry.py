@@ -26,11 +26,21 @@ from pytest_gpucluster.core.registry import Suite, Work
 SUITE = Suite(
     __name__,
     markers=("made_up: a suite of a test",),
+    section="config:MadeUpConfig",
     options={"--made-up": {"metavar": "N", "help": "nothing"}},
     before_allocation=Work("early", "work:Early"),
     before_first_test=Work("beside", "work:beside"),
     after_release="work:LATE",
 )
+""",
+    "config.py": """
+from pytest_gpucluster.core.values import Claim, Text
+
+
+class MadeUpConfig(Claim):
+    about = "claims fans"
+
+    colour: Text
 """,
     "work.py": """
 from pytest_gpucluster.kit.suite_work import LateCheck, Submission
@@ -59,6 +69,7 @@ LATE = LateCheck(
 import pytest
 
 from pytest_gpucluster.suites.made_up import SUITE
+from pytest_gpucluster.suites.made_up.config import MadeUpConfig
 
 pytestmark = [pytest.mark.made_up]
 
@@ -75,6 +86,7 @@ def beside(allocation, gpucluster_session):
 
 def test_early(early, cluster):
     assert int(early) > 0
+    assert cluster.section(MadeUpConfig).colour == "red"
 
 
 def test_beside(beside, early, allocation):
@@ -106,7 +118,15 @@ def parts(suite: Suite) -> Iterator[str]:
     works = (suite.before_allocation, suite.before_first_test)
     yield from (work.part for work in works if work is not None)
     yield from filter(
-        None, (*suite.settings.values(), suite.on_request, suite.after_release, suite.leftovers)
+        None,
+        (
+            *suite.settings.values(),
+            suite.section,
+            suite.profile_rows,
+            suite.on_request,
+            suite.after_release,
+            suite.leftovers,
+        ),
     )
 
 
@@ -132,7 +152,8 @@ def test_a_suite_needs_no_more_than_its_folder(
     sandbox: Sandbox, tmp_path: Path, with_made_up: Path, workers: str
 ) -> None:
     env = {"PYTHONPATH": str(with_made_up)}
-    options = (f"--cluster={cluster_file(sandbox, tmp_path)}", "--made-up=1", "-m", "made_up", "-n", workers)
+    file = cluster_file(sandbox, tmp_path, made_up={"colour": "red"})
+    options = (f"--cluster={file}", "--made-up=1", "-m", "made_up", "-n", workers)
     where = (str(with_made_up / "pytest_gpucluster" / "suites"),)
     run = run_pytest(tmp_path, "--strict-markers", *options, env=env, where=where)
     assert {name.rpartition("::")[2]: outcome for name, outcome in run.outcomes.items()} == {

@@ -23,6 +23,7 @@ from plugin_helpers import left_behind, sandbox_folder, wait_for
 from pytest_gpucluster import config
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core.errors import SandboxError
+from pytest_gpucluster.kit.os_config import OsConfig
 from pytest_gpucluster.sandbox import Sandbox, faults, models, processes, slurmconf, spank
 from pytest_gpucluster.sandbox.daemons import SlurmDaemons, find_programs
 from pytest_gpucluster.sandbox.sandbox import node_names
@@ -107,7 +108,7 @@ def test_cluster_file_loads_and_states_the_model(sandbox: Sandbox) -> None:
     assert group.profile.simulated
     assert group.profile.gpu is not None
     assert group.profile.gpu.count == 8
-    assert cluster.os.shared_storage == (str(sandbox.layout.root / "shared"),)
+    assert cluster.section(OsConfig).shared_storage == (str(sandbox.layout.root / "shared"),)
     assert [row.nodes for row in group.thresholds] == [1, 2, 3, 4]
 
 

@@ -12,6 +12,7 @@ from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import Cluster, Group, Profile
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.plugin import text_options
 from pytest_gpucluster.plugin.drain import Options
 from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_slurms_options, refuse_words
@@ -215,7 +216,7 @@ def test_keys_with_effect_are_taken(tmp_path: Path) -> None:
         "matrix: {container: ptx, framework: ptx}\nddp: {nodes: 2}\n"
         "environments: {ptx: {container_image: x}}\n"
     )
-    assert config.load_cluster(path).nccl.nodes == 2
+    assert config.load_cluster(path).section(NcclConfig).nodes == 2
     path.write_text("nodes: a\ntransport: {kind: local, host: login1}\n")
     assert config.load_cluster(path).transport.kind == "local"
     path.write_text("nodes: a\nddp: {environment: x}\n")

@@ -21,9 +21,10 @@ from pytest_gpucluster.config.models import EnvironmentConfig, JobLimits, SlurmC
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.errors import StepCancelled, StepError, StepTimeout
 from pytest_gpucluster.kit import containers
+from pytest_gpucluster.kit import framework_step as told
 from pytest_gpucluster.kit import mpi_step as mpi
 from pytest_gpucluster.kit import nccl_step as nccl
-from pytest_gpucluster.kit import payload_step as told
+from pytest_gpucluster.kit.framework_config import FrameworkConfig
 from pytest_gpucluster.suites.container import steps as container_exam
 from pytest_gpucluster.suites.slurm import checks
 from pytest_gpucluster.suites.slurm import diagnostic_step as exam
@@ -306,12 +307,13 @@ def test_a_step_that_somebody_ended_is_no_answer_of_its_nodes(
 
     monkeypatch.setattr(module, "run_step", run_step)
     request, one = StepRequest(("true",), nodes=NODES), MagicMock(nodes=NODES)
+    runner: Any = told.FrameworkStepRunner(one, one, {}, FrameworkConfig(), NODES)
     ways: dict[Any, Callable[[], object]] = {
         container_exam: lambda: container_exam.ContainerSteps._run(one, request),
         containers: lambda: containers.NamedContainers._import(one, "image", "name", NODES),
         mpi: lambda: mpi.attempt(one, one, request),
         nccl: lambda: nccl.NcclStep._try(one, request, apart=False),
-        told: lambda: told.run_payload(one, one, request, "ddp"),
+        told: lambda: told.FrameworkStepRunner.attempt(runner, request),
         exam: lambda: exam.run_diagnostic(one, one, {}),
     }
     with pytest.raises(StepCancelled):

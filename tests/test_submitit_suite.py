@@ -26,6 +26,7 @@ from plugin_helpers import (
 
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.check import Outcome, Verdict
+from pytest_gpucluster.kit.os_config import OsConfig
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.submitit import checks
 from pytest_gpucluster.suites.submitit import steps as runner
@@ -516,12 +517,12 @@ def test_the_first_shared_storage_is_the_default(sandbox: Sandbox) -> None:
     cluster = load_cluster(str(sandbox.cluster_file))
     claim = cluster.model_copy(update={"submitit": None})
     folder = runner.shared_folder(claim, _claim())
-    assert folder.parent == Path(cluster.os.shared_storage[0])
+    assert folder.parent == Path(cluster.section(OsConfig).shared_storage[0])
     assert folder.name.startswith(".gpucluster-submitit-")
 
 
 def _claim() -> Any:
-    from pytest_gpucluster.kit.framework_config import SubmititConfig  # used here alone
+    from pytest_gpucluster.suites.submitit.config import SubmititConfig  # used here alone
 
     return SubmititConfig()
 

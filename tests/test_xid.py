@@ -9,10 +9,10 @@ import pytest
 from kernel_logs import fold
 from pydantic import ValidationError
 
-from pytest_gpucluster.config.gpu import GpuConfig
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.kit import xid
 from pytest_gpucluster.kit import xid_check as checks
+from pytest_gpucluster.kit.gpu_config import GpuConfig
 from pytest_gpucluster.kit.nvidia_smi import Gpus
 from pytest_gpucluster.kit.xid import Advice
 

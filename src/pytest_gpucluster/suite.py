@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 import pytest
 
+from pytest_gpucluster.config.models import SECTIONS
 from pytest_gpucluster.core.check import Check
 from pytest_gpucluster.core.probe import Probe
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.check import Verdict
+    from pytest_gpucluster.core.values import Claim
 
     AnyProbe = Probe[Any] | Callable[[Cluster], Probe[Any]]
     Function = TypeVar("Function", bound=Callable[..., Any])
@@ -146,6 +148,18 @@ def probed(probe: AnyProbe) -> Any:
 
     facts_of_node.gpucluster_probe = probe  # type: ignore[attr-defined] # read by the plugin's prefetch
     return _fact(facts_of_node, "function")
+
+
+def claimed(model: type[Claim], what: str) -> Any:
+    """Make a session fixture of the section of this model; the items are not applicable without it."""
+
+    def claim(cluster: Cluster) -> Claim:
+        found = cluster.section(model)
+        if found is None:
+            pytest.skip(f"not applicable: the cluster file does not claim {what} (add `{SECTIONS[model]}:`)")
+        return found
+
+    return pytest.fixture(claim, scope="session")
 
 
 def taking_part(runs: Iterable[Run], node: str, section: str) -> Run:

@@ -10,6 +10,8 @@ import ast
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.core.registry import suites
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -88,10 +90,10 @@ def _row(*cells: str) -> str:
 def _markers() -> Iterator[str]:
     from pytest_gpucluster.plugin import marker_lines  # only the reference needs pytest
 
+    pages = {suite.name: suite.page.removeprefix("docs/") for suite in suites()}
     yield from ("## Markers", "", "| marker | meaning |", "|---|---|")
-    yield from (
-        _row(f"`{name}`", about.strip()) for name, _, about in (one.partition(":") for one in marker_lines())
-    )
+    for name, _, about in (line.partition(":") for line in marker_lines()):
+        yield _row(f"[`{name}`]({pages[name]})" if name in pages else f"`{name}`", about.strip())
     yield ""
 
 

@@ -239,40 +239,32 @@ def _refuse_without_effect(source: Source, written: ClusterFile, cluster: Cluste
 
 def _unread(written: ClusterFile) -> Iterator[tuple[Loc, str]]:
     """Yield keys that have no effect without another one."""
-    transport, nccl = written.transport, written.nccl
+    transport = written.transport
     if written.inventory_group is not None and written.inventory is None:
         yield ("inventory_group",), "has no effect without 'inventory'"
     if "kind" not in transport.model_fields_set:  # where it is local, the others wait for it to be ssh
         for key in sorted(transport.model_fields_set):
             yield ("transport", key), "has no effect without 'kind: ssh'"
-    if nccl.compile and not nccl.container:
-        yield ("nccl", "compile"), "has no effect without 'container', where the result is saved"
-    if "compile" not in nccl.model_fields_set:  # where it is false, the others wait for it to be true
-        for key in ("base_container", "source", "cleanup"):
-            if getattr(nccl, key):
-                yield ("nccl", key), "has no effect without 'compile: true'"
+    for name, section in written.sections().items():
+        for key, problem in section.without_effect():
+            yield (name, key), problem
 
 
 def _unknown_environments(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
     known = cluster.environments
-    for section in _CLAIMS:
-        for key in ("container", "framework") if section == "matrix" else ("environment",):
-            name = getattr(getattr(cluster, section), key, None)
+    for where, section in cluster.sections().items():
+        for key in section.environment_keys:
+            name = getattr(section, key, None)
             if name is not None and name not in known:
                 guess = nearest(name, known) or f"; there are: {', '.join(known) or 'none'}"
-                yield (section, key), f"no environment is called '{clip(name)}'{guess}"
+                yield (where, key), f"no environment is called '{clip(name)}'{guess}"
 
 
 def _too_many_nodes(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
     count = sum(len(group.names) for group in cluster.groups)
-    for section in _CLAIMS:
-        nodes = getattr(getattr(cluster, section), "nodes", None)
+    for where, section in cluster.sections().items():
+        nodes = getattr(section, "nodes", None)
         if nodes is not None and nodes > count:
-            yield (section, "nodes"), f"asks for {nodes} nodes; the cluster has {count}"
+            yield (where, "nodes"), f"asks for {nodes} nodes; the cluster has {count}"
     if cluster.min_nodes is not None and units.share_of(cluster.min_nodes, count) > count:
         yield ("min_nodes",), f"asks for {cluster.min_nodes} nodes; the cluster has {count}"
-
-
-_CLAIMS = (
-    "nccl", "burnin", "container", "mpi", "ddp", "horovod", "ray", "tensorflow", "submitit", "matrix",
-)  # fmt: skip

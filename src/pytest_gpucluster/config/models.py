@@ -9,20 +9,23 @@ in GB/s. A key that a model does not know is an error.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, overload
 
 from pydantic import (
     BeforeValidator,
     Field,
+    create_model,
     field_validator,
     model_validator,
 )
 
-from pytest_gpucluster.config.fabric import FabricConfig
-from pytest_gpucluster.config.gpu import GpuConfig
-from pytest_gpucluster.config.values import (
+from pytest_gpucluster.core import hostlist, units
+from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.values import (
     AnyDuration,
     Bandwidth,
+    Claim,
+    Collective,
     ContainerMount,
     Count,
     Duration,
@@ -32,29 +35,27 @@ from pytest_gpucluster.config.values import (
     Nodes,
     Port,
     SallocOption,
+    Section,
     Size,
+    SuiteSection,
     Text,
     Variable,
     Version,
 )
-from pytest_gpucluster.core import hostlist, units
-from pytest_gpucluster.kit.framework_config import (
-    ContainerConfig,
-    DdpConfig,
-    HorovodConfig,
-    MatrixConfig,
-    MpiConfig,
-    RayConfig,
-    SubmititConfig,
-    TensorflowConfig,
-)
-from pytest_gpucluster.suites.burnin.config import BurninConfig, BurninLimit
-from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
 
-Collective = Literal[
-    "all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce", "sendrecv", "gather", "scatter",
-    "hypercube",
-]  # fmt: skip
+AnySection = TypeVar("AnySection", bound=Section)
+AnyClaim = TypeVar("AnyClaim", bound=Claim)
+Row = TypeVar("Row", bound=Model)
+# the models that the suites register, and the keys of the cluster file, or of a profile, that hold them
+SECTIONS: dict[type[SuiteSection], str] = dict(
+    sorted(
+        ((suite.load(suite.section), suite.name) for suite in suites() if suite.section),
+        key=lambda one: (one[0].order, one[1]),
+    )
+)
+PROFILE_ROWS: dict[type[Model], str] = {
+    suite.load(suite.profile_rows): suite.name for suite in suites() if suite.profile_rows
+}
 
 
 def _extends(value: Any) -> Any:
@@ -150,120 +151,10 @@ class EnvironmentConfig(Model):
     mpi: Text | None = Field(None, description="srun --mpi=TYPE")
     srun_args: tuple[str, ...] = Field((), description="further srun options, passed unchanged")
 
-
-class MountConfig(Model):
-    """A file system that every node must have mounted."""
-
-    path: FolderPath = Field(description="where it is mounted")
-    fstype: Text | None = Field(None, description="type of the file system, like nfs4")
-    source: Text | None = Field(None, description="what is mounted, like nas:/export/home")
-    options: tuple[Text, ...] = Field((), description="mount options that must be there, like rw or noatime")
-    min_free: Size | None = Field(None, description="free space")
-    min_free_percent: float | None = Field(
-        None, ge=0, le=100, description="free space in percent of the file system"
-    )
-
-
-class OsConfig(Model):
-    """Requirements for the operating system of every node. Keys left out are compared between the nodes."""
-
-    release: Text | None = Field(None, description="ID VERSION_ID of os-release, like 'ubuntu 22.04'")
-    kernel: Text | None = Field(None, description="uname -r, or a prefix that ends in *")
-    max_uptime: Duration | None = Field(
-        None, description="longest time since boot: a node above it missed a reboot"
-    )
-    min_uptime: AnyDuration | None = Field(
-        None, description="shortest time since boot: a node below it rebooted recently"
-    )
-    max_clock_skew: Duration = Field(1.0, description="largest difference from the median of all nodes")
-    time_sync: Literal["required", "none"] = Field(
-        "required", description="none: the site has no time service"
-    )
-    governor: Text | None = Field(None, description="CPU frequency governor, like performance")
-    hugepages: Count | None = Field(None, description="HugePages_Total")
-    limits: dict[str, str] = Field({}, description="lowest ulimit values in a step, like memlock: unlimited")
-    sysctls: dict[str, str] = Field({}, description="sysctl name: exact value")
-    mounts: tuple[MountConfig, ...] = Field((), description="file systems that must be mounted on every node")
-    min_free_root: Size = Field(
-        2**30, description="free space on / and /tmp; on /dev/shm this or a tenth of it, whichever is less"
-    )
-    shared_storage: tuple[FolderPath, ...] = Field((), description="writable folders that all nodes share")
-    packages: dict[str, str] = Field({}, description="package: version prefix, or '' for any")
-    services: tuple[Text, ...] = Field((), description="systemd units that must be active")
-    max_load_per_cpu: float = Field(1.0, gt=0, description="1-minute load of an idle node, per CPU")
-    max_zombies: Count = Field(0, description="accepted number of zombie processes")
-    drift: tuple[Text, ...] = Field(
-        (), description="further commands whose output must be the same on all nodes"
-    )
-
-
-class NcclConfig(Model):
-    """How the nccl suite measures. The keys in brackets are those of the DeepOps slurm-validation playbook."""
-
-    runner: Literal["auto", "nccl-tests", "payload"] = Field(
-        "auto",
-        description="auto: nccl-tests where the nodes have it, else the bundled payload on torch.distributed",
-    )
-    launcher: Literal["srun", "mpirun"] = Field(
-        "srun", description="program that starts the ranks of nccl-tests"
-    )
-    mpi: Text | None = Field(None, description="srun --mpi=TYPE, like pmix or pmi2")
-    command: str = Field(
-        "all_reduce_perf -b 1M -e 4G -f 2 -g 1",
-        description="command of the all-reduce test; other collectives replace the program name [allreduce_command]",
-    )
-    collectives: tuple[Collective, ...] = Field(
-        ("all_reduce",), min_length=1, description="collectives to measure"
-    )
-    environment: str | None = Field(None, description="name under `environments`, used for the steps")
-    base_container: Image | None = Field(
-        None, description="image to compile nccl-tests in, with NCCL and MPI [base_container]"
-    )
-    container: Image | None = Field(
-        None, description="image with nccl-tests: a .sqsh path or a registry image [nccl_tests_container]"
-    )
-    compile: bool = Field(
-        default=False,
-        description="compile nccl-tests in base_container and save the result as container [compile_nccl_tests]",
-    )
-    source: FolderPath | None = Field(
-        None, description="folder with the source of nccl-tests, visible on the nodes, for compile"
-    )
-    cleanup: bool = Field(default=False, description="delete the compiled container at the end [cleanup]")
-    gpus_per_node: int | None = Field(
-        None, ge=1, description="GPUs to use per node; default: those of the profile [num_gpus]"
-    )
-    nodes: Nodes | None = Field(
-        None, description="number of nodes to use; default: all allocated nodes [num_nodes]"
-    )
-    exports: dict[Variable, str] = Field(
-        {}, description="variables for the ranks, like NCCL_DEBUG [srun_exports]"
-    )
-    srun_args: tuple[str, ...] = Field((), description="further srun options [srun_options]")
-    payload: tuple[str, ...] = Field((), description="command instead of the bundled payload and its Python")
-    hostid_from_slurm: bool = Field(
-        default=False,
-        description="set NCCL_HOSTID to the node name, so that virtual nodes of one host use the network",
-    )
-    deadline: Duration = Field(
-        600, description="time limit of one step; a step that exceeds it counts as hanging"
-    )
-    pair_size: Size = Field(2**28, gt=0, description="message size of the measurements in pairs")
-    pair_busbw: Bandwidth | None = Field(
-        None, gt=0, description="GB/s that a pair of nodes must reach at pair_size"
-    )
-    pair_drain_below: Bandwidth | None = Field(
-        None,
-        gt=0,
-        description="GB/s; hard limit of a pair at pair_size: a node below it whose partners reach it may be "
-        "drained; default: drain_below of the threshold for 2 nodes at pair_size",
-    )
-    min_relative: float = Field(
-        0.15,
-        gt=0,
-        lt=1,
-        description="a pair is suspect when it is below the median of all pairs by this share",
-    )
+    @property
+    def in_container(self) -> bool:
+        """Whether steps of this environment run in a container."""
+        return bool(self.container_image or self.container_name)
 
 
 class JobLimits(Model):
@@ -383,9 +274,7 @@ class NcclThreshold(Model):
         return self.busbw * (1 - self.tolerance)
 
 
-class Profile(Model):
-    """One kind of node: its normal values and their origin."""
-
+class _Hardware(Model, defer_build=True):
     name: str
     description: str = Field(description="one line about the hardware")
     source: str = Field(description="origin of the figures")
@@ -394,15 +283,36 @@ class Profile(Model):
     gpu: GpuProfile | None = Field(None, description="the GPUs; left out: the node has none")
     fabric: FabricProfile = Field(FabricProfile(), description="the network for GPUs")
     nccl: tuple[NcclThreshold, ...] = Field((), description="required bandwidths")
-    burnin: tuple[BurninLimit, ...] = Field(
-        (), description="hard limits of the burn-in, for GPUs with the name in `gpu`"
+
+
+if TYPE_CHECKING:
+
+    class _HardwareAndRows(_Hardware): ...
+else:
+    _HardwareAndRows = create_model(
+        "_HardwareAndRows",
+        __base__=_Hardware,
+        **{
+            name: (tuple[model, ...], Field((), description=model.about))
+            for model, name in PROFILE_ROWS.items()
+        },
     )
+
+
+class Profile(_HardwareAndRows, defer_build=False):
+    """One kind of node: its normal values and their origin."""
+
     absent: dict[Text, Text] = Field(
         {}, description="check pattern, like 'gpu.fabric_manager': why the check does not apply"
     )
     required: tuple[Text, ...] = Field(
         (), description="check patterns: 'not checked' is an error for these checks"
     )
+
+    def rows(self, model: type[Row]) -> tuple[Row, ...]:
+        """Return the rows of a suite, which registers their model as `profile_rows`."""
+        found: tuple[Row, ...] = getattr(self, PROFILE_ROWS[model])
+        return found
 
 
 class Group(Model):
@@ -424,9 +334,7 @@ class Group(Model):
         return hostlist.expand(self.nodes)
 
 
-class ClusterSettings(Model):
-    """Settings of a cluster other than its nodes."""
-
+class _Access(Model, defer_build=True):
     description: str = Field("", description="one line about the cluster")
     transport: TransportConfig = Field(TransportConfig(), description="where to run Slurm's commands")
     access: Literal["slurm", "ssh"] = Field(
@@ -436,20 +344,27 @@ class ClusterSettings(Model):
     ssh: SshConfig = Field(SshConfig(), description="how to reach nodes over SSH")
     slurm: SlurmConfig = Field(SlurmConfig(), description="how nodes are allocated")
     environments: dict[str, EnvironmentConfig] = Field({}, description="environments of steps, by name")
-    os: OsConfig = Field(OsConfig(), description="requirements for the operating system of every node")
-    gpu: GpuConfig = Field(GpuConfig(), description="how the gpu suite judges Xids")
-    nccl: NcclConfig = Field(NcclConfig(), description="how the nccl suite measures")
-    fabric: FabricConfig = Field(FabricConfig(), description="what the fabric suite accepts")
-    burnin: BurninConfig = Field(BurninConfig(), description="how the burnin suite loads the nodes")
-    container: ContainerConfig | None = Field(None, description="claims Pyxis and Enroot")
-    mpi: MpiConfig | None = Field(None, description="claims MPI")
-    ddp: DdpConfig | None = Field(None, description="claims torch.distributed")
-    horovod: HorovodConfig | None = Field(None, description="claims Horovod")
-    ray: RayConfig | None = Field(None, description="claims Ray")
-    tensorflow: TensorflowConfig | None = Field(None, description="claims TensorFlow")
-    submitit: SubmititConfig | None = Field(None, description="claims submitit")
-    monitoring: MonitoringConfig | None = Field(None, description="claims Prometheus, Grafana and exporters")
-    matrix: MatrixConfig | None = Field(None, description="the site runs the experiment matrix")
+
+
+if TYPE_CHECKING:
+
+    class _AccessAndSections(_Access): ...
+else:
+    _AccessAndSections = create_model(
+        "_AccessAndSections",
+        __base__=_Access,
+        **{
+            name: (model | None, Field(None, description=model.about))
+            if issubclass(model, Claim)
+            else (model, Field(model(), description=model.about))
+            for model, name in SECTIONS.items()
+        },
+    )
+
+
+class ClusterSettings(_AccessAndSections):
+    """Settings of a cluster other than its nodes, with the sections of all suites that are installed."""
+
     limits: dict[str, JobLimits] = Field({}, description="limits of partitions, by partition name")
     sudo: bool = Field(default=False, description="probes that need root may use `sudo -n`")
     min_nodes: int | str | None = Field(
@@ -470,6 +385,21 @@ class ClusterSettings(Model):
     history: Text | None = Field(None, description="SQLite file that stores the runs, as pytest's --history")
     settings: dict[str, Any] = Field({}, description="keys for a site's own suites")
 
+    @overload
+    def section(self, model: type[AnySection]) -> AnySection: ...
+
+    @overload
+    def section(self, model: type[AnyClaim]) -> AnyClaim | None: ...
+
+    def section(self, model: type[SuiteSection]) -> SuiteSection | None:
+        """Return a suite's section by its model: `cluster.section(OsConfig).mounts`; None where a claim is left out."""
+        found: SuiteSection | None = getattr(self, SECTIONS[model])
+        return found
+
+    def sections(self) -> dict[str, SuiteSection]:
+        """Return {key: section of a suite}, without the claims that are left out."""
+        return {name: one for name in SECTIONS.values() if (one := getattr(self, name)) is not None}
+
     @field_validator("min_nodes")
     @classmethod
     def _is_share(cls, value: int | str | None) -> int | str | None:
@@ -478,7 +408,7 @@ class ClusterSettings(Model):
         return value
 
 
-class Cluster(ClusterSettings):
+class Cluster(ClusterSettings, defer_build=False):
     """A whole cluster file, profiles put in place."""
 
     name: str
@@ -492,6 +422,12 @@ class Cluster(ClusterSettings):
         if self.access == "ssh":
             return "the nodes are reached over SSH, without Slurm (--access=ssh)"
         return f"cluster {self.name} has no scheduler" if self.slurm.scheduler == "none" else ""
+
+    @property
+    def starts_containers(self) -> bool:
+        """Whether steps may leave containers on the nodes."""
+        images = any(environment.container_image for environment in self.environments.values())
+        return images or any(section.starts_containers for section in self.sections().values())
 
     @property
     def simulated(self) -> bool:
@@ -521,7 +457,7 @@ class GroupFile(Model):
         return named_nodes(value)
 
 
-class ClusterFile(ClusterSettings):
+class ClusterFile(ClusterSettings, defer_build=False):
     """The contents of a cluster file: `nodes` and `profile` for one kind of node, `groups` for several."""
 
     name: str | None = Field(None, description="name of the cluster; default: the name of the file")

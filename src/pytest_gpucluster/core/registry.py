@@ -1,7 +1,7 @@
 """What a suite registers: one SUITE in suites/NAME/__init__.py, found by its folder; nothing else names the suite.
 
-A part is named "MODULE:OBJECT", a module of the suite's folder, and imported where it is first needed: a run of one
-suite does not import the modules of the others.
+A part is named "MODULE:OBJECT", a module of the suite's folder, or of the kit by its full name, and imported where it
+is first needed: a run of one suite does not pay for the modules of the others.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PACKAGE = "pytest_gpucluster.suites"
+KIT = "pytest_gpucluster.kit."
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,10 @@ class Suite:
 
     markers: lines "NAME: meaning" as pytest takes them; a literal, since the plugin reads it without an import.
     order: the place among the suites; a literal too. Suites of the same order stand by name.
+    section: the model of the suite's section of the cluster file, a `SuiteSection` of core/values.py, itself or as a
+    part; its module is imported with the configuration, so it imports nothing but core and other sections.
+    profile_rows: the model of the rows that a profile has under the name of the suite; as for `section`.
+    simulated_payload: a file of the suite that the sandbox copies, prelude included, to run it on simulated devices.
     frameworks: the modules under test, which only payloads import.
     options: further options of pytest, with the arguments of addoption().
     on_request: a module; its tests run only if a run selects them.
@@ -52,6 +57,9 @@ class Suite:
     package: str
     markers: tuple[str, ...]
     order: int = 100
+    section: str | type[Any] | None = None
+    profile_rows: str | None = None
+    simulated_payload: str | None = None
     frameworks: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     on_request: str | None = None
@@ -73,9 +81,11 @@ class Suite:
         """The documentation page."""
         return f"docs/suites/{self.name.replace('_', '-')}.md"
 
-    def load(self, part: str) -> Any:
-        """Import a part."""
-        return pkgutil.resolve_name(f"{self.package}.{part}")
+    def load(self, part: str | type[Any]) -> Any:
+        """Import a part; a class is one already."""
+        if isinstance(part, type):
+            return part
+        return pkgutil.resolve_name(part if part.startswith(KIT) else f"{self.package}.{part}")
 
 
 def import_checks() -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
+import sys
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
+from pytest_gpucluster.cluster.slurm.pyxis import explain
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
-from pytest_gpucluster.core.errors import StepTimeout
-from pytest_gpucluster.kit.payload_result import read_facts
-from pytest_gpucluster.kit.payload_step import environment_named
+from pytest_gpucluster.core.errors import StepError, StepTimeout
+from pytest_gpucluster.kit.framework_config import FrameworkConfig
+from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, last_stderr_line, read_facts
+from pytest_gpucluster.kit.payload_step import environment_named, source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from typing_extensions import Self
 
@@ -22,38 +23,11 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster, EnvironmentConfig
-    from pytest_gpucluster.kit.framework_config import FrameworkConfig
 
 WITHOUT_GPUS = 2  # tasks a node, where the cluster file does not say
-MAX_LINE = 300
-# slurmstepd's own lines: 'slurmstepd: error: ...', since 25.05 '[TIME] error: ...' as in its log
-_OF_SLURM = re.compile(r"slurmstepd|\[\d{4}-\d\d-\d\dT[^]]*\] (?:error|fatal): ")
-TELLING = re.compile(r"[Ee]rror|[Cc]annot|[Nn]ot found|does not|[Ff]ailed|Killed")
-
-
-@dataclass(frozen=True)
-class StepOutcome:
-    """A step that ended, or was ended: `problem` says why in one line; `told` is what each task said in JSON."""
-
-    result: StepResult
-    told: tuple[tuple[int, Mapping[str, Any]], ...] = ()
-    problem: str = ""
-
-    def of_node(self, node: str, kind: str) -> Mapping[str, Any] | None:
-        """Return the last thing of this kind that a task of the node told."""
-        found = [said for _rank, said in self.told if said.get("node") == node and said.get("kind") == kind]
-        return found[-1] if found else None
-
-    def complaint(self, node: str) -> str:
-        """Return why tasks of this node told nothing, in one line; '' where nothing is known."""
-        for task in self.result.of_node(node):
-            if task.rc not in (0, None):
-                lines = map(str.strip, task.stderr.splitlines())
-                words = [line for line in lines if line and not _OF_SLURM.match(line)]
-                telling = [line for line in words if TELLING.search(line)] or words
-                said = telling[-1][:MAX_LINE] if telling else "and said nothing"
-                return f"exit status {task.rc}: {said}"
-        return self.problem
+TRIES = 3  # with a port of the payload's choice that happens to be taken: each step has another
+Config = TypeVar("Config", bound=FrameworkConfig)
+Result = TypeVar("Result")
 
 
 class NodesUnderTest(Protocol):
@@ -81,39 +55,57 @@ def nodes_by_allocation(session: NodesUnderTest) -> list[tuple[Allocation, tuple
     return [(held, nodes) for held, nodes in known if nodes]
 
 
-@dataclass
-class FrameworkStepRunner:
-    """Runs steps of one framework on `nodes`, the testable ones of one allocation, as its `section` says."""
+class FrameworkStepRunner(Generic[Config]):
+    """Runs steps of one framework on `nodes`, the testable ones of one allocation, as its section says.
 
-    slurm: Slurm
-    allocation: Allocation
-    cluster: Cluster
-    claim: FrameworkConfig
-    section: str
-    inventory: Mapping[str, NodeInfo]
-    nodes: tuple[str, ...]
-    commands: list[str] = field(default_factory=list)
+    A suite derives from it: `section` is its key in the cluster file, `key` the first name in the lines of its payload.
+    """
 
-    def __post_init__(self) -> None:
-        self.nodes = self.nodes[: self.claim.nodes] if self.claim.nodes else self.nodes
+    section: ClassVar[str] = ""
+    key: ClassVar[str] = "kind"
+
+    def __init__(
+        self,
+        allocation: Allocation,
+        cluster: Cluster,
+        inventory: Mapping[str, NodeInfo],
+        config: Config,
+        nodes: tuple[str, ...],
+    ) -> None:
+        self.allocation, self.cluster, self.inventory, self.config = allocation, cluster, inventory, config
+        self.slurm: Slurm = allocation.slurm
+        self.nodes = nodes[: config.nodes]
+        self.commands: list[str] = []
+        self.done: dict[Hashable, Any] = {}
 
     @classmethod
-    def of_allocations(cls, session: NodesUnderTest, claim: FrameworkConfig, section: str) -> list[Self]:
-        """Return a runner per allocation that has nodes to test."""
+    def of_allocations(cls, session: NodesUnderTest, config: Config, **own: Any) -> list[Self]:
+        """Return a runner per allocation that has nodes to test; `own` is what a suite's own needs."""
         return [
-            cls(held.slurm, held, session.cluster, claim, section, session.inventory, nodes)
+            cls(held, session.cluster, session.inventory, config, nodes, **own)
             for held, nodes in nodes_by_allocation(session)
         ]
 
     @cached_property
     def environment(self) -> EnvironmentConfig | None:
         """The environment of the cluster file that the steps run in; ConfigError where there is no such name."""
-        return environment_named(self.cluster, self.claim.environment, self.section)
+        return environment_named(self.cluster, self.config.environment, self.section)
+
+    @property
+    def in_container(self) -> bool:
+        """Whether the steps run in a container."""
+        return self.environment is not None and self.environment.in_container
 
     @property
     def python(self) -> str:
         """The interpreter of the payloads."""
         return self.environment.python if self.environment else "python3"
+
+    @property
+    def one_thread(self) -> dict[str, str]:
+        """Variables for ranks that share the cores of a node: those that torchrun sets."""
+        exports = self.environment.exports if self.environment else {}
+        return {} if "OMP_NUM_THREADS" in exports else {"OMP_NUM_THREADS": "1"}
 
     @property
     def gpus(self) -> int:
@@ -133,42 +125,93 @@ class FrameworkStepRunner:
     @property
     def tasks_per_node(self) -> int:
         """Tasks a node: the cluster file's, or one a GPU, or two."""
-        return self.claim.ntasks_per_node or self.gpus or WITHOUT_GPUS
+        return self.config.ntasks_per_node or self.gpus or WITHOUT_GPUS
+
+    @property
+    def ranks_per_node(self) -> int:
+        """The same for programs that compute on the GPUs."""
+        return self.config.ntasks_per_node or self.real_gpus or WITHOUT_GPUS
+
+    @property
+    def phase(self) -> float:
+        """Seconds for one phase of a payload: what hangs is named before the step is cancelled."""
+        return max(10.0, self.config.deadline / 3)
 
     def address(self, node: str) -> str:
         """Return the address that Slurm knows of a node."""
         info = self.inventory.get(node)
         return (info.address if info else "") or node
 
-    def payload(self, source: str, *words: str) -> tuple[str, ...]:
+    def source(self, name: str = "payload.py") -> str:
+        """Return the text of a payload of the suite."""
+        return source_of(str(sys.modules[type(self).__module__].__file__), name)
+
+    def payload(self, *words: str, name: str = "payload.py") -> tuple[str, ...]:
         """Return the command line of a payload: its source goes along, so no storage has to be shared."""
-        return (self.python, "-c", source, *words)
+        return (self.python, "-c", self.source(name), *words)
 
     def request(self, argv: Sequence[str], **options: Any) -> StepRequest:
         """Return a step on the claim's nodes, in its environment, within its deadline."""
-        given = {"nodes": self.nodes, "timeout": self.claim.deadline, **options}
+        given = {"nodes": self.nodes, "timeout": self.config.deadline, **options}
         return StepRequest(argv=tuple(argv), environment=self.environment, **given)
 
-    def run(self, request: StepRequest, *, slurm: Slurm | None = None) -> StepOutcome:
-        """Run a step; why it failed or outlived its deadline is told by `problem`.
-
-        Raise StepError where Slurm could not start it: that is no fault of the framework.
-        """
-        problem = ""
+    def run(self, request: StepRequest) -> PayloadResult:
+        """Run a step. A deadline is a result; StepError where Slurm could not start it: no fault of the framework."""
+        problem = hint = ""
         try:
-            result = run_step(slurm or self.slurm, self.allocation, request)
+            result = run_step(self.slurm, self.allocation, request)
         except StepTimeout as error:
             if not isinstance(error.result, StepResult):
                 raise
             result, problem = error.result, str(error)
         self.commands.append(result.command)
-        told = tuple((task.rank, said) for task in result.tasks for said in read_facts(task.stdout, "kind"))
         if not problem and result.rc != 0:
             hint = result.hint or ""
-            outside = hint.startswith("container_") and not request.pyxis and not _has_image(self.environment)
-            problem = hint if hint and not outside else f"the step ended with {result.rc}"
-        return StepOutcome(result, told, problem)
+            contained = request.pyxis or self.in_container
+            hint = "" if hint.startswith("container_") and not contained else hint
+        tasks = tuple(
+            PayloadTask(
+                *(task.rank, task.node, task.rc, task.signal),
+                read_facts(task.stdout, self.key),
+                last_stderr_line(task.stderr),
+            )
+            for task in result.tasks
+        )
+        return self._result(
+            request, tasks, problem, command=result.command, seconds=result.seconds, rc=result.rc, hint=hint
+        )
 
+    def attempt(self, request: StepRequest) -> PayloadResult:
+        """Run a step; also a container that does not start is a result."""
+        try:
+            return self.run(request)
+        except StepError as error:
+            if isinstance(error, StepTimeout) or explain(error.stderr) is None:
+                raise
+            return self._result(request, (), str(error), rc=error.rc or -1)
 
-def _has_image(environment: EnvironmentConfig | None) -> bool:
-    return bool(environment and (environment.container_image or environment.container_name))
+    def attempts(self, request: StepRequest, port_taken: Callable[[PayloadResult], bool]) -> PayloadResult:
+        """Attempt a step again where the port of the payload's choice is taken."""
+        for _ in range(TRIES):
+            told = self.attempt(request)
+            if not port_taken(told):
+                break
+        return told
+
+    def once(self, step: Hashable, run: Callable[[], Result]) -> Result:
+        """Return the result of a step, which is run when it is first asked for."""
+        if step not in self.done:
+            self.done[step] = run()
+        found: Result = self.done[step]
+        return found
+
+    def nothing(self) -> PayloadResult:
+        """Return the result of a step that no node is fit for."""
+        return PayloadResult(self.key, (), 0)
+
+    def _result(
+        self, request: StepRequest, tasks: tuple[PayloadTask, ...], problem: str, **ended: Any
+    ) -> PayloadResult:
+        nodes = request.nodes or self.nodes
+        ntasks = request.ntasks or len(nodes) * (request.ntasks_per_node or 1)
+        return PayloadResult(self.key, nodes, ntasks, tasks, problem, **ended)

@@ -11,7 +11,7 @@ import shlex
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, environment_request, run_step
@@ -19,6 +19,8 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, StepError, StepTimeout
 from pytest_gpucluster.kit import mpi_errors
 from pytest_gpucluster.kit import mpi_facts as reading
+from pytest_gpucluster.kit.framework_step import WITHOUT_GPUS, FrameworkStepRunner
+from pytest_gpucluster.kit.mpi_config import MpiConfig
 from pytest_gpucluster.kit.payload_step import sent
 
 if TYPE_CHECKING:
@@ -27,38 +29,23 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.config.models import EnvironmentConfig
-    from pytest_gpucluster.kit.framework_config import MpiConfig
-    from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
     from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRun, MpiWorld
 
 MPIRUN = "mpirun"
 IN_CONTAINER = "mpirun starts its daemons through srun, which is not in the image: there srun is the launcher"
 
 
-class Mpi:
-    """Runs MPI programs in an allocation, as configured by `mpi:` of the cluster file."""
+class Mpi(FrameworkStepRunner[MpiConfig]):
+    """Runs MPI programs in an allocation, as the cluster file's `mpi:` says."""
 
-    def __init__(
-        self, steps: FrameworkStepRunner, config: MpiConfig, channel: Channel, *, ntasks_per_node: int
-    ) -> None:
-        self.config = config
-        self.nodes, self._steps, self._channel = steps.nodes, steps, channel
-        self.ntasks_per_node = self.config.ntasks_per_node or ntasks_per_node
-        self._runs: dict[tuple[str, str], MpiRun] = {}
+    section = "mpi"
+
+    def __init__(self, *of_runner: Any, channel: Channel, ntasks_per_node: int = 0) -> None:
+        super().__init__(*of_runner)
+        gpus = self.inventory[self.nodes[0]].gpus
+        self.ntasks_per_node = self.config.ntasks_per_node or ntasks_per_node or gpus or WITHOUT_GPUS
+        self._channel, self._made = channel, False
         self._folder = f"{self.config.scratch.rstrip('/')}/gpucluster-mpi.{secrets.token_hex(8)}"
-        self._made = False
-
-    @property
-    def environment(self) -> EnvironmentConfig | None:
-        """The environment of the cluster file that the steps run in."""
-        return self._steps.environment
-
-    @property
-    def in_container(self) -> bool:
-        """Whether the steps run in a container."""
-        environment = self.environment
-        return environment is not None and bool(environment.container_image or environment.container_name)
 
     # --- the program
 
@@ -70,15 +57,21 @@ class Mpi:
         """
         self._make_folder()
         config = self.config
-        python = self._steps.python
         argv = (
-            *("sh", "-c", source("prepare.sh"), "sh", self._folder, config.compiler, config.mpirun, python),
+            *(
+                "sh",
+                "-c",
+                source("prepare.sh"),
+                "sh",
+                self._folder,
+                config.compiler,
+                config.mpirun,
+                self.python,
+            ),
             *(" ".join(config.languages), source("world.py")),
         )
         request = self._request(self.nodes, argv, mpi="none", ntasks_per_node=1)
-        result = run_step(
-            self._steps.slurm, self._steps.allocation, replace(request, input=source("world.c").encode())
-        )
+        result = run_step(self.slurm, self.allocation, replace(request, input=source("world.c").encode()))
         return {node: self._read_installed(node, result) for node in self.nodes}
 
     def _read_installed(self, node: str, result: StepResult) -> InstalledMpi:
@@ -107,12 +100,9 @@ class Mpi:
 
     # --- runs
 
-    def run(self, launcher: str, language: str) -> MpiRun:
-        """Return the run of the program on all usable nodes, from a cache. `launcher` is one of mpi.launchers."""
-        key = launcher, language
-        if key not in self._runs:
-            self._runs[key] = self._start(launcher, language)
-        return self._runs[key]
+    def started(self, launcher: str, language: str) -> MpiRun:
+        """Return one run of the program on all usable nodes, started once. `launcher` is one of mpi.launchers."""
+        return self.once((launcher, language), lambda: self._start(launcher, language))
 
     def _start(self, launcher: str, language: str) -> MpiRun:
         nodes = self.usable(language)
@@ -149,7 +139,7 @@ class Mpi:
     def _program(self, language: str) -> tuple[str, ...]:
         if language == "c":
             return (f"{self._folder}/world",)
-        return self._steps.payload(source("world.py"))
+        return (self.python, "-c", source("world.py"))
 
     def _under_srun(self, nodes: tuple[str, ...], launcher: str, language: str) -> StepRequest:
         kind = launcher.partition("--mpi=")[2] or None
@@ -187,7 +177,7 @@ class Mpi:
         return request
 
     def _step(self, request: StepRequest) -> tuple[StepResult, str]:
-        return attempt(self._steps.slurm, self._steps.allocation, request)
+        return attempt(self.slurm, self.allocation, request)
 
 
 def attempt(slurm: Slurm, allocation: Allocation, request: StepRequest) -> tuple[StepResult, str]:

@@ -16,6 +16,7 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, SlurmError, StepError, StepTimeout
 from pytest_gpucluster.kit import nccl_log, nccl_tests
+from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.kit.payload_step import COLLECTIVE, environment_named, sent
 from pytest_gpucluster.kit.payloads.collective import CONCLUDED
 from pytest_gpucluster.kit.payloads.rendezvous import GIVEN_UP
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
-    from pytest_gpucluster.config.models import Cluster, EnvironmentConfig, NcclConfig
+    from pytest_gpucluster.config.models import Cluster, EnvironmentConfig
 
 SUFFIX = "_perf"
 LATENCY_SIZE = 8
@@ -138,7 +139,7 @@ class NcclStep:
     ) -> None:
         self._slurm, self._allocation, self._channel = slurm, allocation, channel
         self._cluster, self._inventory = cluster, inventory
-        self.config: NcclConfig = cluster.nccl
+        self.config = cluster.section(NcclConfig)
         self.gpus = self.config.gpus_per_node or gpus_per_node
         self.sweep = NcclCommand.parse(self.config.command)
         self.steps = 0

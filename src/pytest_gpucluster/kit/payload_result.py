@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,15 @@ if TYPE_CHECKING:
 
     Fact = Mapping[str, Any]
 
+MAX_LINE = 300
+# slurmstepd's own lines: 'slurmstepd: error: ...', since 25.05 '[TIME] error: ...' as in its log
+_OF_SLURM = re.compile(r"slurmstepd|\[\d{4}-\d\d-\d\dT[^]]*\] (?:error|fatal): ")
+TELLING = re.compile(r"[Ee]rror|[Cc]annot|[Nn]ot found|does not|[Ff]ailed|Killed")
+
 
 @dataclass(frozen=True)
 class PayloadTask:
-    """One Slurm task: its facts, one mapping per line of JSON, and how it ended. `words`: its last line of stderr."""
+    """One Slurm task: its facts, one mapping a line of JSON, and how it ended. `words`: what it wrote last to stderr."""
 
     task: int
     node: str
@@ -38,7 +44,10 @@ class PayloadTask:
 
 @dataclass(frozen=True)
 class PayloadResult:
-    """One step. `key` marks the payload's lines; `problem` states why the step did not start or end by itself."""
+    """One step: `key` is the payload's mark, `problem` why the step did not end by itself or did not start.
+
+    `hint`: what is known of the messages of a step that failed, in one line.
+    """
 
     key: str
     nodes: tuple[str, ...]
@@ -48,6 +57,12 @@ class PayloadResult:
     command: str = ""
     seconds: float = 0.0
     rc: int = 0
+    hint: str = ""
+
+    @property
+    def failure(self) -> str:
+        """Why the step failed as a whole, in one line; '' where it ended with 0."""
+        return self.problem or (self.rc and (self.hint or f"the step ended with {self.rc}")) or ""
 
     def facts(self, kind: str) -> list[Fact]:
         """Return all facts of a kind, sorted by rank."""
@@ -64,6 +79,11 @@ class PayloadResult:
         """Return the facts of a kind from one node."""
         return [fact for fact in self.facts(kind) if fact.get("node") == node]
 
+    def last_facts(self, node: str = "") -> dict[str, Fact]:
+        """Return {kind: its last fact}, of one node or of all."""
+        told = (fact for task in self.tasks for fact in task.facts)
+        return {str(fact[self.key]): fact for fact in told if not node or fact.get("node") == node}
+
     def by_rank(self, kind: str) -> dict[int, Fact]:
         """Return {rank: fact}; the last one for a rank with several."""
         return {int(fact["rank"]): fact for fact in self.facts(kind)}
@@ -74,7 +94,7 @@ class PayloadResult:
         bad = next((task for task in tasks if task.rc != 0), None)
         if bad is not None:
             return f"task {bad.task}: {bad.ending()}"
-        return self.problem or ("sent no result" if tasks else "no task started there")
+        return self.problem or self.hint or ("sent no result" if tasks else "no task started there")
 
 
 def read_facts(text: str, key: str) -> tuple[Fact, ...]:
@@ -92,9 +112,11 @@ def read_facts(text: str, key: str) -> tuple[Fact, ...]:
 
 
 def last_stderr_line(stderr: str) -> str:
-    """Return the last line that is not empty, cut to 300 characters."""
+    """Return the last line of a program that tells of an error, else its last line that is not empty; cut."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""
+    words = [line for line in lines if not _OF_SLURM.match(line)] or lines
+    telling = [line for line in words if TELLING.search(line)] or words
+    return telling[-1][:MAX_LINE] if telling else ""
 
 
 def most_common(values: Iterable[str]) -> str:

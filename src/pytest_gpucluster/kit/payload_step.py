@@ -1,4 +1,4 @@
-"""Run a payload as one step and read what its tasks told."""
+"""The text of a payload as it is sent, and the environment that it runs in."""
 
 from __future__ import annotations
 
@@ -6,17 +6,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.cluster.slurm.pyxis import explain
-from pytest_gpucluster.cluster.slurm.result import StepResult
-from pytest_gpucluster.cluster.slurm.step import run_step
-from pytest_gpucluster.core.errors import ConfigError, StepError, StepTimeout
+from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.text import listed
-from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, last_stderr_line, read_facts
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.cluster.slurm.step import StepRequest
     from pytest_gpucluster.config.models import Cluster, EnvironmentConfig
 
 
@@ -57,31 +50,3 @@ def environment_named(cluster: Cluster, name: str | None, section: str) -> Envir
         known = listed(sorted(cluster.environments))
         raise ConfigError(f"{section}.environment {name!r} is not among the environments: {known}")
     return cluster.environments[name]
-
-
-def run_payload(slurm: Slurm, allocation: Allocation, request: StepRequest, key: str) -> PayloadResult:
-    """Run the step. A deadline and a container that does not start are results; broken Slurm raises StepError."""
-    nodes = request.nodes or allocation.nodes
-    ntasks = request.ntasks or len(nodes) * (request.ntasks_per_node or 1)
-    try:
-        result, problem = run_step(slurm, allocation, request), ""
-    except StepTimeout as error:
-        if not isinstance(error.result, StepResult):
-            raise
-        result, problem = error.result, str(error)
-    except StepError as error:
-        if explain(error.stderr) is None:
-            raise
-        return PayloadResult(key, nodes, ntasks, problem=str(error), rc=error.rc or -1)
-    tasks = tuple(
-        PayloadTask(
-            task.rank,
-            task.node,
-            task.rc,
-            task.signal,
-            read_facts(task.stdout, key),
-            last_stderr_line(task.stderr),
-        )
-        for task in result.tasks
-    )
-    return PayloadResult(key, nodes, ntasks, tasks, problem, result.command, result.seconds, result.rc)

@@ -13,8 +13,8 @@ from pytest_gpucluster.kit.xid import Advice
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_gpucluster.config.gpu import GpuConfig
     from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.kit.gpu_config import GpuConfig
     from pytest_gpucluster.kit.kernel_log import KernelLog, XidEvent
     from pytest_gpucluster.kit.nvidia_smi import Gpus
 

@@ -59,7 +59,7 @@ def session_plugin(session: ClusterSession, properties: Iterable[tuple[str, str]
 
 @fact(scope="session")
 def cluster(gpucluster_session: ClusterSession) -> Cluster:
-    """The cluster file as a frozen model: `cluster.slurm.partition`, `cluster.os.mounts`, ..."""
+    """The cluster file as a frozen model: `cluster.slurm.partition`, `cluster.section(OsConfig).mounts`, ..."""
     return gpucluster_session.cluster
 
 

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import TransportError
+from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.kit.payload_step import sent
 from pytest_gpucluster.sandbox import burnin_sim, collectives, models
 from pytest_gpucluster.sandbox.daemons import search_path
@@ -75,8 +76,10 @@ def write_simulated_tools(layout: Layout, transport: Transport) -> None:
         shutil.copyfile(models.DATA / source, base / target)
     shutil.copyfile(collectives.__file__, base / "collectives.py")
     shutil.copyfile(burnin_sim.__file__, base / "burnin_sim.py")
-    payload = resources.files("pytest_gpucluster.suites.burnin").joinpath("payload.py")
-    (base / "burnin_payload.py").write_text(sent(Path(str(payload))))
+    for suite in suites():
+        if suite.simulated_payload:
+            payload = resources.files(suite.package).joinpath(suite.simulated_payload)
+            (base / f"{suite.name}_payload.py").write_text(sent(Path(str(payload))))
     (base / "aliases").write_text(
         "".join(
             f"{alias}\t{name}\n"

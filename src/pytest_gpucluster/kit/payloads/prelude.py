@@ -4,7 +4,9 @@
 Python 3.6 and the standard library only. A payload must not define any of these names again: sent, both are one module.
 """
 
+import contextlib
 import fcntl
+import importlib.util
 import json
 import os
 import re
@@ -19,6 +21,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, TextIO
 SIOCGIFADDR = 0x8915
 FEW_FILES = 1024  # open files: what Linux gives by default; CUDA and NCCL fail with less
 FIRST_PORT, PORT_SPREAD = 20000, 12000  # below 32768, where Linux begins to hand out ports by itself
+EXIT_STUCK = 4
 _WRITING = threading.Lock()
 
 
@@ -65,6 +68,34 @@ def first_line(error: BaseException) -> str:
     return lines[0].partition(" Of the allocated memory")[0] if lines else ""
 
 
+def reporter(key: str) -> Callable[..., None]:
+    """Return report(kind, **facts), which prints what this rank found under `key`; torchrun sets RANK."""
+
+    def report(kind: str, **facts: Any) -> None:
+        rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
+        say(**dict({key: kind, "rank": int(rank) if rank.isdigit() else -1, "node": node_name()}, **facts))
+
+    return report
+
+
+def installed(module: str, *distributions: str) -> Dict[str, str]:
+    """Return {version, error} of a framework without importing it, which takes seconds; the version may be 'unknown'."""
+    found = {"version": "unknown", "error": ""}
+    try:
+        if importlib.util.find_spec(module) is None:
+            return {"version": "", "error": "No module named '%s' (%s)" % (module, sys.executable)}
+        from importlib import metadata  # Python 3.6 and 3.7 have none
+
+        for name in distributions or (module,):
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                return {"version": metadata.version(name), "error": ""}
+    except ImportError:
+        pass
+    except Exception as error:
+        found["error"] = error_text(error)
+    return found
+
+
 class Watch:
     """Calls `late` from a thread of its own where a phase outlives its deadline."""
 
@@ -86,6 +117,16 @@ class Watch:
         while time.monotonic() <= self.until:
             time.sleep(0.2)
         self.late(self)
+
+
+def end_when_stuck(report: Callable[..., None]) -> Callable[[Watch], None]:
+    """Return what a `Watch` calls to report the phase and end this process."""
+
+    def late(watch: Watch) -> None:
+        report("stuck", phase=watch.phase, seconds=watch.until - watch.began)
+        exit_now(EXIT_STUCK)
+
+    return late
 
 
 # -- nodes and addresses ------------------------------------------------------------------------------------------
@@ -168,7 +209,7 @@ def no_device(torch: Any) -> str:
     try:
         torch.cuda.init()
     except Exception as error:
-        return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        return (first_line(error) or type(error).__name__)[:200]
     return "no reason is known"
 
 

@@ -6,6 +6,9 @@ SUITE = Suite(
     __name__,
     order=16,
     markers=("burnin: hours of load on all parts of the nodes; runs with -m burnin or --burnin-time",),
+    section="config:BurninConfig",
+    profile_rows="config:BurninLimit",
+    simulated_payload="payload.py",
     options={
         "--burnin-time": {"metavar": "TIME", "help": "run the burnin suite for this time: 30m, 4h"},
         "--burnin-resume": {

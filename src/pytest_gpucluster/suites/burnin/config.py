@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.config.values import Duration, FolderPath, Model, Size
+from pytest_gpucluster.core.values import Duration, FolderPath, Model, Section, Size
 
 Load = Literal["dcgm", "matmul", "hbm", "copies", "peer", "cpu", "memory", "storage", "nccl"]
 Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
@@ -21,6 +21,8 @@ DTYPES: tuple[Dtype, ...] = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int
 class BurninLimit(Model):
     """The hard limit of one rate of the burn-in on one kind of node."""
 
+    about: ClassVar[str] = "hard limits of the burn-in, for GPUs with the name in `gpu`"
+
     metric: Metric = Field(
         description="data type of the matrix products, or another rate that the burn-in measures"
     )
@@ -31,8 +33,11 @@ class BurninLimit(Model):
     source: str = Field(description="origin of the figure, and why every healthy node reaches it")
 
 
-class BurninConfig(Model):
+class BurninConfig(Section):
     """How the burnin suite loads the nodes, and what it accepts."""
+
+    about = "how the burnin suite loads the nodes"
+    order = 5
 
     environment: str | None = Field(
         None,

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.units import parse_option_time
+from pytest_gpucluster.suites.burnin.config import BurninConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.suites.burnin.config import BurninConfig
     from pytest_gpucluster.suites.burnin.steps import ResumeState
 
 OVERHEAD = 600.0  # seconds of the allocation before and after the burn-in
@@ -45,8 +45,9 @@ def prepare(option: Any, read_log: Callable[..., object]) -> None:
 
 def configure(option: Any, cluster: Cluster) -> tuple[Cluster, float]:
     """Return the cluster with the time of this burn-in, and the minimum duration of the allocation in seconds."""
-    total = seconds(option, cluster.burnin)
-    burnin = cluster.burnin.model_copy(update={"time": total})
+    config = cluster.section(BurninConfig)
+    total = seconds(option, config)
+    burnin = config.model_copy(update={"time": total})
     return cluster.model_copy(update={"burnin": burnin}), total + OVERHEAD
 
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.kit.gpu_processes import EXPECTED_PROCESSES
+from pytest_gpucluster.suites.burnin.config import BurninLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from pytest_gpucluster.config.models import Profile
-    from pytest_gpucluster.suites.burnin.config import BurninLimit
 
     Line = Mapping[str, Any]
 
@@ -338,7 +338,7 @@ class BurninResult:
 
     def take_limits(self, profile: Profile) -> None:
         """Use the hard limits of this profile."""
-        self.limits = {row.metric: row for row in profile.burnin}
+        self.limits = {row.metric: row for row in profile.rows(BurninLimit)}
         self.model = profile.gpu.name if profile.gpu else ""
 
     def median(self, metric: str, node: str) -> dict[str, float]:

@@ -21,6 +21,7 @@ from pytest_gpucluster.core.units import format_duration, parse_duration
 from pytest_gpucluster.kit.pairing import circle
 from pytest_gpucluster.kit.payload_step import COLLECTIVE, environment_named, sent, source_of
 from pytest_gpucluster.suites.burnin import checks, payload
+from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.suites.burnin.config import BurninConfig
 
 EVENT = "burnin"
 EARLY = "it ended early"
@@ -100,7 +100,7 @@ class Burnin:
         before: ResumeState | None = None,
     ) -> None:
         self._slurm, self._allocation, self._inventory = slurm, allocation, inventory
-        self.config: BurninConfig = cluster.burnin
+        self.config = cluster.section(BurninConfig)
         self.cluster, self.gpus = cluster, gpus
         self.environment = environment_named(cluster, self.config.environment, "burnin")
         self.before = before or ResumeState()

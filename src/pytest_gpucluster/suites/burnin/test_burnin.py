@@ -12,6 +12,7 @@ import pytest
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.suite import checks_as_tests
 from pytest_gpucluster.suites.burnin import SUITE, checks
+from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.steps import EARLY, EVENT, Burnin
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.live_line import LiveLine
     from pytest_gpucluster.plugin.session import ClusterSession, Node
-    from pytest_gpucluster.suites.burnin.config import BurninConfig
     from pytest_gpucluster.suites.burnin.results import BurninResult
 
 # a node that is lost under load is judged here, not left untested
@@ -79,7 +79,7 @@ def _burn(
         session.inventory,
         nodes=nodes,
         gpus=gpus,
-        seconds=session.cluster.burnin.time,
+        seconds=session.cluster.section(BurninConfig).time,
         before=before,
     )
     burnin.result.take_limits(profile)
@@ -97,7 +97,7 @@ def whole(burnt: dict[str, BurninResult], node: Node) -> BurninResult:
 @pytest.fixture
 def config(cluster: Cluster) -> BurninConfig:
     """What the cluster file says of the burn-in."""
-    return cluster.burnin
+    return cluster.section(BurninConfig)
 
 
 globals().update(checks_as_tests(checks))

@@ -7,4 +7,5 @@ SUITE = Suite(
     order=6,
     markers=("container: Pyxis and Enroot on every node",),
     before_release="release:clear_nodes",
+    section="config:ContainerConfig",
 )

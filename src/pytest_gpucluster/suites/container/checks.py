@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.kit.enroot import EnrootSpace, Pyxis
-    from pytest_gpucluster.kit.framework_config import ContainerConfig
+    from pytest_gpucluster.suites.container.config import ContainerConfig
     from pytest_gpucluster.suites.container.facts import ContainerFacts, StepFacts
 
 HOOK_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")  # of Enroot's hook 50-slurm-pytorch.sh

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpucluster.kit.containers import ImageImport
-    from pytest_gpucluster.kit.framework_config import ContainerConfig
+    from pytest_gpucluster.suites.container.config import ContainerConfig
 
 HOST_VALUE, PASSED = "gpucluster-outside", "passed-through"
 MOUNTED, MOUNTED_RO = "/gpucluster-rw", "/gpucluster-ro"

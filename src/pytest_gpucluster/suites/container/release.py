@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 def clear_nodes(run: SuiteContext, *, hurry: bool) -> list[str]:
     """Remove the containers that steps of this run, or of one that was killed, have left; return what stays."""
-    images = any(one.container_image for one in run.cluster.environments.values())
-    if run.slurm is None or run.channel is None or not (images or run.cluster.container):
+    if run.slurm is None or run.channel is None or not run.cluster.starts_containers:
         return []
     return remove_containers(run.slurm, run.channel, {held.job_id for held in run.allocations}, hurry=hurry)

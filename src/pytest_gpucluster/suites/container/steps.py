@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.kit.framework_config import ContainerConfig
+    from pytest_gpucluster.suites.container.config import ContainerConfig
 
 TORCH = "gpucluster"
 # variables that a step cannot override for a test: the image, Slurm or Pyxis need their values

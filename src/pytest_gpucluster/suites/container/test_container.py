@@ -13,18 +13,17 @@ from pytest_gpucluster.core.errors import ConfigError, ProbeError
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.kit import enroot
 from pytest_gpucluster.kit.containers import NamedContainers
-from pytest_gpucluster.suite import checks_as_tests, probed
+from pytest_gpucluster.suite import checks_as_tests, claimed, probed
 from pytest_gpucluster.suites.container import checks
+from pytest_gpucluster.suites.container.config import ContainerConfig
 from pytest_gpucluster.suites.container.steps import ContainerSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.kit.enroot import Pyxis
-    from pytest_gpucluster.kit.framework_config import ContainerConfig
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.container.facts import ContainerFacts
 
@@ -33,13 +32,7 @@ pytestmark = [pytest.mark.container, pytest.mark.usefixtures("claim")]
 room = probed(enroot.SPACE)
 names_before = probed(enroot.NAMES)
 
-
-@pytest.fixture(scope="session")
-def claim(cluster: Cluster) -> ContainerConfig:
-    """What the cluster file claims of containers."""
-    if cluster.container is None:
-        pytest.skip("not applicable: the cluster file does not claim containers (add `container:`)")
-    return cluster.container
+claim = claimed(ContainerConfig, "containers")
 
 
 @pytest.fixture(scope="session")

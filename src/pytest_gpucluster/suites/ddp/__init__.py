@@ -6,5 +6,6 @@ SUITE = Suite(
     __name__,
     order=11,
     markers=("ddp: torch.distributed starts, finds its ranks and trains",),
+    section="config:DdpConfig",
     frameworks=("torch",),
 )

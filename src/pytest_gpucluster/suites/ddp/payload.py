@@ -19,33 +19,34 @@ import argparse
 import datetime as dt
 import errno
 import hashlib
-import importlib.util
 import os
 import re
 import signal
 import socket
-import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
 from pytest_gpucluster.kit.payloads.prelude import (
     Watch,
+    end_when_stuck,
     exit_now,
     expand,
     gpu_facts,
+    installed,
     low_limits_hint,
     no_device,
-    node_name,
     own_port,
-    say,
+    reporter,
 )
 
-EXIT_FAILED, EXIT_PORT, EXIT_DEADLINE, EXIT_LOST = 1, 3, 4, 9
+EXIT_FAILED, EXIT_PORT, EXIT_LOST = 1, 3, 9
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 PERIOD = 31  # ranks so far apart hold the same data
 ELEMENTS = 1 << 20
 STEPS = 3  # of training
+
+report = reporter("ddp")
 
 
 class PortTaken(Exception):  # a state
@@ -65,18 +66,6 @@ def from_slurm(env: Dict[str, str], address: str) -> Dict[str, str]:
         "MASTER_ADDR": address or next(iter(expand(nodes)), "") or socket.gethostname(),
         "MASTER_PORT": str(own_port(env)),
     }
-
-
-def report(kind: str, **facts: Any) -> None:
-    """Print what this rank found; torchrun sets RANK."""
-    rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "")
-    say(ddp=kind, rank=int(rank) if rank.isdigit() else -1, node=node_name(), **facts)
-
-
-def stuck(watch: Watch) -> None:
-    """End this process: a phase has outlived its deadline."""
-    report("stuck", phase=watch.phase, seconds=watch.took())
-    exit_now(EXIT_DEADLINE)
 
 
 def one_line(error: BaseException) -> str:
@@ -114,18 +103,6 @@ def try_port(addresses: Sequence[str], port: int) -> str:
     return ""
 
 
-def torch_found() -> Dict[str, str]:
-    """Return {version, error} of torch without importing it: that takes seconds, and comes later."""
-    try:
-        if importlib.util.find_spec("torch") is None:
-            return {"version": "", "error": "No module named 'torch' (%s)" % sys.executable}
-        from importlib import metadata  # Python 3.6 and 3.7 have none
-
-        return {"version": metadata.version("torch"), "error": ""}
-    except Exception as error:
-        return {"version": "unknown", "error": "" if isinstance(error, ImportError) else one_line(error)}
-
-
 def place(address: str) -> int:
     """Tell what this task was given and finds."""
     env = dict(os.environ)
@@ -150,7 +127,7 @@ def place(address: str) -> int:
         port=port,
         interfaces=[name for _, name in socket.if_nameindex()],
         asked={name: env[name] for name in INTERFACES if env.get(name)},
-        torch=torch_found(),
+        torch=installed("torch"),
     )
     return 0
 
@@ -317,7 +294,7 @@ def work(args: argparse.Namespace) -> int:
         report("given", given={name: os.environ.get(name, "") for name in VARIABLES})
     for name, value in own.items():
         os.environ.setdefault(name, value)
-    watch = Watch(args.deadline, stuck)
+    watch = Watch(args.deadline, end_when_stuck(report))
     try:
         worker = Worker(args, watch)
         worker.load()

@@ -12,20 +12,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Outcome
-from pytest_gpucluster.kit.framework_step import WITHOUT_GPUS
-from pytest_gpucluster.kit.payload_result import PayloadResult
-from pytest_gpucluster.kit.payload_step import run_payload, source_of
+from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suites.ddp import checks
+from pytest_gpucluster.suites.ddp.config import DdpConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpucluster.kit.framework_config import DdpConfig
-    from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+    from pytest_gpucluster.cluster.slurm.step import StepRequest
+    from pytest_gpucluster.kit.payload_result import PayloadResult
 
-KEY = "ddp"
 AGENTS = 4.0  # times what the same work took with srun, at least, until torchrun is taken for hung
-TRIES = 3  # with a port of our own that happens to be taken: each step has another
 # the port of a step, as the payload's own_port has it
 _PORT = "$((20000 + (SLURM_JOB_ID * 131 + ${SLURM_STEP_ID:-$SLURM_STEPID} * 17) % 12000))"
 _TORCHRUN = (
@@ -35,38 +32,28 @@ _TORCHRUN = (
 )
 
 
-class Ddp:
+class Ddp(FrameworkStepRunner[DdpConfig]):
     """The steps of one allocation, each run when it is first asked for."""
 
-    def __init__(self, steps: FrameworkStepRunner, claim: DdpConfig) -> None:
-        self._steps, self.claim = steps, claim
-        self.nodes, self.gpus, self.environment = steps.nodes, steps.real_gpus, steps.environment
-        self.ntasks_per_node = claim.ntasks_per_node or self.gpus or WITHOUT_GPUS
-        self._worked: dict[str, PayloadResult] = {}
-        self._lost: dict[str, PayloadResult] = {}
+    section = key = "ddp"
 
-    @property
+    @cached_property
     def backends(self) -> tuple[str, ...]:
         """The process groups that can be formed."""
-        return ("gloo", "nccl") if self.gpus else ("gloo",)
+        return ("gloo", "nccl") if self.real_gpus else ("gloo",)
 
     @property
     def setters(self) -> checks.Setters:
         """Where rank variables may come from, as far as this side knows."""
-        environment = self.environment
-        exports = environment.exports if environment else {}
-        contained = bool(environment and (environment.container_image or environment.container_name))
+        exports = self.environment.exports if self.environment else {}
         shell = {name: os.environ[name] for name in checks.VARIABLES if name in os.environ}
-        return checks.Setters(exports, shell, contained=contained)
+        return checks.Setters(exports, shell, contained=self.in_container)
 
     @cached_property
     def placed(self) -> PayloadResult:
         """What every task was given and finds."""
-        for _ in range(TRIES):
-            told = self._step(self.nodes, "place", ntasks_per_node=self.ntasks_per_node)
-            if not checks.own_port_taken(told):
-                break
-        return told
+        request = self._step(self.nodes, "place", ntasks_per_node=self.ranks_per_node)
+        return self.attempts(request, checks.own_port_taken)
 
     @cached_property
     def fit(self) -> tuple[str, ...]:
@@ -76,7 +63,7 @@ class Ddp:
         judged = {
             node: (
                 checks.framework(node, self.placed),
-                checks.environment(node, self.placed, self.setters, self.claim.provided),
+                checks.environment(node, self.placed, self.setters, self.config.provided),
                 checks.master_addr(node, self.placed),
                 checks.interface(node, self.placed),
             )
@@ -88,60 +75,49 @@ class Ddp:
 
     def worked(self, backend: str) -> PayloadResult:
         """All phases with srun as the launcher."""
-        if backend not in self._worked:
-            self._worked[backend] = self._work("work", backend)
-        return self._worked[backend]
+        return self.once(("work", backend), lambda: self._work("work", backend))
 
     def lost(self, backend: str) -> PayloadResult:
         """The last rank kills itself amid collectives."""
-        if backend not in self._lost:
-            self._lost[backend] = self._work("lose", backend, "--notice", str(self.claim.lost_rank))
-        return self._lost[backend]
+        notice = self.config.lost_rank
+        options: dict[str, Any] = {"timeout": self.config.deadline + notice}
+        return self.once(
+            ("lose", backend), lambda: self._work("lose", backend, "--notice", str(notice), **options)
+        )
 
     @cached_property
     def torchrun(self) -> PayloadResult:
         """All phases with torchrun (c10d) as the launcher: one agent a node."""
         if not self.fit:
-            return PayloadResult(KEY, (), 0)
-        address, per_node = self._steps.address(self.fit[0]), str(self.ntasks_per_node)
-        words = ("sh", "-c", _TORCHRUN, "torchrun", self._steps.python, str(len(self.fit)), per_node, address)
-        backend = self.backends[-1]
-        options: dict[str, Any] = {"gpus_per_node": self.gpus} if self.gpus else {}
+            return self.nothing()
+        address, per_node = self.address(self.fit[0]), str(self.ranks_per_node)
+        words = ("sh", "-c", _TORCHRUN, "torchrun", self.python, str(len(self.fit)), per_node, address)
         # an agent beside each rank imports torch too, one after the other: a slow machine takes long over it
-        took = (AGENTS * told.seconds for told in self._worked.values() if not told.problem)
-        patience = max(self.claim.deadline, *took, 0.0)
+        worked = (self.done.get(("work", backend)) for backend in self.backends)
+        took = (AGENTS * told.seconds for told in worked if told and not told.problem)
+        patience = max(self.config.deadline, *took, 0.0)
         deadline = str(max(self.phase, patience / 3))
-        inner = ("-c", source_of(__file__), "work", "--backend", backend, "--deadline", deadline)
-        return self._run(self.fit, (*words, *inner), ntasks_per_node=1, timeout=patience, **options)
+        inner = ("-c", self.source(), "work", "--backend", self.backends[-1], "--deadline", deadline)
+        request = self.request(
+            (*words, *inner),
+            nodes=self.fit,
+            ntasks_per_node=1,
+            gpus_per_node=self.real_gpus or None,
+            timeout=patience,
+            env=self.one_thread,
+        )
+        return self.attempt(request)
 
-    @property
-    def phase(self) -> float:
-        """Seconds for one phase of the payload: what hangs is named before the step is cancelled."""
-        return max(10.0, self.claim.deadline / 3)
-
-    def _work(self, mode: str, backend: str, *words: str) -> PayloadResult:
+    def _work(self, mode: str, backend: str, *words: str, **options: Any) -> PayloadResult:
         if not self.fit:
-            return PayloadResult(KEY, (), 0)
-        options: dict[str, Any] = {"ntasks_per_node": self.ntasks_per_node}
-        if backend == "nccl":
-            options["gpus_per_task"] = 1
-        if mode == "lose":
-            options["timeout"] = self.claim.deadline + self.claim.lost_rank
-        for _ in range(TRIES):
-            said = ("--backend", backend, "--deadline", str(self.phase), *words)
-            told = self._step(self.fit, mode, *said, **options)
-            if not checks.own_port_taken(told):
-                break
-        return told
+            return self.nothing()
+        said = ("--backend", backend, "--deadline", str(self.phase), *words)
+        gpus = 1 if backend == "nccl" else None
+        request = self._step(
+            self.fit, mode, *said, ntasks_per_node=self.ranks_per_node, gpus_per_task=gpus, **options
+        )
+        return self.attempts(request, checks.own_port_taken)
 
-    def _step(self, nodes: Sequence[str], mode: str, *words: str, **options: Any) -> PayloadResult:
-        address = ("--address", self._steps.address(nodes[0]))
-        argv = (self._steps.python, "-c", source_of(__file__), mode, *address, *words)
-        return self._run(nodes, argv, **options)
-
-    def _run(self, nodes: Sequence[str], argv: Sequence[str], **options: Any) -> PayloadResult:
-        exports = self.environment.exports if self.environment else {}
-        # ranks that share a node's cores: the same that torchrun sets
-        env = {} if "OMP_NUM_THREADS" in exports else {"OMP_NUM_THREADS": "1"}
-        request = self._steps.request(argv, nodes=tuple(nodes), env=env, **options)
-        return run_payload(self._steps.slurm, self._steps.allocation, request, KEY)
+    def _step(self, nodes: Sequence[str], mode: str, *words: str, **options: Any) -> StepRequest:
+        argv = self.payload(mode, "--address", self.address(nodes[0]), *words)
+        return self.request(argv, nodes=tuple(nodes), env=self.one_thread, **options)

@@ -9,29 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
-from pytest_gpucluster.suite import checks_as_tests, taking_part
+from pytest_gpucluster.suite import checks_as_tests, claimed, taking_part
 from pytest_gpucluster.suites.ddp import checks
+from pytest_gpucluster.suites.ddp.config import DdpConfig
 from pytest_gpucluster.suites.ddp.steps import Ddp
 
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.kit.framework_config import DdpConfig
     from pytest_gpucluster.kit.payload_result import PayloadResult
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
 
 pytestmark = [pytest.mark.ddp]
 BACKENDS = ("gloo", "nccl")
-
-
-@pytest.fixture(scope="session")
-def claim(cluster: Cluster) -> DdpConfig:
-    """What the cluster file says of torch.distributed; not applicable where it does not claim it."""
-    if cluster.ddp is None:
-        pytest.skip("not applicable: the cluster file does not claim torch.distributed (add `ddp:`)")
-    return cluster.ddp
+claim = claimed(DdpConfig, "torch.distributed")
 
 
 @pytest.fixture(scope="session")
@@ -39,8 +30,7 @@ def runs(
     claim: DdpConfig, allocation: Allocation, gpucluster_session: ClusterSession
 ) -> list[Ddp]:  # not applicable without a scheduler
     """One run an allocation."""
-    steps = FrameworkStepRunner.of_allocations(gpucluster_session, claim, "ddp")
-    return [Ddp(it, claim) for it in steps]
+    return Ddp.of_allocations(gpucluster_session, claim)
 
 
 @pytest.fixture
@@ -68,13 +58,13 @@ def worked(runs: list[Ddp], backend: str) -> list[PayloadResult]:
 @pytest.fixture
 def under_torchrun(runs: list[Ddp]) -> list[tuple[PayloadResult, int]]:
     """The step that works, started by torchrun, of every allocation, and the ranks per node."""
-    return [(run.torchrun, run.ntasks_per_node) for run in runs]
+    return [(run.torchrun, run.ranks_per_node) for run in runs]
 
 
 @pytest.fixture
 def lost(runs: list[Ddp], backend: str) -> list[PayloadResult]:
     """The step that loses a rank, of every allocation."""
-    several = [run for run in runs if backend in run.backends and len(run.nodes) * run.ntasks_per_node > 1]
+    several = [run for run in runs if backend in run.backends and len(run.nodes) * run.ranks_per_node > 1]
     if not several:
         pytest.skip("not applicable: one rank alone")
     return [run.lost(backend) for run in several]
@@ -114,7 +104,7 @@ def setters(run: Ddp, placed: PayloadResult, node_name: str) -> checks.Setters:
 @pytest.fixture
 def provided(run: Ddp) -> tuple[str, ...]:
     """The variables that the site promises to set."""
-    return tuple(run.claim.provided)
+    return tuple(run.config.provided)
 
 
 @pytest.fixture

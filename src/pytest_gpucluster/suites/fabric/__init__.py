@@ -6,4 +6,5 @@ SUITE = Suite(
     __name__,
     order=4,
     markers=("fabric: peer memory, InfiniBand and the path from GPU to NIC",),
+    section="config:FabricConfig",
 )

@@ -17,11 +17,11 @@ from pytest_gpucluster.suites.fabric.facts import COUNTERS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pytest_gpucluster.config.fabric import FabricConfig
     from pytest_gpucluster.config.models import EnvironmentConfig, Profile
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.fabric_manager import FabricManager
     from pytest_gpucluster.kit.nvidia_smi import Gpus, Topology
+    from pytest_gpucluster.suites.fabric.config import FabricConfig
     from pytest_gpucluster.suites.fabric.facts import (
         Acs,
         Adapters,

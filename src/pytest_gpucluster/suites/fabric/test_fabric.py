@@ -12,6 +12,7 @@ import pytest
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.kit import fabric_manager as fabric_manager_probe
 from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
 from pytest_gpucluster.suite import checks_as_tests, fact, fleet_probed, probed
 from pytest_gpucluster.suites.fabric import checks as fabric
@@ -57,7 +58,10 @@ def network(profile: Profile) -> Profile:
 @fact
 def environments(cluster: Cluster) -> dict[str, EnvironmentConfig]:
     """The environments of the cluster file by name, and what `nccl` exports."""
-    return {**cluster.environments, "nccl.exports": EnvironmentConfig(exports=cluster.nccl.exports)}
+    return {
+        **cluster.environments,
+        "nccl.exports": EnvironmentConfig(exports=cluster.section(NcclConfig).exports),
+    }
 
 
 @fact

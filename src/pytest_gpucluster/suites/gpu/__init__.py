@@ -6,4 +6,5 @@ SUITE = Suite(
     __name__,
     order=3,
     markers=("gpu: the GPUs of the nodes",),
+    section="pytest_gpucluster.kit.gpu_config:GpuConfig",
 )

@@ -6,5 +6,6 @@ SUITE = Suite(
     __name__,
     order=9,
     markers=("horovod: Horovod starts, finds its ranks and trains", "gloo: runs over the gloo controller"),
+    section="config:HorovodConfig",
     frameworks=("horovod",),
 )

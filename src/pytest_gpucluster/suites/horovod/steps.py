@@ -9,15 +9,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import ProbeError, StepError
-from pytest_gpucluster.kit.payload_step import source_of
+from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suites.horovod import facts as horovod_build
 from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
+from pytest_gpucluster.suites.horovod.config import HorovodConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pytest_gpucluster.kit.framework_config import HorovodConfig
-    from pytest_gpucluster.kit.framework_step import FrameworkStepRunner, StepOutcome
+    from pytest_gpucluster.cluster.slurm.step import StepRequest
+    from pytest_gpucluster.kit.payload_result import PayloadResult
 
 FIRST_PORT, PORT_SPREAD = 28000, 4000  # below 32768, where Linux hands out ports by itself
 RESERVE = 15.0  # seconds that a rank keeps of the deadline to tell where it hangs
@@ -38,39 +39,34 @@ def ways(config: HorovodConfig) -> tuple[Launch, ...]:
     return tuple(found)
 
 
-class Horovod:
+class Horovod(FrameworkStepRunner[HorovodConfig]):
     """Runs Horovod on the claim's nodes, as the cluster file's `horovod:` says."""
 
-    def __init__(self, steps: FrameworkStepRunner, config: HorovodConfig) -> None:
-        self.steps, self.config, self.nodes = steps, config, steps.nodes
-        self._worlds: dict[Launch, World] = {}
+    section = "horovod"
 
     @property
     def operations(self) -> tuple[str, ...]:
         """The tensor operations that the builds must have."""
         if self.config.operations is not None:
             return self.config.operations
-        return ("nccl",) if self.steps.gpus else self.config.controllers
+        return ("nccl",) if self.gpus else self.config.controllers
 
     @cached_property
-    def _checked(self) -> StepOutcome:
-        nodes = self.steps.nodes
-        others = ("--ssh", ",".join(nodes[1:])) if self._asks_horovodrun and len(nodes) > 1 else ()
-        argv = self.steps.payload(
-            source_of(__file__, "payload_build.py"), "--patience", str(PATIENCE), *others
-        )
-        patience = max(self.steps.claim.deadline, PATIENCE + 60)
-        return self.steps.run(self.steps.request(argv, ntasks_per_node=1, mpi="none", timeout=patience))
+    def _checked(self) -> PayloadResult:
+        others = ("--ssh", ",".join(self.nodes[1:])) if self._asks_horovodrun and len(self.nodes) > 1 else ()
+        argv = self.payload("--patience", str(PATIENCE), *others, name="payload_build.py")
+        patience = max(self.config.deadline, PATIENCE + 60)
+        return self.run(self.request(argv, ntasks_per_node=1, mpi="none", timeout=patience))
 
     @cached_property
     def builds(self) -> Mapping[str, NodeBuild]:
         """What every node told of its build."""
-        return {node: self._build(node) for node in self.steps.nodes}
+        return {node: self._build(node) for node in self.nodes}
 
     def _build(self, node: str) -> NodeBuild:
-        told = self._checked.of_node(node, "build")
+        told = self._checked.last_facts(node).get("build")
         if told is None:
-            return NodeBuild(problem=self._checked.complaint(node) or "its task told nothing")
+            return NodeBuild(problem=self._checked.silence(node))
         known: dict[str, Any] = {key: told[key] for key in ("interfaces", "host", "python")}
         if "problem" in told:
             return NodeBuild(problem=str(told["problem"]), **known)
@@ -82,17 +78,15 @@ class Horovod:
 
     def world(self, way: Launch) -> World:
         """Return what became of the job of this way; it is run once."""
-        if way not in self._worlds:
-            self._worlds[way] = self._run(way)
-        return self._worlds[way]
+        return self.once(way, lambda: self._run(way))
 
     @property
     def _asks_horovodrun(self) -> bool:
         return self.config.launchers is None or "horovodrun" in self.config.launchers
 
     def _run(self, way: Launch) -> World:
-        nodes = self.steps.nodes[:1] if way.launcher == "localhost" else self.steps.nodes
-        per_node = self.steps.tasks_per_node
+        nodes = self.nodes[:1] if way.launcher == "localhost" else self.nodes
+        per_node = self.tasks_per_node
         lacking = [node for node in nodes if self.builds[node].build is None]
         if lacking:  # the others would wait for its ranks until the deadline
             told = tuple(self._absent(node) for node in lacking)
@@ -101,74 +95,68 @@ class Horovod:
             return World(way, not_applicable=reason)
         world = World(way, self._places(way, nodes, per_node), gpus=self._on_gpus)
         try:
-            ended = self.steps.run(self._request(way, nodes, per_node))
+            ended = self.run(self._request(way, nodes, per_node))
         except StepError as error:
             if way.controller != "mpi":
                 raise
             return replace(
                 world, problem=str(error)
             )  # Slurm lacks the PMI that the controller is claimed with
-        ranks = tuple(said for _rank, said in ended.told if said["kind"] == "rank")
-        problems = tuple(said for _rank, said in ended.told if said["kind"] == "problem")
+        facts = [fact for task in ended.tasks for fact in task.facts]
+        ranks, problems = (tuple(one for one in facts if one["kind"] == kind) for kind in ("rank", "problem"))
         return replace(world, ranks=ranks, problems=problems, problem=self._why(ended))
 
     def _absent(self, node: str) -> Mapping[str, Any]:
         return {"node": node, "stage": "build", "problem": self.builds[node].problem, "what": "framework"}
 
-    def _why(self, ended: StepOutcome) -> str:
-        if not ended.problem:
-            return ""
-        silent = {task.node for task in ended.result.tasks if task.rc not in (0, None)}
-        said = next((text for node in sorted(silent) if (text := ended.complaint(node))), "")
-        return f"{ended.problem}; {said}" if said and said != ended.problem else ended.problem
+    def _why(self, ended: PayloadResult) -> str:
+        silent = min((task.node for task in ended.tasks if task.rc not in (0, None)), default="")
+        return f"{ended.failure}; {ended.silence(silent)}" if ended.failure and silent else ended.failure
 
     @property
     def _on_gpus(self) -> bool:
-        return bool(self.steps.gpus) and "nccl" in self.operations
+        return bool(self.gpus) and "nccl" in self.operations
 
     def _without_ssh(self) -> str:
         """Return why horovodrun -H cannot be used; '' where it can, or is claimed and has to."""
-        if len(self.steps.nodes) < 2:  # ssh needs another node
+        if len(self.nodes) < 2:  # ssh needs another node
             return "one node alone: see the way over localhost"
-        told = self._checked.of_node(self.steps.nodes[0], "build")
-        refused = (told or {}).get("ssh", {})
+        refused = self._checked.last_facts(self.nodes[0]).get("build", {}).get("ssh", {})
         if not refused or self.config.launchers is not None:
             return ""
         node, why = next(iter(refused.items()))
         more = f" (and {len(refused) - 1} more nodes)" if len(refused) > 1 else ""
-        return f"horovodrun -H needs ssh between nodes; {self.steps.nodes[0]} to {node}: {why}{more}"
+        return f"horovodrun -H needs ssh between nodes; {self.nodes[0]} to {node}: {why}{more}"
 
     def _places(self, way: Launch, nodes: Iterable[str], per_node: int) -> tuple[str, ...]:
         if way.launcher == "srun":
             return tuple(node for node in nodes for _ in range(per_node))
         return tuple(self.builds[node].host or node for node in nodes for _ in range(per_node))
 
-    def _request(self, way: Launch, nodes: tuple[str, ...], per_node: int) -> Any:
-        deadline = max(RESERVE, self.steps.claim.deadline - RESERVE)
+    def _request(self, way: Launch, nodes: tuple[str, ...], per_node: int) -> StepRequest:
+        deadline = max(RESERVE, self.config.deadline - RESERVE)
         words = [f"--framework={way.framework}", f"--controller={way.controller}", f"--deadline={deadline:g}"]
         if self.config.interface and way.launcher != "localhost":
             words.append(f"--interface={self.config.interface}")
-        exports = self.steps.environment.exports if self.steps.environment else {}
-        env = {} if "OMP_NUM_THREADS" in exports else {"OMP_NUM_THREADS": "1"}
         if way.launcher != "srun":
-            return self._horovodrun(way, nodes, per_node, words, env)
+            return self._horovodrun(way, nodes, per_node, words)
         words += ["--launcher=srun", f"--hosts={','.join(nodes)}", f"--per-node={per_node}"]
-        words += [f"--address={self.steps.address(nodes[0])}", f"--port={self._port()}"]
-        words += [f"--second={self.steps.address(nodes[1])}"] if len(nodes) > 1 else []
-        return self.steps.request(
-            self.steps.payload(source_of(__file__), *words),
+        words += [f"--address={self.address(nodes[0])}", f"--port={self._port()}"]
+        words += [f"--second={self.address(nodes[1])}"] if len(nodes) > 1 else []
+        return self.request(
+            self.payload(*words),
             nodes=nodes,
             ntasks_per_node=per_node,
             gpus_per_task=1 if self._on_gpus else None,
             distribution="block",
             mpi=self.config.mpi if way.controller == "mpi" else "none",
             kill_on_bad_exit=True,
-            env=env,
+            env=self.one_thread,
         )
 
     def _horovodrun(
-        self, way: Launch, nodes: tuple[str, ...], per_node: int, words: list[str], env: Mapping[str, str]
-    ) -> Any:
+        self, way: Launch, nodes: tuple[str, ...], per_node: int, words: list[str]
+    ) -> StepRequest:
         here = self.builds[nodes[0]]
         local = way.launcher == "localhost"
         hosts = f"localhost:{per_node}" if local else ",".join(f"{node}:{per_node}" for node in nodes)
@@ -176,16 +164,16 @@ class Horovod:
         interface = self.config.interface or self._interface_between(nodes)
         launch += ["--network-interfaces", interface] if not local and interface else []
         # ssh starts a shell that knows nothing of our PATH: the interpreter goes by its full name
-        _python, *payload = self.steps.payload(source_of(__file__), *words, "--launcher=horovodrun")
+        _python, *payload = self.payload(*words, "--launcher=horovodrun")
         # last: the folder may hold an mpirun that is not that of the build
         prelude = f"export PATH=$PATH:{shlex.quote(here.program.rpartition('/')[0])}"
-        return self.steps.request(
+        return self.request(
             (*launch, here.python, *payload),
             nodes=nodes[:1],
             ntasks_per_node=1,
-            gpus_per_node=self.steps.gpus if self._on_gpus else None,
+            gpus_per_node=self.gpus if self._on_gpus else None,
             mpi="none",
-            env=env,
+            env=self.one_thread,
             prelude=prelude,
         )
 

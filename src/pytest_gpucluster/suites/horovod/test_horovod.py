@@ -9,29 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.kit.framework_config import HorovodConfig
-from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
-from pytest_gpucluster.suite import checks_as_tests, fact, taking_part
+from pytest_gpucluster.suite import checks_as_tests, claimed, fact, taking_part
 from pytest_gpucluster.suites.horovod import checks
+from pytest_gpucluster.suites.horovod.config import HorovodConfig
 from pytest_gpucluster.suites.horovod.steps import Horovod, ways
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
 
 pytestmark = [pytest.mark.horovod, pytest.mark.gloo, pytest.mark.usefixtures("claim")]
-
-
-@pytest.fixture(scope="session")
-def claim(cluster: Cluster) -> HorovodConfig:
-    """What the cluster file says of Horovod; not applicable where it does not claim it."""
-    if cluster.horovod is None:
-        pytest.skip("not applicable: cluster file does not claim Horovod (add `horovod:`)")
-    return cluster.horovod
+claim = claimed(HorovodConfig, "Horovod")
 
 
 @pytest.fixture(scope="session")
@@ -41,8 +32,7 @@ def runs(
     gpucluster_session: ClusterSession,
 ) -> list[Horovod]:
     """One run an allocation."""
-    steps = FrameworkStepRunner.of_allocations(gpucluster_session, claim, "horovod")
-    return [Horovod(it, claim) for it in steps]
+    return Horovod.of_allocations(gpucluster_session, claim)
 
 
 @pytest.fixture
@@ -95,5 +85,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     from pytest_gpucluster.plugin.fixtures import SESSION  # only where a cluster was asked for
 
     if "way" in metafunc.fixturenames:
-        config = metafunc.config.stash[SESSION].cluster.horovod or HorovodConfig()
+        config = metafunc.config.stash[SESSION].cluster.section(HorovodConfig) or HorovodConfig()
         metafunc.parametrize("way", ways(config), ids=str, scope="session")

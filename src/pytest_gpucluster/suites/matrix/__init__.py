@@ -6,5 +6,6 @@ SUITE = Suite(
     __name__,
     order=8,
     markers=("matrix: launchers by workloads, a table at the end",),
+    section="config:MatrixConfig",
     settings={"expected": "checks:refuse_cells"},
 )

@@ -15,6 +15,7 @@ from pytest_gpucluster.config.validation_errors import nearest
 from pytest_gpucluster.core.check import Action, Finding, NotApplicable, Outcome, Verdict, check, combined
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.kit.mpi_world import PMI_KINDS
+from pytest_gpucluster.suites.matrix.config import MatrixConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,7 +75,8 @@ def name_of(row: str, column: str) -> str:
 def refuse_cells(cluster: Cluster) -> None:
     """Raise ConfigError for a cell of matrix.expected that the matrix does not have."""
     cells = [name_of(row, column) for row in ROWS for column in COLUMNS]
-    for name in cluster.matrix.expected if cluster.matrix else ():
+    claim = cluster.section(MatrixConfig)
+    for name in claim.expected if claim else ():
         if name not in cells:
             guess = nearest(name, cells) or f"; there are {', '.join(cells)}"
             raise ConfigError(f"cluster {cluster.name}: matrix.expected: no cell is called {name!r}{guess}")

@@ -13,11 +13,13 @@ from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit import mpi_world
 from pytest_gpucluster.kit import nccl_validation as nccl_checks
-from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi_step import MPIRUN, Mpi, attempt
+from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.kit.nccl_step import NcclStep, output_of
 from pytest_gpucluster.suites.matrix import checks
 from pytest_gpucluster.suites.matrix.checks import Cell, State, Work
+from pytest_gpucluster.suites.matrix.config import MatrixConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster, EnvironmentConfig
-    from pytest_gpucluster.kit.framework_config import MatrixConfig
 
 _MARK = re.compile(r"gpucluster-matrix (\S*) (.+)")
 _CPU = (
@@ -56,9 +57,10 @@ class Matrix:
         *,
         nodes: tuple[str, ...],
     ) -> None:
-        if cluster.matrix is None:
+        claim = cluster.section(MatrixConfig)
+        if claim is None:
             raise ConfigError(f"cluster {cluster.name} does not ask for the matrix: add `matrix:`")
-        self.config: MatrixConfig = cluster.matrix
+        self.config = claim
         self.nodes = nodes[: self.config.nodes]
         self._slurm, self._allocation, self._cluster = allocation.slurm, allocation, cluster
         self._channel, self._inventory = channel, inventory
@@ -89,7 +91,7 @@ class Matrix:
     def _absent(self, row: str, column: str) -> str:
         if row in self._images and self._images[row] is None:
             return f"the cluster file names no image ({self._keys[row]})"
-        if self._cluster.mpi is None and (row == MPIRUN or column == "mpi"):
+        if self._cluster.section(MpiConfig) is None and (row == MPIRUN or column == "mpi"):
             return "the cluster file does not claim MPI (add `mpi:`)"
         if row == MPIRUN and self._runner(row).in_container:
             return "the cluster file claims MPI in an image only (mpi.environment)"
@@ -114,7 +116,7 @@ class Matrix:
 
     @property
     def _srun_claimed(self) -> bool:
-        claim = self._cluster.mpi
+        claim = self._cluster.section(MpiConfig)
         return claim is None or any(launcher != MPIRUN for launcher in claim.launchers)
 
     def _environment(self, row: str) -> EnvironmentConfig | None:
@@ -169,12 +171,14 @@ class Matrix:
     def _runner(self, row: str) -> Mpi:
         if row not in self._mpi:
             self._environment(row)  # ConfigError for a name that is none
-            claim = self._cluster.mpi
+            claim = self._cluster.section(MpiConfig)
             assert claim is not None  # the cell does not apply otherwise
             claim = claim.model_copy(update={"environment": self._images.get(row) or claim.environment})
-            held, cluster = self._allocation, self._cluster
-            steps = FrameworkStepRunner(held.slurm, held, cluster, claim, "mpi", self._inventory, self.nodes)
-            self._mpi[row] = Mpi(steps, claim, self._channel, ntasks_per_node=self.config.ntasks_per_node)
+            self._mpi[row] = Mpi(
+                *(self._allocation, self._cluster, self._inventory, claim, self.nodes),
+                channel=self._channel,
+                ntasks_per_node=self.config.ntasks_per_node,
+            )
         return self._mpi[row]
 
     def _mpi_world(self, row: str) -> Verdict:
@@ -190,14 +194,14 @@ class Matrix:
             found = tuple(Finding(node, facts.problems[language], "MPI") for node, facts in lacking.items())
             return Verdict("matrix.cell", Outcome.FAILED, found)
         srun = next((launcher for launcher in claim.launchers if launcher != MPIRUN), "srun")
-        run = runner.run(MPIRUN if row == MPIRUN else srun, language)
+        run = runner.started(MPIRUN if row == MPIRUN else srun, language)
         verdict = mpi_world.world(run)
         return verdict if verdict.outcome is not Outcome.PASSED else mpi_world.allreduce(run)
 
     # --- NCCL
 
     def _nccl(self, row: str) -> Verdict:
-        nccl = self._cluster.nccl
+        nccl = self._cluster.section(NcclConfig)
         program = (nccl.command.split() or ["all_reduce_perf"])[0]
         update: dict[str, object] = {"command": f"{program} {_SIZES}", "deadline": self.config.deadline}
         if row == "srun_framework":

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_gpucluster.kit.framework_step import nodes_by_allocation
 from pytest_gpucluster.suites.matrix import checks
+from pytest_gpucluster.suites.matrix.config import MatrixConfig
 from pytest_gpucluster.suites.matrix.steps import Matrix
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ pytestmark = [pytest.mark.matrix]
 @pytest.fixture(scope="session")
 def asked_for(cluster: Cluster) -> None:
     """The matrix is made where the cluster file asks for it."""
-    if cluster.matrix is None:
+    if cluster.section(MatrixConfig) is None:
         pytest.skip("not applicable: cluster file does not ask for the experiment matrix (add `matrix:`)")
 
 

@@ -6,4 +6,5 @@ SUITE = Suite(
     __name__,
     order=15,
     markers=("monitoring: Prometheus, Grafana and the exporters of the nodes",),
+    section="config:MonitoringConfig",
 )

@@ -6,13 +6,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pytest_gpucluster.config.values import Duration, Model, Port, Text
+from pytest_gpucluster.core.values import Claim, Duration, Port, Text
 
 Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+(/\S*)?$")]
 
 
-class MonitoringConfig(Model):
+class MonitoringConfig(Claim):
     """Prometheus, Grafana and exporters, queried over HTTP from the machine that runs pytest."""
+
+    about = "claims Prometheus, Grafana and exporters"
+    order = 13
 
     prometheus: Url = Field("http://localhost:9090", description="URL of Prometheus")
     grafana: Url | None = Field("http://localhost:3000", description="URL of Grafana; null: there is none")

@@ -9,25 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.suite import checks_as_tests
+from pytest_gpucluster.suite import checks_as_tests, claimed
 from pytest_gpucluster.suites.monitoring import checks
+from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
 from pytest_gpucluster.suites.monitoring.steps import query_monitoring
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.session import ClusterSession, Node
-    from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
     from pytest_gpucluster.suites.monitoring.facts import MonitoringFacts
 
 pytestmark = [pytest.mark.monitoring, pytest.mark.inventory]
-
-
-@pytest.fixture(scope="session")
-def claim(cluster: Cluster) -> MonitoringConfig:
-    """What the cluster file claims; not applicable where it claims nothing."""
-    if cluster.monitoring is None:
-        pytest.skip("not applicable: the cluster file does not claim monitoring (add `monitoring:`)")
-    return cluster.monitoring
+claim = claimed(MonitoringConfig, "monitoring")
 
 
 @pytest.fixture(scope="session")

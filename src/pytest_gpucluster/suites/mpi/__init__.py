@@ -6,5 +6,6 @@ SUITE = Suite(
     __name__,
     order=7,
     markers=("mpi: MPI programs by mpirun and srun",),
+    section="pytest_gpucluster.kit.mpi_config:MpiConfig",
     frameworks=("mpi4py",),
 )

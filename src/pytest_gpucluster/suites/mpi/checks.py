@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.majority import Norm
-    from pytest_gpucluster.kit.framework_config import MpiConfig
+    from pytest_gpucluster.kit.mpi_config import MpiConfig
     from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRun, RankPair
 
 LEVELS = ("single", "funneled", "serialized", "multiple")

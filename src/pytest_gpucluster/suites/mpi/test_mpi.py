@@ -12,34 +12,24 @@ import pytest
 from pytest_gpucluster.cluster.slurm.mpi_types import PMI_TYPES
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.kit import mpi_world
-from pytest_gpucluster.kit.framework_step import WITHOUT_GPUS, FrameworkStepRunner
+from pytest_gpucluster.kit.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi_step import IN_CONTAINER, MPIRUN, Mpi
-from pytest_gpucluster.suite import checks_as_tests, fact, probed
+from pytest_gpucluster.suite import checks_as_tests, claimed, fact, probed
 from pytest_gpucluster.suites.mpi import checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.majority import Norm
-    from pytest_gpucluster.kit.framework_config import MpiConfig
     from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRun
     from pytest_gpucluster.plugin.session import ClusterSession, Node
 
 pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("config")]
 
-NOT_CLAIMED = "not applicable: cluster file does not claim MPI (add `mpi:`)"
-
 pmi_types = probed(PMI_TYPES)
 
-
-@pytest.fixture(scope="session")
-def config(cluster: Cluster) -> MpiConfig:
-    """What the cluster file claims of MPI."""
-    if cluster.mpi is None:
-        pytest.skip(NOT_CLAIMED)
-    return cluster.mpi
+config = claimed(MpiConfig, "MPI")
 
 
 @pytest.fixture(scope="session")
@@ -49,12 +39,8 @@ def runners(
     gpucluster_session: ClusterSession,
 ) -> Iterator[list[Mpi]]:
     """One runner an allocation: its nodes share a partition and a number of GPUs."""
-    steps = FrameworkStepRunner.of_allocations(gpucluster_session, config, "mpi")
     channel = gpucluster_session.need_channel()
-    made = [
-        Mpi(it, config, channel, ntasks_per_node=it.inventory[it.nodes[0]].gpus or WITHOUT_GPUS)
-        for it in steps
-    ]
+    made = Mpi.of_allocations(gpucluster_session, config, channel=channel)
     yield made
     for runner in made:
         runner.clean_up()
@@ -88,7 +74,7 @@ def runs(runners: list[Mpi], launcher: str, language: str) -> list[MpiRun]:
     usable = [runner for runner in runners if runner.usable(language)]
     if not usable:
         pytest.skip(f"not checked: no node has the MPI of {language} programs: see mpi.installed")
-    return [runner.run(launcher, language) for runner in usable]
+    return [runner.started(launcher, language) for runner in usable]
 
 
 @pytest.fixture
@@ -148,7 +134,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     from pytest_gpucluster.plugin.fixtures import SESSION  # only where a cluster was asked for
 
     if "launcher" in metafunc.fixturenames:
-        claim = metafunc.config.stash[SESSION].cluster.mpi
+        claim = metafunc.config.stash[SESSION].cluster.section(MpiConfig)
         starts = (
             [(way, name) for way in claim.launchers for name in claim.languages] if claim else [("srun", "c")]
         )

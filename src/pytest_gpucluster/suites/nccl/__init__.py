@@ -6,5 +6,6 @@ SUITE = Suite(
     __name__,
     order=5,
     markers=("nccl: collectives, judged against thresholds, and the bad node named",),
+    section="pytest_gpucluster.kit.nccl_config:NcclConfig",
     settings={"command": "steps:refuse_command"},
 )

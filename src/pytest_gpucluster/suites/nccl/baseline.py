@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.config import baseline
 from pytest_gpucluster.config.baseline import load
+from pytest_gpucluster.kit.nccl_config import NcclConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,9 @@ def record(proofs: Sequence[NcclProof], cluster: Cluster) -> str:
     versions = {"nccl": runs[0].nccl_version, "nccl-tests": runs[0].version} if runs else {}
     provenance = baseline.Provenance(cluster.name, now, f"{now:%Y%m%dT%H%M%S}-{os.getpid()}", versions)
     repeats = {
-        key: values for proof in proofs for key, values in proof.repeat(cluster.nccl.collectives).items()
+        key: values
+        for proof in proofs
+        for key, values in proof.repeat(cluster.section(NcclConfig).collectives).items()
     }
     rows, refused = baseline.record(repeats, provenance)
     path = Path(f"{cluster.name}.baseline.yaml")

@@ -20,6 +20,7 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import ConfigError, StepError
 from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.kit.nccl_step import NcclCommand, NcclMeasurement, NcclStep, all_sweeps_over
 from pytest_gpucluster.suites.nccl.measurement import Measurement
 
@@ -53,7 +54,7 @@ _SINGLETON = (
 
 def refuse_command(cluster: Cluster) -> None:
     """Raise ConfigError if nccl.command is no command of nccl-tests."""
-    NcclCommand.parse(cluster.nccl.command)
+    NcclCommand.parse(cluster.section(NcclConfig).command)
 
 
 class NcclRunner(NcclStep):

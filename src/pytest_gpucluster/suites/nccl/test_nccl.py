@@ -12,6 +12,7 @@ import pytest
 
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.suites.nccl import baseline as nccl_baseline
 from pytest_gpucluster.suites.nccl import fleet as checks
 from pytest_gpucluster.suites.nccl.stages import NcclProof
@@ -167,4 +168,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     from pytest_gpucluster.plugin.fixtures import SESSION  # only where a cluster was asked for
 
     if "collective" in metafunc.fixturenames:
-        metafunc.parametrize("collective", metafunc.config.stash[SESSION].cluster.nccl.collectives)
+        metafunc.parametrize(
+            "collective", metafunc.config.stash[SESSION].cluster.section(NcclConfig).collectives
+        )

@@ -4,72 +4,50 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.cluster.slurm.step import StepRequest
-from pytest_gpucluster.kit.payload_step import environment_named, run_payload, source_of
+from pytest_gpucluster.kit.framework_config import FrameworkConfig
+from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.nccl_config import NcclConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from typing_extensions import Self
 
-    from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
-    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.cluster.slurm.step import StepRequest
+    from pytest_gpucluster.kit.framework_step import NodesUnderTest
     from pytest_gpucluster.kit.payload_result import PayloadResult
 
-KEY = "nccl_examples"
-TRIES = 3  # with a port of our own that happens to be taken: each step has another
 MAX_PHASE = 120.0
 
 
-class NcclExamples:
+class NcclExamples(FrameworkStepRunner[FrameworkConfig]):
     """The programs on the nodes of one allocation that share a number of GPUs; each is run once."""
 
-    def __init__(
-        self,
-        slurm: Slurm,
-        allocation: Allocation,
-        cluster: Cluster,
-        inventory: Mapping[str, NodeInfo],
-        *,
-        nodes: Sequence[str],
-        gpus: int,
-    ) -> None:
-        self._slurm, self._allocation, self._inventory = slurm, allocation, inventory
-        self._config = cluster.nccl
-        self.nodes, self.gpus = tuple(nodes)[: self._config.nodes], self._config.gpus_per_node or gpus
-        self._environment = environment_named(cluster, self._config.environment, "nccl")
-        self._told: dict[str, PayloadResult] = {}
+    section, key = "nccl", "nccl_examples"
+
+    @classmethod
+    def of_session(cls, session: NodesUnderTest) -> list[Self]:
+        """Return the programs per allocation, as the section `nccl` of the cluster file says."""
+        nccl = session.cluster.section(NcclConfig)
+        asked = {"environment": nccl.environment, "nodes": nccl.nodes, "deadline": nccl.deadline}
+        return cls.of_allocations(session, FrameworkConfig.model_validate(asked))
 
     def told(self, program: str) -> PayloadResult:
         """Return what the tasks of one program told."""
-        if program not in self._told:
-            for _ in range(TRIES):
-                self._told[program] = self._run(program)
-                if not _port_taken(self._told[program]):
-                    break
-        return self._told[program]
+        return self.once(program, lambda: self.attempts(self._request(program), _port_taken))
 
-    def _run(self, program: str) -> PayloadResult:
-        config, first = self._config, self._inventory.get(self.nodes[0])
-        address = (first.address if first is not None else "") or self.nodes[0]
-        python = self._environment.python if self._environment else "python3"
-        phase = str(min(MAX_PHASE, config.deadline / 3))
-        options: dict[str, Any] = {"ntasks_per_node": 1, "gpus_per_node": self.gpus}
+    def _request(self, program: str) -> StepRequest:
+        nccl = self.cluster.section(NcclConfig)
+        gpus, phase = nccl.gpus_per_node or self.real_gpus, str(min(MAX_PHASE, nccl.deadline / 3))
+        options: dict[str, Any] = {"ntasks_per_node": 1, "gpus_per_node": gpus}
         if program == "one-device":
-            options = {"ntasks_per_node": self.gpus, "gpus_per_task": 1}
-        source = source_of(__file__)
-        request = StepRequest(
-            argv=(python, "-c", source, program, "--address", address, "--deadline", phase),
-            nodes=self.nodes,
-            env=config.exports,
-            prelude='export NCCL_HOSTID="$SLURMD_NODENAME"' if config.hostid_from_slurm else "",
-            environment=self._environment,
+            options = {"ntasks_per_node": gpus, "gpus_per_task": 1}
+        return self.request(
+            self.payload(program, "--address", self.address(self.nodes[0]), "--deadline", phase),
+            env=nccl.exports,
+            prelude='export NCCL_HOSTID="$SLURMD_NODENAME"' if nccl.hostid_from_slurm else "",
             mpi="none",
-            timeout=config.deadline,
-            extra_args=config.srun_args,
+            extra_args=nccl.srun_args,
             **options,
         )
-        return run_payload(self._slurm, self._allocation, request, KEY)
 
 
 def _port_taken(told: PayloadResult) -> bool:

@@ -15,7 +15,6 @@ from pytest_gpucluster.suites.nccl_examples.steps import NcclExamples
 
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.payload_result import PayloadResult
     from pytest_gpucluster.plugin.session import ClusterSession, Node
 
@@ -24,25 +23,15 @@ pytestmark = [pytest.mark.nccl_examples]
 
 @pytest.fixture(scope="session")
 def examples(
-    allocation: Allocation, cluster: Cluster, gpucluster_session: ClusterSession
+    allocation: Allocation,  # not applicable without a scheduler
+    gpucluster_session: ClusterSession,
 ) -> list[NcclExamples]:
     """The programs, one set an allocation; not applicable where there are no real GPUs."""
-    session, made, why = gpucluster_session, [], "no profile of the cluster has GPUs"
-    for held in session.allocations:
-        profile = session.nodes[held.nodes[0]].profile
-        if profile.gpu is None:
-            continue
-        if profile.simulated:
-            why = "simulated GPUs run no NCCL"
-            continue
-        info = session.inventory.get(held.nodes[0])
-        gpus = (info and info.gpus) or profile.gpu.count
-        nodes = session.without_problem(held.nodes)
-        if nodes:
-            made.append(
-                NcclExamples(allocation.slurm, held, cluster, session.inventory, nodes=nodes, gpus=gpus)
-            )
+    known = NcclExamples.of_session(gpucluster_session)
+    made = [it for it in known if it.real_gpus]
     if not made:
+        simulated = any(it.gpus for it in known)
+        why = "simulated GPUs run no NCCL" if simulated else "no profile of the cluster has GPUs"
         pytest.skip(f"not applicable: {why}")
     return made
 

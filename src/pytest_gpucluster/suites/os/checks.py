@@ -25,14 +25,16 @@ from pytest_gpucluster.core.majority import Norm, decides, near
 from pytest_gpucluster.core.majority import norm as fleet_norm
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.units import format_duration, format_size, parse_size
+from pytest_gpucluster.kit.os_config import OsConfig
 from pytest_gpucluster.suites.os import kernel_log as kernel_log_check
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpucluster.config.models import Cluster, Group, MountConfig, NodeProfile, OsConfig
+    from pytest_gpucluster.config.models import Cluster, Group, NodeProfile
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.probe import Answer
+    from pytest_gpucluster.kit.os_config import MountConfig
     from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, MemoryInfo, Mount
     from pytest_gpucluster.suites.os.software_facts import CommandOutput, Processes, SystemState, TimeSync
     from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder
@@ -416,7 +418,7 @@ COMPARED_LIMITS = ("memlock", "nofile", "stack", "as")
 
 def refuse_limits(cluster: Cluster) -> None:
     """Raise ConfigError for a limit of os.limits that cannot be."""
-    wanted_limits(cluster.os.limits)
+    wanted_limits(cluster.section(OsConfig).limits)
 
 
 def wanted_limits(stated: Mapping[str, str]) -> dict[str, float]:

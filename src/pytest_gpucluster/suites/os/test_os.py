@@ -10,6 +10,7 @@ import pytest
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import RESPONDS
 from pytest_gpucluster.kit.kernel_log import KERNEL_LOG
+from pytest_gpucluster.kit.os_config import OsConfig
 from pytest_gpucluster.suite import asks, asks_of_nodes, checks_as_tests, fact, fleet_probed, probed
 from pytest_gpucluster.suites.os import checks as os
 from pytest_gpucluster.suites.os import facts as basics
@@ -79,16 +80,18 @@ all_limits = fleet_probed(basics.LIMITS, os.limits_of_group)
 mounts = probed(basics.MOUNTS)
 all_writable = fleet_probed(basics.MOUNTS, os.writable_of_all)
 scratches = fleet_probed(basics.MOUNTS, os.Scratch.of_all)
-disks = probed(lambda cluster: os_storage.disks(os.disk_paths(cluster.os)))
-answering = fleet_probed(lambda cluster: os_storage.disks(os.disk_paths(cluster.os)), os.answering)
+disks = probed(lambda cluster: os_storage.disks(os.disk_paths(cluster.section(OsConfig))))
+answering = fleet_probed(
+    lambda cluster: os_storage.disks(os.disk_paths(cluster.section(OsConfig))), os.answering
+)
 processes = probed(os_software.PROCESSES)
 failed_units = probed(os_software.FAILED_UNITS)
 kernel_log = probed(KERNEL_LOG)
 stalls = fleet_probed(KERNEL_LOG, kernel_log_check.Stalls.of_all)
 taint = probed(basics.TAINT)
-sysctls = probed(lambda cluster: os_software.sysctls(cluster.os.sysctls))
-packages = probed(lambda cluster: os_software.packages(cluster.os.packages))
-services = probed(lambda cluster: os_software.services(cluster.os.services))
+sysctls = probed(lambda cluster: os_software.sysctls(cluster.section(OsConfig).sysctls))
+packages = probed(lambda cluster: os_software.packages(cluster.section(OsConfig).packages))
+services = probed(lambda cluster: os_software.services(cluster.section(OsConfig).services))
 system_state = probed(os_software.SYSTEM_STATE)
 system_states = fleet_probed(os_software.SYSTEM_STATE, os.Peers)
 network = probed(os_names.NETWORK)
@@ -222,19 +225,19 @@ def usual_name_time(all_naming: dict[str, Naming]) -> float:
 @fact(scope="session")
 def common_time(clocks: dict[str, Clock], cluster: Cluster) -> os.CommonTime:
     """The time that most nodes share."""
-    return os.CommonTime.of(clocks, cluster.os.max_clock_skew)
+    return os.CommonTime.of(clocks, cluster.section(OsConfig).max_clock_skew)
 
 
 def drift_probes(cluster: Cluster) -> list[Probe[CommandOutput]]:
     """The further commands of the cluster file."""
-    return [os_software.command_output(command) for command in cluster.os.drift]
+    return [os_software.command_output(command) for command in cluster.section(OsConfig).drift]
 
 
 @fact
-@asks(lambda cluster: [] if cluster.os.time_sync == "none" else [os_software.TIME_SYNC])
+@asks(lambda cluster: [] if cluster.section(OsConfig).time_sync == "none" else [os_software.TIME_SYNC])
 def time_sync(cluster: Cluster, facts: Facts, expect: Expect) -> TimeSync:
     """What the node's time service says, unless the site keeps none."""
-    if cluster.os.time_sync == "none":
+    if cluster.section(OsConfig).time_sync == "none":
         expect.not_applicable("the cluster file says os.time_sync: none")
     return facts(os_software.TIME_SYNC)
 
@@ -243,21 +246,24 @@ def time_sync(cluster: Cluster, facts: Facts, expect: Expect) -> TimeSync:
 @asks(drift_probes)
 def said(cluster: Cluster, facts: Facts) -> dict[str, CommandOutput]:
     """What this node says to the further commands of the cluster file."""
-    return {command: facts(os_software.command_output(command)) for command in cluster.os.drift}
+    return {
+        command: facts(os_software.command_output(command)) for command in cluster.section(OsConfig).drift
+    }
 
 
 @fact(scope="session")
 def all_said(cluster: Cluster, fleet_facts: FleetFacts) -> dict[str, os.Peers[CommandOutput]]:
     """What the fleet says to them."""
     return {
-        command: os.Peers(fleet_facts(os_software.command_output(command))) for command in cluster.os.drift
+        command: os.Peers(fleet_facts(os_software.command_output(command)))
+        for command in cluster.section(OsConfig).drift
     }
 
 
 @pytest.fixture(scope="session")
 def shared_files(cluster: Cluster, fleet: Channel) -> Iterator[os_storage.SharedResult]:
     """One file in every shared folder: written by one node, read by all, removed by its writer."""
-    files = os_storage.SharedFiles(cluster.os.shared_storage, secrets.token_hex(8))
+    files = os_storage.SharedFiles(cluster.section(OsConfig).shared_storage, secrets.token_hex(8))
     writer, written = os_storage.write(fleet, files)
     yield os_storage.read(fleet, files, writer, written)
     os_storage.remove(fleet, files, writer, written)

@@ -6,5 +6,6 @@ SUITE = Suite(
     __name__,
     order=10,
     markers=("ray: Ray starts on each node and as a cluster",),
+    section="config:RayConfig",
     frameworks=("ray",),
 )

@@ -16,16 +16,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import SlurmError
-from pytest_gpucluster.kit.payload_step import source_of
+from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suites.ray.checks import ClusterFacts, NodeFacts, Share
+from pytest_gpucluster.suites.ray.config import RayConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.step import StepRequest
-    from pytest_gpucluster.kit.framework_config import RayConfig
-    from pytest_gpucluster.kit.framework_step import FrameworkStepRunner, StepOutcome
+    from pytest_gpucluster.kit.payload_result import PayloadResult
 
 OBJECT_BYTES = 8 << 20  # larger than what Ray sends inline (100 KB), and more than one chunk of 5 MiB
 FIRST_PORT, PORT_SPREAD = 20000, 2000
@@ -42,56 +42,60 @@ for f in {stem}*; do [ ! -e "$f" ] || echo "folder $f"; done
 """
 
 
-class Ray:
+class Ray(FrameworkStepRunner[RayConfig]):
     """One run of Ray on the claim's nodes, as the cluster file's `ray:` says."""
 
-    def __init__(self, steps: FrameworkStepRunner, config: RayConfig, channel: Channel) -> None:
-        self.steps, self.config, self.nodes, self._channel = steps, config, steps.nodes, channel
-        self.marker = secrets.token_hex(6)
-        self.first_port = config.port or FIRST_PORT + secrets.randbelow(PORT_SPREAD)
-        self._stem = f"{config.temp.rstrip('/')}/r{self.marker[:6]}"
+    section = "ray"
+
+    def __init__(self, *of_runner: Any, channel: Channel) -> None:
+        super().__init__(*of_runner)
+        self._channel, self.marker = channel, secrets.token_hex(6)
+        self.first_port = self.config.port or FIRST_PORT + secrets.randbelow(PORT_SPREAD)
+        self._stem = f"{self.config.temp.rstrip('/')}/r{self.marker[:6]}"
         # the token goes through srun's environment: never in argv, and in no command that a report keeps
-        self._slurm = copy.copy(steps.slurm)
-        if config.token:
-            self._slurm.env = {**steps.slurm.env, "RAY_AUTH_TOKEN": secrets.token_hex(16)}
+        if self.config.token:
+            self.slurm = copy.copy(self.slurm)
+            self.slurm.env = {**self.slurm.env, "RAY_AUTH_TOKEN": secrets.token_hex(16)}
 
     @cached_property
     def shares(self) -> dict[str, Share]:
         """What each node is asked to give: {node: CPUs and GPUs}."""
-        inventory, config = self.steps.inventory, self.config
-        cpus = min((inventory[node].cpus for node in self.steps.nodes if node in inventory), default=1)
-        gpus = self.steps.gpus if config.gpus is None else config.gpus
-        return {node: Share(config.cpus or max(1, cpus), gpus) for node in self.steps.nodes}
+        inventory, config = self.inventory, self.config
+        cpus = min((inventory[node].cpus for node in self.nodes if node in inventory), default=1)
+        gpus = self.gpus if config.gpus is None else config.gpus
+        return {node: Share(config.cpus or max(1, cpus), gpus) for node in self.nodes}
 
     @cached_property
     def alone(self) -> dict[str, NodeFacts]:
         """Ray on every node by itself, all at once in one step."""
-        plan = self._plan(self.steps.nodes, self._port(0), work=())
-        ended = self.steps.run(self._request(self.steps.nodes, "alone", plan), slurm=self._slurm)
-        return {node: _facts(ended, node) for node in self.steps.nodes}
+        plan = self._plan(self.nodes, self._port(0), work=())
+        ended = self.run(self._request(self.nodes, "alone", plan))
+        return {node: _facts(ended, node) for node in self.nodes}
 
     @cached_property
-    def cluster(self) -> ClusterFacts:
+    def formed(self) -> ClusterFacts:
         """Head and workers over the nodes on which Ray runs alone; the others keep their own problem."""
         alone = self.alone
-        fit = tuple(node for node in self.steps.nodes if not alone[node].problem)
+        fit = tuple(node for node in self.nodes if not alone[node].problem)
         told = {node: facts for node, facts in alone.items() if node not in fit}
         if len(fit) < 2:  # a cluster
-            return ClusterFacts(self.shares, self.steps.nodes[0], told, token=self.config.token)
+            return ClusterFacts(self.shares, self.nodes[0], told, token=self.config.token)
         head, workers = fit[0], fit[1:]
         plan = self._plan(fit, self._port(ALONE_SHIFT), work=self._work())
         place = alone[head].told["place"]
         plan["head"] = [place["address"], place["later"]]
         with ThreadPoolExecutor(2) as threads:
             leading = threads.submit(self._run_head, head, plan)
-            following = threads.submit(
-                self.steps.run, self._request(workers, "worker", plan), slurm=self._slurm
-            )
+            following = threads.submit(self.run, self._request(workers, "worker", plan))
             led, followed = leading.result(), following.result()
         told |= {head: _facts(led, head)} | {node: _facts(followed, node) for node in workers}
-        driver = {str(said["kind"]): said for _rank, said in led.told}
         return ClusterFacts(
-            self.shares, head, told, driver, version=str(place.get("version", "")), token=self.config.token
+            self.shares,
+            head,
+            told,
+            led.last_facts(),
+            version=str(place.get("version", "")),
+            token=self.config.token,
         )
 
     @cached_property
@@ -100,7 +104,7 @@ class Ray:
         found = {}
         ask = left_command(self.marker, self._stem)
         for node, answer in self._channel.ask(ask, timeout=60).items():
-            if answer.rc is not None and node in self.steps.nodes:
+            if answer.rc is not None and node in self.nodes:
                 found[node] = answer.out.strip()
         for node, text in found.items():
             if text:
@@ -108,18 +112,18 @@ class Ray:
                 self._channel.ask_node(node, remove_command(pids, self._stem), fresh=True)
         return found
 
-    def _run_head(self, head: str, plan: Mapping[str, Any]) -> StepOutcome:
-        ended = self.steps.run(self._request((head,), "head", plan), slurm=self._slurm)
-        if not any(said["kind"] == "killed" for _rank, said in ended.told):
+    def _run_head(self, head: str, plan: Mapping[str, Any]) -> PayloadResult:
+        ended = self.run(self._request((head,), "head", plan))
+        if "killed" not in ended.last_facts():
             self._cancel(self._step_name("worker"))  # they would wait for a head that does not come
         return ended
 
     def _cancel(self, name: str) -> None:
         """End a step of ours by its id."""
         with contextlib.suppress(SlurmError):  # it may have ended by itself
-            for step in self.steps.slurm.steps(self.steps.allocation.job_id):
+            for step in self.slurm.steps(self.allocation.job_id):
                 if step.name == name:
-                    self.steps.slurm.run("scancel", "--signal=TERM", step.id)
+                    self.slurm.run("scancel", "--signal=TERM", step.id)
 
     def _work(self) -> tuple[str, ...]:
         work = ["nodes", "tasks", "actors", "objects"]
@@ -137,9 +141,7 @@ class Ray:
             "marker": self.marker,
             "temp": config.temp.rstrip("/"),
             "interface": config.interface,
-            "nodes": {
-                node: {"address": self.steps.address(node), **vars(self.shares[node])} for node in nodes
-            },
+            "nodes": {node: {"address": self.address(node), **vars(self.shares[node])} for node in nodes},
             "port": port,
             "later": self._port(ALONE_SHIFT),
             "blocks": 1 if config.port else PORT_BLOCKS,
@@ -154,10 +156,10 @@ class Ray:
         return f"ray-{role}-{self.marker}"
 
     def _request(self, nodes: tuple[str, ...], role: str, plan: Mapping[str, Any]) -> StepRequest:
-        driver = (source_of(__file__, "payload_driver.py"),) if role != "worker" else ()
-        argv = self.steps.payload(source_of(__file__, "payload_node.py"), role, json.dumps(plan), *driver)
+        driver = (self.source("payload_driver.py"),) if role != "worker" else ()
+        argv = self.payload(role, json.dumps(plan), *driver, name="payload_node.py")
         share = self.shares[nodes[0]]
-        return self.steps.request(
+        return self.request(
             argv,
             nodes=nodes,
             ntasks_per_node=1,
@@ -180,7 +182,6 @@ def remove_command(pids: Iterable[int], stem: str) -> str:
     return f"{kill}rm -rf -- {shlex.quote(stem)}*"
 
 
-def _facts(ended: StepOutcome, node: str) -> NodeFacts:
-    told = {str(said["kind"]): said for _rank, said in ended.told if said["node"] == node}
-    silent = "" if "ended" in told else (ended.complaint(node) or "its task told nothing")
-    return NodeFacts(told, silent)
+def _facts(ended: PayloadResult, node: str) -> NodeFacts:
+    told = ended.last_facts(node)
+    return NodeFacts(told, "" if "ended" in told else ended.silence(node))

@@ -9,29 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
-from pytest_gpucluster.suite import checks_as_tests, fact, taking_part
+from pytest_gpucluster.suite import checks_as_tests, claimed, fact, taking_part
 from pytest_gpucluster.suites.ray import checks
+from pytest_gpucluster.suites.ray.config import RayConfig
 from pytest_gpucluster.suites.ray.steps import Ray
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.kit.framework_config import RayConfig
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.ray.checks import ClusterFacts, NodeFacts, Share
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("claim")]
-
-
-@pytest.fixture(scope="session")
-def claim(cluster: Cluster) -> RayConfig:
-    """What the cluster file says of Ray; not applicable where it does not claim it."""
-    if cluster.ray is None:
-        pytest.skip("not applicable: cluster file does not claim Ray (add `ray:`)")
-    return cluster.ray
+claim = claimed(RayConfig, "Ray")
 
 
 @pytest.fixture(scope="session")
@@ -41,11 +32,11 @@ def runs(
     gpucluster_session: ClusterSession,
 ) -> Iterator[list[Ray]]:
     """One run an allocation; whatever is left of it goes at the end."""
-    steps = FrameworkStepRunner.of_allocations(gpucluster_session, claim, "ray")
-    made = [Ray(it, claim, gpucluster_session.need_channel()) for it in steps]
+    channel = gpucluster_session.need_channel()
+    made = Ray.of_allocations(gpucluster_session, claim, channel=channel)
     yield made
     for run in made:
-        if run.steps.commands:
+        if run.commands:
             _ = run.left
 
 
@@ -64,13 +55,13 @@ def lone(run: Ray, node: Node) -> NodeFacts:
 @pytest.fixture
 def formed(run: Ray) -> ClusterFacts:
     """Ray over all nodes of the node's allocation: what the driver and each node told."""
-    return run.cluster
+    return run.formed
 
 
 @pytest.fixture(scope="session")
 def clusters(runs: list[Ray]) -> list[ClusterFacts]:
     """The same of every allocation."""
-    return [run.cluster for run in runs]
+    return [run.formed for run in runs]
 
 
 @pytest.fixture

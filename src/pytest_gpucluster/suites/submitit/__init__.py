@@ -6,6 +6,7 @@ SUITE = Suite(
     __name__,
     order=13,
     markers=("submitit: functions as Slurm jobs, by submitit",),
+    section="config:SubmititConfig",
     frameworks=("submitit",),
     before_allocation=Work("submitted", "steps:submit", needs_nodes=False),
     leftovers="steps:folders",

@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.cluster.transport import kill_group
 from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import ConfigError, TransportError
+from pytest_gpucluster.kit.os_config import OsConfig
 from pytest_gpucluster.kit.payload_result import last_stderr_line, read_facts
 from pytest_gpucluster.kit.payload_step import environment_named, source_of
 from pytest_gpucluster.kit.suite_work import Submission
 from pytest_gpucluster.suites.submitit.checks import SubmititTold
+from pytest_gpucluster.suites.submitit.config import SubmititConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.transport import RemoteProcess
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.kit.framework_config import SubmititConfig
 
 KEY = "submitit"
 PATIENCE = 60.0  # seconds to import submitit and to submit; the import may come over a network
@@ -40,7 +41,8 @@ PATIENCE = 60.0  # seconds to import submitit and to submit; the import may come
 
 def submit(slurm: Slurm, cluster: Cluster) -> SubmititDriver | None:
     """Start the driver; None where the cluster file does not claim submitit."""
-    return SubmititDriver(slurm, cluster, cluster.submitit) if cluster.submitit else None
+    claim = cluster.section(SubmititConfig)
+    return SubmititDriver(slurm, cluster, claim) if claim else None
 
 
 class SubmititDriver(Submission):
@@ -49,7 +51,7 @@ class SubmititDriver(Submission):
     def __init__(self, slurm: Slurm, cluster: Cluster, claim: SubmititConfig) -> None:
         self.folder = shared_folder(cluster, claim)
         environment = environment_named(cluster, claim.environment, KEY)
-        if environment and (environment.container_image or environment.container_name):
+        if environment and environment.in_container:
             raise ConfigError(
                 f"submitit.environment {claim.environment!r} is a container: submitit runs where pytest runs"
             )
@@ -141,7 +143,7 @@ class SubmititDriver(Submission):
 
 def storage(cluster: Cluster, claim: SubmititConfig) -> str | None:
     """Return the storage that all nodes share, for the folders of runs; None where the cluster file names none."""
-    return claim.folder or next(iter(cluster.os.shared_storage), None)
+    return claim.folder or next(iter(cluster.section(OsConfig).shared_storage), None)
 
 
 def shared_folder(cluster: Cluster, claim: SubmititConfig) -> Path:
@@ -157,7 +159,8 @@ def shared_folder(cluster: Cluster, claim: SubmititConfig) -> Path:
 
 def folders(cluster: Cluster) -> list[Path]:
     """Return the shared storage in which a run that was killed may have left its folder."""
-    base = storage(cluster, cluster.submitit) if cluster.submitit else None
+    claim = cluster.section(SubmititConfig)
+    base = storage(cluster, claim) if claim else None
     return [Path(base)] if base else []
 
 

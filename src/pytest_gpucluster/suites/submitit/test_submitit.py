@@ -11,6 +11,7 @@ import pytest
 
 from pytest_gpucluster.suite import checks_as_tests
 from pytest_gpucluster.suites.submitit import SUITE, checks
+from pytest_gpucluster.suites.submitit.config import SubmititConfig
 
 if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.submitit]
 @pytest.fixture(scope="session")
 def submitted(cluster: Cluster, gpucluster_session: ClusterSession) -> SubmititTold:
     """What became of the jobs; not applicable where the cluster file does not claim submitit."""
-    if cluster.submitit is None:
+    if cluster.section(SubmititConfig) is None:
         pytest.skip("not applicable: the cluster file does not claim submitit (add `submitit:`)")
     if gpucluster_session.slurm is None:
         pytest.skip(f"not applicable: {cluster.why_no_slurm}")

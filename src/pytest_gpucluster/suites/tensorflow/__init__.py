@@ -1,10 +1,20 @@
 """TensorFlow's distribution strategies."""
 
 from pytest_gpucluster.core.registry import Suite
+from pytest_gpucluster.kit.framework_config import FrameworkConfig
+
+
+class TensorflowConfig(FrameworkConfig):
+    """TensorFlow's distribution strategies."""
+
+    about = "claims TensorFlow"
+    order = 11
+
 
 SUITE = Suite(
     __name__,
     order=12,
     markers=("tensorflow: TensorFlow's distribution strategies",),
+    section=TensorflowConfig,
     frameworks=("tensorflow",),
 )

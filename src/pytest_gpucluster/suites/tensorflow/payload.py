@@ -15,25 +15,20 @@ Each thing told is one line of JSON that starts with {"tensorflow": . Exit codes
 
 import argparse
 import hashlib
-import importlib.util
 import json
 import os
 import select
 import signal
-import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
-from pytest_gpucluster.kit.payloads.prelude import error_text, exit_now, node_name, own_port, say
+from pytest_gpucluster.kit.payloads.prelude import error_text, exit_now, installed, own_port, reporter
 
 EXIT_FAILED = 1
 ELEMENTS = 1 << 16
 STEPS = 3  # of training
 
-
-def report(kind: str, **facts: Any) -> None:
-    """Print what this task found."""
-    say(tensorflow=kind, rank=int(os.environ.get("SLURM_PROCID") or 0), node=node_name(), **facts)
+report = reporter("tensorflow")
 
 
 class ChildWatch:
@@ -72,27 +67,6 @@ class ChildWatch:
                 os.kill(us, signal.SIGKILL)
                 os._exit(0)
             phase, until = told.decode().split("\n")[-2], time.monotonic() + self.seconds
-
-
-def find() -> int:
-    """Tell whether tensorflow is there."""
-    version, error = "", ""
-    try:
-        if importlib.util.find_spec("tensorflow") is None:
-            error = "No module named 'tensorflow' (%s)" % sys.executable
-        else:
-            from importlib import metadata  # Python 3.6 and 3.7 have none
-
-            known = {
-                name.lower().replace("_", "-") for name in ("tensorflow", "tensorflow-cpu", "tensorflow_gpu")
-            }
-            names = [d.metadata["Name"] for d in metadata.distributions() if d.metadata["Name"]]
-            found = sorted(name for name in names if name.lower().replace("_", "-") in known)
-            version = metadata.version(found[0]) if found else "unknown"
-    except Exception as problem:
-        version, error = "unknown", "" if isinstance(problem, ImportError) else str(problem)
-    report("found", version=version, error=error)
-    return 0
 
 
 def cluster(hosts: str, ports: int, env: Dict[str, str]) -> Dict[str, Any]:
@@ -232,7 +206,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--deadline", type=float, default=90, help="seconds a phase")
     args = parser.parse_args(argv)
     if args.mode == "find":
-        return find()
+        report("found", **installed("tensorflow", "tensorflow", "tensorflow-cpu", "tensorflow_gpu"))
+        return 0
     watch = ChildWatch(args.deadline)
     try:
         return work(args, watch)

@@ -6,33 +6,25 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Outcome
-from pytest_gpucluster.kit.framework_step import WITHOUT_GPUS
-from pytest_gpucluster.kit.payload_result import PayloadResult
-from pytest_gpucluster.kit.payload_step import run_payload, source_of
-from pytest_gpucluster.suites.tensorflow import checks
+from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+from pytest_gpucluster.suites.tensorflow import TensorflowConfig, checks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpucluster.kit.framework_config import TensorflowConfig
-    from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
-
-KEY = "tensorflow"
-TRIES = 3  # with ports of our own that happen to be taken: each step has others
+    from pytest_gpucluster.cluster.slurm.step import StepRequest
+    from pytest_gpucluster.kit.payload_result import PayloadResult
 
 
-class Tensorflow:
+class Tensorflow(FrameworkStepRunner[TensorflowConfig]):
     """The steps of one allocation, each run when it is first asked for."""
 
-    def __init__(self, steps: FrameworkStepRunner, claim: TensorflowConfig) -> None:
-        self._steps, self.claim = steps, claim
-        self.nodes, self.gpus, self.environment = steps.nodes, steps.real_gpus, steps.environment
-        self.ntasks_per_node = claim.ntasks_per_node or self.gpus or WITHOUT_GPUS
+    section = key = "tensorflow"
 
     @cached_property
     def found(self) -> PayloadResult:
         """Whether tensorflow is there, without importing it."""
-        return self._run(self.nodes, "find", ntasks_per_node=1)
+        return self.attempt(self._step(self.nodes, "find", ntasks_per_node=1))
 
     @cached_property
     def fit(self) -> tuple[str, ...]:
@@ -45,27 +37,22 @@ class Tensorflow:
     def mirrored(self) -> PayloadResult:
         """One process a node with all its devices; every node by itself."""
         if not self.fit:
-            return PayloadResult(KEY, (), 0)
-        options: dict[str, Any] = {"gpus_per_node": self.gpus} if self.gpus else {}
-        return self._run(self.fit, "mirrored", ntasks_per_node=1, **options)
+            return self.nothing()
+        gpus = self.real_gpus or None
+        return self.attempt(self._step(self.fit, "mirrored", ntasks_per_node=1, gpus_per_node=gpus))
 
     @cached_property
     def workers(self) -> PayloadResult:
         """A worker a task, all nodes together."""
         if not self.fit:
-            return PayloadResult(KEY, (), 0)
-        hosts = ",".join(f"{node}={self._steps.address(node)}" for node in self.fit)
-        options: dict[str, Any] = {"gpus_per_task": 1} if self.gpus else {}
-        for _ in range(TRIES):
-            told = self._run(
-                self.fit, "workers", "--hosts", hosts, ntasks_per_node=self.ntasks_per_node, **options
-            )
-            if not any("already in use" in fact["reason"] for fact in told.facts("failed")):
-                break
-        return told
+            return self.nothing()
+        hosts = ",".join(f"{node}={self.address(node)}" for node in self.fit)
+        options = {"ntasks_per_node": self.ranks_per_node, "gpus_per_task": 1 if self.real_gpus else None}
+        return self.attempts(
+            self._step(self.fit, "workers", "--hosts", hosts, **options),
+            lambda told: any("already in use" in fact["reason"] for fact in told.facts("failed")),
+        )
 
-    def _run(self, nodes: Sequence[str], mode: str, *words: str, **options: Any) -> PayloadResult:
-        phase = str(max(10.0, self.claim.deadline / 3))
-        argv = self._steps.payload(source_of(__file__), mode, "--deadline", phase, *words)
-        request = self._steps.request(argv, nodes=tuple(nodes), **options)
-        return run_payload(self._steps.slurm, self._steps.allocation, request, KEY)
+    def _step(self, nodes: Sequence[str], mode: str, *words: str, **options: Any) -> StepRequest:
+        argv = self.payload(mode, "--deadline", str(self.phase), *words)
+        return self.request(argv, nodes=tuple(nodes), **options)

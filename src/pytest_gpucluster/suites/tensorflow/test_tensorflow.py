@@ -9,28 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
-from pytest_gpucluster.suite import checks_as_tests, taking_part
-from pytest_gpucluster.suites.tensorflow import checks
+from pytest_gpucluster.suite import checks_as_tests, claimed, taking_part
+from pytest_gpucluster.suites.tensorflow import TensorflowConfig, checks
 from pytest_gpucluster.suites.tensorflow.steps import Tensorflow
 
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.kit.framework_config import TensorflowConfig
     from pytest_gpucluster.kit.payload_result import PayloadResult
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
 
 pytestmark = [pytest.mark.tensorflow]
-
-
-@pytest.fixture(scope="session")
-def claim(cluster: Cluster) -> TensorflowConfig:
-    """What the cluster file says of TensorFlow; not applicable where it does not claim it."""
-    if cluster.tensorflow is None:
-        pytest.skip("not applicable: the cluster file does not claim TensorFlow (add `tensorflow:`)")
-    return cluster.tensorflow
+claim = claimed(TensorflowConfig, "TensorFlow")
 
 
 @pytest.fixture(scope="session")
@@ -40,8 +30,7 @@ def runs(
     gpucluster_session: ClusterSession,
 ) -> list[Tensorflow]:
     """One run an allocation."""
-    steps = FrameworkStepRunner.of_allocations(gpucluster_session, claim, "tensorflow")
-    return [Tensorflow(it, claim) for it in steps]
+    return Tensorflow.of_allocations(gpucluster_session, claim)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from pytest_gpucluster.config.values import Duration, Model
+from pytest_gpucluster.core.values import Duration, Section
 
 
 def _xid(number: int) -> int:
@@ -19,8 +19,11 @@ def _xid(number: int) -> int:
     return number
 
 
-class GpuConfig(Model):
+class GpuConfig(Section):
     """How gpu.xid judges the kernel log."""
+
+    about = "how the gpu suite judges Xids"
+    order = 2
 
     xid_ignore: tuple[Annotated[int, AfterValidator(_xid)], ...] = Field(
         (), description="Xids and SXids that are only warnings, like [74, 119]"

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.config.values import Model
+from pytest_gpucluster.core.values import Section
 
 Counter = Literal[
     "symbol_error",
@@ -21,8 +21,11 @@ Counter = Literal[
 ]
 
 
-class FabricConfig(Model):
+class FabricConfig(Section):
     """What the fabric suite accepts."""
+
+    about = "what the fabric suite accepts"
+    order = 4
 
     counters: dict[Counter, Annotated[int, Field(ge=0)]] = Field(
         {},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +17,9 @@ from pydantic import (
 
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.hostlist import MAX_NODES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # slurm.conf(5) of Slurm 20.11 to 26.05: MaxTasksPerNode "may not exceed 65533"
 MAX_TASKS = 65_533
@@ -32,7 +35,7 @@ def absolute(path: str) -> str:
 def container_mount(text: str) -> str:
     """Return SOURCE[:TARGET[:FLAGS]] with absolute paths; ValueError for anything else.
 
-    Pyxis takes tmpfs and umount as SOURCE too (args.c of 0.24: add_mount). A relative SOURCE would be looked for in the
+    Pyxis takes tmpfs and umount as SOURCE too (args.c of 0.24: add_mount). A relative SOURCE would mean a file in the
     working folder of each step.
     """
     source, _, rest = text.partition(":")
@@ -45,7 +48,7 @@ def container_mount(text: str) -> str:
 
 
 def image_file(text: str) -> str:
-    """Return the name of an image; ValueError for a relative .sqsh file, which Pyxis would look for in a registry."""
+    """Return the name of an image; ValueError for a relative .sqsh file, which Pyxis would search in a registry."""
     return absolute(text) if text.endswith((".sqsh", ".squashfs")) else text
 
 
@@ -64,7 +67,7 @@ def variable(name: str) -> str:
 
 
 def salloc_option(word: str) -> str:
-    """Return an option of salloc's; ValueError for --no-shell, with which salloc runs nothing that ends with pytest."""
+    """Return an option of salloc's; ValueError for --no-shell: nothing would end the allocation with pytest."""
     if word.startswith("--no-s") and "--no-shell".startswith(word):  # getopt takes what is unique
         raise ValueError("--no-shell would leave the nodes allocated after the run: leave it out")
     return word
@@ -104,8 +107,34 @@ Version = Annotated[str, AfterValidator(version)]
 Variable = Annotated[str, AfterValidator(variable)]
 Image = Annotated[str, Field(min_length=1), AfterValidator(image_file)]
 
+Collective = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce", "sendrecv", "gather", "scatter",
+    "hypercube",
+]  # fmt: skip
+
 
 class Model(BaseModel):
     """Frozen, and strict about keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class SuiteSection(Model):
+    """The section of a suite in the cluster file, which `Suite.section` of core/registry.py names."""
+
+    about: ClassVar[str]  # the line of the reference
+    order: ClassVar[int] = 100  # the place among the sections; those of the same order stand by name
+    environment_keys: ClassVar[tuple[str, ...]] = ("environment",)  # keys that name one of `environments`
+    starts_containers: ClassVar[bool] = False
+
+    def without_effect(self) -> Iterator[tuple[str, str]]:
+        """Yield keys that have no effect without another one, and the reason."""
+        yield from ()
+
+
+class Section(SuiteSection):
+    """A section that has its defaults where the file leaves it out."""
+
+
+class Claim(SuiteSection):
+    """A section without which the suite is not applicable."""

@@ -1,0 +1,58 @@
+"""The section `os` of a cluster file."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from pytest_gpucluster.core.values import AnyDuration, Count, Duration, FolderPath, Model, Section, Size, Text
+
+
+class MountConfig(Model):
+    """A file system that every node must have mounted."""
+
+    path: FolderPath = Field(description="where it is mounted")
+    fstype: Text | None = Field(None, description="type of the file system, like nfs4")
+    source: Text | None = Field(None, description="what is mounted, like nas:/export/home")
+    options: tuple[Text, ...] = Field((), description="mount options that must be there, like rw or noatime")
+    min_free: Size | None = Field(None, description="free space")
+    min_free_percent: float | None = Field(
+        None, ge=0, le=100, description="free space in percent of the file system"
+    )
+
+
+class OsConfig(Section):
+    """Requirements for the operating system of every node. Keys left out are compared between the nodes."""
+
+    about = "requirements for the operating system of every node"
+    order = 1
+
+    release: Text | None = Field(None, description="ID VERSION_ID of os-release, like 'ubuntu 22.04'")
+    kernel: Text | None = Field(None, description="uname -r, or a prefix that ends in *")
+    max_uptime: Duration | None = Field(
+        None, description="longest time since boot: a node above it missed a reboot"
+    )
+    min_uptime: AnyDuration | None = Field(
+        None, description="shortest time since boot: a node below it rebooted recently"
+    )
+    max_clock_skew: Duration = Field(1.0, description="largest difference from the median of all nodes")
+    time_sync: Literal["required", "none"] = Field(
+        "required", description="none: the site has no time service"
+    )
+    governor: Text | None = Field(None, description="CPU frequency governor, like performance")
+    hugepages: Count | None = Field(None, description="HugePages_Total")
+    limits: dict[str, str] = Field({}, description="lowest ulimit values in a step, like memlock: unlimited")
+    sysctls: dict[str, str] = Field({}, description="sysctl name: exact value")
+    mounts: tuple[MountConfig, ...] = Field((), description="file systems that must be mounted on every node")
+    min_free_root: Size = Field(
+        2**30, description="free space on / and /tmp; on /dev/shm this or a tenth of it, whichever is less"
+    )
+    shared_storage: tuple[FolderPath, ...] = Field((), description="writable folders that all nodes share")
+    packages: dict[str, str] = Field({}, description="package: version prefix, or '' for any")
+    services: tuple[Text, ...] = Field((), description="systemd units that must be active")
+    max_load_per_cpu: float = Field(1.0, gt=0, description="1-minute load of an idle node, per CPU")
+    max_zombies: Count = Field(0, description="accepted number of zombie processes")
+    drift: tuple[Text, ...] = Field(
+        (), description="further commands whose output must be the same on all nodes"
+    )

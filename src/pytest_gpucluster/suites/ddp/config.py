@@ -1,0 +1,25 @@
+"""The section `ddp` of a cluster file."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from pytest_gpucluster.core.values import Duration
+from pytest_gpucluster.kit.framework_config import FrameworkConfig
+
+RankVariable = Literal["WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"]
+
+
+class DdpConfig(FrameworkConfig):
+    """torch.distributed: rank environment, process groups, a training step."""
+
+    about = "claims torch.distributed"
+    order = 8
+
+    provided: tuple[RankVariable, ...] = Field(
+        (),
+        description="variables that the site's Pyxis, hooks or prologs must set; the suite sets the others",
+    )
+    lost_rank: Duration = Field(60, description="a job must end within this time after one of its ranks died")

@@ -1,0 +1,28 @@
+"""The section `matrix` of a cluster file."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from pytest_gpucluster.core.values import Claim, Duration, Nodes, Tasks, Text
+
+
+class MatrixConfig(Claim):
+    """The experiment matrix: launchers by workloads. The column MPI uses the section `mpi`, NCCL uses `nccl`."""
+
+    about = "the site runs the experiment matrix"
+    order = 14
+    environment_keys = ("container", "framework")
+
+    container: Text | None = Field(
+        None, description="name under `environments`, with a plain container_image"
+    )
+    framework: Text | None = Field(
+        None, description="name under `environments`, with the container_image of a framework, like PyTorch"
+    )
+    nodes: Nodes | None = Field(None, description="number of nodes to use; default: all allocated nodes")
+    ntasks_per_node: Tasks = Field(2, description="tasks per node of the CPU and MPI workloads")
+    expected: dict[str, str] = Field(
+        {}, description="ROW-COLUMN: why this cell is expected to fail, like 'srun-mpi: no PMI support'"
+    )
+    deadline: Duration = Field(120, description="time limit of one cell")

@@ -1,0 +1,21 @@
+"""The section `submitit` of a cluster file."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from pytest_gpucluster.core.values import Duration, FolderPath
+from pytest_gpucluster.kit.framework_config import FrameworkConfig
+
+
+class SubmititConfig(FrameworkConfig):
+    """submitit: functions as Slurm jobs, submitted where pytest runs."""
+
+    about = "claims submitit"
+    order = 12
+
+    folder: FolderPath | None = Field(
+        None,
+        description="folder shared by this machine and all nodes; default: the first of os.shared_storage",
+    )
+    wait: Duration = Field(120, description="the jobs must end within this time once the nodes are free")
