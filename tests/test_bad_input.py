@@ -240,7 +240,7 @@ def test_an_agent_that_sends_without_end_is_cut() -> None:
         frame = parse(b"n 1 o %d 1024 " % number + b"A" * 1024, b"n")
         assert frame is not None
         stream.add(frame, 1000)
-    assert "more than the 1000 bytes" in stream.damage
+    assert "more than the limit of 1000 bytes" in stream.damage
     assert sum(map(len, stream.pieces)) < 100_000
     end = parse(b"n 1 O 2000 0", b"n")
     assert end is not None

@@ -34,10 +34,10 @@ SUITE = Suite(
 )
 """,
     "config.py": """
-from pytest_gpucluster.core.values import Claim, Text
+from pytest_gpucluster.core.values import OptionalSection, Text
 
 
-class MadeUpConfig(Claim):
+class MadeUpConfig(OptionalSection):
     about = "claims fans"
 
     colour: Text

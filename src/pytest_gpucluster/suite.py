@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.check import Verdict
-    from pytest_gpucluster.core.values import Claim
+    from pytest_gpucluster.core.values import OptionalSection
 
     AnyProbe = Probe[Any] | Callable[[Cluster], Probe[Any]]
     Function = TypeVar("Function", bound=Callable[..., Any])
@@ -150,10 +150,10 @@ def probed(probe: AnyProbe) -> Any:
     return _fact(facts_of_node, "function")
 
 
-def claimed(model: type[Claim], what: str) -> Any:
+def claimed(model: type[OptionalSection], what: str) -> Any:
     """Make a session fixture of the section of this model; the items are not applicable without it."""
 
-    def claim(cluster: Cluster) -> Claim:
+    def claim(cluster: Cluster) -> OptionalSection:
         found = cluster.section(model)
         if found is None:
             pytest.skip(f"not applicable: the cluster file does not claim {what} (add `{SECTIONS[model]}:`)")

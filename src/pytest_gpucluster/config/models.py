@@ -24,7 +24,6 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.values import (
     AnyDuration,
     Bandwidth,
-    Claim,
     Collective,
     ContainerMount,
     Count,
@@ -33,6 +32,7 @@ from pytest_gpucluster.core.values import (
     Image,
     Model,
     Nodes,
+    OptionalSection,
     Port,
     SallocOption,
     Section,
@@ -44,7 +44,7 @@ from pytest_gpucluster.core.values import (
 )
 
 AnySection = TypeVar("AnySection", bound=Section)
-AnyClaim = TypeVar("AnyClaim", bound=Claim)
+AnyClaim = TypeVar("AnyClaim", bound=OptionalSection)
 Row = TypeVar("Row", bound=Model)
 # the models that the suites register, and the keys of the cluster file, or of a profile, that hold them
 SECTIONS: dict[type[SuiteSection], str] = dict(
@@ -355,7 +355,7 @@ else:
         __base__=_Access,
         **{
             name: (model | None, Field(None, description=model.about))
-            if issubclass(model, Claim)
+            if issubclass(model, OptionalSection)
             else (model, Field(model(), description=model.about))
             for model, name in SECTIONS.items()
         },

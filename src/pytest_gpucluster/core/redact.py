@@ -53,7 +53,7 @@ _PROSE = (
     r"it|its|judge|key|key_file|killed|load|logs|look|make|measured|more|must|name|names|needs|neither|node|"
     r"node_exporter|not|not_applicable|nothing|nvidia-smi|only|output|partition|printed|PrivateData|Prometheus|Rank|"
     r"ranks|removed|request|requesting|row|rows|run|saturated|say|see|set|settings|Slurm|srun|stop|stopped|submitit|task|"
-    r"the|there|this|too|UCX|use|whether|written"
+    r"the|there|this|too|UCX|use|what|whether|written"
 )
 # and the system's errors about a path
 _ERRORS = "|".join(sorted({re.escape(os.strerror(number).split()[0]) for number in errno.errorcode}))

@@ -136,5 +136,5 @@ class Section(SuiteSection):
     """A section that has its defaults where the file leaves it out."""
 
 
-class Claim(SuiteSection):
+class OptionalSection(SuiteSection):
     """A section without which the suite is not applicable."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Claim, Duration, Nodes, Tasks, Text
+from pytest_gpucluster.core.values import Duration, Nodes, OptionalSection, Tasks, Text
 
 
-class FrameworkConfig(Claim):
+class FrameworkConfig(OptionalSection):
     """A framework that must work on the nodes."""
 
     environment: Text | None = Field(None, description="name under `environments`, used for the steps")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Claim, Duration, Nodes, Tasks, Text
+from pytest_gpucluster.core.values import Duration, Nodes, OptionalSection, Tasks, Text
 
 
-class MatrixConfig(Claim):
+class MatrixConfig(OptionalSection):
     """The experiment matrix: launchers by workloads. The column MPI uses the section `mpi`, NCCL uses `nccl`."""
 
     about = "the site runs the experiment matrix"

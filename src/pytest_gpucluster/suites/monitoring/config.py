@@ -6,12 +6,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Claim, Duration, Port, Text
+from pytest_gpucluster.core.values import Duration, OptionalSection, Port, Text
 
 Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+(/\S*)?$")]
 
 
-class MonitoringConfig(Claim):
+class MonitoringConfig(OptionalSection):
     """Prometheus, Grafana and exporters, queried over HTTP from the machine that runs pytest."""
 
     about = "claims Prometheus, Grafana and exporters"
