@@ -85,8 +85,8 @@ format: $(VENV)/.ready
 FUZZ_EXAMPLES ?= 2000
 FUZZ_SECONDS ?= 10
 fuzz: $(VENV)/.ready slurm
-	@GPUCLUSTER_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -q tests/test_fuzz_readers.py tests/test_fuzz_config.py \
-	  tests/test_bad_input.py
+	@GPUCLUSTER_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -q tests/project/test_readers_fuzz.py tests/config/test_loader_fuzz.py \
+	  tests/system/test_bad_input.py
 	@[ $(FUZZ_SECONDS) = 0 ] || { $(BIN)/pip install -q --disable-pip-version-check 'atheris>=3' && \
 	  $(BIN)/python tools/fuzz.py $(FUZZ_SECONDS); }
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from pytest_gpucluster.sandbox import Sandbox
+from pytest_gpucluster.suites.gpu import test_gpu
 
 ROOT = Path(__file__).parent.parent
 SIDES = Path(__file__).parent / "sides"
@@ -58,9 +58,7 @@ class Cost:
 
 def checks() -> list[str]:
     """Return the node ids of the checks: all of the gpu suite, then those of the os suite."""
-    source = (ROOT / "suites/gpu/test_gpu.py").read_text()
-    gpu = re.findall(r"^def (test_\w+)", source, re.MULTILINE)
-    files = [(ROOT / "suites/gpu/test_gpu.py", name) for name in gpu]
+    files = [(ROOT / "suites/gpu/test_gpu.py", name) for name in vars(test_gpu) if name.startswith("test_")]
     files += [(ROOT / "suites/os/test_os.py", f"test_{name}") for name in OS_CHECKS]
     return [f"{file}::{name}" for file, name in files]
 

@@ -6,6 +6,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from paths import TESTS
 from plugin_helpers import left_behind, queue, sandbox_folder
 
 if TYPE_CHECKING:
@@ -16,16 +17,21 @@ if TYPE_CHECKING:
 SANDBOX_NODES = 4
 # what takes longest goes to the workers first, so that none of it is left for the end
 LONGEST = (
-    "test_horovod_suite", "test_ray_suite", "test_nccl_suite", "test_plugin_reports", "test_drain_sandbox",
-    "test_payload_collective", "test_plugin_untestable", "test_submitit_suite", "test_tensorflow_suite",
-    "test_ddp_suite", "test_fault_matrix", "test_plugin_signals", "test_plugin_selection", "test_sandbox_namespaced",
-    "test_plugin_xdist", "test_burnin_suite", "test_examples_ci", "test_mpi_suite", "test_docs", "test_localise",
-    "test_other_users", "test_sandbox_models",
+    "system/test_horovod", "system/test_ray", "system/test_nccl", "system/test_plugin_reports",
+    "system/test_drain", "kit/payloads/test_collective", "system/test_untestable", "system/test_submitit",
+    "system/test_tensorflow", "system/test_ddp", "system/test_fault_matrix", "system/test_signals",
+    "system/test_selection", "sandbox/test_namespaces", "system/test_xdist", "system/test_burnin",
+    "system/test_examples_ci", "system/test_mpi", "project/test_docs", "suites/nccl/test_localization",
+    "system/test_other_users", "sandbox/test_models",
 )  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+    def place(item: pytest.Item) -> int:
+        name = str(item.path.relative_to(TESTS).with_suffix(""))
+        return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(autouse=True)

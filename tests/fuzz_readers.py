@@ -1,7 +1,7 @@
 """Every reader of text from nodes, from Slurm and from files, with what it is fuzzed from.
 
 A corpus is made of recordings (tests/data) and of short texts in the reader's own format. `readers_in_the_package`
-finds the readers by their names: tests/test_fuzz_readers.py fails for one that is in no corpus here.
+finds the readers by their names: tests/project/test_readers_fuzz.py fails for one that is in no corpus here.
 """
 
 from __future__ import annotations
@@ -348,7 +348,7 @@ OTHERS: dict[str, Reader] = {
 ELSEWHERE = {
     "suites.os.checks.load": "a check",
     "kit.payload_result.PayloadTask": "words for people",
-    "config.": "files: tests/test_fuzz_config.py",
+    "config.": "files: tests/config/test_loader_fuzz.py",
     "kit.nccl_failures.": "parts of kit.nccl_tests.read",
     "kit.nccl_rows.": "parts of kit.nccl_tests.read",
     "kit.nccl_tests.explain_exit_status": "reads a number",
@@ -357,11 +357,11 @@ ELSEWHERE = {
     "suites.slurm.diagnostic_step.read_jobs": "asks Slurm; parse_squeue reads",
     "suites.os.storage_facts.read": "asks the nodes; read_written and read_seen read",
     "suites.os.storage_facts.SharedFiles": "writes a command",
-    "report.events.read_events": "a file: tests/test_bad_input.py",
+    "report.events.read_events": "a file: tests/system/test_bad_input.py",
     "report.events.read_log": "a file; read_run is fuzzed",
     "report.result.read_result": "read_run calls it",
     "report.prom.read": "text as it is; its lines are read where it is written",
-    "suites.burnin.steps.ResumeState": "a file: tests/test_bad_input.py",
+    "suites.burnin.steps.ResumeState": "a file: tests/system/test_bad_input.py",
     "kit.nccl_step.NcclCommand.parse": "an option of the cluster file",
     "plugin.": "ours",
     "sandbox.": "ours",

@@ -101,7 +101,9 @@ class Project:
         """Return for each module the files that import it: of the package below its folder, tests as `tests/NAME`."""
         found: dict[str, set[str]] = {}
         files = {path: path.relative_to(self.source).as_posix() for path in self.source.rglob("*.py")}
-        files |= {path: f"tests/{path.name}" for path in (self.root / "tests").glob("test_*.py")}
+        files |= {
+            path: path.relative_to(self.root).as_posix() for path in (self.root / "tests").rglob("test_*.py")
+        }
         for path, name in files.items():
             for node in ast.walk(ast.parse(path.read_bytes())):
                 if isinstance(node, ast.ImportFrom) and node.module:
@@ -368,7 +370,7 @@ def reached_lines(
 ) -> Reached:
     """Return the coverage map; what has changed since the last time is measured anew."""
     project.cache.mkdir(parents=True, exist_ok=True)
-    modules = sorted((project.root / "tests").glob("test_*.py"))
+    modules = sorted((project.root / "tests").rglob("test_*.py"))
     helpers = _digest(
         *(path for path in sorted((project.root / "tests").glob("*.py")) if path not in modules)
     )
@@ -376,9 +378,9 @@ def reached_lines(
     for module in modules:
         if not any(word in module.name for word in words):
             continue
-        corpus = sorted((module.parent / "corpus").rglob("*.txt")) if "corpus" in module.name else ()
+        corpus = sorted((project.root / "tests" / "corpus").rglob("*.txt")) if "corpus" in module.name else ()
         key = f"{VERSION} {sys.version_info[:2]} {helpers} {_digest(module, *corpus)}"
-        target = project.cache / f"{module.stem}.json"
+        target = project.cache / f"{'-'.join(module.relative_to(project.root).with_suffix('').parts)}.json"
         try:
             known = json.loads(target.read_text(encoding="utf-8"))
         except (OSError, ValueError):

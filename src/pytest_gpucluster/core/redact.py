@@ -46,7 +46,7 @@ _WORD = (
     r"_(?:KEY|PASS|PAT|DSN|AUTH|PWD)(?![A-Za-z0-9_]))"
 )
 # The words after "NAME: " in messages of this package, where NAME is a path, host or check: the next word is no value.
-# Only that word would be redacted, not the rest of a sentence. tests/test_redact.py compares this list with all messages.
+# Only that word would be redacted, not the rest of a sentence. tests/core/test_redact.py compares this list with all messages.
 _PROSE = (
     r"a|absent|an|another|ansible_port|apt-get|bad|baseline|baselines|belongs|bus|cannot|check|choose|correct|"
     r"could|cut|damaged|does|exists|exit|failed|generation|give|gpucluster|has|have|holds|HTTP|in|index|install|is|"

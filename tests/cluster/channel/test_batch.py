@@ -1,0 +1,155 @@
+"""The cost that must not grow with checks or nodes: Slurm's client processes. They are counted by wrappers on PATH."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paths import ROOT
+
+from pytest_gpucluster.cluster.channel.batch import Batch, batched
+from pytest_gpucluster.cluster.channel.channel import Fleet
+from pytest_gpucluster.core.probe import Answer
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.sandbox import Sandbox
+
+CLIENTS = ("sinfo", "scontrol", "squeue", "salloc", "srun", "sbatch", "scancel")
+MOST = 13  # one of them looks for what killed runs have left
+
+
+def count_clients(folder: Path, sandbox: Sandbox, nodes: str) -> Counter[str]:
+    """Run the three suites on some nodes; return how often each Slurm command was started, jobs included."""
+    folder.mkdir()
+    log = folder / "log"
+    for name in CLIENTS:
+        real = shutil.which(name)
+        assert real is not None
+        wrapper = folder / name
+        wrapper.write_text(
+            f'#!/bin/sh\necho {name} >>{shlex.quote(str(log))}\nexec {shlex.quote(real)} "$@"\n'
+        )
+        wrapper.chmod(0o755)
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "suites")]
+    argv += [f"--cluster={sandbox.cluster_file}", f"--nodes={nodes}", "-m", "os or slurm or gpu"]
+    argv += [f"--report-dir={folder / 'reports'}"]
+    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert " passed" in done.stdout, done.stdout[-2000:] + done.stderr[-1000:]
+    names = log.read_text().split()
+    # where epilogs run last of all, the run ends with looks at the nodes until they are over
+    while names[-1] == "scontrol":
+        names.pop()
+    return Counter(names)
+
+
+def test_three_suites_start_few_clients_whatever_the_number_of_nodes(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    two = count_clients(tmp_path / "two", sandbox, "gpu[01-02]")
+    four = count_clients(tmp_path / "four", sandbox, "gpu[01-04]")
+    assert two["srun"] > 0
+    assert two.total() <= MOST, two
+    assert two == four
+
+
+def run(batch: Batch, **env: str) -> dict[str, Answer]:
+    done = subprocess.run(
+        ["sh", "-c", batch.command], capture_output=True, check=False, env={**os.environ, **env}
+    )
+    return batch.split(Answer("n1", done.returncode, done.stdout, done.stderr))
+
+
+def test_a_batch_gives_each_command_its_own_streams_and_status() -> None:
+    commands = (
+        "printf 'a\\0b'; echo 'it'\"'\"'s' >&2",
+        "exit 7",
+        "cat",
+        "echo out; echo err >&2; sh -c 'kill -9 $$'",
+        "m=other; b() { :; }; cd /; set -e; false; echo not reached",
+        "if then",
+        "pwd",
+    )
+    answers = run(Batch(tuple((command, 5) for command in commands)))
+    told = [(answers[command].rc, answers[command].stdout, answers[command].stderr) for command in commands]
+    assert told[:3] == [(0, b"a\0b", b"it's\n"), (7, b"", b""), (0, b"", b"")]
+    assert (told[3][0], told[3][1], told[3][2][:4]) == (137, b"out\n", b"err\n")  # the shell may say: Killed
+    assert told[4] == (1, b"", b"")
+    assert told[5][0] == 2
+    assert told[6] == (0, f"{Path.cwd()}\n".encode(), b"")
+
+
+PLAIN = (
+    "env -u A=b",
+    "nosuch-program x",
+    "umask 022",
+    "command -v sh",
+    "true",
+    "times",
+    "sh -c exit\\ 3",
+    "./a b=c",
+    "[ x",
+)
+
+
+@pytest.mark.parametrize("shell", [name for name in ("sh", "bash", "busybox") if shutil.which(name)])
+def test_a_plain_command_answers_in_a_batch_as_it_does_alone(shell: str) -> None:
+    argv = [shell, "sh", "-c"] if shell == "busybox" else [shell, "-c"]
+    batch = Batch(tuple((command, 5) for command in PLAIN))
+    done = subprocess.run([*argv, batch.command], capture_output=True, check=False)
+    answers = batch.split(Answer("n1", done.returncode, done.stdout, done.stderr))
+    for command in set(PLAIN) - {"times"}:
+        alone = subprocess.run([*argv, command], capture_output=True, check=False)
+        assert (answers[command].rc, answers[command].stdout) == (alone.returncode, alone.stdout), command
+    assert answers["times"].rc == 0
+
+
+def test_a_program_in_a_batch_is_a_child_of_its_shell_and_of_no_subshell(tmp_path: Path) -> None:
+    (tmp_path / "parent").write_text("echo $PPID\n")
+    plain, listed = f"sh {tmp_path}/parent", f"sh {tmp_path}/parent; :"
+    answers = run(Batch((("echo $$", 5), (plain, 5), (listed, 5))))
+    assert answers[plain].stdout == answers["echo $$"].stdout != answers[listed].stdout
+
+
+def test_a_command_that_hangs_takes_no_answer_of_those_before_it() -> None:
+    batch = Batch((("echo one", 1), ("echo two; sleep 50; :", 1), ("echo three", 1)))
+    with Fleet.local("n1") as fleet:  # the agent ends what is left of the batch
+        whole = fleet.ask_node("n1", batch.command, timeout=batch.timeout)
+    assert whole.rc is None
+    answers = batch.split(whole)  # the others are asked again alone
+    assert {command: (answer.rc, answer.out) for command, answer in answers.items()} == {
+        "echo one": (0, "one\n")
+    }
+
+
+def test_what_a_cut_batch_does_not_hold_is_left_out() -> None:
+    batch = Batch((("a", 5), ("b", 5), ("c", 5)))
+    mark = batch.mark.encode()
+    cut = batch.split(
+        Answer("n1", None, b"A" + mark + b" 0\nB" + mark, mark + b"\n" + mark + b"\n", "timed out")
+    )
+    assert {command: answer.stdout for command, answer in cut.items()} == {"a": b"A"}
+
+
+@given(st.lists(st.tuples(st.binary(max_size=50), st.binary(max_size=50), st.integers(0, 123)), max_size=5))
+def test_streams_come_apart_as_they_were(told: list[tuple[bytes, bytes, int]]) -> None:
+    batch = Batch(tuple((f"command {number}", 5.0) for number in range(len(told))))
+    mark = batch.mark.encode()
+    out = b"".join(piece + mark + b" %d\n" % status for piece, _, status in told)
+    err = b"".join(piece + mark + b"\n" for _, piece, _ in told)
+    answers = batch.split(Answer("n1", 0, out, err)).values()
+    assert [(answer.stdout, answer.stderr, answer.rc) for answer in answers] == told
+
+
+@pytest.mark.parametrize("commands", [[], [("true", 5.0)]])
+def test_one_command_is_no_batch(commands: list[tuple[str, float]]) -> None:
+    assert batched(commands) is None

@@ -1,0 +1,213 @@
+"""A node that holds on to a job that has ended: for how long it may, and who is named."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from paths import ROOT
+from plugin_helpers import cluster_file, names, queue, run_pytest, slurm, wait_for
+
+from pytest_gpucluster.cluster.slurm import completing
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_nodes
+from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.plugin.plan import Kind, judge_node
+from pytest_gpucluster.suites.slurm import checks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+SUITES = ROOT / "suites"
+
+# squeue -h -a -t CG -o '%A|%u|%e|%N', 22.05.8; a job of which no time of its end is known is no evidence
+SQUEUE = "12|alice|2026-11-21T03:00:00|gpu[01-02]\n14|bob|2026-11-21T03:09:00|gpu02\n15|eve|N/A|gpu03\n"
+NOW = datetime(2026, 11, 21, 3, 10)  # as Slurm writes times
+
+
+def _nodes(**states: str) -> dict[str, NodeInfo]:
+    return parse_nodes("\n".join(f"NodeName={name} CPUTot=4 State={state}" for name, state in states.items()))
+
+
+def _marked(most: float, **states: str) -> dict[str, NodeInfo]:
+    return completing.with_stuck(_nodes(**states), completing.parse_ending(SQUEUE), NOW, most)
+
+
+@pytest.mark.parametrize("state", ["IDLE+COMPLETING", "MIXED+COMPLETING"])
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_node_that_is_completing_for_long_is_named_and_not_waited_for(state: str, *, wait: bool) -> None:
+    nodes = _marked(300, gpu01=state, gpu02=state, gpu03=state)
+    for node in ("gpu01", "gpu02"):
+        problem = judge_node(node, nodes, wait=wait)
+        assert problem is not None
+        assert problem.kind is Kind.UNAVAILABLE
+        assert problem.text.startswith("COMPLETING for 10 min (at most 5 min): job 12 of alice has ended")
+        assert checks.completing(nodes[node]).outcome is Outcome.FAILED
+        assert checks.schedulable(nodes[node]).outcome is Outcome.NOT_CHECKED
+    assert nodes["gpu03"].stuck is None
+
+
+def test_a_node_that_has_just_begun_to_complete_is_merely_busy() -> None:
+    nodes = _marked(600, gpu01="IDLE+COMPLETING", gpu02="IDLE+COMPLETING")
+    for node in ("gpu01", "gpu02"):
+        problem = judge_node(node, nodes, wait=False)
+        assert problem is not None
+        assert problem.kind is Kind.BUSY
+        assert judge_node(node, nodes, wait=True) is None
+        assert checks.completing(nodes[node]).outcome is Outcome.PASSED
+
+
+def test_a_node_that_slurm_has_drained_for_it_keeps_slurms_words() -> None:
+    text = "NodeName=gpu01 CPUTot=4 State=IDLE+COMPLETING+DRAIN Reason=Kill task failed [root@2026-11-21T03:02:00]"
+    jobs = completing.parse_ending(SQUEUE)
+    node = completing.with_stuck(parse_nodes(text), jobs, NOW, 300)["gpu01"]
+    assert '"Kill task failed" by root since 2026-11-21T03:02:00' in node.why_unavailable()
+    assert checks.schedulable(node).outcome is Outcome.FAILED
+
+
+def test_a_node_that_let_go_meanwhile_is_not_marked() -> None:
+    assert _marked(300, gpu01="IDLE")["gpu01"].stuck is None
+
+
+@pytest.mark.parametrize(
+    ("config", "stated", "seconds"),
+    [
+        ({}, None, 300),
+        ({"UnkillableStepTimeout": "60 sec", "PrologEpilogTimeout": "65534"}, None, 300),
+        ({"UnkillableStepTimeout": "900 sec", "PrologEpilogTimeout": "65534"}, None, 900),
+        ({"UnkillableStepTimeout": "60 sec", "PrologEpilogTimeout": "1200"}, None, 1200),
+        ({"EpilogTimeout": "1200 sec"}, None, 1200),
+        ({"UnkillableStepTimeout": "900 sec"}, 30.0, 30),
+    ],
+)
+def test_patience_is_at_least_slurms_own(
+    config: dict[str, str], stated: float | None, seconds: float
+) -> None:
+    assert completing.allowed(config, stated) == seconds
+
+
+class _Slurm:
+    """Slurm's commands with these answers."""
+
+    def __init__(self, **answers: str) -> None:
+        self.answers, self.asked = answers, list[str]()
+
+    def run(self, *argv: str) -> str:
+        self.asked.append(argv[0])
+        return self.answers[argv[0]]
+
+    def config(self) -> dict[str, str]:
+        return {}
+
+
+def test_squeue_is_asked_only_where_a_node_is_completing() -> None:
+    client: Any = _Slurm(squeue=SQUEUE, date="2026-11-21T03:10:00\n")
+    idle = _nodes(gpu01="IDLE")
+    assert completing.mark_stuck(client, idle, None) == idle
+    assert client.asked == []
+    assert completing.mark_stuck(client, _nodes(gpu01="IDLE+COMPLETING"), None)["gpu01"].stuck is not None
+
+
+@pytest.mark.parametrize("answers", [{"squeue": ""}, {"squeue": SQUEUE, "date": "date: garbage"}])
+def test_nobody_is_accused_where_slurm_shows_no_jobs_or_no_clock_is_read(answers: dict[str, str]) -> None:
+    client: Any = _Slurm(**answers)
+    nodes = _nodes(gpu01="IDLE+COMPLETING")
+    assert completing.mark_stuck(client, nodes, None) == nodes
+
+
+def test_a_hanging_epilog_is_a_fault_by_name_once_it_takes_too_long(sandbox: Sandbox, tmp_path: Path) -> None:
+    mark = sandbox.layout.node("gpu03") / "fault.epilog"
+    mark.touch()
+    try:
+        slurm(sandbox, "sbatch", "-w", "gpu03", "-o", "/dev/null", "--wrap", "true")
+        wait_for(lambda: any("COMPLETING" in line for line in queue(sandbox)), "the epilog hangs")
+        ends = {}
+        for patience in ("10m", "1s"):
+            keys = {"conf": sandbox.env["SLURM_CONF"], "partition": "batch", "completing": patience}
+            path = cluster_file(sandbox, tmp_path, slurm=keys)
+            argv = (f"--cluster={path}", "-k", "completing or hostname", "-m", "slurm or os")
+            ends[patience] = run_pytest(tmp_path, *argv, where=(str(SUITES),))
+    finally:
+        mark.unlink()
+    patient, strict = ends["10m"], ends["1s"]
+    assert patient.rc == 0, patient.out
+    assert "not tested: gpu03: COMPLETING: a job has ended there" in patient.out
+    assert strict.rc == 1
+    assert names(strict.outcomes, "failed") == ["test_completing[gpu03]"]
+    assert "not tested: gpu03: COMPLETING for " in strict.out
+    assert "(at most 1 s): job" in strict.out
+    assert "3 of 4 nodes tested" in strict.out
+
+
+@pytest.mark.parametrize(
+    ("squeue", "private", "outcome"),
+    [
+        ("", "jobs,usage", Outcome.NOT_CHECKED),
+        (SQUEUE, "jobs", Outcome.FAILED),  # of our own, or we are an operator
+        ("", "none", Outcome.PASSED),  # it has ended just now
+    ],
+)
+def test_a_node_whose_job_is_hidden_from_us_does_not_pass(
+    squeue: str, private: str, outcome: Outcome
+) -> None:
+    client: Any = _Slurm(squeue=squeue, date="2026-11-21T03:10:00\n")
+    client.config = lambda: {"PrivateData": private}
+    nodes = completing.mark_stuck(client, _nodes(gpu01="IDLE+COMPLETING", gpu04="IDLE"), None)
+    assert checks.completing(nodes["gpu01"]).outcome is outcome
+    assert checks.completing(nodes["gpu04"]).outcome is Outcome.PASSED
+
+
+class Looks:
+    """Slurm as it answers one look after another; the last answer stays."""
+
+    def __init__(self, *states: str) -> None:
+        self.states, self.now = list(states), 0.0
+
+    def refresh(self) -> None:
+        """Forget nothing."""
+
+    def nodes(self) -> dict[str, NodeInfo]:
+        """Return gpu01 as it is now, beside one that has long let go and one that nobody asked about."""
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        return _nodes(gpu01=state, gpu02="IDLE+DRAIN", gpu03="IDLE+COMPLETING")
+
+    def sleep(self, seconds: float) -> None:
+        """Let time go by."""
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("states", "let_go", "slept", "said"),
+    [
+        (["IDLE"], ["gpu01", "gpu02"], 0, []),
+        (["IDLE+COMPLETING", "IDLE"], ["gpu01", "gpu02"], 0.25, []),
+        (["IDLE+COMPLETING"], ["gpu02"], 10, ["waiting for the epilog on gpu01, at most 8 s"]),
+    ],
+)
+def test_nodes_that_were_given_back_are_waited_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, states: list[str], let_go: list[str], slept: float, said: list[str]
+) -> None:
+    looks = Looks(*states)
+    told: list[str] = []
+    monkeypatch.setattr("pytest_gpucluster.cluster.slurm.completing.time.monotonic", lambda: looks.now)
+    slurm: Any = looks
+    assert (
+        sorted(completing.wait_completed(slurm, ["gpu01", "gpu02"], 10, told.append, looks.sleep)) == let_go
+    )
+    assert looks.now == slept
+    assert told == said
+
+
+def test_a_wait_for_epilogs_ends_where_no_more_waiting_is_wanted() -> None:
+    looks = Looks("IDLE+COMPLETING")
+    waits: list[float] = []
+    slurm: Any = looks
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return len(waits) < 2
+
+    assert sorted(completing.wait_completed(slurm, ["gpu01", "gpu02"], 10, print, wait)) == ["gpu02"]
+    assert waits == [0.25, 0.5]

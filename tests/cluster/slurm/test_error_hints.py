@@ -1,0 +1,194 @@
+"""What Slurm says when it gives no nodes, and which key of the cluster file is to be changed."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from paths import ROOT
+from plugin_helpers import names, on, run_pytest, slurm
+
+from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest, _Holder
+from pytest_gpucluster.cluster.slurm.client import Slurm
+from pytest_gpucluster.cluster.slurm.error_hints import (
+    advice,
+    end_explanation,
+    hopeless,
+    partition_limits,
+    with_meaning,
+)
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_partitions
+from pytest_gpucluster.cluster.transport.local import LocalTransport
+from pytest_gpucluster.core.errors import AllocationError, ConfigError, SlurmError
+from pytest_gpucluster.plugin import session_factory as start
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+SUITES = ROOT / "suites"
+# 22.05.8
+PARTITION = (
+    "PartitionName=batch AllowGroups=ALL AllowAccounts=physics,ops DenyQos=low AllocNodes=ALL Default=YES MaxNodes=2 "
+    "MaxTime=00:10:00 MinNodes=0 Nodes=gpu[01-04] State=UP\n"
+)
+ASKED = AllocationRequest(nodes=("gpu01", "gpu02", "gpu03"), time=3600)
+
+
+@pytest.mark.parametrize(
+    ("reservation", "out"),
+    [("fix", ["gpu02"]), (None, ["gpu01", "gpu02"])],
+)
+def test_inside_its_reservation_a_node_is_not_out_for_being_reserved(
+    reservation: str | None, out: list[str]
+) -> None:
+    """Else one node that is drained as salloc waits would cost the run all of the reservation's nodes."""
+    flags = {
+        "gpu01": {"MAINTENANCE", "RESERVED"},
+        "gpu02": {"MAINTENANCE", "RESERVED", "DRAIN"},
+        "gpu03": {"DRAIN"},
+    }
+    nodes = {name: NodeInfo(name, "IDLE", frozenset(of)) for name, of in flags.items()}
+    holder: Any = object.__new__(_Holder)
+    holder.slurm = SimpleNamespace(refresh=lambda: None, nodes=lambda: nodes)
+    holder.request = AllocationRequest(nodes=("gpu01", "gpu02"), reservation=reservation)
+    assert list(holder._out()) == out
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "Requested time limit is invalid",
+            "MaxTime=0-00:10:00, 0-01:00:00 was requested: slurm.time or --time",
+        ),
+        ("PartitionTimeLimit", "MaxTime=0-00:10:00, 0-01:00:00 was requested: slurm.time or --time"),
+        ("Node count specification invalid", "MaxNodes=2, 3 were requested: fewer --nodes"),
+        ("Invalid account or account/partition", "AllowAccounts=physics,ops: slurm.account or --account"),
+        ("Invalid qos specification", "DenyQos=low: another slurm.qos"),
+    ],
+)
+def test_the_setting_in_the_way_is_named_with_the_key_to_change(said: str, told: str) -> None:
+    partition = parse_partitions(PARTITION)["batch"]
+    assert partition_limits(partition, ASKED, said) == f"partition batch has {told}"
+
+
+@pytest.mark.parametrize(
+    "said", ["Requested time limit is invalid", "Node count", "account", "qos", "Resources"]
+)
+def test_a_partition_that_allows_it_is_not_in_the_way(said: str) -> None:
+    partition = parse_partitions(
+        "PartitionName=batch AllowAccounts=ALL AllowQos=ALL MaxNodes=UNLIMITED Nodes=n1\n"
+    )
+    assert partition_limits(partition["batch"], ASKED, said) == ""
+
+
+@pytest.mark.parametrize(
+    ("reason", "in_vain"),
+    [
+        ("QOSMaxNodePerJobLimit", True),
+        ("QOSMaxWallDurationPerJobLimit", True),
+        ("AssocMaxNodePerJobLimit", True),
+        ("QOSMaxGRESPerJob", True),
+        ("QOSMinGRES", True),
+        ("AccountNotAllowed", True),
+        ("PartitionTimeLimit", True),
+        ("QOSMaxJobsPerUserLimit", False),  # theirs may end
+        ("QOSGrpNodeLimit", False),
+        ("AssocGrpGRES", False),
+        ("Resources", False),
+        ("PartitionDown", False),
+    ],
+)
+def test_a_limit_of_one_job_is_not_waited_for(reason: str, in_vain: bool) -> None:
+    assert hopeless(with_meaning(reason)) is in_vain
+    assert with_meaning(reason) != reason  # it is said what it means
+
+
+def test_a_job_submit_plugin_that_refuses_is_named() -> None:
+    assert "job_submit plugin" in advice("Job submit/allocate failed: Unspecified error")
+    said = (
+        "error: Incompatible versions of client and server code\nerror: Job submit failed: Unspecified error"
+    )
+    assert advice(said) == "", "no job_submit plugin was ever asked"
+
+
+@pytest.mark.parametrize(
+    ("setting", "back", "told"),
+    [
+        ("MaxTime=10", "MaxTime=7-0", r"MaxTime=0-00:10:00, 0-01:00:00 was requested: slurm\.time or --time"),
+        ("MaxNodes=1", "MaxNodes=UNLIMITED", r"MaxNodes=1, 2 were requested: fewer --nodes"),
+    ],
+)
+def test_a_real_refusal_tells_what_to_change(sandbox: Sandbox, setting: str, back: str, told: str) -> None:
+    client = Slurm(LocalTransport(sandbox.env))
+    slurm(sandbox, "scontrol", "update", "PartitionName=batch", setting)
+    try:
+        with pytest.raises(AllocationError, match=told) as caught:
+            Allocation.request(client, AllocationRequest(nodes=("gpu01", "gpu02"), partition="batch"))
+    finally:
+        slurm(sandbox, "scontrol", "update", "PartitionName=batch", back)
+    assert "\n" not in str(caught.value)
+
+
+def test_nodes_that_private_data_hides_are_no_unknown_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object, **__: object) -> str:
+        raise SlurmError(
+            "scontrol: denied", argv=(), rc=1, stderr="slurm_load_node error: Access/permission denied"
+        )
+
+    client = Slurm(LocalTransport({}))
+    monkeypatch.setattr(client, "run", denied)
+    with pytest.raises(ConfigError, match=re.escape("PrivateData of slurm.conf may hide it")):
+        start.first_contact(None, client)  # type: ignore[arg-type] # it does not come to the cluster
+
+
+ENDING = """
+import subprocess, time
+
+
+def test_end(fleet, allocation):
+    subprocess.run(["scancel", str(allocation.job_id)], check=True)
+    deadline = time.time() + 60
+    while len(fleet.lost) < 2:
+        assert time.time() < deadline
+        time.sleep(0.05)
+
+
+def test_after(node):
+    assert node.name
+"""
+
+
+def test_a_run_whose_job_is_cancelled_says_so_in_slurms_words(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu[01-02]", files={"test_ending.py": ENDING})
+    assert run.rc == 1
+    assert names(run.outcomes, "failed") == []
+    (told,) = (line for line in run.errors if "has ended" in line)
+    assert re.match(r"ERROR: job \d+, which held gpu\[01-02\] for this run, has ended: CANCELLED: ", told)
+    assert [event["message"] for event in run.events if event["event"] == "error"] == [
+        told.removeprefix("ERROR: ")
+    ]
+
+
+def test_a_job_that_still_completes_is_asked_again_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, states = Slurm(LocalTransport({})), ["COMPLETING", "COMPLETING", "PREEMPTED"]
+    monkeypatch.setattr(client, "run", lambda *_: f"{states.pop(0)}\n")
+    held = Allocation(client, 7, ("gpu01",))
+    assert held.why_ended().startswith("PREEMPTED: ")
+    assert not states
+
+
+def test_how_a_job_ended_is_told_only_where_it_says_something() -> None:
+    assert end_explanation("PREEMPTED").startswith("PREEMPTED: a job of higher priority")
+    assert end_explanation("TIMEOUT").endswith("--time or slurm.time")
+    assert end_explanation("COMPLETED") == end_explanation("") == ""
+
+
+def test_a_check_of_batch_jobs_alone_gets_its_jobs(sandbox: Sandbox, tmp_path: Path) -> None:
+    """A failure says `again: pytest ...::test_array`, which has to do again what failed."""
+    run = run_pytest(tmp_path, on(sandbox), "-k", "array", where=(str(SUITES / "slurm" / "test_slurm.py"),))
+    assert names(run.outcomes, "passed") == ["test_array"]

@@ -1,0 +1,655 @@
+"""What may be drained or resumed, and what stands in the reason: pure."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from drain_helpers import summed
+from paths import ROOT
+
+from pytest_gpucluster.cluster.slurm.inventory import (
+    NodeInfo,
+    parse_nodes,
+    parse_reservations,
+    seen_from_inside,
+)
+from pytest_gpucluster.core.check import Action
+from pytest_gpucluster.drain import Budget, Grounds, fit_for_trial, listed, policy, read_reason, write_reason
+from pytest_gpucluster.drain.policy import (
+    own_reason,
+    ranked,
+    reaches,
+    reason_for,
+    why_not_drain,
+    why_not_passed,
+    why_not_resume,
+)
+from pytest_gpucluster.drain.reason import LIMIT, PART, Reason, deviation
+
+RUN = "20261121T020000-4711"
+OURS = summed(f"gpucluster:gpu.count 7<8 GPUs run={RUN}")
+OTHER = "its reason has changed: "
+FOREIGN = "it has another reason: "
+
+
+def node(state: str = "IDLE", *flags: str, reason: str = "", name: str = "gpu01", user: str = "") -> NodeInfo:
+    return NodeInfo(name, state, frozenset(flags), reason=reason, reason_user=user, partitions=("batch",))
+
+
+# --- the reason
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected", "part", "text"),
+    [
+        ("7", "8 GPUs", "", "7<8 GPUs"),
+        ("7", "8", "GPUs", "7<8 GPUs"),
+        ("17 active links (inactive: link 7)", "18", "GPU 4 (GPU-c12)", "17<18 active links"),
+        ("91 C", "<= 85 C", "", "91>85 C"),
+        ("12.5 GB/s", "at least 48 GB/s", "", "12.5<48 GB/s"),
+        ("535.1.2", "550.90", "", "535.1.2!=550.90"),
+        ("8 GiB", "512 MiB", "", "8 GiB!=512 MiB"),
+        ("off", "on", "ECC", "off!=on"),
+        ("", "a driver", "", "!=a driver"),
+        ("8", "8 GPUs", "", "8!=8 GPUs"),
+        ("9 GPUs", "8", "", "9>8 GPUs"),
+        ("9 GPUs", "8 cards", "", "9 GPUs!=8 cards"),
+        ("9 GPUs here", "8 GPUs there", "", "9>8 GPUs there"),
+        ("-1.5", "2.25", "", "-1.5<2.25"),
+        (" 7 ", " 8 ", "GPU 4 (GPU-c12)", "7<8 GPU 4"),
+        ("7", "up to 5", "", "7>5"),
+        ("7", "at most 5", "", "7>5"),
+        ("7", ">=8", "", "7<8"),
+        ("7", "< 8", "", "7<8"),
+        ("7", "= 8", "", "7!=: 8"),
+        ("7", "around 8", "", "7!=around 8"),
+        ("50%", "60%", "", "50<60 %"),
+        ("7.", "8", "", "7.!=8"),
+        ("1.x", "2", "", "1.x!=2"),
+        ("2199023255552", "1.000001", "", "2199023255552>1.000001"),
+        ("1" * 14, "2", "", "1" * 14 + "!=2"),
+        ("1.0000001", "2", "", "1.0000001!=2"),
+        ("\"a\" 'b' `c` \\d |e $f", "[x]=y", "", "a b c d e f!=(x):y"),
+        ("a  b\n\tc", "\xe9\x00\x7f", "", "a b c!=???"),
+        ("x" * 40, "y" * 41, "", "x" * 40 + "!=" + "y" * 37 + "..."),
+        ("7", "8 " + "u" * 41, "", "7<8 " + "u" * 37 + "..."),
+    ],
+)
+def test_the_deviation_in_short(measured: str, expected: str, part: str, text: str) -> None:
+    assert deviation(measured, expected, part) == text
+
+
+def test_a_reason_has_its_check_first_and_is_read_again() -> None:
+    text = write_reason("gpu01", ["gpu.count", "gpu.names", "gpu.count"], "7", "8", RUN, part="GPUs")
+    assert text == f"gpucluster:gpu.count 7<8 GPUs also=gpu.names run={RUN} sum=ad70a871"
+    found = read_reason("gpu01", text)
+    assert found is not None
+    assert (found.checks, found.detail, found.run) == (("gpu.count", "gpu.names"), "7<8 GPUs", RUN)
+    assert found.concerns("gpu.names")
+    assert not found.concerns("gpu.memory")
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "7\nNodeName=ALL State=RESUME",
+        "7 run=of-another also=nothing",
+        "\x1b[31m7\x07\x00",
+        "7\u202e\u2028",
+        "'; rm -rf / #\"`$(id)`",
+        "7 [root@2026-11-21T08:00:00]",
+        "x" * 100_000,
+        "1" * 1000,
+        "1." + "0" * 1000,
+    ],
+)
+def test_nothing_that_a_node_says_breaks_the_reason(hostile: str) -> None:
+    text = write_reason("gpu01", ["gpu.count"], hostile, hostile, RUN)
+    assert text.isascii()
+    assert text.isprintable()
+    assert len(text) <= LIMIT
+    assert not set("\"'`\\|$[]") & set(text)
+    found = read_reason("gpu01", text)
+    assert found is not None
+    assert (found.checks, found.run) == (("gpu.count",), RUN)
+    shown = (
+        f"NodeName=gpu01 State=IDLE+DRAIN Partitions=batch \n   Reason={text} [root@2026-11-21T08:53:55]\n"
+    )
+    assert parse_nodes(shown)["gpu01"].reason == text
+
+
+def test_a_long_list_of_checks_is_shortened_to_one_that_asks_for_more() -> None:
+    many = [f"gpu.check_number_{number}" for number in range(20)]
+    text = write_reason("gpu01", ["os.memory", *many], "1", "2", RUN)
+    assert len(text) <= LIMIT
+    found = read_reason("gpu01", text)
+    assert found is not None
+    assert found.checks == ("os.memory", "gpu.*")
+    wide = write_reason("gpu01", [f"suite{n}_of_long_name.what" for n in range(40)], "1", "2", RUN)
+    everywhere = read_reason("gpu01", wide)
+    assert everywhere is not None
+    assert everywhere.checks[1:] == ("*",)
+    longest = write_reason("gpu01", ["x" * 500], "y" * 500, "z" * 500, "r" * 500)
+    y, z = "y" * (PART - 3), "z" * (PART - 3)
+    assert longest == summed(f"gpucluster:{'x' * 80} {y}...!={z}... run={'r' * 48}")
+    assert len(longest) == LIMIT - 15
+    assert read_reason("gpu01", longest) is not None
+    digits = write_reason(
+        "gpu01",
+        ["x" * 500, "y" * 500],
+        "-" + "1" * 13 + ".5" + "0" * 5,
+        "2" * 13 + " " + "u" * 500,
+        "r" * 500,
+    )
+    assert f" also=* run={'r' * 48} sum=" in digits
+    assert len(digits) <= LIMIT
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_the_further_checks_are_exact_as_long_as_slurms_accounting_keeps_them(over: int) -> None:
+    """slurmdbd keeps 255 bytes of a reason (TINYTEXT)."""
+    start, tail = "gpucluster:gpu.count 7<8 GPUs", f" run={RUN} sum=12345678"
+    room = 255 - len(start) - len(tail) - len(" also=os.a,")
+    other = "gpu." + "x" * (room - len("gpu.") + over)
+    text = write_reason("gpu01", ["gpu.count", "os.a", other], "7", "8 GPUs", RUN)
+    assert text == summed(f"{start} also={'os.*,gpu.*' if over else f'os.a,{other}'} run={RUN}")
+    assert len(text) == 255 or over
+
+
+def test_a_name_in_a_reason_has_harmless_characters_only() -> None:
+    text = write_reason("gpu01", ["gpu count;x", "", "a,b"], "1", "2", "run 1/2")
+    assert text == summed("gpucluster:gpu_count_x 1<2 also=_,a_b run=run_1_2")
+    assert read_reason("gpu01", text) == Reason(("gpu_count_x", "_", "a_b"), "1<2", "run_1_2")
+    assert write_reason("gpu01", ["a"], "1", "2", "") == summed("gpucluster:a 1<2 run=_")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("gpucluster:gpu.count 1<2 run=r", Reason(("gpu.count",), "1<2", "r")),
+        ("gpucluster:gpu.count != run=r", Reason(("gpu.count",), "!=", "r")),
+        ("gpucluster:gpu.count a b!=c ~ run=r", Reason(("gpu.count",), "a b!=c ~", "r")),
+        ("gpucluster:gpu.count 1<2 also=* run=r-1_2.3", Reason(("gpu.count", "*"), "1<2", "r-1_2.3")),
+        ("gpucluster:a-b_c.D9 1<2 also=a,b.*,c run=r", Reason(("a-b_c.D9", "a", "b.*", "c"), "1<2", "r")),
+        # with a right sum, but not as write_reason writes it
+        ("gpucluster:gpu.* 1<2 run=r", None),
+        ("gpucluster:* 1<2 run=r", None),
+        ("gpucluster:gpu.count run=r", None),
+        ("gpucluster:gpu.count  run=r", None),
+        ("gpucluster:gpu.count 1=2 run=r", None),
+        ("gpucluster:gpu.count 1<2\nx run=r", None),
+        ("gpucluster:gpu.count 1<2\xe9 run=r", None),
+        ("gpucluster:gpu.count 1<2\x7f run=r", None),
+        ("gpucluster:gpu.count 1<2\x1f run=r", None),
+        ("gpucluster:gpu.count 1<2 also=x also=y run=r", None),
+        ("gpucluster:gpu.count 1<2 also=,a run=r", None),
+        ("gpucluster:gpu.count 1<2 also= run=r", None),
+        ("gpucluster:gpu.count 1<2 also=a,*,b run=r", None),
+        ("gpucluster:gpu.count 1<2 run=q run=r", None),
+        ("gpucluster:gpu.count 1<2 run=", None),
+        ("gpucluster:gpu.count 1<2 run=r x", None),
+        ("gpucluster:gpu,count 1<2 run=r", None),
+        ("gpucluster: 1<2 run=r", None),
+        ("xgpucluster:gpu.count 1<2 run=r", None),
+    ],
+)
+def test_what_is_read_of_a_reason(text: str, reason: Reason | None) -> None:
+    assert read_reason("gpu01", summed(text)) == reason
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        OURS.replace("GPUs", "GPUs - bob: keep out, ticket 4711"),
+        OURS.replace("7<8", "6<8"),
+        OURS.replace(RUN, RUN[:-1] + "2"),
+        OURS.replace(":gpu.count", ":*"),
+        OURS.replace(" run=", " also=* run="),
+        OURS.replace(" run=", "  run="),
+        OURS[:-1] + ("0" if OURS[-1] != "0" else "1"),
+        OURS[:-1],
+        OURS.upper(),
+        OURS + " ",
+        OURS + "\n",
+        " " + OURS,
+        OURS.rpartition(" sum=")[0],  # as earlier versions wrote it, or a hand does
+        "gpucluster:* bob: keep out run=x",
+    ],
+)
+def test_a_reason_that_a_person_has_edited_is_that_persons(edited: str) -> None:
+    assert read_reason("gpu01", OURS) is not None
+    assert read_reason("gpu01", edited) is None
+    drained = node("IDLE", "DRAIN", reason=edited)
+    assert own_reason(drained) is None
+    assert why_not_drain(drained) == f'{FOREIGN}"{edited}"'
+    assert not fit_for_trial(drained)
+
+
+def test_a_reason_that_was_copied_to_another_node_is_none_of_ours() -> None:
+    assert read_reason("gpu02", OURS) is None
+    assert own_reason(node("IDLE", "DRAIN", reason=OURS, name="gpu02")) is None
+
+
+@pytest.mark.parametrize(
+    ("patterns", "check", "concerned"),
+    [
+        (("gpu.count",), "gpu.count", True),
+        (("gpu.count",), "gpu.counts", False),
+        (("gpu.count",), "GPU.count", False),
+        (("os.x", "gpu.*"), "gpu.count", True),
+        (("gpu.*",), "gpus.count", False),
+        (("*",), "anything", True),
+        ((), "gpu.count", False),
+    ],
+)
+def test_a_reason_concerns_the_checks_that_it_names(
+    patterns: tuple[str, ...],
+    check: str,
+    concerned: bool,  # a table
+) -> None:
+    assert Reason(patterns, "", "").concerns(check) is concerned
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "bad cable, ticket 4711",
+        f"not gpucluster:gpu.count 7<8 run={RUN}",
+        f"{OURS} - bob: keep out, ticket 4711",
+        "gpucluster:gpu.count",
+        f"GPUCLUSTER:gpu.count 7<8 run={RUN}",
+        f"gpucluster: gpu.count 7<8 run={RUN}",
+        f"gpucluster:gpu.count 7<8\nrun={RUN}",
+    ],
+)
+def test_a_reason_that_is_not_ours_or_not_ours_alone_is_never_ours(text: str) -> None:
+    assert read_reason("gpu01", text) is None
+
+
+@pytest.mark.parametrize(
+    "added",
+    [" : Not responding", " : reboot issued : reboot complete", " : Not responding : ResumeTimeout reached"],
+)
+def test_slurms_words_of_a_node_that_was_switched_off_for_its_repair_leave_the_reason_ours(
+    added: str,
+) -> None:
+    """Slurm 23.02 and later appends them (node_mgr.c, set_node_reason); 22.05 left the reason as it was."""
+    found = read_reason("gpu01", OURS + added)
+    assert found is not None
+    assert (found.checks, found.detail, found.run) == (("gpu.count",), "7<8 GPUs", RUN)
+    drained = node("IDLE", "DRAIN", reason=OURS + added)
+    assert fit_for_trial(drained)
+    assert why_not_resume(drained, OURS + added) == ""
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        " : gres/gpu count reported lower than configured (7 < 8)",
+        " : Not responding - bob: keep out",
+        " : bob: Not responding",
+    ],
+)
+def test_other_words_behind_our_reason_are_somebody_elses(added: str) -> None:
+    assert read_reason("gpu01", OURS + added) is None
+
+
+# --- drain
+
+
+@pytest.mark.parametrize("state", ["IDLE", "ALLOCATED", "MIXED"])
+def test_a_node_in_service_may_be_drained(state: str) -> None:
+    assert why_not_drain(node(state)) == ""
+
+
+@pytest.mark.parametrize(
+    ("info", "why"),
+    [
+        (None, "Slurm does not know this node"),
+        (node("IDLE", "DRAIN", reason="bad cable", user="bob"), f'{FOREIGN}"bad cable" by bob'),
+        (node("ALLOCATED", "DRAIN", reason="bad cable"), f'{FOREIGN}"bad cable"'),
+        (node("IDLE", reason="a note of the night shift"), f'{FOREIGN}"a note of the night shift"'),
+        (
+            node("IDLE", reason=OURS),
+            f'{FOREIGN}"{OURS}"',
+        ),  # ours no more: somebody undrained it and left the reason
+        (node("IDLE", "DRAIN"), "another user drained it without a reason"),
+        (node("DOWN", "DRAIN"), "another user drained it without a reason"),
+        (node("IDLE", "DRAIN", reason=OURS), f"drained by gpucluster already, in run {RUN}"),
+        (node("DOWN", "DRAIN", reason=OURS), f"drained by gpucluster already, in run {RUN}"),
+        (node("IDLE", "DRAIN", reason=OURS + " keep out"), f'{FOREIGN}"{OURS} keep out"'),
+        (node("DOWN", "NOT_RESPONDING"), "its state is DOWN+NOT_RESPONDING: an administrator must check it"),
+        (node("DOWN", reason="Not responding"), f'{FOREIGN}"Not responding"'),
+        (node("UNKNOWN"), "its state is UNKNOWN: an administrator must check it"),
+        (node("FUTURE"), "its state is FUTURE: an administrator must check it"),
+        (node("IDLE", "FAIL"), "its state is IDLE+FAIL: an administrator must check it"),
+        (
+            node("MIXED", "REBOOT_REQUESTED"),
+            "its state is MIXED+REBOOT_REQUESTED: an administrator must check it",
+        ),
+    ],
+)
+def test_every_other_node_is_left_alone(info: NodeInfo | None, why: str) -> None:
+    assert why_not_drain(info) == why
+
+
+@pytest.mark.parametrize(
+    ("action", "least", "grounds"),
+    [
+        ("drain", Action.DRAIN, True),
+        ("return to vendor", Action.DRAIN, True),
+        ("reboot", Action.DRAIN, False),
+        ("reset gpu", Action.DRAIN, False),
+        ("monitor", Action.DRAIN, False),
+        ("monitor", Action.MONITOR, False),
+        ("reset gpu", Action.RESET_GPU, True),
+        ("drain", Action.VENDOR, False),
+        ("explode", Action.RESET_GPU, False),
+    ],
+)
+def test_the_action_class_decides_what_is_grounds(
+    action: str, least: Action, grounds: bool
+) -> None:  # a table
+    assert reaches(action, least) is grounds
+
+
+def test_a_node_ranks_by_its_hardest_action() -> None:
+    def of(name: str, check: str, action: Action) -> Grounds:
+        return Grounds(name, check, action, "1", "2")
+
+    rows = ranked(
+        [of("gpu01", "a", Action.DRAIN), of("gpu02", "a", Action.RESET_GPU), of("gpu02", "b", Action.VENDOR)]
+    )
+    assert [name for name, _ in rows] == ["gpu02", "gpu01"]
+
+
+def test_the_words_for_actions_and_what_grounds_have_by_themselves() -> None:
+    assert reaches("drain", Action.DRAIN)
+    assert policy.NAMES == {
+        "reset-gpu": Action.RESET_GPU,
+        "reboot": Action.REBOOT,
+        "drain": Action.DRAIN,
+        "return-to-vendor": Action.VENDOR,
+    }
+    bare = Grounds("gpu01", "gpu.count", Action.DRAIN, "7", "8")
+    assert ranked([bare]) == [("gpu01", (bare,))]
+    assert (bare.part, bare.unconfirmed) == ("", "")
+    assert deviation("7", "8") == "7<8"
+
+
+def test_the_worst_go_first_and_the_unconfirmed_not_at_all() -> None:
+    def of(name: str, check: str, action: Action = Action.DRAIN, unconfirmed: str = "") -> Grounds:
+        return Grounds(name, check, action, "1", "2", unconfirmed=unconfirmed)
+
+    rows = ranked(
+        [
+            of("gpu05", "gpu.count", unconfirmed="passed afresh"),
+            of("gpu03", "gpu.names"),
+            of("gpu03", "gpu.count"),
+            of("gpu02", "gpu.count"),
+            of("gpu01", "gpu.count"),
+            of("gpu04", "gpu.memory", Action.VENDOR),
+        ]
+    )
+    assert [name for name, _ in rows] == ["gpu04", "gpu03", "gpu01", "gpu02"]
+    both = ranked(
+        [of("gpu01", "gpu.a", Action.REBOOT), of("gpu01", "gpu.b", Action.VENDOR), of("gpu01", "gpu.c")]
+    )
+    assert [one.check for one in both[0][1]] == ["gpu.b", "gpu.c", "gpu.a"]
+    assert ranked([]) == []
+    assert [one.check for one in rows[1][1]] == ["gpu.count", "gpu.names"]
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "allowed"),
+    [
+        ("10%", 10, 1),
+        ("10%", 19, 1),
+        ("10%", 1000, 100),
+        ("10%", 4, 1),
+        ("10%", 0, 0),
+        ("0%", 10, 0),
+        ("0", 10, 0),
+        ("3", 10, 3),
+        ("2.5%", 200, 5),
+        ("29%", 100, 29),  # 0.29 * 100 is below 29 in floating point
+        ("100%", 7, 7),
+        ("1", 0, 1),
+        ("1", 10, 1),
+        ("0%", 0, 0),
+        ("0.1%", 1, 1),
+        ("1%", 199, 1),
+        ("1%", 200, 2),
+        ("50%", 3, 1),
+        ("50%", 4, 2),
+        ("99.9%", 1000, 999),
+        ("100%", 1, 1),
+        ("999999", 10, 999999),
+    ],
+)
+def test_the_budget(text: str, nodes: int, allowed: int) -> None:
+    assert Budget.parse(text).of(nodes) == allowed
+    assert str(Budget.parse(text)) == text
+
+
+def test_the_budget_is_the_same_on_every_page_and_true_for_small_clusters() -> None:
+    root = ROOT
+    default = Budget.parse("10%")
+    assert {nodes: default.of(nodes) for nodes in (1, 2, 5, 8, 100)} == {1: 1, 2: 1, 5: 1, 8: 1, 100: 10}
+    rule = (
+        "10% of the partition's nodes, rounded down, but at least one (one of 1, 2, 5 or 8 nodes, 10 of 100)"
+    )
+    for page in ("README.md", "docs/drain.md"):
+        assert rule in " ".join((root / page).read_text().split()), page
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "-1",
+        "ten",
+        "10 %",
+        "101%",
+        "100.1%",
+        "100.%",
+        "1.x%",
+        "100.01%",
+        "999%",
+        "1000%",
+        "1e3",
+        "10%%",
+        "nan%",
+        "%",
+        ".5%",
+        "1.%",
+        "1000000",
+        "1.5",
+        "٣",
+        "٣%",
+    ],
+)
+def test_a_wrong_budget_is_refused(text: str) -> None:
+    message = f"must be a number of nodes or percent of the partition like 10%, not {text!r}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Budget.parse(text)
+
+
+def test_a_budget_may_stand_among_spaces() -> None:
+    assert Budget.parse(" 3 ") == Budget(3)
+    assert Budget.parse("\t2.50% ") == Budget(percent=2.5)
+    assert str(Budget.parse("2.50%")) == "2.5%"
+    assert Budget.parse("100.00%") == Budget(percent=100.0)
+
+
+def test_the_reason_of_a_node_is_of_its_hardest_grounds() -> None:
+    mine = (
+        Grounds("gpu01", "gpu.memory", Action.VENDOR, "3 errors", "0 errors", part="GPU 4"),
+        Grounds("gpu01", "gpu.count", Action.DRAIN, "7", "8 GPUs"),
+    )
+    assert reason_for(mine, RUN) == summed(f"gpucluster:gpu.memory 3>0 errors also=gpu.count run={RUN}")
+    parted = Grounds("gpu01", "gpu.count", Action.DRAIN, "7", "8", part="GPUs")
+    assert reason_for([parted], RUN) == OURS
+
+
+@pytest.mark.parametrize(
+    ("info", "checks"),
+    [
+        (node("IDLE", "DRAIN", reason=OURS), ("gpu.count",)),
+        (node("DOWN", "DRAIN", reason=OURS), ("gpu.count",)),
+        (node("IDLE", reason=OURS), None),
+        (node("IDLE", "DRAIN", reason="bad cable"), None),
+        (node("IDLE", "DRAIN"), None),
+    ],
+)
+def test_a_node_is_ours_while_it_is_drained_with_our_reason(
+    info: NodeInfo, checks: tuple[str, ...] | None
+) -> None:
+    found = own_reason(info)
+    assert (found.checks if found else None) == checks
+
+
+# --- resume
+
+
+@pytest.mark.parametrize(
+    ("info", "why"),
+    [
+        (node("IDLE", "DRAIN", reason=OURS), ""),
+        (node("DOWN", "DRAIN", "NOT_RESPONDING", reason=OURS), ""),
+        (None, "Slurm does not know this node"),
+        (node("IDLE"), "it is not drained any more"),
+        (node("IDLE", reason=OURS), "it is not drained any more"),
+        (node("IDLE", "DRAIN", reason="bad cable", user="bob"), f'{OTHER}"bad cable" by bob'),
+        (node("IDLE", "DRAIN", reason=OURS + " and a bad cable"), f'{OTHER}"{OURS} and a bad cable"'),
+        (
+            node("IDLE", "DRAIN", reason=OURS.replace("4711", "4712")),
+            f'{OTHER}"{OURS.replace("4711", "4712")}"',
+        ),
+        (node("IDLE", "DRAIN"), f'{OTHER}""'),
+    ],
+)
+def test_only_what_our_reason_left_is_resumed(info: NodeInfo | None, why: str) -> None:
+    assert why_not_resume(info, OURS) == why
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "worse", "why"),
+    [
+        ({"gpu.count": ["passed"], "gpu.names": ["passed"]}, [], ""),
+        ({"gpu.count": ["passed"]}, [], "gpu.names did not run"),
+        ({}, [], "gpu.count did not run"),
+        ({"gpu.count": ["passed", "failed"], "gpu.names": ["passed"]}, [], "gpu.count ended as failed"),
+        ({"gpu.count": ["not checked"], "gpu.names": ["passed"]}, [], "gpu.count ended as not checked"),
+        ({"gpu.count": ["not applicable"], "gpu.names": ["passed"]}, [], "gpu.count ended as not applicable"),
+        ({"gpu.count": ["passed"], "gpu.names": []}, [], "gpu.names did not run"),
+        ({"gpu.count": ["passed"], "gpu.names": ["failed", "error"]}, [], "gpu.names ended as failed"),
+        ({"gpu.count": ["passed"], "gpu.names": ["passed"], "os.x": ["failed"]}, [], ""),  # did not drain it
+        ({"gpu.count": ["failed"], "gpu.names": ["passed"]}, ["os.memory"], "gpu.count ended as failed"),
+        ({"gpu.count": ["passed"], "gpu.names": ["passed"]}, ["os.a", "os.b"], "os.a did not pass either"),
+        ({"gpu.count": ["error"], "gpu.names": ["passed"]}, [], "gpu.count ended as error"),
+        ({"gpu.count": ["passed"], "gpu.names": ["passed"]}, ["os.memory"], "os.memory did not pass either"),
+    ],
+)
+def test_a_node_has_to_pass_everything_that_drained_it(
+    outcomes: dict[str, list[str]], worse: list[str], why: str
+) -> None:
+    reason = read_reason("gpu01", summed(f"gpucluster:gpu.count 7<8 GPUs also=gpu.names run={RUN}"))
+    assert reason is not None
+    assert why_not_passed(reason, outcomes, worse) == why
+
+
+def test_a_shortened_list_asks_for_the_whole_suite() -> None:
+    reason = read_reason("gpu01", summed(f"gpucluster:os.memory 1<2 also=gpu.* run={RUN}"))
+    assert reason is not None
+    good = {"os.memory": ["passed"], "gpu.count": ["passed"], "gpu.mig": ["not applicable"]}
+    assert why_not_passed(reason, good, ()) == ""
+    assert why_not_passed(reason, {"os.memory": ["passed"]}, ()) == "gpu.* did not run"
+    assert why_not_passed(reason, {**good, "gpu.names": ["not checked"]}, ()) == "gpu.* ended as not checked"
+    nothing = {"os.memory": ["passed"], "gpu.count": ["not applicable"]}
+    assert why_not_passed(reason, nothing, ()) == "gpu.* did not run"
+
+
+@pytest.mark.parametrize(
+    ("info", "fit"),
+    [
+        (node("IDLE", "DRAIN", reason=OURS), True),
+        (node("IDLE", "DRAIN", "MAINTENANCE", "RESERVED", reason=OURS), True),
+        (node("ALLOCATED", "DRAIN", reason=OURS), False),
+        (node("DOWN", "DRAIN", reason=OURS), False),
+        (node("IDLE", reason=OURS), False),
+        (node("IDLE", "DRAIN", reason="bad cable"), False),
+        (node("MIXED", "DRAIN", reason=OURS), False),
+        (node("IDLE", "DRAIN", "COMPLETING", reason=OURS), False),
+    ],
+)
+def test_only_a_quiet_node_of_ours_goes_on_trial(info: NodeInfo, fit: bool) -> None:  # a table
+    assert fit_for_trial(info) is fit
+
+
+# --- listing and reservations
+
+
+def test_the_list_of_drains_has_ours_alone() -> None:
+    nodes = [
+        node("IDLE", "DRAIN", reason="bad cable", name="gpu03"),
+        node(
+            "ALLOCATED",
+            "DRAIN",
+            reason=summed(f"gpucluster:gpu.count 7<8 GPUs run={RUN}", "gpu02"),
+            name="gpu02",
+        ),
+        node("IDLE", reason=OURS, name="gpu05"),
+        node("IDLE", "DRAIN", reason=f"{OURS} - see ticket", name="gpu01"),
+    ]
+    assert listed(nodes, {RUN: "reports/events.jsonl"}) == [
+        {
+            "node": "gpu01",
+            "state": "DRAINED",
+            "checks": "(edited)",
+            "found": f"{OURS} - see ticket",
+            "run": "",
+            "since": "",
+            "by": "",
+            "log": "",
+        },
+        {
+            "node": "gpu02",
+            "state": "DRAINING",
+            "checks": "gpu.count",
+            "found": "7<8 GPUs",
+            "run": RUN,
+            "since": "",
+            "by": "",
+            "log": "reports/events.jsonl",
+        },
+    ]
+    two = summed(f"gpucluster:gpu.count 7<8 also=os.x,os.y run={RUN}")
+    drained = NodeInfo(
+        "gpu01", "IDLE", frozenset({"DRAIN"}), reason=two, reason_user="root", reason_time="2026-11-21"
+    )
+    (row,) = listed([drained], {})
+    assert (row["checks"], row["since"], row["by"], row["log"]) == (
+        "gpu.count,os.x,os.y",
+        "2026-11-21",
+        "root",
+        "",
+    )
+
+
+def test_reservations_are_read_and_its_members_seen_from_inside() -> None:
+    text = (  # 22.05.8
+        "ReservationName=rr StartTime=2026-11-21T08:44:14 EndTime=2026-11-21T09:44:14 Duration=01:00:00 "
+        "Nodes=gpu[01-02] NodeCnt=2 CoreCnt=256 Features=(null) PartitionName=(null) "
+        "Flags=MAINT,IGNORE_JOBS,SPEC_NODES TRES=cpu=256 Users=root Groups=(null) Accounts=(null) "
+        "Licenses=(null) State=ACTIVE BurstBuffer=(null) Watts=n/a MaxStartDelay=(null)\n"
+    )
+    found = parse_reservations(text)["rr"]
+    assert (found.state, found.nodes) == ("ACTIVE", ("gpu01", "gpu02"))
+    assert "MAINT" in found.flags
+    assert parse_reservations("No reservations in the system\n") == {}
+    nodes = {name: node("IDLE", "MAINTENANCE", "RESERVED", name=name) for name in ("gpu01", "gpu02", "gpu03")}
+    inside = seen_from_inside(nodes, found.nodes)
+    assert [name for name, info in inside.items() if info.available] == ["gpu01", "gpu02"]

@@ -1,0 +1,206 @@
+"""Recorded GPUs of a sound node, and what tests of their checks share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.config.models import GpuProfile
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit import xid_check as xid
+from pytest_gpucluster.kit.fabric_manager import FabricManager
+from pytest_gpucluster.kit.gpu_config import GpuConfig
+from pytest_gpucluster.kit.kernel_log import Event, KernelLog
+from pytest_gpucluster.suites.gpu import checks as gpu
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpucluster.core.check import Verdict
+
+MIB = 2**20
+
+
+DATA = Path(__file__).parent / "data" / "h200x8"
+
+
+def recorded(name: str) -> str:
+    return "\n".join((DATA / name).read_text().splitlines()[1:-1]) + "\n"
+
+
+def survey(**texts: str) -> Answer:
+    return Answer("gpu01", 0, "".join(f"@@ {name} 0\n{text}\n" for name, text in texts.items()).encode())
+
+
+PROFILE = GpuProfile(
+    count=8, name="NVIDIA H200", memory=143771 * MIB, cuda="12.2", nvlinks=18, nvlink_speed=26.562, pcie_gen=5,
+    pcie_width=16, power_limit=700, topology="NV18", nvswitch=True, fabric_state=True,
+)  # fmt: skip
+
+
+def devices() -> nvidia_smi.Gpus:
+    """The recorded GPUs, with the fields that the recording did not ask for as `nvidia-smi -q` has them."""
+    answer = survey(gpus=recorded("query-gpu.txt"), header=recorded("nvidia-smi.txt"))
+    found = nvidia_smi.parse_gpus(answer)
+    more: dict[str, Any] = {"sram_threshold_exceeded": False, "recovery_action": "None", "pstate": "P0"}
+    full = tuple(
+        replace(
+            one,
+            ecc_aggregate_sram=one.ecc_aggregate_uncorrected,
+            clock_application=1980,
+            clock_application_default=1980,
+            unread={"retired_pending": "[N/A]"},
+            **more,
+        )
+        for one in found
+    )
+    return replace(found, devices=full)
+
+
+def errors_text() -> str:
+    return "".join(f"{line}\nzero 54\n" for line in recorded("nvidia-smi-L.txt").splitlines())
+
+
+def topology() -> nvidia_smi.Topology:
+    return nvidia_smi.parse_topology(survey(topology=recorded("topo.txt")))
+
+
+@dataclass
+class Host:
+    gpus: nvidia_smi.Gpus = field(default_factory=devices)
+    rows: Any = field(default_factory=lambda: nvidia_smi.parse_rows(survey(rows=recorded("query-remap.txt"))))
+    apps: Any = ()
+    links: Any = field(
+        default_factory=lambda: nvidia_smi.parse_nvlink(survey(nvlink=recorded("nvlink-s.txt")))
+    )
+    errors: Any = field(default_factory=lambda: nvidia_smi.parse_nvlink_errors(survey(errors=errors_text())))
+    topology: Any = field(default_factory=topology)
+    p2p: Any = field(default_factory=lambda: nvidia_smi.parse_p2p(survey(p2p=recorded("topo-p2p.txt"))))
+    files: Any = frozenset({*(f"nvidia{n}" for n in range(8)), "nvidiactl", "nvidia-uvm"})
+    service: Any = field(default_factory=lambda: FabricManager("active", "580.159.04"))
+    log: Any = field(default_factory=lambda: KernelLog("dmesg", 9, 0.0, None))
+
+    def change(self, index: int, **values: Any) -> None:
+        unread = {**self.gpus.devices[index].unread, **values.pop("unread", {})}
+        changed = list(self.gpus.devices)
+        changed[index] = replace(changed[index], unread=unread, **values)
+        self.gpus = replace(self.gpus, devices=tuple(changed))
+
+
+def judge(host: Host, profile: GpuProfile = PROFILE) -> dict[str, Verdict]:
+    """All verdicts of one node among three healthy ones."""
+    fleet = {"gpu01": host.gpus} | {
+        f"gpu0{n}": replace(
+            devices(),
+            devices=tuple(
+                replace(one, uuid=f"{one.uuid}{n}", serial=f"{one.serial}{n}") for one in devices()
+            ),
+        )
+        for n in (2, 3, 4)
+    }
+    g, p = host.gpus, profile
+    found = [
+        *(check(g, p) for check in (
+            gpu.count, gpu.names, gpu.memory, gpu.cuda, gpu.persistence, gpu.compute_mode, gpu.mig, gpu.ecc_mode,
+            gpu.ecc_volatile, gpu.ecc_aggregate, gpu.pcie_width, gpu.pcie_gen, gpu.fabric_state, gpu.temperature,
+            gpu.power_limit,
+        )),
+        *(check(g) for check in (gpu.inforom, gpu.retired_pages, gpu.throttle, gpu.recovery_action)),
+        gpu.driver(g, p, gpu.driver_majority(fleet)), gpu.vbios(g, p, gpu.vbios_majority(fleet)),
+        gpu.clocks(g, gpu.clock_majority(fleet)), gpu.uuids(g, gpu.uuid_owners(fleet), "gpu01"),
+        gpu.serials(g, gpu.serial_owners(fleet), "gpu01"), gpu.device_files(host.files, g, p),
+        gpu.remapped_rows(g, host.rows, p), gpu.remapped_pending(g, host.rows, p),
+        gpu.nvlink_state(g, host.links, p), gpu.nvlink_errors(g, host.errors, p),
+        gpu.topology(g, host.topology, host.links, p), gpu.p2p(g, host.p2p, host.topology, p),
+        gpu.numa_affinity(g, host.topology, gpu.numa_majority(fleet, dict.fromkeys(fleet, topology()))),
+        gpu.fabric_manager(host.service, p), gpu.idle_memory(g, host.apps, p), gpu.stray_processes(g, host.apps),
+        xid.xid(host.log, g, GpuConfig()),
+    ]  # fmt: skip
+    return {verdict.check: verdict for verdict in found}
+
+
+def uuid(host: Host, index: int) -> str:
+    return host.gpus.devices[index].uuid or ""
+
+
+def remap(host: Host, **values: Any) -> None:
+    host.rows[uuid(host, 3)] = replace(host.rows[uuid(host, 3)], **values)
+
+
+def stray(host: Host) -> None:
+    host.change(2, memory_used=2000 * MIB)
+    host.apps = (nvidia_smi.GpuProcess(7, uuid(host, 2), 2000 * MIB, "python3"),)
+
+
+def page(host: Host) -> None:
+    for index in range(8):
+        host.change(index, retired_pending=index == 3)
+
+
+def logged(text: str, kind: str = "xid") -> Callable[[Host], None]:
+    def put(host: Host) -> None:
+        host.log = replace(host.log, events=(Event(kind, 2, 10.0, 20.0, text),))
+
+    return put
+
+
+FAULTS: dict[str, tuple[str, str, Callable[[Host], Any]]] = {
+    "lost": ("gpu.count", "GPUs", lambda h: setattr(h, "gpus", replace(h.gpus, devices=h.gpus.devices[:7]))),
+    "model": ("gpu.names", "GPU 1", lambda h: h.change(1, name="NVIDIA H100 80GB HBM3")),
+    "memory": ("gpu.memory", "GPU 1", lambda h: h.change(1, memory=141312 * MIB)),
+    "memory unread": ("gpu.memory", "GPU 1", lambda h: h.change(1, memory=None, unread={"memory": "[Unknown Error]"})),
+    "cuda": ("gpu.cuda", "driver", lambda h: setattr(h, "gpus", replace(h.gpus, cuda="11.8"))),
+    "vbios": ("gpu.vbios", "GPU 3", lambda h: h.change(3, vbios="96.00.74.00.0B")),
+    "uuid twice": ("gpu.uuids", "GPU 2", lambda h: h.change(2, uuid=f"{uuid(h, 2)}2")),
+    "serial": ("gpu.serials", "GPU 2", lambda h: h.change(2, serial=None, unread={"serial": "[Unknown Error]"})),
+    "inforom": (
+        "gpu.inforom",
+        "GPU 5 (",
+        lambda h: setattr(h, "gpus", replace(h.gpus, messages=("WARNING: infoROM is corrupted at gpu 0000:00:0B.0",))),
+    ),
+    "uvm": ("gpu.device_files", "/dev/nvidia-uvm", lambda h: setattr(h, "files", h.files - {"nvidia-uvm"})),
+    "persistence": ("gpu.persistence", "GPU 0", lambda h: h.change(0, persistence=False)),
+    "compute mode": ("gpu.compute_mode", "GPU 0", lambda h: h.change(0, compute_mode="Exclusive_Process")),
+    "mig": ("gpu.mig", "GPU 0", lambda h: h.change(0, mig=True)),
+    "ecc off": ("gpu.ecc_mode", "GPU 0", lambda h: h.change(0, ecc=False)),
+    "volatile": ("gpu.ecc_volatile", "GPU 2", lambda h: h.change(2, ecc_volatile_uncorrected=1)),
+    "volatile n/a": (
+        "gpu.ecc_volatile",
+        "GPU 2",
+        lambda h: h.change(2, ecc_volatile_uncorrected=None, unread={"ecc_volatile_uncorrected": "[N/A]"}),
+    ),
+    "sram": ("gpu.ecc_aggregate", "GPU 2", lambda h: h.change(2, ecc_aggregate_sram=9, sram_threshold_exceeded=True)),
+    "remap failed": ("gpu.remapped_rows", "GPU 3", lambda h: remap(h, failure=True)),
+    "remapped": ("gpu.remapped_rows", "GPU 3", lambda h: remap(h, uncorrectable=9)),
+    "pending": ("gpu.remapped_pending", "GPU 3", lambda h: remap(h, pending=True)),
+    "page": ("gpu.retired_pages", "GPU 3", page),
+    "link down": ("gpu.nvlink_state", "GPU 4", lambda h: h.links[uuid(h, 4)].update({7: None})),
+    "link slow": ("gpu.nvlink_state", "GPU 4", lambda h: h.links[uuid(h, 4)].update({7: 19.9})),
+    "replays": (
+        "gpu.nvlink_errors",
+        "GPU 4",
+        lambda h: h.errors.update({uuid(h, 4): nvidia_smi.LinkErrors(53, ((7, "Replay Errors", 1),))}),
+    ),
+    "lanes": ("gpu.pcie_width", "GPU 6", lambda h: h.change(6, pcie_width=8)),
+    "slot": ("gpu.pcie_gen", "GPU 6", lambda h: h.change(6, pcie_gen=4, pcie_gen_max=4)),
+    "trained down": ("gpu.pcie_gen", "GPU 6", lambda h: h.change(6, pcie_gen=3)),
+    "hop": ("gpu.topology", "GPU 0 to GPU 1", lambda h: h.topology.links[0].update({1: "SYS"})),
+    "no peer": ("gpu.p2p", "GPU 0 to GPU 1", lambda h: h.p2p[0].update({1: "NS"})),
+    "manager": ("gpu.fabric_manager", "nvidia-fab", lambda h: setattr(h, "service", FabricManager("failed", None))),
+    "fabric": ("gpu.fabric_state", "GPU 0", lambda h: h.change(0, fabric_state="In Progress")),
+    "brake": ("gpu.throttle", "GPU 0", lambda h: h.change(0, throttle=0x80)),
+    "hot": ("gpu.temperature", "GPU 0", lambda h: h.change(0, temperature=93.0)),
+    "capped": ("gpu.power_limit", "GPU 0", lambda h: h.change(0, power_limit=500.0)),
+    "clocks": ("gpu.clocks", "GPU 0", lambda h: h.change(0, clock_application=1200.0)),
+    "leak": ("gpu.idle_memory", "GPU 2", lambda h: h.change(2, memory_used=40_960 * MIB)),
+    "stray": ("gpu.stray_processes", "GPU 2", stray),
+    "recovery": ("gpu.recovery_action", "GPU 5", lambda h: h.change(5, recovery_action="Reset")),
+    "xid": ("gpu.xid", "GPU 5", logged("NVRM: Xid (PCI:0000:00:0b): 79, GPU has fallen off the bus.")),
+    "sxid": (
+        "gpu.xid",
+        "nvidia-nvswitch3",
+        logged("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 3", "sxid"),
+    ),
+}  # fmt: skip

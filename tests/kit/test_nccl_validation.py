@@ -1,0 +1,457 @@
+"""Belief before judgement: each recording and each lie gets its own verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from paths import TESTS
+
+from pytest_gpucluster.config.models import FabricProfile, GpuProfile, Profile
+from pytest_gpucluster.core.check import Metric, Outcome
+from pytest_gpucluster.kit import mpi_errors, nccl_log
+from pytest_gpucluster.kit.nccl_rows import Half, NcclRow
+from pytest_gpucluster.kit.nccl_tests import NcclOutput, NcclRun, RankLine, read
+from pytest_gpucluster.kit.nccl_validation import RunSpec, metrics, validate_nodes, validate_run
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.core.check import Verdict
+
+DATA = TESTS / "data" / "nccl"
+H200 = DATA.parent / "h200x4-slurm"
+NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
+TASKS = {str(task): node for task, node in enumerate(NODES)}
+IB = Profile(
+    name="ib", description="", source="", gpu=GpuProfile(count=2, name="H200", nvlinks=18),
+    fabric=FabricProfile(hcas=8, link_layer="InfiniBand", transport="NET/IB/GDRDMA"),
+)  # fmt: skip
+
+
+def text_of(name: str) -> str:
+    return (DATA / name).read_text()
+
+
+def run_of(nodes: int = 2, gpus: int = 2, **change: Any) -> NcclRun:
+    ranks = tuple(
+        RankLine(
+            n * gpus + g, 0, 100 + n, f"gpu{n + 1:02}.cluster.local", g, f"0000:{g + 6:02x}:00", "NVIDIA H200"
+        )
+        for n in range(nodes)
+        for g in range(gpus)
+    )
+    half = Half(100.0, 10.0, 15.0, 0)
+    rows = (
+        NcclRow(8, 2, "float", "sum", -1, Half(20.5, 0.0, 0.0, 0), half),
+        NcclRow(2**20, 2**18, "float", "sum", -1, half, half),
+    )
+    run = NcclRun(
+        "2.19.6", "all_reduce", ranks, rows, 0, 7.5, complete=True, world=nodes * gpus, validation=True
+    )
+    return replace(run, **change)
+
+
+def judged(run: NcclRun, **change: Any) -> Verdict:
+    asked = replace(RunSpec(("gpu01", "gpu02"), 2, "all_reduce", (2**20,)), **change)
+    return validate_run(NcclOutput((run,)), asked)
+
+
+def told(verdict: Verdict) -> str:
+    return "; ".join(f"{found.part}: {found.measured} / {found.expected}" for found in verdict.findings)
+
+
+def with_rank(run: NcclRun, which: int, **change: Any) -> NcclRun:
+    ranks = tuple(replace(line, **change) if line.rank == which else line for line in run.ranks)
+    return replace(run, ranks=ranks)
+
+
+@pytest.mark.parametrize(
+    ("bus_ids", "devices", "shared"),
+    [
+        (("0x00", "0x00"), (0, 1), ""),  # before 2.14.1 without the PCI domain: all GPUs of a virtual machine
+        (
+            ("0x00", "0x00"),
+            (0, 0),
+            "",
+        ),  # one GPU a task: nothing tells them apart, and NCCL itself finds a GPU twice
+        (("0x1b", "0x1b"), (0, 1), ""),  # of two domains
+        (("0x1b", "0x1c"), (0, 0), ""),
+        (("0x1b", "0x1b"), (0, 0), "GPU 0x1b device 0 of gpu01: ranks 0, 1 / one rank per GPU"),
+        (("0000:00:00", "0000:00:00"), (0, 1), "GPU 0000:00:00 of gpu01: ranks 0, 1 / one rank per GPU"),
+    ],
+)
+def test_a_gpu_is_shared_where_nothing_else_explains_its_name(
+    bus_ids: tuple[str, str], devices: tuple[int, int], shared: str
+) -> None:
+    run = run_of()
+    for rank in (0, 1):
+        run = with_rank(run, rank, bus_id=bus_ids[rank], device=devices[rank])
+    verdict = judged(run)
+    assert told(verdict) == shared
+    apart = NcclOutput(
+        tuple(replace(run, ranks=run.ranks[at : at + 1], label=f"{at}", world=1) for at in (0, 1))
+    )
+    found = validate_nodes(apart, {"0": "gpu01", "1": "gpu02"}, RunSpec(("gpu01", "gpu02"), 1))
+    assert ("at once" in told(found["gpu01"])) == bool(shared)
+
+
+def test_a_good_run_is_believed_and_measured() -> None:
+    verdict = judged(run_of())
+    assert verdict.outcome is Outcome.PASSED, told(verdict)
+    assert Metric("busbw", 15.0, "GB/s", "all_reduce 1 MiB", detail=True) in verdict.metrics
+    assert Metric("latency", 20.5, "us", "all_reduce 8 B") in verdict.metrics
+
+
+def test_eight_gpus_of_a_recording() -> None:
+    output = read(text_of("nccl-allreduce-g8.txt"), rc=0)
+    verdict = validate_run(output, RunSpec(("vm",), 8, "all_reduce", (2**30, 2**32)))
+    assert verdict.outcome is Outcome.PASSED, told(verdict)
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (replace(run_of(), ranks=run_of().ranks[:3]), "ranks 3: missing"),
+        (run_of(gpus=3, world=6), "ranks 4, 5: too many"),
+        (with_rank(run_of(), 1, rank=0), "ranks 0: more than once"),
+        (with_rank(run_of(), 1, bus_id="0000:06:00"), "GPU 0000:06:00 of gpu01: ranks 0, 1 / one rank per GPU"),
+        (with_rank(with_rank(run_of(), 1, bus_id="-"), 0, bus_id="-"), "ranks 0, 1: no GPU named / one GPU each"),
+        (with_rank(run_of(), 3, host="gpu09"), "nodes: ranks on gpu[01-02,09] / ranks on gpu[01-02]"),
+        (with_rank(run_of(), 3, host="gpu01", bus_id="x"), "gpu01: 3 ranks / 2 ranks"),
+        (run_of(out_of_bounds=3), "data: 3 values out of bounds"),
+        (run_of(validation=False), "data: not checked"),
+        (run_of(collective="all_gather"), "collective: all_gather / all_reduce"),
+        (run_of(rows=run_of().rows[:1]), "size 1 MiB: not measured"),
+        (run_of(reasons=("line 7: row rejected",), complete=False), "table: line 7: row rejected"),
+        (run_of(failures=(mpi_errors.LaunchFailure("timeout", "gpu02", "Test timeout", "pairs"),)), "gpu02: timeout: Test timeout"),
+    ],
+)  # fmt: skip
+def test_each_lie_has_its_finding(run: NcclRun, words: str) -> None:
+    verdict = judged(run)
+    assert verdict.outcome is Outcome.FAILED
+    assert words in told(verdict)
+    assert not verdict.metrics
+    assert verdict.cause
+
+
+def test_wrong_elements_fail_in_place_too() -> None:
+    bad = Half(100.0, 10.0, 15.0, 5)
+    run = run_of(rows=(replace(run_of().rows[1], in_place=bad),))
+    assert "all_reduce 1 MiB in-place: 5 wrong elements" in told(judged(run))
+
+
+def test_unchecked_out_of_place_data_fails_in_place_may_be() -> None:
+    row = run_of().rows[1]
+    assert "not checked (1 of 1 sizes)" in told(
+        judged(run_of(rows=(replace(row, out_of_place=Half(100.0, 10.0, 15.0, None)),)))
+    )
+    inside = replace(row, in_place=Half(100.0, 10.0, 15.0, None))  # alltoall cannot check in-place
+    assert judged(run_of(rows=(inside,))).outcome is Outcome.PASSED
+
+
+def test_old_error_column_counts_as_checked() -> None:
+    row = replace(run_of().rows[1], out_of_place=Half(100.0, 10.0, 15.0, None, 1e-6))
+    assert judged(run_of(rows=(row,), validation=True)).outcome is Outcome.PASSED
+
+
+def test_virtual_nodes_need_slurms_word() -> None:
+    run = run_of()
+    one_host = replace(run, ranks=tuple(
+        replace(line, host="vm", bus_id=f"0000:{line.rank + 6:02x}:00") for line in run.ranks))  # fmt: skip
+    assert "ranks on vm" in told(judged(one_host))
+    where = {0: "gpu01", 1: "gpu01", 2: "gpu02", 3: "gpu02"}
+    assert judged(one_host, node_of_rank=where).outcome is Outcome.PASSED
+    assert "gpu01: 3 ranks" in told(judged(one_host, node_of_rank={**where, 2: "gpu01"}))
+
+
+def test_all_tasks_on_one_asked_node_are_no_virtual_nodes() -> None:
+    run = replace(run_of(), ranks=tuple(
+        replace(line, host="gpu01", bus_id=f"0000:{line.rank + 6:02x}:00") for line in run_of().ranks))  # fmt: skip
+    verdict = judged(run, node_of_rank={0: "gpu01", 1: "gpu01", 2: "gpu02", 3: "gpu02"})
+    assert "rank 2: on gpu01 / on gpu02" in told(verdict)
+
+
+# --- recordings -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "mpi", "part", "words", "hint"),
+    [
+        ("mpi-none.txt", "", "gpu[01-04]", "built for PMIx 3 (ext3x_client.c); the step ran without --mpi", "srun --mpi=pmix"),
+        ("mpi-pmi2.txt", "pmi2", "gpu[01-04]", "the step ran with --mpi=pmi2", "srun --mpi=pmix"),
+        ("mpi-pmix.txt", "pmix", "run", "step launch failed: launch_p_step_launch: StepId=6.0", "slurmd's log"),
+        ("torch-duplicate-gpu.txt", None, "gpu[01-04]",
+         "ranks 0 (gpu01), 2 (gpu02), 4 (gpu03), 6 (gpu04) share the GPU at bus id 60", "needs its own GPU"),
+        ("nccl-toomany.txt", None, "run", "9 requested but only 8 were found", "--gpus-per-node"),
+    ],
+)  # fmt: skip
+def test_each_recorded_failure_has_its_own_verdict(
+    name: str, mpi: str | None, part: str, words: str, hint: str
+) -> None:
+    verdict = validate_run(read(text_of(name), rc=1, mpi=mpi), RunSpec(NODES, 2))
+    assert verdict.outcome is Outcome.FAILED
+    assert verdict.findings[0].part == part
+    assert words in verdict.findings[0].measured
+    assert hint in verdict.hint
+    assert len(verdict.findings) == 1
+
+
+OUT_OF_MEMORY = (
+    "collective: rank 1 on n01 (GPU 0000:00:07): OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB. "
+    "GPU 0 has a total capacity of 139.80 GiB of which 527.56 MiB is free. Process 1142 has 136.86 GiB memory in use."
+)
+STUB = (
+    "Unexpected error from cudaGetDeviceCount(). Error 34: CUDA driver is a stub library (torch 2.11.0+cu130)"
+)
+BUSY = "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+NO_SPACE, LIMITS = "Cuda failure 'out of memory'", "limits of this process: 32 GiB of address space"
+SHM = "Error while creating shared memory segment /dev/shm/nccl-1enYdo (size 9637888), error: No space left on device (28)"
+NO_DEVICE = "torch finds no CUDA device (torch 2.11.0+cu130, CUDA_VISIBLE_DEVICES=4; check --gpus-per-task)"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "cause", "words"),
+    [
+        (
+            OUT_OF_MEMORY,
+            "out of memory",
+            "rank 1 (GPU 0000:00:07): OutOfMemoryError: CUDA out of memory. Tried",
+        ),
+        (f"collective: rank 1 on n01: {NO_DEVICE}", "no GPU", f"rank 1: {NO_DEVICE}"),
+        ("collective: rank 1 on n01: RuntimeError: odd", "a rank failed", "rank 1: RuntimeError: odd"),
+        (
+            f"collective: rank 1 on n01: RuntimeError: odd; {LIMITS}",
+            "a rank failed",
+            "rank 1: RuntimeError: odd",
+        ),
+        (f"{OUT_OF_MEMORY}; {LIMITS}", "out of memory", "Process 1142 has 136.86 GiB"),
+        (
+            "collective: rank 0 on n01: No module named 'torch': give the environment a python that has torch",
+            "no torch",
+            "rank 0: No module named 'torch'",
+        ),
+        (
+            "collective: rank 0 on n01 (GPU 0000:00:07): NCCL error: Bootstrap : no socket interface found",
+            "no network interface",
+            "rank 0 (GPU 0000:00:07): NCCL error: Bootstrap : no socket interface found",
+        ),
+        (f"collective: rank 1 on n01: torch finds no CUDA device: {STUB}", "driver library", STUB),
+        (
+            "collective: rank 1 on n01: torch finds no CUDA device: it is a CPU build (torch 2.13.0+cpu)",
+            "CPU build of torch",
+            "it is a CPU build",
+        ),
+        (
+            f"collective: rank 1 on n01: {BUSY}; limits of this process: 40 open files",
+            "low limits",
+            "busy or unavailable; limits of this process: 40 open files",
+        ),
+        (
+            f"n01:7:9 [0] alloc.h:12 NCCL WARN {NO_SPACE}\ncollective: rank 1 on n01: NCCL error: {NO_SPACE}; {LIMITS}",
+            "low limits",
+            "rank 1: NCCL error: Cuda failure 'out of memory'; limits of this process: 32 GiB",
+        ),
+        (
+            f"collective: rank 1 on n01: NCCL error: {SHM}",
+            "shared memory is full",
+            "/dev/shm/nccl-1enYdo",
+        ),
+    ],
+)
+def test_what_a_rank_of_our_payload_says_is_the_cause(stderr: str, cause: str, words: str) -> None:
+    """Recorded on 4 H200: a GPU whose memory another process held, and a device file without a GPU."""
+    follower = "collective: rank 0 on n01: ranks 1 never came to the rendezvous"
+    verdict = validate_run(
+        read(f"{follower}\n{stderr}\n{stderr.replace('rank 1', 'rank 3')}\n", rc=137), RunSpec(("n01",), 4)
+    )
+    assert verdict.cause == cause
+    assert verdict.findings[0].part == "n01"
+    assert words in verdict.findings[0].measured
+    assert len(verdict.findings) == 1  # alike on rank 3, and rank 0 only waited
+
+
+def test_ranks_that_do_not_fit_are_the_cause_of_what_follows() -> None:
+    """Recorded on two H200: an nccl.conf of one node with NCCL_PROTO=LL."""
+    verdict = validate_run(
+        read((H200 / "nccl-proto-of-one-node.txt").read_text(), rc=4), RunSpec(("gpu01", "gpu02"), 1)
+    )
+    assert verdict.cause == "ranks do not fit"
+    assert "message truncated : receiving 131072 bytes instead of 65536" in verdict.findings[0].measured
+    assert "nccl.conf" in verdict.hint
+    assert not [found for found in verdict.findings if found.measured.startswith("NCCL:")]
+
+
+def test_a_run_that_was_cut_says_first_why() -> None:
+    """Recorded on 4 H200 with NCCL_P2P_DISABLE and NCCL_SHM_DISABLE: too slow for the deadline."""
+    log = nccl_log.read(
+        "vm:1:1 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1\n"
+        "vm:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via NET/Socket/0\n"
+    )
+    cut = replace(run_of(1), reasons=("3 rows for 4 sizes: rows are missing",))
+    failures = (
+        mpi_errors.LaunchFailure(
+            "timeout", "vm", "vm: Test timeout (30s) all_reduce at 4294967296 bytes", ""
+        ),
+        mpi_errors.LaunchFailure("exit code", "", "exit 137: killed by signal 9", ""),
+    )
+    verdict = validate_run(
+        NcclOutput((cut,), failures),
+        RunSpec(("gpu01",), 2, "all_reduce", log=log, node_of_rank=dict.fromkeys(range(2), "gpu01")),
+        IB,
+    )
+    assert verdict.findings[0].measured == "NET/Socket within a node"
+    assert (
+        verdict.cause
+        == "set in the environment or nccl.conf: NCCL_P2P_DISABLE=1; GPUs of one node do not use NVLink"
+    )
+
+
+def test_per_node_runs_are_believed_one_by_one() -> None:
+    verdicts = validate_nodes(
+        read(text_of("per-node.txt"), rc=0), TASKS, RunSpec(NODES, 2, "all_reduce", (2**30,))
+    )
+    assert [verdict.outcome for verdict in verdicts.values()] == [Outcome.PASSED] * 4
+    assert verdicts["gpu02"].metrics == (Metric("busbw", 328.72, "GB/s", "all_reduce 1 GiB", detail=True),)
+
+
+def test_nodes_that_share_gpus_are_not_believed() -> None:
+    verdicts = validate_nodes(read(text_of("per-node-wrong-gpus.txt"), rc=0), TASKS, RunSpec(NODES, 2))
+    for node, verdict in verdicts.items():
+        assert verdict.outcome is Outcome.FAILED
+        assert verdict.findings[0].part == "GPU 0000:00:06 of vm"
+        assert verdict.findings[0].expected == f"used by {node} alone"
+        assert "TaskProlog" in verdict.hint
+
+
+def test_same_bus_ids_on_different_hosts_are_no_fault() -> None:
+    output = read(text_of("per-node-wrong-gpus.txt"))
+    runs = tuple(
+        replace(run, ranks=tuple(replace(line, host=TASKS[run.label]) for line in run.ranks))
+        for run in output.runs
+    )
+    verdicts = validate_nodes(NcclOutput(runs), TASKS, RunSpec(NODES, 2))
+    assert {verdict.outcome for verdict in verdicts.values()} == {Outcome.PASSED}
+
+
+def test_a_node_without_a_table_is_named_alone() -> None:
+    lines = [line for line in text_of("per-node.txt").split("\n") if not line.startswith("2: ")]
+    verdicts = validate_nodes(read("\n".join(lines)), TASKS, RunSpec(NODES, 2))
+    assert [node for node, verdict in verdicts.items() if verdict.outcome is Outcome.FAILED] == ["gpu03"]
+    assert "gpu03: 0 tables" in told(verdicts["gpu03"])
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_singletons_are_caught(labelled: bool) -> None:  # parametrize gives it by name
+    text = text_of("nccl-allreduce-g1.txt").replace("rc=0\n", "")
+    tags = [f"{task}: " if labelled else "" for task in range(4)]
+    both = "".join(f"{tag}{line}\n" for line in text.splitlines() for tag in tags)
+    verdict = validate_run(read(both, rc=0), RunSpec(NODES, 1))
+    assert verdict.outcome is Outcome.FAILED
+    assert "rank 0 alone, 4 times / 1 run of 4 ranks" in told(verdict)
+    assert "--mpi=pmix" in verdict.hint
+
+
+def test_one_gpu_has_no_bus_bandwidth() -> None:
+    (run,) = read(text_of("nccl-allreduce-g1.txt")).runs
+    assert not [metric for metric in metrics(run) if metric.name == "busbw"]
+
+
+# --- transports -------------------------------------------------------------------------------------------
+
+
+def test_socket_between_nodes_of_an_infiniband_profile() -> None:
+    log = nccl_log.read(text_of("torch-net-socket-debug.txt"))
+    where = {rank: NODES[rank // 2] for rank in range(8)}
+    run = run_of(nodes=4, world=8)
+    asked = RunSpec(NODES, 2, node_of_rank=where, log=log)
+    verdict = validate_run(NcclOutput((run,)), asked, IB)
+    assert "NET/Socket between nodes / NET/IB/GDRDMA" in told(verdict)
+    assert "no InfiniBand device" in verdict.hint
+    socket = IB.model_copy(update={"fabric": FabricProfile(transport="NET/Socket")})
+    assert validate_run(NcclOutput((run,)), asked, socket).outcome is Outcome.PASSED
+
+
+def line(path: str, source: int = 1, target: int = 2, tag: str = "[send] ") -> str:
+    ranks = "".join(
+        f"gpu0{r // 2 + 1}:1:1 [0] NCCL INFO comm 0x1 rank {r} nRanks 4 nNodes 2 localRanks 2\n"
+        for r in range(4)
+    )
+    return ranks + f"gpu01:1:1 [0] NCCL INFO Channel 00/0 : {source}[1] -> {target}[0] {tag}via {path}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (line("NET/IB/0/GDRDMA"), ""),
+        (line("NET/IB/0(3)/GDRDMA(PCI)/Shared"), ""),
+        (line("NET/IB/0"), "gpu[01-02]: ranks 1->2: NET/IB between nodes"),
+        (
+            line("NET/IB/0/GDRDMA") + line("SHM/direct/direct", 0, 1, ""),
+            "gpu01: ranks 0->1: SHM within a node",
+        ),
+        (line("NET/IB/0/GDRDMA") + line("NET/IB/0", 0, 1), "NET/IB within a node"),
+        (line("P2P/CUMEM", 0, 1, ""), "no connection between nodes was logged"),
+        ("", "no connection between nodes was logged"),
+    ],
+)
+def test_transports_are_held_against_the_profile(text: str, words: str) -> None:
+    verdict = validate_run(
+        NcclOutput((run_of(),)), RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), IB
+    )
+    assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
+    assert words in told(verdict)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "nvls", "words"),
+    [
+        (1, "NVLS comm 0x1 headRank 0 nHeads 4", ""),
+        (2, "NVLS comm 0x1 headRank 0 nHeads 2", "no connection between nodes was logged"),
+        (1, "Connected all rings", "no connection between nodes was logged"),
+    ],
+)
+def test_nodes_that_nvlink_joins_need_no_connection_over_the_network(
+    nodes: int, nvls: str, words: str
+) -> None:
+    """A pair of one GB200 NVL72: NCCL counts one node, and NVLS alone logs no connection (awsome NVL72 logs, NCCL 2.27)."""
+    text = "".join(
+        f"gpu0{r // 2 + 1}:1:1 [0] NCCL INFO comm 0x1 rank {r} nRanks 4 nNodes {nodes} localRanks 4 localRank {r} MNNVL 1\n"
+        f"gpu0{r // 2 + 1}:1:1 [0] NCCL INFO {nvls}\n"
+        for r in range(4)
+    )
+    verdict = validate_run(
+        NcclOutput((run_of(),)), RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), IB
+    )
+    assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
+    assert words in told(verdict)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "text", "words"),
+    [
+        (2, line("P2P/CUMEM", 0, 1, ""), ""),
+        (2, "vm:1:1 [0] NCCL INFO NVLS comm 0x1 headRank 0 nHeads 8\n", ""),
+        (2, "", "transport: no connection within the node was logged / P2P or NVLS"),
+        (
+            2,
+            "vm:1:1 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n",
+            "no connection within the node was logged",
+        ),
+        (1, "", ""),  # it has nobody to connect to
+    ],
+)
+def test_transports_within_a_node_are_proved_or_it_is_no_pass(gpus: int, text: str, words: str) -> None:
+    """A task prolog with NCCL_DEBUG=VERSION: nccl.alone passed over whatever way."""
+    asked = RunSpec(
+        ("gpu01",), gpus, log=nccl_log.read(text), node_of_rank=dict.fromkeys(range(gpus), "gpu01")
+    )
+    verdict = validate_run(NcclOutput((run_of(1, gpus),)), asked, IB)
+    assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
+    assert words in told(verdict)
+    for unasked in (replace(asked, log=None), replace(asked, logged=False)):
+        assert validate_run(NcclOutput((run_of(1, gpus),)), unasked, IB).outcome is Outcome.PASSED
+
+
+def test_missing_peer_memory_is_hinted() -> None:
+    asked = RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(line("NET/IB/0")))
+    assert "nvidia_peermem" in validate_run(NcclOutput((run_of(),)), asked, IB).hint

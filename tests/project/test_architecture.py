@@ -1,0 +1,313 @@
+"""The order of the packages, read from the imports: a package imports only from packages before it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from paths import ROOT
+
+from pytest_gpucluster.core.registry import Suite, suites
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PACKAGE = "pytest_gpucluster"
+SOURCE = ROOT / "src" / PACKAGE
+
+# Lowest first. A package imports only from packages before it.
+PACKAGES = (
+    "core",
+    "config",
+    "cluster",
+    "kit",
+    "suites",
+    "drain",
+    "report",
+    "sandbox",
+    "suite",
+    "plugin",
+    "cli",
+)
+ORDER = {package: place for place, package in enumerate(PACKAGES)}
+
+PROCESSES = {"subprocess", "pty"}
+STARTERS = re.compile(
+    r"subprocess\.(run|call|check_call|check_output|getoutput|getstatusoutput|Popen)"
+    r"|os\.(system|popen|fork|forkpty|posix_spawnp?|spawn\w+|exec\w+)|pty\.\w+"
+)
+
+
+def is_payload(path: Path) -> bool:
+    """Say whether this is a program that steps run on the nodes."""
+    name = str(path.relative_to(SOURCE))
+    return bool(re.match(r"suites/\w+/payload[\w/]*\.py$|kit/payloads/", name))
+
+
+def may_start(path: Path) -> bool:
+    return (
+        package_of(path) in {"sandbox", "cli"} or "cluster/transport/" in path.as_posix() or is_payload(path)
+    )
+
+
+def may_import_pytest(path: Path) -> bool:
+    return package_of(path) in {"suite", "plugin"} or (bool(suite_of(path)) and path.name.startswith("test_"))
+
+
+def sources() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def package_of(path: Path) -> str:
+    """Return the package of a source file; '' for the top level."""
+    first = path.relative_to(SOURCE).parts[0]
+    return "" if first == "__init__.py" else first.removesuffix(".py")
+
+
+def suite_of(path: Path) -> str:
+    """Return the suite that a source file belongs to, '' where it belongs to none."""
+    parts = path.relative_to(SOURCE).parts
+    return parts[1] if parts[0] == "suites" and len(parts) > 2 else ""
+
+
+def imports(
+    tree: ast.AST, package: tuple[str, ...], *, typing_only: bool = False
+) -> Iterator[tuple[str, int]]:
+    """Yield each imported module in full, also those inside functions, and its line.
+
+    Imports under `if TYPE_CHECKING:` are left out unless `typing_only`: no code runs there.
+    """
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not typing_only:
+            skipped.update(inner for child in node.body for inner in ast.walk(child))
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            yield from ((f"{module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def imported(path: Path, *, typing_only: bool = False) -> list[tuple[str, int]]:
+    package = (PACKAGE, *path.relative_to(SOURCE).parent.parts)
+    return list(imports(ast.parse(path.read_text()), package, typing_only=typing_only))
+
+
+def upward(package: str, module: str) -> bool:
+    """Whether this import goes from a package to one after it in the list."""
+    parts = module.split(".")
+    if parts[0] != PACKAGE or len(parts) < 2 or not package:
+        return False
+    return ORDER.get(parts[1], -1) > ORDER[package]
+
+
+def of_another_suite(suite: str, module: str) -> bool:
+    """Whether this is a module of a suite, and not of this one; '' is no suite."""
+    parts = module.split(".")
+    return parts[:2] == [PACKAGE, "suites"] and parts[2:3] not in ([], [suite])
+
+
+def test_every_package_has_its_place_in_the_order() -> None:
+    assert {package_of(path) for path in sources()} - {"", "_version"} == set(ORDER)
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_one_way(path: Path) -> None:
+    wrong = {
+        module
+        for module, _line in imported(path)
+        if (upward(package_of(path), module) and not may_import_pytest(path))
+        or of_another_suite(suite_of(path), module)
+    }
+    assert wrong == set()
+
+
+def test_the_configuration_loads_nothing_of_a_suite_but_its_models() -> None:
+    code = "import sys, pytest_gpucluster.config; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.removeprefix(f"{PACKAGE}.") for name in run.stdout.split() if name.startswith(PACKAGE)}
+    named = {suite.load(part).__module__ for suite in suites() for part in (suite.section,) if part}
+    models = {name.removeprefix(f"{PACKAGE}.") for name in named}
+    assert models <= loaded
+    packages = {"kit", "suites", *(f"suites.{suite.name}" for suite in suites())}
+    others = {name for name in loaded if name.startswith(("kit", "suites"))} - packages - models
+    assert others == {"kit.framework_config"}
+
+
+@pytest.mark.parametrize(
+    "suite", [suite for suite in suites() if suite.section], ids=lambda suite: suite.name
+)
+def test_the_model_of_a_section_can_be_imported_before_the_configuration(suite: Suite) -> None:
+    """The configuration imports it, so it must not import the configuration."""
+    assert suite.section
+    module = sys.modules[suite.load(suite.section).__module__]
+    names = {
+        name.split(".")[1] for name, _ in imported(Path(str(module.__file__))) if name.startswith(PACKAGE)
+    }
+    assert names <= {"core", "kit"}
+
+
+def starts(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines that start a process. Naming subprocess.Popen as a type, or its errors, starts none."""
+    for node in ast.walk(tree):
+        borrowed = isinstance(node, ast.ImportFrom) and node.module in PROCESSES
+        if borrowed or (isinstance(node, ast.Call) and STARTERS.fullmatch(ast.unparse(node.func))):
+            yield node.lineno  # type: ignore[attr-defined] # both kinds have a line
+
+
+def test_only_the_door_starts_processes() -> None:
+    wrong = [
+        f"{path}:{line}"
+        for path in sources()
+        if not may_start(path)
+        for line in starts(ast.parse(path.read_text()))
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("subprocess.run(['id'])", 1),
+        ("with subprocess.Popen(['id']) as p: pass", 1),
+        ("from subprocess import run", 1),
+        ("os.system('id')", 1),
+        ("os.posix_spawn('id', [], {})", 1),
+        ("def f(p: subprocess.Popen[bytes]) -> None: ...", 0),
+        ("contextlib.suppress(subprocess.TimeoutExpired)", 0),
+        ("os.path.exists('id')", 0),
+    ],
+)
+def test_the_reading_of_starts_itself(text: str, count: int) -> None:
+    assert len([*starts(ast.parse(text))]) == count
+
+
+def test_only_the_plugin_imports_pytest() -> None:
+    wrong = [
+        f"{path}:{line}: {module}"
+        for path in sources()
+        if not may_import_pytest(path)
+        for module, line in imported(path)
+        if module.split(".")[0] in {"pytest", "_pytest", "pluggy", "xdist"}
+    ]
+    assert not wrong
+
+
+def test_frameworks_under_test_are_imported_by_payloads_alone() -> None:
+    frameworks = {name for suite in suites() for name in suite.frameworks}
+    wrong = [
+        f"{path}:{line}: {module}"
+        for path in sources()
+        if not is_payload(path)
+        for module, line in imported(path, typing_only=True)
+        if module.split(".")[0] in frameworks
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("package", "text", "found"),
+    [
+        ("config", "from pytest_gpucluster.cluster.slurm.client import Slurm", True),
+        ("config", "from pytest_gpucluster import cluster", True),
+        ("config", "def f():\n    import pytest_gpucluster.sandbox", True),
+        ("config", "from ..plugin import hooks", True),
+        ("kit", "from pytest_gpucluster.suites.os import facts", True),
+        ("cluster", "from pytest_gpucluster.config.models import Cluster", False),
+        ("cli", "from pytest_gpucluster.sandbox import Sandbox", False),
+        ("config", "if TYPE_CHECKING:\n    from pytest_gpucluster.cluster.slurm.client import Slurm", False),
+        ("config", "import yaml", False),
+    ],
+)
+def test_the_reading_of_imports_itself(package: str, text: str, found: bool) -> None:  # a table of cases
+    modules = [module for module, _line in imports(ast.parse(text), (PACKAGE, package))]
+    assert any(upward(package, module) for module in modules) is found
+
+
+# attributes of pytest's objects that are no part of its documented interface
+PRIVATE = {
+    *(
+        "_arg2fixturedefs",
+        "_arg2scope",
+        "_calls",
+        "_file",
+        "_fixtureinfo",
+        "_fixturemanager",
+        "_global_capturing",
+    ),
+    *("_id", "_idlist", "_initrequest", "_nodeid", "_obj", "_opentestcase", "_report_sections", "_request"),
+    *("_setupstate", "_tw", "_use_item_location", "_traceback_filter", "_repr_failure_py"),
+}
+
+
+def beside_the_documentation(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines that use of pytest what it does not document, or that change it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            modules = (
+                [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            )
+            if any(module.partition(".")[0] == "_pytest" for module in modules):
+                yield node.lineno
+        elif isinstance(node, ast.Attribute) and not (
+            isinstance(node.value, ast.Name) and node.value.id == "self"
+        ):
+            changed = isinstance(node.ctx, ast.Store) and ast.unparse(node.value).split(".")[0] == "pytest"
+            if node.attr in PRIVATE or changed:
+                yield node.lineno
+        elif isinstance(node, ast.Constant) and node.value in PRIVATE:  # of getattr() and the like
+            yield node.lineno
+
+
+def test_pytest_is_used_as_it_is_documented() -> None:
+    wrong = [
+        f"{path}:{line}"
+        for path in sources()
+        if may_import_pytest(path)
+        for line in beside_the_documentation(ast.parse(path.read_text()))
+    ]
+    assert not wrong
+    pytests = [
+        f"{path}: {module}" for path in sources() for module, _ in imported(path) if "_pytest." in module
+    ]
+    assert not [line for line in pytests if " _pytest" in line]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("from _pytest.runner import runtestprotocol", 1),
+        ("import _pytest.fixtures", 1),
+        ("def f(item):\n    return item._fixtureinfo", 1),
+        ("width = terminalreporter._tw.fullwidth", 1),
+        ("getattr(reporter, '_tw', None)", 1),
+        ("pytest.Item.runtest = mine", 1),
+        ("class Item(pytest.Item):\n    def setup(self):\n        self._request = 1", 0),
+        ("import pytest\npytest.skip('why')", 0),
+    ],
+)
+def test_the_reading_of_undocumented_uses_itself(text: str, count: int) -> None:
+    assert len([*beside_the_documentation(ast.parse(text))]) == count
+
+
+def test_tests_are_where_their_source_is() -> None:
+    """`tests/kit/test_nvidia_smi_exact.py` is of `kit/nvidia_smi.py`; system/ and project/ test the whole."""
+    lost = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        folder = path.relative_to(ROOT / "tests").parent
+        if folder.parts[:1] in (("system",), ("project",)):
+            continue
+        words = path.stem.split("_")[1:]
+        stems = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
+        found = [SOURCE / folder / name for stem in stems for name in (f"{stem}.py", stem)]
+        if not any(place.exists() for place in found):
+            lost.append(str(path.relative_to(ROOT)))
+    assert lost == []

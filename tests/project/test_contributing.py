@@ -1,0 +1,130 @@
+"""The diffs of CONTRIBUTING.md work as they are printed: a node check in a copy of the package, and a suite of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from framework_helpers import message
+from paths import ROOT
+from plugin_helpers import cluster_file, names, run_pytest
+
+import pytest_gpucluster
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.sandbox import Sandbox
+
+TEXT = (ROOT / "CONTRIBUTING.md").read_text()
+# {file: the text before which its part is added}
+PLACES = {
+    "src/pytest_gpucluster/suites/os/checks.py": '@check(\n    "os.user"',
+    "src/pytest_gpucluster/suites/os/test_os.py": "globals().update(checks_as_tests",
+    "tests/suites/os/test_checks_exact.py": '    ("kernel", lambda p:',
+}
+IMPORTS = "from pytest_gpucluster.core.probe import Probe, text_of\n"  # the diffs leave out imports
+
+
+def steps() -> dict[str, str]:
+    """Return {file: what is added to it} of the section on a node check."""
+    section = TEXT.partition("## A node check")[2].partition("\n## ")[0]
+    found = re.findall(r"^\d\. `([^`]+)`.*?```diff\n(.*?)```", section, re.MULTILINE | re.DOTALL)
+    return {name: "".join(line[1:] + "\n" for line in diff.splitlines()) for name, diff in found}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("contributed")
+    shutil.copytree(Path(pytest_gpucluster.__file__).parent, root / "src" / "pytest_gpucluster")
+    shutil.copytree(
+        ROOT / "tests", root / "tests", ignore=shutil.ignore_patterns("data", "corpus", "__pycache__")
+    )
+    for name, added in steps().items():
+        path, place = root / name, PLACES[name]
+        added = f"{IMPORTS if 'Probe(' in added else ''}{added}" + ("\n\n" if "def " in added else "")
+        text = path.read_text()
+        assert text.count(place) == 1
+        path.write_text(text.replace(place, f"{added}{place}"))
+    return root
+
+
+def test_a_node_check_needs_at_most_three_files() -> None:
+    assert [*steps()] == [*PLACES]
+    (count,) = re.findall(r"^\| a node check \| (\d) \| 1 \|$", TEXT, re.MULTILINE)
+    assert int(count) == len(PLACES) <= 3
+
+
+def test_the_added_check_is_one_item_per_node(sandbox: Sandbox, tmp_path: Path, root: Path) -> None:
+    suite = str(root / "src" / "pytest_gpucluster" / "suites" / "os")
+    run = run_pytest(
+        tmp_path,
+        f"--cluster={cluster_file(sandbox, tmp_path, required=['os.aslr'])}",
+        "-k",
+        "aslr",
+        env={"PYTHONPATH": str(root / "src")},
+        where=(suite,),
+    )
+    assert names(run.outcomes, "passed") == [f"test_aslr[gpu0{number}]" for number in range(1, 5)], run.out
+
+
+def test_the_added_case_passes(tmp_path: Path, root: Path) -> None:
+    env = {"PYTHONPATH": f"{root / 'src'}{os.pathsep}{root / 'tests'}"}
+    module = root / "tests" / "suites" / "os" / "test_checks_exact.py"
+    run = run_pytest(tmp_path, "-k", "alike", env=env, where=(str(module),))
+    assert run.rc == 0, run.out
+    assert " passed" in run.out
+
+
+# what the page leaves out
+SUITE_IMPORTS = {
+    "__init__.py": """
+from pytest_gpucluster.core.registry import Suite
+from pytest_gpucluster.kit.framework_config import FrameworkConfig
+""",
+    "payload.py": """
+from pytest_gpucluster.kit.payloads.prelude import installed, reporter
+""",
+    "checks.py": """
+from pytest_gpucluster.core.check import Finding, Judgement, check
+from pytest_gpucluster.kit.payload_result import PayloadResult
+""",
+    "test_deepspeed.py": """
+from functools import cached_property
+import pytest
+from pytest_gpucluster.cluster.slurm.allocation import Allocation
+from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.payload_result import PayloadResult
+from pytest_gpucluster.plugin.session import ClusterSession
+from pytest_gpucluster.suite import checks_as_tests, claimed, taking_part
+from pytest_gpucluster.suites.deepspeed import DeepspeedConfig, checks
+""",
+}
+
+
+def test_the_framework_suite_of_the_page_works(sandbox: Sandbox, tmp_path: Path) -> None:
+    section = TEXT.partition("## A framework suite")[2].partition("\n## ")[0]
+    printed = re.findall(r"^\d\. `([\w.]+)`.*?```diff\n(.*?)```", section, re.DOTALL | re.MULTILINE)
+    assert [name for name, _ in printed] == [*SUITE_IMPORTS]
+    copy = tmp_path / "pytest_gpucluster"
+    shutil.copytree(Path(pytest_gpucluster.__file__).parent, copy)
+    folder = copy / "suites" / "deepspeed"
+    folder.mkdir()
+    for name, text in printed:
+        body = re.sub(r"^\+", "", text, flags=re.MULTILINE)
+        (folder / name).write_text(f"from __future__ import annotations\n{SUITE_IMPORTS[name]}\n{body}")
+    file = cluster_file(sandbox, tmp_path, deepspeed={"nodes": 2})
+    run = run_pytest(
+        tmp_path,
+        *("--strict-markers", f"--cluster={file}", "-m", "deepspeed"),
+        env={"PYTHONPATH": str(tmp_path)},
+        where=(str(folder),),
+    )
+    ends = {nodeid.rpartition("::")[2]: outcome for nodeid, outcome in run.outcomes.items()}
+    assert ends == {
+        **{f"test_framework[gpu0{number}]": "failed" for number in (1, 2)},
+        **{f"test_framework[gpu0{number}]": "not applicable" for number in (3, 4)},
+    }, run.out
+    assert "No module named 'deepspeed'" in message(run, "test_framework[gpu01]")

@@ -1,0 +1,814 @@
+"""The history: what it keeps, what it calls worse, and how it fails. Pure, on event logs made here."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from paths import ROOT
+from plugin_helpers import environment
+
+from pytest_gpucluster.cli import history as cli_history
+from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.core.metric_direction import HIGHER, LOWER, NEITHER, RULES, judge, rule_of
+from pytest_gpucluster.report import history
+from pytest_gpucluster.report import history_file as module
+from pytest_gpucluster.report.events import read_log
+from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.history_file import APPLICATION
+from pytest_gpucluster.report.regression import Past
+from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.report.run_snapshot import recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pytest_gpucluster.report.regression import Comparison
+
+NODES = ("gpu01", "gpu02", "gpu03")
+DAY = 86_400
+FIRST = 1_763_600_000.0
+SOURCE = ROOT / "src"
+DEADLINE = 120
+
+
+def metric(name: str, value: Any, unit: str, device: str = "", **more: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "value": value,
+        "unit": unit,
+        "device": device,
+        "detail": False,
+        "better": "",
+        **more,
+    }
+
+
+def result(
+    node: str, check: str, outcome: str = "passed", metrics: Sequence[dict[str, Any]] = (), **more: Any
+) -> dict[str, Any]:
+    suite, _, what = check.partition(".")
+    inside = f"[{node}]" if node else ""
+    return {
+        "event": "result",
+        "nodeid": f"suites/test_{suite}.py::test_{what}{inside}",
+        "suite": suite,
+        "check": check,
+        "node": node,
+        "outcome": outcome,
+        "message": "",
+        "verdicts": [],
+        "metrics": list(metrics),
+        **more,
+    }
+
+
+def log(
+    night: int, results: Sequence[dict[str, Any]], *, end: int | None = 0, real: bool = True, **more: Any
+) -> list[dict[str, Any]]:
+    """Return the events of one night's run; `end` None: it was killed."""
+    run, time = f"night{night:03}", FIRST + night * DAY
+    start = {
+        "event": "start",
+        "cluster": "prod",
+        "simulated": not real,
+        "arguments": ["--cluster=prod"],
+        **more,
+    }
+    events: list[dict[str, Any]] = [start, *map(dict, results)]
+    if end is not None:
+        events.append({"event": "finish", "exit": end})
+    return [{"time": time + place, "run": run, **event} for place, event in enumerate(events)]
+
+
+def bandwidths(night: int, factors: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
+    """Return a night's results of the bandwidth of each node alone and in pairs, with the noise of real runs."""
+    noise = random.Random(night)
+    speed = {node: (factors or {}).get(node, 1.0) for node in NODES}
+    slow = {tuple(key.split("-")): factor for key, factor in (factors or {}).items() if "-" in key}
+
+    def measured(base: float, *nodes: str) -> float:
+        link = slow.get(tuple(sorted(nodes)), 1.0)
+        return base * min(speed[node] for node in nodes) * link * noise.lognormvariate(0.0, 0.004)
+
+    found = []
+    for node in NODES:
+        alone = [metric("busbw all_reduce 1 GiB alone", measured(478, node), "GB/s")]
+        pairs = [
+            metric("pair_busbw", measured(365, node, other), "GB/s", f"with {other}")
+            for other in NODES
+            if other != node
+        ]
+        found += [
+            result(node, "nccl.alone_bandwidth", metrics=alone),
+            result(node, "nccl.pairs", metrics=pairs),
+        ]
+    return found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "history.sqlite"
+
+
+@pytest.fixture
+def kept(path: Path) -> Iterator[History]:
+    with contextlib.closing(History(path, create=True)) as opened:
+        yield opened
+
+
+def add(kept: History, events: Sequence[dict[str, Any]]) -> Comparison:
+    run = recorded(read_run(events))
+    assert kept.add(run)
+    return kept.compare(kept.find(run.cluster, run.run))
+
+
+def named(told: Comparison) -> set[tuple[str, str]]:
+    return {(it.where, it.change.label) for it in told.worse}
+
+
+# --- which way is worse, and how far
+
+
+@pytest.mark.parametrize(
+    ("value", "earlier", "unit", "better", "trend"),
+    [
+        (478, [], "GB/s", "", "new"),
+        (456, [478], "GB/s", "", "same"),  # 4.6%
+        (453, [478], "GB/s", "", "worse"),  # 5.2%
+        (503, [478], "GB/s", "", "better"),
+        (503, [478], "GB/s", "lower", "worse"),
+        (503, [478], "GB/s", "neither", "no direction"),
+        (440, [478, 470, 481, 477], "GB/s", "", "worse"),
+        (440, [500, 420, 478, 455, 520], "GB/s", "", "same"),  # within the node's own spread
+        (440, [478, 478, 478, 478], "GB/s", "", "worse"),  # no spread at all
+        (30.0, [10.0], "us", "", "too few"),  # one run says nothing of its spread
+        (30.0, [10.0, 10.1, 9.9, 10.0], "us", "", "worse"),
+        (11.0, [10.0, 10.0, 10.0, 10.0], "us", "", "same"),  # beyond the spread, but a tenth
+        (17, [18], "links", "", "worse"),
+        (18, [17, 18], "links", "", "same"),  # a count is held against the last
+        (3, [0, 2], "errors", "", "worse"),
+        (2, [0, 2], "errors", "", "same"),
+        (1, [0], "errors", "", "worse"),  # no relative distance from 0
+        (1, [4], "errors", "", "better"),
+        (99, [5], "W", "", "no direction"),
+        (99, [5, 5, 5, 5], "W", "lower", "worse"),
+        (None, [478], "GB/s", "", "worse"),  # not a number
+        (None, [5], "W", "", "no direction"),
+    ],
+)
+def test_a_value_is_held_against_earlier_ones(
+    value: float | None, earlier: list[float], unit: str, better: str, trend: str
+) -> None:
+    assert judge(value, earlier, rule_of(unit, better)).trend == trend
+
+
+def test_every_unit_of_our_checks_is_thought_of() -> None:
+    """A new unit is to get a direction, or to be named here as one that has none."""
+    none = {
+        "GiB",
+        "MiB",
+        "C",
+        "W",
+        "MHz",
+        "%",
+        "",
+        "lines",
+        "processes",
+        "bridges",
+        "containers",
+        "ranks",
+        "of 5",
+        "B",
+    }
+    none |= {"rounds", "steps", "s after boot", "products", "counters", "tests"}
+    found = set()
+    for file in sorted((SOURCE / "pytest_gpucluster" / "suites").glob("*/*.py")):
+        for call in ast.walk(ast.parse(file.read_text())):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "Metric" and len(call.args) > 2:
+                if any(keyword.arg == "better" for keyword in call.keywords):
+                    continue  # it says its direction itself
+                unit = call.args[2]
+                found |= {unit.value} if isinstance(unit, ast.Constant) else set()
+    assert len(found) > 15
+    assert found - set(RULES) <= none
+    assert not none & set(RULES)
+    assert {kind.better for kind in RULES.values()} == {HIGHER, LOWER}
+    assert rule_of("W").better == NEITHER
+
+
+# --- what got worse
+
+
+def test_a_node_that_loses_8_percent_is_named_on_the_second_night_and_no_other(kept: History) -> None:
+    first = add(kept, log(1, bandwidths(1)))
+    assert (named(first), first.verdict()) == (set(), "")
+    assert "nothing to compare with" in first.head
+    second = add(kept, log(2, bandwidths(2, {"gpu02": 0.92})))
+    # its partners are as fast as ever with each other, so no link and no partner is named
+    assert named(second) == {
+        ("gpu02", "busbw all_reduce 1 GiB alone"),
+        ("gpu02", "pair_busbw best partner"),
+    }
+    assert second.run.good  # all within the threshold
+    assert second.verdict() == "history: got worse: gpu02"
+    (line,) = (line for line in second.lines() if "alone" in line)
+    assert line.startswith("worse: gpu02: busbw all_reduce 1 GiB alone: 44")
+    assert "below its last good run (47" in line or "below its last good run (48" in line
+    assert any("gpu02" in row and ("-8." in row or "-7." in row) for row in second.table())
+    html = second.for_html()
+    assert {row.node for row in html.rows if row.worse and row.note} == {"gpu02"}
+    assert html.last_good.startswith("night001")
+
+
+def test_noise_alone_names_nobody_in_thirty_nights(kept: History) -> None:
+    assert [night for night in range(30) if named(add(kept, log(night, bandwidths(night))))] == []
+
+
+def test_a_slow_link_is_named_as_a_link(kept: History) -> None:
+    add(kept, log(1, bandwidths(1)))
+    told = add(kept, log(2, bandwidths(2, {"gpu01-gpu03": 0.9})))
+    assert {where for where, _ in named(told)} == {"link gpu01 - gpu03"}
+
+
+def test_what_got_worse_stays_named_until_it_is_accepted(kept: History) -> None:
+    for night in range(6):
+        add(kept, log(night, bandwidths(night)))
+    slower = {"gpu02": 0.92}
+    for night in range(6, 26):  # longer than the window
+        told = add(kept, log(night, bandwidths(night, slower)))
+        assert ("gpu02", "busbw all_reduce 1 GiB alone") in named(told), night
+    kept.accept(told.run, "gpu02")
+    after = add(kept, log(26, bandwidths(26, slower)))
+    assert not named(after)
+    runs = {(it.measure.node, it.measure.device): it.judged.runs for it in after.changes}
+    assert (runs["gpu02", ""], runs["gpu01", "with gpu02"], runs["gpu01", "with gpu03"]) == (1, 1, 10)
+    assert ("gpu02", "busbw all_reduce 1 GiB alone") in named(
+        add(kept, log(27, bandwidths(27, {"gpu02": 0.85})))
+    )
+    assert ("gpu01", "busbw all_reduce 1 GiB alone") in named(
+        add(kept, log(28, bandwidths(28, {"gpu01": 0.92})))
+    )
+
+
+def test_simulated_runs_are_no_baseline_of_real_ones(kept: History) -> None:
+    add(kept, log(1, bandwidths(1), real=False))
+    told = add(kept, log(2, bandwidths(2, {"gpu02": 0.5})))
+    assert (told.against, named(told)) == ((), set())
+    assert {change.trend for change in told.changes} == {"new"}
+    with pytest.raises(
+        ConfigError, match="night001 is simulated and night002 is real: they cannot be compared"
+    ):
+        kept.compare(told.run, kept.find("prod", "night001"))
+    silent = log(3, bandwidths(3))
+    del silent[0]["simulated"]
+    assert recorded(read_run(silent)).simulated  # what does not say that it is real does not count as real
+
+
+@pytest.mark.parametrize("end", [None, 2, 3, 4, 5])
+def test_a_run_that_was_killed_or_stopped_is_never_good_nor_a_baseline(
+    kept: History, end: int | None
+) -> None:
+    add(kept, log(1, bandwidths(1), end=end))
+    (past,) = kept.runs("prod")
+    assert (past.complete, past.good, past.outcome) == (False, False, "incomplete")
+    told = add(kept, log(2, bandwidths(2, {"gpu02": 0.5})))
+    assert (told.against, named(told), told.last_good) == ((), set(), None)
+    with pytest.raises(ConfigError, match="no good run of cluster prod before night002"):
+        kept.find("prod", "last-good", before=told.run)
+    with pytest.raises(ConfigError, match="night001 is incomplete"):
+        kept.accept(past)
+
+
+def test_the_whole_log_replaces_that_of_the_killed_run_and_nothing_is_stored_twice(kept: History) -> None:
+    whole = recorded(read_run(log(1, bandwidths(1))))
+    assert kept.add(recorded(read_run(log(1, bandwidths(1)[:2], end=None))))
+    assert [
+        kept.add(whole),
+        kept.add(whole),
+        kept.add(recorded(read_run(log(1, bandwidths(1), end=None)))),
+    ] == [
+        True,
+        False,
+        False,
+    ]
+    (past,) = kept.runs("prod")
+    assert (past.complete, past.passed) == (True, 6)
+
+
+def test_a_node_that_failed_is_no_baseline_and_the_others_are(kept: History) -> None:
+    add(kept, log(1, bandwidths(1)))
+    failed = [*bandwidths(2, {"gpu02": 0.6, "gpu03": 0.97}), result("gpu02", "gpu.count", "failed")]
+    bad = add(kept, log(2, failed, end=1))
+    assert (bad.run.complete, bad.run.good) == (True, False)
+    told = add(kept, log(3, bandwidths(3)))
+    runs = {it.measure.node: it.judged.runs for it in told.changes if "alone" in it.label}
+    assert runs == {"gpu01": 2, "gpu02": 1, "gpu03": 2}
+    assert told.last_good is not None
+    assert told.last_good.run == "night001"
+
+
+def test_checks_that_passed_before_are_named_and_an_untested_node_once(kept: History) -> None:
+    checks = ("gpu.count", "gpu.memory", "os.kernel")
+    add(kept, log(1, [result(node, check) for node in NODES for check in checks]))
+    second = [result("gpu01", check) for check in checks]
+    second += [
+        result("gpu02", "gpu.count", "failed"),
+        result("gpu02", "gpu.memory", "not checked"),
+        result("gpu02", "os.kernel", "not applicable"),
+    ]
+    second += [result("gpu03", check, "not tested") for check in checks]
+    told = add(kept, log(2, second, end=1))
+    assert told.lines() == [
+        "worse: gpu02: gpu.count: failed; it passed in the last good run",
+        "worse: gpu03: the node: not tested; it passed in the last good run",
+        "worse: gpu02: gpu.memory: not checked; it passed in the last good run",
+    ]
+    assert told.verdict() == "history: got worse: gpu[02-03]"
+
+
+def test_a_metric_that_is_no_longer_measured_is_named_unless_its_check_did_not_run(kept: History) -> None:
+    add(kept, log(1, bandwidths(1)))
+    without = [result(node, "nccl.alone_bandwidth") for node in NODES]
+    told = add(kept, log(2, without))  # pairs were not asked for
+    assert named(told) == {(node, "busbw all_reduce 1 GiB alone") for node in NODES}
+    assert "no longer measured, though its check passed" in told.lines()[0]
+
+
+def test_errors_that_appear_are_named_where_they_were_looked_for_before(kept: History) -> None:
+    errors = [metric("symbol_error", 7, "events", "mlx5_1")]
+    add(kept, log(1, [result("gpu01", "fabric.counters")]))
+    both = [
+        result("gpu01", "fabric.counters", metrics=errors),
+        result("gpu02", "fabric.counters", metrics=errors),
+    ]
+    assert named(add(kept, log(2, both))) == {("gpu01", "symbol_error mlx5_1")}
+
+
+def test_a_number_that_is_none_is_worse_and_never_a_baseline(kept: History) -> None:
+    name = "busbw all_reduce 1 GiB alone"
+    for night, value in enumerate(("NaN", 478.0, "NaN", 10**400)):
+        found = [metric(name, value, "GB/s")]
+        told = add(kept, log(night, [result("gpu01", "nccl.alone_bandwidth", metrics=found)]))
+        assert bool(named(told)) == (night > 1)
+    assert "not a number; 478 GB/s in its last good run" in told.lines()[0]
+
+
+def test_a_gpu_that_was_exchanged_goes_on_in_its_slot(kept: History) -> None:
+    for night, serial in enumerate(("GPU 4 (GPU-aaaa, 9d:00)", "GPU 4 (GPU-bbbb, 9d:00)")):
+        links = [metric("nvlinks_active", 18 - night, "links", serial)]
+        told = add(kept, log(night, [result("gpu01", "gpu.nvlink_state", metrics=links)]))
+    assert [it.text for it in told.worse] == [
+        "gpu01: nvlinks_active GPU 4: 17 links, 18 in its last good run"
+    ]
+
+
+def test_many_nodes_with_the_same_loss_share_a_line(kept: History) -> None:
+    nodes = [f"gpu{number:03}" for number in range(40)]
+
+    def night(value: float) -> list[dict[str, Any]]:
+        return [
+            result(node, "nccl.alone_bandwidth", metrics=[metric("busbw", value, "GB/s")]) for node in nodes
+        ]
+
+    add(kept, log(1, night(478)))
+    lines = add(kept, log(2, night(430))).lines()
+    assert len(lines) == 1
+    assert lines[0].startswith("worse: gpu[000-039]: busbw on 40 nodes; furthest gpu0")
+
+
+def test_parameters_of_a_check_are_told_apart(kept: History) -> None:
+    def night(values: Sequence[float]) -> list[dict[str, Any]]:
+        return [
+            result("gpu01", "site.disk", metrics=[metric("read", value, "GB/s")])
+            | {"nodeid": f"site/test_site.py::test_disk[gpu01-{size}]"}
+            for size, value in zip(("4K", "1M"), values, strict=True)
+        ]
+
+    add(kept, log(1, night((1.0, 7.0))))
+    told = add(kept, log(2, night((1.0, 6.0))))
+    assert [it.change.measure.check for it in told.worse] == ["site.disk[1M]"]
+
+
+# --- the file
+
+
+WRITER = """
+import contextlib, json, os, signal, sys
+from pathlib import Path
+from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.report.run_snapshot import recorded
+
+how, path, *logs = sys.argv[1:]
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+if how == "killed":
+    History._insert_fleet = die
+with contextlib.closing(History(Path(path), create=True)) as kept:
+    if how == "killed":
+        kept._db.execute("PRAGMA cache_size = 1")  # pages reach the file before the end of the transaction
+    for log in logs:
+        assert kept.add(recorded(read_run(json.loads(Path(log).read_text()))))
+"""
+
+
+def writer(how: str, path: Path, logs: Sequence[Path]) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-c", WRITER, how, str(path), *map(str, logs)]
+    env = environment(PYTHONPATH=str(SOURCE))
+    return subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, text=True)
+
+
+def store(path: Path, events: Path) -> None:
+    with contextlib.closing(History(path, create=True)) as kept:
+        assert kept.add(recorded(read_run(json.loads(events.read_text()))))
+
+
+def logs_of(folder: Path, nights: Sequence[int]) -> list[Path]:
+    found = []
+    for night in nights:
+        found.append(folder / f"log{night}.json")
+        found[-1].write_text(json.dumps(log(night, bandwidths(night))))
+    return found
+
+
+def test_two_writers_at_once_lose_nothing(path: Path, tmp_path: Path) -> None:
+    shares = (range(0, 40, 2), range(1, 40, 2))
+    writers = [writer("whole", path, logs_of(tmp_path, share)) for share in shares]
+    for one in writers:
+        assert (one.communicate(timeout=DEADLINE)[1], one.returncode) == ("", 0)
+    with contextlib.closing(History(path)) as kept:
+        runs = kept.runs("prod", 100)
+        assert sorted(past.run for past in runs) == [f"night{night:03}" for night in range(40)]
+        assert {past.passed for past in runs} == {6}
+    assert count(path, "metrics") == 40 * 3 * 4  # alone, two partners, the best of them
+    assert count(path, "fleet") == 40 * 5
+
+
+def test_a_writer_that_is_killed_leaves_no_half_run(path: Path, tmp_path: Path) -> None:
+    first, second = logs_of(tmp_path, (1, 2))
+    store(path, first)
+    before = path.read_bytes()
+    killed = writer("killed", path, [second])
+    killed.communicate(timeout=DEADLINE)
+    assert killed.returncode == -signal.SIGKILL
+    assert path.read_bytes() != before, "nothing had reached the file: the test shows nothing"
+    with contextlib.closing(History(path)) as kept:
+        assert [past.run for past in kept.runs("prod")] == ["night001"]
+    assert (count(path, "metrics"), count(path, "verdicts")) == (12, 6)
+    store(path, second)
+    assert count(path, "runs") == 2
+
+
+def count(path: Path, table: str) -> int:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        return int(db.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
+
+
+def test_a_writer_that_waits_too_long_says_how_to_store_the_run(
+    kept: History, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BUSY", 0.05)
+    with (
+        contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other,
+        contextlib.closing(History(path)) as late,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(
+            GpuClusterError, match=r"another writer has held it .* history --import EVENTS"
+        ) as raised:
+            late.add(recorded(read_run(log(1, bandwidths(1)))))
+    assert "\n" not in str(raised.value)
+    assert kept.add(recorded(read_run(log(1, bandwidths(1)))))
+
+
+def damage(path: Path, how: str) -> None:
+    if how == "text":
+        path.write_text("no SQLite at all, but longer than the header of one " * 20)
+    elif how == "folder":
+        path.mkdir()
+    elif how == "foreign":
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            db.execute("CREATE TABLE bookmarks (url TEXT)")
+            db.commit()
+    elif how == "newer":
+        History(path, create=True).close()
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            db.execute("PRAGMA user_version = 999")
+    else:  # the header is whole, the pages are not
+        with contextlib.closing(History(path, create=True)) as kept:
+            kept.add(recorded(read_run(log(1, bandwidths(1)))))
+        data = bytearray(path.read_bytes())
+        data[4096:] = b"\xa5" * (len(data) - 4096)
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("text", "damaged, or no SQLite file"),
+        ("folder", "unable to open database file"),
+        ("foreign", "an SQLite file of something else"),
+        ("newer", "written by a newer pytest-gpucluster (schema 999, this one knows 1)"),
+        ("pages", "damaged, or no SQLite file"),
+    ],
+)
+def test_a_file_that_cannot_serve_is_told_in_one_line_and_left_alone(
+    path: Path, how: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(path, how)
+    before = path.read_bytes() if path.is_file() else b""
+    assert cli.main(["history", "--history", str(path)]) in (1, 4)
+    out, err = capsys.readouterr()
+    assert said in err
+    assert (out, err.count("\n")) == ("", 1)
+    events = path.with_name("events.jsonl")
+    events.write_text("".join(json.dumps(event) + "\n" for event in log(7, bandwidths(7))))
+    assert cli.main(["history", "--history", str(path), "--import", str(events)]) in (1, 4)
+    assert (path.read_bytes() if path.is_file() else b"") == before
+
+
+def test_an_older_file_is_upgraded_with_what_it_holds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.closing(History(path, create=True)) as kept:
+        kept.add(recorded(read_run(log(1, bandwidths(1)))))
+    step = (
+        "ALTER TABLE runs ADD COLUMN site TEXT NOT NULL DEFAULT 'here'",
+        "CREATE INDEX runs_site ON runs (site)",
+    )
+    monkeypatch.setattr(module, "MIGRATIONS", (*module.MIGRATIONS, step))
+    with contextlib.closing(History(path)) as kept:
+        assert [past.run for past in kept.runs("prod")] == ["night001"]
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT site FROM runs").fetchall() == [("here",)]
+        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+        assert db.execute("PRAGMA application_id").fetchone() == (APPLICATION,)
+    monkeypatch.setattr(module, "MIGRATIONS", (*module.MIGRATIONS, ("CREATE TABLE runs (id)",)))
+    with pytest.raises(GpuClusterError, match="table runs already exists"):
+        History(path)
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (2,)  # all of an upgrade, or nothing
+
+
+def test_the_values_of_a_node_are_found_by_the_index(kept: History) -> None:
+    plan = kept._db.execute(
+        "EXPLAIN QUERY PLAN SELECT value FROM metrics WHERE series = ? AND (started, run) < (?, ?) AND "
+        "started >= ? AND fit ORDER BY started DESC, run DESC LIMIT ?",
+        (1, 2.0, 3, 4.0, 10),
+    ).fetchall()
+    (detail,) = (row[-1] for row in plan)  # no scan, no sort: the last ten are read, however many there are
+    assert detail.startswith("SEARCH metrics USING PRIMARY KEY (series=? AND ")
+
+
+def test_keeping_a_few_runs_deletes_all_of_the_others_but_the_last_good_one(
+    kept: History, path: Path
+) -> None:
+    add(kept, log(0, [result("gone01", "os.kernel"), *bandwidths(0)]))
+    for night in range(1, 4):
+        add(kept, log(night, bandwidths(night)))
+    for night in range(4, 7):
+        add(kept, log(night, [*bandwidths(night), result("gpu01", "gpu.count", "failed")], end=1))
+    assert kept.keep(2) == 4
+    assert [past.run for past in kept.runs("prod")] == ["night006", "night005", "night003"]
+    assert (count(path, "metrics"), count(path, "verdicts"), count(path, "fleet")) == (36, 20, 15)
+    assert count(path, "items") == 3 * 2 + 1
+    assert named(add(kept, log(7, bandwidths(7, {"gpu02": 0.92})))) >= {
+        ("gpu02", "busbw all_reduce 1 GiB alone")
+    }
+
+
+HOSTILE = (
+    "'; DROP TABLE runs; --",
+    "\x1b[2J\x1b[31mgpu",
+    "\ud800gpu",
+    "(cluster)",
+    "*",
+    "x" * 5000,
+    "gpu[01-99]",
+)
+
+
+def test_hostile_names_are_names(kept: History, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for night, factor in enumerate((1.0, 0.9)):
+        found = [
+            result(node, "nccl.alone_bandwidth", metrics=[metric("busbw\x1b[2J", 400 * factor, "GB/s", node)])
+            for node in HOSTILE
+        ]
+        told = add(kept, log(night, found, cluster="prod"))
+    assert len(told.worse) == len(HOSTILE)
+    assert len(kept.nodes("prod")) == len(HOSTILE)
+    kept.accept(told.run, "*")
+    assert cli.main(["history", "--history", str(path), "'; DROP TABLE runs; --"]) == 0
+    assert cli.main(["compare", "--history", str(path), "night000", "night001"]) == 3
+    out = capsys.readouterr().out
+    assert all(char.isprintable() or char == "\n" for char in out)
+    assert "DROP TABLE" in out
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"event": "result", "node": 3, "check": None, "metrics": 7, "verdicts": "x", "outcome": []},
+        {"event": "result", "metrics": [{"name": {}, "value": "1"}, 5], "verdicts": [{"findings": [1]}]},
+        {"event": "finish", "exit": True},
+        {"event": 5},
+    ],
+)
+def test_foreign_events_are_stored_as_far_as_they_go(kept: History, event: dict[str, Any]) -> None:
+    kept.add(recorded(read_run([*log(1, bandwidths(1), end=None), event])))
+    (past,) = kept.runs("prod")
+    assert not past.complete
+    assert past.passed == 6
+
+
+# --- the command
+
+
+@pytest.fixture
+def three_nights(path: Path) -> Path:
+    with contextlib.closing(History(path, create=True)) as kept:
+        kept.add(recorded(read_run(log(1, bandwidths(1)))))
+        kept.add(recorded(read_run(log(2, bandwidths(2), end=None))))
+        kept.add(recorded(read_run(log(3, bandwidths(3, {"gpu02": 0.92})))))
+    return path
+
+
+def said(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+    status = cli.main([str(word) for word in argv])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_compare_names_what_got_worse_and_tells_by_its_status(
+    three_nights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = said(capsys, "compare", "--history", three_nights)  # last-good and last
+    assert status == 3
+    assert out.startswith("A  night001")
+    assert "below run night001 (47" in out
+    assert "worse: gpu02: busbw all_reduce 1 GiB alone: 4" in out
+    assert "gpu03: " not in out
+    status, out, _ = said(capsys, "compare", "night003", "night001", "--history", three_nights)
+    assert status == 0
+    assert "better: gpu02: busbw all_reduce 1 GiB alone: 4" in out
+    assert "metrics could be compared, none got worse\n" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "error"),
+    [
+        (("night", "last"), "'night' begins several runs: night003"),
+        (("x", "last"), "no run 'x' of cluster prod; the last are night003"),
+        (("last", "night001"), "no run of cluster prod before night001"),
+        (("night003", "last"), "run night003 is compared with itself"),
+        (("last-good", "last", "--cluster", "other"), "no run of cluster other; it has: prod"),
+        (("last' OR 1=1 --", "last"), 'no run "last\' OR 1=1 --" of cluster prod'),
+    ],
+)
+def test_runs_that_there_are_not_are_told_in_one_line(
+    three_nights: Path, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], error: str
+) -> None:
+    status, out, err = said(capsys, "compare", *argv, "--history", three_nights)
+    assert (status, out) == (4, "")
+    assert error in err
+    assert err.count("\n") == 1
+
+
+def test_history_lists_runs_and_the_past_of_a_node(
+    three_nights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = said(capsys, "history", "--history", three_nights)
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["run", "night001", "night002", "night003"]
+    assert ["incomplete" in line for line in out.splitlines()] == [False, False, True, False]
+    status, out, _ = said(capsys, "history", "gpu02", "--history", three_nights, "--metric", "busbw*")
+    (row,) = (line for line in out.splitlines() if "busbw all_reduce 1 GiB alone" in line)
+    assert "-8." in row or "-7." in row
+    assert "pair_busbw" not in out
+    status, _, err = said(capsys, "history", "gpu77", "--history", three_nights)
+    assert status == 4
+    assert "no node 'gpu77' of cluster prod; it has: gpu[01-03]" in err
+
+
+def test_what_never_changed_is_counted_only(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.closing(History(path, create=True)) as kept:
+        for night, speed in ((1, 478.0), (2, 470.0)):
+            metrics = [metric("gpu_count", 8, "GPUs"), metric("busbw", speed, "GB/s")]
+            kept.add(recorded(read_run(log(night, [result("gpu01", "nccl.alone", metrics=metrics)]))))
+    told = said(capsys, "history", "gpu01", "--history", path)[1]
+    assert "nccl.alone  busbw" in told
+    assert "gpu_count" not in told
+    assert told.splitlines()[-1] == "1 more metrics were the same in all these runs (--all shows them)"
+    assert "gpu_count" in said(capsys, "history", "gpu01", "--history", path, "--all")[1]
+
+
+def test_accept_and_keep_from_the_command_line(
+    three_nights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = said(capsys, "history", "--accept", "last", "--history", three_nights)
+    assert (status, out) == (0, "all nodes of cluster prod: baselines begin with run night003 from here on\n")
+    status, out, _ = said(capsys, "history", "--keep", "1", "--history", three_nights)
+    assert (status, out) == (0, f"{three_nights}: 2 runs deleted\n")
+    with contextlib.closing(History(three_nights)) as kept:
+        assert not named(add(kept, log(4, bandwidths(4, {"gpu02": 0.92}))))
+    with pytest.raises(SystemExit):
+        cli.main(["history", "--keep", "0", "--history", str(three_nights)])
+
+
+def test_logs_are_imported_in_the_order_of_their_nights(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = []
+    for night, events in (
+        (2, log(2, bandwidths(2, {"gpu02": 0.92}))),
+        (1, log(1, bandwidths(1))),
+        (3, log(3, bandwidths(3), end=None)),
+    ):
+        logs.append(tmp_path / f"{night}.jsonl")
+        logs[-1].write_text("".join(json.dumps(event) + "\n" for event in events))
+    with logs[-1].open("a") as cut:
+        cut.write('{"time": 1, "event": "res')
+    status, out, _ = said(capsys, "history", "--history", path, "--import", *logs)
+    assert status == 0
+    assert [line.split(": ")[1] for line in out.splitlines()] == [
+        "run night001 of cluster prod stored",
+        "run night002 of cluster prod stored",
+        "run night003 of cluster prod stored, incomplete",
+    ]
+    assert "is stored already" in said(capsys, "history", "--history", path, "--import", logs[0])[1]
+    assert said(capsys, "compare", "last-good", "night002", "--history", path)[0] == 3
+    assert recorded(read_log(logs[-1])).exit is None
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "not the event log of a run"),
+        ("not json\n[1]\n", "not the event log of a run"),
+        ('{"event": "start", "run": "x", "time": "now", "cluster": "c"}\n', "not the event log of a run"),
+        (None, "cannot be read (No such file or directory)"),
+    ],
+)
+def test_what_is_no_event_log_is_not_imported(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, error: str
+) -> None:
+    events = tmp_path / "events.jsonl"
+    if text is not None:
+        events.write_text(text)
+    status, out, err = said(capsys, "history", "--history", path, "--import", events)
+    assert (status, out) == (1, "")
+    assert error in err
+    assert err.count("\n") == 1
+
+
+def test_where_the_file_is_found(
+    three_nights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GPUCLUSTER_HISTORY", raising=False)
+    status, _, err = said(capsys, "history")
+    assert status == 4
+    assert "no history file: use --history FILE" in err
+    own = tmp_path / "prod.yaml"
+    own.write_text(f"nodes: gpu[01-03]\nhistory: {three_nights}\n")
+    assert "night003" in said(capsys, "history", "--cluster", own)[1]
+    monkeypatch.setenv("GPUCLUSTER_HISTORY", str(three_nights))
+    assert "night003" in said(capsys, "history")[1]
+    status, _, err = said(capsys, "history", "--history", tmp_path / "none.sqlite")
+    assert status == 4
+    assert "no such file; a run with --history=" in err
+    assert not (tmp_path / "none.sqlite").exists()
+
+
+def test_one_error_on_one_node_is_no_plural() -> None:
+    past = Past("night", "prod", simulated=False, started=0.0, complete=True, good=False, error=1, nodes=1)
+    assert cli_history._about(past).endswith("0 passed, 0 failed, 1 error, 0 not judged on 1 node")
+    assert cli_history._about(replace(past, error=2, nodes=3)).endswith("2 errors, 0 not judged on 3 nodes")
+
+
+def test_every_table_of_runs_is_emptied_with_them(path: Path, kept: History) -> None:
+    assert kept.clusters() == ()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        of_run = [
+            table
+            for table in tables
+            if any(column[1] == "run" for column in db.execute(f"PRAGMA table_info({table})"))
+        ]
+    assert sorted(history._OF_RUN) == sorted(set(of_run) - {"runs"})
+
+
+def test_a_check_of_no_node_keeps_its_parameters() -> None:
+    one = result("", "nccl.whole") | {"nodeid": "suites/nccl/test_nccl.py::test_whole[x]"}
+    (item,) = recorded(read_run(log(1, [one]))).items
+    assert (item.node, item.check) == ("", "nccl.whole[x]")

@@ -1,0 +1,586 @@
+"""What the history answers, value by value: runs, baselines, fleets, what is gone, what turned."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from report.test_history import DAY, FIRST, add, log, metric, named, result
+
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.report.history import EVERY_NODE, WINDOW, History
+from pytest_gpucluster.report.regression import Fleet, Turn
+from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.report.run_snapshot import Measure, recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from pytest_gpucluster.report.regression import Change, Comparison
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[History]:
+    with contextlib.closing(History(tmp_path / "h.sqlite", create=True)) as opened:
+        yield opened
+
+
+def night(
+    values: Mapping[str, Any], *, check: str = "nccl.x", unit: str = "GB/s", **more: Any
+) -> list[dict[str, Any]]:
+    """Return the results of one metric on nodes; None: the check passed and measured nothing."""
+    return [
+        result(node, check, metrics=[] if value is None else [metric("bw", value, unit, **more)])
+        for node, value in values.items()
+    ]
+
+
+def of(told: Comparison, node: str, device: str = "") -> Change:
+    (found,) = (it for it in told.changes if (it.measure.node, it.measure.device) == (node, device))
+    return found
+
+
+# --- runs
+
+
+def test_a_run_is_kept_with_its_counts(kept: History) -> None:
+    ends = ("passed", "passed", "failed", "error", "not checked", "not applicable", "skipped")
+    results = [result("gpu01", f"gpu.c{n}", end) for n, end in enumerate(ends)]
+    kept.add(
+        recorded(
+            read_run(log(1, [*results, result("", "nccl.x"), result("gpu02", "gpu.c0", "not tested")], end=1))
+        )
+    )
+    (past,) = kept.runs("prod")
+    assert (past.run, past.cluster, past.simulated, past.started) == ("night001", "prod", False, FIRST + DAY)
+    assert (past.complete, past.good, past.exit) == (True, False, 1)
+    assert (past.passed, past.failed, past.error, past.unjudged, past.nodes) == (3, 1, 1, 4, 2)
+    counts = {node: kept.node_runs("prod", node) for node in ("gpu01", "gpu02", "", "gpu03")}
+    assert counts == {
+        "gpu01": [(past, {"good": 0, "passed": 2, "failed": 1, "error": 1, "unjudged": 3})],
+        "gpu02": [(past, {"good": 0, "passed": 0, "failed": 0, "error": 0, "unjudged": 1})],
+        "": [(past, {"good": 1, "passed": 1, "failed": 0, "error": 0, "unjudged": 0})],
+        "gpu03": [],
+    }
+    assert kept.clusters() == ("prod",)
+    assert kept.nodes("prod") == ("", "gpu01", "gpu02")
+    assert kept.nodes("other") == ()
+
+
+def test_runs_come_newest_first_and_have_a_limit(kept: History) -> None:
+    for number in (3, 1, 2):
+        kept.add(recorded(read_run(log(number, night({"gpu01": 1.0})))))
+    kept.add(recorded(read_run(log(9, night({"gpu01": 1.0}), cluster="other"))))
+    assert [past.run for past in kept.runs("prod")] == ["night003", "night002", "night001"]
+    assert [past.run for past in kept.runs("prod", 2)] == ["night003", "night002"]
+    assert [past.run for past, _ in kept.node_runs("prod", "gpu01", 2)] == ["night003", "night002"]
+    assert kept.clusters() == ("other", "prod")
+
+
+def test_a_run_is_found_by_its_id_or_the_beginning_of_it(kept: History) -> None:
+    for number in (1, 10, 11, 12, 13):
+        events = [event | {"run": f"r{number}"} for event in log(number, night({"gpu01": 1.0}))]
+        kept.add(recorded(read_run(events)))
+    assert kept.find("prod", "r1").run == "r1"  # though it begins four newer ones
+    assert kept.find("prod", "r13").run == "r13"
+    assert kept.find("prod", "last").run == "r13"
+    with pytest.raises(ConfigError) as caught:
+        kept.find("prod", "r")
+    assert "'r' begins several runs: r13 (" in str(caught.value)
+    assert str(caught.value).count("good") == 3  # the newest three are named
+    with pytest.raises(
+        ConfigError, match=r"no run 'R1' of cluster prod; the last are r13 \(.*, good\), r12 "
+    ):
+        kept.find("prod", "R1")
+
+
+def test_the_last_run_before_another_is_of_its_kind(kept: History) -> None:
+    for number, real, end in ((1, True, 0), (2, True, 1), (3, False, 0), (4, True, 1), (5, True, None)):
+        kept.add(recorded(read_run(log(number, night({"gpu01": 1.0}), real=real, end=end))))
+    fourth = kept.find("prod", "night004")
+    assert kept.find("prod", "last", before=fourth).run == "night002"
+    assert kept.find("prod", "last-good", before=fourth).run == "night001"
+    assert kept.find("prod", "last").run == "night005"
+    assert kept.find("prod", "last-good").run == "night003"
+    with pytest.raises(ConfigError, match=r"no run of cluster prod before night001; the last are night005"):
+        kept.find("prod", "last", before=kept.find("prod", "night001"))
+
+
+def test_what_was_red_on_a_node_is_listed(kept: History) -> None:
+    for number in (1, 2):
+        red = [
+            result("gpu01", "gpu.b", "failed", message=f"b{number}"),
+            result("gpu01", "gpu.a", "error", message="a"),
+        ]
+        kept.add(
+            recorded(
+                read_run(
+                    log(number, [*red, result("gpu01", "gpu.c"), result("gpu02", "gpu.b", "failed")], end=1)
+                )
+            )
+        )
+    assert kept.node_red("prod", "gpu01", ["night001", "night002"]) == [
+        ("night002", "gpu.a", "error", "a"),
+        ("night002", "gpu.b", "failed", "b2"),
+        ("night001", "gpu.a", "error", "a"),
+        ("night001", "gpu.b", "failed", "b1"),
+    ]
+    assert len(kept.node_red("prod", "gpu01", iter(["night002"]))) == 2
+    assert kept.node_red("prod", "gpu01", []) == []
+
+
+def test_the_values_of_a_node_come_oldest_first(kept: History) -> None:
+    for number, value in ((1, 478.0), (2, 300.0), (3, "NaN"), (4, 477.0)):
+        found = [
+            metric("bw", value, "GB/s"),
+            metric("hidden", 1, "s", detail=True),
+            metric("a", 1, "W", "GPU 1"),
+        ]
+        kept.add(recorded(read_run(log(number, [result("gpu01", "nccl.x", metrics=found)]))))
+    values = kept.node_values("prod", "gpu01", simulated=False)
+    assert list(values) == [
+        Measure("gpu01", "nccl.x", "a", "W", "GPU 1"),
+        Measure("gpu01", "nccl.x", "bw", "GB/s"),
+    ]
+    assert values[Measure("gpu01", "nccl.x", "bw", "GB/s")] == [
+        (478.0, True), (300.0, False), (None, False), (477.0, True),
+    ]  # fmt: skip
+    short = kept.node_values("prod", "gpu01", simulated=False, count=2)
+    assert short[Measure("gpu01", "nccl.x", "bw", "GB/s")] == [(None, False), (477.0, True)]
+    assert kept.node_values("prod", "gpu01", simulated=True) == {}
+
+
+# --- what a value is held against
+
+
+def test_the_baseline_is_the_last_ten_good_values(kept: History) -> None:
+    for number in range(WINDOW + 2):
+        add(kept, log(number, night({"gpu01": 400.0 + number, "gpu02": 500.0})))
+    told = add(kept, log(20, night({"gpu01": 405.0, "gpu02": 501.0, "gpu03": 7.0})))
+    one = of(told, "gpu01")
+    assert (one.judged.runs, one.judged.level, one.judged.trend) == (10, 406.5, "same")
+    assert one.judged.mad == 2.5
+    assert one.judged.distance == pytest.approx(-1.5 / 406.5)
+    assert (one.previous, one.base) == (411.0, "")
+    # medians of both nodes, then of the ten runs: 452 to 456.5 and so on; now of three nodes
+    assert one.fleet == Fleet(405.0, (450 + 2 / 2 + (450 + 11 / 2)) / 2, 10)
+    assert (of(told, "gpu03").trend, of(told, "gpu03").previous) == ("new", None)
+    assert len(told.against) == WINDOW
+    assert [past.run for past in told.against[:2]] == ["night011", "night010"]
+
+
+def test_a_run_that_was_chosen_is_the_only_base(kept: History) -> None:
+    for number, value in ((1, 400.0), (2, 500.0), (3, 450.0)):
+        add(kept, log(number, night({"gpu01": value, "gpu02": 1.0})))
+    runs = {past.run: past for past in kept.runs("prod")}
+    told = kept.compare(runs["night003"], runs["night001"])
+    one = of(told, "gpu01")
+    assert (one.judged.level, one.judged.runs, one.previous, one.base) == (400.0, 1, 400.0, "night001")
+    assert (told.against, told.last_good) == ((runs["night001"],), runs["night001"])
+    assert one.fleet == Fleet(225.5, 200.5, 1)
+    back = kept.compare(runs["night001"], runs["night002"])
+    assert (of(back, "gpu01").trend, named(back)) == ("worse", {("gpu01", "bw")})
+    assert kept.compare(runs["night003"]).last_good == runs["night002"]
+
+
+def test_a_bad_run_that_was_chosen_is_no_last_good_one(kept: History) -> None:
+    add(kept, log(1, [*night({"gpu01": 5.0}), result("gpu02", "gpu.x", "failed")], end=1))
+    told = add(kept, log(2, night({"gpu01": 5.0})))
+    first = kept.find("prod", "night001")
+    assert kept.compare(told.run, first).last_good is None
+    assert told.last_good is None
+    assert told.against == (first,)
+    assert told.file == str(kept.path)
+
+
+def test_a_run_that_is_not_there_is_told(kept: History) -> None:
+    told = add(kept, log(1, night({"gpu01": 5.0})))
+    kept.keep(0)
+    other = History(kept.path.with_name("other"), create=True)
+    with (
+        contextlib.closing(other),
+        pytest.raises(ConfigError, match=r"other: no run 'night001' of cluster prod$"),
+    ):
+        other.compare(told.run)
+
+
+def test_the_fleet_is_of_nodes_alone_and_of_what_is_no_detail(kept: History) -> None:
+    first = [*night({"gpu01": 2.0, "gpu02": 4.0}), result("", "nccl.x", metrics=[metric("bw", 99.0, "GB/s")])]
+    first += [result("gpu01", "nccl.y", metrics=[metric("hidden", 1, "s", detail=True)])]
+    add(kept, log(1, first))
+    told = add(kept, log(2, first))
+    assert of(told, "gpu01").fleet == Fleet(3.0, 3.0, 1)
+    assert of(told, "").fleet == Fleet(3.0, 3.0, 1)
+    assert [it.measure.name for it in told.changes] == ["bw"] * 3
+
+
+def test_a_series_takes_its_new_direction(kept: History) -> None:
+    add(kept, log(1, night({"gpu01": 5.0}, unit="W")))
+    told = add(kept, log(2, night({"gpu01": 50.0}, unit="W", better="lower", detail=False)))
+    assert of(told, "gpu01").measure.better == "lower"
+    assert add(kept, log(3, night({"gpu01": 50.0}, unit="W", detail=True))).changes == ()
+
+
+# --- what is accepted
+
+
+def test_a_baseline_that_was_accepted_begins_with_that_run(kept: History) -> None:
+    for number in range(3):
+        add(kept, log(number, night({"gpu01": 400.0, "gpu02": 400.0})))
+    third = add(kept, log(3, night({"gpu01": 300.0, "gpu02": 300.0})))
+    assert len(third.worse) == 2
+    kept.accept(third.run, "gpu01")
+    told = add(kept, log(4, night({"gpu01": 301.0, "gpu02": 301.0})))
+    assert named(told) == {("gpu02", "bw")}
+    assert (of(told, "gpu01").judged.runs, of(told, "gpu02").judged.runs) == (1, 3)
+    kept.accept(told.run)
+    told = add(kept, log(5, night({"gpu01": 302.0, "gpu02": 302.0})))
+    assert named(told) == set()
+    assert [of(told, node).judged.runs for node in ("gpu01", "gpu02")] == [1, 1]
+    rows = kept._db.execute("SELECT cluster, simulated, node, started FROM accepted ORDER BY node").fetchall()
+    assert rows == [("prod", 0, EVERY_NODE, FIRST + 4 * DAY), ("prod", 0, "gpu01", FIRST + 3 * DAY)]
+    # a run before the accepted one is held against what was then
+    assert of(kept.compare(kept.find("prod", "night002")), "gpu01").judged.runs == 2
+
+
+def test_what_a_bad_node_measured_is_not_accepted(kept: History) -> None:
+    add(kept, log(1, night({"gpu01": 400.0})))
+    bad = add(kept, log(2, [*night({"gpu01": 300.0}), result("gpu01", "gpu.x", "failed")], end=1))
+    kept.accept(bad.run)
+    assert of(add(kept, log(3, night({"gpu01": 300.0}))), "gpu01").trend == "new"
+
+
+# --- what was 0, what is gone, what turned
+
+
+@pytest.mark.parametrize(
+    ("unit", "outcome", "trend"),
+    [
+        ("errors", "passed", "worse"),
+        ("errors", "failed", "new"),
+        ("errors", "not checked", "new"),
+        ("links", "passed", "new"),
+        ("us", "passed", "new"),
+    ],
+)
+def test_errors_were_none_where_the_check_passed_without_any(
+    kept: History, unit: str, outcome: str, trend: str
+) -> None:
+    others = [result("gpu01", "os.x")]  # the node is good
+    add(kept, log(1, [*others, result("gpu01", "nccl.x", outcome)], end=1 if outcome == "failed" else 0))
+    told = add(kept, log(2, [*others, *night({"gpu01": 3.0}, unit=unit)]))
+    found = of(told, "gpu01")
+    assert found.trend == trend
+    if trend == "worse":
+        assert (found.judged.level, found.judged.runs, found.judged.distance) == (0.0, 1, None)
+        assert [it.text for it in told.worse] == ["gpu01: bw: 3 errors, 0 in its last good run"]
+        chosen = kept.compare(told.run, told.against[0])
+        assert [it.text for it in chosen.worse] == ["gpu01: bw: 3 errors, 0 in run night001"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "more", "gone"),
+    [
+        ("GB/s", {}, True),
+        ("links", {}, True),
+        ("us", {}, True),
+        ("errors", {}, False),  # no errors, nothing to record
+        ("W", {}, False),  # no direction
+        ("W", {"better": "lower"}, True),
+        ("GB/s", {"detail": True}, False),
+        ("GB/s", {"device": "with gpu02"}, False),  # another partner, perhaps
+    ],
+)
+def test_what_is_gone_is_named_where_it_says_something(
+    kept: History,
+    unit: str,
+    more: dict[str, Any],
+    gone: bool,  # a table
+) -> None:
+    add(kept, log(1, night({"gpu01": 5.0}, unit=unit, **more)))
+    told = add(kept, log(2, night({"gpu01": None})))
+    found = [it for it in told.changes if it.trend == "gone" and it.measure.device != "best partner"]
+    assert [(it.measure.node, it.judged.level, it.judged.runs, it.base) for it in found] == (
+        [("gpu01", 5.0, 1, "")] if gone else []
+    )
+    chosen = kept.compare(told.run, told.against[0])
+    assert [it.base for it in chosen.changes if it.trend == "gone" and it in chosen.changes][:1] == (
+        ["night001"] if gone or more.get("device") else []
+    )
+
+
+@pytest.mark.parametrize("outcome", ["failed", "error", "not checked", "not tested"])
+def test_what_was_not_judged_now_is_not_gone(kept: History, outcome: str) -> None:
+    add(kept, log(1, night({"gpu01": 5.0})))
+    told = add(kept, log(2, [result("gpu01", "nccl.x", outcome), result("gpu01", "os.x")], end=1))
+    assert [it.trend for it in told.changes] == []
+
+
+def test_the_last_good_run_of_each_node_tells_what_is_gone(kept: History) -> None:
+    add(kept, log(1, [*night({"gpu01": 5.0, "gpu02": 6.0})]))
+    add(kept, log(2, [*night({"gpu01": 7.0, "gpu02": None}), result("gpu01", "gpu.x", "failed")], end=1))
+    told = add(kept, log(3, night({"gpu01": None, "gpu02": None, "gpu03": None})))
+    assert [(it.measure.node, it.judged.level) for it in told.changes] == [("gpu01", 5.0)]
+    nan = add(kept, log(4, night({"gpu01": "NaN"})))
+    assert [it.trend for it in nan.changes] == ["worse"]  # it is there, and no number
+
+
+@pytest.mark.parametrize(
+    ("outcome", "turned"),
+    [
+        ("failed", Turn("gpu01", "gpu.x", "failed")),
+        ("error", Turn("gpu01", "gpu.x", "error")),
+        ("not checked", Turn("gpu01", "gpu.x", "not checked")),
+        ("not tested", Turn("gpu01", "", "not tested")),
+        ("not applicable", None),
+        ("skipped", None),
+        ("passed", None),
+    ],
+)
+def test_what_passed_before_and_does_not_now_has_turned(
+    kept: History, outcome: str, turned: Turn | None
+) -> None:
+    add(kept, log(1, [result("gpu01", "gpu.x")]))
+    told = add(kept, log(2, [result("gpu01", "gpu.x", outcome), result("gpu01", "gpu.new", outcome)], end=1))
+    assert told.turned == ((turned,) if turned else ())
+    chosen = kept.compare(told.run, told.against[0])
+    assert [turn.base for turn in chosen.turned] == (["night001"] if turned else [])
+
+
+@pytest.mark.parametrize("before", ["failed", "error", "not checked", "not applicable"])
+def test_what_did_not_pass_before_has_not_turned(kept: History, before: str) -> None:
+    add(kept, log(1, [result("gpu01", "gpu.x", before), result("gpu01", "gpu.y")], end=0))
+    told = add(kept, log(2, [result("gpu01", "gpu.x", "failed"), result("gpu01", "gpu.y")], end=1))
+    assert told.turned == ()
+    chosen = kept.compare(told.run, told.against[0])
+    assert chosen.turned == ()
+
+
+def test_the_last_good_run_that_has_the_check_counts(kept: History) -> None:
+    add(kept, log(1, [result("gpu01", "gpu.x"), result("gpu01", "gpu.y")]))
+    add(kept, log(2, [result("gpu01", "gpu.y")]))
+    add(kept, log(3, [result("gpu01", "gpu.x", "failed"), result("gpu01", "gpu.y", "failed")], end=1))
+    told = add(kept, log(4, [result("gpu01", "gpu.x", "failed"), result("gpu01", "gpu.y", "failed")], end=1))
+    assert {turn.check for turn in told.turned} == {"gpu.x", "gpu.y"}
+    third = kept.find("prod", "night003")
+    assert kept.compare(told.run, third).turned == ()
+
+
+def test_a_node_that_was_not_tested_is_one_turn_beside_what_failed(kept: History) -> None:
+    checks = ("gpu.a", "gpu.b", "gpu.c", "gpu.d")
+    nodes = ("gpu01", "gpu02")
+    add(kept, log(1, [result(node, check) for node in nodes for check in checks]))
+    ends = ("not tested", "not tested", "failed", "not checked")
+    told = add(
+        kept, log(2, [result(n, c, end) for n in nodes for c, end in zip(checks, ends, strict=True)], end=1)
+    )
+    assert sorted((turn.node, turn.check, turn.now) for turn in told.turned) == [
+        (node, check, end)
+        for node in nodes
+        for check, end in (("", "not tested"), ("gpu.c", "failed"), ("gpu.d", "not checked"))
+    ]
+
+
+# --- keeping few
+
+
+def test_each_cluster_and_kind_keeps_its_own_newest_runs(kept: History) -> None:
+    for number, real, cluster in (
+        (1, True, "a"),
+        (2, True, "a"),
+        (3, False, "a"),
+        (4, True, "b"),
+        (5, True, "b"),
+    ):
+        kept.add(recorded(read_run(log(number, night({"gpu01": 1.0}), real=real, cluster=cluster))))
+    assert kept.keep(5) == 0
+    assert kept.keep(1) == 2
+    assert [past.run for name in "ab" for past in kept.runs(name)] == ["night003", "night002", "night005"]
+
+
+def test_the_last_good_run_stays_and_older_good_ones_go(kept: History) -> None:
+    for number, end in ((1, 0), (2, 0), (3, 1), (4, 1)):
+        kept.add(recorded(read_run(log(number, night({"gpu01": 1.0}), end=end))))
+    assert kept.keep(1) == 2
+    assert [past.run for past in kept.runs("prod")] == ["night004", "night002"]
+
+
+# --- what SQLite says
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (
+            sqlite3.OperationalError("database is locked"),
+            GpuClusterError,
+            "another writer has held it for 0 s; import the run later with `gpucluster history --import EVENTS`",
+        ),
+        (
+            sqlite3.OperationalError("database is busy"),
+            GpuClusterError,
+            "another writer has held it for 0 s; import the run later with `gpucluster history --import EVENTS`",
+        ),
+        (
+            sqlite3.OperationalError("attempt to write a readonly database"),
+            ConfigError,
+            "this user cannot write it, or its folder (attempt to write a readonly database); name another file",
+        ),
+        (
+            sqlite3.OperationalError("unable to open database file"),
+            ConfigError,
+            "this user cannot write it, or its folder (unable to open database file); name another file",
+        ),
+        (sqlite3.OperationalError("disk I/O error"), GpuClusterError, "disk I/O error"),
+        (
+            sqlite3.DatabaseError("file is not a database"),
+            ConfigError,
+            "damaged, or no SQLite file (file is not a database); move it away, or name another file",
+        ),
+        (OSError(28, "No space left on device"), ConfigError, "No space left on device; name another file"),
+    ],
+)
+def test_an_error_of_the_file_is_one_line(
+    kept: History, error: Exception, kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(GpuClusterError) as caught, kept._told():
+        raise error
+    assert str(caught.value) == f"history {kept.path}: {said}"
+    assert type(caught.value) is kind
+
+
+def test_a_history_without_runs_names_its_clusters(kept: History) -> None:
+    with pytest.raises(ConfigError) as caught:
+        kept.find("prod", "last")
+    assert str(caught.value) == f"history {kept.path}: no run of cluster prod; it has clusters: none"
+    kept.add(recorded(read_run(log(1, night({"gpu01": 1.0}), cluster="other"))))
+    with pytest.raises(ConfigError, match=r"no run 'x' of cluster prod; it has clusters: other$"):
+        kept.find("prod", "x")
+
+
+def count(kept: History, table: str) -> int:
+    return int(kept._db.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
+
+
+def test_nothing_of_a_run_stays_that_was_deleted(kept: History) -> None:
+    of_run = ("runs", "metrics", "verdicts", "findings", "fleet", "node_runs", "series", "items")
+    found = [{"part": "p" * 500, "measured": str(n), "expected": "x"} for n in range(400)]
+    red = result("gpu01", "gpu.x", "failed", verdicts=[{"findings": found, "action": "drain"}])
+    add(kept, log(1, [red, *night({"gpu01": 1.0})], end=1))
+    assert all(count(kept, table) for table in of_run)
+    before = kept.path.stat().st_size
+    assert kept.keep(1) == 0
+    assert kept.keep(0) == 1
+    assert [count(kept, table) for table in of_run] == [0] * len(of_run)
+    assert kept.path.stat().st_size < before - 100_000  # the file gets smaller, too
+
+
+def test_the_schema(tmp_path: Path) -> None:
+    path = tmp_path / "h.sqlite"
+    with contextlib.closing(History(path, create=True)) as made:
+        rows = made._db.execute(
+            "SELECT type, name FROM sqlite_master WHERE sql IS NOT NULL ORDER BY type, name"
+        )
+        assert [*rows] == [
+            ("index", "findings_run"), ("index", "metrics_run"), ("index", "node_runs_run"), ("index", "runs_started"),
+            ("index", "verdicts_run"), ("table", "accepted"), ("table", "findings"), ("table", "fleet"),
+            ("table", "items"), ("table", "metrics"), ("table", "node_runs"), ("table", "nodes"), ("table", "runs"),
+            ("table", "series"), ("table", "verdicts"),
+        ]  # fmt: skip
+        assert (made._number("application_id"), made._number("user_version")) == (
+            int.from_bytes(b"gpuc", "big"),
+            1,
+        )
+
+
+def test_a_file_is_read_while_another_writes_it(kept: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(kept, log(1, night({"gpu01": 1.0})))
+    (timeout,) = kept._db.execute("PRAGMA busy_timeout").fetchone()
+    assert timeout == 60_000  # milliseconds
+    monkeypatch.setattr("pytest_gpucluster.report.history_file.BUSY", 0.01)
+    kept._db.execute("BEGIN IMMEDIATE")
+    with contextlib.closing(History(kept.path)) as other:
+        assert [past.run for past in other.runs("prod")] == ["night001"]
+    with pytest.raises(GpuClusterError, match=r"another writer has held it for 0 s; import the run later"):
+        History(kept.path, create=True)
+    kept._db.execute("ROLLBACK")
+
+
+def test_a_wait_for_another_writer_can_be_ended(kept: History) -> None:
+    with contextlib.closing(sqlite3.connect(kept.path, isolation_level=None)) as other:
+        for statement, steps in (("BEGIN IMMEDIATE", [0.05, 0.05]), ("BEGIN EXCLUSIVE", [0.05])):
+            other.execute(statement)
+            waits: list[float] = []
+
+            def wait(seconds: float, waits: list[float] = waits, most: int = len(steps)) -> bool:
+                waits.append(seconds)
+                return len(waits) < most
+
+            with pytest.raises(GpuClusterError, match="another writer has held it for 0 s"):
+                History(kept.path, create=True, wait=wait)
+            assert waits == steps
+            other.execute("ROLLBACK")
+        other.execute("BEGIN IMMEDIATE")
+
+        def released(_seconds: float) -> None:
+            other.execute("ROLLBACK")
+
+        with contextlib.closing(History(kept.path, create=True, wait=released)) as late:
+            assert late.add(recorded(read_run(log(1, night({"gpu01": 1.0})))))
+            (timeout,) = late._db.execute("PRAGMA busy_timeout").fetchone()
+            assert timeout == 60_000  # a reader waits in SQLite
+
+
+def test_a_file_of_the_next_version_is_refused(kept: History) -> None:
+    kept._db.execute("PRAGMA user_version = 2")
+    said = (
+        r"written by a newer pytest-gpucluster \(schema 2, this one knows 1\); upgrade, or name another file$"
+    )
+    with pytest.raises(ConfigError, match=said):
+        History(kept.path)
+
+
+def test_answers_have_twenty_rows_unless_asked_for_more(kept: History) -> None:
+    for number in range(1, 22):
+        kept.add(recorded(read_run(log(number, night({"gpu01": 1.0})))))
+    assert [len(kept.runs("prod")), len(kept.runs("prod", 30))] == [20, 21]
+    assert [len(kept.node_runs("prod", "gpu01")), len(kept.node_runs("prod", "gpu01", 30))] == [20, 21]
+    (values,) = kept.node_values("prod", "gpu01", simulated=False).values()
+    assert len(values) == 20
+    with pytest.raises(ConfigError) as caught:
+        kept.find("prod", "x")
+    assert re.findall(r"night\d+", str(caught.value)) == [f"night{n:03}" for n in (21, 20, 19, 18, 17)]
+
+
+def test_real_and_simulated_runs_are_not_compared(kept: History) -> None:
+    for number in (1, 2):
+        kept.add(recorded(read_run(log(number, night({"gpu01": 1.0}), real=number == 1))))
+    real, other = kept.find("prod", "night001"), kept.find("prod", "night002")
+    for one, two in ((real, other), (other, real)):
+        with pytest.raises(ConfigError) as caught:
+            kept.compare(one, two)
+        assert str(caught.value) == "run night002 is simulated and night001 is real: they cannot be compared"
+    assert (kept.compare(real).against, kept.compare(other).against) == ((), ())
+
+
+def test_an_accepted_baseline_is_kept_under_a_star(kept: History) -> None:
+    told = add(kept, log(1, night({"gpu01": 1.0})))
+    kept.accept(told.run)
+    rows = kept._db.execute("SELECT node FROM accepted").fetchall()
+    assert rows == [("*",)]
+    killed = log(2, night({"gpu01": 1.0}), end=None)
+    kept.add(recorded(read_run(killed)))
+    with pytest.raises(ConfigError, match=r"^run night002 is incomplete: it cannot be a baseline$"):
+        kept.accept(kept.find("prod", "night002"))
+
+
+def test_a_run_that_was_incomplete_is_replaced_by_more_of_it(kept: History) -> None:
+    for end, added in ((None, True), (None, False), (0, True), (0, False), (None, False)):
+        values = {"gpu01": 1.0} if end is None else {"gpu01": 1.0, "gpu02": 2.0}
+        assert kept.add(recorded(read_run(log(1, night(values), end=end)))) is added
+    (past,) = kept.runs("prod")
+    assert (past.complete, past.nodes, count(kept, "metrics"), count(kept, "verdicts")) == (True, 2, 2, 2)

@@ -1,0 +1,801 @@
+"""The HTML report at its limits, and its sentences: what is left out is counted, what is said is exact."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from jinja2 import UndefinedError
+from report.test_html import page_of
+from report.test_html_whole import in_utc
+from report_helpers import a_run, event, failing, passing, result, unjudged
+
+from pytest_gpucluster.report import html, html_figures, words
+from pytest_gpucluster.report.html import Judged, judge
+from pytest_gpucluster.report.regression import Compared, ShownComparison
+from pytest_gpucluster.report.run_model import CLUSTER, read_run
+
+NOT = "Not accepted"
+FAILED = "1 of 2 nodes failed at least one check."
+UNENDED = "The run did not end; its log stops at 2026"
+EVERY = "Every check that was judged passed."
+
+
+@pytest.mark.parametrize(
+    ("results", "options", "kind", "title", "sentences"),
+    [
+        ([passing("gpu01"), passing("gpu02")], {}, "accepted", "Accepted", [EVERY]),
+        ([passing("gpu01")], {}, "exceptions", "Accepted, with exceptions", [EVERY]),
+        ([failing("gpu01")], {}, "rejected", NOT, [FAILED]),
+        ([failing("")], {}, "rejected", NOT, ["A check of the whole cluster failed."]),
+        ([failing("gpu01"), failing("gpu02", outcome="error")], {}, "rejected", NOT,
+         [FAILED, "1 check could not be judged because something broke."]),
+        ([failing("gpu01")], {"finish": None}, "rejected", NOT, [FAILED, "The run did not end: its log stops at 2026"]),
+        ([failing("gpu01")], {"finish": 2}, "rejected", NOT, [FAILED, "The run was stopped before its end."]),
+        ([passing("gpu01")], {"finish": None}, "none", "No verdict", [UNENDED]),
+        ([unjudged("gpu01", "skipped")], {}, "none", "No verdict",
+         ["No check was executed: this run says nothing about the cluster."]),
+        ([passing("gpu01")], {"finish": 2}, "none", "No verdict", ["The run was stopped before its end."]),
+        ([passing("gpu01"), failing("gpu02", outcome="error")], {"finish": 0}, "rejected", NOT,
+         ["No check failed, but not everything could be judged: see the errors."]),
+        ([passing("gpu01")], {"finish": 3}, "rejected", NOT, ["The run ended with status 3: see its errors."]),
+        ([passing("gpu01"), passing("gpu02")], {"start": {"simulated": True}}, "accepted", "Accepted",
+         [EVERY, "SIMULATED hardware: this run says nothing about real GPUs."]),
+    ],
+)  # fmt: skip
+def test_the_verdict_in_words(
+    results: list[Any], options: dict[str, Any], kind: str, title: str, sentences: list[str]
+) -> None:
+    found = judge(read_run(a_run(results, **options)))
+    assert (found.kind, found.title, len(found.sentences)) == (kind, title, len(sentences))
+    for said, expected in zip(found.sentences, sentences, strict=True):
+        assert said == expected or (expected.endswith("2026") and said.startswith(expected))
+
+
+def test_who_is_fit_and_who_is_not() -> None:
+    nodes = ("gpu01", "gpu02", "gpu03", "gpu04", "gpu05", "gpu06", "gpu07")
+    results = [
+        passing("gpu01"),
+        failing("gpu02"),
+        passing("gpu02", check="os.x"),
+        passing("gpu03"),
+        failing("gpu03", check="os.x", outcome="error"),
+        unjudged("gpu04", "not checked"),
+        passing("gpu05"),
+        passing("gpu06"),
+        unjudged("gpu06", "not checked"),
+    ]
+    found = judge(read_run([*a_run(results, nodes=nodes), event("lost", node="gpu05", why="gone")]))
+    assert (found.fit, found.unfit) == (("gpu01", "gpu06"), ("gpu02",))
+
+
+def test_the_exceptions() -> None:
+    again = [
+        failing(node, check=check) | {"event": "rerun"}
+        for node, check in (("gpu01", "gpu.b"), ("gpu01", "gpu.a"), ("gpu02", "gpu.b"))
+    ]
+    ends = [passing("gpu01", check="gpu.b"), passing("gpu01", check="gpu.a"), failing("gpu02", check="gpu.b")]
+    open_ends = [unjudged("gpu01", "not checked", check=f"os.c{n}") for n in range(8)]
+    open_ends += [
+        unjudged("gpu02", "not checked", check="os.c0"),
+        unjudged("gpu01", "skipped", check="own.x"),
+    ]
+    nodes = ("gpu01", "gpu02", "gpu03", "gpu04", "gpu05")
+    run = a_run([*again, *ends, *open_ends], nodes=nodes, not_tested={"gpu04": ["x", "y"]}, finish=None)
+    assert judge(read_run(run)).exceptions == (
+        "the run did not end: what was to follow was not checked",
+        "1 node not tested: gpu04",
+        "2 nodes without any result: gpu[03,05]",
+        "2 checks passed only when tried again: gpu.a, gpu.b",
+        "9 checks not checked: os.c0, os.c1, os.c2, os.c3, os.c4, os.c5 and 2 more",
+        "1 check skipped: own.x",
+    )
+    assert judge(read_run(a_run([passing("gpu01"), passing("gpu02")]))) == Judged(
+        "accepted", "Accepted", (EVERY,), (), ("gpu01", "gpu02"), ()
+    )
+
+
+def test_what_to_do_has_each_node_once() -> None:
+    results = [
+        failing("gpu01", check="gpu.a", action="monitor"),
+        failing("gpu01", check="gpu.b", action="return to vendor"),
+        failing("gpu02", check="gpu.a", action="monitor"),
+        failing("gpu03", check="gpu.c", action=""),
+        failing("gpu04", check="gpu.a", outcome="error", findings=[]),
+        failing("gpu01", check="gpu.d", outcome="error", findings=[]),
+    ]
+    run = read_run(a_run(results, nodes=("gpu01", "gpu02", "gpu03", "gpu04")))
+    anchors = {id(group): f"g{place}" for place, group in enumerate(html._ordered(run), 1)}
+    assert html._work(run, anchors) == [
+        {"action": "return to vendor", "nodes": ["gpu01"], "checks": {"gpu.b": "g1", "gpu.a": "g2"}},
+        {"action": "monitor", "nodes": ["gpu02", "gpu03"], "checks": {"gpu.a": "g2", "gpu.c": "g3"}},
+        {
+            "action": "look: could not be judged",
+            "nodes": ["gpu04", "gpu01"],
+            "checks": {"gpu.a": "g4", "gpu.d": "g5"},
+        },
+    ]
+
+
+def test_failures_are_ordered_by_action_then_nodes_then_name() -> None:
+    results = [
+        failing("gpu01", check="gpu.d", outcome="error"),
+        failing("gpu01", check="gpu.c", action="odd"),
+        failing("gpu01", check="gpu.b", action="reboot"),
+        failing("gpu01", check="gpu.a", action="reboot"),
+        *(failing(node, check="gpu.z", action="reboot") for node in ("gpu01", "gpu02")),
+        failing("gpu01", check="gpu.e", action="drain"),
+    ]
+    assert [group.check for group in html._ordered(read_run(a_run(results)))] == [
+        *("gpu.e", "gpu.z", "gpu.a", "gpu.b", "gpu.c", "gpu.d"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("groups", "sections", "brief", "dropped"), [(2, 2, 0, 0), (3, 2, 1, 0), (4, 2, 2, 0), (5, 2, 2, 1)]
+)
+def test_sections_have_a_limit(
+    monkeypatch: pytest.MonkeyPatch, groups: int, sections: int, brief: int, dropped: int
+) -> None:
+    monkeypatch.setattr(html, "MAX_GROUPS", 2)
+    monkeypatch.setattr(html, "MAX_LINES", 2)
+    page = page_of(a_run([failing("gpu01", check=f"gpu.c{n}") for n in range(groups)]))
+    assert len(page.of("article", "fail")) == sections
+    assert ("Further failures" in page.text) is bool(brief)
+    assert page.text.count("failed gpu01") == brief
+    assert ("1 more kinds of failure are in the event log." in page.text) is bool(dropped)
+
+
+def test_rows_of_sections_share_their_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "MAX_ROWS", 20)
+    findings = [{"part": f"GPU {n}", "measured": "1", "expected": "2"} for n in range(18)]
+    run = read_run(a_run([failing("gpu01", check=f"gpu.c{n}", findings=findings) for n in range(3)]))
+    anchors = {id(group): "g" for group in run.groups.values()}
+    shown = html._failures(run, anchors)["failures"]
+    assert [(len(one["rows"]), len(one["more"]), one["left_out"]) for one in shown] == [
+        (12, 6, 0),
+        (12, 0, 6),
+        (12, 0, 6),
+    ]
+
+
+def test_rows_of_many_nodes_come_first() -> None:
+    one, two = ({"part": f"GPU {n}", "measured": "1", "expected": "2"} for n in (1, 2))
+    run = read_run(a_run([failing("gpu01", findings=[one, two]), failing("gpu02", findings=[two])]))
+    (section,) = html._failures(run, {id(group): "g" for group in run.groups.values()})["failures"]
+    assert [row.part for row in section["rows"]] == ["GPU 2", "GPU 1"]
+
+
+def test_slurms_words_have_a_limit_and_the_most_frequent_come_first() -> None:
+    nodes = [f"gpu{n:02}" for n in range(14)]
+    results = [failing(node, annotation=[f"Slurm state: S{max(n, 1)}"]) for n, node in enumerate(nodes)]
+    text = page_of(a_run(results, nodes=nodes)).text
+    assert "Slurm says S1 \N{EN DASH} 2 nodes: gpu[00-01] S2" in text
+    assert "and 1 more states" in text
+    assert "S12" in text
+    assert "S13" not in text
+
+
+def test_tried_again_is_grouped_by_what_was_said() -> None:
+    again = [failing(node, message=f"{node} flaked") | {"event": "rerun"} for node in ("gpu01", "gpu02", "")]
+    run = read_run(a_run([*again, passing("gpu01"), passing("gpu02"), passing("")]))
+    assert html._failures(run, {})["retried"] == [
+        (("gpu.nvlink_state", "passed", "NODE flaked"), ["gpu01", "gpu02"]),
+        (("gpu.nvlink_state", "passed", "flaked"), [CLUSTER]),
+    ]
+
+
+@pytest.mark.parametrize(("count", "small"), [(40, True), (41, False)])
+def test_small_fleets_have_a_row_for_each_node(count: int, small: bool) -> None:  # a table
+    nodes = [f"gpu{n:02}" for n in range(count)]
+    run = read_run(a_run([passing(node) for node in nodes], nodes=nodes))
+    found = html._map(run, {})
+    assert found["small"] is small
+    assert len(found["patterns"]) == (40 if small else 1)
+    assert [title for title, *_ in found["tiles"]] == ([] if small else ["all suites", "gpu"])
+    with_cluster = read_run(a_run([*(passing(node) for node in nodes), passing("")], nodes=nodes))
+    assert len(html._map(with_cluster, {})["patterns"]) == (41 if small else 1)
+
+
+def test_patterns_link_to_the_failure_of_their_first_node() -> None:
+    nodes = [f"gpu{n:02}" for n in range(45)]
+    results = [
+        failing(nodes[0], check="gpu.a"),
+        failing(nodes[1], check="gpu.b"),
+        *(passing(node) for node in nodes[2:]),
+    ]
+    run = read_run(a_run(results, nodes=nodes))
+    anchors = {id(group): f"g{place}" for place, group in enumerate(html._ordered(run), 1)}
+    patterns = html._map(run, anchors)["patterns"]
+    assert [(row["nodes"][:2], row["state"], row["cells"]) for row in patterns] == [
+        (nodes[:2], "failed", [{"suite": "gpu", "state": "failed", "text": ["2 failed"], "link": "#g1"}]),
+        (nodes[2:4], "passed", [{"suite": "gpu", "state": "passed", "text": ["43 passed"], "link": ""}]),
+    ]
+
+
+def test_too_many_patterns_are_drawn_by_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "SMALL_FLEET", 2)
+    monkeypatch.setattr(html, "MAX_PATTERNS", 4)
+    nodes = [f"gpu{n:02}" for n in range(6)]
+    results = [
+        passing(node, nodeid=f"x[{node}-{n}]") for place, node in enumerate(nodes) for n in range(place + 1)
+    ]
+    patterns = html._map(read_run(a_run(results, nodes=nodes)), {})["patterns"]
+    assert [(row["nodes"], row["cells"][0]["text"]) for row in patterns] == [(nodes, ["21 passed"])]
+    four = html._map(read_run(a_run(results[:10], nodes=nodes[:4])), {})["patterns"]
+    assert len(four) == 4
+
+
+def test_what_does_not_apply_is_no_text_of_a_cell() -> None:
+    run = read_run(a_run([result("gpu01", "not applicable"), passing("gpu02")]))
+    cells = [row["cells"][0] for row in html._map(run, {})["patterns"]]
+    assert [(cell["state"], cell["text"]) for cell in cells] == [
+        ("not applicable", []),
+        ("passed", ["1 passed"]),
+    ]
+
+
+def measured(values: list[float], name: str = "power", unit: str = "W") -> list[dict[str, Any]]:
+    return [
+        passing(f"gpu{n:02}", metrics=[{"name": name, "value": value, "unit": unit, "device": ""}])
+        for n, value in enumerate(values)
+    ]
+
+
+def test_numbers_once_the_same_and_varying() -> None:
+    bound = {"name": "bound all_reduce 1 GiB alone", "value": 5, "unit": "GB/s"}
+    judged = {"name": "busbw all_reduce 1 GiB alone", "value": 6.0, "unit": "GB/s"}
+    once = {"name": "once", "value": 1.5, "unit": ""}
+    results = [
+        *measured([1.0, 2.0], "varying"),
+        *measured([3.0, 3.0], "same"),
+        passing("gpu09", metrics=[bound, judged, once]),
+    ]
+    found = html_figures.numbers(read_run(a_run(results)))
+    assert [(row["name"], row["n"]) for row in found["rows"]] == [
+        ("busbw all_reduce 1 GiB alone", 1),
+        ("varying", 2),
+    ]
+    assert found["same"] == [("same", "3 W", 2)]
+    assert found["single"] == [("once", "1.5", "gpu09")]
+    assert found["left_out"] == 0
+
+
+def test_numbers_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html_figures, "MAX_SERIES", 2)
+    results = [one for n in range(5) for one in measured([1.0, 2.0], f"m{n}")]
+    found = html_figures.numbers(read_run(a_run(results)))
+    assert ([row["name"] for row in found["rows"]], found["left_out"]) == (["m0", "m1"], 3)
+
+
+def test_the_whole_cluster_is_kept_apart_from_nodes() -> None:
+    whole = passing("", metrics=[{"name": "power", "value": 9.0, "unit": "W"}])
+    found = html_figures.numbers(read_run(a_run([*measured([1.0, 2.0]), whole])))
+    assert [(row["name"], row["n"], row["high"]) for row in found["rows"]] == [("power", 2, ("2", "gpu01"))]
+    assert found["single"] == [("power, whole cluster", "9 W", CLUSTER)]
+    alone = html_figures.numbers(read_run(a_run([whole])))
+    assert alone["single"] == [("power", "9 W", CLUSTER)]
+
+
+@pytest.mark.parametrize(("count", "drawn"), [(7, False), (8, True)])
+def test_a_judged_figure_of_many_nodes_has_a_histogram(count: int, drawn: bool) -> None:  # a table
+    bound = {"name": "bound all_reduce 1 GiB alone", "value": 5, "unit": "GB/s"}
+    values = measured([6.0 + n for n in range(count)], "busbw all_reduce 1 GiB alone", "GB/s")
+    (row,) = html_figures.numbers(read_run(a_run([*values, passing("gpu99", metrics=[bound])])))["rows"]
+    assert bool(row["histogram"]) is drawn
+    assert row["bounds"] == ["5"]
+    assert (row["low"], row["high"]) == (("6", "gpu00"), (str(5 + count), f"gpu{count - 1:02}"))
+    (unjudged_row,) = html_figures.numbers(read_run(a_run(measured([1.0 + n for n in range(8)]))))["rows"]
+    assert unjudged_row["histogram"] == ""
+
+
+def test_what_stands_apart_is_named_up_to_eight() -> None:
+    values = [*(100.0 + n / 10 for n in range(40)), *(200.0 + n for n in range(9))]
+    (row,) = html_figures.numbers(read_run(a_run(measured(values))))["rows"]
+    assert row["apart"] == [f"gpu{40 + n} ({200 + n})" for n in range(8)]
+    assert row["apart_more"] == 1
+    assert row["median"] == "102.4"
+
+
+def busbw(node: str, values: dict[str, float], **more: Any) -> dict[str, Any]:
+    found = [
+        {"name": "busbw", "value": value, "unit": "GB/s", "device": f"all_reduce {size}"}
+        for size, value in values.items()
+    ]
+    return passing(node, metrics=found, **more)
+
+
+@pytest.mark.parametrize(("count", "banded"), [(8, False), (9, True)])
+def test_many_curves_are_a_band_and_a_median(count: int, banded: bool) -> None:  # a table
+    results = [
+        busbw(f"gpu{n:02}", {"0 B": 1.0, "1 MiB": 100.0 + n / 10, "1 GiB": 400.0}) for n in range(count)
+    ]
+    (chart,) = html_figures.bandwidth(read_run(a_run(results)))
+    assert chart["title"] == f"all_reduce, each of {count} nodes alone"
+    assert ('class="band"' in chart["svg"]) is banded
+    assert (">median of 9</text>" in chart["svg"]) is banded
+    assert chart["svg"].count('class="line"') == (1 if banded else 8)
+    assert (chart["note"], chart["apart"], chart["bounds"]) == ("", [], False)
+
+
+def test_a_slow_node_is_apart_at_large_sizes_only() -> None:
+    slow = {"1 KiB": 1.0, "1 MiB": 80.0, "1 GiB": 320.0}
+    usual = {"1 KiB": 9.0, "1 MiB": 100.0, "1 GiB": 400.0}
+    results = [busbw(f"gpu{n:02}", slow if n == 3 else usual) for n in range(12)]
+    (chart,) = html_figures.bandwidth(read_run(a_run(results)))
+    assert chart["apart"] == [("gpu03", "80% of the median")]
+    small = [busbw(f"gpu{n:02}", {"1 KiB": 1.0 if n == 3 else 9.0}) for n in range(12)]
+    (chart,) = html_figures.bandwidth(read_run(a_run(small)))
+    assert (chart["apart"], chart["note"]) == ([], "")
+    few = [busbw(f"gpu{n:02}", slow if n == 1 else usual) for n in range(2)]
+    (chart,) = html_figures.bandwidth(read_run(a_run(few)))
+    assert (chart["apart"], chart["note"]) == (
+        [],
+        "Too few nodes to name one that stands apart from the others.",
+    )
+
+
+def test_curves_of_one_title_share_a_chart() -> None:
+    points = [[1 << 20, 10.0], [1 << 30, 20.0]]
+    bound = {"name": "bound all_reduce 1 GiB 2 nodes", "value": 25, "unit": "GB/s"}
+    title = "all_reduce, 2 nodes x 8 GPUs"
+    results = [
+        passing(f"gpu0{n}", curves=[{"title": title, "points": points}], metrics=[bound]) for n in (1, 2)
+    ]
+    (chart,) = html_figures.bandwidth(read_run(a_run(results)))
+    assert re.findall(r'class="t">(gpu0\d)<', chart["svg"]) == ["gpu01", "gpu02"]
+    assert (chart["note"], chart["bounds"], chart["title"]) == ("2 points below its bound.", True, title)
+    (chart,) = html_figures.bandwidth(read_run(a_run(results[:1])))
+    assert re.findall(r'class="t">(gpu0\d)<', chart["svg"]) == []
+    assert chart["note"] == "1 point below its bound."
+    assert (
+        html_figures.bandwidth(read_run(a_run([passing("", curves=[{"title": "empty", "points": []}])])))
+        == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "change", "where"),
+    [
+        (Compared("gpu01", "m", "W", 110.0, last_good=100.0, previous=50.0), "+10.0%", "gpu01"),
+        (Compared("gpu01", "m", "W", 110.0, "GPU 1", previous=100.0), "+10.0%", "gpu01 GPU 1"),
+        (Compared("gpu01", "m", "W", 90.0, last_good=-100.0), "+190.0%", "gpu01"),
+        (Compared("gpu01", "m", "W", 90.0, last_good=0.0, previous=50.0), "", "gpu01"),
+        (Compared("gpu01", "m", "W", 90.0), "", "gpu01"),
+    ],
+)
+def test_a_compared_metric(row: Compared, change: str, where: str) -> None:
+    assert html._compared(row) == {"row": row, "change": change, "where": where}
+
+
+def test_compared_metrics_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "MAX_COMPARED", 2)
+    rows = tuple(Compared("gpu01", f"m{n}", "W", 1.0, worse=n % 2 == 0) for n in range(9))
+    found = html._comparison(ShownComparison("h.db", rows))
+    assert found is not None
+    assert (len(found["worse"]), len(found["others"]), found["left_out"]) == (2, 2, 5)
+    assert html._comparison(None) is None
+
+
+def test_acts_share_a_row_where_they_differ_in_the_node_alone() -> None:
+    run = read_run(
+        [
+            event("node_result", node="gpu1", result="drained", problem="", reason="gpu1 and gpu10"),
+            event("node_result", node="gpu2", result="drained", problem=None, reason="gpu2 and gpu10"),
+            event("node_result", node="gpu10", result="drained", checks=[], reason="gpu10 and gpu10"),
+            event("drain_systemic", nodes=["gpu1", "gpu2"], n=0, checks=["a", "b"]),
+            event("drain_skipped", why="stopped"),
+        ]
+    )
+    told = [(row["act"], row["told"], row["nodes"]) for row in html._acts(run)]
+    assert told == [
+        ("node_result", "result: drained; reason: NODE and gpu10", ["gpu1", "gpu2"]),
+        ("node_result", "result: drained; reason: gpu10 and gpu10", ["gpu10"]),
+        ("drain_systemic", "n: 0; checks: a, b", ["gpu1", "gpu2"]),
+        ("drain_skipped", "why: stopped", []),
+    ]
+
+
+def test_gaps_are_ordered() -> None:
+    results = [
+        unjudged("gpu01", end, check=f"gpu.{n}")
+        for n, end in enumerate(("odd", "not applicable", "skipped", "not checked"))
+    ]
+    run = read_run([*a_run(results, nodes=("gpu01", "gpu02", "gpu03"), not_tested={"gpu03": ["x", "busy"]})])
+    found = html._gaps(run)
+    assert list(found["checks"]) == ["not checked", "skipped", "not applicable", "odd"]
+    assert found == {
+        "nodes": [("busy", ["gpu03"]), ("the run ended before any check of them", ["gpu02"])],
+        "checks": {
+            "not checked": [("because", ["gpu.3"], ["gpu01"])],
+            "skipped": [("skipped: because", ["gpu.2"], ["gpu01"])],
+            "not applicable": [("because", ["gpu.1"], ["gpu01"])],
+            "odd": [("odd: because", ["gpu.0"], ["gpu01"])],
+        },
+    }
+
+
+def test_a_table_of_a_suite_is_ordered_by_place() -> None:
+    cells: list[dict[str, Any]] = [
+        {"row": "b", "column": "y", "text": 1, "note": "n", "place": [1, 1]},
+        {"row": "a", "column": "x", "text": "2", "place": [0, 0]},
+        {"row": "c", "column": "z", "text": "3"},
+    ]
+    assert html._suite_table("t", cells) == {
+        "title": "t",
+        "rows": ["a", "c", "b"],
+        "columns": ["x", "z", "y"],
+        "texts": {("b", "y"): ("1", "n"), ("a", "x"): ("2", ""), ("c", "z"): ("3", "")},
+    }
+
+
+def test_the_logs_of_a_failure_are_its_own_or_its_checks_or_its_suites() -> None:
+    logs = {"gpu.a": "steps/1.log", "gpu.b": "steps/2.log"}
+    ran = [passing("gpu01", check=check, logs=[log]) for check, log in logs.items()]
+    for red, expected in (
+        (failing("gpu02", check="gpu.a", logs=["steps/3.log"]), ["steps/3.log"]),
+        (failing("gpu02", check="gpu.a"), ["steps/1.log"]),
+        (failing("gpu02", check="gpu.c"), ["steps/1.log", "steps/2.log"]),
+        (failing("gpu02", check="os.c"), []),
+    ):
+        run = read_run(a_run([*ran, red]))
+        (group,) = run.groups.values()
+        assert html._logs(run, group) == expected
+
+
+@pytest.mark.parametrize("patterns", [80, 2])
+def test_a_lost_node_is_not_drawn_as_one_that_passed(monkeypatch: pytest.MonkeyPatch, patterns: int) -> None:
+    monkeypatch.setattr(html, "MAX_PATTERNS", patterns)  # by counts or by states
+    nodes = [f"gpu{n:02}" for n in range(45)]
+    run = read_run(
+        [*a_run([passing(node) for node in nodes], nodes=nodes), event("lost", node="gpu07", why="gone")]
+    )
+    found = html._map(run, {})["patterns"]
+    assert [(row["state"], len(row["nodes"])) for row in found] == [("not tested", 1), ("passed", 44)]
+
+
+def test_rows_of_patterns_and_of_what_was_tried_again_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "MAX_PATTERNS", 2)
+    monkeypatch.setattr(html, "MAX_LINES", 1)
+    nodes = [f"gpu{n:02}" for n in range(45)]
+    ends = [failing(nodes[0]), unjudged(nodes[1], "skipped"), *(passing(node) for node in nodes[2:])]
+    again = [failing(nodes[0], check=check) | {"event": "rerun"} for check in ("gpu.b", "gpu.a")]
+    run = read_run(a_run([*again, *ends], nodes=nodes))
+    anchors = {id(group): "g" for group in run.groups.values()}
+    assert [row["state"] for row in html._map(run, anchors)["patterns"]] == ["failed", "skipped"]
+    found = html._failures(run, anchors)["retried"]
+    assert [key[0] for key, _ in found] == ["gpu.a"]
+
+
+def test_a_node_whose_action_is_unknown_is_not_left_out() -> None:
+    run = read_run(
+        a_run([failing("gpu01", action="burn"), failing("gpu02", action="monitor", check="gpu.x")])
+    )
+    anchors = {id(group): f"g{place}" for place, group in enumerate(html._ordered(run), 1)}
+    assert html._work(run, anchors) == [
+        {
+            "action": "monitor",
+            "nodes": ["gpu01", "gpu02"],
+            "checks": {"gpu.x": "g1", "gpu.nvlink_state": "g2"},
+        }
+    ]
+
+
+def test_a_page_has_a_limit_of_acts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "MAX_ACTS", 1)
+    text = page_of([*a_run([]), event("drain_one", why="first"), event("drain_two", why="second")]).text
+    assert ("first" in text, "second" in text) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("finding", "plain"),
+    [
+        ({"part": "", "measured": "m", "expected": ""}, True),
+        ({"part": "p", "measured": "m", "expected": ""}, False),
+        ({"part": "", "measured": "m", "expected": "e"}, False),
+        ({"part": "p", "measured": "m", "expected": "e"}, False),
+    ],
+)
+def test_findings_without_part_and_expectation_need_no_table(finding: dict[str, str], plain: bool) -> None:
+    run = read_run(a_run([failing("gpu01", findings=[finding])]))
+    (section,) = html._failures(run, {id(group): "g" for group in run.groups.values()})["failures"]
+    assert (section["plain"], section["actions"], section["anchor"]) == (plain, False, "g")
+
+
+def test_one_finding_with_a_part_needs_a_table_for_all() -> None:
+    findings = [{"part": "", "measured": "m", "expected": ""}, {"part": "p", "measured": "m", "expected": ""}]
+    run = read_run(a_run([failing("gpu01", findings=findings)]))
+    (section,) = html._failures(run, {id(group): "g" for group in run.groups.values()})["failures"]
+    assert section["plain"] is False
+
+
+def test_a_failure_links_to_twelve_logs() -> None:
+    logs = [f"steps/{n}.log" for n in range(13)]
+    run = read_run(a_run([failing("gpu01", logs=logs)]))
+    (section,) = html._failures(run, {id(group): "g" for group in run.groups.values()})["failures"]
+    assert section["logs"] == logs[:12]
+
+
+def test_the_limits_of_a_page() -> None:
+    assert words.counted([]) == "0 nodes"  # a line of the module that runs here: coverage knows it by that
+    known = {**vars(html), **vars(html_figures)}
+    limits = {name: value for name, value in known.items() if type(value) is int and name.isupper()}
+    assert limits == {
+        "STOPPED": 2,
+        "MAX_GROUPS": 250,
+        "MAX_LINES": 1000,
+        "MAX_ROWS": 2000,
+        "OPEN_ROWS": 12,
+        "MAX_SERIES": 150,
+        "MAX_COMPARED": 500,
+        "MAX_ACTS": 1000,
+        "MAX_NOTE": 4000,
+        "SMALL_FLEET": 40,
+        "MAX_PATTERNS": 80,
+        "MAX_MARKED": 8,
+        "FEW_BINS": 8,
+        "_LARGE": 1048576,
+    }
+
+
+# --- parts of a page, field by field
+
+
+def test_only_a_systemic_fault_is_called_so() -> None:
+    run = a_run([passing("gpu01"), passing("gpu02")])
+    assert judge(read_run([*run, event("drain_decision", node="gpu01")])).sentences == (EVERY,)
+    assert judge(read_run([*run, event("drain_decision"), event("drain_systemic")])).sentences == (
+        EVERY,
+        "The fault looks systemic: more nodes were to be drained than the budget allows.",
+    )
+
+
+def test_the_record_of_a_run_that_says_all() -> None:
+    start = {
+        "description": "the new hall",
+        "user": "ops",
+        "host": "login1",
+        "groups": [
+            {"nodes": "gpu01", "profile": "h100", "description": "8 H100", "source": "a sheet", "x": 1},
+            "odd",
+        ],
+        "not_applicable": {"fabric.*": "no InfiniBand"},
+        "scope": {"-m": "gpu or os", "-k": "x"},
+        "versions": {"pytest-gpucluster": "1.2.3"},
+    }
+    events = [one | {"time": 86400.0} for one in a_run([passing("gpu01")], nodes=("gpu01",), start=start)]
+    with in_utc():
+        assert html._record(read_run([*events, event("x") | {"time": 86475.4}])) == {
+            "cluster": "prod",
+            "description": "the new hall",
+            "date": "1970-01-02 00:00:00 +0000",
+            "duration": "1 min 15 s",
+            "run": "20261121T020000-1",
+            "by": "ops@login1",
+            "nodes": ["gpu01"],
+            "suites": ["gpu"],
+            "options": "-m 'gpu or os' -k x",
+            "criteria": [{"nodes": "gpu01", "profile": "h100", "description": "8 H100", "source": "a sheet"}],
+            "waived": {"fabric.*": "no InfiniBand"},
+            "version": "1.2.3",
+        }
+
+
+def test_the_record_of_a_run_that_says_nothing() -> None:
+    assert html._record(read_run([])) == {
+        "cluster": "unknown cluster",
+        "description": "",
+        "date": "not known",
+        "duration": "under 1 s",
+        "run": "",
+        "by": "",
+        "nodes": [],
+        "suites": [],
+        "options": "",
+        "criteria": [],
+        "waived": {},
+        "version": "",
+    }
+    assert html._environment(read_run([])) == [("Slurm", "none"), ("exit status", "the run did not end")]
+    for seconds, shown in ((0.9, "under 1 s"), (1.0, "1 s"), (61.0, "1 min 1 s")):
+        run = read_run([{"time": 5.0}, {"time": 5.0 + seconds}])
+        assert html._record(run)["duration"] == shown
+
+
+def test_the_environment_of_a_run() -> None:
+    start = {
+        "versions": {"python": "3.11", "pytest": "8"}, "system": "Linux 6", "host": "login1", "folder": "/home/ops",
+        "arguments": ["-m", "gpu or os"],
+    }  # fmt: skip
+    jobs = [
+        event("allocation", job=42, nodes=["gpu01", "gpu02"]),
+        event("allocation", job=43, nodes=["gpu03"]),
+    ]
+    end = event("finish", exit=0, processes={"srun": 5, "ssh": 2})
+    assert html._environment(read_run([*a_run([], start=start, finish=None), *jobs, end])) == [
+        ("Slurm", "22.05.8"),
+        ("python", "3.11"),
+        ("pytest", "8"),
+        ("system", "Linux 6"),
+        ("started on", "login1"),
+        ("in folder", "/home/ops"),
+        ("arguments", "-m 'gpu or os'"),
+        ("allocation 42", "gpu[01-02]"),
+        ("allocation 43", "gpu03"),
+        ("processes started", "srun 5, ssh 2"),
+        ("exit status", "0"),
+    ]
+
+
+def test_what_a_template_misses_is_an_error() -> None:
+    html.prepare()
+    with pytest.raises(UndefinedError):
+        html._template().environment.from_string("{{ missing }}").render()
+
+
+def test_nodes_of_which_nothing_is_known_come_last() -> None:
+    nodes = [f"gpu{n:02}" for n in range(45)]
+    ends = [unjudged(node, "not applicable") for node in nodes[20:30]] + [
+        passing(node) for node in nodes[30:]
+    ]
+    found = html._map(read_run(a_run(ends, nodes=nodes)), {})
+    assert [(row["state"], len(row["nodes"])) for row in found["patterns"]] == [
+        ("passed", 15), ("not applicable", 10), ("", 20),
+    ]  # fmt: skip
+    assert [(title, tally) for title, tally, _ in found["tiles"]] == [
+        ("all suites", [("passed", 15), ("not applicable", 10)]),
+        ("gpu", [("passed", 15), ("not applicable", 10)]),
+    ]
+
+
+def test_warnings_are_sorted_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def warned(node: str, check: str, part: str) -> dict[str, Any]:
+        told = {"part": part, "measured": "1", "expected": "0"}
+        return passing(node, check=check, verdicts=[{"findings": [], "advisories": [told]}])
+
+    results = [
+        warned("gpu01", "gpu.b", "x"),
+        warned("gpu01", "gpu.b", "y"),
+        warned("gpu02", "gpu.b", "y"),
+        warned("", "gpu.a", "z"),
+    ]
+    run = read_run(a_run(results))
+    found = html._warnings(run)
+    assert [(check, row.part, row.nodes) for check, row in found["rows"]] == [
+        ("gpu.a", "z", [CLUSTER]),
+        ("gpu.b", "y", ["gpu01", "gpu02"]),
+        ("gpu.b", "x", ["gpu01"]),
+    ]
+    assert (found["on"], found["left_out"]) == ("2 nodes", 0)
+    assert html._warnings(read_run(a_run(results[3:])))["on"] == "the cluster"
+    monkeypatch.setattr(html, "MAX_ROWS", 2)
+    found = html._warnings(run)
+    assert ([check for check, _ in found["rows"]], found["left_out"]) == (["gpu.a", "gpu.b"], 1)
+
+
+def test_a_curve_at_its_bound_is_not_below_it() -> None:
+    bound = {"name": "bound all_reduce 1 GiB", "value": 20, "unit": "GB/s"}
+    curve = {"title": "all_reduce, 2 nodes x 8 GPUs", "points": [[1 << 20, 1.0], [1 << 30, 20.0]]}
+    (chart,) = html_figures.bandwidth(read_run(a_run([passing("", curves=[curve], metrics=[bound])])))
+    assert (chart["note"], chart["bounds"], chart["apart"]) == ("", True, [])
+    assert 'aria-label="all_reduce, 2 nodes x 8 GPUs: bus bandwidth by size"' in chart["svg"]
+    run = read_run([])
+    assert html_figures._bounds_of(run, "all_reduce, 2 nodes x 8 GPUs") == {}
+    run.bounds["all_reduce", ""] = {1: 1.0}
+    assert html_figures._bounds_of(run, "all_reduce, 2 nodes x 8 GPUs") == {1: 1.0}
+    run.bounds["all_reduce", "2 nodes"] = {2: 2.0}
+    assert html_figures._bounds_of(run, "all_reduce, 2 nodes x 8 GPUs") == {2: 2.0}
+    assert html_figures._bounds_of(run, "all_gather, 2 nodes x 8 GPUs") == {}
+
+
+def test_curves_of_one_title_have_a_limit() -> None:
+    curves = [{"title": "t", "points": [[1 << 20, 1.0], [1 << 30, 2.0]]}] * 41
+    (chart,) = html_figures.bandwidth(read_run(a_run([passing("gpu01", curves=curves)])))
+    assert chart["svg"].count('class="line"') == 40
+
+
+def test_nodes_that_stand_apart_are_marked() -> None:
+    usual, slow, fast = (
+        {"1 MiB": 100.0, "1 GiB": 400.0},
+        {"1 MiB": 80.0, "1 GiB": 320.0},
+        {"1 GiB": 600.0, "2 GiB": 9.0},
+    )
+    few = {f"gpu{n:02}": usual for n in range(6)} | {"gpu06": fast, "gpu07": slow}
+    bound = {"name": "busbw_bound", "value": 380, "unit": "GB/s", "device": "all_reduce 1 GiB"}
+    results = [busbw(node, values) for node, values in few.items()] + [passing("gpu00", metrics=[bound])]
+    (chart,) = html_figures.bandwidth(read_run(a_run(results)))
+    assert chart["apart"] == [("gpu07", "80% of the median"), ("gpu06", "125% of the median")]
+    lines = re.findall(r'class="(line[^"]*)" d="[^"]*"><title>([^<]*)<', chart["svg"])
+    assert lines == [
+        *(("line", f"gpu{n:02}") for n in range(6)),
+        ("line mark", "gpu07"),
+        ("line mark", "gpu06"),
+    ]
+    assert chart["bounds"] is True
+    assert 'class="bound"' in chart["svg"]
+    many = few | {f"gpu{n:02}": usual for n in range(8, 12)}
+    (chart,) = html_figures.bandwidth(read_run(a_run([busbw(node, values) for node, values in many.items()])))
+    lines = re.findall(r'class="(line[^"]*)" d="[^"]*"><title>([^<]*)<', chart["svg"])
+    assert lines == [("line", "median of 12"), ("line mark", "gpu07"), ("line mark", "gpu06")]
+    assert html_figures._ends([]) == (0.0, 0.0)
+    assert html_figures._ends([2.0, 1.0, 3.0]) == (1.0, 3.0)
+
+
+def test_at_most_eight_curves_are_marked() -> None:
+    results = [busbw(f"gpu{n:02}", {"1 GiB": 400.0 if n < 40 else 100.0 + n}) for n in range(49)]
+    (chart,) = html_figures.bandwidth(read_run(a_run(results)))
+    assert re.findall(r'class="line mark" d="[^"]*"><title>([^<]*)<', chart["svg"]) == [
+        f"gpu{n}" for n in range(40, 48)
+    ]
+    assert len(chart["apart"]) == 9
+
+
+def test_the_share_of_a_node_is_that_of_its_large_sizes() -> None:
+    mib = 1 << 20
+    nodes = {
+        "a": {mib - 1: 9.0, mib: 5.0, 2 * mib: 6.0, 3 * mib: 8.0, 4 * mib: 7.0},
+        "b": {1: 1.0},
+        "c": {4 * mib: 7.0},
+    }
+    middle = {1: 1.0, mib - 1: 1.0, mib: 10.0, 2 * mib: 10.0, 3 * mib: 10.0, 4 * mib: 0.0}
+    assert html_figures._shares(nodes, middle) == {"a": 0.6}
+
+
+def test_numbers_are_sorted_and_one_place_counts_once() -> None:
+    bound = {"name": "bound all_reduce 1 GiB alone", "value": 5, "unit": "GB/s"}
+    results = [*measured([1.0, 2.0], "b"), *measured([1.0, 2.0], "a"), passing("gpu01", metrics=[bound])]
+    found = html_figures.numbers(read_run(a_run(results)))  # nothing was measured of what has a bound
+    assert [row["name"] for row in found["rows"]] == ["a", "b"]
+    twice = html_figures.numbers(read_run(a_run([*measured([1.0]), *measured([2.0])])))
+    assert [(row["n"], row["strip"], row["low"], row["high"]) for row in twice["rows"]] == [
+        (1, "", ("2", "gpu00"), ("2", "gpu00"))
+    ]
+
+
+def test_a_distribution_field_by_field() -> None:
+    metrics = [{"name": "power", "value": 80.0 + n / 10, "unit": "W", "device": f"GPU {n}"} for n in range(8)]
+    hot = [{"name": "power", "value": 300.5, "unit": "W", "device": "GPU 0"}]
+    cold = [{"name": "power", "value": 5.0, "unit": "W", "device": "GPU 0"}]
+    results = [
+        passing("gpu01", metrics=metrics),
+        passing("gpu02", metrics=hot),
+        passing("gpu03", metrics=cold),
+    ]
+    (row,) = html_figures.numbers(read_run(a_run(results)))["rows"]
+    picture = row.pop("strip")
+    assert row == {
+        "name": "power",
+        "unit": "W",
+        "n": 10,
+        "low": ("5", "gpu03 GPU 0"),
+        "median": "80.35",
+        "high": ("300.5", "gpu02 GPU 0"),
+        "bounds": [],
+        "histogram": "",
+        "apart": ["gpu03 GPU 0 (5)", "gpu02 GPU 0 (300.5)"],
+        "apart_more": 0,
+    }
+    assert 'aria-label="power: 10 values"' in picture
+    assert picture.count('class="low"') == 2
+
+
+def test_texts_have_a_limit() -> None:
+    kept = html._printed(ShownComparison("h.db", note="x" * 4000, last_good="a\x1b[1mb"))
+    assert (kept.note, kept.last_good, kept.source) == ("x" * 4000, "ab", "h.db")
+    assert html._printed(ShownComparison("h.db", note="x" * 4001)).note == (
+        f"{'x' * 2000} [... 1 characters left out ...] {'x' * 2000}"
+    )
+    assert html._text("x" * 600) == "x" * 600
+    assert html._text("x" * 601) == f"{'x' * 300} [... 1 characters left out ...] {'x' * 300}"
+
+
+def test_what_is_not_compared_is_empty() -> None:
+    assert vars(Compared("n", "m", "u", 1.0)) == {
+        "node": "n", "metric": "m", "unit": "u", "now": 1.0, "device": "", "last_good": None, "previous": None,
+        "fleet": None, "worse": False, "note": "",
+    }  # fmt: skip
+    assert vars(ShownComparison("h.db")) == {
+        "source": "h.db", "rows": (), "last_good": "", "previous": "", "runs": 0,
+        "fleet_is": "median of the nodes in this run", "note": "",
+    }  # fmt: skip

@@ -1,0 +1,448 @@
+"""Metrics for Prometheus: what promtool makes of them, what they say, and that hostile text stays text."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from paths import ROOT
+from plugin_helpers import Run, on, run_pytest
+
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.report import prom
+from pytest_gpucluster.report.result import read_result
+from pytest_gpucluster.report.run_model import read_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+
+def promtool(page: str) -> str:
+    """Return what a real Prometheus parser and linter says of a page; '' where nothing is wrong."""
+    tool = shutil.which("promtool")
+    if tool is None:
+        pytest.fail("promtool is missing: make packages (Debian's package prometheus)")
+    done = subprocess.run(
+        [tool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode == 0) == (not done.stdout + done.stderr), done
+    return done.stdout + done.stderr
+
+
+def result(
+    check: str, outcome: str = "passed", node: str = "gpu01", *, inside: str = "", **fields: Any
+) -> dict[str, Any]:
+    nodeid = f"suites/test_{check.replace('.', '.py::test_')}[{node}{inside}]"
+    known = {"suite": check.partition(".")[0], "check": check, "node": node, "verdicts": [], "metrics": []}
+    return {"event": "result", "time": 105.5, "nodeid": nodeid, "outcome": outcome, **known, **fields}
+
+
+def metric(
+    name: str, value: float | str, unit: str, device: str = "", *, detail: bool = False
+) -> dict[str, Any]:
+    return {"name": name, "value": value, "unit": unit, "device": device, "detail": detail}
+
+
+def events(
+    *results: dict[str, Any], exit_: int | None = 0, nodes: tuple[str, ...] = ("gpu01",)
+) -> list[dict[str, Any]]:
+    start = {"event": "start", "time": 100.0, "cluster": "prod", "simulated": False}
+    finish = [] if exit_ is None else [{"event": "finish", "time": 110.0, "exit": exit_}]
+    return [start, {"event": "nodes", "time": 100.0, "selected": list(nodes)}, *results, *finish]
+
+
+def samples(page: str) -> dict[str, float]:
+    """Return series -> value; a series that appears twice breaks it."""
+    lines = [line for line in page.splitlines() if not line.startswith("#")]
+    found = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+    assert len(found) == len(lines)
+    return found
+
+
+def test_promtool_takes_every_unit_and_name() -> None:
+    told = [
+        metric(f"it{n}", 1.5, unit) for n, unit in enumerate([*prom.UNITS, "GPUs", "", "lanes", "errors"])
+    ]
+    told += [
+        metric("busbw all_reduce 4 nodes, 4 GiB", 361.5, "GB/s"),
+        metric("import-Time", 1, "s"),
+        metric("x.y", 1, "W"),
+    ]
+    page = prom.render(read_run(events(result("gpu.x", metrics=told))))
+    assert promtool(page) == ""
+    labels = 'check="gpu.x",cluster="prod",node="gpu01",of="all_reduce 4 nodes, 4 GiB"'
+    assert samples(page)[f"gpucluster_measured_busbw_bytes_per_second{{{labels}}}"] == 361.5e9
+    assert "gpucluster_measured_import_time_seconds{" in page
+
+
+def test_promtool_would_complain() -> None:
+    assert "no help text" in promtool("gpucluster_x 1\n")
+    assert "error while linting" in promtool('x{a="b"} 1\nx{a="b} 2\n')
+
+
+def test_verdicts_are_counted() -> None:
+    results = [
+        result("gpu.count"),
+        result(
+            "gpu.ecc", "failed", verdicts=[{"findings": [{"part": "GPU 4 (GPU-1, 0:1)"}, {"part": "GPU 6"}]}]
+        ),
+        result("os.disk", "failed", verdicts=[{"findings": [{"part": "/tmp"}]}]),
+        result("os.uptime", "error"),
+        result("gpu.count", node="gpu02"),
+        result("gpu.ecc", "not checked", node="gpu02"),
+        result("nccl.pairs", "failed", node=""),
+    ]
+    page = prom.render(read_run(events(*results, exit_=1, nodes=("gpu01", "gpu02", "gpu03"))))
+    assert promtool(page) == ""
+    found = samples(page)
+    assert found['gpucluster_checks{cluster="prod",outcome="failed"}'] == 3
+    assert found['gpucluster_node_checks{cluster="prod",node="gpu01",outcome="failed"}'] == 2
+    assert found['gpucluster_node_checks{cluster="prod",node="gpu02",outcome="not checked"}'] == 1
+    fit = {
+        node: found[f'gpucluster_node_fit{{cluster="prod",node="{node}"}}']
+        for node in ("gpu01", "gpu02", "gpu03")
+    }
+    assert fit == {"gpu01": 0, "gpu02": 1, "gpu03": 0}  # nothing passed on gpu03: never fit by absence
+    assert {name for name in found if name.startswith("gpucluster_check_")} == {
+        'gpucluster_check_failed{check="gpu.ecc",cluster="prod",gpu="4",node="gpu01"}',
+        'gpucluster_check_failed{check="gpu.ecc",cluster="prod",gpu="6",node="gpu01"}',
+        'gpucluster_check_failed{check="os.disk",cluster="prod",node="gpu01"}',
+        'gpucluster_check_broken{check="os.uptime",cluster="prod",node="gpu01"}',
+        'gpucluster_check_failed{check="nccl.pairs",cluster="prod"}',
+    }
+
+
+def test_a_lost_node_is_not_fit() -> None:
+    lost = {"event": "lost", "time": 106.0, "node": "gpu01", "why": "gone"}
+    page = prom.render(read_run([*events(result("gpu.count"), exit_=None), lost]))
+    assert samples(page)['gpucluster_node_fit{cluster="prod",node="gpu01"}'] == 0
+
+
+def test_the_last_success_is_carried_over(tmp_path: Path) -> None:
+    path, series = tmp_path / "metrics.prom", 'gpucluster_last_success_timestamp_seconds{cluster="prod"}'
+    for exit_, said in ((1, None), (0, 110), (1, 110), (None, 110)):
+        prom.write(read_run(events(result("gpu.count"), exit_=exit_)), path, prom.read(path))
+        found = samples(path.read_text())
+        assert found.get(series) == said
+        assert found['gpucluster_run_success{cluster="prod"}'] == (exit_ == 0)
+    assert [one.name for one in tmp_path.iterdir()] == ["metrics.prom"]
+    path.write_bytes(b"\xff\x00 garbage")
+    prom.write(read_run(events(result("gpu.count"), exit_=1)), path, prom.read(path))
+    assert series not in samples(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "series", "base"),
+    [
+        (12, "GiB", "bytes", 12 * 2**30),
+        (400, "Gb/s", "bytes_per_second", 50e9),
+        (2.5, "us", "seconds", 2.5e-6),
+        (87, "%", "ratio", 0.87),
+        (1980, "MHz", "hertz", 1.98e9),
+        ("Infinity", "W", "watts", math.inf),
+        ("-Infinity", "C", "celsius", -math.inf),
+    ],
+)
+def test_units_are_base_units(value: float | str, unit: str, series: str, base: float) -> None:
+    page = prom.render(
+        read_run(events(result("gpu.x", metrics=[metric("it", value, unit, "GPU 3 (GPU-9, 0:1)")])))
+    )
+    found = samples(page)[
+        f'gpucluster_measured_it_{series}{{check="gpu.x",cluster="prod",gpu="3",node="gpu01"}}'
+    ]
+    assert found == pytest.approx(base)
+
+
+def test_every_unit_with_its_base_unit_and_factor() -> None:
+    known = {
+        "s": ("seconds", 1),
+        "ms": ("seconds", 1 / 1000),
+        "us": ("seconds", 1 / 1000000),
+        "s after boot": ("seconds", 1),
+        "B": ("bytes", 1),
+        "KiB": ("bytes", 1024),
+        "MiB": ("bytes", 1024**2),
+        "GiB": ("bytes", 1024**3),
+        "MB": ("bytes", 1000**2),
+        "GB": ("bytes", 1000**3),
+        "MB/s": ("bytes_per_second", 1000**2),
+        "GB/s": ("bytes_per_second", 1000**3),
+        "Gb/s": ("bytes_per_second", 125000000),
+        "MHz": ("hertz", 1000000),
+        "W": ("watts", 1),
+        "C": ("celsius", 1),
+        "%": ("ratio", 1 / 100),
+    }
+    for unit, (suffix, factor) in known.items():
+        name, _, _, found = prom._series("x", unit)
+        assert (name, found) == (f"gpucluster_measured_x_{suffix}", factor)
+    assert prom.UNITS.keys() == known.keys()
+
+
+def test_what_is_no_number_is_no_number() -> None:
+    page = prom.render(read_run(events(result("gpu.x", metrics=[metric("it", "NaN", "W")]))))
+    assert promtool(page) == ""
+    assert " NaN\n" in page
+
+
+def test_one_series_a_set_of_labels() -> None:
+    told = [
+        result("nccl.busbw", inside=f"-{size}", metrics=[metric("busbw", n, "GB/s", "mlx5_0")])
+        for n, size in enumerate(("1M", "4G"))
+    ]
+    again = result(
+        "nccl.busbw",
+        inside="-4G",
+        metrics=[metric("busbw", 9, "GB/s", "mlx5_0"), metric("no", 1, "s", detail=True)],
+    )
+    page = prom.render(read_run(events(*told, again)))
+    assert promtool(page) == ""
+    found = {name: value for name, value in samples(page).items() if "measured" in name}
+    labels = 'check="nccl.busbw",cluster="prod",device="mlx5_0",node="gpu01",parameters='
+    assert found == {
+        f'gpucluster_measured_busbw_bytes_per_second{{{labels}"{size}"}}': value
+        for size, value in (("1M", 0), ("4G", 9e9))
+    }
+
+
+# --- line by line, without a parser
+
+
+def lines(*results: dict[str, Any], **options: Any) -> list[str]:
+    """Return the samples of a page that are neither of the run nor counts of outcomes."""
+    page = prom.render(read_run(events(*results, **options)))
+    own = ("#", "gpucluster_run", "gpucluster_checks", "gpucluster_node_checks", "gpucluster_last")
+    return [line for line in page.splitlines() if not line.startswith(own)]
+
+
+def test_a_node_is_fit_where_something_passed_and_nothing_was_red() -> None:
+    assert lines(result("gpu.a"), result("gpu.b", "not checked")) == [
+        'gpucluster_node_fit{cluster="prod",node="gpu01"} 1.0'
+    ]
+    assert lines(result("gpu.b", "not checked")) == ['gpucluster_node_fit{cluster="prod",node="gpu01"} 0.0']
+    assert lines(result("gpu.a"), result("gpu.b", "error"))[0].endswith(" 0.0")
+    assert lines(result("gpu.a"), result("gpu.b", "failed"))[0].endswith(" 0.0")
+    assert lines(result("gpu.a", node="gpu09"), nodes=()) == [
+        'gpucluster_node_fit{cluster="prod",node="gpu09"} 1.0'
+    ]
+    assert lines(result("gpu.a", node=""), nodes=()) == []
+    gone = {"event": "lost", "time": 106.0, "node": "gpu01"}
+    assert 'gpucluster_node_fit{cluster="prod",node="gpu01"} 0.0' in prom.render(
+        read_run([*events(result("gpu.a")), gone])
+    )
+
+
+def test_counts_of_checks() -> None:
+    page = prom.render(
+        read_run(events(result("gpu.a"), result("gpu.b"), result("gpu.c", "failed"), result("x.y", node="")))
+    )
+    found = samples(page)
+    assert found['gpucluster_checks{cluster="prod",outcome="passed"}'] == 3
+    assert found['gpucluster_checks{cluster="prod",outcome="failed"}'] == 1
+    assert found['gpucluster_node_checks{cluster="prod",node="gpu01",outcome="passed"}'] == 2
+    assert [name for name in found if name.startswith("gpucluster_checks")] == [
+        f'gpucluster_checks{{cluster="prod",outcome="{outcome}"}}' for outcome in prom.OUTCOMES
+    ]
+
+
+def test_the_run_itself() -> None:
+    page = prom.render(read_run(events(result("gpu.a"), exit_=0)))
+    assert [line for line in page.splitlines() if line.startswith(("gpucluster_run", "gpucluster_last"))] == [
+        'gpucluster_run_info{cluster="prod",simulated="false"} 1.0',
+        'gpucluster_run_start_timestamp_seconds{cluster="prod"} 100.0',
+        'gpucluster_run_duration_seconds{cluster="prod"} 10.0',
+        'gpucluster_run_success{cluster="prod"} 1.0',
+        'gpucluster_run_exit_status{cluster="prod"} 0.0',
+        'gpucluster_last_success_timestamp_seconds{cluster="prod"} 110.0',
+    ]
+    killed = prom.render(read_run(events(result("gpu.a"), exit_=None)))
+    assert "exit_status" not in killed
+    assert "last_success" not in killed
+    assert 'gpucluster_run_duration_seconds{cluster="prod"} 5.5' in killed
+    assert prom.render(read_run([])).startswith("# HELP gpucluster_run_info The run that this file is of.\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "carried"),
+    [
+        ('gpucluster_last_success_timestamp_seconds{cluster="prod"} 17.5', " 17.5"),
+        ('x\ngpucluster_last_success_timestamp_seconds{cluster="prod"} 17\ny', " 17.0"),
+        ('gpucluster_last_success_timestamp_seconds{cluster="other"} 17.0', None),
+        ('gpucluster_last_success_timestamp_seconds{cluster="prod"} soon', None),
+        ('gpucluster_last_success_timestamp_seconds{cluster="prod",x="y"} 17.0', None),
+        ("", None),
+    ],
+)
+def test_the_last_success_of_the_same_cluster_is_carried_over(before: str, carried: str | None) -> None:
+    page = prom.render(read_run(events(exit_=1)), before=before)
+    found = [line for line in page.splitlines() if line.startswith("gpucluster_last")]
+    assert found == (
+        [f'gpucluster_last_success_timestamp_seconds{{cluster="prod"}}{carried}'] if carried else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "gpu"),
+    [("GPU 4", "4"), ("GPU 12 (x)", "12"), ("GPU 4x", ""), ("GPU4", ""), ("a GPU 4", ""), ("", "")],
+)
+def test_the_gpu_of_a_failure_is_its_index(part: str, gpu: str) -> None:
+    red = result("gpu.a", "failed", verdicts=[{"findings": [{"part": part}, {"part": part}]}])
+    label = f',gpu="{gpu}"' if gpu else ""
+    assert lines(red)[1:] == [
+        f'gpucluster_check_failed{{check="gpu.a",cluster="prod"{label},node="gpu01"}} 1.0'
+    ]
+    assert lines(result("gpu.a", "error", verdicts=[]))[1:] == [
+        'gpucluster_check_broken{check="gpu.a",cluster="prod",node="gpu01"} 1.0'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "series", "of"),
+    [
+        ("busbw", "GB/s", "busbw_bytes_per_second", ""),
+        ("busbw all_reduce 4 GiB", "GB/s", "busbw_bytes_per_second", "all_reduce 4 GiB"),
+        ("import-Time", "s", "import_time_seconds", ""),
+        ("_x.y_", "W", "x_y_watts", ""),
+        ("errors_total", "errors", "errors_total_value", ""),
+        ("gpu_count", "GPUs", "gpu_count_value", ""),
+        ("disk_info", "", "disk_info_value", ""),
+        ("x_sum", "W", "x_sum_watts", ""),
+        ("x_bucket", "odd", "x_bucket_value", ""),
+        ("...", "W", "watts", ""),
+        ("x", "lanes", "x", ""),
+    ],
+)
+def test_the_name_of_a_series(name: str, unit: str, series: str, of: str) -> None:
+    label = f',of="{of}"' if of else ""
+    sample = lines(result("gpu.a", metrics=[metric(name, 0, unit)]))[1]
+    assert sample == f'gpucluster_measured_{series}{{check="gpu.a",cluster="prod",node="gpu01"{label}}} 0.0'
+
+
+def test_what_a_series_is_about() -> None:
+    page = prom.render(
+        read_run(events(result("gpu.a", metrics=[metric("x a", 1, "GB/s"), metric("y", 1, "lanes")])))
+    )
+    assert (
+        "# HELP gpucluster_measured_x_bytes_per_second x as the last run measured it, in bytes per second.\n"
+        in page
+    )
+    assert "# HELP gpucluster_measured_y y as the last run measured it (lanes).\n" in page
+    assert page.count("# TYPE gpucluster_measured_y gauge\n") == 1
+
+
+@pytest.mark.parametrize("value", [0, -2.0, 0.1, 1 / 3, 361.5e9, 1e14, 1e15, "NaN", "Infinity", "-Infinity"])
+def test_the_value_of_a_sample(value: float | str) -> None:
+    sample = lines(result("gpu.a", metrics=[metric("x", value, "W")]))[1]
+    assert repr(float(sample.rpartition(" ")[2])) == repr(float(value))
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "node", "parameters"),
+    [
+        ("t.py::test_x[gpu01]", "gpu01", ""),
+        ("t.py::test_x[gpu01-4G]", "gpu01", "4G"),
+        ("t.py::test_x[a-gpu01-b]", "gpu01", "a-b"),
+        ("t.py::test_x[gpu01-gpu01]", "gpu01", "gpu01"),
+        ("t.py::test_x[gpu01-x-gpu01]", "gpu01", "x-gpu01"),
+        ("t.py::test_x[a-b]", "", "a-b"),
+        ("t.py::test_x", "", ""),
+        ("t.py::test_x", "gpu01", ""),
+    ],
+)
+def test_the_parameters_of_a_check(nodeid: str, node: str, parameters: str) -> None:
+    assert prom._parameters(read_result({"nodeid": nodeid, "node": node})) == parameters
+
+
+def test_a_label_is_escaped_as_the_format_asks() -> None:
+    odd = metric("it", 1, 'say "x"\n', 'x"\\\n\x00\x1b\ud800y\t')
+    assert lines(result("gpu.a", metrics=[odd]))[1] == (
+        'gpucluster_measured_it{check="gpu.a",cluster="prod",device="x\\"\\\\\\n???y?",node="gpu01"} 1.0'
+    )
+    assert '(say "x"\\n).\n' in prom.render(read_run(events(result("gpu.a", metrics=[odd]))))
+
+
+HOSTILE = 'a"b\\c\nd\x00\x1b[31m}{ \ud800 \u202e # HELP x'
+
+
+def test_hostile_text_stays_a_label() -> None:
+    told = result(
+        "gpu.x", "failed", node=HOSTILE, metrics=[metric(f"x {HOSTILE}", 1, HOSTILE, HOSTILE)], verdicts=[]
+    )
+    page = prom.render(
+        read_run([{"event": "start", "time": 1.0, "cluster": HOSTILE, "simulated": True}, told])
+    )
+    page.encode("utf-8")
+    assert promtool(page) == ""
+    assert all(re.match(r"# (HELP|TYPE) [a-z_]+ |[a-z_]+\{.*\} \S+$", line) for line in page.splitlines())
+    assert r'cluster="a\"b\\c\nd??[31m}{ ? ' in page
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("prom")
+
+
+@pytest.fixture
+def run(sandbox: Sandbox, folder: Path) -> Run:
+    """One run of the gpu suite with a fault, and with --metrics."""
+    if not (folder / "out").exists():
+        sandbox.fault("gpu_missing", "gpu02")
+        (folder / "collector").mkdir()
+        done = run_pytest(
+            folder,
+            on(sandbox),
+            "--nodes=gpu[01-02]",
+            f"--metrics={folder}/collector/gpucluster.prom",
+            "-p",
+            "no:cacheprovider",
+            where=[str(ROOT / "suites" / "gpu" / "test_gpu.py")],
+        )
+        assert done.rc == 1, done.out
+        (folder / "out").write_text(done.out)
+    return Run(1, (folder / "out").read_text(), "", folder)
+
+
+def test_promtool_takes_the_metrics_of_a_real_run(run: Run) -> None:
+    page = (run.folder / "reports" / "metrics.prom").read_text()
+    assert promtool(page) == ""
+    found = samples(page)
+    assert found['gpucluster_node_fit{cluster="sandbox",node="gpu01"}'] == 1
+    assert found['gpucluster_node_fit{cluster="sandbox",node="gpu02"}'] == 0
+    assert found['gpucluster_check_failed{check="gpu.count",cluster="sandbox",node="gpu02"}'] == 1
+    assert found['gpucluster_measured_gpu_count_value{check="gpu.count",cluster="sandbox",node="gpu02"}'] == 7
+    assert found['gpucluster_run_info{cluster="sandbox",simulated="true"}'] == 1
+
+
+def test_the_collector_gets_the_same_file_whole(run: Run) -> None:
+    collector = run.folder / "collector"
+    assert [path.name for path in collector.iterdir()] == ["gpucluster.prom"]
+    assert (collector / "gpucluster.prom").read_text() == (
+        run.folder / "reports" / "metrics.prom"
+    ).read_text()
+    assert f"metrics: reports/metrics.prom, {collector}/gpucluster.prom" in run.out
+
+
+@pytest.mark.parametrize("name", ["x.txt", "no-such-folder/x.prom"])
+def test_a_file_that_cannot_be_is_refused_before_nodes_are_taken(tmp_path: Path, name: str) -> None:
+    run = run_pytest(
+        tmp_path, "--cluster=local", f"--metrics={name}", files={"test_x.py": "def test_x(): pass\n"}
+    )
+    assert run.rc == 4
+    (error,) = run.errors
+    assert error.startswith(f"ERROR: --metrics={name}: ")
+
+
+def test_a_file_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
+    (tmp_path / "reports" / "metrics.prom").mkdir(parents=True)
+    run = run_pytest(tmp_path, "--cluster=local", files={"test_x.py": "def test_x(host):\n    assert host\n"})
+    assert run.rc == 1
+    assert any("metrics.prom: cannot be written" in error for error in run.errors)
+    with pytest.raises(GpuClusterError, match=r"cannot be written"):
+        prom.write(read_run(events()), tmp_path / "reports" / "metrics.prom", "")
+    assert len(list((tmp_path / "reports").glob(".metrics*"))) == 0

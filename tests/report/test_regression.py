@@ -1,0 +1,374 @@
+"""A run against earlier ones in words: lines, tables, what the HTML report gets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from report.test_html_whole import in_utc
+
+from pytest_gpucluster.core.metric_direction import MetricTrend
+from pytest_gpucluster.report import regression as trend
+from pytest_gpucluster.report.regression import (
+    Change,
+    Compared,
+    Comparison,
+    Fleet,
+    Past,
+    Turn,
+    changed,
+    describe,
+    fold,
+    share,
+    when,
+    worse_of,
+)
+from pytest_gpucluster.report.run_snapshot import Measure
+from pytest_gpucluster.report.words import number
+
+FLEET = Fleet(470.0, 476.0, 5)
+WORDS = "440 GB/s, 8.0% below the median of its last 5 good runs (478, MAD 1.5; fleet 476 before, 470 now)"
+
+GONE = "no longer measured, though its check passed; 478 GB/s"
+
+
+def change(node: str = "gpu01", kind: str = "worse", device: str = "", **more: Any) -> Change:
+    """Return a change of bandwidth; `more`: fields of Measure, MetricTrend and Change."""
+    own: dict[str, Any] = {"name": "busbw", "unit": "GB/s", "value": 440.0, "check": "nccl.x", "better": ""}
+    judged: dict[str, Any] = {"level": 478.0, "mad": 1.5, "distance": -0.08, "runs": 5}
+    own |= {key: more.pop(key) for key in own.keys() & more.keys()}
+    judged |= {key: more.pop(key) for key in judged.keys() & more.keys()}
+    return Change(
+        Measure(node, device=device, **own), MetricTrend(kind, **judged), more.pop("fleet", FLEET), **more
+    )
+
+
+def past(run: str = "r9", **more: Any) -> Past:
+    return Past(run, "prod", simulated=False, started=86400.0, **({"complete": True, "good": True} | more))
+
+
+CHANGES = (
+    change(),
+    change("gpu02", "no direction", name="power", unit="W", value=90.0, level=80.0, distance=0.125),
+    change("gpu03", "same", value=478.0, distance=0.0),
+    change("", name="alerts", unit="alerts", value=3.0, level=1.0, distance=2.0, fleet=Fleet(None, None, 0)),
+    change("gpu01", device="GPU 1", distance=-0.05, value=454.0),
+    change("gpu04", "gone", value=None, distance=None, runs=1),
+    change("gpu05", "better", distance=0.2, value=573.0, previous=500.0),
+    change("gpu06", device="with gpu07", distance=-0.2),
+    change("gpu07", device="with gpu06", distance=-0.3),
+    change("gpu01", device="with gpu06", distance=-0.3),
+    change("gpu08", "too few"),
+)
+TURNS = (
+    Turn("gpu01", "gpu.x", "failed"),
+    Turn("gpu02", "gpu.x", "failed"),
+    Turn("", "a.b", "not checked"),
+    Turn("gpu03", "", "not tested", "r5"),
+    Turn("gpu04", "z.z", "error"),
+)
+COMPARISON = Comparison(past(), (past("r8", good=False), past("r7")), past("r7"), CHANGES, TURNS, "h.db")
+LINK = WORDS.replace("8.0%", "30.0%")
+
+
+def test_what_got_worse_has_a_line_each() -> None:
+    assert COMPARISON.lines() == [
+        "worse: gpu04: busbw: no longer measured, though its check passed; 478 GB/s in its last good run",
+        f"worse: link gpu06 - gpu07: busbw with gpu06: {LINK}",
+        f"worse: gpu01: busbw: {WORDS} (and 1 more parts)",
+        "worse: (cluster): alerts: 3 alerts, 1 in its last good run",
+        "worse: gpu[01-02]: gpu.x: failed; it passed in the last good run",
+        "worse: gpu04: z.z: error; it passed in the last good run",
+        "worse: gpu03: the node: not tested; it passed in run r5",
+        "worse: (cluster): a.b: not checked; it passed in the last good run",
+    ]
+    assert COMPARISON.verdict() == "history: got worse: gpu[01-04], (cluster), link gpu06 - gpu07"
+    assert [it.text for it in COMPARISON.better] == [
+        "gpu05: busbw: " + WORDS.replace("440", "573").replace("8.0% below", "20.0% above")
+    ]
+
+
+def test_the_table_has_a_row_for_each_metric() -> None:
+    assert COMPARISON.table() == [
+        "metric    unit    n    fleet now    fleet before    runs    furthest          now    own before    change",
+        "--------  ------  ---  -----------  --------------  ------  ----------------  -----  ------------  --------",
+        "alerts    alerts  1    3            -               0       (cluster)         3      1             +200.0%",
+        "busbw     GB/s    8    440          476             5       gpu07 with gpu06  440    478           -30.0%",
+        "power     W       1    90           476             5       gpu02             90     80            +12.5%",
+    ]
+
+
+def test_the_table_counts_what_is_as_it_was() -> None:
+    still = replace(COMPARISON, changes=(change("gpu03", "same", value=478.0, distance=0.0), CHANGES[1]))
+    assert len(still.table()) == 4
+    short = still.table(constant=False, more="--all")
+    assert [line.split()[0] for line in short] == ["metric", "--------", "power", "1"]
+    assert short[-1] == "1 more metrics are as they were (--all shows them)"
+    assert replace(still, changes=still.changes[:1]).table(constant=False) == [
+        "1 more metrics are as they were (-v shows them)"
+    ]
+    assert replace(still, changes=()).table() == []
+    new = change(kind="new", level=None, distance=None)
+    gone = change(kind="gone", value=None)
+    assert replace(still, changes=(new, gone)).table() == []
+
+
+def test_the_page_gets_every_metric_the_worst_first() -> None:
+    with in_utc():
+        told = COMPARISON.for_html()
+    assert [(row.node, row.device, row.worse, row.note) for row in told.rows] == [
+        ("(cluster)", "", True, "3 alerts, 1 in its last good run"),
+        ("gpu07", "with gpu06", True, LINK),
+        ("gpu01", "with gpu06", False, ""),
+        ("gpu06", "with gpu07", False, ""),
+        ("gpu02", "", False, ""),
+        ("gpu01", "", True, WORDS),
+        ("gpu08", "", False, ""),
+        ("gpu01", "GPU 1", True, ""),
+        ("gpu03", "", False, ""),
+        ("gpu05", "", False, ""),
+    ]
+    assert told.rows[-1] == Compared(
+        "gpu05", "busbw", "GB/s", 573.0, last_good=478.0, previous=500.0, fleet=476.0
+    )
+    assert (told.source, told.runs, told.fleet_is) == ("h.db", 2, "median of the fleet over those runs")
+    assert told.last_good == "r7 of 1970-01-02 00:00"
+    assert told.previous == "r8 of 1970-01-02 00:00, bad"
+    assert told.note == (
+        "gpu[01-02]: gpu.x: failed; it passed in the last good run; "
+        "gpu04: z.z: error; it passed in the last good run; gpu03: the node: not tested; it passed in run r5; "
+        "(cluster): a.b: not checked; it passed in the last good run; "
+        "gpu04: busbw: no longer measured, though its check passed; 478 GB/s in its last good run"
+    )
+    alone = replace(COMPARISON, against=(), last_good=None, changes=(), turned=()).for_html()
+    assert (alone.last_good, alone.previous, alone.runs, alone.note, alone.rows) == ("", "", 0, "", ())
+
+
+@pytest.mark.parametrize(
+    ("fields", "head"),
+    [
+        ({}, "history: against the last 2 complete runs, the last good one r7 of 1970-01-02 00:00"),
+        (
+            {"against": (past("r8"),)},
+            "history: against the last run, the last good one r7 of 1970-01-02 00:00",
+        ),
+        ({"last_good": None}, "history: against the last 2 complete runs, none of them good as a whole"),
+        ({"against": ()}, "history: no earlier complete run of cluster prod: nothing to compare with"),
+        (
+            {"against": (), "run": replace(past(), simulated=True)},
+            "history: no earlier complete simulated run of cluster prod: nothing to compare with",
+        ),
+        (
+            {"run": replace(past(), simulated=True), "last_good": None},
+            "history: against the last 2 complete simulated runs, none of them good as a whole",
+        ),
+        (
+            {"run": replace(past(), simulated=True), "last_good": None, "against": (past(),)},
+            "history: against the last simulated run, none of them good as a whole",
+        ),
+    ],
+)
+def test_the_head(fields: dict[str, Any], head: str) -> None:
+    with in_utc():
+        assert replace(COMPARISON, **fields).head == head
+
+
+@pytest.mark.parametrize(
+    ("kinds", "verdict"),
+    [
+        ([], ""),
+        (["new", "no direction"], ""),
+        (["same"], "history: 1 metrics could be compared, none got worse"),
+        (
+            ["same", "better", "too few", "too few"],
+            "history: 2 metrics could be compared, none got worse; 2 vary too much to be judged by so few runs",
+        ),
+        (["too few"], ""),
+        (["worse"], "history: got worse: gpu01"),
+    ],
+)
+def test_the_verdict(kinds: list[str], verdict: str) -> None:
+    changes = tuple(change(kind=kind) for kind in kinds)
+    assert replace(COMPARISON, changes=changes, turned=()).verdict() == verdict
+
+
+@pytest.mark.parametrize(
+    ("good", "complete", "word"), [(True, True, "good"), (False, True, "bad"), (False, False, "incomplete")]
+)
+def test_a_run_in_a_word(good: bool, complete: bool, word: str) -> None:  # a table
+    assert past(good=good, complete=complete).outcome == word
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, WORDS),
+        ({"runs": 1}, "440 GB/s, 8.0% below its last good run (478; fleet 476 before, 470 now)"),
+        ({"runs": 1, "base": "r7"}, "440 GB/s, 8.0% below run r7 (478; fleet 476 before, 470 now)"),
+        (
+            {"fleet": Fleet(470.0, None, 0)},
+            "440 GB/s, 8.0% below the median of its last 5 good runs (478, MAD 1.5)",
+        ),
+        ({"fleet": Fleet(None, 476.0, 1)}, WORDS.replace(", 470 now", "")),
+        ({"node": ""}, "440 GB/s, 8.0% below the median of its last 5 good runs (478, MAD 1.5)"),
+        (
+            {"value": 500.0, "distance": 0.046},
+            WORDS.replace("440", "500").replace("8.0% below", "4.6% above"),
+        ),
+        ({"level": 0.0, "distance": None}, WORDS.replace("8.0% below", "above").replace("478", "0")),
+        (
+            {"level": 0.0, "distance": None, "value": -1.0},
+            WORDS.replace("440", "-1").replace("8.0% ", "").replace("478", "0"),
+        ),
+        (
+            {"level": 0.0, "distance": None, "value": 0.5},
+            WORDS.replace("440", "0.5").replace("8.0% below", "above").replace("478", "0"),
+        ),
+        ({"kind": "gone", "value": None, "runs": 1}, f"{GONE} in its last good run"),
+        ({"kind": "gone", "value": None, "base": "r7"}, f"{GONE} in run r7"),
+        ({"value": None, "distance": None}, "not a number; 478 GB/s in its last 5 good runs"),
+        ({"unit": "links", "value": 17.0, "level": 18.0}, "17 links, 18 in its last good run"),
+        ({"unit": "links", "value": 17.0, "level": 18.0, "base": "r7", "runs": 1}, "17 links, 18 in run r7"),
+        ({"unit": "", "better": "higher"}, WORDS.replace("440 GB/s", "440")),
+    ],
+)
+def test_a_change_in_words(fields: dict[str, Any], words: str) -> None:
+    assert describe(change(**fields)) == words
+
+
+def test_a_pair_is_a_link_unless_an_end_got_worse_itself() -> None:
+    pair = (change("gpu02", device="with gpu01"), change("gpu01", device="with gpu02"))
+    assert [(it.where, it.parts) for it in worse_of(pair)] == [("link gpu01 - gpu02", 1)]
+    assert worse_of([*pair, change("gpu02", name="other")])[0].where == "gpu02"
+    assert len(worse_of([*pair, change("gpu02", name="other")])) == 1
+    assert len(worse_of([*pair, change("gpu03")])) == 2
+    assert worse_of(pair, trend="better") == ()
+    assert worse_of([change(kind="gone", value=None)], trend="better") == ()
+
+
+def test_parts_of_a_node_are_one_with_the_furthest() -> None:
+    parts = [change(device=f"GPU {n}", distance=-0.1 * n) for n in (1, 3, 2)]
+    (found,) = worse_of(parts)
+    assert (found.change.label, found.parts) == ("busbw GPU 3", 3)
+    assert found.text.endswith(" (and 2 more parts)")
+    other = worse_of([*parts, change(device="GPU 1", check="nccl.y")])
+    assert [it.parts for it in other] == [3, 1]
+    alike = worse_of([change("gpu02"), change("gpu01")])
+    assert [it.where for it in alike] == ["gpu01", "gpu02"]
+
+
+def test_metrics_of_which_less_is_better_are_worse_above() -> None:
+    slow = [
+        change("gpu01", unit="us", distance=0.5),
+        change("gpu02", unit="us", distance=0.9),
+        change("gpu03", unit="us", distance=None),
+    ]
+    assert [it.where for it in worse_of(slow)] == ["gpu03", "gpu02", "gpu01"]
+
+
+@pytest.mark.parametrize("count", [trend.MAX_NAMED, trend.MAX_NAMED + 1])
+def test_many_nodes_share_a_line(count: int) -> None:
+    changes = tuple(change(f"gpu{n:02}", distance=-0.01 * (n + 1)) for n in range(count))
+    lines = replace(COMPARISON, changes=changes, turned=()).lines()
+    if count == 6:
+        assert len(lines) == 6
+    else:
+        furthest = f"gpu06: busbw: {WORDS}".replace("8.0%", "7.0%")
+        assert lines == [f"worse: gpu[00-06]: busbw on 7 nodes; furthest {furthest}"]
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_lines_have_a_limit(extra: int) -> None:
+    turned = tuple(Turn("gpu01", f"gpu.c{n:03}", "failed") for n in range(40 + extra))
+    lines = replace(COMPARISON, changes=(), turned=turned).lines()
+    assert len(lines) == 40 + extra
+    assert lines[39].startswith("worse: gpu01: gpu.c039")
+    assert lines[40:] == ["worse: and 1 more lines"][:extra]
+
+
+def test_a_metric_is_put_beside_that_of_the_fleet() -> None:
+    measure, judged = change().measure, change().judged
+    key = ("nccl.x", "busbw", "GB/s", "")
+    assert changed(measure, judged, {key: FLEET}, previous=1.0, base="r") == Change(
+        measure, judged, FLEET, 1.0, "r"
+    )
+    assert changed(measure, judged, {}) == Change(measure, judged, Fleet(None, None, 0), None, "")
+
+
+@pytest.mark.parametrize(
+    ("names", "folded"),
+    [
+        (["gpu01", "gpu02"], "gpu[01-02]"),
+        (["gpu01", "link a - b", "gpu03", "(cluster)"], "gpu[01,03], link a - b, (cluster)"),
+        (["x y"], "x y"),
+        (["a[", "gpu[01-02]"], "a[, gpu[01-02]"),
+        ([], ""),
+    ],
+)
+def test_fold(names: list[str], folded: str) -> None:
+    assert fold(names) == folded
+
+
+def test_numbers_and_shares() -> None:
+    assert [number(value) for value in (None, 0.0, 7.0, -7.0, 1e14, 1e15, 0.12345, 1234.56)] == [
+        *("-", "0", "7", "-7", "100000000000000", "1e+15", "0.1235", "1235"),
+    ]
+    assert [share(value) for value in (None, 0.0, 0.125, -0.08)] == ["-", "+0.0%", "+12.5%", "-8.0%"]
+
+
+def test_times() -> None:
+    with in_utc():
+        assert when(1763600000.0) == "2025-11-20 00:53"
+        assert when(1e18) == "1000000000000000000"
+        assert when(float("1e30")).startswith("1000000000000000")
+
+
+def test_nought_is_a_value() -> None:
+    none = change(
+        "gpu01", "same", name="alerts", unit="", value=0.0, level=0.0, distance=None, fleet=Fleet(0.0, 0.0, 3)
+    )
+    told = replace(COMPARISON, changes=(none, replace(none, fleet=Fleet(0.0, 2.0, 4))), turned=())
+    assert [line.split() for line in told.table()[2:]] == [
+        ["alerts", "2", "0", "1", "4", "gpu01", "0", "0", "-"]
+    ]
+    assert [row.now for row in told.for_html().rows] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "badness"),
+    [
+        ({"kind": "worse", "distance": None}, float("inf")),
+        ({"kind": "gone", "distance": None}, float("inf")),
+        ({"kind": "new", "distance": None}, 0.0),
+        ({"distance": -0.25}, 0.25),
+        ({"distance": 0.25}, -0.25),
+        ({"unit": "us", "distance": 0.25}, 0.25),
+        ({"unit": "us", "distance": -0.25}, -0.25),
+        ({"unit": "W", "distance": -0.25}, 0.25),
+        ({"unit": "W", "distance": 0.25}, 0.25),
+    ],
+)
+def test_how_far_a_metric_went_the_wrong_way(fields: dict[str, Any], badness: float) -> None:
+    assert trend._badness(change(**fields)) == badness
+
+
+def test_a_link_is_named_once_for_each_check_and_metric() -> None:
+    pair = change("gpu02", device="with gpu01")
+    other = replace(pair, measure=replace(pair.measure, check="nccl.y"))
+    changes = (pair, other, replace(pair, measure=replace(pair.measure, name="latency")))
+    assert [(it.where, it.change.measure.check, it.change.measure.name) for it in worse_of(changes)] == [
+        ("link gpu01 - gpu02", "nccl.x", "busbw"),
+        ("link gpu01 - gpu02", "nccl.y", "busbw"),
+        ("link gpu01 - gpu02", "nccl.x", "latency"),
+    ]
+
+
+def test_what_a_run_does_not_say_is_none_or_nought() -> None:
+    assert vars(Past("r", "c", simulated=False, started=1.0, complete=False, good=False)) == {
+        "run": "r", "cluster": "c", "simulated": False, "started": 1.0, "complete": False, "good": False, "exit": None,
+        "passed": 0, "failed": 0, "error": 0, "unjudged": 0, "nodes": 0,
+    }  # fmt: skip
+    assert Turn("n", "c", "failed").base == ""
+    known = change()
+    assert (known.previous, known.base) == (None, "")

@@ -1,0 +1,204 @@
+"""--report-dir holds everything of a run; `gpucluster report` makes HTML and JUnit again from the log alone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from junitparser import JUnitXml
+from plugin_helpers import command, environment, on, queue, run_pytest, wait_for, write_suites
+from report.test_html import Page
+from report_helpers import a_run, failing, passing
+
+from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
+from pytest_gpucluster.report.events import strict_json
+from pytest_gpucluster.report.step_logs import MAX_STREAM, StepLogs, clear
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+STEPS = """
+from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.suite import probed
+
+gpus = probed(nvidia_smi.GPUS)
+
+
+def test_echo(node, srun):
+    assert srun(["sh", "-c", "echo said on $SLURMD_NODENAME; echo beside >&2"]).ok
+
+
+def test_steps_end(node, srun):
+    assert srun(["sh", "-c", "exit 7"]).ok, "the step did not end well"
+
+
+def test_gpus(gpus):
+    print("captured words")
+    assert len(gpus) == 9
+"""
+SLEEPS = """
+import time
+
+
+def test_first(node):
+    assert node.name != "gpu02"
+
+
+def test_second(node):
+    time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_a_run_leaves_everything_in_one_folder(
+    sandbox: Sandbox, tmp_path: Path, workers: tuple[str, ...]
+) -> None:
+    stale = tmp_path / "reports" / "steps" / "0099-of.yesterday.log"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("an earlier run's")
+    run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu[01-02]", *workers, files={"test_mine.py": STEPS})
+    assert run.rc == 1, run.out + run.err
+    reports = tmp_path / "reports"
+    assert {"events.jsonl", "junit.xml", "report.html", "steps"} <= {path.name for path in reports.iterdir()}
+    assert "HTML: reports/report.html" in run.out
+    assert not stale.exists()
+    logs = {path.name: path.read_text() for path in (reports / "steps").iterdir()}
+    assert len(logs) == 4
+    (echo,) = (text for name, text in logs.items() if "mine.echo" in name and "said on gpu02" in text)
+    assert "--- task 0 on gpu02: exit 0\nsaid on gpu02\n--- its stderr\nbeside" in echo
+    page = Page((reports / "report.html").read_text())
+    assert page.verdict == "rejected"
+    assert "mine.gpus failed on 2 nodes: gpu[01-02]" in page.text
+    assert "the step did not end well" in page.text
+    assert "captured words" in page.text
+    assert "NVIDIA driver 580.159.04 2 nodes: gpu[01-02]" in page.text
+    assert "SIMULATED" in page.text
+    linked = {one["href"] for one in page.of("a") if one.get("href", "").startswith("steps/")}
+    failed = {link for link in linked if "exit 7" in (reports / link).read_text()}
+    assert len(failed) == 2
+    text = (reports / "report.html").read_text()
+    section = text[text.index("<h3>", text.index('id="failures"')) :]
+    section = next(one for one in section.split("<article") if "mine.steps_end</h3>" in one)
+    assert set(re.findall(r'href="(steps/[^"]+)"', section)) == failed
+
+
+def test_a_killed_run_gets_its_reports_from_the_log(
+    sandbox: Sandbox, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_suites(tmp_path, {"test_mine.py": SLEEPS})
+    log = tmp_path / "reports" / "events.jsonl"
+    argv = command(on(sandbox), "--nodes=gpu[01-02]", "test_mine.py")
+    with subprocess.Popen(argv, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) as process:
+        try:
+            wait_for(lambda: log.exists() and log.read_text().count('"result"') == 2, "two results")
+        finally:  # else a failure would wait for its end
+            process.kill()
+    wait_for(lambda: not queue(sandbox), "the nodes are given back")
+    assert not (tmp_path / "reports" / "report.html").exists()
+    assert cli.main(["report", str(tmp_path / "reports")]) == 0
+    assert "report.html: written" in capsys.readouterr().out
+    page = Page((tmp_path / "reports" / "report.html").read_text())
+    assert page.verdict == "rejected"
+    assert "1 of 2 nodes failed at least one check. The run did not end" in page.text
+    assert "the run did not end: what was to follow was not checked" in page.text
+    junit = JUnitXml.fromfile(str(tmp_path / "reports" / "junit.xml"))
+    assert (sum(suite.failures for suite in junit), sum(suite.errors for suite in junit)) == (1, 1)
+
+
+# --- the command
+
+
+def write_log(folder: Path, *, finish: int | None) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    events = a_run([passing("gpu01"), failing("gpu02")], finish=finish)
+    (folder / "events.jsonl").write_text("".join(strict_json(one) + "\n" for one in events))
+    return folder
+
+
+def test_report_leaves_the_junit_file_of_a_run_that_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_log(tmp_path / "r", finish=1)
+    (folder / "junit.xml").write_text("pytest's own")
+    assert cli.main(["report", str(folder)]) == 0
+    assert (folder / "junit.xml").read_text() == "pytest's own"
+    assert "not changed: the run wrote it" in capsys.readouterr().out
+    assert cli.main(["report", str(folder), "--force"]) == 0
+    assert "<failure" in (folder / "junit.xml").read_text()
+
+
+def test_report_writes_elsewhere_and_takes_a_file(tmp_path: Path) -> None:
+    folder = write_log(tmp_path / "r", finish=None)
+    assert cli.main(["report", str(folder / "events.jsonl"), "--output", str(tmp_path / "new" / "here")]) == 0
+    assert {path.name for path in (tmp_path / "new" / "here").iterdir()} == {"report.html", "junit.xml"}
+    assert [path.name for path in folder.iterdir()] == ["events.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(None, "does not exist"), ("", "is no event log"), ('{"event": "other"}\n', "is no event log")],
+)
+def test_report_refuses_what_is_no_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, said: str
+) -> None:
+    if text is not None:
+        (tmp_path / "events.jsonl").write_text(text)
+    assert cli.main(["report", str(tmp_path / "events.jsonl")]) == 1
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "report.html").exists()
+
+
+# --- logs of steps
+
+
+def step(**fields: Any) -> StepResult:
+    task = TaskResult(0, "gpu01", 3, stdout="out\n", stderr="err\n", truncated=True)
+    plain: dict[str, Any] = {
+        "rc": 3,
+        "tasks": (task,),
+        "stderr": "srun: error\n",
+        "seconds": 1.5,
+        "command": "srun x",
+    }
+    return StepResult(**(plain | fields))
+
+
+def test_a_step_log_says_how_it_ended(tmp_path: Path) -> None:
+    path = StepLogs(tmp_path, "gw1").keep("nccl.alone", step())
+    assert path == "steps/gw1-0001-nccl.alone.log"
+    assert (tmp_path / path).read_text() == (
+        "check:   nccl.alone\ncommand: srun x\nexit:    3 after 1.5 s\n\n--- srun\nsrun: error\n\n"
+        "--- task 0 on gpu01: exit 3, output cut\nout\n--- its stderr\nerr\n"
+    )
+
+
+def test_an_endless_step_log_is_cut_at_its_middle(tmp_path: Path) -> None:
+    logs = StepLogs(tmp_path)
+    text = (tmp_path / logs.keep("x/../y", step(stderr="a" * 10 * MAX_STREAM + "the end"))).read_text()
+    assert len(text) < 2 * MAX_STREAM
+    assert "characters left out" in text
+    assert "the end" in text
+    assert [path.name for path in (tmp_path / "steps").iterdir()] == ["0001-x-..-y.log"]
+
+
+def test_only_our_own_logs_are_cleared(tmp_path: Path) -> None:
+    logs = StepLogs(tmp_path)
+    logs.keep("", step())
+    (tmp_path / "steps" / "notes.log").write_text("a person's")
+    clear(tmp_path)
+    assert [path.name for path in (tmp_path / "steps").iterdir()] == ["notes.log"]
+    shutil.rmtree(tmp_path / "steps")
+    clear(tmp_path)
+
+
+def test_a_full_disk_does_not_end_the_run(tmp_path: Path) -> None:
+    (tmp_path / "steps").write_text("no folder")
+    assert StepLogs(tmp_path).keep("nccl.alone", step()) == ""

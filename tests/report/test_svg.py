@@ -1,0 +1,233 @@
+"""The pictures of the HTML report: each element in its place. Whole pictures are in tests/data/svg."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+from paths import DATA
+
+from pytest_gpucluster.report.svg import SHAPES, STEPS, Curve, curves, histogram, node_map, strip
+from pytest_gpucluster.report.words import round_up
+
+GOLDEN = DATA / "svg"
+KIB, MIB = 1 << 10, 1 << 20
+STATES = dict(zip(("a<1", *"bcdefgh"), (*list(SHAPES)[:5], "not applicable", "", "odd"), strict=True))
+
+
+def pictures() -> dict[str, str]:
+    """Return every kind of picture with every kind of element, by its name."""
+    shown = [
+        Curve("n<1", [(0, 1.0), (KIB, 10.0), (MIB, 90.0)]),
+        Curve("marked", [(MIB, 40.0)], mark=True),
+        Curve("", [(2 * KIB, 5.0), (4 * KIB, 6.0)]),
+        Curve("nothing", []),
+    ]
+    bounds = {MIB: 50.0, 1 << 40: 9.0, 0: 1.0, KIB: 10.0}
+    band = [(0, 1.0, 2.0), (KIB, 1.0, 5.0), (MIB, 30.0, 95.0)]
+    return {
+        "map": node_map(list(STATES), STATES.__getitem__, link={"b": "#g1"}.get),  # type: ignore[arg-type] # '' or None
+        "curves": curves(shown, title="t<&", bounds=bounds, band=band),
+        "strip": strip([1.0, 2.0, 3.0, 4.0, 10.0], [10.0, 10.0], [5.0], title="s<"),
+        "strip-of-three": strip([1.0, 2.0, 4.0]),
+        "strip-of-one": strip([3.0], title="x"),
+        "histogram": histogram([1.0, 2.0, 2.0, 3.0, 9.0], [9.0], [4.0], unit="GB/s<", title="h"),
+        "histogram-plain": histogram([*[1.0] * 100, 2.5], [], [], unit="W", title="h"),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(pictures()))
+def test_a_picture_is_drawn_as_before(name: str) -> None:
+    assert pictures()[name] == (GOLDEN / f"{name}.svg").read_text().removesuffix("\n")
+
+
+@pytest.mark.parametrize("name", sorted(pictures()))
+def test_a_picture_is_xml(name: str) -> None:
+    ET.fromstring(pictures()[name])
+
+
+@pytest.mark.parametrize(("count", "columns"), [(1, 1), (49, 49), (50, 50), (51, 50), (400, 50), (401, 100)])
+def test_the_map_has_rows_of_fifty_or_a_hundred(count: int, columns: int) -> None:
+    nodes = [f"n{number:03}" for number in range(count)]
+    picture = node_map(nodes, lambda _node: "passed", link=lambda _node: "")
+    rows = -(-count // columns)
+    gutter = 10 + 7.5 * 4
+    assert picture.startswith(f'<svg viewBox="0 0 {gutter + 12 * columns:.0f} {12 * rows + 2}" ')
+    assert re.findall(r">(n\d+)</text>", picture) == nodes[::columns]
+    assert picture.count("m2 2h6v6h-6z") == count
+
+
+def test_the_map_of_no_nodes_is_empty() -> None:
+    assert node_map([], str, link=str).startswith('<svg viewBox="0 0 22 2" ')
+
+
+def test_curves_of_nothing_are_no_picture() -> None:
+    assert curves([], title="t") == ""
+    assert curves([Curve("x", [(0, 1.0)])], title="t", bounds={KIB: 1.0}, band=[(0, 1.0, 2.0)]) == ""
+    assert curves([], title="t", band=[(KIB, 1.0, 2.0)]) != ""
+
+
+def test_a_point_at_its_bound_is_not_below_it() -> None:
+    at = curves([Curve("x", [(KIB, 10.0), (MIB, 9.99)])], title="t", bounds={KIB: 10.0, MIB: 10.0})
+    assert re.findall(r"<title>(x: [^<]*)", at) == ["x: 9.99 GB/s at 1 MiB, below 10"]
+
+
+def test_a_curve_of_one_point_is_a_dot() -> None:
+    picture = curves([Curve("x", [(KIB, 10.0)])], title="t")
+    dot = '<path class="dot" d="M339.0 22.0h4v4h-4z"><title>x: 10 GB/s at 1 KiB</title></path>'
+    assert dot in picture
+    assert 'class="dot"' not in curves([Curve("x", [(KIB, 10.0), (MIB, 10.0)])], title="t")
+
+
+def test_names_of_curves_stand_apart_or_are_left_out() -> None:
+    many = [Curve(f"n{number:02}", [(KIB, 1.0), (MIB, 50.0)]) for number in range(30)]
+    found = re.findall(r'y="(\d+)" class="t">(n\d+)<', curves(many, title="t"))
+    places = [int(y) for y, _ in found]
+    assert all(after - before >= 13 for before, after in itertools.pairwise(places))
+    assert [name for _, name in found] == [f"n{number:02}" for number in range(len(found))]
+    assert places[-1] < 278
+    assert 5 < len(found) < 30
+    long = curves([Curve("x" * 30, [(KIB, 1.0)])], title="t")
+    assert f">{'x' * 24}</text>" in long
+
+
+def test_marked_curves_are_drawn_last_and_named_first() -> None:
+    shown = [Curve("a", [(KIB, 1.0), (MIB, 5.0)], mark=True), Curve("b", [(KIB, 1.0), (MIB, 9.0)])]
+    picture = curves(shown, title="t")
+    assert re.findall(r'class="(line[^"]*)"', picture) == ["line", "line mark"]
+    assert re.findall(r'class="(t|t mark)">([ab])<', picture) == [("t mark", "a"), ("t", "b")]
+
+
+@pytest.mark.parametrize(("values", "boxes", "dots"), [([1.0, 2.0, 3.0], 0, 3), ([1.0, 2.0, 3.0, 4.0], 1, 0)])
+def test_a_strip_has_a_box_from_four_values_on(values: list[float], boxes: int, dots: int) -> None:
+    picture = strip(values)
+    assert (picture.count('class="box"'), picture.count('class="dot"')) == (boxes, dots)
+
+
+def test_a_histogram_of_one_value_is_no_picture() -> None:
+    assert histogram([2.0, 2.0], [], [2.0], unit="W", title="h") == ""
+    assert histogram([2.0, 2.0], [], [3.0], unit="W", title="h") != ""
+
+
+@pytest.mark.parametrize(
+    ("value", "top"),
+    [
+        (float("nan"), 1.0), (float("inf"), 1.0), (0, 1.0), (1e-301, 1.0), (1e-300, 1e-300), (1, 1.0),
+        (1.1, 1.2), (1.2, 1.2), (1.3, 1.6), (1.7, 2.0), (2.1, 2.4), (2.5, 3.0), (3.5, 4.0), (4.5, 5.0), (5.5, 6.0),
+        (7, 8.0), (9, 10.0), (1.0000001, 1.0), (396, 400.0),
+    ],
+)  # fmt: skip
+def test_the_axis_ends_at_a_round_number(value: float, top: float) -> None:
+    assert round_up(value, STEPS) == pytest.approx(top, rel=1e-9)
+
+
+def test_each_state_has_a_shape_and_a_class() -> None:
+    shape = "M5 2a3 3 0 1 0 .01 0z"
+    cross = (
+        "M0 0h10v10h-10zM2.2 3.4l1.6 1.6l-1.6 1.6l1.2 1.2l1.6-1.6l1.6 1.6l1.2-1.2l-1.6-1.6l1.6-1.6l-1.2-1.2"
+    )
+    expected = {
+        "passed": ("ok", "M2 2h6v6h-6z"),
+        "failed": ("bad", f"{cross}l-1.6 1.6l-1.6-1.6z"),
+        "error": ("err", "M5 0l5 10h-10z"),
+        "not tested": ("untested", "M1 1h8v8h-8zM2.4 2.4v5.2h5.2v-5.2z"),
+        "not checked": ("unchecked", shape),
+        "skipped": ("unchecked", shape),
+        "not applicable": ("na", "M2 4.4h6v1.2h-6z"),
+        "accepted": ("ok", "M5 0a5 5 0 1 0 .01 0zM4.3 7.6l-2.3-2.3l1-1l1.3 1.3l2.9-2.9l1 1z"),
+        "": ("na", "M4.4 4.4h1.2v1.2h-1.2z"),
+    }
+    assert expected == SHAPES
+    for state, (kind, path) in expected.items():
+        picture = node_map(["n"], {"n": state}.__getitem__, link=lambda _node: "")
+        assert f'<path class="{kind}"' in picture
+        assert f"m{path[1:]}" in picture or f'd="{path}"' in picture
+
+
+def test_a_second_row_of_the_map_stands_below_the_first() -> None:
+    nodes = ["long", *(f"n{number}" for number in range(49)), "x", "red"]
+    states = {"x": "passed", "red": "failed"}
+    picture = node_map(nodes, lambda node: states.get(node, ""), link=lambda _node: "#g")
+    gutter = 10 + 7.5 * 4
+    assert (
+        f'y="10" class="t name end">long</text><text x="{gutter - 8:.0f}" y="22" class="t name end">x<'
+        in picture
+    )
+    assert 'd="M41 13m2 2h6v6h-6z"/>' in picture
+    assert 'transform="translate(53 13)"' in picture
+    assert picture.startswith('<svg viewBox="0 0 640 26" ')
+
+
+def named(*ends: float, first: float = 100.0) -> list[tuple[str, str]]:
+    """Return (y, name) of the curves a, b, c that end at these values, under an axis to 100."""
+    shown = [Curve("abc"[place], [(KIB, 1.0), (MIB, end)]) for place, end in enumerate(ends)]
+    picture = curves([Curve("", [(KIB, first), (MIB, first)]), *shown], title="t")
+    return re.findall(r'y="(\d+)" class="t">([abc])<', picture)
+
+
+def test_names_of_curves_are_at_least_thirteen_pixels_apart() -> None:
+    # 2.46 pixels for 1 GB/s; the axis of 0 is at 270, a name 4 below the end of its curve
+    assert named(50.0, 44.7154) == [("151", "a"), ("164", "b")]
+    assert named(50.0, 44.9187) == [("151", "a"), ("166", "b")]  # 12.5 apart: moved by 2
+    assert named(50.0, 50.0, 44.7154) == [("151", "a"), ("165", "b"), ("178", "c")]
+
+
+def test_names_of_curves_end_eight_pixels_below_the_axis() -> None:
+    assert named(4.4715, 0.0) == [("263", "a"), ("276", "b")]
+    assert named(3.6585, 0.0) == [("265", "a")]  # 278 would be free, but is too low
+    assert named(0.0) == [("274", "a")]
+
+
+def test_a_curve_is_named_at_its_last_point() -> None:
+    shown = [
+        Curve("a", [(KIB, 9.0), (2 * KIB, 9.0), (MIB, 2.0)]),
+        Curve("b", [(KIB, 1.0), (2 * KIB, 1.0), (4 * KIB, 8.0)]),
+    ]
+    found = re.findall(r'<text x="([\d.]+)" y="(\d+)" class="t">([ab])<', curves(shown, title="t"))
+    # the axis ends at 10: 24.6 pixels for 1 GB/s; 115.6 pixels for two powers of two
+    assert found == [("174.6", "77", "b"), ("637.0", "225", "a")]
+
+
+@pytest.mark.parametrize(("size", "labels"), [(2206, ["52.0", "116.0", "630.0"]), (2200, ["52.0", "630.0"])])
+def test_sizes_are_named_from_64_pixels_apart(size: int, labels: list[str]) -> None:
+    picture = curves([Curve("x", [(KIB, 1.0), (size, 1.0), (MIB, 1.0)])], title="t")
+    assert re.findall(r'x="([\d.]+)" y="290" class="t mid"', picture) == labels
+
+
+def test_sizes_begin_at_one_byte_and_values_stay_in_the_picture() -> None:
+    infinite = float("inf")
+    picture = curves(
+        [Curve("x", [(1, -1.0), (2, infinite)])],
+        title="t",
+        bounds={1: 0.5, 4: 0.5},
+        band=[(1, 0.1, 0.2), (0, 9.0, 9.0)],
+    )
+    assert 'd="M52.0 270.0 L630.0 24.0"' in picture
+    assert re.findall(r'class="bound" d="([^"]*)"', picture) == ["M43.0 147.0h18"]
+    assert re.findall(r'class="band" d="([^"]*)"', picture) == ["M52.0 220.8 L52.0 245.4z"]
+    assert "below 0.5" in picture
+
+
+def test_a_box_of_equal_quartiles_is_seen() -> None:
+    assert '<rect class="box" x="29.5" y="4" width="1.0" height="10"/>' in strip(
+        [1.0, 2.0, 2.0, 2.0, 2.0, 9.0]
+    )
+
+
+def test_no_bar_reaches_over_the_first_bound() -> None:
+    picture = histogram([0.0, 29.5, 30.0, 60.0], [], [30.0, 40.5], unit="W", title="h")
+    assert re.findall(r"<title>([^<]*)</title>", picture) == [
+        "1 from 0 to 1 W", "1 from 29 to 30 W", "1 from 30 to 31 W", "1 from 60 to 61 W",
+    ]  # fmt: skip
+    assert re.findall(r'class="t[^"]*">([^<]*)<', picture) == [
+        "1",
+        "0",
+        "0",
+        "15.25",
+        "30.5",
+        "45.75",
+        "61 W",
+    ]
+    assert re.findall(r'class="bound" d="([^"]*)"', picture) == ["M342.0 6V106", "M446.3 6V106"]

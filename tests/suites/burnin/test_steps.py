@@ -1,0 +1,1446 @@
+"""Burn-in without a cluster: readers, loads, sums, verdicts, figures, dcgmi's JSON, the live line, options."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from burnin_helpers import CONFIG, NAME, failed, fleet, gpu_of, hello, load
+from framework_helpers import framework_python, imported
+from hypothesis import given
+from hypothesis import strategies as st
+from paths import DATA
+
+from pytest_gpucluster.config.models import EnvironmentConfig
+from pytest_gpucluster.core.check import Action, Finding, Outcome
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.kit.payload_step import sent
+from pytest_gpucluster.plugin.live_line import LiveLine
+from pytest_gpucluster.report.events import read_log
+from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.suites.burnin import checks, payload, payload_counters, payload_host, payload_process
+from pytest_gpucluster.suites.burnin import options as burnin_options
+from pytest_gpucluster.suites.burnin.config import BurninConfig
+from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
+from pytest_gpucluster.suites.burnin.steps import Burnin, Progress, ResumeState, _pairs
+
+SOURCE = Path(payload.__file__)
+MIB = payload_process.MIB
+
+
+# --- what the payload reads ----------------------------------------------------------------------------------------
+
+
+def recorded_xml() -> str:
+    text = (DATA / "sandbox" / "nvidia-smi-q-x-of-one-gpu.xml").read_text()
+    return text if "<nvidia_smi_log" in text else f"<nvidia_smi_log>{text}</nvidia_smi_log>"
+
+
+def test_xml_of_nvidia_smi_gives_counters_names_and_limits() -> None:
+    (gpu,) = payload_counters.read_xml(recorded_xml())
+    assert gpu["uuid"].startswith("GPU-")
+    assert gpu["bus"].count(":") == 2
+    assert gpu["name"] == NAME
+    assert (gpu["pcie_gen"], gpu["pcie_width"]) == (5, 16)
+    assert (gpu["power_limit"], gpu["power_default"]) == (700.0, 700.0)
+    assert gpu["counters"] == {
+        **dict.fromkeys(
+            ("ecc_uncorrected_volatile", "ecc_corrected_volatile", "ecc_uncorrected_aggregate"), 0
+        ),
+        **dict.fromkeys(("ecc_corrected_aggregate", "remapped_uncorrectable", "remapped_correctable"), 0),
+        **dict.fromkeys(("pcie_replay", "remapped_pending", "remapped_failure"), 0),
+        **dict.fromkeys(("throttled_hw_thermal_us", "throttled_hw_power_us"), 0),
+    }
+
+
+def test_what_nvidia_smi_does_not_tell_is_no_counter() -> None:
+    text = recorded_xml().replace("<replay_counter>0<", "<replay_counter>N/A<")
+    assert "pcie_replay" not in payload_counters.read_xml(text)[0]["counters"]
+
+
+WARNING = "WARNING: infoROM is corrupted at gpu 0000:1B:00.0\n"
+
+
+def test_a_warning_of_nvidia_smi_hides_no_counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """nvidia-smi(1): it then ends with 14, beside a whole answer."""
+    (tmp_path / "gpus.xml").write_text(recorded_xml())
+    uuid = payload_counters.read_xml(recorded_xml())[0]["uuid"]
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(
+        f"#!/bin/sh\ncase $* in -q*) cat {tmp_path}/gpus.xml;; nvlink*) echo 'GPU 0: x (UUID: {uuid})'; "
+        f"echo '  Link 0: Replay Errors: 3';; *) echo '{uuid}, 40, 45, 690, 1700, 99, 0x8';; esac\n"
+        f"echo '{WARNING.strip()}'; exit 14\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    counters = payload_counters.Counters()
+    found = counters.snapshot()
+    assert [gpu["uuid"] for gpu in found["gpus"]] == [uuid]
+    assert found["parts"][uuid]["nvlink_replay_errors"] == 3
+    assert found["parts"][uuid]["ecc_uncorrected_volatile"] == 0
+    assert counters.unread.keys() <= {"xid"}
+    sensors = payload_counters.Sensors(1.0)
+    sensors._sample()
+    assert sensors.summary()[uuid]["slow"] == {"hw_slowdown": 1.0}
+
+
+def entry(pid: int, name: str = "python3") -> dict[str, Any]:
+    return {"pid": pid, "name": name}
+
+
+def test_others_on_the_gpus_are_told_from_ours() -> None:
+    gpus = [{"uuid": "GPU-a", "processes": [entry(5), entry(7)]}, {"uuid": "GPU-b", "processes": [entry(5)]}]
+    assert payload_counters.other_processes(gpus, {5}) == {"GPU-a": ["python3 (pid 7)"]}
+    assert payload_counters.other_processes(gpus, {5, 7}) == {}
+    assert payload_counters.other_processes(gpus, {99}) == {}, (
+        "the pids of another namespace: one of them may be ours"
+    )
+
+
+def test_nvlink_errors_are_summed_over_the_links() -> None:
+    found = payload_counters.read_nvlink((DATA / "h200x8" / "nvlink-e.txt").read_text())
+    assert len(found) == 8
+    assert all(set(counts.values()) == {0} for counts in found.values())
+    text = "GPU 0: NVIDIA H200 (UUID: GPU-a)\n\t Link 0: Replay Errors: 3\n\t Link 1: Replay Errors: 4\n"
+    assert payload_counters.read_nvlink(text) == {"GPU-a": {"nvlink_replay_errors": 7}}
+
+
+def snapshot(counters: dict[str, int] | None, xids: dict[str, int] | None) -> dict[str, Any]:
+    gpus = [] if counters is None else [{"uuid": "GPU-a", "bus": "0000:1b:00.0"}]
+    other = {"GPU-b": {"pcie_replay": 1}}
+    return {"gpus": gpus or [{"uuid": "GPU-b", "bus": "-"}], "kernel": xids, "parts": {
+        **other, **({} if counters is None else {"GPU-a": counters})}}  # fmt: skip
+
+
+def test_only_what_rose_between_two_snapshots_counts() -> None:
+    before = snapshot({"ecc": 5, "replay": 7, "same": 1}, {"xid 48 0000:1b:00": 1})
+    after = snapshot({"ecc": 6, "replay": 2, "same": 1}, {"xid 48 0000:1b:00": 2, "xid 79 0000:ff:00": 1})
+    # a counter that fell was reset; an Xid of a GPU that is not this node's is not this node's fault
+    assert payload_counters.deltas(before, after) == {"GPU-a": {"ecc": 1, "replay": 2, "xid_48": 1}}
+    assert payload_counters.deltas(before, before) == {}
+
+
+def test_a_gpu_that_vanishes_is_told_and_a_silent_nvidia_smi_accuses_nobody() -> None:
+    before = snapshot({"ecc": 5}, None)
+    assert payload_counters.deltas(before, snapshot(None, None)) == {"GPU-a": {"gone": 1}}
+    assert payload_counters.deltas(before, {"gpus": [], "parts": {}, "kernel": None}) == {}
+
+
+def test_xids_of_the_kernel_log_are_counted_by_gpu() -> None:
+    line = "[1.0] NVRM: Xid (PCI:0000:1B:00): 79, pid=1, name=x, GPU has fallen off the bus.\n"
+    switch = "[2.0] nvidia-nvswitch0: SXid (PCI:0000:05:00.0): "
+    log = f"""{line * 2}{switch}20034, Fatal, Link 30 LTSSM Fault Up
+{switch}20034, Severity 1 Engine instance 30 Sub-engine instance 00
+{switch}20034, Data {{0x50610002, 0x10100030, 0x00000000}}
+{switch}12028, Non-fatal, Link 32 egress non-posted PRIV error (First)
+[3.0] usb: hello
+[4.0] NVRM: Xid (0000:03:00): 45, Ch 00000010
+[5.0] NVRM: Xid (PCI:0000:1b:00 GPU-I:05): 31, pid=7, name=fatal.py, Ch 00000008
+[6.0] NVRM: Xid (PCI:0018:01:00): 149, NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00086226 0x00000001)
+[7.0] NVRM: Xid (PCI:0018:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)
+[8.0] NVRM: Xid (PCI:0000:01:00): 94, pid=7062, name=a, Contained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No
+"""
+    assert payload_counters.read_kernel_log(log) == {
+        "xid 79 0000:1b:00": 2,
+        "sxid 20034:Fatal nvidia-nvswitch0": 1,
+        "sxid 12028:Non-fatal nvidia-nvswitch0": 1,
+        "xid 45 0000:03:00": 1,
+        "xid 31 0000:1b:00": 1,
+        "xid 149:Nonfatal 0018:01:00": 1,
+        "xid 154:to_0x2_(Node_Reboot_Required) 0018:01:00": 1,
+        "xid 94:RST:_Yes 0000:01:00": 1,
+    }
+
+
+@given(st.text(max_size=300))
+def test_no_text_breaks_the_readers(text: str) -> None:
+    payload_counters.read_nvlink(text)
+    payload_counters.read_kernel_log(text)
+    payload_counters.number(text)
+
+
+# --- the host's loads ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that goes on by a second a look at it."""
+    now = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
+
+
+@pytest.mark.usefixtures("ticking")
+def test_memory_is_read_back_and_a_changed_bit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = payload_host.burn_memory(80.0, 1, 2 * MIB)
+    assert (good["wrong"], good["first"]) == (0, None)
+    assert good["passes"] >= 4
+    true_block = payload_host.memory_block
+    monkeypatch.setattr(
+        payload_host,
+        "memory_block",
+        lambda view, at: true_block(view, at) if at != MIB else b"\0" + bytes(true_block(view, at))[1:],
+    )
+    bad = payload_host.burn_memory(80.0, 1, 2 * MIB)
+    assert bad["wrong"] >= 3  # every pattern that does not begin with 0 anyway
+    assert bad["first"] == MIB
+
+
+@pytest.mark.usefixtures("ticking")
+def test_memory_that_does_not_fit_into_the_time_is_tested_in_part() -> None:
+    found = payload_host.burn_memory(80.0, 1, 64 * MIB)
+    assert found["bytes"] == 11 * MIB  # what an eighth of the time wrote: four patterns are written and read
+    assert found["passes"] >= 4
+
+
+def test_memory_is_not_taken_before_it_is_written() -> None:
+    """The first touch of 64 GiB takes longer than a load may: recorded on a host of 500 GB, 40 s in place of 4 s."""
+    program = (
+        "import resource, sys; exec(compile(sys.stdin.read(), 'burnin.py', 'exec'), module := {'__name__': 'burnin'}); "
+        "module['burn_memory'](0.001, 1, 4 << 30); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=sent(SOURCE), capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 1 << 20  # KiB
+
+
+def test_storage_is_read_back_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = payload_host.burn_storage(str(tmp_path), 8 * MIB, 5.0, 1)
+    assert (found["bytes"], found["wrong"]) == (8 * MIB, 0)
+    assert list(tmp_path.iterdir()) == []
+    true_read = payload_host.read_block
+    monkeypatch.setattr(payload_host, "read_block", lambda handle, size: true_read(handle, size)[:-1] + b"?")
+    assert payload_host.burn_storage(str(tmp_path), 8 * MIB, 5.0, 1)["wrong"] == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_storage_without_room_is_left_alone(tmp_path: Path) -> None:
+    found = payload_host.burn_storage(str(tmp_path), 1 << 60, 1.0, 1)
+    assert "MiB free" in found["skip"]
+
+
+def test_cpu_work_gives_the_same_everywhere() -> None:
+    assert payload_host.cpu_unit(1) == payload_host.cpu_unit(1) != payload_host.cpu_unit(2)
+    found = payload_host.spread(2, lambda index: {"index": index})
+    assert found == [{"index": 0}, {"index": 1}]
+    assert "ZeroDivisionError" in payload_host.spread(1, lambda _: {"x": 1 // 0})[0]["problem"]
+
+
+def test_payload_needs_the_standard_library_of_3_6_and_torch_alone() -> None:
+    assert not {
+        name for name in imported(SOURCE) if name.startswith("pytest") or name in {"numpy", "dataclasses"}
+    }
+
+
+ON_CPU = """
+import os, sys, types
+module = types.ModuleType("burnin")
+exec(compile(sys.stdin.read(), "burnin.py", "exec"), module.__dict__)
+import time, torch
+torch.set_num_threads(1)
+torch.cuda.synchronize = torch.cuda.empty_cache = lambda *a: None
+torch.cuda.mem_get_info = lambda device: (48 << 20, 1 << 30)
+class Event:
+    def __init__(self, enable_timing): pass
+    def record(self): self.at = time.perf_counter()
+    def synchronize(self): pass
+    def elapsed_time(self, other): return (other.at - self.at) * 1e3
+torch.cuda.Event = Event
+gpu = module.GpuWorker.__new__(module.GpuWorker)
+gpu.torch, gpu.index, gpu.device, gpu.uuid, gpu.alike = torch, 0, torch.device("cpu"), "GPU-a", "cpu"
+gpu.capability = (9, 0)
+for lie in (False, True):
+    if lie:
+        true, calls = gpu.product, []
+        def product(dtype, a, b):
+            multiply = true(dtype, a, b)
+            def sometimes():
+                out = multiply()
+                calls.append(1)
+                if len(calls) % 50 == 0:
+                    out.view(-1)[7] += 1
+                return out
+            return sometimes
+        gpu.product = product
+    for found in gpu.loads({"load": "matmul", "dtypes": ["fp64", "fp32", "int8"], "seconds": 0.3, "seed": 3, "n": 64}):
+        module.say(lie=lie, **found)
+module.say(lie=False, **list(gpu.loads({"load": "hbm", "seconds": 0.05, "seed": 1}))[0])
+module.say(lie=False, **list(gpu.loads({"load": "nonsense", "seconds": 0.05}))[0])
+"""
+
+
+def test_products_are_compared_bit_by_bit() -> None:
+    """The worker of a GPU, on torch's CPU: the arithmetic of its inputs, digests and comparisons."""
+    done = subprocess.run(
+        [framework_python(), "-c", ON_CPU],
+        input=sent(SOURCE),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    honest = [it for it in found if it.get("load") == "matmul" and not it["lie"]]
+    assert [it["dtype"] for it in honest] == ["fp64", "fp32", "int8"], done.stderr
+    assert all(it["wrong"] == 0 and it["checked"] > 0 and it["tflops"] > 0 for it in honest)
+    lying = [it for it in found if it.get("load") == "matmul" and it["lie"]]
+    assert any(it["wrong"] > 0 for it in lying)
+    assert {it["hash"] for it in honest} == {it["hash"] for it in lying}, "the first product is right in both"
+    assert found[-2]["wrong"] == 0
+    assert found[-2]["gbs"] > 0
+    assert "AttributeError" in found[-1]["problem"]
+
+
+# --- sums ----------------------------------------------------------------------------------------------------------
+
+
+def test_sums_survive_the_event_log_and_add_up() -> None:
+    one, two = NodeTotals("a", hello=hello("a")), NodeTotals("a")
+    sensors = {gpu_of("a", 0): {"samples": 10, "celsius": 70, "slow": {"hw_slowdown": 0.3}, "sm_mhz": 1800}}
+    one.add(load("a", "matmul", deltas={gpu_of("a", 0): {"pcie_replay": 3}}, sensors=sensors))
+    two.add(load("a", "hbm", deltas={gpu_of("a", 0): {"pcie_replay": 4}}, sensors=sensors))
+    two.add({"load": "nccl", "results": [{"load": "nccl", "problem": "hung", "members": ["a", "b"]}]})
+    one.rounds = two.rounds = 1
+    both = NodeTotals("a")
+    for told in (one, two):
+        both.merge(NodeTotals.from_dict(json.loads(json.dumps(told.as_dict()))))
+    at_once = NodeTotals("a")
+    for told in (one, two):
+        at_once.merge(told)
+    assert both.as_dict() == at_once.as_dict()
+    assert both.rose == {gpu_of("a", 0): {"pcie_replay": 7}}
+    assert both.rose_in == {f"{gpu_of('a', 0)} pcie_replay": ["matmul", "hbm"]}
+    assert both.peaks[gpu_of("a", 0)].samples == 20
+    assert both.peaks[gpu_of("a", 0)].slow == {"hw_slowdown": 6}
+    assert both.problems == [("nccl", "", "hung (a b)")]
+
+
+def test_strangers_survive_the_event_log_and_add_up() -> None:
+    one, two = NodeTotals("a", hello=hello("a")), NodeTotals("a")
+    seen = {gpu_of("a", 0): ["python3 (pid 7)", "/usr/bin/nvidia-cuda-mps-server (pid 8)"]}
+    one.add(load("a", "hbm", strangers=seen))
+    two.add(load("a", "hbm", strangers={gpu_of("a", 0): ["python3 (pid 7)", "x (pid 9)"]}))
+    both = NodeTotals("a")
+    for told in (one, two):
+        both.merge(NodeTotals.from_dict(json.loads(json.dumps(told.as_dict()))))
+    assert both.strangers == {gpu_of("a", 0): ["python3 (pid 7)", "x (pid 9)"]}
+    assert both.shared == {gpu_of("a", 0): {"hbm": 2}}
+
+
+# --- verdicts ------------------------------------------------------------------------------------------------------
+
+
+def test_a_healthy_node_passes() -> None:
+    whole = fleet()
+    for verdict in (
+        checks.survived(whole, "a"),
+        checks.corruption(whole, "a"),
+        checks.matmul(whole, "a", CONFIG),
+        checks.memory_bandwidth(whole, "a", CONFIG),
+        checks.copies(whole, "a", CONFIG),
+        checks.counters(whole, "a", CONFIG),
+        checks.xid(whole, "a"),
+        checks.stragglers(whole, "a", CONFIG),
+    ):
+        assert verdict.outcome is Outcome.PASSED, verdict
+
+
+def test_what_was_never_run_is_never_a_pass() -> None:
+    whole = BurninResult(
+        {"a": NodeTotals("a", lost="silent for 60 s"), "b": NodeTotals("b", hello=hello("b"))}, 60, 4
+    )
+    for node in whole.nodes:
+        for judge in (checks.corruption, checks.xid, checks.survived):
+            assert judge(whole, node).outcome is not Outcome.PASSED
+        for check in (
+            checks.matmul,
+            checks.memory_bandwidth,
+            checks.copies,
+            checks.peer,
+            checks.nccl,
+            checks.cpu,
+            checks.memory,
+            checks.storage,
+            checks.counters,
+            checks.temperature,
+            checks.dcgm,
+            checks.stragglers,
+        ):
+            assert check(whole, node, CONFIG).outcome is Outcome.NOT_CHECKED, check
+    assert "silent for 60 s" in checks.matmul(whole, "a", CONFIG).reason
+
+
+def test_a_load_that_was_not_asked_for_does_not_apply() -> None:
+    whole, config = fleet(1), BurninConfig(loads=("matmul",))
+    assert checks.matmul(whole, "a", config).outcome is Outcome.PASSED
+    for check in (checks.peer, checks.nccl, checks.cpu, checks.memory, checks.storage, checks.dcgm):
+        assert check(whole, "a", config).outcome is Outcome.NOT_APPLICABLE, check
+
+
+def test_the_gpu_whose_result_differs_is_named_and_the_others_are_not() -> None:
+    whole = fleet(2, b=[load("b", "matmul", own={2: {"hash": "bb"}})])
+    assert failed(checks.corruption(whole, "b")) == [
+        "GPU 2 (GPU-b-2, 0000:20:00.0): bf16: another result than 7 others"
+    ]
+    assert failed(checks.corruption(whole, "a")) == []
+    assert list(checks.corrupt_nodes(whole)) == ["b"]
+
+
+def test_two_that_differ_accuse_both_and_neither_has_to_leave() -> None:
+    whole = fleet(2, a=[load("a", "matmul", 1)], b=[load("b", "matmul", 1, own={0: {"hash": "bb"}})])
+    for node, hash_ in (("a", "aa"), ("b", "bb")):
+        verdict = checks.corruption(whole, node)
+        said, both = f"bf16: {hash_}, and no majority tells which is right", "aa on a, bb on b"
+        gpu = f"GPU 0 (GPU-{node}-0, 0000:00:00.0)"
+        expected = f"one value on all results; no majority: {both}"
+        assert verdict.findings == (Finding(gpu, said, expected, Action.MONITOR),)
+    assert checks.corrupt_nodes(whole) == {}
+
+
+def test_halves_of_a_fleet_that_differ_in_their_results_drain_nobody() -> None:
+    """As where an upgrade has reached five nodes of nine: their library rounds otherwise."""
+    cpu = {"load": "cpu", "key": "cpu/1", "wrong": 0, "rate": 5.0}
+    for upgraded in (4, 5):  # of eight
+        lines: dict[str, Any] = {
+            name: [{"load": "cpu", "results": [{**cpu, "hashes": ["aa" if at < upgraded else "bb"]}]}]
+            for at, name in enumerate("abcdefgh")
+        }
+        whole = fleet(8, **lines)
+        assert checks.corrupt_nodes(whole) == {}
+        for node in "abcdefgh":
+            verdict = checks.cpu(whole, node, CONFIG)
+            assert (verdict.outcome, verdict.action) == (Outcome.FAILED, Action.MONITOR)
+    assert (
+        verdict.findings[0].expected == "one value on all results; no majority: aa on a,b,c,d,e, bb on f,g,h"
+    )
+
+
+def test_a_gpu_that_contradicts_itself_needs_no_majority() -> None:
+    whole = fleet(1, a=[load("a", "matmul", 1), load("a", "matmul", 1, own={0: {"hash": "bb"}})])
+    assert "2 different results" in failed(checks.corruption(whole, "a"))[0]
+
+
+def test_results_of_unlike_hardware_are_not_compared() -> None:
+    other = load("b", "matmul", own={i: {"hash": "bb", "key": "bf16/8192/1/y"} for i in range(4)})
+    assert fleet(2, b=[other]).corrupt_gpus() == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "check", "what"),
+    [
+        ("matmul", {"tflops": 340.0}, checks.matmul, "bf16 340 TFLOP/s"),
+        ("hbm", {"gbs": 2000.0}, checks.memory_bandwidth, "hbm 2000 GB/s"),
+        ("copies", {"d2h": 5.0}, checks.copies, "d2h 5 GB/s"),
+    ],
+)
+def test_a_slow_gpu_is_below_the_floor_of_its_card(
+    kind: str, own: dict[str, float], check: Any, what: str
+) -> None:
+    whole = fleet(2, a=[load("a", kind, own={1: own})], b=[load("b", kind)])
+    (finding,) = failed(check(whole, "a", CONFIG))
+    assert finding.startswith("GPU 1 ")
+    assert what in finding
+    assert failed(check(whole, "b", CONFIG)) == []
+    assert failed(checks.stragglers(whole, "a", CONFIG)) == [], "one fault, one verdict"
+
+
+def test_the_process_that_was_there_before_us_is_named() -> None:
+    whole = fleet(1, a=[load("a", "matmul", own={1: {"tflops": 340.0}})])
+    told = whole.nodes["a"]
+    assert told.hello is not None
+    told.hello["gpus"][1]["processes"] = [{"pid": 7, "name": "python3"}]
+    assert "on it before the burn-in: python3 (pid 7)" in failed(checks.matmul(whole, "a", CONFIG))[0]
+
+
+def test_a_straggler_above_the_floor_is_named_by_median_and_mad() -> None:
+    whole = fleet(2, a=[load("a", "matmul", own={3: {"tflops": 560.0}})])
+    assert failed(checks.stragglers(whole, "a", CONFIG)) == [
+        "GPU 3 (GPU-a-3, 0000:30:00.0): bf16 560 TFLOP/s, 20% below"
+    ]
+    assert failed(checks.stragglers(whole, "b", CONFIG)) == []
+    near = fleet(2, a=[load("a", "matmul", own={3: {"tflops": 650.0}})])
+    assert failed(checks.stragglers(near, "a", CONFIG)) == [], "7% are within the least distance"
+
+
+def test_of_two_gpus_that_copy_to_each_other_neither_is_accused_alone() -> None:
+    names = "abcd"
+    told = {name: NodeTotals(name, hello=hello(name, gpus=2), rounds=1) for name in names}
+    whole = BurninResult(told, 3600, 4, seconds=3600, rounds=1)
+    for name in names:
+        slow = {0: {"gbs": 100.0}} if name == "a" else {}
+        told[name].add(load(name, "peer", gpus=2, own=slow))
+    (said,) = failed(checks.stragglers(whole, "a", CONFIG))
+    assert "or its partner: peer 100 GB/s" in said
+
+
+def test_a_card_that_nobody_knows_is_not_checked_and_the_cluster_file_helps() -> None:
+    whole = fleet(1)
+    told = whole.nodes["a"]
+    assert told.hello is not None
+    for gpu in told.hello["gpus"]:
+        gpu["name"] = "NVIDIA Q9000"
+    assert checks.matmul(whole, "a", CONFIG).outcome is Outcome.NOT_CHECKED
+    assert checks.matmul(whole, "a", BurninConfig(expect={"bf16": 600})).outcome is Outcome.PASSED
+    assert checks.matmul(whole, "a", BurninConfig(expect={"bf16": 800})).outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize(
+    ("counter", "count", "bad"),
+    [
+        ("ecc_uncorrected_volatile", 1, True),
+        ("ecc_corrected_volatile", 100, False),
+        ("ecc_corrected_volatile", 101, True),
+        ("pcie_replay", 480, False),  # an hour
+        ("pcie_replay", 481, True),
+        ("nvlink_replay_errors", 1, True),
+        ("nvlink_crc_errors", 99, False),
+        ("nvlink_crc_errors", 100, True),
+        ("remapped_pending", 1, True),
+        ("gone", 1, True),
+        ("link_downed", 1, True),
+        ("throttled_hw_power_us", 999, False),
+    ],
+)
+def test_counters_are_judged_by_how_much_they_rose(counter: str, count: int, bad: bool) -> None:
+    whole = fleet(1, a=[load("a", "hbm", deltas={gpu_of("a", 2): {counter: count}})])
+    found = failed(checks.counters(whole, "a", CONFIG))
+    assert bool(found) is bad
+    assert all(text.startswith("GPU 2 ") and text.endswith("during hbm") for text in found)
+
+
+def test_no_counter_that_could_be_read_is_never_a_pass() -> None:
+    whole = fleet(1)
+    whole.nodes["a"].hello = hello("a", counted=[], unread={"gpu": "exit 9"})
+    assert checks.counters(whole, "a", CONFIG).reason == "no counter could be read: gpu: exit 9"
+    whole.nodes["a"].hello = hello("a", kernel=False, unread={"xid": "dmesg: Operation not permitted"})
+    assert "Operation not permitted" in checks.xid(whole, "a").reason
+
+
+@pytest.mark.parametrize(
+    ("counter", "says", "action"),
+    [
+        ("xid_48", "Xid 48: double-bit ECC error (reset the GPU)", Action.RESET_GPU),
+        ("xid_79", "Xid 79: GPU has fallen off the bus (restart the node)", Action.REBOOT),
+        ("xid_54", "Xid 54: auxiliary power is not connected (contact support)", Action.DRAIN),
+        (
+            "xid_154:to_0x2_(Node_Reboot_Required)",
+            "Xid 154: the recovery action of the GPU changed to Node Reboot Required (restart the node)",
+            Action.REBOOT,
+        ),
+        (
+            "xid_149:Fatal",
+            "Xid 149: NVLink 5 error of the network port (NETIR) (reset the GPU)",
+            Action.RESET_GPU,
+        ),
+        ("xid_149:Nonfatal", "", Action.MONITOR),
+        ("xid_94", "", Action.MONITOR),
+        ("xid_94:RST:_Yes", "Xid 94: contained memory error (reset the GPU)", Action.RESET_GPU),
+        ("xid_31", "", Action.MONITOR),
+        ("xid_99999", "", Action.MONITOR),
+        ("sxid_20034:Fatal", "SXid 20034: Fatal (reset the GPU)", Action.RESET_GPU),
+        ("sxid_12028:Non-fatal", "", Action.MONITOR),
+    ],
+)
+def test_xids_that_ask_for_a_repair_fail_the_gpu(counter: str, says: str, action: Action) -> None:
+    whole = fleet(1, a=[load("a", "matmul", deltas={gpu_of("a", 1): {counter: 2}})])
+    verdict = checks.xid(whole, "a")
+    assert [found.measured for found in verdict.findings] == (
+        [f"{says} 2 times during matmul"] if says else []
+    )
+    assert [found.expected for found in verdict.findings] == (["none"] if says else [])
+    assert not says or verdict.action is action
+    assert bool(checks.fatal(whole.nodes["a"])) is bool(says)
+    assert [(metric.name, metric.value) for metric in verdict.metrics] == [
+        ("burnin_sxid" if counter[0] == "s" else "burnin_xid", 2)
+    ]
+
+
+def test_an_xid_that_nobody_knows_warns() -> None:
+    whole = fleet(1, a=[load("a", "matmul", deltas={gpu_of("a", 1): {"xid_99999": 2}})])
+    (warning,) = checks.xid(whole, "a").advisories
+    assert (warning.measured, warning.expected) == (
+        "Xid 99999: not in the table of this release (no action known) 2 times during matmul",
+        "none",
+    )
+
+
+def test_heat_is_judged_by_limit_and_by_what_it_slows() -> None:
+    seen = {"samples": 10, "celsius": 91.0, "slow": {"sw_thermal_slowdown": 0.5}}
+    whole = fleet(1, a=[load("a", "matmul", sensors={gpu_of("a", 0): seen})])
+    assert failed(checks.temperature(whole, "a", CONFIG)) == [
+        "GPU 0 (GPU-a-0, 0000:00:00.0): sw_thermal_slowdown in 5 of 10 samples, up to 91 C"
+    ]
+    limit = BurninConfig(max_temperature=90, max_throttled=0.5)
+    assert failed(checks.temperature(whole, "a", limit)) == ["GPU 0 (GPU-a-0, 0000:00:00.0): 91 C under load"]
+
+
+def nccl_line(node: str, **result: Any) -> dict[str, Any]:
+    base = {"load": "nccl", "gpu": 0, "uuid": gpu_of(node, 0)}
+    return {"load": "nccl", "results": [{**base, **result}]}
+
+
+def test_a_failed_pair_is_blamed_on_the_partner_that_is_bad_anyway() -> None:
+    bad = {"problem": "DistStoreError: timed out", "members": ["a", "b"]}
+    lines = {name: [load(name, "matmul"), nccl_line(name, **bad)] for name in "ab"}
+    assert failed(checks.nccl(fleet(3, **lines), "a", CONFIG))
+    whole = fleet(3, **lines)
+    whole.nodes["b"].lost = "silent for 60 s"
+    assert failed(checks.nccl(whole, "a", CONFIG)) == []
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB",
+        "the load ended by signal 11",
+        "the load did not answer in time: its process is stopped by a signal",
+    ],
+)
+def test_who_only_waited_for_a_rank_that_failed_is_acquitted(own: str) -> None:
+    waits = [
+        "DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.",
+        "DistBackendError: NCCL error: remote process exited or there was a network error",
+        "the load did not answer in time",
+    ]
+    for waited in waits:
+        lines = {
+            name: [load(name, "matmul"), nccl_line(name, problem=text, members=["a", "b"])]
+            for name, text in (("a", waited), ("b", own))
+        }
+        assert failed(checks.nccl(fleet(3, **lines), "a", CONFIG)) == []
+        assert own in failed(checks.nccl(fleet(3, **lines), "b", CONFIG))[0]
+    # who had no part in that group fails for itself, and so does who failed in its own way
+    apart = {**lines, "c": [load("c", "matmul"), nccl_line("c", problem=waits[0], members=["c", "d"])]}
+    assert failed(checks.nccl(fleet(4, **apart), "c", CONFIG))
+    both = {name: [nccl_line(name, problem=own, members=["a", "b"])] for name in "ab"}
+    assert failed(checks.nccl(fleet(3, **both), "a", CONFIG))
+
+
+def test_wrong_sums_of_a_node_alone_are_its_own() -> None:
+    good = nccl_line("a", members=["a"], busbw=300.0, wrong=0, rank=0)
+    assert checks.nccl(fleet(2, a=[good]), "a", CONFIG).outcome is Outcome.PASSED
+    bad = nccl_line("a", members=["a"], busbw=300.0, wrong=5, rank=0)
+    assert "5 wrong elements" in failed(checks.nccl(fleet(2, a=[bad]), "a", CONFIG))[0]
+
+
+def test_a_gpu_without_its_worker_is_missed() -> None:
+    whole = fleet(1)
+    told = whole.nodes["a"]
+    assert told.hello is not None
+    told.hello["devices"].pop()
+    told.hello["broken"] = ["RuntimeError: CUDA error: out of memory"]
+    assert failed(checks.survived(whole, "a")) == [
+        "GPUs: 3 took part: RuntimeError: CUDA error: out of memory"
+    ]
+
+
+def idle_gpus(nodes: int, *reasons: str) -> BurninResult:
+    """A fleet of nodes of one GPU; the first ones could start no worker, for these reasons."""
+    whole = fleet(nodes)
+    whole.gpus = 1
+    for name, told in whole.nodes.items():
+        whole.nodes[name] = told = NodeTotals(name, hello=hello(name, 1), rounds=1)
+        told.add({"load": "cpu", "results": [{"load": "cpu", "key": "cpu/1", "hashes": ["a"], "rate": 5.0}]})
+    for told, reason in zip(whole.nodes.values(), reasons, strict=False):
+        assert told.hello is not None
+        told.hello |= {"devices": [], "broken": [reason]}
+        told.add({"load": "hbm", "results": [{"load": "hbm", "skip": reason}]})
+    return whole
+
+
+NO_TORCH = "ModuleNotFoundError: No module named 'torch'"
+NO_DEVICE = "RuntimeError: torch 2.11.0+cu130 finds no CUDA device"
+NO_MEMORY = "AcceleratorError: CUDA error: out of memory"
+
+
+@pytest.mark.parametrize("reason", [NO_TORCH, NO_DEVICE, NO_MEMORY])
+def test_a_node_whose_only_gpu_never_worked_is_no_pass(reason: str) -> None:
+    """Recorded on two H200: the burn-in of such a node ended green, all its loads 'not applicable'."""
+    whole = idle_gpus(2, reason)
+    assert failed(checks.survived(whole, "a")) == [f"GPUs: 0 took part: {reason}"]
+    assert checks.survived(whole, "b").outcome is Outcome.PASSED
+    loads = (checks.matmul, checks.memory_bandwidth, checks.copies, checks.nccl, checks.temperature)
+    for verdict in (checks.corruption(whole, "a"), *(judge(whole, "a", CONFIG) for judge in loads)):
+        assert verdict.outcome is Outcome.NOT_CHECKED
+        assert verdict.reason == f"no worker on the GPUs: {reason}"
+    assert checks.survived(whole, "a").action is (Action.MONITOR if reason == NO_TORCH else Action.DRAIN)
+
+
+def test_what_all_nodes_lack_is_the_fault_of_none() -> None:
+    for whole in (
+        idle_gpus(1, NO_TORCH),
+        idle_gpus(2, NO_TORCH, NO_TORCH),
+        idle_gpus(2, NO_DEVICE, NO_DEVICE),
+    ):
+        verdict = checks.survived(whole, "a")
+        assert verdict.outcome is Outcome.NOT_CHECKED
+        assert "no GPU of any node was loaded" in verdict.reason
+    assert failed(checks.survived(idle_gpus(1, NO_DEVICE), "a"))
+    assert failed(checks.survived(idle_gpus(2, NO_MEMORY, NO_MEMORY), "a"))
+
+
+def test_processes_that_die_again_and_again_make_the_node_leave() -> None:
+    told = NodeTotals("a", hello=hello("a"))
+    for _ in range(checks.DEATHS):
+        assert not checks.fatal(told)
+        told.add({"load": "hbm", "results": [{"load": "hbm", "problem": "the load ended by signal 11"}]})
+    assert "3 processes" in checks.fatal(told)
+
+
+def test_cpus_that_disagree_are_found() -> None:
+    cpu = {"load": "cpu", "key": "cpu/1", "hashes": ["aa"], "wrong": 0, "rate": 5.0}
+    lines: dict[str, Any] = {name: [{"load": "cpu", "results": [dict(cpu)]}] for name in "abc"}
+    lines["c"][0]["results"][0]["hashes"] = ["cc"]
+    whole = fleet(3, **lines)
+    assert failed(checks.cpu(whole, "c", CONFIG)) == ["CPUs: cpu: another result than 2 others"]
+    assert checks.cpu(whole, "a", CONFIG).outcome is Outcome.PASSED
+
+
+# --- rounds, progress, options -------------------------------------------------------------------------------------
+
+
+class FakeSlurm:
+    """What the runner asks of Slurm before it starts."""
+
+    def __init__(self, left: str) -> None:
+        self.left = left
+
+    def run(self, *argv: str) -> str:
+        assert argv[0] == "squeue"
+        return self.left + "\n"
+
+
+def burnin_of(
+    nodes: int, gpus: int = 4, seconds: float = 3600.0, left: str = "UNLIMITED", **config: Any
+) -> Burnin:
+    cluster: Any = types.SimpleNamespace(burnin=BurninConfig(**config), sudo=False, environments={})
+    held: Any = types.SimpleNamespace(job_id=7)
+    slurm: Any = FakeSlurm(left)
+    made = Burnin(
+        slurm,
+        held,
+        cluster,
+        {},
+        nodes=[f"n{i}" for i in range(nodes)],
+        gpus=gpus,
+        seconds=seconds,
+    )
+    for name, told in made.result.nodes.items():
+        told.hello = hello(name, gpus)
+    return made
+
+
+def test_every_round_has_every_load_and_partners_change() -> None:
+    burnin = burnin_of(4)
+    first, second = burnin._loads(0), burnin._loads(1)
+    assert [one["load"] for one in first] == ["dcgm", "matmul", "hbm", "copies", "peer", "memory", "storage"]
+    assert [one["load"] for one in second] == ["matmul", "hbm", "copies", "peer", "memory", "storage"]
+    assert first[1]["beside"][0]["load"] == "cpu"
+    met = set()
+    for number in range(3):
+        alone, pairs = burnin._collectives(number)
+        assert [group["members"] for group in alone["groups"]] == [["n0"], ["n1"], ["n2"], ["n3"]]
+        assert all(group["ranks"] == [4, 4] for group in pairs["groups"])
+        met |= {frozenset(group["members"]) for group in pairs["groups"]}
+    assert len(met) == 6, "in three rounds each of four has met every other"
+
+
+def test_inputs_come_again_so_that_rounds_can_be_compared() -> None:
+    burnin = burnin_of(1)
+    seeds = [burnin._loads(number)[-1]["seed"] for number in range(1, 9)]
+    assert seeds == [1, 2, 3, 0, 1, 2, 3, 0]
+
+
+def test_a_node_that_lacks_a_gpu_is_in_no_collective() -> None:
+    burnin = burnin_of(3)
+    lacking = burnin.result.nodes["n1"].hello
+    assert lacking is not None
+    lacking["devices"].pop()
+    (alone, pairs) = burnin._collectives(0)
+    assert [group["members"] for group in alone["groups"]] == [["n0"], ["n2"]]
+    assert [group["members"] for group in pairs["groups"]] == [["n0", "n2"]]
+
+
+def test_without_gpus_the_host_is_loaded() -> None:
+    burnin = burnin_of(2, gpus=0)
+    assert [one["load"] for one in burnin._loads(1)] == ["memory", "storage", "cpu"]
+    assert burnin._collectives(1) == []
+
+
+def test_gpus_that_no_load_uses_need_not_work() -> None:
+    assert burnin_of(2, gpus=8).result.gpus == 8
+    assert burnin_of(2, gpus=8, loads=("memory", "storage")).result.gpus == 0
+
+
+@pytest.mark.parametrize(("gpus", "rounds"), [(2, 1), (4, 3), (8, 7), (5, 5)])
+def test_peers_change_until_every_pair_has_met(gpus: int, rounds: int) -> None:
+    ways = {way for number in range(rounds) for way in _pairs(gpus, number)}
+    assert ways == {(a, b) for a in range(gpus) for b in range(gpus) if a != b}
+
+
+def test_three_rounds_fit_into_a_short_time() -> None:
+    assert BurninConfig(load=10).load_seconds(14400) == 10
+    assert BurninConfig(load=10).load_seconds(240) == 6
+
+
+def test_it_ends_before_slurm_takes_the_nodes_back() -> None:
+    burnin = burnin_of(1, seconds=3600, left="10:00")
+    burnin.end = burnin.started + 3600
+    assert "time limit of the allocation" in burnin._limit_to_allocation()
+    assert burnin.end - burnin.started < 560
+    burnin = burnin_of(1, seconds=3600, left="2:00:00")
+    burnin.end = burnin.started + 3600
+    assert burnin._limit_to_allocation() == "the time is up"
+
+
+class Last:
+    """A step that is over; one node says goodbye when the other has been silent for long."""
+
+    def __init__(self) -> None:
+        self.now, self.stopped = 1000.0, 0.0
+
+    def send(self, line: str) -> None:
+        assert "stop" in line
+
+    def lines(self, seconds: float) -> list[tuple[int, str]]:
+        self.now += seconds
+        return [(1, json.dumps({"burnin": "bye", "node": "n1"}))] if self.now > 1010 else []
+
+    def stop(self) -> None:
+        self.stopped = self.now
+
+
+def test_a_node_that_died_in_the_last_minute_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slurmstepd killed then ended a burn-in of two H200 well: silence is minded after a minute only."""
+    burnin: Any = burnin_of(3, silence=60, beat=5)
+    last = Last()
+    monkeypatch.setattr(time, "monotonic", lambda: last.now)
+    burnin._step = last
+    burnin._last_line = {"n0": 970.0, "n1": 980.0, "n2": 999.0}
+    burnin._finish()
+    assert [node for node, told in burnin.result.nodes.items() if told.lost] == ["n0"]
+    assert burnin.result.nodes["n0"].lost == "silent for 1 min at the end"
+    assert last.stopped == 1030.5
+    burnin, last = burnin_of(2), Last()
+    burnin._step = last
+    burnin._last_line = dict.fromkeys(("n0", "n1"), 990.0)
+    burnin._finish()
+    assert (burnin.live, last.stopped) == (["n0", "n1"], 1000.0), (
+        "nobody waits where all have been heard lately"
+    )
+
+
+def test_the_step_is_in_the_containers_environment_and_ends_with_no_node() -> None:
+    started: list[list[str]] = []
+
+    def spawn(argv: list[str], *, env: dict[str, str]) -> subprocess.Popen[bytes]:
+        started.append([*argv, f"PYTHONHASHSEED={env.get('PYTHONHASHSEED')}"])
+        pipe = subprocess.PIPE
+        return subprocess.Popen(["true"], stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+
+    burnin: Any = burnin_of(2)
+    burnin.environment = EnvironmentConfig(
+        container_image="nvcr.io#nvidia/pytorch:25.10-py3",
+        python="python3.12",
+        exports={"PYTHONHASHSEED": "1"},
+    )
+    burnin._slurm = types.SimpleNamespace(transport=types.SimpleNamespace(spawn=spawn), env={})
+    burnin._start().stop()
+    (argv,) = started
+    words = ["--container-image=nvcr.io#nvidia/pytorch:25.10-py3", "--no-kill", "--wait=0", "--gres=gpu:4"]
+    words += [
+        "--kill-on-bad-exit=0",
+        "--ntasks-per-node=1",
+        "--nodelist=n[0-1]",
+        "PYTHONHASHSEED=1",
+        "python3.12",
+    ]
+    assert [word for word in words if word not in argv] == []
+    assert max(len(word) for word in argv) < 1 << 17, "Linux: MAX_ARG_STRLEN"
+    assert sum(len(word) for word in argv) < 1 << 16, "the whole command has to fit into one over SSH"
+
+
+@pytest.mark.parametrize(
+    ("requested", "totals"),
+    [("requested", "totals"), ("asked", "told")],
+    ids=["this version", "earlier ones"],
+)
+def test_state_of_a_resumed_burnin_is_read_from_a_log(requested: str, totals: str) -> None:
+    nodes = [({"node": "a", "rounds": 1}, 100.0, 1), ({"node": "b", "out": "wrong data"}, 120.0, 1)]
+    nodes.append(({"node": "a", "rounds": 1}, 200.0, 2))
+    events: list[dict[str, Any]] = [
+        {"event": "start"},
+        {"event": "burnin", "what": "begin", requested: 600.0, "seconds": 0.0, "rounds": 0},
+        *(
+            {"event": "burnin", "what": totals, totals: node, "seconds": seconds, "rounds": rounds}
+            for node, seconds, rounds in nodes
+        ),
+    ]
+    before = ResumeState()
+    read_run(events, burnin=before.add)
+    assert (before.requested, before.seconds, before.rounds) == (600.0, 200.0, 2)
+    assert (before.nodes["a"].rounds, before.nodes["b"].out) == (2, "wrong data")
+
+
+def test_progress_says_all_that_matters_in_a_line() -> None:
+    text = str(Progress(elapsed=3725, total=14400, rounds=13, healthy=15, suspect=1, lost=2))
+    assert text == "burn-in 1 h 2 min of 4 h, round 14: 15 healthy, 1 suspect, 2 lost, 2 h 57 min left"
+
+
+class Screen:
+    """A terminal reporter that remembers."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+
+    def rewrite(self, line: str, **_: bool) -> None:
+        self.calls.append(("rewrite", line))
+
+    def write_line(self, line: str | bytes, **_: bool) -> None:
+        self.calls.append(("line", str(line)))
+
+    def ensure_newline(self) -> None:
+        pass
+
+
+def test_off_a_terminal_there_is_one_line_a_minute() -> None:
+    screen, now = Screen(), [0.0]
+    live = LiveLine(screen, terminal=False, clock=lambda: now[0])
+    for second in range(150):
+        now[0] = float(second)
+        live.show(f"at {second}")
+    assert screen.calls == [("line", "at 0"), ("line", "at 60"), ("line", "at 120")]
+
+
+def test_on_a_terminal_the_line_is_rewritten() -> None:
+    screen = Screen()
+    live = LiveLine(screen, terminal=True)
+    for text in ("one", "one", "two"):
+        live.show(text)
+    live.close()
+    assert screen.calls == [("rewrite", "one"), ("rewrite", "two"), ("line", "")]
+
+
+def options(**given: Any) -> Any:
+    return types.SimpleNamespace(**{"burnin_time": None, "burnin_resume": None, "markexpr": "", **given})
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "events.jsonl"
+    begin = {"event": "burnin", "what": "begin", "requested": 100.0, "seconds": 0.0, "rounds": 0}
+    totals = {"event": "burnin", "what": "totals", "totals": {"node": "a"}, "seconds": 40.0, "rounds": 2}
+    path.write_text("".join(json.dumps(event) + "\n" for event in (begin, totals)) + '{"event": "cut')
+    return path
+
+
+def test_options_say_how_long(log: Path) -> None:
+    assert burnin_options.seconds(options(burnin_time="4h"), CONFIG) == 14400
+    assert burnin_options.seconds(options(), CONFIG) == CONFIG.time
+    resumed = options(burnin_resume=str(log))
+    burnin_options.prepare(resumed, read_log)
+    assert burnin_options.seconds(resumed, CONFIG) == 100
+    resumed.burnin_time = "30s"
+    with pytest.raises(ConfigError, match="complete: 40 s of 30 s"):
+        burnin_options.seconds(resumed, CONFIG)
+
+
+def test_wrong_options_are_told_in_a_line(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text('{"event": "start"}\n')
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"event": "burnin"}\n')
+    for wrong, what in (
+        ({"burnin_resume": str(tmp_path / "absent")}, "No such file"),
+        ({"burnin_resume": str(empty)}, "this event log holds no burn-in"),
+        ({"burnin_resume": str(broken)}, "not an event log of this release"),
+        ({"burnin_time": "1h", "numprocesses": 2}, "run pytest without -n"),
+    ):
+        with pytest.raises(ConfigError, match=what):
+            burnin_options.prepare(options(**wrong), read_log)
+    with pytest.raises(ConfigError, match="--burnin-time"):
+        burnin_options.seconds(options(burnin_time="soon"), CONFIG)
+
+
+def test_hours_of_load_never_come_unasked() -> None:
+    assert not burnin_options.requested(options())
+    assert not burnin_options.requested(options(markexpr="gpu or nccl"))
+    assert burnin_options.requested(options(markexpr="burnin"))
+    assert burnin_options.requested(options(burnin_time="1h"))
+
+
+def test_the_agent_ends_with_its_input_and_leaves_nothing(tmp_path: Path) -> None:
+    """The real agent on this machine, without GPUs: one round of CPU, memory and storage."""
+    wanted = {
+        "gpus": 0,
+        "beat": 0.2,
+        "storage": str(tmp_path),
+        "storage_bytes": 4 * MIB,
+        "memory_bytes": MIB,
+        "cpus": 1,
+    }
+    loads = [{"load": kind, "seconds": 0.2, "seed": 1} for kind in ("cpu", "memory", "storage", "hbm")]
+    command = json.dumps({"do": "round", "id": 1, "round": 0, "loads": loads}) + "\n"
+    path = os.pathsep.join(["/usr/bin", "/bin"])
+    said = []
+    with subprocess.Popen(
+        ["python3", "-c", payload.BOOT, payload.packed(sent(SOURCE)), "agent", json.dumps(wanted), ""],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PATH": path, "SLURMD_NODENAME": "n1", "CUDA_VISIBLE_DEVICES": ""},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(command)
+        process.stdin.flush()
+        for line in process.stdout:
+            said.append(json.loads(line))
+            if said[-1]["burnin"] == "done":
+                process.stdin.close()
+    assert process.returncode == 0
+    told = NodeTotals("n1")
+    for one in said:
+        if one["burnin"] == "load":
+            told.add(one)
+    assert {one["node"] for one in said} == {"n1"}
+    assert said[-1]["burnin"] == "bye"
+    assert (told.ran["cpu"], told.ran["memory"], told.ran["storage"]) == (1, 1, 1)
+    assert told.problems == []
+    assert told.skips["hbm"] == "nothing to do on this node"
+    assert list(tmp_path.iterdir()) == []
+
+
+def worker(index: int, *, busy: bool) -> Any:
+    """A worker of one GPU without its process."""
+    made: Any = object.__new__(payload.WorkerProcess)
+    made.name, made.about, made.busy = f"gpu{index}", [{"gpu": index, "uuid": f"GPU-{index}"}], busy
+    made.process = types.SimpleNamespace(pid=0)
+    return made
+
+
+def test_a_load_that_hangs_when_the_burn_in_ends_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that was stopped, or waits for its GPU for ever: its load is told although it was cut short."""
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(payload, "say", lambda **fields: said.append(fields))
+    monkeypatch.setattr(time, "monotonic", lambda: 150.0)
+    agent = payload.Agent({"gpus": 3}, "")
+    load = {"id": 7, "load": "hbm", "seconds": 10.0}
+    # GPU 0 hangs, GPU 1 has done its part, and GPU 2 has only begun
+    agent.waiting = [
+        (worker(0, busy=True), load, 50.0),
+        (worker(1, busy=False), load, 50.0),
+        (worker(2, busy=True), load, 140.0),
+    ]
+    agent.stop()
+    (line,) = said
+    told = NodeTotals("n1", hello={"devices": [{"gpu": i, "uuid": f"GPU-{i}"} for i in range(3)], "cpus": 1})
+    told.add(line)
+    whole = BurninResult({"n1": told}, requested=1.0, gpus=3)
+    assert failed(checks.survived(whole, "n1")) == [
+        "GPU 0 (GPU-0): hbm: the load had not ended after 100 s instead of 10 s"
+    ]
+    verdict = checks.memory_bandwidth(whole, "n1", CONFIG)
+    assert verdict.outcome is Outcome.NOT_CHECKED
+    assert verdict.reason == "hbm did not run to its end: see burnin.survived"
+
+
+def test_a_process_that_hung_says_nothing_of_the_memory() -> None:
+    told = NodeTotals("n1", hello={"devices": [], "cpus": 1})
+    told.add(
+        {"load": "memory", "results": [{"load": "memory", "problem": "the load did not answer in time"}]}
+    )
+    whole = BurninResult({"n1": told}, requested=1.0)
+    assert failed(checks.survived(whole, "n1")) == ["node: memory: the load did not answer in time"]
+    assert checks.memory(whole, "n1", CONFIG).outcome is Outcome.NOT_CHECKED
+
+
+@pytest.mark.parametrize("foreign", [(), ("python3",)])
+def test_a_gpu_that_others_use_is_not_sent_back(foreign: tuple[str, ...]) -> None:
+    told = NodeTotals("a", hello=hello("a", 1))
+    assert told.hello
+    told.hello["gpus"][0]["processes"] = [{"name": name, "pid": 42} for name in foreign]
+    told.add({"load": "hbm", "results": [{"load": "hbm", "uuid": gpu_of("a", 0), "gbs": 1000.0}]})
+    verdict = checks.memory_bandwidth(BurninResult({"a": told}, requested=1.0), "a", CONFIG)
+    assert verdict.outcome is Outcome.FAILED
+    expected = "others are at work on the GPU: python3 (pid 42)" if foreign else "a GPU's memory is slow"
+    assert verdict.cause.startswith(expected)
+    assert (verdict.action is Action.MONITOR) == bool(foreign)
+
+
+def hbm(rate: float, *strangers: str) -> dict[str, Any]:
+    found = {gpu_of("a", 0): [*strangers]} if strangers else {}
+    result = {"load": "hbm", "uuid": gpu_of("a", 0), "gbs": rate}
+    return {"load": "hbm", "results": [result], "strangers": found}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "action"),
+    [
+        # recorded on an H200: 4.27 TB/s, and 1.95 TB/s beside a process that multiplies matrices
+        ((hbm(4273.6), hbm(1950.5, "x (pid 7)"), hbm(1952.7, "x (pid 7)")), Action.MONITOR),
+        ((hbm(1950.5), hbm(1950.5, "x (pid 7)"), hbm(1952.7)), Action.RESET_GPU),  # slow without it as well
+        ((hbm(1950.5), hbm(1952.7)), Action.RESET_GPU),
+    ],
+)
+def test_a_stranger_that_came_in_the_middle_is_found(rounds: tuple[Any, ...], action: Action) -> None:
+    told = NodeTotals("a", hello=hello("a", 1))
+    for one in rounds:
+        told.add(one)
+    verdict = checks.memory_bandwidth(BurninResult({"a": told}, requested=1.0), "a", CONFIG)
+    assert verdict.outcome is Outcome.FAILED
+    assert verdict.action is action
+    assert ("x (pid 7)" in verdict.cause) == (action is Action.MONITOR)
+
+
+OUT_OF_MEMORY = "OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB."
+
+
+@pytest.mark.parametrize("kind", ["nccl", "peer"])
+@pytest.mark.parametrize("there", [True, False])
+def test_memory_that_others_hold_is_no_broken_link(kind: str, there: bool) -> None:
+    """Recorded on an H200 whose memory another process held: burnin.nccl asked to drain the node."""
+    whole = fleet(2)
+    told = whole.nodes["a"]
+    assert told.hello is not None
+    told.hello["gpus"][0]["processes"] = [entry(3717)] if there else []
+    problem = {"load": kind, "uuid": gpu_of("a", 0), "problem": OUT_OF_MEMORY, "members": ["a", "b"]}
+    told.add({"load": kind, "results": [problem]})
+    verdict = getattr(checks, kind)(whole, "a", CONFIG)
+    assert verdict.outcome is Outcome.FAILED
+    assert verdict.action is (Action.MONITOR if there else Action.DRAIN)
+    assert ("python3 (pid 3717)" in verdict.cause) == there
+
+
+def test_a_stranger_explains_neither_wrong_data_nor_a_crash() -> None:
+    for result in (
+        {"busbw": 300.0, "wrong": 5, "rank": 0},
+        {"problem": "RuntimeError: CUDA error: launch failure"},
+    ):
+        whole = fleet(2, a=[load("a", "matmul"), nccl_line("a", members=["a"], **result)])
+        told = whole.nodes["a"]
+        assert told.hello is not None
+        told.hello["gpus"][0]["processes"] = [entry(42)]
+        verdict = checks.nccl(whole, "a", CONFIG)
+        assert verdict.outcome is Outcome.FAILED
+        assert verdict.action is Action.DRAIN
+
+
+def test_memory_that_a_stranger_holds_keeps_a_worker_from_starting() -> None:
+    whole = idle_gpus(2, NO_MEMORY)
+    told = whole.nodes["a"]
+    assert told.hello is not None
+    told.hello["gpus"][0]["processes"] = [entry(6411)]
+    verdict = checks.survived(whole, "a")
+    assert verdict.action is Action.MONITOR
+    assert verdict.cause.startswith("others are at work on the GPU: python3 (pid 6411)")
+
+
+def test_the_daemon_of_mps_is_nobody_else() -> None:
+    told = NodeTotals("a", hello=hello("a", 1))
+    assert told.hello is not None
+    told.hello["gpus"][0]["processes"] = [entry(42, "/usr/bin/nvidia-cuda-mps-server")]
+    told.add(hbm(1000.0, "nvidia-cuda-mps-server (pid 42)"))
+    assert (
+        checks.memory_bandwidth(BurninResult({"a": told}, requested=1.0), "a", CONFIG).action
+        is Action.RESET_GPU
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "judge"),
+    [
+        ("nccl", lambda whole: checks.nccl(whole, "a", CONFIG)),
+        ("copies", lambda whole: checks.survived(whole, "a")),
+    ],
+)
+@pytest.mark.parametrize(
+    ("held", "action"),
+    [
+        (": its process is stopped by a signal", Action.MONITOR),
+        (": its process hangs in the kernel (state D)", Action.DRAIN),
+        ("", Action.DRAIN),
+    ],
+)
+def test_who_stops_our_processes_breaks_no_hardware(kind: str, judge: Any, held: str, action: Action) -> None:
+    """Recorded on an H200: SIGSTOP to the worker of its GPU amid NCCL."""
+    problem = {"load": kind, "uuid": gpu_of("a", 0), "problem": f"the load did not answer in time{held}"}
+    whole = fleet(2, a=[load("a", "matmul"), {"load": kind, "results": [problem]}])
+    verdict = judge(whole)
+    assert verdict.outcome is Outcome.FAILED
+    assert verdict.action is action
+    assert ("scontrol suspend" in verdict.cause) == (action is Action.MONITOR)
+
+
+def test_a_process_that_was_stopped_is_told_from_one_that_computes() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        one = worker(0, busy=True)
+        one.process = process
+        try:
+            assert one.exit_reason() == "did not answer in time"
+            process.send_signal(signal.SIGSTOP)
+            assert one.exit_reason() == "did not answer in time: its process is stopped by a signal"
+        finally:
+            process.kill()
+
+
+OOM = "Killed process 4711 (python3) total-vm:34356472kB"
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            f"[ 1.0] Memory cgroup out of memory: {OOM}",
+            ": by the OOM killer, at the memory limit of its cgroup",
+        ),
+        (f"[ 1.0] Out of memory: {OOM}", ": by the OOM killer"),
+        (f"[ 1.0] Out of memory: {OOM.replace('4711', '471')}", ""),
+        ("", ""),
+    ],
+)
+def test_who_lacks_memory_of_the_host_has_no_broken_gpu(
+    monkeypatch: pytest.MonkeyPatch, said: str, words: str
+) -> None:
+    """Recorded on two H200: a memory limit of the job's cgroup drained the node."""
+    one = worker(0, busy=True)
+    monkeypatch.setattr(one, "process", types.SimpleNamespace(pid=4711, wait=lambda _: -9))
+    monkeypatch.setattr(payload, "output_of", lambda *_: (0, f"[ 0.5] Linux\n{said}\n", ""))
+    assert one.exit_reason() == f"ended by signal 9{words}"
+    died = {"load": "hbm", "uuid": gpu_of("a", 0), "problem": f"the load {one.exit_reason()}"}
+    whole = fleet(1, a=[load("a", "matmul"), {"load": "hbm", "results": [died]}])
+    verdict = checks.survived(whole, "a")
+    assert verdict.outcome is Outcome.FAILED
+    assert verdict.action is (Action.MONITOR if words else Action.DRAIN)
+    assert ("DefMemPerNode" in verdict.hint) == bool(words)
+
+
+def test_a_collective_that_failed_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker says why, and ends: its communicator cannot be trusted any more."""
+    one = worker(0, busy=True)
+    lines = iter([{"id": 7, "load": "nccl", "problem": "NCCL error: x"}, None, None])
+    monkeypatch.setattr(one, "next", lambda _: next(lines))
+    for name, found in (("exit_reason", "ended with 3"), ("kill", None), ("start", None)):
+        monkeypatch.setattr(one, name, lambda found=found: found)
+    one.restarts = 0
+    command = {"id": 7, "load": "nccl", "members": ["a", "b"]}
+    assert [found["problem"] for found in one.results(command, 0.0)] == ["NCCL error: x"]
+    (died,) = one.results(command, 0.0)  # without a word before
+    assert (died["problem"], died["members"]) == ("the load ended with 3", ["a", "b"])
+
+
+def test_the_end_of_the_burn_in_finds_the_worker_that_hangs(tmp_path: Path) -> None:
+    """A real agent: its GPU's worker does the first load of a round and hangs in the second."""
+    script = tmp_path / "worker.py"
+    script.write_text(
+        "import json, sys, time\n"
+        "print(json.dumps({'ready': [{'gpu': 0, 'uuid': 'GPU-0'}] if sys.argv[1] == 'gpu' else []}), flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    asked = json.loads(line)\n"
+        "    time.sleep(600 if asked['load'] == 'copies' else 0)\n"
+        "    print(json.dumps({'id': asked['id'], 'end': True}), flush=True)\n"
+    )
+    source = sent(SOURCE).replace('"copies": 30.0', '"copies": 0.0')
+    options = {"gpus": 1, "worker": [sys.executable, str(script)], "beat": 0.1}
+    loads = [{"load": kind, "seconds": 0} for kind in ("hbm", "copies")]
+    said = []
+    with subprocess.Popen(
+        [sys.executable, "-c", payload.BOOT, payload.packed(source), "agent", json.dumps(options), ""],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", "SLURMD_NODENAME": "n1", "CUDA_VISIBLE_DEVICES": "0"},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps({"do": "round", "id": 1, "round": 0, "loads": loads}) + "\n")
+        process.stdin.flush()
+        for line in process.stdout:
+            said.append(json.loads(line))
+            beats = [one for one in said if one.get("at") == "round 0 copies"]
+            if len(beats) > 2 and not process.stdin.closed:
+                process.stdin.close()
+    (late,) = said[-1]["results"] if said[-1]["burnin"] == "load" else said[-2]["results"]
+    assert (late["load"], late["uuid"]) == ("copies", "GPU-0")
+    assert late["problem"].startswith("the load had not ended after")
+
+
+def hanging_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An nvidia-smi that answers until the returned file is there, and then no more."""
+    tool, hang = tmp_path / "nvidia-smi", tmp_path / "hang"
+    (tmp_path / "gpus.xml").write_text(recorded_xml())
+    tool.write_text(
+        f"#!/bin/sh\n[ -e {hang} ] && exec sleep 60\ncase $* in -q*) cat {tmp_path}/gpus.xml;; esac\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return hang
+
+
+def test_an_nvidia_smi_that_hangs_is_known_for_how_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hang = hanging_smi(tmp_path, monkeypatch)
+    smi = payload_counters.Smi()
+    assert smi.query("-q", "-x", timeout=10)[0] == 0
+    assert smi.silence() == 0
+    hang.touch()
+    assert smi.query("-q", "-x", timeout=0.2)[0] == 124
+    assert smi.silence() >= 0.2
+    hang.unlink()
+    assert smi.query("-q", "-x", timeout=10)[0] == 0
+    assert smi.silence() == 0, "it has answered again"
+
+
+def test_a_driver_that_hangs_under_load_fails_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recorded on an H200: such a burn-in ended with 'ask for more time', and the counters passed."""
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(payload, "say", lambda **fields: said.append(fields))
+    smi = payload_counters.Smi()
+    monkeypatch.setattr(payload, "SMI", smi)
+    monkeypatch.setattr(payload, "SMI_LATE", 0.1)
+    agent = payload.Agent({"gpus": 1}, "")
+    agent.at = "round 0 matmul"
+    hang = hanging_smi(tmp_path, monkeypatch)
+    smi.query("-q", timeout=10)
+    hang.touch()
+    smi.query("-q", timeout=0.2)
+    agent.stop()
+    (line,) = said
+    told = NodeTotals("a", hello=hello("a", 1))
+    told.add(line)
+    assert not told.ran
+    verdict = checks.counters(BurninResult({"a": told}, requested=1.0, gpus=1), "a", CONFIG)
+    assert failed(verdict) == ["nvidia-smi: nvidia-smi: no answer for 0 s (round 0 matmul)"]
+    assert verdict.cause.startswith("the driver does not answer any more")
+    assert verdict.action is Action.DRAIN
+
+
+ABSENT = "FileNotFoundError: nvidia-smi"
+
+
+@pytest.mark.parametrize(
+    ("at_first", "later", "outcome"),
+    [
+        ("", "", Outcome.PASSED),
+        ("", "nvidia-smi: no end after 60 s", Outcome.FAILED),
+        ("", "Failed to initialize NVML: Unknown Error", Outcome.FAILED),  # it had answered before the loads
+        ("nvidia-smi: no end after 60 s", "", Outcome.FAILED),
+        (ABSENT, ABSENT, Outcome.NOT_CHECKED),  # the counters of InfiniBand are read all the same
+    ],
+)
+def test_counters_of_gpus_that_cannot_be_read_are_no_pass(
+    at_first: str, later: str, outcome: Outcome
+) -> None:
+    whole = fleet(1, a=[load("a", "matmul", unread={"gpu": later} if later else {})])
+    whole.nodes["a"].hello = told = hello("a", unread={"gpu": at_first} if at_first else {})
+    if at_first == ABSENT:
+        told["gpus"] = []
+    whole.gpus = 4
+    assert checks.counters(whole, "a", CONFIG).outcome is outcome
+    whole.gpus = 0  # nodes without GPUs, which need no nvidia-smi
+    if at_first == ABSENT:
+        assert checks.counters(whole, "a", CONFIG).outcome is Outcome.PASSED
+
+
+def test_an_nvidia_smi_that_answers_again_is_no_driver_that_hangs() -> None:
+    late = load("a", "matmul", unread={"gpu": "nvidia-smi: no end after 60 s", "xid": "dmesg: no"})
+    again = load("a", "hbm", unread={})
+    whole = fleet(1, a=[late, again])
+    assert checks.counters(whole, "a", CONFIG).outcome is Outcome.PASSED
+    assert whole.nodes["a"].unread == {"xid": "dmesg: no"}
+    assert not checks.suspicious(whole, "a", CONFIG, 60.0)
+    assert checks.suspicious(fleet(1, a=[late]), "a", CONFIG, 60.0)
+    earlier, later = NodeTotals("a"), NodeTotals("a")
+    earlier.add(late)
+    later.add(again)
+    earlier.merge(later)
+    assert earlier.unread == {"xid": "dmesg: no"}
+    earlier.add(late)
+    earlier.add({"load": "", "results": []})  # says nothing about it
+    assert "gpu" in earlier.unread
+
+
+def test_risen_counters_keep_their_own_cause_beside_a_driver_that_hangs() -> None:
+    risen = {gpu_of("a", 0): {"ecc_uncorrected_volatile": 1}}
+    whole = fleet(1, a=[load("a", "matmul", deltas=risen, unread={"gpu": "nvidia-smi: no end after 60 s"})])
+    verdict = checks.counters(whole, "a", CONFIG)
+    assert len(verdict.findings) == 2
+    assert verdict.cause.startswith("errors that only show under load")
+
+
+def test_a_command_that_cannot_be_killed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that hangs in the kernel dies when it comes back, and not before."""
+    waited: list[float] = []
+
+    class Stuck:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def communicate(self, timeout: float | None = None) -> tuple[bytes, bytes]:
+            assert timeout is not None, "it waits for ever"
+            waited.append(timeout)
+            raise subprocess.TimeoutExpired("nvidia-smi", timeout)
+
+        def kill(self) -> None: ...
+
+    monkeypatch.setattr(subprocess, "Popen", Stuck)
+    assert payload_process.output_of(["nvidia-smi"], 60.0) == (124, "", "nvidia-smi: no end after 60 s")
+    assert waited == [60.0, 2]
+
+
+def test_what_changes_results_or_speed_is_kept_from_the_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recorded on an H200 with NVIDIA_TF32_OVERRIDE=0 in a profile: tf32 at 51 TFLOP/s, and a drain."""
+    foreign = {"NVIDIA_TF32_OVERRIDE": "0", "CUDA_LAUNCH_BLOCKING": "1", "CUBLAS_WORKSPACE_CONFIG": ":16:8"}
+    for name, value in (foreign | {"NCCL_PROTO": "LL", "CUDA_VISIBLE_DEVICES": "0"}).items():
+        monkeypatch.setenv(name, value)
+    given: list[dict[str, str]] = []
+    monkeypatch.setattr(payload, "WorkerProcess", lambda _name, _argv, env: given.append(env))
+    payload.Agent({"gpus": 1}, "")._start_workers()
+    assert len(given) == 2
+    for env in given:
+        assert not {"NVIDIA_TF32_OVERRIDE", "CUDA_LAUNCH_BLOCKING"} & env.keys()
+        assert env["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        assert (env["NCCL_PROTO"], env["CUDA_VISIBLE_DEVICES"]) == ("LL", "0")
+
+
+@pytest.mark.parametrize(
+    ("visible", "words"), [("", ["CUDA_VISIBLE_DEVICES= in the step"]), (None, []), ("0", [])]
+)
+def test_a_step_without_gpus_says_so(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, words: list[str]
+) -> None:
+    """Recorded on an H200: '0 took part: no reason is known'."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    agent = payload.Agent({"gpus": 1}, "")
+    agent.workers = [worker(0, busy=False)] if visible else []
+    assert agent._no_gpu_reason() == words
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        (
+            "CUDA error: CUDA-capable device(s) is/are busy or unavailable; limits of this process: 40 open files",
+            "low limits",
+        ),
+        ("torch 2.11.0 finds no CUDA device: Error 34: CUDA driver is a stub library", "driver library"),
+    ],
+)
+def test_software_that_keeps_cuda_from_a_gpu_drains_nobody(reason: str, cause: str) -> None:
+    verdict = checks.survived(idle_gpus(2, reason), "a")
+    assert verdict.outcome is Outcome.FAILED
+    assert verdict.action is Action.MONITOR
+    assert verdict.cause == f"{cause}: settings or software of the node, not its GPU"

@@ -1,0 +1,953 @@
+"""The fabric probes and checks: a host with InfiniBand, its faults, and the names that libraries accept."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import subprocess
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, get_args
+
+import pytest
+from fabric_helpers import (
+    CONTENT,
+    GOOD_GIDS,
+    IB,
+    NONE,
+    ROCE,
+    THERE,
+    ZEROS,
+    answer,
+    gid_table,
+    gids,
+    host,
+    listing,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from pytest_gpucluster.config.models import EnvironmentConfig, FabricProfile, GpuProfile, Profile
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.majority import Norm
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit.fabric_manager import FabricManager
+from pytest_gpucluster.kit.nvidia_smi import Topology
+from pytest_gpucluster.suites.fabric import checks as fabric
+from pytest_gpucluster.suites.fabric import facts as infiniband
+from pytest_gpucluster.suites.fabric.config import Counter, FabricConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpucluster.core.check import Verdict
+
+
+def judge(adapters: infiniband.Adapters, profile: Profile = IB) -> dict[str, Verdict]:
+    fleet = fabric.firmware_majority({"a": host(), "b": host(), "c": adapters})
+    found = [
+        *(
+            check(profile, adapters)
+            for check in (fabric.hca_count, fabric.link_layer, fabric.port_state, fabric.rate, fabric.mtu)
+        ),
+        fabric.counters(profile, adapters, adapters, FabricConfig()),
+        fabric.firmware(profile, adapters, fleet),
+    ]
+    return {verdict.check: verdict for verdict in found}
+
+
+def test_a_good_host_passes() -> None:
+    assert {verdict.outcome for verdict in judge(host()).values()} == {Outcome.PASSED}
+    assert host() == infiniband.Adapters(
+        tuple(
+            infiniband.Port(
+                device, 1, "28.39.1002", "MT4129", "MT_0000000838", "ACTIVE", "LinkUp", 50.0, "InfiniBand",
+                ZEROS, {f"ib{device[-1]}": 4092}, 4096,
+            )
+            for device in ("mlx5_0", "mlx5_1")
+        ),
+        864000.0,
+    )  # fmt: skip
+
+
+def test_firmware_in_halves_drains_nobody_and_names_both() -> None:
+    old = replace(host(), ports=tuple(replace(port, firmware="28.37.1700") for port in host().ports))
+    verdict = fabric.firmware(IB, old, fabric.firmware_majority({"gpu01": host(), "gpu02": old}))
+    new = host().ports[0].firmware
+    assert verdict.outcome is Outcome.FAILED
+    assert {found.expected for found in verdict.findings} == {
+        f"one value on all adapters of this board; no majority: {new} (2) on gpu01, 28.37.1700 (2) on gpu02"
+    }
+    assert {found.action for found in verdict.findings} == {Action.MONITOR}
+    fleet = fabric.firmware_majority({"gpu01": host(), "gpu02": host(), "gpu03": old})
+    assert fabric.firmware(IB, old, fleet).findings[0].expected == (
+        f"{new}, as on 4 of 6 adapters of this board"
+    )
+
+
+def test_a_host_without_a_network_is_not_applicable() -> None:
+    verdicts = judge(host(), NONE).values()
+    assert {(verdict.outcome, verdict.reason) for verdict in verdicts} == {
+        (Outcome.NOT_APPLICABLE, "profile vm has no InfiniBand or RoCE")
+    }
+
+
+@pytest.mark.parametrize(
+    ("check", "changes", "finding"),
+    [
+        (
+            "fabric.port_state",
+            {"state": "DOWN", "phys_state": "Disabled", "rate": 1.25},
+            ("mlx5_1 port 1", "DOWN, Disabled", "ACTIVE, LinkUp"),
+        ),
+        ("fabric.port_state", {"state": "INIT"}, ("mlx5_1 port 1", "INIT, LinkUp", "ACTIVE, LinkUp")),
+        (
+            "fabric.port_state",
+            {"state": None, "phys_state": None},
+            ("mlx5_1 port 1", "?, ?", "ACTIVE, LinkUp"),
+        ),
+        (
+            "fabric.port_state",
+            {"phys_state": "Polling"},
+            ("mlx5_1 port 1", "ACTIVE, Polling", "ACTIVE, LinkUp"),
+        ),
+        ("fabric.rate", {"rate": 25.0}, ("mlx5_1 port 1", "200 Gb/s", "400 Gb/s")),
+        ("fabric.rate", {"rate": 49.4}, ("mlx5_1 port 1", "395.2 Gb/s", "400 Gb/s")),
+        ("fabric.rate", {"rate": None}, ("mlx5_1 port 1", "unreadable", "400 Gb/s")),
+        ("fabric.link_layer", {"link_layer": "Ethernet"}, ("mlx5_1 port 1", "Ethernet", "InfiniBand")),
+        ("fabric.link_layer", {"link_layer": None}, ("mlx5_1 port 1", "unreadable", "InfiniBand")),
+        ("fabric.hca_count", {"virtual": True}, ("adapters", "1 ports (mlx5_0)", "2")),
+        (
+            "fabric.firmware",
+            {"firmware": "28.37.1700"},
+            ("mlx5_1 (MT_0000000838)", "28.37.1700", "28.39.1002, as on 5 of 6 adapters of this board"),
+        ),
+        (
+            "fabric.counters",
+            {"counters": {"symbol_error": 65535}},
+            (
+                "mlx5_1 port 1",
+                "symbol_error 65535: saturated, it counts no more",
+                "cleared with perfquery -R",
+            ),
+        ),
+        ("fabric.mtu", {"mtu": 2048}, ("mlx5_1 port 1", "2048", "4096")),
+    ],
+)
+def test_each_fault_fails_its_own_check_on_its_own_port(
+    check: str, changes: dict[str, Any], finding: tuple[str, str, str]
+) -> None:
+    verdicts = judge(host(**changes))
+    assert [name for name, verdict in verdicts.items() if verdict.outcome is Outcome.FAILED] == [check]
+    assert verdicts[check].findings == (Finding(*finding),)
+
+
+def test_what_monitors_and_what_drains() -> None:
+    actions = {check: verdict.action for check, verdict in judge(host()).items()}
+    assert actions == {
+        **dict.fromkeys(actions, Action.DRAIN),
+        "fabric.firmware": Action.MONITOR,
+        "fabric.counters": Action.MONITOR,
+    }
+
+
+def test_active_ports_are_a_metric() -> None:
+    for verdict, active in ((judge(host()), 2), (judge(host(state="DOWN")), 1)):
+        assert verdict["fabric.port_state"].metrics == (Metric("hca_ports_active", active, "ports"),)
+
+
+def test_a_port_that_hides_behind_one_for_storage_is_a_warning() -> None:
+    whole = replace(host(), ports=(*host().ports, other()))
+    down = host(state="DOWN", phys_state="Polling")
+    hidden = replace(whole, ports=(*down.ports, other()))
+    usual = fabric.active_majority({"a": whole, "b": whole, "c": hidden})
+    assert usual["mlx5_1 port 1"] == Norm(((True, ("a", "b")), (False, ("c",))))
+    verdict = fabric.port_state(IB, hidden, usual)
+    expected = Advisory("mlx5_1 port 1", "DOWN, Polling", "ACTIVE, as on 2 of 3 nodes")
+    assert (verdict.outcome, verdict.advisories) == (Outcome.PASSED, (expected,))
+    unused = fabric.active_majority({"a": whole, "b": hidden, "c": hidden})
+    assert fabric.port_state(IB, hidden, unused).advisories == ()
+    short = fabric.port_state(IB, down, usual)
+    assert (len(short.findings), short.advisories) == (1, ())
+    planes = replace(whole, ports=(other(virtual=True),))
+    assert fabric.active_majority({"a": planes}) == {}
+
+
+def test_an_active_port_need_not_tell_of_its_link() -> None:
+    for phys_state in ("<unknown>", None):
+        assert judge(host(phys_state=phys_state))["fabric.port_state"].outcome is Outcome.PASSED
+
+
+def test_a_missing_adapter_is_counted() -> None:
+    few = replace(host(), ports=host().ports[:1])
+    verdicts = judge(few)
+    assert [name for name, verdict in verdicts.items() if verdict.outcome is Outcome.FAILED] == [
+        "fabric.hca_count"
+    ]
+    assert verdicts["fabric.hca_count"].metrics == (Metric("hca_ports", 1, "ports"),)
+
+
+def test_a_node_without_a_port_passes_nothing() -> None:
+    verdicts = judge(infiniband.Adapters((), 12.0))
+    assert verdicts.pop("fabric.hca_count").findings == (Finding("adapters", "0 ports (none)", "2"),)
+    no_port, none_active = (
+        "the node has no port (see fabric.hca_count)",
+        "no port is active (see fabric.port_state)",
+    )
+    assert {check: (verdict.outcome, verdict.reason) for check, verdict in verdicts.items()} == {
+        "fabric.link_layer": (Outcome.NOT_CHECKED, no_port),
+        "fabric.port_state": (Outcome.NOT_CHECKED, "no port speaks InfiniBand (see fabric.link_layer)"),
+        "fabric.rate": (Outcome.NOT_CHECKED, none_active),
+        "fabric.mtu": (Outcome.NOT_CHECKED, none_active),
+        "fabric.counters": (Outcome.NOT_CHECKED, none_active),
+        "fabric.firmware": (Outcome.NOT_CHECKED, no_port),
+    }
+
+
+def other(**changes: Any) -> infiniband.Port:
+    """Return a port that is there beside those for GPUs."""
+    return replace(host().ports[0], device="mlx5_8", **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"state": "DOWN", "phys_state": "Polling", "rate": 0.3125, "mtu": None},
+        {"rate": 12.5},
+        {"mtu": 2048},
+        {"mtu": None},
+        {"link_layer": "Ethernet", "mtu": 1024},
+        {"link_layer": "Ethernet", "state": "DOWN", "phys_state": "Disabled"},
+        {"virtual": True, "state": "DOWN", "counters": {}, "firmware": None},
+    ],
+)
+def test_a_port_beside_those_for_gpus_may_be_as_it_likes(changes: dict[str, Any]) -> None:
+    more = replace(host(), ports=(*host().ports, other(**changes)))
+    assert {verdict.outcome for verdict in judge(more).values()} == {Outcome.PASSED}
+
+
+def test_the_planes_of_an_xdr_adapter_are_no_adapters() -> None:
+    planes = (replace(host().ports[0], device="smi1", firmware=None, counters={}),) * 4
+    only = infiniband.Adapters((host().ports[0], *planes), 1.0)
+    verdict = judge(only)["fabric.hca_count"]
+    assert verdict.findings == (Finding("adapters", "1 ports (mlx5_0)", "2"),)
+    assert judge(replace(host(), ports=(*host().ports, *planes)))["fabric.firmware"].outcome is Outcome.PASSED
+    named = replace(host().ports[1], device="smith0")
+    both = infiniband.Adapters((host().ports[0], named), 1.0)
+    assert judge(both)["fabric.hca_count"].outcome is Outcome.PASSED
+
+
+def test_a_port_for_storage_does_not_stand_in_for_one_that_speaks_otherwise() -> None:
+    ports = (host().ports[0], other(link_layer="Ethernet"), other(link_layer=None))
+    (finding,) = judge(infiniband.Adapters(ports, 1.0))["fabric.link_layer"].findings
+    shown = "mlx5_8 port 1 Ethernet, mlx5_8 port 1 unreadable"
+    assert finding == Finding("adapters", f"1 ports of InfiniBand; {shown}", "2")
+
+
+@pytest.mark.parametrize("check", ["fabric.rate", "fabric.mtu"])
+def test_a_profile_that_states_nothing_is_not_applicable(check: str) -> None:
+    bare = IB.model_copy(update={"fabric": FabricProfile(hcas=2, link_layer="InfiniBand")})
+    verdict = judge(host(), bare)[check]
+    assert verdict.outcome is Outcome.NOT_APPLICABLE
+    assert verdict.reason == f"the profile states no {'MTU' if check == 'fabric.mtu' else 'rate'}"
+
+
+def test_a_rate_a_hundredth_below_is_the_rate() -> None:
+    assert judge(host(rate=49.5))["fabric.rate"].outcome is Outcome.PASSED
+
+
+def test_the_mtu_of_roce_is_that_of_its_interfaces() -> None:
+    roce = IB.model_copy(update={"fabric": FabricProfile(hcas=2, link_layer="Ethernet", mtu=9000)})
+    ports = tuple(replace(port, link_layer="Ethernet", interfaces={"eth0": 9000}) for port in host().ports)
+    assert fabric.mtu(roce, infiniband.Adapters(ports, 1.0)).outcome is Outcome.PASSED
+    bond = replace(ports[1], interfaces={"eth1": 9000, "eth2": 1500})
+    found = fabric.mtu(roce, infiniband.Adapters((ports[0], bond), 1.0)).findings
+    assert found == (Finding("mlx5_1 port 1", "1500", "9000"),)
+    silent = fabric.mtu(roce, infiniband.Adapters((ports[0], replace(bond, interfaces={})), 1.0))
+    assert silent.reason == "mlx5_1 port 1: its MTU cannot be read (ibv_devinfo absent, or no interface)"
+
+
+def test_what_cannot_be_read_is_not_checked() -> None:
+    unread = judge(host(counters={}))["fabric.counters"]
+    assert (unread.outcome, unread.reason) == (
+        Outcome.NOT_CHECKED,
+        "mlx5_1 port 1: its counters cannot be read",
+    )
+    garbled = judge(host(garbled={"symbol_error": "N/A (no PMA)"}))["fabric.counters"]
+    assert garbled.outcome is Outcome.NOT_CHECKED
+    assert garbled.reason == "mlx5_1 port 1: symbol_error reads 'N/A (no PMA)', which is no number"
+    mtu = judge(host(mtu=None))["fabric.mtu"]
+    assert (mtu.outcome, mtu.findings) == (Outcome.NOT_CHECKED, ())
+    assert mtu.reason == "mlx5_1 port 1: its MTU cannot be read (ibv_devinfo absent, or no interface)"
+    firmware = judge(host(firmware=None))["fabric.firmware"]
+    assert (firmware.outcome, firmware.reason) == (
+        Outcome.NOT_CHECKED,
+        "mlx5_1: its firmware version cannot be read",
+    )
+
+
+def test_firmware_is_compared_among_adapters_of_one_board() -> None:
+    alone = host(board=None, firmware="20.41.1000")
+    assert judge(alone)["fabric.firmware"].outcome is Outcome.PASSED
+    assert fabric.firmware_majority({"a": alone}) == {
+        "MT_0000000838": Norm((("28.39.1002", ("a",)),), "adapters of this board"),
+        "MT4129": Norm((("20.41.1000", ("a",)),), "adapters of this board"),
+    }
+
+
+# --- error counters ----------------------------------------------------------------------------------------------
+
+
+def counted(
+    before: dict[str, int],
+    after: dict[str, int] | None = None,
+    seconds: float | None = 60.0,
+    limits: dict[str, int] | None = None,
+    **changes: Any,
+) -> Verdict:
+    first = host(counters=ZEROS | before, **changes)
+    uptime = None if seconds is None else 864000.0 + seconds
+    later = replace(host(counters=ZEROS | (before if after is None else after)), uptime=uptime)
+    config = FabricConfig.model_validate({"counters": limits or {}})
+    return fabric.counters(IB, first, later, config)
+
+
+@pytest.mark.parametrize(
+    ("counter", "full"),
+    [
+        ("symbol_error", 65535),
+        ("link_error_recovery", 255),
+        ("link_downed", 255),
+        ("port_rcv_errors", 65535),
+        ("local_link_integrity_errors", 15),
+        ("excessive_buffer_overrun_errors", 15),
+        ("symbol_error", 2**32 - 1),
+        ("symbol_error", 2**64 - 1),
+    ],
+)
+def test_a_saturated_counter_fails_and_drains_nobody(counter: str, full: int) -> None:
+    verdict = counted({counter: full})
+    said = (f"{counter} {full}: saturated, it counts no more", "cleared with perfquery -R")
+    assert verdict.findings == (Finding("mlx5_1 port 1", *said),)
+    assert (verdict.action, verdict.advisories) == (Action.MONITOR, ())
+    assert counted({counter: full - 1}).outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize("counter", ["port_rcv_remote_physical_errors", "port_xmit_discards", "VL15_dropped"])
+def test_what_healthy_ports_count_never_fails_by_itself(counter: str) -> None:
+    verdict = counted({counter: 65535})
+    said = (f"{counter} 65535: saturated, it counts no more", "cleared with perfquery -R")
+    assert (verdict.outcome, verdict.advisories) == (Outcome.PASSED, (Advisory("mlx5_1 port 1", *said),))
+    assert counted({}, {counter: 5000}).outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize(("counter", "usual"), sorted(fabric.USUAL.items()))
+def test_an_old_count_is_a_warning(counter: str, usual: int) -> None:
+    assert counted({counter: usual}).advisories == ()
+    verdict = counted({counter: usual + 1})
+    said = (f"{counter} {usual + 1} since the driver's start", f"at most {usual}")
+    assert (verdict.outcome, verdict.advisories) == (Outcome.PASSED, (Advisory("mlx5_1 port 1", *said),))
+
+
+def test_the_usual_counts_are_those_of_ibqueryerrors() -> None:
+    hundred = ("port_rcv_remote_physical_errors", "port_xmit_discards", "VL15_dropped")
+    assert {name: 100 if name in hundred else 10 for name in infiniband.COUNTERS} == fabric.USUAL
+
+
+def test_a_limit_of_the_cluster_file_fails_in_place_of_the_warning() -> None:
+    verdict = counted({"link_downed": 9}, limits={"link_downed": 8})
+    expected = "at most 8 (fabric.counters of the cluster file)"
+    assert verdict.findings == (Finding("mlx5_1 port 1", "link_downed 9", expected),)
+    assert (verdict.action, verdict.advisories) == (Action.MONITOR, ())
+    held = counted({"link_downed": 200}, limits={"link_downed": 200})
+    assert (held.outcome, held.advisories) == (Outcome.PASSED, ())
+    assert counted({"link_downed": 255}, limits={"link_downed": 300}).outcome is Outcome.FAILED
+    zero = counted({"VL15_dropped": 1}, limits={"VL15_dropped": 0})
+    assert zero.findings[0].measured == "VL15_dropped 1"
+
+
+@pytest.mark.parametrize(
+    ("counter", "rise", "at_most", "action"),
+    [
+        ("symbol_error", 59, 58, Action.DRAIN),  # 10, and 16e-3 errors per GB of 50 GB/s for 60 s
+        ("port_rcv_errors", 59, 58, Action.MONITOR),
+        ("excessive_buffer_overrun_errors", 59, 58, Action.MONITOR),
+        ("local_link_integrity_errors", 59, 58, Action.DRAIN),
+        ("link_error_recovery", 1, 0, Action.MONITOR),
+        ("link_downed", 1, 0, Action.MONITOR),
+    ],
+)
+def test_a_counter_that_rises_during_the_run_fails(
+    counter: str, rise: int, at_most: int, action: Action
+) -> None:
+    assert counted({counter: 7}, {counter: 7 + rise - 1}).outcome is Outcome.PASSED
+    verdict = counted({counter: 7}, {counter: 7 + rise})
+    (finding,) = verdict.findings
+    said = f"{counter} rose by {rise} to {7 + rise} in 60 s of the run"
+    assert (finding.part, finding.measured, finding.expected) == (
+        "mlx5_1 port 1",
+        said,
+        f"by at most {at_most}",
+    )
+    assert verdict.action is action
+
+
+def test_bit_errors_of_a_link_that_went_down_meanwhile_drain_nobody() -> None:
+    for lost in ("link_downed", "link_error_recovery"):
+        verdict = counted({}, {"symbol_error": 900, lost: 1})
+        assert len(verdict.findings) == 2
+        assert verdict.action is Action.MONITOR
+
+
+def test_a_counter_that_rises_into_saturation_drains() -> None:
+    verdict = counted({"symbol_error": 7}, {"symbol_error": 65535})
+    assert [finding.measured for finding in verdict.findings] == [
+        "symbol_error rose by 65528 to 65535 in 60 s of the run"
+    ]
+
+
+def test_a_counter_that_was_cleared_in_between_began_at_0() -> None:
+    assert counted({"symbol_error": 60000}, {"symbol_error": 58}).outcome is Outcome.PASSED
+    (finding,) = counted({"symbol_error": 60000}, {"symbol_error": 59}).findings
+    assert finding.measured == "symbol_error rose by 59 to 59 in 60 s of the run"
+
+
+def test_a_rise_in_unknown_time_or_at_unknown_rate_may_be_the_usual_few() -> None:
+    for verdict in (
+        counted({}, {"symbol_error": 11}, seconds=None),
+        counted({}, {"symbol_error": 11}, rate=None),
+        fabric.counters(
+            IB,
+            replace(host(), uptime=None),
+            host(counters=ZEROS | {"symbol_error": 11}),
+            FabricConfig(),
+        ),
+    ):
+        assert verdict.findings[0].expected == "by at most 10"
+    assert counted({}, {"symbol_error": 10}, seconds=None).outcome is Outcome.PASSED
+
+
+def test_the_counts_and_the_time_between_both_readings_are_metrics() -> None:
+    verdict = counted({"symbol_error": 1}, {"symbol_error": 3})
+    assert verdict.metrics == (
+        Metric("counters_observed", 60.0, "s", better="neither"),
+        Metric("symbol_error", 3, "events", "mlx5_1 port 1"),
+    )
+
+
+def test_a_port_that_is_gone_later_is_judged_by_its_first_reading() -> None:
+    gone = replace(host(), ports=host().ports[:1])
+    verdict = fabric.counters(IB, host(counters={"link_downed": 255}), gone, FabricConfig())
+    assert [finding.part for finding in verdict.findings] == ["mlx5_1 port 1"]
+
+
+def test_a_port_that_is_down_is_not_judged_by_its_counters() -> None:
+    down = host(state="DOWN", phys_state="Polling", counters={"symbol_error": 65535})
+    assert judge(down)["fabric.counters"].outcome is Outcome.PASSED
+
+
+# --- the probe ---------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_absent_shifts_no_other() -> None:
+    port = infiniband.parse_adapters(answer(listing(absent="ports/1/counters/link_downed"))).ports[1]
+    assert port.counters == {name: 0 for name in infiniband.COUNTERS if name != "link_downed"}
+    assert (port.rate, port.link_layer) == (50.0, "InfiniBand")
+
+
+@pytest.mark.parametrize(
+    ("absent", "field"),
+    [("fw_ver", "firmware"), ("hca_type", "hca_type"), ("board_id", "board"), ("ports/1/rate", "rate")],
+)
+def test_a_port_lacks_what_cannot_be_read(absent: str, field: str) -> None:
+    port = infiniband.parse_adapters(answer(listing(absent=absent))).ports[1]
+    missing: dict[str, Any] = {field: None}
+    assert port == replace(host().ports[1], **missing)
+
+
+def test_what_is_no_number_is_kept_as_text() -> None:
+    text = listing().replace("counters/symbol_error:0", "counters/symbol_error:N/A (no PMA)", 1)
+    port = infiniband.parse_adapters(answer(text)).ports[0]
+    assert (port.garbled, "symbol_error" in port.counters) == ({"symbol_error": "N/A (no PMA)"}, False)
+    blank = infiniband.parse_adapters(answer(listing().replace("fw_ver:28.39.1002", "fw_ver: "))).ports[0]
+    assert blank.firmware is None
+
+
+def test_an_interface_without_an_mtu_is_there() -> None:
+    ports = infiniband.parse_adapters(answer(listing().replace("net ib0 4092", "net ib0"))).ports
+    assert ports[0].interfaces == {"ib0": None}
+
+
+def test_a_virtual_function_is_marked() -> None:
+    ports = infiniband.parse_adapters(
+        answer(listing().replace("port mlx5_1 1", "port mlx5_1 1 virtual"))
+    ).ports
+    assert [port.virtual for port in ports] == [False, True]
+
+
+def test_an_answer_without_uptime_or_mtus_is_read() -> None:
+    text = listing().replace("uptime 864000.00 1.0\n", "uptime\n").replace("4096 (5)", "invalid MTU (0)")
+    found = infiniband.parse_adapters(answer(text))
+    assert (found.uptime, {port.mtu for port in found.ports}) == (None, {None})
+
+
+def test_a_port_of_ibv_devinfo_without_a_number_is_passed_over() -> None:
+    found = infiniband.parse_adapters(answer(listing().replace("\t\tport:\t1", "\t\tport:\tN/A", 1)))
+    assert [port.mtu for port in found.ports] == [None, 4096]
+
+
+def test_a_cut_listing_is_an_error() -> None:
+    for cut in (answer(listing(end=False)), replace(answer(listing()), truncated=True)):
+        with pytest.raises(ProbeError, match=r"^/sys/class/infiniband: the answer ended early$"):
+            infiniband.parse_adapters(cut)
+
+
+def test_the_command_in_a_real_shell(tmp_path: Path) -> None:
+    for device in ("mlx5_0", "mlx5_1"):
+        for path, text in CONTENT.items():
+            file = tmp_path / device / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text + "\n")
+    (tmp_path / "mlx5_0/ports/1/counters/VL15_dropped").unlink()
+    (tmp_path / "mlx5_0/board_id").write_text("")
+    (tmp_path / "mlx5_0/device/net/eth0").mkdir(parents=True)
+    (tmp_path / "mlx5_0/device/net/eth0/mtu").write_text("9000\n")
+    (tmp_path / "mlx5_1/device").mkdir()
+    (tmp_path / "mlx5_1/device/physfn").symlink_to("..")
+    for probe in (infiniband.ADAPTERS, infiniband.ADAPTERS_LATER):
+        command = probe.command.replace("/sys/class/infiniband", str(tmp_path))
+        done = subprocess.run(
+            ["sh", "-c", command], capture_output=True, timeout=60, check=False, env=os.environ
+        )
+        port, virtual = probe.parse(Answer("gpu01", done.returncode, done.stdout, done.stderr)).ports
+        assert (port.state, port.rate, port.firmware, port.board) == ("ACTIVE", 50.0, "28.39.1002", None)
+        assert (port.interfaces, port.virtual, virtual.virtual) == ({"eth0": 9000}, False, True)
+        assert len(port.counters) == len(infiniband.COUNTERS) - 1
+    assert infiniband.ADAPTERS.command != infiniband.ADAPTERS_LATER.command
+
+
+@pytest.mark.parametrize(
+    "parse",
+    [
+        infiniband.parse_adapters,
+        infiniband.parse_interfaces,
+        infiniband.parse_gids,
+        infiniband.parse_iommu,
+        infiniband.parse_acs,
+        infiniband.parse_peer_memory,
+    ],
+)
+@given(junk=st.binary(max_size=120))
+def test_rubbish_gives_a_reason(parse: Any, junk: bytes) -> None:
+    with pytest.raises(ProbeError):
+        parse(Answer("gpu01", 0, junk))
+
+
+# --- GPUDirect RDMA ----------------------------------------------------------------------------------------------
+
+OPEN = "NVIDIA UNIX Open Kernel Module for x86_64  555.42.02  Release Build"
+CLOSED = "NVIDIA UNIX x86_64 Kernel Module  535.129.03"
+WITHOUT = "neither nvidia_peermem nor nv_peer_mem is loaded"
+DECIDES = "NCCL decides: NET/IB/0/GDRDMA in its log is GPUDirect RDMA (nccl suite)"
+
+
+def gpu_direct(
+    *modules: str, driver: str | None = OPEN, kernel: str | None = "6.8.0-45-generic"
+) -> infiniband.PeerMemory:
+    return infiniband.PeerMemory(frozenset({"nvidia", *modules}), driver, kernel)
+
+
+@pytest.mark.parametrize(
+    ("found", "by"),
+    [
+        (gpu_direct("nvidia_peermem", driver=CLOSED, kernel="5.4.0-187-generic"), "nvidia_peermem"),
+        (gpu_direct("nv_peer_mem", driver=None, kernel=None), "nv_peer_mem"),
+        (gpu_direct(), "DMA-BUF"),
+        (gpu_direct(kernel="5.12.0"), "DMA-BUF"),
+        (gpu_direct(kernel="5.14.0-427.13.1.el9_4.x86_64"), "DMA-BUF"),
+    ],
+)
+def test_gpu_memory_is_registered_by_the_module_or_by_dma_buf(found: infiniband.PeerMemory, by: str) -> None:
+    verdict = fabric.peer_memory(found, IB)
+    assert verdict.outcome is Outcome.PASSED
+    assert verdict.metrics == (Metric("gpudirect_rdma", 1, by, better="neither"),)
+
+
+def test_proprietary_modules_without_peermem_fail() -> None:
+    verdict = fabric.peer_memory(gpu_direct(driver=CLOSED), IB)
+    measured = f"{WITHOUT}; the proprietary kernel modules have no DMA-BUF"
+    assert verdict.findings == (
+        Finding("GPUDirect RDMA", measured, "nvidia_peermem, or the open kernel modules"),
+    )
+    assert verdict.action is Action.DRAIN
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (gpu_direct(driver=None), "and /proc/driver/nvidia/version cannot be read"),
+        (gpu_direct(kernel="5.11.22"), "DMA-BUF is sure from Linux 5.12 on, not of 5.11.22"),
+        (gpu_direct(kernel="4.18.0-372.el8"), "DMA-BUF is sure from Linux 5.12 on, not of 4.18.0-372.el8"),
+        (gpu_direct(kernel=None), "DMA-BUF is sure from Linux 5.12 on, not of None"),
+    ],
+)
+def test_what_is_not_sure_is_left_to_nccl(found: infiniband.PeerMemory, reason: str) -> None:
+    verdict = fabric.peer_memory(found, IB)
+    comma = "," if reason.startswith("and") else ";"
+    assert (verdict.outcome, verdict.reason) == (Outcome.NOT_CHECKED, f"{WITHOUT}{comma} {reason}: {DECIDES}")
+
+
+def test_gpudirect_rdma_that_nobody_needs_is_not_applicable() -> None:
+    verdict = fabric.peer_memory(gpu_direct(driver=CLOSED), NONE)
+    assert (verdict.outcome, verdict.reason) == (
+        Outcome.NOT_APPLICABLE,
+        "profile vm needs no GPUDirect RDMA",
+    )
+
+
+def test_modules_driver_and_kernel_are_read() -> None:
+    text = "nvidia-peermem 16384 0 - Live 0x0\nnvidia 1 0\nlisted\nkernel 5.15.0\nNVRM version: " + CLOSED
+    found = infiniband.parse_peer_memory(answer(text + "\nGCC version: gcc version 12.3.0\n"))
+    modules = frozenset({"nvidia_peermem", "nvidia"})
+    assert found == infiniband.PeerMemory(modules, CLOSED, "5.15.0")
+    assert found.open_modules is False
+    lsmod = infiniband.parse_peer_memory(answer("Module Size Used by\nnvidia 1 0\nlisted\nkernel\n"))
+    assert lsmod == infiniband.PeerMemory(frozenset({"nvidia"}), None, None)
+    assert lsmod.open_modules is None
+
+
+@pytest.mark.parametrize("text", ["", "kernel 6.8.0\n", "listed\nkernel 6.8.0\n"])
+def test_modules_that_cannot_be_listed_are_not_available(text: str) -> None:
+    with pytest.raises(NotAvailable, match=r"^cat /proc/modules: no module is listed$"):
+        infiniband.parse_peer_memory(answer(text))
+
+
+def test_roce_needs_a_gid_of_version_2_on_each_port() -> None:
+    second = gid_table("IB/RoCE v1", device="mlx5_1")
+    assert gids(GOOD_GIDS)[0].types == {0: "IB/RoCE v1", 1: "RoCE v2", 3: "RoCE v2"}
+    both = fabric.gid(ROCE, gids(GOOD_GIDS, GOOD_GIDS.replace("mlx5_0", "mlx5_1")))
+    assert (both.outcome, both.metrics) == (Outcome.PASSED, (Metric("roce_v2_ports", 2, "ports"),))
+    one = fabric.gid(ROCE, gids(GOOD_GIDS, second))
+    assert one.findings == (Finding("mlx5_1 port 1", "IB/RoCE v1", "a GID of RoCE v2"),)
+    assert (one.metrics, one.action) == ((Metric("roce_v2_ports", 1, "ports"),), Action.DRAIN)
+    none = fabric.gid(ROCE, gids(GOOD_GIDS, gid_table(device="mlx5_1")))
+    assert none.findings == (Finding("mlx5_1 port 1", "no GID", "a GID of RoCE v2"),)
+    third = gid_table("IB/RoCE v1", device="mlx5_2")
+    enough = gids(GOOD_GIDS, GOOD_GIDS.replace("mlx5_0", "mlx5_1"), third)
+    assert fabric.gid(ROCE, enough).outcome is Outcome.PASSED
+
+
+def test_roce_asks_ports_that_speak_ethernet_and_no_others() -> None:
+    table = gids(gid_table("IB/RoCE v1", layer="InfiniBand"))
+    verdicts = [fabric.gid(profile, table) for profile in (IB, ROCE, NONE)]
+    assert [(verdict.outcome, verdict.reason) for verdict in verdicts] == [
+        (Outcome.NOT_APPLICABLE, "profile ib has InfiniBand: GID types are for RoCE"),
+        (Outcome.NOT_CHECKED, "no port speaks Ethernet (see fabric.link_layer)"),
+        (Outcome.NOT_APPLICABLE, "profile vm has no InfiniBand or RoCE"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("index", "said"), [("3", None), ("-1", None), ("0", "IB/RoCE v1"), ("2", "no GID"), ("x", "no index")]
+)
+def test_an_exported_gid_index_names_a_gid_of_version_2(index: str, said: str | None) -> None:
+    verdict = fabric.gid(ROCE, gids(GOOD_GIDS), [("environment nccl", index)])
+    part = f"mlx5_0 port 1, NCCL_IB_GID_INDEX={index} (environment nccl)"
+    assert verdict.findings == ((Finding(part, said, "RoCE v2: index 1, 3", Action.MONITOR),) if said else ())
+    assert not said or verdict.action is Action.MONITOR
+
+
+@pytest.mark.parametrize(
+    "text", ["port mlx5_0 1 Ethernet\n", "rubbish\nend\n", "port mlx5_0 1\n/x/y:RoCE v2\nend\n"]
+)
+def test_a_table_of_gids_that_is_not_understood_is_an_error(text: str) -> None:
+    with pytest.raises(ProbeError, match=r"^/sys/class/infiniband/\*/ports/\*/gid_attrs"):
+        infiniband.parse_gids(answer(text))
+
+
+def test_the_gid_probe_reads_a_tree_of_sysfs(tmp_path: Path) -> None:
+    types = tmp_path / "mlx5_0/ports/1/gid_attrs/types"
+    types.mkdir(parents=True)
+    (types.parents[1] / "link_layer").write_text("Ethernet\n")
+    (types / "0").write_text("IB/RoCE v1\n")
+    (types / "1").write_text("RoCE v2\n")
+    (types / "2").write_text("")  # an unused index: nothing to read
+    command = infiniband.GIDS.command.replace("/sys/class/infiniband", str(tmp_path))
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
+    (port,) = infiniband.parse_gids(Answer("gpu01", done.returncode, done.stdout, done.stderr))
+    assert (str(port), port.link_layer) == ("mlx5_0 port 1", "Ethernet")
+    assert port.types == {0: "IB/RoCE v1", 1: "RoCE v2"}
+
+
+def test_affinity_needs_a_near_adapter_for_each_gpu() -> None:
+    near = Topology({}, {0: {"mlx5_0": "PIX", "mlx5_1": "SYS"}, 1: {"mlx5_0": "SYS", "mlx5_1": "PXB"}})
+    assert fabric.gpu_nic_affinity(IB, near).outcome is Outcome.PASSED
+    far = Topology({}, {0: near.nics[0], 1: {"mlx5_0": "SYS", "mlx5_1": "NODE"}})
+    (finding,) = fabric.gpu_nic_affinity(IB, far).findings
+    assert finding.part == "GPU 1"
+    assert fabric.gpu_nic_affinity(IB, Topology({}, {0: {}})).outcome is Outcome.NOT_CHECKED
+
+
+def test_affinity_is_judged_where_the_machine_has_pcie_switches() -> None:
+    def judged(nics: dict[int, dict[str, str]], **more: Any) -> Verdict:
+        return fabric.gpu_nic_affinity(IB, Topology({}, nics, **more))
+
+    guest = judged({0: {"a": "PHB", "b": "NODE"}, 1: {"a": "SYS", "b": "SYS"}})
+    assert guest.outcome is Outcome.NOT_APPLICABLE
+    assert (
+        guest.reason == "no GPU has an adapter behind its own PCIe switch: a guest, or a board without them"
+    )
+    near = {0: {"a": "PIX", "b": "SYS"}, 1: {"a": "SYS", "b": "NODE"}}
+    (finding,) = judged(near).findings
+    assert (finding.part, finding.measured) == ("GPU 1", "no near adapter (NODE, SYS)")
+    assert finding.expected == "an adapter at PIX or PXB"
+    grace = judged(near, memory={0: "2"})
+    assert grace.outcome is Outcome.NOT_APPLICABLE
+    assert grace.reason == "the memory of the GPUs is a NUMA node: GPU and adapter meet in the CPU (Grace)"
+    fewer = judged({**near, 2: near[0]})
+    assert fewer.outcome is Outcome.NOT_APPLICABLE
+    assert fewer.reason == "2 adapters for 3 GPUs: not all can have one near"
+    assert judged(dict.fromkeys(range(4), near[0])).outcome is Outcome.PASSED
+
+
+IDENTITY = "/sys/class/infiniband/mlx5_0/device/iommu_group/type:identity\n"
+TRANSLATED = "/sys/bus/pci/drivers/nvidia/0000:1b:00.0/iommu_group/type:DMA-FQ\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "finding"),
+    [
+        ("ro quiet iommu=pt\ndmar0\nend\n", None),
+        ("ro intel_iommu=on iommu=pt\ndmar0\nend\n", None),
+        ("ro iommu.passthrough=1\nsmmu3.0x1\nend\n", None),
+        ("ro quiet\nend\n", None),
+        ("ro quiet\ndmar0\n" + IDENTITY + "end\n", None),
+        (
+            "ro quiet\ndmar0\ndmar1\nend\n",
+            ("kernel command line", "no iommu parameter; active: dmar0, dmar1"),
+        ),
+        ("ro intel_iommu=on\nend\n", ("kernel command line", "intel_iommu=on; active: none")),
+        (
+            "ro iommu=pt\ndmar0\n" + IDENTITY + TRANSLATED + "end\n",
+            ("0000:1b:00.0", "IOMMU domain of type DMA-FQ (iommu=pt)"),
+        ),
+    ],
+)
+def test_iommu(text: str, finding: tuple[str, str] | None) -> None:
+    verdict = fabric.iommu(IB, infiniband.parse_iommu(answer(text)))
+    expected = "identity" if finding and "domain" in finding[1] else "iommu=pt"
+    assert verdict.findings == ((Finding(*finding, expected),) if finding else ())
+    assert verdict.outcome is (Outcome.FAILED if finding else Outcome.PASSED)
+    assert verdict.action is Action.MONITOR
+
+
+def test_iommu_facts() -> None:
+    found = infiniband.parse_iommu(answer("ro iommu=pt\ndmar0\n" + IDENTITY + TRANSLATED + "end\n"))
+    domains = {"mlx5_0": "identity", "0000:1b:00.0": "DMA-FQ"}
+    assert found == infiniband.Iommu(("ro", "iommu=pt"), ("dmar0",), domains)
+    for cut in ("", "ro quiet\n", "\nend\n"):
+        with pytest.raises(NotAvailable, match=r"^cat /proc/cmdline: no answer$"):
+            infiniband.parse_iommu(answer(cut))
+
+
+LSPCI = """\
+16:00.0 PCI bridge: Broadcom / LSI PEX890xx PCIe Gen 5 Switch (rev b0)
+\tCapabilities: [68] Express (v2) Downstream Port (Slot+), MSI 00
+\tCapabilities: [170 v1] Access Control Services
+\t\tACSCap:\tSrcValid+ TransBlk+ ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl+ DirectTrans+
+\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir@ CmpltRedir@ UpstreamFwd@ EgressCtrl- DirectTrans#
+"""
+
+
+def lspci(folder: Path, text: str) -> infiniband.Acs:
+    (folder / "said").write_text(text)
+    tool = folder / "lspci"
+    tool.write_text(f"#!/bin/sh\ncat {folder}/said\n")
+    tool.chmod(0o755)
+    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", infiniband.ACS.command], capture_output=True, check=False, env=env)
+    return infiniband.ACS.parse(Answer("gpu01", done.returncode, done.stdout, done.stderr))
+
+
+@pytest.mark.parametrize(
+    ("text", "acs"),
+    [
+        (LSPCI.replace("@", "+").replace("#", "-"), infiniband.Acs(1, ("16:00.0",))),
+        (LSPCI.replace("@", "-").replace("#", "-"), infiniband.Acs(1)),
+        (LSPCI.replace("@", "+").replace("#", "+"), infiniband.Acs(1, (), ("16:00.0",))),
+        (
+            LSPCI.replace("Downstream", "Root").replace("@", "+").replace("#", "-"),
+            infiniband.Acs(1, (), ("16:00.0",)),
+        ),
+    ],
+)
+def test_acs_of_a_switch_redirects(tmp_path: Path, text: str, acs: infiniband.Acs) -> None:
+    assert lspci(tmp_path, text) == acs
+
+
+def test_acs_of_a_switch_fails_and_of_a_root_port_warns() -> None:
+    verdict = fabric.acs(IB, infiniband.Acs(5, ("16:00.0", "17:00.0"), ("00:01.0", "00:02.0")))
+    assert verdict.findings == tuple(
+        Finding(f"PCIe switch {bridge}", "ACSCtl: ReqRedir+", "ReqRedir-")
+        for bridge in ("16:00.0", "17:00.0")
+    )
+    told = "ACSCtl: ReqRedir+ on 2, the first is 00:01.0"
+    assert verdict.advisories == (Advisory("PCIe ports of no switch", told, "ReqRedir-"),)
+    assert verdict.metrics == (Metric("acs_bridges", 5, "bridges"),)
+    assert verdict.action is Action.MONITOR
+    good = fabric.acs(IB, infiniband.Acs(5))
+    assert (good.outcome, good.advisories) == (Outcome.PASSED, ())
+
+
+def test_acs_needs_the_right_to_look() -> None:
+    with pytest.raises(NotAvailable, match=r"^lspci -vvv: capabilities are hidden: root is needed$"):
+        infiniband.parse_acs(answer("end 80 80\n"))
+    assert infiniband.parse_acs(answer("end 80 0\n")) == infiniband.Acs(0)
+    for silent in ("end 0 0\n", "end x 0\n", ""):
+        with pytest.raises(NotAvailable, match=r"^lspci -vvv: no device$"):
+            infiniband.parse_acs(answer(silent))
+
+
+SWITCHED = Profile(name="hgx", description="", source="", gpu=GpuProfile(count=8, name="H100", nvswitch=True))
+
+
+@pytest.mark.parametrize(
+    ("version", "driver", "profile", "outcome", "said"),
+    [
+        ("580.82.07", "580.82.07", SWITCHED, Outcome.PASSED, ""),
+        (
+            None,
+            "580.82.07",
+            SWITCHED,
+            Outcome.NOT_CHECKED,
+            "the version of fabric manager or of the driver cannot be read",
+        ),
+        (
+            "580.82.07",
+            None,
+            SWITCHED,
+            Outcome.NOT_CHECKED,
+            "the version of fabric manager or of the driver cannot be read",
+        ),
+        ("580.82.07", "580.82.07", NONE, Outcome.NOT_APPLICABLE, "profile vm states no NVSwitch"),
+        (
+            "575.57.08",
+            "580.82.07",
+            SWITCHED.model_copy(update={"gpu": GpuProfile(count=8, name="H100")}),
+            Outcome.NOT_APPLICABLE,
+            "profile hgx states no NVSwitch",
+        ),
+    ],
+)
+def test_fabric_manager_is_of_the_drivers_version(
+    version: str | None, driver: str | None, profile: Profile, outcome: Outcome, said: str
+) -> None:
+    gpus: Any = (SimpleNamespace(driver=None), SimpleNamespace(driver=driver))
+    verdict = fabric.fabric_manager(FabricManager("active", version), gpus, profile)
+    assert (verdict.outcome, verdict.reason) == (outcome, said)
+
+
+def test_fabric_manager_of_another_version_drains() -> None:
+    gpus: Any = (SimpleNamespace(driver="580.82.07"),)
+    verdict = fabric.fabric_manager(FabricManager("active", "575.57.08"), gpus, SWITCHED)
+    expected = "580.82.07, the driver's version"
+    assert verdict.findings == (Finding("nvidia-fabricmanager", "575.57.08", expected),)
+    assert verdict.action is Action.DRAIN
+
+
+ALL = "eth0, eth1, ib0, lo"
+HCAS = "mlx5_0, mlx5_1, mlx5_10"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("NCCL_SOCKET_IFNAME", "eth", None),
+        ("NCCL_SOCKET_IFNAME", "=eth0", None),
+        ("NCCL_SOCKET_IFNAME", "=eth", f"no eth; there are {ALL}"),
+        ("NCCL_SOCKET_IFNAME", "ens5", f"no name begins so; there are {ALL}"),
+        ("NCCL_SOCKET_IFNAME", "ens5,eth", None),
+        ("NCCL_SOCKET_IFNAME", "", "names nothing"),
+        ("NCCL_SOCKET_IFNAME", "^lo,docker", None),
+        ("NCCL_SOCKET_IFNAME", "^eth,ib", "leaves none of eth0, eth1, ib0"),
+        ("NCCL_SOCKET_IFNAME", "^=eth0,eth1", None),
+        ("NCCL_IB_HCA", "mlx5", None),
+        ("NCCL_IB_HCA", "=mlx5_1:1", None),
+        ("NCCL_IB_HCA", "=mlx5_7:1", f"no mlx5_7; there are {HCAS}"),
+        ("NCCL_IB_HCA", "^mlx5_0", None),
+        ("GLOO_SOCKET_IFNAME", "eth0", None),
+        ("GLOO_SOCKET_IFNAME", "eth", f"no eth; there are {ALL}"),
+        ("TP_SOCKET_IFNAME", "", f"no name; there are {ALL}"),
+        ("UCX_NET_DEVICES", "all", None),
+        ("UCX_NET_DEVICES", "^mlx5_9:1", None),
+        ("UCX_NET_DEVICES", "mlx5_0:1,eth0", None),
+        ("UCX_NET_DEVICES", "mlx5_0", "mlx5_0: UCX needs the port too, like mlx5_0:1"),
+        ("UCX_NET_DEVICES", "mlx5_0:x", "mlx5_0:x: UCX needs the port too, like mlx5_0:1"),
+        ("UCX_NET_DEVICES", "mlx5_9:1", f"no mlx5_9:1; there are {ALL}, {HCAS}"),
+        ("UCX_NET_DEVICES", "", f"no name; there are {ALL}, {HCAS}"),
+        ("OMPI_MCA_btl_tcp_if_include", "eth0", None),
+        ("OMPI_MCA_btl_tcp_if_include", "10.1.0.0/16", None),
+        ("OMPI_MCA_btl_tcp_if_include", "10.2.0.0/16", "no address in 10.2.0.0/16"),
+        ("OMPI_MCA_btl_tcp_if_include", "10.2.0.0/99", "10.2.0.0/99 is no subnet"),
+        ("OMPI_MCA_btl_tcp_if_include", "ens5", f"no ens5; there are {ALL}"),
+        ("OMPI_MCA_oob_tcp_if_include", "", f"no name; there are {ALL}"),
+    ],
+)
+def test_each_library_reads_names_its_own_way(variable: str, value: str, said: str | None) -> None:
+    environment = EnvironmentConfig(exports={variable: value, "OTHER": "x"})
+    verdict = fabric.nic_names(THERE, {"pytorch": environment})
+    part = f"{variable}={value} (environment pytorch)"
+    assert verdict.findings == ((Finding(part, said, "an interface of this node"),) if said else ())
+    assert verdict.outcome is (Outcome.FAILED if said else Outcome.PASSED)
+    assert verdict.action is Action.MONITOR
+
+
+def test_a_subnet_needs_the_addresses_of_the_node() -> None:
+    environment = EnvironmentConfig(exports={"OMPI_MCA_btl_tcp_if_include": "10.1.0.0/16"})
+    verdict = fabric.nic_names(replace(THERE, addresses=None), {"mpi": environment})
+    assert (verdict.outcome, verdict.reason) == (
+        Outcome.NOT_CHECKED,
+        "10.1.0.0/16: the node's addresses cannot be read (ip is absent)",
+    )
+    nowhere = replace(THERE, names=frozenset(), addresses={})
+    wrong = fabric.nic_names(nowhere, {"x": EnvironmentConfig(exports={"GLOO_SOCKET_IFNAME": "eth0"})})
+    assert wrong.findings[0].measured == "no eth0; there are none"
+
+
+def test_interfaces_and_their_addresses_are_read() -> None:
+    text = (
+        "net lo\nnet eth0\nhca mlx5_0\n2: eth0    inet 10.1.2.3/16 brd 10.1.255.255 scope global eth0\n"
+        "2: eth0    inet 10.9.0.1/24 scope global eth0\n3: ib0    inet6 fe80::1/64 scope link\nend\n"
+    )
+    interfaces = [ipaddress.IPv4Interface(each) for each in ("10.1.2.3/16", "10.9.0.1/24")]
+    assert infiniband.parse_interfaces(answer(text)) == infiniband.Interfaces(
+        frozenset({"lo", "eth0"}), frozenset({"mlx5_0"}), {"eth0": tuple(interfaces)}
+    )
+    assert infiniband.parse_interfaces(answer("net lo\nend\n")).addresses is None
+    for cut in ("net lo\n", "hca mlx5_0\nend\n"):
+        with pytest.raises(NotAvailable, match=r"^ls /sys/class/net: no answer$"):
+            infiniband.parse_interfaces(answer(cut))
+
+
+def test_nothing_exported_is_not_applicable() -> None:
+    verdict = fabric.nic_names(THERE, {"x": EnvironmentConfig(exports={"PATH": "eth0"})})
+    assert (verdict.outcome, verdict.reason) == (
+        Outcome.NOT_APPLICABLE,
+        "no environment of the cluster file names a network interface",
+    )
+
+
+def test_limits_of_counters_name_counters_of_ports_and_are_no_negative_numbers() -> None:
+    assert set(get_args(Counter)) == set(infiniband.COUNTERS)
+    for wrong in ({"symbol_errors": 1}, {"symbol_error": -1}):
+        with pytest.raises(ValidationError):
+            FabricConfig.model_validate({"counters": wrong})
+    assert FabricConfig.model_validate({"counters": {"link_downed": 0}}).counters == {"link_downed": 0}
+
+
+def test_a_port_may_have_no_link_layer_and_no_gid() -> None:
+    assert infiniband.parse_gids(answer("port mlx5_0 1\nend\n")) == (
+        infiniband.GidPort("mlx5_0", 1, None, {}),
+    )

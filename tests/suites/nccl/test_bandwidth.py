@@ -1,0 +1,387 @@
+"""Thresholds with a source, ceilings, outliers and baselines."""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from paths import TESTS
+
+from pytest_gpucluster.config import baseline
+from pytest_gpucluster.config.models import FabricProfile, GpuProfile, NcclThreshold, Profile
+from pytest_gpucluster.core.check import Metric, Outcome
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.outliers import outliers
+from pytest_gpucluster.kit.nccl_tests import NcclRun, read
+from pytest_gpucluster.suites.nccl.bandwidth import (
+    Ceiling,
+    NoThresholdError,
+    bandwidth,
+    ceiling,
+    sizes_for,
+    table_rows,
+    threshold_for,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DATA = TESTS / "data" / "nccl"
+GIB = 2**30
+NO_NVLS = {"NCCL_NVLS_ENABLE": "0"}
+
+
+def row(busbw: float, size: int = 4 * GIB, nodes: int = 1, **more: Any) -> NcclThreshold:
+    keys = {"gpus_per_node": 8, "source": "recordings", "tolerance": 0.05, **more}
+    return NcclThreshold(size=size, nodes=nodes, busbw=busbw, **keys)
+
+
+H200 = (
+    row(365, conditions=NO_NVLS),
+    row(359, GIB, conditions=NO_NVLS),
+    row(431, 16 * GIB, tolerance=0, source="azurehpc-health-checks conf"),
+    row(191.05, nodes=4, source="DeepOps performance guide"),
+)
+
+
+def run_8() -> NcclRun:
+    (run,) = read((DATA / "nccl-allreduce-g8.txt").read_text()).runs
+    return run
+
+
+def choose(rows: tuple[NcclThreshold, ...] = H200, **more: Any) -> float:
+    keys = {
+        "collective": "all_reduce",
+        "nodes": 1,
+        "gpus_per_node": 8,
+        "size": 4 * GIB,
+        "env": NO_NVLS,
+        **more,
+    }
+    return threshold_for(rows, **keys).bound
+
+
+def test_the_bound_is_the_value_less_its_tolerance() -> None:
+    assert choose() == pytest.approx(365 * 0.95)
+    assert choose(size=16 * GIB, env={}) == 431
+
+
+def test_the_choice_names_its_source() -> None:
+    chosen = threshold_for(H200, collective="all_reduce", nodes=4, gpus_per_node=8, size=4 * GIB, env={})
+    assert chosen.why == "191.05 GB/s less 0.05 of it; source: DeepOps performance guide"
+    assert chosen.row is H200[3]
+
+
+def test_more_conditions_go_first_then_the_earlier_row() -> None:
+    plain, special, other = row(400), row(365, conditions=NO_NVLS), row(300)
+    assert choose((plain, special, other)) == pytest.approx(365 * 0.95)
+    assert choose((plain, special, other), env={}) == pytest.approx(400 * 0.95)
+    assert choose((other, plain), env={}) == pytest.approx(300 * 0.95)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"nodes": 8}, "no row goes beyond 4 nodes, and none is extrapolated"),
+        ({"nodes": 8}, "all_reduce 4 x 8 4 GiB 191.05 GB/s differs in nodes 4"),
+        ({"nodes": 2}, "no threshold for all_reduce on 2 nodes x 8 GPUs at 4 GiB; nearest:"),
+        ({"size": 2 * GIB}, "differs in size 1 GiB"),
+        ({"env": {}}, "differs in NCCL_NVLS_ENABLE=0 (is not set)"),
+        ({"env": {"NCCL_NVLS_ENABLE": "1"}}, "(is 1)"),
+        ({"gpus_per_node": 4}, "differs in gpus_per_node 8"),
+        ({"collective": "alltoall"}, "differs in collective all_reduce"),
+        ({"rows": ()}, "neither cluster nor profile has any"),
+    ],
+)
+def test_no_row_is_an_error_that_names_the_nearest(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(NoThresholdError) as error:
+        choose(**change)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+    assert isinstance(error.value, ConfigError)
+
+
+def test_sizes_come_from_the_rows() -> None:
+    sizes = sizes_for(H200, collective="all_reduce", nodes=1, gpus_per_node=8, env=NO_NVLS)
+    assert sizes == (GIB, 4 * GIB, 16 * GIB)
+    with pytest.raises(NoThresholdError, match="on 3 nodes"):
+        sizes_for(H200, collective="all_reduce", nodes=3, gpus_per_node=8, env={})
+
+
+def test_recorded_h200_passes_its_own_rows() -> None:
+    verdict = bandwidth(run_8(), H200[:2], nodes=1, gpus_per_node=8, env=NO_NVLS)
+    assert verdict.outcome is Outcome.PASSED
+    assert Metric("busbw all_reduce 4 GiB alone", 365.76, "GB/s") in verdict.metrics
+    bound = Metric("bound all_reduce 4 GiB alone", 365 * 0.95, "GB/s", "recordings", better="neither")
+    assert bound in verdict.metrics
+
+
+def test_a_slow_size_fails_with_bound_and_source() -> None:
+    verdict = bandwidth(run_8(), [row(400, GIB), row(300)], nodes=1, gpus_per_node=8, env={})
+    (finding,) = verdict.findings
+    assert (finding.part, finding.measured) == ("all_reduce 1 GiB", "358.84 GB/s")
+    assert finding.expected == "at least 380.00 GB/s (400 GB/s less 0.05 of it; source: recordings)"
+
+
+def test_a_size_that_was_not_measured_fails() -> None:
+    verdict = bandwidth(run_8(), H200, nodes=1, gpus_per_node=8, env=NO_NVLS)
+    assert [finding.measured for finding in verdict.findings] == ["not measured"]
+
+
+def test_no_threshold_is_no_pass() -> None:
+    with pytest.raises(NoThresholdError):
+        bandwidth(run_8(), H200, nodes=2, gpus_per_node=8, env={})
+
+
+def test_implausible_figures_are_refused() -> None:
+    verdict = bandwidth(
+        run_8(), H200[:2], nodes=1, gpus_per_node=8, env=NO_NVLS, limit=Ceiling(365.0, "12 NVLinks")
+    )
+    (finding,) = verdict.findings
+    assert finding.part == "all_reduce 4 GiB"
+    assert "at most 365.00 GB/s (12 NVLinks): implausible" in finding.expected
+
+
+PROFILE = Profile(
+    name="h200", description="", source="",
+    gpu=GpuProfile(count=8, name="NVIDIA H200", nvlinks=18, nvlink_speed=26.562, nvswitch=True),
+    fabric=FabricProfile(hcas=8, rate=50.0, link_layer="InfiniBand"),
+)  # fmt: skip
+
+
+def test_ceilings() -> None:
+    def of(collective: str, nodes: int = 1, **more: bool) -> float:
+        limit = ceiling(collective, nodes=nodes, gpus_per_node=8, profile=PROFILE, **more)
+        assert limit is not None
+        return limit.busbw / 1.02
+
+    assert of("all_gather") == pytest.approx(478.116)
+    assert of("all_reduce", nvls=False) == pytest.approx(478.116)
+    assert of("all_reduce") == pytest.approx(478.116 * 1.75)
+    assert of("sendrecv", 2) == pytest.approx(400.0)
+    assert of("all_gather", 4) == pytest.approx(478.116)
+    assert of("alltoall", 2) == pytest.approx(400 * 15 / 64)
+    assert ceiling("all_reduce", nodes=1, gpus_per_node=1, profile=PROFILE) is None
+    assert (
+        ceiling("all_reduce", nodes=1, gpus_per_node=8, profile=Profile(name="x", description="", source=""))
+        is None
+    )
+
+
+# A tray of GB200 or GB300: its NVSwitches are the rack's
+TRAY = Profile(
+    name="tray", description="", source="",
+    gpu=GpuProfile(count=4, name="NVIDIA GB300", nvlinks=18, nvlink_speed=53.125, fabric_state=True),
+    fabric=FabricProfile(hcas=4, rate=100.0, link_layer="Ethernet"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("collective", "nodes", "counted", "busbw"),
+    [  # Oracle's documentation of BM.GPU.GB300.4: nodes of one rack, and 32 nodes of two
+        ("all_reduce", 2, 1, 841.63), ("all_reduce", 16, 1, 930.48), ("all_reduce", 32, 2, 738.39),
+        ("alltoall", 2, 1, 685.06), ("alltoall", 16, 1, 666.92), ("alltoall", 2, 0, 685.06),
+    ],
+)  # fmt: skip
+def test_nvlink_beyond_the_node_is_not_limited_by_adapters(
+    collective: str, nodes: int, counted: int, busbw: float
+) -> None:
+    limit = ceiling(collective, nodes=nodes, gpus_per_node=4, profile=TRAY, counted=counted)
+    assert limit is not None
+    assert busbw < limit.busbw
+    assert limit.why.startswith("18 NVLinks x 53.125 GB/s")
+    # NCCL counts as many nodes as there are: the racks differ, or MNNVL is off, and adapters are the way
+    apart = ceiling(collective, nodes=nodes, gpus_per_node=4, profile=TRAY, counted=nodes)
+    assert apart is not None
+    assert apart.why.startswith("4 adapters x 100 GB/s")
+
+
+def test_without_its_log_nccl_may_have_used_nvlink_beyond_the_node_only_where_switches_are_outside() -> None:
+    own = TRAY.model_copy(update={"gpu": TRAY.gpu.model_copy(update={"nvswitch": True})})  # type: ignore[union-attr]
+    found = ceiling("alltoall", nodes=2, gpus_per_node=4, profile=own)
+    assert found is not None
+    assert found.why.startswith("4 adapters")
+    bare = TRAY.model_copy(update={"gpu": None})
+    found = ceiling("alltoall", nodes=2, gpus_per_node=4, profile=bare)
+    assert found is not None
+    assert found.why.startswith("4 adapters")
+    assert ceiling("alltoall", nodes=2, gpus_per_node=4, profile=bare, counted=1) is None
+
+
+def test_the_switch_outside_of_the_node_adds_up_too() -> None:
+    limit = ceiling("all_reduce", nodes=1, gpus_per_node=4, profile=TRAY)
+    assert limit is not None
+    assert limit.busbw == pytest.approx(18 * 53.125 * 1.5 * 1.02)
+
+
+def test_measured_figures_of_the_field_stay_below_the_ceiling() -> None:
+    a100 = Profile(
+        name="a100", description="", source="", fabric=FabricProfile(hcas=8, rate=25.0, link_layer="InfiniBand"),
+        gpu=GpuProfile(count=8, name="A100", nvlinks=12, nvlink_speed=25.0, nvswitch=True),
+    )  # fmt: skip
+    limit = ceiling("all_reduce", nodes=4, gpus_per_node=8, profile=a100, nvls=False)
+    assert limit
+    assert limit.busbw > 191.05
+
+
+def test_table_rows_carry_bound_and_source() -> None:
+    chosen = threshold_for(H200, collective="all_reduce", nodes=1, gpus_per_node=8, size=4 * GIB, env=NO_NVLS)
+    header, rows = table_rows(run_8(), {4 * GIB: chosen})
+    assert header[0] == "size"
+    assert rows[-1] == ("4 GiB", "20549.30", "209.01", "365.76", "0", "346.75", "recordings")
+    assert rows[0][-2:] == ("", "")
+
+
+# --- outliers ---------------------------------------------------------------------------------------------
+
+
+def test_the_slow_node_stands_apart_though_all_are_above() -> None:
+    fleet = {f"gpu{n:02}": 365 + n * 0.1 for n in range(15)} | {"gpu15": 330.0}
+    found = outliers(fleet)
+    assert list(found.low) == ["gpu15"]
+    assert found.low["gpu15"] == pytest.approx(-0.0976, abs=1e-3)
+    assert not found.high
+
+
+def test_a_quiet_fleet_has_no_outliers_within_the_least_distance() -> None:
+    assert not outliers({"a": 100.0, "b": 100.0, "c": 100.0, "d": 98.0}).low
+    assert list(outliers({"a": 100.0, "b": 100.0, "c": 100.0, "d": 90.0}).low) == ["d"]
+
+
+def test_a_noisy_fleet_needs_more_than_the_least_distance() -> None:
+    assert not outliers({"a": 60.0, "b": 80.0, "c": 100.0, "d": 120.0, "e": 140.0}).low
+
+
+def test_small_fleets_are_honest() -> None:
+    found = outliers({"a": 100.0, "b": 100.0, "c": 10.0})
+    assert not found.low
+    assert "3 values are too few" in found.note
+    with pytest.raises(ValueError, match="no values"):
+        outliers({})
+
+
+# --- baselines --------------------------------------------------------------------------------------------
+
+WHEN = datetime(2026, 11, 21, 6, tzinfo=timezone.utc)
+FROM = baseline.Provenance("prod", WHEN, "run-7", {"nccl": "2.28.9"})
+KEY = baseline.Key("all_reduce", 1, 8, 4 * GIB, (("NCCL_NVLS_ENABLE", "0"),))
+
+
+def test_a_baseline_is_the_median_less_mads() -> None:
+    (made,), refused = baseline.record({KEY: [100.0, 110.0, 90.0, 105.0, 95.0]}, FROM, mads=2)
+    assert made.busbw == 90.0  # median 100, MAD 5
+    assert made.tolerance == 0
+    assert made.conditions == NO_NVLS
+    assert not refused
+    for words in ("prod", "2026-11-21", "run-7", "median 100.00", "5 repeats", "MAD 5", "less 2 MADs"):
+        assert words in made.source
+
+
+def test_a_quiet_machine_keeps_a_least_drop() -> None:
+    (made,), _ = baseline.record({KEY: [100.0] * 5}, FROM)
+    assert made.busbw == 98.0
+
+
+def test_too_few_repeats_make_no_row() -> None:
+    rows, refused = baseline.record({KEY: [100.0, 101.0]}, FROM)
+    assert not rows
+    assert "2 repeats, at least 3 are needed" in refused[0]
+    assert "no bandwidth" in baseline.record({KEY: [100.0, 0.0, 99.0]}, FROM)[1][0]
+
+
+@given(st.lists(st.floats(1, 1000), min_size=3, max_size=20))
+def test_a_baseline_is_below_its_median_or_refused(values: list[float]) -> None:
+    rows, refused = baseline.record({KEY: values}, FROM)
+    assert len(rows) + len(refused) == 1
+    for made in rows:
+        assert statistics.median(values) / 2 <= made.busbw + 1e-3
+        assert made.busbw < statistics.median(values)
+    for reason in refused:
+        assert "spread too far" in reason
+
+
+def test_written_baselines_are_read_back_and_judge(tmp_path: Path) -> None:
+    rows, _ = baseline.record({KEY: [365.0, 366.0, 364.0]}, FROM)
+    path = tmp_path / "new" / "prod.yaml"
+    baseline.write(path, rows, FROM)
+    assert baseline.load(path) == rows
+    head = yaml.safe_load(path.read_text())["baseline"]
+    assert (head["cluster"], head["run"], head["mads"], head["versions"]) == (
+        "prod",
+        "run-7",
+        3.0,
+        {"nccl": "2.28.9"},
+    )
+    assert list(path.parent.iterdir()) == [path]
+    assert choose(baseline.load(path)) == pytest.approx(357.7)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, _ = baseline.record({KEY: [365.0, 366.0, 364.0]}, FROM)
+    path = tmp_path / "prod.yaml"
+    path.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigError, match="No space left"):
+        baseline.write(path, rows, FROM)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_empty_baseline_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no baseline was written"):
+        baseline.write(tmp_path / "x.yaml", (), FROM)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "not a baseline"),
+        ("a: [", "not a baseline"),
+        ("nccl: []\nbaseline: {}\n", "has no rows"),
+        ("baseline: {}\nnccl: [{size: 4G, busbw: 3, source: x, sise: 1}]\n", "nccl[0].sise: Extra inputs"),
+        ("baseline: {}\nnccl: [{size: 4G, source: x}]\n", "nccl[0].busbw: Field required"),
+        ("baseline: {}\nnccl: [3]\n", "nccl[0]"),
+    ],
+)
+def test_bad_baselines_are_named(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "b.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        baseline.load(path)
+    assert words in str(error.value)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_absent_and_binary_baselines(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        baseline.load(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        baseline.load(tmp_path)
+    (tmp_path / "b").write_bytes(b"\xff\xfe\x00\x01")
+    with pytest.raises(ConfigError, match="not a baseline"):
+        baseline.load(tmp_path / "b")
+
+
+@pytest.mark.parametrize("size", [64, 1000, 8000])
+def test_of_many_good_values_none_is_named_by_chance(size: int) -> None:
+    dice = random.Random(20261121)
+    named = []
+    for _ in range(20):
+        values = {f"n{number}": dice.gauss(100, 3) for number in range(size)}
+        found = outliers(values)
+        named += [*found.low]
+        assert outliers({**values, "bad": 80.0}).low["bad"] < -0.19
+    assert not named

@@ -1,0 +1,352 @@
+"""The burnin suite on a sandbox: each fault under load is found on its node alone; stopped, resumed, and watched.
+
+GPUs are simulated; CPUs, memory and storage are really loaded, a little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from paths import ROOT
+from plugin_helpers import Run, command, environment, left_in_queue, names, run_pytest
+
+from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.sandbox.faults import FAULTS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+DEADLINE = 240  # seconds; a run takes a tenth of it
+Faults = dict[str, dict[str, dict[str, int]]]
+SUITE = ROOT / "suites" / "burnin" / "test_burnin.py"
+# of a node: faults that leave it in the burn-in, or one that ends its part
+FAULTY: Faults = {
+    "gpu01": {
+        "burn_slow_gpu": {"gpu": 1},
+        "burn_slow_memory": {"gpu": 0},
+        "burn_hot": {"gpu": 3},
+        "burn_replay": {"gpu": 2},
+        "burn_dcgm": {"gpu": 5},
+    },
+    "gpu02": {"burn_corruption": {"gpu": 2}},
+    "gpu03": {"burn_storage": {}},
+    "gpu04": {"burn_node_lost": {"loads": 6}},
+}
+STOPPED: Faults = {"gpu02": {"burn_ecc": {"gpu": 2}}, "gpu03": {"burn_xid": {"gpu": 6, "xid": 79}}}
+
+
+def arguments(sandbox: Sandbox, folder: Path, *words: object, **config: object) -> list[object]:
+    """Return pytest's arguments; loads are short, so that rounds are."""
+    plain = yaml.safe_load(sandbox.cluster_file.read_text())
+    plain["burnin"] |= {"load": 0.3, "beat": 0.5, "sample": 0.2, **config}
+    cluster = folder / "cluster.yaml"
+    cluster.write_text(yaml.safe_dump(plain))
+    return [
+        f"--cluster={cluster}",
+        *("-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider", "-m", "burnin"),
+        *words,
+    ]
+
+
+def env_of(sandbox: Sandbox) -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    return {**sandbox.env, "PYTHONPATH": path}
+
+
+def put(sandbox: Sandbox, faults: Faults) -> None:
+    for node, kinds in faults.items():
+        for kind, options in kinds.items():
+            sandbox.fault(kind, node, **options)
+
+
+def expected(faults: Faults) -> dict[str, set[str]]:
+    return {node: {FAULTS[kind].check for kind in kinds} for node, kinds in faults.items()}
+
+
+def failed(run: Run) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for event in run.events:
+        if event["event"] == "result" and event["outcome"] in ("failed", "error"):
+            found.setdefault(event["node"], set()).add(event["check"])
+    return found
+
+
+def parts(run: Run, node: str, check: str) -> set[str]:
+    """Return the parts that a verdict names, without their UUIDs."""
+    (found,) = (
+        event
+        for event in run.events
+        if event["event"] == "result" and (event["node"], event["check"]) == (node, check)
+    )
+    return {finding["part"].partition(" (")[0] for it in found["verdicts"] for finding in it["findings"]}
+
+
+def burnin_events(run: Run, what: str) -> list[dict[str, Any]]:
+    return [event for event in run.events if event["event"] == "burnin" and event["what"] == what]
+
+
+# --- running it ---------------------------------------------------------------------------------------------------
+
+
+class Watched:
+    """A pytest that is stopped by Ctrl-C, on a terminal of its own or writing into a file."""
+
+    def __init__(self, sandbox: Sandbox, folder: Path, *words: str, terminal: bool) -> None:
+        self.folder, self.text = folder, ""
+        self.master, out = (
+            pty.openpty() if terminal else (-1, os.open(folder / "out", os.O_CREAT | os.O_WRONLY))
+        )
+        self.process = subprocess.Popen(
+            # whoever started us in the background may have us ignore it
+            ["env", "--default-signal=INT", *command(*arguments(sandbox, folder, *words), SUITE)],
+            cwd=folder,
+            env=environment(**env_of(sandbox)),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+        os.close(out)
+
+    @property
+    def run(self) -> Run:
+        code = self.process.returncode
+        return Run(-1 if code is None else code, self.text, "", self.folder)
+
+    def read(self, seconds: float) -> bool:
+        """Take what was written meanwhile; False where nothing was, or the other end of the terminal is closed."""
+        before = len(self.text)
+        if self.master < 0:
+            time.sleep(seconds)
+            self.text = (self.folder / "out").read_text()
+        elif select.select([self.master], [], [], seconds)[0]:
+            with contextlib.suppress(OSError):  # Linux: the other end is closed
+                self.text += os.read(self.master, 1 << 16).decode(errors="replace")
+        return len(self.text) > before
+
+    def until_gone(self, nodes: set[str], rounds: int) -> None:
+        """Wait until these nodes are out or lost and so many rounds were done after that."""
+        path, end, whole = self.folder / "reports" / "events.jsonl", time.monotonic() + DEADLINE, None
+        while True:
+            self.read(0.2)
+            events = list(read_events(path)) if path.exists() else []
+            told = [event for event in events if event["event"] == "burnin" and event["what"] == "totals"]
+            gone = {event["totals"]["node"] for event in told if {"out", "lost"} & event["totals"].keys()}
+            now = max((event["rounds"] for event in told), default=0)
+            if gone == nodes:
+                whole = now if whole is None else whole
+                if now >= whole + rounds:
+                    return
+            assert time.monotonic() < end, self.text[-2000:]
+            assert self.process.poll() is None, self.text[-2000:]
+
+    def stop(self) -> Run:
+        self.process.send_signal(signal.SIGINT)
+        end = time.monotonic() + DEADLINE
+        while self.process.poll() is None:
+            self.read(0.2)
+            assert time.monotonic() < end, self.text[-2000:]
+        while self.read(0.5):  # a terminal gives 4 KiB at a time
+            pass
+        return self.run
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        if self.master >= 0:
+            os.close(self.master)
+
+
+def burn_until_gone(
+    sandbox: Sandbox, folder: Path, faults: Faults, *words: str, gone: set[str], terminal: bool
+) -> Run:
+    """Run with these faults until nodes are gone and the others went on for two rounds; then Ctrl-C."""
+    sandbox.heal()
+    put(sandbox, faults)
+    watched = Watched(sandbox, folder, *words, terminal=terminal)
+    try:
+        watched.until_gone(gone, rounds=2)
+        return watched.stop()
+    finally:
+        watched.close()
+        sandbox.heal()
+
+
+# --- faults --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def faulty(_session_sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One burn-in of four nodes with eight faults."""
+    gone = {"gpu02", "gpu03", "gpu04"}
+    folder = tmp_path_factory.mktemp("faulty")
+    return burn_until_gone(_session_sandbox, folder, FAULTY, "--burnin-time=200s", gone=gone, terminal=False)
+
+
+def test_each_fault_is_found_by_its_check_on_its_node_alone(faulty: Run) -> None:
+    assert failed(faulty) == expected(FAULTY), faulty.out[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("node", "check", "part"),
+    [
+        ("gpu01", "burnin.matmul", "GPU 1"),
+        ("gpu01", "burnin.memory_bandwidth", "GPU 0"),
+        ("gpu01", "burnin.temperature", "GPU 3"),
+        ("gpu01", "burnin.counters", "GPU 2"),
+        ("gpu01", "burnin.dcgm", "GPU 5"),
+        ("gpu02", "burnin.corruption", "GPU 2"),
+        ("gpu04", "burnin.survived", "node"),
+    ],
+)
+def test_the_part_is_named(faulty: Run, node: str, check: str, part: str) -> None:
+    assert parts(faulty, node, check) == {part}
+
+
+def test_a_node_that_fails_leaves_and_the_others_go_on(faulty: Run) -> None:
+    (end,) = burnin_events(faulty, "end")
+    assert isinstance(end["out"], dict)
+    assert isinstance(end["lost"], dict)
+    assert end["out"].keys() == {"gpu02", "gpu03"}
+    assert end["lost"].keys() == {"gpu04"}
+    assert "signal 9" in end["lost"]["gpu04"]
+    rounds = {
+        event["node"]: metric["value"]
+        for event in faulty.events
+        if event["event"] == "result" and event["check"] == "burnin.survived"
+        for metric in event["metrics"]
+        if metric["name"] == "burnin_rounds"
+    }
+    assert rounds["gpu01"] > max(rounds["gpu02"], rounds["gpu03"], rounds["gpu04"])
+
+
+def test_reports_say_simulated_and_nothing_is_left(faulty: Run, sandbox: Sandbox) -> None:
+    assert "(SIMULATED)" in faulty.out
+    assert left_in_queue(sandbox) == []
+
+
+def test_off_a_terminal_the_progress_is_a_line_of_its_own(faulty: Run) -> None:
+    (line,) = (
+        line for line in faulty.out.splitlines() if line.startswith("burn-in ") and " healthy, " in line
+    )
+    assert line.endswith(" left")
+    assert "\r" not in faulty.out
+
+
+# --- stopped and resumed -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stopped(_session_sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A burn-in on a terminal, stopped by Ctrl-C once two nodes are out."""
+    folder = tmp_path_factory.mktemp("stopped")
+    words = "--burnin-time=200s"
+    return burn_until_gone(_session_sandbox, folder, STOPPED, words, gone=set(STOPPED), terminal=True)
+
+
+def test_ctrl_c_ends_it_and_what_was_found_is_judged(stopped: Run, sandbox: Sandbox) -> None:
+    assert stopped.rc == 2, stopped.out[-3000:]
+    assert "ERROR: burn-in: it ended early: stopped by Ctrl-C" in stopped.out
+    assert failed(stopped) == expected(STOPPED)
+    assert {"test_survived[gpu01]", "test_corruption[gpu01]"} <= set(names(stopped.outcomes, "passed"))
+    assert len(stopped.outcomes) == 60, "every item has its verdict"
+    assert left_in_queue(sandbox) == []
+
+
+def test_on_a_terminal_the_line_is_rewritten(stopped: Run) -> None:
+    lines = [part for part in stopped.out.split("\r") if part.startswith("burn-in ") and " left" in part]
+    assert len(lines) > 5
+    assert "4 healthy, 0 suspect, 0 lost" in lines[0]
+    assert "2 healthy, 2 suspect, 0 lost" in lines[-1]
+
+
+def test_resumed_it_goes_on_with_the_time_that_was_left(stopped: Run, sandbox: Sandbox) -> None:
+    """From the log that the new one takes the place of; nodes that are out stay out, their verdicts stand."""
+    (end,) = burnin_events(stopped, "end")
+    spent, done = end["seconds"], end["rounds"]
+    assert isinstance(spent, float)
+    assert isinstance(done, int)
+    log = stopped.folder / "reports" / "events.jsonl"
+    words, gone = f"--burnin-resume={log}", {"gpu02", "gpu03", "gpu04"}
+    run = burn_until_gone(
+        sandbox, stopped.folder, {"gpu04": {"burn_memory": {}}}, words, gone=gone, terminal=False
+    )
+    assert failed(run) == {**expected(STOPPED), "gpu04": {"burnin.memory"}}, run.out[-3000:]
+    (begin,) = burnin_events(run, "begin")
+    (end,) = burnin_events(run, "end")
+    assert (begin["requested"], begin["seconds"], begin["rounds"]) == (200.0, spent, done)
+    assert end["rounds"] > done
+    assert end["seconds"] > spent
+    assert isinstance(end["out"], dict)
+    assert end["out"].keys() == gone
+    later = [event["totals"] for event in burnin_events(run, "totals") if event["rounds"] > done]
+    assert {told["node"] for told in later} <= {"gpu01", "gpu04"}
+
+
+def test_in_its_own_time_it_ends_green(sandbox: Sandbox, tmp_path: Path) -> None:
+    words = arguments(sandbox, tmp_path, "--burnin-time=5s", "--nodes=gpu01", loads=["storage"])
+    run = run_pytest(tmp_path, *words, env=env_of(sandbox), where=[str(SUITE)], timeout=DEADLINE)
+    assert run.rc == 0, run.out[-3000:]
+    (end,) = burnin_events(run, "end")
+    assert end["why"] == "the time is up"
+    assert "not applicable: burnin.loads of the cluster file leaves" not in run.out  # -v shows them
+    assert "test_storage[gpu01]" in names(run.outcomes, "passed")
+
+
+def test_without_one_finished_round_it_ends_as_a_stopped_run_does(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Its workers never come up within its time: nothing was proved, so nothing is green."""
+    config = {"loads": ["hbm", "storage"], "payload": ["sh", "-c", "exec sleep 600"]}
+    words = arguments(sandbox, tmp_path, "--burnin-time=3s", "--nodes=gpu01", **config)
+    run = run_pytest(tmp_path, *words, env=env_of(sandbox), where=[str(SUITE)], timeout=DEADLINE)
+    assert run.rc == 2, run.out[-3000:]
+    (end,) = burnin_events(run, "end")
+    assert (end["why"], end["rounds"]) == ("the time is up", 0)
+    assert "ERROR: burn-in: no round of loads was finished in " in run.out
+    assert "ask for more time" in run.out
+    assert not names(run.outcomes, "passed")
+    assert not names(run.outcomes, "failed"), "that its workers were killed at the end accuses nobody"
+
+
+# --- options -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("--burnin-time=soon",), "--burnin-time: not a duration"),
+        (("--burnin-time=4",), "--burnin-time: '4' has no unit: write 4m or 4s"),
+        (
+            ("--burnin-resume=/nonexistent/events.jsonl",),
+            "--burnin-resume: /nonexistent/events.jsonl: No such file",
+        ),
+        (("--burnin-time=1h", "-n2"), "a burn-in loads all nodes at once: run pytest without -n"),
+    ],
+)
+def test_wrong_options_end_before_anything_starts(
+    sandbox: Sandbox, tmp_path: Path, words: tuple[str, ...], what: str
+) -> None:
+    run = run_pytest(tmp_path, *arguments(sandbox, tmp_path, *words), env=env_of(sandbox), where=[str(SUITE)])
+    assert run.rc == 4
+    assert [what in line for line in run.errors] == [True], run.err
+
+
+def test_without_being_asked_for_it_does_not_run(sandbox: Sandbox, tmp_path: Path) -> None:
+    tiny = tmp_path / "test_tiny.py"
+    tiny.write_text("def test_named(node):\n    assert node.name\n")
+    words = [f"--cluster={sandbox.cluster_file}", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider"]
+    run = run_pytest(tmp_path, *words, env=env_of(sandbox), where=[str(SUITE), str(tiny)])
+    assert run.rc == 0
+    assert names(run.outcomes, "passed") == [f"test_named[gpu0{number}]" for number in range(1, 5)]
+    assert "60 deselected" in run.out

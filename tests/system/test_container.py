@@ -1,0 +1,277 @@
+"""The container suite on real Slurm with our plugin, and with the Pyxis that GPUCLUSTER_TEST_PYXIS names, if any."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from paths import ROOT
+from plugin_helpers import on, run_pytest, sandbox_folder
+
+from pytest_gpucluster.cluster.channel.channel import Fleet
+from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.cluster.slurm.client import Slurm
+from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions
+from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
+from pytest_gpucluster.cluster.transport import LocalTransport
+from pytest_gpucluster.config.models import EnvironmentConfig
+from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.core.majority import norm
+from pytest_gpucluster.core.run_mark import container_name
+from pytest_gpucluster.kit.containers import ImageImport, NamedContainers, remove_containers
+from pytest_gpucluster.sandbox import Sandbox
+from pytest_gpucluster.suites.container import checks
+from pytest_gpucluster.suites.container.config import ContainerConfig
+from pytest_gpucluster.suites.container.facts import MOUNTED, PASSED, ContainerFacts, StepFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from plugin_helpers import Run
+
+SUITE = ROOT / "suites" / "container" / "test_container.py"
+FAULTS = {
+    "image_missing": "container.import",
+    "image_corrupt": "container.import",
+    "mount_source_missing": "container.mounts",
+    "pyxis_missing": "container.plugin",
+    "container_left": "container.leftovers",
+}
+
+
+@pytest.fixture(scope="module")
+def faulty() -> Iterator[tuple[Sandbox, dict[str, str]]]:
+    with sandbox_folder() as folder:
+        sandbox = Sandbox(folder / "s")
+        sandbox.up(nodes=len(FAULTS) + 1, gpus_per_node=2)
+        node_of = dict(zip(FAULTS, sandbox.nodes, strict=False))
+        for kind, node in node_of.items():
+            sandbox.fault(kind, node)
+        yield sandbox, node_of
+
+
+@pytest.fixture(scope="module")
+def run(faulty: tuple[Sandbox, dict[str, str]], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run_pytest(tmp_path_factory.mktemp("run"), on(faulty[0]), where=[str(SUITE)])
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_fault_has_its_own_verdict(run: Run, faulty: tuple[Sandbox, dict[str, str]], kind: str) -> None:
+    node = faulty[1][kind]
+    failed = {
+        event["check"]
+        for event in run.events
+        if event.get("outcome") == "failed" and event.get("node") == node
+    }
+    assert failed == {FAULTS[kind]}, run.out[-3000:]
+
+
+def test_healthy_node_passes_everything(run: Run, faulty: tuple[Sandbox, dict[str, str]]) -> None:
+    healthy = faulty[0].nodes[-1]
+    ends = {
+        event["check"]: event["outcome"]
+        for event in run.events
+        if event.get("node") == healthy and "check" in event
+    }
+    assert len(ends) == 20
+    assert set(ends.values()) == {"passed"}, ends
+    left = (faulty[0].layout.node(healthy) / "enroot").glob("pyxis*")
+    assert list(left) == []
+
+
+@pytest.mark.skipif("GPUCLUSTER_TEST_PYXIS" not in os.environ, reason="no Pyxis of a site is named")
+def test_with_the_site_s_pyxis(tmp_path: Path) -> None:
+    with sandbox_folder() as folder:
+        sandbox = Sandbox(folder / "s")
+        sandbox.up(nodes=2, gpus_per_node=2, pyxis=os.environ["GPUCLUSTER_TEST_PYXIS"])
+        done = run_pytest(tmp_path, on(sandbox), where=[str(SUITE)])
+        assert done.rc == 0, done.out[-3000:]
+
+
+# -- images by name ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(sandbox: Sandbox) -> Iterator[NamedContainers]:
+    slurm = Slurm(LocalTransport(sandbox.env))
+    request = AllocationRequest(nodes=("gpu01", "gpu02"))
+    with Allocation.request(slurm, request) as held, Fleet.over_slurm(slurm, held) as fleet:
+        made = NamedContainers(slurm, held, fleet, deadline=60)
+        yield made
+        made.close()
+
+
+def test_one_import_for_many_and_removed_at_the_end(
+    store: NamedContainers, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    image = tmp_path / "image.sqsh"
+    shutil.copy(sandbox.layout.root / "images" / "sandbox.sqsh", image)
+    nodes = ("gpu01", "gpu02")
+    first = store.ensure(str(image))
+    assert set(first.seconds) == set(nodes)
+    assert store.ensure(str(image)) is first
+    assert store.remove(first.name, ["gpu01"]) == {}
+    store._known.clear()  # as another run would start
+    again = store.ensure(str(image))
+    assert (set(again.seconds), again.reused) == ({"gpu01"}, ("gpu02",))
+    store.close()
+    assert store.listed(nodes) == {"gpu01": (), "gpu02": ()}
+
+
+def test_what_is_kept_is_imported_anew_where_its_image_was_made_anew(
+    store: NamedContainers, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    image = tmp_path / "image.sqsh"
+    shutil.copy(sandbox.layout.root / "images" / "sandbox.sqsh", image)
+    store._keep = True
+    kept = store.ensure(str(image))
+    assert re.fullmatch(r"gpucluster-kept-[0-9a-f]{8}-[0-9a-f]{8}", kept.name)
+    os.utime(image, (1, 1))  # made anew
+    store._known.clear()
+    newer = store.ensure(str(image))
+    assert newer.name != kept.name
+    assert set(newer.replaced) == {"gpu01", "gpu02"}
+    store.close()
+    assert set(store.listed(["gpu01"]).values()) == {(f"pyxis_{newer.name}",)}
+    store.remove(newer.name, ["gpu01", "gpu02"])
+
+
+def test_containers_go_with_their_job_and_those_of_others_stay(
+    store: NamedContainers, sandbox: Sandbox
+) -> None:
+    slurm, held = store._slurm, store._allocation
+    image = str(sandbox.layout.root / "images" / "sandbox.sqsh")
+    environment = EnvironmentConfig(container_image=image)
+    request = StepRequest(argv=("true",), nodes=("gpu01",), environment=environment)
+    assert run_step(slurm, held, request).ok
+    assert run_step(slurm, held, request).ok
+    own = f"pyxis_{container_name(held.job_id, 'step', image)}"
+    assert store.listed(["gpu01"]) == {"gpu01": (own,)}
+    for name in ("gpucluster-4000000-x", "gpucluster-kept-x-y", "mine"):
+        options = PyxisOptions(image=image, name=name)
+        assert run_step(slurm, held, StepRequest(argv=("true",), nodes=("gpu01",), pyxis=options)).ok
+    assert remove_containers(slurm, store._channel, {held.job_id}) == []
+    assert store.listed(["gpu01"]) == {"gpu01": ("pyxis_gpucluster-kept-x-y", "pyxis_mine")}
+    for name in ("gpucluster-kept-x-y", "mine"):
+        store.remove(name, ["gpu01"])
+
+
+def test_image_that_is_not_there(store: NamedContainers) -> None:
+    failed = store.ensure("/nonexistent.sqsh").failed
+    assert set(failed) == {"gpu01", "gpu02"}
+    assert "/nonexistent.sqsh does not exist on the node" in failed["gpu01"]
+
+
+# -- pure checks ------------------------------------------------------------------------------------------------
+
+
+def good(**changes: dict[str, str]) -> ContainerFacts:
+    """Facts of a node where all is well; a change replaces facts of one step."""
+    outside = {
+        "root": "8:1 /",
+        "release": "debian 12",
+        "uid": "1000",
+        "memlock": "unlimited",
+        "shm": "10 4096",
+    }
+    outside |= {"devices": "2", "gpu.GPU-1": "1", "gpu.GPU-2": "1"}
+    inside = {**outside, "root": "8:1 /data/pyxis_x", "release": "ubuntu 24.04", "mark": "yes"}
+    steps = {
+        "outside": outside,
+        "plain": {**inside, "env.GPUCLUSTER_PASSED": PASSED, "image.V": "own", "rc": "yes"},
+        "readonly": {**inside, "writable": "no", "env.V": "own"},
+        "gpus": inside,
+        "turned": {**inside, "uid": "0", "at_home": "yes", "marked": "yes", "env.V": "gpucluster-outside"},
+        "entrypoint": inside,
+        "mounts": {**inside, "token": "t", "wrote": "yes", "ro_writable": "no", "workdir": MOUNTED},
+        "back": inside,
+        "saved": inside,
+    }
+    seen = {name: StepFacts(({**facts, **changes.get(name, {})},)) for name, facts in steps.items()}
+    ranks = [
+        {
+            "env.SLURM_PROCID": str(n),
+            "env.SLURM_LOCALID": str(n),
+            "env.RANK": str(n),
+            "env.LOCAL_RANK": str(n),
+        }
+        for n in range(2)
+    ]
+    seen["ranks"] = StepFacts(tuple({**facts, **changes.get("ranks", {})} for facts in ranks))
+    imports = (ImageImport("/i.sqsh", "n", {"gpu01": 2.0}, {"gpu01": 10_000_000}),)
+    return ContainerFacts(
+        "gpu01", ContainerConfig(), imports, seen, gpus=2, override="V", token="t", token_back=True
+    )
+
+
+PURE = {
+    "container.root": (checks.root, {"readonly": {"writable": "yes"}}),
+    "container.mounts": (checks.mounts, {"mounts": {"token": "other"}}),
+    "container.workdir": (checks.workdir, {"mounts": {"workdir": "/"}}),
+    "container.home": (checks.home, {"plain": {"at_home": "yes"}}),
+    "container.remap_root": (checks.remap_root, {"back": {"uid": "0"}}),
+    "container.environment": (checks.environment, {"readonly": {"env.V": "gpucluster-outside"}}),
+    "container.reuse": (checks.reuse, {"back": {"mark": "no"}}),
+    "container.save": (checks.save, {"saved": {"mark": "no"}}),
+    "container.gpus": (checks.gpus, {"gpus": {"devices": "1"}}),
+    "container.ranks": (checks.ranks, {"ranks": {"env.LOCAL_RANK": "7"}}),
+    "container.memlock": (checks.memlock, {"plain": {"memlock": "64"}}),
+    "container.shm": (checks.shm, {"plain": {"shm": "1 4096"}}),
+}
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_check_finds_what_is_wrong(name: str) -> None:
+    function, change = PURE[name]
+    assert function(good()).outcome is Outcome.PASSED
+    bad = function(good(**change))
+    assert (bad.check, bad.outcome) == (name, Outcome.FAILED)
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_nothing_known_is_never_a_pass(name: str) -> None:
+    unknown = ContainerFacts("gpu01", ContainerConfig(), (ImageImport("/i.sqsh", "n"),), {}, gpus=2)
+    assert PURE[name][0](unknown).outcome is not Outcome.PASSED
+
+
+@pytest.mark.parametrize(
+    ("others", "told", "expected", "action"),
+    [
+        (("ubuntu 24.04", "ubuntu 24.04"), "debian 12", "ubuntu 24.04, as on 2 of 3 nodes", Action.DRAIN),
+        (
+            ("ubuntu 24.04",),
+            "debian 12",
+            "one value on all nodes; no majority: debian 12 on gpu01, ubuntu 24.04 on gpu02",
+            Action.MONITOR,
+        ),
+        (("ubuntu 24.04", "ubuntu 24.04"), "", "ubuntu 24.04", Action.DRAIN),
+        ((), "", "ID and VERSION_ID", Action.DRAIN),
+    ],
+)
+def test_the_release_in_the_container_is_that_of_most_nodes(
+    others: tuple[str, ...], told: str, expected: str, action: Action
+) -> None:
+    votes = norm((f"gpu{n:02}", value) for n, value in enumerate((told, *others), 1))
+    verdict = checks.release(good(plain={"release": told}), votes)
+    (found,) = verdict.findings
+    assert (found.part, found.measured, found.expected, verdict.action) == (
+        "os-release",
+        told or "none in the container",
+        expected,
+        action,
+    )
+    stated = replace(good(), config=ContainerConfig(release="ubuntu 22.04"))
+    (found,) = checks.release(stated, norm([("gpu01", "ubuntu 24.04")] * 3)).findings
+    assert (found.measured, found.expected) == ("ubuntu 24.04", "ubuntu 22.04")
+
+
+def test_a_task_outside_is_the_plugin_s_fault() -> None:
+    same = {"root": "8:1 /", "release": "debian 12"}
+    found = good(plain=same)
+    assert checks.plugin(found, "").outcome is Outcome.FAILED
+    assert checks.imported(found).outcome is Outcome.NOT_CHECKED

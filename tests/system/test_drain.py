@@ -1,0 +1,582 @@
+"""Drain and resume on a real Slurm of ten nodes: what it does, and above all what it never does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from drain_helpers import summed
+from paths import ROOT
+from plugin_helpers import (
+    Run,
+    cluster_file,
+    command,
+    environment,
+    queue,
+    run_pytest,
+    slurm,
+    wait_for,
+    write_suites,
+)
+
+from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.sandbox import Sandbox, processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+GPU_SUITE = ROOT / "suites" / "gpu" / "test_gpu.py"
+ALL = "gpu[01-10]"
+
+# A node fails where a file of its name lies in the folder; where it ends in `.once`, at the first asking only.
+SITE = """
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_gpucluster.core.check import Action, Finding, check
+from pytest_gpucluster.core.probe import Probe, text_of
+from pytest_gpucluster.suite import probed
+
+HERE = TESTS
+ASK = f'cd {HERE}; echo x >> asked.$SLURMD_NODENAME; [ -e $SLURMD_NODENAME ] || mv $SLURMD_NODENAME.once done'
+state = probed(Probe("state", f'if {ASK} 2>/dev/null; then echo 7; else echo 8; fi', lambda a: int(text_of(a))))
+hidden = probed(Probe("hidden", "cat /no/such/file", lambda a: int(text_of(a))))
+
+
+def judge(seen):
+    if seen != 8:
+        yield Finding("GPUs", str(seen), "8 GPUs")
+
+
+fit = check("site.fit", cause="c", hint="h")(judge)
+watched = check("site.watched", cause="c", hint="h", action=Action.MONITOR)(judge)
+reboot = check("site.reboot", cause="c", hint="h", action=Action.REBOOT)(judge)
+
+
+def test_fit(state, expect):
+    expect(fit(state))
+"""
+
+
+@pytest.fixture(scope="module")
+def ten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    folder = Path(tempfile.mkdtemp(prefix="drn-"))
+    sandbox = Sandbox(folder / "s")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))  # the lock's
+        try:
+            sandbox.up(nodes=10, gpus_per_node=2)
+            yield sandbox
+        finally:
+            sandbox.down()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def sandbox(ten: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
+    """The ten nodes, in service before and after."""
+    for name, value in ten.env.items():
+        monkeypatch.setenv(name, value)
+    yield ten
+    ten.heal()
+    wait_for(lambda: not queue(ten), "all jobs are over")
+    for line in slurm(ten, "scontrol", "show", "reservation", "-o").splitlines():
+        if line.startswith("ReservationName="):
+            slurm(ten, "scontrol", "delete", line.split()[0])
+    for name in reasons(ten):
+        slurm(ten, "scontrol", "update", f"NodeName={name}", "State=UNDRAIN")
+    wait_for(lambda: set(states(ten).values()) == {"idle"}, "all nodes are idle")
+
+
+def states(sandbox: Sandbox) -> dict[str, str]:
+    lines = slurm(sandbox, "sinfo", "-h", "-N", "-p", "batch", "-o", "%N %T").splitlines()
+    return dict(line.split() for line in lines)
+
+
+def reasons(sandbox: Sandbox) -> dict[str, str]:
+    """Return what `sinfo -R` says: node -> reason."""
+    lines = slurm(sandbox, "sinfo", "-R", "-h", "-N", "-o", "%N|%E").splitlines()
+    return dict(line.split("|", 1) for line in lines)
+
+
+def drain_by_hand(node: str, reason: str, sandbox: Sandbox) -> None:
+    slurm(sandbox, "scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
+
+
+def reserve(sandbox: Sandbox, *nodes: str) -> None:
+    slurm(
+        sandbox, "scontrol", "create", "reservation", "ReservationName=fix", f"Nodes={','.join(nodes)}",
+        "Users=root", "Flags=maint,ignore_jobs", "StartTime=now", "Duration=60",
+    )  # fmt: skip
+
+
+def fail(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).touch()
+
+
+def site(
+    sandbox: Sandbox, folder: Path, *args: object, more: str = "", slurm_keys: Mapping[str, str] | None = None
+) -> Run:
+    """Run the site's suite on the ten nodes."""
+    keys = {"partition": "batch", "conf": sandbox.env["SLURM_CONF"], **(slurm_keys or {})}
+    path = cluster_file(sandbox, folder, nodes=ALL, slurm=keys)
+    return run_pytest(folder, f"--cluster={path}", *args, files={"test_site.py": SITE + more})
+
+
+def events(run: Run, *kinds: str) -> list[dict[str, Any]]:
+    return [event for event in run.events if event["event"] in kinds]
+
+
+# --- the controller down: first, since one that is killed forgets the last seconds, as drains that were taken back
+
+DOWN = """
+def test_zz_down(state, node):
+    if node.name == "gpu10":
+        pid = int(Path(os.environ["CTLD_PID"]).read_text())
+        os.kill(pid, 9)
+"""
+
+
+def start_controller(sandbox: Sandbox, pid_file: Path) -> None:
+    """Start slurmctld anew on the state that the killed one has left, as systemd would."""
+    conf = Path(sandbox.env["SLURM_CONF"])
+    root = conf.parent.parent
+    before = pid_file.read_text()
+    subprocess.run([root / "sbin" / "slurmctld", "-f", conf], check=True, timeout=60)
+    wait_for(lambda: pid_file.read_text() not in ("", before), "slurmctld has started")
+    known = json.loads((root / "sandbox.json").read_text())
+    process = processes.identify(int(pid_file.read_text()))
+    assert process is not None
+    known["processes"]["slurmctld"] = [process.pid, process.started]
+    (root / "sandbox.json").write_text(json.dumps(known))  # else the sandbox would not know it as its own
+    wait_for(lambda: states(sandbox), "slurmctld answers")
+
+
+def test_with_the_controller_down_in_the_middle_nothing_is_drained(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(tmp_path, "gpu01", "gpu02")
+    config = slurm(sandbox, "scontrol", "show", "config")
+    pid_file = re.search(r"SlurmctldPidFile\s*=\s*(\S+)", config)
+    assert pid_file
+    monkeypatch.setenv("CTLD_PID", pid_file[1])
+    keys = {"partition": "batch", "conf": sandbox.env["SLURM_CONF"]}
+    path = cluster_file(sandbox, tmp_path, nodes=ALL, slurm=keys)
+    write_suites(tmp_path, {"test_site.py": SITE + DOWN})
+    argv = command(f"--cluster={path}", "--drain=apply", "--drain-max=5", ".")
+    log = tmp_path / "reports" / "events.jsonl"
+    with subprocess.Popen(
+        argv, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            # it comes back, with its state, once all is decided: the nodes are given back the sooner
+            wait_for(lambda: log.exists() and log.read_text().count("drain_decision") == 2, "all is decided")
+        finally:
+            start_controller(sandbox, Path(pid_file[1]))
+        out, err = process.communicate(timeout=180)
+    run = Run(process.returncode, out, err, tmp_path)
+    slurm(sandbox, "scancel", "--user=root")  # a controller that came back may have missed the end of the job
+    assert run.rc == 1
+    assert reasons(sandbox) == {}
+    assert events(run, "node_intent", "node_result") == []
+    decisions = events(run, "drain_decision")
+    assert [event["decision"] for event in decisions] == ["spare", "spare"]
+    assert all("cannot be read" in event["why"] for event in decisions)
+    assert any("its state cannot be read" in line for line in run.errors)
+    assert run.event("finish")["failed"] == 2
+
+
+# --- the whole circle
+
+
+def gpus(sandbox: Sandbox, folder: Path, *args: str, chosen: str = "test_count or test_names") -> Run:
+    """Run two tests of the shipped gpu suite."""
+    option = f"--cluster={sandbox.cluster_file}"
+    return run_pytest(folder, option, "-k", chosen, *args, where=[str(GPU_SUITE)])
+
+
+def test_a_dry_run_prints_the_very_command_and_changes_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.fault("gpu_missing", "gpu02", gpu=1)
+    before = slurm(sandbox, "scontrol", "show", "node", "-o")
+    run = gpus(sandbox, tmp_path, "--drain=dry-run")
+    assert run.rc == 1, run.out
+    assert reasons(sandbox) == {}
+    assert set(states(sandbox).values()) <= {"idle", "completing"}
+    assert events(run, "node_intent", "node_result") == []
+    for key in ("Reason=", "DRAIN"):
+        assert key not in before + slurm(sandbox, "scontrol", "show", "node", "-o")
+    (printed,) = re.findall(r"dry run, nothing was touched: (.*)", run.out)
+    subprocess.run(printed, shell=True, check=True, timeout=60)  # it is the very command: typed, it drains
+    (decision,) = events(run, "drain_decision")
+    reason = summed(f"gpucluster:gpu.count 1<2 GPUs run={decision['run']}", "gpu02")
+    assert reasons(sandbox) == {"gpu02": reason}
+
+
+def test_fault_drain_repair_resume(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.fault("gpu_missing", "gpu02", gpu=1)
+    run = gpus(sandbox, tmp_path, "--drain=apply")
+    assert run.rc == 1
+    assert "drained: gpu02" in run.out
+    assert "action:       drain" in run.out
+    (result,) = events(run, "node_result")
+    reason = summed(f"gpucluster:gpu.count 1<2 GPUs run={result['run']}", "gpu02")
+    assert (result["result"], result["state"], result["reason"]) == ("drained", "ALLOCATED+DRAIN", reason)
+    assert reasons(sandbox) == {"gpu02": reason}
+    wait_for(lambda: states(sandbox)["gpu02"] == "drained", "gpu02 is drained once the job is over")
+    assert "gpucluster:gpu.count" in slurm(sandbox, "sinfo", "-R")  # the key is whole in 20 characters
+    kinds = [event["event"] for event in events(run, "drain_confirm", "drain_decision", "node_intent")]
+    assert kinds == ["drain_confirm", "drain_decision", "node_intent"]
+
+    listing = gpucluster(tmp_path, "drains", "--json")
+    assert json.loads(listing) == {
+        "node": "gpu02", "state": "DRAINED", "checks": "gpu.count", "found": "1<2 GPUs", "run": result["run"],
+        "since": json.loads(listing)["since"], "by": "root", "log": "reports/events.jsonl",
+    }  # fmt: skip
+    assert result["run"] in gpucluster(tmp_path, "drains", "--cluster", str(sandbox.cluster_file))
+
+    # again: it is left as it is, and not tested without a reservation
+    run = gpus(sandbox, tmp_path, "--drain=apply", "--resume-passing")
+    assert run.rc == 1
+    assert reasons(sandbox) == {"gpu02": reason}
+    assert "gpu02 stays drained: it was not tested" in run.out
+    assert "--reservation lets it be tested" in run.out
+
+    # in the reservation, but not repaired; then repaired, but what drained it does not run; then all
+    reserve(sandbox, "gpu02", "gpu03")
+    options = ("--resume-passing", "--reservation=fix", "--drain=apply")
+    run = gpus(sandbox, tmp_path, *options)
+    assert run.rc == 1
+    assert "gpu02 is drained again: gpu.count ended as failed" in run.out
+    assert reasons(sandbox) == {"gpu02": reason}
+    assert [event["result"] for event in events(run, "node_result")] == ["undrained", "drained"]
+
+    sandbox.heal("gpu02")
+    run = gpus(sandbox, tmp_path, *options, chosen="test_names")
+    assert run.rc == 0, run.out
+    assert "gpu02 is drained again: gpu.count did not run" in run.out
+    assert reasons(sandbox) == {"gpu02": reason}
+
+    run = gpus(sandbox, tmp_path, *options)
+    assert run.rc == 0, run.out
+    assert "gpu02 is resumed" in run.out
+    assert reasons(sandbox) == {}
+    assert set(run.outcomes.values()) == {"passed"}
+    assert len(run.outcomes) == 4  # the reservation's two nodes are what is under test
+    assert gpucluster(tmp_path, "drains") == "No node is drained with a reason that begins with gpucluster:\n"
+
+
+def gpucluster(folder: Path, *args: str) -> str:
+    argv = [sys.executable, "-m", "pytest_gpucluster.cli", *args]
+    return subprocess.run(
+        argv, cwd=folder, env=environment(), capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+
+
+def test_the_same_under_xdist(sandbox: Sandbox, tmp_path: Path) -> None:
+    fail(tmp_path, "gpu03", "gpu07.once")
+    run = site(sandbox, tmp_path, "--drain=apply", "--drain-max=5", "-n2")
+    assert list(reasons(sandbox)) == ["gpu03"], run.out
+    confirmed = {event["node"]: event["confirmed"] for event in events(run, "drain_confirm")}
+    assert confirmed == {"gpu03": True, "gpu07": False}
+    assert "not drained: gpu07 (site.fit): not confirmed: fresh attempt 1 ended as passed" in run.out
+
+
+# --- what it never does
+
+
+def test_forty_percent_failing_drains_ten_percent_and_says_so_loudly(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    fail(tmp_path, "gpu02", "gpu04", "gpu06", "gpu08")
+    run = site(sandbox, tmp_path, "--drain=apply")
+    assert run.rc == 1
+    assert list(reasons(sandbox)) == ["gpu02"]
+    (loud,) = (line for line in run.errors if "SYSTEMIC" in line)
+    assert "left in service: gpu[04,06,08]" in loud
+    assert events(run, "drain_systemic")[0]["nodes"] == ["gpu04", "gpu06", "gpu08"]
+    # the next night adds nothing: what we drained before counts
+    run = site(sandbox, tmp_path, "--drain=apply")
+    assert list(reasons(sandbox)) == ["gpu02"]
+
+
+def test_confirmation_asks_afresh_as_often_as_it_is_told(sandbox: Sandbox, tmp_path: Path) -> None:
+    fail(tmp_path, "gpu01", "gpu02.once")
+    run = site(sandbox, tmp_path, "--drain=apply", "--drain-retries=3", "--drain-max=5")
+    assert list(reasons(sandbox)) == ["gpu01"], run.out
+    asked = {name: (tmp_path / f"asked.{name}").read_text().count("x") for name in ("gpu01", "gpu02")}
+    assert asked["gpu01"] == 4
+    assert run.outcomes["test_site.py::test_fit[gpu02]"] == "failed"  # the first verdict stands
+    assert len([name for name in run.outcomes.values() if name == "failed"]) == 2  # attempts are not counted
+
+
+MORE = """
+def test_watched(state, expect):
+    expect(watched(state))
+
+
+def test_reboot(state, expect):
+    expect(reboot(state))
+
+
+def test_unreadable(hidden, expect):
+    expect(fit(hidden))
+
+
+def test_plain(host):
+    assert host.file("/etc/hostname").size < 0
+
+
+def test_of_the_cluster(cluster, expect):
+    expect(fit(7))
+
+
+@pytest.fixture
+def broken(node):
+    raise RuntimeError("the test is at fault")
+
+
+def test_broken(broken, state, expect):
+    expect(fit(7))
+"""
+
+
+def test_errors_asserts_and_milder_classes_drain_nobody(sandbox: Sandbox, tmp_path: Path) -> None:
+    fail(tmp_path, "gpu01", "gpu02")
+    run = site(sandbox, tmp_path, "--drain=apply", "--drain-max=100%", "-k", "not test_fit", more=MORE)
+    assert run.rc == 1
+    ends = set(run.outcomes.values())
+    assert {"failed", "error"} <= ends
+    assert reasons(sandbox) == {}
+    assert events(run, "node_intent") == []
+    run = site(
+        sandbox, tmp_path, "--drain=apply", "--drain-max=9", "--drain-min-action=reboot", "-k", "reboot or watched",
+        more=MORE,
+    )  # fmt: skip
+    assert {name: reason.split()[0] for name, reason in reasons(sandbox).items()} == {
+        "gpu01": "gpucluster:site.reboot",
+        "gpu02": "gpucluster:site.reboot",
+    }
+
+
+# from the task down: whoever is left would end this very command
+LEAVES = """
+KILL = '''
+[ $SLURMD_NODENAME = gpu05 ] || exit 0
+p=$PPID
+while read -r _ name _ up _ </proc/$p/stat && case $name in *slurmstep*) false ;; esac; do all="$p $all"; p=$up; done
+kill -9 $all
+'''
+
+
+def test_zz_leaves(fleet):
+    fleet.ask(KILL)  # a dying agent may still answer this
+    assert fleet.ask("echo again")["gpu06"].rc == 0
+"""
+
+
+def test_a_node_that_is_lost_is_not_drained(sandbox: Sandbox, tmp_path: Path) -> None:
+    fail(tmp_path, "gpu05", "gpu06")
+    run = site(sandbox, tmp_path, "--drain=apply", "--drain-max=5", more=LEAVES)
+    assert list(reasons(sandbox)) == ["gpu06"], run.out
+    assert [event["node"] for event in run.events if event["event"] == "lost"] == ["gpu05"], run.out
+
+
+BOB = """
+def test_zz_bob(state, node):
+    if node.name in ("gpu03", "gpu04"):
+        say = ["scontrol", "update", f"NodeName={node.name}", "State=DRAIN", "Reason=bob: bad cable, ticket 4711"]
+        subprocess.run(say, check=True)
+"""
+
+
+def test_a_foreign_drain_survives(sandbox: Sandbox, tmp_path: Path) -> None:
+    theirs = "bob: bad cable, ticket 4711"
+    ours = summed("gpucluster:site.fit 7<8 GPUs run=20261120T020000-1", "gpu02").replace(
+        "7<8", "7<8 alice: keep out"
+    )
+    drain_by_hand("gpu01", theirs, sandbox)
+    drain_by_hand("gpu02", ours, sandbox)  # somebody has added a word to it: it is not ours alone any more
+    forged = summed(
+        "gpucluster:site.fit 7<8 GPUs run=20261120T020000-2", "gpu06"
+    )  # no run of ours that is known
+    drain_by_hand("gpu06", forged, sandbox)
+    fail(tmp_path, "gpu03", "gpu04", "gpu05")
+    history = f"--history={tmp_path / 'history.sqlite'}"
+    run = site(sandbox, tmp_path, "--drain=apply", "--drain-max=9", history, more=BOB)
+    found = reasons(sandbox)
+    assert (found["gpu01"], found["gpu02"]) == (theirs, ours)
+    assert (found["gpu03"], found["gpu04"]) == (theirs, theirs), run.out  # drained while we tested
+    assert found["gpu05"].startswith("gpucluster:site.fit 7<8 GPUs run=")
+    assert f'not drained: gpu03 (site.fit): it has another reason: "{theirs}" by root' in run.out
+    reserve(sandbox, "gpu01", "gpu02", "gpu06")
+    run = site(sandbox, tmp_path, "--resume-passing", "--reservation=fix", history)
+    found = reasons(sandbox)
+    assert (found["gpu01"], found["gpu02"], found["gpu06"]) == (theirs, ours, forged)
+    assert events(run, "node_intent") == []
+    assert f'gpu02 stays drained: its reason is not as gpucluster wrote it for this node: "{ours}"' in run.out
+    assert (
+        "gpu06 stays drained: its reason names run 20261120T020000-2, which is neither in the history"
+        in run.out
+    )
+
+
+def test_a_run_that_is_stopped_early_drains_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
+    fail(tmp_path, "gpu01")
+    run = site(sandbox, tmp_path, "--drain=apply", "-x")
+    assert run.rc == 1
+    assert reasons(sandbox) == {}
+    assert events(run, "drain_skipped")
+    assert "stopped early: nothing is drained" in run.out
+
+
+# Slurm's own scontrol, but for an update: there the run dies, before anything is done
+KILLER = """#!/bin/sh
+case " $* " in *" State=DRAIN "*) kill -9 $PPID; exit 1 ;; esac
+exec {scontrol} "$@"
+"""
+
+
+def test_a_kill_between_decision_and_act_leaves_a_truthful_log(sandbox: Sandbox, tmp_path: Path) -> None:
+    fail(tmp_path, "gpu01")
+    real = shutil.which("scontrol", path=sandbox.env.get("PATH", os.defpath))
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "scontrol").write_text(KILLER.format(scontrol=real))
+    (folder / "scontrol").chmod(0o755)
+    run = site(sandbox, tmp_path, "--drain=apply", slurm_keys={"bin": str(folder)})
+    assert run.rc == -signal.SIGKILL
+    last = run.events[-2:]
+    assert [event["event"] for event in last] == ["drain_decision", "node_intent"]
+    assert "State=DRAIN" in last[-1]["command"]
+    assert "node_result" not in {event["event"] for event in run.events}
+    assert reasons(sandbox) == {}
+    wait_for(lambda: not queue(sandbox), "the nodes are given back")
+
+
+TRIAL = """
+def test_zz_dies(state, node):
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_kill_during_a_trial_leaves_the_node_drained_as_it_was(sandbox: Sandbox, tmp_path: Path) -> None:
+    reason = summed("gpucluster:site.fit 7<8 GPUs run=20261120T020000-1", "gpu02")
+    drain_by_hand("gpu02", reason, sandbox)
+    reserve(sandbox, "gpu02")
+    run = site(sandbox, tmp_path, "--resume-passing", "--reservation=fix", more=TRIAL)
+    assert run.rc == -signal.SIGKILL
+    assert run.outcomes["test_site.py::test_fit[gpu02]"] == "passed"  # it was undrained, and tested
+    wait_for(lambda: reasons(sandbox) == {"gpu02": reason}, "gpu02 is drained again")
+
+
+SHELL_DIES = """
+def test_zz_shell(state, node):
+    if node.name == "gpu02":
+        found = subprocess.run(["pgrep", "-f", "drain_again.*gpucluster:site[.]fit"], capture_output=True, text=True)
+        for pid in found.stdout.split():
+            os.kill(int(pid), 9)
+"""
+
+
+def test_the_run_drains_tried_nodes_itself_where_their_shell_is_killed(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """gpu02 has passed by then and gpu03 has failed; the one is resumed, the other goes back."""
+    reason = {
+        name: summed("gpucluster:site.fit 7<8 GPUs run=20261120T020000-1", name)
+        for name in ("gpu02", "gpu03")
+    }
+    for name, text in reason.items():
+        drain_by_hand(name, text, sandbox)
+    reserve(sandbox, *reason)
+    fail(tmp_path, "gpu03")
+    run = site(sandbox, tmp_path, "--resume-passing", "--reservation=fix", more=SHELL_DIES)
+    assert run.rc == 1
+    assert reasons(sandbox) == {"gpu03": reason["gpu03"]}, run.out
+    assert "gpu02 is resumed" in run.out
+    assert "gpu03 stays drained: site.fit ended as failed" in run.out
+    assert "ERROR: drain" not in run.out
+    results = [(event["node"], event["result"]) for event in events(run, "node_result")]
+    assert results == [
+        ("gpu02", "undrained"),
+        ("gpu03", "undrained"),
+        ("gpu02", "drained"),
+        ("gpu03", "drained"),
+        ("gpu02", "resumed"),
+    ]
+
+
+def test_two_runs_at_once_share_one_budget(sandbox: Sandbox, tmp_path: Path) -> None:
+    runs = []
+    with contextlib.ExitStack() as stack:
+        for nodes in ("gpu[01-05]", "gpu[06-10]"):
+            folder = tmp_path / nodes[4:6]
+            folder.mkdir()
+            fail(folder, *(f"gpu{number:02}" for number in range(1, 11)))
+            path = cluster_file(sandbox, folder, nodes=ALL)
+            write_suites(folder, {"test_site.py": SITE})
+            argv = command(f"--cluster={path}", f"--nodes={nodes}", "--drain=apply", "--drain-max=3", ".")
+            runs.append(
+                stack.enter_context(
+                    subprocess.Popen(
+                        argv, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+                    )
+                )
+            )
+        outs = [run.communicate(timeout=120)[0].decode() for run in runs]
+    assert len(reasons(sandbox)) == 3, outs
+    drained = [
+        event["node"]
+        for folder in ("01", "06")
+        for event in read_events(tmp_path / folder / "reports" / "events.jsonl")
+        if event.get("result") == "drained"
+    ]
+    assert sorted(drained) == sorted(reasons(sandbox))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--drain=apply", "--drain-retries=0"), "--drain-retries must be a number from 1 to 10"),
+        (("--drain=apply", "--drain-max=lots"), "--drain-max must be a number of nodes or percent"),
+    ],
+)
+def test_wrong_options_start_nothing(
+    sandbox: Sandbox, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    run = site(sandbox, tmp_path, *options)
+    assert run.rc == 4
+    assert message in run.err
+    assert not (tmp_path / "reports").exists()
+
+
+def test_without_slurm_or_without_a_cluster_there_is_nothing_to_drain(tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, "--cluster=local", "--drain=apply", files={"test_x.py": "def test(): pass"})
+    assert run.rc == 4
+    assert "has no scheduler" in run.err
+    run = run_pytest(tmp_path, "--drain=apply")
+    assert run.rc == 4
+    assert "--drain: needs --cluster" in run.err
+
+
+def test_collecting_only_touches_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
+    drain_by_hand("gpu02", summed("gpucluster:site.fit 7<8 GPUs run=20261120T020000-1", "gpu02"), sandbox)
+    reserve(sandbox, "gpu02")
+    before = reasons(sandbox)
+    run = site(sandbox, tmp_path, "--collect-only", "--drain=apply", "--resume-passing", "--reservation=fix")
+    assert run.rc == 0, run.out
+    assert reasons(sandbox) == before

@@ -1,0 +1,235 @@
+"""The examples for Jenkins, GitLab and systemd: their commands are taken out of the files and run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from paths import ROOT
+from plugin_helpers import cases, environment, queue, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+EXAMPLES = ROOT / "examples"
+JENKINS = (EXAMPLES / "Jenkinsfile").read_text()
+GITLAB = yaml.safe_load((EXAMPLES / "gitlab-ci.yml").read_text())
+SERVICE = EXAMPLES / "systemd" / "gpucluster-nightly.service"
+TIMER = EXAMPLES / "systemd" / "gpucluster-nightly.timer"
+DEADLINE = 120
+
+
+def jenkins_blocks() -> dict[str, str]:
+    """Return the shell of each sh step by its label."""
+    found = re.findall(r"sh\(?\s*label: '([\w-]+)',.*?script: '''(.*?)'''", JENKINS, re.DOTALL)
+    return {label: textwrap.dedent(text) for label, text in found}
+
+
+def gitlab_blocks() -> dict[str, str]:
+    """Return the shell of each job by its name, with what runs after it under 'report'."""
+    jobs = {name: job for name, job in GITLAB.items() if isinstance(job, dict) and "script" in job}
+    blocks = {name: "\n".join(job["script"]) for name, job in jobs.items()}
+    return {**blocks, "report": "\n".join(GITLAB[".accept"]["after_script"])}
+
+
+def systemd_lines() -> dict[str, str]:
+    return dict(line.split("=", 1) for line in SERVICE.read_text().splitlines() if line.startswith("Exec"))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with the commands that the examples expect in one place."""
+    for name, module in (("pytest", "pytest"), ("gpucluster", "pytest_gpucluster.cli")):
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {module} "$@"\n')
+        path.chmod(0o755)
+    return tmp_path
+
+
+def surroundings(place: Path, sandbox: Sandbox, options: str, **more: str) -> dict[str, str]:
+    """Return what the CI system puts into the environment, and options of ours for a run on the sandbox."""
+    ours = f"-p no:cacheprovider -c {ROOT / 'pyproject.toml'} {options}"
+    return environment(
+        BIN=str(place / "bin"),
+        CLUSTER=str(sandbox.cluster_file),
+        REPORTS="reports",
+        HISTORY=str(place / "history.db"),
+        CI_JOB_ID="4711",
+        XDG_STATE_HOME=str(place / "state"),  # the lock of drains is of this test alone
+        PYTEST_ADDOPTS=ours,
+        PYTHONPATH=os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
+        **more,
+    )
+
+
+def shell(place: Path, text: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a block as Jenkins and GitLab do: a shell that stops at the first error."""
+    return subprocess.run(
+        ["sh", "-xe", "-c", text],
+        cwd=place,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+
+
+RUNS = {
+    **{f"jenkins {name}": text for name, text in jenkins_blocks().items() if "pytest" in text},
+    **{f"gitlab {name}": text for name, text in gitlab_blocks().items() if "pytest" in text},
+}
+
+
+def test_all_runs_are_found() -> None:
+    assert set(RUNS) == {"jenkins nightly", "jenkins burn-in", "gitlab nightly", "gitlab burn-in"}
+    assert set(jenkins_blocks()) == {"nightly", "burn-in", "report"}
+    assert set(systemd_lines()) == {"ExecStart", "ExecStopPost"}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_option_exists(place: Path, sandbox: Sandbox, name: str) -> None:
+    env = surroundings(place, sandbox, "--collect-only -q", NODES="gpu[01-02]", RESERVATION="maint")
+    done = shell(place, RUNS[name], env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_gpu.py::test_count[gpu02]" in done.stdout
+    assert "[gpu03]" not in done.stdout
+    assert ("test_burnin.py::" in done.stdout) == ("burn-in" in name)
+
+
+def test_an_option_that_does_not_exist_would_be_found(place: Path, sandbox: Sandbox) -> None:
+    text = RUNS["jenkins nightly"].replace("--drain=dry-run", "--drain-it")
+    assert text != RUNS["jenkins nightly"]
+    assert shell(place, text, surroundings(place, sandbox, "--collect-only -q")).returncode == 4
+
+
+def test_a_burn_in_without_a_reservation_does_not_start(place: Path, sandbox: Sandbox) -> None:
+    done = shell(
+        place, RUNS["jenkins burn-in"], surroundings(place, sandbox, "--collect-only -q", RESERVATION="")
+    )
+    assert done.returncode not in (0, 1)
+    assert "is to name the reservation" in done.stderr
+
+
+def test_jenkins_nightly_runs_and_leaves_everything(place: Path, sandbox: Sandbox) -> None:
+    env = surroundings(place, sandbox, "-k test_responds", NODES="gpu[01-02]")
+    done = shell(place, jenkins_blocks()["nightly"], env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = shell(place, jenkins_blocks()["report"], env)
+    assert report.returncode == 0, report.stderr
+    left = {path.name for path in (place / "reports").iterdir()}
+    assert {"events.jsonl", "junit.xml", "report.html", "metrics.prom"} <= left
+    assert (place / "history.db").exists()
+    assert "gpucluster.os.gpu02 test_responds" in cases(place / "reports" / "junit.xml")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_an_abort_still_leaves_reports(place: Path, sandbox: Sandbox, number: signal.Signals) -> None:
+    (place / "test_long.py").write_text(
+        "import pathlib, time\n\ndef test_a(node):\n    pass\n\n"
+        "def test_b(node):\n    pathlib.Path('begun').touch()\n    time.sleep(600)\n"
+    )
+    env = surroundings(place, sandbox, "test_long.py", NODES="gpu01")
+    with (place / "out").open("wb") as out:
+        run = subprocess.Popen(
+            ["sh", "-xe", "-c", jenkins_blocks()["nightly"]], cwd=place, env=env, stdout=out, stderr=out
+        )
+        try:
+            wait_for((place / "begun").exists, "the second test")  # the first is over for pytest, too
+        finally:
+            run.send_signal(number)  # exec: the shell has become pytest
+            run.wait(DEADLINE)
+    assert shell(place, jenkins_blocks()["report"], env).returncode == 0
+    found = cases(place / "reports" / "junit.xml")
+    assert found["gpucluster.long.gpu01 test_a"].is_passed
+    (error,) = found["gpucluster.run.cluster test_finished"].result
+    assert ("killed" if number == signal.SIGKILL else "stopped (exit 2)") in error.message
+    assert (place / "reports" / "report.html").stat().st_size > 1000
+    wait_for(lambda: not queue(sandbox), "the nodes are back")
+
+
+def test_the_jenkinsfile_archives_everything() -> None:
+    without = re.sub(r"'''.*?'''|'[^']*'|\"[^\"]*\"|//[^\n]*", "", JENKINS, flags=re.DOTALL)
+    for opened, closed in ("{}", "()", "[]"):
+        assert without.count(opened) == without.count(closed)
+    always = JENKINS.partition("always {")[2]
+    assert "junit testResults: 'reports/junit.xml', keepProperties: true" in always
+    assert "archiveArtifacts artifacts: 'reports/**'" in always
+    assert "REPORTS = 'reports'" in JENKINS
+    assert "${" not in re.sub(r"'''.*?'''", "", JENKINS, flags=re.DOTALL).replace("${status}", "")
+
+
+def test_the_gitlab_file_holds_together(place: Path, sandbox: Sandbox) -> None:
+    jobs = {name: job for name, job in GITLAB.items() if isinstance(job, dict) and name != "variables"}
+    for job in jobs.values():
+        assert job.get("stage", "accept") in GITLAB["stages"]
+        assert job.get("extends", ".accept") in GITLAB
+        assert set(job.get("needs", ())) <= set(GITLAB)
+    artifacts = GITLAB[".accept"]["artifacts"]
+    assert artifacts["when"] == "always"
+    reports = GITLAB[".accept"]["variables"]["REPORTS"].replace("$CI_JOB_ID", "4711")
+    assert Path(f"{reports}/junit.xml").match(artifacts["reports"]["junit"])
+    for node, number in (("gpu01", "4711"), ("gpu02", "4712")):
+        env = surroundings(place, sandbox, "-k test_responds", NODES=node)
+        env["REPORTS"] = GITLAB[".accept"]["variables"]["REPORTS"].replace("$CI_JOB_ID", number)
+        assert shell(place, gitlab_blocks()["nightly"], env).returncode == 0
+        assert shell(place, gitlab_blocks()["report"], env).returncode == 0
+    merged = shell(place, gitlab_blocks()["whole-night"], env)
+    assert merged.returncode == 0, merged.stderr
+    assert len(cases(place / "night.xml")) == 2
+
+
+def test_the_systemd_units_are_valid(place: Path) -> None:
+    tool = shutil.which("systemd-analyze")
+    if tool is None:
+        pytest.skip("systemd-analyze is not on this machine")
+    units = place / "units"
+    units.mkdir()
+    shutil.copy(TIMER, units)
+    text = SERVICE.read_text().replace("/opt/gpucluster/bin", str(place / "bin"))
+
+    def verify(service: str) -> str:
+        (units / SERVICE.name).write_text(service)
+        done = subprocess.run(
+            [tool, "verify", *(str(path) for path in sorted(units.iterdir()))],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+        ours = [line for line in done.stderr.splitlines() if "gpucluster-nightly" in line]
+        return "\n".join(ours)
+
+    assert verify(text) == ""
+    assert "Unknown key" in verify(text.replace("KillMode", "KilMode"))
+
+
+def test_the_command_of_the_unit_runs(place: Path, sandbox: Sandbox) -> None:
+    (place / "gpucluster" / "metrics").mkdir(parents=True)
+    env = surroundings(place, sandbox, "-k test_responds --nodes=gpu01")
+    for key in ("ExecStart", "ExecStopPost"):
+        words = [
+            word.replace("/opt/gpucluster/bin", str(place / "bin"))
+            .replace("/var/lib/gpucluster", str(place / "gpucluster"))
+            .replace("--cluster=prod", f"--cluster={sandbox.cluster_file}")
+            for word in shlex.split(systemd_lines()[key])
+        ]
+        done: Any = subprocess.run(
+            words, cwd=place, env=env, capture_output=True, text=True, timeout=DEADLINE, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert (place / "gpucluster" / "metrics" / "gpucluster.prom").exists()
+    assert "OnCalendar=" in TIMER.read_text()

@@ -1,0 +1,192 @@
+"""Each fault changes the outcome of exactly its own check, on exactly its node; healthy nodes pass everything.
+
+Many nodes of one sandbox carry one fault each, so that a single run of the suites shows them all. Every item of a
+faulty node is held against the same item of a healthy one: also what was not checked, not applicable or an error.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from paths import ROOT
+from plugin_helpers import sandbox_folder
+
+from pytest_gpucluster.report.events import read_events, read_log
+from pytest_gpucluster.report.run_snapshot import check_of
+from pytest_gpucluster.sandbox import Sandbox
+from pytest_gpucluster.sandbox.faults import FAULTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SHOWN = sorted(
+    name
+    for name, fault in FAULTS.items()
+    if fault.change and not fault.check.startswith(("nccl.", "burnin."))
+)
+ACTED = ("drained", "slurmd_dead", "wrong_gres")
+HEALTHY = 8  # a majority of its own for what is compared across the fleet
+MARKED = "os or gpu or slurm or fabric"
+
+
+# How checks end that a fault makes unjudgeable, beside the failure of its own check, and why.
+UNJUDGEABLE = {
+    # which GPUs are near to the missing one cannot be told
+    "hca_missing": {"fabric.gpu_nic_affinity": "not checked"},
+    # no other node has as few GPUs, so that their numbers mean other slots
+    "gpu_missing": {"gpu.numa_affinity": "not applicable"},
+    # systemctl shows services
+    "systemd_gone": dict.fromkeys(
+        ("fabric.fabric_manager", "gpu.fabric_manager", "os.failed_units", "os.services"), "not checked"
+    ),
+    "drained": {"slurm.prolog": "not checked"},  # no job ran there
+    "wrong_gres": {"slurm.prolog": "not checked"},
+    # its own check shows that the node does not answer
+    "slurmd_dead": dict.fromkeys(("slurm.prolog", "slurm.schedulable"), "not checked"),
+}
+# What slurmctld shows of a node that nothing can run on; everything else of such a node is not tested.
+OF_SLURMCTLD = {
+    f"slurm.{name}"
+    for name in (
+        "known",
+        "responding",
+        "schedulable",
+        "completing",
+        "version",
+        "cpus",
+        "memory",
+        "gres",
+        "prolog",
+    )
+}
+# Outcomes that healthy nodes of one run may have beside each other: an epilog is judged where a batch job ended.
+VARYING = {"slurm.epilog": {"passed", "not checked"}}
+
+
+class Run(NamedTuple):
+    """One run of the suites: {node: {check: outcome}}, which node has which fault, what pytest printed, its exit."""
+
+    ends: dict[str, dict[str, str]]
+    node_of: dict[str, str]
+    healthy: tuple[str, ...]
+    text: str
+    rc: int
+
+    @property
+    def failed(self) -> dict[str, set[str]]:
+        """{node: checks that failed}, of nodes that have any."""
+        found = {
+            node: {check for check, end in ends.items() if end == "failed"}
+            for node, ends in self.ends.items()
+        }
+        return {node: checks for node, checks in found.items() if checks}
+
+    def passed(self, node: str) -> int:
+        """How many checks passed on a node."""
+        return list(self.ends.get(node, {}).values()).count("passed")
+
+    def usual(self) -> dict[str, set[str]]:
+        """{check: outcomes that a healthy node may have}."""
+        return {check: {end} for check, end in self.ends[self.healthy[0]].items()} | VARYING
+
+    def differences(self, node: str) -> dict[str, str]:
+        """{check: its outcome on this node, '' for none}, where a healthy node's is another."""
+        usual, ends = self.usual(), self.ends.get(node, {})
+        both = {check: ends.get(check, "") for check in usual.keys() | ends.keys()}
+        return {check: end for check, end in both.items() if end not in usual.get(check, ())}
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """Put every fault into a node of its own and run the suites once."""
+    kinds = [*SHOWN, *ACTED]
+    with sandbox_folder() as folder:
+        sandbox = Sandbox(folder / "s")
+        sandbox.up(nodes=len(kinds) + HEALTHY)
+        node_of = dict(zip(kinds, sandbox.nodes, strict=False))
+        for kind, node in node_of.items():
+            sandbox.fault(kind, node)
+        yield suites(sandbox, folder / "reports", node_of)
+
+
+def suites(sandbox: Sandbox, reports: Path, node_of: dict[str, str]) -> Run:
+    argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "suites", "-m", MARKED]
+    argv += [f"--cluster={sandbox.cluster_file}", f"--report-dir={reports}"]
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400, check=False)
+    ends: dict[str, dict[str, str]] = {}
+    for result in read_log(reports / "events.jsonl").results:
+        node, check = check_of(result)
+        ends.setdefault(node, {})[check] = result.outcome
+    healthy = tuple(node for node in sandbox.nodes if node not in node_of.values())
+    return Run(ends, node_of, healthy, done.stdout + done.stderr, done.returncode)
+
+
+def test_at_least_twenty_kinds() -> None:
+    assert len(FAULTS) >= 20
+
+
+@pytest.mark.parametrize("kind", [*SHOWN, *ACTED])
+def test_fault_is_found_by_its_own_check_alone(run: Run, kind: str) -> None:
+    node = run.node_of[kind]
+    assert run.failed.get(node, set()) == {FAULTS[kind].check}, run.text[-2000:]
+
+
+@pytest.mark.parametrize("kind", [*SHOWN, *ACTED])
+def test_fault_changes_the_outcome_of_no_other_check(run: Run, kind: str) -> None:
+    expected = dict.fromkeys(run.usual().keys() - OF_SLURMCTLD if kind in ACTED else (), "not tested")
+    expected |= UNJUDGEABLE.get(kind, {})
+    assert run.differences(run.node_of[kind]) == expected | {FAULTS[kind].check: "failed"}
+
+
+def test_healthy_nodes_are_alike_in_every_outcome(run: Run) -> None:
+    assert {node: run.differences(node) for node in run.healthy} == {node: {} for node in run.healthy}
+    assert set().union(*run.usual().values()) == {"passed", "not applicable", "not checked"}
+
+
+def test_healthy_nodes_pass_everything(run: Run) -> None:
+    assert {node: run.failed.get(node) for node in run.healthy} == dict.fromkeys(run.healthy), run.text[
+        -2000:
+    ]
+    assert all(run.passed(node) >= 45 for node in run.healthy), run.ends
+
+
+def test_no_failure_without_a_node(run: Run) -> None:
+    assert run.failed.keys() <= set(run.node_of.values())
+
+
+@pytest.mark.parametrize("kind", ["node_hanging", "prolog_failing", "epilog_hanging"])
+def test_a_node_that_takes_part_in_nothing_takes_no_other_along(
+    sandbox: Sandbox, tmp_path: Path, kind: str
+) -> None:
+    sandbox.fault(kind, "gpu03")
+    run = suites(sandbox, tmp_path, {kind: "gpu03"})
+    # a batch job may have been sent there: then a check of the whole cluster fails too
+    assert {node: checks for node, checks in run.failed.items() if node} == {"gpu03": {FAULTS[kind].check}}
+    assert all(run.passed(node) >= 45 for node in run.healthy), run.text[-2000:]
+
+
+def test_an_epilog_that_fails_as_the_nodes_go_back_is_told(sandbox: Sandbox, tmp_path: Path) -> None:
+    # the batch jobs of the slurm suite end on the first nodes
+    sandbox.fault("epilog_failing", "gpu04")
+    run = suites(sandbox, tmp_path, {"epilog_failing": "gpu04"})
+    assert run.failed == {}, "it had not run yet"
+    assert "ERROR: slurm.epilog on gpu04: failed as the nodes were given back" in run.text
+    assert "Epilog error" in run.text
+    assert run.rc == 1
+    told = [event["message"] for event in read_events(tmp_path / "events.jsonl") if event["event"] == "error"]
+    assert [text.partition(": failed")[0] for text in told] == ["slurm.epilog on gpu04"]
+
+
+def test_an_epilog_that_fails_after_a_batch_job_leaves_a_node_out(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.fault("epilog_failing", "gpu01")
+    run = suites(sandbox, tmp_path, {"epilog_failing": "gpu01"})
+    assert run.failed == {"gpu01": {"slurm.schedulable"}}, run.text[-3000:]
+    assert 'not tested: gpu01: DRAINED: "Epilog error"' in run.text
+    assert run.rc == 1

@@ -1,0 +1,789 @@
+"""The horovod suite: its reader, its checks on told facts, the real Horovod on virtual nodes, and faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from framework_helpers import deviant_python, ends, framework_python, imported, message, run_suite, spelled
+from paths import DATA, ROOT
+from plugin_helpers import sandbox_folder
+
+from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.core.errors import ProbeError, SandboxError
+from pytest_gpucluster.kit.payload_result import read_facts
+from pytest_gpucluster.kit.payload_step import sent
+from pytest_gpucluster.suites.horovod import checks
+from pytest_gpucluster.suites.horovod import payload as world_payload
+from pytest_gpucluster.suites.horovod import payload_build as build_payload
+from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
+from pytest_gpucluster.suites.horovod.config import HorovodConfig
+from pytest_gpucluster.suites.horovod.facts import read
+from pytest_gpucluster.suites.horovod.steps import ways
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpucluster.core.check import Verdict
+    from pytest_gpucluster.sandbox import Sandbox
+
+TABLE = (DATA / "horovod" / "check-build-0.28.1.txt").read_text()
+WAY = Launch("pytorch", "gloo", "srun")
+PLACES = ("gpu01", "gpu01", "gpu02", "gpu02")
+
+
+def told(verdict: Verdict) -> str:
+    return "; ".join(f"{found.part}: {found.measured} / {found.expected}" for found in verdict.findings)
+
+
+# --- the reader
+
+
+def test_the_table_of_a_real_build_is_read() -> None:
+    build = read(TABLE)
+    assert build.version == "0.28.1"
+    assert build.frameworks == {"pytorch"}
+    assert build.controllers == {"mpi", "gloo"}
+    assert build.operations == {"mpi", "gloo"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        TABLE.replace("Available Controllers:", "Controllers"),
+        TABLE.partition("Available Tensor")[0],
+        "[X] NCCL",
+    ],
+)
+def test_a_table_that_is_not_whole_is_not_read(text: str) -> None:
+    with pytest.raises(ProbeError):
+        read(text)
+
+
+# --- checks on facts
+
+
+def rank(number: int, **change: Any) -> dict[str, Any]:
+    return {
+        "node": PLACES[number],
+        "rank": number,
+        "size": 4,
+        "local_rank": number % 2,
+        "local_size": 2,
+        "cross_rank": number // 2,
+        "cross_size": 2,
+        "controller": "gloo",
+        "interface": "eth0",
+        "device": "cpu",
+        "wrong": {"float32": 0, "int64": 0},
+        "sent": {"0": 0, "3": 0},
+        "trained": {"before": "aa", "after": "bb", "error": 1e-8},
+        "seconds": 0.1,
+        **change,
+    }
+
+
+def world(*changed: dict[str, Any], **change: Any) -> World:
+    ranks = {number: rank(number) for number in range(4)} | {it["rank"]: it for it in changed}
+    return World(**{"way": WAY, "places": PLACES, "ranks": tuple(ranks.values()), **change})
+
+
+def test_a_good_job_passes_all_checks() -> None:
+    for judge in (checks.ranks, checks.all_reduce, checks.broadcast, checks.training):
+        assert judge(world()).outcome is Outcome.PASSED, told(judge(world()))
+    assert [metric.unit for metric in checks.all_reduce(world()).metrics] == ["GB/s"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            world(ranks=tuple(rank(n, rank=0, size=1) for n in range(4))),
+            "4 jobs of one rank each (singletons)",
+        ),
+        (world(ranks=tuple(rank(n) for n in (0, 1, 2))), "1 of 4 told nothing: 1 on gpu02"),
+        (world(ranks=(*map(rank, range(4)), rank(2))), "more than once: 2"),
+        (world(rank(3, node="gpu01")), "rank 3: on gpu01"),
+        (world(rank(1, local_rank=0)), "local_rank 0 / local_rank 1"),
+        (world(rank(1, size=2)), "size 2 / size 4"),
+        (world(rank(2, controller="mpi")), "controller of rank 2 on gpu02: mpi / gloo"),
+        (world(rank(0, interface="ib0")), "interface of rank 0 on gpu01: ib0 / eth0"),
+        (world(problem="the step ended with 9"), "the step ended with 9"),
+        (world(gpus=True), "computes on the CPU"),
+        (
+            world(*(rank(n, device="GPU-1") for n in range(4)), gpus=True),
+            "GPU GPU-1 of gpu02: used by 2 ranks",
+        ),
+    ],
+)
+def test_each_fault_of_ranks_has_its_words(given: World, words: str) -> None:
+    verdict = checks.ranks(given, "eth0")
+    assert verdict.outcome is Outcome.FAILED
+    assert words in told(verdict)
+
+
+def test_ranks_that_waited_name_the_node_that_did_not_come() -> None:
+    late = {
+        "node": "gpu01",
+        "rank": "0",
+        "what": "deadline",
+        "stage": "init",
+        "problem": "not done within 20 s",
+    }
+    verdict = checks.ranks(World(WAY, PLACES, problems=(late,)))
+    assert "not done within 20 s (in init)" in told(verdict)
+    assert "gpu02: no rank of it told anything" in told(verdict)
+
+
+@pytest.mark.parametrize(
+    ("judge", "changed", "words"),
+    [
+        (checks.all_reduce, rank(2, wrong={"float32": 3}), "rank 2 on gpu02: 3 wrong elements of float32"),
+        (checks.broadcast, rank(1, sent={"3": 9}), "rank 1 on gpu01: 9 wrong elements from rank 3"),
+        (
+            checks.training,
+            rank(3, trained={"before": "aa", "after": "cc", "error": 0.0}),
+            "ranks 3 (gpu02) differ",
+        ),
+        (checks.training, rank(3, trained={"before": "aa", "after": "aa", "error": 0.0}), "changed nothing"),
+        (
+            checks.training,
+            rank(3, trained={"before": "aa", "after": "bb", "error": 0.01}),
+            "0.01 from the mean",
+        ),
+        (
+            checks.training,
+            rank(3, trained={"before": "aa", "after": "bb", "error": float("nan")}),
+            "nan from",
+        ),
+    ],
+)
+def test_wrong_results_are_found(judge: Any, changed: dict[str, Any], words: str) -> None:
+    assert words in told(judge(world(changed)))
+
+
+@pytest.mark.parametrize("judge", [checks.all_reduce, checks.broadcast, checks.training])
+def test_the_results_of_a_job_that_is_not_believed_are_not_judged(judge: Any) -> None:
+    assert judge(world(ranks=(rank(0),))).outcome is Outcome.NOT_APPLICABLE
+
+
+def test_a_build_without_what_is_expected_fails() -> None:
+    here = NodeBuild(read(TABLE))
+    assert checks.build(here, ("pytorch",), ("gloo", "mpi"), ("gloo",)).outcome is Outcome.PASSED
+    verdict = checks.build(here, ("pytorch", "tensorflow"), ("gloo",), ("nccl",))
+    assert "frameworks: without tensorflow; with pytorch" in told(verdict)
+    assert "tensor operations: without nccl; with gloo, mpi" in told(verdict)
+
+
+def test_another_version_is_found() -> None:
+    other = NodeBuild(read(TABLE.replace("0.28.1", "0.27.0")))
+    builds = {"gpu01": NodeBuild(read(TABLE)), "gpu02": NodeBuild(read(TABLE)), "gpu03": other}
+    assert checks.version("gpu01", builds).outcome is Outcome.PASSED
+    assert told(checks.version("gpu03", builds)) == "Horovod: 0.27.0 / 0.28.1, as on 2 of 3 nodes"
+
+
+def test_versions_in_halves_drain_nobody() -> None:
+    builds = {"gpu01": NodeBuild(read(TABLE)), "gpu02": NodeBuild(read(TABLE.replace("0.28.1", "0.27.0")))}
+    verdict = checks.version("gpu01", builds)
+    assert verdict.action is Action.MONITOR
+    assert told(verdict) == (
+        "Horovod: 0.28.1 / one value on all nodes; no majority: 0.28.1 on gpu01, 0.27.0 on gpu02"
+    )
+
+
+def test_the_ways_are_those_that_the_cluster_file_claims() -> None:
+    config = HorovodConfig(
+        controllers=("gloo", "mpi"), launchers=("srun",), frameworks=("pytorch", "tensorflow")
+    )
+    assert [str(way) for way in ways(config)] == [
+        "pytorch-gloo-srun",
+        "pytorch-mpi-srun",
+        "tensorflow-gloo-srun",
+        "tensorflow-mpi-srun",
+    ]
+    assert {way.launcher for way in ways(HorovodConfig())} == {"srun", "horovodrun", "localhost"}
+
+
+def test_what_ranks_tell_is_read_behind_the_label_of_horovodrun() -> None:
+    text = '[1]<stdout>:{"kind": "rank", "rank": 1}\n[0]<stderr>:warning\n{"kind": "rank", "ra\n'
+    assert read_facts(text, "kind") == ({"kind": "rank", "rank": 1},)
+
+
+EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
+    (
+        lambda: checks.build(NodeBuild(problem="no module"), (), (), ()),
+        "failed",
+        "",
+        ["Horovod: no module / a Horovod that tells its build"],
+        [],
+    ),
+    (
+        lambda: checks.build(NodeBuild(), (), (), ()),
+        "failed",
+        "",
+        ["Horovod: nothing was told / a Horovod that tells its build"],
+        [],
+    ),
+    (
+        lambda: checks.build(NodeBuild(read(TABLE)), ("pytorch",), ("gloo", "mpi"), ("gloo",)),
+        "passed",
+        "",
+        [],
+        [],
+    ),
+    (
+        lambda: checks.build(
+            NodeBuild(read(TABLE)), ("tensorflow", "mxnet", "pytorch"), ("gloo", "x"), ("nccl",)
+        ),
+        "failed",
+        "",
+        [
+            "frameworks: without mxnet, tensorflow; with pytorch / mxnet, pytorch, tensorflow",
+            "controllers: without x; with gloo, mpi / gloo, x",
+            "tensor operations: without nccl; with gloo, mpi / nccl",
+        ],
+        [],
+    ),
+    (
+        lambda: checks.version("gpu03", {"gpu01": NodeBuild(read(TABLE))}),
+        "not applicable",
+        "the node told no version: see horovod.build",
+        [],
+        [],
+    ),
+    (
+        lambda: checks.version("gpu01", {"gpu01": NodeBuild(read(TABLE)), "gpu02": NodeBuild()}),
+        "passed",
+        "",
+        [],
+        [],
+    ),
+    (
+        lambda: checks.version(
+            "gpu01",
+            {"gpu01": NodeBuild(read(TABLE)), "gpu02": NodeBuild(read(TABLE.replace("0.28.1", "0.29.0")))},
+        ),
+        "failed",
+        "",
+        ["Horovod: 0.28.1 / one value on all nodes; no majority: 0.28.1 on gpu01, 0.29.0 on gpu02"],
+        [],
+    ),
+    (
+        lambda: checks.interface(NodeBuild(), None),
+        "not applicable",
+        "the cluster file chooses no interface (horovod.interface)",
+        [],
+        [],
+    ),
+    (
+        lambda: checks.interface(NodeBuild(), "ib0"),
+        "failed",
+        "",
+        ["interface ib0: not there; there are: none / an IPv4 address"],
+        [],
+    ),
+    (
+        lambda: checks.interface(NodeBuild(interfaces={"lo": "127.0.0.1", "eth0": "10.0.0.1"}), "ib0"),
+        "failed",
+        "",
+        ["interface ib0: not there; there are: eth0 10.0.0.1, lo 127.0.0.1 / an IPv4 address"],
+        [],
+    ),
+    (lambda: checks.interface(NodeBuild(interfaces={"ib0": "10.0.0.1"}), "ib0"), "passed", "", [], []),
+    (lambda: checks.ranks(world()), "passed", "", [], []),
+    (lambda: checks.ranks(world(), "eth0"), "passed", "", [], []),
+    (lambda: checks.ranks(world(not_applicable="no mpirun")), "not applicable", "no mpirun", [], []),
+    (
+        lambda: checks.ranks(world(ranks=tuple(rank(n, rank=0, size=1) for n in range(4)))),
+        "failed",
+        "",
+        ["size: 4 jobs of one rank each (singletons) / one job of 4"],
+        [],
+    ),
+    (
+        lambda: checks.ranks(World(WAY, ("gpu01",), (rank(0, size=1, local_size=1, cross_size=1),))),
+        "passed",
+        "",
+        [],
+        [],
+    ),
+    (
+        lambda: checks.ranks(world(ranks=(rank(0, size=1),))),
+        "failed",
+        "",
+        [
+            "ranks: 3 of 4 told nothing: 1 on gpu01, 2 on gpu02 / every rank once",
+            "rank 0 on gpu01: size 1 / size 4",
+        ],
+        [],
+    ),
+    (
+        lambda: checks.ranks(world(ranks=(rank(0), rank(1), rank(2)))),
+        "failed",
+        "",
+        ["ranks: 1 of 4 told nothing: 1 on gpu02 / every rank once"],
+        [],
+    ),
+    (
+        lambda: checks.ranks(world(ranks=(rank(1),))),
+        "failed",
+        "",
+        ["ranks: 3 of 4 told nothing: 1 on gpu01, 2 on gpu02 / every rank once"],
+        [],
+    ),
+    (
+        lambda: checks.ranks(world(ranks=(*map(rank, range(4)), rank(2), rank(1)))),
+        "failed",
+        "",
+        ["ranks: more than once: 1, 2 / every rank once"],
+        [],
+    ),
+    (lambda: checks.ranks(world(rank(3, node="gpu01"))), "failed", "", ["rank 3: on gpu01 / on gpu02"], []),
+    (
+        lambda: checks.ranks(world(rank(1, local_rank=0, cross_size=3))),
+        "failed",
+        "",
+        ["rank 1 on gpu01: local_rank 0, cross_size 3 / local_rank 1, cross_size 2"],
+        [],
+    ),
+    (lambda: checks.ranks(world(rank(1, size=2))), "failed", "", ["rank 1 on gpu01: size 2 / size 4"], []),
+    (
+        lambda: checks.ranks(world(ranks=(*map(rank, range(4)), {**rank(3), "rank": 4}))),
+        "failed",
+        "",
+        ["rank 4 on gpu02: rank 4 / a rank from 0 to 3"],
+        [],
+    ),
+    (
+        lambda: checks.ranks(world(ranks=(*map(rank, range(4)), {**rank(3), "rank": -1}))),
+        "failed",
+        "",
+        ["rank -1 on gpu02: rank -1 / a rank from 0 to 3"],
+        [],
+    ),
+    (
+        lambda: checks.ranks(world(rank(2, controller="mpi")), "eth0"),
+        "failed",
+        "",
+        ["controller of rank 2 on gpu02: mpi / gloo"],
+        [],
+    ),
+    (
+        lambda: checks.ranks(world(rank(0, interface="")), "eth0"),
+        "failed",
+        "",
+        ["interface of rank 0 on gpu01: none / eth0"],
+        [],
+    ),
+    (
+        lambda: checks.ranks(
+            world(
+                *(rank(n, interface="", controller="mpi") for n in range(4)),
+                way=Launch("pytorch", "mpi", "srun"),
+            ),
+            "eth0",
+        ),
+        "passed",
+        "",
+        [],
+        [],
+    ),
+    (
+        lambda: checks.ranks(world(problem="the step ended with 9")),
+        "failed",
+        "",
+        ["pytorch-gloo-srun: the step ended with 9 / ends by itself"],
+        [],
+    ),
+    (
+        lambda: checks.ranks(world(gpus=True)),
+        "failed",
+        "",
+        [
+            "rank 0 on gpu01: computes on the CPU / a GPU of its own",
+            "rank 1 on gpu01: computes on the CPU / a GPU of its own",
+            "rank 2 on gpu02: computes on the CPU / a GPU of its own",
+            "rank 3 on gpu02: computes on the CPU / a GPU of its own",
+        ],
+        [],
+    ),
+    (
+        lambda: checks.ranks(world(*(rank(n, device=f"GPU-{n // 2}") for n in range(4)), gpus=True)),
+        "failed",
+        "",
+        ["GPU GPU-0 of gpu01: used by 2 ranks / one rank", "GPU GPU-1 of gpu02: used by 2 ranks / one rank"],
+        [],
+    ),
+    (
+        lambda: checks.ranks(world(*(rank(n, device=f"GPU-{n}") for n in range(4)), gpus=True)),
+        "passed",
+        "",
+        [],
+        [],
+    ),
+    (
+        lambda: checks.ranks(
+            World(
+                WAY,
+                PLACES,
+                problems=(
+                    {"node": "gpu01", "rank": "0", "what": "deadline", "stage": "init", "problem": "late"},
+                ),
+            )
+        ),
+        "failed",
+        "",
+        [
+            "rank 0 on gpu01: late (in init) / a job by pytorch-gloo-srun",
+            "gpu02: no rank of it told anything / its ranks join",
+        ],
+        [],
+    ),
+    (
+        lambda: checks.ranks(
+            World(
+                WAY,
+                PLACES,
+                problems=({"node": "gpu01", "what": "rendezvous", "stage": "init", "problem": "late"},),
+            )
+        ),
+        "failed",
+        "",
+        [
+            "rank ? on gpu01: late (in init) / a job by pytorch-gloo-srun",
+            "gpu02: no rank of it told anything / its ranks join",
+        ],
+        [],
+    ),
+    (
+        lambda: checks.ranks(
+            World(
+                WAY,
+                PLACES,
+                ranks=(rank(2),),
+                problems=(
+                    {"node": "gpu01", "rank": "0", "what": "deadline", "stage": "init", "problem": "late"},
+                ),
+            )
+        ),
+        "failed",
+        "",
+        ["rank 0 on gpu01: late (in init) / a job by pytorch-gloo-srun"],
+        [],
+    ),
+    (
+        lambda: checks.ranks(
+            World(
+                WAY,
+                PLACES,
+                problem="ended",
+                problems=(
+                    {"node": "gpu01", "rank": "0", "what": "import", "stage": "load", "problem": "no torch"},
+                ),
+            )
+        ),
+        "failed",
+        "",
+        ["rank 0 on gpu01: no torch (in load) / a job by pytorch-gloo-srun"],
+        [],
+    ),
+    (
+        lambda: checks.all_reduce(world()),
+        "passed",
+        "",
+        [],
+        ["all_reduce_16MiB 0.167772 GB/s pytorch-gloo-srun"],
+    ),
+    (
+        lambda: checks.all_reduce(world(rank(2, seconds=0.5))),
+        "passed",
+        "",
+        [],
+        ["all_reduce_16MiB 0.0335544 GB/s pytorch-gloo-srun"],
+    ),
+    (
+        lambda: checks.all_reduce(
+            world(rank(2, wrong={"float32": 3, "int64": 0}), rank(3, wrong={"int64": 1}))
+        ),
+        "failed",
+        "",
+        [
+            "rank 2 on gpu02: 3 wrong elements of float32 / none",
+            "rank 3 on gpu02: 1 wrong elements of int64 / none",
+        ],
+        ["all_reduce_16MiB 0.167772 GB/s pytorch-gloo-srun"],
+    ),
+    (
+        lambda: checks.all_reduce(world(ranks=(rank(0),))),
+        "not applicable",
+        "the job is not believed: see horovod.ranks",
+        [],
+        [],
+    ),
+    (
+        lambda: checks.all_reduce(world(problem="x")),
+        "not applicable",
+        "the job is not believed: see horovod.ranks",
+        [],
+        [],
+    ),
+    (
+        lambda: checks.all_reduce(world(problems=({"node": "gpu01"},))),
+        "not applicable",
+        "the job is not believed: see horovod.ranks",
+        [],
+        [],
+    ),
+    (lambda: checks.all_reduce(world(not_applicable="no mpirun")), "not applicable", "no mpirun", [], []),
+    (lambda: checks.broadcast(world()), "passed", "", [], []),
+    (
+        lambda: checks.broadcast(world(rank(1, sent={"0": 1, "3": 9}))),
+        "failed",
+        "",
+        [
+            "rank 1 on gpu01: 1 wrong elements from rank 0 / none",
+            "rank 1 on gpu01: 9 wrong elements from rank 3 / none",
+        ],
+        [],
+    ),
+    (lambda: checks.broadcast(world(not_applicable="no mpirun")), "not applicable", "no mpirun", [], []),
+    (
+        lambda: checks.broadcast(world(problem="x")),
+        "not applicable",
+        "the job is not believed: see horovod.ranks",
+        [],
+        [],
+    ),
+    (lambda: checks.training(world()), "passed", "", [], []),
+    (
+        lambda: checks.training(world(problem="x")),
+        "not applicable",
+        "the job is not believed: see horovod.ranks",
+        [],
+        [],
+    ),
+    (
+        lambda: checks.training(world(rank(3, trained={"before": "xx", "after": "bb", "error": 0.0}))),
+        "failed",
+        "",
+        ["parameters before the step: ranks 3 (gpu02) differ / equal on all ranks"],
+        [],
+    ),
+    (
+        lambda: checks.training(
+            world(
+                rank(2, trained={"before": "aa", "after": "dd", "error": 0.0}),
+                rank(3, trained={"before": "aa", "after": "cc", "error": 0.0}),
+            )
+        ),
+        "failed",
+        "",
+        [
+            "parameters after the step: ranks 0 (gpu01), 1 (gpu01), 2 (gpu02), 3 (gpu02) differ / equal on all ranks"
+        ],  # two of four are no majority: both halves are named
+        [],
+    ),
+    (
+        lambda: checks.training(world(rank(3, trained={"before": "aa", "after": "aa", "error": 0.5}))),
+        "failed",
+        "",
+        [
+            "parameters after the step: ranks 3 (gpu02) differ / equal on all ranks",
+            "rank 3 on gpu02: the step changed nothing / a step",
+        ],
+        [],
+    ),
+    (
+        lambda: checks.training(world(rank(3, trained={"before": "aa", "after": "bb", "error": 1e-5}))),
+        "passed",
+        "",
+        [],
+        [],
+    ),
+    (
+        lambda: checks.training(world(rank(3, trained={"before": "aa", "after": "bb", "error": 1.01e-5}))),
+        "failed",
+        "",
+        ["rank 3 on gpu02: 1.01e-05 from the mean of all gradients / <= 1e-05"],
+        [],
+    ),
+    (
+        lambda: checks.training(
+            world(rank(3, trained={"before": "aa", "after": "bb", "error": float("nan")}))
+        ),
+        "failed",
+        "",
+        ["rank 3 on gpu02: nan from the mean of all gradients / <= 1e-05"],
+        [],
+    ),
+    (
+        lambda: checks.version(
+            "gpu02",
+            {"gpu01": NodeBuild(read(TABLE)), "gpu02": NodeBuild(read(TABLE.replace("0.28.1", "0.29.0")))},
+        ),
+        "failed",
+        "",
+        ["Horovod: 0.29.0 / one value on all nodes; no majority: 0.28.1 on gpu01, 0.29.0 on gpu02"],
+        [],
+    ),
+    (
+        lambda: checks.version(
+            "gpu03",
+            {
+                "gpu01": NodeBuild(read(TABLE)),
+                "gpu02": NodeBuild(read(TABLE)),
+                "gpu03": NodeBuild(read(TABLE.replace("0.28.1", "0.29.0"))),
+            },
+        ),
+        "failed",
+        "",
+        ["Horovod: 0.29.0 / 0.28.1, as on 2 of 3 nodes"],
+        [],
+    ),
+]
+
+
+@pytest.mark.parametrize(("judge", "outcome", "reason", "findings", "metrics"), EXACT)
+def test_verdicts_to_the_letter(
+    judge: Callable[[], Verdict], outcome: str, reason: str, findings: list[str], metrics: list[str]
+) -> None:
+    assert spelled(judge()) == (outcome, reason, findings, metrics)
+
+
+# --- payloads
+
+
+@pytest.mark.parametrize("module", [build_payload, world_payload])
+def test_payloads_are_python_3_6_and_need_only_what_they_test(module: Any) -> None:
+    names = imported(Path(module.__file__))
+    assert names <= sys.stdlib_module_names | {"horovod", "torch", "tensorflow"}
+    assert "horovod" in names
+
+
+def test_a_rendezvous_port_that_is_taken_is_named() -> None:
+    with socket.socket() as holder:
+        holder.bind(("0.0.0.0", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        words = [
+            "--framework=pytorch",
+            "--controller=gloo",
+            "--launcher=srun",
+            "--hosts=gpu01",
+            "--per-node=1",
+        ]
+        words += ["--address=127.0.0.1", f"--port={port}", "--deadline=60"]
+        done = subprocess.run(
+            [str(framework_python()), "-c", sent(Path(world_payload.__file__)), *words],
+            env={**os.environ, "SLURM_PROCID": "0", "SLURMD_NODENAME": "gpu01"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    said = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert (said["what"], said["node"]) == ("port", "gpu01")
+    assert f"port {port} for the rendezvous is taken" in said["problem"]
+
+
+# --- the real thing
+
+
+def test_horovod_runs_over_two_nodes_of_two_tasks(sandbox: Sandbox, tmp_path: Path) -> None:
+    claim = {"environment": "frameworks", "ntasks_per_node": 2, "operations": ["gloo"], "interface": "lo"}
+    run = run_suite(sandbox, tmp_path, "test_horovod.py", "-m", "gloo", nodes="gpu[01-02]", horovod=claim)
+    found = ends(run)
+    good = {"test_build[gpu01]", "test_build[gpu02]", "test_versions[gpu01]", "test_versions[gpu02]"}
+    good |= {"test_interface[gpu01]", "test_interface[gpu02]"}
+    for judged in ("ranks", "all_reduce", "broadcast", "training"):
+        good |= {f"test_{judged}[pytorch-gloo-{launcher}]" for launcher in ("srun", "localhost")}
+    assert {item for item, end in found.items() if end == "passed"} == good, run.out[-4000:]
+    # plain virtual nodes have no sshd: their names do not even resolve
+    rest = {item for item in found if item not in good}
+    assert rest == {
+        f"test_{judged}[pytorch-gloo-horovodrun]"
+        for judged in ("ranks", "all_reduce", "broadcast", "training")
+    }
+    assert {found[item] for item in rest} == {"not applicable"}
+    assert "needs ssh between nodes; gpu01 to gpu02: ssh: Could not resolve" in run.out
+
+
+def test_horovod_runs_for_tensorflow(sandbox: Sandbox, tmp_path: Path) -> None:
+    if "tensorflow" not in read(built()).frameworks:
+        pytest.skip(
+            "Horovod is built for PyTorch alone: HOROVOD_WITH_TENSORFLOW=1 make .cache/frameworks/.ready"
+        )
+    claim = {"environment": "frameworks", "ntasks_per_node": 2, "frameworks": ["tensorflow"]}
+    claim |= {"controllers": ["gloo"], "launchers": ["srun"]}
+    run = run_suite(sandbox, tmp_path, "test_horovod.py", nodes="gpu[01-02]", horovod=claim)
+    good = {
+        f"test_{judged}[tensorflow-gloo-srun]" for judged in ("ranks", "all_reduce", "broadcast", "training")
+    }
+    assert good <= {item for item, end in ends(run).items() if end == "passed"}, run.out[-4000:]
+
+
+def built() -> str:
+    """Return what `horovodrun --check-build` says of the Horovod that the tests have."""
+    argv = [str(framework_python()), "-m", "horovod.runner.launch", "--check-build"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+def test_horovodrun_over_ssh_and_the_mpi_controller_on_nodes_like_real_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pytest_gpucluster.sandbox import Sandbox  # pure tests need no sandbox
+
+    with sandbox_folder() as folder:
+        nodes = Sandbox(folder / "s")
+        try:
+            nodes.up(nodes=2, gpus_per_node=0, kind="namespaced", share=[ROOT])
+        except SandboxError as error:
+            pytest.skip(f"this machine makes no namespaced nodes: {error}")
+        for name, value in nodes.env.items():
+            monkeypatch.setenv(name, value)
+        claim = {"environment": "frameworks", "ntasks_per_node": 2, "controllers": ["gloo", "mpi"]}
+        chosen = ("-k", "build or gloo-horovodrun or mpi-srun")
+        run = run_suite(nodes, tmp_path, "test_horovod.py", *chosen, nodes="gpu[01-02]", horovod=claim)
+    found = ends(run)
+    assert set(found.values()) == {"passed"}, run.out[-4000:]
+    assert {"test_ranks[pytorch-gloo-horovodrun]", "test_training[pytorch-mpi-srun]"} <= set(found)
+
+
+def test_a_node_without_horovod_is_named_and_nobody_waits_for_it(sandbox: Sandbox, tmp_path: Path) -> None:
+    python = deviant_python(tmp_path, f'"gpu02 "*) exec {sys.executable} "$@";;')
+    claim = {"environment": "frameworks", "operations": ["gloo"], "launchers": ["srun"], "ntasks_per_node": 1}
+    run = run_suite(sandbox, tmp_path, "test_horovod.py", python=python, nodes="gpu[01-02]", horovod=claim)
+    found = ends(run)
+    assert found["test_build[gpu01]"] == "passed", run.out[-3000:]
+    assert found["test_build[gpu02]"] == "failed"
+    assert "Horovod cannot be imported by" in message(run, "test_build[gpu02]")
+    assert "on gpu02: Horovod cannot be imported" in message(run, "test_ranks[pytorch-gloo-srun]")
+    assert found["test_training[pytorch-gloo-srun]"] == "not applicable"
+
+
+def test_a_late_node_and_a_wrong_interface_have_their_own_verdicts(sandbox: Sandbox, tmp_path: Path) -> None:
+    python = deviant_python(tmp_path, '"gpu02 --framework"*) exec sleep 60;;')
+    claim = {"environment": "frameworks", "operations": ["gloo"], "launchers": ["srun"], "ntasks_per_node": 1}
+    late = {**claim, "deadline": "32s"}
+    run = run_suite(sandbox, tmp_path, "test_horovod.py", python=python, nodes="gpu[01-02]", horovod=late)
+    said = message(run, "test_ranks[pytorch-gloo-srun]")
+    assert "rank 0 on gpu01: not done within 17 s" in said, run.out[-3000:]
+    assert "gpu02: no rank of it told anything" in said
+    wrong = {**claim, "interface": "ib9"}
+    run = run_suite(sandbox, tmp_path, "test_horovod.py", nodes="gpu[01-02]", horovod=wrong)
+    assert "interface ib9: not there; there are: " in message(run, "test_interface[gpu02]")
+    assert "interface ib9 has no IPv4 address here" in message(run, "test_ranks[pytorch-gloo-srun]")
+
+
+def test_what_is_not_claimed_is_not_applicable(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_suite(sandbox, tmp_path, "test_horovod.py", nodes="gpu[01-02]")
+    assert set(ends(run).values()) == {"not applicable"}
+    assert "cluster file does not claim Horovod (add `horovod:`)" in run.out

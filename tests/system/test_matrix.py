@@ -1,0 +1,366 @@
+"""The experiment matrix: how a cell is settled, the table at the end, and real launchers and workloads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from framework_helpers import spelled
+from paths import ROOT
+from plugin_helpers import Run, names, run_pytest
+
+from pytest_gpucluster.core.check import Finding, Outcome, Verdict
+from pytest_gpucluster.plugin.summary import suite_tables
+from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.suites.matrix import checks
+from pytest_gpucluster.suites.matrix.checks import Cell, State, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+SUITE = ROOT / "suites" / "matrix" / "test_matrix.py"
+FRAMEWORKS = ROOT / ".cache" / "frameworks"
+NO_PMI = Finding(
+    "MPI without PMI on gpu01", "OMPI was not built with SLURM's PMI support", "a world of 4 ranks"
+)
+LONELY = Finding("singletons", "4 programs, each rank 0 of 1", "one world")
+OTHER = Finding("rank 3", "2 times", "once")
+
+
+def failed(*findings: Finding) -> Verdict:
+    return Verdict("mpi.world", Outcome.FAILED, findings)
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict", "expected", "claimed", "state", "why"),
+    [
+        ("srun", Verdict("x", Outcome.PASSED), {}, True, State.WORKS, ""),
+        ("srun", Verdict("x", Outcome.NOT_APPLICABLE, reason="none"), {}, True, State.NOT_APPLICABLE, "none"),
+        ("srun", failed(NO_PMI), {}, False, State.EXPECTED, "no PMI support"),
+        ("srun_pyxis", failed(LONELY), {}, False, State.EXPECTED, "no PMI support"),
+        ("srun", failed(NO_PMI), {}, True, State.BROKEN, "MPI without PMI on gpu01: OMPI was not built"),
+        ("srun", failed(OTHER), {}, False, State.BROKEN, "rank 3: 2 times"),
+        ("mpirun", failed(LONELY), {}, False, State.BROKEN, "singletons"),
+        ("srun", failed(OTHER), {"srun-mpi": "old MPI"}, True, State.EXPECTED, "old MPI"),
+        ("srun", failed(OTHER), {"mpirun-mpi": "old MPI"}, True, State.BROKEN, "rank 3"),
+        ("srun", Verdict("x", Outcome.NOT_CHECKED, reason="no rank told"), {}, True, State.BROKEN, "no rank told"),
+        ("srun", Verdict("x", Outcome.PASSED), {"srun-mpi": "old MPI"}, True, State.WORKS, ""),
+    ],
+)  # fmt: skip
+def test_how_a_cell_is_settled(
+    *,
+    row: str,
+    verdict: Verdict,
+    expected: Mapping[str, str],
+    claimed: bool,
+    state: State,
+    why: str,
+) -> None:
+    cell = checks.settle(row, "mpi", verdict, expected, pmi_claimed=claimed)
+    assert cell.state is state
+    assert cell.why.startswith(why)
+    outcome = {State.BROKEN: Outcome.FAILED, State.NOT_APPLICABLE: Outcome.NOT_APPLICABLE}.get(
+        state, Outcome.PASSED
+    )
+    assert checks.cell(cell).outcome is outcome
+
+
+def test_a_broken_cell_says_launcher_workload_and_part() -> None:
+    found = checks.cell(Cell("srun_pyxis", "mpi", State.BROKEN, "x", failed(OTHER))).findings
+    assert [finding.part for finding in found] == ["srun + Pyxis with MPI: rank 3"]
+    assert checks.cell(Cell("srun", "cpu", State.BROKEN, "why")).findings[0].measured == "why"
+
+
+NODES = ("gpu01", "gpu02")
+GOOD = tuple((node, "8") for node in NODES for _ in range(2))
+
+
+@pytest.mark.parametrize(
+    ("told", "problem", "said"),
+    [
+        (GOOD, "", ""),
+        ((*GOOD[:3], ("gpu02", "7")), "", "gpu02: 7 GPUs / 8 GPUs"),
+        ((*GOOD[:3], ("gpu02", "nvidia-smi: not found")), "", "gpu02: nvidia-smi: not found / 8 GPUs"),
+        (GOOD[:3], "", "gpu02: 1 tasks told something / 2 tasks"),
+        ((*GOOD, ("gpu09", "8")), "", "gpu09: ran tasks and was not asked for / none"),
+        ((), "hangs", "step: hangs / 4 tasks that end by themselves"),
+        ((), "", "gpu01: 0 tasks told something / 2 tasks"),
+    ],
+)
+def test_work_without_messages(told: tuple[tuple[str, str], ...], problem: str, said: str) -> None:
+    verdict = checks.work(Work(NODES, 2, told, "8", "GPUs", problem))
+    assert verdict.outcome is (Outcome.FAILED if said else Outcome.PASSED)
+    assert said in "; ".join(f"{it.part}: {it.measured} / {it.expected}" for it in verdict.findings)
+
+
+EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
+    (lambda: checks.cell(Cell("srun", "cpu", State.WORKS)), "passed", "", [], []),
+    (lambda: checks.cell(Cell("srun", "cpu", State.EXPECTED, "old", failed(OTHER))), "passed", "", [], []),
+    (
+        lambda: checks.cell(Cell("srun", "cpu", State.NOT_APPLICABLE, "none")),
+        "not applicable",
+        "none",
+        [],
+        [],
+    ),
+    (
+        lambda: checks.cell(Cell("mpirun", "gpu", State.BROKEN, "why")),
+        "failed",
+        "",
+        ["mpirun with GPU: why / works"],
+        [],
+    ),
+    (
+        lambda: checks.cell(Cell("srun_framework", "nccl", State.BROKEN, "why", failed())),
+        "failed",
+        "",
+        ["srun + Pyxis, framework image with NCCL: why / works"],
+        [],
+    ),
+    (
+        lambda: checks.cell(Cell("srun_pyxis", "mpi", State.BROKEN, "x", failed(OTHER, LONELY))),
+        "failed",
+        "",
+        [
+            "srun + Pyxis with MPI: rank 3: 2 times / once",
+            "srun + Pyxis with MPI: singletons: 4 programs, each rank 0 of 1 / one world",
+        ],
+        [],
+    ),
+    (lambda: checks.work(Work(NODES, 2, GOOD, "8", "GPUs")), "passed", "", [], []),
+    (
+        lambda: checks.work(Work(NODES, 2, (), "8", "GPUs", "hangs")),
+        "failed",
+        "",
+        ["step: hangs / 4 tasks that end by themselves"],
+        [],
+    ),
+    (
+        lambda: checks.work(Work(NODES, 2, GOOD[:3], "8", "GPUs", "hangs")),
+        "failed",
+        "",
+        ["step: hangs / 4 tasks that end by themselves", "gpu02: 1 tasks told something / 2 tasks"],
+        [],
+    ),
+    (
+        lambda: checks.work(Work(NODES, 2, (), "8", "GPUs")),
+        "failed",
+        "",
+        ["gpu01: 0 tasks told something / 2 tasks", "gpu02: 0 tasks told something / 2 tasks"],
+        [],
+    ),
+    (
+        lambda: checks.work(Work(NODES, 2, (*GOOD, ("gpu09", "8"), ("", "8")), "8", "GPUs")),
+        "failed",
+        "",
+        [
+            "an unknown host: ran tasks and was not asked for / none",
+            "gpu09: ran tasks and was not asked for / none",
+        ],
+        [],
+    ),
+    (
+        lambda: checks.work(Work(NODES, 2, (*GOOD[:3], ("gpu02", "7")), "8", "GPUs")),
+        "failed",
+        "",
+        ["gpu02: 7 GPUs / 8 GPUs"],
+        [],
+    ),
+    (
+        lambda: checks.work(Work(NODES, 2, (*GOOD[:3], ("gpu02", "7")), "8")),
+        "failed",
+        "",
+        ["gpu02: 7 / 8"],
+        [],
+    ),
+    (
+        lambda: checks.work(Work(NODES, 2, (*GOOD[:3], ("gpu02", "nvidia-smi: not found")), "8", "GPUs")),
+        "failed",
+        "",
+        ["gpu02: nvidia-smi: not found / 8 GPUs"],
+        [],
+    ),
+]
+
+
+@pytest.mark.parametrize(("judge", "outcome", "reason", "findings", "metrics"), EXACT)
+def test_verdicts_to_the_letter(
+    judge: Callable[[], Verdict], outcome: str, reason: str, findings: list[str], metrics: list[str]
+) -> None:
+    assert spelled(judge()) == (outcome, reason, findings, metrics)
+
+
+def test_a_long_reason_is_cut_in_the_table() -> None:
+    assert Cell("srun", "cpu", State.BROKEN, "x" * 160).note == "x" * 160
+    assert Cell("srun", "cpu", State.BROKEN, "x" * 161).note == "x" * 157 + "..."
+
+
+def test_first_words_of_a_verdict() -> None:
+    assert checks.first_words(failed(OTHER, LONELY)) == "rank 3: 2 times"
+    assert checks.first_words(Verdict("x", Outcome.NOT_CHECKED, reason="no rank")) == "no rank"
+    assert checks.first_words(failed()) == "could not be tried"
+    assert checks.name_of("srun_pyxis", "mpi") == "srun_pyxis-mpi"
+
+
+def test_a_want_of_pmi_is_expected_of_srun_for_mpi_alone() -> None:
+    settled = checks.settle("srun", "mpi", failed(NO_PMI), {}, pmi_claimed=False)
+    assert (settled.state, settled.verdict) == (State.EXPECTED, failed(NO_PMI))
+    assert checks.settle("srun", "nccl", failed(NO_PMI), {}, pmi_claimed=False).state is State.BROKEN
+    assert checks.settle("mpirun", "mpi", failed(NO_PMI), {}, pmi_claimed=False).state is State.BROKEN
+
+
+def test_a_table_of_a_suite_is_in_its_order_and_has_its_notes_below() -> None:
+    run = read_run([])
+    put = [
+        ("mpirun", "MPI", "fails", "no PMI", (1, 1)),
+        ("srun", "MPI", "fails", "no PMI", (0, 1)),
+        ("srun", "CPU", "works", "", (0, 0)),
+    ]
+    for row, column, text, note, place in put:
+        cell = {"title": "matrix", "row": row, "column": column, "text": text, "note": note, "place": place}
+        run.take({"event": "result", "suite": "matrix", "node": "", "outcome": "passed", "cells": [cell]})
+    (table,) = suite_tables(run)
+    assert [line.split() for line in table] == [
+        ["matrix"],
+        ["CPU", "MPI"],
+        ["------", "-----", "---------"],
+        ["srun", "works", "fails", "[1]"],
+        ["mpirun", "fails", "[1]"],
+        ["[1]", "no", "PMI"],
+    ]
+    assert not suite_tables(read_run([]))
+
+
+# --- on virtual nodes
+
+
+def accept(
+    sandbox: Sandbox,
+    folder: Path,
+    matrix: dict[str, Any] | None,
+    *options: str,
+    mpi: dict[str, Any] | None = None,
+    **environments: Any,
+) -> Run:
+    keys: dict[str, Any] = yaml.safe_load(sandbox.cluster_file.read_text())
+    keys |= {"environments": environments}
+    keys |= {"matrix": {"nodes": 2, **matrix}} if matrix is not None else {}
+    keys |= {"mpi": {"deadline": "60s", "ntasks_per_node": 2, **mpi}} if mpi is not None else {}
+    file = folder / "site.yaml"
+    file.write_text(yaml.safe_dump(keys))
+    return run_pytest(folder, f"--cluster={file}", *options, where=[str(SUITE)])
+
+
+def table_of(run: Run) -> dict[str, str]:
+    """Return {ROW-COLUMN: text [note]} of what the summary shows."""
+    rows = {name: key for key, name in checks.ROWS.items()}
+    columns = {name: key for key, name in checks.COLUMNS.items()}
+    found = {}
+    for event in run.events:
+        for cell in event.get("cells", ()):
+            found[f"{rows[cell['row']]}-{columns[cell['column']]}"] = f"{cell['text']} {cell['note']}".strip()
+    return found
+
+
+@pytest.fixture(scope="module")
+def frameworks() -> Path:
+    if not (FRAMEWORKS / "bin" / "mpirun").exists():
+        pytest.fail(f"{FRAMEWORKS} has no MPICH; make .cache/frameworks/.ready installs it")
+    return FRAMEWORKS
+
+
+def image_of(sandbox: Sandbox) -> str:
+    claim = yaml.safe_load(sandbox.cluster_file.read_text()).get("container")
+    if not claim:
+        pytest.fail("the sandbox has no containers: apt-get install libslurm-dev squashfs-tools gcc")
+    return str(claim["image"])
+
+
+def test_launchers_by_workloads(sandbox: Sandbox, frameworks: Path, tmp_path: Path) -> None:
+    image = image_of(sandbox)
+    host = [f"{folder}:{folder}:ro" for folder in ("/usr", "/lib", "/lib64", "/etc/alternatives")]
+    where = frameworks.resolve()
+    run = accept(
+        sandbox,
+        tmp_path,
+        {
+            "container": "plain",
+            "framework": "with-mpi",
+            "expected": {"srun_framework-gpu": "the host's /usr hides the driver"},
+        },
+        "-k",
+        "not (mpirun and nccl)",
+        mpi={
+            "environment": "bare",
+            "launchers": ["mpirun", "srun --mpi=pmi2"],
+            "compiler": f"{where}/bin/mpicc",
+            "mpirun": f"{where}/bin/mpirun",
+        },
+        bare={},
+        plain={"container_image": image},
+        # an image with a compiler, made of the host's
+        **{"with-mpi": {"container_image": image, "container_mounts": [*host, f"{where}:{where}:ro"]}},
+    )
+    assert table_of(run) == {
+        "mpirun-cpu": "works",
+        "mpirun-gpu": "works",
+        "mpirun-mpi": "works",
+        "srun-cpu": "works",
+        "srun-gpu": "works",
+        "srun-mpi": "works",
+        "srun-nccl": "works",
+        "srun_pyxis-cpu": "works",
+        "srun_pyxis-gpu": "works",
+        "srun_pyxis-mpi": f"n/a the image has no MPI: {where}/bin/mpicc: not found",
+        "srun_pyxis-nccl": "n/a the cluster file names no image with nccl-tests (nccl.container)",
+        "srun_framework-cpu": "works",
+        "srun_framework-gpu": "fails as expected the host's /usr hides the driver",
+        "srun_framework-mpi": "works",
+        "srun_framework-nccl": "n/a a framework cannot compute on simulated GPUs",
+    }
+    assert run.rc == 0, run.out
+    lines = [" ".join(line.split()) for line in run.out.splitlines()]
+    assert lines.index("experiment matrix") < lines.index("CPU GPU MPI NCCL")
+    assert "mpirun works works works" in lines
+
+
+def test_no_pmi_is_expected_where_srun_is_not_claimed(sandbox: Sandbox, tmp_path: Path) -> None:
+    bare = {"exports": {"OMPI_MCA_btl": "self,tcp", "PATH": "/usr/bin:/bin"}}
+    mpi = {"environment": "bare", "launchers": ["mpirun"]}
+    run = accept(sandbox, tmp_path, {}, "-k", "mpi and srun-", mpi=mpi, bare=bare)
+    assert run.rc == 0, run.out
+    assert table_of(run) == {"srun-mpi": "fails as expected no PMI support"}
+    mpi["launchers"] = ["srun"]
+    run = accept(sandbox, tmp_path, {}, "-k", "mpi and srun-", mpi=mpi, bare=bare)
+    assert names(run.outcomes, "failed") == ["test_cell[srun-mpi]"]
+    assert table_of(run)["srun-mpi"].startswith("BROKEN MPI without PMI on gpu[01-02]: OMPI was not built")
+
+
+def test_a_cell_is_asked_for_by_name(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = accept(
+        sandbox,
+        tmp_path,
+        {"container": "lost"},
+        "-k",
+        "cpu and srun_pyxis",
+        lost={"container_image": "/no.sqsh"},
+    )
+    assert list(run.outcomes.values()) == ["failed"]
+    assert table_of(run)["srun_pyxis-cpu"].startswith("BROKEN step: /no.sqsh does not exist on the node")
+
+
+def test_an_environment_without_an_image_is_an_error(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = accept(sandbox, tmp_path, {"container": "bare"}, "-k", "cpu and srun_pyxis", bare={})
+    assert list(run.outcomes.values()) == ["error"]
+    assert "matrix.container 'bare' is no environment with a container_image; there is none" in run.out
+
+
+def test_a_matrix_that_is_not_asked_for_does_not_apply(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = accept(sandbox, tmp_path, None)
+    assert set(run.outcomes.values()) == {"not applicable"}
+    assert len(run.outcomes) == len(checks.ROWS) * len(checks.COLUMNS)
+    assert "experiment matrix\n" not in run.out

@@ -1,0 +1,384 @@
+"""The nccl suite on a real Slurm with simulated NCCL: each fault leads to the right verdict on the right part."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from paths import ROOT
+from plugin_helpers import Run, run_pytest, sandbox_folder
+
+from pytest_gpucluster.sandbox import Sandbox
+from pytest_gpucluster.sandbox.faults import FAULTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SUITE = str(ROOT / "suites" / "nccl" / "test_nccl.py")
+DEADLINE = 10  # seconds of a step, so that a hang costs a test no more
+NODES = 8
+PATIENCE = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """A fault of the sandbox on a node."""
+
+    kind: str
+    node: str
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Faults, and all that has to fail: (check, node) -> words of the first finding's part and of the message."""
+
+    name: str
+    faults: tuple[Fault, ...]
+    failed: dict[tuple[str, str], tuple[str, str]]
+
+
+def up(nodes: int, gpus_per_node: int = 8) -> Iterator[Sandbox]:
+    with sandbox_folder() as folder:
+        sandbox = Sandbox(folder / "s")
+        sandbox.up(nodes=nodes, gpus_per_node=gpus_per_node)
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def eight() -> Iterator[Sandbox]:
+    yield from up(NODES)
+
+
+@pytest.fixture(scope="module")
+def sixty_four() -> Iterator[Sandbox]:
+    yield from up(64)
+
+
+@pytest.fixture
+def single() -> Iterator[Sandbox]:
+    yield from up(4, gpus_per_node=1)
+
+
+def cluster_with(sandbox: Sandbox, folder: Path, tolerance: float | None = None, **nccl: Any) -> Path:
+    """Write the sandbox's cluster file with a short deadline, these keys of `nccl`, and this tolerance in its rows."""
+    plain = yaml.safe_load(sandbox.cluster_file.read_text())
+    for row in plain["thresholds"]:
+        row["tolerance"] = row["tolerance"] if tolerance is None else tolerance
+    plain["nccl"] |= {"deadline": f"{DEADLINE}s", **nccl}
+    path = folder / "cluster.yaml"
+    path.write_text(yaml.safe_dump(plain))
+    return path
+
+
+def accept(sandbox: Sandbox, folder: Path, *args: str, faults: tuple[Fault, ...] = (), **nccl: Any) -> Run:
+    """Run the suite with these faults in the nodes, and none other."""
+    sandbox.heal()
+    for fault in faults:
+        sandbox.fault(fault.kind, fault.node, **fault.options)
+    options = [f"--cluster={cluster_with(sandbox, folder, **nccl)}", f"--report-dir={folder / 'reports'}"]
+    return run_pytest(
+        folder, "-p", "no:cacheprovider", *options, *args, where=(SUITE,), timeout=PATIENCE, env=sandbox.env
+    )
+
+
+def results(run: Run) -> list[dict[str, Any]]:
+    return [event for event in run.events if event["event"] == "result"]
+
+
+def failures(run: Run) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return {(check, node): result} of all that failed or broke."""
+    return {(it["check"], it["node"]): it for it in results(run) if it["outcome"] in ("failed", "error")}
+
+
+def ended_by_us(run: Run) -> list[str]:
+    """Return the logs of the steps that came to their deadline: their tasks were killed, and no fault kills one."""
+    logs = sorted((run.folder / "reports" / "steps").glob("*.log"))
+    return [log.name for log in logs if f"exit:    {128 + signal.SIGKILL} " in log.read_text()]
+
+
+def first_part(result: dict[str, Any]) -> str:
+    return str(next(finding for said in result["verdicts"] for finding in said["findings"])["part"])
+
+
+def told(result: dict[str, Any]) -> str:
+    """Return all that the verdicts of a result say, in one text."""
+    lines = [result["message"]]
+    for said in result["verdicts"]:
+        lines += [said["cause"], *(" ".join(finding.values()) for finding in said["findings"])]
+    return "\n".join(lines)
+
+
+def metrics(run: Run, name: str) -> dict[tuple[str, str], float]:
+    """Return {(node, device): value} of a metric."""
+    return {
+        (it["node"], metric["device"]): metric["value"]
+        for it in results(run)
+        for metric in it["metrics"]
+        if metric["name"] == name
+    }
+
+
+WHOLE = ("nccl.whole_bandwidth", "")
+CASES = (
+    Case(
+        "slow-node-and-slow-link",
+        (Fault("slow_node", "gpu03"), Fault("slow_link", "gpu05", {"peer": "gpu06"})),
+        {
+            ("nccl.alone_bandwidth", "gpu03"): ("all_reduce 1 GiB", "link model of the sandbox"),
+            ("nccl.outlier", "gpu03"): ("all_reduce alone", "below the median"),
+            ("nccl.pairs", "gpu03"): ("gpu03", "which are fine with others"),
+            ("nccl.links", ""): ("link gpu05 - gpu06", "gpu05 with gpu06"),
+            WHOLE: ("all_reduce 1 GiB", "the rounds of pairs name gpu03, link gpu05 - gpu06"),
+        },
+    ),
+    Case(  # the first two rounds pair neighbours: this link is found by the rest of the circle
+        "slow-link-that-no-first-round-uses",
+        (Fault("slow_link", "gpu01", {"peer": "gpu04"}),),
+        {
+            ("nccl.links", ""): ("link gpu01 - gpu04", "gpu01 with gpu04"),
+            WHOLE: ("all_reduce 1 GiB", "the rounds of pairs name link gpu01 - gpu04"),
+        },
+    ),
+    Case(
+        "no-peermem",
+        (Fault("no_peermem", "gpu04"),),
+        {
+            ("nccl.pairs", "gpu04"): ("gpu04", "gpu04"),
+            ("nccl.whole", ""): ("gpu[03-05]", "NET/IB between nodes NET/IB/GDRDMA"),
+        },
+    ),
+    Case(
+        "no-infiniband",
+        (Fault("no_infiniband", "gpu04"),),
+        {
+            ("nccl.pairs", "gpu04"): ("gpu04", "gpu04"),
+            ("nccl.whole", ""): ("gpu[03-05]", "NET/Socket between nodes NET/IB/GDRDMA"),
+        },
+    ),
+    Case(  # an eighth of the bandwidth: too little for the first look, and found by the closer one
+        "port-down",
+        (Fault("ib_down", "gpu02"),),
+        {
+            ("nccl.pairs", "gpu02"): ("gpu02", "less 5%"),
+            WHOLE: ("all_reduce 1 GiB", "the rounds of pairs name gpu02"),
+        },
+    ),
+    Case(
+        "adapter-missing",
+        (Fault("hca_missing", "gpu08"),),
+        {
+            ("nccl.pairs", "gpu08"): ("gpu08", "less 5%"),
+            WHOLE: ("all_reduce 1 GiB", "the rounds of pairs name gpu08"),
+        },
+    ),
+    Case(
+        "only-the-whole-is-slow",
+        (Fault("slow_crowd", "gpu06"),),
+        {WHOLE: ("all_reduce 1 GiB", "all 28 measured of 28 pairs are fine, so no node or link is named")},
+    ),
+    Case(  # five nodes fail by themselves, each in its own way, and none spoils the others
+        "alone",
+        (
+            Fault("wrong_data", "gpu02"),
+            Fault("nccl_crash", "gpu03"),
+            Fault("rank_mixup", "gpu04"),
+            Fault("nccl_hang", "gpu06"),
+            Fault("nccl_hang", "gpu07"),
+        ),
+        {
+            ("nccl.alone", "gpu02"): ("all_reduce 8 B out-of-place", "17 wrong elements"),
+            ("nccl.alone", "gpu03"): ("gpu03", "unhandled system error"),
+            ("nccl.alone", "gpu04"): ("GPU 0000:1b:00 of gpu04", "ranks 0, 1"),
+            ("nccl.alone", "gpu06"): ("gpu06", "hangs: 1 of 1 tasks never ended"),
+            ("nccl.alone", "gpu07"): ("gpu07", "hangs: 1 of 1 tasks never ended"),
+        },
+    ),
+)
+
+
+def test_healthy_nodes_pass_everything_and_their_figures_are_told(eight: Sandbox, tmp_path: Path) -> None:
+    run = accept(eight, tmp_path)
+    assert (run.rc, failures(run)) == (0, {}), run.out[-3000:]
+    outcomes = [it["outcome"] for it in results(run)]
+    assert (outcomes.count("passed"), outcomes.count("not applicable")) == (4 * NODES + 3, 1)
+    busbw = metrics(run, "busbw")
+    sizes = {device for node, device in busbw if node == "gpu05"}
+    assert {"all_reduce 1 MiB", "all_reduce 4 GiB"} < sizes
+    assert busbw["", "all_reduce 4 GiB"] < busbw["gpu05", "all_reduce 4 GiB"]
+    assert metrics(run, "latency").keys() == {
+        (node, "all_reduce 8 B") for node in ("", *eight.nodes)
+    }  # of each node, and of the whole
+    pairs = metrics(run, "pair_busbw")
+    assert ("gpu01", "with gpu02") in pairs
+    assert {node for node, _ in pairs} == set(eight.nodes)
+    assert ("gpu05", "link model of the sandbox") in metrics(run, "bound all_reduce 1 GiB alone")
+
+
+def test_nodes_of_one_gpu_are_judged_too(single: Sandbox, tmp_path: Path) -> None:
+    """Alone they have no bus bandwidth; but one that fails would be left out of the whole without a word."""
+    run = accept(single, tmp_path, faults=(Fault("nccl_crash", "gpu02"),))
+    assert failures(run).keys() == {("nccl.alone", "gpu02")}, run.out[:6000]
+    outcomes = {(it["check"], it["node"]): it["outcome"] for it in results(run)}
+    assert outcomes["nccl.alone", "gpu03"] == "passed"
+    assert outcomes["nccl.pairs", "gpu03"] == "passed"
+    assert outcomes["nccl.alone_bandwidth", "gpu03"] == "not applicable"
+
+
+def test_figures_reach_junit_and_the_summary(eight: Sandbox, tmp_path: Path) -> None:
+    run = accept(eight, tmp_path, "-k", "whole or test_pairs", collectives=["all_reduce", "alltoall"])
+    case = next(case for name, case in run.cases.items() if name.endswith("test_whole[all_reduce]"))
+    shown = {it.get("name"): it.get("value") for it in case._elem.iter("property")}
+    assert re.fullmatch(r"[\d.]+ us", shown["metric latency[all_reduce 8 B]"])
+    assert re.fullmatch(r"[\d.]+ GB/s", shown["metric busbw[all_reduce 4 GiB]"])
+    assert re.search(
+        r"^bound all_reduce 1 GiB 8 nodes +GB/s .*link model of the sandbox", run.out, re.MULTILINE
+    )
+    assert re.search(r"^latency +us ", run.out, re.MULTILINE)
+    assert "alltoall, 8 nodes x 8 GPUs: bus bandwidth" in run.out
+    assert "●" in run.out.partition("alltoall, 8 nodes")[2]
+    # the sandbox has no row for alltoall: that is an error, and names what is nearest
+    (missing,) = (case for name, case in run.cases.items() if name.endswith("whole_bandwidth[alltoall]"))
+    (error,) = missing.result
+    assert type(error).__name__ == "Error"
+    assert "no threshold for alltoall on 8 nodes x 8 GPUs" in error.message
+    assert "nearest: all_reduce" in error.message
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_fault_leads_to_the_right_verdict_on_the_right_part(
+    eight: Sandbox, tmp_path: Path, case: Case
+) -> None:
+    run = accept(eight, tmp_path, faults=case.faults)
+    found = failures(run)
+    assert found.keys() == case.failed.keys(), run.out[-3000:]
+    for key, (part, words) in case.failed.items():
+        assert first_part(found[key]).startswith(part)
+        assert words in told(found[key]), key
+    for fault in case.faults:  # the table says which check finds the fault
+        says = FAULTS[fault.kind].check
+        assert not says.startswith("nccl.") or {(says, fault.node), (says, "")} & found.keys()
+    hangs = any(fault.kind == "nccl_hang" for fault in case.faults)
+    assert len(ended_by_us(run)) == hangs, "a hang costs one deadline"
+    named = {node for _, node in found if node}
+    assert named <= {fault.node for fault in case.faults}
+
+
+# a node hangs while the suite runs, before the step of the named measurement
+HANGS = """
+from pathlib import Path
+from pytest_gpucluster.suites.nccl.steps import NcclRunner
+from pytest_gpucluster.sandbox import Sandbox
+from pytest_gpucluster.cluster.slurm import step
+
+step.STRAGGLER, step.ENOUGH_GRACE = 4.0, 2.0
+measure = NcclRunner.{measurement}
+
+
+def hang_and_measure(self, *args, **named):
+    NcclRunner.{measurement} = measure
+    Sandbox(Path("{state}")).fault("node_hanging", "gpu05")
+    return measure(self, *args, **named)
+
+
+NcclRunner.{measurement} = hang_and_measure
+"""
+
+
+@pytest.mark.parametrize(("measurement", "check"), [("rounds", "nccl.pairs"), ("whole", "nccl.whole")])
+def test_a_node_that_hangs_meanwhile_costs_itself_alone(
+    eight: Sandbox, tmp_path: Path, measurement: str, check: str
+) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS.format(measurement=measurement, state=eight.cluster_file.parent))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        patch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+        run = accept(eight, tmp_path, "-p", "hangs", deadline="900s")
+    found = failures(run)
+    node = "" if check == "nccl.whole" else "gpu05"
+    assert found.keys() == {("nccl.pairs", "gpu05"), (check, node)}, run.out[-3000:]
+    assert first_part(found[check, node]) == "gpu05"
+    assert "lost: a step started no task there within" in told(found[check, node])
+    assert "scontrol show node gpu05" in run.out
+    assert "so no node or link is named" not in run.out
+
+
+def test_every_nccl_fault_of_the_sandbox_is_shown() -> None:
+    shown = {fault.kind for case in CASES for fault in case.faults} | {"slow_leaf"}
+    assert {name for name, fault in FAULTS.items() if fault.check.startswith("nccl.")} <= shown
+
+
+def test_a_node_that_is_above_every_threshold_still_stands_apart(eight: Sandbox, tmp_path: Path) -> None:
+    slower = (Fault("slow_node", "gpu03", {"factor": 0.93}),)
+    run = accept(eight, tmp_path, faults=slower, tolerance=0.2)
+    assert failures(run).keys() == {("nccl.outlier", "gpu03")}, run.out[-3000:]
+    assert "below the median" in told(failures(run)["nccl.outlier", "gpu03"])
+
+
+def test_a_baseline_is_recorded_and_judged_against(eight: Sandbox, tmp_path: Path) -> None:
+    run = accept(eight, tmp_path, "--baseline=record")
+    assert (run.rc, failures(run)) == (0, {}), run.out[-3000:]
+    skipped = {it["check"] for it in results(run) if "it judges none" in it["message"]}
+    assert skipped == {"nccl.alone_bandwidth", "nccl.whole_bandwidth"}
+    path = tmp_path / "sandbox.baseline.yaml"
+    rows = yaml.safe_load(path.read_text())["nccl"]
+    assert {(row["nodes"], row["size"]) for row in rows} >= {(1, 2**32), (NODES, 2**32)}
+    assert (
+        min(row["size"] for row in rows) == 2**20
+    )  # no row for the sizes below: they are there for the latency
+    assert accept(eight, tmp_path, f"--baseline={path}").rc == 0
+    # 4% slower: within the tolerance of the cluster's own rows, and below what this cluster can
+    slower = (Fault("slow_node", "gpu03", {"factor": 0.96}),)
+    assert ("nccl.alone_bandwidth", "gpu03") not in failures(accept(eight, tmp_path, faults=slower))
+    found = failures(accept(eight, tmp_path, f"--baseline={path}", faults=slower))
+    assert ("nccl.alone_bandwidth", "gpu03") in found
+    assert "baseline" in told(found["nccl.alone_bandwidth", "gpu03"])
+    assert {node for _, node in found} <= {"gpu03", ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "baseline cannot be read: No such file"),
+        ("nodes: gpu01\n", "not a baseline"),
+        ("nccl: [", "not a baseline"),
+    ],
+)
+def test_a_bad_baseline_is_told_in_one_line_before_anything_starts(
+    eight: Sandbox, tmp_path: Path, text: str | None, said: str
+) -> None:
+    path = tmp_path / "own.yaml"
+    if text is not None:
+        path.write_text(text)
+    run = accept(eight, tmp_path, f"--baseline={path}")
+    assert run.rc == 4
+    (error,) = run.errors
+    assert f"{path}: {said}" in error
+
+
+def test_one_slow_node_of_64_is_named(sixty_four: Sandbox, tmp_path: Path) -> None:
+    run = accept(sixty_four, tmp_path, faults=(Fault("slow_node", "gpu37"),))
+    assert failures(run).keys() == {
+        ("nccl.alone_bandwidth", "gpu37"),
+        ("nccl.outlier", "gpu37"),
+        ("nccl.pairs", "gpu37"),
+        WHOLE,
+    }
+    assert metrics(run, "localisation_steps")["", ""] <= 3
+    assert "the rounds of pairs name gpu37" in told(failures(run)[WHOLE])
+
+
+def test_a_slow_leaf_switch_is_named_and_none_of_its_nodes(sixty_four: Sandbox, tmp_path: Path) -> None:
+    members = [f"gpu{number}" for number in range(17, 33)]
+    leaf = tuple(Fault("slow_leaf", node, {"leaf": "gpu[17-32]"}) for node in members)
+    run = accept(sixty_four, tmp_path, faults=leaf)
+    found = failures(run)
+    assert found.keys() == {(FAULTS["slow_leaf"].check, ""), WHOLE}
+    assert first_part(found["nccl.links", ""]) == "leaf switch leaf02"
+    assert "the rounds of pairs name leaf switch leaf02" in told(found[WHOLE])

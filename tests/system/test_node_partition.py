@@ -1,0 +1,259 @@
+"""Lanes on a real Slurm: loads never overlap on a node, crashes lose no verdict, every report is as of one process."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from paths import ROOT
+from plugin_helpers import ENDS, Run, jobs_so_far, left_in_queue, names, on, run_pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+SUITES = ROOT / "suites"
+NO_JOBS = ("-m", "not nothing")  # without any, jobs for the slurm suite would go first
+ALIKE = ("suite", "check", "node", "outcome", "phase", "message", "verdicts")
+
+STAMPS = """
+import os, time
+from pathlib import Path
+
+import pytest
+
+
+class stamped:
+    def __init__(self, kind, nodes):
+        self.kind, self.nodes = kind, nodes
+
+    def __enter__(self):
+        self.begin = time.monotonic()
+
+    def __exit__(self, *_):
+        with Path("stamps").open("a") as file:
+            for node in self.nodes:
+                words = (node, self.kind, self.begin, time.monotonic(), os.environ.get("PYTEST_XDIST_WORKER", "main"))
+                file.write(" ".join(map(str, words)) + chr(10))
+
+
+def test_reads(host, node):
+    with stamped("reads", [node.name]):
+        assert host.run("true").rc == 0
+
+
+@pytest.mark.lane
+def test_marked(node):
+    with stamped("lane", [node.name]):
+        time.sleep(1.5 if node.name == "gpu04" else 0.1)  # a lane that ends late: the others have to wait for it
+
+
+def test_step(node, srun):
+    with stamped("lane", [node.name]):
+        assert srun(["sleep", "0.1"]).rc == 0
+
+
+def test_with_neighbours(node, lane_nodes):
+    assert node.name in lane_nodes
+    with stamped("lane", lane_nodes):
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def measured(allocation):
+    with stamped("measure", allocation.nodes):
+        time.sleep(0.2)
+
+
+def test_measured(measured, node):
+    pass
+
+
+def test_measured_all(measured, nodes):
+    with stamped("all", nodes):
+        time.sleep(0.1)
+
+
+@pytest.mark.exclusive
+def test_exclusive(nodes):
+    with stamped("all", nodes):
+        time.sleep(0.2)
+
+
+def test_reads_more(host, node):
+    with stamped("reads", [node.name]):
+        time.sleep(0.02)
+"""
+
+CRASHES = """
+import os, signal
+import pytest
+
+
+def test_reads(host):
+    assert host.run("true").rc == 0
+
+
+def test_exit(host, node):
+    if node.name == "gpu03":
+        os._exit(3)
+
+
+def test_load(node, srun):
+    if node.name == "gpu02":
+        srun(["sh", "-c", f"sleep 300 & kill -9 {os.getpid()}; wait"])
+    assert srun(["true"]).rc == 0
+
+
+@pytest.fixture(scope="session")
+def measured(allocation):
+    return len(allocation.nodes)
+
+
+def test_measured(measured, node):
+    if node.name == "gpu01":
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert measured == 4
+
+
+@pytest.mark.exclusive
+def test_nothing_is_left_there(allocation):
+    listed = allocation.slurm.run("squeue", "-s", "-h", "-j", str(allocation.job_id), "-o", "%i").split()
+    numbers = [step.rpartition(".")[2] for step in listed]
+    assert [number for number in numbers if number.isdigit()] == ["0"], "the channel alone"
+"""
+
+Stamp = tuple[str, float, float, str]
+
+
+def stamps(folder: Path) -> dict[str, list[Stamp]]:
+    """Return what was done on each node: kind, begin, end in seconds, worker."""
+    found: dict[str, list[Stamp]] = defaultdict(list)
+    for line in (folder / "stamps").read_text().splitlines():
+        node, kind, begin, end, worker = line.split()
+        found[node].append((kind, float(begin), float(end), worker))
+    return found
+
+
+def overlaps(of_node: list[Stamp]) -> list[tuple[Stamp, Stamp]]:
+    """Return the pairs that were on a node at once, where one of them was a load."""
+    return [
+        (one, other)
+        for at, one in enumerate(of_node)
+        for other in of_node[at + 1 :]
+        if (one[0], other[0]) != ("reads", "reads") and one[1] < other[2] and other[1] < one[2]
+    ]
+
+
+@pytest.mark.parametrize("words", [("-n2",), ("-n4", "--dist=worksteal")], ids=" ".join)
+def test_loads_never_overlap_on_a_node(sandbox: Sandbox, tmp_path: Path, words: tuple[str, ...]) -> None:
+    before = jobs_so_far(sandbox)
+    run = run_pytest(tmp_path, on(sandbox), *words, *NO_JOBS, files={"test_stamps.py": STAMPS})
+    assert run.rc == 0, run.out
+    found = stamps(tmp_path)
+    assert set(found) == {"gpu01", "gpu02", "gpu03", "gpu04"}
+    for node, of_node in found.items():
+        assert overlaps(of_node) == [], node
+        assert len({worker for kind, *_, worker in of_node if kind == "lane"}) == 1, "one worker owns a lane"
+        assert sum(kind == "measure" for kind, *_ in of_node) == 1, "measured once, whatever the workers"
+    owners = {worker for of_node in found.values() for kind, *_, worker in of_node if kind == "lane"}
+    assert len(owners) == int(words[0][2:]), "the lanes are run beside each other"
+    assert jobs_so_far(sandbox) == before + 1
+    assert left_in_queue(sandbox) == []
+
+
+def test_a_crash_loses_the_verdict_of_no_other_item(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, on(sandbox), "-n2", *NO_JOBS, files={"test_crashes.py": CRASHES})
+    assert run.rc == 1
+    crashed = ["test_exit[gpu03]", "test_load[gpu02]", "test_measured[gpu01]"]
+    assert names(run.outcomes, "error") == crashed, run.out
+    assert len(run.outcomes) == len(run.cases) == 17
+    assert len(names(run.outcomes, "passed")) == 14, run.out
+    for event in run.events:
+        if event.get("outcome") == "error":
+            assert "crashed" in event["message"] + event["text"]
+    assert left_in_queue(sandbox) == []
+
+
+def judged(run: Run) -> dict[str, dict[str, Any]]:
+    """Return what the event log says of each item, without times."""
+    results = [event for event in run.events if event["event"] == "result"]
+    assert len(results) == len(run.outcomes)
+    return {event["nodeid"]: {key: event[key] for key in ALIKE} for event in results}
+
+
+def cases(run: Run) -> dict[str, Any]:
+    """Return what JUnit says, without times."""
+    return {
+        name: (
+            [(type(result).__name__, result.message) for result in case.result],
+            sorted((prop.get("name"), prop.get("value")) for prop in case._elem.iter("property")),
+        )
+        for name, case in run.cases.items()
+    }
+
+
+def drained(run: Run) -> list[tuple[Any, ...]]:
+    """Return what would be drained, and why."""
+    kinds = ("drain_confirm", "node_result")
+    return sorted(
+        (event["event"], event["node"], str(event.get("check")), str(event.get("confirmed")))
+        for event in run.events
+        if event["event"] in kinds
+    )
+
+
+def test_reports_and_drain_are_those_of_one_process(sandbox: Sandbox, tmp_path: Path) -> None:
+    found = []
+    sandbox.fault("gpu_missing", "gpu02")
+    for workers in ("-n0", "-n2", "-n4"):
+        folder = tmp_path / workers
+        folder.mkdir()
+        gpu = (SUITES / "gpu" / "test_gpu.py").read_text()
+        files = {"test_ends.py": ENDS, "test_stamps.py": STAMPS, "test_gpu.py": gpu}
+        run = run_pytest(folder, on(sandbox), workers, "--drain=dry-run", *NO_JOBS, files=files)
+        assert run.rc == 1, run.out
+        strip = {key.rpartition("/")[2]: value for key, value in judged(run).items()}
+        found.append((strip, cases(run), drained(run)))
+        page = (folder / "reports" / "report.html").read_text()
+        assert all(case.split()[-1].partition("[")[0] in page for case in run.cases if "test_count" in case)
+    alone, *others = found
+    assert any(entry[1] == "gpu02" and entry[3] == "True" for entry in alone[2])
+    for other in others:
+        assert other[0] == alone[0]
+        assert other[1] == alone[1]
+        assert other[2] == alone[2]
+
+
+def test_framework_suites_measure_once(sandbox: Sandbox, tmp_path: Path) -> None:
+    suites = [str(SUITES / name / f"test_{name}.py") for name in ("nccl", "container", "slurm")]
+    run = run_pytest(tmp_path, on(sandbox), "-n2", "--nodes=gpu[01-02]", where=suites)
+    assert run.rc == 0, run.out[-3000:]
+    logs = sorted(path.stem for path in (tmp_path / "reports" / "steps").glob("*.log"))
+    workers = {name.split("-")[0] for name in logs}
+    assert len(workers) == 1, f"one worker owns the loads of all nodes: {logs}"
+    suffixes = [name.split("-", 2)[2] for name in logs]
+    assert suffixes.count("nccl.alone") == suffixes.count("exam") == 1, logs
+    assert len({name for name in suffixes if name.startswith("container.")}) == 1, logs
+
+
+def test_stopped_at_the_first_failure_gives_the_nodes_back(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(
+        tmp_path, on(sandbox), "-n2", "-x", *NO_JOBS, files={"test_ends.py": ENDS, "test_stamps.py": STAMPS}
+    )
+    assert run.rc in (1, 2)
+    assert "INTERNALERROR" not in run.out + run.err
+    assert left_in_queue(sandbox) == []
+    again = run_pytest(tmp_path, on(sandbox), "-n2", "--lf", *NO_JOBS, files={"test_stamps.py": STAMPS})
+    assert again.rc == 1, again.out
+    assert names(again.outcomes, "passed") == []
+    assert len(again.outcomes) == len(names(run.outcomes, "failed")) + len(names(run.outcomes, "error"))
+
+
+def test_every_test_in_every_worker_is_refused(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, on(sandbox), "-n2", "--dist=each", files={"test_stamps.py": STAMPS})
+    assert run.rc == 4
+    assert "--dist=each" in run.err
+    assert left_in_queue(sandbox) == []

@@ -1,0 +1,629 @@
+"""Runs of ordinary users: what they may not do is said, what others left is not followed, two of them do not clash.
+
+Root starts the sandbox and becomes them; where it cannot, tests say why they are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from paths import ROOT
+from plugin_helpers import Run, environment, jobs_so_far, names, slurm
+
+from pytest_gpucluster.core import secure_tempfile as ownfile
+from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit import kernel_log
+from pytest_gpucluster.report.history import History
+from pytest_gpucluster.sandbox import Sandbox, slurmconf
+from pytest_gpucluster.suites.os import software_facts as os_software
+from pytest_gpucluster.suites.os import storage_facts as os_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+PYTHON = (
+    shutil.which("python3", path="/usr/bin") or sys.executable
+)  # root's own may lie where no other may look
+ALICE, BOB = "nobody", "daemon"  # every system has them
+
+
+class Checkout:
+    """Where the users find the suites and all modules: here, or in a copy where they may not look here."""
+
+    suites = ROOT / "suites"
+    modules = os.pathsep.join(
+        [str(ROOT / "src"), *(path for path in sys.path if path.endswith("site-packages"))]
+    )
+
+    def copy(self, folder: Path) -> None:
+        """Take along what they need, by links where that is possible."""
+        places = [Path(place) for place in self.modules.split(os.pathsep)]
+        copies = [folder / f"{number}" for number in range(len(places))]
+        for source, target in zip([self.suites, *places], [folder / "suites", *copies], strict=True):
+            shutil.copytree(source, target, copy_function=_link)
+        self.suites, self.modules = folder / "suites", os.pathsep.join(map(str, copies))
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
+HERE = Checkout()
+
+
+def _why_not() -> str:
+    for name in (ALICE, BOB):
+        done = subprocess.run(
+            [PYTHON, "-c", "import pytest_gpucluster.plugin, pytest_gpucluster.cli.main"],
+            **_identity(name),
+            env=_environment("/"),
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            return f"the checkout or its interpreter cannot be read by {name}: {done.stderr[-200:]}"
+    return ""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def others() -> Iterator[None]:
+    """See to it that other users can run what is tested."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    with tempfile.TemporaryDirectory(prefix="modules-") as folder:
+        if _why_not():
+            Path(folder).chmod(0o755)
+            HERE.copy(Path(folder))
+        if why_not := _why_not():
+            pytest.skip(why_not)
+        yield
+
+
+def _identity(name: str) -> dict[str, Any]:
+    user = pwd.getpwnam(name)
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": (), "umask": 0o077}
+
+
+def _environment(home: str, **more: str) -> dict[str, str]:
+    strange = ("XDG_", "TMPDIR", "HOME", "USER", "LOGNAME")  # root's
+    kept = {name: value for name, value in environment().items() if not name.startswith(strange)}
+    return {**kept, "HOME": home, "PYTHONPATH": HERE.modules, **more}
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    """A sandbox of root's, started with a mask that lets nobody else in, in a folder that others may enter."""
+    folder = Path(tempfile.mkdtemp(prefix="usr-"))
+    folder.chmod(0o755)
+    box, mask = Sandbox(folder / "s"), os.umask(0o077)
+    try:
+        try:
+            box.up(nodes=4)
+        finally:
+            os.umask(mask)
+        yield box
+    finally:
+        box.down()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def homes() -> Iterator[dict[str, Path]]:
+    """A home for each user, which nobody else may enter."""
+    with tempfile.TemporaryDirectory(prefix="home-") as around:
+        Path(around).chmod(0o755)
+        found = {}
+        for name in (ALICE, BOB):
+            found[name] = Path(around, name)
+            found[name].mkdir(mode=0o700)
+            os.chown(found[name], pwd.getpwnam(name).pw_uid, pwd.getpwnam(name).pw_gid)
+        yield found
+
+
+def begin(name: str, home: Path, *argv: object, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [PYTHON, "-m", *map(str, argv)],
+        **_identity(name),
+        env=_environment(str(home), **env),
+        cwd=cwd or home,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+    )
+
+
+def end(process: subprocess.Popen[str], folder: Path) -> Run:
+    out, err = process.communicate(timeout=300)
+    return Run(process.returncode, out, err, folder)
+
+
+def run_as(name: str, home: Path, *argv: object, cwd: Path | None = None, **env: str) -> Run:
+    return end(begin(name, home, *argv, cwd=cwd, **env), cwd or home)
+
+
+def on(sandbox: Sandbox) -> str:
+    return f"--cluster={sandbox.cluster_file}"
+
+
+def shell_as(name: str, command: str, around: tuple[str, ...] = ()) -> Answer:
+    """Answer as a node would, whose tasks are of this user."""
+    user = pwd.getpwnam(name)
+    become = ("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
+    done = subprocess.run(
+        [*around, *become, "sh", "-c", command], capture_output=True, timeout=60, check=False
+    )
+    return Answer("x", done.returncode, done.stdout, done.stderr)
+
+
+# --- a whole run
+
+
+def test_two_users_at_once_find_healthy_nodes_fit(sandbox: Sandbox, homes: Mapping[str, Path]) -> None:
+    argv = (
+        "pytest",
+        on(sandbox),
+        "-m",
+        "os or slurm or gpu or fabric or container",
+        "-n",
+        "2",
+        str(HERE.suites),
+    )
+    nodes = {ALICE: "gpu[01-02]", BOB: "gpu[03-04]"}
+    both = {name: begin(name, homes[name], *argv, f"--nodes={nodes[name]}") for name in (ALICE, BOB)}
+    for run in [end(process, homes[name]) for name, process in both.items()]:
+        assert run.rc == 0, run.out[-3000:] + run.err
+        assert not names(run.outcomes, "failed")
+        assert len(names(run.outcomes, "passed")) > 150
+        assert "Warning" not in run.out
+
+
+def test_what_the_load_of_one_user_has_left_is_seen_by_all_and_replaced_by_the_next(sandbox: Sandbox) -> None:
+    """As the burn-in's simulated GPUs write it; whole burn-ins need a Python that others may start."""
+    layout = sandbox.layout
+    for name, serial in ((ALICE, "GPU-aaaaaaaa"), (BOB, "GPU-bbbbbbbb")):
+        code = (
+            "import re, pathlib; from pytest_gpucluster.sandbox.burnin_sim import Shown;"
+            f"shown = Shown(pathlib.Path({str(layout.nodes)!r}), pathlib.Path({str(layout.root / 'base')!r}), 'gpu01');"
+            f"shown.write('gpus', re.sub(r'GPU-[0-9a-f]{{8}}', {serial!r}, shown.read('gpus')))"
+        )
+        subprocess.run([PYTHON, "-c", code], **_identity(name), env=_environment("/"), cwd="/", check=True)
+        for reader in (ALICE, BOB):
+            command = f"SLURMD_NODENAME=gpu01 {layout.simbin}/nvidia-smi -L"
+            assert shell_as(reader, command).out.count(serial) == 8
+    sandbox.fault("hot", "gpu01")
+    sandbox.heal()
+    assert "GPU-bbbbbbbb" not in shell_as(ALICE, command).out
+
+
+def test_a_checkout_of_somebody_else_is_no_place_for_our_files(
+    sandbox: Sandbox, homes: Mapping[str, Path], tmp_path: Path
+) -> None:
+    checkout = homes[ALICE].parent / "checkout"
+    checkout.mkdir()
+    shutil.copy(ROOT / "pyproject.toml", checkout)
+    shutil.copytree(HERE.suites, checkout / "suites", ignore=shutil.ignore_patterns("__pycache__"))
+    checkout.chmod(0o755)
+    asked = ("pytest", on(sandbox), "-m", "slurm", "-k", "known")
+    refused = run_as(ALICE, homes[ALICE], *asked, cwd=checkout)
+    assert refused.rc == 4
+    (line,) = refused.errors
+    assert "Permission denied: --report-dir=DIR names another folder" in line
+    run = run_as(ALICE, homes[ALICE], *asked, f"--report-dir={homes[ALICE] / 'reports'}", cwd=checkout)
+    assert run.rc == 0, run.out + run.err
+    assert "Warning" not in run.out + run.err
+
+
+@pytest.mark.parametrize("where", ["file", "folder"])
+def test_a_history_that_we_may_only_read_is_told_before_a_node_is_taken(
+    sandbox: Sandbox, homes: Mapping[str, Path], where: str
+) -> None:
+    history, mine = homes[ALICE] / "kept" / "history.db", pwd.getpwnam(ALICE)
+    history.parent.mkdir()
+    History(history, create=True).close()
+    os.chown(history, mine.pw_uid, -1)
+    history.chmod(0o400 if where == "file" else 0o600)
+    before = jobs_so_far(sandbox)
+    run = run_as(ALICE, homes[ALICE], "pytest", on(sandbox), f"--history={history}", str(HERE.suites))
+    assert run.rc == 4
+    (line,) = run.errors
+    assert line.startswith(f"ERROR: history {history}: this user cannot write it, or its folder (")
+    assert jobs_so_far(sandbox) == before
+
+
+def test_a_cluster_file_in_a_folder_of_somebody_else_is_there_all_the_same(homes: Mapping[str, Path]) -> None:
+    path = homes[BOB] / "prod.yaml"
+    path.touch()
+    run = run_as(ALICE, homes[ALICE], "pytest", f"--cluster={path}")
+    assert run.errors == [
+        f"ERROR: {path}: a folder on the way cannot be entered by this user (Permission denied)"
+    ]
+
+
+# --- rights of Slurm's
+
+
+@pytest.mark.parametrize("option", ["--drain=apply", "--resume-passing"])
+def test_who_may_change_no_node_is_told_before_a_node_is_taken(
+    sandbox: Sandbox, homes: Mapping[str, Path], option: str
+) -> None:
+    before = jobs_so_far(sandbox)
+    run = run_as(ALICE, homes[ALICE], "pytest", on(sandbox), option, "-m", "gpu", str(HERE.suites))
+    assert run.rc == 4
+    (line,) = run.errors
+    assert option in line
+    assert "only Slurm's administrators change nodes" in line
+    assert jobs_so_far(sandbox) == before
+
+
+def test_a_dry_run_needs_no_rights(sandbox: Sandbox, homes: Mapping[str, Path]) -> None:
+    run = run_as(
+        ALICE, homes[ALICE], "pytest", on(sandbox), "--drain=dry-run", "-k", "known", str(HERE.suites)
+    )
+    assert run.rc == 0, run.out + run.err
+
+
+def test_a_reservation_of_others_is_named(sandbox: Sandbox, homes: Mapping[str, Path]) -> None:
+    slurm(
+        sandbox, "scontrol", "create", "reservation", "ReservationName=theirs", "Nodes=gpu02", "Users=root",
+        "Flags=maint,ignore_jobs", "StartTime=now", "Duration=60",
+    )  # fmt: skip
+    try:
+        run = run_as(
+            ALICE,
+            homes[ALICE],
+            "pytest",
+            on(sandbox),
+            "--reservation=theirs",
+            "-k",
+            "hostname",
+            str(HERE.suites),
+        )
+    finally:
+        slurm(sandbox, "scontrol", "delete", "ReservationName=theirs")
+    assert run.rc in (1, 4)
+    assert "the reservation is for other users" in run.out + run.err
+
+
+def test_a_user_without_a_name_or_home_is_told_what_is_wrong_all_the_same() -> None:
+    done = subprocess.run(
+        [PYTHON, "-m", "pytest", "--cluster=nosuch"],
+        user=54321,
+        group=54321,
+        extra_groups=(),
+        env={"PYTHONPATH": HERE.modules},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 4
+    assert done.stderr.startswith("ERROR: no cluster is called 'nosuch' (there are: "), done.stderr
+
+
+# --- what a node does not show to everybody
+
+
+def test_hidden_processes_are_no_healthy_ones() -> None:
+    hide = 'mount -t proc -o hidepid=2 proc /proc && "$@"; exit $?'
+    around = ("unshare", "--mount", "--pid", "--fork", "sh", "-c", hide, "sh")
+    root = subprocess.run(
+        [*around, "sh", "-c", os_software.PROCESSES.command], capture_output=True, check=False
+    )
+    if root.returncode:
+        pytest.skip(f"no /proc of its own can be mounted: {root.stderr.decode()[-200:]}")
+    assert os_software.PROCESSES.parse(Answer("x", 0, root.stdout)).total > 1
+    with pytest.raises(NotAvailable, match=r"hidepid"):
+        os_software.PROCESSES.parse(shell_as(ALICE, os_software.PROCESSES.command, around))
+
+
+def test_a_kernel_log_for_root_alone_says_how_to_read_it() -> None:
+    answer = shell_as(ALICE, kernel_log.COMMAND)
+    if answer.rc == 0:
+        pytest.skip("this machine shows its kernel log to everybody (kernel.dmesg_restrict=0)")
+    with pytest.raises(NotAvailable, match=r"sudo: true in the cluster file"):
+        kernel_log.KERNEL_LOG.parse(answer)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "sudo: a password is required",
+        "sh: 1: sudo: not found",
+        "Sorry, user ops is not allowed to execute '/bin/sh -c dmesg' as root on gpu01.",
+        "ops is not in the sudoers file.",
+    ],
+)
+def test_a_sudo_that_is_not_ours_is_named(said: str) -> None:
+    with pytest.raises(NotAvailable, match=r"sudo: true in the cluster file needs NOPASSWD"):
+        kernel_log.KERNEL_LOG.parse(Answer("x", 1, b"", said.encode()))
+
+
+def test_a_mount_in_a_folder_of_somebody_else_is_not_down(homes: Mapping[str, Path]) -> None:
+    probe = os_storage.disks(["/", f"{homes[ALICE]}/scratch"])
+    found = probe.parse(shell_as(BOB, probe.command))
+    assert not found["/"].problem
+    assert found[f"{homes[ALICE]}/scratch"].forbidden
+
+
+# --- what others left where everybody may write
+
+
+def _leave_link(path: Path, victim: Path) -> None:
+    path.symlink_to(victim)
+
+
+def _leave_second_name(path: Path, victim: Path) -> None:
+    path.hardlink_to(victim)
+
+
+def _leave_file_of_bob(path: Path, _victim: Path) -> None:
+    path.touch(mode=0o666)
+    os.chown(path, pwd.getpwnam(BOB).pw_uid, -1)
+
+
+def _leave_pipe(path: Path, _victim: Path) -> None:
+    os.mkfifo(path)
+
+
+def _leave_folder(path: Path, _victim: Path) -> None:
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    "leave", [_leave_link, _leave_second_name, _leave_file_of_bob, _leave_pipe, _leave_folder]
+)
+def test_what_others_left_under_our_name_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leave: object
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    assert callable(leave)
+    leave(tmp_path / "ours.lock", victim)
+    with pytest.raises(
+        GpuClusterError, match=r"ours\.lock: .*remove it, or set TMPDIR to a folder of your own$"
+    ):
+        ownfile.open_own("ours.lock")
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("trap", "said"),
+    [
+        ("link", "events.jsonl: is a symbolic link: --report-dir=DIR names another folder"),
+        ("folder", "the folder belongs to another user (1): --report-dir=DIR names another folder"),
+        ("group", "the folder belongs to another user (1): --report-dir=DIR names another folder"),
+        ("everybody", "all users may replace files in this folder (mode 0777): --report-dir=DIR names"),
+        ("way", "reports is a link of another user (1): --report-dir=DIR names another folder"),
+        ("junit", "junit.xml: Operation not permitted: --report-dir=DIR names another"),
+        (
+            "linked steps",
+            "logs of an earlier run cannot be taken away (is a link or a file, not a folder): --report-dir=DIR names",
+        ),
+        ("steps", "logs of an earlier run cannot be taken away (Permission denied): --report-dir=DIR names"),
+    ],
+)
+def test_a_report_folder_that_others_have_prepared_is_refused(
+    homes: Mapping[str, Path], trap: str, said: str
+) -> None:
+    """The cases are those of a folder with the sticky bit, as /tmp, and of one of another user's."""
+    home, (alice, bob) = homes[ALICE], (pwd.getpwnam(name).pw_uid for name in (ALICE, BOB))
+    precious, reports = home / "precious", home.parent / "reports"
+    precious.write_text("precious")
+    os.chown(precious, alice, -1)
+    reports.mkdir()
+    rights = {"group": 0o770, "everybody": 0o777}.get(trap, 0o1777)
+    if trap in ("folder", "group"):
+        os.chown(reports, bob, pwd.getpwnam(ALICE).pw_gid)
+    elif trap == "way":
+        reports.rmdir()
+        mine = home / "mine"
+        mine.mkdir()
+        os.chown(mine, alice, -1)
+        reports.symlink_to(mine)
+        os.chown(reports, bob, -1, follow_symlinks=False)
+    elif trap == "everybody":
+        os.chown(reports, alice, -1)
+    elif trap == "linked steps":
+        (reports / "steps").symlink_to(home)
+        (home / "0001-mine.log").write_text("precious")
+    elif trap == "steps":
+        (reports / "steps").mkdir()
+        (reports / "steps" / "0001-os.drift.log").touch()
+    else:
+        link = reports / ("junit.xml" if trap == "junit" else "events.jsonl")
+        link.symlink_to(precious)
+        os.chown(link, bob, -1, follow_symlinks=False)
+    if trap != "way":
+        reports.chmod(rights)
+    run = run_as(
+        ALICE, home, "pytest", "--cluster=local", "-m", "os", f"--report-dir={reports}", str(HERE.suites)
+    )
+    assert run.rc == 4, run.out
+    (line,) = run.errors
+    assert said in line
+    assert precious.read_text() == "precious"
+    if trap == "linked steps":
+        assert (home / "0001-mine.log").read_text() == "precious"
+    if trap == "way":
+        assert list(mine.iterdir()) == []
+
+
+def test_our_own_file_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    path, handle = ownfile.open_own("ours.lock")
+    os.write(handle, b"12")
+    os.close(handle)
+    assert path.stat().st_mode & 0o777 == 0o600
+    again, handle = ownfile.open_own("ours.lock")
+    assert (again, os.read(handle, 9)) == (path, b"12")
+    os.close(handle)
+
+
+# --- a site with accounts, limits, memory as a resource, and private data
+
+MORE_CONF = """\
+AccountingStorageEnforce=limits,qos
+PrivateData=jobs,usage
+DefMemPerNode=100
+"""
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Sandbox]:
+    """A sandbox that asks for an account, which one of our users has."""
+    if shutil.which("mariadbd") is None:
+        pytest.skip("no MariaDB: apt-get install mariadb-server-core mariadb-client-core slurmdbd")
+    folder = Path(tempfile.mkdtemp(prefix="usr-"))
+    folder.chmod(0o755)
+    box, plain = Sandbox(folder / "s"), slurmconf.slurm_conf
+
+    def strict(*args: Any, **options: Any) -> str:
+        text = plain(*args, **options).replace("=CR_Core\n", "=CR_Core_Memory\n")
+        return (
+            text.replace("SelectType=", MORE_CONF + "SelectType=")
+            .replace("PartitionName=batch ", "PartitionName=batch AllowAccounts=ops ExclusiveUser=YES ")
+            .replace("PartitionName=debug ", "PartitionName=debug DefMemPerNode=300 MaxMemPerNode=3000 ")
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slurmconf, "slurm_conf", strict)
+        try:
+            box.up(nodes=4, gpus_per_node=2, accounting=True)
+            account(box, "add", "account", "ops", "Organization=ops")
+            account(box, "add", "user", ALICE, "Account=ops")
+            yield box
+        finally:
+            box.down()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def account(box: Sandbox, *words: str) -> None:
+    slurm(box, "sacctmgr", "-i", *words)
+
+
+def cluster_of(site: Sandbox, folder: Path, **keys: str) -> str:
+    plain = yaml.safe_load(site.cluster_file.read_text())
+    plain["slurm"].update(keys)
+    path = folder / "site.yaml"
+    path.write_text(yaml.safe_dump(plain))
+    return f"--cluster={path}"
+
+
+@pytest.mark.parametrize(
+    "limit", ["MaxSubmitJobs=1", "MaxSubmitJobs=2", "MaxSubmitJobs=3", "MaxSubmitJobs=4", "MaxJobs=1"]
+)
+def test_limits_of_jobs_cost_the_checks_of_jobs_at_most(
+    site: Sandbox, homes: Mapping[str, Path], limit: str
+) -> None:
+    account(site, "modify", "user", ALICE, "set", limit)
+    try:
+        argv = ("pytest", cluster_of(site, homes[ALICE], account="ops"), "-m", "slurm", str(HERE.suites))
+        run = run_as(ALICE, homes[ALICE], *argv)
+    finally:
+        account(site, "modify", "user", ALICE, "set", f"{limit.partition('=')[0]}=-1")
+    assert run.rc == 0, run.out[-3000:] + run.err
+    unseen = "MaxSubmitJobLimit" in run.out
+    assert unseen == (limit in {"MaxSubmitJobs=1", "MaxSubmitJobs=2", "MaxSubmitJobs=3"})
+    ends = {name: end for name, end in run.outcomes.items() if "array" in name or "requeue" in name}
+    assert set(ends.values()) == ({"not checked"} if unseen else {"passed"})
+    assert "test_step[gpu01]" in names(run.outcomes, "passed")
+
+
+def test_a_second_job_that_a_limit_never_lets_begin_is_not_waited_for(
+    site: Sandbox, homes: Mapping[str, Path]
+) -> None:
+    account(site, "modify", "user", ALICE, "set", "MaxJobs=1")
+    plain = yaml.safe_load(site.cluster_file.read_text())
+    plain["slurm"]["account"] = "ops"
+    del plain["nodes"]
+    profile = plain.pop("profile")
+    plain["groups"] = [
+        {"nodes": "gpu[01-02]", "profile": profile},
+        {"nodes": "gpu[03-04]", "profile": profile, "partition": "debug"},
+    ]
+    path = homes[ALICE] / "two.yaml"
+    path.write_text(yaml.safe_dump(plain))
+    try:
+        argv = ("pytest", f"--cluster={path}", "--time=20m", "-k", "hostname", str(HERE.suites))
+        run = run_as(ALICE, homes[ALICE], *argv)
+    finally:
+        account(site, "modify", "user", ALICE, "set", "MaxJobs=-1")
+    assert run.rc in (1, 4)
+    assert "test them one after another, with --nodes" in run.out + run.err
+
+
+def test_an_account_that_is_lacking_is_said_with_the_key(site: Sandbox, homes: Mapping[str, Path]) -> None:
+    cluster = cluster_of(site, homes[BOB])
+    run = run_as(BOB, homes[BOB], "pytest", cluster, "-k", "hostname", str(HERE.suites))
+    assert run.rc in (1, 4)
+    assert "set slurm.account in the cluster file" in run.out + run.err
+
+
+@pytest.mark.parametrize(("level", "rc"), [("Operator", 4), ("Administrator", 0)])
+def test_nodes_are_drained_by_administrators_alone(
+    site: Sandbox, homes: Mapping[str, Path], level: str, rc: int
+) -> None:
+    cluster = cluster_of(site, homes[ALICE], account="ops")
+    account(site, "modify", "user", ALICE, "set", f"AdminLevel={level}")
+    try:
+        run = run_as(ALICE, homes[ALICE], "pytest", cluster, "--drain=apply", "-k", "known", str(HERE.suites))
+    finally:
+        account(site, "modify", "user", ALICE, "set", "AdminLevel=None")
+    assert run.rc == rc, run.out + run.err
+    assert ("AdminLevel=Administrator (Operator is too little)" in run.err) is (rc == 4)
+
+
+@pytest.mark.parametrize(
+    ("partition", "limit", "mem"),
+    [
+        ("batch", "MaxTRES=mem=-1", "all"),
+        ("batch", "MaxTRES=mem=1G", "200M"),  # of the account, which leaves the default
+        ("debug", "MaxTRES=mem=-1", "600M"),  # of the partition
+    ],
+)
+def test_a_run_has_as_much_of_its_nodes_memory_as_it_may(
+    site: Sandbox, homes: Mapping[str, Path], partition: str, limit: str, mem: str
+) -> None:
+    (homes[ALICE] / "test_memory.py").write_text(
+        "import os, subprocess\n\n\n"
+        "def test_memory(allocation):\n"
+        "    show = ('scontrol', 'show', 'job', str(allocation.job_id))\n"
+        "    print(subprocess.run(show, capture_output=True, text=True).stdout)\n"
+    )
+    cluster = cluster_of(site, homes[ALICE], account="ops")
+    options = (f"--partition={partition}", "--time=20m", "--nodes=gpu[01-02]", "-s")
+    account(site, "modify", "user", ALICE, "set", limit)
+    try:
+        run = run_as(
+            ALICE,
+            homes[ALICE],
+            "pytest",
+            cluster,
+            *options,
+            "test_memory.py",
+            SLURM_CONF=str(site.layout.conf),
+        )
+    finally:
+        account(site, "modify", "user", ALICE, "set", "MaxTRES=mem=-1")
+    assert run.rc == 0, run.out + run.err
+    if mem == "all":
+        mem = f"{2 * int(slurm(site, 'sinfo', '-h', '-n', 'gpu01', '-o', '%m').split()[0]) // 1024}G"
+    assert f",mem={mem}," in run.out

@@ -1,0 +1,261 @@
+"""One item a node, and pytest's own ways to choose among them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from paths import ROOT
+from plugin_helpers import (
+    TINY,
+    cluster_file,
+    environment,
+    jobs_so_far,
+    left_in_queue,
+    names,
+    on,
+    run_pytest,
+)
+
+from pytest_gpucluster.plugin.markers import strange_words
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+SUITE = {"test_tiny.py": TINY}
+ALL = {
+    "test_tiny.py::test_whole",
+    *(f"test_tiny.py::test_{test}[gpu0{n}]" for test in ("named", "release") for n in (1, 2, 3, 4)),
+}
+
+
+def test_one_item_a_node(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, on(sandbox), files=SUITE)
+    assert run.rc == 0, run.out
+    assert run.outcomes == dict.fromkeys(ALL, "passed")
+    assert run.event("allocation")["nodes"] == ["gpu01", "gpu02", "gpu03", "gpu04"]
+    finish = run.event("finish")
+    assert (finish["exit"], finish["passed"], finish["failed"]) == (0, 9, 0)
+    assert "coverage: 9 of 9 checks judged; 4 of 4 nodes tested" in run.out
+    assert left_in_queue(sandbox) == []
+
+
+def test_collecting_starts_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
+    before = jobs_so_far(sandbox)
+    run = run_pytest(tmp_path, on(sandbox), "--collect-only", "-q", files=SUITE)
+    assert run.rc == 0
+    assert {line for line in run.out.splitlines() if "::" in line} == ALL
+    assert jobs_so_far(sandbox) == before
+    assert not (tmp_path / "reports").exists()
+
+
+def test_one_item_by_its_name(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, on(sandbox), files=SUITE, where=["test_tiny.py::test_named[gpu03]"])
+    assert run.outcomes == {"test_tiny.py::test_named[gpu03]": "passed"}
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen"),
+    [
+        (("-k", "gpu02"), {f"test_{test}[gpu02]" for test in ("named", "release", "marked")}),
+        (
+            ("-k", "release and not gpu02"),
+            {"test_release[gpu01]", "test_release[gpu03]", "test_release[gpu04]"},
+        ),
+        (
+            ("-m", "site"),
+            {"test_marked[gpu01]", "test_marked[gpu02]", "test_marked[gpu03]", "test_marked[gpu04]"},
+        ),
+        (("--nodes=gpu[02-03]", "-k", "named"), {"test_named[gpu02]", "test_named[gpu03]"}),
+        (("--exclude-nodes=gpu[02-04]", "-k", "named"), {"test_named[gpu01]"}),
+        (("--nodes=gpu[01-02]", "--exclude-nodes=gpu01", "-k", "named"), {"test_named[gpu02]"}),
+    ],
+)
+def test_pytests_own_choices_work(
+    sandbox: Sandbox, tmp_path: Path, options: tuple[str, ...], chosen: set[str]
+) -> None:
+    marked = "import pytest\n@pytest.mark.site\ndef test_marked(node): pass\n"
+    files = {**SUITE, "test_marked.py": marked, "pytest.ini": "[pytest]\nmarkers =\n    site: of ours\n"}
+    run = run_pytest(tmp_path, on(sandbox), *options, files=files)
+    assert run.rc == 0, run.out
+    assert {nodeid.rpartition("::")[2] for nodeid in run.outcomes} == chosen
+    nodes = {nodeid.rpartition("[")[2].rstrip("]") for nodeid in chosen}
+    if any(option.startswith("--") for option in options):
+        assert set(run.event("allocation")["nodes"]) == nodes
+
+
+def test_last_failed_runs_the_failed_nodes_again(sandbox: Sandbox, tmp_path: Path) -> None:
+    code = "def test_odd(node):\n    assert node.name not in ('gpu02', 'gpu03')\n"
+    first = run_pytest(tmp_path, on(sandbox), files={"test_odd.py": code})
+    assert first.rc == 1
+    again = run_pytest(tmp_path, on(sandbox), "--lf")
+    assert names(again.outcomes, "failed") == ["test_odd[gpu02]", "test_odd[gpu03]"]
+    assert len(again.outcomes) == 2
+    stopped = run_pytest(tmp_path, on(sandbox), "-x")
+    assert names(stopped.outcomes, "failed") == ["test_odd[gpu02]"]
+    assert len(stopped.outcomes) == 2
+    assert stopped.event("finish")["failed"] == 1
+    assert left_in_queue(sandbox) == []
+
+
+def test_what_salloc_is_told(sandbox: Sandbox, tmp_path: Path) -> None:
+    code = """
+import subprocess
+
+
+def test_job(allocation, cluster, node):
+    shown = allocation.slurm.run("scontrol", "show", "job", str(allocation.job_id))
+    open("job.txt", "w").write(shown)
+    assert node.profile.name == "generic"
+"""
+    options = ("--partition=debug", "--account=ops", "--time=7m", "--nodes=gpu02", "--profile=generic")
+    run = run_pytest(tmp_path, on(sandbox), *options, "--report-dir=a/b", files={"test_job.py": code})
+    assert run.rc == 0, run.out
+    shown = (tmp_path / "job.txt").read_text()
+    for words in ("Partition=debug", "Account=ops", "TimeLimit=00:07:00", "NodeList=gpu02"):
+        assert words in shown
+    written = {path.name for path in (tmp_path / "a" / "b").iterdir()}
+    assert written == {"events.jsonl", "junit.xml", "metrics.prom", "report.html"}
+    assert not (tmp_path / "reports").exists()
+
+
+def test_junitxml_is_a_file_of_pytest_with_the_properties_of_the_plugin(tmp_path: Path) -> None:
+    code = """
+import pytest
+
+def test_fact(node):
+    pass
+
+def test_own(node, request, record_property):
+    record_property("site_token", "hunter2")
+    record_property("site", "east")
+"""
+    options = ("--cluster=local", "--junitxml=$HERE/mine.xml")
+    run = run_pytest(tmp_path, *options, files={"test_site.py": code}, env={"HERE": str(tmp_path)})
+    assert run.rc == 0, run.out
+    (node,) = run.events[1]["selected"]
+    own = [("suite", "site"), ("check", "site.own"), ("node", node)]
+    fact = [("suite", "site"), ("check", "site.fact"), ("node", node)]
+    site = [("site_token", "<redacted>"), ("site", "east")]
+    (suite,), (ours,) = (
+        list(ET.parse(tmp_path / name).iter("testsuite")) for name in ("mine.xml", "reports/junit.xml")
+    )
+    of_run = [("run", run.events[0]["run"]), ("cluster", "local"), ("nodes", node)]
+    assert pairs(suite.find("properties")) == pairs(ours.find("properties")) == of_run
+    assert {(case.get("classname"), case.get("name")): pairs(case) for case in suite.iter("testcase")} == {
+        ("test_site", f"test_fact[{node}]"): fact,
+        ("test_site", f"test_own[{node}]"): [*site, *own],
+    }
+    assert (tmp_path / "mine.xml").stat().st_mode & 0o777 == 0o600
+    assert {(case.get("classname"), case.get("name")): pairs(case) for case in ours.iter("testcase")} == {
+        (f"gpucluster.site.{node}", "test_fact"): fact,
+        (f"gpucluster.site.{node}", "test_own"): [*site, *own],
+    }
+
+
+def pairs(element: Any) -> list[tuple[str, str]]:
+    return [(it.get("name"), it.get("value")) for it in element.iter("property")]
+
+
+def test_a_run_without_the_junitxml_plugin_of_pytest_has_its_junit_file(tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, "--cluster=local", "-p", "no:junitxml", files=SUITE)
+    assert run.rc == 0, run.out
+    assert all(case.is_passed for case in run.cases.values())
+    assert run.cases
+
+
+def test_groups_in_two_partitions_have_an_allocation_each(sandbox: Sandbox, tmp_path: Path) -> None:
+    groups = [{"nodes": "gpu[01-02]"}, {"nodes": "gpu03", "partition": "debug"}]
+    slurm = {"conf": sandbox.env["SLURM_CONF"], "partition": "batch", "time": "10m"}
+    path = cluster_file(sandbox, tmp_path, nodes=None, groups=groups, slurm=slurm)
+    run = run_pytest(tmp_path, f"--cluster={path}", files=SUITE)
+    assert run.rc == 0, run.out
+    held = [event["nodes"] for event in run.events if event["event"] == "allocation"]
+    assert held == [["gpu01", "gpu02"], ["gpu03"]]
+    assert len(names(run.outcomes, "passed")) == 7
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from this checkout and unpacked as pip would."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(folder), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True, env=environment(), timeout=120)
+    (wheel,) = folder.glob("*.whl")
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        "--disable-pip-version-check",
+    ]
+    target = folder / "site"
+    subprocess.run([*pip, "--target", str(target), str(wheel)], check=True, env=environment(), timeout=120)
+    return target
+
+
+@pytest.mark.parametrize("arguments", [(), ("--pyargs", "pytest_gpucluster.suites")])
+def test_away_from_a_checkout_the_packaged_suites_run(
+    installed: Path, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    env = {"PYTHONPATH": str(installed)}
+    run = run_pytest(tmp_path, "--cluster=local", "-m", "os", where=arguments, env=env)
+    outcomes = run.outcomes
+    assert len(outcomes) >= 10, run.out
+    assert all("test_os.py::" in nodeid for nodeid in outcomes)
+    assert "passed" in outcomes.values()
+    assert str(ROOT / "suites") not in run.out
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_a_slip_in_a_marker_ends_the_run_before_it_takes_nodes(tmp_path: Path, workers: str) -> None:
+    files = {"test_a.py": "import pytest\n@pytest.mark.gpu\ndef test_a(node): pass\n"}
+    run = run_pytest(tmp_path, "--cluster=local", workers, "-m", "os or gpuu", files=files)
+    assert run.rc == 4
+    assert (
+        "-m: no marker is called 'gpuu'; did you mean 'gpu'? (pytest --markers lists them)"
+        in run.out + run.err
+    )
+    assert run.outcomes == {}
+
+
+def test_only_words_that_are_no_marker_are_strange() -> None:
+    assert strange_words("not (gpu or os) and mine(key='gpuu') or oss", ["gpu", "os"]) == ["mine", "oss"]
+
+
+@pytest.mark.parametrize("present", [False, True])
+def test_former_names_of_options_work_and_name_the_present_ones(tmp_path: Path, *, present: bool) -> None:
+    names = {"--over": "--access", "--drain-confirm": "--drain-retries", "--drain-from": "--drain-min-action"}
+    words = [names[name] if present else name for name in names]
+    given = [f"{word}={value}" for word, value in zip(words, ("ssh", "2", "reboot"), strict=True)]
+    shown = (
+        "def test(pytestconfig):\n    option = pytestconfig.option\n"
+        "    assert (option.access, option.drain_retries, option.drain_min_action) == ('ssh', '2', 'reboot')\n"
+    )
+    run = run_pytest(tmp_path, "--cluster=local", *given, files={"test_option.py": shown})
+    assert run.rc == 0, run.out + run.err
+    lines = [line for line in run.out.splitlines() if "is deprecated" in line]
+    assert lines == ([] if present else [f"{name} is deprecated: use {names[name]}" for name in names])
+
+
+def test_a_wrong_value_of_a_former_option_is_refused(tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, "--cluster=local", "--over=telnet")
+    assert run.rc == 4
+    assert "--access/--over: invalid choice: 'telnet'" in run.err
+
+
+def test_the_former_key_of_a_cluster_file_works_and_names_the_present_one(tmp_path: Path) -> None:
+    (tmp_path / "old.yaml").write_text("nodes: localhost\nslurm: {scheduler: none}\nover: ssh\n")
+    run = run_pytest(
+        tmp_path, "--cluster=old.yaml", "--collect-only", files={"test_x.py": "def test(): pass"}
+    )
+    assert run.rc == 0, run.out + run.err
+    assert "old.yaml:3: over: is deprecated: use 'access'" in run.out

@@ -1,0 +1,319 @@
+"""However pytest ends, Slurm has its nodes back within 10 s, and what was found out can be read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import sqlite3
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from paths import ROOT
+from plugin_helpers import (
+    DEADLINE,
+    Run,
+    cases,
+    command,
+    environment,
+    names,
+    on,
+    processes,
+    queue,
+    run_pytest,
+    slurm,
+    wait_for,
+    write_suites,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+GIVEN_BACK = 10  # seconds: the promise
+GONE = 30  # seconds for processes; xdist gives a busy worker up to 15
+
+SLEEPY = """
+import time
+
+
+def test_quick(host):
+    assert host.run("true").rc == 0
+
+
+def test_sleeps(node, srun):
+    open(f"asleep-{node.name}", "w").close()
+    time.sleep(1200)
+
+
+def test_in_a_step(node, srun):
+    srun(["sleep", "1200"])
+"""
+STEP = """
+def test_in_a_step(node, srun):
+    open("asleep-step", "w").close()
+    srun(["sleep", "1200"])
+"""
+UNTIL_LOCKED = """
+import pathlib, time
+
+
+def test_waits(host):
+    open("asleep-x", "w").close()
+    while not pathlib.Path("locked").exists():
+        time.sleep(0.05)
+"""
+SLURM_SUITE = ROOT / "suites" / "slurm" / "test_slurm.py"
+
+
+@dataclass
+class Running:
+    """A pytest that runs, and the mark in the environment of all that it starts."""
+
+    process: subprocess.Popen[str]
+    mark: str
+    folder: Path
+    sandbox: Sandbox
+
+    def asleep(self) -> None:
+        """Wait until a test is in its long sleep."""
+        wait_for(
+            lambda: list(self.folder.glob("asleep-*")) or self.process.poll() is not None, "a test sleeps"
+        )
+        assert self.process.poll() is None, self.process.communicate()
+
+    def nodes_are_back(self, others: int = 0) -> None:
+        wait_for(lambda: len(queue(self.sandbox)) == others, "squeue is empty", GIVEN_BACK)
+
+    def nothing_is_left(self) -> None:
+        wait_for(lambda: not list(processes(self.mark)), f"all are gone: {list(processes(self.mark))}", GONE)
+
+    def ended(self) -> Run:
+        out, _ = self.process.communicate(timeout=DEADLINE)
+        return Run(self.process.returncode, out, "", self.folder)
+
+
+@contextlib.contextmanager
+def running(sandbox: Sandbox, folder: Path, *args: str, where: tuple[str, ...] = (".",)) -> Iterator[Running]:
+    mark = f"GPUCLUSTER_TEST_MARK={uuid.uuid4()}"
+    process = subprocess.Popen(
+        # whoever started us in the background may have us ignore them
+        ["env", "--default-signal=HUP,INT,TERM", *command(on(sandbox), *args, *where)],
+        cwd=folder,
+        env=environment(**dict([mark.split("=")])),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield Running(process, mark, folder, sandbox)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def readable(folder: Path) -> list[str]:
+    """Return the kinds of events of a log that may not have been begun; every line but a cut last one is whole."""
+    path = folder / "reports" / "events.jsonl"
+    if not path.exists():
+        return []
+    run = Run(0, "", "", folder)
+    assert len(run.events) >= len(path.read_text().splitlines()) - 1
+    return [event["event"] for event in run.events]
+
+
+@pytest.mark.parametrize(
+    ("workers", "seed"), [("-n0", 1), ("-n0", 2), ("-n0", 3), ("-n2", 4), ("-n2", 5), ("-n2", 6)]
+)
+def test_sigkill_at_any_moment(sandbox: Sandbox, tmp_path: Path, workers: str, seed: int) -> None:
+    write_suites(tmp_path, {"test_sleepy.py": SLEEPY})
+    latest = 1.2 if workers == "-n0" else 2.5  # from the imports to the first tests
+    with running(sandbox, tmp_path, workers) as run:
+        time.sleep(random.Random(seed).uniform(0.2, latest))
+        run.process.kill()
+        run.nodes_are_back()
+        run.nothing_is_left()
+    readable(tmp_path)
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_sigkill_in_the_middle_of_a_test(sandbox: Sandbox, tmp_path: Path, workers: str) -> None:
+    write_suites(tmp_path, {"test_sleepy.py": SLEEPY})
+    with running(sandbox, tmp_path, workers, "-k", "quick or sleeps") as run:
+        run.asleep()
+        assert queue(sandbox)
+        run.process.kill()
+        run.nodes_are_back()
+        run.nothing_is_left()
+    kinds = readable(tmp_path)
+    assert kinds[:3] == ["start", "nodes", "allocation"]
+    assert "finish" not in kinds
+    if workers == "-n0":
+        assert kinds.count("result") == 4
+
+
+def test_sigkill_in_the_middle_of_a_step(sandbox: Sandbox, tmp_path: Path) -> None:
+    write_suites(tmp_path, {"test_step.py": STEP})
+    with running(sandbox, tmp_path) as run:
+        run.asleep()
+        wait_for(
+            lambda: [1 for _, words in processes(run.mark) if words.startswith("sleep 1200")], "the step runs"
+        )
+        run.process.kill()
+        run.nodes_are_back()
+        run.nothing_is_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_an_end_while_a_node_is_asked(sandbox: Sandbox, tmp_path: Path, number: signal.Signals) -> None:
+    code = "def test_long(host):\n    open('asleep-asked', 'w').close()\n    host.run('trap \"\" TERM; sleep 1200')\n"
+    write_suites(tmp_path, {"test_long.py": code})
+    with running(sandbox, tmp_path) as run:
+        run.asleep()
+        wait_for(
+            lambda: [1 for _, words in processes(run.mark) if words.startswith("sleep 1200")], "it is asked"
+        )
+        run.process.send_signal(number)
+        run.nodes_are_back()
+        run.nothing_is_left()
+    assert ("finish" in readable(tmp_path)) == (number == signal.SIGTERM)
+
+
+@pytest.fixture
+def busy(sandbox: Sandbox) -> Iterator[None]:
+    """Somebody else's job on all nodes."""
+    job = slurm(
+        sandbox, "sbatch", "--parsable", "-N4", "-o", "/dev/null", "--exclusive", "--wrap", "sleep 1200"
+    )
+    wait_for(lambda: any("RUNNING" in line for line in queue(sandbox)), "the job runs")
+    yield
+    slurm(sandbox, "scancel", job.strip())
+    wait_for(lambda: not queue(sandbox), "the queue is empty")
+
+
+@pytest.mark.usefixtures("busy")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("suite", ["sleepy", "slurm"])
+def test_an_end_in_the_queue_withdraws_all_jobs(
+    sandbox: Sandbox, tmp_path: Path, number: signal.Signals, suite: str
+) -> None:
+    write_suites(tmp_path, {"test_sleepy.py": SLEEPY})
+    where = (".",) if suite == "sleepy" else (str(SLURM_SUITE),)
+    with running(sandbox, tmp_path, "--nodes=gpu[01-04]", where=where) as run:
+        wait_for(
+            lambda: any(
+                re.search(r" gpucluster-[0-9a-f]{8}-[0-9-]+ PENDING$", line) for line in queue(sandbox)
+            ),
+            "it waits",
+        )
+        run.process.send_signal(number)
+        run.nodes_are_back(others=1)
+        run.nothing_is_left()
+        done = run.ended()
+    if number == signal.SIGKILL:
+        assert readable(tmp_path) == ["start", "nodes"]
+    else:
+        assert done.rc == 2, done.out
+        assert done.event("finish")["exit"] == 2
+        assert list(done.cases) == ["gpucluster.run.cluster test_finished"]
+
+
+@pytest.mark.parametrize(
+    ("number", "workers"),
+    [(signal.SIGTERM, "-n0"), (signal.SIGHUP, "-n0"), (signal.SIGINT, "-n0"), (signal.SIGTERM, "-n2")],
+)
+def test_a_stopped_run_writes_its_reports(
+    sandbox: Sandbox, tmp_path: Path, number: signal.Signals, workers: str
+) -> None:
+    write_suites(tmp_path, {"test_sleepy.py": SLEEPY})
+    with running(sandbox, tmp_path, workers, "--nodes=gpu[01-02]", "-k", "quick or sleeps") as run:
+        run.asleep()
+        wait_for(lambda: "result" in readable(tmp_path), "a result")
+        run.process.send_signal(number)
+        run.nodes_are_back()
+        done = run.ended()
+        run.nothing_is_left()
+    assert done.rc == 2, done.out
+    finish = done.event("finish")
+    assert finish["exit"] == 2
+    passed = names(done.outcomes, "passed")
+    assert passed
+    assert len(passed) == finish["passed"]
+    written = cases(tmp_path / "reports" / "junit.xml")
+    assert {f"gpucluster.sleepy.{name[-6:-1]} {name[:-7]}" for name in passed} <= set(written)
+    assert "coverage:" in done.out
+    came_to = {name[-6:-1] for name in passed}
+    assert f"{len(came_to)} of 2 nodes tested" in done.out  # the end of the run is no loss of nodes
+    assert [event for event in done.events if event["event"] == "lost"] == []
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_a_second_signal_does_not_break_the_cleaning_up(
+    sandbox: Sandbox, tmp_path: Path, workers: str
+) -> None:
+    write_suites(tmp_path, {"test_sleepy.py": SLEEPY})
+    with running(sandbox, tmp_path, workers, "-k", "sleeps") as run:
+        run.asleep()
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
+            run.process.send_signal(number)
+            time.sleep(0.02)
+        run.nodes_are_back()
+        done = run.ended()
+        run.nothing_is_left()
+    assert done.rc == 2, done.out
+    assert done.event("finish")["exit"] == 2
+    assert "INTERNALERROR" not in done.out
+
+
+def test_ctrl_c_reaches_the_whole_group(sandbox: Sandbox, tmp_path: Path) -> None:
+    write_suites(tmp_path, {"test_sleepy.py": SLEEPY})
+    with running(sandbox, tmp_path, "-n2", "-k", "sleeps") as run:
+        run.asleep()
+        os.killpg(run.process.pid, signal.SIGINT)
+        run.nodes_are_back()
+        done = run.ended()
+        run.nothing_is_left()
+    assert done.rc == 2, done.out
+    assert done.event("finish")["exit"] == 2
+
+
+def test_under_nohup_a_hang_up_is_ignored(sandbox: Sandbox, tmp_path: Path) -> None:
+    code = "import os, signal\ndef test_hup(node):\n    os.kill(os.getpid(), signal.SIGHUP)\n"
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what nohup does; children inherit it
+    try:
+        run = run_pytest(tmp_path, on(sandbox), files={"test_hup.py": code})
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert run.rc == 0, run.out
+
+
+def test_a_locked_history_holds_no_nodes_and_is_not_waited_for_after_a_signal(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    write_suites(tmp_path, {"test_until_locked.py": UNTIL_LOCKED})
+    with running(sandbox, tmp_path, "--history=h.db") as run:
+        run.asleep()
+        assert queue(sandbox)
+        with contextlib.closing(sqlite3.connect(tmp_path / "h.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            (tmp_path / "locked").touch()
+            run.nodes_are_back()
+            assert run.process.poll() is None, "it waits for the history"
+            assert (tmp_path / "reports" / "metrics.prom").exists()
+            run.process.terminate()
+            ended = run.ended()
+    assert ended.rc == 2, ended.out
+    assert [event["exit"] for event in ended.events if event["event"] == "finish"] == [0, 2]
+    first, second = ended.errors
+    assert "the run is not in the history: history h.db: another writer has held it for" in first
+    assert second == "ERROR: stopped by SIGTERM after the last test: the run ends with 2"

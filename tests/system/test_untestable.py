@@ -1,0 +1,478 @@
+"""Nodes that cannot be tested are named with the reason, who set it and when; never dropped in silence."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import re
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from paths import ROOT
+from plugin_helpers import (
+    DEADLINE,
+    TINY,
+    Run,
+    cluster_file,
+    command,
+    environment,
+    left_in_queue,
+    names,
+    on,
+    out_of_service,
+    processes,
+    queue,
+    run_pytest,
+    slurm,
+    wait_for,
+    write_suites,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+SUITE = {"test_tiny.py": TINY}
+OS_SUITE, SLURM_SUITE = (ROOT / "suites" / name for name in ("os/test_os.py", "slurm/test_slurm.py"))
+PATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
+@pytest.fixture
+def drained(sandbox: Sandbox) -> Iterator[None]:
+    """gpu02 is drained by hand, gpu03 is set failing: states that Slurm does not leave by itself."""
+    with (
+        out_of_service(sandbox, "gpu02", "DRAIN", "bad cable, ticket 4711"),
+        out_of_service(sandbox, "gpu03", "FAIL", "smells"),
+    ):
+        yield
+
+
+@pytest.fixture
+def busy(sandbox: Sandbox) -> Iterator[str]:
+    """A job of somebody else on gpu04; its number."""
+    job = slurm(
+        sandbox, "sbatch", "--parsable", "-w", "gpu04", "-o", "/dev/null", "--wrap", "sleep 1200"
+    ).strip()
+    wait_for(lambda: any("RUNNING" in line for line in queue(sandbox)), "the job runs")
+    yield job
+    slurm(sandbox, "scancel", job)
+    wait_for(lambda: not queue(sandbox), "the queue is empty")
+
+
+@pytest.mark.usefixtures("drained")
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_drained_and_failing_nodes_are_an_error_each_and_then_not_tested(
+    sandbox: Sandbox, tmp_path: Path, workers: str
+) -> None:
+    run = run_pytest(tmp_path, on(sandbox), workers, files=SUITE)
+    assert run.rc == 1
+    outcomes = run.outcomes
+    assert names(outcomes, "error") == ["test_available[gpu02]", "test_available[gpu03]"]
+    of_them = [f"{test}[{node}]" for test in ("test_named", "test_release") for node in ("gpu02", "gpu03")]
+    assert names(outcomes, "not tested") == of_them
+    assert len(names(outcomes, "passed")) == 5
+    assert run.out.count("[100%]") == 1  # the entries at the end are no part of the progress
+    assert "ERROR at setup of test_available[gpu02]" in run.out
+    told = re.compile(
+        r'gpu02: DRAINED: "bad cable, ticket 4711" by root since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d'
+    )
+    header, _, rest = run.out.partition("collected" if workers == "-n0" else "workers [")
+    assert told.search(header)
+    assert told.search(rest)
+    assert "2 of 4 nodes" in header
+    assert "2 of 4 nodes tested" in run.out
+    assert run.event("allocation")["nodes"] == ["gpu01", "gpu04"]
+    kind, text = run.event("nodes")["not_tested"]["gpu03"]
+    assert kind == "unavailable"
+    assert "smells" in text
+    case = run.cases["gpucluster.run.gpu02 test_available"]  # one name every night, whatever is selected
+    (error,) = case.result
+    assert type(error).__name__ == "Error"
+    assert told.search(error.message.replace(" is not tested", ""))
+    properties = {prop.get("name"): prop.get("value") for prop in case._elem.iter("property")}
+    assert properties["slurm_reason"] == "bad cable, ticket 4711"
+    (skipped,) = run.cases["gpucluster.tiny.gpu02 test_release"].result
+    assert skipped.message.startswith("not tested: gpu02: DRAINED")
+
+
+@pytest.mark.usefixtures("drained")
+@pytest.mark.parametrize(("workers", "rc"), [("-n0", 1), ("-n2", 2)])  # xdist ends a stopped run with 2
+def test_the_first_error_of_minus_x_may_be_a_node_that_cannot_be_tested(
+    sandbox: Sandbox, tmp_path: Path, workers: str, rc: int
+) -> None:
+    run = run_pytest(tmp_path, on(sandbox), workers, "-x", files=SUITE)
+    assert run.rc == rc, run.out
+    first = {f"test_available[{node}]" for node in (["gpu02"] if workers == "-n0" else ["gpu02", "gpu03"])}
+    assert set(names(run.outcomes, "error")) & first
+    assert "stopping after 1 failures" in run.out
+    if workers == "-n0":  # the others of a lane may be under way
+        assert names(run.outcomes, "passed") == ["test_named[gpu01]"]
+
+
+@pytest.mark.usefixtures("drained")
+def test_the_entry_of_a_node_keeps_its_name_wherever_the_run_is_started(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    inside = tmp_path / "below"
+    inside.mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")  # the root of the ids
+    run = run_pytest(inside, on(sandbox), files=SUITE)
+    assert "\nERROR run::test_available[gpu02] - " in run.out
+    assert "run::test_available[gpu02]" in run.outcomes
+
+
+def test_a_node_that_slurm_does_not_know_is_named(sandbox: Sandbox, tmp_path: Path) -> None:
+    path = cluster_file(sandbox, tmp_path, nodes="gpu[01-02,77]")
+    run = run_pytest(tmp_path, f"--cluster={path}", files=SUITE)
+    assert run.rc == 1
+    assert names(run.outcomes, "error") == ["test_available[gpu77]"]
+    assert "gpu77: Slurm does not know this node" in run.out
+    assert len(names(run.outcomes, "passed")) == 5
+
+
+@pytest.mark.usefixtures("drained")
+def test_no_node_at_all_is_an_error_and_starts_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu[02-03]", files=SUITE)
+    assert run.rc == 1
+    assert "0 of 2 nodes tested" in run.out
+    assert not [event for event in run.events if event["event"] == "allocation"]
+    assert len(names(run.outcomes, "error")) == 2
+
+
+@pytest.mark.usefixtures("drained")
+def test_a_check_of_the_inventory_judges_the_drained_node_itself(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(
+        tmp_path, on(sandbox), "--nodes=gpu[01-02]", "-k", "schedulable or step", where=[str(SLURM_SUITE)]
+    )
+    outcomes = run.outcomes
+    assert names(outcomes, "failed") == ["test_schedulable[gpu02]"]
+    assert names(outcomes, "passed") == ["test_schedulable[gpu01]", "test_step[gpu01]"]
+    assert names(outcomes, "not tested") == ["test_step[gpu02]"]
+    (failure,) = run.cases["gpucluster.slurm.gpu02 test_schedulable"].result
+    for words in ("bad cable, ticket 4711", "root", "gpu02"):
+        assert words in failure.message + failure.text
+
+
+def test_busy_nodes_are_left_out_and_said(sandbox: Sandbox, tmp_path: Path, busy: str) -> None:
+    run = run_pytest(tmp_path, on(sandbox), files=SUITE)
+    assert run.rc == 0, run.out
+    assert names(run.outcomes, "not tested") == ["test_named[gpu04]", "test_release[gpu04]"]
+    assert run.out.count("not tested: gpu04: ") >= 2  # in the header and at the end
+    assert "in use by other jobs" in run.out
+    assert "3 of 4 nodes tested" in run.out
+
+
+def test_fewer_nodes_than_min_nodes_are_no_success_and_the_missing_ones_are_named(
+    sandbox: Sandbox, tmp_path: Path, busy: str
+) -> None:
+    path = cluster_file(sandbox, tmp_path, min_nodes="90%")
+    run = run_pytest(tmp_path, f"--cluster={path}", files=SUITE)
+    assert run.rc == 1
+    why = "gpu04: (MIXED|ALLOCATED): in use by other jobs.*"
+    assert re.fullmatch(
+        rf"ERROR: 3 of 4 nodes were tested, fewer than min_nodes \(90%\) asks for; not tested: {why}",
+        run.errors[0],
+    )
+    (error,) = run.cases["gpucluster.run.cluster test_finished"].result
+    assert "3 of 4 nodes were tested" in error.message
+    assert run.event("finish")["complaints"] == [run.errors[0].removeprefix("ERROR: ")]
+    # the command line goes before the file
+    assert run_pytest(tmp_path, f"--cluster={path}", "--min-nodes=3").rc == 0
+
+
+def test_min_nodes_is_said_beside_failures_and_holds_for_a_selection(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    path = cluster_file(sandbox, tmp_path, min_nodes=4)  # of the whole cluster: two that are chosen are two
+    code = 'def test_one(node):\n    assert node.name != "gpu01"\n\ndef test_two(host):\n    assert host.exists("sh")\n'
+    chosen = "--nodes=gpu[01-02]"
+    assert run_pytest(tmp_path, f"--cluster={path}", chosen, "-k", "two", files={"test_x.py": code}).rc == 0
+    with out_of_service(sandbox, "gpu02", "DRAIN", "bad cable"):
+        run = run_pytest(tmp_path, f"--cluster={path}", chosen)
+    assert run.rc == 1
+    assert "1 of 2 nodes were tested" in run.errors[0]
+    assert 'not tested: gpu02: DRAINED: "bad cable"' in run.errors[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("0", "--min-nodes must be a number from 1, or a percentage like 90%, not '0'"),
+        ("110%", "--min-nodes must be a number from 1, or a percentage like 90%, not '110%'"),
+        ("5", "--min-nodes=5: only 4 nodes are under test: gpu[01-04]"),
+    ],
+)
+def test_a_wrong_min_nodes_is_one_line_before_anything_starts(
+    sandbox: Sandbox, tmp_path: Path, value: str, said: str
+) -> None:
+    run = run_pytest(tmp_path, on(sandbox), f"--min-nodes={value}", files=SUITE)
+    assert run.rc == 4
+    assert run.errors == [f"ERROR: {said}"]
+
+
+def test_only_busy_nodes_is_no_success_even_where_the_inventory_is_fine(
+    sandbox: Sandbox, tmp_path: Path, busy: str
+) -> None:
+    code = """
+import pytest
+
+@pytest.mark.inventory
+def test_known(node):
+    assert node.info
+
+def test_more(host):
+    assert host.exists("sh")
+"""
+    path = cluster_file(sandbox, tmp_path, nodes="gpu04")
+    run = run_pytest(tmp_path, f"--cluster={path}", files={"test_inv.py": code})
+    assert names(run.outcomes, "passed") == ["test_known[gpu04]"]
+    assert names(run.outcomes, "not tested") == ["test_more[gpu04]"]
+    assert run.rc == 1
+    assert run.errors == ["ERROR: no node was tested: this run says nothing about the cluster's nodes"]
+
+
+def test_busy_nodes_that_are_asked_for_are_waited_for(sandbox: Sandbox, tmp_path: Path, busy: str) -> None:
+    write_suites(tmp_path, SUITE)
+    run = subprocess.Popen(
+        command(on(sandbox), "--nodes=gpu04", "."),
+        cwd=tmp_path,
+        env=environment(PYTHONUNBUFFERED="1"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stdout is not None
+    try:
+        waiting = next(line for line in run.stdout if line.startswith("waiting for job"))
+        assert re.match(r"waiting for job \d+: (Resources|Priority) \(", waiting)
+        slurm(sandbox, "scancel", busy)
+        out, _ = run.communicate(timeout=DEADLINE)
+    finally:
+        run.kill()
+    assert run.returncode == 0, out
+    assert "1 of 1 nodes tested" in out
+
+
+def test_waiting_has_an_end(sandbox: Sandbox, tmp_path: Path, busy: str) -> None:
+    slurm_keys = {"conf": sandbox.env["SLURM_CONF"], "partition": "batch", "queue_wait": "3s"}
+    path = cluster_file(sandbox, tmp_path, slurm=slurm_keys)
+    run = run_pytest(tmp_path, f"--cluster={path}", "--nodes=gpu[03-04]", files=SUITE)
+    assert run.rc == 4
+    assert "no nodes within 3 s" in run.out
+    assert [line.split()[0] for line in queue(sandbox)] == [busy]
+
+
+LOSING = """
+import time
+
+import pytest
+
+
+def test_before(host):
+    assert host.run("true").rc == 0
+
+
+def test_kill(node, cluster, host, fleet):
+    if node.name == "gpu01":
+        open("go", "w").close()
+        deadline = time.time() + 300
+        while not fleet.lost:  # srun tells it a moment after the agent has gone
+            assert time.time() < deadline
+            time.sleep(0.05)
+
+
+def test_after(host):
+    assert host.run("echo after").stdout == "after\\n"
+
+
+def test_more(host):
+    assert host.run("echo more").stdout == "more\\n"
+"""
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_a_node_lost_in_the_middle_is_named_and_the_others_go_on(
+    sandbox: Sandbox, tmp_path: Path, workers: str
+) -> None:
+    write_suites(tmp_path, {"test_losing.py": LOSING})
+    run = subprocess.Popen(
+        command(on(sandbox), "--nodes=gpu[01-02]", workers, "--dist=loadfile", "."),
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_for(lambda: (tmp_path / "go").exists() or run.poll() is not None, "the test runs")
+        assert run.poll() is None, run.communicate()
+        marks = f"SLURM_CONF={sandbox.env['SLURM_CONF']}", "SLURMD_NODENAME=gpu02"
+        agents = set(processes(marks[0])) & set(processes(marks[1]))
+        assert agents
+        for pid, _ in agents:
+            with contextlib.suppress(ProcessLookupError):  # one goes with the one before it
+                os.kill(pid, signal.SIGKILL)
+        out, _ = run.communicate(timeout=DEADLINE)
+    finally:
+        run.kill()
+    done = Run(run.returncode, out, "", tmp_path)
+    assert done.rc == 1, out
+    outcomes = done.outcomes
+    assert names(outcomes, "passed") == [
+        "test_after[gpu01]", "test_before[gpu01]", "test_before[gpu02]", "test_kill[gpu01]", "test_more[gpu01]",
+    ]  # fmt: skip
+    assert names(outcomes, "failed") == []  # a lost node is broken infrastructure, no verdict
+    errors = names(outcomes, "error")
+    assert len(errors) == 1
+    assert errors[0].endswith("[gpu02]")
+    assert "2 of 2" not in out.rpartition("coverage:")[2]
+    lost = done.event("lost")
+    assert lost["node"] == "gpu02"
+    assert lost["why"]
+    assert "gpu02" in out.partition("not tested:")[2]
+    assert left_in_queue(sandbox) == []
+
+
+# from the task down: whoever is left would end this very command
+KILL_AGENT = """
+[ $SLURMD_NODENAME = gpu02 ] || exit 0
+p=$PPID
+while read -r _ name _ up _ </proc/$p/stat; case $name in *slurmstep*) false ;; esac; do all="$p $all"; p=$up; done
+kill -9 $all
+"""
+
+
+def test_a_node_lost_where_no_item_says_so_is_still_no_success(sandbox: Sandbox, tmp_path: Path) -> None:
+    code = f"""
+def test_last(fleet):
+    fleet.ask({KILL_AGENT!r})  # a dying agent may still answer this
+    answers = fleet.ask("echo again")
+    assert answers["gpu01"].rc == 0
+"""
+    run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu[01-02]", files={"test_last.py": code})
+    assert names(run.outcomes, "passed") == ["test_last"]
+    assert names(run.outcomes, "error") == ["test_available[gpu02]"]
+    assert run.rc == 1
+    assert "\ngpu02 was lost: " in run.out
+
+
+CUTTING = """
+import os, signal, time
+
+
+def test_cut(fleet):
+    os.killpg(fleet._popen.pid, signal.SIGKILL)
+    deadline = time.time() + 300
+    while len(fleet.lost) < 2:
+        assert time.time() < deadline
+        time.sleep(0.05)
+
+
+from pytest_gpucluster.suites.os.test_os import answer, lost, test_responds
+"""
+
+
+def test_a_channel_that_was_killed_accuses_no_node_of_not_answering(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(
+        tmp_path,
+        on(sandbox),
+        "--nodes=gpu[01-02]",
+        files={"test_cutting.py": CUTTING},
+        env={"PYTHONPATH": PATH},
+    )
+    assert names(run.outcomes, "failed") == []
+    assert names(run.outcomes, "error") == ["test_available[gpu01]", "test_available[gpu02]"]
+    assert "gpu01 was lost: srun ended (exit -9)" in run.out
+
+
+def test_a_slurmd_that_died_unnoticed_costs_its_own_node_alone(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Slurm still takes the node for idle: srun then ends the agents of all nodes."""
+    daemon = sandbox._fault_context().daemons.find("slurmd-gpu03")
+    assert daemon is not None
+    daemon.send(signal.SIGKILL)
+    files = {"test_tiny.py": TINY, "test_os.py": OS_SUITE.read_text()}
+    try:
+        run = run_pytest(tmp_path, on(sandbox), "-k", "tiny or responds", files=files)
+    finally:
+        sandbox.heal()
+    assert run.rc == 1
+    tested = {name[-6:-1] for name in names(run.outcomes, "passed") if name.endswith("]")}
+    assert tested == {"gpu01", "gpu02", "gpu04"}
+    # by our own look, or by Slurm's where that came first
+    why = run.out.partition("not tested:")[2]
+    by_us = "gpu03: its slurmd starts no task (" in why
+    assert by_us or "NOT_RESPONDING" in why
+    said = ("failed", "test_responds[gpu03]") if by_us else ("error", "test_available[gpu03]")
+    assert said[1] in names(run.outcomes, said[0])
+
+
+# the inventory is read before items are collected, nodes are asked for afterwards
+BETWEEN = """
+import os, subprocess
+
+
+def pytest_collection_finish():
+    subprocess.run({argv!r}, env=os.environ | {env!r}, check=True)
+"""
+
+
+def _between(sandbox: Sandbox, *argv: str) -> dict[str, str]:
+    return {"test_tiny.py": TINY, "conftest.py": BETWEEN.format(argv=argv, env=sandbox.env)}
+
+
+def _only_gpu03_is_left_out(run: Run, why: str) -> None:
+    assert run.rc == 1
+    tested = {name[-6:-1] for name in names(run.outcomes, "passed") if name.endswith("]")}
+    assert tested == {"gpu01", "gpu02", "gpu04"}
+    assert f"not tested: gpu03: {why}" in run.out
+
+
+def test_a_node_that_is_drained_as_we_ask_for_it_costs_its_own_tests_alone(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    drain = ("scontrol", "update", "NodeName=gpu03", "State=DRAIN", "Reason=nhc")
+    try:
+        run = run_pytest(tmp_path, on(sandbox), files=_between(sandbox, *drain))
+    finally:
+        slurm(sandbox, "scontrol", "update", "NodeName=gpu03", "State=RESUME")
+    _only_gpu03_is_left_out(run, 'DRAINED: "nhc" by ')
+    assert left_in_queue(sandbox) == []
+
+
+def test_a_node_that_somebody_else_gets_as_we_ask_for_it_costs_its_own_tests_alone(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    job = ("sbatch", "--exclusive", "-w", "gpu03", "-o", "/dev/null", "-J", "theirs", "--wrap", "sleep 1200")
+    slurm_keys = {"conf": sandbox.env["SLURM_CONF"], "partition": "batch", "queue_wait": "3s"}
+    path = cluster_file(sandbox, tmp_path, slurm=slurm_keys)
+    try:
+        run = run_pytest(tmp_path, f"--cluster={path}", files=_between(sandbox, *job))
+    finally:
+        slurm(sandbox, "scancel", "-n", "theirs")
+    tested = {name[-6:-1] for name in names(run.outcomes, "passed") if name.endswith("]")}
+    assert tested == {"gpu01", "gpu02", "gpu04"}
+    assert "not tested: gpu03: ALLOCATED: in use by other jobs" in run.out
+    assert left_in_queue(sandbox) == []
+
+
+def test_a_node_with_a_reservation_to_come_is_left_out_and_the_reservation_named(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """One further away than our job is long says nothing."""
+    user = getpass.getuser()
+    for name, node, start in (("soon", "gpu03", "now+20minutes"), ("later", "gpu02", "now+5hours")):
+        slurm(
+            sandbox, "scontrol", "create", "reservation", f"ReservationName={name}", f"StartTime={start}",
+            "Duration=60", f"Nodes={node}", f"Users={user}", "Flags=MAINT",
+        )  # fmt: skip
+    try:
+        run = run_pytest(tmp_path, on(sandbox), "--time=30m", files=SUITE)
+    finally:
+        for name in ("soon", "later"):
+            slurm(sandbox, "scontrol", "delete", f"ReservationName={name}")
+    _only_gpu03_is_left_out(run, "reservation soon begins ")
+    assert "before a job of 30 min would end: use a shorter --time, or --reservation=soon" in run.out
+    assert left_in_queue(sandbox) == []

@@ -1,0 +1,181 @@
+"""Under pytest-xdist a run says the same, out of one allocation."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from paths import ROOT
+from plugin_helpers import (
+    ENDS,
+    TINY,
+    Run,
+    jobs_so_far,
+    left_in_queue,
+    names,
+    on,
+    out_of_service,
+    run_pytest,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+SUITE = {"test_ends.py": ENDS, "test_tiny.py": TINY}
+SUITES = ROOT / "suites"
+ALIKE = ("suite", "check", "node", "outcome", "phase", "message", "verdicts", "metrics")
+
+
+def judged(run: Run) -> dict[str, dict[str, Any]]:
+    """Return what a run says of each item, without what differs from run to run."""
+    results = (event for event in run.events if event["event"] == "result")
+    return {event["nodeid"]: {key: event[key] for key in ALIKE} for event in results}
+
+
+def junit(run: Run) -> dict[str, Any]:
+    """Return what Jenkins would see, without times."""
+    return {
+        name: (
+            [(type(result).__name__, result.message) for result in case.result],
+            sorted((prop.get("name"), prop.get("value")) for prop in case._elem.iter("property")),
+        )
+        for name, case in run.cases.items()
+    }
+
+
+@pytest.mark.parametrize("dist", ["load", "loadfile"])
+def test_workers_say_the_same_as_one_process(sandbox: Sandbox, tmp_path: Path, dist: str) -> None:
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    alone.mkdir()
+    shared.mkdir()
+    with out_of_service(sandbox, "gpu04", "DRAIN", "bad cable"):
+        one = run_pytest(alone, on(sandbox), "-n0", "-m", "not slurm", files=SUITE)
+        before = jobs_so_far(sandbox)
+        two = run_pytest(shared, on(sandbox), "-n2", f"--dist={dist}", "-m", "not nothing", files=SUITE)
+        after = jobs_so_far(sandbox)
+    assert one.rc == two.rc == 1
+    assert one.outcomes == two.outcomes  # and no item twice
+    assert judged(one) == judged(two)
+    assert junit(one) == junit(two)
+    assert after == before + 1, "one allocation"
+    more, fewer = (Counter(run.event("finish")["processes"]) for run in (two, one))
+    assert dict(more - fewer) == {"scontrol": 1}, (
+        "lanes ask once for the topology; nothing else is started more"
+    )
+    assert not fewer - more
+    for kind in ("start", "nodes", "allocation", "finish"):
+        assert len([event for event in two.events if event["event"] == kind]) == 1
+    assert (
+        one.out.rpartition("coverage:")[2].splitlines()[0]
+        == two.out.rpartition("coverage:")[2].splitlines()[0]
+    )
+    assert left_in_queue(sandbox) == []
+
+
+def test_the_real_suites_say_the_same(sandbox: Sandbox, tmp_path: Path) -> None:
+    found = []
+    for workers in ("-n0", "-n2"):
+        folder = tmp_path / workers
+        folder.mkdir()
+        run = run_pytest(folder, on(sandbox), workers, "-m", "os or slurm or gpu", where=[str(SUITES)])
+        assert run.rc == 0, run.out
+        assert left_in_queue(sandbox) == []
+        found.append(({node_id(name): end for name, end in run.outcomes.items()}, set(run.cases)))
+    (outcomes, alone), (others, shared) = found
+    both = outcomes.keys() | others.keys()
+    ends = {name: (outcomes.get(name), others.get(name)) for name in both}
+    # an overloaded machine may leave something unchecked once; that is never a pass, and not another verdict
+    assert {name: end for name, end in ends.items() if end[0] != end[1] and "not checked" not in end} == {}
+    assert alone == shared
+    assert sum(name.endswith("[gpu03]") and end == "passed" for name, end in outcomes.items()) >= 45
+
+
+def node_id(nodeid: str) -> str:
+    """Return the id from the file's name on: rootdir differs between the two runs."""
+    return nodeid.rpartition("/")[2]
+
+
+def test_a_worker_that_crashes_costs_one_item(sandbox: Sandbox, tmp_path: Path) -> None:
+    code = """
+import os, signal
+
+def test_a(host):
+    assert host.run("true").rc == 0
+
+def test_crash(node):
+    if node.name == "gpu02":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def test_z(host):
+    assert host.run("true").rc == 0
+"""
+    before = jobs_so_far(sandbox)
+    run = run_pytest(tmp_path, on(sandbox), "-n2", "-m", "not nothing", files={"test_crash.py": code})
+    assert run.rc == 1
+    assert names(run.outcomes, "error") == ["test_crash[gpu02]"], run.out
+    assert len(names(run.outcomes, "passed")) == 11
+    (error,) = run.cases["gpucluster.crash.gpu02 test_crash"].result
+    assert "crashed" in error.message + str(error.text)
+    assert len(run.cases) == 12
+    (event,) = (e for e in run.events if e.get("nodeid", "").endswith("test_crash[gpu02]"))
+    assert (event["node"], event["check"], event["suite"]) == ("gpu02", "crash.crash", "crash")
+    assert jobs_so_far(sandbox) == before + 1, "one allocation, however many workers"
+    assert left_in_queue(sandbox) == []
+
+
+def test_a_step_of_a_worker_runs_in_the_controllers_allocation(sandbox: Sandbox, tmp_path: Path) -> None:
+    code = """
+def test_step(srun, node, allocation):
+    result = srun(["sh", "-c", "echo $SLURM_JOB_ID $SLURMD_NODENAME"])
+    assert result.tasks[0].stdout.split() == [str(allocation.job_id), node.name]
+    assert not allocation.owned
+"""
+    run = run_pytest(tmp_path, on(sandbox), "-n2", files={"test_step.py": code})
+    assert run.rc == 0, run.out
+    assert len(names(run.outcomes, "passed")) == 4
+
+
+def test_without_nodes_workers_and_controller_say_one_line(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, on(sandbox), "-n2", "--reservation=none-such", files=SUITE)
+    assert run.rc == 4
+    assert "no nodes: salloc of gpu[01-04]" in run.out
+    assert "Traceback" not in run.out + run.err
+    assert "INTERNALERROR" not in run.out + run.err
+    assert left_in_queue(sandbox) == []
+
+
+DYING = """
+from execnet import gateway_bootstrap
+
+bootstrap = gateway_bootstrap.bootstrap_import
+
+
+def die_first(io, spec):
+    io.popen.kill()
+    io.popen.wait()
+    bootstrap(io, spec)
+
+
+gateway_bootstrap.bootstrap_import = die_first
+"""
+
+
+def test_a_worker_that_is_killed_as_it_starts_ends_the_run_in_order(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(
+        tmp_path,
+        "-p",
+        "dying",
+        on(sandbox),
+        "-n2",
+        files={"dying.py": DYING, "test_tiny.py": TINY},
+        env={"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
+    )
+    assert run.rc == 1, run.out
+    assert "INTERNALERROR" not in run.out + run.err
+    assert "an xdist worker died as it started" in run.out + run.err
+    assert run.event("finish")["exit"] == 1
+    assert left_in_queue(sandbox) == []
