@@ -51,10 +51,6 @@ RETIRED_IN_SOURCE = {
 PLAIN = ("cluster", "cli", "core", "drain")
 # (file or source, text around the word): why it may stay
 ALLOWED = {
-    ("README.md", "by hand:      srun"): "output of the product as it prints it today",
-    ("README.md", "again:        pytest"): "output of the product as it prints it today",
-    ("docs/tutorial.md", "by hand:      srun"): "output of the product as it prints it today",
-    ("docs/tutorial.md", "again:        pytest"): "output of the product as it prints it today",
     ("docs/safety.md", "maps root to nobody"): "the user nobody of NFS",
     ("docs/sandbox.md", "| `epilog_failing` |"): "text of the fault as the product prints it today",
     ("docs/suites/horovod.md", "no rank of it told anything"): "message as the product prints it today",

@@ -157,7 +157,7 @@ def test_simulated_is_said_where_it_was(simulated: bool) -> None:  # a table of 
 
 def test_a_failure_says_everything() -> None:
     slurm = ["Slurm state: IDLE+DRAIN", 'reason: "bad cable" by root since 2026-11-20T10:00:00']
-    more = ["by hand:      srun -w gpu02 nvidia-smi", "again:        pytest --cluster=prod 'x[gpu02]'"]
+    more = ["reproduce:    srun -w gpu02 nvidia-smi", "rerun:        pytest --cluster=prod 'x[gpu02]'"]
     one = failing(
         "gpu02", annotation=[*slurm, *more], text="the whole log", logs=["steps/0001-gpu.count.log"]
     )
@@ -168,8 +168,8 @@ def test_a_failure_says_everything() -> None:
         "likely cause an NVLink is down",
         "what to do reseat the GPU",
         'Slurm says IDLE+DRAIN; reason: "bad cable" by root since 2026-11-20T10:00:00',
-        "by hand srun -w gpu02 nvidia-smi",
-        "test again pytest --cluster=prod 'x[gpu02]'",
+        "reproduce srun -w gpu02 nvidia-smi",
+        "rerun pytest --cluster=prod 'x[gpu02]'",
         "the whole log",
     ):
         assert said in page.text, said

@@ -153,7 +153,7 @@ def test_names_have_no_node_and_classes_have_it(night: Run) -> None:
 def test_system_out_has_the_annotation(night: Run) -> None:
     found = {(row[0], row[1]): row[4] for row in said(folder_of(night) / "junit.xml")}
     assert "Slurm state: IDLE" in found["gpucluster.ends.gpu01", "test_count"]
-    assert "by hand:" in found["gpucluster.ends.gpu01", "test_count"]
+    assert "reproduce:" in found["gpucluster.ends.gpu01", "test_count"]
     assert found["gpucluster.ends.gpu01", "test_good"] is None
     (drained,) = {told for (name, _), told in found.items() if "gpu03" in name and told}
     assert 'reason: "bad "cable" <4711>" by root' in drained

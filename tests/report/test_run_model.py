@@ -194,9 +194,9 @@ def test_the_annotation_of_a_failure_is_sorted_by_its_labels() -> None:
     lines = [
         "why",
         "Slurm state: IDLE",
-        "by hand:  a: b",
+        "reproduce:  a: b",
         "by hand: c",
-        "again: d",
+        "rerun: d",
         "again: e",
         "note: f",
         "reason: g",

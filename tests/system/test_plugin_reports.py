@@ -110,7 +110,7 @@ def test_a_failed_check_says_everything_in_all_three_places(ends: Run) -> None:
         "likely cause: a GPU fell off the bus",
         "what to do:   reseat it",
         "Slurm state: IDLE",
-        "again:        pytest",
+        "rerun:        pytest",
         "note:         SIMULATED",
     ]
     case = ends.cases["gpucluster.ends.gpu02 test_count"]
@@ -140,7 +140,7 @@ def test_a_failed_check_says_everything_in_all_three_places(ends: Run) -> None:
     assert event["verdicts"][0]["findings"] == [{"part": "GPUs", "measured": "8", "expected": "9"}]
     (metric,) = event["metrics"]
     assert (metric["name"], metric["value"], metric["unit"], metric["device"]) == ("shown", 8.0, "GPUs", "")
-    assert any(line.startswith("by hand:") for line in event["annotation"])
+    assert any(line.startswith("reproduce:") for line in event["annotation"])
 
 
 def test_a_plain_assert_has_the_annotation_too(ends: Run) -> None:
@@ -153,8 +153,8 @@ def test_a_plain_assert_has_the_annotation_too(ends: Run) -> None:
 
 def test_the_command_by_hand_runs(ends: Run, sandbox: Sandbox) -> None:
     (event,) = (e for e in ends.events if e.get("nodeid", "").endswith("test_count[gpu02]"))
-    (line,) = (line for line in event["annotation"] if line.startswith("by hand:"))
-    words = shlex.split(line.removeprefix("by hand:"))
+    (line,) = (line for line in event["annotation"] if line.startswith("reproduce:"))
+    words = shlex.split(line.removeprefix("reproduce:"))
     assert "-w gpu02" in line
     env = environment()
     env.pop("SLURM_CONF", None)  # a fresh prompt knows nothing of the sandbox

@@ -147,9 +147,9 @@ def annotation(item: pytest.Item, record: Record, session: ClusterSession) -> li
     info = session.inventory.get(record.node)
     if info is not None:
         lines.extend(info.annotation())
-    lines.extend(f"by hand:      {command}" for command in by_hand(record, session))
+    lines.extend(f"reproduce:    {command}" for command in by_hand(record, session))
     option = shlex.quote(f"--cluster={item.config.option.cluster}")
-    lines.append(f"again:        pytest {option} {shlex.quote(_address(item))}")
+    lines.append(f"rerun:        pytest {option} {shlex.quote(_address(item))}")
     return [clean(line) for line in (*lines, *_simulated(session))]
 
 
@@ -168,7 +168,7 @@ def untested(
     option = shlex.quote(f"--cluster={config.option.cluster}")
     lines = [
         *(info.annotation() if info is not None else ()),
-        f"again:        pytest {option} --nodes={node}",
+        f"rerun:        pytest {option} --nodes={node}",
     ]
     lines = record["annotation"] = [clean(line) for line in (*lines, *_simulated(session))]
     shared: dict[str, Any] = {

@@ -339,9 +339,9 @@ def _annotation(event: dict[str, Any]) -> dict[str, Any]:
     for line in as_list(event.get("annotation")):
         text = cut(printable(line), 1000)
         label, _, rest = text.partition(":")
-        if label == "by hand":
+        if label in {"reproduce", "by hand"}:  # the second: logs of 0.1
             found["by_hand"].append(rest.strip())
-        elif label == "again":
+        elif label in {"rerun", "again"}:
             found["again"] = rest.strip()
         elif label == "Slurm state":
             slurm.insert(0, rest.strip())

@@ -94,7 +94,7 @@ def test_a_drained_node_is_judged_as_the_others(drained: tuple[Run, dict[str, in
     failed = names(run.outcomes, "failed")
     assert "test_count[gpu02]" in failed
     assert all("gpu02" in name for name in failed)
-    assert "by hand:      ssh gpu02 'sh -c " in run.out
+    assert "reproduce:    ssh gpu02 'sh -c " in run.out
     passed = names(run.outcomes, "passed")
     assert {f"test_{what}[gpu0{n}]" for what in ("kernel", "names", "hca_count") for n in (1, 2)} <= {*passed}
     assert not names(run.outcomes, "error")

@@ -189,6 +189,6 @@ def test_how_a_job_ended_is_told_only_where_it_says_something() -> None:
 
 
 def test_a_check_of_batch_jobs_alone_gets_its_jobs(sandbox: Sandbox, tmp_path: Path) -> None:
-    """A failure says `again: pytest ...::test_array`, which has to do again what failed."""
+    """A failure says `rerun: pytest ...::test_array`, which has to do again what failed."""
     run = run_pytest(tmp_path, on(sandbox), "-k", "array", where=(str(SUITES / "slurm" / "test_slurm.py"),))
     assert names(run.outcomes, "passed") == ["test_array"]
