@@ -20,7 +20,7 @@ BY_NAME = {question.name: question for question in CHECKS}
 
 
 @rfm.simple_test
-class QuestionTest(rfm.RunOnlyRegressionTest):  # type: ignore[misc] # ReFrame is in a venv of its own
+class QuestionTest(rfm.RunOnlyRegressionTest):
     """One check on one node."""
 
     question = parameter(list(BY_NAME))
@@ -31,13 +31,13 @@ class QuestionTest(rfm.RunOnlyRegressionTest):  # type: ignore[misc] # ReFrame i
     num_tasks = 1
     time_limit = "10m"
 
-    @run_before("run")  # type: ignore[untyped-decorator]
+    @run_before("run")
     def place(self) -> None:
         """Run the check's command on its node."""
         self.executable_opts = ["-c", shlex.quote(BY_NAME[self.question].command)]
         self.job.options = [f"--nodelist={self.where}"]
 
-    @sanity_function  # type: ignore[untyped-decorator]
+    @sanity_function
     def right(self) -> Any:
         """Judge by the same pattern as everybody."""
         answer = Path(self.stagedir, self.stdout.evaluate()).read_text()

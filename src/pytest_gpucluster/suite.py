@@ -105,7 +105,7 @@ def asks(probes: Callable[[Cluster], Iterable[Probe[Any]]]) -> Callable[[Functio
     """
 
     def mark(function: Function) -> Function:
-        function.gpucluster_asks = probes  # type: ignore[attr-defined] # read by the plugin's prefetch
+        vars(function)["gpucluster_asks"] = probes  # read by the plugin
         return function
 
     return mark
@@ -117,7 +117,7 @@ def asks_of_nodes(
     """Say the same of probes that depend on which nodes are under test: they get the names, as `nodes` has them."""
 
     def mark(function: Function) -> Function:
-        function.gpucluster_asks_of_nodes = probes  # type: ignore[attr-defined] # read by the plugin's prefetch
+        vars(function)["gpucluster_asks_of_nodes"] = probes  # read by the plugin
         return function
 
     return mark
@@ -146,7 +146,7 @@ def probed(probe: AnyProbe) -> Any:
             probe
         )  # not through the fixture `facts`: each fixture costs time per item
 
-    facts_of_node.gpucluster_probe = probe  # type: ignore[attr-defined] # read by the plugin's prefetch
+    vars(facts_of_node)["gpucluster_probe"] = probe  # read by the plugin
     return _fact(facts_of_node, "function")
 
 
@@ -177,7 +177,7 @@ def fleet_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any] | None
         told = fleet_facts(probe)
         return told if reduce is None else reduce(told)
 
-    facts_of_fleet.gpucluster_probe = probe  # type: ignore[attr-defined] # read by the plugin's prefetch
+    vars(facts_of_fleet)["gpucluster_probe"] = probe  # read by the plugin
     return _fact(facts_of_fleet, "session")
 
 

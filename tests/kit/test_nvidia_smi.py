@@ -270,9 +270,9 @@ PARSERS = [
 @given(
     st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda text: text.encode(errors="replace")))
 )
-def test_rubbish_gives_a_reason_and_no_facts(parse: object, junk: bytes) -> None:
+def test_rubbish_gives_a_reason_and_no_facts(parse: Any, junk: bytes) -> None:
     with pytest.raises(ProbeError) as caught:
-        parse(Answer("gpu01", 0, junk))  # type: ignore[operator]
+        parse(Answer("gpu01", 0, junk))
     assert "\n" not in str(caught.value)
 
 

@@ -120,9 +120,9 @@ def described(part: Any) -> Iterator[str]:
 
 def sources() -> Iterator[tuple[str, str]]:
     yield from pages()
-    recorder = Recorder()
-    plugin.pytest_addoption(recorder)  # type: ignore[arg-type] # the part of a parser that is used
-    plugin.add_options(recorder)  # type: ignore[arg-type] # as above
+    recorder: Any = Recorder()
+    plugin.pytest_addoption(recorder)
+    plugin.add_options(recorder)
     yield "options of pytest", "\n".join(recorder.helps)
     yield "command gpucluster", "\n".join(helps(cli._parser()))
     yield "field descriptions", "\n".join((*described(schema()), *described(schema("profile"))))

@@ -12,7 +12,7 @@ from report.test_history import DAY, FIRST, add, log, metric, named, result
 
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.report.history import EVERY_NODE, WINDOW, History
-from pytest_gpucluster.report.regression import Fleet, Turn
+from pytest_gpucluster.report.regression import FleetHistory, Turn
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.run_snapshot import Measure, recorded
 
@@ -167,7 +167,7 @@ def test_the_baseline_is_the_last_ten_good_values(kept: History) -> None:
     assert one.judged.distance == pytest.approx(-1.5 / 406.5)
     assert (one.previous, one.base) == (411.0, "")
     # medians of both nodes, then of the ten runs: 452 to 456.5 and so on; now of three nodes
-    assert one.fleet == Fleet(405.0, (450 + 2 / 2 + (450 + 11 / 2)) / 2, 10)
+    assert one.fleet == FleetHistory(405.0, (450 + 2 / 2 + (450 + 11 / 2)) / 2, 10)
     assert (of(told, "gpu03").trend, of(told, "gpu03").previous) == ("new", None)
     assert len(told.against) == WINDOW
     assert [past.run for past in told.against[:2]] == ["night011", "night010"]
@@ -181,7 +181,7 @@ def test_a_run_that_was_chosen_is_the_only_base(kept: History) -> None:
     one = of(told, "gpu01")
     assert (one.judged.level, one.judged.runs, one.previous, one.base) == (400.0, 1, 400.0, "night001")
     assert (told.against, told.last_good) == ((runs["night001"],), runs["night001"])
-    assert one.fleet == Fleet(225.5, 200.5, 1)
+    assert one.fleet == FleetHistory(225.5, 200.5, 1)
     back = kept.compare(runs["night001"], runs["night002"])
     assert (of(back, "gpu01").trend, named(back)) == ("worse", {("gpu01", "bw")})
     assert kept.compare(runs["night003"]).last_good == runs["night002"]
@@ -213,8 +213,8 @@ def test_the_fleet_is_of_nodes_alone_and_of_what_is_no_detail(kept: History) -> 
     first += [result("gpu01", "nccl.y", metrics=[metric("hidden", 1, "s", detail=True)])]
     add(kept, log(1, first))
     told = add(kept, log(2, first))
-    assert of(told, "gpu01").fleet == Fleet(3.0, 3.0, 1)
-    assert of(told, "").fleet == Fleet(3.0, 3.0, 1)
+    assert of(told, "gpu01").fleet == FleetHistory(3.0, 3.0, 1)
+    assert of(told, "").fleet == FleetHistory(3.0, 3.0, 1)
     assert [it.measure.name for it in told.changes] == ["bw"] * 3
 
 

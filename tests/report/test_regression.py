@@ -14,7 +14,7 @@ from pytest_gpucluster.report.regression import (
     Change,
     Compared,
     Comparison,
-    Fleet,
+    FleetHistory,
     Past,
     Turn,
     changed,
@@ -27,7 +27,7 @@ from pytest_gpucluster.report.regression import (
 from pytest_gpucluster.report.run_snapshot import Measure
 from pytest_gpucluster.report.words import number
 
-FLEET = Fleet(470.0, 476.0, 5)
+FLEET = FleetHistory(470.0, 476.0, 5)
 WORDS = "440 GB/s, 8.0% below the median of its last 5 good runs (478, MAD 1.5; fleet 476 before, 470 now)"
 
 GONE = "no longer measured, though its check passed; 478 GB/s"
@@ -52,7 +52,15 @@ CHANGES = (
     change(),
     change("gpu02", "no direction", name="power", unit="W", value=90.0, level=80.0, distance=0.125),
     change("gpu03", "same", value=478.0, distance=0.0),
-    change("", name="alerts", unit="alerts", value=3.0, level=1.0, distance=2.0, fleet=Fleet(None, None, 0)),
+    change(
+        "",
+        name="alerts",
+        unit="alerts",
+        value=3.0,
+        level=1.0,
+        distance=2.0,
+        fleet=FleetHistory(None, None, 0),
+    ),
     change("gpu01", device="GPU 1", distance=-0.05, value=454.0),
     change("gpu04", "gone", value=None, distance=None, runs=1),
     change("gpu05", "better", distance=0.2, value=573.0, previous=500.0),
@@ -207,10 +215,10 @@ def test_a_run_in_a_word(good: bool, complete: bool, word: str) -> None:  # a ta
         ({"runs": 1}, "440 GB/s, 8.0% below its last good run (478; fleet 476 before, 470 now)"),
         ({"runs": 1, "base": "r7"}, "440 GB/s, 8.0% below run r7 (478; fleet 476 before, 470 now)"),
         (
-            {"fleet": Fleet(470.0, None, 0)},
+            {"fleet": FleetHistory(470.0, None, 0)},
             "440 GB/s, 8.0% below the median of its last 5 good runs (478, MAD 1.5)",
         ),
-        ({"fleet": Fleet(None, 476.0, 1)}, WORDS.replace(", 470 now", "")),
+        ({"fleet": FleetHistory(None, 476.0, 1)}, WORDS.replace(", 470 now", "")),
         ({"node": ""}, "440 GB/s, 8.0% below the median of its last 5 good runs (478, MAD 1.5)"),
         (
             {"value": 500.0, "distance": 0.046},
@@ -293,7 +301,7 @@ def test_a_metric_is_put_beside_that_of_the_fleet() -> None:
     assert changed(measure, judged, {key: FLEET}, previous=1.0, base="r") == Change(
         measure, judged, FLEET, 1.0, "r"
     )
-    assert changed(measure, judged, {}) == Change(measure, judged, Fleet(None, None, 0), None, "")
+    assert changed(measure, judged, {}) == Change(measure, judged, FleetHistory(None, None, 0), None, "")
 
 
 @pytest.mark.parametrize(
@@ -326,9 +334,16 @@ def test_times() -> None:
 
 def test_nought_is_a_value() -> None:
     none = change(
-        "gpu01", "same", name="alerts", unit="", value=0.0, level=0.0, distance=None, fleet=Fleet(0.0, 0.0, 3)
+        "gpu01",
+        "same",
+        name="alerts",
+        unit="",
+        value=0.0,
+        level=0.0,
+        distance=None,
+        fleet=FleetHistory(0.0, 0.0, 3),
     )
-    told = replace(COMPARISON, changes=(none, replace(none, fleet=Fleet(0.0, 2.0, 4))), turned=())
+    told = replace(COMPARISON, changes=(none, replace(none, fleet=FleetHistory(0.0, 2.0, 4))), turned=())
     assert [line.split() for line in told.table()[2:]] == [
         ["alerts", "2", "0", "1", "4", "gpu01", "0", "0", "-"]
     ]

@@ -13,7 +13,14 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report import html, words
 from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import CLUSTER, Row, Run, Series, _sized, read_run
-from pytest_gpucluster.report.run_snapshot import Finding, Item, Measure, check_of, plain, recorded
+from pytest_gpucluster.report.run_snapshot import (
+    Measure,
+    RecordedFinding,
+    RecordedItem,
+    check_of,
+    plain,
+    recorded,
+)
 
 # --- the model of a page
 
@@ -507,7 +514,7 @@ def test_a_recorded_run_ends_with_its_last_time() -> None:
         read_run([start(time=0.25), {"event": "finish", "exit": 0, "time": 0.5}, {"event": "x"}])
     )
     assert (found.started, found.finished) == (0.25, 0.5)
-    assert asdict(Item("n", "c", "passed")) == {
+    assert asdict(RecordedItem("n", "c", "passed")) == {
         "node": "n", "check": "c", "outcome": "passed", "message": "", "action": "", "findings": (),
     }  # fmt: skip
     assert asdict(Measure("n", "c", "p", "W")) == {
@@ -580,8 +587,13 @@ def test_items_have_their_findings() -> None:
     red = failing("gpu01", message="m", findings=[{"part": "a", "measured": 1, "expected": "b"}, odd, {}])
     found = recorded(read_run([start(), red])).items
     assert found == (
-        Item(
-            "gpu01", "gpu.nvlink_state", "failed", "m", "drain", (Finding("a", "1", "b"), Finding("", "", ""))
+        RecordedItem(
+            "gpu01",
+            "gpu.nvlink_state",
+            "failed",
+            "m",
+            "drain",
+            (RecordedFinding("a", "1", "b"), RecordedFinding("", "", "")),
         ),
     )
     two: list[dict[str, Any]] = [

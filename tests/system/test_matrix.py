@@ -14,7 +14,7 @@ from pytest_gpucluster.core.check import Finding, Outcome, Verdict
 from pytest_gpucluster.plugin.summary import suite_tables
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.suites.matrix import checks
-from pytest_gpucluster.suites.matrix.checks import Cell, State, Work
+from pytest_gpucluster.suites.matrix.checks import Cell, CellWork, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -92,7 +92,7 @@ GOOD = tuple((node, "8") for node in NODES for _ in range(2))
     ],
 )
 def test_work_without_messages(told: tuple[tuple[str, str], ...], problem: str, said: str) -> None:
-    verdict = checks.work(Work(NODES, 2, told, "8", "GPUs", problem))
+    verdict = checks.work(CellWork(NODES, 2, told, "8", "GPUs", problem))
     assert verdict.outcome is (Outcome.FAILED if said else Outcome.PASSED)
     assert said in "; ".join(f"{it.part}: {it.measured} / {it.expected}" for it in verdict.findings)
 
@@ -131,30 +131,30 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ],
         [],
     ),
-    (lambda: checks.work(Work(NODES, 2, GOOD, "8", "GPUs")), "passed", "", [], []),
+    (lambda: checks.work(CellWork(NODES, 2, GOOD, "8", "GPUs")), "passed", "", [], []),
     (
-        lambda: checks.work(Work(NODES, 2, (), "8", "GPUs", "hangs")),
+        lambda: checks.work(CellWork(NODES, 2, (), "8", "GPUs", "hangs")),
         "failed",
         "",
         ["step: hangs / 4 tasks that end by themselves"],
         [],
     ),
     (
-        lambda: checks.work(Work(NODES, 2, GOOD[:3], "8", "GPUs", "hangs")),
+        lambda: checks.work(CellWork(NODES, 2, GOOD[:3], "8", "GPUs", "hangs")),
         "failed",
         "",
         ["step: hangs / 4 tasks that end by themselves", "gpu02: 1 tasks told something / 2 tasks"],
         [],
     ),
     (
-        lambda: checks.work(Work(NODES, 2, (), "8", "GPUs")),
+        lambda: checks.work(CellWork(NODES, 2, (), "8", "GPUs")),
         "failed",
         "",
         ["gpu01: 0 tasks told something / 2 tasks", "gpu02: 0 tasks told something / 2 tasks"],
         [],
     ),
     (
-        lambda: checks.work(Work(NODES, 2, (*GOOD, ("gpu09", "8"), ("", "8")), "8", "GPUs")),
+        lambda: checks.work(CellWork(NODES, 2, (*GOOD, ("gpu09", "8"), ("", "8")), "8", "GPUs")),
         "failed",
         "",
         [
@@ -164,21 +164,21 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (
-        lambda: checks.work(Work(NODES, 2, (*GOOD[:3], ("gpu02", "7")), "8", "GPUs")),
+        lambda: checks.work(CellWork(NODES, 2, (*GOOD[:3], ("gpu02", "7")), "8", "GPUs")),
         "failed",
         "",
         ["gpu02: 7 GPUs / 8 GPUs"],
         [],
     ),
     (
-        lambda: checks.work(Work(NODES, 2, (*GOOD[:3], ("gpu02", "7")), "8")),
+        lambda: checks.work(CellWork(NODES, 2, (*GOOD[:3], ("gpu02", "7")), "8")),
         "failed",
         "",
         ["gpu02: 7 / 8"],
         [],
     ),
     (
-        lambda: checks.work(Work(NODES, 2, (*GOOD[:3], ("gpu02", "nvidia-smi: not found")), "8", "GPUs")),
+        lambda: checks.work(CellWork(NODES, 2, (*GOOD[:3], ("gpu02", "nvidia-smi: not found")), "8", "GPUs")),
         "failed",
         "",
         ["gpu02: nvidia-smi: not found / 8 GPUs"],

@@ -40,7 +40,7 @@ class Crash:
 
 
 @dataclass
-class Failure:
+class FailureText:
     """The text of a failure, as pytest shows a `longrepr`."""
 
     text: str
@@ -121,14 +121,14 @@ def redacted(report: pytest.TestReport) -> Any:
     crash = getattr(shown, "reprcrash", None)
     path, line = (crash.path, crash.lineno) if crash is not None else (report.location[0], 0)
     message = crash.message if crash is not None else next(iter(text.splitlines()), "")
-    return Failure(clean(text), Crash(str(path), line, clean(message)))
+    return FailureText(clean(text), Crash(str(path), line, clean(message)))
 
 
 def restore(report: pytest.TestReport) -> None:
     """Give a report that has come from an xdist worker as text back what pytest's summary shows of its failure."""
     crash = getattr(report, "gpucluster_crash", None)
     if crash is not None and isinstance(report.longrepr, str):
-        report.longrepr = Failure(report.longrepr, Crash(*crash))  # type: ignore[assignment] # shown by toterminal()
+        report.longrepr = FailureText(report.longrepr, Crash(*crash))  # type: ignore[assignment] # shown by toterminal()
 
 
 def plain(item: pytest.Item, message: str, lines: list[str]) -> Any:
@@ -138,7 +138,7 @@ def plain(item: pytest.Item, message: str, lines: list[str]) -> Any:
 
 
 def _shown(path: str, line: int, message: str, lines: list[str]) -> Any:
-    return Failure("\n".join((message, *lines)), Crash(path, line, next(iter(message.splitlines()), "")))
+    return FailureText("\n".join((message, *lines)), Crash(path, line, next(iter(message.splitlines()), "")))
 
 
 def annotation(item: pytest.Item, record: Record, session: ClusterSession) -> list[str]:

@@ -12,7 +12,7 @@ from pytest_gpucluster.report.history_file import HistoryFile
 from pytest_gpucluster.report.regression import (
     Change,
     Comparison,
-    Fleet,
+    FleetHistory,
     Past,
     Turn,
     changed,
@@ -268,16 +268,17 @@ class History(HistoryFile):
 
         `before`: 'last' and 'last-good' are of the time before this run, and of its kind (real or simulated).
         """
-        where, values = "cluster = ?", [cluster]
+        where = "cluster = ?"
+        values: list[object] = [cluster]
         if name in (LAST, LAST_GOOD):
             where += " AND good" if name == LAST_GOOD else ""
             if before is not None:
                 where += " AND simulated = ? AND (started, run) < (?, ?)"
-                values += [before.simulated, before.started, before.run]  # type: ignore[list-item] # SQL's values
+                values += [before.simulated, before.started, before.run]
             count = 1
         else:
             where, count = f"{where} AND substr(run, 1, ?) = ?", 3
-            values += [len(name), name]  # type: ignore[list-item] # SQL's values
+            values += [len(name), name]
         with self._told():
             # an id may begin many others
             exact = self._past("cluster = ? AND run = ?", (cluster, name))
@@ -447,10 +448,11 @@ class History(HistoryFile):
         ).fetchone()
         if item is None:
             return None
+        values: list[object]
         if against is not None:
             where, values = "v.run = ?", [self._id(against)]
         else:
-            where, values = "v.started < ? AND r.good", [past.started]  # type: ignore[list-item] # SQL's values
+            where, values = "v.started < ? AND r.good", [past.started]
         row = self._db.execute(
             "SELECT v.outcome FROM verdicts v JOIN node_runs r ON r.node = ? AND r.started = v.started AND "
             f"r.run = v.run WHERE v.item = ? AND {where} ORDER BY v.started DESC LIMIT 1",
@@ -466,7 +468,7 @@ class History(HistoryFile):
             )
         )
 
-    def _fleet(self, number: int, earlier: Sequence[Past]) -> dict[tuple[str, ...], Fleet]:
+    def _fleet(self, number: int, earlier: Sequence[Past]) -> dict[tuple[str, ...], FleetHistory]:
         medians: dict[tuple[str, ...], list[float]] = defaultdict(list)
         columns = '"check", name, unit, device, median'
         for past in earlier:
@@ -480,7 +482,7 @@ class History(HistoryFile):
             for *key, median in self._db.execute(f"SELECT {columns} FROM fleet WHERE run = ?", (number,))
         }
         return {
-            key: Fleet(
+            key: FleetHistory(
                 now.get(key),
                 statistics.median(medians[key]) if key in medians else None,
                 len(medians.get(key, ())),
@@ -494,7 +496,7 @@ class History(HistoryFile):
         past: Past,
         against: Past | None,
         there: set[int],
-        fleet: dict[tuple[str, ...], Fleet],
+        fleet: dict[tuple[str, ...], FleetHistory],
     ) -> Iterator[Change]:
         """Yield the metrics that a node's last good run has and this one lacks, though their check passed."""
         passed = {

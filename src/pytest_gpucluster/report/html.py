@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpucluster.report.run_model import Group, Row, Run
+    from pytest_gpucluster.report.run_model import FailureGroup, Row, Run
 
 __all__ = ["render", "write"]
 
@@ -373,7 +373,7 @@ def _pattern(run: Run, nodes: list[str], where: Mapping[tuple[str, str], str]) -
 # --- failures
 
 
-def _ordered(run: Run) -> list[Group]:
+def _ordered(run: Run) -> list[FailureGroup]:
     """Return failures before errors, hard actions before mild, many nodes before few."""
     ranks = {action: rank for rank, action in enumerate(ACTIONS)}
     return sorted(
@@ -404,7 +404,7 @@ def _failures(run: Run, anchors: Mapping[int, str]) -> dict[str, Any]:
     }
 
 
-def _section(run: Run, group: Group, anchor: str, rows: list[Row], left_out: int) -> dict[str, Any]:
+def _section(run: Run, group: FailureGroup, anchor: str, rows: list[Row], left_out: int) -> dict[str, Any]:
     slurm = [(told, nodes) for told, nodes in sorted(group.slurm.items(), key=lambda pair: -len(pair[1]))]
     return {
         "group": group,
@@ -430,7 +430,7 @@ def _warnings(run: Run) -> dict[str, Any]:
     }
 
 
-def _logs(run: Run, group: Group) -> list[str]:
+def _logs(run: Run, group: FailureGroup) -> list[str]:
     """Return the group's own step logs, else those of its check on other nodes, else those of its suite."""
     suite = run.logs.get(group.suite, {})
     return list(group.logs) or [log for log, check in suite.items() if check == group.check] or list(suite)

@@ -51,7 +51,7 @@ class Past:
 
 
 @dataclass(frozen=True)
-class Fleet:
+class FleetHistory:
     """Medians over all nodes of one metric and part: now, and over the last complete runs (None: none measured it)."""
 
     now: float | None
@@ -69,7 +69,7 @@ class Change:
 
     measure: Measure
     judged: MetricTrend
-    fleet: Fleet
+    fleet: FleetHistory
     previous: float | None = None
     base: str = ""
 
@@ -285,13 +285,13 @@ def _badness(change: Change) -> float:
 def changed(
     measure: Measure,
     judged: MetricTrend,
-    fleet: Mapping[tuple[str, ...], Fleet],
+    fleet: Mapping[tuple[str, ...], FleetHistory],
     *,
     previous: float | None = None,
     base: str = "",
 ) -> Change:
     """Put a judged metric beside the fleet's."""
-    return Change(measure, judged, fleet.get(fleet_key(measure), Fleet(None, None, 0)), previous, base)
+    return Change(measure, judged, fleet.get(fleet_key(measure), FleetHistory(None, None, 0)), previous, base)
 
 
 def fleet_key(measure: Measure) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ class Row:
 
 
 @dataclass
-class Group:
+class FailureGroup:
     """Nodes that fail one check alike. `example` is of the first: node, text, output, by_hand, again."""
 
     outcome: str
@@ -91,7 +91,7 @@ class Run:
     counts: dict[str, dict[str, Counter[str]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(Counter))
     )
-    groups: dict[tuple[str, ...], Group] = field(default_factory=dict)
+    groups: dict[tuple[str, ...], FailureGroup] = field(default_factory=dict)
     series: dict[tuple[str, str], Series] = field(default_factory=dict)
     curves: list[dict[str, Any]] = field(default_factory=list)
     node_curves: dict[str, dict[str, dict[int, float]]] = field(
@@ -268,7 +268,7 @@ def _red(run: Run, event: dict[str, Any], node: str, outcome: str) -> None:
     group = run.groups.get(key)
     if group is None:
         suite = _line(event.get("suite"))
-        group = run.groups[key] = Group(outcome, check, suite, action, cause, hint)
+        group = run.groups[key] = FailureGroup(outcome, check, suite, action, cause, hint)
         group.example = _example(event, node)
     group.nodes[node] = None
     group.logs |= dict.fromkeys(_logs(event))
@@ -278,7 +278,7 @@ def _red(run: Run, event: dict[str, Any], node: str, outcome: str) -> None:
         group.slurm[told].append(node)
 
 
-def _rows(group: Group, verdicts: list[dict[str, Any]], node: str, message: str) -> None:
+def _rows(group: FailureGroup, verdicts: list[dict[str, Any]], node: str, message: str) -> None:
     found = [
         (_deviation(finding), _line(finding.get("action") or verdict.get("action")))
         for verdict in verdicts

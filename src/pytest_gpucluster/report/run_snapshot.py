@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.result import Result
     from pytest_gpucluster.report.run_model import Run
 
-__all__ = ["BEST", "PAIRED", "RED", "Finding", "Item", "Measure", "Recorded", "plain", "recorded"]
+__all__ = [
+    "BEST",
+    "PAIRED",
+    "RED",
+    "Measure",
+    "Recorded",
+    "RecordedFinding",
+    "RecordedItem",
+    "plain",
+    "recorded",
+]
 
 JUDGED_EXITS = (0, 1)  # pytest's: everything ran; others were stopped or never started
 MAX_TEXT = 1000
@@ -32,7 +42,7 @@ BEST = "best partner"  # a node is as good as its best pair: a bad partner is no
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RecordedFinding:
     """What a check found: the part, what was measured and expected."""
 
     part: str
@@ -41,7 +51,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class RecordedItem:
     """How one item ended. `check` is SUITE.WHAT, with the parameters in brackets; `node` '' is the cluster."""
 
     node: str
@@ -49,7 +59,7 @@ class Item:
     outcome: str
     message: str = ""
     action: str = ""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[RecordedFinding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,7 @@ class Recorded:
     finished: float
     exit: int | None
     arguments: str
-    items: tuple[Item, ...]
+    items: tuple[RecordedItem, ...]
     measures: tuple[Measure, ...]
 
     @property
@@ -91,7 +101,7 @@ class Recorded:
         return self.exit == 0 and any(item.outcome == "passed" for item in self.items) and not self.red
 
     @property
-    def red(self) -> tuple[Item, ...]:
+    def red(self) -> tuple[RecordedItem, ...]:
         """The items that failed or broke."""
         return tuple(item for item in self.items if item.outcome in RED)
 
@@ -130,21 +140,21 @@ def check_of(result: Result) -> tuple[str, str]:
     return plain(result.node), plain(result.check) + plain(bracket + inside)
 
 
-def _items(results: Iterable[Result]) -> dict[tuple[str, str], Item]:
+def _items(results: Iterable[Result]) -> dict[tuple[str, str], RecordedItem]:
     """Return the items by node and check; of several results of one (a teardown that broke) a red one stands."""
-    found: dict[tuple[str, str], Item] = {}
+    found: dict[tuple[str, str], RecordedItem] = {}
     for result in results:
         key = check_of(result)
         if key in found and found[key].outcome in RED:
             continue
         failed = [verdict for verdict in result.verdicts if verdict.findings]
-        found[key] = Item(
+        found[key] = RecordedItem(
             *key,
             outcome=plain(result.outcome),
             message=plain(result.message),
             action=plain(failed[0].action) if failed else "",
             findings=tuple(
-                Finding(plain(it.part), plain(it.measured), plain(it.expected))
+                RecordedFinding(plain(it.part), plain(it.measured), plain(it.expected))
                 for verdict in failed
                 for it in verdict.findings
             ),

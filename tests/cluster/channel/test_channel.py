@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -327,11 +327,11 @@ def test_controller_killed(shell: tuple[str, ...]) -> None:
     wait_for(lambda: not running("sleep\x0064.5") and not running("sleep\x0065.5"))
 
 
-def impostor(script: str, **options: float) -> Fleet:
+def impostor(script: str, **options: Any) -> Fleet:
     """A channel whose agent is another program; $1 is the nonce."""
     nonce = new_nonce()
     popen = LocalTransport().spawn(["sh", "-c", script, "impostor", nonce])
-    return Fleet(popen, ("here",), nonce, labelled=False, **options)  # type: ignore[arg-type] # seconds only
+    return Fleet(popen, ("here",), nonce, labelled=False, **options)
 
 
 def test_rubbish_instead_of_an_agent() -> None:

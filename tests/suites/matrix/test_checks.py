@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.suites.matrix import checks as matrix
-from pytest_gpucluster.suites.matrix.checks import Cell, State, Work
+from pytest_gpucluster.suites.matrix.checks import Cell, CellWork, State
 
 PASSED = Verdict("x", Outcome.PASSED)
 NO_PMI = Verdict("x", Outcome.FAILED, (Finding("singletons", "4 worlds", "one"),))
@@ -67,7 +67,7 @@ def test_what_a_cell_says() -> None:
 
 def test_what_work_says() -> None:
     def judged(*told: tuple[str, str], problem: str = "") -> tuple[Finding, ...]:
-        return matrix.work(Work(("a", "b"), 2, told, "8", "GPUs", problem)).findings
+        return matrix.work(CellWork(("a", "b"), 2, told, "8", "GPUs", problem)).findings
 
     good = ("a", "8"), ("a", "8"), ("b", "8")
     assert judged(*good, ("b", "8")) == ()
@@ -81,4 +81,4 @@ def test_what_work_says() -> None:
     step = Finding("step", "hung", "4 tasks that end by themselves")
     assert judged(problem="hung") == (step,)
     assert judged(*good, problem="hung") == (step, Finding("b", "1 tasks told something", "2 tasks"))
-    assert matrix.work(Work(("a",), 1, (("a", "7"),), "8")).findings == (Finding("a", "7", "8"),)
+    assert matrix.work(CellWork(("a",), 1, (("a", "7"),), "8")).findings == (Finding("a", "7", "8"),)

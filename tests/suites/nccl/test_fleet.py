@@ -329,7 +329,8 @@ LINKS = {"nvlinks": 10, "nvlink_speed": 50.0}
 )
 def test_the_ceiling_within_a_node(collective: str, gpu: dict[str, Any], busbw: float, why: str) -> None:
     found = nccl_bandwidth.ceiling(collective, nodes=1, gpus_per_node=4, profile=profile(gpu))
-    assert found == Ceiling(pytest.approx(busbw), why)  # type: ignore[arg-type]
+    near: Any = pytest.approx(busbw)
+    assert found == Ceiling(near, why)
     assert nccl_bandwidth.ceiling(collective, nodes=1, gpus_per_node=1, profile=profile(gpu)) is None
     for unknown in ({"nvlinks": 10}, {"nvlink_speed": 50.0}, {}, None):
         assert nccl_bandwidth.ceiling(collective, nodes=1, gpus_per_node=4, profile=profile(unknown)) is None
@@ -353,8 +354,9 @@ def test_two_ranks_have_a_ceiling_already() -> None:
 def test_the_ceiling_between_nodes(collective: str, share: float, shown: str) -> None:
     fabric = {"link_layer": "InfiniBand", "hcas": 2, "rate": 50.0}
     found = nccl_bandwidth.ceiling(collective, nodes=3, gpus_per_node=4, profile=profile(fabric=fabric))
+    near: Any = pytest.approx(100 * share * 1.02)
     assert found == Ceiling(
-        pytest.approx(100 * share * 1.02),  # type: ignore[arg-type]
+        near,
         f"2 adapters x 50 GB/s x {shown} (bytes that cross)",
     )
     for unknown in ({"hcas": 2, "link_layer": "InfiniBand"}, {"rate": 50.0, "link_layer": "InfiniBand"}, {}):

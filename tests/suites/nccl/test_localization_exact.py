@@ -761,7 +761,8 @@ def test_one_json_line_of_the_payload() -> None:
     ],
 )
 def test_the_bound_that_a_fleet_sets(values: list[float], value: float, origin: str) -> None:
-    assert fleet_bound(values) == Bound(pytest.approx(value), origin)  # type: ignore[arg-type]
+    near: Any = pytest.approx(value)
+    assert fleet_bound(values) == Bound(near, origin)
     assert fleet_bound(values[:1]) is None
 
 

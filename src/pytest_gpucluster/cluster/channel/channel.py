@@ -19,7 +19,7 @@ import threading
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gpucluster.cluster.channel.protocol import (
     BASE64,
@@ -221,19 +221,19 @@ class Fleet:
         ]  # fmt: skip
 
     @classmethod
-    def local(cls, name: str, *, shell: tuple[str, ...] = ("sh",), **options: float) -> Fleet:
+    def local(cls, name: str, *, shell: tuple[str, ...] = ("sh",), **options: Any) -> Fleet:
         """Open a channel to this machine alone, without Slurm. `shell`: what runs the agent."""
         nonce = new_nonce()
         popen = LocalTransport().spawn(agent_argv(nonce, shell))
-        return cls(popen, (name,), nonce, labelled=False, **options)  # type: ignore[arg-type] # seconds only
+        return cls(popen, (name,), nonce, labelled=False, **options)
 
     @classmethod
-    def over_slurm(cls, slurm: Client, allocation: AllocationLike, **options: float) -> Fleet:
+    def over_slurm(cls, slurm: Client, allocation: AllocationLike, **options: Any) -> Fleet:
         """Open a channel to every node of an allocation: one srun, one agent per node."""
         nonce = new_nonce()
         argv = srun_argv(allocation.job_id, allocation.nodes, nonce)
         popen = slurm.transport.spawn(argv, env=allocation.env)
-        return cls(popen, allocation.nodes, nonce, **options)  # type: ignore[arg-type] # seconds only
+        return cls(popen, allocation.nodes, nonce, **options)
 
     # --- queries
 

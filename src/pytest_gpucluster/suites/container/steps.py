@@ -10,7 +10,7 @@ import secrets
 import shlex
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.slurm.pyxis import NOT_SAVED, PyxisOptions, explain_exit
 from pytest_gpucluster.cluster.slurm.result import StepResult
@@ -176,9 +176,9 @@ class ContainerSteps:
 
     # -- one step -----------------------------------------------------------------------------------------------
 
-    def _reuse(self, imported: ImageImport, **options: object) -> PyxisOptions:
+    def _reuse(self, imported: ImageImport, **options: Any) -> PyxisOptions:
         # no_exec: do not join the namespaces of a parallel run in the same container
-        return PyxisOptions(name=f"{imported.name}:no_exec", **options)  # type: ignore[arg-type]
+        return PyxisOptions(name=f"{imported.name}:no_exec", **options)
 
     def _override(self, override: Mapping[str, str]) -> dict[str, str]:
         return {name: HOST_VALUE for name in override.values() if name}

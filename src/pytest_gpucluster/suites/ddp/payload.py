@@ -135,7 +135,7 @@ def place(address: str) -> int:
 # -- work -------------------------------------------------------------------------------------------------------
 
 
-class Worker:
+class RankWorker:
     """One rank at work."""
 
     def __init__(self, args: argparse.Namespace, watch: Watch) -> None:
@@ -296,7 +296,7 @@ def work(args: argparse.Namespace) -> int:
         os.environ.setdefault(name, value)
     watch = Watch(args.deadline, end_when_stuck(report))
     try:
-        worker = Worker(args, watch)
+        worker = RankWorker(args, watch)
         worker.load()
         worker.join()
         if args.mode == "lose":

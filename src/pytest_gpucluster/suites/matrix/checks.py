@@ -139,7 +139,7 @@ def cell(it: Cell) -> Judgement:
 
 
 @dataclass(frozen=True)
-class Work:
+class CellWork:
     """A workload without messages: each task told its node and a word. `problem`: the step did not end by itself."""
 
     nodes: tuple[str, ...]
@@ -157,7 +157,7 @@ class Work:
     hint="start one task by hand; for GPUs in a container look at NVIDIA_VISIBLE_DEVICES and nvidia-container-cli",
     action=Action.MONITOR,
 )
-def work(it: Work) -> Judgement:
+def work(it: CellWork) -> Judgement:
     """Judge that each task ran once, on the nodes asked for, and told the expected word."""
     counts = Counter(node for node, _ in it.told)
     if it.problem:

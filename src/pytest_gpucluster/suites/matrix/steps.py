@@ -18,7 +18,7 @@ from pytest_gpucluster.kit.mpi_step import MPIRUN, Mpi, attempt
 from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.kit.nccl_step import NcclStep, output_of
 from pytest_gpucluster.suites.matrix import checks
-from pytest_gpucluster.suites.matrix.checks import Cell, State, Work
+from pytest_gpucluster.suites.matrix.checks import Cell, CellWork, State
 from pytest_gpucluster.suites.matrix.config import MatrixConfig
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Matrix:
         request = replace(request, timeout=self.config.deadline, env={**request.env, **(env or {})})
         result, problem = self._step(request)
         return checks.work(
-            Work(self.nodes, tasks, told(result), expected, unit, problem or _failure(result)),
+            CellWork(self.nodes, tasks, told(result), expected, unit, problem or _failure(result)),
         )
 
     def _step(self, request: StepRequest) -> tuple[StepResult, str]:

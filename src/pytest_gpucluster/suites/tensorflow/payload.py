@@ -78,7 +78,7 @@ def cluster(hosts: str, ports: int, env: Dict[str, str]) -> Dict[str, Any]:
     return {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
 
 
-class Work:
+class TrainingWork:
     """One process under a strategy."""
 
     def __init__(self, tf: Any, strategy: Any, watch: ChildWatch) -> None:
@@ -177,7 +177,7 @@ def work(args: argparse.Namespace, watch: ChildWatch) -> int:
     else:
         strategy = tf.distribute.MirroredStrategy(devices(tf))
     report("joined", replicas=strategy.num_replicas_in_sync, seconds=watch.took())
-    job = Work(tf, strategy, watch)
+    job = TrainingWork(tf, strategy, watch)
     job.all_reduce()
     job.train(seed=100)
     watch.enter("last all-reduce")
