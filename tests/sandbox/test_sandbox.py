@@ -247,7 +247,7 @@ def test_a_foreign_folder_is_never_removed(folder: Path) -> None:
     (folder / "s").mkdir()
     precious = folder / "s" / "thesis.tex"
     precious.touch()
-    with pytest.raises(SandboxError, match="is no state folder of a sandbox"):
+    with pytest.raises(SandboxError, match="is not the state folder of a sandbox"):
         Sandbox(folder / "s").up(nodes=1)
     assert precious.exists()
     precious.unlink()
@@ -453,5 +453,5 @@ def test_a_test_that_is_killed_leaves_no_sandbox() -> None:
 
 
 def test_a_shared_folder_that_would_hide_the_state_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SandboxError, match=rf"--share {tmp_path} holds the state folder {tmp_path}/a/s "):
+    with pytest.raises(SandboxError, match=rf"--share {tmp_path} would hide the state folder {tmp_path}/a/s"):
         Sandbox(tmp_path / "a" / "s").up(share=[tmp_path])

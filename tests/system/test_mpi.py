@@ -599,7 +599,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.threads(run(world=MpiWorld()), "single"),
         "not checked",
-        "no rank told its thread level",
+        "no rank reported its thread level",
         [],
         [],
     ),

@@ -199,8 +199,8 @@ def test_what_the_load_of_one_user_has_left_is_seen_by_all_and_replaced_by_the_n
     layout = sandbox.layout
     for name, serial in ((ALICE, "GPU-aaaaaaaa"), (BOB, "GPU-bbbbbbbb")):
         code = (
-            "import re, pathlib; from pytest_gpucluster.sandbox.burnin_sim import Shown;"
-            f"shown = Shown(pathlib.Path({str(layout.nodes)!r}), pathlib.Path({str(layout.root / 'base')!r}), 'gpu01');"
+            "import re, pathlib; from pytest_gpucluster.sandbox.burnin_sim import NodeFiles;"
+            f"shown = NodeFiles(pathlib.Path({str(layout.nodes)!r}), pathlib.Path({str(layout.root / 'base')!r}), 'gpu01');"
             f"shown.write('gpus', re.sub(r'GPU-[0-9a-f]{{8}}', {serial!r}, shown.read('gpus')))"
         )
         subprocess.run([PYTHON, "-c", code], **_identity(name), env=_environment("/"), cwd="/", check=True)

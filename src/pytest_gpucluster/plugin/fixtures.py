@@ -48,9 +48,9 @@ def session_plugin(session: ClusterSession, properties: Iterable[tuple[str, str]
         return session
 
     @pytest.fixture
-    def gpucluster_item(request: pytest.FixtureRequest) -> ItemView:
+    def gpucluster_item(request: pytest.FixtureRequest, gpucluster_session: ClusterSession) -> ItemView:
         """The session and the record of the item; own suites have no need of it."""
-        return ItemView(session, record_of(request.node))
+        return ItemView(gpucluster_session, record_of(request.node))
 
     plugin = ModuleType("gpucluster_session")  # pytest looks for fixtures of any scope in modules only
     vars(plugin).update(gpucluster_session=gpucluster_session, gpucluster_item=gpucluster_item)

@@ -291,14 +291,15 @@ def test_agent_stopped_costs_one_deadline(own: Fleet) -> None:
 
 def test_closing_ends_what_runs() -> None:
     fleet = Fleet.local("here")
+    seconds = f"63.{os.getpid()}"  # no other run on this machine sleeps as long
     answers: list[Answer] = []
-    waiting = threading.Thread(target=lambda: answers.append(ask(fleet, "sleep 63.5", timeout=600)))
+    waiting = threading.Thread(target=lambda: answers.append(ask(fleet, f"sleep {seconds}", timeout=600)))
     waiting.start()
-    wait_for(lambda: bool(running("sleep\x0063.5")))
+    wait_for(lambda: bool(running(f"sleep\x00{seconds}")))
     fleet.close()
     waiting.join(PATIENCE)
     assert answers[0].problem == "node lost: the channel is closed"
-    wait_for(lambda: not running("sleep\x0063.5"))
+    wait_for(lambda: not running(f"sleep\x00{seconds}"))
     assert ask(fleet, "true").problem == "node lost: the channel is closed"
     fleet.close()
 

@@ -339,7 +339,7 @@ def controller_of(fake: object, *, started: bool) -> Controller:
     controller = Controller.__new__(Controller)
     controller.channel, controller.slurm = cast("Channel", fake), cast("Slurm", object())
     controller.allocations = cast("Any", (SimpleNamespace(job_id=6),))
-    controller.cluster = cast("Any", SimpleNamespace(environments={}, container=object()))
+    controller.cluster = cast("Any", SimpleNamespace(starts_containers=True))
     controller._started, controller._cleared, controller.left_behind = started, False, []
     return controller
 

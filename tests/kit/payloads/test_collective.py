@@ -336,11 +336,11 @@ def test_groups_are_formed_anew_in_every_round(python: Path) -> None:
 def test_a_hung_group_costs_its_own_results_only(python: Path) -> None:
     patch = """
 import time
-measure = collective.Rounds.measure
+measure = collective.GroupRounds.measure
 def hang(self, name, ranks):
     if self.place.rank == 1 and name.startswith("round1"): time.sleep(600)
     return measure(self, name, ranks)
-collective.Rounds.measure = hang
+collective.GroupRounds.measure = hang
 """
     result = launch(python, 4, *ROUNDS, "--deadline", "4", patch=patch)
     lines = told(result)
@@ -357,11 +357,11 @@ def test_a_crashed_rank_costs_its_own_group_only(python: Path) -> None:
     patch = """
 import os
 collective.GRACE = 2.0
-measure = collective.Rounds.measure
+measure = collective.GroupRounds.measure
 def crash(self, name, ranks):
     if self.place.rank == 3 and name.startswith("round1"): os._exit(9)
     return measure(self, name, ranks)
-collective.Rounds.measure = crash
+collective.GroupRounds.measure = crash
 """
     result = launch(python, 4, *ROUNDS, "--deadline", "4", patch=patch)
     lines = told(result)
@@ -377,7 +377,7 @@ def test_a_group_that_vanished_is_reported_by_the_others(python: Path) -> None:
     patch = """
 import os
 collective.GRACE = 1.0
-collective.Rounds.take_part = lambda self, *args: os._exit(9)
+collective.GroupRounds.take_part = lambda self, *args: os._exit(9)
 """
     result = launch(
         python,
@@ -462,7 +462,7 @@ def test_a_bad_schedule_is_refused(python: Path, schedule: str) -> None:
 def test_an_endless_sweep_is_refused(python: Path) -> None:
     code, text = refused(python, "sweep", "-f", "1", SLURM_PROCID="0", SLURM_NTASKS="1")
     assert code == rendezvous.EXIT_USAGE
-    assert "never ends" in text
+    assert "would not end" in text
 
 
 class Slow:

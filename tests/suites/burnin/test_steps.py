@@ -722,7 +722,8 @@ class FakeSlurm:
 def burnin_of(
     nodes: int, gpus: int = 4, seconds: float = 3600.0, left: str = "UNLIMITED", **config: Any
 ) -> Burnin:
-    cluster: Any = types.SimpleNamespace(burnin=BurninConfig(**config), sudo=False, environments={})
+    section = BurninConfig(**config)
+    cluster: Any = types.SimpleNamespace(section=lambda _: section, sudo=False, environments={})
     held: Any = types.SimpleNamespace(job_id=7)
     slurm: Any = FakeSlurm(left)
     made = Burnin(
