@@ -13,9 +13,9 @@ import pytest
 from pytest_gpucluster.plugin.node_items import NodeItem, phases
 
 READERS = ("makereport", "logreport")  # pytest_runtest_...
-# by their modules: pytest's own plugins show nothing of such a report unless one of OPTIONS is given
+# by their modules: pytest's own plugins read nothing of such a report unless one of OPTIONS is given
 NEUTRAL = (pytest.Item.__module__.partition(".")[0], __name__.partition(".")[0])
-OPTIONS = ("durations", "setuponly", "setupshow", "usepdb")
+OPTIONS = ("durations", "setuponly", "setupshow", "usepdb", "xmlpath")
 
 
 class ItemProtocol:

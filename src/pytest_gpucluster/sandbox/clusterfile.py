@@ -106,7 +106,7 @@ def simulated_profile(
         "fabric": {"hcas": len(ports), "mtu": ports[0].mtu if ports else None},
     }
     if not node.gpus:
-        profile = {"extends": "generic", "simulated_profile": True, "node": profile["node"]}
+        profile = {"extends": "generic", "simulated": True, "node": profile["node"]}
     release = node.os_release
     expected = {
         "release": f"{release['ID']} {release['VERSION_ID']}",
