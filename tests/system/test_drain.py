@@ -50,7 +50,7 @@ from pytest_gpucluster.core.check import Action, Finding, check
 from pytest_gpucluster.core.probe import Probe, text_of
 from pytest_gpucluster.suite import probed
 
-HERE = TESTS
+HERE = Path(__file__).parent
 ASK = f'cd {HERE}; echo x >> asked.$SLURMD_NODENAME; [ -e $SLURMD_NODENAME ] || mv $SLURMD_NODENAME.once done'
 state = probed(Probe("state", f'if {ASK} 2>/dev/null; then echo 7; else echo 8; fi', lambda a: int(text_of(a))))
 hidden = probed(Probe("hidden", "cat /no/such/file", lambda a: int(text_of(a))))

@@ -174,8 +174,8 @@ def test_the_summary_has_nodes_by_suites_and_metrics(ends: Run) -> None:
 
 def test_again_repeats_the_item(ends: Run, sandbox: Sandbox) -> None:
     (event,) = (e for e in ends.events if e.get("nodeid", "").endswith("test_count[gpu02]"))
-    (line,) = (line for line in event["annotation"] if line.startswith("again:"))
-    words = shlex.split(line.removeprefix("again:"))
+    (line,) = (line for line in event["annotation"] if line.startswith("rerun:"))
+    words = shlex.split(line.removeprefix("rerun:"))
     assert words[0] == "pytest"
     assert words[1] == on(sandbox)
     run = run_pytest(ends.folder, "--report-dir=again", *words[1:-1], where=words[-1:])
