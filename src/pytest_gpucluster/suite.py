@@ -123,7 +123,7 @@ def asks_of_nodes(
     return mark
 
 
-def asked_by(function: Any, cluster: Cluster, nodes: Sequence[str]) -> tuple[Probe[Any], ...]:
+def probes_of(function: Any, cluster: Cluster, nodes: Sequence[str]) -> tuple[Probe[Any], ...]:
     """Return the probes that a fixture function is known to ask for where these nodes are under test."""
     made_of, said = getattr(function, "gpucluster_probe", None), getattr(function, "gpucluster_asks", None)
     of_nodes = getattr(function, "gpucluster_asks_of_nodes", None)

@@ -210,7 +210,7 @@ def test_host_ranges(tmp_path: Path, pattern: str, hosts: tuple[str, ...]) -> No
             "[slurm-node:children]\na\n[a:children]\nslurm-node\n",
             r"no hosts in a group 'slurm-node'",
         ),
-        ("hosts.yml", "all: [a]\n", r"all: is to be a mapping"),
+        ("hosts.yml", "all: [a]\n", r"all: must be a mapping"),
         (
             "hosts.yml",
             "all: {vars: {x: !vault y}}\n",

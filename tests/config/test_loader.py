@@ -61,7 +61,7 @@ def test_a_cluster_that_is_not_there_is_told_in_full(here: Path) -> None:
         "the cluster 'sandbox' has no file of its own: it is made by `gpucluster sandbox up`"
     )
     assert told("lokal") == (
-        "no cluster is called 'lokal'; did you mean 'local'? (there are: local, sandbox; looked in clusters, "
+        "no cluster is called 'lokal'; did you mean 'local'? (there are: local, sandbox; searched clusters, "
         f"{here}/config/pytest-gpucluster/clusters, /etc/pytest-gpucluster/clusters and the built-in ones; "
         "a path works too)"
     )
@@ -87,7 +87,7 @@ def test_a_folder_that_may_not_be_entered_is_told(here: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Path, "stat", refused)
     assert told("secret/prod.yaml") == (
-        "secret/prod.yaml: a folder on the way cannot be entered by this user (Permission denied)"
+        "secret/prod.yaml: this user cannot enter a folder of the path (Permission denied)"
     )
 
 
@@ -194,7 +194,7 @@ def test_an_inventory_of_no_use_is_told(here: Path) -> None:
 @pytest.mark.parametrize("port", ["0", "65536", "ssh", "-1", "\u0662\u0662"])
 def test_a_port_of_an_inventory_is_one(here: Path, port: str) -> None:
     assert refusal(here, f"a ansible_port={port}\n") == (
-        f"site/hosts: a: ansible_port is to be a port, not {port}"
+        f"site/hosts: a: ansible_port must be a port, not {port}"
     )
     assert of_inventory(here, "a ansible_port=1\n").hosts["a"].port == 1
     assert "not a hostlist" in refusal(here, "a:\u0662\u0662\n")

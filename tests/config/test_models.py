@@ -153,7 +153,7 @@ def test_a_merged_key_does_not_move_the_line_of_the_mappings_own(
     load: Callable[[str | bytes], Cluster],
 ) -> None:
     text = "nodes: a\nenvironments:\n  one: &one {mpi: x}\n  two:\n    <<: *one\n    mpi: [y]\n"
-    assert problem(load, text).startswith("prod.yaml:6: environments.two.mpi: is to be text, not a list")
+    assert problem(load, text).startswith("prod.yaml:6: environments.two.mpi: must be text, not a list")
 
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
@@ -179,7 +179,7 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     ),
     "profile key in a group": (
         "groups:\n - nodes: a\n - nodes: b\n   profile: {extends: h200-8, gpu: {count: many}}\n",
-        "prod.yaml:4: groups[1].profile.gpu.count: is to be a whole number, not 'many'",
+        "prod.yaml:4: groups[1].profile.gpu.count: must be a whole number, not 'many'",
     ),
     "profile without GPU name": (
         "nodes: a\nprofile:\n gpu: {count: 4}\n",
@@ -189,12 +189,12 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
         "nodes: a\nprofile: dgx-a10\n",
         "prod.yaml:2: profile: no profile is called 'dgx-a10'; did you mean",
     ),
-    "wrong type": ("nodes: a\nsudo: maybe\n", "prod.yaml:2: sudo: is to be true or false, not 'maybe'"),
-    "list for text": ("nodes: [a, b]\n", "prod.yaml:1: nodes: is to be text, not a list"),
-    "text for mapping": ("nodes: a\nslurm: x\n", "prod.yaml:2: slurm: is to be a mapping, not 'x'"),
+    "wrong type": ("nodes: a\nsudo: maybe\n", "prod.yaml:2: sudo: must be true or false, not 'maybe'"),
+    "list for text": ("nodes: [a, b]\n", "prod.yaml:1: nodes: must be text, not a list"),
+    "text for mapping": ("nodes: a\nslurm: x\n", "prod.yaml:2: slurm: must be a mapping, not 'x'"),
     "choice": (
         "nodes: a\nslurm: {scheduler: slrm}\n",
-        "prod.yaml:2: slurm.scheduler: is to be 'slurm' or 'none', not 'slrm'; did you mean 'slurm'?",
+        "prod.yaml:2: slurm.scheduler: must be 'slurm' or 'none', not 'slrm'; did you mean 'slurm'?",
     ),
     "no value": ("nodes: a\nos: {mounts: [{path: }]}\n", "prod.yaml:2: os.mounts[0].path: has no value"),
     "bad duration": (
@@ -203,15 +203,15 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     ),
     "negative": (
         "nodes: a\nos: {hugepages: -1}\n",
-        "prod.yaml:2: os.hugepages: is to be greater than or equal to 0, not",
+        "prod.yaml:2: os.hugepages: must be greater than or equal to 0, not",
     ),
     "not a number": (
         "nodes: a\nos: {max_load_per_cpu: nan}\n",
-        "prod.yaml:2: os.max_load_per_cpu: is to be a finite number",
+        "prod.yaml:2: os.max_load_per_cpu: must be a finite number",
     ),
     "several": (
         "nodes: a\nsudo: maybe\nnodez: b\n",
-        "prod.yaml:2: sudo: is to be true or false, not 'maybe' (and 1 more)",
+        "prod.yaml:2: sudo: must be true or false, not 'maybe' (and 1 more)",
     ),
     "duplicate key": (
         "nodes: a\nsudo: true\nnodes: b\n",
@@ -234,12 +234,12 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
         "nodes: gpu[1-999999999]\n",
         "prod.yaml:1: nodes: hostlist 'gpu[1-999999999]' names 999999999",
     ),
-    "a list": ("- a\n", "prod.yaml:1: is to be a mapping"),
-    "plain text": ("hello\n", "prod.yaml:1: is to be a mapping"),
+    "a list": ("- a\n", "prod.yaml:1: must be a mapping"),
+    "plain text": ("hello\n", "prod.yaml:1: must be a mapping"),
     "two documents": ("nodes: a\n---\nnodes: b\n", "prod.yaml:2: a second document starts here"),
     "broken": ("nodes: a: b\n", "prod.yaml:1: not YAML: mapping values are not allowed here"),
     "unclosed": ("nodes: [a\n", "prod.yaml:2: not YAML: "),
-    "list as key": ("nodes: a\n? [x]\n: y\n", "prod.yaml:2: a key is to be plain text"),
+    "list as key": ("nodes: a\n? [x]\n: y\n", "prod.yaml:2: a key must be plain text"),
     "not UTF-8": (b"nodes: a\ncomment: \xe9\n", "prod.yaml:2: is not UTF-8 text (byte 0xe9)"),
     "binary": (bytes(range(128)), "prod.yaml:1: holds the character"),
     "ELF": (b"\x7fELF\x02\x01\x01" + bytes(9), "prod.yaml:1: holds the character"),
@@ -254,7 +254,7 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     ),
     "too deep": ("settings: " + "[" * 5000, "prod.yaml: is nested too deeply"),
     "too large": ("# " + "x" * 2**20, "prod.yaml: is larger than 512 KiB"),
-    "bad merge": ("nodes: a\n<<: x\n", "prod.yaml:2: <<: is to be an alias of a mapping"),
+    "bad merge": ("nodes: a\n<<: x\n", "prod.yaml:2: <<: must be an alias of a mapping"),
 }
 
 

@@ -89,9 +89,9 @@ def test_h200_vm_where_a_node_is_dealt_fewer_gpus() -> None:
     gpu = config.load_profile("h200-vm:2").gpu
     assert gpu
     assert (gpu.count, gpu.nvlinks, gpu.nvswitch) == (2, 18, False)
-    with pytest.raises(ConfigError, match="8 or 1 or 2 or 4 GPUs a node, not '7'"):
+    with pytest.raises(ConfigError, match="8 or 1 or 2 or 4 GPUs per node, not '7'"):
         config.load_profile("h200-vm:7")
-    with pytest.raises(ConfigError, match="no GPUs a node, not '2'"):
+    with pytest.raises(ConfigError, match="no GPUs per node, not '2'"):
         config.load_profile("generic:2")
 
 

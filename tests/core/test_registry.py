@@ -161,7 +161,7 @@ def test_a_suite_needs_no_more_than_its_folder(
         "test_beside": "passed",
         **{f"test_late[gpu0{number}]": "not checked" for number in range(1, 5)},
     }, run.out
-    why = "failed as the nodes were given back, after the reports"
+    why = "failed as the nodes were released, after the reports"
     assert any(f"made_up.late on gpu02: {why}" in line and "look at the fans" in line for line in run.errors)
     assert run.rc == 1
     assert left_in_queue(sandbox) == []

@@ -101,7 +101,7 @@ def a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Drai
         session.problem = session.problems.get
         session.messages = []
         session.edited = {}
-        session.drained_by_us = {node: reason_of(node) for node in ("gpu02", "gpu03")}
+        session.own_drains = {node: reason_of(node) for node in ("gpu02", "gpu03")}
         session.trial = Trial(world, "gpu02", "gpu03")
         said = {"mode": "apply", "retries": 1, "budget": Budget.parse("10%"), "least": Action.DRAIN}
         log: Any = EventsOfARun()
@@ -142,7 +142,7 @@ def test_what_is_printed_of_a_trial_is_how_it_has_ended(a_run: Any) -> None:
     run = a_run()
     log = act(run)
     assert run.lines == [
-        "gpu02 is resumed: it passed everything that had drained it",
+        "gpu02 is resumed: it passed all checks that drained it",
         "gpu03 is drained again: gpu.count ended as failed",
     ]
     assert drained(world_of(run)) == ["gpu03"]
@@ -158,7 +158,7 @@ def test_a_node_that_could_not_be_drained_again_is_an_error_and_no_success(a_run
     run = a_run()
     trial_of(run).stuck = ("gpu03",)
     act(run)
-    assert run.lines == ["gpu02 is resumed: it passed everything that had drained it"]
+    assert run.lines == ["gpu02 is resumed: it passed all checks that drained it"]
     assert run.session.messages == ["drain: gpu03: could not be drained again"]
     assert (finish(run), finish(run, 2)) == (1, 2)
 
@@ -176,7 +176,7 @@ def test_a_node_whose_shell_was_killed_meanwhile_is_judged_as_any_drained_one(a_
     assert finish(run) == 0
 
 
-def test_a_node_that_is_drained_with_our_reason_as_we_look_was_drained_by_us(a_run: Any) -> None:
+def test_a_node_that_is_drained_with_our_reason_as_we_look_was_own_drains(a_run: Any) -> None:
     run = a_run()
     trial_of(run).gone = True
     world_of(run).put("gpu02", "DRAIN", reason_of("gpu02"))
@@ -188,7 +188,7 @@ def test_a_node_whose_state_cannot_be_read_is_not_kept(a_run: Any) -> None:
     run = a_run()
     world_of(run).nodes.pop("gpu02")
     trial_of(run).open.remove("gpu03")
-    run.session.drained_by_us.pop("gpu03")
+    run.session.own_drains.pop("gpu03")
     trial_of(run).stuck = ("gpu02",)
     log = act(run)
     assert log[0]["why"] == "its state cannot be read"
@@ -243,7 +243,7 @@ def test_a_node_that_somebody_drained_during_its_trial_stays_that_persons(a_run:
     world_of(run).put("gpu02", "DRAIN", "bob: bad cable")
     act(run)
     why = 'it was drained during its trial: "bob: bad cable"'
-    assert run.lines[0] == f"gpu02 was drained by somebody else during its trial, and stays so: {why}"
+    assert run.lines[0] == f"gpu02 stays drained: another user drained it during its trial: {why}"
     assert world_of(run).nodes["gpu02"].reason == "bob: bad cable"
     assert finish(run) == 0
 
@@ -254,7 +254,7 @@ def test_the_budget_counts_what_goes_back_to_drained(a_run: Any) -> None:
     run._all_grounds = lambda _write: grounds("gpu05")
     act(run)
     assert drained(world_of(run)) == ["gpu03"]
-    assert any("THE FAULT LOOKS SYSTEMIC" in message for message in run.session.messages)
+    assert any("THE FAULT IS PROBABLY SYSTEMIC" in message for message in run.session.messages)
 
 
 def test_a_node_on_trial_that_fails_again_keeps_the_reason_that_it_had(a_run: Any) -> None:
@@ -301,10 +301,10 @@ def test_what_a_trial_leaves_when_the_nodes_go_back_is_said_at_the_very_end() ->
     session: Any = object.__new__(Controller)
     session.__dict__.update(
         lost=dict, trial=Trial(world, "gpu02"), left_behind=["job 7"], allocations=(), channel=None,
-        _giving_back=None, _server=None, _leaving=None, jobs=SuiteJobs(None, None),  # type: ignore[arg-type] # no suite submits
+        _releasing=None, _server=None, _leaving=None, jobs=SuiteJobs(None, None),  # type: ignore[arg-type] # no suite submits
     )  # fmt: skip
     session.trial.stuck = ("gpu02",)
-    session.give_back()
+    session.release_nodes()
     assert session.left_behind == ["job 7", "gpu02: could not be drained again"]
 
 

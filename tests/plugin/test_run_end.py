@@ -124,7 +124,7 @@ def test_a_run_that_only_collects_states_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("broken", [False, True])
 def test_nodes_go_back_beside_the_reports(*, broken: bool) -> None:
     session: Any = object.__new__(Controller)
-    session._giving_back = session._lost_at_end = session.channel = None
+    session._releasing = session._lost_at_end = session.channel = None
     seen: list[str] = []
 
     def give_all_back() -> None:
@@ -133,18 +133,18 @@ def test_nodes_go_back_beside_the_reports(*, broken: bool) -> None:
         if broken and len(seen) == 1:
             raise RuntimeError("broken")
 
-    session._give_all_back = give_all_back
-    session.start_giving_back()
-    session.start_giving_back()
+    session._release_all = give_all_back
+    session.start_releasing()
+    session.start_releasing()
     assert seen == []
     assert session._lost_at_end == {}
-    session.give_back()
+    session.release_nodes()
     assert seen == ["giving back", "MainThread"]
 
 
 def test_a_worker_has_no_nodes_to_give_back() -> None:
     worker: Any = object.__new__(Worker)
-    worker.start_giving_back()
+    worker.start_releasing()
     assert vars(worker) == {}
 
 

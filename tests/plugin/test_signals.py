@@ -99,10 +99,10 @@ def test_what_is_ignored_stays_so_and_other_handlers_of_ctrl_c_stay() -> None:
     assert [signal.getsignal(number) for number in STOPPING] == [own, signals._arrived, signal.SIG_IGN]
     signals.over()
     assert [signal.getsignal(number) for number in STOPPING] == [own, signal.SIG_IGN, signal.SIG_IGN]
-    signals.give_back()
+    signals.restore_handlers()
     assert [signal.getsignal(number) for number in STOPPING] == [own, own, signal.SIG_IGN]
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signals.give_back()
+    signals.restore_handlers()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
 
 
@@ -110,7 +110,7 @@ def test_handlers_go_back_to_what_they_were() -> None:
     signals.catch()
     signals.over()
     assert {signal.getsignal(number) for number in STOPPING} == {signal.SIG_IGN}
-    signals.give_back()
+    signals.restore_handlers()
     assert [signal.getsignal(number) for number in STOPPING] == [
         signal.default_int_handler,
         signal.SIG_DFL,

@@ -91,9 +91,9 @@ def test_a_node_counts_as_tested_where_something_was_executed_there() -> None:
     run = Run()
     add(run, _record("gpu01"), "error", "")
     add(run, _record("gpu02"), "not applicable", "not applicable: no GPU")
-    assert [summary.looked_at(run, node) for node in ("gpu01", "gpu02", "gpu03")] == [True, False, False]
+    assert [summary.was_tested(run, node) for node in ("gpu01", "gpu02", "gpu03")] == [True, False, False]
     add(run, _record(""), "passed", "")  # it is about all of them
-    assert summary.looked_at(run, "gpu03")
+    assert summary.was_tested(run, "gpu03")
 
 
 def test_coverage_counts_what_was_not_judged() -> None:
@@ -286,8 +286,8 @@ def test_only_what_was_executed_was_looked_at() -> None:
     for outcome in ("passed", "failed", "error", "not checked", "not tested", "skipped"):
         run = Run()
         add(run, _record("gpu01"), outcome, "")
-        assert summary.looked_at(run, "gpu01") is (outcome in {"passed", "failed", "error"})
-        assert not summary.looked_at(run, "gpu02")
+        assert summary.was_tested(run, "gpu01") is (outcome in {"passed", "failed", "error"})
+        assert not summary.was_tested(run, "gpu02")
 
 
 def test_a_cell() -> None:

@@ -520,7 +520,7 @@ def damage(path: Path, how: str) -> None:
     [
         ("text", "damaged, or no SQLite file"),
         ("folder", "unable to open database file"),
-        ("foreign", "an SQLite file of something else"),
+        ("foreign", "an SQLite file of another program"),
         ("newer", "written by a newer pytest-gpucluster (schema 999, this one knows 1)"),
         ("pages", "damaged, or no SQLite file"),
     ],

@@ -447,7 +447,7 @@ def test_the_last_good_run_stays_and_older_good_ones_go(kept: History) -> None:
 def test_an_error_of_the_file_is_one_line(
     kept: History, error: Exception, kind: type[Exception], said: str
 ) -> None:
-    with pytest.raises(GpuClusterError) as caught, kept._told():
+    with pytest.raises(GpuClusterError) as caught, kept._readable_errors():
         raise error
     assert str(caught.value) == f"history {kept.path}: {said}"
     assert type(caught.value) is kind

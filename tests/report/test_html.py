@@ -232,7 +232,7 @@ def test_a_pass_at_last_does_not_hide_the_first_failure() -> None:
     ]
     page = page_of(a_run([*again, passing("gpu01"), passing("gpu02")]))
     assert page.verdict == "exceptions"
-    assert "1 check passed only when tried again: gpu.nvlink_state" in page.text
+    assert "1 check passed only when repeated: gpu.nvlink_state" in page.text
     assert "gpu.nvlink_state passed 2 nodes: gpu[01-02] gpu.count on NODE: flaked" in page.text
     assert "Tried again" not in page_of(a_run([passing("gpu01")])).text
 
@@ -382,7 +382,7 @@ def test_drain_acts_are_shown_as_the_log_has_them() -> None:
         "drain_decision 2 nodes: gpu[02-03] decision: spare; why: over the budget; checks: gpu.count" in text
     )
     assert "drain_systemic 2 nodes: gpu[02-03] budget: 10%" in text
-    assert "The fault looks systemic" in text
+    assert "The fault is probably systemic" in text
 
 
 def test_one_act_keeps_its_command_and_many_share_it() -> None:

@@ -84,10 +84,10 @@ def test_the_exceptions() -> None:
     nodes = ("gpu01", "gpu02", "gpu03", "gpu04", "gpu05")
     run = a_run([*again, *ends, *open_ends], nodes=nodes, not_tested={"gpu04": ["x", "y"]}, finish=None)
     assert judge(read_run(run)).exceptions == (
-        "the run did not end: what was to follow was not checked",
+        "the run did not end: the remaining checks did not run",
         "1 node not tested: gpu04",
         "2 nodes without any result: gpu[03,05]",
-        "2 checks passed only when tried again: gpu.a, gpu.b",
+        "2 checks passed only when repeated: gpu.a, gpu.b",
         "9 checks not checked: os.c0, os.c1, os.c2, os.c3, os.c4, os.c5 and 2 more",
         "1 check skipped: own.x",
     )
@@ -111,7 +111,7 @@ def test_what_to_do_has_each_node_once() -> None:
         {"action": "return to vendor", "nodes": ["gpu01"], "checks": {"gpu.b": "g1", "gpu.a": "g2"}},
         {"action": "monitor", "nodes": ["gpu02", "gpu03"], "checks": {"gpu.a": "g2", "gpu.c": "g3"}},
         {
-            "action": "look: could not be judged",
+            "action": "inspect: could not be judged",
             "nodes": ["gpu04", "gpu01"],
             "checks": {"gpu.a": "g4", "gpu.d": "g5"},
         },
@@ -388,7 +388,7 @@ def test_acts_share_a_row_where_they_differ_in_the_node_alone() -> None:
             event("drain_skipped", why="stopped"),
         ]
     )
-    told = [(row["act"], row["told"], row["nodes"]) for row in html._acts(run)]
+    told = [(row["act"], row["details"], row["nodes"]) for row in html._acts(run)]
     assert told == [
         ("node_result", "result: drained; reason: NODE and gpu10", ["gpu1", "gpu2"]),
         ("node_result", "result: drained; reason: gpu10 and gpu10", ["gpu10"]),
@@ -547,7 +547,7 @@ def test_only_a_systemic_fault_is_called_so() -> None:
     assert judge(read_run([*run, event("drain_decision", node="gpu01")])).sentences == (EVERY,)
     assert judge(read_run([*run, event("drain_decision"), event("drain_systemic")])).sentences == (
         EVERY,
-        "The fault looks systemic: more nodes were to be drained than the budget allows.",
+        "The fault is probably systemic: more nodes failed than the budget allows to drain.",
     )
 
 

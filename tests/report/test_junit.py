@@ -436,7 +436,7 @@ def test_earlier_attempts_belong_to_one_testcase_in_their_order() -> None:
         ({"event": "finish", "complaints": ["one", 2]}, "one", "one\n2"),
         (
             {"event": "other"},
-            KILLED := "the run did not finish: it was killed, and what it had not come to is not tested",
+            KILLED := "the run did not finish: it was killed, and the remaining items were not tested",
             KILLED,
         ),
     ],

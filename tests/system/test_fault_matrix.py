@@ -177,7 +177,7 @@ def test_an_epilog_that_fails_as_the_nodes_go_back_is_told(sandbox: Sandbox, tmp
     sandbox.fault("epilog_failing", "gpu04")
     run = suites(sandbox, tmp_path, {"epilog_failing": "gpu04"})
     assert run.failed == {}, "it had not run yet"
-    assert "ERROR: slurm.epilog on gpu04: failed as the nodes were given back" in run.text
+    assert "ERROR: slurm.epilog on gpu04: failed as the nodes were released" in run.text
     assert "Epilog error" in run.text
     assert run.rc == 1
     told = [event["message"] for event in read_events(tmp_path / "events.jsonl") if event["event"] == "error"]

@@ -175,7 +175,7 @@ def test_fewer_nodes_than_min_nodes_are_no_success_and_the_missing_ones_are_name
     assert run.rc == 1
     why = "gpu04: (MIXED|ALLOCATED): in use by other jobs.*"
     assert re.fullmatch(
-        rf"ERROR: 3 of 4 nodes were tested, fewer than min_nodes \(90%\) asks for; not tested: {why}",
+        rf"ERROR: 3 of 4 nodes were tested; min_nodes requires 90%; not tested: {why}",
         run.errors[0],
     )
     (error,) = run.cases["gpucluster.run.cluster test_finished"].result

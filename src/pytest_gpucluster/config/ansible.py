@@ -146,7 +146,7 @@ def _mapping(value: Any, name: str, path: Path) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(f"{path}: {clip(name)}: is to be a mapping, as in an Ansible inventory")
+        raise ConfigError(f"{path}: {clip(name)}: must be a mapping, as in an Ansible inventory")
     return value
 
 

@@ -6,7 +6,7 @@ The file holds the rows of `NcclThreshold` and where they come from:
       cluster: prod
       date: '2026-11-21T06:00:00+00:00'
       run: 2026-11-21-1
-      mads: 3.0            # a bound is the median less so many MADs over the repeats,
+      mads: 3.0            # a bound is the median minus this number of MADs over the repeats,
       least_drop: 0.02     # and at least this share below the median, for a quiet machine has a MAD near 0
       versions: {nccl: 2.28.9}
     nccl:
@@ -41,7 +41,7 @@ MIN_REPEATS = 3
 
 @dataclass(frozen=True)
 class Key:
-    """What a threshold row is for. `conditions` are variables that have to hold, as (name, value) pairs."""
+    """What a threshold row is for. `conditions` are variables that must hold, as (name, value) pairs."""
 
     collective: str
     nodes: int

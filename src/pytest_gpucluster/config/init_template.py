@@ -1,4 +1,4 @@
-"""Draft a cluster file for people to go on from: valid as it is, and commented."""
+"""Draft a cluster file: valid as it is, commented, and meant to be edited."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOTES = """
 #     container_mounts: [/shared:/shared]
 #     modules: [cuda]
 #     exports: {NCCL_SOCKET_IFNAME: eth0}
-# mpi:  # claims MPI: mpirun and mpicc are on every node, or in an image
+# mpi:  # declares MPI: mpirun and mpicc are on every node, or in an image
 #   launchers: [mpirun, srun --mpi=pmix]
 # os:
 #   release: ubuntu 22.04
@@ -83,8 +83,8 @@ def draft(
 ) -> str:
     """Return the text of a cluster file: nodes grouped by gres and partition, profiles proposed by gres type.
 
-    `origin` is a word on where the nodes are known from, `conf` the path of slurm.conf
-    if it is not the usual one, `pmi` what srun was asked (None: it was not); `simulated`: its GPUs are a sandbox's.
+    `origin` names the source of the nodes, `conf` the path of slurm.conf if it is not the usual one, `pmi` the types
+    that srun lists (None: not queried); `simulated`: its GPUs are a sandbox's.
     ConfigError where there are no nodes.
     """
     if not nodes:
@@ -94,7 +94,7 @@ def draft(
         groups.setdefault((*gpus_of(node.gres), node.partition), []).append(node.name)
     partitions = {partition for *_gpus, partition in groups}
     lines = [
-        f"# Drafted from {clip(origin)}. Look it through, above all the profiles.",
+        f"# Drafted from {clip(origin)}. Check each line, above all the profiles.",
         f"name: {_quoted(name)}",
     ]
     lines += [*_transport(login), *_slurm(partitions, conf), *_nccl(pmi), "", "groups:"]
@@ -131,7 +131,7 @@ def gpus_of(gres: Mapping[str, int]) -> tuple[str, int]:
 def proposals(kind: str, count: int) -> list[str]:
     """Return the shipped profiles that fit a gres type, best first: right count, plain hardware before clouds.
 
-    A count that a profile names as one that such nodes are dealt (h200-vm: 1, 2, 4) is right too.
+    A count that a profile lists as one that such nodes may have (h200-vm: 1, 2, 4) is right too.
 
     The type is a site's word (h100), or what AutoDetect=nvml makes of the GPU's name (nvidia_h100_80gb_hbm3).
     """

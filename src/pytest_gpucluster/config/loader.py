@@ -43,7 +43,7 @@ def _user_folder() -> tuple[Path, ...]:
 
 
 def search_path() -> tuple[Path, ...]:
-    """Return the folders in which cluster files are looked for, first match wins."""
+    """Return the folders that are searched for cluster files, first match wins."""
     return (
         Path("clusters"),
         *(folder / "pytest-gpucluster" / "clusters" for folder in _user_folder()),
@@ -61,7 +61,7 @@ def cluster_names() -> tuple[str, ...]:
 
 
 def find_cluster(name_or_path: str | Path) -> Path:
-    """Return the file of a cluster, by name or path; ConfigError lists what there is and where was looked."""
+    """Return the file of a cluster, by name or path; ConfigError lists the known names and the searched folders."""
     name = str(name_or_path)
     if not name.strip():
         raise ConfigError(f"no cluster is named; there are: {', '.join(cluster_names())}")
@@ -78,7 +78,7 @@ def find_cluster(name_or_path: str | Path) -> Path:
     known, folders = ", ".join(cluster_names()), ", ".join(map(str, search_path()[:-1]))
     raise ConfigError(
         f"no cluster is called '{clip(name)}'{nearest(name, cluster_names())} (there are: {known};"
-        f" looked in {folders} and the built-in ones; a path works too)"
+        f" searched {folders} and the built-in ones; a path works too)"
     )
 
 
@@ -124,7 +124,7 @@ def _existing(path: Path) -> Path:
         path.stat()
     except PermissionError as error:
         raise ConfigError(
-            f"{clip(path, 200)}: a folder on the way cannot be entered by this user ({error.strerror})"
+            f"{clip(path, 200)}: this user cannot enter a folder of the path ({error.strerror})"
         ) from error
     except (OSError, ValueError):
         raise ConfigError(f"{clip(path, 200)}: there is no such file") from None
@@ -178,7 +178,7 @@ def _folded(source: Source, names: Iterable[str]) -> str:
 
 def _address(inventory: Inventory, host: str, path: Path) -> HostAddress:
     """Return where a host is reached, by Ansible's variables for connections."""
-    said = {
+    found = {
         "host": inventory.variable(host, "ansible_host")
         or inventory.variable(host, "ansible_ssh_host")
         or host,
@@ -186,10 +186,10 @@ def _address(inventory: Inventory, host: str, path: Path) -> HostAddress:
         "user": inventory.variable(host, "ansible_user") or inventory.variable(host, "ansible_ssh_user"),
         "key_file": inventory.variable(host, "ansible_ssh_private_key_file"),
     }
-    port = said["port"]
+    port = found["port"]
     if port is not None and not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
-        raise ConfigError(f"{path}: {clip(host)}: ansible_port is to be a port, not {clip(port)}")
-    return HostAddress.model_validate(said)
+        raise ConfigError(f"{path}: {clip(host)}: ansible_port must be a port, not {clip(port)}")
+    return HostAddress.model_validate(found)
 
 
 def _groups(source: Source, written: ClusterFile) -> list[tuple[Loc, GroupFile]]:

@@ -44,7 +44,7 @@ from pytest_gpucluster.core.values import (
 )
 
 AnySection = TypeVar("AnySection", bound=Section)
-AnyClaim = TypeVar("AnyClaim", bound=OptionalSection)
+AnyOptional = TypeVar("AnyOptional", bound=OptionalSection)
 Row = TypeVar("Row", bound=Model)
 # the models that the suites register, and the keys of the cluster file, or of a profile, that hold them
 SECTIONS: dict[type[SuiteSection], str] = dict(
@@ -389,15 +389,15 @@ class ClusterSettings(_AccessAndSections):
     def section(self, model: type[AnySection]) -> AnySection: ...
 
     @overload
-    def section(self, model: type[AnyClaim]) -> AnyClaim | None: ...
+    def section(self, model: type[AnyOptional]) -> AnyOptional | None: ...
 
     def section(self, model: type[SuiteSection]) -> SuiteSection | None:
-        """Return a suite's section by its model: `cluster.section(OsConfig).mounts`; None where a claim is left out."""
+        """Return a suite's section by its model: `cluster.section(OsConfig).mounts`; None where an optional one is left out."""
         found: SuiteSection | None = getattr(self, SECTIONS[model])
         return found
 
     def sections(self) -> dict[str, SuiteSection]:
-        """Return {key: section of a suite}, without the claims that are left out."""
+        """Return {key: section of a suite}, without the optional ones that are left out."""
         return {name: one for name in SECTIONS.values() if (one := getattr(self, name)) is not None}
 
     @field_validator("min_nodes")

@@ -68,7 +68,7 @@ def profile_names() -> tuple[str, ...]:
 
 
 def load_profile(name: str) -> Profile:
-    """Return a profile by its shipped name, NAME:COUNT for so many GPUs a node, or the path of a file.
+    """Return a profile by its shipped name, NAME:COUNT for COUNT GPUs per node, or the path of a file.
 
     >>> load_profile("h200-vm:2").gpu.count
     2
@@ -82,7 +82,7 @@ def profile_of(part: dict[str, Any], source: Source, at: Loc) -> Profile:
 
 
 def match_profile(gpu_name: str, count: int, *, hcas: int | None = None) -> str | None:
-    """Return the shipped profile for so many GPUs of this name, or None.
+    """Return the shipped profile for `count` GPUs of this name, or None.
 
     Where several fit: one of plain hardware before a cloud's; then the one whose network ports are `hcas`, or,
     where that is not known, the one that demands the fewest. Simulated profiles never match. The answer may be
@@ -149,7 +149,7 @@ def _with_count(
     gpu = Layers(layers).profile().gpu
     counts = [str(number) for number in (gpu.count, *gpu.counts)] if gpu else []
     if count not in counts:
-        raise source.error(at, f"this profile has {' or '.join(counts) or 'no'} GPUs a node, not '{count}'")
+        raise source.error(at, f"this profile has {' or '.join(counts) or 'no'} GPUs per node, not '{count}'")
     return [(source, at, {"gpu": {"count": count}})]
 
 

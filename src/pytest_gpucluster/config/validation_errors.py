@@ -61,11 +61,11 @@ def _sentence(error: Mapping[str, Any], model: type[BaseModel]) -> str:
 
 
 def _expectation(error: Mapping[str, Any]) -> str:
-    kind, said = error["type"], str(error["msg"])
+    kind, text = error["type"], str(error["msg"])
     if kind == "literal_error":
-        return f"is to be {error['ctx']['expected']}"
+        return f"must be {error['ctx']['expected']}"
     known = (words for start, words in _EXPECTED.items() if kind.startswith(start))
-    return f"is to be {next(known, '') or said.removeprefix('Input should be ')}"
+    return f"must be {next(known, '') or text.removeprefix('Input should be ')}"
 
 
 def _nearest_choice(error: Mapping[str, Any]) -> str:

@@ -1,9 +1,8 @@
 """YAML text into plain data that remembers its lines; nothing of YAML that could surprise or harm.
 
 Plain scalars stay the text that stands in the file, and the models turn it into numbers and switches. So
-`time: 01:30:00`, `cuda: 12.10` and `answer: no` mean what they look like (YAML 1.1 would make them 5400,
-12.1 and False). Only null (empty, ~, null) is told apart. Below the keys named as `typed` scalars are read as
-YAML 1.2 does. No tags, one document, bounded size, nesting and aliases.
+`time: 01:30:00`, `cuda: 12.10` and `answer: no` keep their text (YAML 1.1 would make them 5400, 12.1 and False).
+Only null (empty, ~, null) is distinguished. Below the keys named as `typed` scalars are read as YAML 1.2 does. No tags, one document, bounded size, nesting and aliases.
 """
 
 from __future__ import annotations
@@ -74,13 +73,13 @@ def read_source(path: Path, *, typed: Collection[str] = ()) -> Source:
     text = _decode(source, _read_bytes(path))
     node = _compose(source, text)
     if node is None:
-        raise source.error((), "is empty; at least 'nodes' has to be there")
+        raise source.error((), "is empty; at least 'nodes' is required")
     try:
         source.data = _Builder(source, frozenset(typed)).build(node, ())
     except RecursionError:
         raise source.error((), "is nested too deeply") from None
     if not isinstance(source.data, dict):
-        raise source.error((), "is to be a mapping of keys to values")
+        raise source.error((), "must be a mapping of keys to values")
     return source
 
 
@@ -190,7 +189,7 @@ class _Builder:
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 self.source.lines[loc] = key.start_mark.line + 1
-                raise self.source.error(loc, "a key is to be plain text, not a list or mapping")
+                raise self.source.error(loc, "a key must be plain text, not a list or mapping")
             if not _is_merge(key):
                 yield key, value
 
@@ -208,7 +207,7 @@ class _Builder:
                 self.source.lines[place] = key.start_mark.line + 1
                 for part in brought if isinstance(brought, list) else [brought]:
                     if not isinstance(part, dict):
-                        raise self.source.error(place, "is to be an alias of a mapping")
+                        raise self.source.error(place, "must be an alias of a mapping")
                     merged = {**part, **merged}
         return {**merged, **own}
 

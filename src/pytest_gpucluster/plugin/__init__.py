@@ -1,6 +1,6 @@
 """The pytest plugin: the only room that imports pytest.
 
-This file is what every pytest of the machine loads, so it imports nothing of ours before --cluster asks for it.
+Every pytest of the machine loads this file, so it imports no other module of the package until --cluster is given.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Renamed(argparse.Action):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """One option; the others come with it, so that no other project's --slow or --profile meets ours."""
+    """Add one option; the others are added with it, so that they do not clash with another project's --slow."""
     _group(parser).addoption(
         "--cluster",
         metavar="NAME|PATH",
@@ -74,22 +74,22 @@ def pytest_load_initial_conftests(
 ) -> Generator[None, object, object]:
     """Add the other options where --cluster is among the words of the command line or of addopts."""
     known = early_config.known_args_namespace
-    asked = known.cluster is not None
+    has_cluster = known.cluster is not None
     try:
-        if asked:
+        if has_cluster:
             add_options(parser)
             # what seemed to be files may have been values
             known.file_or_dir = parser.parse_known_args(args).file_or_dir
         loaded = yield
         parser.parse_known_args([])  # older pytests meet a name that is taken only here
     except (argparse.ArgumentError, ValueError) as error:
-        if not asked or "option" not in str(error):
+        if not has_cluster or "option" not in str(error):
             raise
         why = "another plugin or a conftest.py has it too: leave that out (-p no:NAME), or rename its option"
         raise pytest.UsageError(f"{error}: {why}") from None
-    if known.help and not asked:
+    if known.help and not has_cluster:
         _add_free(parser)
-    elif not asked:
+    elif not has_cluster:
         _refuse_without_cluster(parser, args)
     return loaded
 
@@ -100,7 +100,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def _add_free(parser: pytest.Parser) -> None:
-    """Add, for --help, the options whose names nobody else has."""
+    """Add, for --help, the options whose names no other plugin has taken."""
     group = _group(parser)
 
     def add(name: str, *former: str, **attributes: Any) -> None:
@@ -193,7 +193,7 @@ def _add_run(add: Add) -> None:
         metavar="FILE.prom",
         help="also write the metrics to this file, for the textfile collector of node_exporter",
     )
-    from pytest_gpucluster.core.registry import suites  # only where a cluster is asked for
+    from pytest_gpucluster.core.registry import suites  # only where --cluster is given
 
     for suite in suites():
         for name, attributes in suite.options.items():
@@ -239,12 +239,12 @@ def _add_drain(add: Add) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Say the markers; bring the rest in where a cluster is asked for."""
+    """Register the markers, and the rest of the plugin where --cluster is given."""
     for marker in marker_lines():
         config.addinivalue_line("markers", marker)
     option = config.option
     if option.showfixtures or option.show_fixtures_per_test:
-        from pytest_gpucluster.plugin import fixtures  # only where it is asked for
+        from pytest_gpucluster.plugin import fixtures  # only here: its import takes time
 
         config.pluginmanager.register(fixtures, "gpucluster-fixtures")
     elif option.cluster is not None:
@@ -252,18 +252,18 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(
                 "--cluster: load the plugin by -p pytest_gpucluster.plugin, not from a conftest.py"
             )
-        from pytest_gpucluster.plugin import session_factory as start  # only where it is asked for
+        from pytest_gpucluster.plugin import session_factory as start  # only where --cluster is given
 
         start.register(config)
 
 
 def _refuse_without_cluster(parser: pytest.Parser, args: list[str]) -> None:
-    """Do not leave --nodes and the like, which are ours, without a hint where --cluster was forgotten."""
+    """Raise UsageError where options of this plugin are given without --cluster."""
     _, unknown = parser.parse_known_and_unknown_args(args)
     if not unknown:
         return
-    ours: list[str] = []
-    _add_all(lambda *names, **_: ours.extend(names))
-    given = [word for word in (word.partition("=")[0] for word in unknown) if word in ours]
+    own: list[str] = []
+    _add_all(lambda *names, **_: own.extend(names))
+    given = [word for word in (word.partition("=")[0] for word in unknown) if word in own]
     if given:
-        raise pytest.UsageError(f"{', '.join(given)}: needs --cluster: which cluster is to be accepted?")
+        raise pytest.UsageError(f"{', '.join(given)}: needs --cluster=NAME, the cluster to test")

@@ -33,7 +33,7 @@ class Unmatched:
         }
         self.names: set[str] = set()
 
-    def look_in(self, files: Iterable[Path], declared: re.Pattern[str] | None = None) -> None:
+    def read(self, files: Iterable[Path], declared: re.Pattern[str] | None = None) -> None:
         """Take the tests of suite files, or the checks that files declare, as known, without importing them."""
         if self.left:
             self.add(name for path in files for name in names_in(path, declared))
@@ -62,10 +62,10 @@ def refuse_unmatched(config: pytest.Config, cluster: Cluster) -> None:
     """
     unmatched = Unmatched(cluster)
     shipped_suites = Path(suites_path())
-    unmatched.look_in(shipped_suites.glob("*/test_*.py"))
-    unmatched.look_in([*shipped_suites.glob("*/*.py"), *shipped_suites.with_name("kit").glob("*.py")], _CHECK)
+    unmatched.read(shipped_suites.glob("*/test_*.py"))
+    unmatched.read([*shipped_suites.glob("*/*.py"), *shipped_suites.with_name("kit").glob("*.py")], _CHECK)
     shipped = {name.partition(".")[0] for name in unmatched.names}
-    unmatched.look_in(_site_files(config))
+    unmatched.read(_site_files(config))
     unmatched.refuse([pattern for pattern in unmatched.left if pattern.partition(".")[0] in shipped])
     if unmatched.left:
         config.pluginmanager.register(AfterCollection(unmatched), "gpucluster-check-patterns")
@@ -79,13 +79,13 @@ class AfterCollection:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Look at all items, before others deselect some."""
+        """Read the checks of all items, before other plugins deselect some."""
         if not session.testsfailed:  # a file that could not be imported may have the checks
             self._decide(map(check_of, kinds(items)))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        """Look at what a worker of xdist has collected: the controller has no items."""
+        """Read the checks that a worker of xdist has collected: the controller has no items."""
         self._decide(map(check_of_nodeid, ids))
 
     def _decide(self, names: Iterable[str]) -> None:
@@ -122,12 +122,10 @@ def _written(cluster: Cluster) -> Iterator[tuple[str, Collection[str]]]:
 
 
 def _site_files(config: pytest.Config) -> Iterator[Path]:
-    """Yield the suite files that are asked for, and those below the root folder, which another run may ask for."""
-    named = (
-        config.args_source is not pytest.Config.ArgsSource.INVOCATION_DIR
-    )  # else nobody has named a folder
+    """Yield the suite files of the command line, and those below the root folder, which another run may select."""
+    named = config.args_source is not pytest.Config.ArgsSource.INVOCATION_DIR
     for arg in config.args if named else ():
-        asked = config.invocation_params.dir / arg.partition("::")[0]
-        yield from asked.rglob("test_*.py") if asked.is_dir() else [asked]
+        path = config.invocation_params.dir / arg.partition("::")[0]
+        yield from path.rglob("test_*.py") if path.is_dir() else [path]
     for pattern in _FILES:
         yield from config.rootpath.glob(pattern)

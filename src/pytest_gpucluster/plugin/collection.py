@@ -11,7 +11,7 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin import fixtures
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, matches
 from pytest_gpucluster.plugin.node_items import Maker, check_of, kinds, marks_of, node_of
-from pytest_gpucluster.suite import asked_by
+from pytest_gpucluster.suite import probes_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -55,13 +55,13 @@ class Collection:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Skip what the cluster or profile says does not apply, and what takes minutes unless it is asked for."""
+        """Skip what does not apply to the cluster or profile, and slow tests unless --slow or -m slow selects them."""
         self._leave_out_unasked(items)
         option = self._config.option
-        slow_asked = option.slow or "slow" in option.markexpr
+        slow_selected = option.slow or "slow" in option.markexpr
         for item in items:
             reason = self._why_not(check_of(item), node_of(item))
-            if not reason and not slow_asked and "slow" in marks_of(item):
+            if not reason and not slow_selected and "slow" in marks_of(item):
                 reason = TOO_SLOW
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
@@ -94,6 +94,6 @@ class Collection:
                 if (name, holder) not in seen:
                     seen.add((name, holder))
                     definition = self._maker.definitions.find(name, item.path, holder)
-                    for probe in asked_by(definition, self._session.cluster, nodes):
+                    for probe in probes_of(definition, self._session.cluster, nodes):
                         wanted[probe.command] = probe
         return list(wanted.values())

@@ -37,7 +37,7 @@ class Completeness:
         return {
             node
             for node in self._session.plan.selected
-            if self._session.problem(node) is None and summary.looked_at(self._model, node)
+            if self._session.problem(node) is None and summary.was_tested(self._model, node)
         }
 
     def nothing_executed(self) -> list[str]:
@@ -51,10 +51,10 @@ class Completeness:
         return []
 
     def too_few(self) -> list[str]:
-        """Complain where fewer nodes were tested than min_nodes asks for: which are missing, and why."""
-        asked, selected = self._session.cluster.min_nodes, self._session.plan.selected
+        """Complain where fewer nodes were tested than min_nodes requires: which are missing, and why."""
+        required, selected = self._session.cluster.min_nodes, self._session.plan.selected
         tested = self.tested()
-        if asked is None or len(tested) >= min(share_of(asked, len(selected)), len(selected)):
+        if required is None or len(tested) >= min(share_of(required, len(selected)), len(selected)):
             return []
         why: dict[str, list[str]] = {}
         for node in selected:
@@ -63,9 +63,7 @@ class Completeness:
                 why.setdefault(problem.text if problem else "no check was executed", []).append(node)
         missing = [f"{hostlist.fold(nodes)}: {clean(text)}" for text, nodes in why.items()]
         more = f"; {len(missing) - MAX_REASONS} more reasons" if missing[MAX_REASONS:] else ""
-        counts = (
-            f"{len(tested)} of {len(selected)} nodes were tested, fewer than min_nodes ({asked}) asks for"
-        )
+        counts = f"{len(tested)} of {len(selected)} nodes were tested; min_nodes requires {required}"
         return [f"{counts}; not tested: {'; '.join(missing[:MAX_REASONS])}{more}"]
 
     def report_untested(self, session: pytest.Session) -> bool:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.registry import Suite
     from pytest_gpucluster.drain import Trial
 
-LAST_LOOK = 60.0  # seconds that epilogs may take for us to see what comes of them
+EPILOG_WAIT = 60.0  # seconds in which epilogs must end for a run to judge them
 FRESH_STARTS = 3  # further allocations where nodes fall out as they start
 
 
@@ -48,19 +48,21 @@ class Controller(ClusterSession):
         self._server: FleetServer | None = None
         self._parts: list[Fleet] = []
         self._leaving: threading.Thread | None = None
-        self._giving_back: threading.Thread | None = None
+        self._releasing: threading.Thread | None = None
         self.jobs = SuiteJobs(self.cluster, self.slurm)
         self._lock = threading.Lock()
-        self.places: list[str] | None = None  # the lane of every item, as an xdist worker tells it
-        self.reserved: frozenset[str] = frozenset()  # the nodes of the reservation that we allocate in
-        self.drained_by_us: dict[str, str] = {}  # node -> the reason of ours that it had at the start
-        self.edited: dict[str, str] = {}  # node -> why its reason, which begins as ours do, is none of ours
+        self.places: list[str] | None = None  # the lane of every item, as an xdist worker reports it
+        self.reserved: frozenset[str] = frozenset()  # the nodes of the run's reservation
+        self.own_drains: dict[str, str] = {}  # node -> the reason, written by gpucluster, at the start
+        self.edited: dict[
+            str, str
+        ] = {}  # node -> why its reason, which begins as gpucluster's, counts as foreign
         self.trial: Trial | None = None
         self._started = self._cleared = self._still_held = False
-        self.left_behind: list[str] = []  # what could not be given back, and what to do about it
+        self.left_behind: list[str] = []  # what could not be released, and what to do about it
 
     def read_inventory(self, slurm: Slurm) -> Mapping[str, NodeInfo]:
-        """Ask Slurm for its nodes anew, as a job of our reservation sees them."""
+        """Read the nodes from Slurm again, as a job of the run's reservation sees them."""
         slurm.refresh()
         nodes = mark_stuck(slurm, slurm.nodes(), self.cluster.slurm.completing)
         return seen_from_inside(nodes, self.reserved)
@@ -85,7 +87,7 @@ class Controller(ClusterSession):
             self.jobs.submit(suite)
         ids = self.jobs.ids()
         self._open_others(self.slurm, ":".join(("afterany", *ids)) if ids else None, say)
-        self.jobs.look_later()
+        self.jobs.refresh_later()
         for _ in range(FRESH_STARTS):
             if not self._left_out_fallen(self.slurm, say):
                 return
@@ -123,9 +125,9 @@ class Controller(ClusterSession):
             try:
                 return self._open(slurm, dependency, say)
             except AllocationError as error:
-                # in these words Slurm speaks of any limit; without our jobs it is asked again, at the price of theirs
+                # Slurm prints this for any limit: request again without the jobs of suites
                 if "job submit limit" in error.stderr and self.jobs.withdraw(str(error)):
-                    self._give_back()
+                    self._drop_allocations()
                     dependency = None
                     continue
                 if not error.nodes or not set(self.plan.testable) - error.nodes.keys():
@@ -136,7 +138,7 @@ class Controller(ClusterSession):
                     for node, why in error.nodes.items()
                 }
                 if self.plan.wait and any(problem.kind is Kind.BUSY for problem in fallen.values()):
-                    raise  # who names nodes does not want less
+                    raise  # --nodes requires all nodes that it names
                 self._leave_out(fallen, inventory, say)
         return self._open(slurm, dependency, say)
 
@@ -144,13 +146,13 @@ class Controller(ClusterSession):
         self, fallen: Mapping[str, Problem], inventory: Mapping[str, NodeInfo], say: Callable[[str], None]
     ) -> None:
         for node, problem in fallen.items():
-            say(f"{node} is left out: {clean(problem.text)}; asking for the others again")
-        self._give_back()
+            say(f"{node} is left out: {clean(problem.text)}; requesting the other nodes again")
+        self._drop_allocations()
         self._replan(inventory, fallen)
 
-    def _give_back(self) -> None:
-        """Let go of what has been had of the nodes, to ask afresh."""
-        for part in self._parts:  # the channel is made of them once all nodes are had
+    def _drop_allocations(self) -> None:
+        """Release all allocations and agents, to request the nodes again."""
+        for part in self._parts:  # the channel is made of them once all nodes are allocated
             part.close()
         self._let_go()
         self.channel, self.allocations, self._started = None, (), False
@@ -172,10 +174,10 @@ class Controller(ClusterSession):
         self._started = True
 
     def _left_out_fallen(self, slurm: Slurm, say: Callable[[str], None]) -> bool:
-        """Where the agents of all nodes went with the first, leave out the nodes at fault; True: start afresh.
+        """Where one node ended the agents of all nodes, leave out the nodes at fault; True: allocate again.
 
-        A prolog that fails on one node drains it and ends the whole job, and a slurmd that takes no task ends the
-        whole step; the other nodes are not to blame.
+        A prolog that fails on one node drains it and ends the whole job, and a slurmd that accepts no task ends the
+        whole step; the other nodes are not at fault.
         """
         stillborn = {node: why for part in self._parts for node, why in part.launch_failed.items()}
         if self.channel is None or not self.channel.lost:
@@ -197,7 +199,7 @@ class Controller(ClusterSession):
         return self.jobs.outcome(suite, submit_now=not self.allocations)
 
     def hand_over(self, workers: int) -> str:
-        """Return what one of so many workers needs to see the same, as plain text for xdist."""
+        """Return what each of `workers` xdist workers needs to attach to this session, as plain text."""
         address: tuple[Any, ...] | None = None
         if self.channel is not None:
             with self._lock:
@@ -248,7 +250,7 @@ class Controller(ClusterSession):
                 continue
             try:
                 self.left_behind += suite.load(suite.before_release)(self, hurry=bool(signals.noted()))
-            except GpuClusterError as error:  # the nodes are given back all the same
+            except GpuClusterError as error:  # the nodes are released nevertheless
                 self.left_behind.append(
                     f"{suite.name}: what this run left on the nodes may still be there: {error}"
                 )
@@ -261,21 +263,19 @@ class Controller(ClusterSession):
             self._leaving = threading.Thread(target=self.channel.close, name="leaving", daemon=True)
             self._leaving.start()
 
-    def start_giving_back(self) -> None:
-        """Begin to give the nodes back, while reports are written: those can take long."""
+    def start_releasing(self) -> None:
+        """Start to release the nodes while reports are written, which can take long."""
         self._lost_at_end = self.lost()
-        if self._giving_back is None:
-            self._giving_back = threading.Thread(
-                target=self._give_back_early, name="giving back", daemon=True
-            )
-            self._giving_back.start()
+        if self._releasing is None:
+            self._releasing = threading.Thread(target=self._release_early, name="releasing", daemon=True)
+            self._releasing.start()
 
-    def last_look(self, say: Callable[[str], None]) -> dict[str, NodeInfo]:
-        """Wait a while until the nodes have let go of our jobs; return them as Slurm has them then."""
+    def nodes_after_release(self, say: Callable[[str], None]) -> dict[str, NodeInfo]:
+        """Wait at most EPILOG_WAIT until the jobs of this run have ended on the nodes; return the nodes' states."""
         nodes = [node for held in self.allocations for node in held.nodes]
         if self.slurm is None or not nodes or self._still_held:
             return {}
-        patience = min(self.cluster.slurm.completing or LAST_LOOK, LAST_LOOK)
+        patience = min(self.cluster.slurm.completing or EPILOG_WAIT, EPILOG_WAIT)
         return wait_completed(self.slurm, nodes, patience, say, signals.pause)
 
     def _let_go(self) -> None:
@@ -290,29 +290,29 @@ class Controller(ClusterSession):
                 self._still_held = True
                 self.left_behind.append(str(error))
 
-    def give_back(self) -> None:
-        """Close the channel and give the nodes back; again and again is harmless."""
+    def release_nodes(self) -> None:
+        """Close the channel and release the nodes; repeated calls have no further effect."""
         self._lost_at_end = self.lost()
-        if self._giving_back is not None:
-            self._giving_back.join()
-        self._give_all_back()
+        if self._releasing is not None:
+            self._releasing.join()
+        self._release_all()
 
-    def _give_back_early(self) -> None:
-        with contextlib.suppress(Exception):  # give_back() tries again, where an error is seen
-            self._give_all_back()
+    def _release_early(self) -> None:
+        with contextlib.suppress(Exception):  # release_nodes() tries again and reports errors
+            self._release_all()
 
-    def _give_all_back(self) -> None:
+    def _release_all(self) -> None:
         if self._server is not None:
             self._server.close()
         self._clear_nodes()
         if self.trial is not None:
-            self.left_behind += self.trial.end()  # while we hold them, nobody else gets them in between
+            self.left_behind += self.trial.end()  # while the nodes are held: no other job starts in between
         self._let_go()
         self.jobs.close()
 
     def close(self) -> None:
-        """Give the nodes back, and close the connection; again and again is harmless."""
-        self.give_back()
+        """Release the nodes and close the connection; repeated calls have no further effect."""
+        self.release_nodes()
         if self.slurm is not None:
             self.slurm.transport.close()
 

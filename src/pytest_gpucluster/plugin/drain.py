@@ -1,8 +1,8 @@
-"""--drain and --resume-passing: what failed is tried afresh, then the controller drains or resumes nodes.
+"""--drain and --resume-passing: failed items are repeated, then the controller drains or resumes nodes.
 
-It happens after the last test, while the nodes are still held: a node that is drained then finishes our job as
-DRAINING, and nobody gets it in between. Every act has a deadline, so that giving the nodes back is never kept waiting
-for long. A run that was stopped early drains and resumes nothing.
+It happens after the last test, while the nodes are still held: a node that is drained then finishes the run's job as
+DRAINING, and no other job starts in between. Every command has a deadline, so that the release of the nodes is delayed
+by a bounded time. A run that was stopped early drains and resumes nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Options:
 
     @property
     def wanted(self) -> bool:
-        """Anything at all is asked for."""
+        """True where an option of drain or resume is given."""
         return self.mode != "off" or self.resume
 
     @property
@@ -89,7 +89,7 @@ class Options:
 
 
 def little_patience(slurm: Slurm) -> Slurm:
-    """Return a client that gives up soon: nodes wait to be given back."""
+    """Return a client with a short timeout: nodes wait for their release."""
     return Slurm(slurm.transport, retry_for=PATIENCE, timeout=TIMEOUT)
 
 
@@ -110,7 +110,7 @@ def trial_reasons(
     reserved: frozenset[str] | None,
     edited: Collection[str],
 ) -> dict[str, str]:
-    """Return the drained nodes of ours that a run may undrain for its tests, with their reasons."""
+    """Return the nodes drained by gpucluster that a run may undrain for its tests, with their reasons."""
     if not options.resume or options.dry or reserved is None:
         return {}
     return {
@@ -123,10 +123,10 @@ def trial_reasons(
 def edited_reasons(
     inventory: Mapping[str, NodeInfo], cluster: str, history: Path | None, reports: Path
 ) -> dict[str, str]:
-    """Return the nodes whose reason begins as ours do and is none of ours, and why.
+    """Return the nodes whose reason begins as gpucluster's but was not written by it, and why.
 
-    A reason has to be as a run wrote it. Where a history is kept, that run has to be in it, or its event log below the
-    report folder; without one only the reason itself tells, since the log of a run is replaced by that of the next.
+    A reason must be exactly as a run wrote it. With a history, that run must be in it, or its event log below the
+    report folder; without one the checksum of the reason decides, since a run replaces the log of the previous one.
     """
     found = {node: policy.own_reason(info) for node, info in inventory.items() if policy.counts(info)}
     unknown = _unknown({mine.run for mine in found.values() if mine}, cluster, history, reports)
@@ -145,8 +145,8 @@ def edited_reasons(
 def _unknown(runs: set[str], cluster: str, history: Path | None, reports: Path) -> set[str]:
     if not runs or history is None or not history.exists():
         return set()
-    with contextlib.closing(History(history)) as kept:
-        return {run for run in runs if not kept.has(cluster, run)} - logs_below([reports]).keys()
+    with contextlib.closing(History(history)) as stored:
+        return {run for run in runs if not stored.has(cluster, run)} - logs_below([reports]).keys()
 
 
 class Drainage:
@@ -163,7 +163,7 @@ class Drainage:
         self._ends: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         self._worse: dict[str, list[str]] = defaultdict(list)
         self._why: dict[str, str] = {}  # node on trial -> why it is not resumed
-        self._told: set[str] = set()  # nodes of ours of which a line tells
+        self._reported: set[str] = set()  # nodes drained by gpucluster that have a line
         self._trouble = False
         if log is not None:  # now the controller is known to answer, and has answered both
             assert session.slurm is not None  # start refuses the options for a cluster without a scheduler
@@ -226,7 +226,7 @@ class Drainage:
             self.lines.append("the run was stopped early: nothing is drained or resumed")
 
     def _confirm(self) -> None:
-        """Run the failed items again, --drain-retries times, each time afresh."""
+        """Run the failed items again, --drain-retries times, each time with new facts."""
         waiting = []
         for nodeid, item in self._items.items() if self.options.mode != "off" else ():
             if is_repeatable(item):
@@ -248,8 +248,8 @@ class Drainage:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:  # xdist's own names
         """Take what an xdist worker has tried again."""
-        said = getattr(node, "workeroutput", {}).get(CONFIRMED)
-        self._confirmed.update(json.loads(said) if said else {})
+        confirmed = getattr(node, "workeroutput", {}).get(CONFIRMED)
+        self._confirmed.update(json.loads(confirmed) if confirmed else {})
 
     # --- the acts
 
@@ -272,7 +272,7 @@ class Drainage:
                     self._end_trial()
                 if grounds:  # now that the budget counts what is drained again
                     actor.drain(grounds, self._limits(), spared=self._spared(grounds))
-        except Exception as error:  # noqa: BLE001 - whatever it is: reports are written, nodes given back
+        except Exception as error:  # noqa: BLE001 - after any error reports are written and nodes released
             self._loud(f"drain: {clean(str(error))}")
         self._say(actor, log)
 
@@ -284,7 +284,7 @@ class Drainage:
             verdict = self._deciding(result)
             assert verdict is not None  # _failed holds no others
             finding = _hardest(verdict)
-            why = self._confirmed.get(nodeid, "it was not tried again: its process has died")
+            why = self._confirmed.get(nodeid, "it was not repeated: its process has died")
             grounds = policy.Grounds(
                 node=result.node,
                 check=result.check,
@@ -325,7 +325,7 @@ class Drainage:
         for node, why in session.edited.items():
             self.lines.append(f"{node} stays drained: {why}")
         trial = session.trial
-        for node, text in session.drained_by_us.items():
+        for node, text in session.own_drains.items():
             reason = drain.read_reason(node, text)
             assert reason is not None  # start has read it
             on_trial = trial is not None and node in trial.running
@@ -336,8 +336,8 @@ class Drainage:
                 self._why[node] = why
                 actor.decide_resume(node, why, text)
             if trial is not None and on_trial and (why or trial.keep(node)):
-                continue  # its end tells
-            self._told.add(node)
+                continue  # _end_trial reports it
+            self._reported.add(node)
             if why:
                 self.lines.append(f"{node} stays drained: {why}")
             elif actor.resume(node, text):
@@ -359,32 +359,30 @@ class Drainage:
         return f'it was drained during its trial: "{now.reason}"' if foreign else ""
 
     def _end_trial(self) -> None:
-        """Have what was not kept drained again, and say of each node what Slurm shows then."""
+        """Drain again the nodes that were not resumed, and report the state of each as Slurm shows it."""
         trial = self.session.trial if isinstance(self.session, Controller) else None
         if trial is None:
             return
         for problem in trial.end():
             self._loud(f"drain: {clean(problem)}")
-        for node in sorted(trial.ended.keys() - self._told):
-            self._told.add(node)
+        for node in sorted(trial.ended.keys() - self._reported):
+            self._reported.add(node)
             result, why = trial.ended[node], self._why.get(node, "the run came to no decision about it")
             if result == "resumed":
-                self.lines.append(f"{node} is resumed: it passed everything that had drained it")
+                self.lines.append(f"{node} is resumed: it passed all checks that drained it")
             elif result == "drained":
                 word = "stays drained" if node in trial.refused else "is drained again"
                 self.lines.append(f"{node} {word}: {why}")
             elif result == "left":
-                self.lines.append(
-                    f"{node} was drained by somebody else during its trial, and stays so: {why}"
-                )
+                self.lines.append(f"{node} stays drained: another user drained it during its trial: {why}")
 
     # --- what people see
 
     def _command(self, argv: Sequence[str]) -> str:
         """Return the command as it is typed on a login node."""
-        asked = self.session.cluster.slurm
-        program = f"{asked.bin}/{argv[0]}" if asked.bin else argv[0]
-        conf = ("env", f"SLURM_CONF={asked.conf}") if asked.conf else ()
+        slurm = self.session.cluster.slurm
+        program = f"{slurm.bin}/{argv[0]}" if slurm.bin else argv[0]
+        conf = ("env", f"SLURM_CONF={slurm.conf}") if slurm.conf else ()
         return shlex.join([*conf, program, *argv[1:]])
 
     def _loud(self, message: str) -> None:
@@ -401,9 +399,9 @@ class Drainage:
             self._loud(f"drain: {clean(problem)}")
         if actor.over_budget:
             text = (
-                f"THE FAULT LOOKS SYSTEMIC: {len(actor.over_budget)} more nodes failed than --drain-max="
-                f"{self.options.budget} lets be drained; left in service: {hostlist.fold(actor.over_budget)}. "
-                "Look at what they share (driver, fabric, storage, the profile) before you drain by hand"
+                f"THE FAULT IS PROBABLY SYSTEMIC: {len(actor.over_budget)} more nodes failed than --drain-max="
+                f"{self.options.budget} allows to drain; left in service: {hostlist.fold(actor.over_budget)}. "
+                "Check what they share (driver, fabric, storage, the profile) before you drain by hand"
             )
             log.write("drain_systemic", nodes=actor.over_budget, budget=str(self.options.budget))
             self._loud(text)

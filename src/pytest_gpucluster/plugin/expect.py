@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class CheckFailed(AssertionError):  # reads as what it is
-    """A verdict says that the node, GPU or link is not as it has to be."""
+    """The verdict of a check: the node, GPU or link is not as expected."""
 
 
 class Expect:
-    """Judge the item's node: by a Verdict of a check, or by a number of one's own.
+    """Judge the item's node: by a Verdict of a check, or by a measured number.
 
     >>> expect(gpu.count(gpus, gpu_profile))                                 # doctest: +SKIP
     >>> expect.at_least("scratch_free", free, 500, "GiB", hint="clean /scratch")  # doctest: +SKIP

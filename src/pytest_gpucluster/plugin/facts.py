@@ -52,9 +52,9 @@ class FactsCache:
             raise found
         return found  # type: ignore[no-any-return] # the key holds the probe that made it
 
-    def of_fleet(self, asked: AnyProbe) -> dict[str, Any]:
+    def of_fleet(self, source: AnyProbe) -> dict[str, Any]:
         """Return {node: facts}; nodes without facts are left out, since their own items report them."""
-        probe, found = self.probe(asked), {}
+        probe, found = self.probe(source), {}
         for node in self._channel().nodes:
             try:
                 found[node] = self(node, probe)
@@ -62,13 +62,13 @@ class FactsCache:
                 continue
         return found
 
-    def probe(self, asked: AnyProbe) -> Probe[Any]:
+    def probe(self, source: AnyProbe) -> Probe[Any]:
         """Return a probe, made for this cluster once where it is a function of it."""
-        if isinstance(asked, Probe):
-            return asked
-        if asked not in self._probes:
-            self._probes[asked] = probe_for(asked, self._cluster)
-        return self._probes[asked]
+        if isinstance(source, Probe):
+            return source
+        if source not in self._probes:
+            self._probes[source] = probe_for(source, self._cluster)
+        return self._probes[source]
 
     def new_versions(self, node: str, probe: Probe[Any], facts: Any) -> dict[str, str]:
         """Return the versions in facts at the first call for a node and probe, {} afterwards."""
@@ -142,10 +142,10 @@ class ItemView:
         profile = self.node.profile.required if self.record.node else ()
         return matches(self.record.check, (*self.session.cluster.required, *profile)) is not None
 
-    def facts(self, asked: AnyProbe) -> Any:
+    def facts(self, source: AnyProbe) -> Any:
         """Return the facts of the item's node; without them the item ends as 'not checked', or in error if required."""
         record, cache = self.record, self.session.facts
-        probe = cache.probe(asked)
+        probe = cache.probe(source)
         if probe not in record.probes:
             record.probes.append(probe)
         try:

@@ -52,7 +52,7 @@ def session_plugin(session: ClusterSession, properties: Iterable[tuple[str, str]
         """The session and the record of the item; own suites have no need of it."""
         return ItemView(gpucluster_session, record_of(request.node))
 
-    plugin = ModuleType("gpucluster_session")  # pytest looks for fixtures of any scope in modules only
+    plugin = ModuleType("gpucluster_session")  # pytest finds fixtures of any scope in modules only
     vars(plugin).update(gpucluster_session=gpucluster_session, gpucluster_item=gpucluster_item)
     return plugin
 
@@ -240,8 +240,8 @@ def srun(gpucluster_item: ItemView) -> Callable[..., StepResult]:
     def run(
         argv: Sequence[str], *, nodes: Sequence[str] = (), environment: str | None = None, **options: Any
     ) -> StepResult:
-        asked = tuple(nodes) or ((record.node,) if record.node else ())
-        result = session.run_step(argv, nodes=asked, environment=environment, **options)
+        on = tuple(nodes) or ((record.node,) if record.node else ())
+        result = session.run_step(argv, nodes=on, environment=environment, **options)
         record.commands.append(result.command)
         return result
 

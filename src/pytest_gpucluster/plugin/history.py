@@ -1,4 +1,4 @@
-"""--history: the run is kept in the history at its end, and what got worse since earlier runs is named."""
+"""--history: store the run at its end, and name what got worse since earlier runs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 class Memory:
-    """Registered in the controller of a run with a history. `comparison` is None until the run is kept."""
+    """Registered in the controller of a run with a history. `comparison` is None until the run is stored."""
 
     def __init__(self, path: Path, log: EventLog, reports: Reports) -> None:
         self.path, self.log, self.reports = path, log, reports
         self.comparison: Comparison | None = None
         with contextlib.closing(History(path, create=True, group=reports.group)):
-            pass  # a wrong file is told before nodes are taken
+            pass  # a wrong file is reported before nodes are allocated
 
     def write(self) -> None:
-        """Store the run. Nodes are given back by now, so another writer may take its time."""
+        """Store the run. The nodes are released by now, so a lock of another writer holds none."""
         with self.reports.writing(self.path):
             try:
                 self._store()

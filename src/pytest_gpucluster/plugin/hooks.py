@@ -208,7 +208,7 @@ class Hooks:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
         else:
             status = int(session.exitstatus)
-            complaints = [f"the run was stopped (exit {status}): what it had not come to is not tested"]
+            complaints = [f"the run was stopped (exit {status}): the remaining items were not tested"]
         self.end.finish(int(session.exitstatus), complaints)
 
     def _missing_logs(self) -> list[str]:
@@ -219,11 +219,11 @@ class Hooks:
 
     @pytest.hookimpl(wrapper=True, trylast=True, specname="pytest_sessionfinish")
     def pytest_sessionfinish_reports(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Give the nodes back and write the reports, whatever becomes of each, and of other plugins."""
+        """Release the nodes and write the reports, even where one of them or another plugin fails."""
         try:
             return (yield)
         finally:
-            self.session.start_giving_back()  # fixtures that need the nodes are torn down
+            self.session.start_releasing()  # fixtures that need the nodes are torn down
             if not hasattr(self.config, "workerinput"):
                 self.end.write(session)
 
@@ -257,9 +257,9 @@ class Hooks:
         self._shown = len(session.messages)
 
     def pytest_unconfigure(self) -> None:
-        """Give the nodes back, whatever happened."""
-        signals.ignore()  # a run that is stopped before its first test has had no pytest_sessionfinish
-        self.session.give_back()
+        """Release the nodes in any case."""
+        signals.ignore()  # a run that is stopped before its first test has no pytest_sessionfinish
+        self.session.release_nodes()
         if self.log is not None:
             for suite in suites():
                 if suite.after_release is not None:
@@ -274,7 +274,7 @@ class Hooks:
             signals.over()
         self._settle()
         if not alone:
-            signals.give_back()
+            signals.restore_handlers()
 
     def _settle(self) -> None:
         """State the exit status that the process ends with everywhere; show messages that no summary has shown."""

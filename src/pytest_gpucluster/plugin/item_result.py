@@ -21,7 +21,7 @@ NOT_CHECKED, NOT_APPLICABLE, NOT_TESTED = "not checked: ", "not applicable: ", "
 
 @dataclass
 class Record:
-    """Suite, check and node of an item; what it measured; what it asked."""
+    """Suite, check and node of an item; its metrics; its probes and commands."""
 
     suite: str
     check: str

@@ -17,7 +17,7 @@ _GRAMMAR = {"and", "or", "not"}
 
 
 def refuse_slips(config: pytest.Config) -> None:
-    """Raise UsageError where -m names no known marker, but nearly one; words far from all are somebody's own."""
+    """Raise UsageError where -m names no known marker, but nearly one; words far from all may be markers of the site."""
     known = [re.split(r"[:(]", line, maxsplit=1)[0].strip() for line in config.getini("markers")]
     for word in strange_words(config.option.markexpr, known):
         if hint := nearest(word, known):

@@ -24,17 +24,17 @@ class Gauges:
     """Registered in the controller."""
 
     def __init__(self, config: pytest.Config, log: EventLog, reports: Reports) -> None:
-        asked = config.option.metrics
-        if asked is not None:
-            refuse(Path(asked))
+        path = config.option.metrics
+        if path is not None:
+            refuse(Path(path))
         self.log, self.reports = log, reports
         self._modes: dict[Path, int | None] = {Path(config.option.report_dir) / NAME: None}
-        if asked is not None:
-            self._modes[Path(asked)] = FOR_COLLECTORS if reports.group is None else None
+        if path is not None:
+            self._modes[Path(path)] = FOR_COLLECTORS if reports.group is None else None
         self._before: dict[Path, str] = {}  # the page of an earlier run
 
     def write(self) -> None:
-        """Write the files. What an earlier run has left there goes in any case: it says nothing of this run."""
+        """Write the files. Those of an earlier run are removed in any case: they do not describe this run."""
         for path, mode in self._modes.items():
             with self.reports.writing(path):
                 try:

@@ -82,8 +82,8 @@ class NodeAccess:
         option = node.config.option
         if not option.collectonly:
             marks = option.markexpr  # the controller of xdist collects nothing itself
-            asked = [it for it in suites() if it.before_allocation and (not marks or it.name in marks)]
-            self._get_nodes(asked, too_early=True)
+            submitting = [it for it in suites() if it.before_allocation and (not marks or it.name in marks)]
+            self._get_nodes(submitting, too_early=True)
         if isinstance(self._session, Controller):
             node.workerinput["gpucluster"] = self._session.hand_over(node.workerinput["workercount"])
 
@@ -101,7 +101,7 @@ class NodeAccess:
             if too_early:
                 pytest.exit(f"no nodes: {clean(one_line(error))}", returncode=4)
             session.messages.append(f"no nodes: {clean(str(error))}")
-            pytest.exit("no nodes were had: nothing was started", returncode=4)
+            pytest.exit("no node is available; no test ran", returncode=4)
         if self._log is not None:
             for held in session.allocations:
                 self._log.write("allocation", job=held.job_id, nodes=list(held.nodes))

@@ -60,16 +60,16 @@ class NodeTest:
         session = self._session
         values: dict[str, Any] = {SESSION: session, ITEM: ItemView(session, record)}
         for name, fact in self._steps.items():
-            function, asked = fact.function, {argument: values[argument] for argument in fact.arguments}
-            values[name] = once(session.made, function, asked) if fact.once else function(**asked)
+            function, given = fact.function, {argument: values[argument] for argument in fact.arguments}
+            values[name] = once(session.made, function, given) if fact.once else function(**given)
         return {argument: values[argument] for argument in self._arguments}
 
 
-def once(made: dict[Any, Any], function: Callable[..., Any], asked: dict[str, Any]) -> Any:
+def once(made: dict[Any, Any], function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     """Return what the function returned, or raise what it raised, when it was first called."""
     if function not in made:
         try:
-            made[function] = function(**asked), None, None
+            made[function] = function(**arguments), None, None
         except (Exception, pytest.skip.Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - raised below
             made[function] = None, error, error.__traceback__
     value, broken, traceback = made[function]
@@ -159,7 +159,7 @@ class Maker:
     def __init__(self, config: pytest.Config, session: ClusterSession, own: Any) -> None:
         self.definitions = Definitions(config, own)
         self._session, self._nodes = session, session.plan.selected
-        # made once: pytest would make and check them anew for every test
+        # made once: pytest would make and check them again for every test
         self._params = [pytest.param(node, id=node) for node in self._nodes]
         self._facts: dict[str, Fact] | None = None  # of the test that pytest makes for one node now
         self._left_to_pytest = False
@@ -171,33 +171,32 @@ class Maker:
         metafunc.parametrize("node", params, indirect=True)
 
     def _all_facts(self, metafunc: pytest.Metafunc) -> dict[str, Fact] | None:
-        """Return the facts that a test asks for, directly or not; None where it asks for something else too."""
+        """Return the facts that a test needs, directly or not; None where it needs another fixture too."""
         function = metafunc.function
         found: dict[str, Fact | None] = {}
         for name in metafunc.fixturenames:
             definition = self.definitions.find(name, Path(metafunc.module.__file__), metafunc.module)
             fact = getattr(definition, "gpucluster_fact", None)
-            if name == "request":  # of ITEM; a test or fact that asks for it itself is found below
+            if name == "request":  # of ITEM; a test or fact that uses it itself is found below
                 continue
-            if name not in (SESSION, ITEM) and (
-                fact is None or name in fact.arguments
-            ):  # one that replaces another asks for it
+            overrides = fact is not None and name in fact.arguments
+            if name not in (SESSION, ITEM) and (fact is None or overrides):
                 return None
             found[name] = fact
         facts = {name: it for name, it in found.items() if it is not None}
-        asked = {name for it in facts.values() for name in it.arguments}
+        needed = {name for it in facts.values() for name in it.arguments}
         of_items = {ITEM, *(name for name, it in facts.items() if not it.once)}
         if any(it.once and of_items & {*it.arguments} for it in facts.values()):  # pytest refuses that
             return None
         plain = metafunc.cls is None and vars(function).keys() <= PLAIN and inspect.isfunction(function)
-        if not plain or not {*asked, *arguments_of(function)} <= found.keys():
+        if not plain or not {*needed, *arguments_of(function)} <= found.keys():
             return None
         if any(is_kind(function) for is_kind in NO_PLAIN_FUNCTIONS):
             return None
         return facts
 
-    def items(self, made: Any, again: Callable[[], Any]) -> Any:
-        """Return the items of a test for which pytest has `made` one; `again` lets pytest make those of all nodes."""
+    def items(self, made: Any, make_all: Callable[[], Any]) -> Any:
+        """Return the items of a test for which pytest has `made` one; with `make_all` pytest makes those of all nodes."""
         facts, self._facts = self._facts, None
         if facts is None:
             return made
@@ -207,7 +206,7 @@ class Maker:
                 return self._items(template, facts)
         self._left_to_pytest = True  # another plugin parametrises the test too, or makes items of its own
         try:
-            return again()
+            return make_all()
         finally:
             self._left_to_pytest = False
 
@@ -293,7 +292,7 @@ def phases(item: pytest.Item, following: pytest.Item | None) -> Iterator[pytest.
 
 
 def marks_of(item: pytest.Item) -> frozenset[str]:
-    """Return the names of an item's marks; those that all items of a test share are looked at once."""
+    """Return the names of an item's marks; those that all items of a test share are read once."""
     return item.test.marks if type(item) is NodeItem else frozenset(mark.name for mark in item.iter_markers())
 
 

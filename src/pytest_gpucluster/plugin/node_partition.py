@@ -24,7 +24,7 @@ ALL, ANY = "all", ""  # beside the numbers of lanes
 
 @dataclass(frozen=True)
 class NodeLease:
-    """Where an item runs: a lane's number, ALL or ANY; its nodes; `load`: nobody else may use them meanwhile."""
+    """Where an item runs: a lane's number, ALL or ANY; its nodes; `load`: no other item may use them meanwhile."""
 
     lane: str
     nodes: frozenset[str]

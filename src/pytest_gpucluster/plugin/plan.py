@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Kind(str, enum.Enum):
     """Why a node is not tested."""
 
-    UNAVAILABLE = "unavailable"  # drained, down, unknown to Slurm: somebody has to look
+    UNAVAILABLE = "unavailable"  # drained, down, unknown to Slurm: an administrator must act
     BUSY = "busy"  # at work for others: nothing is wrong
     LOST = "lost"  # went away during the run
     CUT = "cut"  # went with the channel to all nodes: nothing is known against it
@@ -35,7 +35,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Selection:
-    """What the options say about nodes. None: the option was not given."""
+    """The nodes of --nodes and --exclude-nodes. None: the option was not given."""
 
     nodes: tuple[str, ...] | None = None
     exclude: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class Selection:
 class Plan:
     """`selected`: every node that this run is to judge. `problems`: those of them that cannot be tested.
 
-    `wait`: they were asked for by name, and busy ones are waited for.
+    `wait`: --nodes named them, and the run waits for busy ones.
     """
 
     selected: tuple[str, ...]
@@ -74,26 +74,26 @@ def make_plan(
     reserved: Collection[str] | None = None,
     on_trial: Collection[str] = (),
 ) -> Plan:
-    """Choose the nodes; ConfigError where none is left or one is asked for that the cluster does not have.
+    """Choose the nodes; ConfigError where none is left or one is named that the cluster does not have.
 
-    `reserved`: the nodes of the reservation that is asked for (None: no reservation, or one without nodes of its
-    own); without --nodes they are all that is under test. `on_trial`: drained nodes that will be undrained for it.
+    `reserved`: the nodes of the chosen reservation (None: no reservation, or one without nodes of its own); without
+    --nodes only they are under test. `on_trial`: drained nodes that will be undrained for the run.
     """
     expected = tuple(node for group in cluster.groups for node in group.names)
-    asked = expected if selection.nodes is None else selection.nodes
+    named = expected if selection.nodes is None else selection.nodes
     if selection.nodes is None and reserved is not None:
-        asked = tuple(node for node in expected if node in reserved)
-        if not asked:
+        named = tuple(node for node in expected if node in reserved)
+        if not named:
             raise ConfigError(
                 f"reservation {cluster.slurm.reservation} holds no node of cluster {cluster.name}, "
                 f"which has {hostlist.fold(expected)}"
             )
-    _refuse_unknown("--nodes", asked, expected, cluster.name)
+    _refuse_unknown("--nodes", named, expected, cluster.name)
     _refuse_unknown("--exclude-nodes", selection.exclude, expected, cluster.name)
     excluded = set(selection.exclude)
-    selected = tuple(node for node in asked if node not in excluded)
+    selected = tuple(node for node in named if node not in excluded)
     if not selected:
-        raise ConfigError(f"--exclude-nodes leaves no node of {hostlist.fold(asked)} to test")
+        raise ConfigError(f"--exclude-nodes leaves no node of {hostlist.fold(named)} to test")
     if cluster.why_no_slurm:
         return Plan(selected)
     wait = selection.nodes is not None
@@ -108,7 +108,7 @@ def make_plan(
 
 
 def judge_node(node: str, inventory: Mapping[str, NodeInfo], *, wait: bool) -> Problem | None:
-    """Say why Slurm would not give us this node now. `wait`: a busy node is waited for."""
+    """Return why Slurm would not allocate this node now. `wait`: the run waits for a busy node."""
     info = inventory.get(node)
     if info is None:
         return Problem(
@@ -125,8 +125,8 @@ def shares(
 ) -> dict[tuple[str | None, int], tuple[str, ...]]:
     """Sort nodes by (partition, GPUs that Slurm counts there): one allocation each.
 
-    The GPUs have to be asked for by number: a step without gres of its own gets those that the allocation named,
-    and with none named it would see no GPU where cgroups constrain devices.
+    The allocation must request GPUs by number: a step without gres of its own gets those of the allocation, and
+    without any it would see no GPU where cgroups constrain devices.
     """
     chosen = set(nodes)
     found: dict[tuple[str | None, int], tuple[str, ...]] = {}
@@ -139,8 +139,8 @@ def shares(
     return found
 
 
-def _refuse_unknown(option: str, asked: tuple[str, ...], expected: tuple[str, ...], cluster: str) -> None:
-    unknown = set(asked) - set(expected)
+def _refuse_unknown(option: str, named: tuple[str, ...], expected: tuple[str, ...], cluster: str) -> None:
+    unknown = set(named) - set(expected)
     if unknown:
         raise ConfigError(
             f"{option}: {hostlist.fold(unknown)} not in cluster {cluster}, which has {hostlist.fold(expected)}"

@@ -1,4 +1,4 @@
-"""From pytest's reports to annotation, JUnit names and events: everything that is said about one item."""
+"""From pytest's reports to annotation, JUnit names and events: everything that is reported about one item."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def enrich(
     if report.sections:
         report.sections = [(clean(name), clean(content)) for name, content in report.sections]
     if report.passed and report.when != "call":
-        return  # two of three reports: nobody reads their record
+        return  # two of three reports: their record is not used
     record = record_of(item)
     plainly = record.as_dict()
     report.__dict__["gpucluster"] = plainly  # extra attributes travel with reports, through xdist too
@@ -104,7 +104,7 @@ def enrich(
 def _add_properties(
     item: pytest.Item, report: pytest.TestReport, plainly: dict[str, Any], session: ClusterSession
 ) -> None:
-    foreign = ((name, str(value)) for name, value in item.user_properties if not is_ours(name))
+    foreign = ((name, str(value)) for name, value in item.user_properties if not is_own_property(name))
     own = (
         properties(plainly, session) if item.config.getoption("xmlpath", None) else ()
     )  # nothing else reads them
@@ -142,7 +142,7 @@ def _shown(path: str, line: int, message: str, lines: list[str]) -> Any:
 
 
 def annotation(item: pytest.Item, record: Record, session: ClusterSession) -> list[str]:
-    """Say of a failing item: what Slurm knows of the node, and how to look again by hand."""
+    """Return the lines of a failing item: the node's state in Slurm, and the commands that reproduce it."""
     lines: list[str] = []
     info = session.inventory.get(record.node)
     if info is not None:
@@ -160,8 +160,8 @@ def untested(
 
     As pytest's own: of the set-up, which failed, and of the teardown, after which other plugins take an item as ended.
     """
-    told = "was lost" if problem.kind in (Kind.LOST, Kind.CUT) else "is not tested"
-    message = f"{node} {told}: {clean(problem.text)}"
+    state = "was lost" if problem.kind in (Kind.LOST, Kind.CUT) else "is not tested"
+    message = f"{node} {state}: {clean(problem.text)}"
     name = f"{junit.NODE_TEST}[{node}]"
     record = Record(junit.RUN_SUITE, f"{junit.RUN_SUITE}.available", node).as_dict()
     info = session.inventory.get(node)
@@ -222,16 +222,16 @@ def by_hand(record: Record, session: ClusterSession) -> list[str]:
 
 def srun_words(node: str, session: ClusterSession) -> list[str]:
     """Return the srun of a login node's prompt that runs a command on this node."""
-    asked = session.cluster.slurm
+    slurm = session.cluster.slurm
     options = {
-        "partition": session.cluster.group_of(node).partition or asked.partition if node else asked.partition,
-        "account": asked.account,
-        "qos": asked.qos,
-        "reservation": asked.reservation,
+        "partition": session.cluster.group_of(node).partition or slurm.partition if node else slurm.partition,
+        "account": slurm.account,
+        "qos": slurm.qos,
+        "reservation": slurm.reservation,
     }
     return [
-        *(["env", f"SLURM_CONF={asked.conf}"] if asked.conf else []),
-        *(f"{asked.bin}/srun" if asked.bin else "srun", "-N1"),
+        *(["env", f"SLURM_CONF={slurm.conf}"] if slurm.conf else []),
+        *(f"{slurm.bin}/srun" if slurm.bin else "srun", "-N1"),
         *(["-w", node] if node else []),
         *(f"--{name}={value}" for name, value in options.items() if value),
     ]
@@ -249,12 +249,22 @@ def properties(plainly: dict[str, Any], session: ClusterSession) -> list[tuple[s
     return [(clean(name), clean(value)) for name, value in found]
 
 
-OURS = {"suite", "check", "node", "slurm_state", "slurm_reason", "simulated", "action", "finding", "warning"}
+OWN_PROPERTIES = {
+    "suite",
+    "check",
+    "node",
+    "slurm_state",
+    "slurm_reason",
+    "simulated",
+    "action",
+    "finding",
+    "warning",
+}
 
 
-def is_ours(name: str) -> bool:
+def is_own_property(name: str) -> bool:
     """Return True for the name of a property that this plugin writes."""
-    return name in OURS or name.startswith("metric ")
+    return name in OWN_PROPERTIES or name.startswith("metric ")
 
 
 def message_of(report: pytest.TestReport) -> str:
@@ -290,13 +300,13 @@ def result_event(report: pytest.TestReport, outcome: str, message: str) -> dict[
     ):  # what JUnit and HTML show of it, also where they are made from the log of a killed run
         fields["text"] = shortened(clean(report.longreprtext))
         fields["output"] = shortened(clean("\n".join(text for _, text in report.sections if text)))
-    if foreign := [list(pair) for pair in report.user_properties if not is_ours(pair[0])]:
+    if foreign := [list(pair) for pair in report.user_properties if not is_own_property(pair[0])]:
         fields["properties"] = foreign
     return fields
 
 
 def holds_no_secret(event: dict[str, Any]) -> bool:
-    """Return True for the event of an item that passed and said nothing, where its address is one without secrets."""
+    """Return True for the event of an item that passed without output, where its node id holds no secret."""
     if event["message"] or "properties" in event or "text" in event:
         return False
     return all(map(is_clean, event["nodeid"].partition("[")))  # the test, and the node: both come again

@@ -1,4 +1,4 @@
-"""A failed item once more, in the process that ran it: every fixture made anew, every command asked anew."""
+"""Repeat a failed item in the process that ran it: with new fixtures, and with every command sent again."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ TIMEOUT, CAP = 30.0, 1 << 20
 
 
 class UncachedChannel:
-    """A channel that has forgotten its answers; satisfies Channel.
+    """A channel without cached answers; satisfies Channel.
 
-    Answers are remembered by the text of a command: a comment makes it another one, which does the same.
+    Answers are cached by the text of a command: a comment makes it another one with the same effect.
     """
 
     def __init__(self, channel: Channel, attempt: int) -> None:
@@ -48,7 +48,7 @@ class UncachedChannel:
         return self._channel.cut
 
     def ask(self, command: str, *, timeout: float = TIMEOUT, cap: int = CAP) -> dict[str, Answer]:
-        """Ask all nodes anew, once in this attempt."""
+        """Send a command to all nodes, once in this attempt."""
         return self._channel.ask(command + self._mark, timeout=timeout, cap=cap)
 
     def ask_node(
@@ -79,11 +79,11 @@ def run_again(
     if before is not None:
         session.forget(UncachedChannel(before, attempt))
     try:
-        again = [_made_anew(item) for item in items]
+        again = [_new_item(item) for item in items]
         for item, following in zip(again, [*again[1:], None], strict=True):
             # the last one takes every fixture down
             with session.turn(item.stash.get(PLACE, None)):
-                make = item.ihook.pytest_runtest_makereport  # nobody else gets these reports
+                make = item.ihook.pytest_runtest_makereport  # these reports are not logged
                 reports = [make(item=item, call=call) for call in phases(item, following)]
                 found[item.nodeid] = _end_of(reports)
     finally:
@@ -92,7 +92,7 @@ def run_again(
     return found
 
 
-def _made_anew(item: pytest.Item) -> pytest.Item:
+def _new_item(item: pytest.Item) -> pytest.Item:
     """Return an item like one that has run. Only the plugin's own can run twice: pytest collects others once more."""
     if isinstance(item, NodeItem):
         item.record = None

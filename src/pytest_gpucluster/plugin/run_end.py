@@ -36,7 +36,7 @@ class RunEnd:
         self.stating: list[Callable[[], None]] = []
         self.stated: int | None = None  # the exit status of the last `finish`
         self._complaints: list[str] = []
-        self._known: set[str] = set()  # problems that a line tells of already
+        self._known: set[str] = set()  # problems that are reported already
 
     def finish(self, status: int, complaints: Sequence[str]) -> None:
         """Write the `finish` event; of several the last one counts."""
@@ -85,7 +85,7 @@ class RunEnd:
     def judge_late(
         self, late: LateCheck, log: EventLog, config: pytest.Config, say: Callable[[str], None]
     ) -> None:
-        """Name the nodes that fail a check since they were given back: no item could judge that."""
+        """Report the nodes that fail a check after their release: no item could judge that."""
         from pytest_gpucluster.drain import PREFIX
 
         later = summary.unjudged_on(log.model, late.check, late.unjudged)
@@ -93,22 +93,23 @@ class RunEnd:
         if not later or session is None or session.exitstatus not in ENDED:
             return
         try:
-            found = self.session.last_look(say)
+            found = self.session.nodes_after_release(say)
         except GpuClusterError as error:
-            say(f"not looked at: {late.subject} of the nodes that were given back: {clean(one_line(error))}")
+            say(f"not checked: {late.subject} of the released nodes: {clean(one_line(error))}")
             return
         unseen = sorted(later - found.keys())
         if unseen and signals.noted():
-            say(f"not looked at: {late.subject} on {hostlist.fold(unseen)}: {signals.noted()}")
+            say(f"not checked: {late.subject} on {hostlist.fold(unseen)}: {signals.noted()}")
         drained: dict[str, list[str]] = {}
         for node in sorted(later & found.keys()):
-            if late.failed(found[node]) and not found[node].reason.startswith(
+            info = found[node]
+            if late.failed(info) and not info.reason.startswith(
                 PREFIX
-            ):  # by this run, reported
-                drained.setdefault(found[node].why_unavailable() or found[node].reason, []).append(node)
+            ):  # drained by this run: reported already
+                drained.setdefault(info.why_unavailable() or info.reason, []).append(node)
         for why, nodes in drained.items():
             message = (
-                f"{late.check} on {hostlist.fold(nodes)}: failed as the nodes were given back, after the reports: "
+                f"{late.check} on {hostlist.fold(nodes)}: failed as the nodes were released, after the reports: "
                 f"{clean(why)}; {late.hint}"
             )
             say(f"ERROR: {message}")

@@ -74,10 +74,10 @@ def slurmds(session: ClusterSession) -> dict[str, list[str]]:
 def scope(config: pytest.Config) -> dict[str, str]:
     """Return the options that narrow a run down, those that were given."""
     option = config.option
-    said = {"-m": option.markexpr, "-k": option.keyword}
-    said |= {f"--{name.replace('_', '-')}": getattr(option, name) for name in SCOPE}
-    said["--slow"] = "yes" if option.slow else ""
-    return {name: str(value) for name, value in said.items() if value}
+    given = {"-m": option.markexpr, "-k": option.keyword}
+    given |= {f"--{name.replace('_', '-')}": getattr(option, name) for name in SCOPE}
+    given["--slow"] = "yes" if option.slow else ""
+    return {name: str(value) for name, value in given.items() if value}
 
 
 def user() -> str:

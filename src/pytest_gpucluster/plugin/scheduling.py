@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.workermanage import WorkerController
 
-ENOUGH = 2  # items that a worker has to have, to run the first of them
+ENOUGH = 2  # items that a worker must have, to run the first of them
 
 
 def unit_of(nodeid: str, dist: str) -> str:
@@ -78,8 +78,8 @@ class LaneScheduling(LoadScheduling):
 
     def _sort(self) -> None:
         assert self.collection is not None  # schedule() has set it
-        told, dist = self._places(), self.config.getvalue("dist")
-        self._lane_of = told if told is not None else [ANY] * len(self.collection)
+        places, dist = self._places(), self.config.getvalue("dist")
+        self._lane_of = places if places is not None else [ANY] * len(self.collection)
         units: dict[str, list[int]] = {}
         for index, nodeid in enumerate(self.collection):
             lane = self._lane_of[index]
@@ -120,7 +120,7 @@ class LaneScheduling(LoadScheduling):
         return []
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Take a worker out; what it had not begun goes to others. Return the item that it died in, if it did."""
+        """Remove a worker; items that it has not started go to others. Return the item that it died in, or None."""
         pending = self.node2pending.pop(node)
         self._owners = {lane: owner for lane, owner in self._owners.items() if owner is not node}
         crashed = self.collection[pending.pop(0)] if pending and self.collection else None

@@ -100,7 +100,7 @@ class ClusterSession:
         self.stopped, self.stopped_by = why, suite.name
 
     def problem(self, node: str) -> Problem | None:
-        """Say why a node cannot be tested, None where it can."""
+        """Return why a node cannot be tested, None where it can."""
         lost = self.lost()
         if node in lost:
             return Problem(Kind.CUT if self.cut(node) else Kind.LOST, clean(lost[node]))
@@ -112,7 +112,7 @@ class ClusterSession:
         return next((held for held in self.allocations if node in held.nodes), None)
 
     def need_channel(self) -> Channel:
-        """Return the channel; GpuClusterError where no node was had."""
+        """Return the channel; GpuClusterError where no node is allocated."""
         if self.channel is None:
             raise GpuClusterError("no node is allocated: this test cannot run")
         return self.channel
@@ -201,16 +201,16 @@ class ClusterSession:
         self.made.clear()
 
     def let_agents_leave(self) -> None:
-        """Begin to close the channel, where it is ours: all is judged, and reports are still to be written."""
+        """Start to close the channel in the process that owns it: all items are judged, reports are not written yet."""
 
-    def start_giving_back(self) -> None:
+    def start_releasing(self) -> None:
         """Begin to let go of the nodes: what is left of the run needs none."""
 
-    def last_look(self, say: Callable[[str], None]) -> dict[str, NodeInfo]:  # the controller's
-        """Return the nodes that were given back, as Slurm has them once their epilogs have ended."""
+    def nodes_after_release(self, say: Callable[[str], None]) -> dict[str, NodeInfo]:  # the controller's
+        """Return the released nodes, as Slurm shows them after their epilogs."""
         return {}
 
-    def give_back(self) -> None:
+    def release_nodes(self) -> None:
         """Let go of the nodes."""
 
     def close(self) -> None:

@@ -83,7 +83,7 @@ def register(config: pytest.Config) -> None:
         gauges = Gauges(config, log, reports) if log is not None else None
     except GpuClusterError as error:
         raise pytest.UsageError(clean(one_line(error))) from error
-    # suites may lie in an installation or a checkout of somebody else, where pytest cannot keep its cache
+    # suites may lie in an installation or checkout of another user, where pytest cannot write its cache
     config.addinivalue_line("filterwarnings", "ignore::pytest.PytestCacheWarning")
     config.stash[fixtures.SESSION] = session
     config.pluginmanager.register(fixtures, "gpucluster-fixtures")
@@ -105,11 +105,11 @@ def register(config: pytest.Config) -> None:
         pages = Pages(config, log, reports)
         config.pluginmanager.register(pages, "gpucluster-pages")
         config.pluginmanager.register(gauges, "gpucluster-metrics")
-        kept = [memory.write] if memory is not None else []
-        hooks.end.writers[:] = [gauges.write, hooks.write_junit, *kept, pages.write]  # metrics raise alerts
+        stored = [memory.write] if memory is not None else []
+        hooks.end.writers[:] = [gauges.write, hooks.write_junit, *stored, pages.write]  # metrics raise alerts
         hooks.end.stating[:] = [gauges.write, hooks.write_junit, pages.write]
     if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
-        config.args = [str(suites_path())]  # away from a checkout the suites of the package are meant
+        config.args = [str(suites_path())]  # outside a checkout run the suites of the package
 
 
 def of_run(session: ClusterSession, log: EventLog | None) -> list[tuple[str, str]]:
@@ -127,7 +127,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     if handed is not None:
         return Worker.take_over(handed, make_slurm), None
     option = config.option
-    look_at_baseline(option.baseline)
+    check_baseline(option.baseline)
     for suite in requested(option):
         suite.prepare(option, read_log)  # before our own log takes the place of the old one
     notes = list(getattr(option, "former_names", ()))
@@ -160,10 +160,10 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     session = Controller(cluster, inventory, plan, slurm)
     session.notes = notes
     session.reserved = reserved or frozenset()
-    session.drained_by_us = {
+    session.own_drains = {
         node: inventory[node].reason
         for node in plan.selected
-        if node not in edited and is_ours(inventory, node)
+        if node not in edited and drained_by_gpucluster(inventory, node)
     }
     session.edited = {node: edited[node] for node in plan.selected if node in edited}
     on_trial = {node: reason for node, reason in on_trial.items() if node in plan.selected}
@@ -173,7 +173,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
 
 
 def open_log(option: Any, run: str, group: int | None) -> EventLog:
-    """Open the event log, and take away what would pass for reports of this run, were it killed."""
+    """Open the event log, and remove what would pass for reports of this run if it were killed."""
     folder = Path(option.report_dir)
     log = EventLog(folder / "events.jsonl", run, group)
     for name in ("report.html", "junit.xml"):
@@ -183,12 +183,12 @@ def open_log(option: Any, run: str, group: int | None) -> EventLog:
     return log
 
 
-def look_at_baseline(asked: str | None) -> None:
-    """Raise ConfigError before nodes are taken, where the baseline is wrong or could not be written."""
-    if asked == "record":
+def check_baseline(option: str | None) -> None:
+    """Raise ConfigError before nodes are allocated, where the baseline is wrong or could not be written."""
+    if option == "record":
         refuse_folder(Path(), "--baseline=record")
-    elif asked:
-        baseline.load(Path(asked))
+    elif option:
+        baseline.load(Path(option))
 
 
 def take_away(path: Path, option: str) -> None:
@@ -229,13 +229,13 @@ def lock_of(slurm: Slurm) -> Path | None:
     return lock_path(slurm.config().get("ClusterName", ""))
 
 
-def is_ours(inventory: Mapping[str, NodeInfo], node: str) -> bool:
+def drained_by_gpucluster(inventory: Mapping[str, NodeInfo], node: str) -> bool:
     """Return True for a node that gpucluster has drained."""
     return node in inventory and own_reason(inventory[node]) is not None
 
 
 def reserved_nodes(cluster: Cluster, slurm: Slurm) -> frozenset[str] | None:
-    """Return the nodes of the reservation that is asked for; None: none is, it has no nodes, or salloc will say."""
+    """Return the nodes of the chosen reservation; None: none is chosen, it has no nodes, or salloc reports it."""
     if cluster.slurm.reservation is None:
         return None
     found = slurm.reservations().get(cluster.slurm.reservation)
@@ -254,13 +254,13 @@ def step_logs(config: pytest.Config, reports: Reports, *, own: bool) -> steps.St
 def make_memory(
     config: pytest.Config, session: ClusterSession, log: EventLog | None, reports: Reports
 ) -> Memory | None:
-    """Open the history where one is kept; a file that is none is told here, before nodes are taken."""
+    """Open the history where one is configured; a wrong file is reported here, before nodes are allocated."""
     path = history_path(config.option.history, session.cluster.history)
     return Memory(path, log, reports) if path is not None and log is not None else None
 
 
 def find_cluster(name: str, profile: str | None, notes: list[str]) -> Cluster:
-    """Load the cluster file; `sandbox` is started where it does not run, which `notes` then say."""
+    """Load the cluster file; `sandbox` is started where it does not run, and `notes` gets a line then."""
     if name != "sandbox":
         return load_cluster(name, profile=profile)
     from pytest_gpucluster.sandbox import Sandbox  # real clusters have no need of it
@@ -268,33 +268,35 @@ def find_cluster(name: str, profile: str | None, notes: list[str]) -> Cluster:
     sandbox = Sandbox()
     if not sandbox.running:
         sandbox.up()
-        notes.append("sandbox: started for this run, and goes on after it: gpucluster sandbox down")
+        notes.append(
+            "sandbox: started for this run, and continues after it; stop it with: gpucluster sandbox down"
+        )
     return load_cluster(str(sandbox.cluster_file), profile=profile)
 
 
 def requested(option: Any) -> list[OnRequest]:
-    """Return the suites that run only on request, and that this run asks for."""
+    """Return the suites that run only on request and are requested in this run."""
     modules: list[OnRequest] = [suite.load(suite.on_request) for suite in suites() if suite.on_request]
     return [module for module in modules if module.requested(option)]
 
 
 def with_options(cluster: Cluster, option: Any) -> Cluster:
-    """Let the command line go before the cluster file."""
-    said: dict[str, Any] = {
+    """Return the cluster with the settings that the command line replaces."""
+    given: dict[str, Any] = {
         key: value
         for key in ("partition", "reservation", "account")
         if (value := getattr(option, key)) is not None
     }
     if option.time_limit is not None:
         try:
-            said["time"] = parse_option_time(option.time_limit)
+            given["time"] = parse_option_time(option.time_limit)
         except ValueError as error:
             raise ConfigError(f"--time: {error}") from error
     for suite in requested(option):
         cluster, seconds = suite.configure(option, cluster)
-        if option.time_limit is None:  # the allocation has to last as long
-            said["time"] = max(cluster.slurm.time, seconds, said.get("time", 0))
-    update: dict[str, Any] = {"slurm": cluster.slurm.model_copy(update=said)}
+        if option.time_limit is None:  # the allocation must last as long
+            given["time"] = max(cluster.slurm.time, seconds, given.get("time", 0))
+    update: dict[str, Any] = {"slurm": cluster.slurm.model_copy(update=given)}
     if option.min_nodes is not None:
         update["min_nodes"] = option.min_nodes
     if option.access is not None:
@@ -302,15 +304,15 @@ def with_options(cluster: Cluster, option: Any) -> Cluster:
     if (option.access or cluster.access) == "ssh":
         over_ssh = {check: why for suite in suites() for check, why in suite.not_over_ssh.items()}
         update["not_applicable"] = {**over_ssh, **cluster.not_applicable}
-    if "partition" in said:
+    if "partition" in given:
         update["groups"] = tuple(
-            group.model_copy(update={"partition": said["partition"]}) for group in cluster.groups
+            group.model_copy(update={"partition": given["partition"]}) for group in cluster.groups
         )
     return cluster.model_copy(update=update)
 
 
 def first_contact(cluster: Cluster, slurm: Slurm) -> Mapping[str, NodeInfo]:
-    """Read what Slurm has: nodes, partitions, version. At the start an operator waits: little patience."""
+    """Read nodes, partitions and version from Slurm. An operator waits at the start: the timeout is short."""
     patience, slurm.retry_for = slurm.retry_for, FIRST_PATIENCE
     try:
         inventory = mark_stuck(slurm, slurm.nodes(), cluster.slurm.completing)
@@ -332,9 +334,9 @@ def first_contact(cluster: Cluster, slurm: Slurm) -> Mapping[str, NodeInfo]:
 def check_rights(options: Options, slurm: Slurm) -> None:
     """Raise ConfigError for --drain=apply or --resume-passing of a user whom Slurm lets change no node."""
     if options.wanted and not options.dry and (why := why_no_rights(slurm)):
-        asked = "--drain=apply" if options.mode != "off" else "--resume-passing"
+        option = "--drain=apply" if options.mode != "off" else "--resume-passing"
         raise ConfigError(
-            f"{asked}: {why}: only Slurm's administrators change nodes: sacctmgr modify user NAME set "
+            f"{option}: {why}: only Slurm's administrators change nodes: sacctmgr modify user NAME set "
             "AdminLevel=Administrator (Operator is too little), or --drain=dry-run, which prints the commands"
         )
 
@@ -354,8 +356,8 @@ def check_min_nodes(text: str | None, selected: Sequence[str]) -> None:
 def check_partitions(cluster: Cluster, slurm: Slurm) -> None:
     """Raise ConfigError for a partition that Slurm does not have, before anything is started."""
     there = slurm.partitions()
-    asked = {group.partition or cluster.slurm.partition for group in cluster.groups} - {None}
-    for partition in sorted(name for name in asked if name):
+    named = {group.partition or cluster.slurm.partition for group in cluster.groups}
+    for partition in sorted(name for name in named if name):
         for name in partition.split(","):
             if name not in there:
                 known = ", ".join(sorted(there))

@@ -1,6 +1,6 @@
-"""Ctrl-C, SIGTERM and SIGHUP stop a run alike: its tests end at once, nodes are given back, reports are written.
+"""Ctrl-C, SIGTERM and SIGHUP stop a run alike: its tests end at once, nodes are released, reports are written.
 
-While that goes on signals raise nothing: they are noted, end waits (`pause`), and let the run end with 2.
+Meanwhile further signals raise nothing: they are noted, end waits (`pause`), and make the run exit with 2.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def over() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def give_back() -> None:
+def restore_handlers() -> None:
     """Install the handlers that were there before the run: for whoever embeds pytest and lives on."""
     for number, handler in _state.before.items():
         signal.signal(number, handler or signal.SIG_DFL)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.registry import Suite
     from pytest_gpucluster.kit.suite_work import Submission
 
-LOOK_AFTER = 15.0  # seconds until the state of the jobs is read, unless a test reads it earlier
+REFRESH_AFTER = 15.0  # seconds until the state of the jobs is read, unless a test reads it earlier
 
 
 class SuiteJobs:
@@ -22,7 +22,7 @@ class SuiteJobs:
     def __init__(self, cluster: Cluster, slurm: Slurm | None) -> None:
         self._cluster, self._slurm = cluster, slurm
         self._found: dict[str, Submission | ConfigError] = {}  # suite -> its jobs, or why there are none
-        self._look: threading.Timer | None = None
+        self._timer: threading.Timer | None = None
 
     def _all(self) -> list[Submission]:
         return [one for one in self._found.values() if not isinstance(one, ConfigError)]
@@ -43,13 +43,13 @@ class SuiteJobs:
         """Return the jobs for whose end the allocation must wait."""
         return [job for one in self._all() for job in one.job_ids()]
 
-    def look_later(self) -> None:
-        """Read the state of the jobs after a while: they end soon, and slurmctld forgets ended jobs (MinJobAge)."""
-        self._look = threading.Timer(LOOK_AFTER, self._look_at_all)
-        self._look.daemon = True
-        self._look.start()
+    def refresh_later(self) -> None:
+        """Read the state of the jobs after REFRESH_AFTER: slurmctld forgets ended jobs (MinJobAge)."""
+        self._timer = threading.Timer(REFRESH_AFTER, self._refresh_all)
+        self._timer.daemon = True
+        self._timer.start()
 
-    def _look_at_all(self) -> None:
+    def _refresh_all(self) -> None:
         for one in self._all():
             one.refresh()
 
@@ -59,7 +59,7 @@ class SuiteJobs:
         return any(withdrawn)
 
     def outcome(self, suite: Suite, *, submit_now: bool) -> Any:
-        """Return what became of a suite's jobs. `submit_now`: submit those that need no nodes, unless it is done."""
+        """Return the outcome of a suite's jobs. `submit_now`: submit those that need no nodes, unless submitted."""
         work = suite.before_allocation
         if submit_now and suite.name not in self._found and work and not work.needs_nodes:
             self.submit(suite)
@@ -70,7 +70,7 @@ class SuiteJobs:
 
     def close(self) -> None:
         """Cancel what is left of the jobs; repeated calls have no further effect."""
-        if self._look is not None:
-            self._look.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         for one in self._all():
             one.close()

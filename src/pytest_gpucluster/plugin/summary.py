@@ -43,7 +43,7 @@ def classify(when: str, outcome: str, message: str) -> str | None:
     return "passed" if when == "call" else None
 
 
-def looked_at(run: Run, node: str) -> bool:
+def was_tested(run: Run, node: str) -> bool:
     """Return True where an item of the node, or one that is about no single node, was executed."""
     executed = ("passed", *RED)
     suites = (*run.counts.get(node, {}).values(), *run.counts.get(CLUSTER, {}).values())
@@ -89,7 +89,7 @@ def metric_table(run: Run, *, constant: bool = True) -> list[str]:
         if not constant and low[0] == high[0] and len(values) > 1:
             alike += 1
             continue
-        spread: tuple[str, ...] = ()  # one value is said once
+        spread: tuple[str, ...] = ()  # one value needs no range
         if len(values) > 1:
             middle = statistics.median(value for value, _ in values)
             spread = (number(middle), number(high[0]), high[1])

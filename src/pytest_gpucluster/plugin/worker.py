@@ -36,7 +36,7 @@ class Worker(ClusterSession):
 
     @contextlib.contextmanager
     def _turn(self, place: NodeLease) -> Iterator[None]:
-        assert self.relay is not None  # turn() has looked
+        assert self.relay is not None  # turn() has checked
         self._has, self.turn_problem = place, ""
         taken = place.load or (self.orderly and bool(place.nodes))
         try:
@@ -48,7 +48,7 @@ class Worker(ClusterSession):
             yield
         finally:
             if taken or self._has is not place:
-                with contextlib.suppress(TransportError):  # then nobody waits for the nodes either
+                with contextlib.suppress(TransportError):  # without a server no item waits for the nodes
                     self.relay.leave()
             self._has = None
 
@@ -68,7 +68,7 @@ class Worker(ClusterSession):
             self.relay.take(nodes | mine, load=True)
 
     def outcome(self, suite: Suite) -> Any:
-        """Ask the controller, which has looked before Slurm forgot."""
+        """Return the controller's outcome, which was read before Slurm forgot the jobs."""
         return self.relay.call("outcome", suite) if self.relay is not None else None
 
     @classmethod

@@ -45,7 +45,7 @@ _ASCII = {
 
 
 def fits(width: int) -> bool:
-    """Tell whether a curve can be drawn in so many columns."""
+    """Return True where a curve can be drawn in `width` columns."""
     return width >= MIN_WIDTH
 
 

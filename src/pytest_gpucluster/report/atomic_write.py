@@ -24,13 +24,13 @@ _STREAMS = (
     "/dev/std",
     "/dev/fd/",
     "/proc/self/fd/",
-)  # these may lead to plain files, which are not ours to replace
+)  # these may lead to plain files, which must not be replaced
 
 
 class Reports:
-    """What became of the files of one run: `written` are whole; `problems` says why each other one is not there.
+    """The outcome of the files of one run: `written` are whole; `problems` has the reason for each missing one.
 
-    `group`: the id of the group that may read them, None for nobody else.
+    `group`: the id of the group that may read them, None: only the user.
     """
 
     def __init__(self, group: int | None = None) -> None:
@@ -40,7 +40,7 @@ class Reports:
 
     @contextlib.contextmanager
     def writing(self, path: Path) -> Iterator[None]:
-        """Note what becomes of a file that is written inside: an error ends here and is kept in `problems`."""
+        """Record the outcome of a file that is written inside: an error ends here and is added to `problems`."""
         self.written.pop(path, None)
         try:
             yield
@@ -60,7 +60,7 @@ def write_whole(
 ) -> None:
     """Write a file so that a reader sees the old content or all of the new; GpuClusterError where it cannot.
 
-    `data` may come in pieces, where it is too much to be had at once. The mode is 0600, with a group 0640; `mode`
+    `data` may come in pieces, where it is too large for memory. The mode is 0600, with a group 0640; `mode`
     differs where another program is the reader. A terminal or pipe of this name is written to.
     """
     pieces = [data] if isinstance(data, bytes) else data

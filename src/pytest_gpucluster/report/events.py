@@ -1,4 +1,4 @@
-"""The event log: one JSON object a line, flushed, so that it is whole up to the last line even after SIGKILL.
+"""The event log: one JSON object per line, flushed, so that it is whole up to the last line even after SIGKILL.
 
 Every event has `time` (seconds since the epoch), `run` (id of the run) and `event`. The events: `start`, `nodes`,
 `allocation`, `result` (one item), `lost` (a node), `burnin` (suites/burnin/steps.py), `finish`. Those of drain and
@@ -43,9 +43,7 @@ class EventLog:
         try:
             with contextlib.closing(Folder(path.parent, create=True, group=group)) as folder:
                 handle = folder.open(path.name)
-            self._file = os.fdopen(
-                handle, "r+b", buffering=0
-            )  # nothing of a failed write is kept back for later
+            self._file = os.fdopen(handle, "r+b", buffering=0)  # a failed write must not be repeated later
             self._take_over()
         except OSError as error:
             raise GpuClusterError(

@@ -1,4 +1,4 @@
-"""The history: runs with metrics and verdicts of every node, kept in one file for runs to come."""
+"""The history: runs with metrics and verdicts of every node, stored in one file for later runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class History(HistoryFile):
 
     def add(self, run: Recorded) -> bool:
         """Store a run in one transaction. False: it is there already; one that was incomplete is replaced by more."""
-        with self._told(), self._transaction():
+        with self._readable_errors(), self._transaction():
             there = self._db.execute(
                 "SELECT id, complete FROM runs WHERE cluster = ? AND run = ?", (run.cluster, run.run)
             ).fetchone()
@@ -196,7 +196,7 @@ class History(HistoryFile):
         """Let the baseline of a node (None: of all) begin with this run: what got worse is the norm from here on."""
         if not past.complete:
             raise ConfigError(f"run {past.run} is incomplete: it cannot be a baseline")
-        with self._told(), self._transaction():
+        with self._readable_errors(), self._transaction():
             self._db.execute(
                 "UPDATE metrics SET fit = 1 WHERE run = ? AND value IS NOT NULL AND series IN (SELECT s.id "
                 "FROM node_runs r JOIN nodes n ON n.id = r.node JOIN series s ON s.node = n.id "
@@ -210,7 +210,7 @@ class History(HistoryFile):
 
     def keep(self, count: int) -> int:
         """Delete all but the newest runs of each cluster, and the last good one; return how many went."""
-        with self._told():
+        with self._readable_errors():
             with self._transaction():
                 rows = self._db.execute(
                     "SELECT id, good, ROW_NUMBER() OVER (PARTITION BY cluster, simulated ORDER BY started DESC, id "
@@ -240,14 +240,14 @@ class History(HistoryFile):
 
     def clusters(self) -> tuple[str, ...]:
         """Return the names of the clusters that have runs here."""
-        with self._told():
+        with self._readable_errors():
             return tuple(
                 name for (name,) in self._db.execute("SELECT DISTINCT cluster FROM runs ORDER BY cluster")
             )
 
     def nodes(self, cluster: str) -> tuple[str, ...]:
         """Return the names of a cluster's nodes; '' is what is about no single node."""
-        with self._told():
+        with self._readable_errors():
             rows = self._db.execute(
                 "SELECT DISTINCT name FROM nodes WHERE cluster = ? ORDER BY name", (cluster,)
             )
@@ -255,12 +255,12 @@ class History(HistoryFile):
 
     def runs(self, cluster: str, count: int = 20) -> tuple[Past, ...]:
         """Return the last runs of a cluster, newest first."""
-        with self._told():
+        with self._readable_errors():
             return self._past("cluster = ?", (cluster,), count)
 
     def has(self, cluster: str, run: str) -> bool:
-        """Return True for a run that is kept, by its whole id."""
-        with self._told():
+        """Return True for a stored run, by its whole id."""
+        with self._readable_errors():
             return bool(self._past("cluster = ? AND run = ?", (cluster, run), 1))
 
     def find(self, cluster: str, name: str, *, before: Past | None = None) -> Past:
@@ -279,7 +279,7 @@ class History(HistoryFile):
         else:
             where, count = f"{where} AND substr(run, 1, ?) = ?", 3
             values += [len(name), name]
-        with self._told():
+        with self._readable_errors():
             # an id may begin many others
             exact = self._past("cluster = ? AND run = ?", (cluster, name))
             found = exact or self._past(where, tuple(values), count)
@@ -303,7 +303,7 @@ class History(HistoryFile):
         if against is not None and against.simulated != past.simulated:
             real, other = (against, past) if past.simulated else (past, against)
             raise ConfigError(f"run {other.run} is simulated and {real.run} is real: they cannot be compared")
-        with self._told():
+        with self._readable_errors():
             number = self._id(past)
             if against is None:
                 earlier = self._earlier(past)
@@ -325,7 +325,7 @@ class History(HistoryFile):
 
     def node_runs(self, cluster: str, node: str, count: int = 20) -> list[tuple[Past, dict[str, int]]]:
         """Return the last runs with a node, newest first, and how its items ended in each."""
-        with self._told():
+        with self._readable_errors():
             rows = self._db.execute(
                 f"SELECT {_prefixed('r')}, n.good, n.passed, n.failed, n.error, n.unjudged FROM node_runs n "
                 "JOIN runs r ON r.id = n.run JOIN nodes d ON d.id = n.node WHERE d.cluster = ? AND d.name = ? "
@@ -338,7 +338,7 @@ class History(HistoryFile):
     def node_red(self, cluster: str, node: str, runs: Iterable[str]) -> list[tuple[str, str, str, str]]:
         """Return (run, check, outcome, message) of what was red on a node in these runs, newest first."""
         wanted = list(runs)
-        with self._told():
+        with self._readable_errors():
             return self._db.execute(
                 'SELECT r.run, i."check", v.outcome, v.message FROM items i JOIN nodes d ON d.id = i.node '
                 "JOIN verdicts v ON v.item = i.id JOIN runs r ON r.id = v.run WHERE d.cluster = ? AND d.name = ? "
@@ -351,7 +351,7 @@ class History(HistoryFile):
         self, cluster: str, node: str, *, simulated: bool, count: int = 20
     ) -> dict[Measure, list[tuple[float | None, bool]]]:
         """Return {metric: (value, may serve as a baseline) of the last runs, oldest first} of a node."""
-        with self._told():
+        with self._readable_errors():
             series = self._db.execute(
                 'SELECT s.id, s."check", s.name, s.unit, s.device, s.better FROM series s '
                 "JOIN nodes d ON d.id = s.node WHERE d.cluster = ? AND d.simulated = ? AND d.name = ? "
@@ -436,7 +436,7 @@ class History(HistoryFile):
         return [value for (value,) in reversed(rows)]
 
     def _was_zero(self, measure: Measure, node: int, past: Past, against: Past | None) -> bool:
-        """Tell whether errors that appear now were looked for before, and there were none to record."""
+        """Return True where errors that appear now were checked before, and none were recorded."""
         kind = rule_of(measure.unit, measure.better)
         none = kind.counted and kind.better == LOWER
         return none and self._before(node, measure.check, past, against) == "passed"

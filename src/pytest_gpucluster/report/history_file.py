@@ -3,7 +3,7 @@
 Several runs may write at once: a run is one transaction, begun with the write lock in hand, and a writer waits up to
 BUSY seconds for it. What was killed in between is rolled back by whoever opens the file next. The rollback journal is
 used, not WAL, which cannot work where the writers are on several hosts (https://sqlite.org/wal.html); on NFS the
-server's locks have to work. The schema has a version: older files are upgraded, newer ones refused.
+server's locks must work. The schema has a version: older files are upgraded, newer ones refused.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 BUSY = 60.0  # seconds; a run of 1,000 nodes is written in a few
 STEP = 0.05  # seconds between two tries for it
-APPLICATION = 0x67_70_75_63  # 'gpuc', in the file's header: no other program's database is taken for ours
+APPLICATION = 0x67_70_75_63  # 'gpuc', in the file's header: marks the file as a history
 
-# A list of steps; a file at version N has had the first N. Steps that were released are never changed.
+# A list of steps; the first N were applied to a file at version N. Released steps are never changed.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE runs (id INTEGER PRIMARY KEY, run TEXT NOT NULL, cluster TEXT NOT NULL,
@@ -75,21 +75,21 @@ class HistoryFile:
     ) -> None:
         """Open the file. `create`: to write; it is made where it is missing, but not its folder.
 
-        `wait` sleeps so many seconds for another writer, and returns False where no more waiting is wanted.
+        `wait(seconds)` sleeps while another writer is busy, and returns False to stop waiting.
         """
         self.path, self._wait = path, wait
         self._waited = 0.0  # seconds, for another writer
         self._folder: Folder | None = None
         if not create and not path.exists():
             raise ConfigError(f"history {path}: no such file; a run with --history={path} makes it")
-        with self._told():
+        with self._readable_errors():
             if create:
                 self._folder = Folder(path.parent, group=group)
                 self._folder.make(path.name)
             name = self._folder.reach(path.name) if self._folder is not None else path
             self._db = sqlite3.connect(name, timeout=BUSY, isolation_level=None)
         try:
-            with self._told():
+            with self._readable_errors():
                 self._patiently("PRAGMA cache_size = -65536")
                 self._check()
                 if create:
@@ -105,10 +105,10 @@ class HistoryFile:
             self._folder.close()
 
     def _check(self) -> None:
-        """Refuse what is not ours or is newer; upgrade what is older."""
+        """Refuse files of other programs and newer ones; upgrade older ones."""
         if self._number("application_id") != APPLICATION and self._tables():
             raise ConfigError(
-                f"history {self.path}: an SQLite file of something else; name another file with --history"
+                f"history {self.path}: an SQLite file of another program; name another file with --history"
             )
         version = self._number("user_version")
         if version > len(MIGRATIONS):
@@ -120,7 +120,7 @@ class HistoryFile:
             self._upgrade()
 
     def _try_to_write(self) -> None:
-        """Begin to write: a file or folder that is not ours to write shows itself now, not after the run."""
+        """Start to write: a file or folder that this user cannot write is found now, not after the run."""
         self._patiently("BEGIN IMMEDIATE")
         try:
             self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")  # opens the journal beside the file
@@ -130,7 +130,9 @@ class HistoryFile:
 
     def _upgrade(self) -> None:
         with self._transaction():
-            for step in MIGRATIONS[self._number("user_version") :]:  # read again: another may have been first
+            for step in MIGRATIONS[
+                self._number("user_version") :
+            ]:  # its second read: another writer may have been first
                 for statement in step:
                     self._db.execute(statement)
             self._db.execute(f"PRAGMA application_id = {APPLICATION}")
@@ -171,7 +173,7 @@ class HistoryFile:
             self._db.execute(f"PRAGMA busy_timeout = {BUSY * 1000:.0f}")
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _readable_errors(self) -> Iterator[None]:
         """Turn SQLite's errors into one line: what, where, what to do."""
         try:
             yield

@@ -162,8 +162,8 @@ def _passed(run: Run, node: str) -> bool:
 def _result(run: Run, unfit: tuple[str, ...]) -> tuple[str, str, str]:
     status = run.finish.get("exit") if run.finish else None
     if run.totals["failed"]:
-        told = f"{len(unfit):,} of {count(len(run.selected), 'node')} failed at least one check."
-        return "rejected", "Not accepted", told if unfit else "A check of the whole cluster failed."
+        failed = f"{len(unfit):,} of {count(len(run.selected), 'node')} failed at least one check."
+        return "rejected", "Not accepted", failed if unfit else "A check of the whole cluster failed."
     if unsaid := _no_verdict(run, status):
         return "none", "No verdict", unsaid
     if run.totals["error"]:
@@ -193,14 +193,14 @@ def _more(run: Run) -> Iterable[str]:
     if run.totals["error"] and run.totals["failed"]:
         yield f"{count(run.totals['error'], 'check')} could not be judged because something broke."
     if any("systemic" in str(act.get("event")) for act in run.acts):
-        yield "The fault looks systemic: more nodes were to be drained than the budget allows."
+        yield "The fault is probably systemic: more nodes failed than the budget allows to drain."
     if run.simulated:
         yield "SIMULATED hardware: this run says nothing about real GPUs."
 
 
 def _exceptions(run: Run) -> Iterable[str]:
     if run.finish is None:
-        yield "the run did not end: what was to follow was not checked"
+        yield "the run did not end: the remaining checks did not run"
     untested = run.untested
     if untested:
         yield f"{count(len(untested), 'node')} not tested: {folded(untested)}"
@@ -208,7 +208,7 @@ def _exceptions(run: Run) -> Iterable[str]:
         yield f"{count(len(run.silent), 'node')} without any result: {folded(run.silent)}"
     flaky = sorted({one["check"] for one in run.retried.values() if one["outcome"] == "passed"})
     if flaky:
-        yield f"{count(len(flaky), 'check')} passed only when tried again: {_some(flaky)}"
+        yield f"{count(len(flaky), 'check')} passed only when repeated: {_some(flaky)}"
     for outcome in ("not checked", "skipped"):
         if run.totals[outcome]:
             checks = sorted({check for why in run.unjudged[outcome].values() for check in why})
@@ -251,7 +251,7 @@ def _record(run: Run) -> dict[str, Any]:
 def _environment(run: Run) -> list[tuple[str, str]]:
     start = run.start
     rows = [("Slurm", _text(start.get("slurm")) or "none")]
-    rows += [(_text(name), _text(told)) for name, told in as_dict(start.get("versions")).items()]
+    rows += [(_text(name), _text(version)) for name, version in as_dict(start.get("versions")).items()]
     rows += [("system", _text(start.get("system"))), ("started on", _text(start.get("host")))]
     rows += [("in folder", _text(start.get("folder")))]
     rows.append(("arguments", shlex.join(_text(one) for one in as_list(start.get("arguments")))))
@@ -265,20 +265,22 @@ def _environment(run: Run) -> list[tuple[str, str]]:
         ("processes started", processes),
         ("exit status", _text(finish.get("exit", "the run did not end"))),
     ]
-    return [(name, told) for name, told in rows if told]
+    return [(name, value) for name, value in rows if value]
 
 
 # --- what to do
 
 
 def _work(run: Run, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Sort the bad nodes by the hardest action that any of their failures asks for."""
+    """Sort the bad nodes by the hardest action of any of their failures."""
     hardest: dict[str, str] = {}
     checks: dict[str, dict[str, str]] = defaultdict(dict)
     for action in ACTIONS:
         for group in run.groups.values():
-            asked = group.action if group.action in ACTIONS else "monitor"  # none, or one of a newer version
-            if group.outcome == "failed" and asked == action:
+            of_group = (
+                group.action if group.action in ACTIONS else "monitor"
+            )  # none, or one of a newer version
+            if group.outcome == "failed" and of_group == action:
                 for node in group.nodes:
                     hardest.setdefault(node, action)
     for group in _ordered(run):
@@ -299,7 +301,7 @@ def _work(run: Run, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
     )
     if broken:
         errors = {g.check: anchors[id(g)] for g in _ordered(run) if g.outcome == "error"}
-        rows.append({"action": "look: could not be judged", "nodes": list(broken), "checks": errors})
+        rows.append({"action": "inspect: could not be judged", "nodes": list(broken), "checks": errors})
     return rows
 
 
@@ -346,7 +348,7 @@ def _patterns(run: Run, where: Mapping[tuple[str, str], str]) -> list[dict[str, 
     rough: dict[Any, list[str]] = defaultdict(list)
     for node in names:
         row = run.counts.get(node, {})
-        state = run.state(node)  # a node that was lost looks like one that passed in what it did
+        state = run.state(node)  # a lost node may have passed all that it ran
         key = (state, *(tuple(sorted(row[suite].items())) if suite in row else () for suite in run.suites))
         exact[(node, key) if one_each else key].append(node)
         rough[state, tuple(run.state(node, suite) for suite in run.suites)].append(node)
@@ -387,9 +389,9 @@ def _failures(run: Run, anchors: Mapping[int, str]) -> dict[str, Any]:
     sections = []
     for group in ordered[:MAX_GROUPS]:
         rows = sorted(group.rows.values(), key=lambda row: -len(row.nodes))
-        kept = rows[: max(OPEN_ROWS, room)]
-        room -= len(kept)
-        sections.append(_section(run, group, anchors[id(group)], kept, len(rows) - len(kept)))
+        shown = rows[: max(OPEN_ROWS, room)]
+        room -= len(shown)
+        sections.append(_section(run, group, anchors[id(group)], shown, len(rows) - len(shown)))
     retried: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for one in run.retried.values():
         like = one["message"].replace(one["node"], "NODE") if one["node"] else one["message"]
@@ -405,7 +407,7 @@ def _failures(run: Run, anchors: Mapping[int, str]) -> dict[str, Any]:
 
 
 def _section(run: Run, group: FailureGroup, anchor: str, rows: list[Row], left_out: int) -> dict[str, Any]:
-    slurm = [(told, nodes) for told, nodes in sorted(group.slurm.items(), key=lambda pair: -len(pair[1]))]
+    slurm = sorted(group.slurm.items(), key=lambda pair: -len(pair[1]))
     return {
         "group": group,
         "anchor": anchor,
@@ -472,22 +474,24 @@ def _acts(run: Run) -> list[dict[str, Any]]:
         named = event.get("nodes") if isinstance(event.get("nodes"), list) else [event.get("node")]
         nodes = [_text(node) for node in named or () if node]
         fields = [
-            f"{_text(k)}: {_said(v)}" for k, v in event.items() if k not in _SHOWN and v not in ("", None, [])
+            f"{_text(k)}: {_joined(v)}"
+            for k, v in event.items()
+            if k not in _SHOWN and v not in ("", None, [])
         ]
-        told = "; ".join(fields)
-        kind, like = _text(event.get("event")), told
+        details = "; ".join(fields)
+        kind, like = _text(event.get("event")), details
         for node in nodes:
             like = re.sub(rf"\b{re.escape(node)}\b", "NODE", like)
         row = rows.setdefault(
-            (kind, like), {"time": clock(event.get("time")), "act": kind, "told": told, "nodes": []}
+            (kind, like), {"time": clock(event.get("time")), "act": kind, "details": details, "nodes": []}
         )
         if row["nodes"]:
-            row["told"] = like
+            row["details"] = like
         row["nodes"] += nodes
     return list(rows.values())
 
 
-def _said(value: Any) -> str:
+def _joined(value: Any) -> str:
     return ", ".join(map(_text, value)) if isinstance(value, list) else _text(value)
 
 

@@ -57,8 +57,8 @@ def _fleet_curves(run: Run, collective: str, nodes: dict[str, dict[int, float]])
             by_size[size].append(value)
     middle = {size: statistics.median(values) for size, values in by_size.items()}
     share = _shares(nodes, middle)
-    told = outliers(share) if share else None
-    apart = {} if told is None else {**told.low, **told.high}
+    found = outliers(share) if share else None
+    apart = {} if found is None else {**found.low, **found.high}
     marked = sorted(apart, key=lambda node: share[node])[:MAX_MARKED]
     shown = [svg.Curve(node, sorted(nodes[node].items()), mark=True) for node in marked]
     band: list[tuple[int, float, float]] = []
@@ -75,7 +75,7 @@ def _fleet_curves(run: Run, collective: str, nodes: dict[str, dict[int, float]])
     picture = svg.curves(shown, title=f"{title}: bus bandwidth by size", bounds=bounds, band=band)
     note = (
         ""
-        if told is None or not told.note
+        if found is None or not found.note
         else "Too few nodes to name one that stands apart from the others."
     )
     named = [
@@ -139,8 +139,8 @@ def _distribution(series: Series) -> dict[str, Any]:
     places = {_place(one): one[0] for one in series.values}
     values = list(places.values())
     low, high = min(places, key=places.__getitem__), max(places, key=places.__getitem__)
-    told = outliers(places)
-    apart = {**told.low, **told.high}
+    found = outliers(places)
+    apart = {**found.low, **found.high}
     far = [places[place] for place in apart]
     # a judged figure of many nodes is worth a picture of its own
     large = bool(series.bounds) and len(values) >= FEW_BINS

@@ -6,7 +6,7 @@ One testcase at a time is in memory. A testcase is called
     classname gpucluster.SUITE.NODE (NODE is `cluster` for an item about no single node), name TEST[PARAMETERS]
 
 without job ids or measured values, so that Jenkins finds it again night after night. What is no testcase of a suite
-but has to be red is `gpucluster.run.cluster` `test_finished`: the run was stopped, or tested nothing or too little; and
+but must be red is `gpucluster.run.cluster` `test_finished`: the run was stopped, or tested nothing or too little; and
 `gpucluster.run.NODE` `test_available`: a node that should have been tested was drained, down or lost. An item that was
 run again (pytest-rerunfailures) keeps its earlier attempts, as flakyFailure where it passed at last.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.result import Result
     from pytest_gpucluster.report.run_model import Run
 
-SUITE_NAME = "pytest"  # what pytest calls it where nobody sets junit_suite_name
+SUITE_NAME = "pytest"  # pytest's default of junit_suite_name
 RUN_SUITE, NODE_TEST = "run", "test_available"
 RUN_CASE = (f"gpucluster.{RUN_SUITE}.cluster", "test_finished")
 MAX_FINDINGS = 20
@@ -175,22 +175,22 @@ def _ends(result: Result, reruns: Iterable[Result]) -> list[ET.Element]:
     found += [interim(rerun, red=result.red) for rerun in reruns]
     outcome, message = result.outcome, result.message
     if result.red:
-        told = message if outcome == "failed" else f'failed on {result.phase} with "{message}"'
-        found.append(_text(_TAGS[outcome], result.text or message, message=told))
+        head = message if outcome == "failed" else f'failed on {result.phase} with "{message}"'
+        found.append(_text(_TAGS[outcome], result.text or message, message=head))
     elif outcome != "passed":
         found.append(_text("skipped", message, type="pytest.skip", message=message))
     return found
 
 
 def _troubles(run: Run) -> list[str]:
-    """Return the testcase that says why the run as a whole is no success; nothing where it is one."""
+    """Return the testcase with the complaints about the run as a whole; nothing where there are none."""
     if run.finish is None:
-        told = ["the run did not finish: it was killed, and what it had not come to is not tested"]
+        complaints = ["the run did not finish: it was killed, and the remaining items were not tested"]
     else:
-        told = [str(complaint) for complaint in as_list(run.finish.get("complaints"))]
-    if not told:
+        complaints = [str(complaint) for complaint in as_list(run.finish.get("complaints"))]
+    if not complaints:
         return []
-    return [_testcase(*RUN_CASE, 0.0, [], [_text("error", "\n".join(told), message=told[0])])]
+    return [_testcase(*RUN_CASE, 0.0, [], [_text("error", "\n".join(complaints), message=complaints[0])])]
 
 
 def interim(rerun: Result, *, red: bool) -> ET.Element:

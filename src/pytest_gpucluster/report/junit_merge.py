@@ -157,7 +157,7 @@ def _read(path: Path) -> list[Any]:
         raise GpuClusterError(f"{path}: cannot be read ({error.strerror})") from error
     except (JUnitXmlError, SyntaxError) as error:  # ElementTree's ParseError is a SyntaxError
         raise GpuClusterError(
-            f"{path}: is not JUnit ({error}); `gpucluster report` makes it anew from a run's events.jsonl"
+            f"{path}: is not JUnit ({error}); `gpucluster report` makes it again from a run's events.jsonl"
         ) from error
     return suites
 
@@ -199,7 +199,7 @@ def _tell(case: Any, title: str, other: Any) -> None:
 
 
 def _last(attempts: list[Attempt]) -> Any:
-    """Return the last attempt that was not skipped, with what the others said."""
+    """Return the last attempt that was not skipped, with the output of the others."""
     judged = [attempt for attempt in attempts if attempt.end != "skipped"] or attempts
     last, earlier = judged[-1], judged[:-1]
     case = copy.deepcopy(last.case)

@@ -151,7 +151,7 @@ class Comparison:
     """A run against earlier ones, for the summary, the HTML and `gpucluster compare`.
 
     `against`: the runs that it is held against, newest first; `last_good`: the last run that was good as a whole;
-    `changes`: every metric; `worse`, `better` and `turned`: what is to be named.
+    `changes`: every metric; `worse`, `better` and `turned`: those to report.
     """
 
     run: Past
@@ -274,7 +274,7 @@ def _row(name: str, unit: str, changes: Sequence[Change]) -> tuple[str, ...]:
 
 
 def _badness(change: Change) -> float:
-    """Return how far a metric went the wrong way; without a direction, how far it went at all."""
+    """Return how much worse a metric is; without a direction, how much it changed."""
     distance = change.judged.distance
     if distance is None:
         return float("inf") if change.trend in ("worse", "gone") else 0.0

@@ -102,8 +102,8 @@ def _verdict(verdict: dict[str, Any]) -> DeviatingVerdict:
     return DeviatingVerdict(outcome, action, cause, hint, findings, advisories)
 
 
-def _deviation(told: dict[str, Any]) -> Deviation:
-    return Deviation(*(_shared(told.get(key)) for key in Deviation._fields))
+def _deviation(finding: dict[str, Any]) -> Deviation:
+    return Deviation(*(_shared(finding.get(key)) for key in Deviation._fields))
 
 
 def _metric(metric: dict[str, Any]) -> LoggedMetric:

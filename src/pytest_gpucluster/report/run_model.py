@@ -36,7 +36,7 @@ _STEP_LOG = re.compile(r"steps/[\w-][\w.-]*\.log")
 
 @dataclass
 class Row:
-    """Nodes on which one part deviates in the same way, and what that asks for."""
+    """Nodes on which one part has the same deviation, and the action for it."""
 
     part: str
     measured: str
@@ -64,7 +64,7 @@ class FailureGroup:
 
 @dataclass
 class Series:
-    """One metric over nodes and their parts; `bounds` are what was asked of it."""
+    """One metric over nodes and their parts; `bounds` are its limits."""
 
     name: str
     unit: str
@@ -141,7 +141,7 @@ class Run:
 
     @property
     def suites(self) -> list[str]:
-        """The suites that said anything, by name."""
+        """The suites with results, by name."""
         return sorted({suite for row in self.counts.values() for suite in row})
 
     @property
@@ -150,7 +150,7 @@ class Run:
         return bool(self.start.get("simulated"))
 
     def state(self, node: str, suite: str | None = None) -> str:
-        """Return the worst that was said of a node, in all suites or one; '' where nothing was."""
+        """Return the worst outcome of a node, in all suites or one; '' where it has none."""
         rows = self.counts.get(node, {})
         counters = rows.values() if suite is None else [rows[suite]] if suite in rows else []
         worst = next((state for state in STATES if any(counter[state] for counter in counters)), "")
@@ -175,7 +175,7 @@ class Run:
 
 
 def read_run(events: Iterable[dict[str, Any]], **readers: Callable[[dict[str, Any]], None]) -> Run:
-    """Read the events of one run. `readers`: kind of event -> who takes these events in place of the model."""
+    """Read the events of one run. `readers`: kind of event -> the reader of these events instead of the model."""
     run = Run()
     for event in events:
         readers.get(str(event.get("event")), run.take)(event)
@@ -194,8 +194,8 @@ def _nodes(run: Run, event: dict[str, Any]) -> None:
     if run.nodes:
         return
     run.nodes, run.selected = event, [_line(node) for node in as_list(event.get("selected"))]
-    for node, told in as_dict(event.get("not_tested")).items():
-        kind, why = (*as_list(told), "", "")[:2]
+    for node, problem in as_dict(event.get("not_tested")).items():
+        kind, why = (*as_list(problem), "", "")[:2]
         run.problems[_line(node)] = (_line(kind), _line(why))
 
 
@@ -217,11 +217,11 @@ def _finish(run: Run, event: dict[str, Any]) -> None:
 
 
 def _rerun(run: Run, event: dict[str, Any]) -> None:
-    """Keep the first failure of an item that was tried again: a pass at last must not hide it."""
+    """Store the first failure of a repeated item: a later pass must not hide it."""
     attempt = read_result(event)
     run.reruns[attempt.nodeid].append(attempt)
-    kept = {key: _line(event.get(key)) for key in ("check", "node", "message")}
-    run.retried.setdefault(_line(event.get("nodeid")), kept | {"outcome": "not ended"})
+    first = {key: _line(event.get(key)) for key in ("check", "node", "message")}
+    run.retried.setdefault(_line(event.get("nodeid")), first | {"outcome": "not ended"})
 
 
 def _result(run: Run, event: dict[str, Any]) -> None:
@@ -258,12 +258,12 @@ def _result(run: Run, event: dict[str, Any]) -> None:
 
 def _red(run: Run, event: dict[str, Any], node: str, outcome: str) -> None:
     verdicts = [verdict for verdict in as_dicts(event.get("verdicts")) if as_dicts(verdict.get("findings"))]
-    said = verdicts[0] if verdicts and outcome == "failed" else {}
-    check, cause, hint = _line(event.get("check")), _line(said.get("cause")), _line(said.get("hint"))
+    verdict = verdicts[0] if verdicts and outcome == "failed" else {}
+    check, cause, hint = _line(event.get("check")), _line(verdict.get("cause")), _line(verdict.get("hint"))
     message = _line(event.get("message"))
-    action = _line(said.get("action"))
-    # a cause that names the node is the same cause on the next; a message is told apart by its words alone
-    like = _NUMBERS.sub("#", cause or ("" if said else message))
+    action = _line(verdict.get("action"))
+    # a cause that names the node is the same cause on the next; messages are compared without their numbers
+    like = _NUMBERS.sub("#", cause or ("" if verdict else message))
     key = (outcome, check, action, like, hint)
     group = run.groups.get(key)
     if group is None:
@@ -272,10 +272,9 @@ def _red(run: Run, event: dict[str, Any], node: str, outcome: str) -> None:
         group.example = _example(event, node)
     group.nodes[node] = None
     group.logs |= dict.fromkeys(_logs(event))
-    _rows(group, verdicts if said else [], node, message)
-    told = _annotation(event)["slurm"]
-    if told:
-        group.slurm[told].append(node)
+    _rows(group, verdicts if verdict else [], node, message)
+    if state := _annotation(event)["slurm"]:
+        group.slurm[state].append(node)
 
 
 def _rows(group: FailureGroup, verdicts: list[dict[str, Any]], node: str, message: str) -> None:
@@ -284,8 +283,8 @@ def _rows(group: FailureGroup, verdicts: list[dict[str, Any]], node: str, messag
         for verdict in verdicts
         for finding in as_dicts(verdict.get("findings"))
     ]
-    for told, action in found or [(("", message.replace(node, "NODE"), ""), "")]:
-        _add(group.rows, told, node, action=action)
+    for deviation, action in found or [(("", message.replace(node, "NODE"), ""), "")]:
+        _add(group.rows, deviation, node, action=action)
 
 
 def _warnings(run: Run, event: dict[str, Any], node: str) -> None:
@@ -294,21 +293,21 @@ def _warnings(run: Run, event: dict[str, Any], node: str) -> None:
             _add(run.warnings, _deviation(advisory), node, check=_line(event.get("check")))
 
 
-def _deviation(told: dict[str, Any]) -> tuple[str, str, str]:
-    return _line(told.get("part")), _line(told.get("measured")), _line(told.get("expected"))
+def _deviation(finding: dict[str, Any]) -> tuple[str, str, str]:
+    return _line(finding.get("part")), _line(finding.get("measured")), _line(finding.get("expected"))
 
 
 def _add(
     rows: dict[tuple[str, ...], Row],
-    told: tuple[str, str, str],
+    deviation: tuple[str, str, str],
     node: str,
     *,
     check: str = "",
     action: str = "",
 ) -> None:
-    """Put a node into the row of nodes that deviate alike; the UUID and bus id of a part are one node's own."""
-    part, measured, expected = told
-    row = rows.setdefault((check, _short(part), measured, expected, action), Row(*told, action))
+    """Put a node into the row of nodes that deviate alike; the UUID and bus id of a part differ per node."""
+    part, measured, expected = deviation
+    row = rows.setdefault((check, _short(part), measured, expected, action), Row(*deviation, action))
     if row.nodes[-1:] != [node]:
         row.part = _short(part) if row.nodes else part
         row.nodes.append(node)
@@ -363,7 +362,7 @@ def _metric(run: Run, metric: dict[str, Any], node: str) -> None:
         _bound(run, name.removeprefix("bound "), value)
     elif not metric.get("detail"):
         short = _short(device)
-        part = short if _INSTANCE.match(short) else ""  # else it tells what was measured: a path, a size
+        part = short if _INSTANCE.match(short) else ""  # else it is what was measured: a path, a size
         label = name if part or not short else f"{name} {short}"
         _series(run, label, _line(metric.get("unit"))).values.append((value, node, part))
 

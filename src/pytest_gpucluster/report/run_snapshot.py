@@ -107,7 +107,7 @@ class Recorded:
 
 
 def recorded(log: Run, where: str = "the event log") -> Recorded:
-    """Return what is kept of a run; GpuClusterError where its events are not those of a run."""
+    """Return what the history stores of a run; GpuClusterError where its events are not those of a run."""
     start = log.start
     run, cluster, began = plain(start.get("run")), plain(start.get("cluster")), finite(start.get("time"))
     if not run or not cluster or began is None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["MAX_STREAM", "StepLogs", "clear"]
 
 FOLDER = "steps"
-MAX_STREAM = 256 << 10  # characters kept of one stream of one task; what is cut is said
-_OURS = re.compile(r"(?:gw\d+-)?\d{4}-[\w.-]+\.log")
+MAX_STREAM = 256 << 10  # characters written of one stream of one task; a line states what is cut
+_LOG_NAME = re.compile(r"(?:gw\d+-)?\d{4}-[\w.-]+\.log")
 
 
 class StepLogs:
@@ -57,7 +57,7 @@ def clear(folder: Path) -> None:
             contextlib.closing(Folder(folder)) as above,
             contextlib.closing(above.folder(FOLDER)) as steps,
         ):
-            for name in filter(_OURS.fullmatch, steps.names()):
+            for name in filter(_LOG_NAME.fullmatch, steps.names()):
                 steps.remove(name)
     except FileNotFoundError:
         pass

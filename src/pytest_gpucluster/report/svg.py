@@ -1,7 +1,7 @@
 """Inline SVG for the HTML report: the map of nodes, bandwidth curves, distributions. Pure; text is escaped.
 
 Colours come from the page's style sheet by class, so that dark mode and print need no second drawing. No state is
-told by colour alone: each has a shape of its own.
+shown by colour alone: each has its own shape.
 """
 
 from __future__ import annotations
@@ -92,26 +92,26 @@ def node_map(nodes: Sequence[str], state: Callable[[str], str], *, link: Callabl
             f'<text x="{gutter - 8:.0f}" y="{line * TILE + 10}" class="t name end">{escape(row[0])}</text>'
         )
         for column, node in enumerate(row):
-            told = state(node)
+            outcome = state(node)
             place = (round(gutter + column * TILE + 1), line * TILE + 1)
-            shape = SHAPES.get(told, SHAPES[""])[1]
-            if told in ("failed", "error", "not tested"):
-                named.append(_tile(node, told, place, link(node)))
+            shape = SHAPES.get(outcome, SHAPES[""])[1]
+            if outcome in ("failed", "error", "not tested"):
+                named.append(_tile(node, outcome, place, link(node)))
             else:
-                paths.setdefault(told, []).append(f"M{place[0]} {place[1]}" + _relative(shape))
+                paths.setdefault(outcome, []).append(f"M{place[0]} {place[1]}" + _relative(shape))
     plain = "".join(
-        f'<path class="{SHAPES.get(told, SHAPES[""])[0]}" d="{"".join(found)}"/>'
-        for told, found in paths.items()
+        f'<path class="{SHAPES.get(state, SHAPES[""])[0]}" d="{"".join(found)}"/>'
+        for state, found in paths.items()
     )
     width = gutter + min(columns, max(1, len(nodes))) * TILE
     return _svg(width, len(rows) * TILE + 2, f"map of {len(nodes)} nodes", [*labels, plain, *named])
 
 
-def _tile(node: str, told: str, place: tuple[int, int], href: str) -> str:
-    kind, shape = SHAPES[told]
+def _tile(node: str, state: str, place: tuple[int, int], href: str) -> str:
+    kind, shape = SHAPES[state]
     path = (
         f'<path class="{kind}" transform="translate({place[0]} {place[1]})" fill-rule="evenodd" d="{shape}">'
-        f"<title>{escape(node)}: {escape(told)}</title></path>"
+        f"<title>{escape(node)}: {escape(state)}</title></path>"
     )
     return f'<a href="{escape(href)}">{path}</a>' if href else path
 
@@ -133,20 +133,20 @@ def curves(
 ) -> Markup:
     """Draw bandwidth by size. `band` is (size, low, high) of the fleet; a bound is a bar at its size."""
     bounds = {size: value for size, value in (bounds or {}).items() if size > 0}
-    kept = [Curve(one.name, [p for p in one.points if p[0] > 0], one.mark) for one in shown]
-    kept = [one for one in kept if one.points]
+    curves = [Curve(one.name, [p for p in one.points if p[0] > 0], one.mark) for one in shown]
+    curves = [one for one in curves if one.points]
     band = [place for place in band if place[0] > 0]
-    sizes = [size for one in kept for size, _ in one.points] + [size for size, *_ in band]
+    sizes = [size for one in curves for size, _ in one.points] + [size for size, *_ in band]
     if not sizes:
         return Markup()
-    values = [v for one in kept for _, v in one.points] + [high for *_, high in band] + [*bounds.values()]
+    values = [v for one in curves for _, v in one.points] + [high for *_, high in band] + [*bounds.values()]
     plane = _Plane(math.log2(min(sizes)), math.log2(max(sizes)), round_up(max(values), STEPS))
     parts = [*_axes(plane, sorted(set(sizes)))]
     if band:
         edge = [(plane.x(s), plane.y(high)) for s, _, high in band]
         edge += [(plane.x(s), plane.y(low)) for s, low, _ in reversed(band)]
         parts.append(f'<path class="band" d="M{" L".join(f"{x} {y}" for x, y in edge)}z"/>')
-    parts += [line for one in sorted(kept, key=lambda one: one.mark) for line in _line(plane, one, bounds)]
+    parts += [line for one in sorted(curves, key=lambda one: one.mark) for line in _line(plane, one, bounds)]
     for size, bound in bounds.items():
         if min(sizes) <= size <= max(sizes):
             x, y = plane.x(size), plane.y(bound)
@@ -154,7 +154,7 @@ def curves(
                 f'<path class="bound" d="M{x - 9} {y}h18"><title>bound {bound:.4g} GB/s at {format_size(size)}'
                 "</title></path>"
             )
-    parts += _names(plane, kept)
+    parts += _names(plane, curves)
     return _svg(plane.width, plane.height, title, parts)
 
 
@@ -166,16 +166,16 @@ def _line(plane: _Plane, one: Curve, bounds: Mapping[int, float]) -> Iterable[st
         if low or len(one.points) == 1:
             x, y = plane.x(size), plane.y(value)
             shape = f"M{x} {y + 5}l-5 -9h10z" if low else f"M{x - 2} {y - 2}h4v4h-4z"
-            said = f"{escape(one.name)}: {value:.4g} GB/s at {format_size(size)}"
-            said += f", below {bounds[size]:.4g}" if low else ""
-            yield f'<path class="{"low" if low else "dot"}" d="{shape}"><title>{said}</title></path>'
+            label = f"{escape(one.name)}: {value:.4g} GB/s at {format_size(size)}"
+            label += f", below {bounds[size]:.4g}" if low else ""
+            yield f'<path class="{"low" if low else "dot"}" d="{shape}"><title>{label}</title></path>'
 
 
-def _names(plane: _Plane, kept: Sequence[Curve]) -> Iterable[str]:
+def _names(plane: _Plane, curves: Sequence[Curve]) -> Iterable[str]:
     """Name curves at their right end, apart from each other; what finds no room keeps its tooltip."""
     floor = plane.height - _BOTTOM + 8.0
     taken: list[float] = []
-    for one in sorted(kept, key=lambda one: (not one.mark, -one.points[-1][1])):
+    for one in sorted(curves, key=lambda one: (not one.mark, -one.points[-1][1])):
         if not one.name:
             continue
         size, value = one.points[-1]
@@ -282,9 +282,9 @@ def histogram(
         if count:
             begin = bins.low + index * bins.wide
             bar = max(2.0, count / max(bins.counts) * (height - foot - 14))
-            said = escape(f"{count} from {begin:.4g} to {begin + bins.wide:.4g} {unit}")
+            label = escape(f"{count} from {begin:.4g} to {begin + bins.wide:.4g} {unit}")
             parts += _bar(
-                across(begin), across(begin + bins.wide), height - foot, bar, apart=bins.apart[index] > 0, said=said
+                across(begin), across(begin + bins.wide), height - foot, bar, apart=bins.apart[index] > 0, label=label
             )  # fmt: skip
     parts += [f'<path class="bound" d="M{across(bound)} 6V{height - foot}"/>' for bound in bounds]
     for share, anchor in ((0, ""), (0.25, " mid"), (0.5, " mid"), (0.75, " mid"), (1, " end")):
@@ -294,10 +294,10 @@ def histogram(
     return _svg(width, height, title, parts)
 
 
-def _bar(begin: float, end: float, floor: float, bar: float, *, apart: bool, said: str) -> Iterable[str]:
+def _bar(begin: float, end: float, floor: float, bar: float, *, apart: bool, label: str) -> Iterable[str]:
     kind = "bar apart" if apart else "bar"
     size = f'width="{end - begin - 1:.1f}" height="{bar:.1f}"'
-    yield f'<rect class="{kind}" x="{begin}" y="{floor - bar:.1f}" {size}><title>{said}</title></rect>'
+    yield f'<rect class="{kind}" x="{begin}" y="{floor - bar:.1f}" {size}><title>{label}</title></rect>'
     if apart:
         yield f'<path class="low" d="M{(begin + end) / 2 - 4:.1f} {floor - bar - 7:.1f}l4 -4l4 4l-4 4z"/>'
 

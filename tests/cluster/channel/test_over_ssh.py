@@ -214,8 +214,8 @@ def test_a_group_is_chosen_and_nodes_go_before_the_inventory(tmp_path: Path) -> 
     [
         (INI, {"inventory_group": "nobody"}, "has no hosts in group nobody (there are: all, slurm-node)"),
         ("", {}, "has no hosts in group all"),
-        ("gpu01 ansible_port=ssh\n", {}, "ansible_port is to be a port, not ssh"),
-        ("gpu01 ansible_port=99999\n", {}, "ansible_port is to be a port"),
+        ("gpu01 ansible_port=ssh\n", {}, "ansible_port must be a port, not ssh"),
+        ("gpu01 ansible_port=99999\n", {}, "ansible_port must be a port"),
         ("a;reboot\n", {}, "inventory: names no nodes as Slurm does"),
     ],
 )
