@@ -14,15 +14,28 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.sanitize import cut, printable
-from pytest_gpucluster.report.result import RED, Result, as_dict, as_dicts, as_list, finite, read_result
+from pytest_gpucluster.report.result import (
+    RED,
+    DeviatingVerdict,
+    Deviation,
+    Result,
+    as_dict,
+    as_dicts,
+    as_list,
+    finite,
+    read_result,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from pytest_gpucluster.report.result import LoggedMetric
 
 CLUSTER = "(cluster)"  # stands for checks that are about no single node
 # worst first: a cell of nodes x suites shows the first of these that it holds
 STATES = ("failed", "error", "not tested", "not checked", "skipped", "passed", "not applicable")
 ACTIONS = ("return to vendor", "drain", "reboot", "reset gpu", "monitor")
+_NO_VERDICT = DeviatingVerdict("", "", "", "", (), ())
 _MAX_FIELD = 600  # characters of a measured value, a reason, a hint
 _SHORT = 200
 _MAX_TEXT = 8_000  # characters of a failure's log
@@ -232,18 +245,25 @@ def _result(run: Run, event: dict[str, Any]) -> None:
         retried["outcome"] = outcome
     run.counts[node][suite][outcome] += 1
     run.totals[outcome] += 1
+    check = _line(found.check)
     if outcome in RED:
-        _red(run, event, node, outcome)
+        _red(run, found, event, node)
     elif outcome not in ("passed", "not tested"):
-        why = _PREFIX.sub("", _line(event.get("message")), count=1)
-        run.unjudged[outcome][why][_line(event.get("check"))].add(node)
-    _warnings(run, event, node)
+        why = _PREFIX.sub("", _line(found.message), count=1)
+        run.unjudged[outcome][why][check].add(node)
+    for verdict in found.verdicts:
+        for advisory in verdict.advisories:
+            _add(run.warnings, advisory, node, check=check)
     for log in _logs(event):
-        run.logs[suite].setdefault(log, _line(event.get("check")))
+        run.logs[suite].setdefault(log, check)
     for what, version in as_dict(event.get("versions")).items():
         run.versions[_line(what)][_line(version)].append(node)
-    for metric in as_dicts(event.get("metrics")):
+    for metric in found.metrics:
         _metric(run, metric, node)
+    _figures(run, event, node)
+
+
+def _figures(run: Run, event: dict[str, Any], node: str) -> None:
     for curve in as_dicts(event.get("curves")):
         points = [_point(point) for point in as_list(curve.get("points"))]
         run.curves.append(
@@ -256,58 +276,37 @@ def _result(run: Run, event: dict[str, Any]) -> None:
 # --- failures
 
 
-def _red(run: Run, event: dict[str, Any], node: str, outcome: str) -> None:
-    verdicts = [verdict for verdict in as_dicts(event.get("verdicts")) if as_dicts(verdict.get("findings"))]
-    verdict = verdicts[0] if verdicts and outcome == "failed" else {}
-    check, cause, hint = _line(event.get("check")), _line(verdict.get("cause")), _line(verdict.get("hint"))
-    message = _line(event.get("message"))
-    action = _line(verdict.get("action"))
+def _red(run: Run, result: Result, event: dict[str, Any], node: str) -> None:
+    outcome, message = _line(result.outcome), _line(result.message)
+    verdicts = [it for it in result.verdicts if it.findings] if outcome == "failed" else []
+    first = verdicts[0] if verdicts else _NO_VERDICT
+    check, cause, hint, action = map(_line, (result.check, first.cause, first.hint, first.action))
     # a cause that names the node is the same cause on the next; messages are compared without their numbers
-    like = _NUMBERS.sub("#", cause or ("" if verdict else message))
+    like = _NUMBERS.sub("#", cause or ("" if verdicts else message))
     key = (outcome, check, action, like, hint)
     group = run.groups.get(key)
     if group is None:
-        suite = _line(event.get("suite"))
-        group = run.groups[key] = FailureGroup(outcome, check, suite, action, cause, hint)
+        group = run.groups[key] = FailureGroup(outcome, check, _line(result.suite), action, cause, hint)
         group.example = _example(event, node)
     group.nodes[node] = None
     group.logs |= dict.fromkeys(_logs(event))
-    _rows(group, verdicts if verdict else [], node, message)
+    for verdict in verdicts:
+        for finding in verdict.findings:
+            _add(group.rows, finding, node, action=_line(finding.action or verdict.action))
+    if not verdicts:
+        _add(group.rows, Deviation("", message.replace(node, "NODE"), "", ""), node)
     if state := _annotation(event)["slurm"]:
         group.slurm[state].append(node)
 
 
-def _rows(group: FailureGroup, verdicts: list[dict[str, Any]], node: str, message: str) -> None:
-    found = [
-        (_deviation(finding), _line(finding.get("action") or verdict.get("action")))
-        for verdict in verdicts
-        for finding in as_dicts(verdict.get("findings"))
-    ]
-    for deviation, action in found or [(("", message.replace(node, "NODE"), ""), "")]:
-        _add(group.rows, deviation, node, action=action)
-
-
-def _warnings(run: Run, event: dict[str, Any], node: str) -> None:
-    for verdict in as_dicts(event.get("verdicts")):
-        for advisory in as_dicts(verdict.get("advisories")):
-            _add(run.warnings, _deviation(advisory), node, check=_line(event.get("check")))
-
-
-def _deviation(finding: dict[str, Any]) -> tuple[str, str, str]:
-    return _line(finding.get("part")), _line(finding.get("measured")), _line(finding.get("expected"))
-
-
 def _add(
-    rows: dict[tuple[str, ...], Row],
-    deviation: tuple[str, str, str],
-    node: str,
-    *,
-    check: str = "",
-    action: str = "",
+    rows: dict[tuple[str, ...], Row], deviation: Deviation, node: str, *, check: str = "", action: str = ""
 ) -> None:
     """Put a node into the row of nodes that deviate alike; the UUID and bus id of a part differ per node."""
-    part, measured, expected = deviation
-    row = rows.setdefault((check, _short(part), measured, expected, action), Row(*deviation, action))
+    part, measured, expected = map(_line, deviation[:3])
+    row = rows.setdefault(
+        (check, _short(part), measured, expected, action), Row(part, measured, expected, action)
+    )
     if row.nodes[-1:] != [node]:
         row.part = _short(part) if row.nodes else part
         row.nodes.append(node)
@@ -352,19 +351,19 @@ def _annotation(event: dict[str, Any]) -> dict[str, Any]:
 # --- numbers
 
 
-def _metric(run: Run, metric: dict[str, Any], node: str) -> None:
-    value, name, device = finite(metric.get("value")), _line(metric.get("name")), _line(metric.get("device"))
+def _metric(run: Run, metric: LoggedMetric, node: str) -> None:
+    value, name, device = finite(metric.value), _line(metric.name), _line(metric.device)
     if value is None:
         return
     if name in ("busbw", "busbw_bound"):
         _curve_point(run, name, device, value, node)
     elif name.startswith("bound "):
         _bound(run, name.removeprefix("bound "), value)
-    elif not metric.get("detail"):
+    elif not metric.detail:
         short = _short(device)
         part = short if _INSTANCE.match(short) else ""  # else it is what was measured: a path, a size
         label = name if part or not short else f"{name} {short}"
-        _series(run, label, _line(metric.get("unit"))).values.append((value, node, part))
+        _series(run, label, _line(metric.unit)).values.append((value, node, part))
 
 
 def _series(run: Run, label: str, unit: str) -> Series:
