@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import PartitionInfo
     from pytest_gpucluster.config import Profile
-    from pytest_gpucluster.config.init_template import Pmi
+    from pytest_gpucluster.core.survey import Pmi
     from pytest_gpucluster.sandbox import Sandbox
 
 _PLAIN = {"power_limit": "watts", "max_temperature": "degrees Celsius"}  # numbers without a unit in profiles
@@ -158,8 +158,8 @@ def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, str]:
 
 def _pmi(slurm: Slurm) -> Pmi | None:
     from pytest_gpucluster.cluster.slurm.mpi_types import read_mpi_list
-    from pytest_gpucluster.config.init_template import Pmi  # only init needs it
     from pytest_gpucluster.core.probe import Answer
+    from pytest_gpucluster.core.survey import Pmi  # only init needs it
 
     try:
         done = slurm.transport.run(("srun", "--mpi=list"), timeout=slurm.timeout, env=slurm.env)

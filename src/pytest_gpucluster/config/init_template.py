@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.config.profile_files import load_profile, profile_names
 from pytest_gpucluster.config.yaml_loader import clip
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.survey import Pmi, Survey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.config.ansible import Inventory
 
-_PMI = ("pmix", "pmi2", "cray_shasta")
 _BARE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./,\[\]-]*")
 
 _NOTES = """
-# What else a site may say; `gpucluster schema --markdown` lists every key.
+# What else a site may configure; `gpucluster schema --markdown` lists every key.
 #
 # environments:
 #   default:
@@ -28,13 +30,6 @@ _NOTES = """
 #     container_mounts: [/shared:/shared]
 #     modules: [cuda]
 #     exports: {NCCL_SOCKET_IFNAME: eth0}
-# mpi:  # declares MPI: mpirun and mpicc are on every node, or in an image
-#   launchers: [mpirun, srun --mpi=pmix]
-# os:
-#   release: ubuntu 22.04
-#   mounts:
-#     - {path: /home, fstype: nfs4}
-#   shared_storage: [/shared/acceptance]
 # thresholds:
 #   - {collective: all_reduce, nodes: 2, size: 4G, busbw: 180 GB/s, source: "measured on the day of acceptance"}
 # sudo: true  # probes that need root may use `sudo -n`
@@ -56,19 +51,6 @@ class Login:
 
     host: str
     user: str | None = None
-
-
-@dataclass(frozen=True)
-class Pmi:
-    """How srun may start MPI programs: the types of `srun --mpi=list`, and slurm.conf's MpiDefault ('' for none)."""
-
-    types: tuple[str, ...]
-    default: str = ""
-
-    @property
-    def best(self) -> str:
-        """The type to begin with, '' where there is none: what Open MPI understands before what MPICH does."""
-        return next((kind for kind in _PMI if kind in self.types), "")
 
 
 def draft(
@@ -97,7 +79,8 @@ def draft(
         f"# Drafted from {clip(origin)}. Check each line, above all the profiles.",
         f"name: {_quoted(name)}",
     ]
-    lines += [*_transport(login), *_slurm(partitions, conf), *_nccl(pmi), "", "groups:"]
+    sections = [suite.load(suite.draft)(Survey(pmi)) for suite in suites() if suite.draft]
+    lines += [*_transport(login), *_slurm(partitions, conf), *chain.from_iterable(sections), "", "groups:"]
     for (kind, count, partition), names in sorted(groups.items()):
         lines += _group(partition if len(partitions) > 1 else "", names)
         lines += _profile(kind, count, simulated=simulated)
@@ -178,23 +161,6 @@ def _slurm(partitions: set[str], conf: str | None) -> list[str]:
         "  time: 01:00:00",
         "  queue_wait: 10m",
     ]
-
-
-def _nccl(pmi: Pmi | None) -> list[str]:
-    """Say how the ranks of nccl-tests find each other."""
-    if pmi is None:
-        return ["", "# how srun starts the ranks of nccl-tests: srun --mpi=list", "# nccl: {mpi: pmix}"]
-    found = f"# srun --mpi=list: {clip(', '.join(pmi.types) or 'none', 200)}; MpiDefault={clip(pmi.default or 'none')}"
-    if pmi.default:
-        return [
-            "",
-            f"{found}, which starts the ranks of nccl-tests",
-            "# nccl: {mpi: TYPE}  # another than that",
-        ]
-    if pmi.best:
-        what = "pmix is for Open MPI, pmi2 for MPICH and its kin: take what nccl-tests is built with"
-        return ["", found, f"# {what}", f"nccl: {{mpi: {pmi.best}}}"]
-    return ["", f"{found}: srun starts no MPI program here", "nccl: {launcher: mpirun}"]
 
 
 def _group(partition: str, names: list[str]) -> list[str]:

@@ -50,6 +50,7 @@ class Suite:
     not_over_ssh: {check: why it does not apply where the nodes are reached over SSH, without Slurm}.
     before_release: a function (run, *, hurry) that removes what steps have left on the nodes; it returns lines that say
     what stays. `hurry`: the run was stopped.
+    draft: a function of the Survey (core/survey.py); it returns the suite's lines of a drafted cluster file.
     leftovers: a function of the cluster; it returns the folders, beside the temporary ones of this machine, in which a
     run that was killed may have left folders.
     """
@@ -69,6 +70,7 @@ class Suite:
     before_first_test: Work | None = None
     before_release: str | None = None
     after_release: str | None = None
+    draft: str | None = None
     leftovers: str | None = None
 
     @property

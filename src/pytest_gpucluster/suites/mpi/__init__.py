@@ -8,4 +8,5 @@ SUITE = Suite(
     markers=("mpi: MPI programs by mpirun and srun",),
     section="pytest_gpucluster.kit.mpi_config:MpiConfig",
     frameworks=("mpi4py",),
+    draft="draft:lines",
 )

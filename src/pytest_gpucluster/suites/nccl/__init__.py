@@ -8,4 +8,5 @@ SUITE = Suite(
     markers=("nccl: collectives, judged against thresholds, and the bad node named",),
     section="pytest_gpucluster.kit.nccl_config:NcclConfig",
     settings={"command": "steps:refuse_command"},
+    draft="draft:lines",
 )

@@ -9,4 +9,5 @@ SUITE = Suite(
     section="pytest_gpucluster.kit.os_config:OsConfig",
     settings={"limits": "checks:refuse_limits"},
     not_over_ssh={"os.limits": "the limits are those of a step; over SSH there is none"},
+    draft="draft:lines",
 )

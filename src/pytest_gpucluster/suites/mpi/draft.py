@@ -1,0 +1,17 @@
+"""The section of a drafted cluster file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.core.survey import Survey
+
+
+def lines(_survey: Survey) -> list[str]:
+    """Return an example: whether nodes have MPI is the site's decision."""
+    return [
+        "",
+        "# mpi:  # declares MPI: mpirun and mpicc are on every node, or in an image",
+        "#   launchers: [mpirun, srun --mpi=pmix]",
+    ]
