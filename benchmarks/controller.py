@@ -160,7 +160,7 @@ def judge(nodes: int, count: int, options: argparse.Namespace) -> list[str]:
             sandbox.down()
         if status not in (0, 1):
             raise SystemExit(f"pytest ended with exit {status}:\n{output[-3000:]}")
-        found = outcomes(folder / "reports/events.jsonl")
+        found = outcomes(folder / "reports/latest/events.jsonl")
         wanted = nodes // BAD_EVERY * (FOUND_BY in told(count))
         if sum(found.values()) != nodes * count or found.get("failed", 0) != wanted:
             raise SystemExit(

@@ -134,7 +134,7 @@ class Run:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        return list(read_events(self.folder / "reports" / "events.jsonl"))
+        return list(read_events(self.folder / "reports" / "latest" / "events.jsonl"))
 
     def event(self, kind: str) -> dict[str, Any]:
         """Return the only event of a kind."""
@@ -152,7 +152,7 @@ class Run:
     @property
     def cases(self) -> dict[str, TestCase]:
         """'classname name' -> testcase of junit.xml."""
-        return cases(self.folder / "reports" / "junit.xml")
+        return cases(self.folder / "reports" / "latest" / "junit.xml")
 
 
 def cases(path: Path) -> dict[str, TestCase]:

@@ -463,7 +463,7 @@ class Campaign:
             time.sleep(0.3)
         for node in wrong:
             told.fault("leaked", f"{node} was on trial and has the reason {found[node]!r} now")
-        log = "".join(read_lines(run.folder / "reports" / "events.jsonl"))
+        log = "".join(read_lines(run.folder / "reports" / "latest" / "events.jsonl"))
         if not run.killed and not found[healthy] and '"result": "resumed"' not in log:
             told.fault("wrong", f"{healthy} is in service, and the log does not say that it was resumed")
         for job in self.client("squeue", "-h", "-o", "%i") or []:
@@ -479,7 +479,7 @@ class Campaign:
     # --- what is told
 
     def _judge_events(self, run: Running, told: Told) -> None:
-        lines = read_lines(run.folder / "reports" / "events.jsonl")
+        lines = read_lines(run.folder / "reports" / "latest" / "events.jsonl")
         events = []
         for index, line in enumerate(lines):
             try:
@@ -672,7 +672,7 @@ def stopped(run: Running, rng: random.Random, times: int) -> str:
             before_its_last = not (run.folder / "witness.over").exists()
             send(run.process.pid, signal.Signals[f"SIG{name}"])
             run.at_end = run.at_end or (
-                before_its_last and read_lines(run.folder / "reports" / "events.jsonl") != []
+                before_its_last and read_lines(run.folder / "reports" / "latest" / "events.jsonl") != []
             )
             sent.append(name)
         time.sleep(rng.choice([0.0, rng.uniform(0, 0.05), rng.uniform(0, 0.5)]))

@@ -333,9 +333,9 @@ def told(run: Run, *, ordered: bool) -> dict[str, Any]:
         for event in run.events
         if event["event"] in ("result", "rerun", "lost")
     ]
-    text = (run.folder / "reports/junit.xml").read_text().partition("</testsuite>")[0]
+    text = (run.folder / "reports/latest/junit.xml").read_text().partition("</testsuite>")[0]
     junit = [case.strip() for case in timeless(text).split("<testcase")]
-    metrics = (run.folder / "reports/metrics.prom").read_text().splitlines()
+    metrics = (run.folder / "reports/latest/metrics.prom").read_text().splitlines()
     sort = list if ordered else sorted
     return {
         "rc": run.rc,

@@ -330,9 +330,11 @@ def test_signals_at_the_end_of_a_run(tmp_path: Path, at: str, name: str) -> None
     assert "Traceback" not in run.out + run.err
     assert "INTERNALERROR" not in run.out + run.err
     assert [event["exit"] for event in run.events if event["event"] == "finish"][-1] == 2
-    assert 'exit_status{cluster="local"} 2.0\n' in (tmp_path / "reports" / "metrics.prom").read_text()
+    assert (
+        'exit_status{cluster="local"} 2.0\n' in (tmp_path / "reports" / "latest" / "metrics.prom").read_text()
+    )
     assert len(run.cases) >= 1
-    assert (tmp_path / "reports" / "report.html").exists()
+    assert (tmp_path / "reports" / "latest" / "report.html").exists()
     assert [path.name for path in tmp_path.rglob(".*")] == []
     said = "stopped by Ctrl-C" if name == "SIGINT" else "stopped by SIGTERM"
     assert said in run.out

@@ -49,30 +49,21 @@ def test_the_file_of_pytest_is_private_from_the_start(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "x.xml").symlink_to("precious")
     for path in (tmp_path / "x.xml", tmp_path / "deep" / "x.xml"):
-        start.make_private(path, "junitxml=FILE", os.getegid())
+        start.make_private(path, os.getegid())
         assert (path.read_text(), path.stat().st_mode & 0o777) == ("", 0o640)
     assert (tmp_path / "precious").read_text() == "precious"
     os.mkfifo(tmp_path / "pipe")
-    start.make_private(tmp_path / "pipe", "junitxml=FILE", None)
+    start.make_private(tmp_path / "pipe", None)
     assert (tmp_path / "pipe").is_fifo()
     with pytest.raises(ConfigError) as caught:
-        start.make_private(tmp_path / "precious" / "x.xml", "junitxml=FILE", None)
+        start.make_private(tmp_path / "precious" / "x.xml", None)
     told = f"cannot write {tmp_path}/precious/x.xml: Not a directory: --junitxml=FILE names another"
     assert str(caught.value) == told
 
 
-def test_a_report_that_cannot_be_taken_away_is_told(tmp_path: Path) -> None:
-    (tmp_path / "report.html").mkdir()
-    with pytest.raises(ConfigError) as caught:
-        start.take_away(tmp_path / "report.html", "report-dir=DIR")
-    assert str(caught.value) == (
-        f"cannot write {tmp_path}/report.html: Is a directory: --report-dir=DIR names another"
-    )
-
-
 def test_folders_of_other_users_are_refused_for_every_file(tmp_path: Path, foreign: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        start.take_away(tmp_path / "x.xml", "junitxml=FILE")
+        start.make_private(tmp_path / "x.xml", None)
     assert str(caught.value) == f"cannot write {tmp_path}/x.xml: {foreign}: --junitxml=FILE names another"
     with pytest.raises(ConfigError) as caught:
         start.refuse_folder(tmp_path, "--baseline=record")

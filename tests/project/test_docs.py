@@ -50,7 +50,7 @@ PLAIN = str.maketrans("", "", "[]")
 # need what a command before them has left, so that collecting alone ends with 4; run elsewhere
 RUN_IN_TURN = {
     "pytest --cluster=prod -m nccl --baseline=prod.baseline.yaml",  # test_the_tutorial_runs_as_it_stands
-    "pytest --cluster=prod -m burnin --burnin-resume=reports/events.jsonl    # continues that burn-in",
+    "pytest --cluster=prod -m burnin --burnin-resume=reports/latest/events.jsonl    # continues that burn-in",
 }  # the latter by test_burnin_suite.py
 
 
@@ -209,7 +209,7 @@ def test_the_tutorial_runs_as_it_stands(sandbox: Sandbox, tmp_path: Path) -> Non
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    assert (tmp_path / "reports" / "report.html").exists()
+    assert (tmp_path / "reports" / "latest" / "report.html").exists()
     assert (tmp_path / "prod.baseline.yaml").exists()
     assert "No node is drained" in done.stdout
     wait_for(lambda: not slurm(sandbox, "squeue", "-h"), "the nodes are back")

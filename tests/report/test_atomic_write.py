@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -11,11 +12,10 @@ from typing import Any
 import pytest
 
 from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
-from pytest_gpucluster.core import secure_tempfile as ownfile
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report.atomic_write import Reports, is_stream, take_away, write_whole
 from pytest_gpucluster.report.events import EventLog, read_events, read_log, strict_json
-from pytest_gpucluster.report.step_logs import MAX_STREAM, StepLogs, clear
+from pytest_gpucluster.report.step_logs import MAX_STREAM, StepLogs
 
 # --- whole files
 
@@ -249,34 +249,25 @@ def test_an_event_is_in_the_file_at_once(tmp_path: Path) -> None:
     log.close()
 
 
-@pytest.mark.parametrize(
-    ("first", "named"), [("", "?"), ('{"event": "start"}', "?"), ('{"run": "r1"}\n{"run": "r2"}', "r1")]
-)
-def test_a_log_that_is_written_already_names_its_run(tmp_path: Path, first: str, named: str) -> None:
-    path = tmp_path / "events.jsonl"
-    log = EventLog(path, "r1")
-    path.write_text(first)
-    with pytest.raises(GpuClusterError) as caught:
-        EventLog(path, "r2")
-    assert str(caught.value) == (
-        f"{path}: run {named} still writes it: wait for its end, or give this run a folder of its own with "
-        "--report-dir=DIR"
-    )
-    assert path.read_text() == first
-    log.close()
-    EventLog(path, "r3").close()
-    assert path.read_text() == ""
+def test_a_log_holds_its_lock_until_its_end(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl", "r1")
+    with (tmp_path / "events.jsonl").open() as file:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        log.close()
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_file_system_without_locks_has_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_locks(*_args: Any) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    path = tmp_path / "events.jsonl"
-    path.write_text("old")
     monkeypatch.setattr("pytest_gpucluster.report.events.fcntl.flock", no_locks)
-    EventLog(path, "r").close()
-    assert path.read_text() == ""
+    log = EventLog(tmp_path / "events.jsonl", "r")
+    log.write("start")
+    log.close()
+    assert log.failed == ""
+    assert len(logged(log.path)) == 1
 
 
 def test_the_model_of_a_log_is_what_its_file_says(tmp_path: Path) -> None:
@@ -327,7 +318,7 @@ def test_the_log_of_a_step(tmp_path: Path) -> None:
         a_task(2, rc=7, stderr="only"),
     )
     step = a_step(rc=3, stderr="srun: error\n", stdout="stray", tasks=tasks)
-    logs = StepLogs(tmp_path)
+    logs = StepLogs(Reports(folder=tmp_path))
     assert logs.keep("gpu.count x/y", step) == "steps/0001-gpu.count-x-y.log"
     text = (tmp_path / "steps" / "0001-gpu.count-x-y.log").read_text()
     assert text == (
@@ -337,16 +328,19 @@ def test_the_log_of_a_step(tmp_path: Path) -> None:
     )
     assert logs.keep("", a_step()) == "steps/0002-exam.log"
     assert (tmp_path / "steps" / "0002-exam.log").read_text().startswith("check:   exam of the nodes\n")
-    assert StepLogs(tmp_path / "deep" / "er", "gw3").keep("a", a_step()) == "steps/gw3-0001-a.log"
+    assert (
+        StepLogs(Reports(folder=tmp_path / "deep" / "er"), "gw3").keep("a", a_step())
+        == "steps/gw3-0001-a.log"
+    )
     assert (tmp_path / "deep" / "er" / "steps" / "gw3-0001-a.log").is_file()
 
 
 def test_a_long_stream_keeps_both_ends(tmp_path: Path) -> None:
     half = MAX_STREAM // 2
     assert MAX_STREAM == 262144
-    StepLogs(tmp_path).keep("a", a_step(stdout="x" * half + "y" * half + "\n"))
+    StepLogs(Reports(folder=tmp_path)).keep("a", a_step(stdout="x" * half + "y" * half + "\n"))
     assert "left out" not in (tmp_path / "steps" / "0001-a.log").read_text()
-    StepLogs(tmp_path).keep("a", a_step(stdout="x" * half + "z" + "y" * half))
+    StepLogs(Reports(folder=tmp_path)).keep("a", a_step(stdout="x" * half + "z" + "y" * half))
     text = (tmp_path / "steps" / "0001-a.log").read_text()
     assert text.endswith("x" * half + "\n[... 1 characters left out ...]\n" + "y" * half + "\n")
 
@@ -358,8 +352,8 @@ def test_a_log_that_cannot_be_written_is_none_and_told(tmp_path: Path, *, link: 
         (tmp_path / "steps").symlink_to("home")
     else:
         (tmp_path / "steps").write_text("")
-    reports, path = Reports(), tmp_path / "steps" / "0001-a.log"
-    assert StepLogs(tmp_path, reports=reports).keep("a", a_step()) == ""
+    reports, path = Reports(folder=tmp_path), tmp_path / "steps" / "0001-a.log"
+    assert StepLogs(reports).keep("a", a_step()) == ""
     assert reports.problems == {path: f"{path}: cannot be written (is a link or a file, not a folder)"}
     assert list((tmp_path / "home").iterdir()) == []
 
@@ -369,25 +363,14 @@ def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "steps").mkdir()
     for name in ("0001-a.log", "0002-b.log"):
         (tmp_path / "steps" / name).symlink_to(tmp_path / "precious")
-    assert StepLogs(tmp_path).keep("a", a_step()) == "steps/0001-a.log"
+    assert StepLogs(Reports(folder=tmp_path)).keep("a", a_step()) == "steps/0001-a.log"
     assert not (tmp_path / "steps" / "0001-a.log").is_symlink()
-    clear(tmp_path)
-    assert list((tmp_path / "steps").iterdir()) == []
     assert (tmp_path / "precious").read_text() == "precious"
-
-
-def test_a_link_as_the_folder_of_logs_is_not_cleared(tmp_path: Path) -> None:
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "0001-a.log").touch()
-    (tmp_path / "steps").symlink_to("home")
-    with pytest.raises(GpuClusterError, match=r"taken away \(is a link or a file, not a folder\)"):
-        clear(tmp_path)
-    assert (tmp_path / "home" / "0001-a.log").exists()
 
 
 def test_a_log_is_for_its_user_or_a_group_as_well(tmp_path: Path) -> None:
     for name, group in (("own", None), ("shared", os.getegid())):
-        StepLogs(tmp_path / name, reports=Reports(group)).keep("a", a_step())
+        StepLogs(Reports(group, tmp_path / name)).keep("a", a_step())
     found = {
         str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in sorted(tmp_path.rglob("*"))
     }
@@ -408,7 +391,7 @@ def test_a_log_has_no_secret_and_no_control_character(tmp_path: Path) -> None:
         a_task(1, node="A_TOKEN=hunter2\x07", stdout="kept"),
     )
     step = a_step(command="srun --token hunter2", stderr="pass\x1b[1mword=hunter2 \ud800", tasks=tasks)
-    StepLogs(tmp_path).keep("A_TOKEN=hunter2\x07", step)
+    StepLogs(Reports(folder=tmp_path)).keep("A_TOKEN=hunter2\x07", step)
     (log,) = (tmp_path / "steps").iterdir()
     assert log.read_text() == (
         "check:   A_TOKEN=<redacted>\ncommand: srun --token <redacted>\nexit:    0 after 1.3 s\n\n"
@@ -423,57 +406,8 @@ def test_a_cut_divides_no_secret_from_its_name(tmp_path: Path) -> None:
     for end in range(15):  # the cut leaves six characters out, of the secret or beside it
         text = "x " * (half // 2 - end) + "A_TOKEN=hunter2hunter2 "
         text += "y" * (MAX_STREAM + 6 - len(text))
-        StepLogs(tmp_path, f"w{end}").keep("a", a_step(stdout=text))
+        StepLogs(Reports(folder=tmp_path), f"w{end}").keep("a", a_step(stdout=text))
         text = (tmp_path / "steps" / f"w{end}-0001-a.log").read_text()
         assert "\n[... 2 characters left out ...]\n" in text
         assert "hunt" not in text
         assert "er2" not in text
-
-
-def test_only_our_own_logs_are_taken_away(tmp_path: Path) -> None:
-    folder = tmp_path / "steps"
-    clear(tmp_path)
-    folder.mkdir()
-    ours = ("0001-gpu.x.log", "gw12-0001-a_b-c.log")
-    others = (
-        "001-a.log",
-        "x0001-a.log",
-        "0001-a.txt",
-        "0001-a.log.log.gz",
-        "gw-0001-a.log",
-        "00001-a.log",
-        "0001-.log x",
-        "0001-.log",
-        "gw3x0001-a.log",
-        "gwx-0001-a.log",
-        "abcd-a.log",
-    )
-    for name in (*ours, *others):
-        (folder / name).write_text("")
-    clear(tmp_path)
-    assert sorted(one.name for one in folder.iterdir()) == sorted(others)
-
-
-def test_a_log_that_another_run_took_away_meanwhile_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "steps").mkdir()
-    monkeypatch.setattr(ownfile.Folder, "names", lambda _folder: ["0001-a.log"])
-    clear(tmp_path)
-    assert list((tmp_path / "steps").iterdir()) == []
-
-
-def test_logs_that_cannot_be_taken_away_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "steps").mkdir()
-    (tmp_path / "steps" / "0001-a.log").write_text("")
-
-    def no(*_args: Any, **_more: Any) -> None:
-        raise OSError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(os, "unlink", no)
-    with pytest.raises(GpuClusterError) as caught:
-        clear(tmp_path)
-    assert str(caught.value) == (
-        f"{tmp_path}/steps: logs of an earlier run cannot be taken away (Permission denied): --report-dir=DIR names "
-        "another folder"
-    )

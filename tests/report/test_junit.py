@@ -107,7 +107,7 @@ def test_the_live_file_is_valid(night: Run) -> None:
 
 
 def folder_of(run: Run) -> Path:
-    return run.folder / "reports"
+    return run.folder / "reports" / "latest"
 
 
 def test_the_schemas_refuse_what_is_wrong(night: Run) -> None:
@@ -162,7 +162,9 @@ def test_system_out_has_the_annotation(night: Run) -> None:
 def test_the_second_night_has_the_same_names(night: Run, sandbox: Sandbox, folder: Path) -> None:
     with out_of_service(sandbox, "gpu03", "DRAIN", "another reason"):
         run_pytest(folder, on(sandbox), "--nodes=gpu[01-03]", "--report-dir=second", "-n", "2")
-    first, second = ({row[:2] for row in said(folder / name / "junit.xml")} for name in ("reports", "second"))
+    first, second = (
+        {row[:2] for row in said(folder / name / "latest" / "junit.xml")} for name in ("reports", "second")
+    )
     assert first == second
 
 
@@ -177,13 +179,13 @@ def test_a_run_that_was_killed_is_red(sandbox: Sandbox, tmp_path: Path) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    log = tmp_path / "reports" / "events.jsonl"
+    log = tmp_path / "reports" / "latest" / "events.jsonl"
     try:
         wait_for(lambda: log.exists() and '"result"' in log.read_text(), "the first result")
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    assert not (tmp_path / "reports" / "junit.xml").exists()
+    assert not (tmp_path / "reports" / "latest" / "junit.xml").exists()
     junit.write(read_log(log), tmp_path / "junit.xml")
     assert_valid(tmp_path / "junit.xml")
     found = cases(tmp_path / "junit.xml")
@@ -199,7 +201,7 @@ def test_a_run_that_executed_nothing_is_red(sandbox: Sandbox, tmp_path: Path) ->
     (error,) = run.cases["gpucluster.run.cluster test_finished"].result
     assert error.message == "no check was executed: this run says nothing about the cluster"
     junit.write(read_run(run.events), tmp_path / "again.xml")
-    assert said(tmp_path / "again.xml") == said(tmp_path / "reports" / "junit.xml")
+    assert said(tmp_path / "again.xml") == said(tmp_path / "reports" / "latest" / "junit.xml")
 
 
 def result(
@@ -300,9 +302,9 @@ def test_an_item_that_was_run_again_shows_its_earlier_attempts(sandbox: Sandbox,
     files = {"conftest.py": RERUNS, "test_unsteady.py": UNSTEADY}
     run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu01", files=files)
     assert sorted(run.outcomes.values()) == ["failed", "passed", "passed"]  # each counts once
-    assert_valid(tmp_path / "reports" / "junit.xml")
+    assert_valid(tmp_path / "reports" / "latest" / "junit.xml")
     junit.write(read_run(run.events), tmp_path / "again.xml")
-    for path in (tmp_path / "reports" / "junit.xml", tmp_path / "again.xml"):
+    for path in (tmp_path / "reports" / "latest" / "junit.xml", tmp_path / "again.xml"):
         read: Any = xunit2.JUnitXml.fromfile(str(path))
         found = {case.name: attempts(case)[:2] for suite in read for case in suite}
         assert found == {
@@ -314,7 +316,7 @@ def test_an_item_that_was_run_again_shows_its_earlier_attempts(sandbox: Sandbox,
             case.interim_result[0] for suite in read for case in suite if case.name == "test_unsteady"
         )
         assert "the first <time>" in flaky.stack_trace
-    assert said(tmp_path / "again.xml") == said(tmp_path / "reports" / "junit.xml")
+    assert said(tmp_path / "again.xml") == said(tmp_path / "reports" / "latest" / "junit.xml")
 
 
 # --- a file from events, exactly

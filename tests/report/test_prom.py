@@ -409,7 +409,7 @@ def run(sandbox: Sandbox, folder: Path) -> Run:
 
 
 def test_promtool_takes_the_metrics_of_a_real_run(run: Run) -> None:
-    page = (run.folder / "reports" / "metrics.prom").read_text()
+    page = (run.folder / "reports" / "latest" / "metrics.prom").read_text()
     assert promtool(page) == ""
     found = samples(page)
     assert found['gpucluster_node_fit{cluster="sandbox",node="gpu01"}'] == 1
@@ -423,9 +423,9 @@ def test_the_collector_gets_the_same_file_whole(run: Run) -> None:
     collector = run.folder / "collector"
     assert [path.name for path in collector.iterdir()] == ["gpucluster.prom"]
     assert (collector / "gpucluster.prom").read_text() == (
-        run.folder / "reports" / "metrics.prom"
+        run.folder / "reports" / "latest" / "metrics.prom"
     ).read_text()
-    assert f"metrics: reports/metrics.prom, {collector}/gpucluster.prom" in run.out
+    assert f"metrics: {collector}/gpucluster.prom" in run.out
 
 
 @pytest.mark.parametrize("name", ["x.txt", "no-such-folder/x.prom"])
@@ -439,10 +439,11 @@ def test_a_file_that_cannot_be_is_refused_before_nodes_are_taken(tmp_path: Path,
 
 
 def test_a_file_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
-    (tmp_path / "reports" / "metrics.prom").mkdir(parents=True)
-    run = run_pytest(tmp_path, "--cluster=local", files={"test_x.py": "def test_x(host):\n    assert host\n"})
+    code = "import os\ndef test_first(host):\n    assert host\n"
+    code += "def test_second(host):\n    os.mkdir('reports/latest/metrics.prom')\n"
+    run = run_pytest(tmp_path, "--cluster=local", files={"test_x.py": code})
     assert run.rc == 1
     assert any("metrics.prom: cannot be written" in error for error in run.errors)
     with pytest.raises(GpuClusterError, match=r"cannot be written"):
-        prom.write(read_run(events()), tmp_path / "reports" / "metrics.prom", "")
-    assert len(list((tmp_path / "reports").glob(".metrics*"))) == 0
+        prom.write(read_run(events()), tmp_path / "reports" / "latest" / "metrics.prom", "")
+    assert list((tmp_path / "reports").rglob(".metrics*")) == []

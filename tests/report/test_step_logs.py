@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,9 @@ from report_helpers import a_run, failing, passing
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
+from pytest_gpucluster.report.atomic_write import Reports
 from pytest_gpucluster.report.events import strict_json
-from pytest_gpucluster.report.step_logs import MAX_STREAM, StepLogs, clear
+from pytest_gpucluster.report.step_logs import MAX_STREAM, StepLogs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,15 +59,12 @@ def test_second(node):
 def test_a_run_leaves_everything_in_one_folder(
     sandbox: Sandbox, tmp_path: Path, workers: tuple[str, ...]
 ) -> None:
-    stale = tmp_path / "reports" / "steps" / "0099-of.yesterday.log"
-    stale.parent.mkdir(parents=True)
-    stale.write_text("an earlier run's")
     run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu[01-02]", *workers, files={"test_mine.py": STEPS})
     assert run.rc == 1, run.out + run.err
-    reports = tmp_path / "reports"
+    reports = tmp_path / "reports" / "latest"
     assert {"events.jsonl", "junit.xml", "report.html", "steps"} <= {path.name for path in reports.iterdir()}
-    assert "HTML: reports/report.html" in run.out
-    assert not stale.exists()
+    files = "events.jsonl, junit.xml, metrics.prom, report.html"
+    assert f"reports: reports/{run.event('start')['run']}: {files}" in run.out
     logs = {path.name: path.read_text() for path in (reports / "steps").iterdir()}
     assert len(logs) == 4
     (echo,) = (text for name, text in logs.items() if "mine.echo" in name and "said on gpu02" in text)
@@ -92,7 +89,7 @@ def test_a_killed_run_gets_its_reports_from_the_log(
     sandbox: Sandbox, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_suites(tmp_path, {"test_mine.py": SLEEPS})
-    log = tmp_path / "reports" / "events.jsonl"
+    log = tmp_path / "reports" / "latest" / "events.jsonl"
     argv = command(on(sandbox), "--nodes=gpu[01-02]", "test_mine.py")
     with subprocess.Popen(argv, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) as process:
         try:
@@ -100,14 +97,14 @@ def test_a_killed_run_gets_its_reports_from_the_log(
         finally:  # else a failure would wait for its end
             process.kill()
     wait_for(lambda: not queue(sandbox), "the nodes are given back")
-    assert not (tmp_path / "reports" / "report.html").exists()
+    assert not (tmp_path / "reports" / "latest" / "report.html").exists()
     assert cli.main(["report", str(tmp_path / "reports")]) == 0
     assert "report.html: written" in capsys.readouterr().out
-    page = Page((tmp_path / "reports" / "report.html").read_text())
+    page = Page((tmp_path / "reports" / "latest" / "report.html").read_text())
     assert page.verdict == "rejected"
     assert "1 of 2 nodes failed at least one check. The run did not end" in page.text
     assert "the run did not end: the remaining checks did not run" in page.text
-    junit = JUnitXml.fromfile(str(tmp_path / "reports" / "junit.xml"))
+    junit = JUnitXml.fromfile(str(tmp_path / "reports" / "latest" / "junit.xml"))
     assert (sum(suite.failures for suite in junit), sum(suite.errors for suite in junit)) == (1, 1)
 
 
@@ -172,7 +169,7 @@ def step(**fields: Any) -> StepResult:
 
 
 def test_a_step_log_says_how_it_ended(tmp_path: Path) -> None:
-    path = StepLogs(tmp_path, "gw1").keep("nccl.alone", step())
+    path = StepLogs(Reports(folder=tmp_path), "gw1").keep("nccl.alone", step())
     assert path == "steps/gw1-0001-nccl.alone.log"
     assert (tmp_path / path).read_text() == (
         "check:   nccl.alone\ncommand: srun x\nexit:    3 after 1.5 s\n\n--- srun\nsrun: error\n\n"
@@ -181,7 +178,7 @@ def test_a_step_log_says_how_it_ended(tmp_path: Path) -> None:
 
 
 def test_an_endless_step_log_is_cut_at_its_middle(tmp_path: Path) -> None:
-    logs = StepLogs(tmp_path)
+    logs = StepLogs(Reports(folder=tmp_path))
     text = (tmp_path / logs.keep("x/../y", step(stderr="a" * 10 * MAX_STREAM + "the end"))).read_text()
     assert len(text) < 2 * MAX_STREAM
     assert "characters left out" in text
@@ -189,16 +186,6 @@ def test_an_endless_step_log_is_cut_at_its_middle(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "steps").iterdir()] == ["0001-x-..-y.log"]
 
 
-def test_only_our_own_logs_are_cleared(tmp_path: Path) -> None:
-    logs = StepLogs(tmp_path)
-    logs.keep("", step())
-    (tmp_path / "steps" / "notes.log").write_text("a person's")
-    clear(tmp_path)
-    assert [path.name for path in (tmp_path / "steps").iterdir()] == ["notes.log"]
-    shutil.rmtree(tmp_path / "steps")
-    clear(tmp_path)
-
-
 def test_a_full_disk_does_not_end_the_run(tmp_path: Path) -> None:
     (tmp_path / "steps").write_text("no folder")
-    assert StepLogs(tmp_path).keep("nccl.alone", step()) == ""
+    assert StepLogs(Reports(folder=tmp_path)).keep("nccl.alone", step()) == ""

@@ -395,12 +395,15 @@ def test_a_run_shows_a_warning_in_every_report(tmp_path: Path) -> None:
         {"part": "GPU 4", "measured": "12 replays <&>", "expected": "0"}
     ]
     junit.write(read_run(run.events), tmp_path / "again.xml")
-    for path in (tmp_path / "reports" / "junit.xml", tmp_path / "again.xml"):
+    for path in (tmp_path / "reports" / "latest" / "junit.xml", tmp_path / "again.xml"):
         text = path.read_text()
         assert text.count('name="warning" value="GPU 4: measured 12 replays &lt;&amp;&gt;, expected 0"') == 1
         assert text.count('name="warning"') == 2
-    assert 'check="own.warned",cluster="local",node=' in (tmp_path / "reports" / "metrics.prom").read_text()
-    assert "12 replays &lt;&amp;&gt;" in (tmp_path / "reports" / "report.html").read_text()
+    assert (
+        'check="own.warned",cluster="local",node='
+        in (tmp_path / "reports" / "latest" / "metrics.prom").read_text()
+    )
+    assert "12 replays &lt;&amp;&gt;" in (tmp_path / "reports" / "latest" / "report.html").read_text()
     for path in (tmp_path / "reports").glob("*.*"):
         assert "hunter2" not in path.read_text(), path
     assert "hunter2" not in run.out

@@ -35,7 +35,7 @@ from pytest_gpucluster.cluster.transport import LocalTransport, local
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core import sanitize as printable
-from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SlurmError, TransportError
+from pytest_gpucluster.core.errors import ConfigError, SlurmError, TransportError
 from pytest_gpucluster.core.probe import with_root
 from pytest_gpucluster.report.events import EventLog, read_events, read_log
 from pytest_gpucluster.suites.burnin import options as burnin
@@ -134,13 +134,16 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "--cluster=local",
         "-v",
         "-l",
-        "--junitxml=reports/junit.xml",
+        "--junitxml=junit.xml",
         files={"test_hostile.py": SUITE},
     )
 
 
 def reports(run: Run) -> dict[str, str]:
-    files = {name: (run.folder / "reports" / name).read_text() for name in ("events.jsonl", "junit.xml")}
+    files = {
+        name: (run.folder / "reports" / "latest" / name).read_text() for name in ("events.jsonl", "junit.xml")
+    }
+    files["pytest's junit.xml"] = (run.folder / "junit.xml").read_text()
     return {"terminal": run.out + run.err, **files}
 
 
@@ -420,7 +423,9 @@ def test_no_form_of_a_secret_and_no_control_is_left_anywhere(sandbox: Sandbox, t
     assert log.count("WANDB_API_KEY=<redacted>") == 2
     places = [*files, tmp_path / "history.db"]
     assert {path.stat().st_mode & 0o777 for path in places} == {0o600}
-    assert {(tmp_path / "reports" / name).stat().st_mode & 0o777 for name in ("", "steps")} == {0o700}
+    assert {
+        (tmp_path / "reports" / name).stat().st_mode & 0o777 for name in ("", "latest", "latest/steps")
+    } == {0o700}
 
 
 @pytest.mark.parametrize("kind", LEAKS)
@@ -474,19 +479,6 @@ def test_a_damaged_event_log_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     events = list(read_events(path))
     assert [event["event"] for event in events] == ["result"]
     assert SECRET not in path.read_text(errors="replace")
-
-
-def test_a_log_that_another_run_still_writes_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    first = EventLog(path, "first")
-    first.write("start")
-    with pytest.raises(GpuClusterError, match=r"run first still writes it.*--report-dir"):
-        EventLog(path, "second")
-    first.write("finish")
-    first.close()
-    assert [event["event"] for event in read_events(path)] == ["start", "finish"]
-    EventLog(path, "second").close()
-    assert path.read_text() == ""  # what an earlier run has left is replaced
 
 
 def test_a_log_of_anything_is_no_traceback_for_the_burnin(tmp_path: Path) -> None:

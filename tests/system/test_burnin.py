@@ -137,7 +137,11 @@ class Watched:
 
     def until_gone(self, nodes: set[str], rounds: int) -> None:
         """Wait until these nodes are out or lost and so many rounds were done after that."""
-        path, end, whole = self.folder / "reports" / "events.jsonl", time.monotonic() + DEADLINE, None
+        path, end, whole = (
+            self.folder / "reports" / "latest" / "events.jsonl",
+            time.monotonic() + DEADLINE,
+            None,
+        )
         while True:
             self.read(0.2)
             events = list(read_events(path)) if path.exists() else []
@@ -278,7 +282,7 @@ def test_resumed_it_goes_on_with_the_time_that_was_left(stopped: Run, sandbox: S
     spent, done = end["seconds"], end["rounds"]
     assert isinstance(spent, float)
     assert isinstance(done, int)
-    log = stopped.folder / "reports" / "events.jsonl"
+    log = stopped.folder / "reports" / "latest" / "events.jsonl"
     words, gone = f"--burnin-resume={log}", {"gpu02", "gpu03", "gpu04"}
     run = burn_until_gone(
         sandbox, stopped.folder, {"gpu04": {"burn_memory": {}}}, words, gone=gone, terminal=False

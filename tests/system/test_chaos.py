@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -82,11 +83,11 @@ def test_what_the_campaign_calls_wrong(event: dict[str, Any], fine: bool) -> Non
 
 def test_what_the_campaign_calls_lost(sandbox: Sandbox, tmp_path: Path) -> None:
     campaign = chaos.Campaign(sandbox, tmp_path, 1, ("signal",))
-    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "latest").mkdir(parents=True)
     start = {"event": "start"}
     passed = result("test_quick[gpu01]", "passed")
     text = "\n".join((json.dumps(start), '{"event": "resu', json.dumps(passed), '{"cut'))
-    (tmp_path / "reports" / "events.jsonl").write_text(text)
+    (tmp_path / "reports" / "latest" / "events.jsonl").write_text(text)
     (tmp_path / "witness").write_text('"test_x.py::test_quick[gpu01]"\n"test_x.py::test_quick[gpu02]"\n')
     (tmp_path / "out").write_text("INTERNALERROR> x")
     told = chaos.Told(1, "signal", "x", rc=0)
@@ -118,12 +119,14 @@ def test_an_event_log_goes_on_after_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_a_junit_file_that_cannot_be_written_costs_no_summary(tmp_path: Path) -> None:
-    code = "import os\ndef test_whole(cluster):\n    os.mkdir('reports/junit.xml')\n"
+    code = "import os\ndef test_whole(cluster):\n    os.mkdir('reports/latest/junit.xml')\n"
     run = run_pytest(tmp_path, "--cluster=local", files={"test_x.py": code})
     assert run.rc == 1, run.out
     assert "junit.xml: cannot be written (Is a directory)" in run.out
     assert "generated xml file" not in run.out
-    assert "\nreports: reports/events.jsonl\n" in run.out
+    assert re.search(
+        r"^reports: reports/\d+T\d+-\d+: events.jsonl, metrics.prom, report.html$", run.out, re.MULTILINE
+    )
     assert "coverage: 1 of 1 checks judged" in run.out
     assert "Traceback" not in run.out + run.err
 

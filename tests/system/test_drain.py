@@ -178,7 +178,7 @@ def test_with_the_controller_down_in_the_middle_nothing_is_drained(
     path = cluster_file(sandbox, tmp_path, nodes=ALL, slurm=keys)
     write_suites(tmp_path, {"test_site.py": SITE + DOWN})
     argv = command(f"--cluster={path}", "--drain=apply", "--drain-max=5", ".")
-    log = tmp_path / "reports" / "events.jsonl"
+    log = tmp_path / "reports" / "latest" / "events.jsonl"
     with subprocess.Popen(
         argv, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -244,7 +244,7 @@ def test_fault_drain_repair_resume(sandbox: Sandbox, tmp_path: Path) -> None:
     listing = gpucluster(tmp_path, "drains", "--json")
     assert json.loads(listing) == {
         "node": "gpu02", "state": "DRAINED", "checks": "gpu.count", "found": "1<2 GPUs", "run": result["run"],
-        "since": json.loads(listing)["since"], "by": "root", "log": "reports/events.jsonl",
+        "since": json.loads(listing)["since"], "by": "root", "log": f"reports/{result['run']}/events.jsonl",
     }  # fmt: skip
     assert result["run"] in gpucluster(tmp_path, "drains", "--cluster", str(sandbox.cluster_file))
 
@@ -542,7 +542,7 @@ def test_two_runs_at_once_share_one_budget(sandbox: Sandbox, tmp_path: Path) -> 
     drained = [
         event["node"]
         for folder in ("01", "06")
-        for event in read_events(tmp_path / folder / "reports" / "events.jsonl")
+        for event in read_events(tmp_path / folder / "reports" / "latest" / "events.jsonl")
         if event.get("result") == "drained"
     ]
     assert sorted(drained) == sorted(reasons(sandbox))

@@ -130,10 +130,10 @@ def test_jenkins_nightly_runs_and_leaves_everything(place: Path, sandbox: Sandbo
     assert done.returncode == 0, done.stdout + done.stderr
     report = shell(place, jenkins_blocks()["report"], env)
     assert report.returncode == 0, report.stderr
-    left = {path.name for path in (place / "reports").iterdir()}
+    left = {path.name for path in (place / "reports" / "latest").iterdir()}
     assert {"events.jsonl", "junit.xml", "report.html", "metrics.prom"} <= left
     assert (place / "history.db").exists()
-    assert "gpucluster.os.gpu02 test_responds" in cases(place / "reports" / "junit.xml")
+    assert "gpucluster.os.gpu02 test_responds" in cases(place / "reports" / "latest" / "junit.xml")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -153,11 +153,11 @@ def test_an_abort_still_leaves_reports(place: Path, sandbox: Sandbox, number: si
             run.send_signal(number)  # exec: the shell has become pytest
             run.wait(DEADLINE)
     assert shell(place, jenkins_blocks()["report"], env).returncode == 0
-    found = cases(place / "reports" / "junit.xml")
+    found = cases(place / "reports" / "latest" / "junit.xml")
     assert found["gpucluster.long.gpu01 test_a"].is_passed
     (error,) = found["gpucluster.run.cluster test_finished"].result
     assert ("killed" if number == signal.SIGKILL else "stopped (exit 2)") in error.message
-    assert (place / "reports" / "report.html").stat().st_size > 1000
+    assert (place / "reports" / "latest" / "report.html").stat().st_size > 1000
     wait_for(lambda: not queue(sandbox), "the nodes are back")
 
 
@@ -166,8 +166,8 @@ def test_the_jenkinsfile_archives_everything() -> None:
     for opened, closed in ("{}", "()", "[]"):
         assert without.count(opened) == without.count(closed)
     always = JENKINS.partition("always {")[2]
-    assert "junit testResults: 'reports/junit.xml', keepProperties: true" in always
-    assert "archiveArtifacts artifacts: 'reports/**'" in always
+    assert "junit testResults: 'reports/latest/junit.xml', keepProperties: true" in always
+    assert "archiveArtifacts artifacts: 'reports/latest/**'" in always
     assert "REPORTS = 'reports'" in JENKINS
     assert "${" not in re.sub(r"'''.*?'''", "", JENKINS, flags=re.DOTALL).replace("${status}", "")
 

@@ -99,7 +99,7 @@ def failures(run: Run) -> dict[tuple[str, str], dict[str, Any]]:
 
 def ended_by_us(run: Run) -> list[str]:
     """Return the logs of the steps that came to their deadline: their tasks were killed, and no fault kills one."""
-    logs = sorted((run.folder / "reports" / "steps").glob("*.log"))
+    logs = sorted((run.folder / "reports" / "latest" / "steps").glob("*.log"))
     return [log.name for log in logs if f"exit:    {128 + signal.SIGKILL} " in log.read_text()]
 
 

@@ -217,7 +217,7 @@ def test_reports_and_drain_are_those_of_one_process(sandbox: Sandbox, tmp_path: 
         assert run.rc == 1, run.out
         strip = {key.rpartition("/")[2]: value for key, value in judged(run).items()}
         found.append((strip, cases(run), drained(run)))
-        page = (folder / "reports" / "report.html").read_text()
+        page = (folder / "reports" / "latest" / "report.html").read_text()
         assert all(case.split()[-1].partition("[")[0] in page for case in run.cases if "test_count" in case)
     alone, *others = found
     assert any(entry[1] == "gpu02" and entry[3] == "True" for entry in alone[2])
@@ -231,7 +231,7 @@ def test_framework_suites_measure_once(sandbox: Sandbox, tmp_path: Path) -> None
     suites = [str(SUITES / name / f"test_{name}.py") for name in ("nccl", "container", "slurm")]
     run = run_pytest(tmp_path, on(sandbox), "-n2", "--nodes=gpu[01-02]", where=suites)
     assert run.rc == 0, run.out[-3000:]
-    logs = sorted(path.stem for path in (tmp_path / "reports" / "steps").glob("*.log"))
+    logs = sorted(path.stem for path in (tmp_path / "reports" / "latest" / "steps").glob("*.log"))
     workers = {name.split("-")[0] for name in logs}
     assert len(workers) == 1, f"one worker owns the loads of all nodes: {logs}"
     suffixes = [name.split("-", 2)[2] for name in logs]

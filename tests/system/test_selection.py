@@ -143,7 +143,7 @@ def test_own(node, request, record_property):
     fact = [("suite", "site"), ("check", "site.fact"), ("node", node)]
     site = [("site_token", "<redacted>"), ("site", "east")]
     (suite,), (ours,) = (
-        list(ET.parse(tmp_path / name).iter("testsuite")) for name in ("mine.xml", "reports/junit.xml")
+        list(ET.parse(tmp_path / name).iter("testsuite")) for name in ("mine.xml", "reports/latest/junit.xml")
     )
     of_run = [("run", run.events[0]["run"]), ("cluster", "local"), ("nodes", node)]
     assert pairs(suite.find("properties")) == pairs(ours.find("properties")) == of_run

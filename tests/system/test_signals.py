@@ -124,7 +124,7 @@ def running(sandbox: Sandbox, folder: Path, *args: str, where: tuple[str, ...] =
 
 def readable(folder: Path) -> list[str]:
     """Return the kinds of events of a log that may not have been begun; every line but a cut last one is whole."""
-    path = folder / "reports" / "events.jsonl"
+    path = folder / "reports" / "latest" / "events.jsonl"
     if not path.exists():
         return []
     run = Run(0, "", "", folder)
@@ -249,7 +249,7 @@ def test_a_stopped_run_writes_its_reports(
     passed = names(done.outcomes, "passed")
     assert passed
     assert len(passed) == finish["passed"]
-    written = cases(tmp_path / "reports" / "junit.xml")
+    written = cases(tmp_path / "reports" / "latest" / "junit.xml")
     assert {f"gpucluster.sleepy.{name[-6:-1]} {name[:-7]}" for name in passed} <= set(written)
     assert "coverage:" in done.out
     came_to = {name[-6:-1] for name in passed}
@@ -309,7 +309,7 @@ def test_a_locked_history_holds_no_nodes_and_is_not_waited_for_after_a_signal(
             (tmp_path / "locked").touch()
             run.nodes_are_back()
             assert run.process.poll() is None, "it waits for the history"
-            assert (tmp_path / "reports" / "metrics.prom").exists()
+            assert (tmp_path / "reports" / "latest" / "metrics.prom").exists()
             run.process.terminate()
             ended = run.ended()
     assert ended.rc == 2, ended.out

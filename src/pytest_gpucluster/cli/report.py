@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.regression import ShownComparison
     from pytest_gpucluster.report.run_model import Run
 
-LOG, HTML, JUNIT = "events.jsonl", "report.html", "junit.xml"
+HTML, JUNIT = "report.html", "junit.xml"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("reports"),
         metavar="DIR|FILE",
-        help=f"a --report-dir, or an {LOG} (default: reports)",
+        help="the folder of a run, an events.jsonl, or a --report-dir for its latest run (default: reports)",
     )
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="folder for the reports (default: that of the log)"
@@ -46,10 +46,13 @@ def report(args: argparse.Namespace) -> None:
     """Write report.html and junit.xml, and print the result."""
     from pytest_gpucluster.report import html, junit  # the other commands need no templates
     from pytest_gpucluster.report.events import read_log
+    from pytest_gpucluster.report.run_folder import log_in
 
-    log = args.source / LOG if args.source.is_dir() else args.source
+    log = log_in(args.source)
     if not log.is_file():
-        raise GpuClusterError(f"{log}: does not exist; name a --report-dir or an {LOG}")
+        raise GpuClusterError(
+            f"{log}: does not exist; name a --report-dir, the folder of a run or its events.jsonl"
+        )
     run = read_log(log)
     if not run.start:
         raise GpuClusterError(f"{log}: is no event log of a run (it has no event `start`)")

@@ -141,6 +141,17 @@ class Folder:
                     os.unlink(temporary, dir_fd=self._handle)
                 raise
 
+    def link(self, name: str, target: str) -> None:
+        """Make a symbolic link atomically; an existing link or file of this name is replaced."""
+        temporary = f".{name}.{secrets.token_hex(8)}.tmp"
+        with _naming(self.path / name):
+            os.symlink(target, temporary, dir_fd=self._handle)
+            try:
+                os.replace(temporary, name, src_dir_fd=self._handle, dst_dir_fd=self._handle)
+            except BaseException:
+                os.unlink(temporary, dir_fd=self._handle)
+                raise
+
     def remove(self, name: str) -> None:
         """Remove a file or link, if it exists."""
         with _naming(self.path / name), contextlib.suppress(FileNotFoundError):

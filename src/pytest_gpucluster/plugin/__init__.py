@@ -118,6 +118,12 @@ def _add_all(add: Add) -> None:
     _add_drain(add)
 
 
+def _at_least_one(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return int(text)
+
+
 def text_options() -> list[tuple[str, str]]:
     """Return the options with a value, and the attributes that hold them."""
     found: list[tuple[str, str]] = []
@@ -171,7 +177,15 @@ def _add_run(add: Add) -> None:
         "--report-dir",
         metavar="DIR",
         default="reports",
-        help="folder for all reports: events.jsonl, junit.xml, report.html, metrics.prom, steps/ (%(default)s)",
+        help="each run writes its reports into a folder of its own in this folder, and DIR/latest is a link to the "
+        "newest: events.jsonl, junit.xml, report.html, metrics.prom, steps/ (%(default)s)",
+    )
+    add(
+        "--keep-runs",
+        metavar="N",
+        type=_at_least_one,
+        default=30,
+        help="number of runs in --report-dir; the oldest beyond it are deleted (%(default)s)",
     )
     add(
         "--report-group",

@@ -126,7 +126,7 @@ def edited_reasons(
     """Return the nodes whose reason begins as gpucluster's but was not written by it, and why.
 
     A reason must be exactly as a run wrote it. With a history, that run must be in it, or its event log below the
-    report folder; without one the checksum of the reason decides, since a run replaces the log of the previous one.
+    report folder; without one the checksum of the reason decides, since old logs are deleted.
     """
     found = {node: policy.own_reason(info) for node, info in inventory.items() if policy.counts(info)}
     unknown = _unknown({mine.run for mine in found.values() if mine}, cluster, history, reports)

@@ -43,7 +43,7 @@ class Hooks:
         self._stopped: int | None = None  # exit code of a run that was stopped
         self._shown = 0  # messages of the session that the summary has shown
         self._lost_logged: set[str] = set()
-        self._junit = Path(config.option.report_dir) / "junit.xml" if log is not None else None
+        self._junit = reports.folder / "junit.xml" if log is not None else None
         if log is not None:
             self._log_start(log)
 
@@ -144,6 +144,7 @@ class Hooks:
         node = report.gpucluster["node"]
         if outcome == "error" or (outcome == "failed" and "judges_node" in report.keywords):
             self.completeness.reported.add(node)
+        self.reports.publish()
         event = reporting.result_event(report, outcome, message)
         if reporting.holds_no_secret(event):
             log.write("result", {**event, **report.gpucluster})
@@ -249,9 +250,9 @@ class Hooks:
         verbose, tested = self.config.get_verbosity() > 0, len(self.completeness.tested())
         for line in summary(session, self.log.model, tested, verbose=verbose):
             terminalreporter.write_line(clean(line))
-        written = [str(path) for path in (self.log.path, self._junit) if path in self.reports.written]
-        if written:
-            terminalreporter.write_line(clean(f"reports: {', '.join(written)}"))
+        if self.log.model.results:
+            names = [path.name for path in self.reports.written if path.parent == self.reports.folder]
+            terminalreporter.write_line(clean(f"reports: {self.reports.folder}: {', '.join(sorted(names))}"))
         for message in session.messages:
             terminalreporter.write_line(clean(f"ERROR: {message}"), red=True)
         self._shown = len(session.messages)
@@ -273,6 +274,7 @@ class Hooks:
         if alone:
             signals.over()
         self._settle()
+        self.reports.close()
         if not alone:
             signals.restore_handlers()
 

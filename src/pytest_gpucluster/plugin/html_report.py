@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,19 +18,13 @@ class Pages:
 
     def __init__(self, config: pytest.Config, log: EventLog, reports: Reports) -> None:
         self.config, self.log, self.reports = config, log, reports
-        self.path = Path(config.option.report_dir) / "report.html"
+        self.path = reports.folder / "report.html"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> None:
         """Make the template ready beside the run: there is time while it waits for its nodes, and none at its end."""
         if not self.config.option.collectonly:
             threading.Thread(target=_prepare, name="template", daemon=True).start()
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say where the page is."""
-        if self.path in self.reports.written:
-            terminalreporter.write_line(f"HTML: {self.path}")
 
     def write(self) -> None:
         """Write the page."""

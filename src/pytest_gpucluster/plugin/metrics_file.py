@@ -28,7 +28,7 @@ class Gauges:
         if path is not None:
             refuse(Path(path))
         self.log, self.reports = log, reports
-        self._modes: dict[Path, int | None] = {Path(config.option.report_dir) / NAME: None}
+        self._modes: dict[Path, int | None] = {reports.folder / NAME: None}
         if path is not None:
             self._modes[Path(path)] = FOR_COLLECTORS if reports.group is None else None
         self._before: dict[Path, str] = {}  # the page of an earlier run
@@ -57,10 +57,10 @@ class Gauges:
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say where the metrics are."""
-        written = [str(path) for path in self._modes if path in self.reports.written]
-        if written:
-            terminalreporter.write_line(f"metrics: {', '.join(written)}")
+        """Name the file of --metrics."""
+        for path in self._modes.keys() & self.reports.written.keys():
+            if path.parent != self.reports.folder:
+                terminalreporter.write_line(f"metrics: {path}")
 
 
 def refuse(path: Path) -> None:

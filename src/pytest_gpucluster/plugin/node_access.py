@@ -86,6 +86,9 @@ class NodeAccess:
             self._get_nodes(submitting, too_early=True)
         if isinstance(self._session, Controller):
             node.workerinput["gpucluster"] = self._session.hand_over(node.workerinput["workercount"])
+            node.workerinput["gpucluster_reports"] = str(
+                self._log.path.parent.absolute() if self._log else "."
+            )
 
     def _get_nodes(self, submitting: list[Suite], *, too_early: bool = False) -> None:
         """Allocate the nodes, or end the run. `too_early`: pytest shows no summary."""

@@ -47,9 +47,10 @@ from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_
 from pytest_gpucluster.plugin.step_listener import StepListener
 from pytest_gpucluster.plugin.worker import Worker
 from pytest_gpucluster.report import junit
-from pytest_gpucluster.report import step_logs as steps
 from pytest_gpucluster.report.atomic_write import Reports, is_stream
 from pytest_gpucluster.report.events import EventLog, read_log
+from pytest_gpucluster.report.run_folder import EVENTS, RunFolder
+from pytest_gpucluster.report.step_logs import StepLogs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,10 +74,10 @@ def register(config: pytest.Config) -> None:
     try:
         reports = Reports(group_id(config.option.report_group))
         session, log = open_session(config, reports)
-        if not config.option.collectonly:
-            logs = step_logs(config, reports, own=log is not None)
-            if session.slurm is not None:
-                config.pluginmanager.register(StepListener(session.slurm, logs), "gpucluster-steps")
+        if session.slurm is not None and not config.option.collectonly:
+            worker = getattr(config, "workerinput", {}).get("workerid", "")
+            listener = StepListener(session.slurm, StepLogs(reports, worker))
+            config.pluginmanager.register(listener, "gpucluster-steps")
         hooks = Hooks(config, session, log, reports)
         options = Options.read(config.option)
         memory = make_memory(config, session, log, reports)
@@ -123,9 +124,10 @@ def of_run(session: ClusterSession, log: EventLog | None) -> list[tuple[str, str
 
 def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSession, EventLog | None]:
     """Return the controller's session and event log, or an xdist worker's view."""
-    handed = getattr(config, "workerinput", {}).get("gpucluster")
-    if handed is not None:
-        return Worker.take_over(handed, make_slurm), None
+    handed: Mapping[str, str] = getattr(config, "workerinput", {})
+    if "gpucluster" in handed:
+        reports.folder = Path(handed["gpucluster_reports"])
+        return Worker.take_over(handed["gpucluster"], make_slurm), None
     option = config.option
     check_baseline(option.baseline)
     for suite in requested(option):
@@ -156,7 +158,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     plan = make_plan(cluster, inventory, selection, reserved=reserved, on_trial=on_trial)
     check_min_nodes(option.min_nodes, plan.selected)
     run = time.strftime("%Y%m%dT%H%M%S") + f"-{os.getpid()}"
-    log = None if option.collectonly else open_log(option, run, reports.group)
+    log = None if option.collectonly else open_log(option, run, reports)
     session = Controller(cluster, inventory, plan, slurm)
     session.notes = notes
     session.reserved = reserved or frozenset()
@@ -172,14 +174,13 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     return session, log
 
 
-def open_log(option: Any, run: str, group: int | None) -> EventLog:
-    """Open the event log, and remove what would pass for reports of this run if it were killed."""
-    folder = Path(option.report_dir)
-    log = EventLog(folder / "events.jsonl", run, group)
-    for name in ("report.html", "junit.xml"):
-        take_away(folder / name, "report-dir=DIR")
+def open_log(option: Any, run: str, reports: Reports) -> EventLog:
+    """Open the event log in the folder of the run, and empty what would pass for this run's --junitxml if it were killed."""
+    reports.runs = RunFolder(Path(option.report_dir), run, most=option.keep_runs)
+    reports.folder = reports.runs.path
+    log = EventLog(reports.folder / EVENTS, run, reports.group)
     if named := getattr(option, "xmlpath", None):  # none with -p no:junitxml
-        make_private(Path(os.path.expandvars(named)).expanduser(), "junitxml=FILE", group)
+        make_private(Path(os.path.expandvars(named)).expanduser(), reports.group)
     return log
 
 
@@ -191,29 +192,16 @@ def check_baseline(option: str | None) -> None:
         baseline.load(Path(option))
 
 
-def take_away(path: Path, option: str) -> None:
-    """Remove a report of an earlier run, which would pass for this one's, were this killed."""
-    if is_stream(path):
-        return
-    try:
-        with contextlib.closing(Folder(path.parent)) as folder:
-            folder.remove(path.name)
-    except FileNotFoundError:
-        pass  # the folder is made at the end
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}: --{option} names another") from error
-
-
-def make_private(path: Path, option: str, group: int | None) -> None:
+def make_private(path: Path, group: int | None) -> None:
     """Replace the file of an earlier run by an empty one with the mode of reports, which pytest will write to."""
-    take_away(path, option)
     if is_stream(path):
         return
     try:
         with contextlib.closing(Folder(path.parent, create=True, group=group)) as folder:
+            folder.remove(path.name)
             os.close(folder.open(path.name))
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}: --{option} names another") from error
+        raise ConfigError(f"cannot write {path}: {error.strerror}: --junitxml=FILE names another") from error
 
 
 def refuse_folder(path: Path, option: str) -> None:
@@ -240,15 +228,6 @@ def reserved_nodes(cluster: Cluster, slurm: Slurm) -> frozenset[str] | None:
         return None
     found = slurm.reservations().get(cluster.slurm.reservation)
     return frozenset(found.nodes) or None if found else None
-
-
-def step_logs(config: pytest.Config, reports: Reports, *, own: bool) -> steps.StepLogs:
-    """Return the writer of logs of steps; the controller (`own`) removes those of an earlier run."""
-    folder = Path(config.option.report_dir)
-    if own:
-        steps.clear(folder)
-    worker = getattr(config, "workerinput", {}).get("workerid", "")
-    return steps.StepLogs(folder, worker, reports)
 
 
 def make_memory(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import redact
@@ -18,7 +19,8 @@ from pytest_gpucluster.core.secure_tempfile import Folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
+
+    from pytest_gpucluster.report.run_folder import RunFolder
 
 _STREAMS = (
     "/dev/std",
@@ -30,13 +32,26 @@ _STREAMS = (
 class Reports:
     """The outcome of the files of one run: `written` are whole; `problems` has the reason for each missing one.
 
-    `group`: the id of the group that may read them, None: only the user.
+    `folder`: where they are written; `group`: the id of the group that may read them, None: only the user.
     """
 
-    def __init__(self, group: int | None = None) -> None:
-        self.group = group
+    def __init__(self, group: int | None = None, folder: Path = Path()) -> None:
+        self.group, self.folder = group, folder
+        self.runs: RunFolder | None = None  # in the process that owns the folder
         self.written: dict[Path, None] = {}
         self.problems: dict[Path, str] = {}
+
+    def publish(self) -> None:
+        """Make the folder the latest one, at the first call."""
+        if self.runs is not None:
+            with self.writing(self.runs.link):
+                self.runs.publish()
+
+    def close(self) -> None:
+        """Remove the folders of the oldest runs, or this one if nothing was published."""
+        if self.runs is not None:
+            with self.writing(self.runs.path):
+                self.runs.close()
 
     @contextlib.contextmanager
     def writing(self, path: Path) -> Iterator[None]:

@@ -44,7 +44,10 @@ class EventLog:
             with contextlib.closing(Folder(path.parent, create=True, group=group)) as folder:
                 handle = folder.open(path.name)
             self._file = os.fdopen(handle, "r+b", buffering=0)  # a failed write must not be repeated later
-            self._take_over()
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(
+                    handle, fcntl.LOCK_EX | fcntl.LOCK_NB
+                )  # until the end: this run's folder is in use
         except OSError as error:
             raise GpuClusterError(
                 f"cannot write the event log {path}: {error.strerror}: --report-dir=DIR names another folder"
@@ -52,21 +55,6 @@ class EventLog:
         self.failed = ""
         self.model = Run()
         self._cut = False  # the last line is not whole
-
-    def _take_over(self) -> None:
-        """Empty the log of an earlier run; GpuClusterError where that run still writes it."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with us, however we die
-        except BlockingIOError:
-            self._file.close()
-            other = run_of(self.path) or "?"
-            raise GpuClusterError(
-                f"{self.path}: run {other} still writes it: wait for its end, or give this run a folder of its own "
-                "with --report-dir=DIR"
-            ) from None
-        except OSError:
-            pass  # a file system without locks
-        self._file.truncate(0)
 
     def write(self, event: str, record: Mapping[str, Any] | None = None, **fields: Any) -> None:
         """Append one event. A full disk is remembered in `failed`, and never ends the run.

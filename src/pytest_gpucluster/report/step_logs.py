@@ -1,4 +1,4 @@
-"""Logs of steps: what every task of a step printed, one file per step in `steps/` of the report folder."""
+"""Logs of steps: what every task of a step printed, one file per step in `steps/` of the run's folder."""
 
 from __future__ import annotations
 
@@ -7,29 +7,24 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import Folder
-from pytest_gpucluster.report.atomic_write import Reports, harmless
+from pytest_gpucluster.report.atomic_write import harmless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
-
-__all__ = ["MAX_STREAM", "StepLogs", "clear"]
+    from pytest_gpucluster.report.atomic_write import Reports
 
 FOLDER = "steps"
 MAX_STREAM = 256 << 10  # characters written of one stream of one task; a line states what is cut
-_LOG_NAME = re.compile(r"(?:gw\d+-)?\d{4}-[\w.-]+\.log")
 
 
 class StepLogs:
-    """Writes `steps/NNNN-CHECK.log` below `folder`; `worker` (gw0) keeps the files of xdist's workers apart."""
+    """Writes `steps/NNNN-CHECK.log` into the folder of `reports`; `worker` (gw0) separates the files of xdist's workers."""
 
-    def __init__(self, folder: Path, worker: str = "", reports: Reports | None = None) -> None:
-        self._folder, self._prefix = folder, f"{worker}-" if worker else ""
-        self._reports = reports or Reports()
+    def __init__(self, reports: Reports, worker: str = "") -> None:
+        self._reports, self._prefix = reports, f"{worker}-" if worker else ""
         self._numbers = itertools.count(1)
 
     def keep(self, check: str, result: StepResult) -> str:
@@ -39,33 +34,15 @@ class StepLogs:
         """
         plain = re.sub(r"[^\w.-]", "-", check or "exam")
         name = f"{self._prefix}{next(self._numbers):04}-{plain}.log"
-        path = self._folder / FOLDER / name
+        path = self._reports.folder / FOLDER / name
         with self._reports.writing(path):
             text = "".join(f"{part}\n" for part in _parts(check, result))
             with (
-                contextlib.closing(Folder(self._folder, create=True, group=self._reports.group)) as above,
+                contextlib.closing(Folder(path.parents[1], create=True, group=self._reports.group)) as above,
                 contextlib.closing(above.folder(FOLDER, create=True)) as steps,
             ):
                 steps.replace(name, [text.encode("utf-8", "replace")])
         return f"{FOLDER}/{name}" if path in self._reports.written else ""
-
-
-def clear(folder: Path) -> None:
-    """Take away the logs of an earlier run in this folder: they would pass for this one's."""
-    try:
-        with (
-            contextlib.closing(Folder(folder)) as above,
-            contextlib.closing(above.folder(FOLDER)) as steps,
-        ):
-            for name in filter(_LOG_NAME.fullmatch, steps.names()):
-                steps.remove(name)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise GpuClusterError(
-            f"{folder / FOLDER}: logs of an earlier run cannot be taken away ({error.strerror}): --report-dir=DIR "
-            "names another folder"
-        ) from error
 
 
 def _parts(check: str, result: StepResult) -> Iterator[str]:
