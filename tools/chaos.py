@@ -406,7 +406,7 @@ class Campaign:
     def _was_forgotten(self, job: str) -> bool:
         """Return True for a job that slurmctld ended, and that it read back as running after it was killed."""
         number = job.partition(":")[0]
-        log = (self.sandbox.root / "log" / "slurmctld.log").read_text(errors="replace")
+        log = (self.sandbox.layout.log / "slurmctld.log").read_text(errors="replace")
         _, ended, later = log.partition(f"_job_complete: JobId={number} done")
         return bool(ended) and re.search(rf"Recovered JobId={number}\b", later) is not None
 
