@@ -12,8 +12,8 @@ from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit import kernel_log as probes
 from pytest_gpucluster.kit.kernel_log import Event, KernelLog, XidEvent, parse
-from pytest_gpucluster.suites.os import kernel_log as checks
-from pytest_gpucluster.suites.os.kernel_log import Stalls
+from pytest_gpucluster.suites.os.checks import kernel_log as checks
+from pytest_gpucluster.suites.os.checks.kernel_log import Stalls
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import NodeTotals
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric.facts import Interfaces
-from pytest_gpucluster.suites.os import kernel_log
+from pytest_gpucluster.suites.os.checks import kernel_log
 from pytest_gpucluster.suites.slurm import checks as slurm
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pytest_gpucluster.kit import fabric_manager as fabric_manager_probe
 from pytest_gpucluster.kit import kernel_log as kernel_log_probe
 from pytest_gpucluster.kit import nvidia_smi, xid_check
 from pytest_gpucluster.suite import asks, checks_as_tests, fact, fleet_probed, probed
-from pytest_gpucluster.suites.gpu import checks as gpu
+from pytest_gpucluster.suites.gpu import checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,11 +35,11 @@ files = probed(nvidia_smi.DEVICE_FILES)
 fabric_service = probed(fabric_manager_probe.FABRIC_MANAGER)
 kernel_log = probed(kernel_log_probe.KERNEL_LOG)
 
-uuid_owners = fleet_probed(nvidia_smi.GPUS, gpu.uuid_owners)
-serial_owners = fleet_probed(nvidia_smi.GPUS, gpu.serial_owners)
-driver_majority = fleet_probed(nvidia_smi.GPUS, gpu.driver_majority)
-vbios_majority = fleet_probed(nvidia_smi.GPUS, gpu.vbios_majority)
-clock_majority = fleet_probed(nvidia_smi.GPUS, gpu.clock_majority)
+uuid_owners = fleet_probed(nvidia_smi.GPUS, checks.inventory.uuid_owners)
+serial_owners = fleet_probed(nvidia_smi.GPUS, checks.inventory.serial_owners)
+driver_majority = fleet_probed(nvidia_smi.GPUS, checks.inventory.driver_majority)
+vbios_majority = fleet_probed(nvidia_smi.GPUS, checks.inventory.vbios_majority)
+clock_majority = fleet_probed(nvidia_smi.GPUS, checks.health.clock_majority)
 all_nvlinks = fleet_probed(nvidia_smi.NVLINK)
 known_nvlinks = fact(lambda node_name, all_nvlinks: all_nvlinks.get(node_name))
 gpu_config = fact(lambda cluster: cluster.gpu)
@@ -49,7 +49,7 @@ gpu_config = fact(lambda cluster: cluster.gpu)
 @asks(lambda _: (nvidia_smi.GPUS, nvidia_smi.TOPOLOGY))
 def numa_majority(fleet_facts: Callable[[object], dict[str, Any]]) -> dict[tuple[str, int, int], Norm[str]]:
     """Return what most nodes of each kind say of the GPU of each index."""
-    return gpu.numa_majority(fleet_facts(nvidia_smi.GPUS), fleet_facts(nvidia_smi.TOPOLOGY))
+    return checks.links.numa_majority(fleet_facts(nvidia_smi.GPUS), fleet_facts(nvidia_smi.TOPOLOGY))
 
 
-globals().update(checks_as_tests(gpu, xid_check))
+globals().update(checks_as_tests(*checks.MODULES, xid_check))

@@ -12,13 +12,14 @@ from pytest_gpucluster.core.probe import RESPONDS
 from pytest_gpucluster.kit.kernel_log import KERNEL_LOG
 from pytest_gpucluster.kit.os_config import OsConfig
 from pytest_gpucluster.suite import asks, asks_of_nodes, checks_as_tests, fact, fleet_probed, probed
-from pytest_gpucluster.suites.os import checks as os
+from pytest_gpucluster.suites.os import checks
 from pytest_gpucluster.suites.os import facts as basics
-from pytest_gpucluster.suites.os import kernel_log as kernel_log_check
-from pytest_gpucluster.suites.os import network as os_network
 from pytest_gpucluster.suites.os import network_facts as os_names
 from pytest_gpucluster.suites.os import software_facts as os_software
 from pytest_gpucluster.suites.os import storage_facts as os_storage
+from pytest_gpucluster.suites.os.checks import network as os_network
+from pytest_gpucluster.suites.os.checks.kernel_log import Stalls
+from pytest_gpucluster.suites.os.peers import Peers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,55 +53,58 @@ pytestmark = pytest.mark.os
 
 hostname = probed(basics.HOSTNAME)
 release = probed(basics.RELEASE)
-releases = fleet_probed(basics.RELEASE, os.Peers)
+releases = fleet_probed(basics.RELEASE, Peers)
 kernel = probed(basics.KERNEL)
-kernels = fleet_probed(basics.KERNEL, os.Peers)
+kernels = fleet_probed(basics.KERNEL, Peers)
 cmdline = probed(basics.CMDLINE)
-cmdlines = fleet_probed(basics.CMDLINE, os.Peers)
+cmdlines = fleet_probed(basics.CMDLINE, Peers)
 uptime = probed(basics.UPTIME)
 clock = probed(basics.CLOCK)
 clocks = fleet_probed(basics.CLOCK)
 memory = probed(basics.MEMORY)
-memories = fleet_probed(basics.MEMORY, os.Peers)
+memories = fleet_probed(basics.MEMORY, Peers)
 cpus = probed(basics.CPUS)
-all_cpus = fleet_probed(basics.CPUS, os.Peers)
+all_cpus = fleet_probed(basics.CPUS, Peers)
 governors = probed(basics.GOVERNORS)
-all_governors = fleet_probed(basics.GOVERNORS, os.Peers)
+all_governors = fleet_probed(basics.GOVERNORS, Peers)
 thp = probed(basics.THP)
-thps = fleet_probed(basics.THP, os.Peers)
+thps = fleet_probed(basics.THP, Peers)
 lsm = probed(basics.LSM)
-lsms = fleet_probed(basics.LSM, os.Peers)
+lsms = fleet_probed(basics.LSM, Peers)
 settings = probed(basics.KERNEL_SETTINGS)
-all_settings = fleet_probed(basics.KERNEL_SETTINGS, os.Peers)
+all_settings = fleet_probed(basics.KERNEL_SETTINGS, Peers)
 user = probed(basics.USER)
-users = fleet_probed(basics.USER, os.Peers)
+users = fleet_probed(basics.USER, Peers)
 load = probed(basics.LOAD)
 soft_limits = probed(basics.LIMITS)
-all_limits = fleet_probed(basics.LIMITS, os.limits_of_group)
+all_limits = fleet_probed(basics.LIMITS, checks.settings.limits_of_group)
 mounts = probed(basics.MOUNTS)
-all_writable = fleet_probed(basics.MOUNTS, os.writable_of_all)
-scratches = fleet_probed(basics.MOUNTS, os.Scratch.of_all)
-disks = probed(lambda cluster: os_storage.disks(os.disk_paths(cluster.section(OsConfig))))
+all_writable = fleet_probed(basics.MOUNTS, checks.mounts.writable_of_all)
+scratches = fleet_probed(basics.MOUNTS, checks.mounts.Scratch.of_all)
+disks = probed(lambda cluster: os_storage.disks(checks.disks.disk_paths(cluster.section(OsConfig))))
 answering = fleet_probed(
-    lambda cluster: os_storage.disks(os.disk_paths(cluster.section(OsConfig))), os.answering
+    lambda cluster: os_storage.disks(checks.disks.disk_paths(cluster.section(OsConfig))),
+    checks.disks.answering,
 )
 processes = probed(os_software.PROCESSES)
 failed_units = probed(os_software.FAILED_UNITS)
 kernel_log = probed(KERNEL_LOG)
-stalls = fleet_probed(KERNEL_LOG, kernel_log_check.Stalls.of_all)
+stalls = fleet_probed(KERNEL_LOG, Stalls.of_all)
 taint = probed(basics.TAINT)
 sysctls = probed(lambda cluster: os_software.sysctls(cluster.section(OsConfig).sysctls))
 packages = probed(lambda cluster: os_software.packages(cluster.section(OsConfig).packages))
 services = probed(lambda cluster: os_software.services(cluster.section(OsConfig).services))
 system_state = probed(os_software.SYSTEM_STATE)
-system_states = fleet_probed(os_software.SYSTEM_STATE, os.Peers)
+system_states = fleet_probed(os_software.SYSTEM_STATE, Peers)
 network = probed(os_names.NETWORK)
 networks = fleet_probed(os_names.NETWORK)
 all_links = fleet_probed(os_names.NETWORK, os_network.links_of_all)
-naming = probed(lambda cluster: os_names.naming(os.some_names(cluster)))
-all_naming = fleet_probed(lambda cluster: os_names.naming(os.some_names(cluster)))
-addresses = probed(lambda cluster: os_software.resolution(os.some_names(cluster)))
-all_addresses = fleet_probed(lambda cluster: os_software.resolution(os.some_names(cluster)), os.resolved)
+naming = probed(lambda cluster: os_names.naming(os_network.some_names(cluster)))
+all_naming = fleet_probed(lambda cluster: os_names.naming(os_network.some_names(cluster)))
+addresses = probed(lambda cluster: os_software.resolution(os_network.some_names(cluster)))
+all_addresses = fleet_probed(
+    lambda cluster: os_software.resolution(os_network.some_names(cluster)), os_network.resolved
+)
 
 # What the cluster file states.
 os_config = fact(lambda cluster: cluster.os)
@@ -112,8 +116,8 @@ stated_sysctls = fact(lambda os_config: os_config.sysctls)
 stated_mounts = fact(lambda os_config: os_config.mounts)
 stated_packages = fact(lambda os_config: os_config.packages)
 stated_services = fact(lambda os_config: os_config.services)
-wanted_limits = fact(lambda os_config: os.wanted_limits(os_config.limits))
-asked_paths = fact(lambda cluster: os.disk_paths(cluster.os))
+wanted_limits = fact(lambda os_config: checks.settings.wanted_limits(os_config.limits))
+asked_paths = fact(lambda cluster: checks.disks.disk_paths(cluster.os))
 min_uptime = fact(lambda os_config: os_config.min_uptime)
 max_uptime = fact(lambda os_config: os_config.max_uptime)
 max_clock_skew = fact(lambda os_config: os_config.max_clock_skew)
@@ -131,7 +135,9 @@ usual_architecture = fact(lambda node, all_cpus: all_cpus.of(node.group, "archit
 usual_cpus = fact(lambda node, all_cpus: all_cpus.of(node.group, "online"))
 usual_cpu_model = fact(lambda node, all_cpus: all_cpus.of(node.group, "model"))
 usual_numa = fact(lambda node, all_cpus: all_cpus.of(node.group, "numa_nodes"))
-usual_memory = fact(lambda node, memories: memories.of(node.group, "total", os.PEER_MEMORY_TOLERANCE))
+usual_memory = fact(
+    lambda node, memories: memories.of(node.group, "total", checks.hardware.PEER_MEMORY_TOLERANCE)
+)
 usual_hugepages = fact(lambda node, memories: memories.of(node.group, "hugepages"))
 usual_swap = fact(lambda node, memories: memories.of(node.group, "swap_total"))
 usual_governors = fact(lambda node, all_governors: all_governors.of(node.group))
@@ -157,9 +163,9 @@ lost = fact(lambda node_name, fleet: None if node_name in fleet.cut else fleet.l
 
 
 @fact
-def scratch(mounts: dict[str, Mount]) -> os.Scratch:
+def scratch(mounts: dict[str, Mount]) -> checks.mounts.Scratch:
     """What /tmp and /dev/shm of the node give to programs."""
-    return os.Scratch.of(mounts)
+    return checks.mounts.Scratch.of(mounts)
 
 
 @fact(scope="session")
@@ -223,9 +229,9 @@ def usual_name_time(all_naming: dict[str, Naming]) -> float:
 
 
 @fact(scope="session")
-def common_time(clocks: dict[str, Clock], cluster: Cluster) -> os.CommonTime:
+def common_time(clocks: dict[str, Clock], cluster: Cluster) -> checks.system.CommonTime:
     """The time that most nodes share."""
-    return os.CommonTime.of(clocks, cluster.section(OsConfig).max_clock_skew)
+    return checks.system.CommonTime.of(clocks, cluster.section(OsConfig).max_clock_skew)
 
 
 def drift_probes(cluster: Cluster) -> list[Probe[CommandOutput]]:
@@ -252,10 +258,10 @@ def said(cluster: Cluster, facts: Facts) -> dict[str, CommandOutput]:
 
 
 @fact(scope="session")
-def all_said(cluster: Cluster, fleet_facts: FleetFacts) -> dict[str, os.Peers[CommandOutput]]:
+def all_said(cluster: Cluster, fleet_facts: FleetFacts) -> dict[str, Peers[CommandOutput]]:
     """What the fleet says to them."""
     return {
-        command: os.Peers(fleet_facts(os_software.command_output(command)))
+        command: Peers(fleet_facts(os_software.command_output(command)))
         for command in cluster.section(OsConfig).drift
     }
 
@@ -297,4 +303,4 @@ def answer(node: Node, gpucluster_session: ClusterSession) -> Answer:
     return answer
 
 
-globals().update(checks_as_tests(os, os_network))
+globals().update(checks_as_tests(*checks.MODULES))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from dataclasses import dataclass, field, replace
@@ -18,14 +19,15 @@ from pytest_gpucluster.core.check import (
     check,
     revised,
 )
-from pytest_gpucluster.suites.os.checks import Peers
+from pytest_gpucluster.core.majority import Norm, norm
 from pytest_gpucluster.suites.os.network_facts import REACHED, UNKNOWN_NAME
+from pytest_gpucluster.suites.os.peers import Peers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.suites.os.network_facts import (
         Naming,
         Network,
@@ -44,6 +46,42 @@ SLOWER = 5.0  # times what half of the nodes need: a machine that is loaded as a
 UNANSWERED = (
     4.9  # seconds, whatever others need: after 5 a resolver gives up a server (man resolv.conf, timeout)
 )
+
+
+def some_names(cluster: Cluster, most: int = 4) -> tuple[str, ...]:
+    """Return a handful of node names, spread over the cluster, for the check of name resolution."""
+    names = [name for group in cluster.groups for name in group.names]
+    step = max(1, math.ceil(len(names) / most))
+    return tuple(names[::step])
+
+
+def resolved(fleet: Mapping[str, Mapping[str, str]]) -> dict[str, Norm[str]]:
+    """Return {name: the addresses that nodes see}; its own is left out: it often resolves to 127.0.1.1 there."""
+    names = {name for seen in fleet.values() for name in seen}
+    return {
+        name: norm((node, seen[name]) for node, seen in fleet.items() if node != name and name in seen)
+        for name in names
+    }
+
+
+@check(
+    "os.name_resolution",
+    cause="/etc/hosts or the name server differs on this node",
+    hint="getent hosts NAME; compare /etc/hosts, /etc/resolv.conf and /etc/nsswitch.conf with a good node",
+)
+def name_resolution(
+    addresses: Mapping[str, str], node_name: str, all_addresses: Mapping[str, Norm[str]]
+) -> Judgement:
+    """The names of other nodes resolve to the addresses that most nodes see."""
+    compared = False
+    for name in (name for name in addresses if name != node_name):
+        most = all_addresses[name]
+        if most.absent or (most.clear and not most.value):
+            continue
+        compared = True
+        yield from most.judge(name, addresses[name], shown=lambda address: address or "does not resolve")
+    if not compared:
+        yield NotApplicable("no name of another node resolves alike on most nodes (Slurm uses NodeAddr then)")
 
 
 def usual_seconds(names: Mapping[str, Naming]) -> float:
