@@ -102,7 +102,7 @@ def test_a_value_that_no_gpu_of_the_node_has_accuses_none(attribute: str, said: 
         assert (
             verdict.reason
             == f"{attribute} of {host.gpus.devices[7 * (expected is Outcome.NOT_APPLICABLE)]}: {said}, "
-            "as of all its kind on this node"
+            "as on all GPUs of this model on the node"
         )
 
 

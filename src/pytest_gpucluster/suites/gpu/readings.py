@@ -1,4 +1,4 @@
-"""Values that GPUs report: why one is absent, what is expected of it, what most GPUs of a model have."""
+"""Values of GPUs: comparison with the profile and with other GPUs of the model, and reasons for absent values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ByModel = dict[str, Norm[str]]
 def of_present_gpus(
     judge: Callable[Concatenate[Gpus, P], Judgement],
 ) -> Callable[Concatenate[Gpus, P], Judgement]:
-    """Leave to gpu.count and gpu.driver a node without GPUs, and a GPU that is lost: nothing of it can be judged."""
+    """Pass only GPUs that answer; gpu.count and gpu.driver judge lost GPUs and nodes without GPUs."""
 
     @functools.wraps(judge)
     def judged(gpus: Gpus, /, *args: P.args, **kwargs: P.kwargs) -> Judgement:
@@ -45,19 +45,19 @@ def of_present_gpus(
 
 
 def nvidia_smi_message(gpus: Gpus) -> str:
-    """Return what nvidia-smi printed beside its tables, and how it failed."""
-    said = "; ".join(gpus.messages)[:200] or ("" if gpus.failed else "no message")
-    return f"{said} ({gpus.failed})".strip() if gpus.failed else said
+    """Return the messages of nvidia-smi beside its tables, and its exit status if it failed."""
+    text = "; ".join(gpus.messages)[:200] or ("" if gpus.failed else "no message")
+    return f"{text} ({gpus.failed})".strip() if gpus.failed else text
 
 
 def unread(
     gpus: Gpus, gpu: Gpu, attribute: str, expected: str, *, stated: bool, monitor: bool = False
 ) -> Finding | NotChecked | NotApplicable:
-    """Say why a value is not there.
+    """Return why a value is absent.
 
-    A GPU that lacks what its siblings of the same model report, differs. Where none reports it, the model, the guest or
-    the driver has no such value: not checked where the profile states it. Any other text is an error of the driver in
-    reading the GPU, which a reset clears; `monitor`: a wrong value would not drain either.
+    A value that other GPUs of the model report is a finding. If none reports it, the model, the guest or the driver does
+    not have it: not checked if the profile states it, else not applicable. Any other text is an error of the driver in
+    reading the GPU, which a reset clears; `monitor`: a wrong value would not drain the node either.
     """
     text = gpu.unread.get(attribute, "no value")
     if text == NOT_REPORTED:
@@ -68,28 +68,34 @@ def unread(
         return Finding(str(gpu), text, expected, Action.MONITOR if monitor else Action.RESET_GPU)
     if any(one.name == gpu.name and getattr(one, attribute) is not None for one in gpus):
         return Finding(str(gpu), text, f"{expected}; other GPUs of the node report it", Action.MONITOR)
-    why = f"{attribute} of {gpu}: {text}, as of all its kind on this node"
+    why = f"{attribute} of {gpu}: {text}, as on all GPUs of this model on the node"
     return NotChecked(why) if stated else NotApplicable(why)
 
 
 def states(profile: GpuProfile, key: str) -> bool:
-    """Whether the profile itself states a value, and not just its default."""
+    """Whether the profile states the value itself, and not only by default."""
     return key in profile.model_fields_set
 
 
 def root_only(text: str) -> bool:
-    """Return True for NVML's words (nvmlErrorString) where the user may not see a value: no fault of the GPU."""
+    """Whether only root may read the value, as nvmlErrorString prints it."""
     return "insufficient permissions" in text.lower()
 
 
 def judge_equal(
-    gpus: Gpus, attribute: str, expected: Any, shown: Callable[[Any], str] = str, **how: bool
+    gpus: Gpus,
+    attribute: str,
+    expected: Any,
+    shown: Callable[[Any], str] = str,
+    *,
+    stated: bool = True,
+    monitor: bool = False,
 ) -> Judgement:
     """Judge that a value of every GPU is the expected one."""
     for gpu in gpus:
         value = getattr(gpu, attribute)
         if value is None:
-            yield unread(gpus, gpu, attribute, shown(expected), **{"stated": True, **how})
+            yield unread(gpus, gpu, attribute, shown(expected), stated=stated, monitor=monitor)
         elif value != expected:
             yield Finding(str(gpu), shown(value), shown(expected))
 
@@ -97,10 +103,10 @@ def judge_equal(
 def judge_switch(
     gpus: Gpus, attribute: str, profile: GpuProfile, *, what: str, monitor: bool = False
 ) -> Judgement:
-    """Judge an Enabled or Disabled; a GPU without the feature has it disabled."""
+    """Judge whether a feature is enabled; a GPU that lacks it has it disabled."""
     on = getattr(profile, attribute)
     if on is None:
-        yield NotApplicable(f"the profile does not say whether {what} is to be on")
+        yield NotApplicable(f"the profile does not state whether {what} must be on")
         return
     shown = {True: "Enabled", False: "Disabled"}
     for gpu in gpus:
@@ -115,7 +121,7 @@ def judge_switch(
 
 
 def judge_version(gpus: Gpus, attribute: str, fleet: ByModel, *, stated: str | None) -> Judgement:
-    """Judge a version: by what the profile states ('535.*' is a prefix), else by the fleet's majority."""
+    """Judge a version by the profile ('535.*' is a prefix), else by the majority of the fleet."""
     for gpu in gpus:
         value = getattr(gpu, attribute)
         if value is None:
@@ -134,12 +140,12 @@ def _fits(value: str, stated: str) -> bool:
     return value.lower() == stated.lower()
 
 
-def by_model(facts: Mapping[str, Gpus], read: Callable[[Gpu], str | None], *, once: bool) -> ByModel:
-    """Count a value over the fleet, apart for each model of GPU; `once` a node instead of once a GPU."""
+def by_model(facts: Mapping[str, Gpus], read: Callable[[Gpu], str | None], *, per_node: bool) -> ByModel:
+    """Return {GPU model: norm of a value of all GPUs}, with one vote per GPU, or per node and value."""
     votes: dict[str, list[tuple[str, str]]] = {}
     for node, gpus in facts.items():
         pairs = [(gpu.name, value) for gpu in gpus if gpu.name and (value := read(gpu))]
-        for model, value in dict.fromkeys(pairs) if once else pairs:
+        for model, value in dict.fromkeys(pairs) if per_node else pairs:
             votes.setdefault(model, []).append((node, value))
-    voters = "nodes with this model" if once else "GPUs of this model"
+    voters = "nodes with this model" if per_node else "GPUs of this model"
     return {model: norm(pairs, voters) for model, pairs in votes.items()}

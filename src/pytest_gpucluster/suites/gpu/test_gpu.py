@@ -1,7 +1,4 @@
-"""The GPUs of every node: present, alike, in the right mode, sound, connected and idle.
-
-What is normal is for the node's hardware profile to say; docs/suites/gpu.md has every check with its limits.
-"""
+"""The GPUs of every node against its hardware profile; docs/suites/gpu.md has every check with its limits."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.majority import Norm
 
-# A node whose profile has no GPUs is not applicable in every test.
+# every test is not applicable to a node whose profile has no GPUs
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu_profile")]
 
 gpus = probed(nvidia_smi.GPUS)
@@ -48,7 +45,7 @@ gpu_config = fact(lambda cluster: cluster.gpu)
 @fact(scope="session")
 @asks(lambda _: (nvidia_smi.GPUS, nvidia_smi.TOPOLOGY))
 def numa_majority(fleet_facts: Callable[[object], dict[str, Any]]) -> dict[tuple[str, int, int], Norm[str]]:
-    """Return what most nodes of each kind say of the GPU of each index."""
+    """Return the NUMA nodes of each GPU index on most nodes of each kind."""
     return checks.links.numa_majority(fleet_facts(nvidia_smi.GPUS), fleet_facts(nvidia_smi.TOPOLOGY))
 
 

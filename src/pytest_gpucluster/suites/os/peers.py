@@ -1,4 +1,4 @@
-"""What the nodes of a group have in common."""
+"""Comparison of a node with the other nodes of its group."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Peers(Generic[T]):
-    """The facts of all nodes that could tell; gives the norm of a group, worked out once."""
+    """The facts of all nodes that could provide them, and the norm of each group, computed once."""
 
     facts: Mapping[str, T]
     _norms: dict[tuple[str, str, float], Norm[Any]] = field(default_factory=dict, compare=False)
 
     def of(self, group: Group, attribute: str = "", tolerance: float = 0.0) -> Norm[Any]:
-        """Return the norm of one attribute of the facts or of the facts themselves, `tolerance` apart at most."""
+        """Return the norm of an attribute of the facts, or of the facts; values within `tolerance` count as equal."""
         key = (group.nodes, attribute, tolerance)
         if key not in self._norms:
-            values = {name: self.facts[name] for name in group.names if name in self.facts}
-            picked: dict[str, Any] = {
-                name: getattr(value, attribute) if attribute else value for name, value in values.items()
-            }
-            self._norms[key] = norm(near(picked, tolerance) if tolerance else picked)
+            known = {name: self.facts[name] for name in group.names if name in self.facts}
+            values: dict[str, Any] = known
+            if attribute:
+                values = {name: getattr(value, attribute) for name, value in known.items()}
+            self._norms[key] = norm(near(values, tolerance) if tolerance else values)
         return self._norms[key]
 
 
 def norm(values: Mapping[str, T]) -> Norm[T]:
-    """Return what the nodes of a group have in common."""
+    """Return the norm of {node: value} of a group."""
     return fleet_norm(values.items(), "nodes of its group")
 
 

@@ -116,7 +116,7 @@ def test_device_files() -> None:
     verdict = judge(host)["gpu.device_files"]
     assert (verdict.outcome, verdict.reason) == (
         Outcome.NOT_CHECKED,
-        "nvidia-smi works, yet /dev shows no nvidiactl: this is not the /dev that it uses",
+        "nvidia-smi works, but /dev shows no nvidiactl: nvidia-smi uses another /dev",
     )
     absent = judge(Host(gpus=nvidia_smi.Gpus(), files=frozenset()))["gpu.device_files"].findings
     assert [it.part for it in absent] == ["/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-uvm"]

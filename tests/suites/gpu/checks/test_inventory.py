@@ -91,9 +91,9 @@ def test_an_nvidia_smi_that_answers_late_is_no_pass_of_the_driver() -> None:
     late = replace(Host().gpus, cut_off="rows")
     verdict = judge(Host(gpus=late))["gpu.driver"]
     assert [finding.measured for finding in verdict.findings] == [
-        "nvidia-smi had not told all after 90 s: cut off at its query 'rows'"
+        "nvidia-smi did not finish within 90 s: stopped at its query 'rows'"
     ]
-    # each start loads the driver anew, which takes seconds: that has its own check
+    # each start loads the driver again, which takes seconds: that has its own check
     unloaded = Host(gpus=late)
     unloaded.change(3, persistence=False)
     assert judge(unloaded)["gpu.driver"].outcome is Outcome.NOT_CHECKED
@@ -123,7 +123,7 @@ def test_more_gpus_than_stated_are_a_fault_of_the_statement() -> None:
     verdict = judge(Host(), PROFILE.model_copy(update={"count": 4}))["gpu.count"]
     assert verdict.outcome is Outcome.FAILED
     assert verdict.action is Action.MONITOR
-    assert "more GPUs than its profile says" in verdict.cause
+    assert "more GPUs than its profile states" in verdict.cause
     fewer = judge(Host(), PROFILE.model_copy(update={"count": 9}))["gpu.count"]
     assert fewer.action is Action.DRAIN
 
@@ -236,14 +236,14 @@ def test_a_stated_version_is_equal_or_a_prefix(version: str, stated: str, *, fit
 
 def test_a_cut_off_answer_says_why() -> None:
     late = replace(devices(), cut_off="rows")
-    slow = "nvidia-smi had not told all after 90 s: cut off at its query 'rows'"
+    slow = "nvidia-smi did not finish within 90 s: stopped at its query 'rows'"
     verdict = judge(Host(gpus=late))["gpu.driver"]
     assert verdict.findings == (Finding("driver", slow, "nvidia-smi answers"),)
     host = Host(gpus=late)
     host.change(3, persistence=False)
     assert (
         judge(host)["gpu.driver"].reason
-        == f"{slow}; persistence mode is off, so each start loads the driver anew (see gpu.persistence)"
+        == f"{slow}; persistence mode is off, so each start loads the driver again (see gpu.persistence)"
     )
 
 
@@ -346,7 +346,9 @@ def test_more_and_fewer_gpus_than_stated() -> None:
     host = Host()
     more = checks.count(host.gpus, PROFILE.model_copy(update={"count": 7}))
     assert (more.findings, more.action) == ((Finding("GPUs", "8", "7"),), Action.MONITOR)
-    assert more.cause == "the node has more GPUs than its profile says: the cluster file names another model"
+    assert (
+        more.cause == "the node has more GPUs than its profile states: the cluster file names another model"
+    )
     assert more.hint == (
         "nvidia-smi -L; gpucluster profiles show; correct the profile of the node, or `gpu: {count: N}`"
     )
@@ -365,7 +367,7 @@ def test_more_and_fewer_gpus_than_stated() -> None:
     due.change(1, memory=None, unread={"memory": "[GPU requires reset]"})
     reset = checks.count(due.gpus, PROFILE)
     assert (reset.cause, reset.hint, reset.action) == (
-        "a GPU met an error that its driver clears by a reset alone",
+        "a GPU has an error that only a reset clears",
         "dmesg | grep Xid; end what uses the GPU; nvidia-smi -r -i INDEX (with NVSwitch: of all GPUs), or reboot",
         Action.RESET_GPU,
     )

@@ -321,7 +321,7 @@ def test_a_gpu_without_a_performance_state_is_not_checked() -> None:
     verdict = judge(host)["gpu.pcie_gen"]
     assert (verdict.outcome, verdict.reason) == (
         Outcome.NOT_CHECKED,
-        f"{host.gpus.devices[6]}: generation 3 now, and no performance state that would explain it",
+        f"{host.gpus.devices[6]}: generation 3, and its performance state is not known",
     )
 
 

@@ -125,7 +125,7 @@ def test_a_full_table_of_retired_pages_is_for_the_vendor(
         (None, "[N/A]", 1, 1, None),
         (
             None, "[N/A]", 2, 1,
-            "GPU: 2 uncorrectable errors in all, of SRAM and DRAM; this driver does not count SRAM apart",
+            "GPU: 2 uncorrectable errors of SRAM and DRAM together; this driver does not count SRAM separately",
         ),
     ],
 )  # fmt: skip

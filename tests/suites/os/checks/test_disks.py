@@ -60,7 +60,8 @@ def test_free_space() -> None:
     )
     silent = {**DISKS, "/tmp": Disk(problem="hung"), "/dev/shm": Disk(problem="gone")}
     assert (
-        not_applicable(checks.free_space(silent, found, CONFIG)) == "df says nothing of /tmp, /dev/shm: hung"
+        not_applicable(checks.free_space(silent, found, CONFIG))
+        == "df has no result for /tmp, /dev/shm: hung"
     )
 
 
@@ -150,7 +151,7 @@ def test_what_our_user_may_not_touch_is_not_checked_and_no_fault_of_the_node() -
     config = OsConfig(mounts=(MountConfig(path="/home", min_free=2**30),))
     for verdict in (checks.mount_response(disks, found, ("/home",)), checks.free_space(disks, found, config)):
         assert verdict.outcome is Outcome.NOT_CHECKED
-        assert verdict.reason == "df: /home: Permission denied: the user of the run may not go there"
+        assert verdict.reason == "df: /home: Permission denied: the user of the run has no permission there"
     on_another = checks.answering({"n1": disks, "n2": {"/home": DISK}})
     failed(checks.mount_response(disks, found, ("/home",), on_another), "/home (nfs4 from fs1:/home)")
 
@@ -200,7 +201,7 @@ def test_a_path_that_is_for_others_is_not_checked() -> None:
     denied = Disk(problem="df: /h: Permission denied")
     verdict = checks.mount_response({"/h": denied}, {"/h": ROOT})
     assert (verdict.outcome, verdict.reason) == (
-        Outcome.NOT_CHECKED, "df: /h: Permission denied: the user of the run may not go there"
+        Outcome.NOT_CHECKED, "df: /h: Permission denied: the user of the run has no permission there"
     )  # fmt: skip
     hung = Disk(problem="no answer within 10 s", hung=True)
     assert checks.mount_response({"/x": hung}, {}, ()).findings == (
@@ -215,6 +216,6 @@ def test_a_path_that_is_for_others_is_not_checked() -> None:
     disks = {"/h": denied, "/": room, "/tmp": room, "/dev/shm": room}
     verdict = checks.free_space(disks, {"/": ROOT, "/h": ROOT}, config)
     assert (verdict.outcome, verdict.reason) == (
-        Outcome.NOT_CHECKED, "df: /h: Permission denied: the user of the run may not go there"
+        Outcome.NOT_CHECKED, "df: /h: Permission denied: the user of the run has no permission there"
     )  # fmt: skip
     assert [it.device for it in verdict.metrics] == ["/", "/tmp", "/dev/shm"]

@@ -153,9 +153,11 @@ def test_a_read_only_root_on_half_of_the_nodes_drains_nobody() -> None:
     assert verdict.action is Action.MONITOR
 
 
-def _scratch(*shm: str, tmp: tuple[str, ...] = ()) -> checks.Scratch:
+def _scratch(*shm: str, tmp: tuple[str, ...] = ()) -> checks.ScratchMounts:
     mounts = {"/": ROOT, "/dev/shm": Mount("tmpfs", "/dev/shm", "tmpfs", ("rw", *shm))}
-    return checks.Scratch.of(mounts | ({"/tmp": Mount("t", "/tmp", "tmpfs", ("rw", *tmp))} if tmp else {}))
+    return checks.ScratchMounts.of(
+        mounts | ({"/tmp": Mount("t", "/tmp", "tmpfs", ("rw", *tmp))} if tmp else {})
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def _scratch(*shm: str, tmp: tuple[str, ...] = ()) -> checks.Scratch:
     ],
 )
 def test_scratch_space_that_gives_less_than_on_most_nodes_is_named(
-    bad: checks.Scratch, named: str, told: str
+    bad: checks.ScratchMounts, named: str, told: str
 ) -> None:
     memory = 128 << 30
     fleet = {"n1": _scratch(), "n2": _scratch(), "n3": _scratch(), "n4": bad}
@@ -178,7 +180,7 @@ def test_scratch_space_that_gives_less_than_on_most_nodes_is_named(
 @pytest.mark.parametrize(
     ("bad", "path"), [(_scratch("noexec"), "/dev/shm"), (_scratch(tmp=("noexec",)), "/tmp")]
 )
-def test_scratch_space_where_no_program_runs_is_a_warning(bad: checks.Scratch, path: str) -> None:
+def test_scratch_space_where_no_program_runs_is_a_warning(bad: checks.ScratchMounts, path: str) -> None:
     fleet = {"n1": _scratch(), "n2": _scratch(), "n3": _scratch(), "n4": bad}
     tmp, shm = (norm({node: getattr(one, room) for node, one in fleet.items()}) for room in ("tmp", "shm"))
     verdict = checks.scratch(bad, tmp, shm, 128 << 30)
@@ -207,9 +209,9 @@ def test_scratch_space_whose_sizes_differ_by_pages_is_alike() -> None:
         return {"/": ROOT, "/dev/shm": Mount("tmpfs", "/dev/shm", "tmpfs", ("rw", f"size={size}k"))}
 
     fleet = {f"n{n}": mounts(131906420 + 4 * n) for n in range(1, 5)}
-    norm = checks.Scratch.of_all(fleet).of(GROUP, "shm")
+    norm = checks.ScratchMounts.of_all(fleet).of(GROUP, "shm")
     assert (norm.agree, norm.total, norm.votes[0][0].size) == (4, 4, "131906432k")
-    odd = checks.Scratch.of_all({**fleet, "n4": mounts(115_000_000)}).of(GROUP, "shm")
+    odd = checks.ScratchMounts.of_all({**fleet, "n4": mounts(115_000_000)}).of(GROUP, "shm")
     assert (odd.agree, odd.votes[0][0].size, odd.votes[1][0].size) == (3, "131906428k", "115000000k")
 
 
@@ -219,27 +221,33 @@ def test_file_systems_of_disks(fstype: str) -> None:
 
 
 def test_what_scratch_space_gives() -> None:
-    def shm(*options: str, fstype: str = "tmpfs") -> checks.Room:
-        return checks.Scratch.of({"/": ROOT, "/dev/shm": Mount("s", "/dev/shm", fstype, options)}).shm
+    def shm(*options: str, fstype: str = "tmpfs") -> checks.ScratchMount:
+        return checks.ScratchMounts.of({"/": ROOT, "/dev/shm": Mount("s", "/dev/shm", fstype, options)}).shm
 
-    assert shm("rw") == checks.Room(size="half of the memory")
-    assert shm("rw", "noexec", "size=64k") == checks.Room(noexec=True, size="64k")
-    assert shm("size=64k", fstype="ext4") == checks.Room()
-    assert shm("size=50%", "xsize=64k") == checks.Room(size="half of the memory")
-    mine = checks.Scratch(checks.Room(), checks.Room(size="64k"))
-    norm = peers(checks.Room(size="64k"), checks.Room(size="100k"))
-    assert checks.scratch(mine, peers(checks.Room(), checks.Room()), norm, 1).findings == (
+    assert shm("rw") == checks.ScratchMount(size="half of the memory")
+    assert shm("rw", "noexec", "size=64k") == checks.ScratchMount(noexec=True, size="64k")
+    assert shm("size=64k", fstype="ext4") == checks.ScratchMount()
+    assert shm("size=50%", "xsize=64k") == checks.ScratchMount(size="half of the memory")
+    mine = checks.ScratchMounts(checks.ScratchMount(), checks.ScratchMount(size="64k"))
+    norm = peers(checks.ScratchMount(size="64k"), checks.ScratchMount(size="100k"))
+    assert checks.scratch(mine, peers(checks.ScratchMount(), checks.ScratchMount()), norm, 1).findings == (
         Finding("/dev/shm", "limit of 64 KiB", f"limit of 100 KiB, {MOST}"),
     )
     for size, outcome in (("90k", Outcome.PASSED), ("89k", Outcome.FAILED), ("", Outcome.PASSED)):
-        room = checks.Scratch(checks.Room(), checks.Room(size=size))
-        assert checks.scratch(room, peers(checks.Room(), checks.Room()), norm, 1).outcome is outcome
-    disk = peers(checks.Room(size="64k"), checks.Room())
-    assert checks.scratch(mine, peers(checks.Room(), checks.Room()), disk, 1).outcome is Outcome.PASSED
-    everywhere = peers(checks.Room(noexec=True), checks.Room(noexec=True))
+        room = checks.ScratchMounts(checks.ScratchMount(), checks.ScratchMount(size=size))
+        assert (
+            checks.scratch(room, peers(checks.ScratchMount(), checks.ScratchMount()), norm, 1).outcome
+            is outcome
+        )
+    disk = peers(checks.ScratchMount(size="64k"), checks.ScratchMount())
+    assert (
+        checks.scratch(mine, peers(checks.ScratchMount(), checks.ScratchMount()), disk, 1).outcome
+        is Outcome.PASSED
+    )
+    everywhere = peers(checks.ScratchMount(noexec=True), checks.ScratchMount(noexec=True))
     assert (
         checks.scratch(
-            checks.Scratch(checks.Room(noexec=True), checks.Room()), everywhere, NONE, 1
+            checks.ScratchMounts(checks.ScratchMount(noexec=True), checks.ScratchMount()), everywhere, NONE, 1
         ).advisories
         == ()
     )
@@ -285,7 +293,7 @@ def test_scratch_space_of_all_nodes_is_rounded_to_what_most_have() -> None:
             "/dev/shm": Mount("t", "/dev/shm", "tmpfs", ("rw", "noexec", shm)),
         }
 
-    rooms = checks.Scratch.of_all(
+    rooms = checks.ScratchMounts.of_all(
         {
             "n1": node("1000k", "size=91k"),
             "n2": node("999k", "size=100k"),
@@ -294,26 +302,32 @@ def test_scratch_space_of_all_nodes_is_rounded_to_what_most_have() -> None:
         }
     ).facts
     assert rooms == {
-        "n1": checks.Scratch(checks.Room(size="999k"), checks.Room(noexec=True, size="100k")),
-        "n2": checks.Scratch(checks.Room(size="999k"), checks.Room(noexec=True, size="100k")),
-        "n3": checks.Scratch(checks.Room(size="500k"), checks.Room(noexec=True, size="half of the memory")),
-        "n4": checks.Scratch(checks.Room(), checks.Room()),
+        "n1": checks.ScratchMounts(
+            checks.ScratchMount(size="999k"), checks.ScratchMount(noexec=True, size="100k")
+        ),
+        "n2": checks.ScratchMounts(
+            checks.ScratchMount(size="999k"), checks.ScratchMount(noexec=True, size="100k")
+        ),
+        "n3": checks.ScratchMounts(
+            checks.ScratchMount(size="500k"), checks.ScratchMount(noexec=True, size="half of the memory")
+        ),
+        "n4": checks.ScratchMounts(checks.ScratchMount(), checks.ScratchMount()),
     }
 
 
 def test_programs_that_may_not_run_in_scratch_space_are_a_warning() -> None:
-    quiet = checks.Room()
-    mine = checks.Scratch(checks.Room(noexec=True), quiet)
+    quiet = checks.ScratchMount()
+    mine = checks.ScratchMounts(checks.ScratchMount(noexec=True), quiet)
     alike = peers(quiet, quiet)
     verdict = checks.scratch(mine, alike, alike, 1)
     assert verdict.advisories == (
         Advisory("/tmp", "mounted noexec", "programs may run there, as on 4 of 4 nodes of its group"),
     )
     assert verdict.outcome is Outcome.PASSED
-    halves = norm({"n1": quiet, "n2": checks.Room(noexec=True)})
+    halves = norm({"n1": quiet, "n2": checks.ScratchMount(noexec=True)})
     assert checks.scratch(mine, halves, alike, 1).advisories == ()
-    small = checks.Scratch(quiet, checks.Room(size="half of the memory"))
-    most = peers(quiet, checks.Room(size="2048k"))
+    small = checks.ScratchMounts(quiet, checks.ScratchMount(size="half of the memory"))
+    most = peers(quiet, checks.ScratchMount(size="2048k"))
     assert checks.scratch(small, alike, most, 2 * GIB).outcome is Outcome.PASSED
     assert checks.scratch(small, alike, most, 2 << 20).findings == (
         Finding("/dev/shm", "limit of 1 MiB", f"limit of 2 MiB, {MOST}"),

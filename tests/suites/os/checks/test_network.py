@@ -135,7 +135,7 @@ def test_of_two_nodes_with_one_address_the_one_whose_name_means_it_is_left_alone
     fleet = _fleet("10.1.0.1", "10.1.0.1", "10.1.0.3", own={"n1": "10.1.0.1", "n2": "10.1.0.2"})
     assert _accused(fleet) == ["n2"]
     assert fleet["n2"].action is Action.DRAIN
-    assert fleet["n2"].findings[0].measured == "here and rightly (its name means it) on n1"
+    assert fleet["n2"].findings[0].measured == "also on n1; only the name of n1 resolves to it"
 
 
 def test_where_no_name_tells_whose_an_address_is_both_are_named_and_none_is_to_be_drained() -> None:
@@ -200,7 +200,7 @@ def _ring(
             for to in sorted(pair)
         ]
     networks = {f"n{number}": Network({}, {"eno1": (f"10.1.0.{number}",)}) for number in range(1, nodes + 1)}
-    fleet = checks.ways(of, networks)
+    fleet = checks.reachability(of, networks)
     return {node: checks.reachable(node, fleet) for node in of}
 
 
@@ -232,7 +232,7 @@ def test_where_one_way_alone_is_closed_both_ends_are_named_and_none_is_to_be_dra
     assert _accused(verdicts) == ["n1", "n2"]
     assert _drained(verdicts) == []
     assert verdicts["n1"].findings[0].measured == NO_ANSWER
-    assert "which side" in verdicts["n2"].cause
+    assert "not known" in verdicts["n2"].cause
 
 
 def test_where_no_way_is_open_no_node_is_to_be_drained() -> None:
@@ -250,7 +250,7 @@ def test_a_node_that_is_dead_accuses_no_neighbour() -> None:
 def test_a_wrong_name_is_the_fault_of_the_node_that_has_it(address: str, outcome: str) -> None:
     verdicts = _ring(4, {(1, 2): outcome}, means={(1, 2): address})
     assert _accused(verdicts) == _drained(verdicts) == ["n1"]
-    assert f"means {address} here" in verdicts["n1"].findings[0].measured
+    assert f"resolves to {address} here" in verdicts["n1"].findings[0].measured
 
 
 def test_an_address_that_all_nodes_take_for_a_node_s_is_no_fault_of_one_of_them() -> None:

@@ -10,7 +10,7 @@ from os_helpers import MOST
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.suites.os.checks import network as checks
-from pytest_gpucluster.suites.os.checks.network import Ways
+from pytest_gpucluster.suites.os.checks.network import Reachability
 from pytest_gpucluster.suites.os.network_facts import Naming, Network, NetworkInterface, ReachabilityResult
 from pytest_gpucluster.suites.os.peers import norm
 
@@ -101,15 +101,15 @@ HAS, HAS_NOT = True, False
 def test_an_address_on_several_nodes_in_words() -> None:
     rightly = checks.addresses("n2", owners(HAS, HAS_NOT))
     assert rightly.findings == (
-        Finding("10.0.0.1", "here and rightly (its name means it) on n1", "on one node"),
+        Finding("10.0.0.1", "also on n1; only the name of n1 resolves to it", "on one node"),
     )
     assert rightly.action is Action.DRAIN
     assert checks.addresses("n1", owners(HAS, HAS_NOT)).outcome is Outcome.PASSED
     both = checks.addresses("n1", owners(HAS, HAS))
-    assert both.findings == (Finding("10.0.0.1", "here and on n2", "on one node"),)
+    assert both.findings == (Finding("10.0.0.1", "also on n2", "on one node"),)
     assert both.action is Action.MONITOR
     many = checks.addresses("n6", owners(*[HAS_NOT] * 6, nodes=12))
-    assert many.findings == (Finding("10.0.0.1", "here and on n1, n2, n3, n4", "on one node"),)
+    assert many.findings == (Finding("10.0.0.1", "also on n1, n2, n3, n4", "on one node"),)
     assert checks.addresses("n6", owners(*[HAS_NOT] * 6, nodes=11)).outcome is Outcome.PASSED
     claimed = checks.addresses("n2", owners(HAS, HAS_NOT, nodes=2))
     assert claimed.outcome is Outcome.FAILED
@@ -146,11 +146,13 @@ def test_a_site_whose_name_server_is_dead() -> None:
     assert checks.usual_seconds({"a": Naming(1.0), "b": Naming(2.0), "c": Naming(9.0)}) == 2.0
 
 
-def fleet(of: dict[str, list[ReachabilityResult]], **has: str) -> Ways:
-    return checks.ways(of, {node: Network({}, {"eno1": tuple(ip.split())}) for node, ip in has.items()})
+def fleet(of: dict[str, list[ReachabilityResult]], **has: str) -> Reachability:
+    return checks.reachability(
+        of, {node: Network({}, {"eno1": tuple(ip.split())}) for node, ip in has.items()}
+    )
 
 
-def ring(*closed: tuple[int, int], nodes: int = 9, why: str = "silent") -> Ways:
+def ring(*closed: tuple[int, int], nodes: int = 9, why: str = "silent") -> Reachability:
     """A ring of nodes; `closed` are ways that nothing came of."""
     of = {}
     for here in range(nodes):
@@ -164,17 +166,17 @@ def ring(*closed: tuple[int, int], nodes: int = 9, why: str = "silent") -> Ways:
 def test_ways_in_words() -> None:
     one = ring((0, 1))
     assert checks.reachable("n0", one).findings == (Finding("to n1 (ip1)", "silent", OPEN),)
-    assert checks.reachable("n1", one).findings == (Finding("from n0", "no way in", HERE),)
+    assert checks.reachable("n1", one).findings == (Finding("from n0", "no connection", HERE),)
     assert [checks.reachable(f"n{n}", one).action for n in (0, 1)] == [Action.MONITOR] * 2
     assert checks.reachable("n2", one).outcome is Outcome.PASSED
     shut = ring((0, 1), (2, 1))
     verdict = checks.reachable("n1", shut)
-    assert verdict.findings == tuple(Finding(f"from n{n}", "no way in", HERE) for n in (0, 2))
+    assert verdict.findings == tuple(Finding(f"from n{n}", "no connection", HERE) for n in (0, 2))
     assert verdict.action is Action.DRAIN
     assert checks.reachable("n0", shut).outcome is Outcome.PASSED
-    assert shut.shut == {"n1"}
-    assert ring((0, 1), (1, 0), nodes=2).shut == frozenset()
-    assert ring((0, 1), (2, 1), nodes=3).shut == {"n1"}
+    assert shut.unreachable == {"n1"}
+    assert ring((0, 1), (1, 0), nodes=2).unreachable == frozenset()
+    assert ring((0, 1), (2, 1), nodes=3).unreachable == {"n1"}
 
 
 def test_names_of_ways_in_words() -> None:
@@ -203,10 +205,10 @@ def test_a_wrong_name_in_words() -> None:
         }
         return checks.reachable("a", fleet(of, a="1", b="2 22", c="3")).findings
 
-    assert judged("3", "reached") == (Finding("b", "means 3 here, the address of c", "2, 22"),)
-    assert judged("9", "silent") == (Finding("b", "means 9 here, not its address (silent)", "2, 22"),)
+    assert judged("3", "reached") == (Finding("b", "resolves to 3 here, the address of c", "2, 22"),)
+    assert judged("9", "silent") == (Finding("b", "resolves to 9 here, not its address (silent)", "2, 22"),)
     assert judged("9", "reached") == judged("22", "reached") == ()
     assert judged("22", "silent") == (Finding("to b (22)", "silent", OPEN),)
     many = fleet({"a": []}, **dict.fromkeys("abcdef", "1"))
-    assert many.whose("1") == "a, b, c, d"
-    assert checks.ways({}, {"a": Network({}, {"x": ()})}).has == {}
+    assert many.owners_of("1") == "a, b, c, d"
+    assert checks.reachability({}, {"a": Network({}, {"x": ()})}).addresses == {}

@@ -70,6 +70,6 @@ def test_limits_in_words() -> None:
     assert checks._limit(2048.0, 1024) == "2 KiB"
     with pytest.raises(ConfigError) as caught:
         checks.wanted_limits({"memlokc": "1"})
-    assert str(caught.value) == f"os.limits: no limit 'memlokc'; there are {', '.join(checks.LIMITS)}"
+    assert str(caught.value) == f"os.limits: unknown limit 'memlokc'; use one of {', '.join(checks.LIMITS)}"
     with pytest.raises(ConfigError, match=r"^os\.limits: memlock: .*much.*, or unlimited$"):
         checks.wanted_limits({"memlock": "much"})

@@ -86,7 +86,7 @@ def test_each_taint_in_full(at: int) -> None:
         (14, "L: a soft lockup occurred"),
     )[at]
     verdict = checks.taint(1 << bit | 1 << 12)
-    assert verdict.findings == (Finding("kernel", f"tainted {text}", "not tainted so"),)
+    assert verdict.findings == (Finding("kernel", f"tainted {text}", "no such taint"),)
     assert verdict.action is Action.REBOOT
 
 

@@ -37,7 +37,7 @@ def test_cmdline_names_the_words() -> None:
     said = failed(
         checks.cmdline("quiet nosmt", peers("quiet nosmt", "quiet iommu=pt")), "kernel command line"
     )
-    assert "nosmt more and iommu=pt less" in said
+    assert "additional: nosmt; missing: iommu=pt" in said
     passed(checks.cmdline("quiet", peers("x", "quiet")))
 
 
@@ -126,9 +126,9 @@ def test_bounds_of_uptime() -> None:
 
 def test_words_of_the_command_line() -> None:
     verdict = checks.cmdline("b a", peers("b a", "a"))
-    assert verdict.findings == (Finding("kernel command line", "has b more and nothing less", MOST),)
+    assert verdict.findings == (Finding("kernel command line", "additional: b; missing: none", MOST),)
     verdict = checks.cmdline("a", peers("a", "a d c"))
-    assert verdict.findings == (Finding("kernel command line", "has nothing more and c d less", MOST),)
+    assert verdict.findings == (Finding("kernel command line", "additional: none; missing: c d", MOST),)
     halves = norm({"n1": "a", "n2": "b"})
     assert checks.cmdline("a", halves).findings == (
         Finding(

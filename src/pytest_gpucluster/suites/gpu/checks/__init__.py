@@ -1,4 +1,4 @@
-"""Checks of the GPUs of a node. Only the present state counts; sources stand at the limits."""
+"""Checks of the GPUs of a node."""
 
 from pytest_gpucluster.suites.gpu.checks import health, inventory, links, memory
 

@@ -1,4 +1,4 @@
-"""Present health of GPUs: clocks, temperature, power, leftovers of jobs, driver."""
+"""Present state of GPUs: clocks, temperature, power, leftovers of jobs, device files and fabric manager."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.nvidia_smi import Gpu, GpuProcess, Gpus
     from pytest_gpucluster.suites.gpu.readings import ByModel
 
-POWER_TOLERANCE = 1.0  # watts; nvidia-smi prints hundredths, the board holds milliwatts
+POWER_TOLERANCE = 1.0  # watts; nvidia-smi prints hundredths, the board stores milliwatts
 
-# Bits of clocks_event_reasons.active (nvml.h, nvmlClocksEventReasons).
+# bits of clocks_event_reasons.active (nvml.h, nvmlClocksEventReasons)
 FINE_REASONS = {
     0x1: "idle",
     0x2: "applications clocks setting",
@@ -39,16 +39,16 @@ SLOW_REASONS = {
     0x80: "hardware power brake",
 }
 
-# Its memory is a NUMA node of the operating system, its adapters are on its CPU's own PCIe ports: GH200, GB200, GB300.
+# GH200, GB200, GB300: their memory is a NUMA node of the operating system
 _GRACE = re.compile(r"\bG[HB]\d{3}\b")
 
-# What the words of gpu_recovery_action ask for (nvml.h, nvmlDeviceGpuRecoveryAction_t); any other: a reset.
+# actions of gpu_recovery_action (nvml.h, nvmlDeviceGpuRecoveryAction_t); any other: a reset
 RECOVERY = {"Reboot": Action.REBOOT, "Drain P2P": Action.DRAIN, "Drain and Reset": Action.RESET_GPU}
 
 
 def clock_majority(facts: Mapping[str, Gpus]) -> ByModel:
-    """Return {GPU model: majority of the highest clocks}, one vote a GPU."""
-    return by_model(facts, _highest_clocks, once=False)
+    """Return {GPU model: majority of the highest clocks}, with one vote per GPU."""
+    return by_model(facts, _highest_clocks, per_node=False)
 
 
 def _highest_clocks(gpu: Gpu) -> str | None:
@@ -59,20 +59,20 @@ def _highest_clocks(gpu: Gpu) -> str | None:
 
 @check(
     "gpu.throttle",
-    cause="the GPU is too hot, its power supply limits it, or the system holds it back",
+    cause="the GPU is too hot, or its power supply or the system limits it",
     hint="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; fans, filters, power supplies, BMC log",
 )
 @of_present_gpus
 def throttle(gpus: Gpus) -> Judgement:
-    """No clock is held down but by idleness or a power cap."""
+    """Only idleness, a power cap or a setting limits the clocks."""
     for gpu in gpus:
         if gpu.throttle is None:
             yield unread(gpus, gpu, "throttle", "readable clock event reasons", stated=False)
             continue
         if bad := [name for bit, name in SLOW_REASONS.items() if gpu.throttle & bit]:
-            # the hardware has halved the clocks; without that bit the others come and go with the load
-            lasting = None if gpu.throttle & HALVED else Action.MONITOR
-            yield Finding(str(gpu), ", ".join(bad), "no slowdown", lasting)
+            # without the bit for halved clocks the others come and go with the load
+            action = None if gpu.throttle & HALVED else Action.MONITOR
+            yield Finding(str(gpu), ", ".join(bad), "no slowdown", action)
         if unknown := gpu.throttle & ~functools.reduce(int.__or__, (*FINE_REASONS, *SLOW_REASONS)):
             yield Advisory(str(gpu), f"clock event reason {unknown:#x}", "a reason that this release knows")
 
@@ -97,8 +97,8 @@ def temperature(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 
 @check(
     "gpu.power_limit",
-    cause="somebody lowered the power limit",
-    hint="nvidia-smi -pl WATTS, or reboot; look for a script that sets it",
+    cause="the power limit was lowered",
+    hint="nvidia-smi -pl WATTS, or reboot; find the script that sets it",
     action=Action.MONITOR,
 )
 @of_present_gpus
@@ -107,15 +107,14 @@ def power_limit(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     if gpu_profile.power_limit is None:
         yield NotApplicable("the profile states no power limit")
         return
+    expected = f"{gpu_profile.power_limit:g} W"
     for gpu in gpus:
         if gpu.power is not None:
             yield Metric("power", gpu.power, "W", str(gpu))
         if gpu.power_limit is None:
-            yield unread(
-                gpus, gpu, "power_limit", f"{gpu_profile.power_limit:g} W", stated=True, monitor=True
-            )
+            yield unread(gpus, gpu, "power_limit", expected, stated=True, monitor=True)
         elif abs(gpu.power_limit - gpu_profile.power_limit) > POWER_TOLERANCE:
-            yield Finding(str(gpu), f"{gpu.power_limit:g} W", f"{gpu_profile.power_limit:g} W")
+            yield Finding(str(gpu), f"{gpu.power_limit:g} W", expected)
 
 
 @check(
@@ -126,7 +125,7 @@ def power_limit(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 )
 @of_present_gpus
 def clocks(gpus: Gpus, clock_majority: ByModel) -> Judgement:
-    """Highest clocks are those of the fleet's GPUs of this model; application clocks are not below their default."""
+    """Highest clocks are those of most GPUs of this model; application clocks are not below their default."""
     for gpu in gpus:
         highest = _highest_clocks(gpu)
         if highest is None:
@@ -142,13 +141,13 @@ def clocks(gpus: Gpus, clock_majority: ByModel) -> Judgement:
 
 @check(
     "gpu.idle_memory",
-    cause="memory of the GPU is held by no process: a job died badly",
-    hint="nvidia-smi --gpu-reset -i INDEX while nobody uses it, or reboot",
+    cause="no process holds this memory of the GPU: a job ended without releasing it",
+    hint="nvidia-smi --gpu-reset -i INDEX while no process uses it, or reboot",
     action=Action.RESET_GPU,
 )
 @of_present_gpus
 def idle_memory(gpus: Gpus, apps: Sequence[GpuProcess], gpu_profile: GpuProfile) -> Judgement:
-    """A GPU without processes has its memory free; what listed processes hold is for gpu.stray_processes."""
+    """A GPU without processes has its memory free; gpu.stray_processes judges memory that processes hold."""
     limit = f"at most {format_size(gpu_profile.max_idle_memory)}"
     for gpu in gpus:
         if gpu.memory_used is None:
@@ -161,33 +160,33 @@ def idle_memory(gpus: Gpus, apps: Sequence[GpuProcess], gpu_profile: GpuProfile)
         left = gpu.memory_used - sum(size for size in held if size is not None)
         if left > gpu_profile.max_idle_memory:
             held_by = f"{format_size(left)} that no process holds"
-            # on Grace the operating system keeps files in it as in any other memory; what draws is no compute process
-            others = _GRACE.search(gpu.name or "") or gpu.display
-            yield Advisory(str(gpu), held_by, limit) if others else Finding(str(gpu), held_by, limit)
+            # the operating system uses it on Grace, the display server on a GPU with a display
+            used = _GRACE.search(gpu.name or "") or gpu.display
+            yield Advisory(str(gpu), held_by, limit) if used else Finding(str(gpu), held_by, limit)
 
 
 @check(
     "gpu.stray_processes",
-    cause="a process of a former job, or one that was started past Slurm, still uses the GPU",
-    hint="ps -o pid,user,lstart,cmd -p PID; end it; look at Slurm's epilog",
+    cause="a process of a former job, or one that was started without Slurm, uses the GPU",
+    hint="ps -o pid,user,lstart,cmd -p PID; end it; check Slurm's epilog",
     action=Action.MONITOR,
 )
 @of_present_gpus
 def stray_processes(gpus: Gpus, apps: Sequence[GpuProcess]) -> Judgement:
-    """Nobody computes on the GPUs of an idle node."""
+    """No process computes on the GPUs of an idle node."""
     for gpu, process in unexpected_processes(gpus, apps):
         yield Finding(gpu, process, "no process on an idle node")
 
 
 @check(
     "gpu.recovery_action",
-    cause="the driver itself asks for a reset, a reboot or a drain of this GPU",
-    hint="nvidia-smi -q | grep 'Recovery Action'; do what it says",
+    cause="the driver itself requests a reset, a reboot or a drain of this GPU",
+    hint="nvidia-smi -q | grep 'Recovery Action'; perform the action that it names",
     action=Action.RESET_GPU,
 )
 @of_present_gpus
 def recovery_action(gpus: Gpus) -> Judgement:
-    """The driver asks for no recovery of any GPU."""
+    """The driver requests no recovery of any GPU."""
     for gpu in gpus:
         if gpu.recovery_action is None:
             yield unread(gpus, gpu, "recovery_action", "None", stated=True)
@@ -202,8 +201,8 @@ def recovery_action(gpus: Gpus) -> Judgement:
 )
 def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """/dev has a file for each GPU, nvidiactl and nvidia-uvm."""
-    if gpus.devices and "nvidiactl" not in files:  # without that file nvidia-smi could not have answered
-        yield NotChecked("nvidia-smi works, yet /dev shows no nvidiactl: this is not the /dev that it uses")
+    if gpus.devices and "nvidiactl" not in files:  # nvidia-smi cannot work without that file
+        yield NotChecked("nvidia-smi works, but /dev shows no nvidiactl: nvidia-smi uses another /dev")
         return
     numbered = sum(name.removeprefix("nvidia").isdecimal() for name in files)
     if numbered < gpu_profile.count:
@@ -216,10 +215,10 @@ def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> 
 @check(
     "gpu.fabric_manager",
     cause="fabric manager does not run: the NVSwitch fabric is not set up, and CUDA fails to start",
-    hint="systemctl status nvidia-fabricmanager; journalctl -u nvidia-fabricmanager; it has to be the driver's version",
+    hint="systemctl status nvidia-fabricmanager; journalctl -u nvidia-fabricmanager; it must have the driver's version",
 )
 def fabric_manager(fabric_service: FabricManager, gpu_profile: GpuProfile) -> Judgement:
-    """The service nvidia-fabricmanager is active where the node has NVSwitch."""
+    """The service nvidia-fabricmanager is active if the node has NVSwitch."""
     if not gpu_profile.nvswitch:
         yield NotApplicable("the profile states no NVSwitch")
     elif fabric_service.state != "active":

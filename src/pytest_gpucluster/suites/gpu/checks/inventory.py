@@ -1,4 +1,4 @@
-"""GPUs are present, the right ones, and in the right mode."""
+"""Number, identity and modes of GPUs."""
 
 from __future__ import annotations
 
@@ -40,16 +40,14 @@ if TYPE_CHECKING:
 
 MEMORY_TOLERANCE = 0.01  # memory.total differs a little between drivers; one lost stack is 12% or more
 
-# Cards that also draw: NVIDIA delivers them with ECC off (nvidia-smi(1), "ECC Mode").
+# NVIDIA delivers graphics cards with ECC off (nvidia-smi(1), "ECC Mode")
 _GRAPHICS = re.compile(r"\b(GeForce|RTX|Quadro|TITAN)\b")
-
-_AT_GPU = re.compile(
-    r"\bat gpu ([0-9a-f:.]+)", re.IGNORECASE
-)  # WARNING: infoROM is corrupted at gpu 0008:00:00.0
+# WARNING: infoROM is corrupted at gpu 0008:00:00.0
+_AT_GPU = re.compile(r"\bat gpu ([0-9a-f:.]+)", re.IGNORECASE)
 
 
 def uuid_owners(facts: Mapping[str, Gpus]) -> dict[str, tuple[str, ...]]:
-    """Return {UUID: nodes}, a node as often as it lists the UUID."""
+    """Return {UUID: nodes}; a node stands there as often as it lists the UUID."""
     return owners({node: [gpu.uuid for gpu in gpus if gpu.uuid] for node, gpus in facts.items()})
 
 
@@ -59,13 +57,13 @@ def serial_owners(facts: Mapping[str, Gpus]) -> dict[str, tuple[str, ...]]:
 
 
 def driver_majority(facts: Mapping[str, Gpus]) -> ByModel:
-    """Return {GPU model: majority of driver versions}, one vote a node."""
-    return by_model(facts, lambda gpu: gpu.driver, once=True)
+    """Return {GPU model: majority of driver versions}, with one vote per node."""
+    return by_model(facts, lambda gpu: gpu.driver, per_node=True)
 
 
 def vbios_majority(facts: Mapping[str, Gpus]) -> ByModel:
-    """Return {GPU model: majority of VBIOS versions}, one vote a GPU."""
-    return by_model(facts, lambda gpu: gpu.vbios, once=False)
+    """Return {GPU model: majority of VBIOS versions}, with one vote per GPU."""
+    return by_model(facts, lambda gpu: gpu.vbios, per_node=False)
 
 
 @check(
@@ -74,7 +72,7 @@ def vbios_majority(facts: Mapping[str, Gpus]) -> ByModel:
     hint="cat /proc/driver/nvidia/version; modprobe nvidia; dkms status; install the fleet's driver and reboot",
 )
 def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Judgement:
-    """nvidia-smi works, and the driver is the one stated, else that of the fleet's majority."""
+    """nvidia-smi works, and the driver has the stated version, else that of the fleet's majority."""
     if gpus.driver_problem:
         yield Finding("driver", gpus.driver_problem, "nvidia-smi answers")
         return
@@ -82,9 +80,9 @@ def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Jud
         yield NotChecked(f"nvidia-smi lists no GPU (see gpu.count): {nvidia_smi_message(gpus)}")
         return
     if gpus.cut_off:
-        slow = f"nvidia-smi had not told all after {HANG} s: cut off at its query {gpus.cut_off!r}"
+        slow = f"nvidia-smi did not finish within {HANG} s: stopped at its query {gpus.cut_off!r}"
         unloaded = any(gpu.persistence is False for gpu in gpus)
-        why = "persistence mode is off, so each start loads the driver anew (see gpu.persistence)"
+        why = "persistence mode is off, so each start loads the driver again (see gpu.persistence)"
         yield NotChecked(f"{slow}; {why}") if unloaded else Finding("driver", slow, "nvidia-smi answers")
     first = gpus.devices[0]
     if gpu_profile.driver is None and driver_majority.get(first.name or "", Norm[str]()).total < 2:
@@ -94,18 +92,18 @@ def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Jud
 
 
 def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile) -> Verdict:
-    """Return why the number differs: more GPUs than stated are no lost GPU; one that is due for a reset is there."""
+    """Return another cause if there are too many GPUs, or if GPUs only require a reset."""
     if len(gpus) > gpu_profile.count and not gpus.failed and not any(gpu.lost for gpu in gpus):
         return replace(
             verdict,
-            cause="the node has more GPUs than its profile says: the cluster file names another model",
+            cause="the node has more GPUs than its profile states: the cluster file names another model",
             hint="nvidia-smi -L; gpucluster profiles show; correct the profile of the node, or `gpu: {count: N}`",
             action=Action.MONITOR,
         )
     return with_cause(
         verdict,
         REQUIRES_RESET,
-        "a GPU met an error that its driver clears by a reset alone",
+        "a GPU has an error that only a reset clears",
         "dmesg | grep Xid; end what uses the GPU; nvidia-smi -r -i INDEX (with NVSwitch: of all GPUs), or reboot",
         action=Action.RESET_GPU,
     )
@@ -125,15 +123,15 @@ def count(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     lost = [gpu for gpu in gpus if gpu.lost]
     yield Metric("gpu_count", len(gpus) - len(lost), "GPUs")
     for gpu in lost:
-        # without its bus id only what nvidia-smi said beside the table tells which it is
-        said = "" if gpu.bus or not gpus.messages else f"; nvidia-smi: {nvidia_smi_message(gpus)}"
-        yield Finding(str(gpu), f"{gpu.lost}{said}", "answers")
+        # without a bus id only the messages of nvidia-smi identify the GPU
+        message = "" if gpu.bus or not gpus.messages else f"; nvidia-smi: {nvidia_smi_message(gpus)}"
+        yield Finding(str(gpu), f"{gpu.lost}{message}", "answers")
     if len(gpus) != gpu_profile.count or (gpus.failed and not lost):
-        said = f", nvidia-smi: {nvidia_smi_message(gpus)}" if gpus.messages or gpus.failed else ""
-        yield Finding("GPUs", f"{len(gpus)}{said}", str(gpu_profile.count))
+        message = f", nvidia-smi: {nvidia_smi_message(gpus)}" if gpus.messages or gpus.failed else ""
+        yield Finding("GPUs", f"{len(gpus)}{message}", str(gpu_profile.count))
 
 
-@check("gpu.names", cause="a GPU of another model", hint="nvidia-smi -L; is this the right profile?")
+@check("gpu.names", cause="a GPU of another model", hint="nvidia-smi -L; check the profile of the node")
 @of_present_gpus
 def names(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """Every GPU has the profile's name."""
@@ -186,7 +184,7 @@ def _version(text: str) -> tuple[int, ...]:
 )
 @of_present_gpus
 def vbios(gpus: Gpus, gpu_profile: GpuProfile, vbios_majority: ByModel) -> Judgement:
-    """The VBIOS is the one stated, else that of most GPUs of the same model in the fleet."""
+    """The VBIOS has the stated version, else that of most GPUs of the same model in the fleet."""
     return judge_version(gpus, "vbios", vbios_majority, stated=gpu_profile.vbios)
 
 
@@ -226,9 +224,8 @@ def serials(gpus: Gpus, serial_owners: Mapping[str, Sequence[str]], node_name: s
             continue
         others = [owner for owner in serial_owners.get(gpu.serial, ()) if owner != node_name]
         if others:
-            yield Finding(
-                str(gpu), f"serial {gpu.serial}, also on {hostlist.fold(others)}", "a serial of its own"
-            )
+            measured = f"serial {gpu.serial}, also on {hostlist.fold(others)}"
+            yield Finding(str(gpu), measured, "a serial of its own")
 
 
 @check(
@@ -239,7 +236,7 @@ def serials(gpus: Gpus, serial_owners: Mapping[str, Sequence[str]], node_name: s
 )
 @of_present_gpus
 def inforom(gpus: Gpus) -> Judgement:
-    """nvidia-smi warns of no corrupted InfoROM."""
+    """nvidia-smi does not warn of a corrupted InfoROM."""
     for message in gpus.messages:
         if "inforom" in message.lower():
             at = _AT_GPU.search(message)
@@ -254,7 +251,7 @@ def inforom(gpus: Gpus) -> Judgement:
 )
 @of_present_gpus
 def persistence(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
-    """Persistence mode is as the profile says."""
+    """Persistence mode is as the profile states."""
     return judge_switch(gpus, "persistence", gpu_profile, what="persistence mode", monitor=True)
 
 
@@ -266,7 +263,7 @@ def persistence(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 )
 @of_present_gpus
 def compute_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
-    """The compute mode is as the profile says."""
+    """The compute mode is as the profile states."""
     if gpu_profile.compute_mode is None:
         yield NotApplicable("the profile states no compute mode")
         return
@@ -282,7 +279,7 @@ def compute_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 )
 @of_present_gpus
 def mig(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
-    """MIG mode is as the profile says."""
+    """MIG mode is as the profile states."""
     return judge_switch(gpus, "mig", gpu_profile, what="MIG mode")
 
 
@@ -294,10 +291,9 @@ def mig(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 )
 @of_present_gpus
 def ecc_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
-    """ECC is as the profile says; graphics cards may have it off where the profile does not say."""
-    if not states(gpu_profile, "ecc") and all(
-        gpu.ecc is False and _GRAPHICS.search(gpu.name or "") for gpu in gpus
-    ):
+    """ECC is as the profile states; graphics cards may have it off if the profile does not state it."""
+    off = all(gpu.ecc is False and _GRAPHICS.search(gpu.name or "") for gpu in gpus)
+    if off and not states(gpu_profile, "ecc"):
         yield NotApplicable("graphics cards are delivered with ECC off, and the profile does not state `ecc`")
     else:
         yield from judge_switch(gpus, "ecc", gpu_profile, what="ECC")

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 SPEED_TOLERANCE = 0.01  # nvidia-smi rounds GB/s
 
-# Counters of `nvidia-smi nvlink -e` and from what value on they fail. DCGM (DcgmGPUHardwareLimits.h and
-# DcgmHealthWatch.cpp; DcgmUtilities.cpp for the bit error rate): one replay, recovery error or failed recovery fails;
-# CRC errors matter from a hundred on, below that the link repairs them by itself. NVLink 5 has other counters.
+# {counter of `nvidia-smi nvlink -e`: the lowest value that fails}, as in DCGM (DcgmGPUHardwareLimits.h and
+# DcgmHealthWatch.cpp; DcgmUtilities.cpp for the bit error rate): the link repairs fewer than a hundred CRC errors itself;
+# NVLink 5 has other counters
 NVLINK_LIMITS: dict[str, float] = {
     "replay errors": 1,
     "recovery errors": 1,
@@ -32,14 +32,14 @@ NVLINK_LIMITS: dict[str, float] = {
     "buffer overrun errors": 1,
     "local link integrity errors": 1,
     "link recovery failed events": 1,
-    # DCGM warns of the first one. Of 5,760 links of GB200 one was not at 0, at 505, and failed five days later
-    # (marin-community/marin, issues 8934 and 9086).
+    # DCGM warns of the first one; of 5,760 links of GB200 one was above 0, at 505, and failed five days later
+    # (marin-community/marin, issues 8934 and 9086)
     "link recovery successful events": 100,
 }
 NVLINK_BER = 1e-12
 _RATE = "effective ber"
-# What these count was sent again, or is the fault of the other end: DCGM warns of a successful recovery, and judges the
-# others by how fast they rise, which a single reading does not show.
+# data that was sent again, and faults of the other end; DCGM warns of a successful recovery, and judges the others by
+# their rate, which a single reading does not show
 NVLINK_WARNINGS = (
     "rx errors",
     "rx remote errors",
@@ -67,7 +67,7 @@ def _uuid_of(gpu: Gpu) -> str:
 def nvlink_state(
     gpus: Gpus, nvlinks: Mapping[str, Mapping[int, float | None]], gpu_profile: GpuProfile
 ) -> Judgement:
-    """As many NVLinks are active as the profile says, or as on most GPUs of the node, each at its speed."""
+    """As many NVLinks are active as the profile states, or as on most GPUs of the node, each at its speed."""
     wanted = _usual_links(gpus, nvlinks) if gpu_profile.nvlinks is None else gpu_profile.nvlinks
     if not wanted:
         yield NotApplicable(_NO_NVLINKS)
@@ -89,38 +89,35 @@ def nvlink_state(
             which = f" (inactive: link {', '.join(down)})" if down else ""
             differs = Action.MONITOR if most else None
             yield Finding(str(gpu), f"{len(active)} active links{which}", f"{wanted}{most}", differs)
-        yield from _link_speeds(gpu, active, gpu_profile.nvlink_speed)
+        expected = gpu_profile.nvlink_speed
+        for link, speed in active.items():
+            if expected is not None and abs(speed - expected) > SPEED_TOLERANCE * expected:
+                yield Finding(f"{gpu} NVLink {link}", f"{speed:g} GB/s", f"{expected:g} GB/s")
 
 
 def _in_mig_mode(gpu: Gpu) -> NotApplicable:
-    """A GPU that is cut into MIG devices uses no NVLink; whether it is to be cut is for gpu.mig."""
     return NotApplicable(f"{gpu} is in MIG mode (see gpu.mig), which has no NVLink")
 
 
 def _usual_links(gpus: Gpus, links: Mapping[str, Mapping[int, float | None]]) -> int:
-    """Return how many links are active on most GPUs of the node; 0 where there is no majority."""
-    of_all = ((str(gpu), links.get(_uuid_of(gpu), {})) for gpu in gpus)
-    return norm((gpu, sum(speed is not None for speed in one.values())) for gpu, one in of_all).value or 0
+    """Return how many links are active on most GPUs of the node; 0 without a majority."""
+    return norm((str(gpu), _active(links, gpu)) for gpu in gpus).value or 0
 
 
-def _link_speeds(gpu: Gpu, active: Mapping[int, float], expected: float | None) -> Iterator[Finding]:
-    if expected is None:
-        return
-    for link, speed in active.items():
-        if abs(speed - expected) > SPEED_TOLERANCE * expected:
-            yield Finding(f"{gpu} NVLink {link}", f"{speed:g} GB/s", f"{expected:g} GB/s")
+def _active(links: Mapping[str, Mapping[int, float | None]], gpu: Gpu) -> int:
+    return sum(speed is not None for speed in links.get(_uuid_of(gpu), {}).values())
 
 
 @check(
     "gpu.nvlink_errors",
-    cause="an NVLink loses data and has to repeat it: a bad contact or a failing GPU or switch",
+    cause="an NVLink loses data and must repeat it: a bad contact or a failing GPU or switch",
     hint="nvidia-smi nvlink -e; reset all GPUs of the node and measure again; reseat the GPU",
 )
 @of_present_gpus
 def nvlink_errors(
     gpus: Gpus, nvlink_counters: Mapping[str, LinkErrors], gpu_profile: GpuProfile
 ) -> Judgement:
-    """The error counters since the driver was loaded stay below NVLINK_LIMITS."""
+    """The error counters since the driver was loaded are below their limits."""
     if gpu_profile.nvlinks == 0:
         yield NotApplicable(_NO_NVLINKS)
         return
@@ -153,7 +150,7 @@ def _link_errors(gpu: Gpu, of_gpu: LinkErrors) -> Judgement:
 
 
 def _link_warnings(gpu: Gpu, of_gpu: LinkErrors) -> Iterator[Advisory]:
-    """Warn once a counter of what proves no fault, and of what this release does not know."""
+    """Yield one warning for each counter that proves no fault, or that is unknown."""
     others: dict[str, dict[int, float]] = {}
     for link, counter, found in of_gpu.counts:
         name = counter.lower()
@@ -174,7 +171,7 @@ def _link_warnings(gpu: Gpu, of_gpu: LinkErrors) -> Iterator[Advisory]:
 )
 @of_present_gpus
 def pcie_width(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
-    """The PCIe link has as many lanes as the profile says; lanes do not go down when a GPU idles."""
+    """The PCIe link has as many lanes as the profile states; an idle GPU does not reduce them."""
     if gpu_profile.pcie_width is None:
         yield NotApplicable("the profile states no PCIe width")
         return
@@ -191,10 +188,9 @@ def pcie_width(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 )
 @of_present_gpus
 def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
-    """GPU and slot can do the profile's PCIe generation, and do it where the GPU is awake.
+    """GPU and slot support the profile's PCIe generation, and use it in P0.
 
-    A GPU that saves power (P1 and higher numbers) may run its link at a lower generation and raises it under load:
-    there only the maximum is judged. In P0 the current generation is judged too.
+    A GPU that saves power (P1 and higher numbers) may lower the generation of its link, and raises it under load.
     """
     if gpu_profile.pcie_gen is None:
         yield NotApplicable("the profile states no PCIe generation")
@@ -212,14 +208,12 @@ def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
         elif gpu.pcie_gen < gpu_profile.pcie_gen and gpu.pstate == "P0":
             yield Finding(str(gpu), f"generation {gpu.pcie_gen} in P0", expected)
         elif gpu.pcie_gen < gpu_profile.pcie_gen and gpu.pstate is None:
-            yield NotChecked(
-                f"{gpu}: generation {gpu.pcie_gen} now, and no performance state that would explain it"
-            )
+            yield NotChecked(f"{gpu}: generation {gpu.pcie_gen}, and its performance state is not known")
 
 
 @check(
     "gpu.topology",
-    cause="NVLinks between two GPUs are down, or GPUs sit in other slots than on the other nodes",
+    cause="NVLinks between two GPUs are down, or GPUs are in other slots than on the other nodes",
     hint="nvidia-smi topo -m; nvidia-smi nvlink -s; journalctl -u nvidia-fabricmanager",
 )
 @of_present_gpus
@@ -229,29 +223,22 @@ def topology(
     known_nvlinks: Mapping[str, Mapping[int, float | None]] | None,
     gpu_profile: GpuProfile,
 ) -> Judgement:
-    """Any two GPUs are connected as the profile says; what a down NVLink explains is for gpu.nvlink_state.
+    """Any two GPUs are connected as the profile states; gpu.nvlink_state judges those with an NVLink that is down.
 
-    `known_nvlinks` is None where the state of the NVLinks cannot be read: then nothing else tells of one that is down.
+    known_nvlinks: None if the state of the NVLinks cannot be read: then every pair is judged.
     """
     if gpu_profile.topology is None:
         yield NotApplicable("the profile states no topology")
     elif gpu_profile.count < 2:  # a pair
-        yield NotApplicable("one GPU has nobody to be connected with")
+        yield NotApplicable("one GPU has no other GPU to connect to")
     else:
         active = {gpu.index: _active(known_nvlinks or {}, gpu) for gpu in gpus}
-        cut = [gpu for gpu in gpus if gpu.mig and not active[gpu.index]]
-        yield from map(_in_mig_mode, cut)
-        down = (
-            set()
-            if known_nvlinks is None
-            else {at for at, count in active.items() if count < (gpu_profile.nvlinks or 0)}
-        )
-        explained = down | {gpu.index for gpu in cut}
+        partitioned = [gpu for gpu in gpus if gpu.mig and not active[gpu.index]]
+        yield from map(_in_mig_mode, partitioned)
+        explained = {gpu.index for gpu in partitioned}
+        if known_nvlinks is not None:
+            explained |= {index for index, count in active.items() if count < (gpu_profile.nvlinks or 0)}
         yield from _pairs(gpus, connections.links, gpu_profile.topology, "topo -m", explained=explained)
-
-
-def _active(links: Mapping[str, Mapping[int, float | None]], gpu: Gpu) -> int:
-    return sum(speed is not None for speed in links.get(_uuid_of(gpu), {}).values())
 
 
 @check(
@@ -263,7 +250,7 @@ def _active(links: Mapping[str, Mapping[int, float | None]], gpu: Gpu) -> int:
 def p2p(
     gpus: Gpus, peer_access: Mapping[int, Mapping[int, str]], connections: Topology, gpu_profile: GpuProfile
 ) -> Judgement:
-    """Any two GPUs that NVLink connects can use peer access; which these are is for gpu.topology."""
+    """Any two GPUs that NVLink connects can use peer access; gpu.topology judges which these are."""
     if not gpu_profile.nvlinks:
         yield NotApplicable(_NO_NVLINKS)
     elif gpu_profile.count < 2:  # a pair
@@ -329,10 +316,9 @@ def numa_affinity(
         yield NotApplicable("nvidia-smi topo -m shows no NUMA affinity: a guest, or a driver before 450")
         return
     for gpu in gpus:
-        numa = connections.numa.get(-1 if gpu.index is None else gpu.index)
-        most = numa_majority.get(
-            (_model(gpus), len(gpus), -1 if gpu.index is None else gpu.index), Norm[str]()
-        )
+        index = -1 if gpu.index is None else gpu.index
+        numa = connections.numa.get(index)
+        most = numa_majority.get((_model(gpus), len(gpus), index), Norm[str]())
         if most.total < 2:  # this node and another one
             yield NotApplicable("there is no other node of this kind to compare with")
         else:
@@ -361,6 +347,6 @@ def fabric_state(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
         elif not status:
             yield unread(gpus, gpu, "fabric_status", "Success", stated=True)
         elif gpu.fabric_health not in (None, "Healthy"):
-            # nvml.h, NVML_GPU_FABRIC_HEALTH_SUMMARY_*: the other word is Limited Capacity, which works, if slowly
+            # the other value is Limited Capacity, which works at a lower speed (NVML_GPU_FABRIC_HEALTH_SUMMARY_*)
             action = None if gpu.fabric_health == "Unhealthy" else Action.MONITOR
             yield Finding(str(gpu), f"fabric health {gpu.fabric_health}", "Healthy", action)

@@ -1,4 +1,4 @@
-"""Errors and repairs of the memory of GPUs."""
+"""Memory errors of GPUs and their repair."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from pytest_gpucluster.kit.nvidia_smi import ROWS
 from pytest_gpucluster.suites.gpu.readings import of_present_gpus, root_only, states, unread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from pytest_gpucluster.config.models import GpuProfile
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.nvidia_smi import Gpu, Gpus, RowRemapping
 
-# The table of retired pages holds 64; DCGM fails at 63 (DcgmGPUHardwareLimits.h, DCGM_LIMIT_MAX_RETIRED_PAGES).
+# the table of retired pages holds 64; DCGM fails at 63 (DcgmGPUHardwareLimits.h, DCGM_LIMIT_MAX_RETIRED_PAGES)
 RETIRED_PAGES = 63
 
 
-def _without_ecc(profile: GpuProfile) -> Iterator[NotApplicable]:
-    if not profile.ecc:
-        yield NotApplicable("the profile has no ECC")
+WITHOUT_ECC = NotApplicable("the profile has no ECC")
 
 
 @check(
@@ -33,9 +31,9 @@ def _without_ecc(profile: GpuProfile) -> Iterator[NotApplicable]:
 )
 @of_present_gpus
 def ecc_volatile(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
-    """No uncorrectable ECC error since the driver was loaded; corrected ones are measured."""
+    """There is no uncorrectable ECC error since the driver was loaded; corrected ones are measured."""
     if not gpu_profile.ecc:
-        yield from _without_ecc(gpu_profile)
+        yield WITHOUT_ECC
         return
     for gpu in gpus:
         if gpu.ecc_volatile_corrected is not None:
@@ -50,7 +48,7 @@ def ecc_volatile(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 
 @check(
     "gpu.ecc_aggregate",
-    cause="the GPU's on-chip memory has failed more often than its life allows",
+    cause="the GPU's on-chip memory has more errors than its life allows",
     hint="nvidia-smi -q -d ECC (SRAM Threshold Exceeded); return the GPU",
     action=Action.VENDOR,
 )
@@ -58,12 +56,12 @@ def ecc_volatile(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 def ecc_aggregate(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """Uncorrectable SRAM errors over the GPU's life stay within limits.
 
-    Where the driver knows the GPU's own threshold (580 and later), that decides, unless the profile states
-    `max_aggregate_sram_uncorrectable` itself; elsewhere the count may not exceed that number. DRAM errors are
-    repaired by row remapping and judged there.
+    If the driver reports the GPU's own threshold (580 and later), that decides, unless the profile states
+    `max_aggregate_sram_uncorrectable` itself; else the count must not exceed that number. gpu.remapped_rows judges errors
+    of DRAM.
     """
     if not gpu_profile.ecc:
-        yield from _without_ecc(gpu_profile)
+        yield WITHOUT_ECC
         return
     for gpu in gpus:
         if gpu.ecc_aggregate_uncorrected is not None:
@@ -77,20 +75,17 @@ def _sram(gpus: Gpus, gpu: Gpu, profile: GpuProfile) -> Judgement:
     if gpu.ecc_aggregate_sram is not None:
         yield Metric("ecc_aggregate_sram_uncorrected", gpu.ecc_aggregate_sram, "errors", str(gpu))
     if gpu.sram_threshold_exceeded:
-        yield Finding(
-            str(gpu), f"SRAM threshold exceeded ({gpu.ecc_aggregate_sram} uncorrectable)", "not exceeded"
-        )
+        measured = f"SRAM threshold exceeded ({gpu.ecc_aggregate_sram} uncorrectable)"
+        yield Finding(str(gpu), measured, "not exceeded")
     elif not stated and root_only(gpu.unread.get("sram_threshold_exceeded", "")):
         yield NotChecked(f"SRAM threshold of {gpu}: nvidia-smi shows it to root alone")
     elif gpu.sram_threshold_exceeded is None or stated:
-        # Where the driver does not count SRAM apart, the total is an upper bound of it.
-        found = gpu.ecc_aggregate_sram
-        if found is None and gpu.lacks("ecc_aggregate_sram") and gpu.ecc_aggregate_uncorrected is not None:
-            if gpu.ecc_aggregate_uncorrected > limit:
-                yield NotChecked(
-                    f"{gpu}: {gpu.ecc_aggregate_uncorrected} uncorrectable errors in all, of SRAM and DRAM; this driver"
-                    " does not count SRAM apart"
-                )
+        # if the driver does not count SRAM separately, the total is its upper bound
+        found, total = gpu.ecc_aggregate_sram, gpu.ecc_aggregate_uncorrected
+        if found is None and gpu.lacks("ecc_aggregate_sram") and total is not None:
+            if total > limit:
+                errors = f"{total} uncorrectable errors of SRAM and DRAM together"
+                yield NotChecked(f"{gpu}: {errors}; this driver does not count SRAM separately")
         elif found is None:
             expected = f"at most {limit} uncorrectable in SRAM"
             yield unread(gpus, gpu, "ecc_aggregate_sram", expected, stated=stated)
@@ -107,14 +102,7 @@ def _sram(gpus: Gpus, gpu: Gpu, profile: GpuProfile) -> Judgement:
 @of_present_gpus
 def remapped_rows(gpus: Gpus, rows: Mapping[str, RowRemapping], gpu_profile: GpuProfile) -> Judgement:
     """No row remapping failed, and rows remapped for uncorrectable errors stay within the profile's limit."""
-    if not gpu_profile.ecc:
-        yield from _without_ecc(gpu_profile)
-        return
-    for gpu, row in _rows_of(gpus, rows):
-        if isinstance(row, NotChecked | NotApplicable):
-            yield row
-        else:
-            yield from _remapped(gpu, row, gpu_profile)
+    return _judge_rows(gpus, rows, gpu_profile, _remapped)
 
 
 def _remapped(gpu: Gpu, row: RowRemapping, profile: GpuProfile) -> Judgement:
@@ -137,27 +125,33 @@ def _remapped(gpu: Gpu, row: RowRemapping, profile: GpuProfile) -> Judgement:
 
 
 def _row_unread(gpu: Gpu, row: RowRemapping, name: str, expected: str) -> Finding | NotChecked:
-    """Say why one value of a GPU that remaps rows is not there."""
+    """Return why one value of a GPU that remaps rows is absent."""
     text = row.unread.get(name, "no value")
     if is_unsupported(text):
         return NotChecked(f"remapped_rows.{name} of {gpu}: {text}")
     return Finding(str(gpu), text, expected, Action.RESET_GPU)
 
 
-def _rows_of(
-    gpus: Gpus, rows: Mapping[str, RowRemapping]
-) -> Iterator[tuple[Gpu, RowRemapping | NotChecked | NotApplicable]]:
-    """Pair the GPUs with their remapping; say why where a GPU has none."""
+def _judge_rows(
+    gpus: Gpus,
+    rows: Mapping[str, RowRemapping],
+    profile: GpuProfile,
+    judge: Callable[[Gpu, RowRemapping, GpuProfile], Judgement],
+) -> Judgement:
+    """Judge the row remapping of each GPU that reports it."""
+    if not profile.ecc:
+        yield WITHOUT_ECC
+        return
     for gpu in gpus:
         row = rows.get(gpu.uuid or "")
         if row is None:
-            yield gpu, NotChecked(f"{gpu}: nvidia-smi --query-remapped-rows does not list it")
+            yield NotChecked(f"{gpu}: nvidia-smi --query-remapped-rows does not list it")
         elif denied := next(filter(root_only, row.unread.values()), ""):
-            yield gpu, NotChecked(f"row remapping of {gpu}: nvidia-smi shows it to root alone: {denied}")
+            yield NotChecked(f"row remapping of {gpu}: nvidia-smi shows it to root alone: {denied}")
         elif len(row.unread) == len(ROWS) and all(map(is_unsupported, row.unread.values())):
-            yield gpu, NotApplicable("GPUs before Ampere, and guests, report no row remapping")
+            yield NotApplicable("GPUs before Ampere, and guests, report no row remapping")
         else:
-            yield gpu, row
+            yield from judge(gpu, row, profile)
 
 
 @check(
@@ -169,16 +163,14 @@ def _rows_of(
 @of_present_gpus
 def remapped_pending(gpus: Gpus, rows: Mapping[str, RowRemapping], gpu_profile: GpuProfile) -> Judgement:
     """No row remapping waits for a reset."""
-    if not gpu_profile.ecc:
-        yield from _without_ecc(gpu_profile)
-        return
-    for gpu, row in _rows_of(gpus, rows):
-        if isinstance(row, NotChecked | NotApplicable):
-            yield row
-        elif row.pending is None:
-            yield _row_unread(gpu, row, "pending", "none pending")
-        elif row.pending:
-            yield Finding(str(gpu), "a row remapping is pending", "none pending")
+    return _judge_rows(gpus, rows, gpu_profile, _pending)
+
+
+def _pending(gpu: Gpu, row: RowRemapping, _: GpuProfile) -> Judgement:
+    if row.pending is None:
+        yield _row_unread(gpu, row, "pending", "none pending")
+    elif row.pending:
+        yield Finding(str(gpu), "a row remapping is pending", "none pending")
 
 
 @check(
@@ -189,7 +181,7 @@ def remapped_pending(gpus: Gpus, rows: Mapping[str, RowRemapping], gpu_profile: 
 )
 @of_present_gpus
 def retired_pages(gpus: Gpus) -> Judgement:
-    """No page retirement waits for a reset, and there is room for more of them (GPUs before Ampere)."""
+    """No page retirement waits for a reset, and the table of retired pages has room (GPUs before Ampere)."""
     if all(gpu.retired_pending is None and gpu.lacks("retired_pending") for gpu in gpus):
         yield NotApplicable("GPUs since Ampere remap rows (see gpu.remapped_rows)")
         return
@@ -198,7 +190,7 @@ def retired_pages(gpus: Gpus) -> Judgement:
         if retired >= RETIRED_PAGES:
             yield Finding(str(gpu), f"{retired} retired pages", f"fewer than {RETIRED_PAGES}", Action.VENDOR)
         if gpu.retired_pending is None and gpu.lacks("retired_pending"):
-            continue  # beside one that is broken, so that it tells something else
+            continue  # another GPU of the node is broken and reports another text
         if gpu.retired_pending is None:
             yield unread(gpus, gpu, "retired_pending", "none pending", stated=False)
         elif gpu.retired_pending:

@@ -1,4 +1,4 @@
-"""Checks of the operating system. What the cluster file does not state is compared with the node's own group."""
+"""Checks of the operating system. Values that the cluster file does not state are compared within the node's group."""
 
 from pytest_gpucluster.suites.os.checks import (
     disks,

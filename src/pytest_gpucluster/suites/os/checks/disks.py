@@ -1,4 +1,4 @@
-"""File systems: shared by the nodes, response, free space."""
+"""File systems: shared folders, response, free space and inodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.units import format_size
-from pytest_gpucluster.suites.os.checks.mounts import ALWAYS, NO_ROOM, without_slash
+from pytest_gpucluster.suites.os.checks.mounts import ALWAYS, NO_SPACE, without_slash
 from pytest_gpucluster.suites.os.storage_facts import SCRATCH
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder
 
 SHM = SCRATCH[1]
-SHM_FREE = 0.1  # of /dev/shm, where that is less than os.min_free_root: it may be small as a whole
+SHM_FREE = 0.1  # of /dev/shm, if that is less than os.min_free_root: a small one is no fault
 MIN_INODES_FREE = 0.05
 
 
@@ -31,13 +31,13 @@ MIN_INODES_FREE = 0.05
     hint="findmnt -T PATH on this node and on the writer; mount -a; compare the servers and export options",
 )
 def shared_storage(shared_folders: Mapping[str, SharedFolder], node_name: str) -> Judgement:
-    """A file that one node wrote in each shared folder is seen here, as it was written."""
+    """The node reads the file that one node wrote to each shared folder."""
     if not shared_folders:
         yield NotApplicable("the cluster file states no os.shared_storage")
     for path, folder in shared_folders.items():
         if folder.write_problem:
             if node_name == folder.writer and "Permission denied" in folder.write_problem:
-                # the same on every node: it is for the cluster file to name another folder
+                # the same on every node: the cluster file must name another folder
                 yield NotChecked(f"{path}: the user of the run may not write there: {folder.write_problem}")
             elif node_name == folder.writer:
                 yield Finding(path, f"not writable: {folder.write_problem}", "writable")
@@ -47,44 +47,44 @@ def shared_storage(shared_folders: Mapping[str, SharedFolder], node_name: str) -
             yield Finding(path, folder.read_problem, f"the file that {folder.writer} wrote there")
 
 
-_GONE = "Stale|not connected"  # libc's words: ESTALE, ENOTCONN
+_GONE = "Stale|not connected"  # ESTALE and ENOTCONN, as libc prints them
 
 
 @check(
     "os.mount_response",
-    cause="the file server is down or unreachable: whoever touches the mount hangs",
+    cause="the file server is down or unreachable: every process that accesses the mount hangs",
     hint="ping the server; dmesg | grep 'not responding'; umount -f -l PATH; reboot where processes hang in it",
     action=Action.REBOOT,
 )
 def mount_response(
     disks: Mapping[str, Disk],
     mounts: Mapping[str, Mount],
-    asked_paths: Sequence[str] | None = None,
+    stated_paths: Sequence[str] | None = None,
     answering: Collection[str] = (),
 ) -> Judgement:
-    """Every file system tells its size within the deadline: the `asked_paths`, and others over the network.
+    """Df of every stated path, and of other networked mounts, ends within the deadline.
 
-    `answering`: the paths of which df tells something on any node; where our user may go on none, no node is to blame.
+    answering: the paths whose df succeeds on any node; if the user has no permission on all nodes, no node is at fault.
     """
     for path, disk in disks.items():
         mount = mounts.get(without_slash(path))
         source = f" ({mount.fstype} from {mount.source})" if mount else ""
-        own = asked_paths is None or path in asked_paths
-        # another networked mount may be hidden by a later one, or not be for our user to see
-        told = disk.problem if own else re.search(_GONE, disk.problem)
-        if own and disk.forbidden and path not in answering:
-            yield NotChecked(f"{disk.problem}: the user of the run may not go there")
-        elif disk.hung or (told and mount):
+        stated = stated_paths is None or path in stated_paths
+        # a later mount or missing permission may hide another networked mount
+        problem = disk.problem if stated else re.search(_GONE, disk.problem)
+        if stated and disk.forbidden and path not in answering:
+            yield NotChecked(f"{disk.problem}: the user of the run has no permission there")
+        elif disk.hung or (problem and mount):
             yield Finding(f"{path}{source}", disk.problem, "df answers")
 
 
 def answering(fleet: Mapping[str, Mapping[str, Disk]]) -> frozenset[str]:
-    """Return the paths of which df tells something on any node."""
+    """Return the paths whose df succeeds on any node."""
     return frozenset(path for disks in fleet.values() for path, disk in disks.items() if not disk.problem)
 
 
 def disk_paths(config: OsConfig) -> tuple[str, ...]:
-    """Return the paths that df is asked about: /, /tmp, /dev/shm and the mounts of the cluster file."""
+    """Return the paths for df: /, /tmp, /dev/shm and the mounts of the cluster file."""
     return tuple(dict.fromkeys((*ALWAYS, *(without_slash(mount.path) for mount in config.mounts))))
 
 
@@ -99,40 +99,37 @@ def free_space(
     os_config: OsConfig,
     writes: Mapping[str, str] = MappingProxyType({}),
 ) -> Judgement:
-    """Free space on /, /tmp, /dev/shm and on the stated mounts that have a bound.
+    """/, /tmp, /dev/shm and the stated mounts have as much free space as required.
 
-    `writes`: {path: why no file could be written there, or ''} of SCRATCH.
+    writes: {path of SCRATCH: why no file could be written there, or ''}.
     """
     bounds, low = _space_bounds(os_config), set()
     for path, disk in disks.items():
         if path not in bounds:
-            continue  # asked only whether it answers
+            continue  # only os.mount_response judges it
         if disk.forbidden:
-            yield NotChecked(f"{disk.problem}: the user of the run may not go there")
+            yield NotChecked(f"{disk.problem}: the user of the run has no permission there")
         if disk.problem or (path not in mounts and path not in ALWAYS):
-            continue  # os.mounts and os.mount_response say so
+            continue  # os.mounts and os.mount_response judge it
         yield Metric("free_space", disk.free / 2**30, "GiB", path)
         least, percent = bounds[path]
         least = max(least, math.ceil(disk.size * percent / 100))
-        if path == SHM and bounds[path] == (
-            os_config.min_free_root,
-            0.0,
-        ):  # no mount of the cluster file says more
+        if path == SHM and bounds[path] == (os_config.min_free_root, 0.0):  # the default, not a stated mount
             least = min(least, math.ceil(disk.size * SHM_FREE))
         if disk.free < least:
             low.add(path)
             measured = f"{format_size(disk.free)} free of {format_size(disk.size)}"
             yield Finding(path, measured, f"at least {format_size(least)} free")
     for path, problem in writes.items():
-        if path not in low and re.search(NO_ROOM, problem):  # a quota, or no inodes: df shows room
+        if path not in low and re.search(NO_SPACE, problem):  # a quota, or no inodes: df shows room
             yield Finding(path, problem, "a file can be written")
-    silent = [path for path in ALWAYS if disks[path].problem]
-    if silent:
-        yield NotApplicable(f"df says nothing of {', '.join(silent)}: {disks[silent[0]].problem}")
+    failed = [path for path in ALWAYS if disks[path].problem]
+    if failed:
+        yield NotApplicable(f"df has no result for {', '.join(failed)}: {disks[failed[0]].problem}")
 
 
 def _space_bounds(config: OsConfig) -> dict[str, tuple[int, float]]:
-    """Return {path: (bytes, percent)} that have to be free."""
+    """Return {path: (bytes, percent)} that must be free."""
     bounds: dict[str, tuple[int, float]] = dict.fromkeys(ALWAYS, (config.min_free_root, 0.0))
     for mount in config.mounts:
         least, percent = bounds.get(without_slash(mount.path), (0, 0.0))
@@ -146,7 +143,7 @@ def _space_bounds(config: OsConfig) -> dict[str, tuple[int, float]]:
     hint="df -i; du --inodes -xd1 PATH | sort -h | tail",
 )
 def inodes(disks: Mapping[str, Disk]) -> Judgement:
-    """At least 5% of the inodes of /, /tmp and /dev/shm are free, where the file system counts them."""
+    """At least 5% of the inodes of /, /tmp and /dev/shm are free, if the file system counts them."""
     counted = False
     for path in ALWAYS:
         disk = disks[path]

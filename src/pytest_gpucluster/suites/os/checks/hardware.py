@@ -1,4 +1,4 @@
-"""Memory and processors of a node, and how the kernel uses them."""
+"""Memory and processors of a node, and their settings."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.suites.os.facts import Cpus, MemoryInfo
 
-MEMORY_TOLERANCE = 0.05  # firmware and kernel keep 1 to 3% of what is installed
-PEER_MEMORY_TOLERANCE = 0.02  # one of 32 DIMMs is 3%; nodes alike differ by less than 1%
+MEMORY_TOLERANCE = 0.05  # firmware and kernel reserve 1 to 3% of the installed memory
+PEER_MEMORY_TOLERANCE = 0.02  # one of 32 DIMMs is 3%; equal nodes differ by less than 1%
 
 
 @check(
@@ -27,16 +27,13 @@ PEER_MEMORY_TOLERANCE = 0.02  # one of 32 DIMMs is 3%; nodes alike differ by les
     action=Action.VENDOR,
 )
 def memory(memory: MemoryInfo, node_profile: NodeProfile, usual_memory: Norm[Any]) -> Judgement:
-    """MemTotal within 5% of the profile, and within 2% of what most nodes of the group have."""
+    """MemTotal is within 5% of the profile, and within 2% of most nodes of the group."""
     yield Metric("memory_total", memory.total / 2**30, "GiB")
-    total = memory.total
-    if (
-        node_profile.memory is not None
-        and abs(total - node_profile.memory) > MEMORY_TOLERANCE * node_profile.memory
-    ):
-        yield Finding("memory", format_size(total), f"{format_size(node_profile.memory)} within 5%")
+    total, stated = memory.total, node_profile.memory
+    if stated is not None and abs(total - stated) > MEMORY_TOLERANCE * stated:
+        yield Finding("memory", format_size(total), f"{format_size(stated)} within 5%")
     else:
-        if node_profile.memory is None and usual_memory.absent:
+        if stated is None and usual_memory.absent:
             yield NotApplicable("the profile states no memory, and there is no other node to compare with")
         yield from usual_memory.judge("memory", total, shown=format_size, worse=_other_memory)
 
@@ -51,7 +48,7 @@ def _other_memory(mine: int, theirs: int) -> bool:
     hint="lscpu; cat /sys/devices/system/cpu/offline; chcpu -e LIST; check SMT in the firmware",
 )
 def cpus(cpus: Cpus, stated_cpus: int | None, usual_cpus: Norm[Any]) -> Judgement:
-    """Online CPUs as the profile states, or as on the other nodes; alone, none may be offline."""
+    """As many CPUs are online as the profile states, or as on the other nodes; without other nodes, all are."""
     yield Metric("cpus_online", cpus.online, "CPUs")
     off = f" (offline: {cpus.offline})" if cpus.offline else ""
     measured = f"{cpus.online} online{off}"
@@ -70,7 +67,7 @@ def cpus(cpus: Cpus, stated_cpus: int | None, usual_cpus: Norm[Any]) -> Judgemen
     action=Action.MONITOR,
 )
 def cpu_model(cpus: Cpus, usual_cpu_model: Norm[Any]) -> Judgement:
-    """The processor model is alike."""
+    """The processor model is as on the other nodes."""
     yield from alike("CPU model", cpus.model, usual_cpu_model)
 
 
@@ -80,7 +77,7 @@ def cpu_model(cpus: Cpus, usual_cpu_model: Norm[Any]) -> Judgement:
     hint="numactl --hardware; compare the firmware settings",
 )
 def numa(cpus: Cpus, stated_numa: int | None, usual_numa: Norm[Any]) -> Judgement:
-    """The number of NUMA nodes, as the profile states or as on the other nodes."""
+    """The number of NUMA nodes is as the profile states, or as on the other nodes."""
     yield from stated_or_alike("NUMA nodes", cpus.numa_nodes, stated_numa, usual_numa)
 
 
@@ -93,7 +90,7 @@ def numa(cpus: Cpus, stated_numa: int | None, usual_numa: Norm[Any]) -> Judgemen
 def governor(
     governors: Mapping[str, int], stated_governor: str | None, usual_governors: Norm[Any]
 ) -> Judgement:
-    """The frequency governor of every CPU, as stated or as on the other nodes."""
+    """The frequency governor of every CPU is as stated, or as on the other nodes."""
     measured = ", ".join(f"{name} on {count} CPUs" for name, count in sorted(governors.items()))
     if stated_governor is not None:
         if set(governors) != {stated_governor}:
@@ -111,7 +108,7 @@ def governor(
     action=Action.REBOOT,
 )
 def hugepages(memory: MemoryInfo, stated_hugepages: int | None, usual_hugepages: Norm[Any]) -> Judgement:
-    """HugePages_Total, as stated or as on the other nodes."""
+    """HugePages_Total is as stated, or as on the other nodes."""
     yield from stated_or_alike("HugePages_Total", memory.hugepages, stated_hugepages, usual_hugepages)
 
 
@@ -122,17 +119,17 @@ def hugepages(memory: MemoryInfo, stated_hugepages: int | None, usual_hugepages:
     action=Action.MONITOR,
 )
 def transparent_hugepages(thp: str, usual_thp: Norm[Any]) -> Judgement:
-    """The mode of transparent huge pages is alike."""
+    """The mode of transparent huge pages is as on the other nodes."""
     yield from alike("transparent huge pages", thp, usual_thp)
 
 
 @check(
     "os.swap",
     cause="swap was switched on or off on this node only",
-    hint="swapon --show; swapoff -a; look at /etc/fstab and systemctl list-units '*.swap'",
+    hint="swapon --show; swapoff -a; check /etc/fstab and systemctl list-units '*.swap'",
     action=Action.MONITOR,
 )
 def swap(memory: MemoryInfo, usual_swap: Norm[Any]) -> Judgement:
-    """Whether and how much swap there is is alike."""
+    """The size of the swap space is as on the other nodes."""
     yield Metric("swap_used", (memory.swap_total - memory.swap_free) / 2**20, "MiB")
     yield from alike("swap", memory.swap_total, usual_swap)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 ALWAYS = ("/", *SCRATCH)
 HALF = "half of the memory"
-SMALLER = 0.9  # of what most nodes have: memory, and with it a share of it, differs by some pages
+SMALLER = 0.9  # times the usual size: a share of the memory differs by some pages between nodes
 
 
 @check(
@@ -31,7 +32,7 @@ SMALLER = 0.9  # of what most nodes have: memory, and with it a share of it, dif
     hint="findmnt; mount -a; systemctl --failed; showmount -e SERVER",
 )
 def mounts(mounts: Mapping[str, Mount], stated_mounts: Sequence[MountConfig]) -> Judgement:
-    """Every file system of the cluster file is mounted: type, source and options as stated."""
+    """Every file system of the cluster file is mounted, with type, source and options as stated."""
     if not stated_mounts:
         yield NotApplicable("the cluster file states no os.mounts")
     for wanted in stated_mounts:
@@ -54,7 +55,7 @@ def without_slash(path: str) -> str:
 
 
 def _same_fstype(found: str, stated: str) -> bool:
-    """'nfs' in a cluster file also stands for what the kernel calls nfs4."""
+    """Compare types; 'nfs' of a cluster file includes nfs4."""
     return found == stated or (stated == "nfs" and found == "nfs4")
 
 
@@ -68,9 +69,9 @@ def root_writable(
     usual_writable: Mapping[str, Norm[Any]] = MappingProxyType({}),
     writes: Mapping[str, str] = MappingProxyType({}),
 ) -> Judgement:
-    """The root file system, /tmp and /dev/shm can be written to, and so can what most nodes write to.
+    """The root file system, /tmp, /dev/shm and every file system that most nodes can write to are writable.
 
-    `writes`: {path: why no file could be written there, or ''} of SCRATCH.
+    writes: {path of SCRATCH: why no file could be written there, or ''}.
     """
     for path in dict.fromkeys((*ALWAYS, *usual_writable)):
         if path in mounts and _READ_ONLY.intersection(mounts[path].options):
@@ -80,21 +81,21 @@ def root_writable(
             continue
         if "not found" in problem:
             yield NotChecked(f"{path}: {problem}")
-        elif problem and not re.search(NO_ROOM, problem):
-            # the folder's rights are the site's; all else is the file system's
+        elif problem and not re.search(NO_SPACE, problem):
+            # the site sets the rights of the folder; all other errors are the file system's
             rights = re.search("Permission denied|No such file", problem)
             yield Finding(path, problem, "a file can be written", Action.MONITOR if rights else None)
 
 
-# ext4 shows the last two after an error, and goes on to show rw (fs/ext4/super.c, _ext4_show_options, Linux 6.15)
+# ext4 shows the last two after an error, beside rw (fs/ext4/super.c, _ext4_show_options, Linux 6.15)
 _READ_ONLY = frozenset({"ro", "emergency_ro", "shutdown"})
-NO_ROOM = "No space left|quota exceeded"  # libc's words: ENOSPC, EDQUOT; os.free_space judges it
-# On disks of the node: the kernel turns them read-only after an error, where they are mounted to stay
+NO_SPACE = "No space left|quota exceeded"  # ENOSPC and EDQUOT, as libc prints them; os.free_space judges them
+# on disks of the node; the kernel makes them read-only after an error
 _ON_DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs")
 
 
 def _read_only(mount: Mount, peers: Norm[Any]) -> Iterator[Finding | Advisory | NotChecked]:
-    """Judge a read-only file system. An image may be so on purpose: then most nodes have it so."""
+    """Judge a read-only file system; if it is so on purpose, as an image, most nodes have it read-only."""
     mounted = f"mounted {','.join(mount.options)}"
     if mount.path in SCRATCH or "ro" not in mount.options or "errors=remount-ro" in mount.options:
         yield Finding(mount.path, mounted, "rw")
@@ -115,7 +116,7 @@ def _rw(writable: bool) -> str:  # a value
 
 
 def writable_of_all(fleet: Mapping[str, Mapping[str, Mount]]) -> dict[str, Peers[bool]]:
-    """Return {path: {node: whether it may be written to}} of / and what is on disks, of the nodes that have it."""
+    """Return {path: whether it is writable on each node that has it} of / and of file systems on disks."""
     paths = {path for found in fleet.values() for path, mount in found.items() if mount.fstype in _ON_DISKS}
     return {
         path: Peers(
@@ -130,49 +131,47 @@ def writable_of_all(fleet: Mapping[str, Mapping[str, Mount]]) -> dict[str, Peers
 
 
 @dataclass(frozen=True)
-class Room:
-    """What /tmp or /dev/shm gives to programs. `size`: a limit like 65536k, HALF by default; '' on a disk."""
+class ScratchMount:
+    """Limits of /tmp or /dev/shm. size: like 65536k, HALF by default; '' on a disk."""
 
     noexec: bool = False
     size: str = ""
 
 
 @dataclass(frozen=True)
-class Scratch:
-    """What both give to programs."""
+class ScratchMounts:
+    """Limits of both."""
 
-    tmp: Room
-    shm: Room
-
-    @classmethod
-    def of(cls, found: Mapping[str, Mount]) -> Scratch:
-        """Take it from the mounts of a node."""
-        return cls(*(_room(found.get(path) or found["/"]) for path in SCRATCH))
+    tmp: ScratchMount
+    shm: ScratchMount
 
     @classmethod
-    def of_all(cls, fleet: Mapping[str, Mapping[str, Mount]]) -> Peers[Scratch]:
-        """Take it from the mounts of all nodes."""
-        rooms = {node: cls.of(found) for node, found in fleet.items()}
+    def of(cls, found: Mapping[str, Mount]) -> ScratchMounts:
+        """Return those of one node from its mounts."""
+        return cls(*(_scratch_mount(found.get(path) or found["/"]) for path in SCRATCH))
+
+    @classmethod
+    def of_all(cls, fleet: Mapping[str, Mapping[str, Mount]]) -> Peers[ScratchMounts]:
+        """Return those of all nodes from their mounts."""
+        found = {node: cls.of(mounts) for node, mounts in fleet.items()}
         for path in ("tmp", "shm"):
-            sizes = {node: getattr(one, path).size for node, one in rooms.items()}
-            # a share of the memory: some pages more or less on each node
-            alike = near(
-                {node: float(size[:-1]) for node, size in sizes.items() if size[-1:] == "k"}, 1 - SMALLER
-            )
-            for node, size in alike.items():
-                room = replace(getattr(rooms[node], path), size=f"{size:.0f}k")
-                rooms[node] = replace(rooms[node], **{path: room})
-        return Peers(rooms)
+            sizes = {node: getattr(one, path).size for node, one in found.items()}
+            stated = {node: float(size[:-1]) for node, size in sizes.items() if size[-1:] == "k"}
+            # a share of the memory differs by some pages between nodes
+            for node, size in near(stated, 1 - SMALLER).items():
+                rounded = replace(getattr(found[node], path), size=f"{size:.0f}k")
+                found[node] = replace(found[node], **{path: rounded})
+        return Peers(found)
 
 
-def _room(mount: Mount) -> Room:
+def _scratch_mount(mount: Mount) -> ScratchMount:
     limits = [option.removeprefix("size=") for option in mount.options if re.fullmatch(r"size=\d+k", option)]
     size = (limits or [HALF])[0] if mount.fstype == "tmpfs" else ""
-    return Room("noexec" in mount.options, size)
+    return ScratchMount("noexec" in mount.options, size)
 
 
 def _bytes(size: str, memory: int) -> float:
-    """Return the limit in bytes; the kernel writes it in KiB, and leaves the default of half the memory out."""
+    """Return the limit in bytes; the kernel prints it in KiB, and omits the default of half the memory."""
     return parse_size(f"{size}iB") if size != HALF else memory / 2
 
 
@@ -181,22 +180,22 @@ def _bytes(size: str, memory: int) -> float:
     cause="the mount of scratch space has other options here than on other nodes",
     hint="findmnt /tmp /dev/shm; compare /etc/fstab and tmp.mount with a good node (NCCL needs /dev/shm)",
 )
-def scratch(scratch: Scratch, usual_tmp: Norm[Any], usual_shm: Norm[Any], total_memory: int) -> Judgement:
-    """Scratch space, /tmp and /dev/shm, is not much smaller than on most nodes; noexec is a warning."""
-    for path, room, peers in ((SCRATCH[0], scratch.tmp, usual_tmp), (SCRATCH[1], scratch.shm, usual_shm)):
+def scratch(
+    scratch: ScratchMounts, usual_tmp: Norm[Any], usual_shm: Norm[Any], total_memory: int
+) -> Judgement:
+    """Scratch space (/tmp, /dev/shm) is not much smaller than on most nodes; noexec is a warning."""
+    limit = functools.partial(_bytes, memory=total_memory)
+    for path, mount, peers in ((SCRATCH[0], scratch.tmp, usual_tmp), (SCRATCH[1], scratch.shm, usual_shm)):
         if peers.absent:
             yield NotApplicable(f"{path}: {peers.absent}")
             continue
-        if room.noexec and peers.clear and not peers.votes[0][0].noexec:
+        if mount.noexec and peers.clear and not peers.votes[0][0].noexec:
             yield Advisory(path, "mounted noexec", f"programs may run there, {peers.most}")
         yield from peers.judge(
             path,
-            room,
-            shown=lambda one: (
-                f"limit of {format_size(_bytes(one.size, total_memory))}" if one.size else "no limit"
-            ),
-            worse=lambda scratch, theirs: (
-                bool(scratch.size and theirs.size)
-                and _bytes(scratch.size, total_memory) < SMALLER * _bytes(theirs.size, total_memory)
+            mount,
+            shown=lambda one: f"limit of {format_size(limit(one.size))}" if one.size else "no limit",
+            worse=lambda own, usual: (
+                bool(own.size and usual.size) and limit(own.size) < SMALLER * limit(usual.size)
             ),
         )

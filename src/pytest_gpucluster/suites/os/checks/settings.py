@@ -1,4 +1,4 @@
-"""Settings of the kernel, and resource limits."""
+"""Settings of the kernel and resource limits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     action=Action.MONITOR,
 )
 def security_modules(lsm: str, usual_lsm: Norm[Any]) -> Judgement:
-    """The active Linux security modules are alike."""
+    """The active Linux security modules are as on the other nodes."""
     yield from alike("security modules", lsm, usual_lsm)
 
 
@@ -39,11 +39,11 @@ def security_modules(lsm: str, usual_lsm: Norm[Any]) -> Judgement:
     action=Action.MONITOR,
 )
 def kernel_settings(settings: str, usual_settings: Norm[Any]) -> Judgement:
-    """Common sysctls that the cluster file does not state are alike."""
+    """Common sysctls that the cluster file does not state are as on the other nodes."""
     yield from alike("sysctls", settings, usual_settings)
 
 
-# name in limits.conf and ulimit: line of /proc/PID/limits, and the unit of a bare number, as ulimit(1) has it
+# name in limits.conf and ulimit: line of /proc/PID/limits, and unit of a number without a unit (ulimit(1))
 LIMITS: dict[str, tuple[str, int]] = {
     "as": ("Max address space", 1024),
     "core": ("Max core file size", 1024),
@@ -60,12 +60,12 @@ LIMITS: dict[str, tuple[str, int]] = {
     "sigpending": ("Max pending signals", 1),
     "stack": ("Max stack size", 1024),
 }
-# Others follow from a node's memory, or say little of what programs may do
+# others depend on the node's memory, or hardly limit programs
 COMPARED_LIMITS = ("memlock", "nofile", "stack", "as")
 
 
 def refuse_limits(cluster: Cluster) -> None:
-    """Raise ConfigError for a limit of os.limits that cannot be."""
+    """Raise ConfigError for an invalid limit of os.limits."""
     wanted_limits(cluster.section(OsConfig).limits)
 
 
@@ -74,7 +74,7 @@ def wanted_limits(stated: Mapping[str, str]) -> dict[str, float]:
     wanted: dict[str, float] = {}
     for name, text in stated.items():
         if name not in LIMITS:
-            raise ConfigError(f"os.limits: no limit {name!r}; there are {', '.join(LIMITS)}")
+            raise ConfigError(f"os.limits: unknown limit {name!r}; use one of {', '.join(LIMITS)}")
         bare = text.strip().isdecimal()
         try:
             value = math.inf if text in ("unlimited", "infinity", "-1") else parse_size(text)
@@ -94,14 +94,12 @@ def limits(
     wanted_limits: Mapping[str, float],
     usual_limits: Mapping[str, Norm[Any]] = MappingProxyType({}),
 ) -> Judgement:
-    """The soft limits of a step are at least what the cluster file states, or what most nodes have."""
+    """The soft limits of a step are at least as stated, or as on most nodes."""
     compared = {
         name: most for name, most in usual_limits.items() if name not in wanted_limits and not most.absent
     }
     if not wanted_limits and not compared:
-        yield NotApplicable(
-            "the cluster file states no os.limits, and no majority of the group to compare with"
-        )
+        yield NotApplicable("the cluster file states no os.limits, and the group has no majority")
     for name, least in wanted_limits.items():
         line, unit = LIMITS[name]
         if _lower(soft_limits.get(line), least):
@@ -112,7 +110,7 @@ def limits(
 
 
 def limits_of_group(fleet: Mapping[str, Mapping[str, float]]) -> dict[str, Peers[float | None]]:
-    """Return {limit: that of all nodes} of those that do not follow from a node's memory."""
+    """Return {limit: its values on all nodes} of COMPARED_LIMITS."""
     return {
         name: Peers({node: soft.get(LIMITS[name][0]) for node, soft in fleet.items()})
         for name in COMPARED_LIMITS

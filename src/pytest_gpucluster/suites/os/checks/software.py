@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     action=Action.MONITOR,
 )
 def zombies(processes: Processes, max_zombies: int) -> Judgement:
-    """No more zombies than stated that stay."""
+    """At most as many processes as stated remain zombies in three samples, one second apart."""
     found = processes.of_state("Z")
     yield Metric("zombies", len(found), "processes")
     if len(found) > max_zombies:
@@ -38,7 +38,7 @@ def zombies(processes: Processes, max_zombies: int) -> Judgement:
     action=Action.REBOOT,
 )
 def dstate(processes: Processes) -> Judgement:
-    """No process stays in uninterruptible sleep over three looks, a second apart."""
+    """No process is in uninterruptible sleep in three samples, one second apart."""
     found = processes.of_state("D")
     yield Metric("dstate", len(found), "processes")
     for process in found[:5]:
@@ -56,7 +56,7 @@ kernel_log = kernel_log_check.kernel_log  # its place in the order of items
     hint="dpkg -l NAME or rpm -q NAME; apt install NAME=VERSION or dnf install NAME-VERSION",
 )
 def packages(packages: Mapping[str, str], stated_packages: Mapping[str, str]) -> Judgement:
-    """Every package of the cluster file is installed, in a version that begins as stated."""
+    """Every package of the cluster file is installed, in a version with the stated prefix."""
     if not stated_packages:
         yield NotApplicable("the cluster file states no os.packages")
     for name, prefix in stated_packages.items():
@@ -68,11 +68,11 @@ def packages(packages: Mapping[str, str], stated_packages: Mapping[str, str]) ->
 
 
 def _version_matches(version: str, prefix: str) -> bool:
-    """Compare whole numbers: 5.2 fits 5.2.15, not 5.20. An epoch counts only where the prefix has one."""
+    """Compare whole numbers: 5.2 fits 5.2.15, not 5.20. An epoch counts only if the prefix has one."""
     wanted = prefix.removesuffix("*")
-    told = version if ":" in wanted else version.rpartition(":")[2]
-    rest = told.removeprefix(wanted)
-    return told.startswith(wanted) and not (wanted[-1:].isdigit() and rest[:1].isdigit())
+    compared = version if ":" in wanted else version.rpartition(":")[2]
+    rest = compared.removeprefix(wanted)
+    return compared.startswith(wanted) and not (wanted[-1:].isdigit() and rest[:1].isdigit())
 
 
 @check(
@@ -96,7 +96,7 @@ def services(services: Mapping[str, str], stated_services: Sequence[str]) -> Jud
     action=Action.MONITOR,
 )
 def failed_units(failed_units: Iterable[str], stated_services: Iterable[str]) -> Judgement:
-    """No systemd unit has failed; those of the cluster file are left to os.services."""
+    """No systemd unit has failed; os.services judges those of the cluster file."""
     own = {unit if "." in unit else f"{unit}.service" for unit in stated_services}
     for unit in failed_units:
         if unit not in own:
@@ -111,7 +111,7 @@ def failed_units(failed_units: Iterable[str], stated_services: Iterable[str]) ->
     action=Action.REBOOT,
 )
 def systemd(system_state: SystemState, usual_answers: Norm[Any]) -> Judgement:
-    """Systemd answers, where it does on most nodes of the group."""
+    """Systemd answers if it does on most nodes of the group."""
     if system_state.word == "offline":
         yield NotApplicable("systemd does not run on the node")
     elif system_state.word in ("maintenance", "stopping"):
@@ -127,15 +127,16 @@ def systemd(system_state: SystemState, usual_answers: Norm[Any]) -> Judgement:
     cause="the node was changed by hand, or missed a change of the image",
     hint="run the command on this node and on a good one; reinstall, or repeat the configuration run",
 )
-def drift(said: Mapping[str, CommandOutput], usual_said: Mapping[str, Norm[Any]]) -> Judgement:
-    """Further commands of the cluster file say the same on all nodes of the group."""
-    if not said:
+def drift(outputs: Mapping[str, CommandOutput], usual_outputs: Mapping[str, Norm[Any]]) -> Judgement:
+    """Further commands of the cluster file print the same on all nodes of the group."""
+    if not outputs:
         yield NotApplicable("the cluster file states no os.drift")
-    for command, mine in said.items():
-        if usual_said[command].absent:
-            yield NotApplicable(f"{command}: {usual_said[command].absent.partition(', and ')[2]}")
-        yield from usual_said[command].judge(command, mine, shown=_said)
+    for command, output in outputs.items():
+        usual = usual_outputs[command]
+        if usual.absent:
+            yield NotApplicable(f"{command}: {usual.absent.partition(', and ')[2]}")
+        yield from usual.judge(command, output, shown=_with_status)
 
 
-def _said(said: CommandOutput) -> str:
-    return f"{said.text} (exit {said.rc})" if said.rc else said.text
+def _with_status(output: CommandOutput) -> str:
+    return f"{output.text} (exit {output.rc})" if output.rc else output.text

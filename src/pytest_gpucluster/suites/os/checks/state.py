@@ -1,4 +1,4 @@
-"""The present state of a node: load, damage of the kernel, user, response, time service, sysctls."""
+"""Present state of a node: load, kernel taint, user, response, time service, sysctls."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ MAX_CLOCK_OFFSET = 1.0  # seconds against the time source
     action=Action.MONITOR,
 )
 def load(load: Load, online_cpus: int, max_load: float) -> Judgement:
-    """The 1-minute load per CPU of an idle node."""
+    """The 1-minute load per CPU is that of an idle node."""
     yield Metric("load_per_cpu", load.one / online_cpus, "")
     if load.one > max_load * online_cpus:
-        yield Finding(
-            "load", f"{load.one:g} over 1 minute on {online_cpus} CPUs", f"at most {max_load * online_cpus:g}"
-        )
+        measured = f"{load.one:g} over 1 minute on {online_cpus} CPUs"
+        yield Finding("load", measured, f"at most {max_load * online_cpus:g}")
 
 
 # Bits of /proc/sys/kernel/tainted that stand for a fault (Documentation/admin-guide/tainted-kernels.rst). NVIDIA's
@@ -49,15 +48,15 @@ _TAINTS = {
 
 @check(
     "os.taint",
-    cause="since boot the kernel met a fault after which it is not to be trusted, also where its log is not to be read",
+    cause="a fault since boot damaged the kernel; the taint shows it even if the kernel log is not readable",
     hint="cat /proc/sys/kernel/tainted; dmesg -T; journalctl -k -b; ipmitool sel list; reboot, and watch the node",
     action=Action.REBOOT,
 )
 def taint(taint: int) -> Judgement:
-    """The kernel has not marked itself as damaged."""
+    """The kernel has no taint that stands for a fault."""
     for bit, meaning in _TAINTS.items():
         if taint & 1 << bit:
-            yield Finding("kernel", f"tainted {meaning}", "not tainted so")
+            yield Finding("kernel", f"tainted {meaning}", "no such taint")
 
 
 @check(
@@ -66,19 +65,18 @@ def taint(taint: int) -> Judgement:
     hint="id USER; getent passwd USER; sssctl domain-status; compare /etc/passwd and /etc/group",
 )
 def user(user: str, usual_user: Norm[Any]) -> Judgement:
-    """The user of the run has the same name, uid and groups everywhere."""
+    """The user of the run has the same name, uid and groups as on the other nodes."""
     yield from alike("id", user, usual_user)
 
 
 shared_storage = disks.shared_storage  # its place in the order of items
 
-
-# by what the fleet channel and slurmstepd say: cause, hint, action
+# words of the reason why the channel lost the node, cause, hint, action
 _LOSSES = (
     (
         "TaskProlog failed",
         "the TaskProlog of slurm.conf fails on this node: no task of any job starts there",
-        "run the TaskProlog of `scontrol show config` there by hand, as the user of the run; slurmd's log",
+        "run the TaskProlog of `scontrol show config` on the node as the user of the run; slurmd's log",
         Action.DRAIN,
     ),
     (
@@ -90,15 +88,15 @@ _LOSSES = (
     (
         "its agent's task ended",
         "the task was killed on the node: memory ran out, a health check or a person ended it, or slurmstepd failed",
-        "dmesg -T | grep -iE 'oom|killed process' and slurmd's log on the node; run again",
+        "dmesg -T | grep -iE 'oom|killed process' and slurmd's log on the node; rerun",
         Action.MONITOR,
     ),
 )
 
 
 def _loss(verdict: Verdict, answer: Answer, lost: str | None = None) -> Verdict:
-    """Return the cause that the words of the loss name."""
-    reason = lost or answer.problem  # of a node that was left out of the channel, the answer has it
+    """Return the cause that belongs to the reason of the loss."""
+    reason = lost or answer.problem  # the answer has the reason if the node never joined the channel
     for words, cause, hint, action in _LOSSES:
         if words in reason:
             return replace(verdict, cause=cause, hint=hint, action=action)
@@ -109,17 +107,17 @@ def _loss(verdict: Verdict, answer: Answer, lost: str | None = None) -> Verdict:
 @check(
     "os.responds",
     cause="the node is down, hangs, or Slurm's step daemon on it was killed",
-    hint="look at the node's console and slurmd's log; power-cycle it; scontrol update nodename=NODE state=resume",
+    hint="check the node's console and slurmd's log; power-cycle it; scontrol update nodename=NODE state=resume",
     action=Action.REBOOT,
     marks=("judges_node",),
 )
 def responds(answer: Answer, lost: str | None = None) -> Judgement:
-    """The node carries out a command.
+    """The node executes a command.
 
-    `lost`: why the channel gave the node up during the run; None where it did not.
+    lost: why the channel abandoned the node during the run, if it did.
     """
     if lost or answer.rc is None:
-        yield Finding("node", lost or answer.problem or "no answer", "carries out the command 'true'")
+        yield Finding("node", lost or answer.problem or "no answer", "executes the command 'true'")
     elif answer.rc != 0:
         yield Finding("node", f"'true' ended with exit status {answer.rc}", "exit status 0")
 
@@ -134,15 +132,11 @@ def time_sync(time_sync: TimeSync) -> Judgement:
     if time_sync.offset is not None:
         yield Metric("time_offset", time_sync.offset, "s", better=NEITHER)  # has a sign
     if not time_sync.synchronised:
-        yield Finding(
-            "time service", f"not synchronised ({time_sync.source}: {time_sync.detail})", "synchronised"
-        )
+        measured = f"not synchronised ({time_sync.source}: {time_sync.detail})"
+        yield Finding("time service", measured, "synchronised")
     elif time_sync.offset is not None and not abs(time_sync.offset) <= MAX_CLOCK_OFFSET:
-        yield Finding(
-            "time service",
-            f"offset {time_sync.offset:g} s ({time_sync.source})",
-            f"within {MAX_CLOCK_OFFSET:g} s",
-        )
+        measured = f"offset {time_sync.offset:g} s ({time_sync.source})"
+        yield Finding("time service", measured, f"within {MAX_CLOCK_OFFSET:g} s")
 
 
 @check(

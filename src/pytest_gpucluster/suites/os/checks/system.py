@@ -41,10 +41,9 @@ def hostname(hostname: str, node_name: str) -> Judgement:
     hint="cat /etc/os-release; reinstall the node from the current image",
 )
 def release(release: str, stated_release: str | None, usual_release: Norm[Any]) -> Judgement:
-    """Distribution and version, as stated or as on the other nodes."""
-    yield from stated_or_alike(
-        "release", release, None if stated_release is None else stated_release.lower(), usual_release
-    )
+    """Distribution and version are as stated, or as on the other nodes."""
+    stated = None if stated_release is None else stated_release.lower()
+    yield from stated_or_alike("release", release, stated, usual_release)
 
 
 @check(
@@ -54,7 +53,7 @@ def release(release: str, stated_release: str | None, usual_release: Norm[Any]) 
     action=Action.REBOOT,
 )
 def kernel(kernel: str, stated_kernel: str | None, usual_kernel: Norm[Any]) -> Judgement:
-    """The running kernel, as stated (a prefix may end in *) or as on the other nodes."""
+    """The running kernel is as stated (a prefix may end in *), or as on the other nodes."""
     if stated_kernel is None:
         yield from alike("kernel", kernel, usual_kernel)
     elif not matches(kernel, stated_kernel):
@@ -64,27 +63,27 @@ def kernel(kernel: str, stated_kernel: str | None, usual_kernel: Norm[Any]) -> J
 @check(
     "os.cmdline",
     cause="boot parameters were changed on this node only",
-    hint="compare /proc/cmdline; mend the boot loader's configuration and reboot",
+    hint="compare /proc/cmdline; correct the boot loader's configuration and reboot",
     action=Action.REBOOT,
 )
 def cmdline(cmdline: str, usual_cmdline: Norm[Any]) -> Judgement:
-    """The kernel's command line, but for what belongs to one node (root=, UUIDs, ip=), is alike."""
+    """The kernel command line is as on the other nodes, except words of one node (root=, UUIDs, ip=)."""
     if not usual_cmdline.clear or cmdline == usual_cmdline.value:
         yield from alike("kernel command line", cmdline, usual_cmdline)
         return
     mine, theirs = set(cmdline.split()), set(str(usual_cmdline.value).split())
     extra, missing = " ".join(sorted(mine - theirs)), " ".join(sorted(theirs - mine))
-    measured = f"has {extra or 'nothing'} more and {missing or 'nothing'} less"
+    measured = f"additional: {extra or 'none'}; missing: {missing or 'none'}"
     yield Finding("kernel command line", measured, usual_cmdline.most)
 
 
 @check(
     "os.architecture",
-    cause="the node is of another kind than its group says",
+    cause="the node is of another kind than its group",
     hint="lscpu; move the node to a group of its own in the cluster file",
 )
 def architecture(cpus: Cpus, usual_architecture: Norm[Any]) -> Judgement:
-    """The machine architecture is alike."""
+    """The machine architecture is as on the other nodes."""
     yield from alike("architecture", cpus.architecture, usual_architecture)
 
 
@@ -95,7 +94,7 @@ def architecture(cpus: Cpus, usual_architecture: Norm[Any]) -> Judgement:
     action=Action.MONITOR,
 )
 def uptime(uptime: float, min_uptime: float | None, max_uptime: float | None) -> Judgement:
-    """Time since boot within the bounds of the cluster file."""
+    """The time since boot is within the bounds of the cluster file."""
     yield Metric("uptime", uptime, "s", better=NEITHER)
     if min_uptime is None and max_uptime is None:
         yield NotApplicable("the cluster file states neither os.min_uptime nor os.max_uptime")
@@ -107,9 +106,9 @@ def uptime(uptime: float, min_uptime: float | None, max_uptime: float | None) ->
 
 @dataclass(frozen=True)
 class CommonTime:
-    """The fleet's time against the controller's clock: between `least` and `greatest` seconds.
+    """The time of most nodes: `least` to `greatest` seconds after the controller's clock.
 
-    `agreeing` of `nodes` clocks may show it (the controller's own, where it has a voice, is one more of both).
+    agreeing: how many of `nodes` clocks may show it; both count the controller's clock if that takes part.
     """
 
     least: float
@@ -119,10 +118,10 @@ class CommonTime:
 
     @classmethod
     def of(cls, clocks: Mapping[str, Clock], max_skew: float) -> CommonTime:
-        """Take the time that most clocks may show, as NTP selects its servers (Marzullo's algorithm).
+        """Return the time that most clocks may show, as NTP selects its servers (Marzullo's algorithm).
 
-        An answer that took long leaves its clock a wide window: it is no skew, and moves nobody else's. The
-        controller's own clock has a voice where it is known: it decides between two nodes.
+        The longer an answer took, the wider is the window of its clock. The controller's clock takes part if the times
+        of all answers are known: it decides between two nodes.
         """
         windows = [_offsets(clock) for clock in clocks.values()]
         if len(windows) > 1 and all(clock.sent is not None for clock in clocks.values()):
@@ -132,9 +131,9 @@ class CommonTime:
 
 
 def _shared(windows: Sequence[tuple[float, float]], slack: float) -> tuple[float, float, int]:
-    """Return from where to where most windows overlap, each wider by `slack` on both sides, and how many do.
+    """Return begin and end of the overlap of most windows, each extended by `slack` on both sides, and their number.
 
-    Two places that equally many share are both in what is returned: neither is the better one.
+    If several overlaps have the same number of windows, the result spans all of them.
     """
     ends = sorted(
         (end, closing)
@@ -152,13 +151,13 @@ def _shared(windows: Sequence[tuple[float, float]], slack: float) -> tuple[float
             if open_now > most:
                 most, first = open_now, end
     least, greatest = first + slack, last - slack
-    if least > greatest:  # no window of theirs has all of it: the middle is at most `slack` from each
+    if least > greatest:  # no point is in all windows as they were: the middle is at most `slack` from each
         least = greatest = (least + greatest) / 2
     return least, greatest, most
 
 
 def _offsets(clock: Clock) -> tuple[float, float]:
-    """Return the least and the greatest offset that fit: the clock was read at some time between the two."""
+    """Return the least and the greatest offset: the clock was read between the command and its answer."""
     if clock.sent is None or clock.received is None:
         return clock.time, clock.time
     return clock.time - clock.received, clock.time - clock.sent
@@ -170,15 +169,16 @@ def _offsets(clock: Clock) -> tuple[float, float]:
     hint="date; chronyc tracking; chronyc makestep; timedatectl set-ntp true (munge refuses a skew of minutes)",
 )
 def clock(clock: Clock, common_time: CommonTime, max_clock_skew: float) -> Judgement:
-    """The clock agrees with most of the fleet, as far as the time of the answer tells."""
-    if common_time.nodes < 2:  # a node can not differ from itself
+    """The clock agrees with most nodes, apart from the time that the answer took."""
+    if common_time.nodes < 2:  # a node cannot differ from itself
         yield NotApplicable("no other node to compare the clock with")
         return
     least, greatest = _offsets(clock)
     skew = max(least - common_time.greatest, 0.0) + min(greatest - common_time.least, 0.0)
     yield Metric("clock_skew", skew, "s", better=NEITHER)  # has a sign
     if abs(skew) > max_clock_skew:
-        way = "ahead of" if skew > 0 else "behind"
-        measured = f"at least {abs(skew):.3f} s {way} the time that {common_time.agreeing} of {common_time.nodes} clocks share"
+        side = "ahead of" if skew > 0 else "behind"
+        clocks = f"{common_time.agreeing} of {common_time.nodes} clocks"
+        measured = f"at least {abs(skew):.3f} s {side} the time that {clocks} share"
         action = None if decides(common_time.agreeing, common_time.nodes) else Action.MONITOR
         yield Finding("clock", measured, f"within {max_clock_skew:g} s", action)
