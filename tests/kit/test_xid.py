@@ -19,7 +19,7 @@ from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import NodeTotals
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric.facts import Interfaces
-from pytest_gpucluster.suites.os import kernel_log
+from pytest_gpucluster.suites.os.checks import kernel_log
 from pytest_gpucluster.suites.slurm import checks as slurm
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ def test_a_gpu_that_is_full(text: str, *, full: bool) -> None:
     ],
 )  # fmt: skip
 def test_which_command_of_a_disk_was_aborted(text: str, *, aborted: bool) -> None:
-    words = "no command of a disk that took too long; if the abort did not help, more lines follow"
+    words = "no disk command that times out; more lines follow if the abort failed"
     assert kernel_log._warning(Event("io", 1, 0.0, 0.0, text), NO_LOG) == (words if aborted else "")
 
 

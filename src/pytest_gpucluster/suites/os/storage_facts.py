@@ -111,7 +111,7 @@ def disks(paths: Iterable[str]) -> Probe[dict[str, Disk]]:
     )
 
 
-_WRITTEN = ("/tmp", "/dev/shm")
+SCRATCH = ("/tmp", "/dev/shm")  # where every program writes
 
 
 def read_writes(answer: Answer) -> dict[str, str]:
@@ -121,7 +121,7 @@ def read_writes(answer: Answer) -> dict[str, str]:
     found = sections(answer) if answer.rc is not None else _complete(answer)
     return {
         path: _problem_of(found[path], lambda _: "") if path in found else answer.problem or "no answer"
-        for path in _WRITTEN
+        for path in SCRATCH
     }
 
 
@@ -132,7 +132,7 @@ WRITES: Probe[dict[str, str]] = Probe(
     SECTIONS_SH
     + 'put() { f=$(mktemp "$1/gpucluster.XXXXXX") || return; '
     + 'head -c 8192 /dev/zero >"$f"; r=$?; rm -f "$f"; return "$r"; }; '
-    + "; ".join(f"s {path} put {path}" for path in _WRITTEN),
+    + "; ".join(f"s {path} put {path}" for path in SCRATCH),
     read_writes,
     by_hand="mktemp /tmp/XXXXXX; mktemp /dev/shm/XXXXXX",
     alone=True,
