@@ -14,7 +14,7 @@ from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.kit import nccl_tests
 from pytest_gpucluster.kit import nccl_validation as nccl
 from pytest_gpucluster.kit.nccl_config import NcclConfig
-from pytest_gpucluster.suites.burnin import checks as burnin
+from pytest_gpucluster.suites.burnin import dcgm
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
@@ -34,7 +34,7 @@ def judge(check: str, node: str, sections: Iterable[Section], cluster: Any) -> V
     if check == "burnin.dcgm":
         text = ("", section.text) if section.stderr else (section.text, "")
         said = {"rc": section.rc, "out": text[0], "err": text[1]}
-        return burnin.dcgm(
+        return dcgm.dcgm(
             BurninResult({node: NodeTotals(node, hello={}, dcgm=said)}, 60),
             node,
             cluster.section(BurninConfig),

@@ -15,6 +15,7 @@ Metric = Literal[
     "cpu", "memory", "storage_write", "storage_read",
 ]  # fmt: skip
 ALL: tuple[Load, ...] = ("dcgm", "matmul", "hbm", "copies", "peer", "cpu", "memory", "storage", "nccl")
+GPU_LOADS: tuple[Load, ...] = ("matmul", "hbm", "copies", "peer", "nccl")
 DTYPES: tuple[Dtype, ...] = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 
 

@@ -9,20 +9,49 @@ Lists may hold null, the case of a status varies, other text may precede and fol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import safe_json as jsontext
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotChecked, check, revised
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.core.probe import last_line
+from pytest_gpucluster.suites.burnin.load_checks import unmeasured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pytest_gpucluster.core.check import Judgement, Verdict
+    from pytest_gpucluster.suites.burnin.config import BurninConfig
+    from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 
 MAX_STARTS = 100  # braces before the JSON that are tried
 ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 PASSED, WARNED = ("pass", "passed"), ("warn", "warning")
 FAILED, SKIPPED = ("fail", "failed", "error"), ("skip", "skipped", "not run", "notrun")
+# DCGM's dcgm_errors.h. dcgmErrorSeverity_t: none, monitor and config leave the GPU fit for work
+_ISOLATE, _CONFIG, _RESET = 2, 5, 6
+_MILD = frozenset({0, 1, _CONFIG})
+# dcgmErrorCategory_t: configuration, library, CUDA, EUD, other software, DCGM itself: these break no hardware, but for
+# what DCGM would isolate (an EUD that failed)
+_SOFTWARE_CATEGORIES = frozenset({3, 4, 6, 7, 8, 16})
+# Before DCGM 3.3 a result has words alone. These tests are of nvvs/plugin_src/software; its others (page retirement,
+# row remapping, InfoROM) are of the hardware
+_SOFTWARE_TESTS = frozenset({
+    "denylist", "blacklist", "nvml library", "cuda main library", "cuda toolkit libraries", "permissions and os blocks",
+    "permissions and os-related blocks", "persistence mode", "environment variables", "graphics processes",
+    "fabric manager",
+})  # fmt: skip
+# All else are Hardware, Integration and Stress
+_DEPLOYMENT = "Deployment"
+# What other software does to a test: variables, another process on the GPU
+_SOFTWARE_WORDS = (
+    "CUDA_VISIBLE_DEVICES",
+    "cudaDeviceGetByPCIBusId",
+    "busy or unavailable",
+    "ersistence mode",
+)
 
 
 @dataclass(frozen=True)
@@ -161,3 +190,83 @@ def _texts(value: Any) -> str:
             next((value[name] for name in ("warning", "warnings", "error", "message") if value.get(name)), "")
         )
     return str(value) if value else ""
+
+
+def _of_software(verdict: Verdict, *_facts: object) -> Verdict:
+    """Return another cause where DCGM says of each of its findings that the hardware passed."""
+    if not verdict.findings or verdict.action is not Action.MONITOR:
+        return verdict
+    cause = "settings or software of the node that NVIDIA's diagnostic minds; its hardware passed"
+    return replace(verdict, cause=cause, hint="what DCGM says above; dcgmi diag -r 1")
+
+
+def _diagnosis(told: NodeTotals) -> DcgmDiag | None:
+    """Read what `dcgmi diag` printed on the node; None where it did not run."""
+    if (said := told.dcgm) is None:
+        return None
+    try:
+        return read(int(said["rc"]), str(said["out"]), str(said.get("err", "")))
+    except ProbeError as error:
+        return DcgmDiag((), str(error))
+
+
+@revised(_of_software)
+@check(
+    "burnin.dcgm",
+    cause="NVIDIA's own diagnostic fails",
+    hint="dcgmi diag -r 3 -v; /var/log/nvidia-dcgm; return the GPU if it fails again",
+)
+def dcgm(whole: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
+    """Every test of `dcgmi diag` passes."""
+    found = _diagnosis(whole.nodes[node_name])
+    if found is None:
+        yield from unmeasured(whole.nodes[node_name], "dcgm", config=config)
+        return
+    if found.problem:
+        yield NotChecked(found.problem)
+    by_status = Counter(result.status for result in found.results)
+    for result in found.results:
+        yield from _of_dcgm(result)
+    if found.results:
+        yield Metric("dcgm_passed", sum(by_status[status] for status in PASSED), "tests")
+    beyond = {result.status for result in found.results if result.category != _DEPLOYMENT}
+    if set(by_status) <= {*SKIPPED} and not found.problem:
+        yield NotChecked("dcgmi diag skipped every test")
+    elif beyond and beyond <= {*SKIPPED}:
+        # a product that DCGM does not allow them on (is_allowed), or a plugin that is not installed
+        yield NotChecked("dcgmi diag skipped every test of the hardware; those of software ran")
+
+
+def _of_dcgm(result: DcgmResult) -> Judgement:
+    """Yield what one result says: a failure with what to do, or a warning that proves no fault."""
+    warning = f": {result.warning}" if result.warning else ""
+    where, said = result.where or "node", f"{result.test} ({result.category}): {result.status}{warning}"
+    action = _grave(result)
+    if result.status in FAILED or (result.status in WARNED and action is not Action.MONITOR):
+        yield Finding(where, said, "pass", action)
+    elif result.status in WARNED or (result.status in PASSED and result.warnings):
+        yield Advisory(where, said, "pass without a warning")
+    elif result.status not in (*PASSED, *SKIPPED):
+        yield NotChecked(f"dcgmi diag: the status {result.status!r} of {result.test} on {where} is not known")
+
+
+def _grave(result: DcgmResult) -> Action | None:
+    """Return what a failed test asks for; None is the action of the check."""
+    told = [warning for warning in result.warnings if warning.severity is not None]
+    if len(told) < len(result.warnings) or not told:  # before DCGM 3.3
+        software = result.test.lower() in _SOFTWARE_TESTS or any(
+            word in result.warning for word in _SOFTWARE_WORDS
+        )
+        return Action.MONITOR if software else None
+    graves = {_graveness(warning) for warning in told}
+    if graves == {Action.MONITOR}:
+        return Action.MONITOR
+    return Action.RESET_GPU if graves <= {Action.MONITOR, Action.RESET_GPU} else None
+
+
+def _graveness(warning: DcgmWarning) -> Action | None:
+    if warning.severity in _MILD or (
+        warning.severity != _ISOLATE and warning.category in _SOFTWARE_CATEGORIES
+    ):
+        return Action.MONITOR
+    return Action.RESET_GPU if warning.severity == _RESET else None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding
+from pytest_gpucluster.suites.burnin.config import DTYPES
 from pytest_gpucluster.suites.burnin.gpu_peaks import Floor, bare, floor_of
 from pytest_gpucluster.suites.burnin.results import unit_of
 
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.suites.burnin.config import BurninConfig
     from pytest_gpucluster.suites.burnin.results import BurninResult, GpuInfo
+
+GPU_METRICS = (*DTYPES, "hbm")
+HOST_METRICS = (
+    "h2d", "d2h", "peer", "nccl_alone", "nccl_pairs", "cpu", "memory", "storage_write", "storage_read"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,18 +62,18 @@ def misses(whole: BurninResult, rate: Rate, config: BurninConfig) -> bool:
     return limit is not None and rate.value < limit.rate
 
 
-def too_slow(whole: BurninResult, rate: Rate, config: BurninConfig) -> Finding | None:
-    """Return the finding on a rate below its hard limit; a GPU with a lowered power limit is not broken."""
+def too_slow(whole: BurninResult, rate: Rate, config: BurninConfig) -> Iterator[Finding]:
+    """Yield the finding on a rate below its hard limit; a GPU with a lowered power limit is not broken."""
     limit = limit_of(whole, rate, config)
     if limit is None or rate.value >= limit.rate:
-        return None
+        return
     totals = whole.nodes[rate.node]
     gpu = totals.gpus.get(rate.part)
     capped = gpu.capped if gpu else ""
     clocks = totals.peaks[rate.part].sm_mhz if rate.part in totals.peaks else []
     clock = f" at {statistics.median(clocks):.0f} MHz" if clocks else ""
     measured = f"{rate.metric} {rate.value:.4g} {limit.unit}{clock}"
-    return Finding(
+    yield Finding(
         totals.part(rate.part),
         "; ".join(filter(None, (measured, capped, _earlier_processes(gpu)))),
         f">= {limit.rate:.4g} {limit.unit}: {limit.why}{_if_most_miss(whole, rate.metric, config)}",

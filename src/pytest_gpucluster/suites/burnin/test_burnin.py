@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.suite import checks_as_tests
-from pytest_gpucluster.suites.burnin import SUITE, checks
+from pytest_gpucluster.suites.burnin import SUITE, dcgm, error_checks, load_checks, stragglers
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.steps import EARLY, EVENT, Burnin
 
@@ -100,4 +100,4 @@ def config(cluster: Cluster) -> BurninConfig:
     return cluster.section(BurninConfig)
 
 
-globals().update(checks_as_tests(checks))
+globals().update(checks_as_tests(load_checks, error_checks, dcgm, stragglers))
