@@ -60,14 +60,14 @@ def load(node: str, kind: str, gpus: int = 4, **fields: Any) -> dict[str, Any]:
 def fleet(nodes: int = 2, **lines: list[dict[str, Any]]) -> BurninResult:
     """A burn-in of healthy nodes a, b, ...; `lines` are further lines of a node in place of its healthy ones."""
     names = "abcdefgh"[:nodes]
-    told = BurninResult(
+    totals = BurninResult(
         {name: NodeTotals(name, hello=hello(name)) for name in names}, 3600, 4, seconds=3600, rounds=1
     )
     for name in names:
-        told.nodes[name].rounds = 1
+        totals.nodes[name].rounds = 1
         for line in lines.get(name) or [load(name, kind) for kind in ("matmul", "hbm", "copies")]:
-            told.nodes[name].add(line)
-    return told
+            totals.nodes[name].add(line)
+    return totals
 
 
 def failed(verdict: Verdict) -> list[str]:
@@ -83,13 +83,15 @@ def idle_gpus(nodes: int, *reasons: str) -> BurninResult:
     """A fleet of nodes of one GPU; the first ones could start no worker, for these reasons."""
     whole = fleet(nodes)
     whole.gpus = 1
-    for name, told in whole.nodes.items():
-        whole.nodes[name] = told = NodeTotals(name, hello=hello(name, 1), rounds=1)
-        told.add({"load": "cpu", "results": [{"load": "cpu", "key": "cpu/1", "hashes": ["a"], "rate": 5.0}]})
-    for told, reason in zip(whole.nodes.values(), reasons, strict=False):
-        assert told.hello is not None
-        told.hello |= {"devices": [], "broken": [reason]}
-        told.add({"load": "hbm", "results": [{"load": "hbm", "skip": reason}]})
+    for name, totals in whole.nodes.items():
+        whole.nodes[name] = totals = NodeTotals(name, hello=hello(name, 1), rounds=1)
+        totals.add(
+            {"load": "cpu", "results": [{"load": "cpu", "key": "cpu/1", "hashes": ["a"], "rate": 5.0}]}
+        )
+    for totals, reason in zip(whole.nodes.values(), reasons, strict=False):
+        assert totals.hello is not None
+        totals.hello |= {"devices": [], "broken": [reason]}
+        totals.add({"load": "hbm", "results": [{"load": "hbm", "skip": reason}]})
     return whole
 
 

@@ -56,7 +56,7 @@ def _of_nccl(check: str, node: str, section: Section, cluster: Any) -> Verdict:
     if not check.endswith("_bandwidth"):
         return belief
     if belief.outcome is not Outcome.PASSED:
-        return Verdict(check, Outcome.NOT_APPLICABLE, reason="the run is not believed")
+        return Verdict(check, Outcome.NOT_APPLICABLE, reason="the run is not valid")
     rows = (*cluster.group_of(node).thresholds, *profile.nccl)
     return nccl_bandwidth.bandwidth(
         output.runs[0], rows, nodes=len(names), gpus_per_node=gpus, env=cluster.section(NcclConfig).exports

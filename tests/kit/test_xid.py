@@ -298,7 +298,7 @@ def test_the_names_of_mig_instances(name: str, *, mig: bool) -> None:
 
 
 def test_the_words_of_slurm() -> None:
-    assert slurm.FORGOTTEN == "Slurm does not know the job any more"
+    assert slurm.FORGOTTEN == "Slurm no longer knows the job"
     assert pytest.approx(0.85) == slurm.MEMORY_SHARE
     assert slurm.known("n1", None).findings == (Finding("n1", "not known to Slurm", "a node of slurm.conf"),)
     assert slurm.known("n1", None).outcome is Outcome.FAILED

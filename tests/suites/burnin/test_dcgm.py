@@ -281,7 +281,7 @@ def test_software_that_passes_alone_is_no_pass_of_the_hardware() -> None:
         return judged(json.dumps({"DCGM Diagnostic": {"test_categories": categories}}))
 
     skipped = run(("Deployment", "Pass"), ("Hardware", "Skip"), ("Integration", "Skip"))
-    words = "dcgmi diag skipped every test of the hardware; those of software ran"
+    words = "dcgmi diag skipped every test of the hardware and ran only those of software"
     assert (skipped.outcome, skipped.reason) == (Outcome.NOT_CHECKED, words)
     assert run(("Deployment", "Pass")).outcome is Outcome.PASSED, "level 1 asks for no more"
     assert run(("Deployment", "Pass"), ("Hardware", "Skip"), ("Stress", "Pass")).outcome is Outcome.PASSED
@@ -354,7 +354,7 @@ def test_words_before_the_json_are_none_of_its_starts() -> None:
 
 def test_what_a_result_of_dcgm_asks_for() -> None:
     def told(status: str, *warnings: DcgmWarning, test: str = "memory", where: str = "GPU 1") -> Any:
-        return next(dcgm._of_dcgm(DcgmResult("Hardware", test, where, status, warnings)), None)
+        return next(dcgm._judged(DcgmResult("Hardware", test, where, status, warnings)), None)
 
     grave, mild = DcgmWarning("ECC", 2, 5), DcgmWarning("mode", 5, 3)
     assert told("fail") == Finding("GPU 1", "memory (Hardware): fail", "pass")
@@ -374,7 +374,7 @@ def test_what_a_result_of_dcgm_asks_for() -> None:
 
 def test_how_grave_each_severity_and_category_is() -> None:
     mild = {(severity, category) for severity in range(8) for category in range(18)}
-    found = {pair: dcgm._graveness(DcgmWarning("", *pair)) for pair in mild}
+    found = {pair: dcgm._warning_action(DcgmWarning("", *pair)) for pair in mild}
     assert {pair for pair, action in found.items() if action is Action.MONITOR} == {
         (severity, category)
         for severity, category in mild
@@ -400,8 +400,8 @@ def test_a_node_whose_software_alone_fails_the_diagnostic() -> None:
         '[{"status": "Fail", "warnings": "x"}]}]}]}}')}  # fmt: skip
     verdict = dcgm.dcgm(whole, "a", CONFIG)
     assert (verdict.cause, verdict.hint, verdict.action) == (
-        "settings or software of the node that NVIDIA's diagnostic minds; its hardware passed",
-        "what DCGM says above; dcgmi diag -r 1",
+        "NVIDIA's diagnostic found wrong settings or software of the node; the hardware passed",
+        "correct what DCGM reports above; repeat with dcgmi diag -r 1",
         Action.MONITOR,
     )
     assert verdict.metrics == (Metric("dcgm_passed", 0, "tests"),)

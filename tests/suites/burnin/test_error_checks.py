@@ -33,7 +33,7 @@ def test_limits_of_counters_are_those_of_dcgm_and_infiniband() -> None:
     risen = {name: limit for name, limit in error_checks.LIMITS.items() if limit}
     assert risen == {"nvlink_crc_errors": 99, "port_rcv_errors": 9, "port_rcv_remote_physical_errors": 9,
                      "symbol_error": 119}  # fmt: skip
-    assert error_checks.REPLAYS_A_MINUTE == 8
+    assert error_checks.REPLAYS_PER_MINUTE == 8
 
 
 def test_a_gpu_that_vanished() -> None:
@@ -44,20 +44,21 @@ def test_a_gpu_that_vanished() -> None:
 def test_why_counters_were_not_judged() -> None:
     silent = BurninResult({"a": NodeTotals("a")}, 60)
     reason(
-        error_checks.counters(silent, "a", CONFIG), NotChecked("the node never took part: no word from it")
+        error_checks.counters(silent, "a", CONFIG),
+        NotChecked("the node never took part: its agent sent nothing"),
     )
     whole = fleet(1)
     whole.nodes["a"].hello = hello("a", counted=[], unread={"gpu": "no nvidia-smi", "xid": "dmesg: denied"})
     reason(error_checks.counters(whole, "a", CONFIG),
            NotChecked("no counter could be read: gpu: no nvidia-smi; xid: dmesg: denied"))  # fmt: skip
     whole.nodes["a"].hello = hello("a", gpus=0, counted=[])
-    words = "neither GPUs nor InfiniBand ports are there to count anything"
+    words = "the node has neither GPUs nor InfiniBand ports with counters"
     reason(error_checks.counters(whole, "a", CONFIG), NotApplicable(words))
     whole.nodes["a"].hello = hello("a", counted=["symbol_error"], unread={"gpu": "no permission"})
     words = "the counters of the GPUs could not be read: no permission"
     reason(error_checks.counters(whole, "a", CONFIG), NotChecked(words))
     bare = BurninResult({"a": NodeTotals("a", hello=hello("a"))}, 60, 4)
-    words = "no load was finished, so there is no before and after"
+    words = "no load was finished, so no counters can be compared"
     reason(error_checks.counters(bare, "a", CONFIG), NotChecked(words))
     reason(error_checks.xid(bare, "a"), NotChecked(words))
 
@@ -65,7 +66,7 @@ def test_why_counters_were_not_judged() -> None:
 def test_why_xids_were_not_judged() -> None:
     reason(
         error_checks.xid(BurninResult({"a": NodeTotals("a")}, 60), "a"),
-        NotChecked("the node never took part: no word from it"),
+        NotChecked("the node never took part: its agent sent nothing"),
     )
     without = BurninResult({"a": NodeTotals("a", hello=hello("a", gpus=0))}, 60)
     reason(error_checks.xid(without, "a"), NotApplicable("the node has no GPU in this step"))
@@ -125,11 +126,12 @@ def test_what_the_sensors_showed_is_told() -> None:
 def test_why_temperatures_were_not_judged() -> None:
     reason(
         error_checks.temperature(fleet(1), "a", CONFIG),
-        NotChecked("nvidia-smi told no temperature while the loads ran"),
+        NotChecked("nvidia-smi reported no temperature while the loads ran"),
     )
     silent = BurninResult({"a": NodeTotals("a")}, 60)
     reason(
-        error_checks.temperature(silent, "a", CONFIG), NotChecked("the node never took part: no word from it")
+        error_checks.temperature(silent, "a", CONFIG),
+        NotChecked("the node never took part: its agent sent nothing"),
     )
 
 
@@ -147,7 +149,7 @@ def test_replays_are_counted_by_the_minute_and_at_least_for_one(seconds: float, 
 
 
 def test_counters_of_several_parts() -> None:
-    whole, told = one_node(a=[load("a", "matmul", deltas={UUID: {"link_downed": 1, "symbol_error": 9}}),
+    whole, totals = one_node(a=[load("a", "matmul", deltas={UUID: {"link_downed": 1, "symbol_error": 9}}),
                          load("a", "hbm", deltas={UUID: {"link_downed": 1}, "mlx5_0/1": {"gone": 1}})])  # fmt: skip
     verdict = error_checks.counters(whole, "a", CONFIG)
     assert verdict.metrics == (
@@ -158,17 +160,17 @@ def test_counters_of_several_parts() -> None:
         Finding(GPU_1, "link_downed rose by 2 during matmul, hbm", "by at most 0"),
         Finding("mlx5_0/1", "vanished from nvidia-smi during hbm", "by at most 0"),
     )
-    told.unread["gpu"] = "Failed"
+    totals.unread["gpu"] = "Failed"
     both = error_checks.counters(whole, "a", CONFIG)
     assert both.findings[0] == Finding("nvidia-smi", "Failed", "answers, also under load")
     assert both.cause == verdict.cause
     assert verdict.cause == (
         "errors that only show under load: failing memory, a link that replays, a port that loses symbols"
     )
-    told.rose.clear()
+    totals.rose.clear()
     alone = error_checks.counters(whole, "a", CONFIG)
     assert (alone.cause, alone.hint, alone.action) == (
-        "the driver does not answer any more: a GPU hangs or fell off the bus, or its device files are gone",
+        "the driver does not answer: a GPU hangs or fell off the bus, or its device files are gone",
         (
             "nvidia-smi on the node; dmesg | grep -i -e xid -e nvrm; ps -eo pid,stat,wchan:30,args | grep nvidia; "
             "reset the GPU or reboot"
@@ -193,7 +195,7 @@ def test_how_nvidia_smi_fails() -> None:
 
 
 def test_xids_in_words() -> None:
-    whole, told = one_node(a=[load("a", "matmul", deltas={UUID: {"xid_79": 2, "xid_31": 1, "pcie_replay": 1}}),
+    whole, totals = one_node(a=[load("a", "matmul", deltas={UUID: {"xid_79": 2, "xid_31": 1, "pcie_replay": 1}}),
                          load("a", "hbm", deltas={UUID: {"xid_79": 1}, "": {"sxid_7": 3}})])  # fmt: skip
     verdict = error_checks.xid(whole, "a")
     assert verdict.findings == (
@@ -208,13 +210,13 @@ def test_xids_in_words() -> None:
     assert [(it.part, it.measured) for it in verdict.advisories] == [
         ("node", "SXid 7:  (no action known) 3 times during hbm")
     ]
-    told.rose = {UUID: {"xid_31": 1}}
+    totals.rose = {UUID: {"xid_31": 1}}
     assert error_checks.xid(whole, "a").outcome is Outcome.PASSED
 
 
 def test_each_gpu_and_reason_is_told() -> None:
-    whole, told = one_node()
-    told.peaks = {
+    whole, totals = one_node()
+    totals.peaks = {
         UUID: Peaks(10, 91.0, slow=Counter({"power": 3, "heat": 4, "x": 2})),
         gpu_of("a", 0): Peaks(10, 91.5, watts=5.0),
         "gone": Peaks(0, None, slow=Counter({"heat": 4})),
@@ -232,7 +234,7 @@ def test_each_gpu_and_reason_is_told() -> None:
         ("burnin_celsius", 91.5), ("burnin_watts", 5.0), ("burnin_celsius", 91.0)
     ]  # fmt: skip
     idle = BurninResult({"a": NodeTotals("a", hello("a"))}, 60)
-    assert error_checks.temperature(idle, "a", CONFIG).reason == "matmul was not run in the time there was"
+    assert error_checks.temperature(idle, "a", CONFIG).reason == "matmul was not run in the available time"
 
 
 @pytest.mark.parametrize(
@@ -360,4 +362,4 @@ def test_each_counter_has_its_limit() -> None:
     assert [error_checks._limit(name, 2.5, config) for name in ("ecc_corrected_volatile", "pcie_replay", "xid_79")] == [
         7, 20, None
     ]  # fmt: skip
-    assert error_checks.REPLAYS_A_MINUTE == 8
+    assert error_checks.REPLAYS_PER_MINUTE == 8

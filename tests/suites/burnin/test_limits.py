@@ -13,9 +13,15 @@ from pytest_gpucluster.config.models import GpuProfile, Profile
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome
 from pytest_gpucluster.core.outliers import Halves, outliers
 from pytest_gpucluster.suites.burnin import load_checks, removal, stragglers
-from pytest_gpucluster.suites.burnin.config import DTYPES, BurninConfig, BurninLimit
+from pytest_gpucluster.suites.burnin.config import (
+    DTYPES,
+    GPU_METRICS,
+    HOST_METRICS,
+    BurninConfig,
+    BurninLimit,
+)
 from pytest_gpucluster.suites.burnin.gpu_peaks import KNOWN, LANE, Floor, figures_of, floor_of
-from pytest_gpucluster.suites.burnin.limits import GPU_METRICS, HOST_METRICS, Rate, limit_of
+from pytest_gpucluster.suites.burnin.limits import Rate, limit_of
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals, Peaks
 
 # NVIDIA's data sheets, dense: fp64, fp32, tf32, fp16, fp8, int8 (TFLOP/s, TOP/s), memory (GB/s)

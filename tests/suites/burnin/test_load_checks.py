@@ -69,7 +69,7 @@ def test_what_no_node_could_do_is_not_checked() -> None:
         60,
         4,
     )
-    words = "no GPU of any node was loaded: x: look at burnin.environment, or -m gpu"
+    words = "no GPU of any node was loaded: x: check burnin.environment, or run -m gpu"
     reason(load_checks.survived(whole, "a"), NotChecked(words))
 
 
@@ -123,13 +123,13 @@ def test_why_a_load_was_not_measured(name: str) -> None:
     )
     left_out = BurninConfig(loads=(other,))
     reason(check(bare, "a", left_out), NotApplicable(f"burnin.loads of the cluster file leaves {kind} out"))
-    reason(check(bare, "a", CONFIG), NotChecked(f"{kind} was not run in the time there was"))
+    reason(check(bare, "a", CONFIG), NotChecked(f"{kind} was not run in the available time"))
     bare.nodes["a"].out = "wrong data"
     reason(check(bare, "a", CONFIG), NotChecked(f"{kind} was not run: wrong data"))
     bare.nodes["a"].skips[kind] = "no room"
     reason(check(bare, "a", CONFIG), NotApplicable("no room"))
     silent = BurninResult({"a": NodeTotals("a"), "b": bare.nodes["b"]}, 3600, 4)
-    reason(check(silent, "a", CONFIG), NotChecked("the node never took part: no word from it"))
+    reason(check(silent, "a", CONFIG), NotChecked("the node never took part: its agent sent nothing"))
     silent.nodes["a"].out = "left"
     reason(check(silent, "a", CONFIG), NotChecked("the node never took part: left"))
     silent.nodes["a"].lost = "silent"
@@ -189,7 +189,7 @@ def host(kind: str, **fields: Any) -> dict[str, Any]:
     [
         ("cpu", Finding("CPUs", "3 repetitions gave another result", "the same result"), Action.VENDOR),
         ("memory", Finding("memory", "3 blocks of 1 MiB read back changed", "what was written"), Action.VENDOR),
-        ("storage", Finding("/tmp", "3 blocks of 4 MiB read back changed", "what was written (1 GiB a round)"),
+        ("storage", Finding("/tmp", "3 blocks of 4 MiB read back changed", "what was written (1 GiB per round)"),
          Action.DRAIN),
     ],
 )  # fmt: skip
@@ -203,7 +203,7 @@ def test_storage_without_a_folder_of_its_own_has_a_name() -> None:
     verdict = load_checks.storage(
         fleet(1, a=[host("storage", wrong=1)]), "a", BurninConfig(storage=None, storage_size=2**20)
     )
-    words = "what was written (1 MiB a round)"
+    words = "what was written (1 MiB per round)"
     assert verdict.findings == (Finding("storage", "1 blocks of 4 MiB read back changed", words),)
 
 
@@ -241,9 +241,7 @@ def test_one_gpu_has_nothing_to_talk_to(check: Callable[..., Verdict], words: st
     reason(check(whole, "a", CONFIG), NotApplicable(words))
 
 
-UNKNOWN = (
-    "no {} is known of NVIDIA Q9000: say it under burnin.expect; the fleet is compared by burnin.stragglers"
-)
+UNKNOWN = "no limit of the {} is known for NVIDIA Q9000: set one in burnin.expect; burnin.stragglers compares the fleet"
 
 
 def test_a_card_without_a_limit_is_not_checked() -> None:
@@ -256,7 +254,7 @@ def test_a_card_without_a_limit_is_not_checked() -> None:
         reason(check(whole, "a", CONFIG), NotChecked(UNKNOWN.format(what)))
     for gpu in said["gpus"]:
         gpu["pcie_gen"] = None
-    reason(load_checks.copies(whole, "a", CONFIG), NotChecked(UNKNOWN.format("PCIe link")))
+    reason(load_checks.copies(whole, "a", CONFIG), NotChecked(UNKNOWN.format("PCIe bandwidth")))
 
 
 @pytest.mark.parametrize(
@@ -271,63 +269,63 @@ def test_a_load_that_is_slow_beside_others_drains_nobody(
 ) -> None:
     strict = BurninConfig(expect={"peer": 10.0})
     names = {UUID: ["z (pid 2)", "b (pid 1)"]}
-    whole, told = one_node(a=[load("a", kind, own={1: slow}, strangers=names)])
+    whole, totals = one_node(a=[load("a", kind, own={1: slow}, strangers=names)])
     verdict = check(whole, "a", strict)
     assert [(it.part, it.action) for it in verdict.findings] == [(GPU_1, None)]
     assert verdict.cause == (
         "others are at work on the GPU: b (pid 1), z (pid 2); the hardware alone was not measured"
     )
     assert verdict.action is Action.MONITOR
-    told.shared.clear()
+    totals.shared.clear()
     assert "others" not in check(whole, "a", strict).cause
-    told.shared = {UUID: {kind: 1}}
-    told.problems.append((kind, gpu_of("a", 0), "RuntimeError: x"))
+    totals.shared = {UUID: {kind: 1}}
+    totals.problems.append((kind, gpu_of("a", 0), "RuntimeError: x"))
     assert "others" not in check(whole, "a", strict).cause, "a GPU that fails is not slow"
 
 
 def test_whose_processes_explain_a_finding() -> None:
-    told = NodeTotals(
+    totals = NodeTotals(
         "a", hello("a"), strangers={UUID: ["b"], gpu_of("a", 0): ["c"]}, shared={UUID: {"hbm": 1}}
     )
-    assert told.hello
-    told.hello["gpus"][1]["processes"] = [{"name": "d", "pid": 4}]
+    assert totals.hello
+    totals.hello["gpus"][1]["processes"] = [{"name": "d", "pid": 4}]
     full = "CUDA error: out of memory"
 
     def others(part: str, measured: str = "slow", load: str = "hbm") -> tuple[str, ...]:
-        return load_checks._others_of(told, Finding(part, measured, ""), load)
+        return load_checks._other_processes(totals, Finding(part, measured, ""), load)
 
     assert others(GPU_1, full) == others(GPU_1, full, "") == ("d (pid 4)", "b")
     assert others("GPUs", full) == ()
-    told.hello["devices"] = told.hello["devices"][2:]
+    totals.hello["devices"] = totals.hello["devices"][2:]
     assert others("GPUs", full) == ("c", "d (pid 4)", "b")
     assert others(GPU_1) == ("d (pid 4)",)
     assert others("node") == others(GPU_1, load="") == ()
-    told.problems.append(("hbm", UUID, "slow"))
+    totals.problems.append(("hbm", UUID, "slow"))
     assert others(GPU_1) == ()
 
 
 def test_processes_that_were_starved_or_stopped() -> None:
-    whole, told = one_node()
-    told.problems = [("hbm", UUID, "the load was ended by the OOM killer")]
+    whole, totals = one_node()
+    totals.problems = [("hbm", UUID, "the load was ended by the OOM killer")]
     verdict = load_checks.survived(whole, "a")
     assert (verdict.cause, verdict.hint, verdict.action) == (
-        "the kernel ended our processes: the host's memory, or the job's limit of it, does not suffice",
+        "the kernel killed processes of the burn-in: the host's memory or the job's memory limit is too small",
         "dmesg -T | grep -i 'killed process'; free -h; DefMemPerNode, DefMemPerGPU, RealMemory of slurm.conf",
         Action.MONITOR,
     )
-    told.problems = [("hbm", UUID, "the load did not answer in time: its process is stopped by a signal")]
+    totals.problems = [("hbm", UUID, "the load did not answer in time: its process is stopped by a signal")]
     verdict = load_checks.survived(whole, "a")
     assert (verdict.cause, verdict.hint, verdict.action) == (
-        "our processes on the node were stopped by a signal: scontrol suspend, a debugger, or a kill -STOP",
+        "a signal stopped processes of the burn-in on the node: scontrol suspend, a debugger, or kill -STOP",
         "scontrol show job of this run; ps -eo pid,stat,lstart,cmd on the node; repeat",
         Action.MONITOR,
     )
 
 
 def test_a_gpu_that_never_began_and_a_load_that_died() -> None:
-    whole, told = one_node()
-    assert told.hello
-    told.hello["devices"].pop()
+    whole, totals = one_node()
+    assert totals.hello
+    totals.hello["devices"].pop()
     verdict = load_checks.survived(whole, "a")
     assert verdict.cause == (
         "no work could be started on the GPU: the driver, CUDA_VISIBLE_DEVICES, or memory that is taken"
@@ -335,7 +333,7 @@ def test_a_gpu_that_never_began_and_a_load_that_died() -> None:
     assert verdict.hint == (
         "in a step on the node: nvidia-smi; python3 -c 'import torch; torch.zeros(1).cuda()'; -m 'gpu or ddp'"
     )
-    told.problems.append(("hbm", UUID, "the load ended by signal 11"))
+    totals.problems.append(("hbm", UUID, "the load ended by signal 11"))
     both = load_checks.survived(whole, "a")
     assert both.cause == "the node died, hung or lost its processes under load"
     assert [it.part for it in both.findings] == [GPU_1, "GPUs"]
@@ -346,25 +344,25 @@ def test_a_gpu_that_never_began_and_a_load_that_died() -> None:
 
 
 def test_some_loads_of_several_were_run() -> None:
-    whole, told = one_node(a=[load("a", "hbm")])
+    whole, totals = one_node(a=[load("a", "hbm")])
     verdict = load_checks.corruption(whole, "a")
     assert (verdict.outcome, verdict.metrics) == (
         Outcome.PASSED,
         (Metric("burnin_products_checked", 0, "products"),),
     )
-    told.ran.clear()
-    assert load_checks.corruption(whole, "a").reason == "matmul was not run in the time there was"
-    told.skips["copies"] = "no room"
+    totals.ran.clear()
+    assert load_checks.corruption(whole, "a").reason == "matmul was not run in the available time"
+    totals.skips["copies"] = "no room"
     assert (load_checks.corruption(whole, "a").outcome, load_checks.corruption(whole, "a").reason) == (
         Outcome.NOT_APPLICABLE, "no room"
     )  # fmt: skip
-    told.skips.clear()
-    told.problems.append(("copies", UUID, "x"))
-    assert load_checks.corruption(whole, "a").reason == "", "the problem is told by burnin.copies"
-    told.problems = [("cpu", "", "the load ended")]
-    assert load_checks.corruption(whole, "a").reason == "matmul was not run in the time there was"
+    totals.skips.clear()
+    totals.problems.append(("copies", UUID, "x"))
+    assert load_checks.corruption(whole, "a").reason == "", "the problem is totals by burnin.copies"
+    totals.problems = [("cpu", "", "the load ended")]
+    assert load_checks.corruption(whole, "a").reason == "matmul was not run in the available time"
     config = BurninConfig(loads=("cpu", "hbm"))
-    assert load_checks.memory_bandwidth(whole, "a", config).reason == "hbm was not run in the time there was"
+    assert load_checks.memory_bandwidth(whole, "a", config).reason == "hbm was not run in the available time"
     assert (
         load_checks.matmul(whole, "a", config).reason == "burnin.loads of the cluster file leaves matmul out"
     )
@@ -382,20 +380,20 @@ def test_results_of_the_host_are_no_corruption_of_a_gpu() -> None:
     assert found == Finding(
         "CPUs", "cpu: another result than 2 others", "the result of the other nodes for the same input"
     )
-    told = NodeTotals(
+    totals = NodeTotals(
         "a", hello("a"), wrong={"hbm": {UUID: 0, gpu_of("a", 0): 0}}, checked={"hbm": {UUID: 7}}
     )
-    assert load_checks.corruption(BurninResult({"a": told}, 60), "a").findings == ()
+    assert load_checks.corruption(BurninResult({"a": totals}, 60), "a").findings == ()
 
 
 def test_several_wrong_results_are_each_told() -> None:
-    whole, told = one_node()
-    told.wrong = {"peer": {UUID: 2}, "matmul": {gpu_of("a", 0): 0, UUID: 1}}
-    told.checked = {"matmul": {UUID: 3, gpu_of("a", 0): 4}, "hbm": {UUID: 9}}
+    whole, totals = one_node()
+    totals.wrong = {"peer": {UUID: 2}, "matmul": {gpu_of("a", 0): 0, UUID: 1}}
+    totals.checked = {"matmul": {UUID: 3, gpu_of("a", 0): 4}, "hbm": {UUID: 9}}
     verdict = load_checks.corruption(whole, "a")
     assert [it.measured for it in verdict.findings] == ["matmul: 1 wrong elements", "peer: 2 wrong elements"]
     assert verdict.metrics == (Metric("burnin_products_checked", 7, "products"),)
-    told.wrong = {"memory": {"": 0, "x": 2}, "cpu": {"": 0, "x": 3}, "storage": {"": 0, "x": 4}}
+    totals.wrong = {"memory": {"": 0, "x": 2}, "cpu": {"": 0, "x": 3}, "storage": {"": 0, "x": 4}}
     assert [it.measured for it in load_checks.memory(whole, "a", CONFIG).findings] == [
         "2 blocks of 1 MiB read back changed"
     ]
@@ -408,7 +406,7 @@ def test_several_wrong_results_are_each_told() -> None:
 
 
 def test_rates_are_measured_by_gpu() -> None:
-    whole, told = one_node(
+    whole, totals = one_node(
         a=[load("a", "matmul", gpus=2), load("a", "copies", gpus=1), load("a", "peer", gpus=1)]
     )
     first = "GPU 0 (GPU-a-0, 0000:00:00.0)"
@@ -420,16 +418,19 @@ def test_rates_are_measured_by_gpu() -> None:
     )  # fmt: skip
     assert load_checks.peer(whole, "a", CONFIG).metrics == (Metric("burnin_peer", 380.0, "GB/s", first),)
     assert load_checks.peer(whole, "a", CONFIG).outcome is Outcome.PASSED
-    told.rates["fp8"] = {UUID: [1900.0, 1000.0, 1800.0]}
+    totals.rates["fp8"] = {UUID: [1900.0, 1000.0, 1800.0]}
     assert load_checks.matmul(whole, "a", CONFIG).metrics[-1] == Metric(
         "burnin_fp8", 1800.0, "TFLOP/s", GPU_1
     )
-    assert told.hello
-    told.hello["gpus"][0]["name"] = "NVIDIA Q1"
+    assert totals.hello
+    totals.hello["gpus"][0]["name"] = "NVIDIA Q1"
     assert load_checks.matmul(whole, "a", CONFIG).reason == "", "one of them has a figure"
-    told.hello["gpus"], told.hello["devices"][0] = [], {"gpu": 0, "uuid": gpu_of("a", 0), "name": "NVIDIA Q1"}
+    totals.hello["gpus"], totals.hello["devices"][0] = (
+        [],
+        {"gpu": 0, "uuid": gpu_of("a", 0), "name": "NVIDIA Q1"},
+    )
     assert load_checks.matmul(whole, "a", CONFIG).reason == (
-        "no TFLOP/s is known of NVIDIA Q1: say it under burnin.expect; the fleet is compared by burnin.stragglers"
+        "no limit of the TFLOP/s is known for NVIDIA Q1: set one in burnin.expect; burnin.stragglers compares the fleet"
     )
 
 
@@ -446,7 +447,7 @@ def test_wrong_sums_are_blamed_on_a_partner_that_is_bad() -> None:
     whole.nodes["b"].out = "wrong data"
     verdict = load_checks.nccl(whole, "a", CONFIG)
     assert (verdict.findings, verdict.metrics) == ((), (Metric("burnin_nccl_pairs", 90.0, "GB/s"),))
-    assert not load_checks._blamed_on_others(fleet(1, a=[nccl("a", wrong=2)]), "a")
+    assert not load_checks._partners_at_fault(fleet(1, a=[nccl("a", wrong=2)]), "a")
 
 
 def test_a_partner_that_broke_excuses_only_who_waited() -> None:
@@ -455,7 +456,7 @@ def test_a_partner_that_broke_excuses_only_who_waited() -> None:
             "a": NodeTotals("a", problems=[("nccl", "", text) for text in own]),
             "b": NodeTotals("b", problems=[("nccl", "", other)] if other else [], out=out),
         }
-        return load_checks._blamed_on_others(BurninResult(nodes, 60), "a")
+        return load_checks._partners_at_fault(BurninResult(nodes, 60), "a")
 
     assert blamed("timed out (a b)")
     assert blamed("timed out (a b)", "connection closed (a b)")
@@ -471,7 +472,7 @@ def test_one_gpu_of_two_nodes_has_a_partner() -> None:
     nodes = {name: NodeTotals(name, hello(name, 1)) for name in "ab"}
     assert (
         load_checks.nccl(BurninResult(nodes, 60), "a", CONFIG).reason
-        == "nccl was not run in the time there was"
+        == "nccl was not run in the available time"
     )
     assert nodes["a"].hello
     nodes["a"].hello["devices"] = []
@@ -481,12 +482,12 @@ def test_one_gpu_of_two_nodes_has_a_partner() -> None:
         == "one GPU alone has nothing to reduce with"
     )
     silent = BurninResult({"a": NodeTotals("a")}, 60)
-    assert load_checks.peer(silent, "a", CONFIG).reason == "the node never took part: no word from it"
+    assert load_checks.peer(silent, "a", CONFIG).reason == "the node never took part: its agent sent nothing"
 
 
 def test_the_figure_of_pairs_is_the_best_median() -> None:
-    told = NodeTotals("a", partners={"b": [10.0, 30.0, 20.0], "c": [5.0, 6.0, 100.0]})
-    assert load_checks._best_pair(told) == 20.0
+    totals = NodeTotals("a", partners={"b": [10.0, 30.0, 20.0], "c": [5.0, 6.0, 100.0]})
+    assert load_checks._best_pair(totals) == 20.0
     assert load_checks._best_pair(NodeTotals("a")) is None
     whole = fleet(2, a=[nccl("a", "b"), nccl("a")])
     whole.nodes["a"].rates["nccl_alone"][UUID] = [300.0]
@@ -565,7 +566,7 @@ def test_two_that_differ_accuse_both_and_neither_has_to_leave() -> None:
     whole = fleet(2, a=[load("a", "matmul", 1)], b=[load("b", "matmul", 1, own={0: {"hash": "bb"}})])
     for node, hash_ in (("a", "aa"), ("b", "bb")):
         verdict = load_checks.corruption(whole, node)
-        said, both = f"bf16: {hash_}, and no majority tells which is right", "aa on a, bb on b"
+        said, both = f"bf16: {hash_}, and no majority decides which is right", "aa on a, bb on b"
         gpu = f"GPU 0 (GPU-{node}-0, 0000:00:00.0)"
         expected = f"one value on all results; no majority: {both}"
         assert verdict.findings == (Finding(gpu, said, expected, Action.MONITOR),)
@@ -616,17 +617,17 @@ def test_a_slow_gpu_is_below_the_floor_of_its_card(
 
 def test_the_process_that_was_there_before_us_is_named() -> None:
     whole = fleet(1, a=[load("a", "matmul", own={1: {"tflops": 340.0}})])
-    told = whole.nodes["a"]
-    assert told.hello is not None
-    told.hello["gpus"][1]["processes"] = [{"pid": 7, "name": "python3"}]
+    totals = whole.nodes["a"]
+    assert totals.hello is not None
+    totals.hello["gpus"][1]["processes"] = [{"pid": 7, "name": "python3"}]
     assert "on it before the burn-in: python3 (pid 7)" in failed(load_checks.matmul(whole, "a", CONFIG))[0]
 
 
 def test_a_card_that_nobody_knows_is_not_checked_and_the_cluster_file_helps() -> None:
     whole = fleet(1)
-    told = whole.nodes["a"]
-    assert told.hello is not None
-    for gpu in told.hello["gpus"]:
+    totals = whole.nodes["a"]
+    assert totals.hello is not None
+    for gpu in totals.hello["gpus"]:
         gpu["name"] = "NVIDIA Q9000"
     assert load_checks.matmul(whole, "a", CONFIG).outcome is Outcome.NOT_CHECKED
     assert load_checks.matmul(whole, "a", BurninConfig(expect={"bf16": 600})).outcome is Outcome.PASSED
@@ -679,10 +680,10 @@ def test_wrong_sums_of_a_node_alone_are_its_own() -> None:
 
 def test_a_gpu_without_its_worker_is_missed() -> None:
     whole = fleet(1)
-    told = whole.nodes["a"]
-    assert told.hello is not None
-    told.hello["devices"].pop()
-    told.hello["broken"] = ["RuntimeError: CUDA error: out of memory"]
+    totals = whole.nodes["a"]
+    assert totals.hello is not None
+    totals.hello["devices"].pop()
+    totals.hello["broken"] = ["RuntimeError: CUDA error: out of memory"]
     assert failed(load_checks.survived(whole, "a")) == [
         "GPUs: 3 took part: RuntimeError: CUDA error: out of memory"
     ]
@@ -732,7 +733,7 @@ def test_cpus_that_disagree_are_found() -> None:
 def test_a_pair_that_failed_with_a_bad_partner_acquits_and_another_does_not() -> None:
     def failed_with(text: str, **more: NodeTotals) -> bool:
         nodes = {"a": NodeTotals("a", problems=[("nccl", "", text)]), "b": NodeTotals("b"), **more}
-        return load_checks._blamed_on_others(BurninResult(nodes, 60), "a")
+        return load_checks._partners_at_fault(BurninResult(nodes, 60), "a")
 
     assert failed_with("timeout (a b)", b=NodeTotals("b", lost="gone")) is True
     assert failed_with("timeout (a b)", c=NodeTotals("c", lost="gone")) is False
@@ -753,17 +754,19 @@ def test_a_pair_that_failed_with_a_bad_partner_acquits_and_another_does_not() ->
     ],
 )  # fmt: skip
 def test_how_a_rank_ends_that_waited_for_another(text: str, *, waited: bool) -> None:
-    told = NodeTotals("a", problems=[("hbm", "", "illegal memory access"), ("nccl", "", text)])
-    assert load_checks._of_nccl(told) == [text]
-    assert load_checks._broke(told) is not waited
+    totals = NodeTotals("a", problems=[("hbm", "", "illegal memory access"), ("nccl", "", text)])
+    assert load_checks._nccl_problems(totals) == [text]
+    assert load_checks._failed_first(totals) is not waited
 
 
 def test_a_finding_on_results_that_differ_shows_four_of_them() -> None:
-    assert load_checks._lied("p", [Mismatch("a", "x"), Mismatch("b")], "GPUs") == Finding(
+    assert load_checks._mismatch_finding("p", [Mismatch("a", "x"), Mismatch("b")], "GPUs") == Finding(
         "p", "b", "the result of the other GPUs for the same input"
     )
     lies = [Mismatch(word, f"{word}?") for word in "abcde"]
-    assert load_checks._lied("p", lies, "GPUs") == Finding("p", "a; b; c; d", "a?", Action.MONITOR)
+    assert load_checks._mismatch_finding("p", lies, "GPUs") == Finding(
+        "p", "a; b; c; d", "a?", Action.MONITOR
+    )
 
 
 def test_constants_of_the_collectives() -> None:

@@ -23,8 +23,8 @@ from pytest_gpucluster.suites.burnin.results import NodeTotals, Peaks
     ],
 )  # fmt: skip
 def test_a_counter_after_which_a_node_leaves(counter: str, said: str) -> None:
-    told = NodeTotals("a", hello("a"), rose={"": {"pcie_replay": 1}, UUID: {"xid_31": 1, counter: 2}})
-    assert removal.fatal(told) == (f"{GPU_1}: {said}" if said else "")
+    totals = NodeTotals("a", hello("a"), rose={"": {"pcie_replay": 1}, UUID: {"xid_31": 1, counter: 2}})
+    assert removal.fatal(totals) == (f"{GPU_1}: {said}" if said else "")
 
 
 def test_wrong_data_after_which_a_node_leaves() -> None:
@@ -41,11 +41,11 @@ def test_wrong_data_after_which_a_node_leaves() -> None:
 
 
 def test_deaths_after_which_a_node_leaves() -> None:
-    told = NodeTotals("a", problems=[("hbm", "", "the load ended")] * 2 + [("hbm", "", "no CUDA")])
-    told.problems.append(("nccl", "", "the load ended"))  # another node may be the cause
-    assert removal.fatal(told) == ""
-    told.problems.append(("cpu", "", "the load did not answer in time"))
-    assert removal.fatal(told) == "3 processes of its loads died: cpu: the load did not answer in time"
+    totals = NodeTotals("a", problems=[("hbm", "", "the load ended")] * 2 + [("hbm", "", "no CUDA")])
+    totals.problems.append(("nccl", "", "the load ended"))  # another node may be the cause
+    assert removal.fatal(totals) == ""
+    totals.problems.append(("cpu", "", "the load did not answer in time"))
+    assert removal.fatal(totals) == "3 processes of its loads died: cpu: the load did not answer in time"
 
 
 def test_who_leaves_for_another_result() -> None:
@@ -68,19 +68,19 @@ def test_who_leaves_for_another_result() -> None:
     ],
 )  # fmt: skip
 def test_what_the_progress_line_takes_for_a_failure(change: dict[str, Any], *, seen: bool) -> None:
-    whole, told = one_node()
+    whole, totals = one_node()
     for name, value in change.items():
-        setattr(told, name, value)
+        setattr(totals, name, value)
     strict = BurninConfig(max_temperature=80, expect={"peer": 10.0})
     assert removal.suspicious(whole, "a", strict, 120.0) is seen
 
 
 def test_processes_that_die_again_and_again_make_the_node_leave() -> None:
-    told = NodeTotals("a", hello=hello("a"))
+    totals = NodeTotals("a", hello=hello("a"))
     for _ in range(removal.DEATHS):
-        assert not removal.fatal(told)
-        told.add({"load": "hbm", "results": [{"load": "hbm", "problem": "the load ended by signal 11"}]})
-    assert "3 processes" in removal.fatal(told)
+        assert not removal.fatal(totals)
+        totals.add({"load": "hbm", "results": [{"load": "hbm", "problem": "the load ended by signal 11"}]})
+    assert "3 processes" in removal.fatal(totals)
 
 
 def test_limits_after_which_a_node_leaves() -> None:

@@ -22,7 +22,7 @@ def test_units_of_rates() -> None:
         "cpu": "units/s", "bf16": "TFLOP/s", "fp64": "TFLOP/s",
     }  # fmt: skip
     assert (burnin_told.MAX_PROBLEMS, burnin_told.MAX_STRANGERS, burnin_told.HOST) == (50, 8, "")
-    assert burnin_told.UNDECIDED == "no majority tells which is right"
+    assert burnin_told.UNDECIDED == "no majority decides which is right"
 
 
 def test_peaks_are_the_highest() -> None:
@@ -179,7 +179,7 @@ def test_who_gives_another_result() -> None:
 
     assert fleet(a=["1"], b=["1"], c=["1"]) == {}
     assert fleet(a=["1"], b=["1"], c=["2"]) == {("c", "U"): ["bf16: another result than 2 others"]}
-    undecided = "no majority tells which is right"
+    undecided = "no majority decides which is right"
     assert fleet(a=["1"], b=["2"]) == {
         ("a", "U"): [f"bf16: 1, and {undecided}"],
         ("b", "U"): [f"bf16: 2, and {undecided}"],

@@ -687,7 +687,7 @@ def test_a_load_that_hangs_when_the_burn_in_ends_is_no_pass(monkeypatch: pytest.
     told.add(line)
     whole = BurninResult({"n1": told}, requested=1.0, gpus=3)
     assert failed(load_checks.survived(whole, "n1")) == [
-        "GPU 0 (GPU-0): hbm: the load had not ended after 100 s instead of 10 s"
+        "GPU 0 (GPU-0): hbm: the load did not end after 100 s instead of 10 s"
     ]
     verdict = load_checks.memory_bandwidth(whole, "n1", CONFIG)
     assert verdict.outcome is Outcome.NOT_CHECKED
@@ -911,7 +911,7 @@ def test_the_end_of_the_burn_in_finds_the_worker_that_hangs(tmp_path: Path) -> N
                 process.stdin.close()
     (late,) = said[-1]["results"] if said[-1]["burnin"] == "load" else said[-2]["results"]
     assert (late["load"], late["uuid"]) == ("copies", "GPU-0")
-    assert late["problem"].startswith("the load had not ended after")
+    assert late["problem"].startswith("the load did not end after")
 
 
 def hanging_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

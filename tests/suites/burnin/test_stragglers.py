@@ -34,29 +34,29 @@ def test_a_straggler_in_words() -> None:
 
 
 def test_who_stands_apart_and_who_is_of_the_slow_half() -> None:
-    told = NodeTotals("a", hello("a"))
+    totals = NodeTotals("a", hello("a"))
     rate = burnin_limits.Rate("a", UUID, "bf16", 500.0)
     low = Outliers(700.0, 1.0, {f"a\n{UUID}": -0.25}, {})
-    assert stragglers._slower(told, rate, low, 9) == Finding(
+    assert stragglers._slower(totals, rate, low, 9) == Finding(
         GPU_1, "bf16 500 TFLOP/s, 25% below", "about the median of 9: 700 TFLOP/s"
     )
     halves = Halves((f"a\n{UUID}", "b\nx"), ("c\nx", "c\ny", "d\nx"), 500.0, 700.0)
-    assert stragglers._slower(told, rate, Outliers(600.0, 1.0, {}, {}, "", halves), 5) == Finding(
+    assert stragglers._slower(totals, rate, Outliers(600.0, 1.0, {}, {}, "", halves), 5) == Finding(
         GPU_1,
         "bf16 500 TFLOP/s, as the slow half of the fleet",
         "one speed in the fleet; it has two: 3 about 700 TFLOP/s on c,d; 2 about 500 TFLOP/s on a,b",
     )
     other = burnin_limits.Rate("a", gpu_of("a", 0), "bf16", 500.0)
-    assert stragglers._slower(told, other, Outliers(600.0, 1.0, {}, {}, "", halves), 5) is None
-    assert stragglers._slower(told, other, low, 9) is None
+    assert stragglers._slower(totals, other, Outliers(600.0, 1.0, {}, {}, "", halves), 5) is None
+    assert stragglers._slower(totals, other, low, 9) is None
 
 
 @pytest.mark.parametrize(("gpus", "shared"), [(2, True), (3, True), (4, False)])
 def test_a_slow_partner_is_not_told_from_its_peer_where_there_are_few(gpus: int, *, shared: bool) -> None:
-    told = NodeTotals("a", hello("a", gpus))
+    totals = NodeTotals("a", hello("a", gpus))
     low = Outliers(700.0, 1.0, {f"a\n{UUID}": -0.25}, {})
     for metric, either in (("peer", shared), ("bf16", False)):
-        found = stragglers._slower(told, burnin_limits.Rate("a", UUID, metric, 5.0), low, 9)
+        found = stragglers._slower(totals, burnin_limits.Rate("a", UUID, metric, 5.0), low, 9)
         assert found is not None
         assert found.part == (f"{GPU_1} or its partner" if either else GPU_1)
 
@@ -67,15 +67,15 @@ def test_equals_are_of_one_kind() -> None:
         "b": NodeTotals("b", hello("b", 2, cpus=32)),
         "c": NodeTotals("c"),
     }
-    for name, told in nodes.items():
-        told.rates = {metric: {gpu_of(name, 0): [1.0]} for metric in ("bf16", "hbm", "h2d")} | {
+    for name, totals in nodes.items():
+        totals.rates = {metric: {gpu_of(name, 0): [1.0]} for metric in ("bf16", "hbm", "h2d")} | {
             "cpu": {"": [2.0]}
         }
     whole = BurninResult(nodes, 60)
 
     def kinds(metric: str) -> dict[str, list[str]]:
         return {
-            kind: [node for node, _ in values] for kind, values in stragglers._equals(whole, metric).items()
+            kind: [node for node, _ in values] for kind, values in stragglers._by_kind(whole, metric).items()
         }
 
     assert kinds("bf16") == kinds("hbm") == {NAME: ["a", "b"], " None CPUs, 0 GPUs": ["c"]}
@@ -88,9 +88,9 @@ def test_equals_are_of_one_kind() -> None:
 def test_pairs_are_compared_from_three_partners_on() -> None:
     def fleet_of(partners: int) -> BurninResult:
         nodes = {name: NodeTotals(name, hello(name)) for name in "abcdefgh"}
-        for name, told in nodes.items():
-            told.rates = {"nccl_pairs": {gpu_of(name, 0): [50.0 if name == "a" else 90.0]}}
-            told.partners = {f"x{n}": [90.0] for n in range(partners)}
+        for name, totals in nodes.items():
+            totals.rates = {"nccl_pairs": {gpu_of(name, 0): [50.0 if name == "a" else 90.0]}}
+            totals.partners = {f"x{n}": [90.0] for n in range(partners)}
         return BurninResult(nodes, 60)
 
     assert failed(stragglers.stragglers(fleet_of(3), "a", CONFIG)) == [
@@ -105,8 +105,8 @@ def test_pairs_are_compared_from_three_partners_on() -> None:
 @pytest.mark.parametrize(("metric", "own", "host"), [("hbm", 0.19, 0.5), ("h2d", 0.5, 0.19)])
 def test_gpus_and_hosts_have_a_least_distance_each(metric: str, own: float, host: float) -> None:
     nodes = {name: NodeTotals(name, hello(name)) for name in "abcdefgh"}
-    for name, told in nodes.items():
-        told.rates = {metric: {gpu_of(name, 0): [4000.0 if name == "a" else 5000.0]}}
+    for name, totals in nodes.items():
+        totals.rates = {metric: {gpu_of(name, 0): [4000.0 if name == "a" else 5000.0]}}
     whole = BurninResult(nodes, 60)
     strict = BurninConfig(min_relative=own, min_relative_host=host)
     assert len(stragglers.stragglers(whole, "a", strict).findings) == 1
@@ -126,10 +126,10 @@ def test_a_straggler_above_the_floor_is_named_by_median_and_mad() -> None:
 
 def test_of_two_gpus_that_copy_to_each_other_neither_is_accused_alone() -> None:
     names = "abcd"
-    told = {name: NodeTotals(name, hello=hello(name, gpus=2), rounds=1) for name in names}
-    whole = BurninResult(told, 3600, 4, seconds=3600, rounds=1)
+    totals = {name: NodeTotals(name, hello=hello(name, gpus=2), rounds=1) for name in names}
+    whole = BurninResult(totals, 3600, 4, seconds=3600, rounds=1)
     for name in names:
         slow = {0: {"gbs": 100.0}} if name == "a" else {}
-        told[name].add(load(name, "peer", gpus=2, own=slow))
+        totals[name].add(load(name, "peer", gpus=2, own=slow))
     (said,) = failed(stragglers.stragglers(whole, "a", CONFIG))
     assert "or its partner: peer 100 GB/s" in said

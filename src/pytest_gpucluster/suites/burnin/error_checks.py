@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.burnin.config import BurninConfig
     from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 
-# By how much a counter may rise under load. One uncorrectable error, remapped row, or NVLink replay fails (DCGM,
-# DcgmGPUHardwareLimits.h); CRC errors matter from a hundred on. `None`: see the function that asks.
+# accepted increase of a counter under load: DCGM fails on one uncorrectable error, remapped row or NVLink replay, and
+# on a hundred CRC errors (DcgmGPUHardwareLimits.h)
 LIMITS = dict.fromkeys(
     (
         "gone", "ecc_uncorrected_volatile", "ecc_uncorrected_aggregate", "remapped_uncorrectable",
@@ -35,15 +35,15 @@ LIMITS = dict.fromkeys(
     "nvlink_crc_errors": 99,
     "port_rcv_errors": 9,
     "port_rcv_remote_physical_errors": 9,
-    "symbol_error": 119,  # InfiniBand allows a bit error rate of 1e-12: some a minute at 400 Gb/s
+    "symbol_error": 119,  # InfiniBand allows a bit error rate of 1e-12: some errors per minute at 400 Gb/s
 }  # fmt: skip
-REPLAYS_A_MINUTE = 8  # DCGM: DCGM_LIMIT_MAX_PCIREPLAY_RATE
-SMI = "nvidia-smi"  # the part that is the driver's own tool
-_NO_ANSWER = re.compile("no (?:end|answer)")  # as the payload says it of a command that hangs
+REPLAYS_PER_MINUTE = 8  # DCGM: DCGM_LIMIT_MAX_PCIREPLAY_RATE
+SMI = "nvidia-smi"  # the part for a failure of the tool itself
+_NO_ANSWER = re.compile("no (?:end|answer)")  # text of the payload for a command that hangs
 
 
 def xid_of(counter: str) -> xids.Xid | None:
-    """Return what a counter like xid_79, xid_149:Nonfatal or sxid_20034:Fatal counts, None for another counter."""
+    """Return the Xid of a counter like xid_79, xid_149:Nonfatal or sxid_20034:Fatal, None for another counter."""
     match = re.fullmatch(r"(s?)xid_(\d+)(?::(.*))?", counter)
     if match is None:
         return None
@@ -52,128 +52,128 @@ def xid_of(counter: str) -> xids.Xid | None:
 
 
 def risen_counters(
-    told: NodeTotals, seconds: float, config: BurninConfig
+    totals: NodeTotals, seconds: float, config: BurninConfig
 ) -> Iterator[tuple[str, str, int, float]]:
-    """Yield (part, counter, by how much it rose, limit) of counters that have one."""
+    """Yield (part, counter, increase, limit) of the counters that have a limit."""
     minutes = max(1.0, seconds / 60)
-    for part, rises in sorted(told.rose.items()):
+    for part, rises in sorted(totals.rose.items()):
         for counter, count in sorted(rises.items()):
             limit = _limit(counter, minutes, config)
             if limit is not None:
                 yield part, counter, count, limit
 
 
-def _no_answer(verdict: Verdict, *_facts: object) -> Verdict:
-    """Return the causes of an nvidia-smi that fails under load, where nothing else was found."""
+def _with_driver_cause(verdict: Verdict, *_facts: object) -> Verdict:
+    """Return another cause if the only finding is an nvidia-smi that fails under load."""
     if not verdict.findings or any(finding.part != SMI for finding in verdict.findings):
         return verdict
     return replace(
         verdict,
-        cause="the driver does not answer any more: a GPU hangs or fell off the bus, or its device files are gone",
+        cause="the driver does not answer: a GPU hangs or fell off the bus, or its device files are gone",
         hint="nvidia-smi on the node; dmesg | grep -i -e xid -e nvrm; ps -eo pid,stat,wchan:30,args | grep nvidia; "
         "reset the GPU or reboot",
     )
 
 
-@revised(_no_answer)
+@revised(_with_driver_cause)
 @check(
     "burnin.counters",
     cause="errors that only show under load: failing memory, a link that replays, a port that loses symbols",
     hint="nvidia-smi -q -d ECC,ROW_REMAPPER; nvidia-smi nvlink -e; perfquery; reset, reseat, replace",
 )
-def counters(whole: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
-    """ECC, remapped rows, NVLink, PCIe replay and InfiniBand counters rise by no more than they may, load by load."""
-    told = whole.nodes[node_name]
-    if told.hello is None:
-        yield from unmeasured(told, "counters")
+def counters(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
+    """Counters of ECC, remapped rows, NVLink, PCIe replays and InfiniBand rise by at most their limit in each load."""
+    totals = burnin.nodes[node_name]
+    if totals.hello is None:
+        yield from unmeasured(totals, "counters")
         return
-    counted = told.hello.get("counted", ())
-    unread = told.hello.get("unread", {}).get("gpu")
-    if mute := smi_failure(told):
-        yield Finding(SMI, mute, "answers, also under load")
-    elif unread and counted and whole.gpus:  # those of InfiniBand
+    counted = totals.hello.get("counted", ())
+    unread = totals.hello.get("unread", {}).get("gpu")
+    if failure := smi_failure(totals):
+        yield Finding(SMI, failure, "answers, also under load")
+    elif unread and counted and burnin.gpus:  # those of InfiniBand
         yield NotChecked(f"the counters of the GPUs could not be read: {unread}")
     if not counted:
-        why = "; ".join(f"{source}: {text}" for source, text in told.hello.get("unread", {}).items())
+        why = "; ".join(f"{source}: {text}" for source, text in totals.hello.get("unread", {}).items())
         yield (
             NotChecked(f"no counter could be read: {why}")
-            if told.gpus or why
-            else NotApplicable("neither GPUs nor InfiniBand ports are there to count anything")
+            if totals.gpus or why
+            else NotApplicable("the node has neither GPUs nor InfiniBand ports with counters")
         )
         return
-    if not told.ran:
-        yield NotChecked("no load was finished, so there is no before and after")
-    for part, counter, count, limit in risen_counters(told, whole.seconds, config):
-        yield Metric(f"burnin_rose_{counter}", count, "", told.part(part))
+    if not totals.ran:
+        yield NotChecked("no load was finished, so no counters can be compared")
+    for part, counter, count, limit in risen_counters(totals, burnin.seconds, config):
+        yield Metric(f"burnin_rose_{counter}", count, "", totals.part(part))
         if count > limit:
-            loads = ", ".join(told.rose_in.get(f"{part} {counter}", ()))
+            loads = ", ".join(totals.rose_in.get(f"{part} {counter}", ()))
             what = "vanished from nvidia-smi" if counter == "gone" else f"{counter} rose by {count}"
-            yield Finding(told.part(part), f"{what} during {loads}", f"by at most {limit:g}")
+            yield Finding(totals.part(part), f"{what} during {loads}", f"by at most {limit:g}")
     yield Metric("burnin_counters_read", len(counted), "counters")
 
 
-def smi_failure(told: NodeTotals) -> str:
-    """Return how nvidia-smi fails where it hangs, or had shown the node's GPUs before the loads; else ''."""
-    hello, later = told.hello or {}, told.unread.get("gpu", "")
-    said = later or hello.get("unread", {}).get("gpu", "")
-    return said if (later and hello.get("gpus")) or _NO_ANSWER.search(said) else ""
+def smi_failure(totals: NodeTotals) -> str:
+    """Return how nvidia-smi fails if it hangs, or if it showed the node's GPUs before the loads; else ''."""
+    hello, later = totals.hello or {}, totals.unread.get("gpu", "")
+    why = later or hello.get("unread", {}).get("gpu", "")
+    return why if (later and hello.get("gpus")) or _NO_ANSWER.search(why) else ""
 
 
 def _limit(counter: str, minutes: float, config: BurninConfig) -> float | None:
-    """Return by how much a counter may rise; None for one that another check judges."""
+    """Return the accepted increase of a counter; None if another check judges it."""
     if counter.startswith("ecc_corrected"):
         return config.max_corrected
     if counter == "pcie_replay":
-        return REPLAYS_A_MINUTE * minutes
+        return REPLAYS_PER_MINUTE * minutes
     return LIMITS.get(counter)
 
 
 @check(
     "burnin.xid",
     cause="the driver reported an error of the GPU under load",
-    hint="dmesg | grep -i xid; NVIDIA's Xid catalogue; reset the GPU or reboot; return the GPU if it comes back",
+    hint="dmesg | grep -i xid; NVIDIA's Xid catalogue; reset the GPU or reboot; return the GPU if the error recurs",
 )
-def xid(whole: BurninResult, node_name: str) -> Judgement:
-    """The driver reports no Xid of the hardware while loads run."""
-    told = whole.nodes[node_name]
-    if told.hello is None:
-        yield from unmeasured(told, "xid")
+def xid(burnin: BurninResult, node_name: str) -> Judgement:
+    """The driver reports no Xid of the hardware while the loads run."""
+    totals = burnin.nodes[node_name]
+    if totals.hello is None:
+        yield from unmeasured(totals, "xid")
         return
-    if not told.gpus:
+    if not totals.gpus:
         yield NotApplicable("the node has no GPU in this step")
         return
-    if not told.ran:
-        yield NotChecked("no load was finished, so there is no before and after")
-    if not told.hello.get("kernel") or "xid" in told.unread:
-        why = told.unread.get("xid") or told.hello.get("unread", {}).get("xid", "no message")
+    if not totals.ran:
+        yield NotChecked("no load was finished, so no counters can be compared")
+    if not totals.hello.get("kernel") or "xid" in totals.unread:
+        why = totals.unread.get("xid") or totals.hello.get("unread", {}).get("xid", "no message")
         yield NotChecked(f"the kernel log cannot be read: {why}")
-    for part, rises in sorted(told.rose.items()):
+    for part, rises in sorted(totals.rose.items()):
         for counter, count in sorted(rises.items()):
             entry = xid_of(counter)
             if entry is None:
                 continue
-            loads = ", ".join(told.rose_in.get(f"{part} {counter}", ()))
-            yield Metric(f"burnin_{entry.kind.lower()}", count, "", told.part(part))
+            loads = ", ".join(totals.rose_in.get(f"{part} {counter}", ()))
+            yield Metric(f"burnin_{entry.kind.lower()}", count, "", totals.part(part))
             measured = f"{entry} {count} times during {loads}"
             if entry.fails:
-                yield Finding(told.part(part), measured, "none", ACTIONS[entry.advice])
+                yield Finding(totals.part(part), measured, "none", ACTIONS[entry.advice])
             elif entry.warns:
-                yield Advisory(told.part(part), measured, "none")
+                yield Advisory(totals.part(part), measured, "none")
 
 
 @check(
     "burnin.temperature",
     cause="cooling: a fan, a heat sink, dust, the inlet, or a neighbour's exhaust",
-    hint="nvidia-smi -q -d TEMPERATURE,PERFORMANCE while it works; compare with the GPUs beside it",
+    hint="nvidia-smi -q -d TEMPERATURE,PERFORMANCE under load; compare with the GPUs beside it",
 )
-def temperature(whole: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
-    """Under load every GPU stays below its limit, and neither heat nor the power brake slows it for long."""
-    told = whole.nodes[node_name]
-    yield from unmeasured(told, *GPU_LOADS)
-    if any(told.ran[load] for load in GPU_LOADS) and not told.peaks:
-        yield NotChecked("nvidia-smi told no temperature while the loads ran")
-    for uuid, peaks in sorted(told.peaks.items()):
-        part = told.part(uuid)
+def temperature(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
+    """Under load every GPU stays below its temperature limit, and is not slowed for long by heat or the power brake."""
+    totals = burnin.nodes[node_name]
+    yield from unmeasured(totals, *GPU_LOADS)
+    if any(totals.ran[load] for load in GPU_LOADS) and not totals.peaks:
+        yield NotChecked("nvidia-smi reported no temperature while the loads ran")
+    for uuid, peaks in sorted(totals.peaks.items()):
+        part = totals.part(uuid)
         for name, value, unit in (
             ("celsius", peaks.celsius, "C"),
             ("watts", peaks.watts, "W"),
@@ -181,22 +181,24 @@ def temperature(whole: BurninResult, node_name: str, config: BurninConfig) -> Ju
         ):
             if value is not None:
                 yield Metric(f"burnin_{name}", value, unit, part)
-    yield from heat_findings(told, config)
+    yield from heat_findings(totals, config)
 
 
-def heat_findings(told: NodeTotals, config: BurninConfig) -> list[Finding]:
+def heat_findings(totals: NodeTotals, config: BurninConfig) -> list[Finding]:
     """Return the findings on GPUs that are too hot, or slowed by heat or the power brake for too long."""
     found = []
-    for uuid, peaks in sorted(told.peaks.items()):
-        gpu = told.gpus.get(uuid)
+    for uuid, peaks in sorted(totals.peaks.items()):
+        gpu = totals.gpus.get(uuid)
         limit = config.max_temperature or (gpu.slow_celsius if gpu else None)
         if limit is not None and peaks.celsius is not None and peaks.celsius > limit:
-            found.append(Finding(told.part(uuid), f"{peaks.celsius:g} C under load", f"at most {limit:g} C"))
+            found.append(
+                Finding(totals.part(uuid), f"{peaks.celsius:g} C under load", f"at most {limit:g} C")
+            )
         for reason, count in sorted(peaks.slow.items()):
             if peaks.samples and count / peaks.samples > config.max_throttled:
                 found.append(
                     Finding(
-                        told.part(uuid),
+                        totals.part(uuid),
                         f"{reason} in {count} of {peaks.samples} samples, up to {peaks.celsius or 0:g} C",
                         f"in at most {config.max_throttled:.0%} of them",
                     )

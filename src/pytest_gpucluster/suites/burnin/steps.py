@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.cluster.slurm.streaming_step import StreamingStep
-from pytest_gpucluster.core import safe_json as jsontext
+from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import SlurmError, StepError
 from pytest_gpucluster.core.units import format_duration, parse_duration
 from pytest_gpucluster.kit.pairing import circle
@@ -74,7 +74,7 @@ class ResumeState:
     nodes: dict[str, NodeTotals] = field(default_factory=dict)
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Add a burn-in event of a log; `asked` and `told` are the names of earlier versions."""
+        """Add a burn-in event of a log, also of earlier versions."""
         if event["what"] == "begin":
             self.requested = max(self.requested, float(event.get("requested") or event["asked"]))
         self.seconds = max(self.seconds, float(event.get("seconds", 0.0)))
@@ -333,7 +333,7 @@ class Burnin:
 
     def _read_line(self, task: int, text: str) -> None:
         try:
-            line = jsontext.loads(text)
+            line = safe_json.loads(text)
         except ValueError:
             return
         node = line.get("node") if isinstance(line, dict) else None
