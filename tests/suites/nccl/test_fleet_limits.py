@@ -207,7 +207,7 @@ def test_an_outlier_and_those_that_cannot_be_one() -> None:
     assert verdict.findings == (Finding("x", "300.00 GB/s, 25.7% below the median", expected),)
     absent = nccl_fleet.outlier("gpu99", fleet, "x")
     assert (absent.outcome, absent.reason) == (
-        Outcome.NOT_APPLICABLE, "the node has no believed bandwidth to compare"
+        Outcome.NOT_APPLICABLE, "the node has no valid bandwidth to compare"
     )  # fmt: skip
     few = nccl_fleet.outlier("a", {"a": 1.0, "b": 2.0}, "x")
     assert (few.outcome, few.reason) == (
@@ -228,7 +228,7 @@ def test_links_that_are_slow_unresolved_or_not_measured() -> None:
     assert verdict.findings == (
         Finding("link a - b", "a with b: 3 GB/s", "as fast as each end with its other partners"),
         Finding("leaf switch leaf1", "3 of 4 pairs across it are slow", "as fast as the other leaves"),
-        Finding("one of c,d", "cannot be told apart: no further partner", "every pair as fast as the fleet"),
+        Finding("one of c,d", "undecided: no further partner", "every pair as fast as the fleet"),
     )
     assert verdict.action is Action.MONITOR
     bare = nccl_fleet.links(Localisation(bad_links=(("a", "b"),), bad_leaves=("l",)), ALL, "abcd")

@@ -27,7 +27,7 @@ from pytest_gpucluster.kit.pairing import circle
 from pytest_gpucluster.kit.payload_result import signal_name
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
-from pytest_gpucluster.suites.nccl.fleet import STANDS_APART
+from pytest_gpucluster.suites.nccl.fleet import OUTLIER_DISTANCE
 from pytest_gpucluster.suites.nccl.localization import Localiser
 from pytest_gpucluster.suites.nccl.measurement import GroupKind, Localisation
 
@@ -61,8 +61,8 @@ class Stage:
     runs: Mapping[str, NcclRun] = field(default_factory=dict)
 
 
-class NcclProof:
-    """The proof of the nodes of one allocation that share a profile."""
+class NcclStages:
+    """The stages of the nodes of one allocation that share a profile."""
 
     def __init__(
         self,
@@ -293,7 +293,7 @@ class NcclProof:
         The distance from the fleet's median is smaller: one slow adapter of eight makes a pair slower by an eighth. A
         slow link may be in a pair that was not measured before.
         """
-        plan = self._localiser(STANDS_APART)
+        plan = self._localiser(OUTLIER_DISTANCE)
         if not self._drive(plan) or not plan.verdict().clean:
             return plan, 0
         used = {frozenset(it.members) for it in plan.measurements}
@@ -394,7 +394,7 @@ class NcclProof:
         if verdict.outcome is not Outcome.FAILED or len(self.usable) < PAIR:
             return verdict
         found, measured = self.localised
-        where = nccl_fleet.whereabouts(found, measured, self.usable)
+        where = nccl_fleet.suspected_parts(found, measured, self.usable)
         if lost := [f"{node} is lost: {why}" for node, why in self.runner.lost_nodes.items()]:
             where = "; ".join(lost) + ("" if found.clean else f"; {where}")
         others = map(self._other_processes, found.bad_nodes[:MAX_OTHERS])
