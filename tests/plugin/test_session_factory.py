@@ -21,6 +21,7 @@ from pytest_gpucluster.plugin.item_result import clean_pair
 from pytest_gpucluster.report.atomic_write import Reports
 from pytest_gpucluster.report.events import EventLog
 from pytest_gpucluster.report.history import History
+from pytest_gpucluster.suites.nccl import baseline
 
 
 @pytest.fixture
@@ -70,12 +71,15 @@ def test_a_report_that_cannot_be_taken_away_is_told(tmp_path: Path) -> None:
     )
 
 
-def test_folders_of_other_users_are_refused_for_every_file(tmp_path: Path, foreign: str) -> None:
+def test_folders_of_other_users_are_refused_for_every_file(
+    tmp_path: Path, foreign: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
         start.take_away(tmp_path / "x.xml", "junitxml=FILE")
     assert str(caught.value) == f"cannot write {tmp_path}/x.xml: {foreign}: --junitxml=FILE names another"
     with pytest.raises(ConfigError) as caught:
-        start.refuse_folder(tmp_path, "--baseline=record")
+        baseline.check_options(SimpleNamespace(baseline="record"))
     assert str(caught.value) == f"--baseline=record: {tmp_path}: {foreign}"
     with pytest.raises(GpuClusterError) as told:
         gauges.refuse(tmp_path / "x.prom")
@@ -86,8 +90,9 @@ def test_folders_of_other_users_are_refused_for_every_file(tmp_path: Path, forei
     assert list(tmp_path.iterdir()) == []
 
 
-def test_own_folders_are_taken(tmp_path: Path) -> None:
-    start.refuse_folder(tmp_path, "--baseline=record")
+def test_own_folders_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    baseline.check_options(SimpleNamespace(baseline="record"))
     gauges.refuse(tmp_path / "x.prom")
 
 

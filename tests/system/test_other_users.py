@@ -251,9 +251,7 @@ def test_a_cluster_file_in_a_folder_of_somebody_else_is_there_all_the_same(homes
     path = homes[BOB] / "prod.yaml"
     path.touch()
     run = run_as(ALICE, homes[ALICE], "pytest", f"--cluster={path}")
-    assert run.errors == [
-        f"ERROR: {path}: this user cannot enter a folder of the path (Permission denied)"
-    ]
+    assert run.errors == [f"ERROR: {path}: this user cannot enter a folder of the path (Permission denied)"]
 
 
 # --- rights of Slurm's

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paths import TESTS
 
-from pytest_gpucluster.config import baseline
-from pytest_gpucluster.config.models import FabricProfile, GpuProfile, NcclThreshold, Profile
+from pytest_gpucluster.config.models import BandwidthThreshold, FabricProfile, GpuProfile, Profile
 from pytest_gpucluster.core.check import Metric, Outcome
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.kit.nccl_tests import NcclRun, read
+from pytest_gpucluster.suites.nccl import baseline
 from pytest_gpucluster.suites.nccl.bandwidth import (
     Ceiling,
     NoThresholdError,
@@ -38,9 +38,9 @@ GIB = 2**30
 NO_NVLS = {"NCCL_NVLS_ENABLE": "0"}
 
 
-def row(busbw: float, size: int = 4 * GIB, nodes: int = 1, **more: Any) -> NcclThreshold:
+def row(busbw: float, size: int = 4 * GIB, nodes: int = 1, **more: Any) -> BandwidthThreshold:
     keys = {"gpus_per_node": 8, "source": "recordings", "tolerance": 0.05, **more}
-    return NcclThreshold(size=size, nodes=nodes, busbw=busbw, **keys)
+    return BandwidthThreshold(size=size, nodes=nodes, busbw=busbw, **keys)
 
 
 H200 = (
@@ -56,7 +56,7 @@ def run_8() -> NcclRun:
     return run
 
 
-def choose(rows: tuple[NcclThreshold, ...] = H200, **more: Any) -> float:
+def choose(rows: tuple[BandwidthThreshold, ...] = H200, **more: Any) -> float:
     keys = {
         "collective": "all_reduce",
         "nodes": 1,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.config.models import FabricProfile, GpuProfile, NcclThreshold, Profile
+from pytest_gpucluster.config.models import BandwidthThreshold, FabricProfile, GpuProfile, Profile
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.kit.nccl_rows import Half, NcclRow
 from pytest_gpucluster.kit.nccl_tests import NcclRun
@@ -225,11 +225,13 @@ def test_a_node_that_stands_apart_from_its_fleet() -> None:
 # --- thresholds and ceilings
 
 
-def row(busbw: float = 365, **more: Any) -> NcclThreshold:
-    return NcclThreshold(**{"gpus_per_node": 8, "size": 4 * GIB, "busbw": busbw, "source": "site", **more})
+def row(busbw: float = 365, **more: Any) -> BandwidthThreshold:
+    return BandwidthThreshold(
+        **{"gpus_per_node": 8, "size": 4 * GIB, "busbw": busbw, "source": "site", **more}
+    )
 
 
-def missing(rows: tuple[NcclThreshold, ...], **more: Any) -> str:
+def missing(rows: tuple[BandwidthThreshold, ...], **more: Any) -> str:
     asked = {"collective": "all_reduce", "nodes": 2, "gpus_per_node": 8, "size": 4 * GIB, "env": {}, **more}
     if asked["size"] is None:
         del asked["size"]
@@ -262,7 +264,7 @@ def test_no_threshold_names_the_nearest_rows() -> None:
     )
 
 
-def nearest(*rows: NcclThreshold, **more: Any) -> list[str]:
+def nearest(*rows: BandwidthThreshold, **more: Any) -> list[str]:
     told = missing(rows, **more).partition("nearest: ")[2].removesuffix(END)
     return [one.split(" GB/s")[0].rpartition(" ")[2] for one in told.split("; ")]
 
@@ -289,7 +291,7 @@ def test_the_nearest_rows_differ_in_the_least_then_in_nodes_then_in_size() -> No
 
 
 def test_the_chosen_row_in_words() -> None:
-    def why(*rows: NcclThreshold, **env: str) -> str:
+    def why(*rows: BandwidthThreshold, **env: str) -> str:
         return nccl_bandwidth.threshold_for(
             rows, collective="all_reduce", nodes=1, gpus_per_node=8, size=4 * GIB, env=env
         ).why

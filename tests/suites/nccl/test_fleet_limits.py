@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from pytest_gpucluster import config
-from pytest_gpucluster.config.models import NcclThreshold
+from pytest_gpucluster.config.models import BandwidthThreshold
 from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.core.units import parse_size
 from pytest_gpucluster.kit import nccl_log
@@ -31,9 +31,9 @@ def run(busbw: float, size: int = 4 * GIB, world: int = 8) -> NcclRun:
     )
 
 
-def row(**more: Any) -> NcclThreshold:
+def row(**more: Any) -> BandwidthThreshold:
     keys = {"gpus_per_node": 8, "size": 4 * GIB, "busbw": 365, "drain_below": 300, "source": "site", **more}
-    return NcclThreshold(**keys)
+    return BandwidthThreshold(**keys)
 
 
 def judged(busbw: float, nodes: int = 1, **more: Any) -> Verdict:

@@ -17,7 +17,7 @@ from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationReq
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.cluster.transport import LocalTransport
-from pytest_gpucluster.config.models import Cluster, EnvironmentConfig, Group, NcclThreshold, Profile
+from pytest_gpucluster.config.models import BandwidthThreshold, Cluster, EnvironmentConfig, Group, Profile
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError, StepTimeout
 from pytest_gpucluster.core.probe import Answer
@@ -713,7 +713,7 @@ def slow_alone(
     """A proof whose nodes measured this much alone, with a hard limit of 300 GB/s."""
     proof = proof_of(monkeypatch, *said)
     monkeypatch.setattr(proof.runner, "survey", lambda _: Answer("gpu02", 1, b""))
-    proof.rows = (NcclThreshold(gpus_per_node=1, size=2**30, busbw=365, drain_below=300, source="site",
+    proof.rows = (BandwidthThreshold(gpus_per_node=1, size=2**30, busbw=365, drain_below=300, source="site",
                                 conditions={"NCCL_NVLS_ENABLE": "0"}),)  # fmt: skip
     monkeypatch.setitem(proof.__dict__, "env", {"NCCL_NVLS_ENABLE": "0"})
     runs = {
@@ -787,7 +787,7 @@ def test_the_hard_limit_of_a_pair(
     proof.runner.config = NcclConfig(runner="payload", **own)
     if rows:
         proof.rows = (
-            NcclThreshold(
+            BandwidthThreshold(
                 nodes=2, gpus_per_node=1, size=2**28, busbw=rows[0], drain_below=rows[1], source="x"
             ),
         )

@@ -19,7 +19,7 @@ from pytest_gpucluster.kit.nccl_validation import aligned
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpucluster.config.models import NcclThreshold, Profile
+    from pytest_gpucluster.config.models import BandwidthThreshold, Profile
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.nccl_tests import NcclRun
 
@@ -36,7 +36,7 @@ class Chosen:
     """The lowest accepted bus bandwidth (GB/s), its row, and a text with the row's conditions and source."""
 
     bound: float
-    row: NcclThreshold
+    row: BandwidthThreshold
     why: str
 
 
@@ -49,7 +49,7 @@ class Ceiling:
 
 
 def threshold_for(
-    rows: Iterable[NcclThreshold],
+    rows: Iterable[BandwidthThreshold],
     *,
     collective: str,
     nodes: int,
@@ -83,7 +83,12 @@ def threshold_for(
 
 
 def sizes_for(
-    rows: Iterable[NcclThreshold], *, collective: str, nodes: int, gpus_per_node: int, env: Mapping[str, str]
+    rows: Iterable[BandwidthThreshold],
+    *,
+    collective: str,
+    nodes: int,
+    gpus_per_node: int,
+    env: Mapping[str, str],
 ) -> tuple[int, ...]:
     """Return the sizes (bytes) of the rows for a run; NoThresholdError if there is none."""
     known = list(rows)
@@ -94,7 +99,7 @@ def sizes_for(
     return tuple(sorted(sizes))
 
 
-def _differences(row: NcclThreshold, run: Mapping[str, str | int], env: Mapping[str, str]) -> list[str]:
+def _differences(row: BandwidthThreshold, run: Mapping[str, str | int], env: Mapping[str, str]) -> list[str]:
     """Return in what a row does not fit."""
     found = []
     for key, value in run.items():
@@ -108,7 +113,9 @@ def _differences(row: NcclThreshold, run: Mapping[str, str | int], env: Mapping[
     return found
 
 
-def _no_threshold(rows: Sequence[NcclThreshold], run: Mapping[str, str | int], env: Mapping[str, str]) -> str:
+def _no_threshold(
+    rows: Sequence[BandwidthThreshold], run: Mapping[str, str | int], env: Mapping[str, str]
+) -> str:
     size = f" at {format_size(int(run['size']))}" if "size" in run else ""
     what = f"{run['collective']} on {run['nodes']} nodes x {run['gpus_per_node']} GPUs{size}"
     if not rows:
@@ -130,12 +137,12 @@ def _no_threshold(rows: Sequence[NcclThreshold], run: Mapping[str, str | int], e
     return f"no threshold for {what}{beyond}; nearest: {differences}; add a row to thresholds, or record a baseline"
 
 
-def _distance(row: NcclThreshold, run: Mapping[str, str | int]) -> int:
+def _distance(row: BandwidthThreshold, run: Mapping[str, str | int]) -> int:
     size = abs(row.size.bit_length() - int(run["size"]).bit_length()) if "size" in run else 0
     return abs(row.nodes - int(run["nodes"])) * 64 + size
 
 
-def _name(row: NcclThreshold) -> str:
+def _name(row: BandwidthThreshold) -> str:
     gpus = f" x {row.gpus_per_node}" if row.gpus_per_node else ""
     return f"{row.collective} {row.nodes}{gpus} {format_size(row.size)} {row.busbw:g} GB/s"
 
@@ -213,7 +220,7 @@ def _between(collective: str, nodes: int, gpus: int, profile: Profile) -> Ceilin
 )
 def bandwidth(
     run: NcclRun,
-    rows: Sequence[NcclThreshold],
+    rows: Sequence[BandwidthThreshold],
     *,
     nodes: int,
     gpus_per_node: int,

@@ -12,7 +12,6 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.config.baseline import Key
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict, with_contention
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, SlurmError
@@ -27,6 +26,7 @@ from pytest_gpucluster.kit.pairing import circle
 from pytest_gpucluster.kit.payload_result import signal_name
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
+from pytest_gpucluster.suites.nccl.baseline import Key
 from pytest_gpucluster.suites.nccl.fleet import OUTLIER_DISTANCE
 from pytest_gpucluster.suites.nccl.localization import Localiser
 from pytest_gpucluster.suites.nccl.measurement import GroupKind, Localisation
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.result import TaskResult
-    from pytest_gpucluster.config.models import NcclThreshold, Profile
+    from pytest_gpucluster.config.models import BandwidthThreshold, Profile
     from pytest_gpucluster.kit.nccl_step import NcclMeasurement
     from pytest_gpucluster.kit.nccl_tests import NcclRun
     from pytest_gpucluster.suites.nccl.measurement import Measurement
@@ -69,7 +69,7 @@ class NcclStages:
         runner: NcclRunner,
         nodes: tuple[str, ...],
         profile: Profile,
-        own_rows: Iterable[NcclThreshold],
+        own_rows: Iterable[BandwidthThreshold],
         slurm: Slurm,
     ) -> None:
         self.runner, self.nodes, self.profile, self._slurm = runner, nodes, profile, slurm
@@ -341,7 +341,7 @@ class NcclStages:
         return own if own is not None or self._pair_row is None else self._pair_row.drain_below
 
     @cached_property
-    def _pair_row(self) -> NcclThreshold | None:
+    def _pair_row(self) -> BandwidthThreshold | None:
         """The threshold of a pair, None if no row fits."""
         size, gpus = self.runner.config.pair_size, self.runner.gpus
         try:

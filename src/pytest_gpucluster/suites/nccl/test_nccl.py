@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.config.baseline import load
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.kit.nccl_config import NcclConfig
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.config.models import Cluster, NcclThreshold
+    from pytest_gpucluster.config.models import BandwidthThreshold, Cluster
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
 
@@ -31,17 +30,17 @@ pytestmark = [pytest.mark.nccl]
 
 
 @pytest.fixture(scope="session")
-def baseline(request: pytest.FixtureRequest) -> tuple[NcclThreshold, ...]:
+def baseline(request: pytest.FixtureRequest) -> tuple[BandwidthThreshold, ...]:
     """The rows of --baseline=FILE; none without it, or while a baseline is recorded."""
     option = request.config.option.baseline
-    return load(Path(option)) if option and option != "record" else ()
+    return nccl_baseline.load(Path(option)) if option and option != "record" else ()
 
 
 @pytest.fixture(scope="session")
 def all_stages(
     gpucluster_session: ClusterSession,
     allocation: Allocation,  # not applicable without a scheduler
-    baseline: tuple[NcclThreshold, ...],
+    baseline: tuple[BandwidthThreshold, ...],
 ) -> Iterator[list[NcclStages]]:
     """The stages of each allocation, whose nodes share a partition and a number of GPUs."""
     session, made = gpucluster_session, []
@@ -162,7 +161,7 @@ def test_baseline(
     """--baseline=record: repeat all measurements and write them to a file as thresholds of the cluster."""
     if request.config.option.baseline != "record":
         expect.not_applicable("runs only with --baseline=record")
-    written = nccl_baseline.record(all_stages, cluster)
+    written = nccl_baseline.record_all(all_stages, cluster)
     print(written)  # shown by -s and -rP
 
 
