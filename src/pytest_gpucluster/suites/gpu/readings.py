@@ -6,15 +6,15 @@ import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from pytest_gpucluster.core.check import Action, Finding, NotApplicable, NotChecked
+from pytest_gpucluster.core.check import Action, Finding, Judgement, NotApplicable, NotChecked
 from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.core.text import matches
 from pytest_gpucluster.kit.nvidia_csv import NOT_REPORTED, is_unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pytest_gpucluster.config.models import GpuProfile
-    from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.nvidia_smi import Gpu, Gpus
 
 P = ParamSpec("P")
@@ -34,11 +34,9 @@ def of_present_gpus(
         if len(lost) < len(gpus):
             present = replace(gpus, devices=tuple(gpu for gpu in gpus if not gpu.lost)) if lost else gpus
             yield from judge(present, *args, **kwargs)
-        elif lost:
-            return
-        elif gpus.driver_problem:
+        elif gpus.driver_problem and not lost:
             yield NotChecked(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
-        else:
+        elif not lost:
             yield NotChecked(f"nvidia-smi lists no GPU (see gpu.count): {nvidia_smi_message(gpus)}")
 
     return judged
@@ -130,14 +128,8 @@ def judge_version(gpus: Gpus, attribute: str, fleet: ByModel, *, stated: str | N
         elif stated is None:
             for found in fleet.get(gpu.name or "", Norm[str]()).judge(str(gpu), value):
                 yield replace(found, action=Action.MONITOR)
-        elif not _fits(value, stated):
+        elif not matches(value.lower(), stated.lower()):
             yield Finding(str(gpu), value, stated)
-
-
-def _fits(value: str, stated: str) -> bool:
-    if stated.endswith("*"):
-        return value.lower().startswith(stated[:-1].lower())
-    return value.lower() == stated.lower()
 
 
 def by_model(facts: Mapping[str, Gpus], read: Callable[[Gpu], str | None], *, per_node: bool) -> ByModel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pytest_gpucluster.core.check import Finding, NotApplicable
+from pytest_gpucluster.core.check import Finding, Judgement, NotApplicable
 from pytest_gpucluster.core.majority import Norm, near
 from pytest_gpucluster.core.majority import norm as fleet_norm
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpucluster.config.models import Group
-    from pytest_gpucluster.core.check import Judgement
 
 T = TypeVar("T")
 

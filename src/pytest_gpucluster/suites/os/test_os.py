@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,7 +22,7 @@ from pytest_gpucluster.suites.os.checks.kernel_log import Stalls
 from pytest_gpucluster.suites.os.peers import Peers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.config.models import Cluster
@@ -34,20 +34,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.os.software_facts import CommandOutput, TimeSync
     from pytest_gpucluster.suites.os.storage_facts import SharedFolder
 
-    T = TypeVar("T")
-
-    class Facts(Protocol):
-        """The fixture `facts`."""
-
-        def __call__(self, probe: Probe[T]) -> T:
-            """Return the facts of the item's node."""
-
-    class FleetFacts(Protocol):
-        """The fixture `fleet_facts`."""
-
-        def __call__(self, probe: Probe[T]) -> dict[str, T]:
-            """Return the facts of all nodes that could provide them."""
-
+    Results = tuple[ReachabilityResult, ...]
 
 pytestmark = pytest.mark.os
 
@@ -189,7 +176,7 @@ def ring_of(cluster: Cluster, nodes: Sequence[str]) -> str:
 
 @fact(scope="session")
 @asks_of_nodes(lambda cluster, nodes: [os_names.reach(ring)] if (ring := ring_of(cluster, nodes)) else [])
-def neighbours(cluster: Cluster, nodes: tuple[str, ...]) -> Probe[tuple[ReachabilityResult, ...]]:
+def neighbours(cluster: Cluster, nodes: tuple[str, ...]) -> Probe[Results]:
     """The probe of the connections between the nodes under test."""
     return os_names.reach(ring_of(cluster, nodes))
 
@@ -198,10 +185,10 @@ def neighbours(cluster: Cluster, nodes: tuple[str, ...]) -> Probe[tuple[Reachabi
 def reach_results(
     node: Node,
     nodes: tuple[str, ...],
-    neighbours: Probe[tuple[ReachabilityResult, ...]],
-    facts: Facts,
+    neighbours: Probe[Results],
+    facts: Callable[[Probe[Results]], Results],
     expect: Expect,
-) -> tuple[ReachabilityResult, ...]:
+) -> Results:
     """The attempts of this node to reach its neighbours."""
     if set(nodes).intersection(node.group.names) <= {node.name}:
         expect.not_applicable("no other node of its group is under test")
@@ -210,7 +197,9 @@ def reach_results(
 
 @fact(scope="session")
 def all_reachability(
-    neighbours: Probe[tuple[ReachabilityResult, ...]], fleet_facts: FleetFacts, networks: dict[str, Network]
+    neighbours: Probe[Results],
+    fleet_facts: Callable[[Probe[Results]], dict[str, Results]],
+    networks: dict[str, Network],
 ) -> os_network.Reachability:
     """The attempts of all nodes."""
     return os_network.reachability(fleet_facts(neighbours), networks)
@@ -218,7 +207,7 @@ def all_reachability(
 
 @fact
 def known_reachability(
-    reach_results: tuple[ReachabilityResult, ...], all_reachability: os_network.Reachability
+    reach_results: Results, all_reachability: os_network.Reachability
 ) -> os_network.Reachability:
     """The attempts of all nodes; a node that could not report its own is not checked."""
     return all_reachability
@@ -231,7 +220,7 @@ def drift_probes(cluster: Cluster) -> dict[str, Probe[CommandOutput]]:
 
 @fact
 @asks(lambda cluster: [] if cluster.section(OsConfig).time_sync == "none" else [os_software.TIME_SYNC])
-def time_sync(cluster: Cluster, facts: Facts, expect: Expect) -> TimeSync:
+def time_sync(cluster: Cluster, facts: Callable[[Probe[TimeSync]], TimeSync], expect: Expect) -> TimeSync:
     """The state of the node's time service, unless the site has none."""
     if cluster.section(OsConfig).time_sync == "none":
         expect.not_applicable("the cluster file sets os.time_sync: none")
@@ -240,13 +229,17 @@ def time_sync(cluster: Cluster, facts: Facts, expect: Expect) -> TimeSync:
 
 @fact
 @asks(lambda cluster: drift_probes(cluster).values())
-def outputs(cluster: Cluster, facts: Facts) -> dict[str, CommandOutput]:
+def outputs(
+    cluster: Cluster, facts: Callable[[Probe[CommandOutput]], CommandOutput]
+) -> dict[str, CommandOutput]:
     """The outputs of these commands on this node."""
     return {command: facts(probe) for command, probe in drift_probes(cluster).items()}
 
 
 @fact(scope="session")
-def all_outputs(cluster: Cluster, fleet_facts: FleetFacts) -> dict[str, Peers[CommandOutput]]:
+def all_outputs(
+    cluster: Cluster, fleet_facts: Callable[[Probe[CommandOutput]], dict[str, CommandOutput]]
+) -> dict[str, Peers[CommandOutput]]:
     """The outputs of these commands on all nodes."""
     return {command: Peers(fleet_facts(probe)) for command, probe in drift_probes(cluster).items()}
 

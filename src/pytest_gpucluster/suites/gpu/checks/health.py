@@ -10,7 +10,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotA
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.gpu_processes import unexpected_processes
-from pytest_gpucluster.suites.gpu.readings import by_model, of_present_gpus, states, unread
+from pytest_gpucluster.suites.gpu.readings import ByModel, by_model, of_present_gpus, states, unread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.fabric_manager import FabricManager
     from pytest_gpucluster.kit.nvidia_smi import Gpu, GpuProcess, Gpus
-    from pytest_gpucluster.suites.gpu.readings import ByModel
 
 POWER_TOLERANCE = 1.0  # watts; nvidia-smi prints hundredths, the board stores milliwatts
 

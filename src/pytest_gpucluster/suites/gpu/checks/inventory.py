@@ -10,9 +10,11 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import (
     Action,
     Finding,
+    Judgement,
     Metric,
     NotApplicable,
     NotChecked,
+    Verdict,
     check,
     revised,
     with_cause,
@@ -20,23 +22,13 @@ from pytest_gpucluster.core.check import (
 from pytest_gpucluster.core.majority import Norm, owners
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.nvidia_smi import HANG, REQUIRES_RESET, Gpus
-from pytest_gpucluster.suites.gpu.readings import (
-    by_model,
-    judge_equal,
-    judge_switch,
-    judge_version,
-    nvidia_smi_message,
-    of_present_gpus,
-    states,
-    unread,
-)
+from pytest_gpucluster.suites.gpu import readings
+from pytest_gpucluster.suites.gpu.readings import ByModel, of_present_gpus, unread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.config.models import GpuProfile
-    from pytest_gpucluster.core.check import Judgement, Verdict
-    from pytest_gpucluster.suites.gpu.readings import ByModel
 
 MEMORY_TOLERANCE = 0.01  # memory.total differs a little between drivers; one lost stack is 12% or more
 
@@ -58,12 +50,12 @@ def serial_owners(facts: Mapping[str, Gpus]) -> dict[str, tuple[str, ...]]:
 
 def driver_majority(facts: Mapping[str, Gpus]) -> ByModel:
     """Return {GPU model: majority of driver versions}, with one vote per node."""
-    return by_model(facts, lambda gpu: gpu.driver, per_node=True)
+    return readings.by_model(facts, lambda gpu: gpu.driver, per_node=True)
 
 
 def vbios_majority(facts: Mapping[str, Gpus]) -> ByModel:
     """Return {GPU model: majority of VBIOS versions}, with one vote per GPU."""
-    return by_model(facts, lambda gpu: gpu.vbios, per_node=False)
+    return readings.by_model(facts, lambda gpu: gpu.vbios, per_node=False)
 
 
 @check(
@@ -77,7 +69,7 @@ def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Jud
         yield Finding("driver", gpus.driver_problem, "nvidia-smi answers")
         return
     if not gpus.devices:
-        yield NotChecked(f"nvidia-smi lists no GPU (see gpu.count): {nvidia_smi_message(gpus)}")
+        yield NotChecked(f"nvidia-smi lists no GPU (see gpu.count): {readings.nvidia_smi_message(gpus)}")
         return
     if gpus.cut_off:
         slow = f"nvidia-smi did not finish within {HANG} s: stopped at its query {gpus.cut_off!r}"
@@ -87,7 +79,7 @@ def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Jud
     first = gpus.devices[0]
     if gpu_profile.driver is None and driver_majority.get(first.name or "", Norm[str]()).total < 2:
         yield NotApplicable("the profile states no driver, and there is no other node to compare with")
-    for found in judge_version(Gpus((first,)), "driver", driver_majority, stated=gpu_profile.driver):
+    for found in readings.judge_version(Gpus((first,)), "driver", driver_majority, stated=gpu_profile.driver):
         yield replace(found, part="driver") if isinstance(found, Finding) else found
 
 
@@ -124,10 +116,10 @@ def count(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     yield Metric("gpu_count", len(gpus) - len(lost), "GPUs")
     for gpu in lost:
         # without a bus id only the messages of nvidia-smi identify the GPU
-        message = "" if gpu.bus or not gpus.messages else f"; nvidia-smi: {nvidia_smi_message(gpus)}"
+        message = "" if gpu.bus or not gpus.messages else f"; nvidia-smi: {readings.nvidia_smi_message(gpus)}"
         yield Finding(str(gpu), f"{gpu.lost}{message}", "answers")
     if len(gpus) != gpu_profile.count or (gpus.failed and not lost):
-        message = f", nvidia-smi: {nvidia_smi_message(gpus)}" if gpus.messages or gpus.failed else ""
+        message = f", nvidia-smi: {readings.nvidia_smi_message(gpus)}" if gpus.messages or gpus.failed else ""
         yield Finding("GPUs", f"{len(gpus)}{message}", str(gpu_profile.count))
 
 
@@ -135,7 +127,7 @@ def count(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 @of_present_gpus
 def names(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """Every GPU has the profile's name."""
-    return judge_equal(gpus, "name", gpu_profile.name)
+    return readings.judge_equal(gpus, "name", gpu_profile.name)
 
 
 @check(
@@ -185,7 +177,7 @@ def _version(text: str) -> tuple[int, ...]:
 @of_present_gpus
 def vbios(gpus: Gpus, gpu_profile: GpuProfile, vbios_majority: ByModel) -> Judgement:
     """The VBIOS has the stated version, else that of most GPUs of the same model in the fleet."""
-    return judge_version(gpus, "vbios", vbios_majority, stated=gpu_profile.vbios)
+    return readings.judge_version(gpus, "vbios", vbios_majority, stated=gpu_profile.vbios)
 
 
 @check(
@@ -252,7 +244,7 @@ def inforom(gpus: Gpus) -> Judgement:
 @of_present_gpus
 def persistence(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """Persistence mode is as the profile states."""
-    return judge_switch(gpus, "persistence", gpu_profile, what="persistence mode", monitor=True)
+    return readings.judge_switch(gpus, "persistence", gpu_profile, what="persistence mode", monitor=True)
 
 
 @check(
@@ -267,8 +259,10 @@ def compute_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     if gpu_profile.compute_mode is None:
         yield NotApplicable("the profile states no compute mode")
         return
-    stated = states(gpu_profile, "compute_mode")
-    yield from judge_equal(gpus, "compute_mode", gpu_profile.compute_mode, stated=stated, monitor=True)
+    stated = readings.states(gpu_profile, "compute_mode")
+    yield from readings.judge_equal(
+        gpus, "compute_mode", gpu_profile.compute_mode, stated=stated, monitor=True
+    )
 
 
 @check(
@@ -280,7 +274,7 @@ def compute_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 @of_present_gpus
 def mig(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """MIG mode is as the profile states."""
-    return judge_switch(gpus, "mig", gpu_profile, what="MIG mode")
+    return readings.judge_switch(gpus, "mig", gpu_profile, what="MIG mode")
 
 
 @check(
@@ -293,7 +287,7 @@ def mig(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 def ecc_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """ECC is as the profile states; graphics cards may have it off if the profile does not state it."""
     off = all(gpu.ecc is False and _GRAPHICS.search(gpu.name or "") for gpu in gpus)
-    if off and not states(gpu_profile, "ecc"):
+    if off and not readings.states(gpu_profile, "ecc"):
         yield NotApplicable("graphics cards are delivered with ECC off, and the profile does not state `ecc`")
     else:
-        yield from judge_switch(gpus, "ecc", gpu_profile, what="ECC")
+        yield from readings.judge_switch(gpus, "ecc", gpu_profile, what="ECC")

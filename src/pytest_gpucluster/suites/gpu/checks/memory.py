@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.kit.nvidia_csv import is_unsupported
 from pytest_gpucluster.kit.nvidia_smi import ROWS
 from pytest_gpucluster.suites.gpu.readings import of_present_gpus, root_only, states, unread
@@ -13,13 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pytest_gpucluster.config.models import GpuProfile
-    from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.nvidia_smi import Gpu, Gpus, RowRemapping
 
 # the table of retired pages holds 64; DCGM fails at 63 (DcgmGPUHardwareLimits.h, DCGM_LIMIT_MAX_RETIRED_PAGES)
 RETIRED_PAGES = 63
-
-
 WITHOUT_ECC = NotApplicable("the profile has no ECC")
 
 

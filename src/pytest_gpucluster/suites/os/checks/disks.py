@@ -7,18 +7,16 @@ import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.suites.os.checks.mounts import ALWAYS, NO_SPACE, without_slash
-from pytest_gpucluster.suites.os.storage_facts import SCRATCH
+from pytest_gpucluster.suites.os.storage_facts import SCRATCH, Disk, SharedFolder
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.os_config import OsConfig
     from pytest_gpucluster.suites.os.facts import Mount
-    from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder
 
 SHM = SCRATCH[1]
 SHM_FREE = 0.1  # of /dev/shm, if that is less than os.min_free_root: a small one is no fault

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, check
+from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, check
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.suites.os.peers import alike, stated_or_alike
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpucluster.config.models import NodeProfile
-    from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.suites.os.facts import Cpus, MemoryInfo
 

@@ -143,8 +143,6 @@ _PCIE_CORRECTED = re.compile(
 )
 # virtual drives of a BMC without a disc, and devices whose medium is a file or a server
 _NO_MEDIUM = re.compile(r"\bdev(ice)? (sr|fd|loop|nbd)\d")
-
-
 # the driver aborts the command, and resets the controller if that fails (drivers/nvme/host/pci.c); usual on volumes of
 # virtual machines whose host is busy (docs.aws.amazon.com, "I/O operation timeout")
 _ABORTED = re.compile(r"nvme nvme\d+: I/O .*timeout, aborting")

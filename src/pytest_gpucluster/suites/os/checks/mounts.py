@@ -40,7 +40,8 @@ def mounts(mounts: Mapping[str, Mount], stated_mounts: Sequence[MountConfig]) ->
         if mount is None:
             yield Finding(wanted.path, "not mounted", "mounted")
             continue
-        if wanted.fstype is not None and not _same_fstype(mount.fstype, wanted.fstype):
+        nfs = "nfs" if mount.fstype == "nfs4" else None  # of a cluster file, it includes nfs4
+        if wanted.fstype not in (None, mount.fstype, nfs):
             yield Finding(wanted.path, f"type {mount.fstype}", f"type {wanted.fstype}")
         if wanted.source is not None and mount.source.rstrip("/") != wanted.source.rstrip("/"):
             yield Finding(wanted.path, f"source {mount.source}", f"source {wanted.source}")
@@ -52,11 +53,6 @@ def mounts(mounts: Mapping[str, Mount], stated_mounts: Sequence[MountConfig]) ->
 def without_slash(path: str) -> str:
     """Return a path as /proc/mounts has it."""
     return path.rstrip("/") or "/"
-
-
-def _same_fstype(found: str, stated: str) -> bool:
-    """Compare types; 'nfs' of a cluster file includes nfs4."""
-    return found == stated or (stated == "nfs" and found == "nfs4")
 
 
 @check(
@@ -73,11 +69,12 @@ def root_writable(
 
     writes: {path of SCRATCH: why no file could be written there, or ''}.
     """
+    read_only = {path: mount for path, mount in mounts.items() if _READ_ONLY.intersection(mount.options)}
     for path in dict.fromkeys((*ALWAYS, *usual_writable)):
-        if path in mounts and _READ_ONLY.intersection(mounts[path].options):
-            yield from _read_only(mounts[path], usual_writable.get(path, Norm()))
+        if path in read_only:
+            yield from _read_only(read_only[path], usual_writable.get(path, Norm()))
     for path, problem in writes.items():
-        if path in mounts and _READ_ONLY.intersection(mounts[path].options):
+        if path in read_only:
             continue
         if "not found" in problem:
             yield NotChecked(f"{path}: {problem}")
@@ -100,7 +97,9 @@ def _read_only(mount: Mount, peers: Norm[Any]) -> Iterator[Finding | Advisory | 
     if mount.path in SCRATCH or "ro" not in mount.options or "errors=remount-ro" in mount.options:
         yield Finding(mount.path, mounted, "rw")
     elif not peers.absent and peers.value is not False:
-        yield from peers.judge(mount.path, False, measured=mounted, shown=_rw)  # a value
+        yield from peers.judge(
+            mount.path, False, measured=mounted, shown=lambda writable: "rw" if writable else "ro"
+        )
     elif mount.path != "/":
         return
     elif not peers.absent:
@@ -111,21 +110,15 @@ def _read_only(mount: Mount, peers: Norm[Any]) -> Iterator[Finding | Advisory | 
         yield NotChecked(f"/ is a read-only {mount.fstype}, which may be on purpose: {peers.absent}")
 
 
-def _rw(writable: bool) -> str:  # a value
-    return "rw" if writable else "ro"
-
-
 def writable_of_all(fleet: Mapping[str, Mapping[str, Mount]]) -> dict[str, Peers[bool]]:
     """Return {path: whether it is writable on each node that has it} of / and of file systems on disks."""
     paths = {path for found in fleet.values() for path, mount in found.items() if mount.fstype in _ON_DISKS}
+    writable = {
+        node: {path: _READ_ONLY.isdisjoint(mount.options) for path, mount in found.items()}
+        for node, found in fleet.items()
+    }
     return {
-        path: Peers(
-            {
-                node: _READ_ONLY.isdisjoint(found[path].options)
-                for node, found in fleet.items()
-                if path in found
-            }
-        )
+        path: Peers({node: found[path] for node, found in writable.items() if path in found})
         for path in sorted({"/", *paths})
     }
 

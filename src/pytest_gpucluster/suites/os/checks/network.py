@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import (
     Action,
     Finding,
+    Judgement,
     Metric,
     NotApplicable,
     Outcome,
@@ -20,20 +21,20 @@ from pytest_gpucluster.core.check import (
     revised,
 )
 from pytest_gpucluster.core.majority import Norm, norm
-from pytest_gpucluster.suites.os.network_facts import REACHED, UNKNOWN_NAME
+from pytest_gpucluster.suites.os.network_facts import (
+    REACHED,
+    UNKNOWN_NAME,
+    Naming,
+    Network,
+    NetworkInterface,
+    ReachabilityResult,
+)
 from pytest_gpucluster.suites.os.peers import Peers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.suites.os.network_facts import (
-        Naming,
-        Network,
-        NetworkInterface,
-        ReachabilityResult,
-    )
 
 # of containers and virtual machines: they come and go, and have the same address on every host
 _VIRTUAL = re.compile(

@@ -7,7 +7,7 @@ import math
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import Action, Finding, NotApplicable, check
+from pytest_gpucluster.core.check import Action, Finding, Judgement, NotApplicable, check
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.units import format_size, parse_size
 from pytest_gpucluster.kit.os_config import OsConfig
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.majority import Norm
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.suites.os.checks import kernel_log as kernel_log_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.suites.os.software_facts import CommandOutput, Processes, SystemState
 

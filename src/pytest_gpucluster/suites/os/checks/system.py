@@ -5,23 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, check
-from pytest_gpucluster.core.majority import decides
+from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, check
+from pytest_gpucluster.core.majority import Norm, decides
 from pytest_gpucluster.core.metric_direction import NEITHER
+from pytest_gpucluster.core.text import matches
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.suites.os.peers import alike, stated_or_alike
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.suites.os.facts import Clock, Cpus
-
-
-def matches(value: str, stated: str) -> bool:
-    """Compare with an exact text, or with a prefix that ends in *."""
-    return value.startswith(stated[:-1]) if stated.endswith("*") else value == stated
 
 
 @check(
