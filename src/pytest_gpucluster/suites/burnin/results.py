@@ -35,7 +35,7 @@ _RATES = {
     "memory": {"rate": "memory"},
     "storage": {"write": "storage_write", "read": "storage_read"},
 }
-UNITS = {**dict.fromkeys(("hbm", *HOST_METRICS), "GB/s"), "cpu": "units/s"}
+UNITS: dict[str, str] = {**dict.fromkeys(("hbm", *HOST_METRICS), "GB/s"), "cpu": "units/s"}
 
 
 @dataclass(frozen=True)
