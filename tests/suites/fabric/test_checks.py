@@ -553,7 +553,7 @@ def test_rubbish_gives_a_reason(parse: Any, junk: bytes) -> None:
 OPEN = "NVIDIA UNIX Open Kernel Module for x86_64  555.42.02  Release Build"
 CLOSED = "NVIDIA UNIX x86_64 Kernel Module  535.129.03"
 WITHOUT = "neither nvidia_peermem nor nv_peer_mem is loaded"
-DECIDES = "check NCCL's log: NET/IB/0/GDRDMA in its log is GPUDirect RDMA (nccl suite)"
+DECIDES = "check NCCL's log: NET/IB/0/GDRDMA is GPUDirect RDMA (nccl suite)"
 
 
 def gpu_direct(
